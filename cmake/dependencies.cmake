@@ -1,0 +1,35 @@
+# The libraries Tessera stands on. All are Debian packages; GoogleTest and Benchmark can also come from sources
+# (FETCHCONTENT_SOURCE_DIR_GOOGLETEST, FETCHCONTENT_SOURCE_DIR_BENCHMARK).
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(tomlplusplus REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(hwy REQUIRED)
+
+# Debian's CMake config of oneDNN demands OpenCL, so look for the files.
+find_path(TESSERA_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
+find_library(TESSERA_DNNL_LIBRARY dnnl REQUIRED)
+add_library(tessera_dnnl INTERFACE)
+target_include_directories(tessera_dnnl SYSTEM INTERFACE ${TESSERA_DNNL_INCLUDE})
+target_link_libraries(tessera_dnnl INTERFACE ${TESSERA_DNNL_LIBRARY})
+
+find_path(TESSERA_XXHASH_INCLUDE xxhash.h REQUIRED)
+add_library(tessera_xxhash INTERFACE)
+target_include_directories(tessera_xxhash SYSTEM INTERFACE ${TESSERA_XXHASH_INCLUDE})
+target_compile_definitions(tessera_xxhash INTERFACE XXH_INLINE_ALL)
+
+include(FetchContent)
+if(TESSERA_TESTS)
+  FetchContent_Declare(googletest URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz
+                       FIND_PACKAGE_ARGS NAMES GTest)
+  FetchContent_MakeAvailable(googletest)
+endif()
+if(TESSERA_BENCHMARKS)
+  set(BENCHMARK_ENABLE_TESTING OFF)
+  FetchContent_Declare(benchmark URL https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz
+                       FIND_PACKAGE_ARGS NAMES benchmark)
+  FetchContent_MakeAvailable(benchmark)
+endif()

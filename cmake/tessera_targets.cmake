@@ -1,0 +1,38 @@
+# Flags and helpers that every target of the project shares.
+add_library(tessera_flags INTERFACE)
+target_compile_options(tessera_flags INTERFACE
+  -ffp-contract=off  # a fused multiply-add happens only where the source says so (docs/numerics.md)
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough)
+if(TESSERA_WERROR)
+  target_compile_options(tessera_flags INTERFACE -Werror)
+endif()
+if(TESSERA_SANITIZE)
+  add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${TESSERA_SANITIZE})
+endif()
+
+set(TESSERA_FLOORS "" CACHE INTERNAL "")
+
+# tessera_floor(NAME sources... ): a static library tessera_NAME that sees include/ and the source root.
+function(tessera_floor name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(tessera_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(tessera_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_include_directories(tessera_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(tessera_${name} PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:tessera_flags> ${ARG_PRIVATE})
+  set(TESSERA_FLOORS "${TESSERA_FLOORS};tessera_${name}" CACHE INTERNAL "")
+endfunction()
+
+# tessera_test(NAME SOURCES ... LINK ... [LABELS ...]): one GoogleTest program, registered with ctest.
+function(tessera_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_flags GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

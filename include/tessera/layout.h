@@ -1,0 +1,131 @@
+// Who holds which element: parameters placed in flat buffers, flat buffers cut into shards. Pure arithmetic;
+// no memory, no ranks running.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/dtype.h"
+#include "tessera/shape.h"
+
+namespace tessera {
+
+using UnitId = int;       // index into the model's units, in forward order
+using FlatId = int;       // index into Layout::flats()
+using ParameterId = int;  // index over all parameters of all units, in declaration order
+
+// Every parameter and every shard starts on a multiple of this many bytes.
+inline constexpr std::int64_t kAlignmentBytes = 256;
+
+// What a module declares about one parameter.
+struct ParameterSpec {
+  std::string name;  // unique over the model, e.g. "block.3.attention.weight"
+  Shape shape;       // outermost dim first; {} is a scalar of one element
+  DType dtype = DType::fp32;
+  bool trainable = true;     // a frozen parameter is gathered but has no gradient and no optimizer state
+  int group = 0;             // index of its optimizer group (weight decay, learning-rate factor)
+  std::string tied_to = {};  // name of the parameter this one is; empty for a parameter of its own
+};
+
+// The parameters that are gathered and released together.
+struct UnitSpec {
+  std::string name;  // unique over the model, e.g. "block.3"
+  std::vector<ParameterSpec> parameters;
+};
+
+// One flat buffer: the parameters of a unit that share dtype and trainability, each at an aligned offset,
+// in declaration order, padded at the end so that it divides into equal shards.
+//
+//   | p0 ....pad| p1 .pad| p2 ........pad|....tail pad|
+//   |<- shard 0: S ->|<- shard 1: S ->|<- shard 2: S ->|
+struct Flat {
+  UnitId unit = 0;
+  DType dtype = DType::fp32;
+  bool trainable = true;
+  std::vector<ParameterId> parameters;  // ascending offsets
+  std::int64_t parameter_numel = 0;     // elements that belong to a parameter
+  std::int64_t shard_numel = 0;         // S; a multiple of kAlignmentBytes / bytes_of(dtype)
+  std::int64_t padded_numel = 0;        // S · shards
+};
+
+// Where a parameter lies. A tied parameter has the place of the one it is tied to.
+struct Place {
+  FlatId flat = 0;
+  std::int64_t offset = 0;  // elements from the start of the flat buffer
+  std::int64_t numel = 0;
+  ParameterId home = 0;  // itself, or the parameter it is tied to
+};
+
+// An element in global coordinates: independent of how many ranks there are.
+struct Element {
+  ParameterId parameter = 0;
+  std::int64_t index = 0;  // row-major within the parameter
+  bool operator==(const Element&) const = default;
+};
+
+// A run of one parameter inside a range of a flat buffer.
+struct Piece {
+  ParameterId parameter = 0;
+  std::int64_t begin = 0;   // first element, row-major within the parameter
+  std::int64_t offset = 0;  // elements from the start of the flat buffer
+  std::int64_t numel = 0;
+};
+
+// Flat buffers of a whole model over `shards` equal shards.
+class Layout {
+ public:
+  // Throws UsageError, naming the unit or parameter, for a repeated name, a dim below 1, or a tie to a
+  // parameter that does not exist, is itself tied, or differs in shape, dtype or trainability. shards ≥ 1.
+  Layout(std::vector<UnitSpec> units, int shards);
+
+  int shards() const { return shards_; }
+  const std::vector<UnitSpec>& units() const { return units_; }
+  const std::vector<Flat>& flats() const { return flats_; }
+  const Flat& flat(FlatId id) const { return flats_.at(static_cast<std::size_t>(id)); }
+  int parameters() const { return static_cast<int>(places_.size()); }
+
+  const ParameterSpec& parameter(ParameterId id) const;
+  UnitId unit_of(ParameterId id) const { return unit_of_.at(static_cast<std::size_t>(id)); }
+  const Place& place(ParameterId id) const { return places_.at(static_cast<std::size_t>(id)); }
+  // The unit's parameters are first_parameter(unit) + 0, 1, … in declaration order, tied ones included.
+  ParameterId first_parameter(UnitId unit) const { return first_.at(static_cast<std::size_t>(unit)); }
+  // Throws UsageError naming the closest known name.
+  ParameterId find(const std::string& name) const;
+
+  // The unit's own flat buffers; empty where all its parameters are tied elsewhere, or it has none.
+  std::span<const FlatId> flats_of(UnitId unit) const;
+  // Every flat buffer a use of the unit reads: its own and those its tied parameters live in, ascending.
+  std::span<const FlatId> flats_used_by(UnitId unit) const;
+
+  // Distinct elements of all parameters, ties counted once.
+  std::int64_t total_numel() const;
+  // Elements that shards add over the parameters themselves: gaps for alignment and tails.
+  std::int64_t padding_numel() const;
+
+  // Global coordinates of an element of a flat buffer and back; `locate` returns parameter −1 for padding.
+  Element locate(FlatId flat, std::int64_t offset) const;
+  std::int64_t offset_of(const Element& element) const;
+  // The rank of the shard group that holds the element, and where in its shard.
+  int shard_of(const Element& element) const;
+
+  // The parameters' runs inside elements [begin, end) of a flat buffer, ascending.
+  std::vector<Piece> pieces(FlatId flat, std::int64_t begin, std::int64_t end) const;
+  // The runs of [begin, end) that belong to no parameter, ascending; `parameter` is −1, `begin` is 0.
+  std::vector<Piece> gaps(FlatId flat, std::int64_t begin, std::int64_t end) const;
+
+ private:
+  void place_unit(UnitId unit);
+  void resolve_ties();
+
+  std::vector<UnitSpec> units_;
+  int shards_;
+  std::vector<Flat> flats_;
+  std::vector<Place> places_;
+  std::vector<UnitId> unit_of_;
+  std::vector<ParameterId> first_;
+  std::vector<std::vector<FlatId>> own_, used_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+// Addresses for all buffers of a trainer's programs. The sum is the allocation: what Tessera takes is exactly
+// what is predicted here. Pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tessera/program.h"
+
+namespace tessera {
+
+using CategoryBytes = std::array<std::int64_t, kCategories>;
+
+// One space of the plan.
+struct SpacePlan {
+  std::int64_t arena_bytes = 0;  // the highest end of any buffer: what is allocated
+  std::int64_t live_peak_bytes =
+      0;                 // the largest sum of live bytes at any instruction: no plan can do better
+  int peak_program = 0;  // where that sum is reached
+  InstructionId peak_instruction = 0;
+  CategoryBytes at_peak = {};  // that sum by category
+  std::int64_t persistent_bytes = 0;
+};
+
+struct MemoryPlan {
+  std::array<SpacePlan, kSpaces> spaces;  // indexed by Space
+  std::vector<std::vector<std::int64_t>>
+      offsets;  // [program][buffer]: bytes from the start of its space's arena
+
+  const SpacePlan& space(Space which) const { return spaces[static_cast<std::size_t>(which)]; }
+  std::int64_t offset(int program, BufferId buffer) const {
+    return offsets.at(static_cast<std::size_t>(program)).at(static_cast<std::size_t>(buffer));
+  }
+};
+
+// Places every buffer of the programs of one rank, which share one arena per space and never run at the same
+// time. Buffers of equal name are one buffer at one address. Persistent buffers lie first, at addresses of
+// their own; others share memory where their lifetimes, in order of issue, do not meet. Every offset is a
+// multiple of kAlignmentBytes. Several orders of placement are tried and the smallest arena kept; the result
+// depends on the programs alone.
+// Throws UsageError where buffers of one name differ in bytes, space or persistence.
+MemoryPlan plan_memory(std::span<const Program> programs);
+
+// Recomputes the waits of program number `index` of the plan: the fewest that order every pair of conflicting
+// accesses and, where two buffers share addresses, every access of the earlier before any of the later.
+// Without a plan (nullptr) only the first kind.
+void link(Program& program, const MemoryPlan* plan, int index);
+
+// Bytes live at each instruction of program number `index`, by category: the curve that `at_peak` is the top
+// of.
+std::vector<CategoryBytes> live_bytes(const Program& program, Space space);
+
+}  // namespace tessera

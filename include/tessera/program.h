@@ -1,0 +1,203 @@
+// A step as plain data: the instructions one rank runs, in order, and the buffers they touch. Built before
+// the first step; read by the executor, planner, verifier, simulator and tracer. Touches no memory or device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/layout.h"
+#include "tessera/mesh.h"
+#include "tessera/strategy.h"
+
+namespace tessera {
+
+using BufferId = int;
+using InstructionId = int;  // position in Program::instructions, the order of issue
+
+// An ordered queue. Instructions of one lane run one after the other, in order of issue.
+enum class Lane : std::uint8_t { compute, gather, reduce, transfer, upload, download, host, io };
+inline constexpr int kLanes = 8;
+
+enum class Space : std::uint8_t { device, host, disk };
+inline constexpr int kSpaces = 3;
+
+enum class Category : std::uint8_t {
+  parameters,
+  gathered_parameters,
+  gradients,
+  optimizer_state,
+  activations,
+  communication,
+  workspace
+};
+inline constexpr int kCategories = 7;
+
+enum class Pass : std::uint8_t { forward, recompute, backward };
+enum class StepKind : std::uint8_t { train, evaluate };
+
+enum class Opcode : std::uint8_t {
+  use,             // the module of `unit` runs `pass`                                        (compute)
+  all_gather,      // a flat's shards -> its full parameters or full gradients                (gather)
+  reduce_scatter,  // full gradients of all ranks -> this rank's slice, in rank order         (reduce)
+  accumulate,      // a microbatch's full gradient -> the local fp32 sum                      (compute)
+  square_sum,      // squares of this rank's slice of the reduced gradient, finite or not     (reduce)
+  reduce_scalars,  // loss, weight, square sums of all ranks; the decision to apply or skip   (compute)
+  update,          // the optimizer, on this rank's slice or on everything                    (compute)
+};
+
+// A use is one instruction, unless other uses run inside it; then it is an opening and a closing one.
+enum class UseEdge : std::uint8_t { whole, open, close };
+
+std::string_view name_of(Lane lane);
+std::string_view name_of(Space space);
+std::string_view name_of(Category category);
+std::string_view name_of(Pass pass);
+std::string_view name_of(StepKind kind);
+std::string_view name_of(Opcode opcode);
+
+struct Instruction {
+  Opcode op = Opcode::use;
+  Lane lane = Lane::compute;
+  Pass pass = Pass::forward;
+  UseEdge edge = UseEdge::whole;
+  UnitId unit = -1;
+  FlatId flat = -1;                  // for all but use and reduce_scalars
+  int microbatch = -1;               // −1 after the last microbatch
+  int channel = -1;                  // for collectives: index into Program::channels
+  bool accumulate = false;           // reduce_scatter, accumulate: continues from what the destination holds
+  std::vector<InstructionId> waits;  // on other lanes; ascending, and none that others imply
+  std::vector<BufferId> reads;       // ascending
+  std::vector<BufferId> writes;      // ascending; a buffer that is updated in place is in both
+};
+
+// A buffer holds something between the issue of instruction `first` and the end of instruction `last`.
+// The first access in a lifetime writes. `last` may lie behind the last access: the place where the memory
+// may be given to another, which is what lets a reduction run behind later compute.
+struct Lifetime {
+  InstructionId first = 0;
+  InstructionId last = 0;
+  bool operator==(const Lifetime&) const = default;
+};
+
+enum class BufferRole : std::uint8_t {
+  parameter,        // a flat's shard, or the whole of it where parameters are replicated
+  gathered,         // a flat's parameters, whole, around a use
+  gradient,         // a flat's full gradient of one microbatch, in the parameter's type
+  local_sum,        // a flat's full fp32 gradient, summed over microbatches on this rank only
+  accumulator,      // a flat's reduced fp32 gradient: the shard, or the whole where gradients are replicated
+  master,           // fp32 parameters behind 16-bit ones: the shard, or the whole
+  moment,           // optimizer moment `index`, fp32: the shard, or the whole
+  batch,            // the microbatch's inputs and targets
+  output,           // what unit `unit` hands to the next
+  output_gradient,  // the gradient of that, written by the next unit's backward
+  saved,            // what unit `unit` keeps from forward or recompute to backward
+  workspace,        // scratch of the compute lane, one for all uses
+  scalars           // one slot a rank for reduce_scalars
+};
+
+struct Buffer {
+  std::string name;  // equal names in several programs of a trainer are one buffer at one address
+  BufferRole role = BufferRole::parameter;
+  Category category = Category::parameters;
+  Space space = Space::device;
+  UnitId unit = -1;
+  FlatId flat = -1;
+  int index = 0;
+  std::int64_t bytes = 0;
+  bool persistent = false;          // lives through and between all steps; `lifetimes` is then empty
+  std::vector<Lifetime> lifetimes;  // ascending, disjoint
+};
+
+// A communicator of the program: the group along `axis`, used by one lane only.
+struct Channel {
+  Axis axis = Axis::shard;
+  Lane lane = Lane::compute;
+  bool operator==(const Channel&) const = default;
+};
+
+// The buffers of one flat; −1 where a flat has none.
+struct FlatBuffers {
+  BufferId parameter = -1;
+  BufferId gathered = -1;  // equals `parameter` where parameters are replicated
+  BufferId gradient = -1;
+  BufferId local_sum = -1;
+  BufferId accumulator = -1;
+  BufferId master = -1;  // equals `parameter` for fp32 parameters
+  std::array<BufferId, 2> moments = {-1, -1};
+};
+
+// The activation buffers of one unit; −1 where it has none.
+struct UnitBuffers {
+  BufferId output = -1;
+  BufferId output_gradient = -1;
+  BufferId saved = -1;
+};
+
+struct Program {
+  StepKind kind = StepKind::train;
+  int microbatches = 1;
+  std::vector<std::string> units;  // names, for messages
+  std::vector<Channel> channels;
+  std::vector<Buffer> buffers;
+  std::vector<Instruction> instructions;
+  std::vector<FlatBuffers> flat_buffers;  // by FlatId
+  std::vector<UnitBuffers> unit_buffers;  // by UnitId
+  BufferId batch = -1;
+  BufferId workspace = -1;
+  BufferId scalars = -1;
+  int scalars_numel = 0;  // float64 values in one rank's slot
+
+  // Equal on all ranks that run the same program; covers every field that the run depends on.
+  std::uint64_t hash() const;
+};
+
+// "#12 backward of block.3, microbatch 0", for messages and timelines.
+std::string describe(const Program& program, InstructionId id);
+
+// One use of a unit, in the order the trainer makes them.
+struct Use {
+  UnitId unit = 0;
+  Pass pass = Pass::forward;
+  UseEdge edge = UseEdge::whole;
+  bool operator==(const Use&) const = default;
+};
+
+// What a unit's module keeps and needs, in bytes per microbatch on one rank. All zero for a trainer that owns
+// its activations.
+struct UnitActivations {
+  std::int64_t output_bytes = 0;
+  std::int64_t saved_bytes = 0;
+  std::int64_t workspace_bytes = 0;  // the most any pass needs
+};
+
+struct ActivationSpec {
+  std::vector<UnitActivations> units;  // empty, or one per unit
+  std::int64_t batch_bytes = 0;        // inputs and targets of one microbatch
+};
+
+// Everything a program depends on besides layout and mesh.
+struct StepSpec {
+  StepKind kind = StepKind::train;
+  int microbatches = 1;
+  Strategy strategy;
+  int moments = 2;  // fp32 values the optimizer keeps per parameter, besides the master: 0 to 2
+  ActivationSpec activations;
+  // Uses per microbatch. Empty: forward in unit order, then backward in reverse, each behind its recompute
+  // where the strategy asks for it. An evaluation takes the forward uses only.
+  std::vector<Use> order;
+};
+
+// The default order of `StepSpec::order`.
+std::vector<Use> default_order(int units, Recompute recompute);
+
+// Builds the program of every rank of the mesh's shard group (they are equal: a rank differs only in which
+// shard it holds). `layout` must have mesh.shard shards. The waits are the fewest that order every pair of
+// conflicting accesses; plan_memory() and link() add those that shared addresses need.
+// Throws UsageError naming the field for a spec that means nothing, such as a backward before its forward.
+Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec);
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+// Proves a step safe before it runs: on all ranks' programs at once, without running any. Pure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/memory_plan.h"
+#include "tessera/mesh.h"
+#include "tessera/program.h"
+
+namespace tessera {
+
+// The program each rank runs. Ranks that run the same program name the same index, and are proved once.
+struct WorldPrograms {
+  Mesh mesh;
+  std::span<const Program> programs;  // distinct programs
+  std::vector<int> program_of_rank;   // by rank, an index into `programs`; empty: all run programs[0]
+};
+
+enum class Fault : std::uint8_t {
+  collective_mismatch,  // two ranks' collectives of one channel differ at the same place
+  deadlock,             // waits and collectives form a cycle
+  unordered_access,     // two instructions touch the same bytes, one writes, and neither waits for the other
+  outside_lifetime,     // a buffer is touched where it holds nothing
+  read_before_write,    // a lifetime's first access only reads
+  microbatch_order,     // a sum over microbatches is not ascending, or does not start afresh exactly once
+  never_released,       // a lifetime runs past the program, or is malformed
+  redundant_wait,       // a wait that other waits or its lane imply
+  malformed,            // an id out of range, a collective without a channel, a wait on a later instruction
+};
+
+std::string_view name_of(Fault fault);
+
+struct Finding {
+  Fault fault;
+  int program = 0;                          // index into WorldPrograms::programs
+  std::vector<InstructionId> instructions;  // the ones involved
+  std::string message;                      // names them in words
+};
+
+struct VerifyReport {
+  std::vector<Finding> findings;  // at most 32; empty: proved
+  bool ok() const { return findings.empty(); }
+  // One line per finding.
+  std::string to_string() const;
+};
+
+// What is proved: matching collectives in matching order on every channel; no deadlock; every two accesses to
+// the same bytes, of which one writes, ordered (with `plans`, also through shared addresses); every access
+// inside a lifetime that began with a write; sums over microbatches ascending; nothing alive past the end.
+// `plans` is empty, or holds for each program the plan it runs under and its index in that plan.
+struct PlannedProgram {
+  const MemoryPlan* plan = nullptr;
+  int index = 0;
+};
+VerifyReport verify(const WorldPrograms& world, std::span<const PlannedProgram> plans = {});
+
+}  // namespace tessera
