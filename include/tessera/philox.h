@@ -1,0 +1,99 @@
+// Counter-based random numbers: a value is a pure function of seed, stream and index, so it does not depend
+// on rank, world, thread or the order of calls. Also a counter-based permutation, for the order of data.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <string>
+
+#include "tessera/error.h"
+
+namespace tessera {
+
+using PhiloxKey = std::array<std::uint32_t, 2>;
+using PhiloxBlock = std::array<std::uint32_t, 4>;
+
+// Philox4x32 with 10 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC
+// 2011).
+constexpr PhiloxBlock philox(PhiloxKey key, PhiloxBlock counter) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t a = std::uint64_t{0xD2511F53} * counter[0];
+    const std::uint64_t b = std::uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
+               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
+    key[0] += 0x9E3779B9;  // Weyl sequences: the golden ratio, and √3 − 1
+    key[1] += 0xBB67AE85;
+  }
+  return counter;
+}
+
+// 128 random bits of (seed, stream, index). Give every use of randomness a stream of its own: a parameter's
+// initial values, a module's dropout in a step, ...
+constexpr PhiloxBlock random_block(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
+  return philox({static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
+                {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+                 static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)});
+}
+
+// The two values in (0, 1) of a block: 52 bits each and never 0 or 1, so that a logarithm is always finite.
+constexpr std::array<double, 2> uniform_pair(const PhiloxBlock& block) {
+  const auto to_uniform = [](std::uint32_t low, std::uint32_t high) {
+    const std::uint64_t bits = (std::uint64_t{high} << 32 | low) >> 12;
+    return (static_cast<double>(bits) + 0.5) * 0x1p-52;
+  };
+  return {to_uniform(block[0], block[1]), to_uniform(block[2], block[3])};
+}
+
+// Uniform in (0, 1). Consecutive indices 2i and 2i + 1 share a block.
+constexpr double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
+  return uniform_pair(random_block(seed, stream, index / 2))[index % 2];
+}
+
+// Two independent standard normal values, from uniform values 2·index and 2·index + 1 (Box and Muller 1958).
+// In double; the C library's log, sin and cos decide the last bit.
+inline std::array<double, 2> normal_pair(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
+  const auto [a, b] = uniform_pair(random_block(seed, stream, index));
+  const double radius = std::sqrt(-2.0 * std::log(a));
+  const double angle = 2.0 * std::numbers::pi * b;
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+// Standard normal. Where many consecutive values are needed, normal_pair() halves the work.
+inline double normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
+  return normal_pair(seed, stream, index / 2)[index % 2];
+}
+
+// The place of `index` in a pseudorandom permutation of [0, n): a bijection for every (n, seed, epoch), in
+// constant memory. A Feistel network of eight Philox rounds over the least even number of bits that holds n,
+// walked until it lands below n (Black and Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002): four
+// walks expected at most. Throws UsageError unless index < n.
+constexpr std::uint64_t permute(std::uint64_t index, std::uint64_t n, std::uint64_t seed,
+                                std::uint64_t epoch) {
+  if (index >= n)
+    throw UsageError("permute: index " + std::to_string(index) + " is not below n = " + std::to_string(n));
+  if (n <= 1) return 0;
+  const int half_bits = (std::bit_width(n - 1) + 1) / 2;
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  // The key differs from that of random_block() under the same seed, so that neither repeats the other.
+  const PhiloxKey key = {static_cast<std::uint32_t>(seed),
+                         static_cast<std::uint32_t>(seed >> 32) ^ 0x7065726DU};
+  do {
+    std::uint64_t left = index >> half_bits;
+    std::uint64_t right = index & mask;
+    for (std::uint32_t round = 0; round < 8; ++round) {
+      const PhiloxBlock mixed =
+          philox(key, {static_cast<std::uint32_t>(right), round, static_cast<std::uint32_t>(epoch),
+                       static_cast<std::uint32_t>(epoch >> 32)});
+      const std::uint64_t next = left ^ (mixed[0] & mask);
+      left = right;
+      right = next;
+    }
+    index = left << half_bits | right;
+  } while (index >= n);
+  return index;
+}
+
+}  // namespace tessera
