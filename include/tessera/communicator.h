@@ -1,0 +1,114 @@
+// Floor 5: how ranks exchange bytes. A small value over a hidden backend (local: ranks are threads of a
+// process). Owns matching, deadlines and failure of collectives; allocates no tensors and knows nothing of
+// programs.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/device.h"
+#include "tessera/dtype.h"
+#include "tessera/error.h"
+
+namespace tessera {
+
+namespace comm {
+class Backend;
+}
+
+// What a call is for, in errors. The unit must be the same on all ranks; its first 47 characters are kept.
+struct CallLabel {
+  std::string_view unit = {};
+  const char* operation = nullptr;  // a literal; the call's own name where it is null
+};
+
+// Rank r's shard becomes the sum over ranks of slice r, [r*shard_numel, (r+1)*shard_numel), of their full
+// buffers, exactly: one fp32 chain in rank order 0 .. world-1, begun from the shard's values if accumulate,
+// else from contribution 0 (docs/numerics.md).
+struct ReduceScatter {
+  const void* full = nullptr;  // world * shard_numel elements of type wire
+  DType wire = DType::fp32;
+  float* shard = nullptr;  // shard_numel; may be slice r of full itself if wire is fp32 and not accumulate
+  std::int64_t shard_numel = 0;  // the same on all ranks
+  bool accumulate = false;
+};
+
+// The ranks of one group, for one lane: calls are made by one thread at a time, in the same order on all
+// members. A call blocks its thread until it is complete on this rank: the result is there, and no peer can
+// still read this rank's buffers. Buffers are read only by peers, never written.
+//
+// Errors (CommunicationError): a peer failed; a peer did not answer within the deadline; members called
+// different things. They name this rank, the operation, its sequence number on this communicator, the unit,
+// and the culprit. The communicator, and all others of its world, have then failed for good. Ranks in
+// messages are those of the world.
+class Communicator {
+ public:
+  Communicator() = default;  // none; only assignment and bool may be used
+  explicit Communicator(std::shared_ptr<comm::Backend> backend);
+  explicit operator bool() const { return backend_ != nullptr; }
+
+  int rank() const;         // in this group
+  int world() const;        // members of this group
+  int global_rank() const;  // in the world this group was made from
+  const std::string& name() const;
+
+  // A communicator of some ranks of this one, in the order given, which becomes their rank order. Its
+  // members, and only they, call it with the same arguments; it does not block. UsageError if this rank is
+  // not among them.
+  Communicator subgroup(const std::vector<int>& ranks, const std::string& name) const;
+  // The same ranks, its own order of calls: one per lane.
+  Communicator duplicate(const std::string& name) const;
+
+  // full[r] = rank r's shard. In place if shard == full + rank * shard_bytes.
+  void all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label = {});
+  void reduce_scatter(const ReduceScatter& call, CallLabel label = {});
+  // In place, element by element the sum in rank order from contribution 0, the same bits on all ranks.
+  void all_reduce(float* data, std::int64_t numel, CallLabel label = {});
+  void all_reduce(double* data, std::int64_t numel, CallLabel label = {});
+  void broadcast(void* data, std::int64_t bytes, int root, CallLabel label = {});
+  // Block p of rank r's output is block r of rank p's input. The buffers must not overlap.
+  void all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label = {});
+  void barrier(CallLabel label = {});
+  // Complete when the receiver has the bytes; matched in order per pair of ranks, numbered per pair.
+  void send(const void* data, std::int64_t bytes, int to, CallLabel label = {});
+  void recv(void* data, std::int64_t bytes, int from, CallLabel label = {});
+
+  // Tells every peer, on every communicator of this world, that this rank failed; their calls end, naming it.
+  void fail(const std::string& message);
+  // The same whenever `flag` is set; once per rank is enough, for all its communicators.
+  void attach(FailureFlag flag);
+
+  void set_deadline(
+      std::chrono::milliseconds deadline);          // inherited by communicators made from this one later
+  void set_delay(std::chrono::microseconds delay);  // for tests: sleeps in every call; inherited likewise
+  // Received from peers by this rank through this communicator.
+  std::int64_t bytes_received() const;
+
+ private:
+  std::shared_ptr<comm::Backend> backend_;
+};
+
+struct LocalOptions {
+  std::chrono::milliseconds deadline{60'000};
+  std::chrono::microseconds delay{0};
+  Waiting waiting = Waiting::automatic;  // automatic: by ranks against cores
+};
+
+// Communicators of ranks 0 .. world-1 of a new world of threads; each is to be used by its rank's thread.
+std::vector<Communicator> make_local_world(int world, const LocalOptions& options = {});
+
+// Runs rank_main(communicator) for every rank, rank 0 on the calling thread and a thread for each other, and
+// returns when all have ended. Where ranks threw, the others are told (fail), and the cause is rethrown: the
+// exception of the rank that failed first, not one of its consequences. `messages`, if given, gets every
+// rank's (empty: ended well). A rank still running `deadline` after the first failure is left behind, its
+// thread detached, and the cause thrown: the process should then end, for that thread still uses what
+// rank_main refers to.
+void run_local(int world, const LocalOptions& options, const std::function<void(Communicator)>& rank_main,
+               std::vector<std::string>* messages = nullptr);
+
+}  // namespace tessera

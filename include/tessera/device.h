@@ -1,0 +1,198 @@
+// Floor 3: where a program runs. Owns the arena's bytes, the ordered queues that lanes run on, a rank's
+// failure flag, and what the operating system says about memory. Knows nothing of programs' instructions or
+// of peers.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/program.h"
+
+namespace tessera {
+
+// Set once, by whatever fails first on a rank; shared by that rank's streams and communicators, whose waits
+// then end within milliseconds. Copies share one state. Every member may be called from any thread.
+class FailureFlag {
+ public:
+  FailureFlag();
+
+  // Returns false where the flag was set before; the first cause stays. Runs the hooks on the calling thread.
+  bool set(std::exception_ptr cause);
+  bool set(const std::string& message);
+
+  bool failed() const noexcept;
+  std::string message() const;  // of the cause; empty while not failed
+  // Throws the cause; does nothing while not failed.
+  void rethrow() const;
+  // `hook` gets the message when the flag is set (at once where it is set already). It must not throw or
+  // block.
+  void on_failure(std::function<void(const std::string& message)> hook);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// How threads wait for each other: a short spin, some sched_yield, then a futex. `automatic` chooses by the
+// threads that are busy at the same time against the cores: spin where all of them have a core, block where
+// far from it.
+enum class Waiting : std::uint8_t { automatic, spin, yield, block };
+
+class Stream;
+
+// A point in a stream's order, a plain value: everything submitted before it. A default event is done.
+// Valid while its stream lives.
+struct Event {
+  Stream* stream = nullptr;
+  std::uint64_t ticket = 0;
+};
+
+// One operation of a stream; `context` must live until it has run. What it throws fails the stream.
+struct Task {
+  void (*run)(void* context, std::uint64_t argument) = nullptr;
+  void* context = nullptr;
+  std::uint64_t argument = 0;
+};
+
+struct StreamOptions {
+  std::string name = "stream";  // in errors, and the thread's name (its first 15 characters)
+  bool on_caller = false;       // true: run() runs the task at once on the calling thread (the compute lane)
+  int capacity = 1024;          // operations in flight before run() and wait() block; at least 1
+  std::vector<int> cpus;        // cores the stream's thread may use; empty: any. Not with on_caller
+};
+
+// An ordered queue of operations. One thread at a time submits (run, wait, record); any thread may
+// synchronize or ask. Nothing is allocated per operation. Failure: a task that throws fails the stream and
+// sets the device's failure flag; later operations are skipped, and every wait for an event at or after the
+// failure throws the stored exception, on other streams as well. A stream on the caller throws from run() and
+// wait() directly. A wait also ends, by throwing, when the device's flag is set or the device's deadline
+// passes (EnvironmentError naming the stream).
+class Stream {
+ public:
+  virtual ~Stream() = default;  // skips what has not begun, ends its thread; never communicates
+  Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  virtual const std::string& name() const = 0;
+  virtual void run(Task task) = 0;
+  // Later operations of this stream begin after `event`. Does not block the caller unless on_caller.
+  virtual void wait(Event event) = 0;
+  virtual Event record() = 0;
+  // Blocks the calling thread until `event`, of this stream, is done; throws what failed it.
+  virtual void synchronize(Event event) = 0;
+  // Whether `event`, of this stream, has completed or failed; never blocks or throws.
+  virtual bool done(Event event) const noexcept = 0;
+
+  // Everything submitted so far.
+  void synchronize() { synchronize(record()); }
+};
+
+struct ArenaOptions {
+  std::int64_t bytes = 0;
+  std::int64_t stagger_bytes = 0;  // the base lies this far after a 2 MiB boundary; a multiple of 256
+  bool huge_pages = true;          // asks for transparent huge pages; silently without where refused
+  bool fill_poisoned = false;      // poison() also fills with 0xFF, a NaN of every type
+};
+
+// One range of bytes, taken once and given back when destroyed. Zero when taken. Moves, does not copy.
+class Arena {
+ public:
+  Arena() = default;
+  // EnvironmentError naming the bytes where the system refuses them.
+  explicit Arena(const ArenaOptions& options);
+  ~Arena();
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+
+  std::byte* base() const { return base_; }
+  std::int64_t bytes() const { return bytes_; }
+
+  // Under AddressSanitizer, makes a range of offsets an error to touch, or legal again. Ranges are multiples
+  // of 8.
+  void poison(std::int64_t offset, std::int64_t bytes);
+  void unpoison(std::int64_t offset, std::int64_t bytes);
+
+ private:
+  void check(const char* what, std::int64_t offset, std::int64_t bytes) const;
+  void give_back() noexcept;
+
+  std::byte* base_ = nullptr;
+  std::int64_t bytes_ = 0;
+  void* mapping_ = nullptr;
+  std::size_t mapping_bytes_ = 0;
+  bool fill_poisoned_ = false;
+};
+
+// Bytes in use by category, and their peaks. Thread-safe.
+class ByteCounters {
+ public:
+  void add(Category category, std::int64_t bytes);  // negative: given back
+  std::int64_t current(Category category) const;
+  std::int64_t peak(Category category) const;
+  std::int64_t current_total() const { return total_.load(); }
+  std::int64_t peak_total() const { return peak_total_.load(); }
+
+ private:
+  std::array<std::atomic<std::int64_t>, kCategories> current_{}, peak_{};
+  std::atomic<std::int64_t> total_{0}, peak_total_{0};
+};
+
+struct CpuDeviceOptions {
+  int rank = 0;                          // staggers the arena, appears in errors
+  Waiting waiting = Waiting::automatic;  // of this device's streams
+  int busy_threads = 0;  // busy at once in this process, for `automatic`; 0: not known, block soon
+  std::chrono::milliseconds deadline{600'000};  // of a wait between streams, and of ending a stream
+  bool fill_poisoned = false;                   // see ArenaOptions
+};
+
+// One rank's device.
+class Device {
+ public:
+  virtual ~Device() = default;
+  Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  virtual std::string name() const = 0;
+  virtual Arena make_arena(std::int64_t bytes) = 0;
+  virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
+  virtual FailureFlag failure() const = 0;
+  virtual ByteCounters& counters() = 0;
+};
+
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+// Keeps the calling thread on the given cores (all it may use where empty: no change) and names it.
+// EnvironmentError naming the cores where the system refuses.
+void bind_thread(const std::vector<int>& cpus, const std::string& name);
+
+// What the operating system says of this process, in bytes.
+struct ProcessMemory {
+  std::int64_t resident_bytes = 0;       // VmRSS
+  std::int64_t peak_resident_bytes = 0;  // VmHWM, since the start or the last reset
+};
+ProcessMemory read_process_memory();
+// Sets the peak to what is resident now; false where the system does not allow it.
+bool reset_peak_memory();
+
+// What this machine offers this process.
+struct Machine {
+  std::string cpu;                   // the model's name
+  std::string instruction_set;       // the widest that matters to Tessera, for example "AVX-512 BF16"
+  int cores = 1;                     // this process may run on
+  std::int64_t memory_bytes = 0;     // installed
+  std::int64_t available_bytes = 0;  // that could be taken without swapping
+  bool huge_pages = false;           // transparent huge pages may be asked for
+};
+Machine read_machine();
+
+}  // namespace tessera
