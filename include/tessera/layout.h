@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tessera/dtype.h"
@@ -77,7 +78,7 @@ struct Piece {
 class Layout {
  public:
   // Throws UsageError, naming the unit or parameter, for a repeated name, a dim below 1, or a tie to a
-  // parameter that does not exist, is itself tied, or differs in shape, dtype or trainability. shards ≥ 1.
+  // parameter that does not exist, is itself tied, or differs in shape, dtype or trainability, or shards < 1.
   Layout(std::vector<UnitSpec> units, int shards);
 
   int shards() const { return shards_; }
@@ -104,20 +105,29 @@ class Layout {
   // Elements that shards add over the parameters themselves: gaps for alignment and tails.
   std::int64_t padding_numel() const;
 
-  // Global coordinates of an element of a flat buffer and back; `locate` returns parameter −1 for padding.
+  // Global coordinates of an element of a flat buffer and back; `locate` returns parameter −1 for padding,
+  // and never a tied parameter but its home. UsageError for an offset or an element that does not exist.
   Element locate(FlatId flat, std::int64_t offset) const;
   std::int64_t offset_of(const Element& element) const;
-  // The rank of the shard group that holds the element, and where in its shard.
+  // The index, along the shard axis, of the rank that holds the element; its place in that shard is
+  // offset_of(element) mod the flat's shard_numel.
   int shard_of(const Element& element) const;
 
-  // The parameters' runs inside elements [begin, end) of a flat buffer, ascending.
+  // The parameters' runs inside elements [begin, end) of a flat buffer, ascending; with gaps() they cover the
+  // range exactly once. UsageError unless 0 ≤ begin ≤ end ≤ padded_numel.
   std::vector<Piece> pieces(FlatId flat, std::int64_t begin, std::int64_t end) const;
   // The runs of [begin, end) that belong to no parameter, ascending; `parameter` is −1, `begin` is 0.
   std::vector<Piece> gaps(FlatId flat, std::int64_t begin, std::int64_t end) const;
 
  private:
+  void number_parameters();
   void place_unit(UnitId unit);
   void resolve_ties();
+  void collect_used();
+  void check_range(FlatId flat, std::int64_t begin, std::int64_t end) const;
+  // Index in flat.parameters of the last one that begins at or before `offset`.
+  std::size_t slot_at(const Flat& flat, std::int64_t offset) const;
+  std::string closest(const std::string& name) const;
 
   std::vector<UnitSpec> units_;
   int shards_;
@@ -125,6 +135,7 @@ class Layout {
   std::vector<Place> places_;
   std::vector<UnitId> unit_of_;
   std::vector<ParameterId> first_;
+  std::unordered_map<std::string, ParameterId> by_name_;
   std::vector<std::vector<FlatId>> own_, used_;
 };
 

@@ -1,0 +1,275 @@
+#include "tessera/layout.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+std::int64_t alignment_numel(DType dtype) { return kAlignmentBytes / bytes_of(dtype); }
+
+// Checks the dims, and that the bytes of the parameter can be counted at all.
+void check_shape(const ParameterSpec& spec) {
+  std::int64_t numel = 1;
+  for (std::int64_t dim : spec.shape) {
+    if (dim < 1)
+      throw UsageError("parameter '" + spec.name + "' has shape " + to_string(spec.shape) +
+                       "; every dim must be 1 or more");
+    // A factor of 1,024 leaves room for padding, for bytes and for sums over units.
+    if (__builtin_mul_overflow(numel, dim, &numel) || numel > std::numeric_limits<std::int64_t>::max() / 1024)
+      throw UsageError("parameter '" + spec.name + "' has shape " + to_string(spec.shape) +
+                       "; that is more elements than can be counted");
+  }
+}
+
+// Levenshtein's distance, for "did you mean".
+int edit_distance(const std::string& a, const std::string& b) {
+  std::vector<int> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const int replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+std::string mismatch(const std::string& what, const std::string& mine, const std::string& theirs) {
+  return "; its " + what + " is " + mine + ", the other's " + theirs + ", and they must be equal";
+}
+
+}  // namespace
+
+Layout::Layout(std::vector<UnitSpec> units, int shards) : units_(std::move(units)), shards_(shards) {
+  if (shards_ < 1)
+    throw UsageError("shards is " + std::to_string(shards_) + "; a layout needs 1 shard or more");
+  number_parameters();
+  own_.resize(units_.size());
+  places_.resize(unit_of_.size());
+  for (UnitId unit = 0; unit < static_cast<UnitId>(units_.size()); ++unit) place_unit(unit);
+  resolve_ties();
+  collect_used();
+}
+
+void Layout::number_parameters() {
+  std::unordered_map<std::string, UnitId> unit_names;
+  for (UnitId unit = 0; unit < static_cast<UnitId>(units_.size()); ++unit) {
+    const UnitSpec& spec = units_[static_cast<std::size_t>(unit)];
+    if (!unit_names.emplace(spec.name, unit).second)
+      throw UsageError("two units are named '" + spec.name + "'; the name of a unit must be its own");
+    first_.push_back(static_cast<ParameterId>(unit_of_.size()));
+    for (const ParameterSpec& parameter : spec.parameters) {
+      if (!by_name_.emplace(parameter.name, static_cast<ParameterId>(unit_of_.size())).second)
+        throw UsageError("two parameters are named '" + parameter.name +
+                         "'; the name of a parameter must be its own");
+      check_shape(parameter);
+      if (parameter.group < 0)
+        throw UsageError("parameter '" + parameter.name + "' has group " + std::to_string(parameter.group) +
+                         "; it must be 0 or more");
+      unit_of_.push_back(unit);
+    }
+  }
+}
+
+void Layout::place_unit(UnitId unit) {
+  const UnitSpec& spec = units_[static_cast<std::size_t>(unit)];
+  std::vector<FlatId>& own = own_[static_cast<std::size_t>(unit)];
+  std::vector<std::int64_t> ends;  // of the flats in `own`, the gap before the next parameter included
+  for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
+    const ParameterSpec& parameter = spec.parameters[i];
+    if (!parameter.tied_to.empty()) continue;
+    const ParameterId id = first_[static_cast<std::size_t>(unit)] + static_cast<ParameterId>(i);
+    const auto same = [&](FlatId flat) {
+      const Flat& other = flats_[static_cast<std::size_t>(flat)];
+      return other.dtype == parameter.dtype && other.trainable == parameter.trainable;
+    };
+    const std::size_t slot =
+        static_cast<std::size_t>(std::find_if(own.begin(), own.end(), same) - own.begin());
+    if (slot == own.size()) {
+      own.push_back(static_cast<FlatId>(flats_.size()));
+      ends.push_back(0);
+      flats_.push_back(
+          {.unit = unit, .dtype = parameter.dtype, .trainable = parameter.trainable, .parameters = {}});
+    }
+    Flat& flat = flats_[static_cast<std::size_t>(own[slot])];
+    const std::int64_t numel = numel_of(parameter.shape);
+    places_[static_cast<std::size_t>(id)] = {
+        .flat = own[slot], .offset = ends[slot], .numel = numel, .home = id};
+    flat.parameters.push_back(id);
+    flat.parameter_numel += numel;
+    ends[slot] = round_up(ends[slot] + numel, alignment_numel(parameter.dtype));
+  }
+  for (std::size_t slot = 0; slot < own.size(); ++slot) {
+    Flat& flat = flats_[static_cast<std::size_t>(own[slot])];
+    flat.shard_numel = round_up((ends[slot] + shards_ - 1) / shards_, alignment_numel(flat.dtype));
+    flat.padded_numel = flat.shard_numel * shards_;
+  }
+}
+
+void Layout::resolve_ties() {
+  for (ParameterId id = 0; id < parameters(); ++id) {
+    const ParameterSpec& tied = parameter(id);
+    if (tied.tied_to.empty()) continue;
+    const std::string what = "parameter '" + tied.name + "' is tied to '" + tied.tied_to + "'";
+    if (!by_name_.contains(tied.tied_to))
+      throw UsageError(what + ", which does not exist" + closest(tied.tied_to));
+    const ParameterId home = by_name_.at(tied.tied_to);
+    const ParameterSpec& other = parameter(home);
+    if (home == id) throw UsageError(what + ", which is itself; leave tied_to empty");
+    if (!other.tied_to.empty())
+      throw UsageError(what + ", which is itself tied; tie it to '" + other.tied_to + "'");
+    if (tied.shape != other.shape)
+      throw UsageError(what + mismatch("shape", to_string(tied.shape), to_string(other.shape)));
+    if (tied.dtype != other.dtype)
+      throw UsageError(
+          what + mismatch("dtype", std::string(name_of(tied.dtype)), std::string(name_of(other.dtype))));
+    if (tied.trainable != other.trainable)
+      throw UsageError(what + mismatch("trainable", tied.trainable ? "true" : "false",
+                                       other.trainable ? "true" : "false"));
+    places_[static_cast<std::size_t>(id)] = places_[static_cast<std::size_t>(home)];
+  }
+}
+
+void Layout::collect_used() {
+  used_ = own_;
+  for (ParameterId id = 0; id < parameters(); ++id) {
+    auto& used = used_[static_cast<std::size_t>(unit_of(id))];
+    if (place(id).home != id) used.push_back(place(id).flat);
+  }
+  for (auto& used : used_) {
+    std::sort(used.begin(), used.end());
+    used.erase(std::unique(used.begin(), used.end()), used.end());
+  }
+}
+
+const ParameterSpec& Layout::parameter(ParameterId id) const {
+  const UnitId unit = unit_of(id);
+  return units_[static_cast<std::size_t>(unit)]
+      .parameters[static_cast<std::size_t>(id - first_parameter(unit))];
+}
+
+std::string Layout::closest(const std::string& name) const {
+  const std::string* best = nullptr;
+  int best_distance = std::numeric_limits<int>::max();
+  for (const UnitSpec& unit : units_) {
+    for (const ParameterSpec& spec : unit.parameters) {
+      const int distance =
+          spec.name == name ? std::numeric_limits<int>::max() : edit_distance(name, spec.name);
+      if (distance < best_distance) {
+        best = &spec.name;
+        best_distance = distance;
+      }
+    }
+  }
+  return best == nullptr ? "; there are no others" : "; the closest name is '" + *best + "'";
+}
+
+ParameterId Layout::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  if (found != by_name_.end()) return found->second;
+  throw UsageError("parameter '" + name + "' does not exist" + closest(name));
+}
+
+std::span<const FlatId> Layout::flats_of(UnitId unit) const {
+  return own_.at(static_cast<std::size_t>(unit));
+}
+
+std::span<const FlatId> Layout::flats_used_by(UnitId unit) const {
+  return used_.at(static_cast<std::size_t>(unit));
+}
+
+std::int64_t Layout::total_numel() const {
+  std::int64_t total = 0;
+  for (const Flat& flat : flats_) total += flat.parameter_numel;
+  return total;
+}
+
+std::int64_t Layout::padding_numel() const {
+  std::int64_t padding = 0;
+  for (const Flat& flat : flats_) padding += flat.padded_numel - flat.parameter_numel;
+  return padding;
+}
+
+std::size_t Layout::slot_at(const Flat& flat, std::int64_t offset) const {
+  const auto begins_after = [this](std::int64_t at, ParameterId id) { return at < place(id).offset; };
+  const auto after = std::upper_bound(flat.parameters.begin(), flat.parameters.end(), offset, begins_after);
+  return static_cast<std::size_t>(after - flat.parameters.begin()) - 1;  // the first one begins at 0
+}
+
+void Layout::check_range(FlatId id, std::int64_t begin, std::int64_t end) const {
+  if (id < 0 || id >= static_cast<FlatId>(flats_.size()))
+    throw UsageError("flat buffer " + std::to_string(id) + " does not exist; the layout has " +
+                     std::to_string(flats_.size()));
+  if (begin < 0 || end < begin || end > flat(id).padded_numel)
+    throw UsageError("elements " + std::to_string(begin) + " to " + std::to_string(end) +
+                     " are not a range of flat buffer " + std::to_string(id) + ", which has " +
+                     std::to_string(flat(id).padded_numel));
+}
+
+Element Layout::locate(FlatId id, std::int64_t offset) const {
+  check_range(id, offset, offset + 1);
+  const ParameterId owner = flat(id).parameters[slot_at(flat(id), offset)];
+  const std::int64_t index = offset - place(owner).offset;
+  return index < place(owner).numel ? Element{.parameter = owner, .index = index}
+                                    : Element{.parameter = -1, .index = 0};
+}
+
+std::int64_t Layout::offset_of(const Element& element) const {
+  if (element.parameter < 0 || element.parameter >= parameters())
+    throw UsageError("parameter " + std::to_string(element.parameter) + " does not exist; the layout has " +
+                     std::to_string(parameters()));
+  const Place& where = place(element.parameter);
+  if (element.index < 0 || element.index >= where.numel)
+    throw UsageError("element " + std::to_string(element.index) + " is not in parameter '" +
+                     parameter(element.parameter).name + "', which has " + std::to_string(where.numel));
+  return where.offset + element.index;
+}
+
+int Layout::shard_of(const Element& element) const {
+  const std::int64_t offset = offset_of(element);
+  return static_cast<int>(offset / flat(place(element.parameter).flat).shard_numel);
+}
+
+std::vector<Piece> Layout::pieces(FlatId id, std::int64_t begin, std::int64_t end) const {
+  check_range(id, begin, end);
+  std::vector<Piece> result;
+  const std::vector<ParameterId>& members = flat(id).parameters;
+  for (std::size_t slot = begin < end ? slot_at(flat(id), begin) : members.size(); slot < members.size();
+       ++slot) {
+    const Place& where = place(members[slot]);
+    if (where.offset >= end) break;
+    const std::int64_t from = std::max(begin, where.offset);
+    const std::int64_t to = std::min(end, where.offset + where.numel);
+    if (from < to)
+      result.push_back(
+          {.parameter = members[slot], .begin = from - where.offset, .offset = from, .numel = to - from});
+  }
+  return result;
+}
+
+std::vector<Piece> Layout::gaps(FlatId id, std::int64_t begin, std::int64_t end) const {
+  std::vector<Piece> result;
+  std::int64_t at = begin;
+  const auto close = [&](std::int64_t to) {
+    if (at < to) result.push_back({.parameter = -1, .begin = 0, .offset = at, .numel = to - at});
+  };
+  for (const Piece& piece : pieces(id, begin, end)) {
+    close(piece.offset);
+    at = piece.offset + piece.numel;
+  }
+  close(end);
+  return result;
+}
+
+}  // namespace tessera

@@ -1,0 +1,86 @@
+#include "tessera/mesh.h"
+
+#include <cstddef>
+#include <string_view>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array<std::string_view, kAxes> kAxisNames = {"pipeline", "replicate", "shard", "tensor"};
+
+constexpr std::size_t index_of(Axis axis) { return static_cast<std::size_t>(axis); }
+
+std::array<int, kAxes> extents(const Mesh& mesh) {
+  return {mesh.pipeline, mesh.replicate, mesh.shard, mesh.tensor};
+}
+
+}  // namespace
+
+int Mesh::extent(Axis axis) const { return extents(*this)[index_of(axis)]; }
+
+Coordinates Mesh::coordinates(int rank) const {
+  if (rank < 0 || rank >= world())
+    throw UsageError("rank " + std::to_string(rank) + " is not in the mesh " + to_string(*this) +
+                     "; ranks are 0 to " + std::to_string(world() - 1));
+  const auto extent_of = extents(*this);
+  Coordinates result{};
+  for (std::size_t axis = kAxes; axis-- > 0;) {
+    result[axis] = rank % extent_of[axis];
+    rank /= extent_of[axis];
+  }
+  return result;
+}
+
+int Mesh::rank(const Coordinates& coordinates) const {
+  const auto extent_of = extents(*this);
+  int result = 0;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    if (coordinates[axis] < 0 || coordinates[axis] >= extent_of[axis])
+      throw UsageError("coordinate " + std::to_string(coordinates[axis]) + " along " +
+                       std::string(kAxisNames[axis]) + " is not in the mesh " + to_string(*this) +
+                       "; it must be 0 to " + std::to_string(extent_of[axis] - 1));
+    result = result * extent_of[axis] + coordinates[axis];
+  }
+  return result;
+}
+
+std::vector<int> Mesh::group(Axis axis, int of_rank) const {
+  Coordinates place = coordinates(of_rank);
+  std::vector<int> members;
+  for (int along = 0; along < extent(axis); ++along) {
+    place[index_of(axis)] = along;
+    members.push_back(rank(place));
+  }
+  return members;
+}
+
+void Mesh::check(int expected_world) const {
+  const auto extent_of = extents(*this);
+  std::int64_t product = 1;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    if (extent_of[axis] < 1)
+      throw UsageError("mesh." + std::string(kAxisNames[axis]) + " is " + std::to_string(extent_of[axis]) +
+                       "; it must be 1 or more");
+    if (__builtin_mul_overflow(product, static_cast<std::int64_t>(extent_of[axis]), &product))
+      throw UsageError("mesh " + to_string(*this) + " has more ranks than can be counted");
+  }
+  if (product != expected_world)
+    throw UsageError("mesh " + to_string(*this) + " has " + std::to_string(product) +
+                     " ranks, but the world has " + std::to_string(expected_world) +
+                     "; the product of its axes must equal the world");
+}
+
+std::string to_string(const Mesh& mesh) {
+  const auto extent_of = extents(mesh);
+  std::string text;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    if (extent_of[axis] == 1) continue;
+    if (!text.empty()) text += " × ";
+    text += std::string(kAxisNames[axis]) + " " + std::to_string(extent_of[axis]);
+  }
+  return text.empty() ? "one rank" : text;
+}
+
+}  // namespace tessera
