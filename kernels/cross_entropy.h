@@ -1,0 +1,51 @@
+// The head of a language model: linear layer and cross-entropy in one, over chunks of rows, so that the
+// logits of all rows never exist at once. Logits are fp32. For sampling, a plain linear_forward gives logits.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/context.h"
+#include "tessera/dtype.h"
+
+namespace tessera::kernels {
+
+// input [rows, channels], weight [vocabulary, channels], targets [rows] int32, -1 = not counted.
+struct CrossEntropyShape {
+  std::int64_t rows = 0;
+  std::int64_t channels = 0;
+  std::int64_t vocabulary = 0;
+  DType type = DType::fp32;
+  std::int64_t chunk_bytes = 64 << 20;  // bound of one chunk's fp32 logits; a chunk has one row at least
+};
+
+std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, int threads);
+
+struct CrossEntropyLoss {
+  double sum = 0.0;          // of the losses of counted rows, added in row order
+  std::int64_t counted = 0;  // rows whose target is not -1
+};
+
+// losses [rows] = log-sum-exp(logits) - logits[target], 0 where not counted. `total` is overwritten.
+// Throws UsageError, naming it, for a target that is neither -1 nor in the vocabulary.
+void cross_entropy_forward(const ComputeContext& context, const CrossEntropyShape& shape, const void* input,
+                           const void* weight, const std::int32_t* targets, float* losses,
+                           CrossEntropyLoss* total);
+
+struct CrossEntropyForwardBackward {
+  const void* input = nullptr;
+  const void* weight = nullptr;
+  const std::int32_t* targets = nullptr;
+  float scale = 1.0f;       // gradients are of scale * (sum of losses)
+  float* losses = nullptr;  // [rows]
+  CrossEntropyLoss* total = nullptr;
+  void* input_gradient = nullptr;   // [rows, channels], overwritten; 0 where not counted; may be input
+  void* weight_gradient = nullptr;  // [vocabulary, channels], optional
+  float weight_beta = 0.0f;
+};
+
+// Losses and both gradients in one pass: the logits are computed once. In a chunk sums are fp32; a bf16
+// weight_gradient is rounded once per chunk.
+void cross_entropy_forward_backward(const ComputeContext& context, const CrossEntropyShape& shape,
+                                    const CrossEntropyForwardBackward& arguments);
+
+}  // namespace tessera::kernels

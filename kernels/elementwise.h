@@ -1,0 +1,30 @@
+// Elementwise ops on compute tensors. The same bits for any thread count and instruction set.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/context.h"
+#include "tessera/dtype.h"
+
+namespace tessera::kernels {
+
+// output = gelu(input), x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) as GPT-2 has it (Hendrycks and Gimpel
+// 2016). output may be input.
+void gelu_forward(const ComputeContext& context, DType type, std::int64_t numel, const void* input,
+                  void* output);
+
+// input_gradient = output_gradient * gelu'(input). input_gradient may be output_gradient or input.
+void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel, const void* input,
+                   const void* output_gradient, void* input_gradient);
+
+// output = a + b, rounded once. output may be a or b, and a may be b. fp16 is allowed.
+void add(const ComputeContext& context, DType type, std::int64_t numel, const void* a, const void* b,
+         void* output);
+
+// output = value everywhere. fp16 is allowed.
+void fill(const ComputeContext& context, DType type, std::int64_t numel, float value, void* output);
+
+// output = input, any bytes.
+void copy(const ComputeContext& context, std::int64_t bytes, const void* input, void* output);
+
+}  // namespace tessera::kernels

@@ -1,0 +1,26 @@
+// Umbrella of floor 4: one plain function per op, the same signature for every backend.
+//
+// Conventions of all ops:
+//  - Tensors are dense, row-major and passed as void* with a DType: fp32 or bf16 (compute types), and fp16
+//  only in
+//    casts.h, reduce.h and optimizer.h. Statistics and losses are float*, token ids int32.
+//  - Sums are taken in fp32 or wider and rounded to the tensor's type once.
+//  - `beta` is 0 (overwrite: old contents, NaN included, are never read) or 1 (add to what is there).
+//  - Buffers do not overlap unless a comment says they may be the same pointer.
+//  - A pointer may be null only where "optional" is written.
+//  - Results never depend on addresses, on earlier calls or on lying in a vector's tail. Only ops built on
+//  matmul
+//    may depend on the number of threads and, with attention, on the instruction set.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/casts.h"
+#include "kernels/context.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/layer_norm.h"
+#include "kernels/linear.h"
+#include "kernels/matmul.h"
+#include "kernels/optimizer.h"
+#include "kernels/reduce.h"

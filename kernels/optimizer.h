@@ -1,0 +1,45 @@
+// One fused pass over a contiguous run of a shard: unscale and clip the gradient, update master and moments,
+// cast to the parameter's type. The formulas are in adamw_math.h
+// and sgd_math.h. The same bits for any thread count and
+// instruction set.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/adamw_math.h"
+#include "kernels/context.h"
+#include "kernels/sgd_math.h"
+#include "tessera/dtype.h"
+
+namespace tessera::kernels {
+
+struct AdamWArguments {
+  std::int64_t numel = 0;
+  DType gradient_type = DType::fp32;
+  const void* gradient = nullptr;  // the accumulator: a sum, not yet unscaled
+  float* master = nullptr;
+  float* m = nullptr;
+  float* v = nullptr;
+  DType parameter_type = DType::bf16;
+  void* parameter = nullptr;  // optional: null where an fp32 parameter is its own master
+  AdamWCoefficients coefficients;
+};
+
+// AdamW (Loshchilov and Hutter 2019) or Adam with L2 (Kingma and Ba 2015), see coefficients.decoupled.
+void adamw_update(const ComputeContext& context, const AdamWArguments& arguments);
+
+struct SgdArguments {
+  std::int64_t numel = 0;
+  DType gradient_type = DType::fp32;
+  const void* gradient = nullptr;
+  float* master = nullptr;
+  float* momentum = nullptr;  // optional: null where coefficients.momentum is 0
+  DType parameter_type = DType::bf16;
+  void* parameter = nullptr;  // optional, as above
+  SgdCoefficients coefficients;
+};
+
+// SGD with (Nesterov) momentum, no dampening; the first step starts from momentum 0.
+void sgd_update(const ComputeContext& context, const SgdArguments& arguments);
+
+}  // namespace tessera::kernels

@@ -1,0 +1,35 @@
+// Sums whose order is part of the contract. The same bits for any thread count and instruction set.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/context.h"
+#include "tessera/dtype.h"
+
+namespace tessera::kernels {
+
+// accumulator[i] = ((start + c_0[i]) + c_1[i]) + ... in fp32, strictly in the order of `contributions` (rank
+// order), each of `type` and `numel` elements. The start is accumulator[i] for beta 1; for beta 0 the chain
+// starts from c_0[i] itself. One pass over memory. 1 to 1024 contributions, otherwise UsageError. An fp32
+// contribution may be `accumulator` itself only as contribution 0 with beta 0.
+void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
+                   std::span<const void* const> contributions, float beta, float* accumulator);
+
+// accumulator = input + beta * accumulator: the chain with one contribution.
+void accumulate(const ComputeContext& context, std::int64_t numel, DType type, const void* input, float beta,
+                float* accumulator);
+
+struct SumOfSquares {
+  double sum = 0.0;                   // NaN or infinite where an element is
+  std::int64_t first_nonfinite = -1;  // index of the first element that is NaN or infinite; -1: none
+};
+
+std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
+
+// Squares in float64 over blocks of 16384 elements counted from `input`; in a block 32 lanes (element i in
+// lane i % 32) that are then added pairwise; blocks in order. fp32, bf16 or fp16. `result` is overwritten.
+void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
+                    SumOfSquares* result);
+
+}  // namespace tessera::kernels
