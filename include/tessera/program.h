@@ -95,7 +95,7 @@ enum class BufferRole : std::uint8_t {
   output,           // what unit `unit` hands to the next
   output_gradient,  // the gradient of that, written by the next unit's backward
   saved,            // what unit `unit` keeps from forward or recompute to backward
-  workspace,        // scratch of the compute lane, one for all uses
+  workspace,        // scratch of unit `unit` during a use
   scalars           // one slot a rank for reduce_scalars
 };
 
@@ -135,6 +135,7 @@ struct UnitBuffers {
   BufferId output = -1;
   BufferId output_gradient = -1;
   BufferId saved = -1;
+  BufferId workspace = -1;
 };
 
 struct Program {
@@ -147,7 +148,6 @@ struct Program {
   std::vector<FlatBuffers> flat_buffers;  // by FlatId
   std::vector<UnitBuffers> unit_buffers;  // by UnitId
   BufferId batch = -1;
-  BufferId workspace = -1;
   BufferId scalars = -1;
   int scalars_numel = 0;  // float64 values in one rank's slot
 

@@ -1,0 +1,85 @@
+#include "src/program/order.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+std::string name(const Layout& layout, const Use& use) {
+  return fmt::format("{} of unit '{}'", name_of(use.pass),
+                     layout.units()[static_cast<std::size_t>(use.unit)].name);
+}
+
+// What has happened to a unit so far within a microbatch.
+struct Seen {
+  int forward = 0;
+  int backward = 0;
+  bool open = false;
+};
+
+void check_use(const Layout& layout, const Use& use, std::vector<Seen>& seen, std::vector<Use>& open) {
+  Seen& unit = seen[static_cast<std::size_t>(use.unit)];
+  if (use.edge == UseEdge::close) {
+    if (open.empty() || open.back() != Use{use.unit, use.pass, UseEdge::open})
+      throw UsageError(
+          fmt::format("order: {} is closed but is not the innermost open use", name(layout, use)));
+    open.pop_back();
+    return;
+  }
+  if (use.edge == UseEdge::open) open.push_back(use);
+  if (use.pass == Pass::forward) {
+    ++unit.forward;
+  } else if (unit.forward == 0) {
+    throw UsageError(fmt::format("order: {} comes before any forward of it", name(layout, use)));
+  }
+  if (use.pass == Pass::backward) ++unit.backward;
+}
+
+void check_order(const Layout& layout, const std::vector<Use>& uses, StepKind kind) {
+  const int units = static_cast<int>(layout.units().size());
+  std::vector<Seen> seen(static_cast<std::size_t>(units));
+  std::vector<Use> open;
+  for (const Use& use : uses) {
+    if (use.unit < 0 || use.unit >= units)
+      throw UsageError(
+          fmt::format("order: unit {} does not exist; the model has units 0 to {}", use.unit, units - 1));
+    check_use(layout, use, seen, open);
+  }
+  if (!open.empty())
+    throw UsageError(fmt::format("order: {} is opened and never closed", name(layout, open.back())));
+  if (kind == StepKind::evaluate) return;
+  // Every gradient must be written once a microbatch: an update from an old one would be a silent error.
+  for (FlatId id = 0; id < static_cast<int>(layout.flats().size()); ++id) {
+    const Flat& flat = layout.flat(id);
+    if (flat.trainable && seen[static_cast<std::size_t>(flat.unit)].backward == 0)
+      throw UsageError(fmt::format("order: unit '{}' has trainable parameters and no backward",
+                                   layout.units()[static_cast<std::size_t>(flat.unit)].name));
+  }
+}
+
+}  // namespace
+
+std::vector<Use> default_order(int units, Recompute recompute) {
+  std::vector<Use> order;
+  for (UnitId unit = 0; unit < units; ++unit) order.push_back({unit, Pass::forward});
+  for (UnitId unit = units - 1; unit >= 0; --unit) {
+    // The last unit's backward follows its forward at once: what it saved is still there.
+    if (recompute == Recompute::full && unit + 1 < units) order.push_back({unit, Pass::recompute});
+    order.push_back({unit, Pass::backward});
+  }
+  return order;
+}
+
+std::vector<Use> uses_of(const Layout& layout, const StepSpec& spec) {
+  std::vector<Use> uses = spec.order;
+  if (uses.empty()) uses = default_order(static_cast<int>(layout.units().size()), spec.strategy.recompute);
+  check_order(layout, uses, spec.kind);
+  if (spec.kind == StepKind::evaluate)
+    std::erase_if(uses, [](const Use& use) { return use.pass != Pass::forward; });
+  if (uses.empty()) throw UsageError("order: no use of any unit");
+  return uses;
+}
+
+}  // namespace tessera

@@ -1,0 +1,129 @@
+#include "tessera/program.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+namespace tessera {
+
+std::string_view name_of(Lane lane) {
+  constexpr std::string_view kNames[] = {"compute", "gather",   "reduce", "transfer",
+                                         "upload",  "download", "host",   "io"};
+  return kNames[static_cast<int>(lane)];
+}
+
+std::string_view name_of(Space space) {
+  constexpr std::string_view kNames[] = {"device", "host", "disk"};
+  return kNames[static_cast<int>(space)];
+}
+
+std::string_view name_of(Category category) {
+  constexpr std::string_view kNames[] = {"parameters",  "gathered parameters", "gradients", "optimizer state",
+                                         "activations", "communication",       "workspace"};
+  return kNames[static_cast<int>(category)];
+}
+
+std::string_view name_of(Pass pass) {
+  constexpr std::string_view kNames[] = {"forward", "recompute", "backward"};
+  return kNames[static_cast<int>(pass)];
+}
+
+std::string_view name_of(StepKind kind) { return kind == StepKind::train ? "train" : "evaluate"; }
+
+std::string_view name_of(Opcode opcode) {
+  constexpr std::string_view kNames[] = {"use",        "all_gather",     "reduce_scatter", "accumulate",
+                                         "square_sum", "reduce_scalars", "update"};
+  return kNames[static_cast<int>(opcode)];
+}
+
+std::string describe(const Program& program, InstructionId id) {
+  if (id < 0 || id >= static_cast<int>(program.instructions.size()))
+    return fmt::format("#{} (no such instruction)", id);
+  const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
+  std::string text = fmt::format("#{} ", id);
+  if (instruction.op == Opcode::use) {
+    if (instruction.edge == UseEdge::open) text += "opening ";
+    if (instruction.edge == UseEdge::close) text += "closing ";
+    text += name_of(instruction.pass);
+  } else {
+    text += name_of(instruction.op);
+    if (instruction.op == Opcode::all_gather && !instruction.writes.empty())
+      text +=
+          program.buffers.at(static_cast<std::size_t>(instruction.writes[0])).category == Category::gradients
+              ? " of gradients"
+              : " of parameters";
+  }
+  if (instruction.unit >= 0)
+    text += fmt::format(" of {}", program.units.at(static_cast<std::size_t>(instruction.unit)));
+  if (instruction.microbatch >= 0) text += fmt::format(", microbatch {}", instruction.microbatch);
+  return text;
+}
+
+namespace {
+
+// Feeds values to the hash one by one; padding between struct members never enters it.
+class Hasher {
+ public:
+  Hasher() : state_(XXH3_createState()) { XXH3_64bits_reset(state_); }
+  ~Hasher() { XXH3_freeState(state_); }
+  Hasher(const Hasher&) = delete;
+  Hasher& operator=(const Hasher&) = delete;
+
+  void add(std::int64_t value) { XXH3_64bits_update(state_, &value, sizeof value); }
+  void add(const std::string& text) {
+    add(static_cast<std::int64_t>(text.size()));
+    XXH3_64bits_update(state_, text.data(), text.size());
+  }
+  void add(const std::vector<int>& values) {
+    add(static_cast<std::int64_t>(values.size()));
+    for (int value : values) add(std::int64_t{value});
+  }
+  std::uint64_t value() const { return XXH3_64bits_digest(state_); }
+
+ private:
+  XXH3_state_t* state_;
+};
+
+void add(Hasher& hasher, const Buffer& buffer) {
+  hasher.add(buffer.name);
+  for (std::int64_t value :
+       {static_cast<std::int64_t>(buffer.role), static_cast<std::int64_t>(buffer.category),
+        static_cast<std::int64_t>(buffer.space), std::int64_t{buffer.unit}, std::int64_t{buffer.flat},
+        std::int64_t{buffer.index}, buffer.bytes, std::int64_t{buffer.persistent},
+        static_cast<std::int64_t>(buffer.lifetimes.size())})
+    hasher.add(value);
+  for (const Lifetime& lifetime : buffer.lifetimes) {
+    hasher.add(std::int64_t{lifetime.first});
+    hasher.add(std::int64_t{lifetime.last});
+  }
+}
+
+void add(Hasher& hasher, const Instruction& instruction) {
+  for (std::int64_t value :
+       {static_cast<std::int64_t>(instruction.op), static_cast<std::int64_t>(instruction.lane),
+        static_cast<std::int64_t>(instruction.pass), static_cast<std::int64_t>(instruction.edge),
+        std::int64_t{instruction.unit}, std::int64_t{instruction.flat}, std::int64_t{instruction.microbatch},
+        std::int64_t{instruction.channel}, std::int64_t{instruction.accumulate}})
+    hasher.add(value);
+  hasher.add(instruction.waits);
+  hasher.add(instruction.reads);
+  hasher.add(instruction.writes);
+}
+
+}  // namespace
+
+std::uint64_t Program::hash() const {
+  Hasher hasher;
+  hasher.add(static_cast<std::int64_t>(kind));
+  hasher.add(std::int64_t{microbatches});
+  for (const std::string& unit : units) hasher.add(unit);
+  for (const Channel& channel : channels) {
+    hasher.add(static_cast<std::int64_t>(channel.axis));
+    hasher.add(static_cast<std::int64_t>(channel.lane));
+  }
+  for (const Buffer& buffer : buffers) add(hasher, buffer);
+  for (const Instruction& instruction : instructions) add(hasher, instruction);
+  hasher.add(std::int64_t{scalars_numel});
+  return hasher.value();
+}
+
+}  // namespace tessera
