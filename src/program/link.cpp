@@ -1,0 +1,216 @@
+// Computes the waits of a program: from the accesses to each buffer and, with a plan, from shared addresses.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "tessera/error.h"
+#include "tessera/memory_plan.h"
+
+namespace tessera {
+namespace {
+
+// Per lane, the latest instruction meant; −1 for none. Because a lane runs in order, the latest stands for
+// all before it.
+using Clock = std::array<InstructionId, kLanes>;
+
+constexpr Clock nothing() {
+  Clock clock{};
+  clock.fill(-1);
+  return clock;
+}
+
+std::size_t lane_of(const Instruction& instruction) { return static_cast<std::size_t>(instruction.lane); }
+
+void join(Clock& into, const Clock& other) {
+  for (std::size_t lane = 0; lane < kLanes; ++lane) into[lane] = std::max(into[lane], other[lane]);
+}
+
+// Which lifetime last held each byte of a space. Lifetimes that share an address never meet, so a lifetime
+// may take its range over at its first access: whoever comes next sees all the accesses it made until then.
+class AddressMap {
+ public:
+  // Gives [begin, end) to `occupant` and calls visit(previous occupant) for each range it takes over.
+  template <typename Visit>
+  void claim(std::int64_t begin, std::int64_t end, int occupant, Visit visit) {
+    split(begin);
+    split(end);
+    auto from = segments_.lower_bound(begin);
+    auto to = from;
+    for (; to != segments_.end() && to->first < end; ++to) visit(to->second.occupant);
+    segments_.erase(from, to);
+    segments_.emplace(begin, Segment{end, occupant});
+  }
+
+ private:
+  struct Segment {
+    std::int64_t end;
+    int occupant;
+  };
+
+  void split(std::int64_t at) {
+    auto next = segments_.lower_bound(at);
+    if (next == segments_.begin()) return;
+    Segment& segment = std::prev(next)->second;
+    if (segment.end <= at) return;
+    segments_.emplace_hint(next, at, segment);
+    segment.end = at;
+  }
+
+  std::map<std::int64_t, Segment> segments_;  // by begin; disjoint
+};
+
+// What happened to one buffer up to the running instruction.
+struct History {
+  InstructionId writer = -1;  // the last write
+  Clock readers = nothing();  // since that write
+  std::size_t lifetime = 0;   // the first that has not ended
+  std::size_t claimed = 0;    // lifetimes before this one have taken their addresses
+  std::size_t occupant = 0;   // of the current lifetime, once claimed
+};
+
+class Linker {
+ public:
+  Linker(Program& program, const std::vector<std::int64_t>* offsets)
+      : program_(program), offsets_(offsets), histories_(program.buffers.size()) {}
+
+  void run() {
+    known_.resize(program_.instructions.size());
+    for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
+      const Clock wanted = dependencies(id);
+      record(id);
+      reduce(id, wanted);
+    }
+  }
+
+ private:
+  // The instructions that must be over before `id` starts.
+  Clock dependencies(InstructionId id) {
+    const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+    Clock wanted = nothing();
+    for (const BufferId buffer : instruction.reads) {
+      add(wanted, history(buffer, id).writer);
+      enter_lifetime(wanted, id, buffer);
+    }
+    for (const BufferId buffer : instruction.writes) {
+      const History& past = history(buffer, id);
+      add(wanted, past.writer);
+      join(wanted, past.readers);
+      enter_lifetime(wanted, id, buffer);
+    }
+    return wanted;
+  }
+
+  // Where `id` is the first access in a lifetime, adds all accesses of those that held its addresses before.
+  void enter_lifetime(Clock& wanted, InstructionId id, BufferId buffer_id) {
+    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(buffer_id)];
+    if (offsets_ == nullptr || buffer.persistent || buffer.bytes == 0) return;
+    History& past = histories_[static_cast<std::size_t>(buffer_id)];
+    const auto& lifetimes = buffer.lifetimes;
+    while (past.lifetime < lifetimes.size() && lifetimes[past.lifetime].last < id) ++past.lifetime;
+    // An access outside every lifetime has no claim on the addresses; the verifier reports it.
+    if (past.lifetime == lifetimes.size() || lifetimes[past.lifetime].first > id) return;
+    if (past.claimed > past.lifetime) return;
+    past.claimed = past.lifetime + 1;
+    past.occupant = occupants_.size();
+    occupants_.push_back(nothing());
+    const std::int64_t begin = (*offsets_)[static_cast<std::size_t>(buffer_id)];
+    addresses_[static_cast<std::size_t>(buffer.space)].claim(
+        begin, begin + buffer.bytes, static_cast<int>(past.occupant),
+        [&](int earlier) { join(wanted, occupants_[static_cast<std::size_t>(earlier)]); });
+  }
+
+  void record(InstructionId id) {
+    const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+    const std::size_t lane = lane_of(instruction);
+    for (const BufferId buffer : instruction.reads) {
+      History& past = histories_[static_cast<std::size_t>(buffer)];
+      past.readers[lane] = id;
+      occupy(past, lane, id);
+    }
+    for (const BufferId buffer : instruction.writes) {
+      History& past = histories_[static_cast<std::size_t>(buffer)];
+      past.writer = id;
+      past.readers = nothing();
+      occupy(past, lane, id);
+    }
+  }
+
+  void occupy(const History& past, std::size_t lane, InstructionId id) {
+    if (past.claimed == past.lifetime + 1) occupants_[past.occupant][lane] = id;
+  }
+
+  // Keeps of `wanted` what neither the lane's own order nor another kept wait implies.
+  void reduce(InstructionId id, Clock wanted) {
+    Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+    const std::size_t own = lane_of(instruction);
+    Clock known = lane_known_[own];
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      if (lane == own || wanted[lane] <= known[lane]) wanted[lane] = -1;
+    }
+    instruction.waits.clear();
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      if (wanted[lane] >= 0 && !implied(wanted, lane)) instruction.waits.push_back(wanted[lane]);
+    }
+    std::sort(instruction.waits.begin(), instruction.waits.end());
+    for (const InstructionId wait : instruction.waits) join(known, known_[static_cast<std::size_t>(wait)]);
+    known[own] = id;
+    known_[static_cast<std::size_t>(id)] = known;
+    lane_known_[own] = known;
+  }
+
+  bool implied(const Clock& wanted, std::size_t lane) const {
+    for (std::size_t other = 0; other < kLanes; ++other) {
+      if (other == lane || wanted[other] < 0) continue;
+      if (known_[static_cast<std::size_t>(wanted[other])][lane] >= wanted[lane]) return true;
+    }
+    return false;
+  }
+
+  void add(Clock& wanted, InstructionId id) const {
+    if (id < 0) return;
+    const std::size_t lane = lane_of(program_.instructions[static_cast<std::size_t>(id)]);
+    wanted[lane] = std::max(wanted[lane], id);
+  }
+
+  const History& history(BufferId buffer, InstructionId id) const {
+    if (buffer < 0 || static_cast<std::size_t>(buffer) >= histories_.size()) {
+      throw UsageError(fmt::format("link: {} names buffer {}, but the program has buffers 0 to {}",
+                                   describe(program_, id), buffer, static_cast<int>(histories_.size()) - 1));
+    }
+    return histories_[static_cast<std::size_t>(buffer)];
+  }
+
+  Program& program_;
+  const std::vector<std::int64_t>* offsets_;
+  std::vector<History> histories_;  // by BufferId
+  std::vector<Clock> occupants_;    // per lifetime that took its addresses: its latest access on each lane
+  std::array<AddressMap, kSpaces> addresses_;
+  std::vector<Clock> known_;  // per instruction: what is over when it is over
+  std::array<Clock, kLanes> lane_known_ = [] {
+    std::array<Clock, kLanes> clocks{};
+    clocks.fill(nothing());
+    return clocks;
+  }();
+};
+
+}  // namespace
+
+void link(Program& program, const MemoryPlan* plan, int index) {
+  const std::vector<std::int64_t>* offsets = nullptr;
+  if (plan != nullptr) {
+    if (index < 0 || static_cast<std::size_t>(index) >= plan->offsets.size()) {
+      throw UsageError(
+          fmt::format("link: program {} is not one of the plan's {}", index, plan->offsets.size()));
+    }
+    offsets = &plan->offsets[static_cast<std::size_t>(index)];
+    if (offsets->size() != program.buffers.size()) {
+      throw UsageError(fmt::format("link: the plan places {} buffers for program {}, which has {}",
+                                   offsets->size(), index, program.buffers.size()));
+    }
+  }
+  Linker(program, offsets).run();
+}
+
+}  // namespace tessera
