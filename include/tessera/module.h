@@ -1,0 +1,98 @@
+// Floor 7: a unit's compute. A module declares its parameters and what memory it needs, and runs forward and
+// backward on pointers it is given; it owns no tensor and never communicates.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/program.h"
+
+namespace tessera {
+
+// One microbatch on one rank.
+struct BatchShape {
+  std::int64_t sequences = 1;  // rows of the batch
+  std::int64_t length = 1;     // tokens in each; 1 for models without sequences
+  std::int64_t tokens() const { return sequences * length; }
+  bool operator==(const BatchShape&) const = default;
+};
+
+// How a parameter begins. Values are drawn per element from (seed, parameter name, index), so every world
+// gets the same model.
+struct Initial {
+  enum class Kind : std::uint8_t { constant, normal, uniform } kind = Kind::constant;
+  double value = 0.0;  // the constant, the standard deviation, or the bound of [−value, value)
+};
+
+// What a module is given for one pass. Pointers are to the device; they are 256-byte aligned.
+struct ModuleContext {
+  Pass pass = Pass::forward;
+  StepKind kind = StepKind::train;
+  BatchShape shape;
+  int threads = 1;
+  std::span<void* const> parameters;  // in the order of Module::parameters(), whole
+  // Backward only, in the same order: where to write the gradient of loss_scale · Σ loss (the sum over
+  // tokens, not the mean), in the parameter's type; null for a frozen parameter. Overwrite where betas[i] is
+  // 0 (the memory holds garbage), add where it is 1.
+  std::span<void* const> gradients;
+  std::span<const float> betas;
+  void* saved = nullptr;      // saved_bytes, kept from forward or recompute to backward
+  void* workspace = nullptr;  // workspace_bytes, for this call only
+  std::int64_t workspace_bytes = 0;
+  const void* batch = nullptr;  // the microbatch as the model lays it out, see Model::batch_bytes
+  float loss_scale = 1.0f;
+  // The last module adds its sums here: in backward of a training step, in forward of an evaluation.
+  double* loss = nullptr;
+  double* weight = nullptr;
+  // For generation: where not null, the last module's evaluation forward also writes the logits of row
+  // `logits_row` of [sequences · length] here, [vocabulary] fp32.
+  float* logits = nullptr;
+  std::int64_t logits_row = 0;
+};
+
+// What a module needs for one microbatch. All bytes exact: the memory plan is made of them.
+struct ModuleNeeds {
+  UnitActivations activations;
+  double forward_flops = 0;  // multiplications and additions of the matmuls; backward is twice that
+};
+
+class Module {
+ public:
+  virtual ~Module() = default;
+
+  virtual std::vector<ParameterSpec> parameters() const = 0;
+  // One per parameter; ignored for tied ones.
+  virtual std::vector<Initial> initials() const = 0;
+  virtual ModuleNeeds needs(const BatchShape& shape, int threads) const = 0;
+
+  // input: the previous module's output, null for the first. output: null in a recompute pass, where only
+  // `saved` is wanted, and where the module has no output. In a training step the last module may leave all
+  // its work to backward, which follows at once.
+  virtual void forward(const ModuleContext& context, const void* input, void* output) = 0;
+  // output_gradient: of this module's output, null for the last. input_gradient: to overwrite, null for the
+  // first.
+  virtual void backward(const ModuleContext& context, const void* input, const void* output_gradient,
+                        void* input_gradient) = 0;
+};
+
+// A chain of modules: unit u is modules[u], its output the input of unit u + 1.
+struct Model {
+  std::string name;
+  std::vector<std::string> names;  // of the units
+  std::vector<std::unique_ptr<Module>> modules;
+  std::vector<std::string> groups = {"decay", "no_decay"};  // what ParameterSpec::group counts
+  // Bytes of one microbatch: inputs and targets as the first and last module expect them.
+  std::int64_t (*batch_bytes)(const BatchShape& shape, const Model& model) = nullptr;
+  std::int64_t vocabulary = 0;  // 0 where the model has no tokens
+  std::int64_t max_length = 1;  // the longest sequence it takes
+
+  std::vector<UnitSpec> units() const;
+  ActivationSpec activations(const BatchShape& shape, int threads) const;
+  std::vector<double> forward_flops(const BatchShape& shape, int threads) const;
+  std::int64_t parameter_numel() const;  // ties counted once
+};
+
+}  // namespace tessera
