@@ -194,5 +194,6 @@ struct Machine {
   bool huge_pages = false;           // transparent huge pages may be asked for
 };
 Machine read_machine();
+int read_cores();  // the `cores` of read_machine() alone
 
 }  // namespace tessera

@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+#include <sanitizer/asan_interface.h>  // its macros do nothing without AddressSanitizer
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "tessera/device.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::int64_t kHugePageBytes = std::int64_t{2} << 20;
+constexpr std::int64_t kPageBytes = 4096;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;
+
+std::uintptr_t round_up(std::uintptr_t value, std::uintptr_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+void unmap(std::uintptr_t begin, std::uintptr_t end) {
+  if (begin < end) munmap(reinterpret_cast<void*>(begin), end - begin);
+}
+
+}  // namespace
+
+Arena::Arena(const ArenaOptions& options) : bytes_(options.bytes), fill_poisoned_(options.fill_poisoned) {
+  if (options.bytes < 0) throw UsageError(fmt::format("an arena of {} bytes: use 0 or more", options.bytes));
+  if (options.stagger_bytes < 0 || options.stagger_bytes % 256 != 0)
+    throw UsageError(
+        fmt::format("an arena with stagger_bytes {}: use a multiple of 256", options.stagger_bytes));
+  if (options.bytes == 0) return;
+
+  // One huge page more than needed, so that a boundary lies inside; what is outside is given back.
+  const std::int64_t needed = options.bytes + options.stagger_bytes;
+  const std::int64_t reserved = needed + kHugePageBytes;
+  void* mapping = MAP_FAILED;
+  errno = ENOMEM;
+  if (options.bytes < kMostBytes)
+    mapping = mmap(nullptr, static_cast<std::size_t>(reserved), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED)
+    throw EnvironmentError(
+        fmt::format("cannot take an arena of {} bytes ({:.1f} GiB): {}; {:.1f} GiB are available",
+                    options.bytes, static_cast<double>(options.bytes) / (1 << 30), std::strerror(errno),
+                    static_cast<double>(read_machine().available_bytes) / (1 << 30)));
+
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapping);
+  const std::uintptr_t base =
+      round_up(begin, kHugePageBytes) + static_cast<std::uintptr_t>(options.stagger_bytes);
+  const std::uintptr_t first = base / kPageBytes * kPageBytes;
+  const std::uintptr_t last = round_up(base + static_cast<std::uintptr_t>(options.bytes), kPageBytes);
+  unmap(begin, first);
+  unmap(last, begin + round_up(static_cast<std::uintptr_t>(reserved), kPageBytes));
+  base_ = reinterpret_cast<std::byte*>(base);
+  mapping_ = reinterpret_cast<void*>(first);
+  mapping_bytes_ = last - first;
+  if (options.huge_pages) madvise(mapping_, mapping_bytes_, MADV_HUGEPAGE);  // a refusal costs speed only
+}
+
+Arena::~Arena() { give_back(); }
+
+Arena::Arena(Arena&& other) noexcept { *this = std::move(other); }
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  if (this == &other) return *this;
+  give_back();
+  base_ = std::exchange(other.base_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  mapping_ = std::exchange(other.mapping_, nullptr);
+  mapping_bytes_ = std::exchange(other.mapping_bytes_, 0);
+  fill_poisoned_ = other.fill_poisoned_;
+  return *this;
+}
+
+void Arena::give_back() noexcept {
+  if (mapping_ == nullptr) return;
+  ASAN_UNPOISON_MEMORY_REGION(base_, bytes_);  // the addresses may be mapped again by others
+  munmap(mapping_, mapping_bytes_);
+  mapping_ = nullptr;
+}
+
+void Arena::check(const char* what, std::int64_t offset, std::int64_t bytes) const {
+  if (offset >= 0 && bytes >= 0 && offset <= bytes_ && bytes <= bytes_ - offset) return;
+  throw UsageError(
+      fmt::format("{} of {} bytes at offset {}: outside the arena's {} bytes", what, bytes, offset, bytes_));
+}
+
+void Arena::poison(std::int64_t offset, std::int64_t bytes) {
+  check("poison", offset, bytes);
+  if (fill_poisoned_ && bytes > 0) {
+    ASAN_UNPOISON_MEMORY_REGION(base_ + offset, bytes);  // it may be poisoned already
+    std::memset(base_ + offset, 0xFF, static_cast<std::size_t>(bytes));
+  }
+  ASAN_POISON_MEMORY_REGION(base_ + offset, bytes);
+}
+
+void Arena::unpoison(std::int64_t offset, std::int64_t bytes) {
+  check("unpoison", offset, bytes);
+  ASAN_UNPOISON_MEMORY_REGION(base_ + offset, bytes);
+}
+
+}  // namespace tessera

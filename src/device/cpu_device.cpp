@@ -1,0 +1,57 @@
+#include <fmt/format.h>
+
+#include "src/device/cpu_stream.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+// Bases of ranks that lie alike within a page alias in the caches; this many bytes a rank keep them apart.
+constexpr std::int64_t kStaggerBytes = 21 * 256;
+constexpr int kStaggers = 128;
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const CpuDeviceOptions& options) : options_(options) {
+    settings_ = {.rank = options.rank,
+                 .policy = device::WaitPolicy::choose(options.waiting, options.busy_threads),
+                 .deadline = options.deadline,
+                 .failure = {}};
+  }
+
+  std::string name() const override { return "cpu"; }
+
+  Arena make_arena(std::int64_t bytes) override {
+    return Arena({.bytes = bytes,
+                  .stagger_bytes = kStaggerBytes * (options_.rank % kStaggers),
+                  .fill_poisoned = options_.fill_poisoned});
+  }
+
+  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
+    if (options.capacity < 1)
+      throw UsageError(
+          fmt::format("stream '{}' with capacity {}: use at least 1", options.name, options.capacity));
+    if (!options.on_caller) return std::make_unique<device::ThreadStream>(options, settings_);
+    if (!options.cpus.empty())
+      throw UsageError(
+          fmt::format("stream '{}' runs on its caller and has no thread for cpus", options.name));
+    return std::make_unique<device::CallerStream>(options, settings_);
+  }
+
+  FailureFlag failure() const override { return settings_.failure; }
+  ByteCounters& counters() override { return counters_; }
+
+ private:
+  CpuDeviceOptions options_;
+  device::StreamSettings settings_;
+  ByteCounters counters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options) {
+  if (options.rank < 0) throw UsageError(fmt::format("device of rank {}: use 0 or more", options.rank));
+  return std::make_unique<CpuDevice>(options);
+}
+
+}  // namespace tessera

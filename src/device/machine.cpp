@@ -1,0 +1,101 @@
+// What the operating system says: memory, cores, instruction set; and the threads it runs.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "tessera/device.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+// The text behind "key" and a colon in a /proc file, without the blanks around it; empty where there is none.
+std::string field_of(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, key.size(), key) != 0) continue;
+    const std::size_t colon = line.find_first_not_of(" \t", key.size());
+    if (colon == std::string::npos || line[colon] != ':') continue;
+    const std::size_t first = line.find_first_not_of(" \t", colon + 1);
+    return first == std::string::npos ? "" : line.substr(first);
+  }
+  return "";
+}
+
+std::int64_t bytes_field(const char* path, const std::string& key) {
+  std::int64_t kibibytes = 0;
+  std::istringstream(field_of(path, key)) >> kibibytes;
+  return kibibytes * 1024;
+}
+
+std::string widest_instruction_set() {
+  std::istringstream words(field_of("/proc/cpuinfo", "flags"));
+  std::vector<std::string> flags;
+  for (std::string word; words >> word;) flags.push_back(word);
+  const auto has = [&](const char* flag) {
+    return std::find(flags.begin(), flags.end(), flag) != flags.end();
+  };
+  if (has("avx512f")) return has("avx512_bf16") ? "AVX-512 BF16" : "AVX-512";
+  if (has("avx2")) return has("f16c") ? "AVX2 F16C" : "AVX2";
+  return has("sse4_1") ? "SSE4" : "baseline";
+}
+
+bool huge_pages_allowed() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string text;
+  return std::getline(file, text) && text.find("[never]") == std::string::npos;
+}
+
+}  // namespace
+
+int read_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+void bind_thread(const std::vector<int>& cpus, const std::string& name) {
+  if (!name.empty()) pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  if (cpus.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : cpus) {
+    if (cpu < 0 || cpu >= CPU_SETSIZE)
+      throw UsageError(fmt::format("core {}: use 0 to {}", cpu, CPU_SETSIZE - 1));
+    CPU_SET(static_cast<std::size_t>(cpu), &set);
+  }
+  if (const int code = pthread_setaffinity_np(pthread_self(), sizeof set, &set); code != 0)
+    throw EnvironmentError(fmt::format("cannot keep thread '{}' on cores {}: {}; this machine offers {}",
+                                       name, fmt::join(cpus, ", "), std::strerror(code), read_cores()));
+}
+
+ProcessMemory read_process_memory() {
+  return {.resident_bytes = bytes_field("/proc/self/status", "VmRSS"),
+          .peak_resident_bytes = bytes_field("/proc/self/status", "VmHWM")};
+}
+
+bool reset_peak_memory() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5" << std::flush;  // proc(5): resets the peak resident set size
+  return file.good();
+}
+
+Machine read_machine() {
+  Machine machine;
+  machine.cpu = field_of("/proc/cpuinfo", "model name");
+  machine.instruction_set = widest_instruction_set();
+  machine.cores = read_cores();
+  machine.memory_bytes = bytes_field("/proc/meminfo", "MemTotal");
+  machine.available_bytes = bytes_field("/proc/meminfo", "MemAvailable");
+  machine.huge_pages = huge_pages_allowed();
+  return machine;
+}
+
+}  // namespace tessera
