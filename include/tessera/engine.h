@@ -1,0 +1,210 @@
+// The engine: runs a step's program for a trainer that owns its compute. Owns the arena, the lanes and the
+// model's states; imposes no tensor type, allocator or autograd: pointers, numel, dtype.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/communicator.h"
+#include "tessera/device.h"
+#include "tessera/layout.h"
+#include "tessera/loss_scaler.h"
+#include "tessera/memory_plan.h"
+#include "tessera/mesh.h"
+#include "tessera/optimizer.h"
+#include "tessera/program.h"
+#include "tessera/simulate.h"
+
+namespace tessera {
+
+// One of the programs an engine can run. All are built, planned and verified when the engine is made.
+struct ProgramSpec {
+  StepKind kind = StepKind::train;
+  int microbatches = 1;
+  ActivationSpec activations = {};  // of a trainer with modules; empty where the embedder keeps its own
+};
+
+struct EngineOptions {
+  Mesh mesh;  // its world must be the communicator's
+  Strategy strategy;
+  std::vector<ProgramSpec> programs = {{.kind = StepKind::train, .microbatches = 1}};
+  std::vector<Use> order;  // uses per microbatch; by default forward in unit order, then backward in reverse
+  Optimizer optimizer;
+  GradientClip clip;                              // max_norm 0: none
+  std::optional<LossScaleOptions> loss_scaling;  // without: the scale is 1; needed by fp16
+  std::int64_t device_memory_bytes = 0;           // budget of one rank; 0: none. Exceeding it is refused here
+  std::int64_t external_bytes = 0;  // what the embedder's own activations take, counted against the budget
+  bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
+  bool parameter_norms = false;  // StepResult::parameter_norms is filled
+  int threads_per_rank = 1;      // of the update and of local sums
+  bool strict_order = false;     // one instruction after the other on the calling thread: for debugging
+  bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
+  std::chrono::milliseconds deadline{60'000};  // of every wait for a peer
+  Waiting waiting = Waiting::automatic;
+};
+
+// A unit's parameter or gradient during a lease.
+struct View {
+  void* data = nullptr;
+  std::int64_t numel = 0;
+  DType dtype = DType::fp32;
+};
+
+class Engine;
+
+// A use of a unit in progress: its parameters are gathered and, in backward, its gradients can be written.
+// Pointers are valid until end(); all gathers of a unit use one address. Moves, does not copy. Destroyed
+// without end(), it fails the engine on all ranks.
+class UnitLease {
+ public:
+  UnitLease(UnitLease&& other) noexcept;
+  UnitLease& operator=(UnitLease&&) = delete;
+  ~UnitLease();
+
+  UnitId unit() const { return unit_; }
+  Pass pass() const { return pass_; }
+  int microbatch() const { return microbatch_; }
+
+  // `parameter` is one of the unit's, tied ones included. UsageError otherwise.
+  View parameter(ParameterId parameter) const;
+  // In backward, of a trainable parameter: where to write the gradient of loss_scale() · Σ loss, in the
+  // parameter's type.
+  View gradient(ParameterId parameter) const;
+  // 0: overwrite, the memory holds garbage; 1: add to what is there.
+  float gradient_beta(ParameterId parameter) const;
+  // The same for all gradients of the unit; UsageError where they differ (a tied parameter).
+  float gradient_beta() const;
+
+  // Ends the use: parameters may be released, gradients reduced. Throws what a lane failed with.
+  void end();
+
+ private:
+  friend class Engine;
+  UnitLease(Engine* engine, UnitId unit, Pass pass, UseEdge edge, int microbatch)
+      : engine_(engine), unit_(unit), pass_(pass), edge_(edge), microbatch_(microbatch) {}
+  Engine* engine_;
+  UnitId unit_;
+  Pass pass_;
+  UseEdge edge_;
+  int microbatch_;
+};
+
+// What the caller adds to a step: this rank's sums over all its microbatches.
+struct StepInputs {
+  double learning_rate = 0.0;  // equal on all ranks
+  double weight = 1.0;         // what the loss sum is divided by, tokens say; the ranks' are added
+  double loss = 0.0;           // Σ loss on this rank
+};
+
+enum class SkipReason : std::uint8_t { none, not_finite, abandoned, no_weight };
+
+struct StepResult {
+  std::int64_t step = 0;  // updates applied so far, this one included
+  bool applied = false;
+  SkipReason reason = SkipReason::none;
+  std::string first_nonfinite;  // the parameter, where that is the reason
+  double loss = 0.0;            // Σ loss / Σ weight over all ranks and microbatches
+  double weight = 0.0;          // Σ weight
+  double gradient_norm = 0.0;   // of the mean gradient, before clipping; 0 for an evaluation
+  double loss_scale = 1.0;      // that this step ran with
+  double learning_rate = 0.0;
+  std::vector<double> parameter_norms;  // by ParameterId, of the mean gradient; empty unless asked for
+};
+
+// Which value of a parameter: the fp32 one (master, or the parameter itself), the rounded one that compute
+// sees, or a moment of the optimizer.
+enum class State : std::uint8_t { master, parameter, moment1, moment2 };
+
+// A step's timing on this rank, by the clock of the lanes.
+struct StepTiming {
+  double total_us = 0;
+  double communication_us = 0;  // collectives off the compute lane
+  double exposed_us = 0;        // the compute lane waited for other lanes
+  double hidden() const;        // 1 − exposed / communication, within [0, 1]
+};
+
+// Every rank of the world makes one, with equal arguments: what would make ranks diverge is compared here and
+// at every step. All calls on one thread. A call out of order throws UsageError, naming the call and what the
+// program expects; the engine has then failed, here and, within the deadline, on every other rank.
+class Engine {
+ public:
+  // Builds, plans and verifies the programs, takes the arena, and compares hashes over all ranks
+  // (collective). UsageError for options that do not fit, or a budget that is exceeded (with the table of
+  // what is missing).
+  Engine(Communicator world, std::vector<UnitSpec> units, EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const Layout& layout() const;
+  const MemoryPlan& plan() const;
+  const Program& program(int index) const;
+  int rank() const;
+  int world() const;
+  const EngineOptions& options() const;
+
+  // Begins a step of the program with this kind and number of microbatches. UsageError that lists the
+  // programs where there is none.
+  void begin(StepKind kind, int microbatches = 1);
+  void begin_program(int index);  // by place in EngineOptions::programs
+
+  // The next use of the program. Blocks the calling thread until the unit's parameters are gathered.
+  UnitLease use(UnitId unit, Pass pass, UseEdge edge = UseEdge::whole);
+  // Instead of use: contributes nothing (its gradients are zeroed), still meets every collective.
+  void skip(UnitId unit, Pass pass);
+  // After the last use: reduces, decides, updates. Returns when the step is complete on this rank.
+  StepResult step(const StepInputs& inputs);
+  // Instead of the rest of a training step: drops the gradients on all ranks; still to be met by every other
+  // rank's step() or abandon(). The result says abandoned.
+  StepResult abandon();
+
+  // The scale that the gradients of this step carry; a power of two.
+  float loss_scale() const;
+  std::int64_t steps_applied() const;
+
+  // Fills parameters from a function of global coordinates: `fill(parameter, begin, values)` sets elements
+  // begin, begin + 1, … row-major. Called for what this rank holds only; must give equal values on all ranks.
+  // Moments are zeroed. Between steps.
+  using Fill = std::function<void(ParameterId parameter, std::int64_t begin, std::span<float> values)>;
+  void initialize(const Fill& fill);
+  // Elements [begin, begin + values.numel) of a state, on every rank (collective, equal arguments). Between
+  // steps.
+  void read(ParameterId parameter, State state, std::int64_t begin, std::span<float> values);
+  // The same inwards: every rank gives the same values and keeps what it holds. Writing the master also
+  // writes the rounded parameter; a trainable parameter is written through its master only.
+  void write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values);
+
+  // The bytes of a persistent buffer of a flat on this rank, empty where it has none: for checkpoints.
+  std::span<std::byte> persistent(FlatId flat, State state);
+  // Counters that a checkpoint must carry besides the buffers.
+  struct Counters {
+    std::int64_t steps_applied = 0;
+    LossScaleState loss_scaler = {};
+  };
+  Counters counters() const;
+  void set_counters(const Counters& counters);
+
+  // For modules: a buffer's memory in the program that runs.
+  void* address(BufferId buffer) const;
+  const Program& running() const;
+
+  // Measures the next steps where on; costs two clock readings an instruction.
+  void set_tracing(bool on);
+  StepTiming timing() const;            // of the last traced step
+  std::span<const Span> trace() const;  // its instructions, in order of issue; µs from the step's begin
+
+  // Marks this rank failed for every other.
+  void fail(const std::string& message);
+
+ private:
+  friend class UnitLease;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+// Floor 7: trains a Model on an Engine: forward and backward of every module, in the program's order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/engine.h"
+#include "tessera/module.h"
+
+namespace tessera {
+
+struct TrainerOptions {
+  // Mesh, strategy, optimizer, clipping, budget and so on; `programs`, `order` and `external_bytes` are the
+  // trainer's own.
+  EngineOptions engine;
+  BatchShape batch;                 // one microbatch on one rank
+  int microbatches = 1;             // per training step
+  int evaluation_microbatches = 1;  // per evaluation
+  bool generation = false;          // plans a program for generate()
+  std::uint64_t seed = 1;           // of the initial weights
+};
+
+// The programs a trainer with these options runs, without a rank or a byte: for `tessera plan`.
+struct TrainerPlan {
+  Layout layout;
+  std::vector<Program> programs;  // train, evaluate, and generate where asked for
+  MemoryPlan memory;
+};
+TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options);
+
+// Text for a person: categories by row; what one rank would hold unsharded (stage 0) beside what the plan
+// gives it.
+std::string memory_table(const Model& model, const TrainerOptions& options);
+
+class Trainer {
+ public:
+  // Collective. Plans, takes memory and initialises the weights.
+  Trainer(Communicator world, std::shared_ptr<const Model> model, const TrainerOptions& options);
+  ~Trainer();
+
+  // Copies microbatch `microbatch` of this rank into `batch` (Model::batch_bytes).
+  using Fetch = std::function<void(int microbatch, void* batch)>;
+  StepResult train_step(double learning_rate, const Fetch& fetch);
+  StepResult evaluate(const Fetch& fetch);  // loss and weight; nothing else changes
+
+  // Continues `prompt` by `count` tokens, the same on every rank (collective). temperature 0 takes the most
+  // likely token; otherwise drawn from the seed. UsageError unless `generation` was asked for.
+  std::vector<std::int32_t> generate(std::vector<std::int32_t> prompt, int count, double temperature,
+                                     std::uint64_t seed, const std::function<void(std::int32_t)>& each = {});
+
+  Engine& engine();
+  const Model& model() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera
