@@ -35,9 +35,9 @@ struct EngineOptions {
   std::vector<ProgramSpec> programs = {{.kind = StepKind::train, .microbatches = 1}};
   std::vector<Use> order;  // uses per microbatch; by default forward in unit order, then backward in reverse
   Optimizer optimizer;
-  GradientClip clip;                              // max_norm 0: none
+  GradientClip clip;                             // max_norm 0: none
   std::optional<LossScaleOptions> loss_scaling;  // without: the scale is 1; needed by fp16
-  std::int64_t device_memory_bytes = 0;           // budget of one rank; 0: none. Exceeding it is refused here
+  std::int64_t device_memory_bytes = 0;          // budget of one rank; 0: none. Exceeding it is refused here
   std::int64_t external_bytes = 0;  // what the embedder's own activations take, counted against the budget
   bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
@@ -55,6 +55,21 @@ struct View {
   DType dtype = DType::fp32;
 };
 
+// Writes EngineOptions::order while a trainer runs one microbatch on its own, without an engine: call begin
+// and end around every use of a unit.
+class OrderRecorder {
+ public:
+  void begin(UnitId unit, Pass pass);
+  // Of the innermost use that has begun; UsageError otherwise.
+  void end(UnitId unit, Pass pass);
+  // UsageError while a use is open.
+  std::vector<Use> order() const;
+
+ private:
+  std::vector<Use> order_;
+  std::vector<std::size_t> open_;
+};
+
 class Engine;
 
 // A use of a unit in progress: its parameters are gathered and, in backward, its gradients can be written.
@@ -66,9 +81,9 @@ class UnitLease {
   UnitLease& operator=(UnitLease&&) = delete;
   ~UnitLease();
 
-  UnitId unit() const { return unit_; }
-  Pass pass() const { return pass_; }
-  int microbatch() const { return microbatch_; }
+  UnitId unit() const;
+  Pass pass() const;
+  int microbatch() const;
 
   // `parameter` is one of the unit's, tied ones included. UsageError otherwise.
   View parameter(ParameterId parameter) const;
@@ -85,13 +100,10 @@ class UnitLease {
 
  private:
   friend class Engine;
-  UnitLease(Engine* engine, UnitId unit, Pass pass, UseEdge edge, int microbatch)
-      : engine_(engine), unit_(unit), pass_(pass), edge_(edge), microbatch_(microbatch) {}
+  UnitLease(Engine* engine, InstructionId instruction);
+
   Engine* engine_;
-  UnitId unit_;
-  Pass pass_;
-  UseEdge edge_;
-  int microbatch_;
+  InstructionId instruction_;
 };
 
 // What the caller adds to a step: this rank's sums over all its microbatches.
@@ -153,8 +165,9 @@ class Engine {
   void begin(StepKind kind, int microbatches = 1);
   void begin_program(int index);  // by place in EngineOptions::programs
 
-  // The next use of the program. Blocks the calling thread until the unit's parameters are gathered.
-  UnitLease use(UnitId unit, Pass pass, UseEdge edge = UseEdge::whole);
+  // The next use of the program. Blocks the calling thread until the unit's parameters are gathered. Where
+  // the order opens a use, the lease stays until the matching close, with other leases inside.
+  UnitLease use(UnitId unit, Pass pass);
   // Instead of use: contributes nothing (its gradients are zeroed), still meets every collective.
   void skip(UnitId unit, Pass pass);
   // After the last use: reduces, decides, updates. Returns when the step is complete on this rank.
