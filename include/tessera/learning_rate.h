@@ -1,0 +1,52 @@
+// The learning rate as a pure function of the step, and the rules that carry one over to another batch.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "tessera/error.h"
+
+namespace tessera {
+
+// How the learning rate falls from its peak:
+//   constant              stays at the peak
+//   linear                a straight line from the peak, at the end of warmup, to the final value at
+//   total_steps cosine                half a cosine between the same two points (Loshchilov and Hutter, SGDR,
+//   ICLR 2017) warmup_stable_decay   the peak until decay_steps before total_steps, then a straight line to
+//   the final
+//                         value (Hu et al., MiniCPM, 2024)
+enum class ScheduleKind : std::uint8_t { constant, linear, cosine, warmup_stable_decay };
+
+std::string_view name_of(ScheduleKind kind);
+// The inverse of name_of; throws UsageError listing the kinds for anything else.
+ScheduleKind parse_schedule_kind(std::string_view name);
+
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::constant;
+  double peak = 1e-3;
+  std::int64_t warmup_steps = 0;  // 0: the first step already runs at the peak
+  std::int64_t total_steps = 0;   // where the decay ends; required by all kinds but constant
+  std::int64_t decay_steps = 0;   // warmup_stable_decay only
+  double final_factor = 0.0;      // final value over peak, 0 to 1
+
+  // Throws UsageError naming the field and its value.
+  void check() const;
+
+  // The rate of the step that follows `step` finished ones; the first step is 0. Warmup rises in equal parts,
+  // (step + 1) / warmup_steps of the peak, so that no step is wasted at 0. Steps from total_steps on have the
+  // final value. Throws UsageError for a negative step; expects a schedule that passes check().
+  double learning_rate(std::int64_t step) const;
+};
+
+// What happens to the learning rate when the batch grows by k: nothing; k times (the linear scaling rule,
+// Goyal et al. 2017, for SGD); or √k times (usual for Adam; Malladi et al. 2022).
+enum class BatchScaling : std::uint8_t { none, linear, square_root };
+
+std::string_view name_of(BatchScaling rule);
+BatchScaling parse_batch_scaling(std::string_view name);
+
+// `rate` was found good at `base_batch`; what to use at `batch`, both in the same unit (sequences, or tokens)
+// per step over all ranks and microbatches. Throws UsageError for a value that is not positive.
+double scale_learning_rate(double rate, double batch, double base_batch, BatchScaling rule);
+
+}  // namespace tessera

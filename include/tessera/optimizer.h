@@ -1,0 +1,100 @@
+// Which optimizer trains the model, with which options per parameter group, and the update of a run of a
+// shard. It never communicates and owns no state memory: the engine keeps master parameters and moments, and
+// calls update() with pointers to them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tessera/dtype.h"
+
+namespace tessera {
+
+// AdamW (Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019), in PyTorch's order: decay
+// by 1 − learning_rate · weight_decay, then the step. State: two moments.
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;       // added to √v after the bias correction
+  double weight_decay = 0.01;  // decoupled
+};
+
+// Adam (Kingma and Ba, ICLR 2015). State: two moments.
+struct AdamOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;  // L2: weight_decay · parameter is added to the gradient
+};
+
+// SGD with momentum (no dampening): b = momentum · b + g; parameter −= learning_rate · b, or with Nesterov
+// (Sutskever et al., ICML 2013) learning_rate · (g + momentum · b). State: one moment, none where momentum is
+// 0.
+struct SgdOptions {
+  double momentum = 0.0;
+  bool nesterov = false;      // requires momentum above 0
+  double weight_decay = 0.0;  // L2, as for Adam
+};
+
+using OptimizerOptions = std::variant<AdamWOptions, AdamOptions, SgdOptions>;
+
+// What a group of parameters (ParameterSpec::group) changes.
+struct ParameterGroup {
+  std::string name = "default";
+  std::optional<double> weight_decay = {};  // instead of the options' weight_decay; 0 switches it off
+  double learning_rate_factor = 1.0;  // times the schedule's learning rate; 0 freezes the group's values
+};
+
+// One contiguous run of a shard whose parameters belong to one group.
+struct UpdateArguments {
+  std::int64_t numel = 0;
+  DType gradient_type = DType::fp32;
+  const void* gradient = nullptr;      // the accumulated sum, of gradient_type; only read
+  float* master = nullptr;             // fp32, updated in place
+  std::array<float*, 2> moments = {};  // the first Optimizer::moments() are used, updated in place
+  DType parameter_type = DType::fp32;  // what the updated master is cast to,
+  void* parameter = nullptr;           // and where to; null where an fp32 parameter is its own master
+  int group = 0;                       // index into Optimizer::groups
+  double learning_rate = 0.0;          // the schedule's, before the group's factor
+  std::int64_t step = 1;               // updates applied with this one, from 1: skipped steps do not count
+  double gradient_scale = 1.0;         // clip factor / (loss scale · total weight)
+  int threads = 1;                     // the result is the same for any
+};
+
+struct Optimizer {
+  OptimizerOptions options = AdamWOptions{};
+  std::vector<ParameterGroup> groups = {ParameterGroup{}};
+
+  // Throws UsageError naming the optimizer, the field and its value.
+  void check() const;
+  // adamw, adam or sgd.
+  std::string_view name() const;
+  // fp32 values kept per parameter besides the master: 0 to 2.
+  int moments() const;
+  // What applies to a group, after its own override. Throws UsageError for a group that does not exist.
+  double weight_decay(int group) const;
+  double learning_rate(int group, double scheduled) const;
+
+  // Unscales, steps master and moments, casts to the parameter: one pass, elementwise, so that any cut of a
+  // shard into runs gives the same bits. Throws UsageError naming the argument for a null pointer, an unknown
+  // group or a step below 1.
+  void update(const UpdateArguments& arguments) const;
+};
+
+// Clipping by the global norm (Pascanu, Mikolov, Bengio, ICML 2013).
+struct GradientClip {
+  double max_norm = 0.0;  // 0 switches clipping off
+
+  void check() const;
+  // min(1, max_norm / (norm + 1e-6)): what all gradients are multiplied by, given the norm of the unscaled,
+  // averaged gradient. The 1e-6 keeps the factor finite and is what PyTorch adds. Throws UsageError for a
+  // norm that is negative or not finite: such a step is skipped, not clipped.
+  double factor(double norm) const;
+};
+
+}  // namespace tessera

@@ -1,0 +1,136 @@
+#include "tessera/learning_rate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <string>
+
+namespace tessera {
+namespace {
+
+std::string error_of(const Schedule& schedule) {
+  try {
+    schedule.check();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(schedule, warmup_rises_in_equal_parts_and_ends_at_the_peak) {
+  for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine}) {
+    const Schedule schedule{.kind = kind, .peak = 0.5, .warmup_steps = 4, .total_steps = 100};
+    schedule.check();
+    EXPECT_EQ(schedule.learning_rate(0), 0.125);
+    EXPECT_EQ(schedule.learning_rate(1), 0.25);
+    EXPECT_EQ(schedule.learning_rate(3), 0.5);
+    EXPECT_EQ(schedule.learning_rate(4), 0.5);
+  }
+}
+
+TEST(schedule, no_warmup_starts_at_the_peak) {
+  for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine,
+                            ScheduleKind::warmup_stable_decay}) {
+    const Schedule schedule{.kind = kind, .peak = 0.25, .total_steps = 8};
+    schedule.check();
+    EXPECT_EQ(schedule.learning_rate(0), 0.25) << name_of(kind);
+  }
+}
+
+TEST(schedule, constant_never_ends) {
+  const Schedule schedule{.kind = ScheduleKind::constant, .peak = 3e-4};
+  schedule.check();
+  EXPECT_EQ(schedule.learning_rate(std::numeric_limits<std::int64_t>::max()), 3e-4);
+}
+
+TEST(schedule, linear_is_a_straight_line_to_the_final_value) {
+  const Schedule schedule{
+      .kind = ScheduleKind::linear, .peak = 1.0, .warmup_steps = 2, .total_steps = 10, .final_factor = 0.5};
+  EXPECT_EQ(schedule.learning_rate(2), 1.0);
+  EXPECT_EQ(schedule.learning_rate(3), 1.0 - 0.5 / 8);
+  EXPECT_EQ(schedule.learning_rate(6), 0.75);
+  EXPECT_EQ(schedule.learning_rate(9), 1.0 - 0.5 * 7 / 8);
+  EXPECT_EQ(schedule.learning_rate(10), 0.5);
+  EXPECT_EQ(schedule.learning_rate(1000), 0.5);
+}
+
+TEST(schedule, cosine_follows_half_a_cosine) {
+  const Schedule schedule{
+      .kind = ScheduleKind::cosine, .peak = 2.0, .warmup_steps = 10, .total_steps = 110, .final_factor = 0.1};
+  EXPECT_EQ(schedule.learning_rate(10), 2.0);
+  for (int step = 11; step < 110; ++step) {
+    const double cosine = std::cos(std::numbers::pi * (step - 10) / 100.0);
+    EXPECT_NEAR(schedule.learning_rate(step), 0.2 + 0.5 * 1.8 * (1 + cosine), 1e-14);
+    EXPECT_LT(schedule.learning_rate(step), schedule.learning_rate(step - 1));
+  }
+  EXPECT_NEAR(schedule.learning_rate(60), 1.1, 1e-14);
+  EXPECT_NEAR(schedule.learning_rate(110), 0.2, 1e-15);
+  EXPECT_EQ(schedule.learning_rate(111), schedule.learning_rate(110));
+}
+
+TEST(schedule, warmup_stable_decay_holds_the_peak_until_the_decay) {
+  const Schedule schedule{.kind = ScheduleKind::warmup_stable_decay,
+                          .peak = 1.0,
+                          .warmup_steps = 5,
+                          .total_steps = 100,
+                          .decay_steps = 20};
+  schedule.check();
+  for (int step = 4; step <= 80; ++step) EXPECT_EQ(schedule.learning_rate(step), 1.0);
+  EXPECT_EQ(schedule.learning_rate(81), 0.95);
+  EXPECT_EQ(schedule.learning_rate(90), 0.5);
+  EXPECT_EQ(schedule.learning_rate(100), 0.0);
+  EXPECT_EQ(schedule.learning_rate(101), 0.0);
+}
+
+TEST(schedule, a_decay_of_no_steps_drops_at_the_end) {
+  const Schedule stable{.kind = ScheduleKind::warmup_stable_decay, .peak = 1.0, .total_steps = 10};
+  EXPECT_EQ(stable.learning_rate(9), 1.0);
+  EXPECT_EQ(stable.learning_rate(10), 0.0);
+  const Schedule all_warmup{.kind = ScheduleKind::linear, .peak = 1.0, .warmup_steps = 10, .total_steps = 10};
+  all_warmup.check();
+  EXPECT_EQ(all_warmup.learning_rate(9), 1.0);
+  EXPECT_EQ(all_warmup.learning_rate(10), 0.0);
+}
+
+TEST(schedule, errors_name_the_field_and_the_value) {
+  EXPECT_NE(error_of({.peak = 0.0}).find("peak = 0"), std::string::npos);
+  EXPECT_NE(error_of({.peak = std::nan("")}).find("peak = nan"), std::string::npos);
+  EXPECT_NE(error_of({.warmup_steps = -1}).find("warmup_steps = -1"), std::string::npos);
+  EXPECT_NE(error_of({.final_factor = 1.5}).find("final_factor = 1.5"), std::string::npos);
+  EXPECT_NE(error_of({.decay_steps = 3}).find("decay_steps = 3"), std::string::npos);
+  EXPECT_NE(error_of({.kind = ScheduleKind::cosine}).find("total_steps = 0"), std::string::npos);
+  EXPECT_NE(
+      error_of({.kind = ScheduleKind::linear, .warmup_steps = 5, .total_steps = 4}).find("warmup_steps = 5"),
+      std::string::npos);
+  EXPECT_NE(
+      error_of(
+          {.kind = ScheduleKind::warmup_stable_decay, .warmup_steps = 5, .total_steps = 10, .decay_steps = 6})
+          .find("= 5"),
+      std::string::npos);
+  EXPECT_THROW(Schedule{}.learning_rate(-1), UsageError);
+}
+
+TEST(schedule, names_are_read_back) {
+  for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine,
+                            ScheduleKind::warmup_stable_decay})
+    EXPECT_EQ(parse_schedule_kind(name_of(kind)), kind);
+  EXPECT_THROW(parse_schedule_kind("Cosine"), UsageError);
+  for (BatchScaling rule : {BatchScaling::none, BatchScaling::linear, BatchScaling::square_root})
+    EXPECT_EQ(parse_batch_scaling(name_of(rule)), rule);
+  EXPECT_THROW(parse_batch_scaling("sqrt"), UsageError);
+}
+
+TEST(batch_scaling, follows_the_rule) {
+  EXPECT_EQ(scale_learning_rate(0.1, 8192, 256, BatchScaling::linear), 0.1 * 32);
+  EXPECT_EQ(scale_learning_rate(0.1, 64, 256, BatchScaling::linear), 0.1 / 4);
+  EXPECT_EQ(scale_learning_rate(0.1, 1024, 256, BatchScaling::square_root), 0.2);
+  EXPECT_EQ(scale_learning_rate(0.1, 1024, 256, BatchScaling::none), 0.1);
+  EXPECT_THROW(scale_learning_rate(0.1, 0, 256, BatchScaling::linear), UsageError);
+  EXPECT_THROW(scale_learning_rate(0.1, 256, 0, BatchScaling::linear), UsageError);
+  EXPECT_THROW(scale_learning_rate(-0.1, 256, 256, BatchScaling::none), UsageError);
+}
+
+}  // namespace
+}  // namespace tessera

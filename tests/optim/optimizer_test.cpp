@@ -1,0 +1,255 @@
+#include "tessera/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/error.h"
+#include "tessera/philox.h"
+
+namespace tessera {
+namespace {
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Master, moments and a gradient that changes with the step, all of one numel.
+struct State {
+  explicit State(std::size_t numel) : master(numel), m(numel), v(numel), gradient(numel) {
+    for (std::size_t i = 0; i < numel; ++i) master[i] = static_cast<float>(normal(1, 0, i));
+  }
+  void draw_gradient(int step) {
+    for (std::size_t i = 0; i < gradient.size(); ++i)
+      gradient[i] = static_cast<float>(normal(2, static_cast<std::uint64_t>(step), i));
+  }
+  UpdateArguments run(std::size_t begin, std::size_t end) {
+    return {.numel = static_cast<std::int64_t>(end - begin),
+            .gradient = gradient.data() + begin,
+            .master = master.data() + begin,
+            .moments = {m.data() + begin, v.data() + begin}};
+  }
+  std::vector<float> master, m, v, gradient;
+};
+
+// The published formulas in float64, one element.
+struct Reference {
+  double p = 0, m = 0, v = 0;
+
+  void adam(const AdamWOptions& o, bool decoupled, double g, double rate, int step) {
+    if (decoupled)
+      p -= rate * o.weight_decay * p;
+    else
+      g += o.weight_decay * p;
+    m = o.beta1 * m + (1 - o.beta1) * g;
+    v = o.beta2 * v + (1 - o.beta2) * g * g;
+    p -= rate * (m / (1 - std::pow(o.beta1, step))) /
+         (std::sqrt(v / (1 - std::pow(o.beta2, step))) + o.epsilon);
+  }
+  void sgd(const SgdOptions& o, double g, double rate) {
+    g += o.weight_decay * p;
+    m = o.momentum * m + g;
+    p -= rate * (o.nesterov ? g + o.momentum * m : m);
+  }
+};
+
+// Ten updates by `optimizer` and by `reference`, whose gradients carry a factor 1/4 that update() is told of.
+void expect_follows(
+    const Optimizer& optimizer,
+    const std::function<void(Reference&, double gradient, double rate, int step)>& reference) {
+  constexpr std::size_t kNumel = 1003;
+  optimizer.check();
+  State state(kNumel);
+  std::vector<Reference> expected(kNumel);
+  for (std::size_t i = 0; i < kNumel; ++i) expected[i].p = state.master[i];
+  for (int step = 1; step <= 10; ++step) {
+    const double rate = 0.01 * step;
+    state.draw_gradient(step);
+    UpdateArguments run = state.run(0, kNumel);
+    run.learning_rate = rate;
+    run.step = step;
+    run.gradient_scale = 0.25;
+    optimizer.update(run);
+    for (std::size_t i = 0; i < kNumel; ++i) reference(expected[i], 0.25 * state.gradient[i], rate, step);
+  }
+  for (std::size_t i = 0; i < kNumel; ++i)
+    ASSERT_NEAR(state.master[i], expected[i].p, 3e-6) << "element " << i;
+}
+
+TEST(optimizer, adamw_follows_its_formula) {
+  const AdamWOptions options{.beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1};
+  expect_follows({.options = options}, [&](Reference& r, double g, double rate, int step) {
+    r.adam(options, true, g, rate, step);
+  });
+}
+
+TEST(optimizer, adam_adds_the_decay_to_the_gradient) {
+  const AdamOptions options{.beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1};
+  const AdamWOptions same{.beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1};
+  expect_follows({.options = options},
+                 [&](Reference& r, double g, double rate, int step) { r.adam(same, false, g, rate, step); });
+}
+
+TEST(optimizer, sgd_follows_its_formula) {
+  for (const SgdOptions& options :
+       {SgdOptions{}, SgdOptions{.weight_decay = 0.1}, SgdOptions{.momentum = 0.9},
+        SgdOptions{.momentum = 0.9, .nesterov = true, .weight_decay = 0.01}})
+    expect_follows({.options = options},
+                   [&](Reference& r, double g, double rate, int) { r.sgd(options, g, rate); });
+}
+
+TEST(optimizer, groups_change_decay_and_learning_rate) {
+  const AdamWOptions options{.weight_decay = 0.1};
+  const Optimizer optimizer{
+      .options = options,
+      .groups = {{}, {.name = "no decay", .weight_decay = 0.0}, {.learning_rate_factor = 0.0}}};
+  EXPECT_EQ(optimizer.weight_decay(0), 0.1);
+  EXPECT_EQ(optimizer.weight_decay(1), 0.0);
+  EXPECT_EQ(optimizer.learning_rate(0, 0.5), 0.5);
+  EXPECT_EQ(optimizer.learning_rate(2, 0.5), 0.0);
+  std::vector<float> masters;
+  for (int group = 0; group < 3; ++group) {
+    State state(1);
+    state.master[0] = 2.0F;
+    UpdateArguments run = state.run(0, 1);  // the gradient is 0: only the decay acts
+    run.group = group;
+    run.learning_rate = 0.5;
+    optimizer.update(run);
+    masters.push_back(state.master[0]);
+  }
+  EXPECT_EQ(masters, (std::vector<float>{2.0F * 0.95F, 2.0F, 2.0F}));
+}
+
+TEST(optimizer, any_cut_into_runs_gives_the_same_bits) {
+  constexpr std::size_t kNumel = 517;
+  State whole(kNumel), cut(kNumel);
+  const Optimizer optimizer;
+  for (int step = 1; step <= 3; ++step) {
+    whole.draw_gradient(step);
+    cut.draw_gradient(step);
+    UpdateArguments run = whole.run(0, kNumel);
+    run.learning_rate = 0.1;
+    run.step = step;
+    run.threads = 2;
+    optimizer.update(run);
+    for (std::size_t begin = 0, length = 1; begin < kNumel; begin += length, length = length * 2 + 1) {
+      run = cut.run(begin, std::min(kNumel, begin + length));
+      run.learning_rate = 0.1;
+      run.step = step;
+      optimizer.update(run);
+    }
+  }
+  EXPECT_EQ(whole.master, cut.master);
+  EXPECT_EQ(whole.m, cut.m);
+  EXPECT_EQ(whole.v, cut.v);
+}
+
+TEST(optimizer, the_parameter_is_the_master_rounded_to_its_type) {
+  State state(3);
+  state.master = {1.0F, 1.00390625F, -3.0F};  // 1 + 2^-8 lies between two bf16 values: ties go to even, 1
+  std::vector<std::uint16_t> parameter(3);
+  UpdateArguments run = state.run(0, 3);
+  run.parameter_type = DType::bf16;
+  run.parameter = parameter.data();
+  Optimizer{.options = SgdOptions{}}.update(run);
+  EXPECT_EQ(parameter, (std::vector<std::uint16_t>{0x3F80, 0x3F80, 0xC040}));
+}
+
+TEST(optimizer, an_fp32_parameter_may_be_its_own_master) {
+  State state(5), other(5);
+  state.draw_gradient(1);
+  other.draw_gradient(1);
+  UpdateArguments run = state.run(0, 5);
+  run.learning_rate = 0.1;
+  run.parameter = state.master.data();
+  Optimizer{}.update(run);
+  std::vector<float> parameter(5);
+  run = other.run(0, 5);
+  run.learning_rate = 0.1;
+  run.parameter = parameter.data();
+  Optimizer{}.update(run);
+  EXPECT_EQ(state.master, other.master);
+  EXPECT_EQ(parameter, other.master);
+}
+
+TEST(optimizer, moments_count_the_state) {
+  EXPECT_EQ(Optimizer{}.moments(), 2);
+  EXPECT_EQ(Optimizer{.options = AdamOptions{}}.moments(), 2);
+  EXPECT_EQ(Optimizer{.options = SgdOptions{}}.moments(), 0);
+  EXPECT_EQ(Optimizer{.options = SgdOptions{.momentum = 0.9}}.moments(), 1);
+  EXPECT_EQ(Optimizer{}.name(), "adamw");
+  EXPECT_EQ(Optimizer{.options = AdamOptions{}}.name(), "adam");
+  EXPECT_EQ(Optimizer{.options = SgdOptions{}}.name(), "sgd");
+}
+
+TEST(optimizer, check_names_the_field_and_the_value) {
+  const auto error = [](const Optimizer& optimizer) { return error_of([&] { optimizer.check(); }); };
+  EXPECT_EQ(error({.options = AdamWOptions{.beta1 = 1.0}}), "adamw: beta1 = 1 must be from 0 to below 1");
+  EXPECT_EQ(error({.options = AdamOptions{.beta2 = -0.5}}), "adam: beta2 = -0.5 must be from 0 to below 1");
+  EXPECT_EQ(error({.options = AdamWOptions{.epsilon = 0}}), "adamw: epsilon = 0 must be above 0 in fp32");
+  EXPECT_EQ(error({.options = AdamWOptions{.epsilon = 1e-60}}),
+            "adamw: epsilon = 1e-60 must be above 0 in fp32");
+  EXPECT_EQ(error({.options = AdamWOptions{.weight_decay = -1}}),
+            "adamw: weight_decay = -1 must be 0 or more");
+  EXPECT_EQ(error({.options = SgdOptions{.nesterov = true}}),
+            "sgd with nesterov: momentum = 0 must be above 0");
+  EXPECT_EQ(error({.options = SgdOptions{.momentum = 1.5}}), "sgd: momentum = 1.5 must be from 0 to below 1");
+  EXPECT_EQ(error({.groups = {}}), "adamw: there must be at least one parameter group");
+  EXPECT_EQ(error({.groups = {{.name = "head", .weight_decay = -0.1}}}),
+            "parameter group 'head': weight_decay = -0.1 must be 0 or more");
+  EXPECT_EQ(error({.groups = {{.name = "head", .learning_rate_factor = NAN}}}),
+            "parameter group 'head': learning_rate_factor = nan must be 0 or more");
+  EXPECT_EQ(error({}), "no error");
+}
+
+TEST(optimizer, update_refuses_arguments_that_mean_nothing) {
+  const auto error = [](const std::function<void(UpdateArguments&)>& spoil, const Optimizer& optimizer = {}) {
+    State state(4);
+    UpdateArguments run = state.run(0, 4);
+    spoil(run);
+    return error_of([&] { optimizer.update(run); });
+  };
+  EXPECT_EQ(error([](auto& run) { run.group = 1; }), "adamw: parameter group 1 does not exist; there are 1");
+  EXPECT_EQ(error([](auto& run) { run.group = -1; }),
+            "adamw: parameter group -1 does not exist; there are 1");
+  EXPECT_EQ(error([](auto& run) { run.step = 0; }), "adamw: update: step = 0 must count from 1");
+  EXPECT_EQ(error([](auto& run) { run.threads = 0; }), "adamw: update: threads = 0 must be at least 1");
+  EXPECT_EQ(error([](auto& run) { run.numel = -1; }), "adamw: update: numel = -1 is below 0");
+  EXPECT_EQ(error([](auto& run) { run.gradient = nullptr; }), "adamw: update: gradient is null");
+  EXPECT_EQ(error([](auto& run) { run.master = nullptr; }), "adamw: update: master is null");
+  EXPECT_EQ(error([](auto& run) { run.moments[1] = nullptr; }), "adamw: update: moments[1] is null");
+  EXPECT_EQ(error([](auto& run) { run.gradient_scale = INFINITY; }),
+            "adamw: update: gradient_scale = inf is not finite");
+  EXPECT_EQ(error([](auto& run) { run.learning_rate = NAN; }),
+            "adamw: update: learning_rate = nan is not finite");
+  EXPECT_EQ(error([](auto& run) { run.parameter_type = DType::fp16; }),
+            "adamw: update: parameter is null, but fp16 cannot be its own master");
+  EXPECT_EQ(error([](auto& run) { run.moments = {}; }, {.options = SgdOptions{}}), "no error");
+  EXPECT_EQ(error([](auto& run) { run = {}; }), "no error");  // an empty run needs no pointers
+}
+
+TEST(gradient_clip, factor_brings_the_norm_to_the_limit) {
+  const GradientClip clip{.max_norm = 1.0};
+  clip.check();
+  EXPECT_EQ(clip.factor(0.0), 1.0);
+  EXPECT_EQ(clip.factor(0.5), 1.0);
+  EXPECT_EQ(clip.factor(4.0), 1.0 / (4.0 + 1e-6));
+  EXPECT_EQ(GradientClip{}.factor(1e30), 1.0);
+  EXPECT_EQ(error_of([&] { (void)clip.factor(NAN); }),
+            "gradient clipping: norm = nan must be finite; skip a step whose gradients are not");
+  EXPECT_THROW((void)clip.factor(INFINITY), UsageError);
+  EXPECT_THROW(GradientClip{.max_norm = -1}.check(), UsageError);
+}
+
+}  // namespace
+}  // namespace tessera
