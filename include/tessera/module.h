@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,7 +25,7 @@ struct BatchShape {
 // gets the same model.
 struct Initial {
   enum class Kind : std::uint8_t { constant, normal, uniform } kind = Kind::constant;
-  double value = 0.0;  // the constant, the standard deviation, or the bound of [−value, value)
+  double value = 0.0;  // the constant, the standard deviation, or the bound of (−value, value)
 };
 
 // What a module is given for one pass. Pointers are to the device; they are 256-byte aligned.
@@ -53,7 +54,8 @@ struct ModuleContext {
   std::int64_t logits_row = 0;
 };
 
-// What a module needs for one microbatch. All bytes exact: the memory plan is made of them.
+// What a module needs for one microbatch. All bytes exact: the memory plan is made of them. They hold for the
+// thread count they were asked for.
 struct ModuleNeeds {
   UnitActivations activations;
   double forward_flops = 0;  // multiplications and additions of the matmuls; backward is twice that
@@ -85,7 +87,7 @@ struct Model {
   std::vector<std::unique_ptr<Module>> modules;
   std::vector<std::string> groups = {"decay", "no_decay"};  // what ParameterSpec::group counts
   // Bytes of one microbatch: inputs and targets as the first and last module expect them.
-  std::int64_t (*batch_bytes)(const BatchShape& shape, const Model& model) = nullptr;
+  std::function<std::int64_t(const BatchShape& shape)> batch_bytes;
   std::int64_t vocabulary = 0;  // 0 where the model has no tokens
   std::int64_t max_length = 1;  // the longest sequence it takes
 
