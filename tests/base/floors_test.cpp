@@ -1,0 +1,189 @@
+// The rule of the floors: a file includes only from its own floor or lower, the top floor only public
+// headers, and public headers name no library that an embedder would need.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kTop = 8;
+
+// Folders of the source tree, a longer prefix before a shorter one.
+const std::vector<std::pair<std::string, int>> kFolderFloors = {
+    {"src/base/", 0},    {"src/layout/", 1}, {"src/program/", 2}, {"src/device/", 3},     {"kernels/", 4},
+    {"src/comm/", 5},    {"optim/", 5},      {"src/engine/", 6},  {"src/checkpoint/", 6}, {"src/nn/", 7},
+    {"src/trainer/", 7}, {"src/cli/", kTop}, {"examples/", kTop}, {"benchmarks/", kTop},
+};
+
+const std::map<std::string, int> kPublicFloors = {
+    {"error.h", 0},        {"dtype.h", 0},      {"shape.h", 0},         {"philox.h", 0},
+    {"mesh.h", 1},         {"layout.h", 1},     {"strategy.h", 1},      {"program.h", 2},
+    {"memory_plan.h", 2},  {"verify.h", 2},     {"simulate.h", 2},      {"device.h", 3},
+    {"communicator.h", 5}, {"optimizer.h", 5},  {"learning_rate.h", 5}, {"loss_scaler.h", 5},
+    {"engine.h", 6},       {"checkpoint.h", 6}, {"module.h", 7},        {"model.h", 7},
+    {"trainer.h", 7},      {"data.h", 7},       {"tessera.h", kTop},
+};
+
+const std::regex kLibraryHeader(
+    R"((fmt/|spdlog/|hwy/|oneapi/|dnnl|mpi\.h|cuda|cublas|cudnn|nccl|nlohmann/|toml|CLI/|xxhash|asio|liburing|gtest/).*)");
+
+struct Include {
+  std::string file;  // relative to the source root
+  int line = 0;
+  std::string target;
+  bool quoted = false;
+};
+
+const fs::path kRoot = TESSERA_SOURCE_DIR;
+
+bool is_source(const fs::path& path) {
+  for (const char* extension : {".h", ".cpp", ".cu", ".cuh", ".inc"})
+    if (path.extension() == extension) return true;
+  return false;
+}
+
+std::vector<std::string> sources_under(const std::string& folder) {
+  std::vector<std::string> files;
+  if (!fs::exists(kRoot / folder)) return files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / folder))
+    if (entry.is_regular_file() && is_source(entry.path()))
+      files.push_back(entry.path().lexically_relative(kRoot).generic_string());
+  return files;
+}
+
+std::vector<Include> includes_of(const std::string& file) {
+  static const std::regex kInclude(R"(^\s*#\s*include\s*([<"])([^">]+)[">].*)");
+  std::vector<Include> result;
+  std::ifstream in(kRoot / file);
+  std::string text;
+  std::smatch match;
+  for (int line = 1; std::getline(in, text); ++line)
+    if (std::regex_match(text, match, kInclude))
+      result.push_back({.file = file, .line = line, .target = match[2], .quoted = match[1] == "\""});
+  return result;
+}
+
+std::string at(const Include& include) {
+  return include.file + ":" + std::to_string(include.line) + " includes " + include.target;
+}
+
+// The floor of a path relative to the root ("src/comm/local.h") or of an include path ("tessera/layout.h").
+std::optional<int> floor_of(std::string path) {
+  if (path.starts_with("include/")) path = path.substr(8);
+  if (path.starts_with("tessera/")) {
+    const auto found = kPublicFloors.find(path.substr(8));
+    return found == kPublicFloors.end() ? std::nullopt : std::optional(found->second);
+  }
+  for (const auto& [folder, floor] : kFolderFloors)
+    if (path.starts_with(folder)) return floor;
+  return std::nullopt;
+}
+
+bool is_ours(const std::string& target) {
+  return target.starts_with("tessera/") || target.starts_with("src/") || target.starts_with("kernels/") ||
+         target.starts_with("optim/");
+}
+
+// Optimizers and communication are siblings on floor 5: neither knows of the other.
+bool are_siblings(const std::string& file, const std::string& target) {
+  const bool optim = file.starts_with("optim/");
+  const bool comm = file.starts_with("src/comm/");
+  return (optim && (target.starts_with("src/comm/") || target == "tessera/communicator.h")) ||
+         (comm && (target.starts_with("optim/") || target == "tessera/optimizer.h"));
+}
+
+std::vector<std::string> all_sources() {
+  std::vector<std::string> files = sources_under("include/tessera");
+  for (const char* root : {"src", "kernels", "optim", "examples", "benchmarks"})
+    for (std::string& file : sources_under(root)) files.push_back(std::move(file));
+  return files;
+}
+
+TEST(Floors, TheTreeIsThere) { EXPECT_GE(all_sources().size(), 12u) << "looked in " << kRoot; }
+
+TEST(Floors, EveryPublicHeaderHasAFloor) {
+  for (const std::string& file : sources_under("include/tessera"))
+    EXPECT_TRUE(floor_of(file).has_value())
+        << file << " has no floor; add it to kPublicFloors in tests/base/floors_test.cpp";
+}
+
+TEST(Floors, EverySourceFolderHasAFloor) {
+  for (const std::string& file : all_sources())
+    EXPECT_TRUE(file.starts_with("include/") || floor_of(file).has_value())
+        << file << " lies in a folder that has no floor";
+}
+
+TEST(Floors, IncludesPointDown) {
+  for (const std::string& file : all_sources()) {
+    const int floor = floor_of(file).value_or(kTop);
+    for (const Include& include : includes_of(file)) {
+      if (!is_ours(include.target)) continue;
+      EXPECT_LE(floor_of(include.target).value_or(0), floor)
+          << at(include) << ", which lies on a higher floor";
+      EXPECT_FALSE(are_siblings(file, include.target))
+          << at(include) << "; an optimizer never communicates and communication knows no optimizer";
+    }
+  }
+}
+
+TEST(Floors, QuotedIncludesNameTheirPathFromTheRoot) {
+  for (const std::string& file : all_sources()) {
+    if (floor_of(file).value_or(kTop) == kTop) continue;
+    for (const Include& include : includes_of(file)) {
+      if (!include.quoted || std::regex_match(include.target, kLibraryHeader)) continue;
+      const bool exists =
+          fs::exists(kRoot / include.target) || fs::exists(kRoot / "include" / include.target);
+      EXPECT_TRUE(is_ours(include.target) && exists)
+          << at(include) << "; write \"tessera/x.h\" or the path from the source root";
+    }
+  }
+}
+
+// A user of the library has no "src/…", "kernels/…" or "optim/…"; neither have the tool and the examples.
+// Files of one folder of the top floor may include each other.
+TEST(Floors, TheTopUsesPublicHeadersOnly) {
+  for (const char* root : {"src/cli", "examples", "benchmarks"}) {
+    for (const std::string& file : sources_under(root)) {
+      for (const Include& include : includes_of(file)) {
+        if (!is_ours(include.target) || include.target.starts_with("tessera/")) continue;
+        EXPECT_TRUE(include.target.starts_with(std::string(root) + "/"))
+            << at(include) << ", which is not a public header";
+      }
+    }
+  }
+}
+
+TEST(Floors, PublicHeadersNameNoOtherLibrary) {
+  for (const std::string& file : sources_under("include/tessera")) {
+    for (const Include& include : includes_of(file)) {
+      EXPECT_FALSE(std::regex_match(include.target, kLibraryHeader))
+          << at(include) << "; an embedder would need that library";
+      EXPECT_TRUE(!include.quoted || include.target.starts_with("tessera/"))
+          << at(include) << ", which is not installed";
+    }
+  }
+}
+
+// The rules themselves: each must be able to fail.
+TEST(Floors, TheRulesTellFloorsApart) {
+  EXPECT_EQ(floor_of("include/tessera/layout.h"), 1);
+  EXPECT_EQ(floor_of("tessera/engine.h"), 6);
+  EXPECT_EQ(floor_of("src/comm/local.cpp"), 5);
+  EXPECT_FALSE(floor_of("tessera/not_yet_listed.h").has_value());
+  EXPECT_TRUE(are_siblings("optim/adamw.cpp", "tessera/communicator.h"));
+  EXPECT_FALSE(are_siblings("src/engine/engine.cpp", "tessera/communicator.h"));
+  for (const char* header :
+       {"fmt/core.h", "hwy/highway.h", "oneapi/dnnl/dnnl.hpp", "mpi.h", "cuda_runtime.h"})
+    EXPECT_TRUE(std::regex_match(header, kLibraryHeader)) << header;
+  EXPECT_FALSE(std::regex_match("vector", kLibraryHeader));
+}
+
+}  // namespace

@@ -1,0 +1,105 @@
+// Every refusal names the unit or parameter, the value, and what would have been right.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tessera/error.h"
+#include "tessera/layout.h"
+
+namespace tessera {
+namespace {
+
+std::string message(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string refusal(std::vector<UnitSpec> units, int shards = 2) {
+  return message([&] { Layout(units, shards); });
+}
+
+TEST(LayoutErrors, Shards) { EXPECT_EQ(refusal({}, 0), "shards is 0; a layout needs 1 shard or more"); }
+
+TEST(LayoutErrors, RepeatedNames) {
+  EXPECT_EQ(refusal({{"a", {}}, {"a", {}}}), "two units are named 'a'; the name of a unit must be its own");
+  EXPECT_EQ(refusal({{"a", {{.name = "w", .shape = {2}}}}, {"b", {{.name = "w", .shape = {2}}}}}),
+            "two parameters are named 'w'; the name of a parameter must be its own");
+}
+
+TEST(LayoutErrors, Shapes) {
+  EXPECT_EQ(refusal({{"a", {{.name = "w", .shape = {2, 0}}}}}),
+            "parameter 'w' has shape [2, 0]; every dim must be 1 or more");
+  EXPECT_EQ(refusal({{"a", {{.name = "w", .shape = {-3}}}}}),
+            "parameter 'w' has shape [-3]; every dim must be 1 or more");
+  EXPECT_EQ(
+      refusal({{"a", {{.name = "w", .shape = {std::int64_t{1} << 40, std::int64_t{1} << 40}}}}}),
+      "parameter 'w' has shape [1099511627776, 1099511627776]; that is more elements than can be counted");
+}
+
+TEST(LayoutErrors, Group) {
+  EXPECT_EQ(refusal({{"a", {{.name = "w", .shape = {2}, .group = -1}}}}),
+            "parameter 'w' has group -1; it must be 0 or more");
+}
+
+TEST(LayoutErrors, Ties) {
+  const ParameterSpec home{.name = "home", .shape = {2, 3}};
+  ParameterSpec tied{.name = "tied", .shape = {2, 3}, .tied_to = "home"};
+  const auto with = [&](ParameterSpec spec) { return refusal({{"a", {home}}, {"b", {spec}}}); };
+  EXPECT_EQ(with(tied), "accepted");
+
+  ParameterSpec wrong = tied;
+  wrong.tied_to = "hom";
+  EXPECT_EQ(with(wrong),
+            "parameter 'tied' is tied to 'hom', which does not exist; the closest name is 'home'");
+  wrong = tied;
+  wrong.tied_to = "tied";
+  EXPECT_EQ(with(wrong), "parameter 'tied' is tied to 'tied', which is itself; leave tied_to empty");
+  wrong = tied;
+  wrong.shape = {3, 2};
+  EXPECT_EQ(
+      with(wrong),
+      "parameter 'tied' is tied to 'home'; its shape is [3, 2], the other's [2, 3], and they must be equal");
+  wrong = tied;
+  wrong.dtype = DType::fp16;
+  EXPECT_EQ(
+      with(wrong),
+      "parameter 'tied' is tied to 'home'; its dtype is fp16, the other's fp32, and they must be equal");
+  wrong = tied;
+  wrong.trainable = false;
+  EXPECT_EQ(
+      with(wrong),
+      "parameter 'tied' is tied to 'home'; its trainable is false, the other's true, and they must be equal");
+
+  ParameterSpec chained = tied;
+  chained.name = "chained";
+  chained.tied_to = "tied";
+  EXPECT_EQ(refusal({{"a", {home}}, {"b", {tied, chained}}}),
+            "parameter 'chained' is tied to 'tied', which is itself tied; tie it to 'home'");
+}
+
+TEST(LayoutErrors, LookUps) {
+  const Layout layout(
+      {{"a", {{.name = "block.0.weight", .shape = {5}}, {.name = "block.0.bias", .shape = {5}}}}}, 2);
+  EXPECT_EQ(message([&] { layout.find("block.0.weigth"); }),
+            "parameter 'block.0.weigth' does not exist; the closest name is 'block.0.weight'");
+  EXPECT_EQ(message([&] {
+              layout.offset_of({0, 5});
+            }),
+            "element 5 is not in parameter 'block.0.weight', which has 5");
+  EXPECT_EQ(message([&] { layout.offset_of({2, 0}); }), "parameter 2 does not exist; the layout has 2");
+  EXPECT_EQ(message([&] { layout.locate(0, 128); }),
+            "elements 128 to 129 are not a range of flat buffer 0, which has 128");
+  EXPECT_EQ(message([&] { layout.locate(1, 0); }), "flat buffer 1 does not exist; the layout has 1");
+  EXPECT_EQ(message([&] { layout.pieces(0, 4, 3); }),
+            "elements 4 to 3 are not a range of flat buffer 0, which has 128");
+  EXPECT_EQ(message([&] { layout.gaps(0, -1, 3); }),
+            "elements -1 to 3 are not a range of flat buffer 0, which has 128");
+  EXPECT_EQ(message([] { Layout({}, 1).find("w"); }), "parameter 'w' does not exist; there are no others");
+}
+
+}  // namespace
+}  // namespace tessera

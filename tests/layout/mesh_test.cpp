@@ -1,0 +1,82 @@
+#include "tessera/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+const Mesh kMesh{.pipeline = 2, .replicate = 3, .shard = 4, .tensor = 5};
+
+TEST(Mesh, RanksAndCoordinatesRoundTrip) {
+  std::set<Coordinates> seen;
+  for (int rank = 0; rank < kMesh.world(); ++rank) {
+    const Coordinates place = kMesh.coordinates(rank);
+    EXPECT_EQ(kMesh.rank(place), rank);
+    EXPECT_TRUE(seen.insert(place).second);
+    EXPECT_EQ(rank, ((place[0] * 3 + place[1]) * 4 + place[2]) * 5 + place[3]);
+  }
+}
+
+TEST(Mesh, GroupsPartitionTheWorldAlongEveryAxis) {
+  for (Axis axis : {Axis::pipeline, Axis::replicate, Axis::shard, Axis::tensor}) {
+    std::set<std::vector<int>> groups;
+    std::set<int> members;
+    for (int rank = 0; rank < kMesh.world(); ++rank) {
+      const std::vector<int> group = kMesh.group(axis, rank);
+      EXPECT_EQ(static_cast<int>(group.size()), kMesh.extent(axis));
+      EXPECT_TRUE(std::ranges::is_sorted(group));
+      EXPECT_EQ(group[static_cast<std::size_t>(kMesh.coordinates(rank)[static_cast<std::size_t>(axis)])],
+                rank);
+      groups.insert(group);
+      members.insert(group.begin(), group.end());
+    }
+    EXPECT_EQ(static_cast<int>(groups.size()), kMesh.world() / kMesh.extent(axis));
+    EXPECT_EQ(static_cast<int>(members.size()), kMesh.world());
+  }
+}
+
+TEST(Mesh, TensorIsFastest) {
+  EXPECT_EQ(kMesh.group(Axis::tensor, 7), (std::vector<int>{5, 6, 7, 8, 9}));
+  EXPECT_EQ(kMesh.group(Axis::shard, 7), (std::vector<int>{2, 7, 12, 17}));
+  EXPECT_EQ(kMesh.group(Axis::pipeline, 7), (std::vector<int>{7, 67}));
+}
+
+TEST(Mesh, Text) {
+  EXPECT_EQ(to_string(Mesh{}), "one rank");
+  EXPECT_EQ(to_string(Mesh{.shard = 2}), "shard 2");
+  EXPECT_EQ(to_string(Mesh{.pipeline = 2, .shard = 4}), "pipeline 2 × shard 4");
+}
+
+std::string refusal(const Mesh& mesh, int world) {
+  try {
+    mesh.check(world);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Mesh, Check) {
+  EXPECT_EQ(refusal(kMesh, 120), "accepted");
+  EXPECT_EQ(refusal(Mesh{.shard = 4}, 2),
+            "mesh shard 4 has 4 ranks, but the world has 2; the product of its axes must equal the world");
+  EXPECT_EQ(refusal(Mesh{.shard = 0}, 1), "mesh.shard is 0; it must be 1 or more");
+  EXPECT_EQ(refusal(Mesh{.replicate = -2, .shard = -1}, 2), "mesh.replicate is -2; it must be 1 or more");
+  EXPECT_NE(refusal(Mesh{.pipeline = 1 << 30, .replicate = 1 << 30, .shard = 16, .tensor = 1}, 1),
+            "accepted");
+}
+
+TEST(Mesh, RanksAndCoordinatesOutsideAreRefused) {
+  EXPECT_THROW(kMesh.coordinates(-1), UsageError);
+  EXPECT_THROW(kMesh.coordinates(120), UsageError);
+  EXPECT_THROW(kMesh.rank({0, 3, 0, 0}), UsageError);
+  EXPECT_THROW(kMesh.group(Axis::shard, 120), UsageError);
+}
+
+}  // namespace
+}  // namespace tessera
