@@ -1,0 +1,42 @@
+#include <fmt/format.h>
+
+#include "tessera/error.h"
+#include "tessera/module.h"
+
+namespace tessera {
+
+std::vector<UnitSpec> Model::units() const {
+  if (names.size() != modules.size())
+    throw UsageError(fmt::format("model '{}' has {} modules and {} unit names; it needs one name a module",
+                                 name, modules.size(), names.size()));
+  std::vector<UnitSpec> units;
+  units.reserve(modules.size());
+  for (std::size_t unit = 0; unit < modules.size(); ++unit)
+    units.push_back({.name = names[unit], .parameters = modules[unit]->parameters()});
+  return units;
+}
+
+ActivationSpec Model::activations(const BatchShape& shape, int threads) const {
+  ActivationSpec spec;
+  spec.units.reserve(modules.size());
+  for (const auto& module : modules) spec.units.push_back(module->needs(shape, threads).activations);
+  spec.batch_bytes = batch_bytes ? batch_bytes(shape) : 0;
+  return spec;
+}
+
+std::vector<double> Model::forward_flops(const BatchShape& shape, int threads) const {
+  std::vector<double> flops;
+  flops.reserve(modules.size());
+  for (const auto& module : modules) flops.push_back(module->needs(shape, threads).forward_flops);
+  return flops;
+}
+
+std::int64_t Model::parameter_numel() const {
+  std::int64_t numel = 0;
+  for (const auto& module : modules)
+    for (const ParameterSpec& parameter : module->parameters())
+      if (parameter.tied_to.empty()) numel += numel_of(parameter.shape);
+  return numel;
+}
+
+}  // namespace tessera

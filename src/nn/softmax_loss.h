@@ -1,0 +1,33 @@
+// The end of a model: a linear layer without bias, softmax and cross-entropy. Also the logits of one row, for
+// generation. Knows nothing of what comes before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+#include "tessera/module.h"
+
+namespace tessera::nn {
+
+// Scratch that the functions below need from their ComputeContext.
+std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shape, int threads);
+
+struct SoftmaxLoss {
+  kernels::CrossEntropyShape shape;
+  const void* input = nullptr;            // [rows, channels]
+  const std::int32_t* targets = nullptr;  // [rows], −1 where not counted
+  std::size_t weight = 0;   // index of the weight [vocabulary, channels] in the module's parameters
+  float* losses = nullptr;  // [rows], scratch
+};
+
+// Adds to the context's loss and weight, and writes its logits where it asks for them.
+void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeContext& compute,
+                           const SoftmaxLoss& arguments);
+
+// Adds to the context's loss and weight; writes the weight's gradient and `input_gradient` [rows, channels],
+// which may be the input.
+void softmax_loss_train(const ModuleContext& context, const kernels::ComputeContext& compute,
+                        const SoftmaxLoss& arguments, void* input_gradient);
+
+}  // namespace tessera::nn

@@ -1,0 +1,56 @@
+#include "src/nn/support.h"
+
+#include <fmt/format.h>
+
+#include "src/nn/regions.h"
+#include "tessera/error.h"
+
+namespace tessera::nn {
+
+void check_dim(std::string_view model, std::string_view field, std::int64_t value) {
+  if (value < 1 || value >= kMostPerDim)
+    throw UsageError(fmt::format("{}: {} is {}; it must be 1 or more, and below 2^31", model, field, value));
+}
+
+void check_type(std::string_view model, DType type) {
+  if (type == DType::fp16)
+    throw UnsupportedError(
+        fmt::format("{}: type fp16 is not supported by the CPU backend; use fp32 or bf16", model));
+}
+
+kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes) {
+  return {
+      .threads = context.threads,
+      .workspace = {.data = at(context.workspace, own_bytes), .bytes = context.workspace_bytes - own_bytes}};
+}
+
+void linear_parameter_gradients(const ModuleContext& context, const kernels::ComputeContext& compute,
+                                const LinearGradients& arguments) {
+  const std::size_t weight = arguments.weight;
+  const std::size_t bias = weight + 1;
+  if (context.gradients[weight] != nullptr)
+    kernels::linear_backward_weight(compute, arguments.shape, arguments.output_gradient, arguments.input,
+                                    context.betas[weight], context.gradients[weight]);
+  if (context.gradients[bias] != nullptr)
+    kernels::linear_backward_bias(compute, arguments.shape, arguments.output_gradient, context.betas[bias],
+                                  context.gradients[bias]);
+}
+
+void layer_norm_gradients(const ModuleContext& context, const kernels::ComputeContext& compute,
+                          const kernels::LayerNormShape& shape, kernels::LayerNormBackward arguments,
+                          std::size_t gain) {
+  const std::size_t bias = gain + 1;
+  arguments.gain = context.parameters[gain];
+  arguments.gain_gradient = context.gradients[gain];
+  arguments.bias_gradient = context.gradients[bias];
+  arguments.beta = context.betas[gain];
+  if (context.betas[gain] != context.betas[bias]) {  // the kernel has one beta for both
+    arguments.beta = 1.0f;
+    const std::size_t fresh = context.betas[gain] == 0.0f ? gain : bias;
+    if (context.gradients[fresh] != nullptr)
+      kernels::fill(compute, shape.type, shape.channels, 0.0f, context.gradients[fresh]);
+  }
+  kernels::layer_norm_backward(compute, shape, arguments);
+}
+
+}  // namespace tessera::nn

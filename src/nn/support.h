@@ -1,0 +1,42 @@
+// What several modules share: checks, and the gradients of a layer's parameters from a module's context.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/kernels.h"
+#include "tessera/module.h"
+
+namespace tessera::nn {
+
+// The bounds of what a dim may be, so that bytes can be counted in 64 bits.
+inline constexpr std::int64_t kMostPerDim = std::int64_t{1} << 31;
+
+// Throws UsageError naming `field` unless 1 ≤ value < 2^31.
+void check_dim(std::string_view model, std::string_view field, std::int64_t value);
+
+// Throws UnsupportedError for fp16, which the CPU has no arithmetic for.
+void check_type(std::string_view model, DType type);
+
+// Threads, and what of the workspace lies behind the module's own regions, for a kernel's scratch.
+kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes);
+
+// Gradients of a linear layer whose weight is parameter `weight`, and whose bias follows it; frozen ones are
+// passed over.
+struct LinearGradients {
+  kernels::LinearShape shape;
+  const void* input = nullptr;
+  const void* output_gradient = nullptr;
+  std::size_t weight = 0;
+};
+void linear_parameter_gradients(const ModuleContext& context, const kernels::ComputeContext& compute,
+                                const LinearGradients& arguments);
+
+// layer_norm_backward with gain_gradient, bias_gradient and beta filled in: the gain is parameter `gain`, the
+// bias follows it.
+void layer_norm_gradients(const ModuleContext& context, const kernels::ComputeContext& compute,
+                          const kernels::LayerNormShape& shape, kernels::LayerNormBackward arguments,
+                          std::size_t gain);
+
+}  // namespace tessera::nn
