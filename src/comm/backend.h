@@ -1,0 +1,76 @@
+// What a communication backend implements for tessera::Communicator, which has checked the arguments. One
+// object per group, lane and rank. Where a rule of communicator.h speaks of ranks, buffers and errors, it
+// binds every backend.
+#pragma once
+
+#include "tessera/communicator.h"
+
+namespace tessera::comm {
+
+enum class Operation : std::uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce_fp32,
+  all_reduce_fp64,
+  broadcast,
+  all_to_all,
+  barrier,
+  send,
+  recv
+};
+
+constexpr const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::all_gather:
+      return "all_gather";
+    case Operation::reduce_scatter:
+      return "reduce_scatter";
+    case Operation::all_reduce_fp32:
+      return "all_reduce";
+    case Operation::all_reduce_fp64:
+      return "all_reduce (fp64)";
+    case Operation::broadcast:
+      return "broadcast";
+    case Operation::all_to_all:
+      return "all_to_all";
+    case Operation::barrier:
+      return "barrier";
+    case Operation::send:
+      return "send";
+    case Operation::recv:
+      return "recv";
+  }
+  return "?";
+}
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  virtual int rank() const = 0;
+  virtual int world() const = 0;
+  virtual int global_rank() const = 0;
+  virtual const std::string& name() const = 0;
+  virtual std::shared_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name) = 0;
+
+  virtual void all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) = 0;
+  virtual void reduce_scatter(const ReduceScatter& call, CallLabel label) = 0;
+  virtual void all_reduce(float* data, std::int64_t numel, CallLabel label) = 0;
+  virtual void all_reduce(double* data, std::int64_t numel, CallLabel label) = 0;
+  virtual void broadcast(void* data, std::int64_t bytes, int root, CallLabel label) = 0;
+  virtual void all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) = 0;
+  virtual void barrier(CallLabel label) = 0;
+  virtual void send(const void* data, std::int64_t bytes, int to, CallLabel label) = 0;
+  virtual void recv(void* data, std::int64_t bytes, int from, CallLabel label) = 0;
+
+  virtual void fail(const std::string& message) = 0;
+  virtual void attach(FailureFlag flag) = 0;
+  virtual void set_deadline(std::chrono::milliseconds deadline) = 0;
+  virtual void set_delay(std::chrono::microseconds delay) = 0;
+  virtual std::int64_t bytes_received() const = 0;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,127 @@
+// Checks arguments once for all backends, then hands the call on.
+#include "tessera/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "src/comm/backend.h"
+
+namespace tessera {
+namespace {
+
+void check_range(const char* call, const char* what, const void* data, std::int64_t count) {
+  if (count < 0) throw UsageError(fmt::format("{} of {} {}: use 0 or more", call, count, what));
+  if (data == nullptr && count > 0)
+    throw UsageError(fmt::format("{} of {} {} at a null pointer", call, count, what));
+}
+
+void check_rank(const char* call, const char* what, int rank, int world) {
+  if (rank < 0 || rank >= world)
+    throw UsageError(fmt::format("{} with {} {}: the group has ranks 0 to {}", call, what, rank, world - 1));
+}
+
+bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(a), second = reinterpret_cast<std::uintptr_t>(b);
+  return first < second + static_cast<std::uintptr_t>(b_bytes) &&
+         second < first + static_cast<std::uintptr_t>(a_bytes);
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<comm::Backend> backend) : backend_(std::move(backend)) {}
+
+int Communicator::rank() const { return backend_->rank(); }
+int Communicator::world() const { return backend_->world(); }
+int Communicator::global_rank() const { return backend_->global_rank(); }
+const std::string& Communicator::name() const { return backend_->name(); }
+
+Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::string& name) const {
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
+    throw UsageError(fmt::format("subgroup '{}': a rank appears twice", name));
+  for (int rank : ranks) check_rank("subgroup", "rank", rank, world());
+  if (!std::binary_search(sorted.begin(), sorted.end(), rank()))
+    throw UsageError(fmt::format("subgroup '{}' does not contain the calling rank {}", name, rank()));
+  return Communicator(backend_->subgroup(ranks, name));
+}
+
+Communicator Communicator::duplicate(const std::string& name) const {
+  std::vector<int> ranks(static_cast<std::size_t>(world()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return subgroup(ranks, name);
+}
+
+void Communicator::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
+  check_range("all_gather", "bytes", shard, shard_bytes);
+  check_range("all_gather", "bytes", full, shard_bytes);
+  const bool in_place = shard == static_cast<const char*>(full) + rank() * shard_bytes;
+  if (!in_place && overlap(shard, shard_bytes, full, world() * shard_bytes))
+    throw UsageError(fmt::format(
+        "all_gather: the shard overlaps the full buffer; in place it lies at byte {}", rank() * shard_bytes));
+  backend_->all_gather(shard, full, shard_bytes, label);
+}
+
+void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
+  check_range("reduce_scatter", "elements", call.full, call.shard_numel);
+  check_range("reduce_scatter", "elements", call.shard, call.shard_numel);
+  const bool in_place = call.wire == DType::fp32 && !call.accumulate &&
+                        call.shard == static_cast<const float*>(call.full) + rank() * call.shard_numel;
+  if (!in_place && overlap(call.shard, call.shard_numel * bytes_of(DType::fp32), call.full,
+                           world() * call.shard_numel * bytes_of(call.wire)))
+    throw UsageError(
+        "reduce_scatter: the shard overlaps the full buffer; it may be this rank's slice of it if the wire "
+        "is fp32 and "
+        "accumulate is false");
+  backend_->reduce_scatter(call, label);
+}
+
+void Communicator::all_reduce(float* data, std::int64_t numel, CallLabel label) {
+  check_range("all_reduce", "elements", data, numel);
+  backend_->all_reduce(data, numel, label);
+}
+
+void Communicator::all_reduce(double* data, std::int64_t numel, CallLabel label) {
+  check_range("all_reduce", "elements", data, numel);
+  backend_->all_reduce(data, numel, label);
+}
+
+void Communicator::broadcast(void* data, std::int64_t bytes, int root, CallLabel label) {
+  check_range("broadcast", "bytes", data, bytes);
+  check_rank("broadcast", "root", root, world());
+  backend_->broadcast(data, bytes, root, label);
+}
+
+void Communicator::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
+  check_range("all_to_all", "bytes", input, block_bytes);
+  check_range("all_to_all", "bytes", output, block_bytes);
+  if (overlap(input, block_bytes * world(), output, block_bytes * world()))
+    throw UsageError("all_to_all: input and output overlap; it does not work in place");
+  backend_->all_to_all(input, output, block_bytes, label);
+}
+
+void Communicator::barrier(CallLabel label) { backend_->barrier(label); }
+
+void Communicator::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
+  check_range("send", "bytes", data, bytes);
+  check_rank("send", "receiver", to, world());
+  if (to == rank()) throw UsageError(fmt::format("send from rank {} to itself", to));
+  backend_->send(data, bytes, to, label);
+}
+
+void Communicator::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
+  check_range("recv", "bytes", data, bytes);
+  check_rank("recv", "sender", from, world());
+  if (from == rank()) throw UsageError(fmt::format("recv by rank {} from itself", from));
+  backend_->recv(data, bytes, from, label);
+}
+
+void Communicator::fail(const std::string& message) { backend_->fail(message); }
+void Communicator::attach(FailureFlag flag) { backend_->attach(std::move(flag)); }
+void Communicator::set_deadline(std::chrono::milliseconds deadline) { backend_->set_deadline(deadline); }
+void Communicator::set_delay(std::chrono::microseconds delay) { backend_->set_delay(delay); }
+std::int64_t Communicator::bytes_received() const { return backend_->bytes_received(); }
+
+}  // namespace tessera

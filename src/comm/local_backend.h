@@ -1,0 +1,60 @@
+// The `local` backend: ranks are threads, and pull what they need from each other's memory.
+#pragma once
+
+#include <span>
+
+#include "src/comm/local_group.h"
+
+namespace tessera::comm {
+
+class LocalBackend final : public Backend {
+ public:
+  LocalBackend(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalGroup> group, int rank);
+
+  int rank() const override { return rank_; }
+  int world() const override { return group_->members(); }
+  int global_rank() const override { return group_->global_rank(rank_); }
+  const std::string& name() const override { return group_->name(); }
+  std::shared_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name) override;
+
+  void all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) override;
+  void reduce_scatter(const ReduceScatter& call, CallLabel label) override;
+  void all_reduce(float* data, std::int64_t numel, CallLabel label) override;
+  void all_reduce(double* data, std::int64_t numel, CallLabel label) override;
+  void broadcast(void* data, std::int64_t bytes, int root, CallLabel label) override;
+  void all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) override;
+  void barrier(CallLabel label) override;
+  void send(const void* data, std::int64_t bytes, int to, CallLabel label) override;
+  void recv(void* data, std::int64_t bytes, int from, CallLabel label) override;
+
+  void fail(const std::string& message) override;
+  void attach(FailureFlag flag) override;
+  void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
+  void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
+  std::int64_t bytes_received() const override { return bytes_received_.load(std::memory_order_relaxed); }
+
+ private:
+  // Calls copy(peer) for every peer, beginning behind this rank so that not all pull from the same one.
+  template <class Copy>
+  void pull(const Copy& copy);
+  // The members' published buffers, moved on by `offset_bytes`.
+  std::span<const void* const> sources(std::int64_t offset_bytes);
+  template <class Element>
+  void reduce_everywhere(const LocalCall& call, Element* data, std::int64_t numel);
+  template <class Copies>
+  void collective(const LocalCall& call, const void* source, const Copies& copies);
+  void count(std::int64_t bytes) { bytes_received_.fetch_add(bytes, std::memory_order_relaxed); }
+
+  const std::shared_ptr<LocalWorld> world_;
+  const std::shared_ptr<LocalGroup> group_;
+  const int rank_;
+  std::chrono::nanoseconds deadline_;
+  std::chrono::nanoseconds delay_;
+  std::vector<const void*> sources_;  // scratch of sources()
+  std::atomic<std::int64_t> bytes_received_{0};
+};
+
+// The communicator of every rank of `world`.
+std::vector<Communicator> communicators_of(const std::shared_ptr<LocalWorld>& world);
+
+}  // namespace tessera::comm

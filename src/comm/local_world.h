@@ -1,0 +1,68 @@
+// What all communicators of one world of threads share: who failed first, who has ended, and the groups made
+// so far.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "src/device/wait.h"
+#include "tessera/communicator.h"
+
+namespace tessera::comm {
+
+class LocalGroup;
+
+// `reporter` said so of `culprit`, which is the same rank, another, or -1 where not known.
+struct Failure {
+  int reporter = -1;
+  int culprit = -1;
+  std::string message;
+  device::Clock::time_point time;
+};
+
+class LocalWorld {
+ public:
+  LocalWorld(int ranks, const LocalOptions& options);
+
+  int ranks() const { return ranks_; }
+  const LocalOptions& options() const { return options_; }
+  const device::WaitPolicy& policy() const { return policy_; }
+
+  // The first failure stays; the world has failed for good.
+  void fail(int reporter, int culprit, const std::string& message);
+  bool failed() const noexcept { return failed_.load(); }
+  std::optional<Failure> first_failure() const;
+  // `call` is what `rank` was doing: it opens the message.
+  [[noreturn]] void throw_failed(int rank, const std::string& call) const;
+
+  // A rank that has ended makes no further calls.
+  void end(int rank);
+  bool ended(int rank) const noexcept;
+  bool any_ended() const noexcept { return ended_count_.load() > 0; }
+
+  // The group that `member` asks for: that of its peers' calls with the same arguments, each first, second,
+  // ... call of a member meeting the first, second, ... of the others. `ranks` are global.
+  std::shared_ptr<LocalGroup> join_group(const LocalGroup* parent, const std::vector<int>& ranks,
+                                         const std::string& name, int member);
+
+ private:
+  struct Pending {
+    std::shared_ptr<LocalGroup> group;
+    std::size_t joined = 0;
+  };
+
+  const int ranks_;
+  const LocalOptions options_;
+  const device::WaitPolicy policy_;
+  std::atomic<bool> failed_{false};
+  std::atomic<int> ended_count_{0};
+  std::vector<std::atomic<bool>> ended_;
+  mutable std::mutex mutex_;  // guards the rest
+  Failure failure_;
+  std::map<std::string, Pending> pending_;                  // by arguments and occurrence
+  std::map<std::pair<int, std::string>, int> occurrences_;  // by member and arguments
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,20 @@
+// The exact reduction's arithmetic: sums over ranks whose order is part of the contract (docs/numerics.md).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tessera/dtype.h"
+
+namespace tessera::comm {
+
+// result[i] = ((start + c_0[i]) + c_1[i]) + ... in fp32, in the order of `contributions`, each of `numel`
+// elements of `type`. The start is result[i] if `accumulate`, else the chain begins with c_0[i] itself. Any
+// one contribution may be `result` itself where it is fp32 and not `accumulate`.
+void ordered_chain(std::span<const void* const> contributions, DType type, std::int64_t numel,
+                   bool accumulate, float* result);
+
+// The same in float64, without a start.
+void ordered_chain(std::span<const void* const> contributions, std::int64_t numel, double* result);
+
+}  // namespace tessera::comm
