@@ -66,7 +66,7 @@ struct StreamOptions {
   std::string name = "stream";  // in errors, and the thread's name (its first 15 characters)
   bool on_caller = false;       // true: run() runs the task at once on the calling thread (the compute lane)
   int capacity = 1024;          // operations in flight before run() and wait() block; at least 1
-  std::vector<int> cpus;        // cores the stream's thread may use; empty: any. Not with on_caller
+  std::vector<int> cpus = {};   // cores the stream's thread may use; empty: any. Not with on_caller
 };
 
 // An ordered queue of operations. One thread at a time submits (run, wait, record); any thread may

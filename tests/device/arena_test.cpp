@@ -1,0 +1,110 @@
+#include <gtest/gtest.h>
+#include <sanitizer/asan_interface.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "tessera/device.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+std::uintptr_t address(const Arena& arena) { return reinterpret_cast<std::uintptr_t>(arena.base()); }
+
+TEST(Arena, TakesExactlyItsBytesZeroed) {
+  for (std::int64_t bytes : {1, 4096, 1 << 20, (5 << 20) + 13}) {
+    const Arena arena({.bytes = bytes});
+    EXPECT_EQ(arena.bytes(), bytes);
+    EXPECT_EQ(address(arena) % (2 << 20), 0u);
+    for (std::int64_t i = 0; i < bytes; i += 997) ASSERT_EQ(arena.base()[i], std::byte{0});
+    std::memset(arena.base(), 1, static_cast<std::size_t>(bytes));
+  }
+}
+
+TEST(Arena, MapsNoMoreThanItsPages) {
+  const std::int64_t bytes = (3 << 20) + 100;
+  const Arena arena({.bytes = bytes, .stagger_bytes = 5376});
+  std::ifstream maps("/proc/self/maps");
+  bool found = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::size_t dash = 0;
+    const std::uintptr_t begin = std::stoull(line, &dash, 16);
+    const std::uintptr_t end = std::stoull(line.substr(dash + 1), nullptr, 16);
+    if (address(arena) < begin || address(arena) >= end) continue;
+    found = true;
+    EXPECT_GE(end, address(arena) + bytes);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(Arena, StaggersRanksOfADevice) {
+  const auto rank0 = make_cpu_device({.rank = 0}), rank1 = make_cpu_device({.rank = 1});
+  const Arena a = rank0->make_arena(1 << 20), b = rank1->make_arena(1 << 20);
+  EXPECT_NE(address(a) % 4096, address(b) % 4096);
+  EXPECT_EQ(address(a) % 256, 0u);
+  EXPECT_EQ(address(b) % 256, 0u);
+}
+
+TEST(Arena, NamesTheBytesItCannotTake) {
+  try {
+    const Arena arena({.bytes = std::int64_t{1} << 55});
+    FAIL() << "took 32 PiB";
+  } catch (const EnvironmentError& error) {
+    EXPECT_NE(std::string(error.what()).find("36028797018963968 bytes"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(Arena({.bytes = std::int64_t{1} << 62}), EnvironmentError);
+  EXPECT_THROW(Arena({.bytes = -1}), UsageError);
+  EXPECT_THROW(Arena({.bytes = 1, .stagger_bytes = 8}), UsageError);
+}
+
+TEST(Arena, MovesAndGivesBack) {
+  Arena first({.bytes = 64 << 20});
+  std::byte* base = first.base();
+  Arena second = std::move(first);
+  EXPECT_EQ(second.base(), base);
+  EXPECT_EQ(first.bytes(), 0);  // NOLINT(bugprone-use-after-move): the state after a move is promised
+  second = Arena();
+  EXPECT_EQ(second.base(), nullptr);
+  EXPECT_EQ(Arena({.bytes = 0}).base(), nullptr);
+}
+
+TEST(Arena, PoisonIsSeenByTheSanitizerAndFillsWithNan) {
+  Arena arena({.bytes = 4096, .fill_poisoned = true});
+  arena.poison(256, 512);
+  arena.poison(256, 512);  // again is allowed
+#if defined(__SANITIZE_ADDRESS__)
+  EXPECT_TRUE(__asan_address_is_poisoned(arena.base() + 256));
+  EXPECT_TRUE(__asan_address_is_poisoned(arena.base() + 767));
+  EXPECT_FALSE(__asan_address_is_poisoned(arena.base() + 255));
+  EXPECT_FALSE(__asan_address_is_poisoned(arena.base() + 768));
+#endif
+  arena.unpoison(256, 512);
+  float value = 0;
+  std::memcpy(&value, arena.base() + 256, sizeof value);
+  EXPECT_TRUE(std::isnan(value));
+  EXPECT_EQ(arena.base()[255], std::byte{0});
+  EXPECT_EQ(arena.base()[768], std::byte{0});
+  arena.base()[300] = std::byte{1};
+  EXPECT_THROW(arena.poison(4000, 100), UsageError);
+  EXPECT_THROW(arena.unpoison(-8, 8), UsageError);
+}
+
+TEST(Arena, PoisonDoesNotOutliveIt) {
+  std::byte* base = nullptr;
+  {
+    Arena arena({.bytes = 2 << 20});
+    base = arena.base();
+    arena.poison(0, arena.bytes());
+  }
+  for (int i = 0; i < 8; ++i) {  // likely to get the same addresses
+    const Arena arena({.bytes = 2 << 20});
+    arena.base()[0] = std::byte{1};
+    if (arena.base() == base) break;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,54 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tessera/device.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+TEST(Machine, DescribesItself) {
+  const Machine machine = read_machine();
+  EXPECT_FALSE(machine.instruction_set.empty());
+  EXPECT_GE(machine.cores, 1);
+  EXPECT_LE(machine.cores, static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_GT(machine.available_bytes, 0);
+  EXPECT_GE(machine.memory_bytes, machine.available_bytes);
+}
+
+TEST(ProcessMemory, FollowsAnArenaUpAndDown) {
+  constexpr std::int64_t kBytes = 64 << 20;
+  constexpr std::int64_t kSlack = 8 << 20;
+  const bool resets = reset_peak_memory();
+  const ProcessMemory before = read_process_memory();
+  {
+    const Arena arena({.bytes = kBytes});
+    for (std::int64_t i = 0; i < kBytes; i += 4096) arena.base()[i] = std::byte{1};
+    const ProcessMemory during = read_process_memory();
+    EXPECT_NEAR(static_cast<double>(during.resident_bytes - before.resident_bytes), kBytes, kSlack);
+  }
+  const ProcessMemory after = read_process_memory();
+  EXPECT_LT(after.resident_bytes, before.resident_bytes + kSlack);
+  EXPECT_GE(after.peak_resident_bytes, before.resident_bytes + kBytes - kSlack);
+  if (!resets || !reset_peak_memory()) GTEST_SKIP() << "this system does not let the peak be reset";
+  EXPECT_LT(read_process_memory().peak_resident_bytes, before.resident_bytes + kSlack);
+}
+
+TEST(BindThread, KeepsAThreadOnACoreOrSaysWhyNot) {
+  std::thread([] {
+    EXPECT_THROW(bind_thread({100000}, "x"), UsageError);
+    EXPECT_THROW(bind_thread({-1}, "x"), UsageError);
+    EXPECT_NO_THROW(bind_thread({}, "a name of more than fifteen characters"));
+  }).join();
+}
+
+TEST(Stream, RefusesCoresItCannotHave) {
+  const auto device = make_cpu_device({});
+  EXPECT_THROW(device->make_stream({.name = "lane", .cpus = {1023}}), EnvironmentError);
+  EXPECT_THROW(device->make_stream({.name = "lane", .capacity = 0}), UsageError);
+  EXPECT_THROW(device->make_stream({.name = "lane", .on_caller = true, .cpus = {0}}), UsageError);
+}
+
+}  // namespace
+}  // namespace tessera
