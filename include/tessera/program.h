@@ -141,6 +141,7 @@ struct UnitBuffers {
 struct Program {
   StepKind kind = StepKind::train;
   int microbatches = 1;
+  Placements placements;           // all replicated where there is one shard: it is the whole
   std::vector<std::string> units;  // names, for messages
   std::vector<Channel> channels;
   std::vector<Buffer> buffers;

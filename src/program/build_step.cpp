@@ -42,6 +42,7 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec)
   check_spec(layout, mesh, spec);
   reduce_when_ = spec.strategy.reduce_when(spec.microbatches);
   if (layout.shards() == 1) placements_ = {};  // the one shard is the whole: a gathered copy would double it
+  program_.placements = placements_;
   program_.kind = spec.kind;
   program_.microbatches = spec.microbatches;
   for (const UnitSpec& unit : layout.units()) program_.units.push_back(unit.name);

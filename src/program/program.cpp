@@ -115,6 +115,8 @@ std::uint64_t Program::hash() const {
   Hasher hasher;
   hasher.add(static_cast<std::int64_t>(kind));
   hasher.add(std::int64_t{microbatches});
+  for (Placement placement : {placements.parameters, placements.gradients, placements.optimizer_state})
+    hasher.add(static_cast<std::int64_t>(placement));
   for (const std::string& unit : units) hasher.add(unit);
   for (const Channel& channel : channels) {
     hasher.add(static_cast<std::int64_t>(channel.axis));

@@ -1,0 +1,37 @@
+// Fitting a memory budget before a byte is taken: how many units can stay resident, and what to change where
+// nothing fits. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/memory_plan.h"
+#include "tessera/program.h"
+
+namespace tessera {
+
+// Builds the programs of a trainer, plans them in one arena, and links them to it: what an engine runs.
+struct PlannedPrograms {
+  std::vector<Program> programs;
+  MemoryPlan plan;
+};
+PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs);
+
+// The most units, 0 to all, that can keep their gathered parameters from forward to backward within
+// `budget_bytes` of device memory; −1 where not even 0 fits. Meaningful with sharded parameters only; specs'
+// own resident_units are ignored.
+int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
+                       std::int64_t budget_bytes);
+
+// Rows of "category  bytes" at the peak of the device arena, its total, and what the total consists of.
+std::string describe_plan(const MemoryPlan& plan);
+
+// Why a plan does not fit, for a message: the table, the bytes that are missing, and the smallest change of
+// strategy (no resident units, no prefetch, full recompute, a higher stage) that would fit, or that none
+// does.
+std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
+                           const MemoryPlan& plan, std::int64_t external_bytes, std::int64_t budget_bytes);
+
+}  // namespace tessera
