@@ -1,0 +1,156 @@
+// Tokens on disk and how a run reads them: token files and plain text, the validation split, and the order of
+// samples. Knows nothing of ranks: a sample is named by its number in the whole run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+// How a file holds its tokens.
+//   text     every byte is a token of 0 to 255; no header
+//   uint16   256 int32 of header (magic 20240520, version 1, count, then zeros), then `count` uint16
+//   uint32   the same with magic 20240801, version 7 and uint32
+// All little-endian.
+enum class TokenEncoding : std::uint8_t { text, uint16, uint32 };
+
+std::string_view name_of(TokenEncoding encoding);
+constexpr std::int64_t bytes_of(TokenEncoding encoding) {
+  return encoding == TokenEncoding::text ? 1 : encoding == TokenEncoding::uint16 ? 2 : 4;
+}
+
+// The target of a position that does not count in the loss.
+inline constexpr std::int32_t kNotCounted = -1;
+
+// A sequence of tokens: a mapped file or memory. Copies share it; reading is safe from any thread.
+// A file must not shrink while it is mapped.
+class TokenSource {
+ public:
+  // Maps a file. It is a token file if it starts with one of the two magic numbers, and must be one if its
+  // name ends in ".bin"; anything else is text. `vocabulary` is the model's: 1 to 2^31. Throws
+  // EnvironmentError for a file that cannot be read, is empty, or whose header contradicts it (a version
+  // other than the above, a count that does not match its bytes); UsageError for a vocabulary that cannot
+  // hold text's 256 bytes. Tokens are checked as they are read; check_tokens() reads them all.
+  static TokenSource open(const std::string& path, std::int64_t vocabulary);
+  // Text in memory, for tests and embedders; `name` stands for the path in messages.
+  static TokenSource of_text(std::string text, std::int64_t vocabulary = 256,
+                             const std::string& name = "text");
+
+  std::int64_t numel() const { return numel_; }
+  std::int64_t vocabulary() const { return vocabulary_; }
+  TokenEncoding encoding() const { return encoding_; }
+  const std::string& name() const { return name_; }
+
+  // Tokens [begin, begin + tokens.size()). Throws UsageError for a range outside [0, numel()), and
+  // EnvironmentError for a token that is not below the vocabulary, naming file, place and token.
+  void read(std::int64_t begin, std::span<std::int32_t> tokens) const;
+  // Reads everything once, at the speed of the disk, and throws as read() does.
+  void check_tokens() const;
+
+ private:
+  TokenSource() = default;
+  [[noreturn]] void refuse_token(std::int64_t begin, std::int64_t count) const;
+
+  std::shared_ptr<const void> owner_;  // keeps data_ alive
+  const std::byte* data_ = nullptr;    // numel_ tokens of encoding_
+  std::int64_t numel_ = 0;
+  std::int64_t vocabulary_ = 0;
+  TokenEncoding encoding_ = TokenEncoding::text;
+  std::string name_;
+};
+
+// Writes a token file under a temporary name and renames it at the end: a reader sees the whole file or none.
+// Without finish() the temporary file is removed.
+class TokenWriter {
+ public:
+  // Throws EnvironmentError where the file cannot be created, UsageError for TokenEncoding::text.
+  TokenWriter(const std::string& path, TokenEncoding encoding);
+  ~TokenWriter();
+  TokenWriter(const TokenWriter&) = delete;
+  TokenWriter& operator=(const TokenWriter&) = delete;
+
+  // Throws UsageError for a token that the encoding cannot hold or a file of more than 2^31 − 1 tokens, and
+  // EnvironmentError where the disk refuses.
+  void append(std::span<const std::int32_t> tokens);
+  // Writes the header, syncs and renames. Nothing may be appended after it.
+  void finish();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Tokens [begin, end) of a source.
+struct TokenRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t numel() const { return end - begin; }
+  bool operator==(const TokenRange&) const = default;
+};
+
+struct TokenSplit {
+  TokenRange train;
+  TokenRange validation;  // after train; may be empty
+};
+
+// Holds the last tokens back for validation: a fraction of [0, 1), rounded down to whole tokens, or a count.
+// Throws UsageError naming the value where it is out of range or nothing is left to train on.
+TokenSplit split_by_fraction(std::int64_t numel, double validation_fraction);
+TokenSplit split_by_count(std::int64_t numel, std::int64_t validation_numel);
+
+// shuffled: every epoch visits every window once, in an order that depends on seed and epoch only; epochs
+// follow each other without end. in_order: the windows from first to last, then samples that count for
+// nothing (inputs 0, targets kNotCounted), so that an evaluation of any shape counts every window once.
+enum class SampleOrder : std::uint8_t { shuffled, in_order };
+
+struct SamplerOptions {
+  std::int64_t length = 0;  // tokens in a sample, T
+  SampleOrder order = SampleOrder::shuffled;
+  std::uint64_t seed = 0;
+};
+
+// Cuts a range into windows of T + 1 tokens that overlap by one, so that every token but the first is a
+// target in exactly one of them; a tail shorter than T is left out. Sample number g of the run is a pure
+// function of the options and g: nothing is stored, and a resumed run needs only the number to continue from.
+class Sampler {
+ public:
+  // Throws UsageError for a range outside the source, a length below 1, or a range without one whole window.
+  Sampler(TokenSource source, TokenRange range, const SamplerOptions& options);
+
+  std::int64_t windows() const { return windows_; }  // samples in an epoch
+  std::int64_t length() const { return options_.length; }
+  // The window that sample `number` ≥ 0 is; -1 behind the last one in order.
+  std::int64_t window_of(std::int64_t number) const;
+
+  // Samples first, first + 1, ... as rows of inputs and of targets, each [rows, T]; the targets are the
+  // inputs one token later. Returns how many targets count. Throws UsageError unless both spans are equal and
+  // whole rows, and as TokenSource::read does.
+  std::int64_t read(std::int64_t first, std::span<std::int32_t> inputs,
+                    std::span<std::int32_t> targets) const;
+
+ private:
+  TokenSource source_;
+  TokenRange range_;
+  SamplerOptions options_;
+  std::int64_t windows_ = 0;
+};
+
+// How a step's samples are dealt out: microbatch by microbatch, in each rank by rank, `sequences` rows each.
+// The step's samples are the same for every world in which world · microbatches · sequences is the same.
+struct SampleGrid {
+  std::int64_t world = 1;
+  std::int64_t microbatches = 1;
+  std::int64_t sequences = 1;
+
+  std::int64_t samples_per_step() const { return world * microbatches * sequences; }
+  // Number of the first sample of a microbatch, in a run that is in step `step` (from 0).
+  std::int64_t first_sample(std::int64_t step, std::int64_t rank, std::int64_t microbatch) const {
+    return step * samples_per_step() + (microbatch * world + rank) * sequences;
+  }
+};
+
+}  // namespace tessera

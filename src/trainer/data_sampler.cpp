@@ -1,0 +1,74 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/data.h"
+#include "tessera/error.h"
+#include "tessera/philox.h"
+
+namespace tessera {
+
+TokenSplit split_by_fraction(std::int64_t numel, double validation_fraction) {
+  if (!(validation_fraction >= 0.0 && validation_fraction < 1.0))
+    throw UsageError(fmt::format("validation fraction = {} must be from 0 to below 1", validation_fraction));
+  return split_by_count(numel, static_cast<std::int64_t>(static_cast<double>(numel) * validation_fraction));
+}
+
+TokenSplit split_by_count(std::int64_t numel, std::int64_t validation_numel) {
+  if (validation_numel < 0 || validation_numel >= numel)
+    throw UsageError(fmt::format("validation tokens = {} must be from 0 to below the data's {} tokens",
+                                 validation_numel, numel));
+  const std::int64_t cut = numel - validation_numel;
+  return {.train = {0, cut}, .validation = {cut, numel}};
+}
+
+Sampler::Sampler(TokenSource source, TokenRange range, const SamplerOptions& options)
+    : source_(std::move(source)), range_(range), options_(options) {
+  if (range.begin < 0 || range.begin > range.end || range.end > source_.numel())
+    throw UsageError(fmt::format("data '{}': the range [{}, {}) is outside [0, {})", source_.name(),
+                                 range.begin, range.end, source_.numel()));
+  if (options.length < 1)
+    throw UsageError(
+        fmt::format("data '{}': samples of {} tokens; at least 1 is needed", source_.name(), options.length));
+  windows_ = (range.numel() - 1) / options.length;
+  if (range.numel() <= options.length)
+    throw UsageError(
+        fmt::format("data '{}': tokens [{}, {}) are too few for one sample: {} tokens and a target more",
+                    source_.name(), range.begin, range.end, options.length));
+}
+
+std::int64_t Sampler::window_of(std::int64_t number) const {
+  if (number < 0) throw UsageError(fmt::format("data '{}': sample {} is below 0", source_.name(), number));
+  if (options_.order == SampleOrder::in_order) return number < windows_ ? number : -1;
+  const auto n = static_cast<std::uint64_t>(windows_);
+  const auto sample = static_cast<std::uint64_t>(number);
+  return static_cast<std::int64_t>(permute(sample % n, n, options_.seed, sample / n));
+}
+
+std::int64_t Sampler::read(std::int64_t first, std::span<std::int32_t> inputs,
+                           std::span<std::int32_t> targets) const {
+  const auto length = static_cast<std::size_t>(options_.length);
+  if (inputs.size() != targets.size() || inputs.size() % length != 0)
+    throw UsageError(fmt::format("data '{}': {} inputs and {} targets are not equal whole rows of {} tokens",
+                                 source_.name(), inputs.size(), targets.size(), length));
+  std::int64_t counted = 0;
+  for (std::size_t row = 0; row < inputs.size() / length; ++row) {
+    const auto input = inputs.subspan(row * length, length);
+    const auto target = targets.subspan(row * length, length);
+    const std::int64_t window = window_of(first + static_cast<std::int64_t>(row));
+    if (window < 0) {
+      std::ranges::fill(input, 0);
+      std::ranges::fill(target, kNotCounted);
+      continue;
+    }
+    const std::int64_t begin = range_.begin + window * options_.length;
+    source_.read(begin, input);
+    source_.read(begin + options_.length, target.last(1));
+    std::copy(input.begin() + 1, input.end(), target.begin());
+    counted += options_.length;
+  }
+  return counted;
+}
+
+}  // namespace tessera

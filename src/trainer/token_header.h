@@ -1,0 +1,29 @@
+// The header of token files: pure parsing and writing of its 1024 bytes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "tessera/data.h"
+
+namespace tessera {
+
+inline constexpr std::int64_t kTokenHeaderBytes = 256 * 4;
+
+struct TokenLayout {
+  TokenEncoding encoding = TokenEncoding::text;
+  std::int64_t offset_bytes = 0;  // of the first token
+  std::int64_t numel = 0;
+};
+
+// What a whole file holds; `name` decides whether a header is required, and stands in messages.
+// Throws EnvironmentError as TokenSource::open does; never reads outside `file`.
+TokenLayout parse_token_file(const std::string& name, std::span<const std::byte> file);
+
+// The header of a file of `numel` tokens, numel below 2^31.
+std::array<std::byte, kTokenHeaderBytes> make_token_header(TokenEncoding encoding, std::int64_t numel);
+
+}  // namespace tessera

@@ -1,0 +1,381 @@
+#include "tessera/data.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "src/trainer/token_header.h"
+#include "tessera/error.h"
+#include "tests/trainer/temporary_folder.h"
+
+namespace tessera {
+namespace {
+
+using testing::TemporaryFolder;
+
+template <typename Expected>
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Expected& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::vector<std::int32_t> counting(std::int64_t numel, std::int32_t modulus) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(numel));
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i) * 7 % modulus;
+  return tokens;
+}
+
+void write_tokens(const std::string& path, TokenEncoding encoding, std::span<const std::int32_t> tokens) {
+  TokenWriter writer(path, encoding);
+  writer.append(tokens);
+  writer.finish();
+}
+
+// A source in memory whose token i is i % 256.
+TokenSource ramp(std::int64_t numel) {
+  std::string text(static_cast<std::size_t>(numel), '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i);
+  return TokenSource::of_text(std::move(text));
+}
+
+// The bytes of a file with the given header words and tail.
+std::vector<std::byte> with_header(const std::vector<std::int32_t>& words, std::size_t tail_bytes) {
+  std::vector<std::byte> bytes(kTokenHeaderBytes + tail_bytes);
+  std::memcpy(bytes.data(), words.data(), words.size() * sizeof(std::int32_t));
+  return bytes;
+}
+
+TEST(token_file, is_read_as_it_was_written) {
+  const TemporaryFolder folder;
+  for (const auto& [encoding, largest] : std::map<TokenEncoding, std::int32_t>{
+           {TokenEncoding::uint16, 65535}, {TokenEncoding::uint32, 128255}}) {
+    const std::string path = folder.file("tokens.bin");
+    std::vector<std::int32_t> tokens = counting(200'000, largest);
+    tokens.back() = largest;
+    {
+      TokenWriter writer(path, encoding);
+      writer.append(std::span(tokens).first(1));
+      writer.append(std::span(tokens).subspan(1));
+      writer.finish();
+    }
+    const TokenSource source = TokenSource::open(path, largest + 1);
+    EXPECT_EQ(source.numel(), 200'000);
+    EXPECT_EQ(source.encoding(), encoding);
+    EXPECT_EQ(static_cast<std::int64_t>(std::filesystem::file_size(path)),
+              kTokenHeaderBytes + 200'000 * bytes_of(encoding));
+    std::vector<std::int32_t> read(tokens.size());
+    source.read(0, read);
+    EXPECT_EQ(read, tokens);
+    source.check_tokens();
+  }
+  EXPECT_EQ(folder.entries(), 1);
+}
+
+TEST(token_file, header_has_the_published_layout) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  const std::vector<std::int32_t> tokens = {1, 258};
+  write_tokens(path, TokenEncoding::uint16, tokens);
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::int32_t> header(256);
+  file.read(reinterpret_cast<char*>(header.data()), 1024);
+  std::vector<std::int32_t> expected(256);
+  expected[0] = 20240520;
+  expected[1] = 1;
+  expected[2] = 2;
+  EXPECT_EQ(header, expected);
+  char tail[5] = {};
+  file.read(tail, 5);
+  EXPECT_EQ(file.gcount(), 4);
+  EXPECT_EQ(std::string(tail, 4), std::string("\x01\x00\x02\x01", 4));
+}
+
+TEST(token_file, a_token_outside_the_vocabulary_is_named) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  std::vector<std::int32_t> tokens = counting(100'000, 1000);
+  tokens[70'000] = 1000;
+  write_tokens(path, TokenEncoding::uint16, tokens);
+  const TokenSource source = TokenSource::open(path, 1000);
+  const std::string expected =
+      "token file '" + path + "' has token 1000 at place 70000; the vocabulary is 1000";
+  EXPECT_EQ(error_of<EnvironmentError>([&] { source.check_tokens(); }), expected);
+  std::vector<std::int32_t> some(10);
+  EXPECT_EQ(error_of<EnvironmentError>([&] { source.read(69'991, some); }), expected);
+  source.read(69'990, some);
+  // Above 2^31 as well: never a negative token.
+  std::vector<std::byte> bytes = with_header({20240801, 7, 1}, 4);
+  std::fill(bytes.end() - 4, bytes.end(), std::byte{0xFF});
+  const TokenSource large = TokenSource::open(folder.write("large.bin", bytes), std::int64_t{1} << 31);
+  EXPECT_NE(error_of<EnvironmentError>([&] { large.check_tokens(); }).find("has token 4294967295 at place 0"),
+            std::string::npos);
+}
+
+TEST(token_file, damage_is_refused_with_what_was_expected) {
+  const TemporaryFolder folder;
+  const auto error = [&](const std::string& name, const std::vector<std::byte>& bytes) {
+    const std::string path = folder.write(name, bytes);
+    std::string message = error_of<EnvironmentError>([&] { (void)TokenSource::open(path, 50257); });
+    const std::size_t at = message.find(path);
+    return at == std::string::npos ? message : message.replace(at, path.size(), name);
+  };
+  EXPECT_EQ(error("a.bin", with_header({20240520, 1, 100}, 199)),
+            "token file 'a.bin' is truncated: 100 tokens of uint16 take 1224 bytes with the header, the file "
+            "has 1223");
+  EXPECT_EQ(error("a.bin", with_header({20240801, 7, 100}, 404)),
+            "token file 'a.bin' is longer than it declares: 100 tokens of uint32 take 1424 bytes with the "
+            "header, the "
+            "file has 1428");
+  EXPECT_EQ(error("a.bin", with_header({20240520, 1, 2147483647}, 2)),
+            "token file 'a.bin' is truncated: 2147483647 tokens of uint16 take 4294968318 bytes with the "
+            "header, the "
+            "file has 1026");
+  EXPECT_EQ(error("a.bin", with_header({20240520, 1, -1}, 2)),
+            "token file 'a.bin' declares -1 tokens; there must be at least 1");
+  EXPECT_EQ(error("a.bin", with_header({20240520, 1, 0}, 0)),
+            "token file 'a.bin' declares 0 tokens; there must be at least 1");
+  EXPECT_EQ(error("a.bin", with_header({20240520, 2, 1}, 2)),
+            "token file 'a.bin' has version 2; for magic 20240520 only 1 is known");
+  EXPECT_EQ(error("a.bin", with_header({20240801, 1, 1}, 4)),
+            "token file 'a.bin' has version 1; for magic 20240801 only 7 is known");
+  EXPECT_EQ(error("a.bin", with_header({12345}, 4)),
+            "token file 'a.bin' starts with 12345, not with magic 20240520 (uint16) or 20240801 (uint32)");
+  EXPECT_EQ(error("a.bin", std::vector<std::byte>(1023)),
+            "token file 'a.bin' is truncated: its header takes 1024 bytes, the file has 1023");
+  EXPECT_EQ(error("a.bin", {}),
+            "token file 'a.bin' is truncated: its header takes 1024 bytes, the file has 0");
+  EXPECT_EQ(error("a.txt", {}), "text file 'a.txt' is empty");
+  // Under another name a token file is still one, and is held to its header.
+  EXPECT_EQ(error("a.txt", with_header({20240520, 1, 3}, 2)),
+            "token file 'a.txt' is truncated: 3 tokens of uint16 take 1030 bytes with the header, the file "
+            "has 1026");
+}
+
+TEST(token_file, what_cannot_be_read_is_named) {
+  const TemporaryFolder folder;
+  const auto error = [](const std::string& path) {
+    return error_of<EnvironmentError>([&] { (void)TokenSource::open(path, 256); });
+  };
+  const std::string missing = folder.file("missing.bin");
+  EXPECT_EQ(error(missing), "cannot read '" + missing + "': No such file or directory");
+  EXPECT_EQ(error(folder.file("")), "cannot read '" + folder.file("") + "': Is a directory");
+  const std::string pipe = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(error(pipe), "cannot read '" + pipe + "': it is not a regular file");
+}
+
+TEST(token_source, text_is_bytes) {
+  const TemporaryFolder folder;
+  const std::string text = "a\xC3\xA4\n\xFF";
+  const std::string path = folder.write("text.md", std::as_bytes(std::span(text)));
+  for (const TokenSource& source : {TokenSource::open(path, 256), TokenSource::of_text(text)}) {
+    EXPECT_EQ(source.encoding(), TokenEncoding::text);
+    std::vector<std::int32_t> tokens(5);
+    source.read(0, tokens);
+    EXPECT_EQ(tokens, (std::vector<std::int32_t>{'a', 0xC3, 0xA4, '\n', 0xFF}));
+  }
+  EXPECT_NE(error_of<UsageError>([&] { (void)TokenSource::open(path, 255); }).find("at least 256, not 255"),
+            std::string::npos);
+  EXPECT_THROW((void)TokenSource::open(path, 0), UsageError);
+}
+
+TEST(token_source, a_copy_outlives_the_file_and_the_original) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  const std::vector<std::int32_t> tokens = counting(5000, 300);
+  write_tokens(path, TokenEncoding::uint16, tokens);
+  auto original = std::make_unique<TokenSource>(TokenSource::open(path, 300));
+  const TokenSource copy = *original;
+  original.reset();
+  std::filesystem::remove(path);
+  std::vector<std::int32_t> read(tokens.size());
+  copy.read(0, read);
+  EXPECT_EQ(read, tokens);
+}
+
+TEST(token_source, refuses_a_range_outside_itself) {
+  const TokenSource source = TokenSource::of_text("0123456789");
+  std::vector<std::int32_t> tokens(4);
+  source.read(6, tokens);
+  source.read(10, {});
+  EXPECT_EQ(error_of<UsageError>([&] { source.read(7, tokens); }),
+            "data 'text': tokens [7, 11) are outside [0, 10)");
+  EXPECT_THROW(source.read(-1, tokens), UsageError);
+  EXPECT_THROW(source.read(11, {}), UsageError);
+}
+
+TEST(token_writer, nothing_appears_without_finish) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  const std::vector<std::int32_t> old_tokens = {5, 6, 7};
+  write_tokens(path, TokenEncoding::uint16, old_tokens);
+  {
+    TokenWriter writer(path, TokenEncoding::uint16);
+    writer.append(counting(1000, 100));
+    EXPECT_THROW(writer.append(std::vector<std::int32_t>{65536}), UsageError);
+    EXPECT_THROW(writer.append(std::vector<std::int32_t>{-1}), UsageError);
+  }
+  EXPECT_EQ(folder.entries(), 1);
+  std::vector<std::int32_t> read(3);
+  TokenSource::open(path, 100).read(0, read);
+  EXPECT_EQ(read, old_tokens);
+}
+
+TEST(token_writer, a_full_disk_leaves_nothing_behind) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  // A limit on the size of files stands in for the full disk.
+  struct rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit limit = {.rlim_cur = 100'000, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const std::string error =
+      error_of<EnvironmentError>([&] { write_tokens(path, TokenEncoding::uint16, counting(200'000, 100)); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  EXPECT_EQ(error, "cannot write '" + path + "': File too large");
+  EXPECT_EQ(folder.entries(), 0);
+}
+
+TEST(token_writer, refuses_what_it_cannot_write) {
+  const TemporaryFolder folder;
+  const std::string nowhere = folder.file("no/such/folder/tokens.bin");
+  EXPECT_EQ(error_of<EnvironmentError>([&] { TokenWriter(nowhere, TokenEncoding::uint16); }),
+            "cannot write '" + nowhere + "': No such file or directory");
+  EXPECT_THROW(TokenWriter(folder.file("a"), TokenEncoding::text), UsageError);
+  TokenWriter empty(folder.file("empty.bin"), TokenEncoding::uint16);
+  EXPECT_THROW(empty.finish(), UsageError);
+  empty.append(std::vector<std::int32_t>{1});
+  empty.finish();
+  EXPECT_THROW(empty.finish(), UsageError);
+  EXPECT_THROW(empty.append(std::vector<std::int32_t>{1}), UsageError);
+}
+
+TEST(split, holds_back_the_end) {
+  EXPECT_EQ(split_by_fraction(1000, 0.1).train, (TokenRange{0, 900}));
+  EXPECT_EQ(split_by_fraction(1000, 0.1).validation, (TokenRange{900, 1000}));
+  EXPECT_EQ(split_by_fraction(9, 0.1).validation.numel(), 0);
+  EXPECT_EQ(split_by_count(10, 9).train, (TokenRange{0, 1}));
+  EXPECT_EQ(split_by_count(10, 0).train, (TokenRange{0, 10}));
+  EXPECT_THROW((void)split_by_fraction(10, 1.0), UsageError);
+  EXPECT_THROW((void)split_by_fraction(10, -0.1), UsageError);
+  EXPECT_THROW((void)split_by_fraction(10, std::numeric_limits<double>::quiet_NaN()), UsageError);
+  EXPECT_THROW((void)split_by_count(10, 10), UsageError);
+  EXPECT_THROW((void)split_by_count(10, -1), UsageError);
+}
+
+TEST(sampler, every_window_once_in_an_epoch_and_every_token_a_target_once) {
+  constexpr std::int64_t kLength = 3, kWindows = 80;
+  // 241 tokens: 80 windows and one token that is only an input. Token i is i, below 256.
+  const Sampler sampler(ramp(250), {.begin = 5, .end = 246}, {.length = kLength, .seed = 4});
+  ASSERT_EQ(sampler.windows(), kWindows);
+  std::vector<std::vector<std::int64_t>> orders;
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::set<std::int32_t> targets_seen;
+    std::vector<std::int64_t> order;
+    for (std::int64_t i = 0; i < kWindows; ++i) {
+      std::vector<std::int32_t> inputs(kLength), targets(kLength);
+      EXPECT_EQ(sampler.read(epoch * kWindows + i, inputs, targets), kLength);
+      for (std::size_t t = 0; t < kLength; ++t) {
+        EXPECT_EQ(targets[t], inputs[t] + 1);
+        EXPECT_TRUE(targets_seen.insert(targets[t]).second);
+      }
+      order.push_back(sampler.window_of(epoch * kWindows + i));
+      EXPECT_EQ(inputs[0], 5 + order.back() * kLength);
+    }
+    EXPECT_EQ(targets_seen.size(), static_cast<std::size_t>(kWindows * kLength));
+    EXPECT_EQ(*targets_seen.begin(), 6);
+    EXPECT_EQ(*targets_seen.rbegin(), 245);
+    orders.push_back(order);
+  }
+  EXPECT_NE(orders[0], orders[1]);
+  EXPECT_NE(orders[1], orders[2]);
+}
+
+TEST(sampler, the_seed_decides_the_order) {
+  const auto order = [](std::uint64_t seed) {
+    const Sampler sampler(ramp(400), {0, 400}, {.length = 4, .seed = seed});
+    std::vector<std::int64_t> windows;
+    for (std::int64_t i = 0; i < sampler.windows(); ++i) windows.push_back(sampler.window_of(i));
+    return windows;
+  };
+  EXPECT_EQ(order(1), order(1));
+  EXPECT_NE(order(1), order(2));
+}
+
+TEST(sampler, steps_hold_the_same_samples_in_any_world) {
+  const Sampler sampler(ramp(2000), {0, 2000}, {.length = 10, .seed = 1});
+  // The inputs of a step, all ranks and microbatches together, as rows in the order of their sample numbers.
+  const auto step_samples = [&](const SampleGrid& grid, std::int64_t step) {
+    std::map<std::int64_t, std::vector<std::int32_t>> rows;
+    for (std::int64_t rank = 0; rank < grid.world; ++rank)
+      for (std::int64_t microbatch = 0; microbatch < grid.microbatches; ++microbatch) {
+        const std::int64_t first = grid.first_sample(step, rank, microbatch);
+        std::vector<std::int32_t> inputs(static_cast<std::size_t>(grid.sequences) * 10),
+            targets(inputs.size());
+        sampler.read(first, inputs, targets);
+        for (std::int64_t row = 0; row < grid.sequences; ++row)
+          rows[first + row].assign(inputs.begin() + row * 10, inputs.begin() + (row + 1) * 10);
+      }
+    return rows;
+  };
+  for (std::int64_t step :
+       {0, 1, 17, 40}) {  // 16 samples a step: step 40 lies in the fourth epoch of 199 windows
+    const auto alone = step_samples({.world = 1, .microbatches = 4, .sequences = 4}, step);
+    ASSERT_EQ(alone.size(), 16U);
+    EXPECT_EQ(alone.begin()->first, step * 16);
+    EXPECT_EQ(step_samples({.world = 2, .microbatches = 2, .sequences = 4}, step), alone);
+    EXPECT_EQ(step_samples({.world = 4, .microbatches = 2, .sequences = 2}, step), alone);
+    EXPECT_EQ(step_samples({.world = 16, .microbatches = 1, .sequences = 1}, step), alone);
+  }
+}
+
+TEST(sampler, in_order_counts_every_window_once_and_then_nothing) {
+  const Sampler sampler(ramp(23), {0, 23}, {.length = 4, .order = SampleOrder::in_order});
+  ASSERT_EQ(sampler.windows(), 5);
+  std::vector<std::int32_t> inputs(8 * 4), targets(8 * 4);
+  EXPECT_EQ(sampler.read(0, inputs, targets), 20);
+  for (std::int32_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(inputs[static_cast<std::size_t>(i)], i);
+    EXPECT_EQ(targets[static_cast<std::size_t>(i)], i + 1);
+  }
+  for (std::size_t i = 20; i < 32; ++i) {
+    EXPECT_EQ(inputs[i], 0);
+    EXPECT_EQ(targets[i], kNotCounted);
+  }
+  EXPECT_EQ(sampler.read(5, inputs, targets), 0);
+}
+
+TEST(sampler, refuses_what_gives_no_sample) {
+  EXPECT_EQ(error_of<UsageError>([] {
+              Sampler(ramp(10), {0, 8}, {.length = 8});
+            }),
+            "data 'text': tokens [0, 8) are too few for one sample: 8 tokens and a target more");
+  EXPECT_EQ(Sampler(ramp(10), {0, 9}, {.length = 8}).windows(), 1);
+  EXPECT_THROW(Sampler(ramp(10), {5, 5}, {.length = 1}), UsageError);
+  EXPECT_THROW(Sampler(ramp(10), {0, 10}, {.length = 0}), UsageError);
+  EXPECT_THROW(Sampler(ramp(10), {0, 11}, {.length = 2}), UsageError);
+  EXPECT_THROW(Sampler(ramp(10), {-1, 10}, {.length = 2}), UsageError);
+  EXPECT_THROW(Sampler(ramp(10), {8, 4}, {.length = 2}), UsageError);
+  const Sampler sampler(ramp(10), {0, 10}, {.length = 2});
+  std::vector<std::int32_t> two(2), three(3), four(4);
+  EXPECT_THROW(sampler.read(0, three, three), UsageError);
+  EXPECT_THROW(sampler.read(0, two, four), UsageError);
+  EXPECT_THROW(sampler.read(-1, two, two), UsageError);
+}
+
+}  // namespace
+}  // namespace tessera
