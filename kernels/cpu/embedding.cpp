@@ -1,0 +1,200 @@
+#include "kernels/embedding.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "kernels/cpu/check.h"
+#include "kernels/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cpp"
+#include "hwy/foreach_target.h"  // compiles what follows once per target
+#include "kernels/cpu/v16-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels::HWY_NAMESPACE {
+
+template <class T>
+HWY_INLINE void embed_of(const T* token, const T* position, T* output, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 16)
+    store_some(add(load_some(token + i, count - i), load_some(position + i, count - i)), output + i,
+               count - i);
+}
+
+template <class T>
+HWY_INLINE void add_to_sum_of(const T* row, float* sum, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 16)
+    store_some(add(load_some(sum + i, count - i), load_some(row + i, count - i)), sum + i, count - i);
+}
+
+template <class T>
+HWY_INLINE void put_sum_of(const float* sum, float beta, T* row, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 16) {
+    V16 value = load_some(sum + i, count - i);
+    if (beta != 0.0f) value = add(load_some(row + i, count - i), value);
+    store_some(value, row + i, count - i);
+  }
+}
+
+void embed_row(DType type, const void* token, const void* position, void* output, std::int64_t count) {
+  if (type == DType::fp32)
+    embed_of(static_cast<const float*>(token), static_cast<const float*>(position),
+             static_cast<float*>(output), count);
+  else
+    embed_of(static_cast<const Bf16*>(token), static_cast<const Bf16*>(position), static_cast<Bf16*>(output),
+             count);
+}
+
+void add_to_sum(DType type, const void* row, float* sum, std::int64_t count) {
+  if (type == DType::fp32)
+    add_to_sum_of(static_cast<const float*>(row), sum, count);
+  else
+    add_to_sum_of(static_cast<const Bf16*>(row), sum, count);
+}
+
+void put_sum(DType type, const float* sum, float beta, void* row, std::int64_t count) {
+  if (type == DType::fp32)
+    put_sum_of(sum, beta, static_cast<float*>(row), count);
+  else
+    put_sum_of(sum, beta, static_cast<Bf16*>(row), count);
+}
+
+}  // namespace tessera::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(embed_row);
+HWY_EXPORT(add_to_sum);
+HWY_EXPORT(put_sum);
+
+namespace {
+
+// A token's number above, the row where it stands below: sorted, the rows of a token follow each other in row
+// order.
+using Occurrence = std::uint64_t;
+std::int64_t token_of(Occurrence occurrence) { return static_cast<std::int64_t>(occurrence >> 32); }
+std::int64_t row_of(Occurrence occurrence) { return static_cast<std::int64_t>(occurrence & 0xffffffffu); }
+
+void check_shape(const EmbeddingShape& shape, const char* op) {
+  check_compute_type(shape.type, op);
+  if (shape.positions < shape.sequence)
+    throw UsageError(std::string(op) + ": the position table has " + std::to_string(shape.positions) +
+                     " rows, the sequence needs " + std::to_string(shape.sequence));
+}
+
+void check_tokens(const EmbeddingShape& shape, const std::int32_t* tokens, const char* op) {
+  for (std::int64_t row = 0; row < shape.batch * shape.sequence; ++row)
+    if (tokens[row] < 0 || tokens[row] >= shape.vocabulary)
+      throw UsageError(std::string(op) + ": token " + std::to_string(tokens[row]) + " at " +
+                       std::to_string(row) + " is outside the vocabulary of " +
+                       std::to_string(shape.vocabulary));
+}
+
+std::int64_t occurrences_bytes(const EmbeddingShape& shape) {
+  return workspace_part_bytes(shape.batch * shape.sequence * static_cast<std::int64_t>(sizeof(Occurrence)));
+}
+
+struct Backward {
+  const EmbeddingShape& shape;
+  const EmbeddingBackward& arguments;
+  const Occurrence* occurrences;  // [rows] sorted
+  std::int64_t rows;
+
+  void* token_row(std::int64_t token) const {
+    return element(arguments.token_gradient, shape.type, token * shape.channels);
+  }
+  const void* gradient_row(std::int64_t row) const {
+    return element(arguments.output_gradient, shape.type, row * shape.channels);
+  }
+
+  // The token table's rows [begin, end).
+  void tokens(std::int64_t begin, std::int64_t end, float* sum) const {
+    const Occurrence* next =
+        std::lower_bound(occurrences, occurrences + rows, static_cast<Occurrence>(begin) << 32);
+    std::int64_t zeroed = begin;  // rows below are done
+    const auto zero_to = [&](std::int64_t token) {
+      if (arguments.token_beta == 0.0f && token > zeroed)
+        std::memset(token_row(zeroed), 0,
+                    static_cast<std::size_t>((token - zeroed) * shape.channels * bytes_of(shape.type)));
+    };
+    while (next != occurrences + rows && token_of(*next) < end) {
+      const std::int64_t token = token_of(*next);
+      zero_to(token);
+      std::fill_n(sum, shape.channels, 0.0f);
+      for (; next != occurrences + rows && token_of(*next) == token; ++next)
+        HWY_DYNAMIC_DISPATCH(add_to_sum)(shape.type, gradient_row(row_of(*next)), sum, shape.channels);
+      HWY_DYNAMIC_DISPATCH(put_sum)(shape.type, sum, arguments.token_beta, token_row(token), shape.channels);
+      zeroed = token + 1;
+    }
+    zero_to(end);
+  }
+
+  // The position table's rows [begin, end).
+  void positions(std::int64_t begin, std::int64_t end, float* sum) const {
+    for (std::int64_t position = begin; position < end; ++position) {
+      if (position >= shape.sequence && arguments.position_beta != 0.0f) return;
+      std::fill_n(sum, shape.channels, 0.0f);
+      for (std::int64_t item = 0; item < shape.batch && position < shape.sequence; ++item)
+        HWY_DYNAMIC_DISPATCH(add_to_sum)
+      (shape.type, gradient_row(item * shape.sequence + position), sum, shape.channels);
+      HWY_DYNAMIC_DISPATCH(put_sum)
+      (shape.type, sum, arguments.position_beta,
+       element(arguments.position_gradient, shape.type, position * shape.channels), shape.channels);
+    }
+  }
+};
+
+}  // namespace
+
+void embedding_forward(const ComputeContext& context, const EmbeddingShape& shape, const std::int32_t* tokens,
+                       const void* token_table, const void* position_table, void* output) {
+  check_shape(shape, "embedding_forward");
+  check_tokens(shape, tokens, "embedding_forward");
+  const std::int64_t rows = shape.batch * shape.sequence;
+  parallel_ranges(context.threads, rows, 16, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(embed_row)
+    (shape.type, element(token_table, shape.type, tokens[row] * shape.channels),
+     element(position_table, shape.type, row % shape.sequence * shape.channels),
+     element(output, shape.type, row * shape.channels), shape.channels);
+  });
+}
+
+std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, int threads) {
+  return occurrences_bytes(shape) + threads * workspace_part_bytes(shape.channels * 4);
+}
+
+void embedding_backward(const ComputeContext& context, const EmbeddingShape& shape,
+                        const EmbeddingBackward& arguments) {
+  check_shape(shape, "embedding_backward");
+  check_tokens(shape, arguments.tokens, "embedding_backward");
+  check_beta(arguments.token_beta, "embedding_backward");
+  check_beta(arguments.position_beta, "embedding_backward");
+  check_workspace(context, embedding_backward_workspace_bytes(shape, context.threads), "embedding_backward");
+  auto* occurrences = static_cast<Occurrence*>(context.workspace.data);
+  const std::int64_t rows = shape.batch * shape.sequence;
+  const auto sum_of_thread = [&](int thread) {
+    return offset_bytes<float>(context.workspace.data,
+                               occurrences_bytes(shape) + thread * workspace_part_bytes(shape.channels * 4));
+  };
+  const Backward backward{shape, arguments, occurrences, rows};
+  if (arguments.token_gradient != nullptr) {
+    for (std::int64_t row = 0; row < rows; ++row)
+      occurrences[row] = static_cast<Occurrence>(arguments.tokens[row]) << 32 | static_cast<Occurrence>(row);
+    std::sort(occurrences, occurrences + rows);
+    parallel_ranges(context.threads, shape.vocabulary, 16,
+                    [&](std::int64_t begin, std::int64_t end, int thread) {
+                      backward.tokens(begin, end, sum_of_thread(thread));
+                    });
+  }
+  if (arguments.position_gradient != nullptr)
+    parallel_ranges(context.threads, shape.positions, 16,
+                    [&](std::int64_t begin, std::int64_t end, int thread) {
+                      backward.positions(begin, end, sum_of_thread(thread));
+                    });
+}
+
+}  // namespace tessera::kernels
+#endif  // HWY_ONCE

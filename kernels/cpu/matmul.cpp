@@ -1,0 +1,241 @@
+// matmul.h over oneDNN. A primitive and its memory objects are made once per shape and calling thread, so
+// that no two threads share one and a call needs no lock; oneDNN shares the generated code between threads by
+// itself.
+#include "kernels/matmul.h"
+
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "kernels/cpu/check.h"
+
+namespace tessera::kernels {
+namespace {
+
+std::string describe(const MatmulShape& shape) {
+  return "matmul " + std::to_string(shape.m) + " x " + std::to_string(shape.n) + " x " +
+         std::to_string(shape.k) + " " + std::string(name_of(shape.input_type)) + " to " +
+         std::string(name_of(shape.output_type));
+}
+
+void check(dnnl_status_t status, const MatmulShape& shape) {
+  if (status == dnnl_success) return;
+  const std::string text = describe(shape) + ": oneDNN says status " + std::to_string(status);
+  if (status == dnnl_unimplemented)
+    throw UnsupportedError(text + " (not implemented on this processor; bf16 needs AVX-512, use fp32)");
+  throw EnvironmentError(text);
+}
+
+// oneDNN sizes its team by the calling thread's OpenMP setting, both when a primitive is made and when it
+// runs.
+class ThreadsGuard {
+ public:
+  explicit ThreadsGuard(int threads) : previous_(omp_get_max_threads()) {
+    if (threads != previous_) omp_set_num_threads(threads);
+  }
+  ~ThreadsGuard() { omp_set_num_threads(previous_); }
+  ThreadsGuard(const ThreadsGuard&) = delete;
+  ThreadsGuard& operator=(const ThreadsGuard&) = delete;
+
+ private:
+  int previous_;
+};
+
+// Owns a oneDNN handle.
+template <class Handle, dnnl_status_t (*kDestroy)(Handle)>
+struct Destroy {
+  void operator()(Handle handle) const { kDestroy(handle); }
+};
+template <class Handle, dnnl_status_t (*kDestroy)(Handle)>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<Handle, kDestroy>>;
+using OwnedEngine = Owned<dnnl_engine_t, dnnl_engine_destroy>;
+using OwnedStream = Owned<dnnl_stream_t, dnnl_stream_destroy>;
+using OwnedMemory = Owned<dnnl_memory_t, dnnl_memory_destroy>;
+using OwnedPrimitive = Owned<dnnl_primitive_t, dnnl_primitive_destroy>;
+using OwnedDescription = Owned<dnnl_primitive_desc_t, dnnl_primitive_desc_destroy>;
+using OwnedAttributes = Owned<dnnl_primitive_attr_t, dnnl_primitive_attr_destroy>;
+using OwnedPostOps = Owned<dnnl_post_ops_t, dnnl_post_ops_destroy>;
+
+// Everything that oneDNN bakes into a primitive.
+struct Key {
+  std::array<std::int64_t, 8> numbers;
+  bool operator==(const Key&) const = default;
+};
+
+struct HashKey {
+  std::size_t operator()(const Key& key) const {
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (std::int64_t number : key.numbers)
+      hash = std::rotl((hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u, 29);
+    return hash;
+  }
+};
+
+Key key_of(const MatmulShape& s, int threads) {
+  const std::int64_t flags = s.transpose_a | s.transpose_b << 1 | s.bias << 2 |
+                             static_cast<std::int64_t>(s.input_type) << 4 |
+                             static_cast<std::int64_t>(s.output_type) << 8 | std::int64_t{threads} << 16;
+  const std::int64_t scales = static_cast<std::int64_t>(
+      std::uint64_t{std::bit_cast<std::uint32_t>(s.alpha)} << 32 | std::bit_cast<std::uint32_t>(s.beta));
+  return {{s.m, s.n, s.k, s.lda, s.ldb, s.ldc, flags, scales}};
+}
+
+struct Entry {
+  OwnedPrimitive primitive;
+  OwnedMemory a, b, bias, c, scratch;
+  std::int64_t scratch_bytes = 0;
+};
+
+// What one calling thread has made so far.
+struct Cache {
+  OwnedEngine engine;
+  OwnedStream stream;
+  std::unordered_map<Key, Entry, HashKey> entries;
+};
+
+dnnl_data_type_t type_of(DType type) { return type == DType::fp32 ? dnnl_f32 : dnnl_bf16; }
+
+// A matrix that is used as [rows, columns], whose stored rows are `leading` elements apart.
+dnnl_memory_desc_t matrix(const MatmulShape& shape, std::int64_t rows, std::int64_t columns, bool transposed,
+                          std::int64_t leading, DType type) {
+  const dnnl_dims_t dims = {rows, columns};
+  if (leading == 0) leading = transposed ? rows : columns;
+  const dnnl_dims_t strides = {transposed ? 1 : leading, transposed ? leading : 1};
+  dnnl_memory_desc_t desc;
+  check(dnnl_memory_desc_init_by_strides(&desc, 2, dims, type_of(type), strides), shape);
+  return desc;
+}
+
+OwnedAttributes make_attributes(const MatmulShape& shape) {
+  dnnl_primitive_attr_t raw = nullptr;
+  check(dnnl_primitive_attr_create(&raw), shape);
+  OwnedAttributes attributes(raw);
+  check(dnnl_primitive_attr_set_scratchpad_mode(raw, dnnl_scratchpad_mode_user), shape);
+  if (shape.alpha != 1.0f) check(dnnl_primitive_attr_set_output_scales(raw, 1, 0, &shape.alpha), shape);
+  if (shape.beta != 0.0f) {
+    dnnl_post_ops_t post_ops = nullptr;
+    check(dnnl_post_ops_create(&post_ops), shape);
+    const OwnedPostOps owned(post_ops);
+    check(dnnl_post_ops_append_sum(post_ops, shape.beta), shape);
+    check(dnnl_primitive_attr_set_post_ops(raw, post_ops), shape);
+  }
+  return attributes;
+}
+
+OwnedMemory make_memory(const Cache& cache, const MatmulShape& shape, const dnnl_memory_desc_t& desc) {
+  dnnl_memory_t memory = nullptr;
+  check(dnnl_memory_create(&memory, &desc, cache.engine.get(), nullptr), shape);
+  return OwnedMemory(memory);
+}
+
+void start(Cache& cache, const MatmulShape& shape) {
+  dnnl_engine_t engine = nullptr;
+  check(dnnl_engine_create(&engine, dnnl_cpu, 0), shape);
+  cache.engine.reset(engine);
+  dnnl_stream_t stream = nullptr;
+  check(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags), shape);
+  cache.stream.reset(stream);
+}
+
+Entry make_entry(const Cache& cache, const MatmulShape& shape) {
+  const auto a = matrix(shape, shape.m, shape.k, shape.transpose_a, shape.lda, shape.input_type);
+  const auto b = matrix(shape, shape.k, shape.n, shape.transpose_b, shape.ldb, shape.input_type);
+  const auto c = matrix(shape, shape.m, shape.n, false, shape.ldc, shape.output_type);
+  const auto bias = matrix(shape, 1, shape.n, false, shape.n, shape.output_type);
+  dnnl_matmul_desc_t desc;
+  check(dnnl_matmul_desc_init(&desc, &a, &b, shape.bias ? &bias : nullptr, &c), shape);
+  const OwnedAttributes attributes = make_attributes(shape);
+  dnnl_primitive_desc_t description = nullptr;
+  check(dnnl_primitive_desc_create(&description, &desc, attributes.get(), cache.engine.get(), nullptr),
+        shape);
+  const OwnedDescription owned(description);
+  dnnl_primitive_t primitive = nullptr;
+  check(dnnl_primitive_create(&primitive, description), shape);
+  const dnnl_memory_desc_t* scratch = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
+  Entry entry;
+  entry.primitive.reset(primitive);
+  entry.a = make_memory(cache, shape, a);
+  entry.b = make_memory(cache, shape, b);
+  entry.c = make_memory(cache, shape, c);
+  if (shape.bias) entry.bias = make_memory(cache, shape, bias);
+  entry.scratch = make_memory(cache, shape, *scratch);
+  entry.scratch_bytes = static_cast<std::int64_t>(dnnl_memory_desc_get_size(scratch));
+  return entry;
+}
+
+void check_shape(const MatmulShape& s, int threads) {
+  check_compute_type(s.input_type, "matmul");
+  check_compute_type(s.output_type, "matmul");
+  if (s.output_type == DType::bf16 && s.input_type == DType::fp32)
+    throw UsageError(describe(s) + ": a bf16 output needs bf16 inputs");
+  if (s.m < 1 || s.n < 1 || s.k < 1) throw UsageError(describe(s) + ": every extent must be at least 1");
+  if (threads < 1)
+    throw UsageError(describe(s) + ": threads is " + std::to_string(threads) + ", at least 1 is needed");
+  const auto check_leading = [&](std::int64_t leading, std::int64_t columns, const char* name) {
+    if (leading != 0 && leading < columns)
+      throw UsageError(describe(s) + ": " + name + " is " + std::to_string(leading) + ", at least " +
+                       std::to_string(columns) + " is needed");
+  };
+  check_leading(s.lda, s.transpose_a ? s.m : s.k, "lda");
+  check_leading(s.ldb, s.transpose_b ? s.k : s.n, "ldb");
+  check_leading(s.ldc, s.n, "ldc");
+}
+
+// Needs a ThreadsGuard around it.
+Entry& entry_of(Cache& cache, const MatmulShape& shape, int threads) {
+  const Key key = key_of(shape, threads);
+  const auto found = cache.entries.find(key);
+  if (found != cache.entries.end()) return found->second;
+  check_shape(shape, threads);
+  if (!cache.engine) start(cache, shape);
+  return cache.entries.emplace(key, make_entry(cache, shape)).first->second;
+}
+
+Cache& this_threads_cache() {
+  thread_local Cache cache;
+  return cache;
+}
+
+void point(dnnl_memory_t memory, const void* data, const MatmulShape& shape) {
+  check(dnnl_memory_set_data_handle(memory, const_cast<void*>(data)), shape);
+}
+
+}  // namespace
+
+std::int64_t matmul_workspace_bytes(const MatmulShape& shape, int threads) {
+  const ThreadsGuard guard(threads);
+  return workspace_part_bytes(entry_of(this_threads_cache(), shape, threads).scratch_bytes);
+}
+
+void matmul(const ComputeContext& context, const MatmulShape& shape, const void* a, const void* b,
+            const void* bias, void* c) {
+  const ThreadsGuard guard(context.threads);
+  Cache& cache = this_threads_cache();
+  Entry& entry = entry_of(cache, shape, context.threads);
+  check_workspace(context, workspace_part_bytes(entry.scratch_bytes), "matmul");
+  if (shape.bias != (bias != nullptr))
+    throw UsageError(describe(shape) + ": a bias is " +
+                     (bias ? "given, but shape.bias is false" : "missing"));
+  point(entry.a.get(), a, shape);
+  point(entry.b.get(), b, shape);
+  point(entry.c.get(), c, shape);
+  point(entry.scratch.get(), context.workspace.data, shape);
+  std::array<dnnl_exec_arg_t, 5> arguments = {{{DNNL_ARG_SRC, entry.a.get()},
+                                               {DNNL_ARG_WEIGHTS, entry.b.get()},
+                                               {DNNL_ARG_DST, entry.c.get()},
+                                               {DNNL_ARG_SCRATCHPAD, entry.scratch.get()},
+                                               {DNNL_ARG_BIAS, entry.bias.get()}}};
+  if (shape.bias) point(entry.bias.get(), bias, shape);
+  check(
+      dnnl_primitive_execute(entry.primitive.get(), cache.stream.get(), shape.bias ? 5 : 4, arguments.data()),
+      shape);
+  check(dnnl_stream_wait(cache.stream.get()), shape);
+}
+
+}  // namespace tessera::kernels

@@ -1,0 +1,37 @@
+// Splitting a range over the threads of a call. The split decides who computes what, never in which order
+// sums are taken.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tessera::kernels {
+
+// Below this many elements an elementwise kernel stays on the calling thread: opening a team costs
+// microseconds.
+constexpr std::int64_t kElementwiseGrain = 16384;
+
+// Calls function(begin, end, thread) for contiguous parts of [0, count), cut at multiples of `grain`, at most
+// one a thread. With one thread, or no more than one grain, it is a plain call and no team is opened.
+template <class Function>
+void parallel_ranges(int threads, std::int64_t count, std::int64_t grain, Function&& function) {
+  if (count <= 0) return;
+  const std::int64_t grains = (count + grain - 1) / grain;
+  const int team = static_cast<int>(std::min<std::int64_t>(threads, grains));
+  if (team <= 1) {
+    function(std::int64_t{0}, count, 0);
+    return;
+  }
+#pragma omp parallel num_threads(team)
+  {
+    const std::int64_t thread = omp_get_thread_num();
+    const std::int64_t members = omp_get_num_threads();
+    const std::int64_t begin = grains * thread / members * grain;
+    const std::int64_t end = std::min(count, grains * (thread + 1) / members * grain);
+    if (begin < end) function(begin, end, static_cast<int>(thread));
+  }
+}
+
+}  // namespace tessera::kernels

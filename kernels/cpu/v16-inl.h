@@ -1,0 +1,259 @@
+// Sixteen fp32 lanes whatever the vector width: one vector with AVX-512, four with SSE4. Kernels written with
+// V16 give the same bits on every instruction set: lanes never depend on the width, and fma is a true fma
+// everywhere. Included once per target (Highway's foreach_target.h), hence no #pragma once.
+#if defined(TESSERA_KERNELS_CPU_V16_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_KERNELS_CPU_V16_INL_H
+#undef TESSERA_KERNELS_CPU_V16_INL_H
+#else
+#define TESSERA_KERNELS_CPU_V16_INL_H
+#endif
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/float_types.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::CappedTag<float, 16>;
+using IntTag = hn::RebindToSigned<FloatTag>;
+using HalfTag = hn::Rebind<std::uint16_t, FloatTag>;
+using FloatVector = hn::Vec<FloatTag>;
+using IntVector = hn::Vec<IntTag>;
+
+constexpr int kVectorLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
+constexpr int kParts = 16 / kVectorLanes;
+
+struct V16 {
+  FloatVector part[kParts];
+};
+
+#define TESSERA_FOR_PARTS for (int i = 0; i < kParts; ++i)
+
+HWY_INLINE V16 set16(float value) {
+  V16 r;
+  TESSERA_FOR_PARTS r.part[i] = hn::Set(FloatTag(), value);
+  return r;
+}
+HWY_INLINE V16 add(V16 a, V16 b) {
+  TESSERA_FOR_PARTS a.part[i] = hn::Add(a.part[i], b.part[i]);
+  return a;
+}
+HWY_INLINE V16 sub(V16 a, V16 b) {
+  TESSERA_FOR_PARTS a.part[i] = hn::Sub(a.part[i], b.part[i]);
+  return a;
+}
+HWY_INLINE V16 mul(V16 a, V16 b) {
+  TESSERA_FOR_PARTS a.part[i] = hn::Mul(a.part[i], b.part[i]);
+  return a;
+}
+HWY_INLINE V16 div(V16 a, V16 b) {
+  TESSERA_FOR_PARTS a.part[i] = hn::Div(a.part[i], b.part[i]);
+  return a;
+}
+HWY_INLINE V16 sqrt(V16 a) {
+  TESSERA_FOR_PARTS a.part[i] = hn::Sqrt(a.part[i]);
+  return a;
+}
+HWY_INLINE V16 neg(V16 a) {
+  TESSERA_FOR_PARTS a.part[i] = hn::Neg(a.part[i]);
+  return a;
+}
+// Where a lane of b is NaN the result is a or b, depending on the target: see exp16 for how NaN is kept.
+HWY_INLINE V16 max(V16 a, V16 b) {
+  TESSERA_FOR_PARTS a.part[i] = hn::Max(a.part[i], b.part[i]);
+  return a;
+}
+
+// a * b + c, rounded once. Targets without the instruction go through the C library.
+HWY_INLINE FloatVector fused(FloatVector a, FloatVector b, FloatVector c) {
+#if HWY_NATIVE_FMA
+  return hn::MulAdd(a, b, c);
+#else
+  alignas(64) float x[kVectorLanes], y[kVectorLanes], z[kVectorLanes];
+  hn::Store(a, FloatTag(), x);
+  hn::Store(b, FloatTag(), y);
+  hn::Store(c, FloatTag(), z);
+  for (int lane = 0; lane < kVectorLanes; ++lane) z[lane] = std::fma(x[lane], y[lane], z[lane]);
+  return hn::Load(FloatTag(), z);
+#endif
+}
+HWY_INLINE V16 fma(V16 a, V16 b, V16 c) {
+  TESSERA_FOR_PARTS a.part[i] = fused(a.part[i], b.part[i], c.part[i]);
+  return a;
+}
+
+HWY_INLINE V16 load16(const float* p) {
+  V16 r;
+  TESSERA_FOR_PARTS r.part[i] = hn::LoadU(FloatTag(), p + i * kVectorLanes);
+  return r;
+}
+HWY_INLINE void store16(V16 a, float* p) {
+  TESSERA_FOR_PARTS hn::StoreU(a.part[i], FloatTag(), p + i * kVectorLanes);
+}
+
+// The low 16 bits of each lane, as they lie in memory, and back.
+HWY_INLINE IntVector load_halves(const std::uint16_t* p) {
+  return hn::PromoteTo(IntTag(), hn::LoadU(HalfTag(), p));
+}
+HWY_INLINE void store_halves(IntVector halves, std::uint16_t* p) {
+  hn::StoreU(hn::DemoteTo(HalfTag(), halves), HalfTag(), p);
+}
+
+HWY_INLINE V16 load16(const Bf16* p) {
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(p);
+  V16 r;
+  TESSERA_FOR_PARTS r.part[i] =
+      hn::BitCast(FloatTag(), hn::ShiftLeft<16>(load_halves(halves + i * kVectorLanes)));
+  return r;
+}
+
+HWY_INLINE V16 load16(const Fp16* p) {
+  const IntTag d;
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(p);
+  V16 r;
+  TESSERA_FOR_PARTS {
+    const IntVector bits = load_halves(halves + i * kVectorLanes);
+    const IntVector sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(d, 0x8000)));
+    const IntVector magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(d, 0x7fff)));
+    const IntVector scaled =
+        hn::BitCast(d, hn::Mul(hn::BitCast(FloatTag(), magnitude), hn::Set(FloatTag(), 0x1p112f)));
+    const IntVector special = hn::Add(magnitude, hn::Set(d, 0x70000000));
+    const IntVector value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d, 0x0f7fffff)), special, scaled);
+    r.part[i] = hn::BitCast(FloatTag(), hn::Or(sign, value));
+  }
+  return r;
+}
+
+// As from_float<Bf16>.
+HWY_INLINE IntVector bf16_bits(FloatVector value) {
+  const IntTag d;
+  const hn::RebindToUnsigned<IntTag> du;
+  const IntVector bits = hn::BitCast(d, value);
+  const IntVector high = hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(du, bits)));
+  const IntVector odd = hn::And(high, hn::Set(d, 1));
+  const IntVector biased = hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fff)));
+  const IntVector rounded = hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(du, biased)));
+  const auto is_nan = hn::Gt(hn::And(bits, hn::Set(d, 0x7fffffff)), hn::Set(d, 0x7f800000));
+  return hn::IfThenElse(is_nan, hn::Or(high, hn::Set(d, 0x40)), rounded);
+}
+HWY_INLINE void store16(V16 a, Bf16* p) {
+  auto* halves = reinterpret_cast<std::uint16_t*>(p);
+  TESSERA_FOR_PARTS store_halves(bf16_bits(a.part[i]), halves + i * kVectorLanes);
+}
+
+// As from_float<Fp16>.
+HWY_INLINE IntVector fp16_bits(FloatVector value) {
+  const IntTag d;
+  const FloatTag df;
+  const hn::RebindToUnsigned<IntTag> du;
+  const IntVector bits = hn::BitCast(d, value);
+  const IntVector sign =
+      hn::And(hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(du, bits))), hn::Set(d, 0x8000));
+  const IntVector magnitude = hn::And(bits, hn::Set(d, 0x7fffffff));
+  const IntVector subnormal =
+      hn::Sub(hn::BitCast(d, hn::Add(hn::BitCast(df, magnitude), hn::Set(df, 0.5f))), hn::Set(d, 0x3f000000));
+  const IntVector odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d, 1));
+  const IntVector normal =
+      hn::ShiftRight<13>(hn::Add(magnitude, hn::Add(odd, hn::Set(d, 0xfff - 0x38000000))));
+  const IntVector nan = hn::Or(hn::Set(d, 0x7e00), hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d, 0x1ff)));
+  IntVector half = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0x38800000)), subnormal, normal);
+  half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d, 0x477fffff)), hn::Set(d, 0x7c00), half);
+  half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d, 0x7f800000)), nan, half);
+  return hn::Or(sign, half);
+}
+HWY_INLINE void store16(V16 a, Fp16* p) {
+  auto* halves = reinterpret_cast<std::uint16_t*>(p);
+  TESSERA_FOR_PARTS store_halves(fp16_bits(a.part[i]), halves + i * kVectorLanes);
+}
+
+// What a value becomes by being stored as T.
+HWY_INLINE V16 rounded_to(V16 a, const float*) { return a; }
+HWY_INLINE V16 rounded_to(V16 a, const Bf16*) {
+  TESSERA_FOR_PARTS a.part[i] = hn::BitCast(FloatTag(), hn::ShiftLeft<16>(bf16_bits(a.part[i])));
+  return a;
+}
+
+// The first `count` (1 to 16) lanes; the others load as 0 and are not stored.
+template <class T>
+HWY_INLINE V16 load_some(const T* p, std::int64_t count) {
+  if (HWY_LIKELY(count >= 16)) return load16(p);
+  T buffer[16] = {};
+  std::memcpy(buffer, p, static_cast<std::size_t>(count) * sizeof(T));
+  return load16(buffer);
+}
+template <class T>
+HWY_INLINE void store_some(V16 a, T* p, std::int64_t count) {
+  if (HWY_LIKELY(count >= 16)) return store16(a, p);
+  T buffer[16];
+  store16(a, buffer);
+  std::memcpy(p, buffer, static_cast<std::size_t>(count) * sizeof(T));
+}
+
+// The lanes from `count` on replaced by `value`.
+HWY_INLINE V16 fill_lanes_from(V16 a, std::int64_t count, float value) {
+  if (HWY_LIKELY(count >= 16)) return a;
+  float buffer[16];
+  store16(a, buffer);
+  for (std::int64_t lane = count; lane < 16; ++lane) buffer[lane] = value;
+  return load16(buffer);
+}
+
+// All lanes added pairwise, 8 apart, 4, 2, 1.
+HWY_INLINE float sum_lanes(V16 a) {
+  alignas(64) float lane[16];
+  store16(a, lane);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  return lane[0];
+}
+HWY_INLINE float max_lanes(V16 a) {
+  alignas(64) float lane[16];
+  store16(a, lane);
+  float result = lane[0];
+  for (float value : lane) result = value > result ? value : result;
+  return result;
+}
+
+// e^x to 2 ulp: e^r by its Taylor polynomial to r^7 on |r| <= ln(2)/2, scaled by 2^n in two steps so that
+// neither over- nor underflows early. NaN stays NaN.
+HWY_INLINE FloatVector exp_vector(FloatVector x) {
+  const FloatTag d;
+  const IntTag di;
+  const FloatVector magic = hn::Set(d, 0x1.8p23f);  // adding it rounds to an integer, held in the low bits
+  const FloatVector clamped = hn::Min(hn::Max(x, hn::Set(d, -105.0f)), hn::Set(d, 89.0f));
+  const FloatVector shifted = fused(clamped, hn::Set(d, 0x1.715476p0f), magic);  // log2(e)
+  const FloatVector n = hn::Sub(shifted, magic);
+  FloatVector r = fused(n, hn::Set(d, -0x1.62e4p-1f), clamped);  // ln 2, high part
+  r = fused(n, hn::Set(d, -0x1.7f7d1cp-20f), r);                 // ln 2, low part
+  FloatVector p = hn::Set(d, 1.0f / 5040.0f);
+  p = fused(p, r, hn::Set(d, 1.0f / 720.0f));
+  p = fused(p, r, hn::Set(d, 1.0f / 120.0f));
+  p = fused(p, r, hn::Set(d, 1.0f / 24.0f));
+  p = fused(p, r, hn::Set(d, 1.0f / 6.0f));
+  p = fused(p, r, hn::Set(d, 0.5f));
+  p = fused(p, r, hn::Set(d, 1.0f));
+  p = fused(p, r, hn::Set(d, 1.0f));
+  const IntVector exponent = hn::Sub(hn::BitCast(di, shifted), hn::Set(di, 0x4b400000));
+  const IntVector half = hn::ShiftRight<1>(exponent);
+  const IntVector bias = hn::Set(di, 127);
+  const FloatVector scale1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
+  const FloatVector scale2 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(exponent, half), bias)));
+  const FloatVector result = hn::Mul(hn::Mul(p, scale1), scale2);
+  return hn::IfThenElse(hn::Eq(x, x), result, x);
+}
+HWY_INLINE V16 exp16(V16 a) {
+  TESSERA_FOR_PARTS a.part[i] = exp_vector(a.part[i]);
+  return a;
+}
+
+#undef TESSERA_FOR_PARTS
+
+}  // namespace tessera::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard
