@@ -1,0 +1,123 @@
+// The configuration of a run: plain values, read from TOML and `--set`. One table of keys (config_keys.cpp)
+// drives parsing, messages and docs/configuration.md. Builds nothing and opens nothing but the file itself.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/error.h"
+
+namespace tessera::cli {
+
+// Stands for "auto" where a whole number may also be chosen by the tool.
+inline constexpr std::int64_t kAuto = -1;
+
+// Fields are named as their keys; meaning, unit and allowed values are in the table of keys.
+struct ModelConfig {
+  std::string family = "gpt2";
+  std::string preset = "gpt2-tiny";
+  std::int64_t vocabulary = 0, context = 0, layers = 0, heads = 0, channels = 0;  // 0: the preset's
+};
+
+struct DataConfig {
+  std::string train;
+  std::string validation;
+  double validation_fraction = 0.05;
+  std::int64_t seed = 1;
+};
+
+struct MeshConfig {
+  std::int64_t shard = 1, pipeline = 1, replicate = 1, tensor = 1;
+};
+
+struct StrategyConfig {
+  std::int64_t stage = 3;
+  std::string reduce = "automatic";
+  std::int64_t prefetch = 1;
+  std::string recompute = "none";
+  std::int64_t resident_units = 0;
+  bool strict_order = false;
+};
+
+struct PrecisionConfig {
+  std::string parameters = "bf16";
+  bool loss_scaling = false;
+  double initial_scale = 65536.0;
+  std::int64_t growth_interval = 2000;
+};
+
+struct OptimizerConfig {
+  std::string kind = "adamw";
+  double beta1 = 0.9, beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  double momentum = 0.0;
+  bool nesterov = false;
+  double clip = 1.0;
+};
+
+struct ScheduleConfig {
+  std::string kind = "cosine";
+  double learning_rate = 1e-3;
+  std::int64_t warmup_steps = 0, total_steps = 0, decay_steps = 0;
+  double final_factor = 0.1;
+  std::int64_t base_batch = 0;
+  std::string batch_scaling = "none";
+};
+
+struct RunConfig {
+  std::int64_t steps = 100;
+  double seconds = 0.0;
+  std::int64_t sequences = 4, length = 256, microbatches = 1;
+  std::int64_t evaluate_every = 0, evaluation_microbatches = 8;
+  std::string checkpoint;
+  std::int64_t checkpoint_every = 0, checkpoint_keep = 2;
+  std::string resume = "false";
+  std::int64_t seed = 1;
+  std::int64_t threads_per_rank = 1;
+  std::int64_t device_memory = 0;
+  double deadline = 60.0;
+  std::string metrics, trace;
+  std::int64_t trace_steps = 2;
+  std::string sample_prompt = "The ";
+  std::int64_t sample_tokens = 0;
+  double sample_temperature = 0.8;
+};
+
+struct Config {
+  ModelConfig model;
+  DataConfig data;
+  MeshConfig mesh;
+  StrategyConfig strategy;
+  PrecisionConfig precision;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  RunConfig run;
+};
+
+// TOML text; `source` names it in messages. `settings` are "section.key=value", applied after the text, in
+// order. A text value needs no quotes there. UsageError, one line, for text that is not TOML, an unknown key
+// (with the closest known one), a value of the wrong type or outside its range, or values that do not go
+// together (check()).
+Config parse_config(std::string_view text, std::string_view source,
+                    std::span<const std::string> settings = {});
+// The same from a file. EnvironmentError where it cannot be read.
+Config load_config(const std::filesystem::path& path, std::span<const std::string> settings = {});
+
+// Combinations of values, as far as they can be told without opening a file. UsageError naming the keys.
+void check(const Config& config);
+
+// TOML that parses to the same values: every key, in the table's order.
+std::string to_toml(const Config& config);
+
+// "run.steps: 100 -> 200" for every key whose value differs.
+std::vector<std::string> differences(const Config& before, const Config& after);
+
+// docs/configuration.md.
+std::string config_markdown();
+
+}  // namespace tessera::cli

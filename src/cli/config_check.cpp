@@ -1,0 +1,82 @@
+// Values of a Config that do not go together.
+#include <fmt/format.h>
+
+#include "src/cli/config.h"
+
+namespace tessera::cli {
+
+namespace {
+
+void require(bool holds, const std::string& message) {
+  if (!holds) throw UsageError(message);
+}
+
+void check_mesh(const MeshConfig& mesh) {
+  for (const auto& [name, extent] : {std::pair<const char*, std::int64_t>{"pipeline", mesh.pipeline},
+                                     {"replicate", mesh.replicate},
+                                     {"tensor", mesh.tensor}})
+    require(extent == 1,
+            fmt::format("mesh.{} is {}; this version has ranks along mesh.shard only, it must be 1", name,
+                        extent));
+  require(mesh.shard <= 4096,
+          fmt::format("mesh.shard is {}; ranks are threads of one process, at most 4096", mesh.shard));
+}
+
+void check_strategy(const Config& config) {
+  const StrategyConfig& strategy = config.strategy;
+  require(strategy.resident_units == 0 || strategy.stage == 3,
+          fmt::format(
+              "strategy.resident_units needs strategy.stage = 3, where units are released; the stage is {}",
+              strategy.stage));
+  require(strategy.resident_units != kAuto || config.run.device_memory > 0,
+          "strategy.resident_units is \"auto\"; it needs the budget run.device_memory");
+}
+
+void check_optimizer(const OptimizerConfig& optimizer) {
+  const bool sgd = optimizer.kind == "sgd";
+  require(sgd || (optimizer.momentum == 0.0 && !optimizer.nesterov),
+          fmt::format("optimizer.momentum and optimizer.nesterov are for kind = \"sgd\"; the kind is \"{}\"",
+                      optimizer.kind));
+  require(!optimizer.nesterov || optimizer.momentum > 0.0,
+          "optimizer.nesterov needs an optimizer.momentum above 0");
+}
+
+void check_schedule(const Config& config) {
+  const ScheduleConfig& schedule = config.schedule;
+  const std::int64_t total = schedule.total_steps > 0 ? schedule.total_steps : config.run.steps;
+  if (schedule.kind == "constant") return;
+  require(total > 0, fmt::format("schedule.kind is \"{}\", which needs an end: set run.steps or "
+                                 "schedule.total_steps",
+                                 schedule.kind));
+  require(schedule.warmup_steps <= total,
+          fmt::format("schedule.warmup_steps is {}, more than the {} steps of the schedule",
+                      schedule.warmup_steps, total));
+  require(schedule.kind != "warmup_stable_decay" || schedule.warmup_steps + schedule.decay_steps <= total,
+          fmt::format("schedule.warmup_steps + decay_steps is {}, more than the {} steps of the schedule",
+                      schedule.warmup_steps + schedule.decay_steps, total));
+}
+
+void check_run(const Config& config) {
+  const RunConfig& run = config.run;
+  require(run.steps > 0 || run.seconds > 0.0, "run.steps and run.seconds are both 0; one must end the run");
+  require(!run.checkpoint.empty() || run.checkpoint_every == 0,
+          "run.checkpoint_every is set but run.checkpoint, the folder, is not");
+  require(!run.checkpoint.empty() || run.resume != "true",
+          "run.resume is true but run.checkpoint, the folder, is not set");
+  require(run.evaluate_every == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0.0,
+          "run.evaluate_every needs data.validation or a data.validation_fraction above 0");
+}
+
+}  // namespace
+
+void check(const Config& config) {
+  check_mesh(config.mesh);
+  check_strategy(config);
+  check_optimizer(config.optimizer);
+  check_schedule(config);
+  check_run(config);
+  require(config.precision.parameters != "fp16",
+          "precision.parameters is \"fp16\"; the CPU computes in \"fp32\" and \"bf16\" only");
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,343 @@
+#include "src/cli/config_keys.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/model.h"
+
+namespace tessera::cli {
+
+namespace {
+
+constexpr double kMostInt = 2147483647.0;
+constexpr double kMostExact = 9007199254740992.0;  // 2^53: every integer up to here is a double
+
+Key text(std::string name, std::string* target, std::string meaning, std::vector<std::string> words = {}) {
+  return {.name = std::move(name),
+          .kind = KeyKind::text,
+          .target = target,
+          .meaning = std::move(meaning),
+          .words = std::move(words)};
+}
+
+Key integer(std::string name, std::int64_t* target, double min, std::string meaning, double max = kMostInt) {
+  return {.name = std::move(name),
+          .kind = KeyKind::integer,
+          .target = target,
+          .meaning = std::move(meaning),
+          .min = min,
+          .max = max};
+}
+
+Key boolean(std::string name, bool* target, std::string meaning) {
+  return {.name = std::move(name), .kind = KeyKind::boolean, .target = target, .meaning = std::move(meaning)};
+}
+
+struct Range {
+  double min = 0.0;
+  double max = std::numeric_limits<double>::max();
+  bool above_min = false;
+};
+
+Key number(std::string name, double* target, Range range, std::string meaning) {
+  return {.name = std::move(name),
+          .kind = KeyKind::number,
+          .target = target,
+          .meaning = std::move(meaning),
+          .min = range.min,
+          .max = range.max,
+          .above_min = range.above_min};
+}
+
+using Keys = std::vector<Key>;
+
+void add_model(Keys& keys, ModelConfig& c) {
+  keys.push_back(text("model.family", &c.family, "The architecture.", {"gpt2"}));
+  keys.push_back(text("model.preset", &c.preset,
+                      "The dimensions to start from; the other keys of this section change single ones.",
+                      Gpt2Config::presets()));
+  keys.push_back(integer("model.vocabulary", &c.vocabulary, 0,
+                         "Distinct tokens; 0 is the preset's. Text is read as bytes and needs 256."));
+  keys.push_back(
+      integer("model.context", &c.context, 0, "The longest sequence in tokens; 0 is the preset's."));
+  keys.push_back(integer("model.layers", &c.layers, 0, "Transformer blocks; 0 is the preset's."));
+  keys.push_back(integer("model.heads", &c.heads, 0, "Attention heads in a block; 0 is the preset's."));
+  keys.push_back(
+      integer("model.channels", &c.channels, 0, "Width, a multiple of `heads`; 0 is the preset's."));
+}
+
+void add_data(Keys& keys, DataConfig& c) {
+  keys.push_back(text("data.train", &c.train,
+                      "The file to train on: tokens (`.bin`), or any other file, read as bytes."));
+  keys.push_back(text("data.validation", &c.validation,
+                      "A file to evaluate on. Empty: the end of the training file, see below."));
+  keys.push_back(
+      number("data.validation_fraction", &c.validation_fraction, {.min = 0.0, .max = 0.9},
+             "The part of the training file, at its end, that is kept for evaluation and not trained on."));
+  keys.push_back(
+      integer("data.seed", &c.seed, 0, "Of the order of the samples, the same for every mesh.", kMostExact));
+}
+
+void add_mesh(Keys& keys, MeshConfig& c) {
+  keys.push_back(integer("mesh.shard", &c.shard, 1,
+                         "Ranks that share the states between them. A rank is a thread of this process."));
+  keys.push_back(integer("mesh.pipeline", &c.pipeline, 1, "Pipeline stages. Only 1 in this version."));
+  keys.push_back(
+      integer("mesh.replicate", &c.replicate, 1, "Replicas of the shard group. Only 1 in this version."));
+  keys.push_back(integer("mesh.tensor", &c.tensor, 1, "Tensor parallel ranks. Only 1 in this version."));
+}
+
+void add_strategy(Keys& keys, StrategyConfig& c) {
+  keys.push_back(
+      integer("strategy.stage", &c.stage, 0,
+              "ZeRO stage: 0 replicates all, 1 shards the optimizer state, 2 also the gradients, 3 "
+              "also the parameters.",
+              3));
+  keys.push_back(text("strategy.reduce", &c.reduce,
+                      "When gradients are reduced over the ranks: after each microbatch, or once after the "
+                      "last. Automatic is each at stages 2 and 3, last at 0 and 1.",
+                      {"automatic", "each", "last"}));
+  keys.push_back(integer("strategy.prefetch", &c.prefetch, 0,
+                         "How many uses ahead parameters are gathered; 0 gathers when needed and hides "
+                         "nothing."));
+  keys.push_back(text("strategy.recompute", &c.recompute,
+                      "Which activations are recomputed in backward rather than kept.", {"none", "full"}));
+  Key resident = integer("strategy.resident_units", &c.resident_units, 0,
+                         "At stage 3: units, counted from the last, that keep their gathered parameters from "
+                         "forward to backward. \"auto\": as many as run.device_memory allows.");
+  resident.words = {"auto"};
+  keys.push_back(std::move(resident));
+  keys.push_back(boolean("strategy.strict_order", &c.strict_order,
+                         "Run one instruction after the other, without overlap: for debugging. The results "
+                         "are the same."));
+}
+
+void add_precision(Keys& keys, PrecisionConfig& c) {
+  keys.push_back(text("precision.parameters", &c.parameters,
+                      "Type of parameters, activations and gradients; master weights and moments are fp32. "
+                      "fp16 needs a GPU.",
+                      {"fp32", "bf16", "fp16"}));
+  keys.push_back(boolean("precision.loss_scaling", &c.loss_scaling,
+                         "Dynamic loss scaling: a step whose gradients are not finite is skipped and the "
+                         "scale halved. fp16 needs it."));
+  keys.push_back(number("precision.initial_scale", &c.initial_scale, {.min = 1.0, .max = 16777216.0},
+                        "The loss scale to begin with, a power of two."));
+  keys.push_back(integer("precision.growth_interval", &c.growth_interval, 1,
+                         "Steps applied in a row before the loss scale doubles."));
+}
+
+void add_optimizer(Keys& keys, OptimizerConfig& c) {
+  const Range beta{.min = 0.0, .max = 0.999999};
+  keys.push_back(
+      text("optimizer.kind", &c.kind, "The algorithm; sgd is with momentum.", {"adamw", "adam", "sgd"}));
+  keys.push_back(number("optimizer.beta1", &c.beta1, beta, "adamw, adam: decay of the first moment."));
+  keys.push_back(number("optimizer.beta2", &c.beta2, beta, "adamw, adam: decay of the second moment."));
+  keys.push_back(number("optimizer.epsilon", &c.epsilon, {.min = 0.0, .max = 1.0, .above_min = true},
+                        "adamw, adam: added to the root of the second moment."));
+  keys.push_back(number("optimizer.weight_decay", &c.weight_decay, {.min = 0.0, .max = 10.0},
+                        "Weight decay of matrices and embeddings: decoupled for adamw, L2 for the others. "
+                        "Biases and norms have none."));
+  keys.push_back(
+      number("optimizer.momentum", &c.momentum, {.min = 0.0, .max = 0.999999}, "sgd: the momentum."));
+  keys.push_back(boolean("optimizer.nesterov", &c.nesterov, "sgd: Nesterov's momentum."));
+  keys.push_back(number("optimizer.clip", &c.clip, {},
+                        "The largest global gradient norm; a larger gradient is scaled down to it. 0 does "
+                        "not clip."));
+}
+
+void add_schedule(Keys& keys, ScheduleConfig& c) {
+  keys.push_back(text("schedule.kind", &c.kind, "How the learning rate falls after warmup.",
+                      {"constant", "linear", "cosine", "warmup_stable_decay"}));
+  keys.push_back(number("schedule.learning_rate", &c.learning_rate,
+                        {.min = 0.0, .max = 1e3, .above_min = true}, "The learning rate at its peak."));
+  keys.push_back(integer("schedule.warmup_steps", &c.warmup_steps, 0, "Steps that rise to the peak."));
+  keys.push_back(integer("schedule.total_steps", &c.total_steps, 0,
+                         "The step at which the decay ends; 0 is run.steps."));
+  keys.push_back(integer("schedule.decay_steps", &c.decay_steps, 0,
+                         "warmup_stable_decay: how many of the last steps decay."));
+  keys.push_back(number("schedule.final_factor", &c.final_factor, {.min = 0.0, .max = 1.0},
+                        "The last learning rate as a part of the peak."));
+  keys.push_back(integer("schedule.base_batch", &c.base_batch, 0,
+                         "Sequences per step for which learning_rate was found; 0: as many as this run's."));
+  keys.push_back(text("schedule.batch_scaling", &c.batch_scaling,
+                      "What becomes of the learning rate at another batch than base_batch: it stays, or is "
+                      "multiplied by the ratio or its square root.",
+                      {"none", "linear", "square_root"}));
+}
+
+void add_run(Keys& keys, RunConfig& c) {
+  keys.push_back(
+      integer("run.steps", &c.steps, 0, "Steps to train, counted from the very first; 0: no limit."));
+  keys.push_back(number("run.seconds", &c.seconds, {},
+                        "Seconds to train, counted from this start; 0: no limit. The earlier limit ends the "
+                        "run."));
+  keys.push_back(integer("run.sequences", &c.sequences, 1, "Sequences in a microbatch of one rank."));
+  keys.push_back(integer("run.length", &c.length, 1, "Tokens in a sequence; at most the model's context."));
+  keys.push_back(integer("run.microbatches", &c.microbatches, 1, "Microbatches that a step accumulates."));
+  keys.push_back(integer("run.evaluate_every", &c.evaluate_every, 0,
+                         "Steps between evaluations on the validation data; 0: none."));
+  keys.push_back(integer("run.evaluation_microbatches", &c.evaluation_microbatches, 1,
+                         "Microbatches of one rank in an evaluation."));
+  keys.push_back(text("run.checkpoint", &c.checkpoint,
+                      "Folder for checkpoints; one is saved at the end of the run. Empty: none."));
+  keys.push_back(integer("run.checkpoint_every", &c.checkpoint_every, 0,
+                         "Steps between checkpoints; 0: only at the end."));
+  keys.push_back(integer("run.checkpoint_keep", &c.checkpoint_keep, 1, "The last checkpoints to keep."));
+  Key resume =
+      text("run.resume", &c.resume,
+           "Whether to continue from the last checkpoint in run.checkpoint; \"auto\": where there is "
+           "one.",
+           {"false", "true", "auto"});
+  resume.boolean_words = true;
+  keys.push_back(std::move(resume));
+  keys.push_back(integer("run.seed", &c.seed, 0, "Of the initial weights and the sample text.", kMostExact));
+  keys.push_back(
+      integer("run.threads_per_rank", &c.threads_per_rank, 1, "Compute threads of one rank.", 4096));
+  Key memory = integer("run.device_memory", &c.device_memory, 0,
+                       "The budget of one rank; a run that would exceed it is refused. 0: none.", kMostExact);
+  memory.kind = KeyKind::bytes;
+  keys.push_back(std::move(memory));
+  keys.push_back(number("run.deadline", &c.deadline, {.min = 0.0, .max = 1e6, .above_min = true},
+                        "Seconds that a rank waits for another before the run ends with an error."));
+  keys.push_back(text("run.metrics", &c.metrics, "A file for one line of JSON per step. Empty: none."));
+  keys.push_back(text("run.trace", &c.trace,
+                      "A file for the timeline of rank 0 (Chrome trace; Perfetto opens it). Empty: none."));
+  keys.push_back(integer("run.trace_steps", &c.trace_steps, 1,
+                         "Steps on the timeline, after the first two of the run.", 100));
+  keys.push_back(
+      text("run.sample_prompt", &c.sample_prompt,
+           "What the sample text continues, as bytes; for tokens, their ids separated by commas."));
+  keys.push_back(
+      integer("run.sample_tokens", &c.sample_tokens, 0, "Tokens to sample at the end of the run; 0: none."));
+  keys.push_back(number("run.sample_temperature", &c.sample_temperature, {.min = 0.0, .max = 100.0},
+                        "0 takes the most likely token; 1 draws from the model's distribution."));
+}
+
+std::string range_text(const Key& key) {
+  const bool low = key.min > std::numeric_limits<double>::lowest();
+  const bool high = key.max < kMostInt;
+  if (low && high && !key.above_min) return fmt::format(" from {} to {}", key.min, key.max);
+  std::string result = low ? fmt::format("{} {}", key.above_min ? " above" : " of at least", key.min) : "";
+  if (high) result += fmt::format("{}at most {}", low ? " and " : " of ", key.max);
+  return result;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string result;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    result += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + ("\"" + words[i] + "\"");
+  return result;
+}
+
+// A TOML basic string.
+std::string quoted(const std::string& value) {
+  std::string result = "\"";
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      result += std::string("\\") + c;
+    else if (byte < 0x20 || byte == 0x7f)
+      result += fmt::format("\\u{:04x}", byte);
+    else
+      result += c;
+  }
+  return result + "\"";
+}
+
+}  // namespace
+
+std::vector<Key> keys_of(Config& config) {
+  Keys keys;
+  add_model(keys, config.model);
+  add_data(keys, config.data);
+  add_mesh(keys, config.mesh);
+  add_strategy(keys, config.strategy);
+  add_precision(keys, config.precision);
+  add_optimizer(keys, config.optimizer);
+  add_schedule(keys, config.schedule);
+  add_run(keys, config.run);
+  return keys;
+}
+
+std::string allowed(const Key& key) {
+  switch (key.kind) {
+    case KeyKind::text:
+      return key.words.empty() ? "text" : joined(key.words);
+    case KeyKind::integer:
+      return "an integer" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
+    case KeyKind::number:
+      return "a number" + range_text(key);
+    case KeyKind::boolean:
+      return "true or false";
+    case KeyKind::bytes:
+      return "bytes: an integer of at least 0, or text such as \"512 MiB\" or \"4 GiB\"";
+  }
+  return "";
+}
+
+std::string value_text(const Key& key) {
+  if (const auto* const* value = std::get_if<bool*>(&key.target)) return **value ? "true" : "false";
+  if (const auto* const* value = std::get_if<std::int64_t*>(&key.target))
+    return key.takes_auto() && **value == kAuto ? "\"auto\"" : std::to_string(**value);
+  if (const auto* const* value = std::get_if<double*>(&key.target)) {
+    std::string shortest = fmt::format("{}", **value);  // reads back as the same value
+    return shortest.find_first_of(".e") == std::string::npos ? shortest + ".0" : shortest;
+  }
+  const std::string& value = *std::get<std::string*>(key.target);
+  return key.boolean_words && value != "auto" ? value : quoted(value);
+}
+
+std::string closest(std::string_view name, const std::vector<std::string>& known) {
+  std::string best;
+  const std::size_t leaf_length = name.size() - std::min(name.size(), name.find('.') + 1);
+  std::size_t best_edits = std::max<std::size_t>(2, leaf_length / 3) + 1;
+  for (const std::string& candidate : known) {
+    // Levenshtein's distance, one row at a time.
+    std::vector<std::size_t> row(candidate.size() + 1);
+    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= name.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j < row.size(); ++j) {
+        const std::size_t replaced = diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+      }
+    }
+    if (row.back() < best_edits) {
+      best_edits = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::int64_t parse_bytes(std::string_view text) {
+  std::size_t used = 0;
+  double value = 0.0;
+  try {
+    value = std::stod(std::string(text), &used);
+  } catch (const std::exception&) {
+    return -1;
+  }
+  while (used < text.size() && text[used] == ' ') ++used;
+  const std::string_view unit = text.substr(used);
+  double factor = 0.0;
+  for (const auto& [name, bytes] : {std::pair<std::string_view, double>{"", 1.0},
+                                    {"B", 1.0},
+                                    {"KiB", 1024.0},
+                                    {"MiB", 1048576.0},
+                                    {"GiB", 1073741824.0},
+                                    {"TiB", 1099511627776.0},
+                                    {"kB", 1e3},
+                                    {"MB", 1e6},
+                                    {"GB", 1e9},
+                                    {"TB", 1e12}})
+    if (unit == name) factor = bytes;
+  const double bytes = value * factor;
+  if (factor == 0.0 || !(bytes >= 0.0) || bytes > kMostExact) return -1;
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace tessera::cli

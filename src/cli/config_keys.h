@@ -1,0 +1,47 @@
+// The table of configuration keys, bound to the fields of one Config. Knows neither TOML nor files.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "src/cli/config.h"
+
+namespace tessera::cli {
+
+enum class KeyKind : std::uint8_t { text, integer, number, boolean, bytes };
+
+struct Key {
+  std::string name;  // "section.key"
+  KeyKind kind = KeyKind::text;
+  std::variant<std::string*, std::int64_t*, double*, bool*> target;
+  std::string meaning;                  // with the unit; one sentence or two
+  std::vector<std::string> words = {};  // text: the only values. integer: "auto" where it stands for kAuto
+  double min = std::numeric_limits<double>::lowest();
+  double max = std::numeric_limits<double>::max();
+  bool above_min = false;      // min itself is not allowed
+  bool boolean_words = false;  // text: true and false may stand without quotes
+
+  std::string section() const { return name.substr(0, name.find('.')); }
+  std::string leaf() const { return name.substr(name.find('.') + 1); }
+  bool takes_auto() const { return kind == KeyKind::integer && !words.empty(); }
+};
+
+// All keys, sections together, in the order of the documentation. Pointers are into `config`.
+std::vector<Key> keys_of(Config& config);
+
+// What a value of this key may be: "an integer of at least 1".
+std::string allowed(const Key& key);
+
+// The key's present value as TOML writes it.
+std::string value_text(const Key& key);
+
+// The known name nearest to `name` by edits; empty where none is near.
+std::string closest(std::string_view name, const std::vector<std::string>& known);
+
+// "4 GiB", "512MiB", "1e9", "123456": bytes, or −1 where the text is none.
+std::int64_t parse_bytes(std::string_view text);
+
+}  // namespace tessera::cli

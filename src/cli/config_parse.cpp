@@ -1,0 +1,200 @@
+// TOML and `--set` into a Config, through the table of keys.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "src/cli/config_keys.h"
+
+namespace tessera::cli {
+
+namespace {
+
+// Where a value was written, and as what.
+struct Written {
+  std::string where;  // "demo.toml:12" or "--set"
+  const toml::node& value;
+};
+
+std::string shown(const toml::node& value) {
+  std::ostringstream out;
+  out << toml::node_view<const toml::node>(&value);
+  std::string text = out.str();
+  for (char& c : text)
+    if (c == '\n') c = ' ';
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+[[noreturn]] void refuse(const Key& key, const Written& written) {
+  throw UsageError(fmt::format("{}: {} is {}; it must be {}", written.where, key.name, shown(written.value),
+                               allowed(key)));
+}
+
+bool in_range(const Key& key, double value) {
+  return std::isfinite(value) && (key.above_min ? value > key.min : value >= key.min) && value <= key.max;
+}
+
+void set_text(const Key& key, const Written& written) {
+  std::string value;
+  if (const auto text = written.value.value_exact<std::string>())
+    value = *text;
+  else if (const auto flag = written.value.value_exact<bool>(); flag && key.boolean_words)
+    value = *flag ? "true" : "false";
+  else
+    refuse(key, written);
+  if (!key.words.empty() && std::find(key.words.begin(), key.words.end(), value) == key.words.end())
+    refuse(key, written);
+  *std::get<std::string*>(key.target) = value;
+}
+
+void set_integer(const Key& key, const Written& written) {
+  std::int64_t& target = *std::get<std::int64_t*>(key.target);
+  if (key.takes_auto() && written.value.value_exact<std::string>() == "auto") {
+    target = kAuto;
+    return;
+  }
+  const auto value = written.value.value_exact<std::int64_t>();
+  if (!value || !in_range(key, static_cast<double>(*value))) refuse(key, written);
+  target = *value;
+}
+
+void set_number(const Key& key, const Written& written) {
+  auto value = written.value.value_exact<double>();
+  if (const auto whole = written.value.value_exact<std::int64_t>()) value = static_cast<double>(*whole);
+  if (!value || !in_range(key, *value)) refuse(key, written);
+  *std::get<double*>(key.target) = *value;
+}
+
+void set_bytes(const Key& key, const Written& written) {
+  std::int64_t bytes = -1;
+  if (const auto whole = written.value.value_exact<std::int64_t>()) bytes = *whole;
+  if (const auto text = written.value.value_exact<std::string>()) bytes = parse_bytes(*text);
+  if (!in_range(key, static_cast<double>(bytes))) refuse(key, written);
+  *std::get<std::int64_t*>(key.target) = bytes;
+}
+
+void set_value(const Key& key, const Written& written) {
+  switch (key.kind) {
+    case KeyKind::text:
+      return set_text(key, written);
+    case KeyKind::integer:
+      return set_integer(key, written);
+    case KeyKind::number:
+      return set_number(key, written);
+    case KeyKind::bytes:
+      return set_bytes(key, written);
+    case KeyKind::boolean:
+      if (!written.value.is_boolean()) refuse(key, written);
+      *std::get<bool*>(key.target) = *written.value.value_exact<bool>();
+  }
+}
+
+// Keys by name, and the names for suggestions.
+class Table {
+ public:
+  explicit Table(Config& config) : keys_(keys_of(config)) {
+    for (const Key& key : keys_) {
+      names_.push_back(key.name);
+      if (sections_.empty() || sections_.back() != key.section()) sections_.push_back(key.section());
+    }
+  }
+
+  const Key& find(const std::string& name, const std::string& where) const {
+    for (const Key& key : keys_)
+      if (key.name == name) return key;
+    std::string near = closest(name, names_);
+    if (near.empty())  // the right key in the wrong section
+      for (const Key& key : keys_)
+        if (key.leaf() == name.substr(name.find('.') + 1)) near = key.name;
+    throw UsageError(where + ": unknown key '" + name + "'" +
+                     (near.empty() ? "; docs/configuration.md lists all" : "; did you mean '" + near + "'?"));
+  }
+
+  void check_section(const std::string& name, const toml::node& value, const std::string& where) const {
+    if (std::find(sections_.begin(), sections_.end(), name) == sections_.end())
+      throw UsageError(fmt::format("{}: unknown section '{}'; the sections are {}", where, name,
+                                   fmt::join(sections_, ", ")));
+    if (!value.is_table())
+      throw UsageError(fmt::format("{}: '{}' is a section; write [{}] above its keys", where, name, name));
+  }
+
+ private:
+  std::vector<Key> keys_;
+  std::vector<std::string> names_, sections_;
+};
+
+std::string at(std::string_view source, const toml::source_region& region) {
+  return fmt::format("{}:{}", source, region.begin.line);
+}
+
+toml::table parse_toml(std::string_view text, std::string_view source) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    std::string what(error.description());
+    for (char& c : what)
+      if (c == '\n') c = ' ';
+    throw UsageError(at(source, error.source()) + ": not TOML: " + what);
+  }
+}
+
+void apply_table(const Table& keys, const toml::table& table, std::string_view source) {
+  for (const auto& [section, node] : table) {
+    const std::string name(section.str());
+    keys.check_section(name, node, at(source, node.source()));
+    for (const auto& [leaf, value] : *node.as_table()) {
+      const std::string where = at(source, value.source());
+      set_value(keys.find(name + "." + std::string(leaf.str()), where), {.where = where, .value = value});
+    }
+  }
+}
+
+// "section.key=value". The value is TOML where it parses as that, and plain text otherwise; for a key that
+// takes text it is plain text unless it is quoted.
+void apply_setting(const Table& keys, const std::string& setting) {
+  const std::size_t equals = setting.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw UsageError("--set " + setting + ": write section.key=value");
+  const Key& key = keys.find(setting.substr(0, equals), "--set");
+  const std::string text = setting.substr(equals + 1);
+  const toml::value<std::string> plain(text);
+  const bool as_text = key.kind == KeyKind::text && !text.starts_with('"') && !text.starts_with('\'');
+  toml::table table;
+  const toml::node* node = &plain;
+  if (!as_text) {
+    try {
+      table = toml::parse("value = " + text);
+      if (table.size() == 1 && table.contains("value")) node = table.get("value");
+    } catch (const toml::parse_error&) {
+      // plain text: "4 GiB", "auto"
+    }
+  }
+  set_value(key, {.where = "--set", .value = *node});
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, std::string_view source, std::span<const std::string> settings) {
+  Config config;
+  const Table keys(config);
+  apply_table(keys, parse_toml(text, source), source);
+  for (const std::string& setting : settings) apply_setting(keys, setting);
+  check(config);
+  return config;
+}
+
+Config load_config(const std::filesystem::path& path, std::span<const std::string> settings) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (std::filesystem::is_directory(path) || !in || !(text << in.rdbuf() || in.peek() == EOF))
+    throw EnvironmentError("cannot read the configuration '" + path.string() + "'");
+  return parse_config(text.str(), path.filename().string(), settings);
+}
+
+}  // namespace tessera::cli
