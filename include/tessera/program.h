@@ -196,7 +196,8 @@ struct StepSpec {
   StepKind kind = StepKind::train;
   int microbatches = 1;
   Strategy strategy;
-  int moments = 2;  // fp32 values the optimizer keeps per parameter, besides the master: 0 to 2
+  int moments = 2;               // fp32 values the optimizer keeps per parameter, besides the master: 0 to 2
+  bool parameter_norms = false;  // a slot of the scalars for each parameter's square sum
   ActivationSpec activations;
   // Uses per microbatch. Empty: forward in unit order, then backward in reverse, each behind its recompute
   // where the strategy asks for it. An evaluation takes the forward uses only.

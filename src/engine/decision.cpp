@@ -1,0 +1,116 @@
+#include "src/engine/decision.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+
+namespace tessera {
+namespace {
+
+class Scalars {
+ public:
+  explicit Scalars(const DecisionInputs& inputs)
+      : inputs_(inputs), numel_(static_cast<std::size_t>(inputs.program.scalars_numel)) {}
+
+  int ranks() const { return static_cast<int>(inputs_.scalars.size() / numel_); }
+  double at(int rank, int slot) const {
+    return inputs_.scalars[static_cast<std::size_t>(rank) * numel_ + static_cast<std::size_t>(slot)];
+  }
+  double at(int rank, Scalar which) const { return at(rank, static_cast<int>(which)); }
+  double sum(int slot) const {
+    double total = 0;
+    for (int rank = 0; rank < ranks(); ++rank) total += at(rank, slot);
+    return total;
+  }
+  double sum(Scalar which) const { return sum(static_cast<int>(which)); }
+
+ private:
+  const DecisionInputs& inputs_;
+  std::size_t numel_;
+};
+
+void check_agreement(const Scalars& scalars, bool abandoned) {
+  struct Agreed {
+    Scalar which;
+    const char* name;
+  };
+  for (const Agreed& agreed : {Agreed{Scalar::hash_low, "program"}, Agreed{Scalar::hash_high, "program"},
+                               Agreed{Scalar::step, "step"}, Agreed{Scalar::learning_rate, "learning rate"},
+                               Agreed{Scalar::loss_scale, "loss scale"}}) {
+    // Whoever abandons a step knows no rate for it.
+    if (abandoned && agreed.which == Scalar::learning_rate) continue;
+    const double expected = scalars.at(0, agreed.which);
+    for (int rank = 1; rank < scalars.ranks(); ++rank) {
+      const double found = scalars.at(rank, agreed.which);
+      if (std::bit_cast<std::uint64_t>(found) == std::bit_cast<std::uint64_t>(expected)) continue;
+      throw CommunicationError(fmt::format("rank {} has {} {}, rank 0 has {}; all ranks must agree", rank,
+                                           agreed.name, found, expected),
+                               rank);
+    }
+  }
+}
+
+// The first parameter, in model order, with a non-finite gradient; empty where all are finite.
+std::string first_nonfinite(const DecisionInputs& inputs, const Scalars& scalars) {
+  for (FlatId flat = 0; flat < static_cast<FlatId>(inputs.layout.flats().size()); ++flat) {
+    if (!inputs.layout.flat(flat).trainable) continue;
+    for (int rank = 0; rank < scalars.ranks(); ++rank) {
+      const double offset = scalars.at(rank, nonfinite_slot(flat));
+      if (offset < 0) continue;
+      const Element element = inputs.layout.locate(flat, static_cast<std::int64_t>(offset));
+      return element.parameter < 0 ? fmt::format("padding of flat {}", flat)
+                                   : inputs.layout.parameter(element.parameter).name;
+    }
+  }
+  return {};
+}
+
+double square_sum(const DecisionInputs& inputs, const Scalars& scalars) {
+  double total = 0;
+  for (FlatId flat = 0; flat < static_cast<FlatId>(inputs.layout.flats().size()); ++flat)
+    if (inputs.layout.flat(flat).trainable) total += scalars.sum(square_sum_slot(flat));
+  return total;
+}
+
+}  // namespace
+
+Decision decide(const DecisionInputs& inputs) {
+  const Scalars scalars(inputs);
+  const bool abandoned = scalars.sum(Scalar::abandoned) > 0;
+  check_agreement(scalars, abandoned);
+  Decision decision;
+  StepResult& result = decision.result;
+  result.step = static_cast<std::int64_t>(scalars.at(0, Scalar::step));
+  result.learning_rate = scalars.at(0, Scalar::learning_rate);
+  result.loss_scale = scalars.at(0, Scalar::loss_scale);
+  result.weight = scalars.sum(Scalar::weight);
+  result.loss = result.weight > 0 ? scalars.sum(Scalar::loss) / result.weight : 0.0;
+  if (inputs.program.kind == StepKind::evaluate) return decision;
+
+  if (abandoned) {
+    result.reason = SkipReason::abandoned;
+    return decision;
+  }
+  if (!(result.weight > 0)) {
+    result.reason = SkipReason::no_weight;
+    return decision;
+  }
+  const double unscale = 1.0 / (result.weight * result.loss_scale);
+  const double norm = std::sqrt(square_sum(inputs, scalars)) * unscale;
+  result.gradient_norm = norm;
+  result.first_nonfinite = first_nonfinite(inputs, scalars);
+  if (!result.first_nonfinite.empty() || !std::isfinite(norm)) {
+    result.reason = SkipReason::not_finite;
+    return decision;
+  }
+  const int flats = static_cast<int>(inputs.layout.flats().size());
+  if (inputs.parameter_norms)
+    for (ParameterId id = 0; id < inputs.layout.parameters(); ++id)
+      result.parameter_norms.push_back(
+          std::sqrt(scalars.sum(parameter_square_sum_slot(flats, inputs.layout.place(id).home))) * unscale);
+  decision.gradient_scale = inputs.clip.factor(norm) * unscale;
+  return decision;
+}
+
+}  // namespace tessera

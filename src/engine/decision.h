@@ -1,0 +1,39 @@
+// The step's decision: from every rank's scalars to apply or skip, with which factor. Pure, the same on all
+// ranks because all compute it from the same bytes in the same order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "tessera/engine.h"
+
+namespace tessera {
+
+// Places in a rank's slot of the scalars, before the per-flat values (see kScalarHeader).
+enum class Scalar : int { loss, weight, step, learning_rate, abandoned, hash_low, hash_high, loss_scale };
+
+inline double& scalar(std::span<double> slot, Scalar which) { return slot[static_cast<std::size_t>(which)]; }
+inline double scalar(std::span<const double> slot, Scalar which) {
+  return slot[static_cast<std::size_t>(which)];
+}
+
+struct Decision {
+  StepResult result;            // all but `step` and `applied` of an update that is yet to run
+  double gradient_scale = 0.0;  // clip factor / (loss scale · total weight); what the update multiplies by
+};
+
+struct DecisionInputs {
+  const Layout& layout;
+  const Program& program;
+  const GradientClip& clip;
+  bool parameter_norms = false;
+  std::span<const double> scalars;  // [rank][Program::scalars_numel]
+};
+
+// Sums over ranks in rank order, norms over flats in model order (DESIGN: numerics).
+// Throws CommunicationError naming the first rank that differs from rank 0 in program, step, learning rate or
+// loss scale, and both values.
+Decision decide(const DecisionInputs& inputs);
+
+}  // namespace tessera

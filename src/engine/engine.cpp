@@ -1,0 +1,268 @@
+#include "tessera/engine.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "src/engine/engine_impl.h"
+#include "tessera/budget.h"
+#include "tessera/verify.h"
+
+namespace tessera {
+namespace {
+
+std::vector<StepSpec> step_specs(const EngineOptions& options) {
+  std::vector<StepSpec> specs;
+  for (const ProgramSpec& program : options.programs)
+    specs.push_back({.kind = program.kind,
+                     .microbatches = program.microbatches,
+                     .strategy = options.strategy,
+                     .moments = options.optimizer.moments(),
+                     .parameter_norms = options.parameter_norms,
+                     .activations = program.activations,
+                     .order = options.order});
+  return specs;
+}
+
+void check_options(const Communicator& world, const EngineOptions& options,
+                   const std::vector<UnitSpec>& units) {
+  if (!world) throw UsageError("world: an empty communicator; make one with make_local_world or run_local");
+  options.mesh.check(world.world());
+  options.optimizer.check();
+  options.clip.check();
+  if (options.loss_scaling) options.loss_scaling->check();
+  if (options.programs.empty()) throw UsageError("programs is empty; an engine runs at least one");
+  if (units.empty()) throw UsageError("units is empty; a model has at least one");
+  if (options.threads_per_rank < 1)
+    throw UsageError(fmt::format("threads_per_rank is {}; it must be at least 1", options.threads_per_rank));
+  if (options.external_bytes < 0 || options.device_memory_bytes < 0)
+    throw UsageError(fmt::format("external_bytes is {} and device_memory_bytes {}; neither may be negative",
+                                 options.external_bytes, options.device_memory_bytes));
+  const int groups = static_cast<int>(options.optimizer.groups.size());
+  for (const UnitSpec& unit : units)
+    for (const ParameterSpec& parameter : unit.parameters)
+      if (parameter.group < 0 || parameter.group >= groups)
+        throw UsageError(fmt::format("parameter '{}' is in group {}; the optimizer has groups 0 to {}",
+                                     parameter.name, parameter.group, groups - 1));
+}
+
+// Everything besides the programs that must be equal on all ranks for their results to be.
+std::string fingerprint(const Layout& layout, const EngineOptions& options) {
+  std::string text = fmt::format("{} clip {} norms {} zero {}", options.optimizer.name(),
+                                 options.clip.max_norm, options.parameter_norms, options.zero_gradients);
+  std::visit(
+      [&](const auto& optimizer) {
+        using Kind = std::decay_t<decltype(optimizer)>;
+        if constexpr (std::is_same_v<Kind, SgdOptions>)
+          text += fmt::format(" {} {} {}", optimizer.momentum, optimizer.nesterov, optimizer.weight_decay);
+        else
+          text += fmt::format(" {} {} {} {}", optimizer.beta1, optimizer.beta2, optimizer.epsilon,
+                              optimizer.weight_decay);
+      },
+      options.optimizer.options);
+  for (const ParameterGroup& group : options.optimizer.groups)
+    text += fmt::format(" {} {}", group.weight_decay.value_or(-1.0), group.learning_rate_factor);
+  if (options.loss_scaling)
+    text += fmt::format(" scaling {} {} {} {} {} {}", options.loss_scaling->initial,
+                        options.loss_scaling->growth_factor, options.loss_scaling->growth_interval,
+                        options.loss_scaling->backoff_factor, options.loss_scaling->min,
+                        options.loss_scaling->max);
+  for (ParameterId id = 0; id < layout.parameters(); ++id) {
+    const ParameterSpec& parameter = layout.parameter(id);
+    text += fmt::format(" {} {} {} {} {} {}", parameter.name, to_string(parameter.shape),
+                        name_of(parameter.dtype), parameter.trainable, parameter.group, parameter.tied_to);
+  }
+  return text;
+}
+
+void compare_hashes(Communicator& states, std::uint64_t hash) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(states.world()));
+  states.all_gather(&hash, all.data(), sizeof hash, {"set-up", "comparing programs"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw UsageError(
+          fmt::format("rank {} was given other units or options than rank 0 (program hash {:016x}, "
+                      "not {:016x}); all ranks must make equal engines",
+                      rank, all[rank], all[0]));
+}
+
+void check_verified(const EngineOptions& options, const std::vector<Program>& programs,
+                    const MemoryPlan& plan) {
+  for (std::size_t index = 0; index < programs.size(); ++index) {
+    const PlannedProgram planned{&plan, static_cast<int>(index)};
+    const VerifyReport report = verify(
+        {.mesh = options.mesh, .programs = {&programs[index], 1}, .program_of_rank = {}}, {&planned, 1});
+    if (!report.ok())
+      throw Error("the program does not verify; this is a defect of Tessera\n" + report.to_string());
+  }
+}
+
+}  // namespace
+
+Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOptions options_in)
+    : options(std::move(options_in)),
+      world((check_options(world_in, options, units), std::move(world_in))),
+      layout(std::move(units), options.mesh.shard),
+      scaler(options.loss_scaling.value_or(LossScaleOptions{})) {
+  const std::vector<StepSpec> specs = step_specs(options);
+  PlannedPrograms planned = build_and_plan(layout, options.mesh, specs);
+  programs = std::move(planned.programs);
+  plan = std::move(planned.plan);
+  const std::int64_t budget = options.device_memory_bytes;
+  if (budget > 0 && plan.space(Space::device).arena_bytes + options.external_bytes > budget)
+    throw UsageError(explain_misfit(layout, options.mesh, specs, plan, options.external_bytes, budget));
+  check_verified(options, programs, plan);
+
+  const std::string text = fingerprint(layout, options);
+  hash = XXH3_64bits(text.data(), text.size());
+  for (const Program& program : programs) hash = hash * 0x9E3779B97F4A7C15ULL + program.hash();
+  world.set_deadline(options.deadline);
+  states = world.duplicate("states");
+  device = make_cpu_device({.rank = world.global_rank(),
+                            .waiting = options.waiting,
+                            .busy_threads = world.world() * (options.threads_per_rank + 1),
+                            .deadline = options.deadline,
+                            .fill_poisoned = options.poison});
+  world.attach(device->failure());
+  compare_hashes(states, hash);
+  executor = std::make_unique<Executor>(world, *device, layout, programs, plan, options);
+  written_in.assign(static_cast<std::size_t>(layout.parameters()), -1);
+}
+
+Engine::Impl::~Impl() {
+  // Lanes may wait for peers that will never come; nothing is sent, but they are told to stop waiting.
+  if (executor && running()) device->failure().set("the engine was destroyed in the middle of a step");
+}
+
+void Engine::Impl::check_alive(const char* call) const {
+  if (!failure.empty()) throw UsageError(fmt::format("{}: the engine has failed before: {}", call, failure));
+}
+
+void Engine::Impl::fail(const std::string& message) {
+  if (failure.empty()) failure = message;
+  if (device) device->failure().set(message);
+}
+
+std::string Engine::Impl::expected() {
+  if (!running()) return "begin()";
+  const InstructionId next = executor->advance();
+  if (instruction(next).op == Opcode::reduce_scalars) return "step()";
+  if (instruction(next).edge == UseEdge::close) return "the end of the lease of " + describe(program(), next);
+  return describe(program(), next);
+}
+
+Engine::Engine(Communicator world, std::vector<UnitSpec> units, EngineOptions options)
+    : impl_(std::make_unique<Impl>(std::move(world), std::move(units), std::move(options))) {}
+Engine::~Engine() = default;
+
+const Layout& Engine::layout() const { return impl_->layout; }
+const MemoryPlan& Engine::plan() const { return impl_->plan; }
+const Program& Engine::program(int index) const {
+  return impl_->programs.at(static_cast<std::size_t>(index));
+}
+int Engine::rank() const { return impl_->world.rank(); }
+int Engine::world() const { return impl_->world.world(); }
+const EngineOptions& Engine::options() const { return impl_->options; }
+float Engine::loss_scale() const { return impl_->scale(); }
+std::int64_t Engine::steps_applied() const { return impl_->steps_applied; }
+void* Engine::address(BufferId buffer) const { return impl_->executor->address(buffer); }
+const Program& Engine::running() const { return impl_->program(); }
+void Engine::set_tracing(bool on) { impl_->executor->set_tracing(on); }
+StepTiming Engine::timing() const { return impl_->executor->timing(); }
+std::span<const Span> Engine::trace() const { return impl_->executor->trace(); }
+void Engine::fail(const std::string& message) { impl_->fail(message); }
+
+double StepTiming::hidden() const {
+  if (communication_us <= 0) return 1.0;
+  return std::clamp(1.0 - exposed_us / communication_us, 0.0, 1.0);
+}
+
+void Engine::begin(StepKind kind, int microbatches) {
+  impl_->check_alive("begin");
+  std::string known;
+  for (std::size_t index = 0; index < impl_->programs.size(); ++index) {
+    const Program& program = impl_->programs[index];
+    if (program.kind == kind && program.microbatches == microbatches)
+      return begin_program(static_cast<int>(index));
+    known += fmt::format("{}{} with {} microbatches", index ? ", " : "", name_of(program.kind),
+                         program.microbatches);
+  }
+  throw UsageError(fmt::format("begin: no program to {} with {} microbatches; this engine has: {}",
+                               name_of(kind), microbatches, known));
+}
+
+void Engine::begin_program(int index) {
+  impl_->guarded("begin", [&] {
+    if (impl_->running())
+      throw UsageError(fmt::format("begin: a step is running; the program expects {}", impl_->expected()));
+    if (index < 0 || index >= static_cast<int>(impl_->programs.size()))
+      throw UsageError(
+          fmt::format("begin: program {} does not exist; there are {}", index, impl_->programs.size()));
+    impl_->abandoned = false;
+    impl_->executor->start(index);
+    impl_->executor->advance();
+  });
+}
+
+StepResult Engine::step(const StepInputs& inputs) {
+  return impl_->guarded("step", [&] {
+    if (!impl_->running()) throw UsageError("step: no step is running; call begin first");
+    const InstructionId next = impl_->executor->advance();
+    if (impl_->instruction(next).op != Opcode::reduce_scalars || !impl_->open_uses.empty())
+      throw UsageError(fmt::format("step: the program expects {} first", impl_->expected()));
+    return impl_->finish_step(inputs);
+  });
+}
+
+StepResult Engine::abandon() {
+  return impl_->guarded("abandon", [&] {
+    if (!impl_->running()) throw UsageError("abandon: no step is running; call begin first");
+    if (!impl_->open_uses.empty())
+      throw UsageError(fmt::format("abandon: a lease is open; end it first ({})", impl_->expected()));
+    impl_->abandoned = true;
+    for (;;) {
+      const InstructionId next = impl_->executor->advance();
+      if (impl_->instruction(next).op == Opcode::reduce_scalars) break;
+      if (impl_->instruction(next).edge == UseEdge::close) {
+        impl_->open_uses.pop_back();
+        impl_->close(next);
+        continue;
+      }
+      impl_->open(impl_->instruction(next).unit, impl_->instruction(next).pass);
+      impl_->zero_unwritten(next);
+      if (impl_->instruction(next).edge == UseEdge::open) continue;
+      impl_->open_uses.pop_back();
+      impl_->close(next);
+    }
+    return impl_->finish_step({});
+  });
+}
+
+StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
+  const std::span<double> scalars = executor->own_scalars();
+  scalar(scalars, Scalar::loss) = inputs.loss;
+  scalar(scalars, Scalar::weight) = inputs.weight;
+  scalar(scalars, Scalar::step) = static_cast<double>(steps_applied);
+  scalar(scalars, Scalar::learning_rate) = inputs.learning_rate;
+  scalar(scalars, Scalar::abandoned) = abandoned ? 1.0 : 0.0;
+  scalar(scalars, Scalar::hash_low) = static_cast<double>(hash & 0xFFFFFFFFU);
+  scalar(scalars, Scalar::hash_high) =
+      static_cast<double>(hash >> 32) + static_cast<double>(executor->program_index()) * 0x1p32;
+  scalar(scalars, Scalar::loss_scale) = scale();
+  const StepKind kind = program().kind;
+  microbatches_begun += program().microbatches;
+  executor->finish(inputs.learning_rate);
+  StepResult result = executor->decision().result;
+  if (kind == StepKind::train && result.reason != SkipReason::abandoned) {
+    result.applied = result.reason == SkipReason::none;
+    if (result.applied) ++steps_applied;
+    if (options.loss_scaling && result.reason != SkipReason::no_weight)
+      scaler.record(result.applied ? StepOutcome::applied : StepOutcome::skipped);
+  }
+  result.step = steps_applied;
+  return result;
+}
+
+}  // namespace tessera

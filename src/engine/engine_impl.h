@@ -1,0 +1,81 @@
+// What an Engine holds. engine.cpp has its life and the verbs, lease.cpp leases, states.cpp the access to
+// parameters and optimizer state between steps.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/engine/executor.h"
+#include "tessera/engine.h"
+
+namespace tessera {
+
+struct Engine::Impl {
+  Impl(Communicator world, std::vector<UnitSpec> units, EngineOptions options);
+  ~Impl();
+
+  EngineOptions options;
+  Communicator world;
+  Layout layout;
+  std::vector<Program> programs;
+  MemoryPlan plan;
+  std::unique_ptr<Device> device;
+  Communicator states;  // for read(), between steps
+  std::unique_ptr<Executor> executor;
+  std::uint64_t hash = 0;  // of programs and options: equal on all ranks
+  LossScaler scaler;
+  std::int64_t steps_applied = 0;
+  std::string failure;  // why every further call is refused; empty while all is well
+
+  // The running step.
+  std::vector<InstructionId> open_uses;  // leases, innermost last
+  std::vector<std::int64_t>
+      written_in;  // [parameter] the microbatch whose gradient it holds, counted over all steps
+  std::int64_t microbatches_begun = 0;  // before this step
+  bool abandoned = false;
+
+  bool running() const { return !executor->idle(); }
+  const Program& program() const { return executor->program(); }
+  const Instruction& instruction(InstructionId id) const {
+    return program().instructions[static_cast<std::size_t>(id)];
+  }
+  std::string expected();  // what the program wants next, in words
+  float scale() const { return options.loss_scaling ? static_cast<float>(scaler.scale()) : 1.0f; }
+
+  // Runs `body`; whatever it throws has failed this rank for all others, and this engine for good.
+  template <typename Body>
+  auto guarded(const char* call, Body&& body);
+  void check_alive(const char* call) const;
+  void fail(const std::string& message);
+
+  InstructionId open(UnitId unit, Pass pass);
+  void close(InstructionId use);
+  void prepare_gradients(InstructionId use);
+  void zero_unwritten(InstructionId use);
+  std::int64_t stamp(InstructionId use) const { return microbatches_begun + instruction(use).microbatch; }
+  StepResult finish_step(const StepInputs& inputs);
+
+  // A buffer of the first program; persistent ones lie at one address in all.
+  std::byte* at(BufferId buffer) const { return executor->address_in(0, buffer); }
+  BufferId buffer_of(FlatId flat, State state) const;
+  // The elements of the flat that this rank holds in a persistent buffer.
+  std::pair<std::int64_t, std::int64_t> held(FlatId flat, BufferId buffer, std::int64_t element_bytes) const;
+  void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);
+  void load(FlatId flat, State state, std::int64_t offset, std::span<float> values) const;
+  std::int64_t element_bytes(FlatId flat, State state) const;
+  void check_between_steps(const char* call) const;
+};
+
+template <typename Body>
+auto Engine::Impl::guarded(const char* call, Body&& body) {
+  check_alive(call);
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    fail(error.what());
+    throw;
+  }
+}
+
+}  // namespace tessera

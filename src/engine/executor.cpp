@@ -1,0 +1,168 @@
+#include "src/engine/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace tessera {
+namespace {
+
+bool is_collective(const Instruction& instruction) { return instruction.channel >= 0; }
+
+std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
+  std::vector<GroupRun> runs;
+  for (ParameterId id : layout.flat(flat).parameters) {
+    const Place& place = layout.place(id);
+    const int group = layout.parameter(id).group;
+    // Padding between two parameters of a group is zero and stays zero under any optimizer: one run.
+    if (!runs.empty() && runs.back().group == group)
+      runs.back().numel = place.offset + place.numel - runs.back().offset;
+    else
+      runs.push_back({place.offset, place.numel, group});
+  }
+  return runs;
+}
+
+}  // namespace
+
+Executor::Executor(const Communicator& world, Device& device, const Layout& layout,
+                   const std::vector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options)
+    : layout_(layout),
+      programs_(programs),
+      options_(options),
+      rank_(world.rank()),
+      memory_(device, programs, plan, options.poison) {
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
+    gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
+    group_runs_.push_back(group_runs(layout, flat));
+  }
+  // Programs never run at the same time, so one communicator per axis and lane serves them all.
+  std::map<std::pair<int, int>, Communicator> made;
+  std::size_t instructions = 0;
+  for (const Program& program : programs) {
+    std::vector<Communicator>& channels = channels_.emplace_back();
+    for (const Channel& channel : program.channels) {
+      const std::pair key{static_cast<int>(channel.axis), static_cast<int>(channel.lane)};
+      if (!made.contains(key))
+        made[key] =
+            world.subgroup(options.mesh.group(channel.axis, rank_), std::string(name_of(channel.lane)));
+      channels.push_back(made[key]);
+    }
+    for (const Instruction& instruction : program.instructions) {
+      std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
+      if (!lane)
+        lane = device.make_stream({.name = std::string(name_of(instruction.lane)),
+                                   .on_caller = instruction.lane == Lane::compute || options.strict_order,
+                                   .cpus = {}});
+    }
+    instructions = std::max(instructions, program.instructions.size());
+  }
+  events_.resize(instructions);
+  spans_.reserve(instructions);
+}
+
+Executor::~Executor() = default;
+
+void Executor::start(int program) {
+  program_ = program;
+  cursor_ = 0;
+  decision_ = {};
+  memory_.begin_step(program);
+  const std::span<double> scalars = own_scalars();
+  std::fill(scalars.begin(), scalars.end(), 0.0);
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+    scalars[static_cast<std::size_t>(nonfinite_slot(flat))] = -1.0;
+  tracing_ = tracing_next_;
+  spans_.clear();
+  if (!tracing_) return;
+  spans_.resize(this->program().instructions.size());
+  exposed_us_ = 0;
+  epoch_ = std::chrono::steady_clock::now();
+}
+
+std::span<double> Executor::own_scalars() const {
+  const auto numel = static_cast<std::size_t>(program().scalars_numel);
+  auto* all = reinterpret_cast<double*>(address(program().scalars));
+  return {all + numel * static_cast<std::size_t>(rank_), numel};
+}
+
+InstructionId Executor::advance() {
+  for (;; ++cursor_) {
+    const Instruction& next = program().instructions[static_cast<std::size_t>(cursor_)];
+    if (next.op == Opcode::use || next.op == Opcode::reduce_scalars) return cursor_;
+    issue(cursor_);
+  }
+}
+
+void Executor::wait_for(const Instruction& instruction, Stream& stream) {
+  if (instruction.waits.empty()) return;
+  const bool timed = tracing_ && instruction.lane == Lane::compute;
+  const double begin = timed ? now_us() : 0.0;
+  for (InstructionId wait : instruction.waits) stream.wait(events_[static_cast<std::size_t>(wait)]);
+  if (timed) exposed_us_ += now_us() - begin;
+}
+
+void Executor::issue(InstructionId id) {
+  const Instruction& instruction = program().instructions[static_cast<std::size_t>(id)];
+  Stream& stream = *lanes_[static_cast<std::size_t>(instruction.lane)];
+  wait_for(instruction, stream);
+  stream.run({&Executor::run_task, this, static_cast<std::uint64_t>(id)});
+  events_[static_cast<std::size_t>(id)] = stream.record();
+}
+
+void Executor::open_use(InstructionId use) {
+  const Instruction& instruction = program().instructions[static_cast<std::size_t>(use)];
+  wait_for(instruction, *lanes_[static_cast<std::size_t>(Lane::compute)]);
+  memory_.before(program_, use);
+  if (tracing_) spans_[static_cast<std::size_t>(use)] = {use, Lane::compute, now_us(), 0};
+}
+
+void Executor::close_use(InstructionId use) {
+  if (tracing_) spans_[static_cast<std::size_t>(use)].end_us = now_us();
+  memory_.after(program_, use);
+  events_[static_cast<std::size_t>(use)] = lanes_[static_cast<std::size_t>(Lane::compute)]->record();
+  ++cursor_;
+}
+
+void Executor::finish(double learning_rate) {
+  learning_rate_ = learning_rate;
+  const auto count = static_cast<InstructionId>(program().instructions.size());
+  for (; cursor_ < count; ++cursor_) issue(cursor_);
+  const double begin = tracing_ ? now_us() : 0.0;
+  for (const std::unique_ptr<Stream>& lane : lanes_)
+    if (lane) lane->synchronize();
+  if (tracing_) {
+    exposed_us_ += now_us() - begin;
+    finish_trace();
+  }
+  program_ = -1;
+}
+
+void Executor::run_task(void* self, std::uint64_t id) {
+  static_cast<Executor*>(self)->run(static_cast<InstructionId>(id));
+}
+
+void Executor::run(InstructionId id) {
+  const Instruction& instruction = program().instructions[static_cast<std::size_t>(id)];
+  memory_.before(program_, id);
+  const double begin = tracing_ ? now_us() : 0.0;
+  perform(instruction);
+  if (tracing_) spans_[static_cast<std::size_t>(id)] = {id, instruction.lane, begin, now_us()};
+  memory_.after(program_, id);
+}
+
+double Executor::now_us() const {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - epoch_).count();
+}
+
+void Executor::finish_trace() {
+  timing_ = {.total_us = now_us(), .exposed_us = exposed_us_};
+  for (const Span& span : spans_) {
+    const Instruction& instruction = program().instructions[static_cast<std::size_t>(span.instruction)];
+    if (is_collective(instruction) && instruction.lane != Lane::compute)
+      timing_.communication_us += span.end_us - span.start_us;
+  }
+}
+
+}  // namespace tessera

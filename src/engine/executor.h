@@ -1,0 +1,106 @@
+// Runs a program on the lanes: issues instructions in order, each behind its waits. Owns streams, channels'
+// communicators, memory and the clock of a traced step. What an instruction does is in operations.cpp; no
+// stage, schedule or option is known here.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/engine/decision.h"
+#include "src/engine/memory.h"
+#include "tessera/communicator.h"
+#include "tessera/engine.h"
+
+namespace tessera {
+
+// A run of a flat whose elements belong to parameters of one optimizer group, and the padding in between.
+struct GroupRun {
+  std::int64_t offset = 0;  // elements from the start of the flat
+  std::int64_t numel = 0;
+  int group = 0;
+};
+
+class Executor {
+ public:
+  // `layout`, `programs`, `plan` and `options` outlive the executor.
+  Executor(const Communicator& world, Device& device, const Layout& layout,
+           const std::vector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options);
+  ~Executor();
+
+  // Begins a step: the cursor stands at the first instruction.
+  void start(int program);
+  // Issues everything up to the next use, or to reduce_scalars, and returns the place of that.
+  InstructionId advance();
+  // A use runs on the calling thread between these two; what it waits for is done when open_use returns.
+  void open_use(InstructionId use);
+  void close_use(InstructionId use);
+  // Issues all that is left and waits for every lane.
+  void finish(double learning_rate);
+  bool idle() const { return program_ < 0; }
+
+  int program_index() const { return program_; }
+  const Program& program() const { return programs_[static_cast<std::size_t>(program_)]; }
+  const Program& program(int index) const { return programs_[static_cast<std::size_t>(index)]; }
+  std::byte* address(BufferId buffer) const { return memory_.address(program_, buffer); }
+  std::byte* address_in(int program, BufferId buffer) const { return memory_.address(program, buffer); }
+  std::span<double> own_scalars() const;
+  const Decision& decision() const { return decision_; }
+  const std::vector<Piece>& gaps(FlatId flat) const { return gaps_[static_cast<std::size_t>(flat)]; }
+
+  void set_tracing(bool on) { tracing_next_ = on; }
+  const StepTiming& timing() const { return timing_; }
+  std::span<const Span> trace() const { return spans_; }
+
+ private:
+  struct Slice {
+    std::int64_t offset = 0;  // elements of the flat
+    std::int64_t numel = 0;
+  };
+
+  void issue(InstructionId id);
+  void wait_for(const Instruction& instruction, Stream& stream);
+  static void run_task(void* self, std::uint64_t id);
+  void run(InstructionId id);
+  double now_us() const;
+  void finish_trace();
+
+  // operations.cpp
+  void perform(const Instruction& instruction);
+  void all_gather(const Instruction& instruction);
+  void reduce_scatter(const Instruction& instruction);
+  void accumulate(const Instruction& instruction);
+  void square_sum(const Instruction& instruction);
+  void reduce_scalars(const Instruction& instruction);
+  void update(const Instruction& instruction);
+  Slice own_slice(FlatId flat) const;
+  // Where element `offset` of the flat lies in a buffer that holds this rank's slice, or all of it.
+  std::byte* at(BufferId buffer, FlatId flat, std::int64_t offset, std::int64_t element_bytes) const;
+  CallLabel label(const Instruction& instruction) const;
+
+  const Layout& layout_;
+  const std::vector<Program>& programs_;
+  const EngineOptions& options_;
+  int rank_ = 0;
+  StepMemory memory_;
+  std::vector<std::vector<Piece>> gaps_;           // [flat] padding between and behind parameters
+  std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat
+  std::array<std::unique_ptr<Stream>, kLanes> lanes_;
+  std::vector<std::vector<Communicator>> channels_;  // [program][channel]
+  std::vector<Event> events_;                        // [instruction] of the running step
+  int program_ = -1;
+  InstructionId cursor_ = 0;
+  double learning_rate_ = 0;
+  Decision decision_;
+
+  bool tracing_next_ = false;
+  bool tracing_ = false;
+  std::vector<Span> spans_;
+  double exposed_us_ = 0;
+  StepTiming timing_;
+  std::chrono::steady_clock::time_point epoch_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,78 @@
+#include "src/engine/memory.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan,
+                       bool poison)
+    : plan_(plan), arena_(device.make_arena(plan.space(Space::device).arena_bytes)) {
+  if (!poison) return;
+  for (std::size_t index = 0; index < programs.size(); ++index)
+    watches_.push_back(watch(static_cast<int>(index), programs[index]));
+  for (const Watch& watch : watches_)
+    for (const Tenancy& tenancy : watch.tenancies) arena_.poison(tenancy.offset, tenancy.bytes);
+}
+
+StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
+  Watch watch;
+  watch.begins.resize(program.instructions.size());
+  watch.touches.resize(program.instructions.size());
+  std::vector<int> first(program.buffers.size());  // index of the buffer's first tenancy
+  for (std::size_t id = 0; id < program.buffers.size(); ++id) {
+    const Buffer& buffer = program.buffers[id];
+    first[id] = static_cast<int>(watch.tenancies.size());
+    for (const Lifetime& lifetime : buffer.lifetimes) {
+      watch.begins[static_cast<std::size_t>(lifetime.first)].push_back(
+          static_cast<int>(watch.tenancies.size()));
+      watch.tenancies.push_back(
+          {plan_.offset(index, static_cast<BufferId>(id)), (buffer.bytes + 7) / 8 * 8, 0});
+    }
+  }
+  for (std::size_t at = 0; at < program.instructions.size(); ++at) {
+    const Instruction& instruction = program.instructions[at];
+    std::vector<BufferId> touched = instruction.reads;
+    touched.insert(touched.end(), instruction.writes.begin(), instruction.writes.end());
+    std::sort(touched.begin(), touched.end());
+    touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+    for (BufferId id : touched) {
+      const std::vector<Lifetime>& lifetimes = program.buffers[static_cast<std::size_t>(id)].lifetimes;
+      for (std::size_t k = 0; k < lifetimes.size(); ++k) {
+        if (static_cast<int>(at) < lifetimes[k].first || static_cast<int>(at) > lifetimes[k].last) continue;
+        const int tenancy = first[static_cast<std::size_t>(id)] + static_cast<int>(k);
+        watch.touches[at].push_back(tenancy);
+        ++watch.tenancies[static_cast<std::size_t>(tenancy)].accesses;
+      }
+    }
+  }
+  watch.remaining = std::make_unique<std::atomic<int>[]>(watch.tenancies.size());
+  return watch;
+}
+
+void StepMemory::begin_step(int program) {
+  if (watches_.empty()) return;
+  const Watch& watch = watches_[static_cast<std::size_t>(program)];
+  for (std::size_t k = 0; k < watch.tenancies.size(); ++k)
+    watch.remaining[k].store(watch.tenancies[k].accesses);
+}
+
+void StepMemory::before(int program, InstructionId instruction) {
+  if (watches_.empty()) return;
+  const Watch& watch = watches_[static_cast<std::size_t>(program)];
+  for (int tenancy : watch.begins[static_cast<std::size_t>(instruction)]) {
+    const Tenancy& begun = watch.tenancies[static_cast<std::size_t>(tenancy)];
+    arena_.unpoison(begun.offset, begun.bytes);
+  }
+}
+
+void StepMemory::after(int program, InstructionId instruction) {
+  if (watches_.empty()) return;
+  const Watch& watch = watches_[static_cast<std::size_t>(program)];
+  for (int tenancy : watch.touches[static_cast<std::size_t>(instruction)]) {
+    if (watch.remaining[static_cast<std::size_t>(tenancy)].fetch_sub(1) != 1) continue;
+    const Tenancy& ended = watch.tenancies[static_cast<std::size_t>(tenancy)];
+    arena_.poison(ended.offset, ended.bytes);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// A rank's arena and the addresses of buffers in it; hides buffers outside their lifetimes where asked to.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tessera/device.h"
+#include "tessera/memory_plan.h"
+#include "tessera/program.h"
+
+namespace tessera {
+
+class StepMemory {
+ public:
+  // Takes the device arena of `plan` from `device`.
+  StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan, bool poison);
+
+  std::byte* address(int program, BufferId buffer) const {
+    return arena_.base() + plan_.offset(program, buffer);
+  }
+  std::int64_t bytes() const { return arena_.bytes(); }
+
+  // With poison, around every instruction of a step: a buffer is legal from before the instruction that
+  // begins its lifetime to after the last that touches it, on whichever lanes these run.
+  void begin_step(int program);
+  void before(int program, InstructionId instruction);
+  void after(int program, InstructionId instruction);
+
+ private:
+  // One lifetime of a buffer, with the accesses that are still to come in the running step.
+  struct Tenancy {
+    std::int64_t offset = 0;
+    std::int64_t bytes = 0;
+    int accesses = 0;
+  };
+  struct Watch {
+    std::vector<Tenancy> tenancies;
+    std::vector<std::vector<int>> begins;   // [instruction] tenancies that begin there
+    std::vector<std::vector<int>> touches;  // [instruction] tenancies it touches
+    std::unique_ptr<std::atomic<int>[]> remaining;
+  };
+  Watch watch(int index, const Program& program) const;
+
+  const MemoryPlan& plan_;
+  Arena arena_;
+  std::vector<Watch> watches_;  // by program; empty without poison
+};
+
+}  // namespace tessera

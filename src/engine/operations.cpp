@@ -1,0 +1,150 @@
+// What each opcode does on this rank. Uses are the caller's: they never come here.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/reduce.h"
+#include "src/engine/executor.h"
+
+namespace tessera {
+
+void Executor::perform(const Instruction& instruction) {
+  switch (instruction.op) {
+    case Opcode::use:
+      break;
+    case Opcode::all_gather:
+      return all_gather(instruction);
+    case Opcode::reduce_scatter:
+      return reduce_scatter(instruction);
+    case Opcode::accumulate:
+      return accumulate(instruction);
+    case Opcode::square_sum:
+      return square_sum(instruction);
+    case Opcode::reduce_scalars:
+      return reduce_scalars(instruction);
+    case Opcode::update:
+      return update(instruction);
+  }
+  throw Error("a use reached the executor's lanes");
+}
+
+CallLabel Executor::label(const Instruction& instruction) const {
+  if (instruction.unit < 0) return {"the step's scalars"};
+  return {program().units[static_cast<std::size_t>(instruction.unit)]};
+}
+
+Executor::Slice Executor::own_slice(FlatId flat) const {
+  const std::int64_t numel = layout_.flat(flat).shard_numel;
+  return {numel * rank_, numel};
+}
+
+std::byte* Executor::at(BufferId buffer, FlatId flat, std::int64_t offset, std::int64_t element_bytes) const {
+  const bool whole = program().buffers[static_cast<std::size_t>(buffer)].bytes ==
+                     layout_.flat(flat).padded_numel * element_bytes;
+  return address(buffer) + (whole ? offset : offset - own_slice(flat).offset) * element_bytes;
+}
+
+void Executor::all_gather(const Instruction& instruction) {
+  const BufferId from = instruction.reads[0];
+  const BufferId to = instruction.writes[0];
+  const bool gradients = program().buffers[static_cast<std::size_t>(to)].role == BufferRole::accumulator;
+  const std::int64_t element = gradients ? 4 : bytes_of(layout_.flat(instruction.flat).dtype);
+  const Slice slice = own_slice(instruction.flat);
+  Communicator& channel =
+      channels_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(instruction.channel)];
+  channel.all_gather(at(from, instruction.flat, slice.offset, element), address(to), slice.numel * element,
+                     label(instruction));
+}
+
+void Executor::reduce_scatter(const Instruction& instruction) {
+  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
+  const bool of_sums = buffers.local_sum >= 0;
+  const Slice slice = own_slice(instruction.flat);
+  Communicator& channel =
+      channels_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(instruction.channel)];
+  channel.reduce_scatter(
+      {.full = address(of_sums ? buffers.local_sum : buffers.gradient),
+       .wire = of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype,
+       .shard = reinterpret_cast<float*>(at(buffers.accumulator, instruction.flat, slice.offset, 4)),
+       .shard_numel = slice.numel,
+       .accumulate = instruction.accumulate},
+      label(instruction));
+}
+
+void Executor::accumulate(const Instruction& instruction) {
+  const Flat& flat = layout_.flat(instruction.flat);
+  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
+  kernels::accumulate({.threads = options_.threads_per_rank, .workspace = {}}, flat.padded_numel, flat.dtype,
+                      address(buffers.gradient), instruction.accumulate ? 1.0f : 0.0f,
+                      reinterpret_cast<float*>(address(buffers.local_sum)));
+}
+
+void Executor::square_sum(const Instruction& instruction) {
+  const FlatId flat = instruction.flat;
+  const Slice slice = own_slice(flat);
+  const BufferId accumulator = program().flat_buffers[static_cast<std::size_t>(flat)].accumulator;
+  const std::span<double> scalars = own_scalars();
+  const auto sum = [&](std::int64_t offset, std::int64_t numel) {
+    kernels::SumOfSquares result;
+    kernels::sum_of_squares({}, numel, DType::fp32, at(accumulator, flat, offset, 4), &result);
+    return result;
+  };
+  const kernels::SumOfSquares all = sum(slice.offset, slice.numel);
+  scalars[static_cast<std::size_t>(square_sum_slot(flat))] = all.sum;
+  if (all.first_nonfinite >= 0)
+    scalars[static_cast<std::size_t>(nonfinite_slot(flat))] =
+        static_cast<double>(slice.offset + all.first_nonfinite);
+  if (!options_.parameter_norms) return;
+  const int flats = static_cast<int>(layout_.flats().size());
+  for (const Piece& piece : layout_.pieces(flat, slice.offset, slice.offset + slice.numel))
+    scalars[static_cast<std::size_t>(parameter_square_sum_slot(flats, piece.parameter))] =
+        sum(piece.offset, piece.numel).sum;
+}
+
+void Executor::reduce_scalars(const Instruction& instruction) {
+  const Program& running = program();
+  Communicator& channel =
+      channels_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(instruction.channel)];
+  channel.all_gather(own_scalars().data(), address(running.scalars), std::int64_t{8} * running.scalars_numel,
+                     label(instruction));
+  const auto* all = reinterpret_cast<const double*>(address(running.scalars));
+  decision_ = decide({.layout = layout_,
+                      .program = running,
+                      .clip = options_.clip,
+                      .parameter_norms = options_.parameter_norms,
+                      .scalars = {all, static_cast<std::size_t>(running.scalars_numel) *
+                                           static_cast<std::size_t>(channel.world())}});
+}
+
+void Executor::update(const Instruction& instruction) {
+  if (decision_.result.reason != SkipReason::none) return;
+  const FlatId id = instruction.flat;
+  const Flat& flat = layout_.flat(id);
+  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(id)];
+  const bool own_master = buffers.master != buffers.parameter;
+  const auto state_of = [&](BufferId buffer, std::int64_t offset) {
+    return buffer < 0 ? nullptr : reinterpret_cast<float*>(at(buffer, id, offset, 4));
+  };
+  // With replicated states every rank updates everything.
+  const bool whole = program().placements.optimizer_state == Placement::replicated;
+  const Slice mine = whole ? Slice{0, flat.padded_numel} : own_slice(id);
+  for (const GroupRun& run : group_runs_[static_cast<std::size_t>(id)]) {
+    const std::int64_t begin = std::max(run.offset, mine.offset);
+    const std::int64_t end = std::min(run.offset + run.numel, mine.offset + mine.numel);
+    if (begin >= end) continue;
+    options_.optimizer.update(
+        {.numel = end - begin,
+         .gradient = at(buffers.accumulator, id, begin, 4),
+         .master = state_of(buffers.master, begin),
+         .moments = {state_of(buffers.moments[0], begin), state_of(buffers.moments[1], begin)},
+         .parameter_type = flat.dtype,
+         .parameter = own_master ? at(buffers.parameter, id, begin, bytes_of(flat.dtype)) : nullptr,
+         .group = run.group,
+         .learning_rate = learning_rate_,
+         .step = decision_.result.step + 1,
+         .gradient_scale = decision_.gradient_scale,
+         .threads = options_.threads_per_rank});
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,186 @@
+// Parameters and optimizer state by global coordinates, between steps.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/casts.h"
+#include "src/engine/engine_impl.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::int64_t kChunkNumel = 1 << 16;
+
+std::string_view name_of(State state) {
+  constexpr std::string_view kNames[] = {"master", "parameter", "moment1", "moment2"};
+  return kNames[static_cast<int>(state)];
+}
+
+}  // namespace
+
+BufferId Engine::Impl::buffer_of(FlatId flat, State state) const {
+  const FlatBuffers& buffers = programs[0].flat_buffers[static_cast<std::size_t>(flat)];
+  switch (state) {
+    case State::parameter:
+      return buffers.parameter;
+    case State::master:
+      return layout.flat(flat).trainable ? buffers.master : -1;
+    case State::moment1:
+      return buffers.moments[0];
+    case State::moment2:
+      return buffers.moments[1];
+  }
+  return -1;
+}
+
+std::int64_t Engine::Impl::element_bytes(FlatId flat, State state) const {
+  return state == State::parameter ? bytes_of(layout.flat(flat).dtype) : 4;
+}
+
+std::pair<std::int64_t, std::int64_t> Engine::Impl::held(FlatId flat, BufferId buffer,
+                                                         std::int64_t bytes_per_element) const {
+  const Flat& spec = layout.flat(flat);
+  const std::int64_t numel = programs[0].buffers[static_cast<std::size_t>(buffer)].bytes / bytes_per_element;
+  if (numel == spec.padded_numel) return {0, numel};
+  const std::int64_t begin = spec.shard_numel * world.rank();
+  return {begin, begin + numel};
+}
+
+void Engine::Impl::check_between_steps(const char* call) const {
+  if (running())
+    throw UsageError(fmt::format("{}: a step is running; parameters can be reached between steps", call));
+}
+
+// Keeps what of [offset, offset + values) of the flat lies in this rank's buffer.
+void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::span<const float> values) {
+  const BufferId buffer = buffer_of(flat, state);
+  if (buffer < 0) return;
+  const std::int64_t element = element_bytes(flat, state);
+  const auto [first, last] = held(flat, buffer, element);
+  const std::int64_t begin = std::max(offset, first);
+  const std::int64_t end = std::min(offset + static_cast<std::int64_t>(values.size()), last);
+  if (begin >= end) return;
+  kernels::cast({}, end - begin, DType::fp32, values.data() + (begin - offset),
+                state == State::parameter ? layout.flat(flat).dtype : DType::fp32,
+                at(buffer) + (begin - first) * element);
+}
+
+void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span<float> values) const {
+  const BufferId buffer = buffer_of(flat, state);
+  const std::int64_t element = element_bytes(flat, state);
+  const auto [first, last] = held(flat, buffer, element);
+  kernels::cast({}, static_cast<std::int64_t>(values.size()),
+                state == State::parameter ? layout.flat(flat).dtype : DType::fp32,
+                at(buffer) + (offset - first) * element, DType::fp32, values.data());
+}
+
+void Engine::initialize(const Fill& fill) {
+  impl_->guarded("initialize", [&] {
+    Impl& impl = *impl_;
+    impl.check_between_steps("initialize");
+    std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
+    for (FlatId flat = 0; flat < static_cast<FlatId>(impl.layout.flats().size()); ++flat) {
+      for (State state : {State::parameter, State::master, State::moment1, State::moment2})
+        if (const std::span<std::byte> bytes = persistent(flat, state); !bytes.empty())
+          std::memset(bytes.data(), 0, bytes.size());
+      const auto [first, last] =
+          impl.held(flat, impl.buffer_of(flat, State::parameter), impl.element_bytes(flat, State::parameter));
+      for (const Piece& piece : impl.layout.pieces(flat, first, last)) {
+        for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
+          const std::span<float> chunk(values.data(),
+                                       static_cast<std::size_t>(std::min(kChunkNumel, piece.numel - done)));
+          fill(piece.parameter, piece.begin + done, chunk);
+          impl.store(flat, State::parameter, piece.offset + done, chunk);
+          impl.store(flat, State::master, piece.offset + done, chunk);
+        }
+      }
+    }
+    impl.steps_applied = 0;
+    impl.scaler = LossScaler(impl.options.loss_scaling.value_or(LossScaleOptions{}));
+  });
+}
+
+namespace {
+
+// The flat and the offset in it of an element range; the range checked.
+std::pair<FlatId, std::int64_t> find_range(const Layout& layout, const char* call, ParameterId parameter,
+                                           std::int64_t begin, std::size_t numel) {
+  if (parameter < 0 || parameter >= layout.parameters())
+    throw UsageError(fmt::format("{}: parameter {} does not exist; the model has 0 to {}", call, parameter,
+                                 layout.parameters() - 1));
+  const Place& place = layout.place(parameter);
+  if (begin < 0 || begin + static_cast<std::int64_t>(numel) > place.numel)
+    throw UsageError(fmt::format("{}: elements {} to {} of '{}', which has {}", call, begin,
+                                 begin + static_cast<std::int64_t>(numel), layout.parameter(parameter).name,
+                                 place.numel));
+  return {place.flat, place.offset + begin};
+}
+
+}  // namespace
+
+void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::span<float> values) {
+  impl_->guarded("read", [&] {
+    Impl& impl = *impl_;
+    impl.check_between_steps("read");
+    const auto [flat, offset] = find_range(impl.layout, "read", parameter, begin, values.size());
+    const BufferId buffer = impl.buffer_of(flat, state);
+    if (buffer < 0)
+      throw UsageError(
+          fmt::format("read: '{}' has no {}", impl.layout.parameter(parameter).name, name_of(state)));
+    const std::int64_t numel = impl.layout.flat(flat).shard_numel;
+    const auto [first, last] = impl.held(flat, buffer, impl.element_bytes(flat, state));
+    if (last - first > numel || impl.world.world() == 1) return impl.load(flat, state, offset, values);
+    // Shard by shard from its owner.
+    for (std::int64_t at = offset; at < offset + static_cast<std::int64_t>(values.size());) {
+      const int owner = static_cast<int>(at / numel);
+      const std::int64_t end =
+          std::min((owner + 1) * numel, offset + static_cast<std::int64_t>(values.size()));
+      const std::span<float> part =
+          values.subspan(static_cast<std::size_t>(at - offset), static_cast<std::size_t>(end - at));
+      if (owner == impl.world.rank()) impl.load(flat, state, at, part);
+      impl.states.broadcast(
+          part.data(), static_cast<std::int64_t>(part.size_bytes()), owner,
+          {impl.layout.units()[static_cast<std::size_t>(impl.layout.flat(flat).unit)].name, "read"});
+      at = end;
+    }
+  });
+}
+
+void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values) {
+  impl_->guarded("write", [&] {
+    Impl& impl = *impl_;
+    impl.check_between_steps("write");
+    const auto [flat, offset] = find_range(impl.layout, "write", parameter, begin, values.size());
+    const bool trainable = impl.layout.flat(flat).trainable;
+    if (impl.buffer_of(flat, state) < 0 || (state == State::parameter && trainable))
+      throw UsageError(fmt::format("write: '{}' {}", impl.layout.parameter(parameter).name,
+                                   state == State::parameter
+                                       ? "is trainable; write its master, which the parameter follows"
+                                       : fmt::format("has no {}", name_of(state))));
+    impl.store(flat, state, offset, values);
+    if (state == State::master) impl.store(flat, State::parameter, offset, values);
+  });
+}
+
+std::span<std::byte> Engine::persistent(FlatId flat, State state) {
+  const BufferId buffer = impl_->buffer_of(flat, state);
+  if (buffer < 0 || (state == State::master && buffer == impl_->buffer_of(flat, State::parameter))) return {};
+  return {impl_->at(buffer),
+          static_cast<std::size_t>(impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].bytes)};
+}
+
+Engine::Counters Engine::counters() const { return {impl_->steps_applied, impl_->scaler.state()}; }
+
+void Engine::set_counters(const Counters& counters) {
+  impl_->guarded("set_counters", [&] {
+    impl_->check_between_steps("set_counters");
+    if (counters.steps_applied < 0)
+      throw UsageError(
+          fmt::format("set_counters: steps_applied is {}; it cannot be negative", counters.steps_applied));
+    impl_->scaler.restore(counters.loss_scaler);
+    impl_->steps_applied = counters.steps_applied;
+  });
+}
+
+}  // namespace tessera
