@@ -1,0 +1,95 @@
+// The shape of one attention head, and how one thread's workspace is cut into tiles.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace tessera::kernels {
+
+constexpr std::int64_t kTile = 64;  // queries and keys of a tile
+
+struct HeadShape {
+  std::int64_t sequence = 0;
+  std::int64_t model_channels = 0;  // of all heads: elements between rows of the output
+  std::int64_t channels = 0;        // of this head
+  std::int64_t padded = 0;          // channels rounded up to whole groups of 16 lanes
+
+  std::int64_t tiles() const { return (sequence + kTile - 1) / kTile; }
+  std::int64_t rows_of(std::int64_t tile) const { return std::min(kTile, sequence - tile * kTile); }
+  std::int64_t tile_numel() const { return kTile * padded; }
+  float scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(channels))); }
+};
+
+// Hands out consecutive parts of one thread's floats.
+class FloatParts {
+ public:
+  explicit FloatParts(float* next) : next_(next) {}
+  float* take(std::int64_t numel) {
+    float* part = next_;
+    next_ += numel;
+    return part;
+  }
+
+ private:
+  float* next_;
+};
+
+// All keys and values of the head, one tile of queries.
+struct ForwardWorkspace {
+  float* keys_transposed;  // [tiles][channels, kTile]
+  float* values;           // [tiles][kTile, padded]
+  float* query;            // [kTile, padded]
+  float* output;           // [kTile, padded]
+  float* scores;           // [kTile, kTile]
+
+  ForwardWorkspace(const HeadShape& head, float* workspace) {
+    FloatParts parts(workspace);
+    keys_transposed = parts.take(head.tiles() * head.channels * kTile);
+    values = parts.take(head.tiles() * head.tile_numel());
+    query = parts.take(head.tile_numel());
+    output = parts.take(head.tile_numel());
+    scores = parts.take(kTile * kTile);
+  }
+  static std::int64_t numel(const HeadShape& head) {
+    return head.tiles() * (head.channels * kTile + head.tile_numel()) + 2 * head.tile_numel() + kTile * kTile;
+  }
+};
+
+// All queries and their gradients, one tile of keys and values.
+struct BackwardWorkspace {
+  float* queries;            // [tiles][kTile, padded], scaled
+  float* output_gradients;   // [tiles][kTile, padded]
+  float* query_gradients;    // [tiles][kTile, padded]
+  float* log_sum_exp;        // [tiles][kTile]
+  float* delta;              // [tiles][kTile]
+  float* keys;               // [kTile, padded]
+  float* keys_transposed;    // [channels, kTile]
+  float* values_transposed;  // [channels, kTile]
+  float* key_gradient;       // [kTile, padded]
+  float* value_gradient;     // [kTile, padded]
+  float* scores;             // [kTile, kTile]
+  float* score_gradients;    // [kTile, kTile]
+
+  BackwardWorkspace(const HeadShape& head, float* workspace) {
+    FloatParts parts(workspace);
+    queries = parts.take(head.tiles() * head.tile_numel());
+    output_gradients = parts.take(head.tiles() * head.tile_numel());
+    query_gradients = parts.take(head.tiles() * head.tile_numel());
+    log_sum_exp = parts.take(head.tiles() * kTile);
+    delta = parts.take(head.tiles() * kTile);
+    keys = parts.take(head.tile_numel());
+    keys_transposed = parts.take(head.channels * kTile);
+    values_transposed = parts.take(head.channels * kTile);
+    key_gradient = parts.take(head.tile_numel());
+    value_gradient = parts.take(head.tile_numel());
+    scores = parts.take(kTile * kTile);
+    score_gradients = parts.take(kTile * kTile);
+  }
+  static std::int64_t numel(const HeadShape& head) {
+    return head.tiles() * (3 * head.tile_numel() + 2 * kTile) + 3 * head.tile_numel() +
+           2 * head.channels * kTile + 2 * kTile * kTile;
+  }
+};
+
+}  // namespace tessera::kernels
