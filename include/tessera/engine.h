@@ -48,6 +48,9 @@ struct EngineOptions {
   Waiting waiting = Waiting::automatic;
 };
 
+// What an engine with these options builds, a spec for each of its programs.
+std::vector<StepSpec> step_specs(const EngineOptions& options);
+
 // A unit's parameter or gradient during a lease.
 struct View {
   void* data = nullptr;

@@ -31,13 +31,18 @@ struct TrainerPlan {
 };
 TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options);
 
+// The most units that can stay resident within `budget_bytes` of device memory, see fit_resident_units() in
+// budget.h; −1 where not even none fits.
+int fit_resident_units(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes);
+
 // Text for a person: categories by row; what one rank would hold unsharded (stage 0) beside what the plan
 // gives it.
 std::string memory_table(const Model& model, const TrainerOptions& options);
 
 class Trainer {
  public:
-  // Collective. Plans, takes memory and initialises the weights.
+  // Collective. Plans, takes memory and initialises the weights. The ranks of a process may share `model`,
+  // whose modules keep no state of their own.
   Trainer(Communicator world, std::shared_ptr<const Model> model, const TrainerOptions& options);
   ~Trainer();
 

@@ -11,7 +11,6 @@
 #include "tessera/verify.h"
 
 namespace tessera {
-namespace {
 
 std::vector<StepSpec> step_specs(const EngineOptions& options) {
   std::vector<StepSpec> specs;
@@ -25,6 +24,8 @@ std::vector<StepSpec> step_specs(const EngineOptions& options) {
                      .order = options.order});
   return specs;
 }
+
+namespace {
 
 void check_options(const Communicator& world, const EngineOptions& options,
                    const std::vector<UnitSpec>& units) {

@@ -1,0 +1,166 @@
+#include "tessera/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/nn/initialize.h"
+#include "src/trainer/sample_token.h"
+#include "src/trainer/trainer_programs.h"
+
+namespace tessera {
+
+struct Trainer::Impl {
+  Impl(Communicator world, std::shared_ptr<const Model> model_in, const TrainerOptions& options_in)
+      : model(std::move(model_in)),
+        options(options_in),
+        engine(std::move(world), model->units(), engine_options(*model, options)) {
+    std::size_t most = 0;
+    for (const UnitSpec& unit : engine.layout().units()) most = std::max(most, unit.parameters.size());
+    parameters.resize(most);
+    gradients.resize(most);
+    betas.resize(most);
+    initialize();
+  }
+
+  void initialize() {
+    std::vector<Initial> initials;
+    for (const std::unique_ptr<Module>& module : model->modules)
+      for (const Initial& initial : module->initials()) initials.push_back(initial);
+    engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> values) {
+      initial_values(initials[static_cast<std::size_t>(id)], options.seed, engine.layout().parameter(id).name,
+                     begin, values);
+    });
+  }
+
+  StepResult run(int program, double learning_rate, const Fetch& fetch);
+  void run_use(const Use& use, int microbatch, const Fetch* fetch);
+  void bind(const UnitLease& lease, ModuleContext& context);
+
+  std::shared_ptr<const Model> model;
+  TrainerOptions options;
+  Engine engine;
+  BatchShape shape;  // of the running program
+  double loss = 0;
+  double weight = 0;
+  float* logits = nullptr;
+  std::int64_t logits_row = 0;
+  // The pointers of the running use; sized once for the unit with the most parameters.
+  std::vector<void*> parameters, gradients;
+  std::vector<float> betas;
+};
+
+// Points the context at the unit's parameters and, in backward, gradients.
+void Trainer::Impl::bind(const UnitLease& lease, ModuleContext& context) {
+  const Layout& layout = engine.layout();
+  const ParameterId first = layout.first_parameter(lease.unit());
+  const std::size_t count = layout.units()[static_cast<std::size_t>(lease.unit())].parameters.size();
+  for (std::size_t k = 0; k < count; ++k) {
+    const ParameterId id = first + static_cast<ParameterId>(k);
+    parameters[k] = lease.parameter(id).data;
+    const bool written = lease.pass() == Pass::backward && layout.flat(layout.place(id).flat).trainable;
+    gradients[k] = written ? lease.gradient(id).data : nullptr;
+    betas[k] = written ? lease.gradient_beta(id) : 0.0f;
+  }
+  context.parameters = {parameters.data(), count};
+  context.gradients = {gradients.data(), count};
+  context.betas = {betas.data(), count};
+}
+
+void Trainer::Impl::run_use(const Use& use, int microbatch, const Fetch* fetch) {
+  UnitLease lease = engine.use(use.unit, use.pass);
+  const Program& program = engine.running();
+  const auto address = [&](BufferId buffer) { return buffer < 0 ? nullptr : engine.address(buffer); };
+  void* batch = address(program.batch);
+  if (fetch) (*fetch)(microbatch, batch);
+
+  const auto unit = static_cast<std::size_t>(use.unit);
+  const bool last = unit + 1 == model->modules.size();
+  const UnitBuffers& own = program.unit_buffers[unit];
+  const UnitBuffers* previous = unit > 0 ? &program.unit_buffers[unit - 1] : nullptr;
+  ModuleContext context;
+  context.pass = use.pass;
+  context.kind = program.kind;
+  context.shape = shape;
+  context.threads = options.engine.threads_per_rank;
+  bind(lease, context);
+  context.saved = address(own.saved);
+  context.workspace = address(own.workspace);
+  if (own.workspace >= 0)
+    context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;
+  context.batch = batch;
+  context.loss_scale = engine.loss_scale();
+  context.loss = &loss;
+  context.weight = &weight;
+  if (last) {
+    context.logits = logits;
+    context.logits_row = logits_row;
+  }
+  const void* input = previous ? address(previous->output) : nullptr;
+  if (use.pass == Pass::backward)
+    model->modules[unit]->backward(context, input, address(own.output_gradient),
+                                   previous ? address(previous->output_gradient) : nullptr);
+  else
+    model->modules[unit]->forward(context, input, use.pass == Pass::forward ? address(own.output) : nullptr);
+  lease.end();
+}
+
+StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch) {
+  engine.begin_program(program);
+  const bool train = engine.running().kind == StepKind::train;
+  shape = program == kGenerateProgram ? generation_shape(options) : options.batch;
+  loss = weight = 0;
+  const int units = static_cast<int>(model->modules.size());
+  const auto uses = default_order(units, options.engine.strategy.recompute);
+  for (int microbatch = 0; microbatch < engine.running().microbatches; ++microbatch) {
+    const Fetch* pending = &fetch;  // the batch's memory is this microbatch's from its first use on
+    for (const Use& use : uses) {
+      if (!train && use.pass != Pass::forward) break;
+      run_use(use, microbatch, std::exchange(pending, nullptr));
+    }
+  }
+  return engine.step({.learning_rate = learning_rate, .weight = weight, .loss = loss});
+}
+
+Trainer::Trainer(Communicator world, std::shared_ptr<const Model> model, const TrainerOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(world), std::move(model), options)) {}
+Trainer::~Trainer() = default;
+
+StepResult Trainer::train_step(double learning_rate, const Fetch& fetch) {
+  return impl_->run(kTrainProgram, learning_rate, fetch);
+}
+
+StepResult Trainer::evaluate(const Fetch& fetch) { return impl_->run(kEvaluateProgram, 0.0, fetch); }
+
+std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, int count, double temperature,
+                                            std::uint64_t seed,
+                                            const std::function<void(std::int32_t)>& each) {
+  Impl& impl = *impl_;
+  if (!impl.options.generation)
+    throw UsageError("generate: TrainerOptions::generation is false, so no program was planned");
+  if (prompt.empty()) throw UsageError("generate: prompt is empty; give at least one token");
+  const std::int64_t length = generation_shape(impl.options).length;
+  std::vector<float> logits(static_cast<std::size_t>(impl.model->vocabulary));
+  std::vector<std::int32_t> text = std::move(prompt);
+  for (int made = 0; made < count; ++made) {
+    const std::int64_t context = std::min(length, static_cast<std::int64_t>(text.size()));
+    impl.logits = logits.data();
+    impl.logits_row = context - 1;
+    impl.run(kGenerateProgram, 0.0, [&](int, void* batch) {
+      auto* inputs = static_cast<std::int32_t*>(batch);
+      std::fill_n(inputs, length, 0);
+      std::copy(text.end() - context, text.end(), inputs);
+      std::fill_n(inputs + length, length, -1);  // nothing is counted
+    });
+    impl.logits = nullptr;
+    text.push_back(sample_token(logits, temperature, seed, static_cast<std::uint64_t>(made)));
+    if (each) each(text.back());
+  }
+  return text;
+}
+
+Engine& Trainer::engine() { return impl_->engine; }
+const Model& Trainer::model() const { return *impl_->model; }
+
+}  // namespace tessera
