@@ -27,8 +27,10 @@ class TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   std::string file(const std::string& name) const { return (path_ / name).string(); }
-  // Writes a file and returns its path.
+  // Writes a file anew and returns its path. Removing first spares the flush that some file systems make when
+  // a file is truncated and written again.
   std::string write(const std::string& name, std::span<const std::byte> bytes) const {
+    std::filesystem::remove(file(name));
     std::ofstream(file(name), std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     return file(name);
