@@ -70,11 +70,13 @@ struct StreamOptions {
 };
 
 // An ordered queue of operations. One thread at a time submits (run, wait, record); any thread may
-// synchronize or ask. Nothing is allocated per operation. Failure: a task that throws fails the stream and
-// sets the device's failure flag; later operations are skipped, and every wait for an event at or after the
-// failure throws the stored exception, on other streams as well. A stream on the caller throws from run() and
-// wait() directly. A wait also ends, by throwing, when the device's flag is set or the device's deadline
-// passes (EnvironmentError naming the stream).
+// synchronize or ask. Nothing is allocated per operation.
+//
+// Failure: a task that throws fails the stream and sets the device's failure flag; later operations are
+// skipped, and every wait for an event at or after the failure throws what the flag holds: the rank's first
+// cause, with its type. A stream on the caller throws from run() and wait() directly. A wait also ends, by
+// throwing, when the flag is set elsewhere or the device's deadline passes (EnvironmentError naming the
+// stream).
 class Stream {
  public:
   virtual ~Stream() = default;  // skips what has not begun, ends its thread; never communicates
@@ -87,7 +89,7 @@ class Stream {
   // Later operations of this stream begin after `event`. Does not block the caller unless on_caller.
   virtual void wait(Event event) = 0;
   virtual Event record() = 0;
-  // Blocks the calling thread until `event`, of this stream, is done; throws what failed it.
+  // Blocks the calling thread until `event`, of this stream, is done; throws the flag's cause if it failed.
   virtual void synchronize(Event event) = 0;
   // Whether `event`, of this stream, has completed or failed; never blocks or throws.
   virtual bool done(Event event) const noexcept = 0;

@@ -16,15 +16,13 @@ void StreamState::wait_for(std::uint64_t ticket) {
   const FailureFlag& flag = settings.failure;
   const auto ready = [&] { return reached(ticket) || flag.failed(); };
   if (!progress.wait(settings.policy, settings.deadline, ready)) throw_late("an event", ticket);
-  if (failed_at.load() <= ticket) std::rethrow_exception(error);
-  if (completed.load() < ticket) flag.rethrow();
+  if (failed_at.load() <= ticket || completed.load() < ticket) flag.rethrow();
 }
 
 void StreamState::fail(std::uint64_t ticket) {
-  error = std::current_exception();
+  settings.failure.set(std::current_exception());  // first: who sees failed_at asks the flag for the cause
   failed_at.store(ticket);
   progress.notify();
-  settings.failure.set(error);
 }
 
 void StreamState::throw_late(const char* what, std::uint64_t ticket) const {

@@ -24,13 +24,13 @@ struct StreamState {
 
   StreamState(const StreamOptions& options, const StreamSettings& shared_settings);
 
-  // Blocks until operation `ticket` is done. Throws what failed it or the device, or that the deadline
+  // Blocks until operation `ticket` is done. Throws what failed the device, or that the deadline
   // passed.
   void wait_for(std::uint64_t ticket);
   bool reached(std::uint64_t ticket) const noexcept {
     return completed.load() >= ticket || failed_at.load() <= ticket;
   }
-  // Stores the exception in flight as what failed operation `ticket`, and sets the device's flag.
+  // The exception in flight failed operation `ticket`: sets the device's flag, where it was not set before.
   void fail(std::uint64_t ticket);
   void complete(std::uint64_t ticket) {
     completed.store(ticket);
@@ -40,7 +40,6 @@ struct StreamState {
 
   const StreamOptions options;
   StreamSettings settings;
-  std::exception_ptr error;  // written before failed_at
   std::atomic<std::uint64_t> failed_at{kNever};
   alignas(64) std::atomic<std::uint64_t> submitted{0};
   alignas(64) std::atomic<std::uint64_t> completed{0};

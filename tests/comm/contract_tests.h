@@ -1,0 +1,389 @@
+// The tests of the contract (see contract.h). What only threads can show is in local_*_test.cpp.
+#pragma once
+
+#include <thread>
+
+#include "tests/comm/contract.h"
+
+namespace tessera::contract {
+
+using std::chrono::milliseconds;
+
+// ---- data ----
+
+TEST_P(CommunicatorContract, AllGatherPutsEveryShardInItsPlace) {
+  run([&](Communicator ranks) {
+    const int n = ranks.world(), me = ranks.rank();
+    for (std::int64_t bytes : {0, 1, 3, 256, 4099, 100'000}) {
+      const auto shard = bytes_of(me, 1, bytes);
+      std::vector<std::uint8_t> full(static_cast<std::size_t>(n * bytes + 8), 0xAB);
+      for (const bool in_place : {false, true}) {
+        std::fill(full.begin(), full.end(), 0xAB);
+        if (in_place) std::copy(shard.begin(), shard.end(), full.begin() + me * bytes);
+        ranks.all_gather(in_place ? full.data() + me * bytes : shard.data(), full.data(), bytes,
+                         {.unit = "u"});
+        for (int peer = 0; peer < n; ++peer) {
+          const auto expected = bytes_of(peer, 1, bytes);
+          ASSERT_TRUE(std::equal(expected.begin(), expected.end(), full.begin() + peer * bytes))
+              << "rank " << me << ", shard " << peer << " of " << bytes << " bytes";
+        }
+        ASSERT_EQ(std::vector<std::uint8_t>(full.end() - 8, full.end()), std::vector<std::uint8_t>(8, 0xAB));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, ReduceScatterIsOneChainInRankOrder) {
+  run([&](Communicator ranks) {
+    const int n = ranks.world(), me = ranks.rank();
+    for (const DType wire : {DType::fp32, DType::bf16, DType::fp16})
+      for (std::int64_t numel : {0, 1, 7, 64, 1000, 4097}) {
+        std::vector<float> shard(static_cast<std::size_t>(numel), 99.0f), expected = shard;
+        for (int microbatch = 0; microbatch < 3; ++microbatch) {
+          const auto full = stored_buffer(wire, me, microbatch, n * numel);
+          const auto unchanged = full;
+          ranks.reduce_scatter({.full = full.data(),
+                                .wire = wire,
+                                .shard = shard.data(),
+                                .shard_numel = numel,
+                                .accumulate = microbatch > 0},
+                               {.unit = "u"});
+          ASSERT_EQ(full, unchanged);
+          for (std::int64_t i = 0; i < numel; ++i)
+            for (int peer = 0; peer < n; ++peer) {
+              float& sum = expected[static_cast<std::size_t>(i)];
+              const float value = widened(wire, stored(wire, peer, microbatch, me * numel + i));
+              sum = peer == 0 && microbatch == 0 ? value : sum + value;
+            }
+          ASSERT_EQ(raw(shard), raw(expected))
+              << "rank " << me << ", " << numel << " of " << name_of(wire) << ", microbatch " << microbatch;
+        }
+      }
+  });
+}
+
+TEST_P(CommunicatorContract, ReduceScatterInPlaceGivesTheSameBits) {
+  run([&](Communicator ranks) {
+    const int n = ranks.world(), me = ranks.rank();
+    for (std::int64_t numel : {1, 7, 1000, 5000}) {
+      std::vector<float> full, out(static_cast<std::size_t>(numel));
+      for (std::int64_t i = 0; i < n * numel; ++i) full.push_back(value_of(me, 0, i));
+      std::vector<float> expected = full;
+      ranks.reduce_scatter({.full = full.data(), .shard = out.data(), .shard_numel = numel});
+      std::copy(out.begin(), out.end(), expected.begin() + me * numel);
+      ranks.reduce_scatter({.full = full.data(), .shard = full.data() + me * numel, .shard_numel = numel});
+      ASSERT_EQ(raw(full), raw(expected)) << "only this rank's slice changes";
+    }
+  });
+}
+
+template <class Element>
+void check_all_reduce(Communicator& ranks) {
+  const int n = ranks.world(), me = ranks.rank();
+  const auto element = [](int rank, std::int64_t i) {
+    return static_cast<Element>(value_of(rank, 5, i)) / 3;
+  };
+  for (std::int64_t numel : {0, 1, 3, 17, 1000, 5001}) {
+    std::vector<Element> data, expected;
+    for (std::int64_t i = 0; i < numel; ++i) {
+      data.push_back(element(me, i));
+      Element sum = element(0, i);
+      for (int peer = 1; peer < n; ++peer) sum += element(peer, i);
+      expected.push_back(sum);
+    }
+    ranks.all_reduce(data.data(), numel, {.unit = "norm"});
+    ASSERT_EQ(raw(data), raw(expected)) << "rank " << me << ", " << numel << " elements";
+  }
+}
+
+TEST_P(CommunicatorContract, AllReduceSumsInRankOrder) {
+  run([](Communicator ranks) { check_all_reduce<float>(ranks), check_all_reduce<double>(ranks); });
+}
+
+TEST_P(CommunicatorContract, BroadcastFromEveryRoot) {
+  run([](Communicator ranks) {
+    for (int root = 0; root < ranks.world(); ++root)
+      for (std::int64_t bytes : {0, 1, 1001}) {
+        auto data = bytes_of(ranks.rank(), root, bytes);
+        ranks.broadcast(data.data(), bytes, root);
+        ASSERT_EQ(data, bytes_of(root, root, bytes));
+      }
+  });
+}
+
+TEST_P(CommunicatorContract, AllToAllTransposesBlocks) {
+  run([](Communicator ranks) {
+    const int n = ranks.world(), me = ranks.rank();
+    for (std::int64_t bytes : {0, 1, 1001}) {
+      const auto input = bytes_of(me, 3, n * bytes);
+      std::vector<std::uint8_t> output(input.size());
+      ranks.all_to_all(input.data(), output.data(), bytes);
+      for (int peer = 0; peer < n; ++peer) {
+        const auto theirs = bytes_of(peer, 3, n * bytes);
+        ASSERT_TRUE(std::equal(theirs.begin() + me * bytes, theirs.begin() + (me + 1) * bytes,
+                               output.begin() + peer * bytes));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, MessagesArriveInOrderPerPair) {
+  run([](Communicator ranks) {
+    const int n = ranks.world(), me = ranks.rank();
+    for (int from = 0; from < n; ++from)
+      for (int to = 0; to < n; ++to)
+        for (int message = 0; from != to && message < 3; ++message) {
+          const std::int64_t bytes = message * 500;
+          auto data = bytes_of(me, message, bytes);
+          if (me == from) ranks.send(data.data(), bytes, to, {.unit = "activation"});
+          if (me == to) ranks.recv(data.data(), bytes, from, {.unit = "activation"});
+          ASSERT_EQ(data, bytes_of(me == to ? from : me, message, bytes));
+        }
+  });
+}
+
+TEST_P(CommunicatorContract, ABufferMayBeReusedAsSoonAsTheCallReturns) {
+  run([](Communicator ranks) {
+    const int n = ranks.world();
+    std::vector<int> shard(100), full(static_cast<std::size_t>(100 * n));
+    for (int round = 0; round < 300; ++round) {
+      std::fill(shard.begin(), shard.end(), round);  // would be seen by a peer that still reads
+      ranks.all_gather(shard.data(), full.data(), 400);
+      for (int value : full) ASSERT_EQ(value, round);
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, TwoLanesRunIndependently) {
+  run([](Communicator ranks) {
+    Communicator gather = ranks.duplicate("gather"), reduce = ranks.duplicate("reduce");
+    const int n = ranks.world(), me = ranks.rank();
+    std::thread lane([&] {
+      for (int round = 0; round < 200; ++round) {
+        const std::int64_t value = round * 100 + me;
+        std::vector<std::int64_t> full(static_cast<std::size_t>(n));
+        gather.all_gather(&value, full.data(), 8);
+        for (int peer = 0; peer < n; ++peer)
+          ASSERT_EQ(full[static_cast<std::size_t>(peer)], round * 100 + peer);
+      }
+    });
+    for (int round = 0; round < 200; ++round) {
+      float sum = static_cast<float>(me + round);
+      reduce.all_reduce(&sum, 1);
+      EXPECT_EQ(sum, static_cast<float>(n * round + n * (n - 1) / 2));
+    }
+    lane.join();
+  });
+}
+
+TEST_P(CommunicatorContract, SubgroupsHaveTheirOwnRanks) {
+  run([](Communicator ranks) {
+    const int n = ranks.world(), me = ranks.rank();
+    std::vector<int> members;  // of the same parity, the last first
+    for (int rank = n - 1; rank >= 0; --rank)
+      if (rank % 2 == me % 2) members.push_back(rank);
+    Communicator half = ranks.subgroup(members, "half");
+    const int position = static_cast<int>(members.size()) - 1 - me / 2;
+    EXPECT_EQ(half.world(), static_cast<int>(members.size()));
+    EXPECT_EQ(half.rank(), position);
+    EXPECT_EQ(half.global_rank(), me);
+    EXPECT_EQ(half.name(), "half");
+    std::vector<int> gathered(members.size());
+    half.all_gather(&me, gathered.data(), 4);
+    EXPECT_EQ(gathered, members);
+
+    Communicator again = ranks.subgroup(members, "half");  // another one, in spite of its name
+    Communicator nested = half.duplicate("nested");
+    float ones[2] = {1, 1};
+    again.all_reduce(&ones[0], 1);
+    nested.all_reduce(&ones[1], 1);
+    EXPECT_EQ(ones[0], static_cast<float>(members.size()));
+    EXPECT_EQ(ones[1], static_cast<float>(members.size()));
+    EXPECT_EQ(nested.global_rank(), me);
+    EXPECT_THROW(ranks.subgroup({(me + 1) % n, (me + 1) % n}, "twice"), UsageError);
+    EXPECT_THROW(ranks.subgroup({n}, "outside"), UsageError);
+    if (n > 1) {
+      EXPECT_THROW(ranks.subgroup({(me + 1) % n}, "without me"), UsageError);
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, CountsTheBytesOfTheClosedForm) {
+  run([](Communicator ranks) {
+    const int n = ranks.world();
+    std::vector<float> full(static_cast<std::size_t>(100 * n)), shard(100), out(full.size());
+    ranks.all_gather(shard.data(), full.data(), 400);
+    EXPECT_EQ(ranks.bytes_received(), (n - 1) * 400);
+    ranks.reduce_scatter(
+        {.full = full.data(), .wire = DType::bf16, .shard = shard.data(), .shard_numel = 100});
+    EXPECT_EQ(ranks.bytes_received(), (n - 1) * 600);
+    ranks.all_to_all(full.data(), out.data(), 400);
+    EXPECT_EQ(ranks.bytes_received(), (n - 1) * 1000);
+    ranks.broadcast(shard.data(), 400, 0);
+    EXPECT_EQ(ranks.bytes_received(), (n - 1) * 1000 + (ranks.rank() == 0 ? 0 : 400));
+    EXPECT_EQ(ranks.duplicate("other").bytes_received(), 0);
+  });
+}
+
+// ---- errors ----
+
+class CommunicatorErrors : public CommunicatorContract {};
+
+// Every rank must fail, and know both calls: as its own finding or as another's report.
+void expect_mismatch(const std::vector<std::string>& messages, const std::string& one,
+                     const std::string& other) {
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    EXPECT_TRUE(contains(messages[rank], one) && contains(messages[rank], other))
+        << "rank " << rank << " should name '" << one << "' and '" << other << "': " << messages[rank];
+  }
+}
+
+TEST_P(CommunicatorErrors, DifferentOperationsAreNamedByAll) {
+  const auto messages = run_to_failure({}, [&](Communicator ranks) {
+    std::vector<float> data(static_cast<std::size_t>(8 * world())), shard(8);
+    ranks.barrier();
+    if (ranks.rank() == world() - 1)
+      ranks.reduce_scatter({.full = data.data(), .shard = shard.data(), .shard_numel = 8}, {.unit = "head"});
+    else
+      ranks.all_gather(shard.data(), data.data(), 32, {.unit = "block.3"});
+  });
+  expect_mismatch(messages, "all_gather #2 of unit 'block.3'", "reduce_scatter #2 of unit 'head'");
+}
+
+TEST_P(CommunicatorErrors, DifferentNumelUnitTypeOrRootAreNamedByAll) {
+  std::vector<std::string> messages = run_to_failure({}, [&](Communicator ranks) {
+    std::vector<char> full(static_cast<std::size_t>(64 * world())), shard(64);
+    ranks.all_gather(shard.data(), full.data(), ranks.rank() == 0 ? 32 : 64);
+  });
+  expect_mismatch(messages, "32 bytes", "64 bytes");
+  messages = run_to_failure({}, [&](Communicator ranks) {
+    ranks.barrier({.unit = ranks.rank() == 0 ? "block.1" : "block.2", .operation = "meet"});
+  });
+  expect_mismatch(messages, "meet #1 of unit 'block.1'", "meet #1 of unit 'block.2'");
+  messages = run_to_failure({}, [&](Communicator ranks) {
+    std::vector<float> full(static_cast<std::size_t>(world())), shard(1);
+    ranks.reduce_scatter({.full = full.data(),
+                          .wire = ranks.rank() == 0 ? DType::bf16 : DType::fp16,
+                          .shard = shard.data(),
+                          .shard_numel = 1});
+  });
+  expect_mismatch(messages, "bf16", "fp16");
+  messages = run_to_failure({}, [&](Communicator ranks) {
+    float value = 0;
+    ranks.broadcast(&value, 4, ranks.rank() == 0 ? 0 : 1);
+  });
+  expect_mismatch(messages, "from rank 0", "from rank 1");
+}
+
+TEST_P(CommunicatorErrors, AMessageOfAnotherLengthIsNamedByBoth) {
+  const auto messages = run_to_failure({}, [](Communicator ranks) {
+    char data[16] = {};
+    if (ranks.rank() == 0) ranks.send(data, 16, 1);
+    if (ranks.rank() == 1) ranks.recv(data, 8, 0);
+    if (ranks.rank() > 1) ranks.barrier();
+  });
+  expect_mismatch(messages, "8 bytes", "16 bytes");
+}
+
+TEST_P(CommunicatorErrors, AMissingRankIsNamedAtTheDeadline) {
+  const int late = world() - 1;
+  const auto start = std::chrono::steady_clock::now();
+  const auto messages = run_to_failure({.deadline = milliseconds(200)}, [&](Communicator ranks) {
+    Communicator lane = ranks.duplicate("gather");
+    lane.barrier({.unit = "block.2"});
+    if (ranks.rank() == late) std::this_thread::sleep_for(milliseconds(350));
+    char byte = 0;
+    std::vector<char> all(static_cast<std::size_t>(world()));
+    lane.all_gather(&byte, all.data(), 1, {.unit = "block.3"});
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(5000));
+  const std::string name = "rank " + std::to_string(late);
+  for (int rank = 0; rank < late; ++rank) {
+    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(contains(text, "rank " + std::to_string(rank) + ": all_gather #2 of unit 'block.3'")) << text;
+    EXPECT_TRUE(contains(text, "no answer from " + name + " within 0.2 s")) << text;
+    EXPECT_TRUE(contains(text, "(" + name + " is at #1, barrier of unit 'block.2')")) << text;
+  }
+  EXPECT_TRUE(contains(messages[static_cast<std::size_t>(late)], "no answer from " + name))
+      << "the late rank is told, too: " << messages[static_cast<std::size_t>(late)];
+}
+
+TEST_P(CommunicatorErrors, AMissingMessageIsNamedAtTheDeadline) {
+  const auto messages = run_to_failure({.deadline = milliseconds(200)}, [](Communicator ranks) {
+    char byte = 0;
+    if (ranks.rank() == 0) ranks.recv(&byte, 1, 1, {.unit = "block.0"});
+    if (ranks.rank() == 1) std::this_thread::sleep_for(milliseconds(350));
+    if (ranks.rank() != 0) ranks.barrier();
+  });
+  EXPECT_TRUE(contains(messages[0], "no answer from rank 1") || contains(messages[0], "reported"))
+      << messages[0];
+}
+
+TEST_P(CommunicatorErrors, AFailedRankIsNamedByAllLongBeforeTheDeadline) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto messages = run_to_failure({}, [](Communicator ranks) {
+    Communicator lane = ranks.duplicate("gather");
+    ranks.barrier();
+    if (ranks.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(30));  // the others wait by now
+      ranks.fail("the disk is full");
+      throw CommunicationError("rank 1 gives up", 1);
+    }
+    lane.barrier({.unit = "block.7"});  // not the communicator that was told
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(5000));
+  for (int rank = 0; rank < world(); ++rank)
+    if (rank != 1) {
+      const std::string& text = messages[static_cast<std::size_t>(rank)];
+      EXPECT_TRUE(contains(text, "barrier #1 of unit 'block.7' on 'gather': rank 1 failed: the disk is full"))
+          << text;
+    }
+}
+
+TEST_P(CommunicatorErrors, TheCauseIsRethrownWithItsType) {
+  std::vector<std::string> messages;
+  const auto rank_main = [&](Communicator ranks) {
+    ranks.barrier();
+    if (ranks.rank() == world() - 1) throw std::out_of_range("token 70000");
+    for (;;) ranks.barrier();
+  };
+  EXPECT_THROW(GetParam().run(world(), {}, rank_main, &messages), std::out_of_range);
+  for (const std::string& text : messages) EXPECT_TRUE(contains(text, "token 70000")) << text;
+}
+
+TEST_P(CommunicatorErrors, WhatFailedStaysFailed) {
+  run_to_failure({}, [](Communicator ranks) {
+    Communicator lane = ranks.duplicate("gather");
+    ranks.barrier();
+    if (ranks.rank() == 0) ranks.fail("boom");
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      EXPECT_THROW(for (;;) lane.barrier(), CommunicationError);
+      EXPECT_THROW(for (;;) ranks.barrier(), CommunicationError);
+      EXPECT_THROW(for (;;) ranks.duplicate("new").barrier(), CommunicationError);
+    }
+    ranks.barrier();
+  });
+}
+
+TEST_P(CommunicatorErrors, TheFlagOfARankFailsItForItsPeers) {
+  const auto messages = run_to_failure({}, [](Communicator ranks) {
+    FailureFlag flag;
+    ranks.attach(flag);
+    ranks.barrier();
+    if (ranks.rank() == 1) flag.set("a task threw");
+    for (;;) ranks.barrier();
+  });
+  EXPECT_TRUE(contains(messages[0], "rank 1 failed: a task threw")) << messages[0];
+}
+
+TEST_P(CommunicatorErrors, ARankThatHasEndedIsNotWaitedFor) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto messages = run_to_failure({}, [&](Communicator ranks) {
+    ranks.barrier();
+    if (ranks.rank() != world() - 1) ranks.barrier();
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(5000));
+  EXPECT_TRUE(contains(messages[0], "rank " + std::to_string(world() - 1) + " has ended")) << messages[0];
+}
+
+}  // namespace tessera::contract

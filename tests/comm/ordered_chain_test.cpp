@@ -1,0 +1,61 @@
+#include "src/comm/ordered_chain.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/comm/contract.h"
+
+namespace tessera::comm {
+namespace {
+
+TEST(OrderedChain, WidensEverySixteenBitPattern) {
+  for (const DType type : {DType::bf16, DType::fp16}) {
+    const std::uint32_t infinity = type == DType::bf16 ? 0x7F80u : 0x7C00u;
+    for (std::uint32_t bits = 0; bits < 0x10000u; ++bits) {
+      const auto element = static_cast<std::uint16_t>(bits);
+      const void* contribution = &element;
+      float result = 0;
+      ordered_chain({&contribution, 1}, type, 1, false, &result);
+      if ((bits & 0x7FFFu) > infinity)
+        ASSERT_TRUE(std::isnan(result)) << bits;
+      else if ((bits & 0x7FFFu) == infinity)
+        ASSERT_EQ(result, bits & 0x8000u ? -HUGE_VALF : HUGE_VALF);
+      else
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(result),
+                  std::bit_cast<std::uint32_t>(contract::widened(type, bits)))
+            << name_of(type) << " " << bits;
+    }
+  }
+}
+
+TEST(OrderedChain, AnyContributionMayBeTheResult) {
+  constexpr std::int64_t kNumel = 2500;
+  for (int aliased = 0; aliased < 3; ++aliased) {
+    std::vector<std::vector<float>> inputs(3);
+    std::vector<float> expected;
+    for (std::int64_t i = 0; i < kNumel; ++i) {
+      for (int rank = 0; rank < 3; ++rank)
+        inputs[static_cast<std::size_t>(rank)].push_back(contract::value_of(rank, 0, i));
+      expected.push_back((contract::value_of(0, 0, i) + contract::value_of(1, 0, i)) +
+                         contract::value_of(2, 0, i));
+    }
+    const void* contributions[] = {inputs[0].data(), inputs[1].data(), inputs[2].data()};
+    std::vector<float>& result = inputs[static_cast<std::size_t>(aliased)];
+    ordered_chain(contributions, DType::fp32, kNumel, false, result.data());
+    EXPECT_EQ(contract::raw(result), contract::raw(expected)) << "contribution " << aliased;
+  }
+}
+
+TEST(OrderedChain, KeepsTheSignOfZeroAndStartsFromTheFirst) {
+  // Begun from 0.0 instead of the first contribution, -0.0 would become +0.0.
+  const float minus_zero = -0.0f;
+  const void* contributions[] = {&minus_zero, &minus_zero};
+  float result = 1;
+  ordered_chain(contributions, DType::fp32, 1, false, &result);
+  EXPECT_TRUE(std::signbit(result));
+}
+
+}  // namespace
+}  // namespace tessera::comm
