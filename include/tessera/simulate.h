@@ -44,8 +44,9 @@ struct Timeline {
   double hidden() const;
 };
 
-// All ranks of the group run `program` in lock-step. Collectives over N ranks move (N−1)/N of the full buffer
-// into each rank.
+// All ranks of the group run `program` in lock-step: each lane in order, an instruction once its lane is free
+// and its waits are over. A collective over N ranks is a ring: N−1 messages of 1/N of the full buffer each.
+// Throws UsageError where layout or cost model do not fit the program.
 Timeline simulate(const Program& program, const Layout& layout, const Mesh& mesh, const CostModel& cost);
 
 // Chrome-trace JSON (chrome://tracing, Perfetto): one row per lane.

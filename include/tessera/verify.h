@@ -27,7 +27,8 @@ enum class Fault : std::uint8_t {
   microbatch_order,     // a sum over microbatches is not ascending, or does not start afresh exactly once
   never_released,       // a lifetime runs past the program, or is malformed
   redundant_wait,       // a wait that other waits or its lane imply
-  malformed,            // an id out of range, a collective without a channel, a wait on a later instruction
+  malformed,            // an id out of range, a collective without a channel, a wait on a later instruction,
+                        // a plan that gives two live buffers the same bytes
 };
 
 std::string_view name_of(Fault fault);
@@ -35,8 +36,8 @@ std::string_view name_of(Fault fault);
 struct Finding {
   Fault fault;
   int program = 0;                          // index into WorldPrograms::programs
-  std::vector<InstructionId> instructions;  // the ones involved
-  std::string message;                      // names them in words
+  std::vector<InstructionId> instructions;  // the ones of that program that are involved
+  std::string message;                      // names them in words, and those of other ranks
 };
 
 struct VerifyReport {
@@ -46,14 +47,19 @@ struct VerifyReport {
   std::string to_string() const;
 };
 
-// What is proved: matching collectives in matching order on every channel; no deadlock; every two accesses to
-// the same bytes, of which one writes, ordered (with `plans`, also through shared addresses); every access
-// inside a lifetime that began with a write; sums over microbatches ascending; nothing alive past the end.
-// `plans` is empty, or holds for each program the plan it runs under and its index in that plan.
+// The plan a program runs under, and its index in that plan.
 struct PlannedProgram {
   const MemoryPlan* plan = nullptr;
   int index = 0;
 };
+
+// What is proved: matching collectives in matching order on every channel; no deadlock; every two accesses to
+// the same bytes, of which one writes, ordered (with `plans`, also through shared addresses); every access
+// inside a lifetime that began with a write; sums over microbatches ascending; nothing alive past the end.
+// Where a program is malformed or its plan unsound, the rest is not looked at. Waits are enforced lane by
+// lane: that ranks also agree on the order of collectives across lanes is not asked. `plans` is empty, or
+// holds for each program the plan it runs under and its index in that plan. Throws UsageError for a world
+// that is none: no program, or ranks or plans that do not match the mesh.
 VerifyReport verify(const WorldPrograms& world, std::span<const PlannedProgram> plans = {});
 
 }  // namespace tessera

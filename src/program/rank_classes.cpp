@@ -1,0 +1,81 @@
+#include "src/program/rank_classes.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tessera {
+namespace {
+
+constexpr std::array<Axis, kAxes> kAllAxes = {Axis::pipeline, Axis::replicate, Axis::shard, Axis::tensor};
+
+using Colours = std::vector<int>;  // by rank
+
+void sort_unique(std::vector<int>& list) {
+  std::ranges::sort(list);
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+
+// For each rank, the first rank of its group along the axis.
+std::vector<int> group_heads(const Mesh& mesh, Axis axis) {
+  std::vector<int> heads;
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    Coordinates place = mesh.coordinates(rank);
+    place[static_cast<std::size_t>(axis)] = 0;
+    heads.push_back(mesh.rank(place));
+  }
+  return heads;
+}
+
+// By the first rank of each group: the colours in it.
+std::vector<std::vector<int>> colours_of_groups(const std::vector<int>& heads, const Colours& colours) {
+  std::vector<std::vector<int>> met(heads.size());
+  for (std::size_t rank = 0; rank < heads.size(); ++rank)
+    met[static_cast<std::size_t>(heads[rank])].push_back(colours[rank]);
+  for (std::vector<int>& group : met) sort_unique(group);
+  return met;
+}
+
+}  // namespace
+
+std::vector<RankClass> rank_classes(const WorldPrograms& world) {
+  const auto ranks = static_cast<std::size_t>(world.mesh.world());
+  const Colours programs = world.program_of_rank.empty() ? Colours(ranks, 0) : world.program_of_rank;
+  std::array<std::vector<int>, kAxes> heads;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) heads[axis] = group_heads(world.mesh, kAllAxes[axis]);
+
+  // Colour refinement: ranks of one colour that meet different colours get different ones, until none do.
+  Colours colours = programs;
+  std::size_t count = 0;
+  std::vector<RankClass> classes;
+  do {
+    count = classes.size();
+    std::array<std::vector<std::vector<int>>, kAxes> met;
+    for (std::size_t axis = 0; axis < kAxes; ++axis) met[axis] = colours_of_groups(heads[axis], colours);
+    std::map<std::vector<int>, int> known;
+    classes.clear();
+    Colours refined(ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      std::vector<int> signature = {colours[rank]};
+      for (std::size_t axis = 0; axis < kAxes; ++axis) {
+        const std::vector<int>& group = met[axis][static_cast<std::size_t>(heads[axis][rank])];
+        signature.push_back(-1);  // between the axes
+        signature.insert(signature.end(), group.begin(), group.end());
+      }
+      const auto [entry, is_new] = known.try_emplace(std::move(signature), static_cast<int>(classes.size()));
+      if (is_new) classes.push_back({.program = programs[rank], .rank = static_cast<int>(rank), .meets = {}});
+      refined[rank] = entry->second;
+    }
+    colours = std::move(refined);
+  } while (classes.size() != count);
+
+  for (RankClass& one : classes) {
+    for (std::size_t axis = 0; axis < kAxes; ++axis) {
+      for (int peer : world.mesh.group(kAllAxes[axis], one.rank))
+        one.meets[axis].push_back(colours[static_cast<std::size_t>(peer)]);
+      sort_unique(one.meets[axis]);
+    }
+  }
+  return classes;
+}
+
+}  // namespace tessera

@@ -1,0 +1,24 @@
+// Ranks that cannot be told apart, so that a world of thousands is proved through a few of them. Knows the
+// mesh and who runs which program; nothing of what programs do.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "tessera/verify.h"
+
+namespace tessera {
+
+// A set of ranks that run one program, and along each axis meet the same classes. What holds for a walk
+// from rank to rank along groups then holds between classes, both ways: a cycle of waits exists among ranks
+// exactly where one exists among classes.
+struct RankClass {
+  int program = 0;
+  int rank = 0;                               // its first
+  std::array<std::vector<int>, kAxes> meets;  // by axis: the classes in the rank's group, its own included
+};
+
+// The fewest such classes, ordered by their first rank.
+std::vector<RankClass> rank_classes(const WorldPrograms& world);
+
+}  // namespace tessera

@@ -1,0 +1,162 @@
+// Data races: walks the instructions in order of issue and keeps, for every stretch of bytes, who wrote it
+// last and who read it since. As long as all pairs before were ordered, an access that is ordered behind
+// those few is ordered behind all, so one look per stretch proves every pair.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "src/program/verify_checks.h"
+
+namespace tessera {
+namespace {
+
+struct Access {
+  InstructionId instruction = -1;
+  BufferId buffer = -1;
+};
+
+// Bytes with one history.
+struct Stretch {
+  std::int64_t end = 0;
+  Access writer;                         // the last
+  std::array<Access, kLanes> readers{};  // since that write, the last of each lane
+};
+
+class Bytes {
+ public:
+  // Calls visit(stretch) for the stretches of [begin, end), cut to it; bytes never touched before included.
+  template <typename Visit>
+  void each(std::int64_t begin, std::int64_t end, Visit visit) {
+    cut(begin);
+    cut(end);
+    auto at = stretches_.lower_bound(begin);
+    while (begin < end) {
+      if (at == stretches_.end() || at->first > begin) {
+        const std::int64_t until = at == stretches_.end() ? end : std::min(end, at->first);
+        at = stretches_.emplace_hint(at, begin, Stretch{.end = until, .writer = {}});
+      }
+      visit(at->second);
+      begin = at->second.end;
+      ++at;
+    }
+  }
+
+  // Makes [begin, end), already visited, one stretch that `writer` wrote.
+  void overwrite(std::int64_t begin, std::int64_t end, const Access& writer) {
+    const auto first = stretches_.lower_bound(begin);
+    stretches_.erase(std::next(first), stretches_.lower_bound(end));
+    first->second = {.end = end, .writer = writer};
+  }
+
+ private:
+  void cut(std::int64_t at) {
+    const auto next = stretches_.lower_bound(at);
+    if (next == stretches_.begin()) return;
+    Stretch& before = std::prev(next)->second;
+    if (before.end <= at) return;
+    stretches_.emplace_hint(next, at, before);
+    before.end = at;
+  }
+
+  std::map<std::int64_t, Stretch> stretches_;  // by begin; disjoint
+};
+
+class Races {
+ public:
+  Races(const Program& program, int index, const PlannedProgram& planned, const HappensBefore& order,
+        Findings& findings)
+      : program_(program), index_(index), order_(order), findings_(findings) {
+    std::int64_t next = 0;
+    for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
+      // Without a plan every buffer has bytes of its own, and one at least.
+      const std::int64_t bytes = program.buffers[static_cast<std::size_t>(id)].bytes;
+      begins_.push_back(planned.plan == nullptr ? next : planned.plan->offset(planned.index, id));
+      ends_.push_back(begins_.back() + (planned.plan == nullptr ? std::max<std::int64_t>(bytes, 1) : bytes));
+      next = ends_.back();
+    }
+  }
+
+  void run() {
+    for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
+      const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+      for (BufferId buffer : instruction.reads) read({id, buffer}, instruction.lane);
+      for (BufferId buffer : instruction.writes) write({id, buffer});
+      if (findings_.full()) return;
+    }
+  }
+
+ private:
+  void read(const Access& access, Lane lane) {
+    Access conflict;
+    bytes_of(access.buffer).each(begin(access.buffer), end(access.buffer), [&](Stretch& stretch) {
+      if (!behind(stretch.writer, access)) conflict = stretch.writer;
+      stretch.readers[static_cast<std::size_t>(lane)] = access;
+    });
+    if (conflict.instruction >= 0) report(conflict, access, "writes", "reads");
+  }
+
+  void write(const Access& access) {
+    Access writer, reader;
+    bytes_of(access.buffer).each(begin(access.buffer), end(access.buffer), [&](Stretch& stretch) {
+      if (!behind(stretch.writer, access)) writer = stretch.writer;
+      for (const Access& of_lane : stretch.readers)
+        if (!behind(of_lane, access)) reader = of_lane;
+    });
+    if (writer.instruction >= 0) report(writer, access, "writes", "writes");
+    if (reader.instruction >= 0) report(reader, access, "reads", "writes");
+    if (begin(access.buffer) < end(access.buffer))
+      bytes_of(access.buffer).overwrite(begin(access.buffer), end(access.buffer), access);
+  }
+
+  bool behind(const Access& earlier, const Access& later) const {
+    return earlier.instruction < 0 || earlier.instruction == later.instruction ||
+           order_.ordered(earlier.instruction, later.instruction);
+  }
+
+  void report(const Access& first, const Access& second, std::string_view does, std::string_view then) {
+    const std::string& buffer = program_.buffers[static_cast<std::size_t>(first.buffer)].name;
+    const std::string& other = program_.buffers[static_cast<std::size_t>(second.buffer)].name;
+    const std::string what =
+        first.buffer == second.buffer
+            ? fmt::format("{} '{}' and {} {} it", does, buffer, describe(program_, second.instruction), then)
+            : fmt::format("{} '{}' and {} {} '{}', which shares addresses", does, buffer,
+                          describe(program_, second.instruction), then, other);
+    findings_.add(
+        Fault::unordered_access, index_, {first.instruction, second.instruction},
+        fmt::format("{} {}, but neither waits for the other", describe(program_, first.instruction), what));
+  }
+
+  std::int64_t begin(BufferId id) const { return begins_[static_cast<std::size_t>(id)]; }
+  std::int64_t end(BufferId id) const { return ends_[static_cast<std::size_t>(id)]; }
+  Bytes& bytes_of(BufferId id) {
+    return spaces_[static_cast<std::size_t>(program_.buffers[static_cast<std::size_t>(id)].space)];
+  }
+
+  const Program& program_;
+  int index_;
+  const HappensBefore& order_;
+  Findings& findings_;
+  std::vector<std::int64_t> begins_, ends_;  // by buffer
+  std::array<Bytes, kSpaces> spaces_;
+};
+
+}  // namespace
+
+void check_accesses(const Program& program, int index, const PlannedProgram& planned,
+                    const HappensBefore& order, Findings& findings) {
+  Races(program, index, planned, order, findings).run();
+}
+
+void check_waits(const Program& program, int index, const HappensBefore& order, Findings& findings) {
+  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
+    const std::vector<InstructionId>& waits = program.instructions[static_cast<std::size_t>(id)].waits;
+    for (InstructionId wait : waits)
+      if (order.redundant(id, wait))
+        findings.add(Fault::redundant_wait, index, {wait, id},
+                     fmt::format("{} waits for {}, which its lane or its other waits imply",
+                                 describe(program, id), describe(program, wait)));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,271 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "src/program/rank_classes.h"
+#include "src/program/verify_checks.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array<std::string_view, kAxes> kAxisNames = {"pipeline", "replicate", "shard", "tensor"};
+
+// A program's collectives by axis and lane: the channels, whatever their order in the program.
+using ChannelKey = std::pair<Axis, Lane>;
+using Collectives = std::map<ChannelKey, std::vector<InstructionId>>;
+
+Collectives collectives_of(const Program& program) {
+  Collectives result;
+  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
+    const int channel = program.instructions[static_cast<std::size_t>(id)].channel;
+    if (channel < 0) continue;
+    const Channel& of = program.channels[static_cast<std::size_t>(channel)];
+    result[{of.axis, of.lane}].push_back(id);
+  }
+  return result;
+}
+
+const std::vector<InstructionId>& on_channel(const Collectives& collectives, const ChannelKey& key) {
+  static const std::vector<InstructionId> kNone;
+  const auto found = collectives.find(key);
+  return found == collectives.end() ? kNone : found->second;
+}
+
+const Instruction& at(const Program& program, InstructionId id) {
+  return program.instructions[static_cast<std::size_t>(id)];
+}
+
+bool alike(const Program& a, const std::vector<BufferId>& of_a, const Program& b,
+           const std::vector<BufferId>& of_b) {
+  return std::ranges::equal(of_a, of_b, [&](BufferId x, BufferId y) {
+    const Buffer& left = a.buffers[static_cast<std::size_t>(x)];
+    const Buffer& right = b.buffers[static_cast<std::size_t>(y)];
+    return left.role == right.role && left.bytes == right.bytes;
+  });
+}
+
+// Whether two ranks that meet in these two collectives mean the same.
+bool alike(const Program& a, InstructionId x, const Program& b, InstructionId y) {
+  const Instruction& left = at(a, x);
+  const Instruction& right = at(b, y);
+  const auto key = [](const Instruction& of) {
+    return std::tuple(of.op, of.unit, of.flat, of.microbatch, of.accumulate);
+  };
+  return key(left) == key(right) && alike(a, left.reads, b, right.reads) &&
+         alike(a, left.writes, b, right.writes);
+}
+
+class World {
+ public:
+  World(const WorldPrograms& world, Findings& findings)
+      : world_(world), findings_(findings), classes_(rank_classes(world)) {
+    for (const Program& program : world.programs) collectives_.push_back(collectives_of(program));
+  }
+
+  void run() {
+    if (classes_.size() == 1) return;  // one program whose waits point back: every rank runs it to its end
+    if (match()) find_deadlock();
+  }
+
+ private:
+  // A step of a class: a node of the graph of waits, before matched collectives are merged.
+  using Node = int;
+  struct Edge {
+    Node before = -1;
+    Node after = -1;
+  };
+
+  const Program& program(int index) const { return world_.programs[static_cast<std::size_t>(index)]; }
+  const Program& program_of(const RankClass& of) const { return program(of.program); }
+  const Collectives& collectives_in(const RankClass& of) const {
+    return collectives_[static_cast<std::size_t>(of.program)];
+  }
+
+  // A rank of class `peer` in the group of `one`.
+  int peer_rank(const RankClass& one, std::size_t axis, const RankClass& peer) const {
+    for (int rank : world_.mesh.group(static_cast<Axis>(axis), one.rank))
+      if (world_.program_of_rank[static_cast<std::size_t>(rank)] == peer.program) return rank;
+    return peer.rank;
+  }
+
+  template <typename Visit>
+  void each_meeting(Visit visit) const {
+    for (int c = 0; c < static_cast<int>(classes_.size()); ++c)
+      for (std::size_t axis = 0; axis < kAxes; ++axis)
+        for (int d : classes_[static_cast<std::size_t>(c)].meets[axis])
+          if (d > c) visit(c, axis, d);
+  }
+
+  bool match() {
+    const std::size_t before = mismatches_;
+    std::set<std::tuple<int, std::size_t, int>> seen;
+    each_meeting([&](int c, std::size_t axis, int d) {
+      const RankClass& one = classes_[static_cast<std::size_t>(c)];
+      const RankClass& other = classes_[static_cast<std::size_t>(d)];
+      if (one.program == other.program || !seen.insert({one.program, axis, other.program}).second) return;
+      for (int lane = 0; lane < kLanes; ++lane)
+        compare(one, other, axis, {static_cast<Axis>(axis), static_cast<Lane>(lane)});
+    });
+    return mismatches_ == before;
+  }
+
+  void compare(const RankClass& one, const RankClass& other, std::size_t axis, const ChannelKey& key) {
+    const std::vector<InstructionId>& mine = on_channel(collectives_in(one), key);
+    const std::vector<InstructionId>& theirs = on_channel(collectives_in(other), key);
+    for (std::size_t k = 0; k < std::max(mine.size(), theirs.size()); ++k) {
+      const bool both = k < mine.size() && k < theirs.size();
+      if (both && alike(program_of(one), mine[k], program_of(other), theirs[k])) continue;
+      ++mismatches_;
+      const auto says = [&](const RankClass& who, int rank, const std::vector<InstructionId>& list) {
+        return k < list.size() ? fmt::format("rank {} issues {}", rank, describe(program_of(who), list[k]))
+                               : fmt::format("rank {} issues none", rank);
+      };
+      const bool first_has = k < mine.size();
+      findings_.add(Fault::collective_mismatch, first_has ? one.program : other.program,
+                    {first_has ? mine[k] : theirs[k]},
+                    fmt::format("collective {} of the {} lane along {}: {}, but {}", k, name_of(key.second),
+                                kAxisNames[axis], says(one, one.rank, mine),
+                                says(other, peer_rank(one, axis, other), theirs)));
+      return;  // what follows is out of step
+    }
+  }
+
+  Node node(int c, InstructionId id) const { return first_node_[static_cast<std::size_t>(c)] + id; }
+  int class_of(Node of) const {
+    return static_cast<int>(std::ranges::upper_bound(first_node_, of) - first_node_.begin()) - 1;
+  }
+  InstructionId instruction_of(Node of) const {
+    return of - first_node_[static_cast<std::size_t>(class_of(of))];
+  }
+  Node root(Node of) {
+    while (parent_[static_cast<std::size_t>(of)] != of) {
+      Node& up = parent_[static_cast<std::size_t>(of)];
+      up = parent_[static_cast<std::size_t>(up)];
+      of = up;
+    }
+    return of;
+  }
+
+  // Collectives that meet become one node: it starts when all have been reached.
+  void merge_collectives() {
+    Node nodes = 0;
+    for (const RankClass& one : classes_) {
+      first_node_.push_back(nodes);
+      nodes += static_cast<Node>(program_of(one).instructions.size());
+    }
+    for (Node of = 0; of < nodes; ++of) parent_.push_back(of);
+    each_meeting([&](int c, std::size_t axis, int d) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const ChannelKey key = {static_cast<Axis>(axis), static_cast<Lane>(lane)};
+        const auto& mine = on_channel(collectives_in(classes_[static_cast<std::size_t>(c)]), key);
+        const auto& theirs = on_channel(collectives_in(classes_[static_cast<std::size_t>(d)]), key);
+        for (std::size_t k = 0; k < mine.size(); ++k)
+          parent_[static_cast<std::size_t>(root(node(d, theirs[k])))] = root(node(c, mine[k]));
+      }
+    });
+  }
+
+  void add_edges() {
+    edges_into_.resize(parent_.size());
+    after_.resize(parent_.size());
+    const auto add = [&](Node before, Node after) {
+      edges_into_[static_cast<std::size_t>(root(after))].push_back({before, after});
+      after_[static_cast<std::size_t>(root(before))].push_back(root(after));
+    };
+    for (int c = 0; c < static_cast<int>(classes_.size()); ++c) {
+      const Program& runs = program_of(classes_[static_cast<std::size_t>(c)]);
+      LaneClock latest = kNothingOver;
+      for (InstructionId id = 0; id < static_cast<InstructionId>(runs.instructions.size()); ++id) {
+        InstructionId& prior = latest[static_cast<std::size_t>(at(runs, id).lane)];
+        if (prior >= 0) add(node(c, prior), node(c, id));
+        prior = id;
+        for (InstructionId wait : at(runs, id).waits) add(node(c, wait), node(c, id));
+      }
+    }
+  }
+
+  // Takes away what can run until nothing more can; what is left holds a cycle.
+  void find_deadlock() {
+    merge_collectives();
+    add_edges();
+    std::vector<std::size_t> missing(parent_.size());
+    std::vector<Node> ready;
+    for (Node of = 0; of < static_cast<Node>(parent_.size()); ++of) {
+      missing[static_cast<std::size_t>(of)] = edges_into_[static_cast<std::size_t>(of)].size();
+      if (root(of) == of && missing[static_cast<std::size_t>(of)] == 0) ready.push_back(of);
+    }
+    while (!ready.empty()) {
+      const Node of = ready.back();
+      ready.pop_back();
+      for (Node next : after_[static_cast<std::size_t>(of)])
+        if (--missing[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
+    }
+    for (Node of = 0; of < static_cast<Node>(parent_.size()); ++of)
+      if (missing[static_cast<std::size_t>(of)] > 0) return report_cycle(cycle_from(of, missing));
+  }
+
+  // Walks from one stuck node to a stuck one before it until it comes round.
+  std::vector<Edge> cycle_from(Node start, const std::vector<std::size_t>& missing) {
+    std::vector<Edge> walk;
+    std::map<Node, std::size_t> seen;
+    for (Node here = root(start); seen.try_emplace(here, walk.size()).second;) {
+      for (const Edge& edge : edges_into_[static_cast<std::size_t>(here)]) {
+        if (missing[static_cast<std::size_t>(root(edge.before))] == 0) continue;
+        walk.push_back(edge);
+        break;
+      }
+      here = root(walk.back().before);
+      if (seen.contains(here)) return {walk.begin() + static_cast<std::ptrdiff_t>(seen.at(here)), walk.end()};
+    }
+    return walk;
+  }
+
+  void report_cycle(const std::vector<Edge>& cycle) {
+    std::vector<Edge> hops;  // a stretch within one rank is one hop
+    for (const Edge& edge : cycle) {
+      if (!hops.empty() && hops.back().before == edge.after) {
+        hops.back().before = edge.before;
+      } else {
+        hops.push_back(edge);
+      }
+    }
+    if (hops.size() > 1 && hops.back().before == hops.front().after) {
+      hops.front().after = hops.back().after;
+      hops.pop_back();
+    }
+    const int index = classes_[static_cast<std::size_t>(class_of(hops.front().after))].program;
+    std::string message = "these wait for each other: ";
+    std::set<InstructionId> instructions;
+    for (const Edge& hop : hops) {
+      const RankClass& who = classes_[static_cast<std::size_t>(class_of(hop.after))];
+      message += fmt::format("{}on rank {} {} comes behind {}", &hop == hops.data() ? "" : "; ", who.rank,
+                             describe(program_of(who), instruction_of(hop.after)),
+                             describe(program_of(who), instruction_of(hop.before)));
+      if (who.program != index) continue;
+      instructions.insert(instruction_of(hop.before));
+      instructions.insert(instruction_of(hop.after));
+    }
+    findings_.add(Fault::deadlock, index, {instructions.begin(), instructions.end()}, message);
+  }
+
+  const WorldPrograms& world_;
+  Findings& findings_;
+  std::vector<RankClass> classes_;
+  std::vector<Collectives> collectives_;  // by program
+  std::size_t mismatches_ = 0;
+
+  std::vector<Node> first_node_;               // by class
+  std::vector<Node> parent_;                   // union-find over nodes
+  std::vector<std::vector<Edge>> edges_into_;  // by root
+  std::vector<std::vector<Node>> after_;       // by root: roots
+};
+
+}  // namespace
+
+void check_collectives(const WorldPrograms& world, Findings& findings) { World(world, findings).run(); }
+
+}  // namespace tessera
