@@ -1,0 +1,69 @@
+// Floor 6: saves a run so that it resumes bitwise, on the same mesh and strategy. Owns the files; knows
+// nothing of data or schedules.
+//
+//   <folder>/step-00000100/rank-00000.tessera …   one file for each rank that has something to store
+//   <folder>/latest                               names the newest of them
+//
+// A shard is stored by the rank that holds it (in the first replica), a replicated buffer by the first rank
+// of the shard group only. Every rank must see the folder.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/engine.h"
+
+namespace tessera {
+
+// What a run must know to continue, besides the engine's own states and counters.
+struct RunState {
+  std::int64_t step = 0;      // steps run, skipped ones included
+  std::int64_t samples = 0;   // samples read by all ranks: the number of the next one
+  std::string configuration;  // the run's, as text; kept, not interpreted
+};
+
+// Writes the states of all ranks under a temporary name, syncs them to the disk and renames, so that a
+// checkpoint is there whole or not at all; then removes all but the newest `keep`. Collective, between steps;
+// every rank gives the same `state`. `world` is any communicator of the engine's ranks; its deadline bounds
+// how much longer one rank's writing may take than another's. Returns the checkpoint's own folder.
+// EnvironmentError, the same on all ranks, where a file cannot be written, with the file, the bytes and the
+// system's reason: the temporary files are then removed, and earlier checkpoints untouched.
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
+                                      const RunState& state, int keep = 2);
+
+// Reads what save_checkpoint() wrote into an engine of the same units, mesh, placements and optimizer.
+// Collective, between steps. `path` is a checkpoint's own folder, or the folder of all (the newest is taken).
+// UsageError naming what differs, EnvironmentError for a file that is missing, truncated or damaged, the same
+// on all ranks. After a checksum that does not match, the engine's states are undefined.
+RunState load_checkpoint(const std::filesystem::path& path, Communicator world, Engine& engine);
+
+// The newest checkpoint in a folder: what `latest` names or, failing that, the one of the highest step.
+// Nothing where there is none.
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
+
+// What a checkpoint says of itself.
+struct CheckpointInfo {
+  struct File {
+    std::string name;
+    int rank = 0;
+    std::int64_t bytes = 0;  // of the whole file
+    int buffers = 0;
+  };
+  std::filesystem::path path;
+  RunState state;
+  Engine::Counters counters;
+  Mesh mesh;
+  Placements placements;
+  std::string layout;  // fingerprint of units, parameters and shards
+  int units = 0;
+  std::int64_t parameter_numel = 0;  // ties counted once
+  std::vector<File> files;
+};
+
+// Needs no ranks. `verify` also reads every buffer and compares its checksum. `path` as for
+// load_checkpoint(); errors likewise.
+CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, bool verify = false);
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+#include "src/checkpoint/agree.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace tessera::checkpoint {
+
+namespace {
+
+enum class Outcome : std::int32_t { good, usage, unsupported, environment };
+
+// What a rank tells the others. The message is cut where it is longer.
+struct Report {
+  Outcome outcome = Outcome::good;
+  char message[1020] = {};
+};
+
+Report report(Outcome outcome, const std::exception& error) {
+  Report result{.outcome = outcome};
+  std::strncpy(result.message, error.what(), sizeof result.message - 1);
+  return result;
+}
+
+Report attempt(const std::function<void()>& work) {
+  try {
+    work();
+    return {};
+  } catch (const CommunicationError&) {
+    throw;
+  } catch (const UsageError& error) {
+    return report(Outcome::usage, error);
+  } catch (const UnsupportedError& error) {
+    return report(Outcome::unsupported, error);
+  } catch (const std::exception& error) {
+    return report(Outcome::environment, error);
+  }
+}
+
+void raise(const Report& failed) {
+  switch (failed.outcome) {
+    case Outcome::good:
+      return;
+    case Outcome::usage:
+      throw UsageError(failed.message);
+    case Outcome::unsupported:
+      throw UnsupportedError(failed.message);
+    case Outcome::environment:
+      throw EnvironmentError(failed.message);
+  }
+}
+
+}  // namespace
+
+void together(Communicator& world, const char* operation, const std::function<void()>& work) {
+  const Report mine = attempt(work);
+  std::vector<Report> all(static_cast<std::size_t>(world.world()));
+  world.all_gather(&mine, all.data(), sizeof mine, {.operation = operation});
+  for (const Report& one : all) raise(one);
+}
+
+}  // namespace tessera::checkpoint

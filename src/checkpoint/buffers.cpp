@@ -1,0 +1,31 @@
+#include "src/checkpoint/buffers.h"
+
+namespace tessera::checkpoint {
+
+std::vector<PersistentBuffer> buffers_of(Engine& engine) {
+  std::vector<PersistentBuffer> buffers;
+  const Layout& layout = engine.layout();
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
+    const std::size_t begin = buffers.size();
+    for (const State state : {State::parameter, State::master, State::moment1, State::moment2}) {
+      const std::span<std::byte> data = engine.persistent(flat, state);
+      bool known = data.empty();
+      for (std::size_t i = begin; i < buffers.size(); ++i) known |= buffers[i].data.data() == data.data();
+      if (known) continue;
+      const std::int64_t element =
+          state == State::parameter ? bytes_of(layout.flat(flat).dtype) : bytes_of(DType::fp32);
+      const bool whole = static_cast<std::int64_t>(data.size()) != layout.flat(flat).shard_numel * element;
+      buffers.push_back({.flat = flat, .state = state, .whole = whole, .data = data});
+    }
+  }
+  return buffers;
+}
+
+int storing_rank(const Mesh& mesh, int rank, bool whole) {
+  Coordinates place = mesh.coordinates(rank);
+  place[static_cast<std::size_t>(Axis::replicate)] = 0;
+  if (whole) place[static_cast<std::size_t>(Axis::shard)] = 0;
+  return mesh.rank(place);
+}
+
+}  // namespace tessera::checkpoint

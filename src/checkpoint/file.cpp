@@ -1,0 +1,133 @@
+#include "src/checkpoint/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "tessera/error.h"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+constexpr std::int64_t kLargestCall = std::int64_t{1} << 30;  // the kernel takes just under 2 GiB at once
+
+std::string reason(int code) { return std::strerror(code); }
+
+}  // namespace
+
+FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes)
+    : path_(std::move(path)), bytes_(bytes) {
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file_ < 0) refuse("create", errno);
+  // Not posix_fallocate: where the file system cannot reserve, that writes every block.
+  if (::fallocate(file_, 0, 0, bytes_) != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
+    const int code = errno;
+    ::close(file_);
+    file_ = -1;
+    refuse("reserve", code);
+  }
+}
+
+FileWriter::~FileWriter() {
+  if (file_ >= 0) ::close(file_);
+}
+
+void FileWriter::refuse(const char* what, int code) const {
+  throw EnvironmentError(fmt::format("cannot {} checkpoint file '{}' ({} of {} bytes written): {}", what,
+                                     path_.string(), written_, bytes_, reason(code)));
+}
+
+void FileWriter::write(std::span<const std::byte> data) {
+  while (!data.empty()) {
+    const std::size_t part = std::min<std::size_t>(data.size(), kLargestCall);
+    const ssize_t done = ::write(file_, data.data(), part);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) refuse("write", errno);
+    written_ += done;
+    data = data.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void FileWriter::pad_to(std::int64_t offset) {
+  static constexpr std::array<std::byte, 4096> kZeros{};
+  while (written_ < offset)
+    write(std::span(kZeros).first(
+        static_cast<std::size_t>(std::min<std::int64_t>(offset - written_, kZeros.size()))));
+}
+
+void FileWriter::finish() {
+  if (::fsync(file_) != 0) refuse("sync", errno);
+  const int closed = ::close(file_);
+  file_ = -1;
+  if (closed != 0) refuse("close", errno);
+}
+
+FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
+  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status {};
+  if (file_ < 0 || ::fstat(file_, &status) != 0) {
+    const int code = errno;
+    if (file_ >= 0) ::close(file_);
+    throw EnvironmentError(fmt::format("cannot open checkpoint file '{}': {}", path_.string(), reason(code)));
+  }
+  bytes_ = status.st_size;
+}
+
+FileReader::~FileReader() { ::close(file_); }
+
+void FileReader::read(std::int64_t offset, std::span<std::byte> data) const {
+  while (!data.empty()) {
+    const std::size_t part = std::min<std::size_t>(data.size(), kLargestCall);
+    const ssize_t done = ::pread(file_, data.data(), part, offset);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0)
+      throw EnvironmentError(fmt::format("cannot read {} bytes at offset {} of checkpoint file '{}': {}",
+                                         data.size(), offset, path_.string(),
+                                         done == 0 ? "it ends there" : reason(errno)));
+    offset += done;
+    data = data.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // Some file systems refuse to sync a folder; they keep the order of renames by themselves.
+  const bool synced = file >= 0 && (::fsync(file) == 0 || errno == EINVAL || errno == ENOTSUP);
+  const int code = errno;
+  if (file >= 0) ::close(file);
+  if (!synced)
+    throw EnvironmentError(
+        fmt::format("cannot sync checkpoint folder '{}': {}", folder.string(), reason(code)));
+}
+
+void replace_text(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::path partial = path;
+  partial += ".tmp";
+  std::error_code ignored;
+  std::filesystem::remove(partial, ignored);
+  FileWriter writer(partial, static_cast<std::int64_t>(text.size()));
+  writer.write(std::as_bytes(std::span(text)));
+  writer.finish();
+  std::filesystem::rename(partial, path);
+}
+
+void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+  if (errno == EEXIST && ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+    std::filesystem::remove_all(from);
+    return;
+  }
+  // A file system without these: what stood there goes first.
+  std::filesystem::remove_all(to);
+  std::filesystem::rename(from, to);
+}
+
+}  // namespace tessera::checkpoint

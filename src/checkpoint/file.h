@@ -1,0 +1,61 @@
+// One file of a checkpoint on the disk: written in order and synced, or read at offsets. POSIX only here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace tessera::checkpoint {
+
+// EnvironmentError with path, bytes and the system's reason from every member.
+class FileWriter {
+ public:
+  // Creates the file and reserves its bytes, so that a full disk is noticed before anything is written.
+  FileWriter(std::filesystem::path path, std::int64_t bytes);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(std::span<const std::byte> data);
+  // Zeros up to `offset`.
+  void pad_to(std::int64_t offset);
+  // Everything is on the disk when this returns. Nothing can be written after it.
+  void finish();
+
+ private:
+  [[noreturn]] void refuse(const char* what, int code) const;
+
+  std::filesystem::path path_;
+  std::int64_t bytes_;
+  std::int64_t written_ = 0;
+  int file_ = -1;
+};
+
+class FileReader {
+ public:
+  explicit FileReader(std::filesystem::path path);
+  ~FileReader();
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::int64_t bytes() const { return bytes_; }
+  void read(std::int64_t offset, std::span<std::byte> data) const;
+
+ private:
+  std::filesystem::path path_;
+  std::int64_t bytes_ = 0;
+  int file_ = -1;
+};
+
+// Makes a rename or a new file in `folder` survive a power failure.
+void sync_folder(const std::filesystem::path& folder);
+
+// Replaces `path` by a file with this text: a reader sees the old or the new one.
+void replace_text(const std::filesystem::path& path, const std::string& text);
+
+// Puts folder `from` in the place of `to`, in one step where the system can; what stood there is removed.
+void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace tessera::checkpoint

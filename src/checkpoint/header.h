@@ -1,0 +1,70 @@
+// What a checkpoint file says of itself, and its form on the disk:
+//   magic, header bytes, header checksum, file bytes (4 × uint64) | header (JSON) | buffers, each aligned
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/checkpoint/file.h"
+#include "tessera/checkpoint.h"
+
+namespace tessera::checkpoint {
+
+// One stored buffer: a state of a flat, this rank's shard of it or the whole.
+struct StoredBuffer {
+  std::string unit;  // for messages
+  FlatId flat = 0;
+  State state = State::parameter;
+  bool whole = false;
+  std::int64_t offset = 0;  // in the file
+  std::int64_t bytes = 0;
+  std::uint64_t checksum = 0;  // XXH3, 64 bits
+};
+
+struct StoredParameter {
+  std::string name;
+  Shape shape;
+  std::string dtype;
+  bool trainable = true;
+  std::string tied_to;
+  bool operator==(const StoredParameter&) const = default;
+};
+
+struct StoredUnit {
+  std::string name;
+  std::vector<StoredParameter> parameters;
+};
+
+struct Header {
+  int rank = 0;
+  RunState state;
+  Engine::Counters counters;
+  Mesh mesh;
+  Placements placements;
+  std::string optimizer;
+  std::string layout;  // fingerprint of `units` and the shards
+  std::int64_t parameter_numel = 0;
+  std::vector<StoredUnit> units;
+  std::vector<StoredBuffer> buffers;
+  std::int64_t file_bytes = 0;  // set by encode() and decode()
+};
+
+std::string_view name_of(State state);
+
+// What `engine` is, without state, counters and buffers.
+Header describe(const Engine& engine);
+
+// UsageError naming the first thing that differs between what is stored and what the engine is.
+void check_same(const Header& stored, const Header& engine, const std::string& file);
+
+// Sets the buffers' offsets and file_bytes, and returns all bytes that come before the first buffer.
+std::vector<std::byte> encode(Header& header);
+
+// Reads and checks a file's header. EnvironmentError where it is no checkpoint, damaged or truncated;
+// UnsupportedError for another version.
+Header decode(const FileReader& file);
+
+std::uint64_t checksum_of(std::span<const std::byte> data);
+
+}  // namespace tessera::checkpoint
