@@ -171,11 +171,16 @@ HWY_INLINE void store16(V16 a, Fp16* p) {
   TESSERA_FOR_PARTS store_halves(fp16_bits(a.part[i]), halves + i * kVectorLanes);
 }
 
-// What a value becomes by being stored as T.
-HWY_INLINE V16 rounded_to(V16 a, const float*) { return a; }
-HWY_INLINE V16 rounded_to(V16 a, const Bf16*) {
-  TESSERA_FOR_PARTS a.part[i] = hn::BitCast(FloatTag(), hn::ShiftLeft<16>(bf16_bits(a.part[i])));
-  return a;
+// store16 past the caches; p is aligned to 32 bytes. Needs hwy::FlushStream() after the last one.
+HWY_INLINE void stream16(V16 a, Bf16* p) {
+  auto* halves = reinterpret_cast<std::uint16_t*>(p);
+  TESSERA_FOR_PARTS hn::Stream(hn::DemoteTo(HalfTag(), bf16_bits(a.part[i])), HalfTag(),
+                               halves + i * kVectorLanes);
+}
+HWY_INLINE void stream16(V16 a, Fp16* p) {
+  auto* halves = reinterpret_cast<std::uint16_t*>(p);
+  TESSERA_FOR_PARTS hn::Stream(hn::DemoteTo(HalfTag(), fp16_bits(a.part[i])), HalfTag(),
+                               halves + i * kVectorLanes);
 }
 
 // The first `count` (1 to 16) lanes; the others load as 0 and are not stored.

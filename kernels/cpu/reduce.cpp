@@ -1,0 +1,220 @@
+#include "kernels/reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "kernels/cpu/check.h"
+#include "kernels/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/reduce.cpp"
+#include "hwy/foreach_target.h"  // compiles what follows once per target
+#include "kernels/cpu/v16-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels::HWY_NAMESPACE {
+
+// accumulator = ((start + c[0]) + c[1]) + ... for kCount contributions; the start is the accumulator, or c[0]
+// itself.
+template <class T, int kCount>
+HWY_INLINE void sweep(const void* const* contributions, std::int64_t begin, std::int64_t count,
+                      bool from_accumulator, float* accumulator) {
+  const T* c[kCount];
+  for (int j = 0; j < kCount; ++j) c[j] = static_cast<const T*>(contributions[j]) + begin;
+  for (std::int64_t i = 0; i < count; i += 16) {
+    V16 sum = load_some(c[0] + i, count - i);
+    if (from_accumulator) sum = add(load_some(accumulator + i, count - i), sum);
+    for (int j = 1; j < kCount; ++j) sum = add(sum, load_some(c[j] + i, count - i));
+    store_some(sum, accumulator + i, count - i);
+  }
+}
+
+template <class T>
+HWY_INLINE void chain_block(const void* const* contributions, std::int64_t contribution_count,
+                            std::int64_t begin, std::int64_t count, bool from_accumulator,
+                            float* accumulator) {
+  for (std::int64_t done = 0; done < contribution_count;) {
+    const std::int64_t left = contribution_count - done;
+    const bool add_to = from_accumulator || done > 0;
+    if (left >= 8) {
+      sweep<T, 8>(contributions + done, begin, count, add_to, accumulator);
+      done += 8;
+    } else if (left >= 2) {
+      sweep<T, 2>(contributions + done, begin, count, add_to, accumulator);
+      done += 2;
+    } else {
+      sweep<T, 1>(contributions + done, begin, count, add_to, accumulator);
+      done += 1;
+    }
+  }
+}
+
+// Elements whose accumulator stays in the first cache level while all contributions are added.
+constexpr std::int64_t kChainBlock = 4096;
+
+template <class T>
+HWY_INLINE void chain_of(const void* const* contributions, std::int64_t contribution_count,
+                         std::int64_t begin, std::int64_t end, bool from_accumulator, float* accumulator) {
+  for (std::int64_t i = begin; i < end; i += kChainBlock)
+    chain_block<T>(contributions, contribution_count, i, std::min(kChainBlock, end - i), from_accumulator,
+                   accumulator + i);
+}
+
+void chain_range(DType type, const void* const* contributions, std::int64_t contribution_count,
+                 std::int64_t begin, std::int64_t end, bool from_accumulator, float* accumulator) {
+  switch (type) {
+    case DType::fp32:
+      return chain_of<float>(contributions, contribution_count, begin, end, from_accumulator, accumulator);
+    case DType::bf16:
+      return chain_of<Bf16>(contributions, contribution_count, begin, end, from_accumulator, accumulator);
+    case DType::fp16:
+      return chain_of<Fp16>(contributions, contribution_count, begin, end, from_accumulator, accumulator);
+  }
+}
+
+using DoubleTag = hn::CappedTag<double, 8>;
+using FloatOfDoubleTag = hn::Rebind<float, DoubleTag>;
+constexpr int kDoubleLanes = static_cast<int>(hn::MaxLanes(DoubleTag()));
+constexpr int kSumLanes = 32;
+constexpr int kSumVectors = kSumLanes / kDoubleLanes;
+
+struct LaneSums {
+  hn::Vec<DoubleTag> vector[kSumVectors];
+};
+
+// The square of an fp32 is exact in float64, so a fused multiply-add and a separate one agree.
+HWY_INLINE void add_squares(const float* x, LaneSums& sums) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kSumVectors; ++i) {
+    const auto value = hn::PromoteTo(DoubleTag(), hn::LoadU(FloatOfDoubleTag(), x + i * kDoubleLanes));
+    sums.vector[i] = hn::MulAdd(value, value, sums.vector[i]);
+  }
+}
+
+HWY_INLINE void add_squares_of_type(const float* x, LaneSums& sums) { add_squares(x, sums); }
+
+template <class T>
+HWY_INLINE void add_squares_of_type(const T* x, LaneSums& sums) {
+  alignas(64) float wide[kSumLanes];
+  store16(load16(x), wide);
+  store16(load16(x + 16), wide + 16);
+  add_squares(wide, sums);
+}
+
+template <class T>
+HWY_INLINE double block_sum_of(const T* x, std::int64_t count) {
+  LaneSums sums;
+  for (int i = 0; i < kSumVectors; ++i) sums.vector[i] = hn::Zero(DoubleTag());
+  std::int64_t i = 0;
+  for (; i + kSumLanes <= count; i += kSumLanes) add_squares_of_type(x + i, sums);
+  if (i < count) {
+    T rest[kSumLanes] = {};
+    std::memcpy(rest, x + i, static_cast<std::size_t>(count - i) * sizeof(T));
+    add_squares_of_type(rest, sums);
+  }
+  alignas(64) double lane[kSumLanes];
+  for (int v = 0; v < kSumVectors; ++v) hn::Store(sums.vector[v], DoubleTag(), lane + v * kDoubleLanes);
+  for (int width = kSumLanes / 2; width > 0; width /= 2)
+    for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+  return lane[0];
+}
+
+double squares_of_block(DType type, const void* input, std::int64_t count) {
+  switch (type) {
+    case DType::fp32:
+      return block_sum_of(static_cast<const float*>(input), count);
+    case DType::bf16:
+      return block_sum_of(static_cast<const Bf16*>(input), count);
+    case DType::fp16:
+      return block_sum_of(static_cast<const Fp16*>(input), count);
+  }
+  return 0.0;
+}
+
+}  // namespace tessera::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(chain_range);
+HWY_EXPORT(squares_of_block);
+
+namespace {
+
+constexpr std::int64_t kSumBlock = 16384;
+constexpr std::size_t kMostContributions = 1024;
+
+std::int64_t sum_blocks(std::int64_t numel) { return (numel + kSumBlock - 1) / kSumBlock; }
+
+template <class T>
+std::int64_t first_nonfinite_of(const T* input, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin; i < end; ++i)
+    if (!std::isfinite(to_float(input[i]))) return i;
+  return -1;
+}
+
+std::int64_t first_nonfinite(DType type, const void* input, std::int64_t begin, std::int64_t end) {
+  switch (type) {
+    case DType::fp32:
+      return first_nonfinite_of(static_cast<const float*>(input), begin, end);
+    case DType::bf16:
+      return first_nonfinite_of(static_cast<const Bf16*>(input), begin, end);
+    case DType::fp16:
+      return first_nonfinite_of(static_cast<const Fp16*>(input), begin, end);
+  }
+  return -1;
+}
+
+}  // namespace
+
+void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
+                   std::span<const void* const> contributions, float beta, float* accumulator) {
+  check_beta(beta, "ordered_chain");
+  if (contributions.empty() || contributions.size() > kMostContributions)
+    throw UsageError("ordered_chain: " + std::to_string(contributions.size()) + " contributions; 1 to " +
+                     std::to_string(kMostContributions) + " are possible");
+  parallel_ranges(context.threads, numel, kElementwiseGrain, [&](std::int64_t begin, std::int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(chain_range)
+    (type, contributions.data(), static_cast<std::int64_t>(contributions.size()), begin, end, beta != 0.0f,
+     accumulator);
+  });
+}
+
+void accumulate(const ComputeContext& context, std::int64_t numel, DType type, const void* input, float beta,
+                float* accumulator) {
+  const std::array<const void*, 1> contributions = {input};
+  ordered_chain(context, numel, type, contributions, beta, accumulator);
+}
+
+std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
+  return workspace_part_bytes(sum_blocks(numel) * static_cast<std::int64_t>(sizeof(double)));
+}
+
+void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
+                    SumOfSquares* result) {
+  check_workspace(context, sum_of_squares_workspace_bytes(numel), "sum_of_squares");
+  auto* block_sums = static_cast<double*>(context.workspace.data);
+  const std::int64_t blocks = sum_blocks(numel);
+  parallel_ranges(context.threads, blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      const std::int64_t first = block * kSumBlock;
+      block_sums[block] = HWY_DYNAMIC_DISPATCH(squares_of_block)(type, element(input, type, first),
+                                                                 std::min(kSumBlock, numel - first));
+    }
+  });
+  *result = {};
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    // Squares of finite fp32 numbers never overflow float64: a block's sum is finite exactly where its
+    // elements are.
+    if (result->first_nonfinite < 0 && !std::isfinite(block_sums[block]))
+      result->first_nonfinite =
+          first_nonfinite(type, input, block * kSumBlock, std::min(numel, (block + 1) * kSumBlock));
+    result->sum += block_sums[block];
+  }
+}
+
+}  // namespace tessera::kernels
+#endif  // HWY_ONCE
