@@ -1,0 +1,201 @@
+// Runs a model by hand, as the engine would: every tensor in memory of exactly the bytes the model asks for,
+// filled with NaN beforehand and guarded behind its end.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sanitizer/asan_interface.h>
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <new>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tessera/layout.h"
+#include "tessera/model.h"
+
+namespace tessera::testing {
+
+// 256-byte aligned, every byte 0xFF (NaN in every type), with a guard behind it that nobody may touch.
+class Memory {
+ public:
+  explicit Memory(std::int64_t bytes)
+      : bytes_(static_cast<std::size_t>(bytes)),
+        data_(static_cast<std::uint8_t*>(::operator new (bytes_ + kGuardBytes, std::align_val_t{256}))) {
+    fill_with_nan();
+    std::memset(data_ + bytes_, kGuard, kGuardBytes);
+    ASAN_POISON_MEMORY_REGION(data_ + bytes_, kGuardBytes);
+  }
+  ~Memory() {
+    ASAN_UNPOISON_MEMORY_REGION(data_ + bytes_, kGuardBytes);
+    for (std::size_t i = 0; i < kGuardBytes; ++i)
+      if (data_[bytes_ + i] != kGuard) {
+        ADD_FAILURE() << "written " << i << " bytes behind the end of " << bytes_;
+        break;
+      }
+    ::operator delete (data_, std::align_val_t{256});
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  void fill_with_nan() { std::memset(data_, 0xFF, bytes_); }
+  void* data() { return bytes_ == 0 ? nullptr : data_; }
+  std::vector<std::uint8_t> contents() const { return {data_, data_ + bytes_}; }
+
+ private:
+  static constexpr std::size_t kGuardBytes = 1024;
+  static constexpr std::uint8_t kGuard = 0xA5;
+  std::size_t bytes_;
+  std::uint8_t* data_;
+};
+
+inline std::uint16_t to_bf16(float value) {  // to nearest, ties to even; finite values only
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+inline float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+
+class ModelRun {
+ public:
+  ModelRun(Model model, const BatchShape& shape, int threads = 1)
+      : model_(std::move(model)),
+        shape_(shape),
+        threads_(threads),
+        spec_(model_.activations(shape, threads)),
+        batch_(spec_.batch_bytes) {
+    for (const UnitActivations& unit : spec_.units) {
+      outputs_.emplace_back(std::make_unique<Memory>(unit.output_bytes));
+      output_gradients_.emplace_back(std::make_unique<Memory>(unit.output_bytes));
+      saved_.emplace_back(std::make_unique<Memory>(unit.saved_bytes));
+      workspaces_.emplace_back(std::make_unique<Memory>(unit.workspace_bytes));
+    }
+    for (const UnitSpec& unit : model_.units())
+      for (const ParameterSpec& spec : unit.parameters) {
+        if (!spec.tied_to.empty()) continue;
+        const std::int64_t bytes = numel_of(spec.shape) * bytes_of(spec.dtype);
+        tensors_[spec.name] = {spec, std::make_unique<Memory>(bytes), std::make_unique<Memory>(bytes)};
+      }
+  }
+
+  const Model& model() const { return model_; }
+  const ActivationSpec& spec() const { return spec_; }
+  Memory& output(std::size_t unit) { return *outputs_[unit]; }
+  Memory& output_gradient(std::size_t unit) { return *output_gradients_[unit]; }
+  Memory& saved(std::size_t unit) { return *saved_[unit]; }
+  void* batch() { return batch_.data(); }
+  int units() const { return static_cast<int>(model_.modules.size()); }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    return names;
+  }
+  std::int64_t numel(const std::string& name) const { return numel_of(tensors_.at(name).spec.shape); }
+
+  // Values are rounded to the parameter's type on the way in.
+  void set_parameter(const std::string& name, const std::vector<float>& values) {
+    write(tensors_.at(name), *tensors_.at(name).value, values);
+  }
+  void set_gradient(const std::string& name, const std::vector<float>& values) {
+    write(tensors_.at(name), *tensors_.at(name).gradient, values);
+  }
+  std::vector<float> parameter(const std::string& name) {
+    return read(tensors_.at(name), *tensors_.at(name).value);
+  }
+  std::vector<float> gradient(const std::string& name) {
+    return read(tensors_.at(name), *tensors_.at(name).gradient);
+  }
+
+  void forward(StepKind kind) {
+    for (int unit = 0; unit < units(); ++unit) use(unit, Pass::forward, kind);
+  }
+  void recompute(int unit) { use(unit, Pass::recompute, StepKind::train); }
+  // The first write to a gradient overwrites, or adds for those in `adds`; later ones, of tied parameters,
+  // add.
+  void backward(const std::set<std::string>& adds = {}) {
+    touched_ = adds;
+    for (int unit = units(); unit-- > 0;) use(unit, Pass::backward, StepKind::train);
+  }
+
+  double loss = 0.0;
+  double weight = 0.0;
+  float loss_scale = 1.0f;
+  float* logits = nullptr;
+  std::int64_t logits_row = 0;
+  std::set<std::string> frozen;  // parameters whose gradient nobody wants
+
+ private:
+  struct Tensor {
+    ParameterSpec spec;
+    std::unique_ptr<Memory> value, gradient;
+  };
+
+  static void write(const Tensor& tensor, Memory& memory, const std::vector<float>& values) {
+    ASSERT_EQ(numel_of(tensor.spec.shape), static_cast<std::int64_t>(values.size()));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (tensor.spec.dtype == DType::fp32)
+        static_cast<float*>(memory.data())[i] = values[i];
+      else
+        static_cast<std::uint16_t*>(memory.data())[i] = to_bf16(values[i]);
+  }
+  static std::vector<float> read(const Tensor& tensor, Memory& memory) {
+    std::vector<float> values(static_cast<std::size_t>(numel_of(tensor.spec.shape)));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = tensor.spec.dtype == DType::fp32 ? static_cast<float*>(memory.data())[i]
+                                                   : from_bf16(static_cast<std::uint16_t*>(memory.data())[i]);
+    return values;
+  }
+
+  void use(int unit, Pass pass, StepKind kind) {
+    const auto u = static_cast<std::size_t>(unit);
+    Module& module = *model_.modules[u];
+    std::vector<void*> parameters, gradients;
+    std::vector<float> betas;
+    for (const ParameterSpec& spec : module.parameters()) {
+      const std::string& home = spec.tied_to.empty() ? spec.name : spec.tied_to;
+      parameters.push_back(tensors_.at(home).value->data());
+      gradients.push_back(
+          pass != Pass::backward || frozen.contains(home) ? nullptr : tensors_.at(home).gradient->data());
+      betas.push_back(touched_.contains(home) ? 1.0f : 0.0f);
+      if (pass == Pass::backward) touched_.insert(home);
+    }
+    workspaces_[u]->fill_with_nan();
+    const ModuleContext context = {.pass = pass,
+                                   .kind = kind,
+                                   .shape = shape_,
+                                   .threads = threads_,
+                                   .parameters = parameters,
+                                   .gradients = gradients,
+                                   .betas = betas,
+                                   .saved = saved_[u]->data(),
+                                   .workspace = workspaces_[u]->data(),
+                                   .workspace_bytes = spec_.units[u].workspace_bytes,
+                                   .batch = batch_.data(),
+                                   .loss_scale = loss_scale,
+                                   .loss = &loss,
+                                   .weight = &weight,
+                                   .logits = logits,
+                                   .logits_row = logits_row};
+    const void* input = unit > 0 ? outputs_[u - 1]->data() : nullptr;
+    if (pass == Pass::backward)
+      module.backward(context, input, output_gradients_[u]->data(),
+                      unit > 0 ? output_gradients_[u - 1]->data() : nullptr);
+    else
+      module.forward(context, input, pass == Pass::recompute ? nullptr : outputs_[u]->data());
+  }
+
+  Model model_;
+  BatchShape shape_;
+  int threads_;
+  ActivationSpec spec_;
+  Memory batch_;
+  std::vector<std::unique_ptr<Memory>> outputs_, output_gradients_, saved_, workspaces_;
+  std::map<std::string, Tensor> tensors_;
+  std::set<std::string> touched_;
+};
+
+}  // namespace tessera::testing
