@@ -1,5 +1,6 @@
 #include "kernels/optimizer.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -15,132 +16,116 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
-// Where the updated parameter goes besides the master.
-struct NoOutput {
-  HWY_INLINE void put(V16, std::int64_t, std::int64_t) const {}
-};
-template <class T>
-struct Output {
-  T* data;
-  HWY_INLINE void put(V16 value, std::int64_t i, std::int64_t count) const {
-    store_some(value, data + i, count);
-  }
-};
-// 16-bit types past the caches: the output is only written, so reading its lines first would be wasted.
-template <class T>
-struct StreamedOutput {
-  T* data;
-  HWY_INLINE void put(V16 value, std::int64_t i, std::int64_t count) const {
-    if (HWY_UNLIKELY(count < 16)) return store_some(value, data + i, count);
-    stream16(value, data + i);
-  }
-};
+// Elements worked on at a time: few enough that what one loop writes the next one finds in the first cache
+// level.
+constexpr std::int64_t kBlock = 1024;
 
-// As adamw_element, operation by operation.
-template <class Gradient, class Parameter>
-HWY_INLINE void adamw_of(const AdamWArguments& a, std::int64_t begin, std::int64_t end, Parameter parameter) {
+// As adamw_element, operation by operation, on elements [begin, begin + count) and their gradients.
+HWY_INLINE void update_block(const AdamWArguments& a, const float* gradients, std::int64_t begin,
+                             std::int64_t count) {
   const AdamWCoefficients& c = a.coefficients;
-  const auto* gradients = static_cast<const Gradient*>(a.gradient);
+  float *master = a.master + begin, *first = a.m + begin, *second = a.v + begin;
   const V16 scale = set16(c.gradient_scale), l2 = set16(c.l2);
   const V16 beta1 = set16(c.beta1), one_minus_beta1 = set16(c.one_minus_beta1);
   const V16 beta2 = set16(c.beta2), one_minus_beta2 = set16(c.one_minus_beta2);
   const V16 minus_step = set16(-c.step), denominator_scale = set16(c.denominator_scale);
   const V16 epsilon = set16(c.epsilon), decay = set16(c.decay);
-  for (std::int64_t i = begin; i < end; i += 16) {
-    const std::int64_t count = end - i;
-    V16 p = load_some(a.master + i, count);
-    const V16 g = fma(l2, p, mul(load_some(gradients + i, count), scale));
-    const V16 m = fma(beta1, load_some(a.m + i, count), mul(one_minus_beta1, g));
-    const V16 v = fma(beta2, load_some(a.v + i, count), mul(mul(one_minus_beta2, g), g));
+  for (std::int64_t i = 0; i < count; i += 16) {
+    const std::int64_t lanes = count - i;
+    V16 p = load_some(master + i, lanes);
+    const V16 g = fma(l2, p, mul(load_some(gradients + i, lanes), scale));
+    const V16 m = fma(beta1, load_some(first + i, lanes), mul(one_minus_beta1, g));
+    const V16 v = fma(beta2, load_some(second + i, lanes), mul(mul(one_minus_beta2, g), g));
     const V16 denominator = fma(sqrt(v), denominator_scale, epsilon);
     p = fma(minus_step, div(m, denominator), mul(p, decay));
-    store_some(m, a.m + i, count);
-    store_some(v, a.v + i, count);
-    store_some(p, a.master + i, count);
-    parameter.put(p, i, count);
+    store_some(m, first + i, lanes);
+    store_some(v, second + i, lanes);
+    store_some(p, master + i, lanes);
   }
 }
 
 // As sgd_element, operation by operation.
-template <class Gradient, class Parameter>
-HWY_INLINE void sgd_of(const SgdArguments& a, std::int64_t begin, std::int64_t end, Parameter parameter) {
+HWY_INLINE void update_block(const SgdArguments& a, const float* gradients, std::int64_t begin,
+                             std::int64_t count) {
   const SgdCoefficients& c = a.coefficients;
-  const auto* gradients = static_cast<const Gradient*>(a.gradient);
+  float* master = a.master + begin;
   const V16 scale = set16(c.gradient_scale), weight_decay = set16(c.weight_decay);
   const V16 momentum = set16(c.momentum), minus_rate = set16(-c.learning_rate);
-  for (std::int64_t i = begin; i < end; i += 16) {
-    const std::int64_t count = end - i;
-    V16 p = load_some(a.master + i, count);
-    const V16 g = fma(weight_decay, p, mul(load_some(gradients + i, count), scale));
+  for (std::int64_t i = 0; i < count; i += 16) {
+    const std::int64_t lanes = count - i;
+    const V16 p = load_some(master + i, lanes);
+    const V16 g = fma(weight_decay, p, mul(load_some(gradients + i, lanes), scale));
     V16 direction = g;
     if (a.momentum != nullptr) {
-      const V16 buffer = fma(momentum, load_some(a.momentum + i, count), g);
-      store_some(buffer, a.momentum + i, count);
+      const V16 buffer = fma(momentum, load_some(a.momentum + begin + i, lanes), g);
+      store_some(buffer, a.momentum + begin + i, lanes);
       direction = c.nesterov ? fma(momentum, buffer, g) : buffer;
     }
-    p = fma(minus_rate, direction, p);
-    store_some(p, a.master + i, count);
-    parameter.put(p, i, count);
+    store_some(fma(minus_rate, direction, p), master + i, lanes);
   }
 }
 
-struct AdamW {
-  template <class Gradient, class Parameter>
-  static HWY_INLINE void run(const AdamWArguments& a, std::int64_t begin, std::int64_t end,
-                             Parameter parameter) {
-    adamw_of<Gradient>(a, begin, end, parameter);
-  }
-};
-struct Sgd {
-  template <class Gradient, class Parameter>
-  static HWY_INLINE void run(const SgdArguments& a, std::int64_t begin, std::int64_t end,
-                             Parameter parameter) {
-    sgd_of<Gradient>(a, begin, end, parameter);
-  }
-};
+template <class T>
+HWY_INLINE void widen(const T* input, std::int64_t count, float* output) {
+  for (std::int64_t i = 0; i < count; i += 16)
+    store_some(load_some(input + i, count - i), output + i, count - i);
+}
 
-template <class Rule, class Gradient, class T, class Arguments>
-HWY_INLINE void run_half(const Arguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
-  T* parameter = static_cast<T*>(a.parameter);
+// `streamed`: the parameter is only written, so reading its lines into the caches first would be wasted.
+template <class T>
+HWY_INLINE void narrow(const float* master, std::int64_t count, bool streamed, T* parameter) {
+  std::int64_t i = 0;
   if (streamed)
-    Rule::template run<Gradient>(a, begin, end, StreamedOutput<T>{parameter});
-  else
-    Rule::template run<Gradient>(a, begin, end, Output<T>{parameter});
+    for (; i + 16 <= count; i += 16) stream16(load16(master + i), parameter + i);
+  for (; i < count; i += 16) store_some(load_some(master + i, count - i), parameter + i, count - i);
 }
 
-template <class Rule, class Gradient, class Arguments>
-HWY_INLINE void run_gradient(const Arguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
-  if (a.parameter == nullptr) return Rule::template run<Gradient>(a, begin, end, NoOutput());
-  switch (a.parameter_type) {
-    case DType::fp32:
-      return Rule::template run<Gradient>(a, begin, end, Output<float>{static_cast<float*>(a.parameter)});
-    case DType::bf16:
-      return run_half<Rule, Gradient, Bf16>(a, begin, end, streamed);
-    case DType::fp16:
-      return run_half<Rule, Gradient, Fp16>(a, begin, end, streamed);
-  }
-}
-
-template <class Rule, class Arguments>
-HWY_INLINE void run_rule(const Arguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
+template <class Arguments>
+HWY_INLINE const float* gradients_of(const Arguments& a, std::int64_t begin, std::int64_t count,
+                                     float* buffer) {
   switch (a.gradient_type) {
     case DType::fp32:
-      return run_gradient<Rule, float>(a, begin, end, streamed);
+      return static_cast<const float*>(a.gradient) + begin;
     case DType::bf16:
-      return run_gradient<Rule, Bf16>(a, begin, end, streamed);
+      widen(static_cast<const Bf16*>(a.gradient) + begin, count, buffer);
+      break;
     case DType::fp16:
-      return run_gradient<Rule, Fp16>(a, begin, end, streamed);
+      widen(static_cast<const Fp16*>(a.gradient) + begin, count, buffer);
+      break;
   }
+  return buffer;
+}
+
+template <class Arguments>
+HWY_INLINE void put_parameter(const Arguments& a, std::int64_t begin, std::int64_t count, bool streamed) {
+  const float* master = a.master + begin;
+  switch (a.parameter_type) {
+    case DType::fp32:
+      return widen(master, count, static_cast<float*>(a.parameter) + begin);
+    case DType::bf16:
+      return narrow(master, count, streamed, static_cast<Bf16*>(a.parameter) + begin);
+    case DType::fp16:
+      return narrow(master, count, streamed, static_cast<Fp16*>(a.parameter) + begin);
+  }
+}
+
+template <class Arguments>
+HWY_INLINE void update_range(const Arguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
+  alignas(64) float buffer[kBlock];
+  for (std::int64_t block = begin; block < end; block += kBlock) {
+    const std::int64_t count = std::min(kBlock, end - block);
+    update_block(a, gradients_of(a, block, count, buffer), block, count);
+    if (a.parameter != nullptr) put_parameter(a, block, count, streamed);
+  }
+  if (streamed) hwy::FlushStream();
 }
 
 void adamw_range(const AdamWArguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
-  run_rule<AdamW>(a, begin, end, streamed);
-  if (streamed) hwy::FlushStream();
+  update_range(a, begin, end, streamed);
 }
 
 void sgd_range(const SgdArguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
-  run_rule<Sgd>(a, begin, end, streamed);
-  if (streamed) hwy::FlushStream();
+  update_range(a, begin, end, streamed);
 }
 
 }  // namespace tessera::kernels::HWY_NAMESPACE
