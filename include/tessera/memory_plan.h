@@ -16,12 +16,16 @@ using CategoryBytes = std::array<std::int64_t, kCategories>;
 // One space of the plan.
 struct SpacePlan {
   std::int64_t arena_bytes = 0;  // the highest end of any buffer: what is allocated
-  std::int64_t live_peak_bytes =
-      0;                 // the largest sum of live bytes at any instruction: no plan can do better
-  int peak_program = 0;  // where that sum is reached
+  // The largest sum of live bytes at any instruction, the persistent buffers of all programs included: no
+  // plan can do better.
+  std::int64_t live_peak_bytes = 0;
+  // No plan that gives each buffer one address can do better; at least live_peak_bytes, and more where
+  // buffers with several lifetimes meet pair by pair but never all at once. Counts aligned bytes.
+  std::int64_t bound_bytes = 0;
+  int peak_program = 0;  // where live_peak_bytes is reached first
   InstructionId peak_instruction = 0;
-  CategoryBytes at_peak = {};  // that sum by category
-  std::int64_t persistent_bytes = 0;
+  CategoryBytes at_peak = {};         // that sum by category
+  std::int64_t persistent_bytes = 0;  // of all programs, each name once
 };
 
 struct MemoryPlan {
@@ -38,18 +42,21 @@ struct MemoryPlan {
 // Places every buffer of the programs of one rank, which share one arena per space and never run at the same
 // time. Buffers of equal name are one buffer at one address. Persistent buffers lie first, at addresses of
 // their own; others share memory where their lifetimes, in order of issue, do not meet. Every offset is a
-// multiple of kAlignmentBytes. Several orders of placement are tried and the smallest arena kept; the result
-// depends on the programs alone.
-// Throws UsageError where buffers of one name differ in bytes, space or persistence.
+// multiple of kAlignmentBytes; one that never lives in any program takes no memory and has offset 0. Several
+// orders of placement are tried and the smallest arena kept; the result depends on the programs alone.
+// Throws UsageError, naming the buffer, where buffers of one name differ in bytes, space or persistence,
+// where one program has a name twice, and where lifetimes are not ascending, disjoint and within the program.
 MemoryPlan plan_memory(std::span<const Program> programs);
 
 // Recomputes the waits of program number `index` of the plan: the fewest that order every pair of conflicting
 // accesses and, where two buffers share addresses, every access of the earlier before any of the later.
-// Without a plan (nullptr) only the first kind.
+// Without a plan (nullptr) only the first kind. Ascending, on other lanes only.
+// Throws UsageError for an index or a count of buffers that does not match the plan, or a buffer id out of
+// range.
 void link(Program& program, const MemoryPlan* plan, int index);
 
-// Bytes live at each instruction of program number `index`, by category: the curve that `at_peak` is the top
-// of.
+// Bytes live at each instruction of the program, its own persistent buffers included, by category: the curve
+// that `at_peak` is the top of, where no other program has persistent buffers of its own.
 std::vector<CategoryBytes> live_bytes(const Program& program, Space space);
 
 }  // namespace tessera

@@ -112,6 +112,7 @@ void place_space(std::vector<Shared>& all, Space space, SpacePlan& plan) {
     plan.arena_bytes = std::max(plan.arena_bytes, shared.offset + shared.buffer->bytes);
   }
   const Packing packing = pack(items);
+  plan.bound_bytes = base + packing.bound;
   for (Index i = 0; i < items.size(); ++i) {
     const bool lives = !items[i].lives.empty() && items[i].bytes > 0;
     passing[i]->offset = lives ? base + packing.offsets[i] : 0;

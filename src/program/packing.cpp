@@ -1,91 +1,29 @@
-// The general problem (dynamic storage allocation) is NP-hard; here items also have several lives at one
-// address. Greedy placement in several orders, then a search over orders of fixed length.
+// The problem (dynamic storage allocation) is NP-hard, and here an item has several lives at one address.
+// Greedy placement in many orders, then a search among the neighbours of the best order.
 #include "src/program/packing.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
+
+#include "src/program/conflicts.h"
 
 namespace tessera {
 namespace {
 
 using Index = std::size_t;
+using Order = std::vector<Index>;
+
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
-// The search stops after about this many tests of one item against another, whatever the time they take.
-constexpr std::int64_t kSearchTests = 60'000'000;
-constexpr std::int64_t kSearchRounds = 4'000;
-
-// The start or end of a life. Starts come before ends of one position: ends are included.
-struct Event {
-  InstructionId position;
-  bool end;
-  Index item;
-};
-
-std::vector<Event> events_of(std::span<const PackItem> items) {
-  std::vector<Event> events;
-  for (Index item = 0; item < items.size(); ++item) {
-    for (const Lifetime& life : items[item].lives) {
-      events.push_back({life.first, false, item});
-      events.push_back({life.last, true, item});
-    }
-  }
-  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-    if (a.position != b.position) return a.position < b.position;
-    return a.end != b.end ? b.end : a.item < b.item;
-  });
-  return events;
-}
-
-// Which items may not share addresses: a symmetric matrix of bits.
-class Conflicts {
- public:
-  Conflicts(Index items, const std::vector<Event>& events)
-      : words_((items + 63) / 64), bits_(items * words_, 0) {
-    std::vector<std::uint64_t> active(words_, 0);
-    for (const Event& event : events) {
-      if (event.end) {
-        active[event.item / 64] &= ~mask(event.item);
-        continue;
-      }
-      for (Index word = 0; word < words_; ++word) row(event.item)[word] |= active[word];
-      active[event.item / 64] |= mask(event.item);
-    }
-    mirror(items);
-  }
-
-  bool test(Index a, Index b) const { return (bits_[a * words_ + b / 64] & mask(b)) != 0; }
-
-  template <typename Visit>
-  void for_each(Index a, Visit visit) const {
-    for (Index word = 0; word < words_; ++word) {
-      for (std::uint64_t rest = bits_[a * words_ + word]; rest != 0; rest &= rest - 1) {
-        visit(word * 64 + static_cast<Index>(std::countr_zero(rest)));
-      }
-    }
-  }
-
- private:
-  static std::uint64_t mask(Index item) { return std::uint64_t{1} << (item % 64); }
-  std::uint64_t* row(Index item) { return &bits_[item * words_]; }
-
-  void mirror(Index items) {
-    for (Index a = 0; a < items; ++a) {
-      for_each(a, [&](Index b) { row(b)[a / 64] |= mask(a); });
-    }
-  }
-
-  Index words_;
-  std::vector<std::uint64_t> bits_;
-};
-
-// What the orders of placement look at, by item.
-struct Traits {
-  std::vector<std::int64_t> bytes, first, duration, rivals_bytes, load;
-};
+// Work allowed, in tests of one item against another, so that the result does not depend on the clock. A test
+// takes about 2 ns.
+constexpr std::int64_t kOrderTests = 20'000'000;
+constexpr std::int64_t kSearchTests = 20'000'000;
+// A search that has found nothing better for so many rounds goes back to the best.
+constexpr int kPatience = 200;
 
 // Answers "largest value in [from, to]" in constant time.
 class RangeMax {
@@ -100,7 +38,8 @@ class RangeMax {
     }
   }
   std::int64_t operator()(Index from, Index to) const {
-    const Index level = static_cast<Index>(std::bit_width(to - from + 1)) - 1;
+    Index level = 0;
+    while ((Index{2} << level) <= to - from + 1) ++level;
     return std::max(levels_[level][from], levels_[level][to + 1 - (Index{1} << level)]);
   }
 
@@ -108,85 +47,135 @@ class RangeMax {
   std::vector<std::vector<std::int64_t>> levels_;
 };
 
-std::vector<std::int64_t> live_bytes_by_position(std::span<const PackItem> items,
-                                                 const std::vector<Event>& events) {
-  std::vector<std::int64_t> load(events.empty() ? 0 : static_cast<Index>(events.back().position) + 2, 0);
-  for (const Event& event : events) {
-    const std::int64_t bytes = items[event.item].bytes;
-    load[static_cast<Index>(event.position) + (event.end ? 1 : 0)] += event.end ? -bytes : bytes;
-  }
-  std::partial_sum(load.begin(), load.end(), load.begin());
-  return load;
-}
+// What the orders of placement look at.
+struct Traits {
+  double bytes = 0;
+  double first = 0;     // position, as a fraction of all
+  double duration = 0;  // positions, over all lives
+  double rivals = 0;    // bytes of the items that conflict
+  double load = 0;      // most bytes alive beside it, as a fraction of the peak
+};
 
-Traits traits_of(std::span<const PackItem> items, const Conflicts& conflicts, const RangeMax& load) {
-  Traits traits;
+std::vector<Traits> traits_of(std::span<const PackItem> items, const Conflicts& conflicts,
+                              const std::vector<std::int64_t>& curve) {
+  const RangeMax load(curve);
+  const auto peak = static_cast<double>(*std::max_element(curve.begin(), curve.end()));
+  std::vector<Traits> traits(items.size());
   for (Index item = 0; item < items.size(); ++item) {
-    std::int64_t duration = 0, rivals_bytes = 0, most = 0;
+    Traits& t = traits[item];
+    t.bytes = static_cast<double>(items[item].bytes);
+    t.first = items[item].lives.front().first / static_cast<double>(curve.size());
     for (const Lifetime& life : items[item].lives) {
-      duration += life.last - life.first + 1;
-      most = std::max(most, load(static_cast<Index>(life.first), static_cast<Index>(life.last)));
+      t.duration += life.last - life.first + 1;
+      const auto most = load(static_cast<Index>(life.first), static_cast<Index>(life.last));
+      t.load = std::max(t.load, static_cast<double>(most) / peak);
     }
-    conflicts.for_each(item, [&](Index rival) { rivals_bytes += items[rival].bytes; });
-    traits.bytes.push_back(items[item].bytes);
-    traits.first.push_back(items[item].lives.front().first);
-    traits.duration.push_back(duration);
-    traits.rivals_bytes.push_back(rivals_bytes);
-    traits.load.push_back(most);
+    for_each(conflicts.row(item), [&](Index rival) { t.rivals += static_cast<double>(items[rival].bytes); });
   }
   return traits;
 }
 
-using Order = std::vector<Index>;
+// Items by descending key, then in their own order.
+template <typename Key>
+Order order_by(const std::vector<Traits>& traits, Key key) {
+  std::vector<std::pair<double, double>> keys;
+  for (const Traits& t : traits) keys.push_back(key(t));
+  Order order(traits.size());
+  std::iota(order.begin(), order.end(), Index{0});
+  std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return keys[a] > keys[b]; });
+  return order;
+}
 
-// The orders of placement, the one that most often reaches the bound first.
-std::vector<Order> orders_of(const Traits& t) {
-  using Key = std::function<double(Index)>;
-  const auto value = [](std::int64_t x) { return static_cast<double>(x); };
-  const Key bytes = [&](Index i) { return value(t.bytes[i]); };
-  const Key earlier = [&](Index i) { return -value(t.first[i]); };
-  const Key duration = [&](Index i) { return value(t.duration[i]); };
-  const Key area = [&](Index i) { return value(t.bytes[i]) * value(t.duration[i]); };
-  const Key rivals = [&](Index i) { return value(t.rivals_bytes[i]); };
-  const Key load = [&](Index i) { return value(t.load[i]); };
-  const std::vector<std::pair<Key, Key>> keys = {{bytes, earlier}, {bytes, duration}, {duration, bytes},
-                                                 {load, bytes},    {area, earlier},   {rivals, bytes},
-                                                 {load, duration}, {earlier, bytes},  {bytes, rivals}};
-  std::vector<Order> orders;
-  for (const auto& [primary, secondary] : keys) {
-    std::vector<std::pair<double, double>> ranks(t.bytes.size());
-    for (Index i = 0; i < ranks.size(); ++i) ranks[i] = {primary(i), secondary(i)};
-    Order& order = orders.emplace_back(ranks.size());
-    std::iota(order.begin(), order.end(), Index{0});
-    std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return ranks[a] > ranks[b]; });
+// The orders of placement, those that most often reach the bound first. Only operations that IEEE 754 rounds
+// correctly, so that all machines agree.
+std::vector<Order> orders_of(const std::vector<Traits>& traits) {
+  using Keys = std::pair<double, double>;
+  std::vector<Order> orders = {
+      order_by(traits,
+               [](const Traits& t) {
+                 return Keys{t.bytes, -t.first};
+               }),
+      order_by(traits,
+               [](const Traits& t) {
+                 return Keys{t.bytes, t.duration};
+               }),
+      order_by(traits,
+               [](const Traits& t) {
+                 return Keys{t.duration, t.bytes};
+               }),
+      order_by(traits,
+               [](const Traits& t) {
+                 return Keys{t.load, t.bytes};
+               }),
+      order_by(traits,
+               [](const Traits& t) {
+                 return Keys{t.bytes * t.duration, -t.first};
+               }),
+      order_by(traits,
+               [](const Traits& t) {
+                 return Keys{t.rivals, t.bytes};
+               }),
+      order_by(traits,
+               [](const Traits& t) {
+                 return Keys{-t.first, t.bytes};
+               }),
+      order_by(traits,
+               [](const Traits& t) {
+                 return Keys{t.bytes, t.rivals};
+               }),
+  };
+  // Between those: the largest first, but what lives longer, near the peak, or earlier or later, counts more.
+  for (double slope : {0.0, -0.3, 0.3, -0.9, 0.9}) {
+    for (int powers_of_load : {0, 1, 4, 16, 64}) {
+      for (int roots_of_duration : {3, 2, 0}) {
+        orders.push_back(order_by(traits, [&](const Traits& t) {
+          double weight = t.duration;
+          for (int i = 0; i < roots_of_duration; ++i) weight = std::sqrt(weight);
+          for (int i = 0; i < powers_of_load; ++i) weight *= t.load;
+          return Keys{t.bytes * weight * (1 + slope * t.first), t.bytes};
+        }));
+      }
+    }
   }
   return orders;
 }
 
 enum class Fit { tightest, lowest };
 
+struct Placed {
+  Order order;
+  Fit fit = Fit::tightest;
+  std::vector<std::int64_t> offsets;
+  std::int64_t height = kUnlimited;
+};
+
 // Places items one by one, in a given order.
 class Placer {
  public:
   Placer(std::span<const PackItem> items, const Conflicts& conflicts)
-      : items_(items), conflicts_(conflicts), offsets(items.size()) {}
+      : items_(items), conflicts_(conflicts) {}
 
-  // False as soon as the height would pass `limit`; `offsets` is then incomplete.
-  bool place(const Order& order, Fit fit, std::int64_t limit) {
-    placed_.clear();
-    height = 0;
-    for (const Index item : order) {
-      const std::int64_t begin = find(item, fit);
+  // Sets the offsets and height of `placed` from its order. False, with both undefined, as soon as the height
+  // would pass `limit`.
+  bool place(Placed& placed, std::int64_t limit) {
+    ranges_.clear();
+    placed.offsets.resize(items_.size());
+    placed.height = 0;
+    for (const Index item : placed.order) {
+      const std::int64_t begin = find(item, placed.fit);
       const std::int64_t end = begin + items_[item].bytes;
       if (end > limit) return false;
-      const auto at = std::upper_bound(placed_.begin(), placed_.end(), begin,
+      const auto at = std::upper_bound(ranges_.begin(), ranges_.end(), begin,
                                        [](std::int64_t x, const Range& range) { return x < range.begin; });
-      placed_.insert(at, {begin, end, item});
-      offsets[item] = begin;
-      height = std::max(height, end);
+      ranges_.insert(at, {begin, end, item});
+      placed.offsets[item] = begin;
+      placed.height = std::max(placed.height, end);
     }
     return true;
   }
+
+  // How much work was done so far.
+  std::int64_t tests() const { return tests_; }
 
  private:
   struct Range {
@@ -194,11 +183,12 @@ class Placer {
     Index item;
   };
 
-  // Among the gaps between the placed items that conflict, the tightest or lowest that fits; above all else.
-  std::int64_t find(Index item, Fit fit) const {
+  // Among the gaps between the placed items that conflict, the tightest or lowest that fits; above them else.
+  std::int64_t find(Index item, Fit fit) {
     const std::int64_t bytes = items_[item].bytes;
     std::int64_t top = 0, best_gap = kUnlimited, best_begin = -1;
-    for (const Range& range : placed_) {
+    tests_ += static_cast<std::int64_t>(ranges_.size()) + 1;
+    for (const Range& range : ranges_) {
       if (!conflicts_.test(item, range.item)) continue;
       const std::int64_t gap = range.begin - top;
       if (gap >= bytes && gap < best_gap) {
@@ -213,11 +203,8 @@ class Placer {
 
   std::span<const PackItem> items_;
   const Conflicts& conflicts_;
-  std::vector<Range> placed_;  // by begin
-
- public:
-  std::vector<std::int64_t> offsets;
-  std::int64_t height = 0;
+  std::vector<Range> ranges_;  // by begin
+  std::int64_t tests_ = 0;
 };
 
 // SplitMix64 (Steele, Lea and Flood 2014): a fixed sequence, so that the search is the same every time.
@@ -234,62 +221,100 @@ class Sequence {
   std::uint64_t state_ = 0;
 };
 
-struct Candidate {
-  Order order;
-  Fit fit = Fit::tightest;
-  std::vector<std::int64_t> offsets;
-  std::int64_t height = kUnlimited;
-};
+class Packer {
+ public:
+  // Items that all live and have bytes.
+  explicit Packer(std::span<const PackItem> items)
+      : items_(items),
+        events_(events_of(items)),
+        curve_(live_curve(items, events_)),
+        conflicts_(items.size(), events_),
+        placer_(items, conflicts_),
+        live_peak_(*std::max_element(curve_.begin(), curve_.end())),
+        bound_(live_peak_) {}
 
-// Moves an item that ends at the top to an earlier place in the order.
-void promote_culprit(Candidate& candidate, std::span<const PackItem> items, Sequence& sequence) {
-  const auto at_top = [&](Index item) {
-    return candidate.offsets[item] + items[item].bytes == candidate.height;
-  };
-  const auto found = std::find_if(candidate.order.begin(), candidate.order.end(), at_top);
-  const auto position = static_cast<Index>(found - candidate.order.begin());
-  if (position == 0) return;
-  const auto to = candidate.order.begin() + static_cast<std::ptrdiff_t>(sequence.below(position));
-  std::rotate(to, found, found + 1);
-}
-
-void search(Candidate& best, std::span<const PackItem> items, Placer& placer, std::int64_t bound) {
-  const Index count = items.size();
-  const auto tests = static_cast<std::int64_t>(count * count / 2 + 1);
-  Sequence sequence;
-  Candidate current = best;
-  for (std::int64_t round = std::min(kSearchRounds, kSearchTests / tests); round > 0; --round) {
-    Candidate next = current;
-    promote_culprit(next, items, sequence);
-    if (sequence.below(2) == 0)
-      std::swap(next.order[sequence.below(count)], next.order[sequence.below(count)]);
-    if (!placer.place(next.order, next.fit, current.height)) continue;
-    next.offsets = placer.offsets;
-    next.height = placer.height;
-    current = next;
-    if (current.height == bound) break;
+  Packing run() {
+    try_orders();
+    search();
+    return {.offsets = best_.offsets, .height = best_.height, .live_peak = live_peak_, .bound = bound_};
   }
-  best = current;
-}
 
-// Packs items that all live and have bytes.
-Packing pack_living(std::span<const PackItem> items) {
-  const std::vector<Event> events = events_of(items);
-  const std::vector<std::int64_t> load = live_bytes_by_position(items, events);
-  const Conflicts conflicts(items.size(), events);
-  const std::int64_t bound = *std::max_element(load.begin(), load.end());
-  Placer placer(items, conflicts);
-  Candidate best;
-  for (const Order& order : orders_of(traits_of(items, conflicts, RangeMax(load)))) {
-    for (const Fit fit : {Fit::tightest, Fit::lowest}) {
-      if (best.height == bound) break;
-      if (!placer.place(order, fit, best.height == kUnlimited ? kUnlimited : best.height - 1)) continue;
-      best = {order, fit, placer.offsets, placer.height};
+ private:
+  void try_orders() {
+    const std::vector<Order> orders = orders_of(traits_of(items_, conflicts_, curve_));
+    for (Index i = 0; i < orders.size() && !finished(kOrderTests); ++i) {
+      // The first orders reach the peak of live bytes nearly always; only then is a better bound worth its
+      // time.
+      if (i == 2) bound_ = heaviest_clique(items_, events_, conflicts_);
+      for (const Fit fit : {Fit::tightest, Fit::lowest}) {
+        Placed next{.order = orders[i], .fit = fit, .offsets = {}};
+        if (placer_.place(next, best_.height - 1)) best_ = std::move(next);
+        if (finished(kOrderTests)) return;
+      }
     }
   }
-  if (best.height > bound) search(best, items, placer, bound);
-  return {best.offsets, best.height, bound};
-}
+
+  bool finished(std::int64_t tests) const { return best_.height == bound_ || placer_.tests() > tests; }
+
+  void search() {
+    const std::int64_t end = placer_.tests() + kSearchTests;
+    const auto overhead = static_cast<std::int64_t>(items_.size());
+    Placed current = best_;
+    int fruitless = 0;
+    for (std::int64_t round = 0; !finished(end - overhead * round); ++round) {
+      Placed next = current;
+      change(next);
+      if (!placer_.place(next, current.height)) {
+        if (++fruitless % kPatience == 0) current = best_;
+        continue;
+      }
+      current = std::move(next);
+      if (current.height >= best_.height) continue;
+      best_ = current;
+      fruitless = 0;
+    }
+  }
+
+  // Gives an item that ends at the top a better place in the order than one that was in its way.
+  void change(Placed& placed) {
+    const auto at_top = [&](Index item) {
+      return placed.offsets[item] + items_[item].bytes == placed.height;
+    };
+    auto& order = placed.order;
+    const auto culprit = std::find_if(order.begin(), order.end(), at_top);
+    std::vector<std::ptrdiff_t> blockers;
+    for (auto at = order.begin(); at != culprit; ++at) {
+      if (conflicts_.test(*at, *culprit)) blockers.push_back(at - order.begin());
+    }
+    if (!blockers.empty()) {
+      const auto blocker = order.begin() + blockers[sequence_.below(blockers.size())];
+      switch (sequence_.below(3)) {
+        case 0:
+          std::rotate(blocker, culprit, culprit + 1);
+          break;
+        case 1:
+          std::rotate(blocker, blocker + 1, culprit + 1);
+          break;
+        default:
+          std::iter_swap(blocker, culprit);
+      }
+    }
+    if (sequence_.below(4) != 0) return;
+    const Index a = sequence_.below(order.size());
+    const Index b = sequence_.below(order.size());
+    std::swap(order[a], order[b]);
+  }
+
+  std::span<const PackItem> items_;
+  std::vector<LifeEvent> events_;
+  std::vector<std::int64_t> curve_;
+  Conflicts conflicts_;
+  Placer placer_;
+  std::int64_t live_peak_;
+  std::int64_t bound_;
+  Placed best_;
+  Sequence sequence_;
+};
 
 }  // namespace
 
@@ -301,12 +326,11 @@ Packing pack(std::span<const PackItem> items) {
     living.push_back(items[item]);
     origin.push_back(item);
   }
-  Packing packing{.offsets = std::vector<std::int64_t>(items.size(), 0)};
-  if (living.empty()) return packing;
-  const Packing packed = pack_living(living);
-  for (Index i = 0; i < living.size(); ++i) packing.offsets[origin[i]] = packed.offsets[i];
-  packing.height = packed.height;
-  packing.bound = packed.bound;
+  if (living.empty()) return {.offsets = std::vector<std::int64_t>(items.size(), 0)};
+  Packing packing = Packer(living).run();
+  std::vector<std::int64_t> offsets(items.size(), 0);
+  for (Index i = 0; i < living.size(); ++i) offsets[origin[i]] = packing.offsets[i];
+  packing.offsets = std::move(offsets);
   return packing;
 }
 

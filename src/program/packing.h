@@ -1,5 +1,5 @@
-// Packs ranges of memory whose lifetimes are known: who may share addresses, and where each lies. Knows
-// nothing of programs or buffers.
+// Packs ranges of memory whose lifetimes are known: gives each an address. Knows nothing of programs or
+// buffers.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,12 @@ struct PackItem {
 struct Packing {
   std::vector<std::int64_t> offsets;  // by item; 0 for one that never lives
   std::int64_t height = 0;            // the highest end of an item that lives
-  std::int64_t bound = 0;             // the largest sum of live bytes: no packing is lower
+  std::int64_t live_peak = 0;         // the largest sum of live bytes
+  std::int64_t bound = 0;             // no packing with one address per item is lower; at least live_peak
 };
 
-// Items whose lives meet never overlap; the rest may. `bytes` should be multiples of the wanted alignment:
-// all offsets are sums of them. The same items give the same packing.
+// Items whose lives meet never overlap; the rest may. Offsets are sums of items' bytes, and so multiples of
+// whatever all of those are. Equal items give equal packings, on any machine.
 Packing pack(std::span<const PackItem> items);
 
 }  // namespace tessera

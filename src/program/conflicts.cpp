@@ -1,0 +1,115 @@
+#include "src/program/conflicts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kCliqueStarts = 64;  // sets of items alive together to start from
+constexpr int kCliqueRounds = 16;          // improvements of each
+
+std::uint64_t mask(std::size_t item) { return std::uint64_t{1} << (item % 64); }
+
+// The distinct sets of items that are alive together and part of no larger such set.
+std::vector<ItemSet> largest_live_sets(std::size_t items, std::span<const LifeEvent> events) {
+  std::set<ItemSet> seen;
+  std::vector<ItemSet> sets;
+  ItemSet active((items + 63) / 64, 0);
+  bool grown = false;
+  for (const LifeEvent& event : events) {
+    if (event.end && grown && seen.insert(active).second) sets.push_back(active);
+    grown = !event.end;
+    active[event.item / 64] ^= mask(event.item);
+  }
+  return sets;
+}
+
+// Takes in the item that adds most bytes after all in the set that do not conflict with it have left.
+bool improve(ItemSet& set, std::int64_t& bytes, std::span<const PackItem> items, const Conflicts& conflicts) {
+  std::int64_t most = 0;
+  std::size_t best = 0;
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    if ((set[item / 64] & mask(item)) != 0) continue;
+    const auto row = conflicts.row(item);
+    std::int64_t gain = items[item].bytes;
+    for (std::size_t word = 0; word < set.size() && gain > most; ++word) {
+      const std::uint64_t leaving = set[word] & ~row[word];
+      for_each(std::span(&leaving, 1), [&](std::size_t bit) { gain -= items[word * 64 + bit].bytes; });
+    }
+    if (gain <= most) continue;
+    most = gain;
+    best = item;
+  }
+  if (most == 0) return false;
+  const auto row = conflicts.row(best);
+  for (std::size_t word = 0; word < set.size(); ++word) set[word] &= row[word];
+  set[best / 64] |= mask(best);
+  bytes += most;
+  return true;
+}
+
+}  // namespace
+
+std::vector<LifeEvent> events_of(std::span<const PackItem> items) {
+  std::vector<LifeEvent> events;
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    for (const Lifetime& life : items[item].lives) {
+      events.push_back({life.first, false, item});
+      events.push_back({life.last, true, item});
+    }
+  }
+  std::sort(events.begin(), events.end(), [](const LifeEvent& a, const LifeEvent& b) {
+    if (a.position != b.position) return a.position < b.position;
+    return a.end != b.end ? b.end : a.item < b.item;
+  });
+  return events;
+}
+
+std::vector<std::int64_t> live_curve(std::span<const PackItem> items, std::span<const LifeEvent> events) {
+  if (events.empty()) return {};
+  std::vector<std::int64_t> curve(static_cast<std::size_t>(events.back().position) + 2, 0);
+  for (const LifeEvent& event : events) {
+    const std::int64_t bytes = items[event.item].bytes;
+    curve[static_cast<std::size_t>(event.position) + (event.end ? 1 : 0)] += event.end ? -bytes : bytes;
+  }
+  std::partial_sum(curve.begin(), curve.end(), curve.begin());
+  curve.pop_back();
+  return curve;
+}
+
+Conflicts::Conflicts(std::size_t items, std::span<const LifeEvent> events)
+    : words_((items + 63) / 64), bits_(items * words_, 0) {
+  ItemSet active(words_, 0);
+  for (const LifeEvent& event : events) {
+    if (!event.end) {
+      for (std::size_t word = 0; word < words_; ++word) bits_[event.item * words_ + word] |= active[word];
+    }
+    active[event.item / 64] ^= mask(event.item);
+  }
+  // So far a row holds what lived when its item's lives began; what began during them is in the others' rows.
+  for (std::size_t a = 0; a < items; ++a) {
+    for_each(row(a), [&](std::size_t b) { bits_[b * words_ + a / 64] |= mask(a); });
+  }
+}
+
+std::int64_t heaviest_clique(std::span<const PackItem> items, std::span<const LifeEvent> events,
+                             const Conflicts& conflicts) {
+  const std::vector<ItemSet> sets = largest_live_sets(items.size(), events);
+  std::int64_t heaviest = 0;
+  const std::size_t stride = sets.size() / kCliqueStarts + 1;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    std::int64_t bytes = 0;
+    for_each(sets[i], [&](std::size_t item) { bytes += items[item].bytes; });
+    heaviest = std::max(heaviest, bytes);
+    if (i % stride != 0) continue;
+    ItemSet set = sets[i];
+    for (int round = 0; round < kCliqueRounds && improve(set, bytes, items, conflicts); ++round) {
+    }
+    heaviest = std::max(heaviest, bytes);
+  }
+  return heaviest;
+}
+
+}  // namespace tessera
