@@ -1,23 +1,7 @@
-// Counts every operator new of the process, so that collectives can be shown to need none.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "tessera/communicator.h"
-
-namespace {
-std::atomic<std::int64_t> allocations{0};
-}
-
-void* operator new(std::size_t bytes) {
-  allocations.fetch_add(1);
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/device/count_allocations.h"
 
 namespace tessera {
 namespace {
@@ -37,10 +21,10 @@ TEST(LocalAllocations, NonePerCall) {
       ranks.barrier();
     };
     round();  // the channels of send and recv are made when first used
-    const std::int64_t before = allocations.load();
+    const std::int64_t before = allocations_so_far();
     ranks.barrier();
     for (int i = 0; i < 50; ++i) round();
-    EXPECT_EQ(allocations.load() - before, 0);
+    EXPECT_EQ(allocations_so_far() - before, 0);
     ranks.barrier();
   });
 }

@@ -1,23 +1,7 @@
-// Counts every operator new of the process, so that the streams can be shown to need none per operation.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "tessera/device.h"
-
-namespace {
-std::atomic<std::int64_t> allocations{0};
-}
-
-void* operator new(std::size_t bytes) {
-  allocations.fetch_add(1);
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/device/count_allocations.h"
 
 namespace tessera {
 namespace {
@@ -29,7 +13,7 @@ TEST(StreamAllocations, NonePerOperation) {
   std::int64_t value = 0;
   const Task task = {.run = [](void* context, std::uint64_t) { ++*static_cast<std::int64_t*>(context); },
                      .context = &value};
-  const std::int64_t before = allocations.load();
+  const std::int64_t before = allocations_so_far();
   for (int i = 0; i < 1000; ++i) {
     gather->wait(compute->record());
     gather->run(task);
@@ -37,7 +21,7 @@ TEST(StreamAllocations, NonePerOperation) {
     compute->run(task);
   }
   gather->synchronize();
-  EXPECT_EQ(allocations.load() - before, 0);
+  EXPECT_EQ(allocations_so_far() - before, 0);
   EXPECT_EQ(value, 2000);
 }
 
