@@ -17,7 +17,7 @@ namespace tessera {
 struct BatchShape {
   std::int64_t sequences = 1;  // rows of the batch
   std::int64_t length = 1;     // tokens in each; 1 for models without sequences
-  std::int64_t tokens() const { return sequences * length; }
+  constexpr std::int64_t tokens() const { return sequences * length; }
   bool operator==(const BatchShape&) const = default;
 };
 

@@ -126,7 +126,9 @@ class ModelRun {
   float loss_scale = 1.0f;
   float* logits = nullptr;
   std::int64_t logits_row = 0;
-  std::set<std::string> frozen;  // parameters whose gradient nobody wants
+  std::int64_t (*count_allocations)() = nullptr;  // where not null,
+  std::int64_t allocations = 0;                   // sums how far it rose during the modules' own calls
+  std::set<std::string> frozen;                   // parameters whose gradient nobody wants
 
  private:
   struct Tensor {
@@ -181,11 +183,13 @@ class ModelRun {
                                    .logits = logits,
                                    .logits_row = logits_row};
     const void* input = unit > 0 ? outputs_[u - 1]->data() : nullptr;
+    const std::int64_t before = count_allocations != nullptr ? count_allocations() : 0;
     if (pass == Pass::backward)
       module.backward(context, input, output_gradients_[u]->data(),
                       unit > 0 ? output_gradients_[u - 1]->data() : nullptr);
     else
       module.forward(context, input, pass == Pass::recompute ? nullptr : outputs_[u]->data());
+    if (count_allocations != nullptr) allocations += count_allocations() - before;
   }
 
   Model model_;
