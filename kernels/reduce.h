@@ -25,6 +25,7 @@ struct SumOfSquares {
   std::int64_t first_nonfinite = -1;  // index of the first element that is NaN or infinite; -1: none
 };
 
+// With one thread none is needed.
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
 
 // Squares in float64 over blocks of 16384 elements counted from `input`; in a block 32 lanes (element i in

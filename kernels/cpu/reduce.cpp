@@ -195,25 +195,31 @@ std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
 
 void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
                     SumOfSquares* result) {
-  check_workspace(context, sum_of_squares_workspace_bytes(numel), "sum_of_squares");
-  auto* block_sums = static_cast<double*>(context.workspace.data);
   const std::int64_t blocks = sum_blocks(numel);
-  parallel_ranges(context.threads, blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      const std::int64_t first = block * kSumBlock;
-      block_sums[block] = HWY_DYNAMIC_DISPATCH(squares_of_block)(type, element(input, type, first),
-                                                                 std::min(kSumBlock, numel - first));
-    }
-  });
+  const auto sum_block = [&](std::int64_t block) {
+    const std::int64_t first = block * kSumBlock;
+    return HWY_DYNAMIC_DISPATCH(squares_of_block)(type, element(input, type, first),
+                                                  std::min(kSumBlock, numel - first));
+  };
   *result = {};
-  for (std::int64_t block = 0; block < blocks; ++block) {
+  const auto add = [&](std::int64_t block, double sum) {
     // Squares of finite fp32 numbers never overflow float64: a block's sum is finite exactly where its
     // elements are.
-    if (result->first_nonfinite < 0 && !std::isfinite(block_sums[block]))
+    if (result->first_nonfinite < 0 && !std::isfinite(sum))
       result->first_nonfinite =
           first_nonfinite(type, input, block * kSumBlock, std::min(numel, (block + 1) * kSumBlock));
-    result->sum += block_sums[block];
+    result->sum += sum;
+  };
+  if (context.threads == 1) {
+    for (std::int64_t block = 0; block < blocks; ++block) add(block, sum_block(block));
+    return;
   }
+  check_workspace(context, sum_of_squares_workspace_bytes(numel), "sum_of_squares");
+  auto* block_sums = static_cast<double*>(context.workspace.data);
+  parallel_ranges(context.threads, blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t block = begin; block < end; ++block) block_sums[block] = sum_block(block);
+  });
+  for (std::int64_t block = 0; block < blocks; ++block) add(block, block_sums[block]);
 }
 
 }  // namespace tessera::kernels

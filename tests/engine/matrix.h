@@ -1,0 +1,131 @@
+// One run of a small GPT for the bitwise matrix: a configuration in, losses and final weights out.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tessera/model.h"
+#include "tessera/philox.h"
+#include "tessera/trainer.h"
+
+namespace tessera::testing {
+
+struct RunConfig {
+  int world = 1;
+  int stage = 0;
+  ReduceWhen reduce = ReduceWhen::each;
+  DType dtype = DType::fp32;
+  int prefetch = 1;
+  bool strict_order = false;
+  int resident_units = 0;
+  Recompute recompute = Recompute::none;
+  int microbatches = 2;
+  int steps = 20;
+  double max_norm = 0.5;
+  bool poison = false;
+  std::int64_t layers = 2;
+};
+
+inline std::string to_string(const RunConfig& run) {
+  return "world " + std::to_string(run.world) + " stage " + std::to_string(run.stage) + " reduce " +
+         std::to_string(static_cast<int>(run.reduce)) + " " + std::string(name_of(run.dtype)) + " prefetch " +
+         std::to_string(run.prefetch) + (run.strict_order ? " strict" : " overlap") + " resident " +
+         std::to_string(run.resident_units) + (run.recompute == Recompute::full ? " recompute" : "") +
+         " microbatches " + std::to_string(run.microbatches);
+}
+
+struct RunResult {
+  std::vector<double> losses, norms;
+  std::vector<float> weights;  // masters, then rounded parameters, in parameter order
+  bool operator==(const RunResult&) const = default;
+};
+
+// Sequences of one global batch, the same for any world: sample g of the step.
+inline std::int32_t token_at(std::uint64_t sample, std::int64_t place, std::int64_t vocabulary) {
+  // A noisy counting sequence: something to learn, and something not to.
+  const double noise = uniform(17, sample, static_cast<std::uint64_t>(place));
+  const auto base = static_cast<std::int64_t>(sample * 7 + static_cast<std::uint64_t>(place) * 3);
+  return static_cast<std::int32_t>((base + (noise < 0.1 ? 1 : 0)) % vocabulary);
+}
+
+inline Gpt2Config small_gpt(std::int64_t layers = 2) {
+  return {.vocabulary = 61, .context = 16, .layers = layers, .heads = 2, .channels = 32};
+}
+
+inline TrainerOptions trainer_options(const RunConfig& run) {
+  TrainerOptions options;
+  options.engine.mesh.shard = run.world;
+  options.engine.strategy = {.placements = Placements::of_stage(run.stage),
+                             .reduce = run.reduce,
+                             .prefetch = run.prefetch,
+                             .recompute = run.recompute,
+                             .resident_units = run.stage == 3 ? run.resident_units : 0};
+  options.engine.optimizer.options = AdamWOptions{.weight_decay = 0.1};
+  options.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay", .weight_decay = 0.0}};
+  options.engine.clip.max_norm = run.max_norm;
+  options.engine.strict_order = run.strict_order;
+  options.engine.poison = run.poison;
+  options.engine.deadline = std::chrono::milliseconds(60'000);
+  options.batch = {.sequences = 1, .length = 16};
+  options.microbatches = run.microbatches;
+  options.seed = 5;
+  return options;
+}
+
+inline Trainer::Fetch fetch_samples(int rank, int world, int microbatches, int step, std::int64_t vocabulary,
+                                    const BatchShape& shape) {
+  return [=](int microbatch, void* batch) {
+    auto* inputs = static_cast<std::int32_t*>(batch);
+    auto* targets = inputs + shape.tokens();
+    for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
+      const auto sample = static_cast<std::uint64_t>(
+          ((static_cast<std::int64_t>(step) * microbatches + microbatch) * world + rank) * shape.sequences +
+          sequence);
+      for (std::int64_t t = 0; t < shape.length; ++t) {
+        inputs[sequence * shape.length + t] = token_at(sample, t, vocabulary);
+        targets[sequence * shape.length + t] = token_at(sample, t + 1, vocabulary);
+      }
+    }
+  };
+}
+
+inline std::vector<float> read_weights(Engine& engine) {
+  std::vector<float> weights;
+  for (State state : {State::master, State::parameter})
+    for (ParameterId id = 0; id < engine.layout().parameters(); ++id) {
+      std::vector<float> values(static_cast<std::size_t>(engine.layout().place(id).numel));
+      engine.read(id, state, 0, values);
+      weights.insert(weights.end(), values.begin(), values.end());
+    }
+  return weights;
+}
+
+// What rank 0 saw; every rank's losses are checked against it.
+inline RunResult run_training(const RunConfig& run) {
+  const auto model = std::make_shared<const Model>(make_gpt2(small_gpt(run.layers), run.dtype));
+  std::mutex mutex;
+  std::vector<RunResult> results(static_cast<std::size_t>(run.world));
+  run_local(run.world, {}, [&](Communicator world) {
+    const int rank = world.rank();
+    const TrainerOptions options = trainer_options(run);
+    Trainer trainer(world, model, options);
+    RunResult result;
+    for (int step = 0; step < run.steps; ++step) {
+      const StepResult done = trainer.train_step(
+          3e-3, fetch_samples(rank, run.world, run.microbatches, step, model->vocabulary, options.batch));
+      if (!done.applied) throw Error("step " + std::to_string(step) + " was not applied");
+      result.losses.push_back(done.loss);
+      result.norms.push_back(done.gradient_norm);
+    }
+    result.weights = read_weights(trainer.engine());
+    const std::lock_guard lock(mutex);
+    results[static_cast<std::size_t>(rank)] = std::move(result);
+  });
+  for (const RunResult& result : results)
+    if (result != results[0]) throw Error("ranks differ: " + to_string(run));
+  return results[0];
+}
+
+}  // namespace tessera::testing
