@@ -1,0 +1,175 @@
+// attention.h against float64.
+#include "tests/kernels/support.h"
+
+namespace tessera::kernels::testing {
+namespace {
+
+struct Reference {
+  AttentionShape s;
+
+  std::int64_t head_channels() const { return s.channels / s.heads; }
+  // part 0: query, 1: key, 2: value; of output-shaped tensors there is only part 0 and `parts` is 1.
+  std::size_t index(std::int64_t item, std::int64_t row, std::int64_t head, std::int64_t channel, int part,
+                    int parts) const {
+    return static_cast<std::size_t>((item * s.sequence + row) * parts * s.channels + part * s.channels +
+                                    head * head_channels() + channel);
+  }
+
+  // The probabilities of one row and, by way of `log_sum_exp`, their normaliser.
+  Doubles weights(const Doubles& qkv, std::int64_t item, std::int64_t head, std::int64_t row,
+                  double* log_sum_exp = nullptr) const {
+    Doubles p;
+    double maximum = -1e300, sum = 0.0;
+    for (std::int64_t key = 0; key <= row; ++key) {
+      double score = 0.0;
+      for (std::int64_t c = 0; c < head_channels(); ++c)
+        score += qkv[index(item, row, head, c, 0, 3)] * qkv[index(item, key, head, c, 1, 3)];
+      p.push_back(score / std::sqrt(static_cast<double>(head_channels())));
+      maximum = std::max(maximum, p.back());
+    }
+    for (double& value : p) sum += value = std::exp(value - maximum);
+    for (double& value : p) value /= sum;
+    if (log_sum_exp != nullptr) *log_sum_exp = maximum + std::log(sum);
+    return p;
+  }
+
+  template <class Function>
+  void for_each_row(Function&& function) const {
+    for (std::int64_t item = 0; item < s.batch; ++item)
+      for (std::int64_t head = 0; head < s.heads; ++head)
+        for (std::int64_t row = 0; row < s.sequence; ++row) function(item, head, row);
+  }
+
+  Doubles forward(const Doubles& qkv, Doubles* log_sum_exp = nullptr) const {
+    Doubles output(static_cast<std::size_t>(s.batch * s.sequence * s.channels));
+    for_each_row([&](std::int64_t item, std::int64_t head, std::int64_t row) {
+      double normaliser = 0.0;
+      const Doubles p = weights(qkv, item, head, row, &normaliser);
+      if (log_sum_exp != nullptr) log_sum_exp->push_back(normaliser);
+      for (std::int64_t key = 0; key <= row; ++key)
+        for (std::int64_t c = 0; c < head_channels(); ++c)
+          output[index(item, row, head, c, 0, 1)] +=
+              p[static_cast<std::size_t>(key)] * qkv[index(item, key, head, c, 2, 3)];
+    });
+    return output;
+  }
+
+  Doubles backward(const Doubles& qkv, const Doubles& dy) const {
+    Doubles gradient(qkv.size());
+    const double scale = 1.0 / std::sqrt(static_cast<double>(head_channels()));
+    for_each_row([&](std::int64_t item, std::int64_t head, std::int64_t row) {
+      const Doubles p = weights(qkv, item, head, row);
+      Doubles dp(p.size());
+      double delta = 0.0;
+      for (std::size_t key = 0; key < p.size(); ++key) {
+        for (std::int64_t c = 0; c < head_channels(); ++c) {
+          const double dout = dy[index(item, row, head, c, 0, 1)];
+          dp[key] += dout * qkv[index(item, static_cast<std::int64_t>(key), head, c, 2, 3)];
+          gradient[index(item, static_cast<std::int64_t>(key), head, c, 2, 3)] += p[key] * dout;
+        }
+        delta += p[key] * dp[key];
+      }
+      for (std::size_t key = 0; key < p.size(); ++key)
+        for (std::int64_t c = 0; c < head_channels(); ++c) {
+          const double ds = p[key] * (dp[key] - delta) * scale;
+          const std::size_t q = index(item, row, head, c, 0, 3);
+          const std::size_t k = index(item, static_cast<std::int64_t>(key), head, c, 1, 3);
+          gradient[q] += ds * qkv[k];
+          gradient[k] += ds * qkv[q];
+        }
+    });
+    return gradient;
+  }
+};
+
+struct Results {
+  Tensor output, log_sum_exp, gradient;
+  bool operator==(const Results&) const = default;
+};
+
+Results run(const AttentionShape& s, int threads, const Tensor& qkv, const Tensor& dy) {
+  Results r = {Tensor(s.type, dy.numel()), Tensor(DType::fp32, s.batch * s.heads * s.sequence),
+               Tensor(s.type, qkv.numel())};
+  const TestContext forward(threads, attention_forward_workspace_bytes(s, threads));
+  attention_forward(forward, s, qkv.data(), r.output.data(), r.log_sum_exp.floats());
+  const TestContext backward(threads, attention_backward_workspace_bytes(s, threads));
+  attention_backward(backward, s,
+                     {.qkv = qkv.data(),
+                      .output = r.output.data(),
+                      .log_sum_exp = r.log_sum_exp.floats(),
+                      .output_gradient = dy.data(),
+                      .qkv_gradient = r.gradient.data()});
+  return r;
+}
+
+TEST(Attention, ReferenceGradientMatchesFiniteDifferences) {
+  const Reference r = {{.batch = 2, .sequence = 4, .channels = 6, .heads = 2}};
+  Random random(1);
+  const Doubles qkv = random.tensor(DType::fp32, 2 * 4 * 18).doubles();
+  const Doubles dy = random.tensor(DType::fp32, 2 * 4 * 6).doubles();
+  expect_close(r.backward(qkv, dy),
+               finite_differences(qkv, [&](const Doubles& x) { return dot(dy, r.forward(x)); }), 1e-8,
+               "gradient");
+}
+
+TEST(Attention, MatchesFloat64) {
+  struct Extents {
+    std::int64_t batch, sequence, channels, heads;
+  };
+  for (const DType type : kComputeTypes)
+    for (const Extents e :
+         {Extents{1, 1, 1, 1}, Extents{2, 5, 6, 2}, Extents{1, 63, 16, 1}, Extents{2, 64, 128, 2},
+          Extents{1, 65, 40, 2}, Extents{2, 150, 36, 3}, Extents{1, 200, 160, 2}}) {
+      const AttentionShape s = {e.batch, e.sequence, e.channels, e.heads, type};
+      Random random(static_cast<std::uint64_t>(e.sequence));
+      const Tensor qkv = random.tensor(type, s.batch * s.sequence * 3 * s.channels, 1.5);
+      const Tensor dy = random.tensor(type, s.batch * s.sequence * s.channels);
+      const Results one = run(s, 1, qkv, dy);
+      const Reference r = {s};
+      Doubles log_sum_exp;
+      const Doubles output = r.forward(qkv.doubles(), &log_sum_exp);
+      const std::string what = " at sequence " + std::to_string(s.sequence);
+      expect_close(one.output, output, tolerance_of(type), "output" + what);
+      expect_close(one.log_sum_exp, log_sum_exp, 1e-5, "log_sum_exp" + what);
+      expect_close(one.gradient, r.backward(qkv.doubles(), dy.doubles()), 2 * tolerance_of(type),
+                   "gradient" + what);
+      EXPECT_TRUE(one == run(s, 2, qkv, dy)) << "threads change bits" << what;
+    }
+}
+
+TEST(Attention, LargeScoresStayFinite) {
+  const AttentionShape s = {.batch = 1, .sequence = 100, .channels = 16, .heads = 1};
+  Random random(2);
+  const Tensor qkv = random.tensor(s.type, s.sequence * 48, 40.0);
+  const Tensor dy = random.tensor(s.type, s.sequence * 16);
+  const Results r = run(s, 1, qkv, dy);
+  expect_close(r.output, Reference{s}.forward(qkv.doubles()), 1e-4, "output");
+  for (const double g : r.gradient.doubles()) ASSERT_TRUE(std::isfinite(g));
+}
+
+// A later token must not reach an earlier output, not even as NaN times zero.
+TEST(Attention, IsCausal) {
+  const AttentionShape s = {.batch = 1, .sequence = 90, .channels = 8, .heads = 1};
+  Random random(4);
+  Tensor qkv = random.tensor(s.type, s.sequence * 24);
+  const Tensor dy = random.tensor(s.type, s.sequence * 8);
+  const Tensor before = run(s, 1, qkv, dy).output;
+  for (std::int64_t i = 80 * 24; i < qkv.numel(); ++i) qkv.set(i, 7.0 * random.normal());
+  const Tensor after = run(s, 1, qkv, dy).output;
+  for (std::int64_t i = 0; i < 80 * 8; ++i) ASSERT_EQ(before.get(i), after.get(i));
+}
+
+TEST(Attention, RefusesBadShapesAndSmallWorkspaces) {
+  AttentionShape s = {.batch = 1, .sequence = 4, .channels = 6, .heads = 4};
+  EXPECT_THROW(attention_forward_workspace_bytes(s, 1), UsageError);
+  s.heads = 2;
+  s.type = DType::fp16;
+  EXPECT_THROW(attention_forward_workspace_bytes(s, 1), UsageError);
+  s.type = DType::fp32;
+  Tensor qkv(s.type, 4 * 18), output(s.type, 4 * 6), statistics(s.type, 8);
+  const TestContext small(2, attention_forward_workspace_bytes(s, 2) - 1);
+  EXPECT_THROW(attention_forward(small, s, qkv.data(), output.data(), statistics.floats()), UsageError);
+}
+
+}  // namespace
+}  // namespace tessera::kernels::testing

@@ -1,0 +1,236 @@
+// matmul.h and linear.h against float64.
+#include "tests/kernels/support.h"
+
+namespace tessera::kernels::testing {
+namespace {
+
+std::int64_t leading(std::int64_t given, bool transposed, std::int64_t rows, std::int64_t columns) {
+  return given != 0 ? given : (transposed ? rows : columns);
+}
+
+double at(const Doubles& data, bool transposed, std::int64_t stride, std::int64_t row, std::int64_t column) {
+  return data[static_cast<std::size_t>(transposed ? column * stride + row : row * stride + column)];
+}
+
+// C of matmul.h with `bias` or an empty vector.
+Doubles reference(const MatmulShape& s, const Doubles& a, const Doubles& b, const Doubles& bias,
+                  const Doubles& c) {
+  const std::int64_t lda = leading(s.lda, s.transpose_a, s.m, s.k);
+  const std::int64_t ldb = leading(s.ldb, s.transpose_b, s.k, s.n);
+  const std::int64_t ldc = leading(s.ldc, false, s.m, s.n);
+  Doubles result = c;
+  for (std::int64_t i = 0; i < s.m; ++i)
+    for (std::int64_t j = 0; j < s.n; ++j) {
+      double sum = 0.0;
+      for (std::int64_t k = 0; k < s.k; ++k)
+        sum += at(a, s.transpose_a, lda, i, k) * at(b, s.transpose_b, ldb, k, j);
+      double& element = result[static_cast<std::size_t>(i * ldc + j)];
+      element = s.alpha * sum + (s.beta != 0.0f ? s.beta * element : 0.0) +
+                (bias.empty() ? 0.0 : bias[static_cast<std::size_t>(j)]);
+    }
+  return result;
+}
+
+void check_matmul(MatmulShape s, int threads) {
+  Random random(static_cast<std::uint64_t>(s.m * 31 + s.n * 7 + s.k));
+  const auto stored = [](bool transposed, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+    return (transposed ? columns : rows) * leading(stride, transposed, rows, columns);
+  };
+  const Tensor a = random.tensor(s.input_type, stored(s.transpose_a, s.m, s.k, s.lda));
+  const Tensor b = random.tensor(s.input_type, stored(s.transpose_b, s.k, s.n, s.ldb));
+  const Tensor bias = random.tensor(s.output_type, s.n);
+  const std::int64_t c_numel = stored(false, s.m, s.n, s.ldc);
+  Tensor c = s.beta == 0.0f ? Tensor(s.output_type, c_numel) : random.tensor(s.output_type, c_numel);
+  const Doubles expected =
+      reference(s, a.doubles(), b.doubles(), s.bias ? bias.doubles() : Doubles{}, c.doubles());
+  const TestContext context(threads, matmul_workspace_bytes(s, threads));
+  matmul(context, s, a.data(), b.data(), s.bias ? bias.data() : nullptr, c.data());
+  const std::int64_t ldc = leading(s.ldc, false, s.m, s.n);
+  Doubles actual, wanted;
+  for (std::int64_t i = 0; i < c_numel; ++i)
+    if (i % ldc < s.n) {
+      actual.push_back(c.get(i));
+      wanted.push_back(expected[static_cast<std::size_t>(i)]);
+    } else if (s.beta == 0.0f) {
+      EXPECT_TRUE(std::isnan(c.get(i))) << "between the rows of C nothing may be written";
+    }
+  expect_close(actual, wanted, tolerance_of(s.output_type), "matmul");
+}
+
+TEST(Matmul, MatchesFloat64) {
+  struct Extents {
+    std::int64_t m, n, k;
+  };
+  for (const int threads : kThreadCounts)
+    for (const DType type : kComputeTypes)
+      for (const Extents e : {Extents{1, 1, 1}, Extents{5, 7, 3}, Extents{33, 65, 17}, Extents{70, 48, 128}})
+        for (int flags = 0; flags < 16; ++flags) {
+          MatmulShape s = {.m = e.m,
+                           .n = e.n,
+                           .k = e.k,
+                           .transpose_a = (flags & 1) != 0,
+                           .transpose_b = (flags & 2) != 0,
+                           .input_type = type,
+                           .output_type = type,
+                           .bias = (flags & 4) != 0,
+                           .beta = (flags & 8) != 0 ? 1.0f : 0.0f};
+          check_matmul(s, threads);
+        }
+}
+
+TEST(Matmul, LeadingDimsAndScales) {
+  for (const DType type : kComputeTypes)
+    for (int flags = 0; flags < 4; ++flags) {
+      MatmulShape s = {.m = 19,
+                       .n = 33,
+                       .k = 21,
+                       .transpose_a = (flags & 1) != 0,
+                       .transpose_b = (flags & 2) != 0,
+                       .lda = 50,
+                       .ldb = 61,
+                       .ldc = 40,
+                       .input_type = type,
+                       .output_type = DType::fp32,
+                       .alpha = 0.5f,
+                       .beta = 2.0f};
+      check_matmul(s, 1);
+      s.beta = 0.0f;
+      check_matmul(s, 2);
+    }
+}
+
+TEST(Matmul, RefusesWhatItCannotDo) {
+  Tensor t(DType::fp32, 16);
+  const TestContext context(1, 1 << 20);
+  const MatmulShape good = {.m = 4, .n = 4, .k = 4};
+  MatmulShape shape = good;
+  shape.input_type = DType::fp16;
+  EXPECT_THROW(matmul(context, shape, t.data(), t.data(), nullptr, t.data()), UsageError);
+  shape = good;
+  shape.output_type = DType::bf16;
+  EXPECT_THROW(matmul(context, shape, t.data(), t.data(), nullptr, t.data()), UsageError);
+  shape = good;
+  shape.lda = 3;
+  EXPECT_THROW(matmul(context, shape, t.data(), t.data(), nullptr, t.data()), UsageError);
+  shape = good;
+  shape.bias = true;
+  EXPECT_THROW(matmul(context, shape, t.data(), t.data(), nullptr, t.data()), UsageError);
+  shape = good;
+  shape.m = 0;
+  EXPECT_THROW(matmul(context, shape, t.data(), t.data(), nullptr, t.data()), UsageError);
+}
+
+TEST(Matmul, RefusesASmallWorkspace) {
+  const MatmulShape shape = {.m = 64, .n = 64, .k = 64, .transpose_a = true, .input_type = DType::bf16};
+  const std::int64_t bytes = matmul_workspace_bytes(shape, 1);
+  if (bytes == 0) GTEST_SKIP() << "oneDNN needs no workspace here";
+  Tensor a(DType::bf16, 64 * 64), b(DType::bf16, 64 * 64), c(DType::fp32, 64 * 64);
+  EXPECT_THROW(matmul(TestContext(1, bytes - 64), shape, a.data(), b.data(), nullptr, c.data()), UsageError);
+}
+
+// The layer and its gradients as sums; y = x W^T + b.
+struct LinearReference {
+  LinearShape s;
+  Doubles input, weight, bias;
+
+  Doubles forward(const Doubles& x, const Doubles& w, const Doubles& b) const {
+    const MatmulShape shape = {.m = s.rows, .n = s.out, .k = s.in, .transpose_b = true};
+    return reference(shape, x, w, b, Doubles(static_cast<std::size_t>(s.rows * s.out)));
+  }
+  Doubles input_gradient(const Doubles& dy) const {
+    const MatmulShape shape = {.m = s.rows, .n = s.in, .k = s.out};
+    return reference(shape, dy, weight, {}, Doubles(static_cast<std::size_t>(s.rows * s.in)));
+  }
+  Doubles weight_gradient(const Doubles& dy) const {
+    const MatmulShape shape = {.m = s.out, .n = s.in, .k = s.rows, .transpose_a = true};
+    return reference(shape, dy, input, {}, Doubles(static_cast<std::size_t>(s.out * s.in)));
+  }
+  Doubles bias_gradient(const Doubles& dy) const {
+    Doubles sums(static_cast<std::size_t>(s.out));
+    for (std::size_t i = 0; i < dy.size(); ++i) sums[i % sums.size()] += dy[i];
+    return sums;
+  }
+};
+
+TEST(Linear, ReferenceGradientsMatchFiniteDifferences) {
+  Random random(3);
+  const LinearShape s = {.rows = 3, .in = 4, .out = 5};
+  const LinearReference r = {s, random.tensor(s.type, 12).doubles(), random.tensor(s.type, 20).doubles(),
+                             random.tensor(s.type, 5).doubles()};
+  const Doubles dy = random.tensor(s.type, 15).doubles();
+  expect_close(
+      r.input_gradient(dy),
+      finite_differences(r.input, [&](const Doubles& x) { return dot(dy, r.forward(x, r.weight, r.bias)); }),
+      1e-8, "input gradient");
+  expect_close(
+      r.weight_gradient(dy),
+      finite_differences(r.weight, [&](const Doubles& w) { return dot(dy, r.forward(r.input, w, r.bias)); }),
+      1e-8, "weight gradient");
+  expect_close(
+      r.bias_gradient(dy),
+      finite_differences(r.bias, [&](const Doubles& b) { return dot(dy, r.forward(r.input, r.weight, b)); }),
+      1e-8, "bias gradient");
+}
+
+void check_linear(const LinearShape& s, int threads) {
+  Random random(static_cast<std::uint64_t>(s.rows));
+  const Tensor x = random.tensor(s.type, s.rows * s.in), w = random.tensor(s.type, s.out * s.in);
+  const Tensor b = random.tensor(s.type, s.out), dy = random.tensor(s.type, s.rows * s.out);
+  const LinearReference r = {s, x.doubles(), w.doubles(), b.doubles()};
+  const TestContext context(threads, linear_workspace_bytes(s, threads));
+  const double tolerance = tolerance_of(s.type);
+
+  Tensor y(s.type, s.rows * s.out);
+  linear_forward(context, s, x.data(), w.data(), b.data(), y.data());
+  expect_close(y, r.forward(r.input, r.weight, r.bias), tolerance, "linear_forward");
+  Tensor unbiased(s.type, s.rows * s.out);
+  linear_forward(context, s, x.data(), w.data(), nullptr, unbiased.data());
+  expect_close(unbiased, r.forward(r.input, r.weight, {}), tolerance, "linear_forward without bias");
+
+  Tensor pre(s.type, s.rows * s.out), activated(s.type, s.rows * s.out), again(s.type, s.rows * s.out);
+  linear_gelu_forward(context, s, x.data(), w.data(), b.data(), pre.data(), activated.data());
+  EXPECT_TRUE(pre == y);
+  gelu_forward(context, s.type, s.rows * s.out, pre.data(), again.data());
+  EXPECT_TRUE(activated == again);
+
+  for (const float beta : {0.0f, 1.0f}) {
+    const auto start = [&](std::int64_t numel) {
+      return beta == 0.0f ? Tensor(s.type, numel) : random.tensor(s.type, numel);
+    };
+    const auto expected = [&](const Tensor& before, const Doubles& gradient) {
+      return beta == 0.0f ? gradient : sum_of(gradient, before.doubles());
+    };
+    Tensor dx = start(s.rows * s.in), dw = start(s.out * s.in), db = start(s.out);
+    const Doubles dx_expected = expected(dx, r.input_gradient(dy.doubles()));
+    const Doubles dw_expected = expected(dw, r.weight_gradient(dy.doubles()));
+    const Doubles db_expected = expected(db, r.bias_gradient(dy.doubles()));
+    linear_backward_input(context, s, dy.data(), w.data(), beta, dx.data());
+    linear_backward_weight(context, s, dy.data(), x.data(), beta, dw.data());
+    linear_backward_bias(context, s, dy.data(), beta, db.data());
+    expect_close(dx, dx_expected, tolerance, "linear_backward_input");
+    expect_close(dw, dw_expected, tolerance, "linear_backward_weight");
+    expect_close(db, db_expected, tolerance, "linear_backward_bias");
+  }
+}
+
+TEST(Linear, MatchesFloat64) {
+  for (const int threads : kThreadCounts)
+    for (const DType type : kComputeTypes)
+      for (const LinearShape s : {LinearShape{1, 1, 1, type}, LinearShape{67, 33, 19, type},
+                                  LinearShape{130, 64, 150, type}, LinearShape{9, 48, 64, type}})
+        check_linear(s, threads);
+}
+
+TEST(Linear, BiasGradientDoesNotDependOnThreads) {
+  for (const DType type : kComputeTypes) {
+    const LinearShape s = {.rows = 1000, .in = 1, .out = 700, .type = type};
+    const Tensor dy = Random(5).tensor(type, s.rows * s.out);
+    Tensor one(type, s.out), three(type, s.out);
+    linear_backward_bias(TestContext(1, linear_workspace_bytes(s, 1)), s, dy.data(), 0.0f, one.data());
+    linear_backward_bias(TestContext(3, linear_workspace_bytes(s, 3)), s, dy.data(), 0.0f, three.data());
+    EXPECT_TRUE(one == three);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::kernels::testing
