@@ -167,7 +167,7 @@ TEST(Attention, RefusesBadShapesAndSmallWorkspaces) {
   EXPECT_THROW(attention_forward_workspace_bytes(s, 1), UsageError);
   s.type = DType::fp32;
   Tensor qkv(s.type, 4 * 18), output(s.type, 4 * 6), statistics(s.type, 8);
-  const TestContext small(2, attention_forward_workspace_bytes(s, 2) - 1);
+  const TestContext small(1, attention_forward_workspace_bytes(s, 1) - 1);
   EXPECT_THROW(attention_forward(small, s, qkv.data(), output.data(), statistics.floats()), UsageError);
 }
 

@@ -1,1 +1,396 @@
+// casts.h, reduce.h, optimizer.h and the simple ops of elementwise.h.
 #include "tests/kernels/support.h"
+
+namespace tessera::kernels::testing {
+namespace {
+
+const std::int64_t kNumels[] = {1, 2, 15, 16, 17, 31, 63, 64, 65, 100, 1023, 1024, 1025, 40000};
+
+// ------------------------------------------------------------------ casts
+
+TEST(FloatTypes, EveryHalfSurvivesTheRoundTrip) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const Fp16 half = {static_cast<std::uint16_t>(bits)};
+    const Bf16 brain = {static_cast<std::uint16_t>(bits)};
+    const bool half_nan = (bits & 0x7fffu) > 0x7c00u, brain_nan = (bits & 0x7fffu) > 0x7f80u;
+    ASSERT_EQ(std::isnan(to_float(half)), half_nan);
+    ASSERT_EQ(std::isnan(to_float(brain)), brain_nan);
+    ASSERT_EQ(from_float<Fp16>(to_float(half)).bits, half_nan ? bits | 0x200u : bits);
+    ASSERT_EQ(from_float<Bf16>(to_float(brain)).bits, brain_nan ? bits | 0x40u : bits);
+  }
+}
+
+// The neighbours of x in a 16-bit type, by walking over all of its values: an oracle without bit tricks.
+template <class T>
+void expect_nearest_even(float x) {
+  const auto value_of = [](std::uint32_t bits) {
+    return static_cast<double>(to_float(T{static_cast<std::uint16_t>(bits)}));
+  };
+  constexpr std::uint32_t kInfinity = std::is_same_v<T, Fp16> ? 0x7c00u : 0x7f80u;
+  std::uint32_t low = 0, high = kInfinity;  // magnitudes grow with their bits
+  const double magnitude = std::abs(static_cast<double>(x));
+  while (high - low > 1) (value_of((low + high) / 2) <= magnitude ? low : high) = (low + high) / 2;
+  // Infinity stands where the next power of two would.
+  const double above =
+      high == kInfinity ? 2 * value_of(kInfinity - 1) - value_of(kInfinity - 2) : value_of(high);
+  double above_exact = high == kInfinity
+                           ? value_of(kInfinity - 1) + (value_of(kInfinity - 1) - value_of(kInfinity - 2))
+                           : above;
+  const double middle = (value_of(low) + above_exact) / 2;
+  const std::uint32_t expected = magnitude < middle   ? low
+                                 : magnitude > middle ? high
+                                                      : (low % 2 == 0 ? low : high);
+  ASSERT_EQ(from_float<T>(x).bits & 0x7fffu, expected) << x;
+  ASSERT_EQ(from_float<T>(x).bits >> 15, std::signbit(x) ? 1u : 0u);
+}
+
+float float_of(std::uint64_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits)); }
+
+TEST(FloatTypes, RoundsToNearestEven) {
+  std::mt19937_64 engine(1);
+  for (int i = 0; i < 200000; ++i) {
+    const float any = float_of(engine());
+    if (!std::isfinite(any)) continue;
+    expect_nearest_even<Bf16>(any);
+    expect_nearest_even<Fp16>(any);
+    // Near the range of fp16, and exactly on ties.
+    const float moderate = float_of((engine() & 0x83ffffffu) + (engine() % 50 << 23) + 0x30000000u);
+    if (!std::isfinite(moderate)) continue;
+    expect_nearest_even<Fp16>(moderate);
+    expect_nearest_even<Fp16>(float_of(std::bit_cast<std::uint32_t>(moderate) & ~0xfffu));
+    expect_nearest_even<Bf16>(float_of(std::bit_cast<std::uint32_t>(any) & ~0x7fffu));
+  }
+}
+
+// Random bits, so NaN, infinities and subnormals are among them.
+Tensor random_bits(DType type, std::int64_t numel, std::uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  Tensor result(type, numel);
+  auto* bytes = static_cast<unsigned char*>(result.data());
+  for (std::int64_t i = 0; i < numel * bytes_of(type); ++i) bytes[i] = static_cast<unsigned char>(engine());
+  return result;
+}
+
+template <class From, class To>
+void check_cast(DType from, DType to, std::int64_t numel, int threads) {
+  const Tensor input = random_bits(from, numel, static_cast<std::uint64_t>(numel));
+  Tensor output(to, numel), expected(to, numel);
+  cast(TestContext(threads), numel, from, input.data(), to, output.data());
+  for (std::int64_t i = 0; i < numel; ++i) {
+    const float wide = to_float(static_cast<const From*>(input.data())[i]);
+    static_cast<To*>(expected.data())[i] = from_float<To>(wide);
+  }
+  ASSERT_TRUE(output == expected) << name_of(from) << " to " << name_of(to) << ", " << numel;
+}
+
+TEST(Cast, EqualsTheScalarConversionBitForBit) {
+  for (const int threads : kThreadCounts)
+    for (const std::int64_t numel : kNumels) {
+      check_cast<float, Bf16>(DType::fp32, DType::bf16, numel, threads);
+      check_cast<float, Fp16>(DType::fp32, DType::fp16, numel, threads);
+      check_cast<Bf16, float>(DType::bf16, DType::fp32, numel, threads);
+      check_cast<Fp16, float>(DType::fp16, DType::fp32, numel, threads);
+      check_cast<Bf16, Fp16>(DType::bf16, DType::fp16, numel, threads);
+      check_cast<Fp16, Bf16>(DType::fp16, DType::bf16, numel, threads);
+    }
+}
+
+TEST(Cast, InPlaceAndSameType) {
+  const Tensor input = random_bits(DType::fp32, 50001, 1);
+  Tensor narrow(DType::bf16, 50001), in_place = input, same(DType::fp32, 50001);
+  cast(TestContext(1), 50001, DType::fp32, input.data(), DType::bf16, narrow.data());
+  cast(TestContext(2), 50001, DType::fp32, in_place.data(), DType::bf16, in_place.data());
+  EXPECT_EQ(std::memcmp(in_place.data(), narrow.data(), 50001 * 2), 0);
+  cast(TestContext(2), 50001, DType::fp32, input.data(), DType::fp32, same.data());
+  EXPECT_TRUE(same == input);
+}
+
+// ------------------------------------------------------------------ fill, copy, add
+
+TEST(Elementwise, FillCopyAdd) {
+  for (const DType type : kAllTypes)
+    for (const int threads : kThreadCounts)
+      for (const std::int64_t numel : kNumels) {
+        Random random(static_cast<std::uint64_t>(numel));
+        const Tensor a = random.tensor(type, numel), b = random.tensor(type, numel);
+        Tensor filled(type, numel), copied(type, numel), sum(type, numel), in_place = a;
+        Doubles expected;
+        for (std::int64_t i = 0; i < numel; ++i)
+          expected.push_back(
+              static_cast<double>(static_cast<float>(a.get(i)) + static_cast<float>(b.get(i))));
+        fill(TestContext(threads), type, numel, 1.7f, filled.data());
+        copy(TestContext(threads), numel * bytes_of(type), a.data(), copied.data());
+        add(TestContext(threads), type, numel, a.data(), b.data(), sum.data());
+        add(TestContext(threads), type, numel, in_place.data(), b.data(), in_place.data());
+        ASSERT_TRUE(filled == Tensor(type, Doubles(static_cast<std::size_t>(numel), 1.7)));
+        ASSERT_TRUE(copied == a);
+        ASSERT_TRUE(sum == Tensor(type, expected));
+        ASSERT_TRUE(in_place == sum);
+      }
+}
+
+// ------------------------------------------------------------------ ordered chain
+
+void check_chain(DType type, std::int64_t numel, std::int64_t count, float beta, int threads) {
+  Random random(static_cast<std::uint64_t>(numel * 131 + count));
+  std::vector<Tensor> tensors;
+  std::vector<const void*> pointers;
+  // Contributions of very different scales: another order of additions gives other bits.
+  for (std::int64_t j = 0; j < count; ++j)
+    tensors.push_back(random.tensor(type, numel, j % 3 == 0 ? 1000.0 : 0.01));
+  for (const Tensor& tensor : tensors) pointers.push_back(tensor.data());
+  Tensor accumulator = beta == 0.0f ? Tensor(DType::fp32, numel) : random.tensor(DType::fp32, numel);
+  Tensor expected(DType::fp32, numel);
+  for (std::int64_t i = 0; i < numel; ++i) {
+    auto sum = static_cast<float>(beta == 0.0f ? tensors[0].get(i) : accumulator.get(i));
+    for (std::size_t j = beta == 0.0f ? 1 : 0; j < tensors.size(); ++j)
+      sum += static_cast<float>(tensors[j].get(i));
+    expected.set(i, static_cast<double>(sum));
+  }
+  ordered_chain(TestContext(threads), numel, type, pointers, beta, accumulator.floats());
+  ASSERT_TRUE(accumulator == expected) << name_of(type) << " " << numel << " x " << count << " beta " << beta;
+}
+
+TEST(OrderedChain, IsTheScalarChainBitForBit) {
+  for (const DType type : kAllTypes)
+    for (const float beta : {0.0f, 1.0f}) {
+      for (const std::int64_t numel : kNumels)
+        for (const std::int64_t count : {1, 2, 3, 8}) check_chain(type, numel, count, beta, 1);
+      for (std::int64_t count = 1; count <= 20; ++count) check_chain(type, 37, count, beta, 2);
+      check_chain(type, 40000, 5, beta, 2);
+      check_chain(type, 50, 1024, beta, 1);
+    }
+}
+
+TEST(OrderedChain, MayStartFromTheAccumulatorAsContribution) {
+  Random random(1);
+  Tensor a = random.tensor(DType::fp32, 5000), b = random.tensor(DType::fp32, 5000), sum(DType::fp32, 5000);
+  add(TestContext(1), DType::fp32, 5000, a.data(), b.data(), sum.data());
+  const void* contributions[] = {a.data(), b.data()};
+  ordered_chain(TestContext(2), 5000, DType::fp32, contributions, 0.0f, a.floats());
+  EXPECT_TRUE(a == sum);
+}
+
+TEST(OrderedChain, RefusesWrongCountsAndBeta) {
+  float x = 0.0f;
+  EXPECT_THROW(ordered_chain(TestContext(1), 1, DType::fp32, {}, 0.0f, &x), UsageError);
+  const std::vector<const void*> many(1025, &x);
+  EXPECT_THROW(ordered_chain(TestContext(1), 1, DType::fp32, many, 0.0f, &x), UsageError);
+  EXPECT_THROW(accumulate(TestContext(1), 1, DType::fp32, &x, 0.5f, &x), UsageError);
+}
+
+TEST(Accumulate, IsTheChainOfOne) {
+  for (const DType type : kAllTypes) {
+    const Tensor input = Random(1).tensor(type, 333);
+    Tensor accumulator(DType::fp32, 333);
+    accumulate(TestContext(1), 333, type, input.data(), 0.0f, accumulator.floats());
+    EXPECT_TRUE(accumulator == Tensor(DType::fp32, input.doubles()));
+    accumulate(TestContext(1), 333, type, input.data(), 1.0f, accumulator.floats());
+    EXPECT_TRUE(accumulator == Tensor(DType::fp32, sum_of(input.doubles(), input.doubles())));
+  }
+}
+
+// ------------------------------------------------------------------ sum of squares
+
+SumOfSquares squares(const Tensor& x, int threads) {
+  SumOfSquares result = {.sum = -1.0, .first_nonfinite = 5};
+  const TestContext context(threads, sum_of_squares_workspace_bytes(x.numel()));
+  sum_of_squares(context, x.numel(), x.type(), x.data(), &result);
+  return result;
+}
+
+// The order of additions that reduce.h promises.
+double promised_sum(const Tensor& x) {
+  double total = 0.0;
+  for (std::int64_t block = 0; block < x.numel(); block += 16384) {
+    double lane[32] = {};
+    for (std::int64_t i = block; i < std::min(x.numel(), block + 16384); ++i)
+      lane[(i - block) % 32] += x.get(i) * x.get(i);
+    for (int width = 16; width > 0; width /= 2)
+      for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    total += lane[0];
+  }
+  return total;
+}
+
+TEST(SumOfSquares, FollowsThePromisedOrderBitForBit) {
+  for (const DType type : kAllTypes)
+    for (const std::int64_t numel : {1, 31, 32, 33, 1000, 16384, 16385, 100003}) {
+      const Tensor x = Random(static_cast<std::uint64_t>(numel)).tensor(type, numel);
+      for (const int threads : {1, 2, 3}) {
+        EXPECT_EQ(squares(x, threads).sum, promised_sum(x));
+        EXPECT_EQ(squares(x, threads).first_nonfinite, -1);
+      }
+    }
+  EXPECT_EQ(squares(Tensor(DType::fp32, 0), 1).sum, 0.0);
+}
+
+TEST(SumOfSquares, FindsTheFirstNonFiniteElement) {
+  for (const DType type : kAllTypes)
+    for (const std::int64_t place : {0, 17, 16383, 16384, 50000, 65535}) {
+      Tensor x = Random(1).tensor(type, 65536);
+      x.set(65535, std::nan(""));
+      x.set(place, std::numeric_limits<double>::infinity());
+      const SumOfSquares result = squares(x, 2);
+      EXPECT_EQ(result.first_nonfinite, place);
+      EXPECT_FALSE(std::isfinite(result.sum));
+    }
+}
+
+TEST(SumOfSquares, LargestFloatsDoNotOverflow) {
+  const Tensor x(DType::fp32, Doubles(20000, -static_cast<double>(std::numeric_limits<float>::max())));
+  EXPECT_EQ(squares(x, 1).first_nonfinite, -1);
+  EXPECT_TRUE(std::isfinite(squares(x, 1).sum));
+}
+
+// ------------------------------------------------------------------ optimizers
+
+struct State {
+  Tensor master, m, v, parameter;
+  bool operator==(const State&) const = default;
+};
+
+State random_state(DType parameter_type, std::int64_t numel) {
+  Random random(static_cast<std::uint64_t>(numel) + 1);
+  State s = {random.tensor(DType::fp32, numel), random.tensor(DType::fp32, numel, 0.1),
+             Tensor(DType::fp32, numel), Tensor(parameter_type, numel)};
+  for (std::int64_t i = 0; i < numel; ++i) s.v.set(i, std::pow(random.normal(), 2) * 0.01);
+  return s;
+}
+
+const AdamWSettings kSettings = {
+    .learning_rate = 3e-3, .weight_decay = 0.1, .gradient_scale = 0.37, .step = 3};
+
+// The same update element by element through the inline function.
+void scalar_adamw(const AdamWCoefficients& c, const Tensor& gradient, State& s) {
+  for (std::int64_t i = 0; i < gradient.numel(); ++i) {
+    adamw_element(c, static_cast<float>(gradient.get(i)), s.master.floats()[i], s.m.floats()[i],
+                  s.v.floats()[i]);
+    s.parameter.set(i, static_cast<double>(s.master.floats()[i]));
+  }
+}
+
+void vector_adamw(const AdamWCoefficients& c, const Tensor& gradient, int threads, State& s) {
+  adamw_update(TestContext(threads), {.numel = gradient.numel(),
+                                      .gradient_type = gradient.type(),
+                                      .gradient = gradient.data(),
+                                      .master = s.master.floats(),
+                                      .m = s.m.floats(),
+                                      .v = s.v.floats(),
+                                      .parameter_type = s.parameter.type(),
+                                      .parameter = s.parameter.data(),
+                                      .coefficients = c});
+}
+
+TEST(AdamW, EqualsTheScalarFunctionBitForBit) {
+  for (const bool decoupled : {true, false}) {
+    AdamWSettings settings = kSettings;
+    settings.decoupled = decoupled;
+    const AdamWCoefficients c = make_adamw_coefficients(settings);
+    for (const DType parameter : kAllTypes)
+      for (const DType gradient_type : kAllTypes)
+        for (const std::int64_t numel : kNumels)
+          for (const int threads : kThreadCounts) {
+            const Tensor gradient = Random(9).tensor(gradient_type, numel);
+            State scalar = random_state(parameter, numel), vector = scalar;
+            scalar_adamw(c, gradient, scalar);
+            vector_adamw(c, gradient, threads, vector);
+            ASSERT_TRUE(scalar == vector) << numel;
+          }
+  }
+}
+
+TEST(AdamW, StreamedStoresGiveTheSameBits) {
+  const std::int64_t numel = (4 << 20) + 5;
+  const Tensor gradient = Random(9).tensor(DType::fp32, numel);
+  State state = random_state(DType::bf16, 0);
+  state = {gradient, gradient, Tensor(DType::fp32, Doubles(static_cast<std::size_t>(numel), 0.5)),
+           Tensor(DType::bf16, 0)};
+  std::vector<unsigned char> memory(static_cast<std::size_t>(numel * 2 + 64), 0xff);
+  auto* aligned = reinterpret_cast<Bf16*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+  const AdamWCoefficients c = make_adamw_coefficients(kSettings);
+  adamw_update(TestContext(2), {.numel = numel,
+                                .gradient = gradient.data(),
+                                .master = state.master.floats(),
+                                .m = state.m.floats(),
+                                .v = state.v.floats(),
+                                .parameter = aligned,
+                                .coefficients = c});
+  for (std::int64_t i = 0; i < numel; ++i)
+    ASSERT_EQ(aligned[i].bits, from_float<Bf16>(state.master.floats()[i]).bits) << i;
+}
+
+TEST(AdamW, MatchesFloat64OverSteps) {
+  const std::int64_t numel = 50;
+  for (const bool decoupled : {true, false}) {
+    State s = random_state(DType::fp32, numel);
+    Doubles p = s.master.doubles(), m(50), v(50);
+    fill(TestContext(1), DType::fp32, numel, 0.0f, s.m.data());
+    fill(TestContext(1), DType::fp32, numel, 0.0f, s.v.data());
+    for (int step = 1; step <= 20; ++step) {
+      const Tensor gradient = Random(static_cast<std::uint64_t>(step)).tensor(DType::fp32, numel);
+      AdamWSettings settings = kSettings;
+      settings.decoupled = decoupled;
+      settings.step = step;
+      adamw_update(TestContext(1), {.numel = numel,
+                                    .gradient = gradient.data(),
+                                    .master = s.master.floats(),
+                                    .m = s.m.floats(),
+                                    .v = s.v.floats(),
+                                    .coefficients = make_adamw_coefficients(settings)});
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        double g = gradient.get(static_cast<std::int64_t>(i)) * settings.gradient_scale;
+        if (!decoupled) g += settings.weight_decay * p[i];
+        if (decoupled) p[i] -= settings.learning_rate * settings.weight_decay * p[i];
+        m[i] = settings.beta1 * m[i] + (1 - settings.beta1) * g;
+        v[i] = settings.beta2 * v[i] + (1 - settings.beta2) * g * g;
+        const double m_hat = m[i] / (1 - std::pow(settings.beta1, step));
+        const double v_hat = v[i] / (1 - std::pow(settings.beta2, step));
+        p[i] -= settings.learning_rate * m_hat / (std::sqrt(v_hat) + settings.epsilon);
+      }
+    }
+    expect_close(s.master, p, 1e-6, "parameters");
+    expect_close(s.m, m, 1e-6, "m");
+    expect_close(s.v, v, 1e-6, "v");
+  }
+}
+
+TEST(Sgd, EqualsTheScalarFunctionBitForBit) {
+  for (const bool nesterov : {false, true})
+    for (const float momentum : {0.0f, 0.9f})
+      for (const DType type : kAllTypes)
+        for (const std::int64_t numel : kNumels) {
+          const SgdCoefficients c = {.gradient_scale = 0.3f,
+                                     .learning_rate = 0.1f,
+                                     .momentum = momentum,
+                                     .weight_decay = 0.01f,
+                                     .nesterov = nesterov};
+          const Tensor gradient = Random(9).tensor(type, numel);
+          State scalar = random_state(type, numel), vector = scalar;
+          for (std::int64_t i = 0; i < numel; ++i) {
+            float none = 0.0f;
+            sgd_element(c, static_cast<float>(gradient.get(i)), scalar.master.floats()[i],
+                        momentum == 0.0f ? none : scalar.m.floats()[i]);
+            scalar.parameter.set(i, static_cast<double>(scalar.master.floats()[i]));
+          }
+          sgd_update(TestContext(2), {.numel = numel,
+                                      .gradient_type = type,
+                                      .gradient = gradient.data(),
+                                      .master = vector.master.floats(),
+                                      .momentum = momentum == 0.0f ? nullptr : vector.m.floats(),
+                                      .parameter_type = type,
+                                      .parameter = vector.parameter.data(),
+                                      .coefficients = c});
+          ASSERT_TRUE(scalar == vector) << numel;
+        }
+}
+
+TEST(Sgd, NeedsABufferForMomentum) {
+  float x = 0.0f;
+  EXPECT_THROW(sgd_update(TestContext(1),
+                          {.numel = 1, .gradient = &x, .master = &x, .coefficients = {.momentum = 0.9f}}),
+               UsageError);
+}
+
+}  // namespace
+}  // namespace tessera::kernels::testing
