@@ -96,28 +96,28 @@ class Inventory {
 
 // Places the persistent buffers of a space one after the other and the others above them.
 void place_space(std::vector<Shared>& all, Space space, SpacePlan& plan) {
+  const auto put = [&](Shared& shared, std::int64_t offset) {
+    shared.offset = offset;
+    if (shared.buffer->bytes > 0)
+      plan.arena_bytes = std::max(plan.arena_bytes, offset + shared.buffer->bytes);
+  };
   std::int64_t base = 0;
   std::vector<Shared*> passing;
   std::vector<PackItem> items;
   for (Shared& shared : all) {
     if (shared.buffer->space != space) continue;
-    if (!shared.buffer->persistent) {
+    if (shared.buffer->persistent) {
+      put(shared, base);
+      base += aligned(shared.buffer->bytes);
+      plan.persistent_bytes += shared.buffer->bytes;
+    } else if (!shared.lives.empty()) {
       passing.push_back(&shared);
       items.push_back({aligned(shared.buffer->bytes), shared.lives});
-      continue;
     }
-    shared.offset = base;
-    base += aligned(shared.buffer->bytes);
-    plan.persistent_bytes += shared.buffer->bytes;
-    plan.arena_bytes = std::max(plan.arena_bytes, shared.offset + shared.buffer->bytes);
   }
   const Packing packing = pack(items);
   plan.bound_bytes = base + packing.bound;
-  for (Index i = 0; i < items.size(); ++i) {
-    const bool lives = !items[i].lives.empty() && items[i].bytes > 0;
-    passing[i]->offset = lives ? base + packing.offsets[i] : 0;
-    if (lives) plan.arena_bytes = std::max(plan.arena_bytes, passing[i]->offset + passing[i]->buffer->bytes);
-  }
+  for (Index i = 0; i < items.size(); ++i) put(*passing[i], base + packing.offsets[i]);
 }
 
 // Bytes of the buffers that are live at each instruction and not persistent.
