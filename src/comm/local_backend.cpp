@@ -16,10 +16,10 @@ namespace {
 const char* at(const void* base, std::int64_t bytes) { return static_cast<const char*>(base) + bytes; }
 char* at(void* base, std::int64_t bytes) { return static_cast<char*>(base) + bytes; }
 
-void sum_into(std::span<const void* const> contributions, std::int64_t numel, float* result) {
+void sum_into(std::span<const void*> contributions, std::int64_t numel, float* result) {
   ordered_chain(contributions, DType::fp32, numel, false, result);
 }
-void sum_into(std::span<const void* const> contributions, std::int64_t numel, double* result) {
+void sum_into(std::span<const void*> contributions, std::int64_t numel, double* result) {
   ordered_chain(contributions, numel, result);
 }
 
@@ -59,7 +59,7 @@ void LocalBackend::pull(const Copy& copy) {
   });
 }
 
-std::span<const void* const> LocalBackend::sources(std::int64_t offset_bytes) {
+std::span<const void*> LocalBackend::sources(std::int64_t offset_bytes) {
   for (int member = 0; member < world(); ++member)
     sources_[static_cast<std::size_t>(member)] = at(group_->source(member), offset_bytes);
   return sources_;

@@ -38,7 +38,7 @@ class LocalBackend final : public Backend {
   template <class Copy>
   void pull(const Copy& copy);
   // The members' published buffers, moved on by `offset_bytes`.
-  std::span<const void* const> sources(std::int64_t offset_bytes);
+  std::span<const void*> sources(std::int64_t offset_bytes);
   template <class Element>
   void reduce_everywhere(const LocalCall& call, Element* data, std::int64_t numel);
   template <class Copies>

@@ -10,11 +10,11 @@ namespace tessera::comm {
 
 // result[i] = ((start + c_0[i]) + c_1[i]) + ... in fp32, in the order of `contributions`, each of `numel`
 // elements of `type`. The start is result[i] if `accumulate`, else the chain begins with c_0[i] itself. Any
-// one contribution may be `result` itself where it is fp32 and not `accumulate`.
-void ordered_chain(std::span<const void* const> contributions, DType type, std::int64_t numel,
-                   bool accumulate, float* result);
+// one contribution may be `result` itself where it is fp32 and not `accumulate`. The pointers may be changed.
+void ordered_chain(std::span<const void*> contributions, DType type, std::int64_t numel, bool accumulate,
+                   float* result);
 
 // The same in float64, without a start.
-void ordered_chain(std::span<const void* const> contributions, std::int64_t numel, double* result);
+void ordered_chain(std::span<const void*> contributions, std::int64_t numel, double* result);
 
 }  // namespace tessera::comm
