@@ -27,6 +27,6 @@ fi
 
 scripts/install_packages.sh
 configure release
-build release tessera
+build release tessera_cli
 say "training on $text ($(wc -c <"$text") bytes)"
 exec build/release/bin/tessera train examples/train_gpt/demo.toml --set data.train="$text"
