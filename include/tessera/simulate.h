@@ -20,9 +20,13 @@ struct LinkCost {
 struct CostModel {
   double flops_per_us = 100e3;        // what modules reach
   double memory_bytes_per_us = 20e3;  // optimizer, casts and sums: bytes read plus bytes written
-  LinkCost link;                      // between any two ranks of a group
+  LinkCost link = {};                 // between any two ranks of a group
   double issue_us = 0.0;              // fixed cost of any instruction
-  std::vector<double> forward_flops;  // by unit, one microbatch; backward is twice that, recompute once
+  // Whether the thread that issues also computes, as on the CPU: nothing is issued while the compute lane is
+  // busy, so a gather starts no sooner than the strategy's prefetch says. On a device the host runs ahead,
+  // and only waits hold a gather back.
+  bool compute_issues = true;
+  std::vector<double> forward_flops = {};  // by unit, one microbatch; backward is twice that, recompute once
   // Overrides everything above where it returns a value of 0 or more: the duration in µs.
   std::function<double(const Program&, const Instruction&)> duration_us = {};
 };
@@ -35,7 +39,7 @@ struct Span {
 };
 
 struct Timeline {
-  std::vector<Span> spans;  // in order of issue
+  std::vector<Span> spans = {};  // in order of issue
   double total_us = 0;
   double compute_us = 0;        // sum over the compute lane
   double communication_us = 0;  // sum over collectives off the compute lane
@@ -44,9 +48,9 @@ struct Timeline {
   double hidden() const;
 };
 
-// All ranks of the group run `program` in lock-step: each lane in order, an instruction once its lane is free
-// and its waits are over. A collective over N ranks is a ring: N−1 messages of 1/N of the full buffer each.
-// Throws UsageError where layout or cost model do not fit the program.
+// All ranks of the group run `program` in lock-step: each lane in order, an instruction once it is issued,
+// its lane is free and its waits are over. A collective over N ranks is a ring: N−1 messages of 1/N of the
+// full buffer each. Throws UsageError where layout or cost model do not fit the program.
 Timeline simulate(const Program& program, const Layout& layout, const Mesh& mesh, const CostModel& cost);
 
 // Chrome-trace JSON (chrome://tracing, Perfetto): one row per lane.

@@ -14,8 +14,8 @@ namespace tessera {
 // The program each rank runs. Ranks that run the same program name the same index, and are proved once.
 struct WorldPrograms {
   Mesh mesh;
-  std::span<const Program> programs;  // distinct programs
-  std::vector<int> program_of_rank;   // by rank, an index into `programs`; empty: all run programs[0]
+  std::span<const Program> programs;      // distinct programs
+  std::vector<int> program_of_rank = {};  // by rank, an index into `programs`; empty: all run programs[0]
 };
 
 enum class Fault : std::uint8_t {

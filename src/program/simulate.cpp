@@ -149,7 +149,8 @@ Timeline simulate(const Program& program, const Layout& layout, const Mesh& mesh
   timeline.spans.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {
     double& lane_free = free_us.at(static_cast<std::size_t>(instruction.lane));
-    double start = lane_free;
+    const double issued = cost.compute_issues ? free_us[static_cast<std::size_t>(Lane::compute)] : 0;
+    double start = std::max(lane_free, issued);
     for (InstructionId wait : instruction.waits)
       start = std::max(start, timeline.spans.at(static_cast<std::size_t>(wait)).end_us);
     const double duration = costs.of(instruction);

@@ -90,7 +90,7 @@ class Races {
   void read(const Access& access, Lane lane) {
     Access conflict;
     bytes_of(access.buffer).each(begin(access.buffer), end(access.buffer), [&](Stretch& stretch) {
-      if (!behind(stretch.writer, access)) conflict = stretch.writer;
+      keep_latest(conflict, stretch.writer, access);
       stretch.readers[static_cast<std::size_t>(lane)] = access;
     });
     if (conflict.instruction >= 0) report(conflict, access, "writes", "reads");
@@ -99,9 +99,8 @@ class Races {
   void write(const Access& access) {
     Access writer, reader;
     bytes_of(access.buffer).each(begin(access.buffer), end(access.buffer), [&](Stretch& stretch) {
-      if (!behind(stretch.writer, access)) writer = stretch.writer;
-      for (const Access& of_lane : stretch.readers)
-        if (!behind(of_lane, access)) reader = of_lane;
+      keep_latest(writer, stretch.writer, access);
+      for (const Access& of_lane : stretch.readers) keep_latest(reader, of_lane, access);
     });
     if (writer.instruction >= 0) report(writer, access, "writes", "writes");
     if (reader.instruction >= 0) report(reader, access, "reads", "writes");
@@ -109,9 +108,10 @@ class Races {
       bytes_of(access.buffer).overwrite(begin(access.buffer), end(access.buffer), access);
   }
 
-  bool behind(const Access& earlier, const Access& later) const {
-    return earlier.instruction < 0 || earlier.instruction == later.instruction ||
-           order_.ordered(earlier.instruction, later.instruction);
+  // Of the earlier accesses that `access` does not wait for, the last one is named: a wait for it would do.
+  void keep_latest(Access& conflict, const Access& earlier, const Access& access) const {
+    if (earlier.instruction <= conflict.instruction || earlier.instruction == access.instruction) return;
+    if (!order_.ordered(earlier.instruction, access.instruction)) conflict = earlier;
   }
 
   void report(const Access& first, const Access& second, std::string_view does, std::string_view then) {

@@ -77,6 +77,7 @@ class Structure {
   }
 
   void check_channel(InstructionId id, const Instruction& instruction) {
+    if (static_cast<int>(instruction.lane) >= kLanes) return;  // reported already
     const auto channels = static_cast<int>(program_.channels.size());
     if (instruction.channel < -1 || instruction.channel >= channels) {
       report(id, fmt::format("uses channel {}; the program has {}", instruction.channel, channels));
