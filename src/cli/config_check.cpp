@@ -18,8 +18,6 @@ void check_mesh(const MeshConfig& mesh) {
     require(extent == 1,
             fmt::format("mesh.{} is {}; this version has ranks along mesh.shard only, it must be 1", name,
                         extent));
-  require(mesh.shard <= 4096,
-          fmt::format("mesh.shard is {}; ranks are threads of one process, at most 4096", mesh.shard));
 }
 
 void check_strategy(const Config& config) {

@@ -1,0 +1,68 @@
+// `tessera checkpoint inspect` and `verify`.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "src/cli/commands.h"
+#include "src/cli/output.h"
+#include "tessera/checkpoint.h"
+
+namespace tessera::cli {
+
+namespace {
+
+std::string placed(Placement placement) { return placement == Placement::sharded ? "sharded" : "replicated"; }
+
+nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
+  nlohmann::json files = nlohmann::json::array();
+  for (const CheckpointInfo::File& file : info.files)
+    files.push_back(
+        {{"name", file.name}, {"rank", file.rank}, {"bytes", file.bytes}, {"buffers", file.buffers}});
+  return {{"path", info.path.string()},
+          {"step", info.state.step},
+          {"samples", info.state.samples},
+          {"configuration", info.state.configuration},
+          {"steps_applied", info.counters.steps_applied},
+          {"loss_scale", info.counters.loss_scaler.scale},
+          {"mesh",
+           {{"pipeline", info.mesh.pipeline},
+            {"replicate", info.mesh.replicate},
+            {"shard", info.mesh.shard},
+            {"tensor", info.mesh.tensor}}},
+          {"placements",
+           {{"parameters", placed(info.placements.parameters)},
+            {"gradients", placed(info.placements.gradients)},
+            {"optimizer_state", placed(info.placements.optimizer_state)}}},
+          {"layout", info.layout},
+          {"units", info.units},
+          {"parameter_numel", info.parameter_numel},
+          {"files", std::move(files)},
+          {"verified", verified}};
+}
+
+}  // namespace
+
+int inspect_command(const std::string& path, bool verify, const std::string& json) {
+  OutputFile file = json.empty() ? OutputFile() : OutputFile(json);
+  const CheckpointInfo info = inspect_checkpoint(path, verify);
+  fmt::print("checkpoint  {}\n", info.path.string());
+  fmt::print("step        {} ({} applied, {} samples)\n", info.state.step, info.counters.steps_applied,
+             count(info.state.samples));
+  fmt::print("mesh        {}\n", to_string(info.mesh));
+  fmt::print("placement   parameters {}, gradients {}, optimizer state {}\n",
+             placed(info.placements.parameters), placed(info.placements.gradients),
+             placed(info.placements.optimizer_state));
+  fmt::print("model       {} parameters in {} units, layout {}\n", count(info.parameter_numel), info.units,
+             info.layout);
+  for (const CheckpointInfo::File& one : info.files)
+    fmt::print("file        {}  {}  {} buffers{}\n", one.name, mib(one.bytes), one.buffers,
+               verify ? ", verified" : "");
+  if (file) {
+    file.stream() << to_json(info, verify).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+                  << "\n";
+    file.commit();
+  }
+  return 0;
+}
+
+}  // namespace tessera::cli

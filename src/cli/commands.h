@@ -1,0 +1,31 @@
+// The tool's commands. Each prints for people on stdout, writes JSON where asked, and returns the exit
+// status; errors are thrown.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::cli {
+
+struct RunArguments {
+  std::string config;                 // path
+  std::vector<std::string> settings;  // "section.key=value", applied in order
+  std::string json;                   // path; empty: none
+};
+
+// What `simulate` assumes of the machines.
+struct ClusterArguments {
+  double gflops = 100.0;           // what modules reach on a rank, 10^9 a second
+  double memory_gigabytes = 20.0;  // read plus written a second, of the optimizer, casts and sums
+  double link_gigabytes = 10.0;    // a second, into a rank
+  double latency_us = 5.0;         // of a message
+  std::string trace;               // path; empty: none
+};
+
+int train_command(const RunArguments& arguments);
+int plan_command(const RunArguments& arguments);
+int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster);
+int info_command(const std::string& json);
+int inspect_command(const std::string& path, bool verify, const std::string& json);
+
+}  // namespace tessera::cli

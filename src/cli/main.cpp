@@ -1,0 +1,98 @@
+// The tool: reads the command line, runs a command, turns what it throws into one line and an exit status.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "src/cli/commands.h"
+#include "src/cli/config.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+void add_run_options(CLI::App& command, RunArguments& arguments) {
+  command.add_option("config", arguments.config, "TOML file (docs/configuration.md)")->required();
+  command
+      .add_option("--set", arguments.settings, "section.key=value, instead of the file's; may be repeated")
+      ->allow_extra_args(false);
+  command.add_option_function<int>(
+      "--ranks",
+      [&arguments](int ranks) { arguments.settings.push_back("mesh.shard=" + std::to_string(ranks)); },
+      "short for --set mesh.shard=N");
+  command.add_option("--json", arguments.json, "write the result to this file as JSON");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Tessera trains models sharded over ranks.", "tessera");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", TESSERA_VERSION);
+  int status = 0;
+  RunArguments arguments;
+  ClusterArguments cluster;
+  std::string path, json;
+  bool verify = false;
+
+  CLI::App* train = app.add_subcommand("train", "Train a model");
+  add_run_options(*train, arguments);
+  train->callback([&] { status = train_command(arguments); });
+
+  CLI::App* plan = app.add_subcommand("plan", "Show what each rank will hold, in bytes; needs no device");
+  add_run_options(*plan, arguments);
+  plan->callback([&] { status = plan_command(arguments); });
+
+  CLI::App* simulate = app.add_subcommand("simulate", "Predict the time of a step on a cluster");
+  add_run_options(*simulate, arguments);
+  simulate->add_option("--gflops", cluster.gflops, "10^9 operations a second that modules reach")
+      ->check(CLI::PositiveNumber);
+  simulate->add_option("--memory", cluster.memory_gigabytes, "GB a second of memory")
+      ->check(CLI::PositiveNumber);
+  simulate->add_option("--link", cluster.link_gigabytes, "GB a second into a rank")
+      ->check(CLI::PositiveNumber);
+  simulate->add_option("--latency", cluster.latency_us, "microseconds of a message")
+      ->check(CLI::NonNegativeNumber);
+  simulate->add_option("--trace", cluster.trace, "write the timeline to this file (Chrome trace)");
+  simulate->callback([&] { status = simulate_command(arguments, cluster); });
+
+  CLI::App* info = app.add_subcommand("info", "Show what this build and machine have");
+  info->add_option("--json", json, "write the result to this file as JSON");
+  info->callback([&] { status = info_command(json); });
+
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Look at checkpoints");
+  checkpoint->require_subcommand(1);
+  const auto add_inspect = [&](const char* name, const char* help, bool reads_all) {
+    CLI::App* command = checkpoint->add_subcommand(name, help);
+    command->add_option("folder", path, "a checkpoint, or the folder of all: the newest")->required();
+    command->add_option("--json", json, "write the result to this file as JSON");
+    command->callback([&status, &path, &json, &verify, reads_all] {
+      verify = reads_all;
+      status = inspect_command(path, verify, json);
+    });
+  };
+  add_inspect("inspect", "Show what a checkpoint says of itself", false);
+  add_inspect("verify", "The same, and compare the checksum of every buffer", true);
+
+  CLI::App* config = app.add_subcommand("config", "Print the documentation of all keys (Markdown)");
+  config->callback([] { std::fputs(config_markdown().c_str(), stdout); });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+  return status;
+}
+
+}  // namespace
+}  // namespace tessera::cli
+
+int main(int argc, char** argv) {
+  try {
+    return tessera::cli::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "tessera: %s\n", error.what());
+    return tessera::cli::kFailed;
+  }
+}

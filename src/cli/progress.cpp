@@ -1,0 +1,85 @@
+#include "src/cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "src/cli/output.h"
+
+namespace tessera::cli {
+
+namespace {
+
+constexpr int kLines = 25;       // of a whole run, where stdout is no terminal
+constexpr int kBarWidth = 24;    // characters
+constexpr double kRedraw = 0.1;  // seconds
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+double fraction_done(const ProgressLimits& limits, std::int64_t step, double elapsed) {
+  double part = 0.0;
+  if (limits.steps > limits.first_step)
+    part =
+        static_cast<double>(step - limits.first_step) / static_cast<double>(limits.steps - limits.first_step);
+  if (limits.seconds > 0.0) part = std::max(part, elapsed / limits.seconds);
+  return std::clamp(part, 0.0, 1.0);
+}
+
+Progress::Progress(const ProgressLimits& limits) : Progress(limits, ::isatty(STDOUT_FILENO) == 1) {}
+
+std::string Progress::status(const ProgressState& state) const {
+  std::string text = limits_.steps > 0 ? fmt::format("step {}/{}", state.step, limits_.steps)
+                                       : fmt::format("step {}", state.step);
+  if (limits_.seconds > 0.0)
+    text += fmt::format("  {}/{}", duration(state.elapsed), duration(limits_.seconds));
+  text += fmt::format("  loss {:.4f}  rate {:.2e}  {:.0f} tokens/s", state.result.loss,
+                      state.result.learning_rate, state.tokens_per_second);
+  if (state.hidden) text += fmt::format("  hidden {:.0f}%", *state.hidden * 100.0);
+  if (!state.result.applied) text += "  (skipped)";
+  const double done = fraction_done(limits_, state.step, state.elapsed);
+  if (done > 0.0 && done < 1.0)
+    text += fmt::format("  {} left", duration(state.elapsed * (1.0 - done) / done));
+  return text;
+}
+
+void Progress::step(const ProgressState& state) {
+  const double done = fraction_done(limits_, state.step, state.elapsed);
+  last_status_ = status(state);
+  if (terminal_) {
+    if (done < 1.0 && last_drawn_ >= 0.0 && state.elapsed - last_drawn_ < kRedraw) return;
+    last_drawn_ = state.elapsed;
+    const int filled = static_cast<int>(done * kBarWidth);
+    print(fmt::format("\r[{}{}] {}\033[K", std::string(static_cast<std::size_t>(filled), '#'),
+                      std::string(static_cast<std::size_t>(kBarWidth - filled), '.'), last_status_));
+    bar_shown_ = true;
+    return;
+  }
+  const int due = static_cast<int>(done * kLines);
+  if (lines_ > 0 && due < lines_) return;
+  lines_ = due + 1;
+  print(last_status_ + "\n");
+  last_status_.clear();
+}
+
+void Progress::note(const std::string& line) {
+  print(bar_shown_ ? "\r\033[K" + line + "\n" : line + "\n");
+  bar_shown_ = false;
+}
+
+void Progress::finish() {
+  if (bar_shown_)
+    print("\n");
+  else if (!last_status_.empty())  // the last step, where its line was not due
+    print(last_status_ + "\n");
+  bar_shown_ = false;
+  last_status_.clear();
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,52 @@
+// Shows how a run goes: a bar that redraws itself on a terminal, a few dozen plain lines elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tessera/engine.h"
+
+namespace tessera::cli {
+
+struct ProgressLimits {
+  std::int64_t first_step = 0;  // steps done before this start
+  std::int64_t steps = 0;       // 0: no limit
+  double seconds = 0.0;         // 0: no limit
+};
+
+// After a step.
+struct ProgressState {
+  double elapsed = 0.0;  // seconds since the start
+  StepResult result;
+  std::int64_t step = 0;
+  double tokens_per_second = 0.0;
+  std::optional<double> hidden;  // the share of communication behind compute; none measured yet
+};
+
+// Part of the run that is done, 0 to 1, by the limit that is nearer.
+double fraction_done(const ProgressLimits& limits, std::int64_t step, double elapsed);
+
+class Progress {
+ public:
+  explicit Progress(const ProgressLimits& limits);  // looks at whether stdout is a terminal
+  Progress(const ProgressLimits& limits, bool terminal) : limits_(limits), terminal_(terminal) {}
+
+  void step(const ProgressState& state);
+  // A line of its own, above the bar.
+  void note(const std::string& line);
+  // Ends the bar's line.
+  void finish();
+
+ private:
+  std::string status(const ProgressState& state) const;
+
+  ProgressLimits limits_;
+  bool terminal_;
+  bool bar_shown_ = false;
+  double last_drawn_ = -1.0;  // elapsed seconds
+  int lines_ = 0;
+  std::string last_status_;
+};
+
+}  // namespace tessera::cli

@@ -1,0 +1,210 @@
+#include "src/cli/setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+
+namespace tessera::cli {
+
+namespace {
+
+// Larger token files are checked as they are read.
+constexpr std::int64_t kChecked = std::int64_t{1} << 29;
+
+Gpt2Config dimensions_of(const ModelConfig& config) {
+  Gpt2Config dimensions = Gpt2Config::preset(config.preset);
+  const auto change = [](std::int64_t value, std::int64_t& target) {
+    if (value > 0) target = value;
+  };
+  change(config.vocabulary, dimensions.vocabulary);
+  change(config.context, dimensions.context);
+  change(config.layers, dimensions.layers);
+  change(config.heads, dimensions.heads);
+  change(config.channels, dimensions.channels);
+  return dimensions;
+}
+
+Strategy strategy_of(const StrategyConfig& config) {
+  Strategy strategy;
+  strategy.placements = Placements::of_stage(static_cast<int>(config.stage));
+  strategy.reduce = config.reduce == "each"   ? ReduceWhen::each
+                    : config.reduce == "last" ? ReduceWhen::last
+                                              : ReduceWhen::automatic;
+  strategy.prefetch = static_cast<int>(config.prefetch);
+  strategy.recompute = config.recompute == "full" ? Recompute::full : Recompute::none;
+  strategy.resident_units = config.resident_units == kAuto ? 0 : static_cast<int>(config.resident_units);
+  return strategy;
+}
+
+OptimizerOptions optimizer_options(const OptimizerConfig& c) {
+  if (c.kind == "adam")
+    return AdamOptions{
+        .beta1 = c.beta1, .beta2 = c.beta2, .epsilon = c.epsilon, .weight_decay = c.weight_decay};
+  if (c.kind == "sgd")
+    return SgdOptions{.momentum = c.momentum, .nesterov = c.nesterov, .weight_decay = c.weight_decay};
+  return AdamWOptions{
+      .beta1 = c.beta1, .beta2 = c.beta2, .epsilon = c.epsilon, .weight_decay = c.weight_decay};
+}
+
+// One group for each of the model's: the name says whether its parameters decay.
+Optimizer optimizer_of(const OptimizerConfig& config, const Model& model) {
+  Optimizer optimizer{.options = optimizer_options(config), .groups = {}};
+  for (const std::string& name : model.groups) {
+    ParameterGroup group{.name = name};
+    if (name == "no_decay") group.weight_decay = 0.0;
+    optimizer.groups.push_back(std::move(group));
+  }
+  return optimizer;
+}
+
+Schedule schedule_of(const Config& config, std::int64_t sequences_per_step) {
+  const ScheduleConfig& c = config.schedule;
+  Schedule schedule{.kind = parse_schedule_kind(c.kind),
+                    .peak = c.learning_rate,
+                    .warmup_steps = c.warmup_steps,
+                    .total_steps = c.total_steps > 0 ? c.total_steps : config.run.steps,
+                    .decay_steps = c.decay_steps,
+                    .final_factor = c.final_factor};
+  if (c.base_batch > 0)
+    schedule.peak =
+        scale_learning_rate(c.learning_rate, static_cast<double>(sequences_per_step),
+                            static_cast<double>(c.base_batch), parse_batch_scaling(c.batch_scaling));
+  schedule.check();
+  return schedule;
+}
+
+TrainerOptions trainer_options(const Config& config, const Model& model) {
+  const RunConfig& run = config.run;
+  TrainerOptions options;
+  options.batch = {.sequences = run.sequences, .length = run.length};
+  options.microbatches = static_cast<int>(run.microbatches);
+  options.evaluation_microbatches =
+      run.evaluate_every > 0 ? static_cast<int>(run.evaluation_microbatches) : 1;
+  options.generation = run.sample_tokens > 0;
+  options.seed = static_cast<std::uint64_t>(run.seed);
+  EngineOptions& engine = options.engine;
+  engine.mesh = {.pipeline = static_cast<int>(config.mesh.pipeline),
+                 .replicate = static_cast<int>(config.mesh.replicate),
+                 .shard = static_cast<int>(config.mesh.shard),
+                 .tensor = static_cast<int>(config.mesh.tensor)};
+  engine.strategy = strategy_of(config.strategy);
+  engine.optimizer = optimizer_of(config.optimizer, model);
+  engine.clip.max_norm = config.optimizer.clip;
+  if (config.precision.loss_scaling)
+    engine.loss_scaling = LossScaleOptions{.initial = config.precision.initial_scale,
+                                           .growth_interval = config.precision.growth_interval};
+  engine.device_memory_bytes = run.device_memory;
+  engine.threads_per_rank = static_cast<int>(run.threads_per_rank);
+  engine.strict_order = config.strategy.strict_order;
+  engine.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(run.deadline * 1000.0));
+  return options;
+}
+
+void check_length(const Setup& setup) {
+  if (setup.config.run.length > setup.dimensions.context)
+    throw UsageError(fmt::format("run.length is {}; model.context allows at most {}", setup.config.run.length,
+                                 setup.dimensions.context));
+}
+
+// "auto": as many units as the budget allows; none where not even that fits, which the engine then refuses.
+int chosen_resident_units(const Setup& setup) {
+  return std::max(0, fit_resident_units(*setup.model, setup.options, setup.config.run.device_memory));
+}
+
+void check_encoding(const TokenSource& train, const TokenSource& validation) {
+  if ((train.encoding() == TokenEncoding::text) != (validation.encoding() == TokenEncoding::text))
+    throw UsageError(fmt::format(
+        "data.train '{}' holds {} and data.validation '{}' holds {}; both must be text "
+        "or both tokens",
+        train.name(), name_of(train.encoding()), validation.name(), name_of(validation.encoding())));
+}
+
+TokenSource open_tokens(const std::string& path, std::int64_t vocabulary) {
+  TokenSource source = TokenSource::open(path, vocabulary);
+  if (source.encoding() != TokenEncoding::text && source.numel() * bytes_of(source.encoding()) <= kChecked)
+    source.check_tokens();
+  return source;
+}
+
+Sampler make_sampler(const Setup& setup, const TokenSource& source, TokenRange range, SampleOrder order) {
+  const std::int64_t length = setup.config.run.length;
+  if (range.numel() < length + 1)
+    throw UsageError(fmt::format(
+        "{} has {} tokens to {}; a sample of run.length = {} needs {}", source.name(), range.numel(),
+        order == SampleOrder::shuffled ? "train on" : "evaluate on", length, length + 1));
+  return Sampler(
+      source, range,
+      {.length = length, .order = order, .seed = static_cast<std::uint64_t>(setup.config.data.seed)});
+}
+
+}  // namespace
+
+Setup make_setup(const Config& config) {
+  Setup setup;
+  setup.config = config;
+  setup.dimensions = dimensions_of(config.model);
+  check_length(setup);
+  setup.model =
+      std::make_shared<const Model>(make_gpt2(setup.dimensions, parse_dtype(config.precision.parameters)));
+  setup.options = trainer_options(config, *setup.model);
+  setup.options.engine.strategy.check();
+  setup.options.engine.optimizer.check();
+  if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();
+  setup.grid = {.world = setup.world(),
+                .microbatches = setup.options.microbatches,
+                .sequences = setup.options.batch.sequences};
+  setup.evaluation_grid = setup.grid;
+  setup.evaluation_grid.microbatches = setup.options.evaluation_microbatches;
+  setup.schedule = schedule_of(config, setup.grid.samples_per_step());
+  if (config.strategy.resident_units == kAuto)
+    setup.options.engine.strategy.resident_units = chosen_resident_units(setup);
+  return setup;
+}
+
+Data open_data(const Setup& setup) {
+  const DataConfig& config = setup.config.data;
+  if (config.train.empty())
+    throw UsageError("data.train is empty; name the file to train on, for example --set data.train=FILE");
+  const bool evaluates = setup.config.run.evaluate_every > 0;
+  const TokenSource train = open_tokens(config.train, setup.dimensions.vocabulary);
+  const bool splits = config.validation.empty() && config.validation_fraction > 0.0;
+  const TokenSplit split = split_by_fraction(train.numel(), splits ? config.validation_fraction : 0.0);
+  Data data{.encoding = train.encoding(),
+            .train = make_sampler(setup, train, split.train, SampleOrder::shuffled),
+            .validation = std::nullopt};
+  if (!evaluates) return data;
+  if (splits) {
+    data.validation = make_sampler(setup, train, split.validation, SampleOrder::in_order);
+  } else {
+    const TokenSource other = open_tokens(config.validation, setup.dimensions.vocabulary);
+    check_encoding(train, other);
+    data.validation = make_sampler(setup, other, {0, other.numel()}, SampleOrder::in_order);
+  }
+  return data;
+}
+
+std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data) {
+  std::vector<std::int32_t> tokens;
+  if (data.encoding == TokenEncoding::text) {
+    for (const char c : prompt) tokens.push_back(static_cast<unsigned char>(c));
+    if (tokens.empty()) tokens.push_back('\n');
+    return tokens;
+  }
+  for (const char *at = prompt.data(), *end = at + prompt.size(); at != end;) {
+    std::int32_t token = 0;
+    const auto [next, error] = std::from_chars(at, end, token);
+    if (error != std::errc() || token < 0 || (next != end && *next != ','))
+      throw UsageError(
+          fmt::format("run.sample_prompt is \"{}\"; the data are tokens, so it must be token ids "
+                      "separated by commas, such as \"464,2068\"",
+                      prompt));
+    tokens.push_back(token);
+    at = next == end ? end : next + 1;
+  }
+  if (tokens.empty()) tokens.push_back(0);
+  return tokens;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,45 @@
+// Turns a Config into what the library runs: model, trainer options, schedule, samplers. Starts nothing.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "src/cli/config.h"
+#include "tessera/data.h"
+#include "tessera/learning_rate.h"
+#include "tessera/model.h"
+#include "tessera/trainer.h"
+
+namespace tessera::cli {
+
+// Everything that follows from the configuration alone: no file is opened, no memory taken.
+struct Setup {
+  Config config;
+  Gpt2Config dimensions;
+  std::shared_ptr<const Model> model;
+  TrainerOptions options;
+  Schedule schedule;
+  SampleGrid grid;             // of training steps
+  SampleGrid evaluation_grid;  // an evaluation is its step 0
+
+  int world() const { return options.engine.mesh.world(); }
+  std::int64_t tokens_per_step() const { return grid.samples_per_step() * options.batch.length; }
+};
+
+// UsageError naming the keys where they contradict each other or the budget.
+Setup make_setup(const Config& config);
+
+// The samples of a run. Shared by all ranks; reading is safe from any thread.
+struct Data {
+  TokenEncoding encoding = TokenEncoding::text;
+  Sampler train;
+  std::optional<Sampler> validation;
+};
+
+// Opens and checks the files. EnvironmentError or UsageError naming file and keys.
+Data open_data(const Setup& setup);
+
+// What the sample text begins with, in tokens of this data.
+std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data);
+
+}  // namespace tessera::cli

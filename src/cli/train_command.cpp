@@ -1,0 +1,174 @@
+// `tessera train`: opens files, starts the ranks, reports how it went.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "src/cli/commands.h"
+#include "src/cli/memory_report.h"
+#include "src/cli/training.h"
+
+namespace tessera::cli {
+
+namespace {
+
+constexpr int kMostThreads = 1024;  // ranks of one process
+
+// The first signal asks for the end after this step; a second one ends the process as usual.
+void on_signal(int number) {
+  stop_signal.store(number);
+  std::signal(number, SIG_DFL);
+}
+
+void catch_signals() {
+  std::signal(SIGTERM, on_signal);
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on files is an error of write(), which names the file
+}
+
+// Prints what failed and ends the process at once: a rank that is stuck must not keep it alive, and may still
+// use what a destructor would take away.
+class Failure {
+ public:
+  // A file that must not stay half-written.
+  void discards(OutputFile& file) { files_.push_back(&file); }
+
+  [[noreturn]] void end(const std::string& message) {
+    mutex_.lock();  // never unlocked: the first one ends the process
+    std::fflush(stdout);
+    std::fprintf(stderr, "tessera: %s\n", message.c_str());
+    for (OutputFile* file : files_) file->discard();
+    std::_Exit(1);
+  }
+
+  // Ends the process after `delay` whatever run_local() does: it runs rank 0 on its caller, and waits for it.
+  void end_later(const std::string& message, std::chrono::milliseconds delay) {
+    const std::lock_guard lock(watch_);
+    if (armed_) return;
+    armed_ = true;
+    std::thread([this, message, delay] {
+      std::this_thread::sleep_for(delay);
+      end(message);
+    }).detach();
+  }
+
+ private:
+  std::mutex mutex_, watch_;
+  std::vector<OutputFile*> files_;
+  bool armed_ = false;
+};
+
+void open_metrics(const Setup& setup, std::ofstream& metrics) {
+  const RunConfig& run = setup.config.run;
+  if (run.metrics.empty()) return;
+  metrics.open(run.metrics, run.resume == "false" ? std::ios::trunc : std::ios::app);
+  if (!metrics) throw EnvironmentError("run.metrics: cannot write '" + run.metrics + "'");
+}
+
+void run_ranks(const Setup& setup, const Data& data, RunFiles& files, RunSummary& summary, Failure& failure) {
+  const std::chrono::milliseconds deadline = setup.options.engine.deadline;
+  try {
+    run_local(setup.world(), {.deadline = deadline}, [&](Communicator world) {
+      try {
+        train_rank(std::move(world), setup, data, files, summary);
+      } catch (const std::exception& error) {
+        failure.end_later(error.what(), deadline * 3 / 2 + std::chrono::seconds(1));
+        throw;
+      }
+    });
+  } catch (const std::exception& error) {
+    failure.end(error.what());
+  }
+}
+
+struct Measured {
+  std::int64_t growth_bytes = 0;     // of the process: peak less what it held before the ranks began
+  std::int64_t predicted_bytes = 0;  // of all ranks
+};
+
+nlohmann::json to_json(const Setup& setup, const RunSummary& summary, const Measured& measured) {
+  nlohmann::json result = {{"steps", summary.step},
+                           {"first_step", summary.first_step},
+                           {"seconds", summary.seconds},
+                           {"tokens", summary.tokens},
+                           {"tokens_per_second", summary.tokens / std::max(summary.step_seconds, 1e-9)},
+                           {"first_loss", summary.first_loss},
+                           {"loss", summary.loss},
+                           {"skipped", summary.skipped},
+                           {"interrupted", summary.interrupted},
+                           {"ranks", setup.world()},
+                           {"parameter_numel", setup.model->parameter_numel()},
+                           {"checkpoint", summary.checkpoint},
+                           {"sample", summary.sample}};
+  if (summary.validation_loss) result["validation_loss"] = *summary.validation_loss;
+  if (summary.hidden) result["hidden"] = *summary.hidden;
+  result["memory"] = memory_json(setup);
+  result["memory"]["measured_bytes"] = measured.growth_bytes;
+  result["memory"]["predicted_bytes"] = measured.predicted_bytes;
+  return result;
+}
+
+void print_report(const Setup& setup, const RunSummary& summary, const Measured& measured) {
+  const int ranks = setup.world();
+  fmt::print("\n{}", memory_table(*setup.model, setup.options));
+  fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "",
+             static_cast<double>(measured.growth_bytes) / ranks / (1 << 20));
+  fmt::print("(measured: how much the process grew at its peak{}; with code, stacks and libraries)\n\n",
+             ranks > 1 ? fmt::format(", over its {} ranks", ranks) : "");
+  fmt::print("{} tokens in {} steps and {}: {:.0f} tokens/s\n", count(summary.tokens),
+             summary.step - summary.first_step, duration(summary.seconds),
+             static_cast<double>(summary.tokens) / std::max(summary.step_seconds, 1e-9));
+  fmt::print("loss {:.4f} -> {:.4f}", summary.first_loss, summary.loss);
+  if (summary.validation_loss) fmt::print(", validation {:.4f}", *summary.validation_loss);
+  if (summary.hidden) fmt::print("; {:.0f}% of communication hidden behind compute", *summary.hidden * 100.0);
+  fmt::print("\n");
+  if (!summary.sample.empty()) fmt::print("\nsample:\n{}\n", escaped(summary.sample));
+  if (summary.interrupted) fmt::print("ended by a signal\n");
+}
+
+}  // namespace
+
+int train_command(const RunArguments& arguments) {
+  const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+  if (setup.world() > kMostThreads)
+    throw UsageError(fmt::format("mesh.shard is {}; ranks are threads of one process here, at most {}",
+                                 setup.world(), kMostThreads));
+  const Data data = open_data(setup);
+  if (setup.options.generation)
+    prompt_tokens(setup.config.run.sample_prompt, data);  // refused now, not later
+  Failure failure;
+  OutputFile json = arguments.json.empty() ? OutputFile() : OutputFile(arguments.json);
+  RunFiles files;
+  if (!setup.config.run.trace.empty()) files.trace = OutputFile(setup.config.run.trace);
+  open_metrics(setup, files.metrics);
+  failure.discards(json);
+  failure.discards(files.trace);
+
+  fmt::print("{} parameters, {} ranks, stage {}, {}; {} tokens a step\n",
+             count(setup.model->parameter_numel()), setup.world(), setup.config.strategy.stage,
+             setup.config.precision.parameters, count(setup.tokens_per_step()));
+  std::fflush(stdout);
+  catch_signals();
+  reset_peak_memory();
+  const std::int64_t before = read_process_memory().resident_bytes;
+  RunSummary summary;
+  run_ranks(setup, data, files, summary, failure);
+  Measured measured{.growth_bytes = read_process_memory().peak_resident_bytes - before};
+  const MemoryPlan plan = plan_trainer(*setup.model, setup.options).memory;
+  measured.predicted_bytes = setup.world() * plan.space(Space::device).arena_bytes;
+  print_report(setup, summary, measured);
+  if (json) {
+    json.stream()
+        << to_json(setup, summary, measured).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+        << "\n";
+    json.commit();
+  }
+  return 0;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,256 @@
+#include "src/cli/training.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "tessera/checkpoint.h"
+
+namespace tessera::cli {
+
+std::atomic<int> stop_signal{0};
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kTraceFrom = 2;    // steps that only warm up caches and primitives
+constexpr std::int64_t kMeasureEach = 4;  // every so many steps overlap is measured
+constexpr double kSmooth = 0.9;           // of the tokens a second that are shown
+// A checkpoint may keep the disk busy on one rank for longer than a step's deadline allows.
+constexpr std::chrono::minutes kCheckpointDeadline{30};
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+class RankTraining {
+ public:
+  RankTraining(Communicator world, const Setup& setup, const Data& data, RunFiles& files, RunSummary& summary)
+      : setup_(setup),
+        run_(setup.config.run),
+        data_(data),
+        files_(files),
+        summary_(summary),
+        first_(world.rank() == 0),
+        rank_(world.rank()),
+        control_(world.duplicate("control")),
+        disk_(world.duplicate("checkpoint")),
+        trainer_(world, setup.model, setup.options) {
+    disk_.set_deadline(
+        std::max<std::chrono::milliseconds>(kCheckpointDeadline, setup.options.engine.deadline));
+  }
+
+  void run() {
+    resume();
+    start_ = Clock::now();
+    Progress progress({.first_step = step_, .steps = run_.steps, .seconds = run_.seconds});
+    progress_ = first_ ? &progress : nullptr;
+    while (continues()) {
+      train_step();
+      if (run_.evaluate_every > 0 && step_ % run_.evaluate_every == 0) evaluate();
+      if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0) save();
+    }
+    if (!run_.checkpoint.empty() && step_ != saved_step_) save();
+    if (progress_) progress_->finish();
+    summary_seconds();
+    if (run_.sample_tokens > 0 && !interrupted_) sample();
+    if (first_ && files_.trace) write_trace();
+  }
+
+ private:
+  // Rank 0 decides, from limits, clock and signals; the others hear it. Before each step.
+  bool continues() {
+    enum Decision : std::int32_t { go, done, interrupted };
+    std::int32_t decision = go;
+    if (first_) {
+      const double expected_end = seconds_since(start_) + last_step_seconds_ / 2;
+      if (run_.steps > 0 && step_ >= run_.steps) decision = done;
+      if (run_.seconds > 0.0 && expected_end >= run_.seconds) decision = done;
+      if (stop_signal.load() != 0) decision = interrupted;
+    }
+    control_.broadcast(&decision, sizeof decision, 0, {.operation = "stop decision"});
+    interrupted_ = decision == interrupted;
+    if (first_) summary_.interrupted = interrupted_;
+    return decision == go;
+  }
+
+  void resume() {
+    if (run_.resume == "false") return;
+    if (run_.resume == "auto" && !latest_checkpoint(run_.checkpoint)) return;
+    const RunState state = load_checkpoint(run_.checkpoint, disk_, trainer_.engine());
+    step_ = saved_step_ = state.step;
+    const std::int64_t expected = step_ * setup_.grid.samples_per_step();
+    if (state.samples != expected)
+      throw UsageError(
+          fmt::format("the checkpoint in '{}' has read {} samples in {} steps; with this batch it "
+                      "would have been {}: keep run.sequences, run.microbatches and the mesh",
+                      run_.checkpoint, state.samples, step_, expected));
+    if (!first_) return;
+    summary_.first_step = step_;
+    fmt::print("resumed   at step {} from {}\n", step_, run_.checkpoint);
+    print_changes(state);
+  }
+
+  // The configuration may change from run to run; say so, for it changes the result.
+  void print_changes(const RunState& state) const {
+    try {
+      for (const std::string& change :
+           differences(parse_config(state.configuration, "checkpoint"), setup_.config))
+        if (!change.starts_with("run.")) fmt::print("changed   {}\n", change);
+    } catch (const UsageError&) {
+      fmt::print("changed   the checkpoint's configuration is of another version\n");
+    }
+  }
+
+  Trainer::Fetch fetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step) const {
+    return [this, &sampler, grid, step](int microbatch, void* batch) {
+      auto* const tokens = static_cast<std::int32_t*>(batch);
+      const auto numel = static_cast<std::size_t>(setup_.options.batch.tokens());
+      sampler.read(grid.first_sample(step, rank_, microbatch), {tokens, numel}, {tokens + numel, numel});
+    };
+  }
+
+  void train_step() {
+    const bool traced =
+        first_ && files_.trace && run_steps_ >= kTraceFrom && run_steps_ < kTraceFrom + run_.trace_steps;
+    const bool measured = first_ && (traced || run_steps_ % kMeasureEach == kTraceFrom);
+    trainer_.engine().set_tracing(measured);
+    const Clock::time_point begin = Clock::now();
+    const StepResult result =
+        trainer_.train_step(setup_.schedule.learning_rate(step_), fetch(data_.train, setup_.grid, step_));
+    last_step_seconds_ = seconds_since(begin);
+    ++step_;
+    ++run_steps_;
+    if (!first_) return;
+    if (measured) measure();
+    if (traced) keep_trace(begin);
+    report(result, measured);
+  }
+
+  void measure() {
+    const StepTiming timing = trainer_.engine().timing();
+    measured_.communication_us += timing.communication_us;
+    measured_.exposed_us += timing.exposed_us;
+    if (measured_.communication_us > 0.0) summary_.hidden = measured_.hidden();
+  }
+
+  void keep_trace(Clock::time_point begin) {
+    if (spans_.empty()) trace_start_ = begin;
+    const double offset = std::chrono::duration<double, std::micro>(begin - trace_start_).count();
+    for (Span span : trainer_.engine().trace()) {
+      span.start_us += offset;
+      span.end_us += offset;
+      spans_.push_back(span);
+    }
+  }
+
+  void write_trace() {
+    write_chrome_trace(files_.trace.stream(), trainer_.engine().program(0), spans_, rank_);
+    files_.trace.commit();
+  }
+
+  void report(const StepResult& result, bool measured) {
+    const double rate = static_cast<double>(setup_.tokens_per_step()) / last_step_seconds_;
+    shown_rate_ = run_steps_ <= 2 ? rate : kSmooth * shown_rate_ + (1.0 - kSmooth) * rate;
+    summary_.step = step_;
+    summary_.tokens += setup_.tokens_per_step();
+    summary_.step_seconds += last_step_seconds_;
+    summary_.skipped += result.applied ? 0 : 1;
+    if (run_steps_ == 1) summary_.first_loss = result.loss;
+    summary_.loss = result.loss;
+    progress_->step({.elapsed = seconds_since(start_),
+                     .result = result,
+                     .step = step_,
+                     .tokens_per_second = shown_rate_,
+                     .hidden = summary_.hidden});
+    if (!result.applied && result.reason == SkipReason::not_finite)
+      progress_->note(
+          fmt::format("step {} was skipped: the gradient of {} is not finite; the loss scale was {}", step_,
+                      result.first_nonfinite, result.loss_scale));
+    nlohmann::json line = {{"step", step_},
+                           {"loss", result.loss},
+                           {"learning_rate", result.learning_rate},
+                           {"gradient_norm", result.gradient_norm},
+                           {"loss_scale", result.loss_scale},
+                           {"applied", result.applied},
+                           {"tokens", step_ * setup_.tokens_per_step()},
+                           {"seconds", seconds_since(start_)},
+                           {"tokens_per_second", rate}};
+    if (measured) line["hidden"] = trainer_.engine().timing().hidden();
+    write_metrics(line);
+  }
+
+  void write_metrics(const nlohmann::json& line) {
+    if (!files_.metrics.is_open()) return;
+    files_.metrics << line.dump() << std::endl;  // flushed: others read the file as it grows
+    if (!files_.metrics) throw EnvironmentError("cannot write the metrics to '" + run_.metrics + "'");
+  }
+
+  void evaluate() {
+    const StepResult result = trainer_.evaluate(fetch(*data_.validation, setup_.evaluation_grid, 0));
+    if (!first_) return;
+    summary_.validation_loss = result.loss;
+    progress_->note(fmt::format("step {}  validation loss {:.4f}", step_, result.loss));
+    write_metrics({{"step", step_}, {"validation_loss", result.loss}, {"validation_tokens", result.weight}});
+  }
+
+  void save() {
+    const RunState state{.step = step_,
+                         .samples = step_ * setup_.grid.samples_per_step(),
+                         .configuration = to_toml(setup_.config)};
+    const auto path = save_checkpoint(run_.checkpoint, disk_, trainer_.engine(), state,
+                                      static_cast<int>(run_.checkpoint_keep));
+    saved_step_ = step_;
+    if (!first_) return;
+    summary_.checkpoint = path.string();
+    progress_->note(fmt::format("step {}  saved {}", step_, summary_.checkpoint));
+  }
+
+  void summary_seconds() {
+    if (first_) summary_.seconds = seconds_since(start_);
+  }
+
+  void sample() {
+    const std::vector<std::int32_t> tokens =
+        trainer_.generate(prompt_tokens(run_.sample_prompt, data_), static_cast<int>(run_.sample_tokens),
+                          run_.sample_temperature, static_cast<std::uint64_t>(run_.seed));
+    if (!first_) return;
+    for (const std::int32_t token : tokens) {
+      if (data_.encoding == TokenEncoding::text)
+        summary_.sample += static_cast<char>(token);
+      else
+        summary_.sample += fmt::format("{}{}", summary_.sample.empty() ? "" : ",", token);
+    }
+  }
+
+  const Setup& setup_;
+  const RunConfig& run_;
+  const Data& data_;
+  RunFiles& files_;
+  RunSummary& summary_;
+  const bool first_;
+  const int rank_;
+  Communicator control_, disk_;
+  Trainer trainer_;
+
+  Progress* progress_ = nullptr;
+  Clock::time_point start_, trace_start_;
+  std::int64_t step_ = 0;        // steps of the whole run
+  std::int64_t run_steps_ = 0;   // since this start
+  std::int64_t saved_step_ = 0;  // nothing is saved before the first step
+  bool interrupted_ = false;
+  double last_step_seconds_ = 0.0, shown_rate_ = 0.0;
+  StepTiming measured_;  // sums
+  std::vector<Span> spans_;
+};
+
+}  // namespace
+
+void train_rank(Communicator world, const Setup& setup, const Data& data, RunFiles& files,
+                RunSummary& summary) {
+  RankTraining(std::move(world), setup, data, files, summary).run();
+}
+
+}  // namespace tessera::cli

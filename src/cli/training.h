@@ -1,0 +1,45 @@
+// The training loop of one rank: steps, evaluations, checkpoints, and the decision to stop, which all ranks
+// take together. Rank 0 also reports.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "src/cli/output.h"
+#include "src/cli/progress.h"
+#include "src/cli/setup.h"
+
+namespace tessera::cli {
+
+// What rank 0 knows at the end.
+struct RunSummary {
+  std::int64_t first_step = 0;  // of the checkpoint that was continued
+  std::int64_t step = 0;
+  double seconds = 0.0;       // of the whole loop
+  double step_seconds = 0.0;  // of training steps only
+  std::int64_t tokens = 0;    // trained on since the start
+  double first_loss = 0.0, loss = 0.0;
+  std::optional<double> validation_loss;
+  std::optional<double> hidden;  // the share of communication behind compute, over the traced steps
+  std::int64_t skipped = 0;
+  bool interrupted = false;
+  std::string checkpoint;  // the last one saved
+  std::string sample;      // bytes, with the prompt
+};
+
+// Files that rank 0 writes.
+struct RunFiles {
+  std::ofstream metrics;
+  OutputFile trace;
+};
+
+// Set by a signal: the run ends after the step in progress.
+extern std::atomic<int> stop_signal;
+
+// Runs on every rank's thread, with equal arguments. `files` and `summary` are touched by rank 0 only.
+void train_rank(Communicator world, const Setup& setup, const Data& data, RunFiles& files,
+                RunSummary& summary);
+
+}  // namespace tessera::cli

@@ -1,0 +1,201 @@
+// Files that are damaged, or do not fit, are refused on every rank by name; a disk that is full leaves
+// nothing.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <optional>
+
+#include "tests/checkpoint/toy_run.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What every rank says when it loads; they must say the same.
+std::string load_error(const ToyRun& run, const fs::path& folder) {
+  std::vector<std::string> messages(static_cast<std::size_t>(run.world));
+  run.run([&](Communicator ranks, Engine& engine) {
+    try {
+      load_checkpoint(folder, ranks, engine);
+    } catch (const Error& error) {
+      messages[static_cast<std::size_t>(ranks.rank())] = error.what();
+    }
+  });
+  for (const std::string& message : messages) EXPECT_EQ(message, messages[0]);
+  EXPECT_EQ(messages[0].find('\n'), std::string::npos) << messages[0];
+  return messages[0];
+}
+
+void expect_mentions(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
+}
+
+void flip_byte(const fs::path& file, std::int64_t at) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(at);
+  const int value = stream.get();
+  stream.seekp(at);
+  stream.put(static_cast<char>(value ^ 1));
+}
+
+class Damage : public ::testing::Test {
+ protected:
+  void SetUp() override { save_three(run_, folder_.file("run")); }
+  fs::path file(int rank) const {
+    return fs::path(folder_.file("run")) / "step-00000003" /
+           ("rank-0000" + std::to_string(rank) + ".tessera");
+  }
+  std::string error() const { return load_error(run_, folder_.file("run")); }
+
+  ToyRun run_;
+  TemporaryFolder folder_;
+};
+
+TEST_F(Damage, NoneLoads) { EXPECT_EQ(error(), ""); }
+
+TEST_F(Damage, MissingFile) {
+  fs::remove(file(1));
+  expect_mentions(error(), {"rank-00001.tessera", "No such file"});
+}
+
+TEST_F(Damage, TruncatedFile) {
+  const auto bytes = static_cast<std::int64_t>(fs::file_size(file(1)));
+  fs::resize_file(file(1), static_cast<std::uintmax_t>(bytes - 1));
+  expect_mentions(error(), {"rank-00001.tessera", std::to_string(bytes - 1), std::to_string(bytes)});
+  fs::resize_file(file(1), 7);
+  expect_mentions(error(), {"rank-00001.tessera", "only 7 bytes"});
+}
+
+TEST_F(Damage, FlippedBits) {
+  const auto bytes = static_cast<std::int64_t>(fs::file_size(file(0)));
+  flip_byte(file(0), bytes - 5);
+  expect_mentions(error(), {"rank-00000.tessera", "checksum of the moment2 of unit", "expected"});
+  EXPECT_THROW(inspect_checkpoint(folder_.file("run"), true), EnvironmentError);
+  EXPECT_NO_THROW(inspect_checkpoint(folder_.file("run"), false));
+  flip_byte(file(0), bytes - 5);
+  flip_byte(file(0), 100);
+  expect_mentions(error(), {"rank-00000.tessera", "checksum of the header"});
+  flip_byte(file(0), 100);
+  flip_byte(file(0), 0);
+  expect_mentions(error(), {"rank-00000.tessera", "does not begin as a checkpoint"});
+}
+
+// Every byte matters: none may be changed and pass unnoticed, except padding between buffers.
+TEST_F(Damage, AnyByteOfThePrefixAndHeader) {
+  for (std::int64_t at = 0; at < 1024; at += 13) {
+    flip_byte(file(0), at);
+    EXPECT_THROW(inspect_checkpoint(folder_.file("run"), true), Error) << "byte " << at;
+    flip_byte(file(0), at);
+  }
+  EXPECT_EQ(error(), "");
+}
+
+TEST_F(Damage, SwappedFiles) {
+  fs::rename(file(0), file(2));
+  fs::rename(file(1), file(0));
+  fs::rename(file(2), file(1));
+  expect_mentions(error(), {"was written by rank"});
+}
+
+TEST_F(Damage, FileOfAnotherStep) {
+  run_.run([&](Communicator ranks, Engine& engine) {
+    steps(engine, 0, 4);
+    save_checkpoint(folder_.file("other"), ranks, engine, state_at(4));
+  });
+  fs::copy_file(fs::path(folder_.file("other")) / "step-00000004" / "rank-00001.tessera", file(1),
+                fs::copy_options::overwrite_existing);
+  expect_mentions(error(), {"rank-00001.tessera", "step 4", "step 3"});
+}
+
+TEST_F(Damage, OtherMeshPlacementOrType) {
+  expect_mentions(load_error({.world = 1}, folder_.file("run")), {"mesh", "shard 2", "one rank"});
+  expect_mentions(load_error({.world = 4}, folder_.file("run")), {"mesh", "shard 2", "shard 4"});
+  expect_mentions(load_error({.stage = 2}, folder_.file("run")), {"placement", "parameters sharded"});
+  expect_mentions(load_error({.type = DType::fp32}, folder_.file("run")), {"embed.weight", "bf16", "fp32"});
+}
+
+TEST_F(Damage, OtherModelOrOptimizer) {
+  const auto refused = [&](std::vector<UnitSpec> units, EngineOptions options) {
+    std::string message;
+    run_local(2, {}, [&](Communicator ranks) {
+      Engine engine(ranks, units, options);
+      try {
+        load_checkpoint(folder_.file("run"), ranks, engine);
+      } catch (const UsageError& error) {
+        if (ranks.rank() == 0) message = error.what();
+      }
+    });
+    return message;
+  };
+  std::vector<UnitSpec> wider = toy_units(DType::bf16);
+  wider[1].parameters[0].shape = {33, 18};
+  expect_mentions(refused(wider, run_.options()), {"unit block.0", "[33, 17]", "[33, 18]"});
+  std::vector<UnitSpec> renamed = toy_units(DType::bf16);
+  renamed[3].name = "block.9";
+  expect_mentions(refused(renamed, run_.options()), {"unit 3", "block.1", "block.9"});
+  EngineOptions sgd = run_.options();
+  sgd.optimizer.options = SgdOptions{};
+  expect_mentions(refused(toy_units(DType::bf16), sgd), {"optimizer", "adamw", "sgd"});
+}
+
+// A limit on file sizes stands for a full disk: the system refuses in the same calls.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+TEST_F(Damage, AFullDiskLeavesTheEarlierCheckpointAndNothingElse) {
+  std::vector<std::string> messages(2);
+  run_.run([&](Communicator ranks, Engine& engine) {
+    steps(engine, 0, 4);
+    std::optional<FileLimit> limit;  // of the process, so one rank sets it
+    ranks.barrier();
+    if (ranks.rank() == 0) limit.emplace(2000);
+    ranks.barrier();
+    try {
+      save_checkpoint(folder_.file("run"), ranks, engine, state_at(4));
+    } catch (const EnvironmentError& error) {
+      messages[static_cast<std::size_t>(ranks.rank())] = error.what();
+    }
+    ranks.barrier();
+    limit.reset();
+    // The engine is as good as before.
+    ranks.barrier();
+    steps(engine, 4, 5);
+    save_checkpoint(folder_.file("other"), ranks, engine, state_at(5));
+  });
+  EXPECT_EQ(messages[0], messages[1]);
+  expect_mentions(messages[0], {"step-00000004.tmp/rank-00000.tessera", " bytes", "File too large"});
+  EXPECT_FALSE(fs::exists(fs::path(folder_.file("run")) / "step-00000004.tmp"));
+  EXPECT_EQ(inspect_checkpoint(folder_.file("run"), true).state.step, 3);
+  EXPECT_EQ(inspect_checkpoint(folder_.file("other"), true).state.step, 5);
+  EXPECT_EQ(error(), "");
+}
+
+TEST_F(Damage, AFolderThatCannotBeWritten) {
+  std::ofstream(folder_.file("file")) << "in the way";
+  run_.run([&](Communicator ranks, Engine& engine) {
+    EXPECT_THROW(save_checkpoint(fs::path(folder_.file("file")) / "run", ranks, engine, state_at(1)),
+                 EnvironmentError);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,56 @@
+// Runs of the engine's toy model that are saved and continued.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint.h"
+#include "tests/engine/toy.h"
+#include "tests/trainer/temporary_folder.h"
+
+namespace tessera::testing {
+
+struct ToyRun {
+  int world = 2;
+  int stage = 3;
+  DType type = DType::bf16;
+
+  EngineOptions options() const {
+    EngineOptions result = toy_options(world, stage);
+    result.loss_scaling = LossScaleOptions{.initial = 1024.0, .growth_interval = 2};
+    return result;
+  }
+
+  // `body(world, engine)` on every rank of a new world with new engines. Rethrows as run_local() does.
+  template <class Body>
+  void run(const Body& body, std::vector<std::string>* messages = nullptr) const {
+    run_local(
+        world, {.deadline = std::chrono::seconds(20)},
+        [&](Communicator ranks) {
+          Engine engine(ranks, toy_units(type), options());
+          engine.initialize(toy_fill());
+          body(ranks, engine);
+        },
+        messages);
+  }
+};
+
+inline void steps(Engine& engine, int begin, int end) {
+  for (int step = begin; step < end; ++step) toy_step(engine, {.step = step});
+}
+
+inline RunState state_at(std::int64_t step) {
+  return {.step = step, .samples = step * 8, .configuration = "[run]\nsteps = 6\n"};
+}
+
+// A saved run of three steps.
+inline void save_three(const ToyRun& run, const std::filesystem::path& folder) {
+  run.run([&](Communicator world, Engine& engine) {
+    steps(engine, 0, 3);
+    save_checkpoint(folder, world, engine, state_at(3));
+  });
+}
+
+}  // namespace tessera::testing
