@@ -22,6 +22,7 @@ constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 // takes about 2 ns.
 constexpr std::int64_t kOrderTests = 20'000'000;
 constexpr std::int64_t kSearchTests = 20'000'000;
+constexpr std::int64_t kSearchRounds = 20'000;
 // A search that has found nothing better for so many rounds goes back to the best.
 constexpr int kPatience = 200;
 
@@ -261,7 +262,7 @@ class Packer {
     const auto overhead = static_cast<std::int64_t>(items_.size());
     Placed current = best_;
     int fruitless = 0;
-    for (std::int64_t round = 0; !finished(end - overhead * round); ++round) {
+    for (std::int64_t round = 0; round < kSearchRounds && !finished(end - overhead * round); ++round) {
       Placed next = current;
       change(next);
       if (!placer_.place(next, current.height)) {

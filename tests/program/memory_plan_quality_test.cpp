@@ -1,0 +1,267 @@
+// How close plans come to the least possible, and how long planning takes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <random>
+
+#include "src/program/packing.h"
+#include "tessera/memory_plan.h"
+#include "tessera/verify.h"
+#include "tests/program/gpt2_sizes.h"
+#include "tests/program/sanitized.h"
+
+namespace tessera {
+namespace {
+
+using testing::Gpt2Sizes;
+
+std::string to_string(const Strategy& strategy, int stage, int world, int microbatches) {
+  return "stage " + std::to_string(stage) + ", world " + std::to_string(world) + ", prefetch " +
+         std::to_string(strategy.prefetch) + (strategy.recompute == Recompute::full ? ", recompute" : "") +
+         ", resident " + std::to_string(strategy.resident_units) + ", microbatches " +
+         std::to_string(microbatches);
+}
+
+// The worst ratio seen, and where.
+struct Worst {
+  double ratio = 1;
+  std::string where = "anywhere";
+
+  void see(std::int64_t got, std::int64_t least, const std::string& at) {
+    const double seen = least == 0 ? 1 : static_cast<double>(got) / static_cast<double>(least);
+    if (seen <= ratio) return;
+    ratio = seen;
+    where = at;
+  }
+  void print(const char* what) const { std::printf("%s: at most %.4f (%s)\n", what, ratio, where.c_str()); }
+};
+
+// Calls visit(spec, stage, world, words) for stages × prefetch × recompute × resident × microbatches ×
+// worlds.
+template <typename Visit>
+void for_each_spec(int units, const std::vector<int>& worlds, Visit visit) {
+  for (int world : worlds) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (int prefetch : {0, 1, 2, 3}) {
+        for (Recompute recompute : {Recompute::none, Recompute::full}) {
+          for (int resident : {0, 1, units / 2}) {
+            for (int microbatches : {1, 2}) {
+              if (stage < 3 && resident > 0) continue;
+              StepSpec spec;
+              spec.microbatches = microbatches;
+              spec.strategy = {.placements = Placements::of_stage(stage),
+                               .prefetch = prefetch,
+                               .recompute = recompute,
+                               .resident_units = resident};
+              visit(std::move(spec), world, to_string(spec.strategy, stage, world, microbatches));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+std::vector<Program> train_and_evaluate(const Layout& layout, StepSpec spec) {
+  const Mesh mesh{.shard = layout.shards()};
+  std::vector<Program> programs = {build_step(layout, mesh, spec)};
+  spec.kind = StepKind::evaluate;
+  programs.push_back(build_step(layout, mesh, spec));
+  return programs;
+}
+
+// With one address a buffer the sum of live bytes cannot always be reached: where the tied embedding is
+// gathered three times a step, and where a prefetch reaches into the next microbatch, buffers meet pair by
+// pair that are never live at once. The default prefetch of 1 keeps clear of it; deeper ones come within 2%
+// of the bound.
+TEST(PlanQuality, PresetsTakeAtMostTwoPercentOverTheLiveBytes) {
+  for (const Gpt2Sizes& sizes : Gpt2Sizes::presets()) {
+    Worst by_default, deeper, above_bound;
+    const int units = static_cast<int>(sizes.layers) + 2;
+    for (const std::int64_t length : {sizes.context / 4, sizes.context}) {
+      // More ranks hold less each that is persistent, so that what passes weighs more.
+      for_each_spec(units, {8}, [&](StepSpec spec, int world, const std::string& words) {
+        spec.activations = sizes.activations(1, length);
+        const Layout layout(sizes.units(), world);
+        const SpacePlan plan = plan_memory(train_and_evaluate(layout, spec)).space(Space::device);
+        (spec.strategy.prefetch <= 1 ? by_default : deeper)
+            .see(plan.arena_bytes, plan.live_peak_bytes, words);
+        if (spec.strategy.prefetch <= 2) above_bound.see(plan.arena_bytes, plan.bound_bytes, words);
+      });
+    }
+    by_default.print((sizes.name + ", prefetch 0 and 1, arena to live bytes").c_str());
+    deeper.print((sizes.name + ", prefetch 2 and 3, arena to live bytes").c_str());
+    above_bound.print(
+        (sizes.name + ", prefetch 0 to 2, arena to the bound for one address a buffer").c_str());
+    EXPECT_LE(by_default.ratio, 1.02) << by_default.where;
+    EXPECT_LE(deeper.ratio, 1.06) << deeper.where;
+    EXPECT_LE(above_bound.ratio, 1.02) << above_bound.where;
+  }
+}
+
+// Of what is not persistent alone, as if there were ever so many ranks.
+Packing pack_passing(const Program& program) {
+  std::vector<PackItem> items;
+  for (const Buffer& buffer : program.buffers) {
+    const std::int64_t bytes = (buffer.bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    if (!buffer.persistent) items.push_back({bytes, buffer.lifetimes});
+  }
+  return pack(items);
+}
+
+TEST(PlanQuality, ChainsOfEqualBlocksReachTheLiveBytes) {
+  Worst worst, deep;
+  for (std::int64_t layers : {1, 4, 5, 16, 48}) {
+    const Gpt2Sizes sizes{.name = "chain", .layers = layers, .channels = 768, .heads = 12};
+    std::vector<UnitSpec> blocks = sizes.units();
+    blocks.erase(blocks.begin());
+    blocks.pop_back();
+    const Layout layout(blocks, 4);
+    for_each_spec(static_cast<int>(layers), {4}, [&](StepSpec spec, int, const std::string& words) {
+      spec.activations = sizes.activations(1, 512);
+      spec.activations.units.erase(spec.activations.units.begin());
+      spec.activations.units.pop_back();
+      const Packing packing = pack_passing(build_step(layout, {.shard = 4}, spec));
+      (spec.strategy.prefetch <= 2 ? worst : deep)
+          .see(packing.height, packing.live_peak, std::to_string(layers) + " blocks, " + words);
+    });
+  }
+  worst.print("chains, prefetch 0 to 2, passing buffers, height to live bytes");
+  deep.print("chains, prefetch 3, passing buffers, height to live bytes");
+  EXPECT_LE(worst.ratio, 1.02) << worst.where;
+  EXPECT_LE(deep.ratio, 1.10) << deep.where;
+}
+
+class RandomModel {
+ public:
+  explicit RandomModel(unsigned seed) : generator_(seed) {
+    const int count = pick(1, 24);
+    for (int unit = 0; unit < count; ++unit) {
+      UnitSpec added{"unit." + std::to_string(unit), {}};
+      for (int parameter = pick(1, 5); parameter > 0; --parameter) {
+        added.parameters.push_back({.name = added.name + "." + std::to_string(parameter),
+                                    .shape = {pick(1, 200), pick(1, 500)},
+                                    .dtype = pick(0, 3) == 0 ? DType::bf16 : DType::fp32,
+                                    .trainable = pick(0, 9) > 0});
+      }
+      units.push_back(std::move(added));
+      activations.units.push_back({.output_bytes = 1000 * pick(0, 100),
+                                   .saved_bytes = 1000 * pick(0, 300),
+                                   .workspace_bytes = 1000 * pick(0, 2) * pick(0, 200)});
+    }
+    activations.batch_bytes = pick(0, 100000);
+    const int stage = pick(0, 3);
+    shards = 1 << pick(0, 3);
+    spec.microbatches = pick(1, 3);
+    spec.strategy = {.placements = Placements::of_stage(stage),
+                     .reduce = static_cast<ReduceWhen>(pick(0, 2)),
+                     .prefetch = pick(0, 3),
+                     .recompute = pick(0, 1) == 1 ? Recompute::full : Recompute::none,
+                     .resident_units = stage == 3 ? pick(0, count) : 0};
+    if (pick(0, 3) > 0) spec.activations = activations;
+    words = to_string(spec.strategy, stage, shards, spec.microbatches) + ", units " + std::to_string(count);
+  }
+
+  int pick(int from, int to) {
+    return from + static_cast<int>(generator_() % static_cast<unsigned>(to - from + 1));
+  }
+
+  std::vector<UnitSpec> units;
+  ActivationSpec activations;
+  StepSpec spec;
+  int shards = 1;
+  std::string words;
+
+ private:
+  std::mt19937 generator_;
+};
+
+TEST(PlanQuality, RandomLayoutsTakeAtMostTenPercentOverTheLiveBytes) {
+  Worst whole, impossible, passing;
+  for (unsigned seed = 0; seed < 250; ++seed) {
+    const RandomModel model(seed);
+    const Layout layout(model.units, model.shards);
+    const std::vector<Program> programs = train_and_evaluate(layout, model.spec);
+    const SpacePlan plan = plan_memory(programs).space(Space::device);
+    const auto bound = static_cast<double>(plan.bound_bytes),
+               live = static_cast<double>(plan.live_peak_bytes);
+    (bound <= 1.10 * live ? whole : impossible).see(plan.arena_bytes, plan.live_peak_bytes, model.words);
+    const Packing packing = pack_passing(programs[0]);
+    passing.see(packing.height, packing.bound, model.words);
+  }
+  whole.print("random layouts, arena to live bytes");
+  impossible.print("random layouts where one address a buffer needs more, arena to live bytes");
+  passing.print("random layouts, passing buffers, height to bound");
+  EXPECT_LE(whole.ratio, 1.10) << whole.where;
+  EXPECT_LE(passing.ratio, 1.10) << passing.where;
+}
+
+TEST(PlanQuality, RandomIntervalsTakeAtMostTenPercentOverTheLiveBytes) {
+  Worst worst;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    std::mt19937 generator(seed);
+    const auto pick = [&](int from, int to) {
+      return from + static_cast<int>(generator() % static_cast<unsigned>(to - from + 1));
+    };
+    const int positions = pick(20, 200), longest = pick(5, positions);
+    std::vector<PackItem> items;
+    for (int count = pick(10, 150); count > 0; --count) {
+      const int first = pick(0, positions - 1);
+      items.push_back({256 * pick(1, 1000), {{first, std::min(positions - 1, first + pick(0, longest))}}});
+    }
+    const Packing packing = pack(items);
+    worst.see(packing.height, packing.live_peak, "seed " + std::to_string(seed));
+  }
+  worst.print("random intervals, height to live bytes");
+  EXPECT_LE(worst.ratio, 1.10) << worst.where;
+}
+
+TEST(PlanQuality, PlannedProgramsVerify) {
+  const Gpt2Sizes sizes{
+      .name = "small", .layers = 5, .channels = 64, .heads = 4, .vocabulary = 500, .context = 64};
+  const Layout layout(sizes.units(), 4);
+  for_each_spec(7, {4}, [&](StepSpec spec, int, const std::string& words) {
+    spec.activations = sizes.activations(2, 64);
+    std::vector<Program> programs = train_and_evaluate(layout, spec);
+    const MemoryPlan plan = plan_memory(programs);
+    for (int index = 0; index < 2; ++index) {
+      Program& program = programs[static_cast<std::size_t>(index)];
+      link(program, &plan, index);
+      const PlannedProgram planned{.plan = &plan, .index = index};
+      const VerifyReport report =
+          verify({.mesh = {.shard = 4}, .programs = {&program, 1}, .program_of_rank = {}}, {&planned, 1});
+      EXPECT_TRUE(report.ok()) << words << "\n" << report.to_string();
+    }
+  });
+}
+
+TEST(PlanQuality, PlansALongModelInAThirdOfASecond) {
+  const Gpt2Sizes sizes{.name = "long", .layers = 96, .channels = 12288, .heads = 96};
+  const Layout layout(sizes.units(), 1024);
+  for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+    StepSpec spec;
+    spec.microbatches = 8;
+    spec.strategy = {.placements = Placements::of_stage(3), .prefetch = 2, .recompute = recompute};
+    spec.activations = sizes.activations(1, 1024);
+    std::vector<Program> programs = train_and_evaluate(layout, spec);
+    double planning = 1e9, linking = 1e9;  // seconds of this process alone: others use the machine, too
+    for (int run = 0; run < 3; ++run) {
+      const std::clock_t start = std::clock();
+      const MemoryPlan plan = plan_memory(programs);
+      const std::clock_t planned = std::clock();
+      link(programs[0], &plan, 0);
+      planning = std::min(planning, static_cast<double>(planned - start) / CLOCKS_PER_SEC);
+      linking = std::min(linking, static_cast<double>(std::clock() - planned) / CLOCKS_PER_SEC);
+    }
+    std::printf("96 layers, 8 microbatches, %zu instructions: plan %.0f ms, link %.1f ms\n",
+                programs[0].instructions.size(), 1e3 * planning, 1e3 * linking);
+    if (testing::kSanitized) continue;
+    EXPECT_LT(planning, 0.3);
+    EXPECT_LT(linking, 0.05);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
