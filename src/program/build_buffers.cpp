@@ -71,12 +71,14 @@ void Builder::add_unit_buffers(UnitId unit) {
   const UnitActivations& needs = spec_.activations.units[static_cast<std::size_t>(unit)];
   const auto make = [&](std::string_view what, BufferRole role, Category category, std::int64_t bytes) {
     if (bytes == 0) return BufferId{-1};
-    return add_buffer({.name = fmt::format("{}.{}", program_.units[static_cast<std::size_t>(unit)], what),
-                       .role = role,
-                       .category = category,
-                       .unit = unit,
-                       .bytes = bytes,
-                       .lifetimes = {}});
+    // Programs of other shapes have other buffers, which need not lie at the same address.
+    return add_buffer(
+        {.name = fmt::format("{}.{}[{}]", program_.units[static_cast<std::size_t>(unit)], what, bytes),
+         .role = role,
+         .category = category,
+         .unit = unit,
+         .bytes = bytes,
+         .lifetimes = {}});
   };
   UnitBuffers& buffers = program_.unit_buffers[static_cast<std::size_t>(unit)];
   buffers.output = make("output", BufferRole::output, Category::activations, needs.output_bytes);
@@ -99,7 +101,7 @@ void Builder::add_scalars() {
                                  .persistent = true,
                                  .lifetimes = {}});
   if (spec_.activations.batch_bytes > 0)
-    program_.batch = add_buffer({.name = "batch",
+    program_.batch = add_buffer({.name = fmt::format("batch[{}]", spec_.activations.batch_bytes),
                                  .role = BufferRole::batch,
                                  .category = Category::activations,
                                  .bytes = spec_.activations.batch_bytes,
