@@ -24,7 +24,7 @@ TEST(LocalFailure, AStuckRankIsLeftBehindAndNamed) {
   std::vector<std::string> messages;
   try {
     run_local(
-        3, {.deadline = milliseconds(200)},
+        3, {.deadline = milliseconds(1000)},
         [](Communicator ranks) {
           ranks.barrier({.unit = "step 3"});
           if (ranks.rank() == 1) {
@@ -40,7 +40,7 @@ TEST(LocalFailure, AStuckRankIsLeftBehindAndNamed) {
     EXPECT_EQ(error.culprit(), 1);
     EXPECT_TRUE(contains(error.what(), "no answer from rank 1")) << error.what();
   }
-  EXPECT_LT(Clock::now() - start, milliseconds(3000));
+  EXPECT_LT(Clock::now() - start, milliseconds(8000));
   EXPECT_EQ(messages[1], "") << "it has not ended";
   EXPECT_TRUE(contains(messages[2], "rank 1")) << messages[2];
   release = true;
@@ -130,7 +130,7 @@ TEST(LocalFailure, ADestroyedStreamDoesNotWaitForAPeer) {
                   if (ranks.rank() == 1) throw UsageError("unwinds past its lane");
                 }),
       Error);
-  EXPECT_LT(Clock::now() - start, milliseconds(5000));
+  EXPECT_LT(Clock::now() - start, milliseconds(15'000));
 }
 
 }  // namespace

