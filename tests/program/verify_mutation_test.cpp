@@ -77,15 +77,19 @@ std::vector<Choice> some_choices(std::size_t stride) {
   return some;
 }
 
-// Calls check(program, plan) for the choices, linked to its plan and, with a null plan, as it was built.
+// Calls check(program, plan) for the program as it was built, with a null plan, and linked to its plan.
+template <class Check>
+void on_program(const Program& program, Check check) {
+  check(program, static_cast<const MemoryPlan*>(nullptr));
+  const testing::Planned planned({program});
+  check(planned.programs.front(), &planned.plan);
+}
+
 template <class Check>
 void on_each_program(std::size_t stride, Check check) {
   for (const Choice& choice : some_choices(stride)) {
     SCOPED_TRACE(words(choice));
-    const Program program = built(choice);
-    check(program, static_cast<const MemoryPlan*>(nullptr));
-    const testing::Planned planned({program});
-    check(planned.programs.front(), &planned.plan);
+    on_program(built(choice), check);
     if (::testing::Test::HasFailure()) return;
   }
 }
@@ -111,20 +115,48 @@ TEST(VerifyMutations, BuiltProgramsAreProvedAndHaveNoWaitToSpare) {
   EXPECT_GT(waits, testing::kSanitized ? 1000 : 10000) << "the programs are too simple to tell anything";
 }
 
-TEST(VerifyMutations, DeletingAnyWaitIsFound) {
-  on_each_program(1, [](const Program& program, const MemoryPlan* plan) {
-    Program mutant = program;
-    for (InstructionId id = 0; id < count(program); ++id) {
-      for (InstructionId wait : at(program, id).waits) {
-        std::erase(at(mutant, id).waits, wait);
-        const VerifyReport report = verified(mutant, plan);
-        EXPECT_TRUE(has(report, Fault::unordered_access, {wait, id}))
-            << describe(program, id) << " no longer waits for " << describe(program, wait) << "\n"
-            << report.to_string();
-        at(mutant, id).waits = at(program, id).waits;
+void delete_each_wait(const Program& program, const MemoryPlan* plan) {
+  Program mutant = program;
+  for (InstructionId id = 0; id < count(program); ++id) {
+    for (InstructionId wait : at(program, id).waits) {
+      std::erase(at(mutant, id).waits, wait);
+      const VerifyReport report = verified(mutant, plan);
+      EXPECT_TRUE(has(report, Fault::unordered_access, {wait, id}))
+          << describe(program, id) << " no longer waits for " << describe(program, wait) << "\n"
+          << report.to_string();
+      at(mutant, id).waits = at(program, id).waits;
+    }
+  }
+}
+
+TEST(VerifyMutations, DeletingAnyWaitIsFound) { on_each_program(1, delete_each_wait); }
+
+// A trainer's own order: uses inside uses, a unit used twice, and a backward that is not the reverse.
+TEST(VerifyMutations, OrdersOfTheirOwnAreProvedToo) {
+  using enum Pass;
+  using enum UseEdge;
+  const std::vector<Use> order = {
+      {0, forward, open},  {1, forward},         {2, forward, open}, {1, forward},        {2, forward, close},
+      {0, forward, close}, {3, forward},         {3, backward},      {0, backward, open}, {2, backward, open},
+      {1, backward},       {2, backward, close}, {1, backward},      {0, backward, close}};
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (int prefetch = 0; prefetch <= 3; ++prefetch) {
+      for (ReduceWhen reduce : {ReduceWhen::each, ReduceWhen::last}) {
+        SCOPED_TRACE("stage " + std::to_string(stage) + ", prefetch " + std::to_string(prefetch));
+        const Program program = build_step(
+            Layout(testing::chain(4, 200), 2), {.shard = 2},
+            {.microbatches = 2,
+             .strategy = {.placements = Placements::of_stage(stage), .reduce = reduce, .prefetch = prefetch},
+             .activations = {},
+             .order = order});
+        on_program(program, [](const Program& one, const MemoryPlan* plan) {
+          const VerifyReport report = verified(one, plan);
+          EXPECT_TRUE(report.ok()) << report.to_string();
+          delete_each_wait(one, plan);
+        });
       }
     }
-  });
+  }
 }
 
 // A wait for what a wait of the same instruction waits for, or what comes before that on its lane.
