@@ -1,0 +1,144 @@
+// What the tool prints: numbers, escaped text, files that are there whole or not at all, progress, prompts.
+#include "src/cli/output.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "src/cli/progress.h"
+#include "src/cli/setup.h"
+#include "tests/trainer/temporary_folder.h"
+
+namespace tessera::cli {
+namespace {
+
+using testing::TemporaryFolder;
+
+std::string read(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+TEST(Output, Counts) {
+  EXPECT_EQ(count(0), "0");
+  EXPECT_EQ(count(999), "999");
+  EXPECT_EQ(count(1000), "1,000");
+  EXPECT_EQ(count(-123456), "-123,456");
+  EXPECT_EQ(count(1234567), "1,234,567");
+}
+
+TEST(Output, Durations) {
+  EXPECT_EQ(duration(0.4), "0:00");
+  EXPECT_EQ(duration(59.6), "1:00");
+  EXPECT_EQ(duration(3723), "1:02:03");
+}
+
+TEST(Output, EscapesWhatATerminalMustNotSee) {
+  EXPECT_EQ(escaped("plain\n\ttext"), "plain\n\ttext");
+  EXPECT_EQ(escaped("\x1b[2J\r\x7f"), "\\x1b[2J\\x0d\\x7f");
+  EXPECT_EQ(escaped("h\xc3\xa9llo \xe2\x82\xac \xf0\x9f\x98\x80"),
+            "h\xc3\xa9llo \xe2\x82\xac \xf0\x9f\x98\x80");
+  EXPECT_EQ(escaped("\xc3"), "\\xc3");                    // cut short
+  EXPECT_EQ(escaped("\xc3("), "\\xc3(");                  // no continuation
+  EXPECT_EQ(escaped("\xc0\x80"), "\\xc0\\x80");           // overlong
+  EXPECT_EQ(escaped("\xed\xa0\x80"), "\\xed\\xa0\\x80");  // a surrogate
+  EXPECT_EQ(escaped("\xc2\x9b"), "\\xc2\\x9b");           // a control character of Latin-1
+  EXPECT_EQ(escaped("\xf5\x80\x80\x80"), "\\xf5\\x80\\x80\\x80");
+  EXPECT_EQ(escaped(std::string("\0", 1)), "\\x00");
+}
+
+TEST(Output, AFileIsThereWholeOrNotAtAll) {
+  const TemporaryFolder folder;
+  {
+    OutputFile file(folder.file("a.json"));
+    file.stream() << "half";
+  }
+  EXPECT_EQ(folder.entries(), 0);
+  OutputFile file(folder.file("a.json"));
+  file.stream() << "whole";
+  EXPECT_FALSE(std::filesystem::exists(folder.file("a.json")));
+  file.commit();
+  EXPECT_EQ(read(folder.file("a.json")), "whole");
+  EXPECT_EQ(folder.entries(), 1);
+  OutputFile again(folder.file("a.json"));
+  again.stream() << "new";
+  EXPECT_EQ(read(folder.file("a.json")), "whole");
+  again.commit();
+  EXPECT_EQ(read(folder.file("a.json")), "new");
+}
+
+TEST(Output, AFileThatCannotBeWritten) {
+  const TemporaryFolder folder;
+  EXPECT_THROW(OutputFile(folder.file("no/such/folder")), EnvironmentError);
+  EXPECT_THROW(OutputFile(folder.file("")), EnvironmentError);  // a folder
+  EXPECT_EQ(folder.entries(), 0);
+  OutputFile full("/dev/full");
+  full.stream() << "text";
+  EXPECT_THROW(full.commit(), EnvironmentError);
+  EXPECT_TRUE(std::filesystem::exists("/dev/full"));
+}
+
+TEST(Progress, FollowsTheNearerLimit) {
+  const ProgressLimits steps{.first_step = 10, .steps = 20};
+  EXPECT_EQ(fraction_done(steps, 15, 1.0), 0.5);
+  const ProgressLimits both{.steps = 100, .seconds = 10.0};
+  EXPECT_EQ(fraction_done(both, 10, 5.0), 0.5);
+  EXPECT_EQ(fraction_done(both, 90, 5.0), 0.9);
+  EXPECT_EQ(fraction_done(both, 90, 50.0), 1.0);
+}
+
+// Lines that a run of `steps` prints where stdout is no terminal.
+std::ptrdiff_t lines_of(std::int64_t steps) {
+  ::testing::internal::CaptureStdout();
+  Progress progress({.steps = steps}, false);
+  for (std::int64_t step = 1; step <= steps; ++step) progress.step({.step = step});
+  progress.finish();
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("step " + std::to_string(steps) + "/"), std::string::npos) << "the last step is shown";
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+TEST(Progress, PrintsAFewLines) {
+  EXPECT_EQ(lines_of(1), 1);
+  EXPECT_EQ(lines_of(5), 5);
+  EXPECT_LE(lines_of(1000), 27);
+  EXPECT_GE(lines_of(1000), 20);
+}
+
+TEST(Progress, RedrawsABarOnATerminal) {
+  ::testing::internal::CaptureStdout();
+  Progress progress({.steps = 100}, true);
+  progress.step({.elapsed = 0.0, .step = 1});
+  progress.step({.elapsed = 0.01, .step = 2});  // too soon to draw
+  progress.step({.elapsed = 0.5, .step = 50, .hidden = 0.87});
+  progress.note("a note");
+  progress.finish();
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  EXPECT_EQ(text.find("step 2/"), std::string::npos);
+  EXPECT_NE(text.find("[############............] step 50/100"), std::string::npos) << text;
+  EXPECT_NE(text.find("hidden 87%"), std::string::npos);
+  EXPECT_NE(text.find("\r\033[Ka note\n"), std::string::npos);
+}
+
+Data data_of(TokenEncoding encoding) {
+  const TokenSource source = TokenSource::of_text(std::string(100, 'a'));
+  return {.encoding = encoding, .train = Sampler(source, {0, 100}, {.length = 4}), .validation = {}};
+}
+
+TEST(Prompt, BytesOfTextAndIdsOfTokens) {
+  using Tokens = std::vector<std::int32_t>;
+  const Data text = data_of(TokenEncoding::text), tokens = data_of(TokenEncoding::uint16);
+  EXPECT_EQ(prompt_tokens("A\xff", text), (Tokens{65, 255}));
+  EXPECT_EQ(prompt_tokens("", text).size(), 1u);
+  EXPECT_EQ(prompt_tokens("464,2068", tokens), (Tokens{464, 2068}));
+  EXPECT_EQ(prompt_tokens("", tokens).size(), 1u);
+  for (const char* wrong : {"The ", "1,,2", "-3", "1 2", "99999999999"})
+    EXPECT_THROW(prompt_tokens(wrong, tokens), UsageError) << wrong;
+}
+
+}  // namespace
+}  // namespace tessera::cli

@@ -1,0 +1,372 @@
+// The tool as a user runs it: a process, its exit status, what it prints and the files it leaves.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "tessera/data.h"
+#include "tests/trainer/temporary_folder.h"
+
+namespace tessera::testing {
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+std::string read(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::vector<json> read_lines(const std::string& path) {
+  std::vector<json> lines;
+  std::istringstream text(read(path));
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+struct Result {
+  int status = -1;  // exit status; −signal where it was ended by one
+  std::string out, err;
+};
+
+class Tool : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 600; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of a text\n";
+    folder_.write("text.txt", std::as_bytes(std::span(text)));
+    const std::string config = R"([model]
+layers = 2
+heads = 2
+channels = 16
+context = 16
+[mesh]
+shard = 2
+[schedule]
+kind = "cosine"
+total_steps = 6
+[run]
+steps = 6
+sequences = 2
+length = 16
+microbatches = 2
+deadline = 20
+[data]
+train = ")" + folder_.file("text.txt") +
+                               "\"\n";
+    config_ = folder_.write("run.toml", std::as_bytes(std::span(config)));
+    entries_ = folder_.entries();
+  }
+
+  // Starts the tool; its output goes to files beside the folder, so that the folder shows what the tool left.
+  pid_t start(const Arguments& arguments, rlim_t file_limit = RLIM_INFINITY) const {
+    std::vector<std::string> all = {TESSERA_TOOL};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    std::vector<char*> pointers;
+    for (std::string& one : all) pointers.push_back(one.data());
+    pointers.push_back(nullptr);
+    const std::string out = outputs_.file("out"), err = outputs_.file("err");
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDOUT_FILENO);
+    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDERR_FILENO);
+    const rlimit limit{file_limit, file_limit};
+    if (file_limit != RLIM_INFINITY) ::setrlimit(RLIMIT_FSIZE, &limit);
+    ::execv(pointers[0], pointers.data());
+    ::_exit(127);
+  }
+
+  Result finish(pid_t child) const {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
+            .out = read(outputs_.file("out")),
+            .err = read(outputs_.file("err"))};
+  }
+
+  Result run(const Arguments& arguments) const { return finish(start(arguments)); }
+
+  Result train(const Arguments& settings, const Arguments& more = {}) const {
+    return run(train_arguments(settings, more));
+  }
+  Arguments train_arguments(const Arguments& settings, const Arguments& more = {}) const {
+    Arguments all = {"train", config_};
+    for (const std::string& setting : settings) all.insert(all.end(), {"--set", setting});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  // "tessera: …", one line, status 1, and no new file.
+  void expect_refused(const Result& result, const Arguments& parts) const {
+    EXPECT_EQ(result.status, 1) << result.err;
+    EXPECT_EQ(result.err.rfind("tessera: ", 0), 0u) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(result.err.find(part), std::string::npos) << "'" << part << "' is not in: " << result.err;
+    EXPECT_EQ(folder_.entries(), entries_) << "something was left behind";
+  }
+
+  // The loss of every step in a metrics file, as it is written there: all digits.
+  std::vector<std::string> losses(const std::string& metrics) const {
+    std::vector<std::string> result;
+    for (const json& line : read_lines(metrics))
+      if (line.contains("loss")) result.push_back(line.at("step").dump() + " " + line.at("loss").dump());
+    return result;
+  }
+
+  TemporaryFolder folder_, outputs_;
+  std::string config_;
+  std::ptrdiff_t entries_ = 0;
+};
+
+TEST_F(Tool, Trains) {
+  const Result result = train({"run.metrics=" + folder_.file("metrics"), "run.trace=" + folder_.file("trace"),
+                               "run.sample_tokens=20", "run.evaluate_every=3"},
+                              {"--json", folder_.file("json")});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  for (const char* part : {"step 6/6", "tokens/s", "measured", "predicted", "gathered parameters",
+                           "sample:", "hidden", "validation loss"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << "'" << part << "' is not in: " << result.out;
+  EXPECT_EQ(result.out.find('\r'), std::string::npos) << "no bar in a file";
+
+  const json summary = json::parse(read(folder_.file("json")));
+  EXPECT_EQ(summary.at("steps"), 6);
+  EXPECT_EQ(summary.at("ranks"), 2);
+  EXPECT_EQ(summary.at("tokens"), 6 * 2 * 2 * 2 * 16);
+  EXPECT_LT(summary.at("loss"), summary.at("first_loss"));
+  EXPECT_NEAR(summary.at("first_loss"), std::log(256.0), 0.5);
+  EXPECT_GT(summary.at("memory").at("measured_bytes"), 0);
+  EXPECT_EQ(summary.at("memory").at("predicted_bytes"),
+            2 * summary.at("memory").at("predicted").at("arena_bytes").get<std::int64_t>());
+  EXPECT_GE(summary.at("hidden"), 0.0);
+  EXPECT_LE(summary.at("hidden"), 1.0);
+  EXPECT_EQ(summary.at("sample").get<std::string>().rfind("The ", 0), 0u);
+
+  const std::vector<json> lines = read_lines(folder_.file("metrics"));
+  EXPECT_EQ(lines.size(), 6u + 2u);
+  EXPECT_EQ(lines.back().count("validation_loss"), 1u);
+  EXPECT_EQ(lines.at(0).at("step"), 1);
+  EXPECT_EQ(lines.at(0).at("loss"), summary.at("first_loss"));
+  const json trace = json::parse(read(folder_.file("trace")));
+  EXPECT_GT(trace.at("traceEvents").size(), 20u);
+  EXPECT_EQ(folder_.entries(), entries_ + 3);
+}
+
+TEST_F(Tool, AResumedRunContinuesBitwise) {
+  const std::string whole = folder_.file("whole"), parts = folder_.file("parts");
+  ASSERT_EQ(train({"run.metrics=" + whole}).status, 0);
+  const Arguments saving = {"run.checkpoint=" + folder_.file("saved"), "run.metrics=" + parts,
+                            "run.resume=auto"};
+  Arguments first = saving;
+  first.push_back("run.steps=3");
+  ASSERT_EQ(train(first).status, 0);
+  const Result second = train(saving);
+  ASSERT_EQ(second.status, 0) << second.err;
+  EXPECT_NE(second.out.find("resumed   at step 3"), std::string::npos) << second.out;
+  EXPECT_EQ(second.out.find("changed"), std::string::npos) << second.out;
+  EXPECT_EQ(losses(parts), losses(whole));
+  EXPECT_EQ(losses(parts).size(), 6u);
+
+  const Result inspected =
+      run({"checkpoint", "verify", folder_.file("saved"), "--json", folder_.file("json")});
+  ASSERT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_EQ(json::parse(read(folder_.file("json"))).at("step"), 6);
+
+  // Another learning rate may be wanted; it is said.
+  Arguments changed = saving;
+  changed.insert(changed.end(), {"run.steps=7", "schedule.learning_rate=0.002"});
+  EXPECT_NE(train(changed).out.find("changed   schedule.learning_rate: 0.001 -> 0.002"), std::string::npos);
+  // Another batch would skip or repeat samples.
+  changed = saving;
+  changed.insert(changed.end(), {"run.steps=9", "run.microbatches=1"});
+  EXPECT_EQ(train(changed).status, 1);
+}
+
+TEST_F(Tool, EveryStageHasTheSameLosses) {
+  std::vector<std::vector<std::string>> all;
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    const std::string metrics = folder_.file(std::string("stage") + stage);
+    const Result result =
+        train({"run.metrics=" + metrics, std::string("strategy.stage=") + stage, "strategy.reduce=each"});
+    ASSERT_EQ(result.status, 0) << result.err;
+    all.push_back(losses(metrics));
+  }
+  for (const auto& one : all) EXPECT_EQ(one, all.front());
+}
+
+TEST_F(Tool, ATimeLimitEndsARun) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Result result = train({"run.steps=0", "run.seconds=0.5"}, {"--json", folder_.file("json")});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_GT(json::parse(read(folder_.file("json"))).at("steps"), 0);
+}
+
+TEST_F(Tool, ASignalFinishesTheStepSavesAndExitsWell) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string saved = folder_.file("saved" + std::to_string(signal));
+    const std::string metrics = folder_.file("metrics" + std::to_string(signal));
+    const pid_t child = start(train_arguments(
+        {"run.steps=1000000", "run.checkpoint=" + saved, "run.metrics=" + metrics, "run.sample_tokens=5"}));
+    for (int i = 0; i < 2000 && read(metrics).size() < 200; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ::kill(child, signal);
+    const Result result = finish(child);
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_NE(result.out.find("ended by a signal"), std::string::npos) << result.out;
+    const Result inspected = run({"checkpoint", "verify", saved, "--json", folder_.file("json")});
+    ASSERT_EQ(inspected.status, 0) << inspected.err;
+    EXPECT_EQ(json::parse(read(folder_.file("json"))).at("step"), read_lines(metrics).back().at("step"));
+  }
+}
+
+TEST_F(Tool, Plans) {
+  const auto plan = [&](const Arguments& more) {
+    Arguments all = {"plan", config_, "--json", folder_.file("json")};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_NE(result.out.find("peak"), std::string::npos);
+    return json::parse(read(folder_.file("json")));
+  };
+  const json four = plan({"--ranks", "4"}), one = plan({"--ranks", "1"});
+  EXPECT_EQ(four.at("ranks"), 4);
+  EXPECT_LT(four.at("predicted").at("persistent_bytes"), one.at("predicted").at("persistent_bytes"));
+  EXPECT_EQ(four.at("replicated"), one.at("replicated"));
+  EXPECT_EQ(four.at("parameter_numel"), one.at("parameter_numel"));
+  EXPECT_GE(four.at("predicted").at("arena_bytes"), four.at("predicted").at("live_peak_bytes"));
+  EXPECT_FALSE(four.at("peak_instruction").get<std::string>().empty());
+  // No data, no device, any number of ranks.
+  EXPECT_EQ(plan({"--ranks", "1024", "--set", "data.train="}).at("ranks"), 1024);
+  EXPECT_EQ(plan({"--set", "run.device_memory=1"}).at("fits"), false);
+}
+
+TEST_F(Tool, Simulates) {
+  const Result result =
+      run({"simulate", config_, "--json", folder_.file("json"), "--trace", folder_.file("trace")});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const json summary = json::parse(read(folder_.file("json")));
+  EXPECT_GE(summary.at("total_us"), summary.at("compute_us"));
+  EXPECT_NEAR(summary.at("total_us").get<double>(),
+              summary.at("compute_us").get<double>() + summary.at("exposed_us").get<double>(),
+              1e-6 * summary.at("total_us").get<double>());
+  EXPECT_GT(json::parse(read(folder_.file("trace"))).at("traceEvents").size(), 20u);
+}
+
+TEST_F(Tool, TellsWhatItIs) {
+  const Result result = run({"info", "--json", folder_.file("json")});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const json info = json::parse(read(folder_.file("json")));
+  EXPECT_GT(info.at("cores"), 0);
+  EXPECT_GT(info.at("memory_bytes"), 0);
+  EXPECT_EQ(info.at("devices").at(0), "cpu");
+  EXPECT_NE(result.out.find(info.at("version").get<std::string>()), std::string::npos);
+}
+
+TEST_F(Tool, UsageErrorsAreStatusTwo) {
+  for (const Arguments& arguments : {Arguments{},
+                                     {"trian"},
+                                     {"train"},
+                                     {"train", config_, "--nope"},
+                                     {"plan", config_, "--ranks", "two"},
+                                     {"simulate", config_, "--link", "0"},
+                                     {"checkpoint"}}) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.status, 2) << result.out << result.err;
+    EXPECT_NE(result.err, "");
+  }
+  for (const Arguments& arguments : {Arguments{"--help"}, {"train", "--help"}, {"--version"}, {"config"}})
+    EXPECT_EQ(run(arguments).status, 0);
+}
+
+TEST_F(Tool, RefusesABadConfiguration) {
+  expect_refused(run({"train", folder_.file("none.toml")}), {"none.toml"});
+  expect_refused(train({"run.steps=ten"}), {"run.steps", "ten", "an integer"});
+  expect_refused(train({"run.step=10"}), {"run.step", "did you mean 'run.steps'"});
+  expect_refused(train({"mesh.tensor=2"}), {"mesh.tensor is 2"});
+  expect_refused(train({}, {"--ranks", "0"}), {"mesh.shard is 0", "at least 1"});
+  expect_refused(train({}, {"--ranks", "5000"}), {"5000", "1024"});
+  expect_refused(train({"precision.parameters=fp16"}), {"fp16"});
+  expect_refused(train({"run.length=17"}), {"run.length is 17", "16"});
+  expect_refused(train({"model.channels=15"}), {"channels"});
+  expect_refused(train({"run.resume=true", "run.checkpoint=" + folder_.file("none")}),
+                 {"no checkpoint", "none"});
+}
+
+TEST_F(Tool, RefusesBadData) {
+  expect_refused(train({"data.train="}), {"data.train is empty"});
+  expect_refused(train({"data.train=" + folder_.file("none.txt")}), {"none.txt"});
+  expect_refused(train({"data.train=/"}), {"'/'"});
+  expect_refused(train({"model.vocabulary=255"}), {"text.txt", "255"});
+
+  std::vector<std::int32_t> tokens(1000);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i);
+  TokenWriter writer(folder_.file("tokens.bin"), TokenEncoding::uint16);
+  writer.append(tokens);
+  writer.finish();
+  entries_ = folder_.entries();
+  const std::string file = "data.train=" + folder_.file("tokens.bin");
+  expect_refused(train({file}), {"tokens.bin", "256"});  // a token that is not below the vocabulary
+  EXPECT_EQ(train({file, "model.vocabulary=1000", "run.steps=1", "schedule.total_steps=1"}).status, 0);
+  expect_refused(train({file, "model.vocabulary=1000", "run.sample_tokens=2"}), {"run.sample_prompt"});
+  std::filesystem::resize_file(folder_.file("tokens.bin"), 1024 + 1999);
+  expect_refused(train({file, "model.vocabulary=1000"}), {"tokens.bin", "1000"});
+  std::filesystem::resize_file(folder_.file("tokens.bin"), 100);
+  expect_refused(train({file, "model.vocabulary=1000"}), {"tokens.bin"});
+
+  const std::string brief = "a few words";
+  folder_.write("brief.txt", std::as_bytes(std::span(brief)));
+  entries_ = folder_.entries();
+  expect_refused(train({"data.train=" + folder_.file("brief.txt")}), {"brief.txt", "run.length"});
+}
+
+TEST_F(Tool, RefusesFilesItCannotWrite) {
+  expect_refused(train({}, {"--json", folder_.file("no/json")}), {"no/json"});
+  expect_refused(train({"run.metrics=" + folder_.file("no/metrics")}, {"--json", folder_.file("json")}),
+                 {"run.metrics", "no/metrics"});
+  expect_refused(train({"run.metrics=/dev/full"}, {"--json", folder_.file("json")}), {"/dev/full"});
+  expect_refused(train({"run.trace=" + folder_.file("no/trace")}), {"no/trace"});
+}
+
+TEST_F(Tool, AFullDiskWhileSaving) {
+  const std::string saved = folder_.file("saved");
+  ASSERT_EQ(train({"run.checkpoint=" + saved, "run.steps=2"}).status, 0);
+  // A limit on file sizes stands for a full disk: the system refuses in the same calls.
+  const Result result = finish(
+      start(train_arguments({"run.checkpoint=" + saved, "run.resume=true"}, {"--json", folder_.file("json")}),
+            20000));
+  EXPECT_EQ(result.status, 1) << result.out;
+  EXPECT_NE(result.err.find("step-00000006.tmp/rank-0000"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(" bytes"), std::string::npos) << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(folder_.entries(), entries_ + 1);
+  EXPECT_FALSE(std::filesystem::exists(saved + "/step-00000006.tmp"));
+  EXPECT_EQ(run({"checkpoint", "verify", saved}).status, 0);
+  EXPECT_EQ(train({"run.checkpoint=" + saved, "run.resume=true"}).status, 0);
+}
+
+TEST_F(Tool, ABudgetThatIsExceeded) {
+  const Result result = train({"run.device_memory=10000"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("tessera: "), std::string::npos);
+  EXPECT_EQ(folder_.entries(), entries_);
+}
+
+TEST_F(Tool, LooksAtNoCheckpoint) {
+  expect_refused(run({"checkpoint", "inspect", folder_.file("none")}), {"no checkpoint", "none"});
+}
+
+}  // namespace
+}  // namespace tessera::testing
