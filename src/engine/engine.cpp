@@ -121,10 +121,11 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
   for (const Program& program : programs) hash = hash * 0x9E3779B97F4A7C15ULL + program.hash();
   world.set_deadline(options.deadline);
   states = world.duplicate("states");
+  // A lane may stand behind several collectives; each keeps the deadline itself, and knows whom it waits for.
   device = make_cpu_device({.rank = world.global_rank(),
                             .waiting = options.waiting,
                             .busy_threads = world.world() * (options.threads_per_rank + 1),
-                            .deadline = options.deadline,
+                            .deadline = 10 * options.deadline,
                             .fill_poisoned = options.poison});
   world.attach(device->failure());
   compare_hashes(states, hash);
@@ -148,6 +149,8 @@ void Engine::Impl::fail(const std::string& message) {
 
 std::string Engine::Impl::expected() {
   if (!running()) return "begin()";
+  if (!open_uses.empty() && instruction(open_uses.back()).edge == UseEdge::whole)
+    return "the end of the lease of " + describe(program(), open_uses.back());
   const InstructionId next = executor->advance();
   if (instruction(next).op == Opcode::reduce_scalars) return "step()";
   if (instruction(next).edge == UseEdge::close) return "the end of the lease of " + describe(program(), next);
@@ -181,17 +184,18 @@ double StepTiming::hidden() const {
 }
 
 void Engine::begin(StepKind kind, int microbatches) {
-  impl_->check_alive("begin");
-  std::string known;
-  for (std::size_t index = 0; index < impl_->programs.size(); ++index) {
-    const Program& program = impl_->programs[index];
-    if (program.kind == kind && program.microbatches == microbatches)
-      return begin_program(static_cast<int>(index));
-    known += fmt::format("{}{} with {} microbatches", index ? ", " : "", name_of(program.kind),
-                         program.microbatches);
-  }
-  throw UsageError(fmt::format("begin: no program to {} with {} microbatches; this engine has: {}",
-                               name_of(kind), microbatches, known));
+  impl_->guarded("begin", [&] {
+    const std::vector<Program>& programs = impl_->programs;
+    for (std::size_t index = 0; index < programs.size(); ++index)
+      if (programs[index].kind == kind && programs[index].microbatches == microbatches)
+        return begin_program(static_cast<int>(index));
+    std::string known;
+    for (const Program& program : programs)
+      known += fmt::format("{}{} with {} microbatches", known.empty() ? "" : ", ", name_of(program.kind),
+                           program.microbatches);
+    throw UsageError(fmt::format("begin: no program to {} with {} microbatches; this engine has: {}",
+                                 name_of(kind), microbatches, known));
+  });
 }
 
 void Engine::begin_program(int index) {
@@ -231,7 +235,7 @@ StepResult Engine::abandon() {
         impl_->close(next);
         continue;
       }
-      impl_->open(impl_->instruction(next).unit, impl_->instruction(next).pass);
+      impl_->open("abandon", impl_->instruction(next).unit, impl_->instruction(next).pass);
       impl_->zero_unwritten(next);
       if (impl_->instruction(next).edge == UseEdge::open) continue;
       impl_->open_uses.pop_back();

@@ -49,7 +49,8 @@ struct Engine::Impl {
   void check_alive(const char* call) const;
   void fail(const std::string& message);
 
-  InstructionId open(UnitId unit, Pass pass);
+  // `call` is the verb's name, for messages.
+  InstructionId open(const char* call, UnitId unit, Pass pass);
   void close(InstructionId use);
   void prepare_gradients(InstructionId use);
   void zero_unwritten(InstructionId use);

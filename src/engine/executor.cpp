@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <thread>
 
 namespace tessera {
 namespace {
@@ -62,7 +63,17 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
   spans_.reserve(instructions);
 }
 
-Executor::~Executor() = default;
+// Where a step failed, an operation of one lane may still wait for an event of another: none is left when the
+// first lane goes. The failure that ended the step ends such waits.
+Executor::~Executor() {
+  const auto limit = std::chrono::steady_clock::now() + 10 * options_.deadline;
+  for (const std::unique_ptr<Stream>& lane : lanes_) {
+    if (!lane) continue;
+    const Event last = lane->record();
+    while (!lane->done(last) && std::chrono::steady_clock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
 
 void Executor::start(int program) {
   program_ = program;

@@ -87,7 +87,6 @@ class Executor {
   StepMemory memory_;
   std::vector<std::vector<Piece>> gaps_;           // [flat] padding between and behind parameters
   std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat
-  std::array<std::unique_ptr<Stream>, kLanes> lanes_;
   std::vector<std::vector<Communicator>> channels_;  // [program][channel]
   std::vector<Event> events_;                        // [instruction] of the running step
   int program_ = -1;
@@ -101,6 +100,10 @@ class Executor {
   double exposed_us_ = 0;
   StepTiming timing_;
   std::chrono::steady_clock::time_point epoch_;
+
+  // Last: where a step failed, lanes may still run operations, which use all of the above, until they are
+  // destroyed.
+  std::array<std::unique_ptr<Stream>, kLanes> lanes_;
 };
 
 }  // namespace tessera

@@ -18,6 +18,9 @@ void check_parameter(const Layout& layout, UnitId unit, ParameterId parameter) {
       static_cast<ParameterId>(layout.units()[static_cast<std::size_t>(unit)].parameters.size());
   const ParameterId first = layout.first_parameter(unit);
   if (parameter >= first && parameter < first + count) return;
+  if (count == 0)
+    throw UsageError(fmt::format("parameter {} is not of unit '{}', which has no parameters", parameter,
+                                 layout.units()[static_cast<std::size_t>(unit)].name));
   throw UsageError(fmt::format("parameter {} is not of unit '{}', which has parameters {} to {}", parameter,
                                layout.units()[static_cast<std::size_t>(unit)].name, first,
                                first + count - 1));
@@ -26,7 +29,7 @@ void check_parameter(const Layout& layout, UnitId unit, ParameterId parameter) {
 }  // namespace
 
 // Opens the next use of the program, which must be this one, and makes its gradients ready to be written.
-InstructionId Engine::Impl::open(UnitId unit, Pass pass) {
+InstructionId Engine::Impl::open(const char* call, UnitId unit, Pass pass) {
   const auto asked = [&] {
     const bool known = unit >= 0 && unit < static_cast<int>(layout.units().size());
     return fmt::format(
@@ -34,15 +37,16 @@ InstructionId Engine::Impl::open(UnitId unit, Pass pass) {
         known ? layout.units()[static_cast<std::size_t>(unit)].name : fmt::format("unit {}", unit));
   };
   if (!running())
-    throw UsageError(fmt::format("use: {} was called while no step is running; call begin first", asked()));
+    throw UsageError(
+        fmt::format("{}: {} was called while no step is running; call begin first", call, asked()));
   if (!open_uses.empty() && instruction(open_uses.back()).edge == UseEdge::whole)
     throw UsageError(
-        fmt::format("use: {} was called while the lease of {} is open, and the order does not nest them",
+        fmt::format("{}: {} was called while the lease of {} is open, and the order does not nest them", call,
                     asked(), describe(program(), open_uses.back())));
   const InstructionId next = executor->advance();
   const Instruction& wanted = instruction(next);
   if (wanted.op != Opcode::use || wanted.edge == UseEdge::close || wanted.unit != unit || wanted.pass != pass)
-    throw UsageError(fmt::format("use: {} was called, but the program expects {}", asked(), expected()));
+    throw UsageError(fmt::format("{}: {} was called, but the program expects {}", call, asked(), expected()));
   executor->open_use(next);
   open_uses.push_back(next);
   if (pass == Pass::backward) prepare_gradients(next);
@@ -102,12 +106,12 @@ void Engine::Impl::zero_unwritten(InstructionId use) {
 }
 
 UnitLease Engine::use(UnitId unit, Pass pass) {
-  return impl_->guarded("use", [&] { return UnitLease(this, impl_->open(unit, pass)); });
+  return impl_->guarded("use", [&] { return UnitLease(this, impl_->open("use", unit, pass)); });
 }
 
 void Engine::skip(UnitId unit, Pass pass) {
   impl_->guarded("skip", [&] {
-    const InstructionId use = impl_->open(unit, pass);
+    const InstructionId use = impl_->open("skip", unit, pass);
     if (impl_->instruction(use).edge != UseEdge::whole)
       throw UsageError(fmt::format("skip: {} has other uses inside it; skip only uses that have none",
                                    describe(impl_->program(), use)));
@@ -206,8 +210,9 @@ void UnitLease::end() {
   Engine::Impl& impl = *engine_->impl_;
   impl.guarded("end", [&] {
     if (impl.open_uses.empty() || impl.open_uses.back() != instruction_)
-      throw UsageError(fmt::format("end: the lease of {} is not the innermost open one",
-                                   describe(impl.program(), instruction_)));
+      throw UsageError(
+          fmt::format("end: the lease of {} is not the innermost open one; the program expects {}",
+                      describe(impl.program(), instruction_), impl.expected()));
     InstructionId closing = instruction_;
     if (impl.instruction(instruction_).edge == UseEdge::open) {
       closing = impl.executor->advance();
