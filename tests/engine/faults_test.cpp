@@ -1,0 +1,161 @@
+// A rank that throws or stops answering in step 3: the others end within the deadline, naming it.
+#include <gtest/gtest.h>
+
+#include "tests/engine/failing.h"
+
+namespace tessera::testing {
+namespace {
+
+struct Broken : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Where in its third step rank 1 goes wrong.
+struct Where {
+  int stage = 3;
+  UnitId unit = kBlock0;
+  Pass pass = Pass::forward;
+};
+
+class Faults : public ::testing::TestWithParam<Where> {
+ protected:
+  // Two steps; in the third, `wrong` runs inside the lease of GetParam().
+  void run_steps(Engine& engine, bool goes_wrong, const std::function<void()>& wrong) const {
+    for (int step = 0; step < 2; ++step) EXPECT_TRUE(toy_step(engine, {.step = step}).applied);
+    if (goes_wrong) {
+      engine.begin(StepKind::train);
+      for (UnitId unit = 0; unit <= kHead; ++unit) use(engine, unit, Pass::forward, wrong);
+      for (UnitId unit = kHead; unit >= 0; --unit) use(engine, unit, Pass::backward, wrong);
+      engine.step({.learning_rate = 0.01});
+    } else {
+      toy_step(engine, {.step = 2});
+    }
+  }
+  void use(Engine& engine, UnitId unit, Pass pass, const std::function<void()>& wrong) const {
+    UnitLease lease = engine.use(unit, pass);
+    if (unit == GetParam().unit && pass == GetParam().pass) wrong();
+    if (pass == Pass::backward) write_gradients(engine, lease, {.step = 2});
+    lease.end();
+  }
+};
+
+TEST_P(Faults, ARankThatThrowsEndsTheOthersAtOnce) {
+  const std::vector<Fate> fates =
+      run_failing(toy_options(3, GetParam().stage), [&](Engine& engine, int rank) {
+        run_steps(engine, rank == 1, [] { throw Broken("the disk is on fire"); });
+      });
+  EXPECT_EQ(fates[1].kind, Fate::Kind::other);
+  EXPECT_EQ(fates[1].message, "the disk is on fire");
+  for (int rank : {0, 2}) expect_blames(fates[static_cast<std::size_t>(rank)], 1);
+}
+
+TEST_P(Faults, RunLocalRethrowsTheCause) {
+  std::vector<std::string> messages;
+  EXPECT_THROW(run_local(
+                   3, {.deadline = 2 * kDeadline, .waiting = Waiting::block},
+                   [&](Communicator world) {
+                     Engine engine(world, toy_units(DType::fp32), toy_options(3, GetParam().stage));
+                     engine.initialize(toy_fill());
+                     run_steps(engine, world.rank() == 1, [] { throw Broken("the disk is on fire"); });
+                   },
+                   &messages),
+               Broken);
+  ASSERT_EQ(messages.size(), 3U);
+  EXPECT_EQ(messages[1], "the disk is on fire");
+  for (int rank : {0, 2})
+    EXPECT_NE(messages[static_cast<std::size_t>(rank)].find("rank 1 failed"), std::string::npos)
+        << messages[static_cast<std::size_t>(rank)];
+}
+
+TEST_P(Faults, ARankThatStallsIsNamedWithinTheDeadline) {
+  std::atomic<int> told{0};
+  const std::vector<Fate> fates =
+      run_failing(toy_options(3, GetParam().stage), [&](Engine& engine, int rank) {
+        const Fate fate = fate_of([&] {
+          run_steps(engine, rank == 1, [&] {
+            const auto end = std::chrono::steady_clock::now() + 2 * kDeadline;
+            while (told.load() < 2 && std::chrono::steady_clock::now() < end)
+              std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          });
+        });
+        ++told;
+        if (fate.kind == Fate::Kind::communication) throw CommunicationError(fate.message, fate.culprit);
+        throw Error(fate.message);
+      });
+  for (int rank : {0, 2}) {
+    const Fate& fate = fates[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
+    EXPECT_EQ(fate.culprit, 1) << fate.message;
+    for (const char* word : {"rank 1", " of unit '", "no answer from rank 1 within 2.0 s", "#"})
+      EXPECT_NE(fate.message.find(word), std::string::npos) << fate.message;
+    EXPECT_TRUE(fate.message.find("all_gather") != std::string::npos ||
+                fate.message.find("reduce_scatter") != std::string::npos)
+        << fate.message;
+    EXPECT_LT(fate.after, kDeadline + kGrace) << fate.message;
+  }
+  // When it wakes it learns that it was given up.
+  EXPECT_EQ(fates[1].kind, Fate::Kind::communication) << fates[1].message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Step3, Faults,
+                         ::testing::Values(Where{3, kBlock0, Pass::forward},
+                                           Where{3, kBlock1, Pass::backward},
+                                           Where{0, kBlock0, Pass::backward}),
+                         [](const ::testing::TestParamInfo<Where>& made) {
+                           return "stage" + std::to_string(made.param.stage) + "_" +
+                                  std::string(name_of(made.param.pass));
+                         });
+
+TEST(Destruction, AnEngineDestroyedWithinAStepEndsTheOthers) {
+  std::vector<Fate> fates(2);
+  EXPECT_THROW(run_local(2, {.deadline = 2 * kDeadline, .waiting = Waiting::block},
+                         [&](Communicator world) {
+                           EngineOptions options = toy_options(2, 3);
+                           options.deadline = kDeadline;
+                           Engine engine(world, toy_units(DType::fp32), options);
+                           engine.initialize(toy_fill());
+                           if (world.rank() == 1) return engine.begin(StepKind::train);
+                           fates[0] = fate_of([&] { toy_step(engine, {}); });
+                         }),
+               CommunicationError);
+  EXPECT_EQ(fates[0].kind, Fate::Kind::communication) << fates[0].message;
+  EXPECT_EQ(fates[0].culprit, 1) << fates[0].message;
+  EXPECT_NE(fates[0].message.find("in the middle of a step"), std::string::npos) << fates[0].message;
+}
+
+TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
+  for (int what = 0; what < 3; ++what) {
+    std::vector<Fate> fates(2);
+    run_local(2, kBlocking, [&](Communicator world) {
+      EngineOptions options = toy_options(2, 2);
+      std::vector<UnitSpec> units = toy_units(DType::fp32);
+      if (world.rank() == 1) {
+        if (what == 0) options.clip.max_norm = 1.0;
+        if (what == 1) options.optimizer.groups[0].weight_decay = 0.5;
+        if (what == 2) options.strategy.placements = Placements::of_stage(3);
+      }
+      fates[static_cast<std::size_t>(world.rank())] = fate_of([&] { Engine(world, units, options); });
+    });
+    for (const Fate& fate : fates) {
+      EXPECT_EQ(fate.kind, Fate::Kind::usage) << fate.message;
+      EXPECT_NE(fate.message.find("rank 1 was given other"), std::string::npos) << fate.message;
+    }
+  }
+}
+
+TEST(Step, UnequalLearningRatesAreNamed) {
+  const std::vector<Fate> fates = run_failing(toy_options(2, 1), [](Engine& engine, int rank) {
+    engine.begin(StepKind::train);
+    toy_uses(engine, {});
+    engine.step({.learning_rate = rank == 0 ? 0.1 : 0.2});
+  });
+  for (const Fate& fate : fates) {
+    EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
+    EXPECT_EQ(fate.culprit, 1);
+    EXPECT_NE(fate.message.find("rank 1 has learning rate 0.2, rank 0 has 0.1"), std::string::npos)
+        << fate.message;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

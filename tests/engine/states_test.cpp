@@ -1,0 +1,227 @@
+// Parameters and optimizer state by global coordinates: the same on any world and stage.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+
+#include "tests/engine/toy.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr State kStates[] = {State::master, State::parameter, State::moment1, State::moment2};
+
+// Runs `body` on engines of a world; whatever a rank throws fails the test.
+void on_engines(int world, int stage, DType type, const std::function<void(Engine&)>& body) {
+  run_local(world, kBlocking, [&](Communicator communicator) {
+    Engine engine(communicator, toy_units(type), toy_options(world, stage));
+    body(engine);
+  });
+}
+
+TEST(Initialize, GivesTheSameModelOnAnyWorldAndStage) {
+  for (DType type : {DType::fp32, DType::bf16}) {
+    std::vector<float> expected;
+    for (int world : {1, 2, 3, 4})
+      for (int stage = 0; stage <= 3; ++stage)
+        on_engines(world, stage, type, [&](Engine& engine) {
+          toy_step(engine, {.gradient = [](const GradientAt&) { return 1.0f; }});  // to be forgotten
+          engine.initialize(toy_fill());
+          const std::vector<float> all = read_everything(engine);
+          if (expected.empty()) expected = all;
+          EXPECT_EQ(all, expected) << "world " << world << " stage " << stage;
+          EXPECT_EQ(engine.steps_applied(), 0);
+          std::vector<float> frozen(10);
+          engine.read(kFrozen, State::parameter, 0, frozen);
+          for (int k = 0; k < 10; ++k)
+            EXPECT_EQ(frozen[static_cast<std::size_t>(k)], toy_initial(kFrozen, k));
+        });
+  }
+}
+
+TEST(Initialize, AsksForWhatTheRankHoldsOnly) {
+  for (int stage : {2, 3})
+    on_engines(4, stage, DType::bf16, [&](Engine& engine) {
+      std::set<std::pair<ParameterId, std::int64_t>> asked;
+      engine.initialize([&](ParameterId parameter, std::int64_t begin, std::span<float> values) {
+        for (std::size_t k = 0; k < values.size(); ++k)
+          EXPECT_TRUE(asked.insert({parameter, begin + static_cast<std::int64_t>(k)}).second)
+              << "asked twice";
+      });
+      std::set<std::pair<ParameterId, std::int64_t>> held;
+      const Layout& layout = engine.layout();
+      for (ParameterId id = 0; id < layout.parameters(); ++id)
+        for (std::int64_t k = 0; k < layout.place(id).numel && layout.place(id).home == id; ++k)
+          if (stage == 2 || layout.shard_of({id, k}) == engine.rank()) held.insert({id, k});
+      EXPECT_EQ(asked, held);
+    });
+}
+
+TEST(Read, GivesAnyRangeOfAnyState) {
+  for (int stage = 0; stage <= 3; ++stage)
+    on_engines(3, stage, DType::bf16, [&](Engine& engine) {
+      engine.initialize(toy_fill());
+      for (int step = 0; step < 2; ++step) toy_step(engine, {.step = step});
+      for (State state : kStates)
+        for (ParameterId id = 0; id < engine.layout().parameters(); ++id) {
+          if (!engine.layout().parameter(id).trainable && state != State::parameter) continue;
+          const std::int64_t numel = engine.layout().place(id).numel;
+          std::vector<float> whole(static_cast<std::size_t>(numel));
+          engine.read(id, state, 0, whole);
+          for (std::int64_t begin = 0; begin <= numel; begin += 37)
+            for (std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{101}, numel - begin}) {
+              if (begin + count > numel) continue;
+              std::vector<float> part(static_cast<std::size_t>(count), -99.0f);
+              engine.read(id, state, begin, part);
+              EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + begin));
+            }
+        }
+    });
+}
+
+TEST(Write, ChangesItsRangeAndTheParameterBehindTheMaster) {
+  for (int stage = 0; stage <= 3; ++stage)
+    on_engines(3, stage, DType::bf16, [&](Engine& engine) {
+      engine.initialize(toy_fill());
+      for (State state : {State::master, State::moment1, State::moment2}) {
+        std::vector<float> expected(520), values(400);
+        engine.read(kEmbedWeight, state, 0, expected);
+        for (std::size_t k = 0; k < values.size(); ++k) values[k] = 1.0f + static_cast<float>(k) * 0.001f;
+        std::copy(values.begin(), values.end(), expected.begin() + 77);
+        engine.write(kHeadWeight, state, 77, values);  // tied: the same as the embedding's
+        std::vector<float> found(520);
+        engine.read(kEmbedWeight, state, 0, found);
+        EXPECT_EQ(found, expected);
+      }
+      std::vector<float> masters(520), rounded(520);
+      engine.read(kEmbedWeight, State::master, 0, masters);
+      engine.read(kEmbedWeight, State::parameter, 0, rounded);
+      for (std::size_t k = 0; k < masters.size(); ++k) {
+        std::uint16_t bits = 0;
+        float back = 0;
+        kernels::cast({}, 1, DType::fp32, &masters[k], DType::bf16, &bits);
+        kernels::cast({}, 1, DType::bf16, &bits, DType::fp32, &back);
+        EXPECT_EQ(rounded[k], back);
+      }
+      const std::vector<float> seven(3, 7.0f);
+      engine.write(kFrozen, State::parameter, 2, seven);
+      std::vector<float> frozen(10);
+      engine.read(kFrozen, State::parameter, 0, frozen);
+      for (int k = 0; k < 10; ++k)
+        EXPECT_EQ(frozen[static_cast<std::size_t>(k)], k >= 2 && k < 5 ? 7.0f : toy_initial(kFrozen, k));
+    });
+}
+
+TEST(States, CarriedToAnotherEngineContinueBitwise) {
+  for (int stage = 0; stage <= 3; ++stage)
+    run_local(2, kBlocking, [&](Communicator world) {
+      EngineOptions options = toy_options(2, stage);
+      options.loss_scaling = LossScaleOptions{.initial = 64, .growth_interval = 3};
+      Engine first(world, toy_units(DType::fp16), options);
+      first.initialize(toy_fill());
+      for (int step = 0; step < 2; ++step) toy_step(first, {.step = step});
+      Engine second(world, toy_units(DType::fp16), options);
+      second.initialize([](ParameterId, std::int64_t, std::span<float>) {});
+      for (ParameterId id = 0; id < first.layout().parameters(); ++id)
+        for (State state : kStates) {
+          const bool trainable = first.layout().parameter(id).trainable;
+          if (trainable == (state == State::parameter) || first.layout().place(id).home != id) continue;
+          std::vector<float> values(static_cast<std::size_t>(first.layout().place(id).numel));
+          first.read(id, state, 0, values);
+          second.write(id, state, 0, values);
+        }
+      second.set_counters(first.counters());
+      for (int step = 2; step < 5; ++step) {
+        const StepResult a = toy_step(first, {.step = step}), b = toy_step(second, {.step = step});
+        EXPECT_EQ(a.step, b.step);
+        EXPECT_EQ(a.loss_scale, b.loss_scale);
+        EXPECT_EQ(a.gradient_norm, b.gradient_norm);
+      }
+      EXPECT_EQ(second.loss_scale(), 128);
+      EXPECT_EQ(read_everything(first), read_everything(second));
+    });
+}
+
+TEST(Persistent, IsTheRanksPartOfTheFlat) {
+  for (DType type : {DType::fp32, DType::bf16})
+    for (int stage = 0; stage <= 3; ++stage)
+      on_engines(2, stage, type, [&](Engine& engine) {
+        engine.initialize(toy_fill());
+        toy_step(engine, {});
+        const Layout& layout = engine.layout();
+        for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
+          const Flat& spec = layout.flat(flat);
+          const bool own_master = spec.trainable && spec.dtype != DType::fp32;
+          EXPECT_EQ(engine.persistent(flat, State::master).empty(), !own_master);
+          EXPECT_EQ(engine.persistent(flat, State::moment1).empty(), !spec.trainable);
+          for (State state : {State::master, State::moment1, State::moment2}) {
+            const std::span<std::byte> bytes = engine.persistent(flat, state);
+            if (!spec.trainable) continue;
+            const std::int64_t numel = stage == 0 ? spec.padded_numel : spec.shard_numel;
+            const std::int64_t begin = stage == 0 ? 0 : engine.rank() * spec.shard_numel;
+            EXPECT_TRUE(bytes.empty() || bytes.size() == static_cast<std::size_t>(4 * numel));
+            for (ParameterId id : spec.parameters) {
+              std::vector<float> values(static_cast<std::size_t>(layout.place(id).numel));
+              engine.read(id, state, 0, values);
+              if (bytes.empty()) continue;
+              for (std::int64_t k = 0; k < layout.place(id).numel; ++k) {
+                const std::int64_t at = layout.place(id).offset + k - begin;
+                if (at < 0 || at >= numel) continue;
+                EXPECT_EQ(0, std::memcmp(bytes.data() + 4 * at, &values[static_cast<std::size_t>(k)], 4));
+              }
+            }
+          }
+        }
+      });
+}
+
+TEST(States, WrongArgumentsAreNamed) {
+  struct Wrong {
+    std::function<void(Engine&, std::vector<float>&)> call;
+    std::vector<std::string> words;
+  };
+  const std::vector<Wrong> wrongs = {
+      {[](Engine& e, std::vector<float>& v) { e.read(44, State::master, 0, v); }, {"read", "44", "0 to 8"}},
+      {[](Engine& e, std::vector<float>& v) { e.read(-1, State::master, 0, v); }, {"read", "-1", "0 to 8"}},
+      {[](Engine& e, std::vector<float>& v) { e.read(kEmbedBias, State::master, 10, v); },
+       {"read", "10 to 14", "'embed.bias'", "13"}},
+      {[](Engine& e, std::vector<float>& v) { e.read(kEmbedBias, State::master, -1, v); },
+       {"read", "-1 to 3", "'embed.bias'"}},
+      {[](Engine& e, std::vector<float>& v) { e.read(kFrozen, State::master, 0, v); },
+       {"read", "'block.0.frozen'", "master"}},
+      {[](Engine& e, std::vector<float>& v) { e.read(kFrozen, State::moment1, 0, v); },
+       {"read", "'block.0.frozen'", "moment1"}},
+      {[](Engine& e, std::vector<float>& v) { e.read(kEmbedWeight, State::moment2, 0, v); },
+       {"read", "'embed.weight'", "moment2"}},
+      {[](Engine& e, std::vector<float>& v) { e.write(kEmbedWeight, State::moment2, 0, v); },
+       {"write", "'embed.weight'", "moment2"}},
+      {[](Engine& e, std::vector<float>& v) { e.write(kEmbedWeight, State::parameter, 0, v); },
+       {"write", "'embed.weight'", "master"}},
+      {[](Engine& e, std::vector<float>& v) { e.write(kEmbedBias, State::master, 10, v); },
+       {"write", "10 to 14", "'embed.bias'"}},
+      {[](Engine& e, std::vector<float>&) { e.set_counters({.steps_applied = -2}); }, {"set_counters", "-2"}},
+  };
+  for (const Wrong& wrong : wrongs) {
+    const auto run = [&] {
+      run_local(1, kBlocking, [&](Communicator world) {
+        EngineOptions options = toy_options(1, 0);
+        options.optimizer.options = SgdOptions{.momentum = 0.9};
+        Engine engine(world, toy_units(DType::bf16), options);
+        engine.initialize(toy_fill());
+        std::vector<float> values(4);
+        wrong.call(engine, values);
+      });
+    };
+    try {
+      run();
+      ADD_FAILURE() << "no error: " << wrong.words[0] << " " << wrong.words[1];
+    } catch (const UsageError& error) {
+      for (const std::string& word : wrong.words)
+        EXPECT_NE(std::string(error.what()).find(word), std::string::npos)
+            << word << " is not in: " << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,227 @@
+// Whole steps against a scalar float64 reference of the same gradients and optimizer.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "tests/engine/toy.h"
+#include "tests/engine/toy_reference.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kSteps = 4;
+
+struct Outcome {
+  std::vector<float> master, parameter, moment1, moment2;
+  std::vector<StepResult> steps;
+};
+
+struct ToyRun {
+  int world = 1;
+  DType type = DType::fp32;
+  int microbatches = 2;
+  bool evaluate = false;  // between the steps
+  EngineOptions engine;
+};
+
+Outcome train(const ToyRun& run) {
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(run.world));
+  run_local(run.world, kBlocking, [&](Communicator world) {
+    EngineOptions options = run.engine;
+    options.programs = {{.kind = StepKind::train, .microbatches = run.microbatches}};
+    if (run.evaluate) options.programs.push_back({.kind = StepKind::evaluate, .microbatches = 1});
+    Engine engine(world, toy_units(run.type), options);
+    engine.initialize(toy_fill());
+    Outcome outcome;
+    for (int step = 0; step < kSteps; ++step) {
+      if (run.evaluate) {
+        engine.begin(StepKind::evaluate);
+        toy_uses(engine, {.microbatches = 1}, StepKind::evaluate);
+        const StepResult result = engine.step({.weight = 4.0, .loss = 8.0});
+        EXPECT_FALSE(result.applied);
+        EXPECT_EQ(result.loss, 2.0);
+        EXPECT_EQ(result.step, step);
+      }
+      outcome.steps.push_back(toy_step(engine, {.step = step, .microbatches = run.microbatches}));
+    }
+    outcome.master = read_state(engine, State::master);
+    outcome.parameter = read_state(engine, State::parameter);
+    const int moments = options.optimizer.moments();
+    if (moments > 0) outcome.moment1 = read_state(engine, State::moment1);
+    if (moments > 1) outcome.moment2 = read_state(engine, State::moment2);
+    outcomes[static_cast<std::size_t>(world.rank())] = std::move(outcome);
+  });
+  for (const Outcome& other : outcomes) {
+    EXPECT_EQ(other.master, outcomes[0].master);
+    EXPECT_EQ(other.parameter, outcomes[0].parameter);
+  }
+  return outcomes[0];
+}
+
+void expect_near(const std::vector<float>& found, const std::vector<double>& expected, const char* what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (std::size_t k = 0; k < found.size(); ++k)
+    ASSERT_NEAR(found[k], expected[k], 2e-6 * std::max(1.0, std::abs(expected[k]))) << what << " " << k;
+}
+
+void expect_like_reference(const ToyRun& run) {
+  const Outcome outcome = train(run);
+  ToyReference reference(run.type, run.engine.optimizer, run.engine.clip);
+  for (int step = 0; step < kSteps; ++step) {
+    const ToyReference::Step expected = reference.step(step, run.microbatches, run.world, 0.01);
+    const StepResult& found = outcome.steps[static_cast<std::size_t>(step)];
+    EXPECT_TRUE(found.applied);
+    EXPECT_EQ(found.reason, SkipReason::none);
+    EXPECT_EQ(found.step, step + 1);
+    EXPECT_EQ(found.learning_rate, 0.01);
+    EXPECT_EQ(found.weight, expected.weight);
+    EXPECT_DOUBLE_EQ(found.loss, expected.loss);
+    EXPECT_NEAR(found.gradient_norm, expected.norm, 1e-12 * expected.norm);
+    if (run.engine.parameter_norms) {
+      ASSERT_EQ(found.parameter_norms.size(), expected.parameter_norms.size());
+      for (std::size_t k = 0; k < expected.parameter_norms.size(); ++k)
+        EXPECT_NEAR(found.parameter_norms[k], expected.parameter_norms[k], 1e-12 * expected.norm) << k;
+    }
+  }
+  expect_near(outcome.master, reference.master(), "master");
+  expect_near(outcome.moment1, reference.moment1(), "moment1");
+  expect_near(outcome.moment2, reference.moment2(), "moment2");
+  EXPECT_EQ(outcome.parameter, reference.rounded(outcome.master)) << "parameters are not the rounded masters";
+}
+
+using Cell = std::tuple<int, int, DType>;
+class Verbs : public ::testing::TestWithParam<Cell> {
+ protected:
+  ToyRun run() const {
+    const auto [world, stage, type] = GetParam();
+    ToyRun made{.world = world, .type = type, .engine = toy_options(world, stage)};
+    if (type == DType::fp16) made.engine.loss_scaling = LossScaleOptions{.initial = 1024};
+    return made;
+  }
+};
+
+// The same on one type: what these vary does not depend on it.
+class Variants : public Verbs {};
+
+TEST_P(Verbs, AdamW) { expect_like_reference(run()); }
+
+TEST_P(Variants, SgdWithMomentumReducingOnce) {
+  ToyRun sgd = run();
+  sgd.engine.optimizer.options = SgdOptions{.momentum = 0.9, .weight_decay = 0.01};
+  sgd.engine.strategy.reduce = ReduceWhen::last;
+  expect_like_reference(sgd);
+}
+
+TEST_P(Variants, ClippedWithParameterNormsReducingEach) {
+  ToyRun clipped = run();
+  clipped.engine.optimizer.options = SgdOptions{};
+  clipped.engine.strategy.reduce = ReduceWhen::each;
+  clipped.engine.clip.max_norm = 0.25;
+  clipped.engine.parameter_norms = true;
+  expect_like_reference(clipped);
+}
+
+TEST_P(Variants, ZeroedGradientsGiveTheSameBits) {
+  const Outcome expected = train(run());
+  ToyRun zeroed = run();
+  zeroed.engine.zero_gradients = true;
+  const Outcome found = train(zeroed);
+  EXPECT_EQ(found.master, expected.master);
+  EXPECT_EQ(found.moment2, expected.moment2);
+}
+
+TEST_P(Variants, EvaluationsInBetweenChangeNothing) {
+  const Outcome expected = train(run());
+  ToyRun evaluating = run();
+  evaluating.evaluate = true;
+  evaluating.engine.poison = true;
+  const Outcome found = train(evaluating);
+  EXPECT_EQ(found.master, expected.master);
+  EXPECT_EQ(found.parameter, expected.parameter);
+  EXPECT_EQ(found.moment2, expected.moment2);
+}
+
+std::string cell_name(const ::testing::TestParamInfo<Cell>& made) {
+  const auto [world, stage, type] = made.param;
+  return "world" + std::to_string(world) + "_stage" + std::to_string(stage) + "_" +
+         std::string(name_of(type));
+}
+
+TEST(GradientBeta, IsPerParameterWhereTiesMixThem) {
+  for (bool zeroed : {false, true}) {
+    run_local(2, kBlocking, [&](Communicator world) {
+      EngineOptions options = toy_options(2, 3);
+      options.zero_gradients = zeroed;
+      Engine engine(world, toy_units(DType::bf16), options);
+      engine.initialize(toy_fill());
+      engine.begin(StepKind::train);
+      for (UnitId unit = 0; unit <= kHead; ++unit) engine.skip(unit, Pass::forward);
+      const float fresh = zeroed ? 1.0f : 0.0f;
+      UnitLease head = engine.use(kHead, Pass::backward);
+      EXPECT_EQ(head.gradient_beta(), fresh);
+      EXPECT_EQ(head.gradient_beta(kHeadWeight), fresh);
+      head.end();
+      for (UnitId unit = kBlock1; unit >= kBlock0; --unit) engine.skip(unit, Pass::backward);
+      UnitLease embed = engine.use(kEmbed, Pass::backward);
+      EXPECT_EQ(embed.gradient_beta(kEmbedWeight), 1.0f);
+      EXPECT_EQ(embed.gradient_beta(kEmbedBias), fresh);
+      if (zeroed) {
+        EXPECT_EQ(embed.gradient_beta(), 1.0f);
+      } else {
+        EXPECT_THROW(embed.gradient_beta(), UsageError);
+      }
+      write_gradients(engine, embed, {});
+      embed.end();
+      engine.step({.learning_rate = 0.1});
+    });
+  }
+}
+
+TEST(Views, LieAtOneAddressInAllPassesAndSteps) {
+  run_local(2, kBlocking, [](Communicator world) {
+    EngineOptions options = toy_options(2, 3);
+    options.programs = {{.kind = StepKind::train, .microbatches = 2}, {.kind = StepKind::evaluate}};
+    Engine engine(world, toy_units(DType::bf16), options);
+    engine.initialize(toy_fill());
+    std::vector<const void*> seen(static_cast<std::size_t>(engine.layout().parameters()));
+    const auto look = [&](UnitId unit, Pass pass) {
+      UnitLease lease = engine.use(unit, pass);
+      const ParameterId first = engine.layout().first_parameter(unit);
+      const std::size_t count = engine.layout().units()[static_cast<std::size_t>(unit)].parameters.size();
+      for (std::size_t k = 0; k < count; ++k) {
+        const View view = lease.parameter(first + static_cast<ParameterId>(k));
+        const void*& address = seen[static_cast<std::size_t>(first) + k];
+        if (!address) address = view.data;
+        EXPECT_EQ(view.data, address);
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(view.data) % kAlignmentBytes, 0U);
+      }
+      if (pass == Pass::backward) write_gradients(engine, lease, {});
+      lease.end();
+    };
+    for (int step = 0; step < 2; ++step) {
+      engine.begin(StepKind::train, 2);
+      for (int microbatch = 0; microbatch < 2; ++microbatch) {
+        for (UnitId unit = 0; unit <= kHead; ++unit) look(unit, Pass::forward);
+        for (UnitId unit = kHead; unit >= 0; --unit) look(unit, Pass::backward);
+      }
+      engine.step({.learning_rate = 0.1});
+      engine.begin(StepKind::evaluate);
+      for (UnitId unit = 0; unit <= kHead; ++unit) look(unit, Pass::forward);
+      engine.step({});
+    }
+    EXPECT_EQ(seen[kHeadWeight], seen[kEmbedWeight]);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Verbs,
+                         ::testing::Combine(::testing::Values(1, 2, 4), ::testing::Values(0, 1, 2, 3),
+                                            ::testing::Values(DType::fp32, DType::bf16, DType::fp16)),
+                         cell_name);
+INSTANTIATE_TEST_SUITE_P(Worlds, Variants,
+                         ::testing::Combine(::testing::Values(2, 4), ::testing::Values(0, 1, 2, 3),
+                                            ::testing::Values(DType::bf16)),
+                         cell_name);
+
+}  // namespace
+}  // namespace tessera::testing
