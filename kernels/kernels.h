@@ -1,15 +1,15 @@
 // Umbrella of floor 4: one plain function per op, the same signature for every backend.
 //
 // Conventions of all ops:
-//  - Tensors are dense, row-major and passed as void* with a DType: fp32 or bf16 (compute types). fp16 is for add, fill,
-//    casts.h, reduce.h and optimizer.h only. Statistics and losses are float*, token ids int32.
+//  - Tensors are dense, row-major and passed as void* with a DType: fp32 or bf16 (compute types). fp16 is for
+//    add, fill, casts.h, reduce.h and optimizer.h only. Statistics and losses are float*, token ids int32.
 //  - Sums are taken in fp32 or wider and rounded to the tensor's type once.
 //  - `beta` is 0 (overwrite: old contents, NaN included, are never read) or 1 (add to what is there).
 //  - Buffers do not overlap unless a comment says they may be the same pointer.
 //  - A pointer may be null only where "optional" is written.
-//  - Results never depend on addresses, on earlier calls or on lying in a vector's tail. Ops built on matmul may depend
-//    on the number of threads and on the instruction set; attention only on whether the processor has fused
-//    multiply-add; all others on neither.
+//  - Results never depend on addresses, on earlier calls or on lying in a vector's tail. Ops built on matmul
+//    may depend on the number of threads and on the instruction set; attention only on whether the processor
+//    has fused multiply-add; all others on neither.
 #pragma once
 
 #include "kernels/attention.h"

@@ -1,6 +1,6 @@
-// One fused pass over a contiguous run of a shard: unscale and clip the gradient, update master and moments, cast to
-// the parameter's type. The formulas are in adamw_math.h and sgd_math.h.
-// The same bits for any thread count and instruction set.
+// One fused pass over a contiguous run of a shard: unscale and clip the gradient, update master and moments,
+// cast to the parameter's type. The formulas are in adamw_math.h and sgd_math.h. The same bits for any thread
+// count and instruction set.
 #pragma once
 
 #include <cstdint>

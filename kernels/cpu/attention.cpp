@@ -44,7 +44,7 @@ HWY_INLINE void unpack(const float* packed, float scale, std::int64_t rows, cons
 }
 
 // transposed [channels, kTile] of packed [kTile, padded].
-HWY_NOINLINE void transpose(const float* packed, const HeadShape& head, float* transposed) {
+static HWY_NOINLINE void transpose(const float* packed, const HeadShape& head, float* transposed) {
   for (std::int64_t block = 0; block < kTile; block += 16)
     for (std::int64_t channel = 0; channel < head.channels; ++channel)
       for (std::int64_t row = block; row < block + 16; ++row)
@@ -53,8 +53,8 @@ HWY_NOINLINE void transpose(const float* packed, const HeadShape& head, float* t
 
 // scores [kTile, kTile] = left [kTile, channels] right_transposed [channels, kTile]. On the diagonal, blocks
 // of 16 that lie wholly above it are left out (and hold 0).
-HWY_NOINLINE void tile_scores(const float* left, const float* right_transposed, const HeadShape& head,
-                              bool diagonal, float* scores) {
+static HWY_NOINLINE void tile_scores(const float* left, const float* right_transposed, const HeadShape& head,
+                                     bool diagonal, float* scores) {
   std::memset(scores, 0, kTile * kTile * sizeof(float));
   if (!diagonal)
     return add_product(kTile, kTile, head.channels, {left, head.padded, 1}, right_transposed, kTile, scores,
@@ -65,8 +65,8 @@ HWY_NOINLINE void tile_scores(const float* left, const float* right_transposed, 
 }
 
 // sums [kTile, padded] += weights [kTile, kTile] values [kTile, padded].
-HWY_NOINLINE void add_weighted(const float* weights, const float* values, const HeadShape& head,
-                               bool diagonal, float* sums) {
+static HWY_NOINLINE void add_weighted(const float* weights, const float* values, const HeadShape& head,
+                                      bool diagonal, float* sums) {
   if (!diagonal)
     return add_product(kTile, head.padded, kTile, {weights, kTile, 1}, values, head.padded, sums,
                        head.padded);
@@ -76,8 +76,8 @@ HWY_NOINLINE void add_weighted(const float* weights, const float* values, const 
 }
 
 // sums [kTile, padded] += weights^T values: a key gathers from its queries.
-HWY_NOINLINE void add_weighted_transposed(const float* weights, const float* values, const HeadShape& head,
-                                          bool diagonal, float* sums) {
+static HWY_NOINLINE void add_weighted_transposed(const float* weights, const float* values,
+                                                 const HeadShape& head, bool diagonal, float* sums) {
   if (!diagonal)
     return add_product(kTile, head.padded, kTile, {weights, 1, kTile}, values, head.padded, sums,
                        head.padded);
@@ -89,8 +89,8 @@ HWY_NOINLINE void add_weighted_transposed(const float* weights, const float* val
 
 // One row of the running softmax: turns scores into weights, rescales what was summed before.
 // `visible` keys of the tile count; the others get weight 0.
-HWY_NOINLINE void softmax_row(float* scores, std::int64_t visible, const HeadShape& head, float& maximum,
-                              float& sum, float* output) {
+static HWY_NOINLINE void softmax_row(float* scores, std::int64_t visible, const HeadShape& head,
+                                     float& maximum, float& sum, float* output) {
   for (std::int64_t key = visible; key < kTile; ++key) scores[key] = -std::numeric_limits<float>::infinity();
   V16 top = load16(scores);
   for (std::int64_t i = 16; i < kTile; i += 16) top = max(top, load16(scores + i));
@@ -178,8 +178,8 @@ HWY_INLINE void prepare_queries(const HeadShape& head, const T* qkv, const T* ou
 }
 
 // scores -> weights = exp(scores - log_sum_exp); gradients (of the weights) -> weights * (gradients - delta).
-HWY_NOINLINE void weights_and_gradients(const float* log_sum_exp, const float* delta, bool diagonal,
-                                        float* scores, float* gradients) {
+static HWY_NOINLINE void weights_and_gradients(const float* log_sum_exp, const float* delta, bool diagonal,
+                                               float* scores, float* gradients) {
   for (std::int64_t row = 0; row < kTile; ++row) {
     float* weight = scores + row * kTile;
     float* gradient = gradients + row * kTile;

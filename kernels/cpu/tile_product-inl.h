@@ -68,9 +68,9 @@ HWY_INLINE void product_columns(std::int64_t rows, std::int64_t depth, Strided a
 
 // c[rows, columns] += a[rows, depth] b[depth, columns]; columns is a multiple of 16. Kept out of line: it is
 // called from many places and unrolled a lot.
-HWY_NOINLINE HWY_MAYBE_UNUSED void add_product(std::int64_t rows, std::int64_t columns, std::int64_t depth,
-                                               Strided a, const float* b, std::int64_t b_row, float* c,
-                                               std::int64_t c_row) {
+HWY_MAYBE_UNUSED static HWY_NOINLINE void add_product(std::int64_t rows, std::int64_t columns,
+                                                      std::int64_t depth, Strided a, const float* b,
+                                                      std::int64_t b_row, float* c, std::int64_t c_row) {
   std::int64_t column = 0;
   for (; column + 16 * kBlockWide <= columns; column += 16 * kBlockWide)
     product_columns<kBlockWide>(rows, depth, a, b + column, b_row, c + column, c_row);

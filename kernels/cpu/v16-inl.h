@@ -183,29 +183,40 @@ HWY_INLINE void stream16(V16 a, Fp16* p) {
                                halves + i * kVectorLanes);
 }
 
-// The first `count` (1 to 16) lanes; the others load as 0 and are not stored.
+// The slow ways, out of line so that they do not swell every loop.
 template <class T>
-HWY_INLINE V16 load_some(const T* p, std::int64_t count) {
-  if (HWY_LIKELY(count >= 16)) return load16(p);
+HWY_NOINLINE V16 load_tail(const T* p, std::int64_t count) {
   T buffer[16] = {};
   std::memcpy(buffer, p, static_cast<std::size_t>(count) * sizeof(T));
   return load16(buffer);
 }
 template <class T>
-HWY_INLINE void store_some(V16 a, T* p, std::int64_t count) {
-  if (HWY_LIKELY(count >= 16)) return store16(a, p);
+HWY_NOINLINE void store_tail(V16 a, T* p, std::int64_t count) {
   T buffer[16];
   store16(a, buffer);
   std::memcpy(p, buffer, static_cast<std::size_t>(count) * sizeof(T));
 }
-
-// The lanes from `count` on replaced by `value`.
-HWY_INLINE V16 fill_lanes_from(V16 a, std::int64_t count, float value) {
-  if (HWY_LIKELY(count >= 16)) return a;
+HWY_MAYBE_UNUSED static HWY_NOINLINE V16 fill_tail(V16 a, std::int64_t count, float value) {
   float buffer[16];
   store16(a, buffer);
   for (std::int64_t lane = count; lane < 16; ++lane) buffer[lane] = value;
   return load16(buffer);
+}
+
+// The first `count` (1 to 16) lanes; the others load as 0 and are not stored.
+template <class T>
+HWY_INLINE V16 load_some(const T* p, std::int64_t count) {
+  return HWY_LIKELY(count >= 16) ? load16(p) : load_tail(p, count);
+}
+template <class T>
+HWY_INLINE void store_some(V16 a, T* p, std::int64_t count) {
+  if (HWY_LIKELY(count >= 16)) return store16(a, p);
+  store_tail(a, p, count);
+}
+
+// The lanes from `count` on replaced by `value`.
+HWY_INLINE V16 fill_lanes_from(V16 a, std::int64_t count, float value) {
+  return HWY_LIKELY(count >= 16) ? a : fill_tail(a, count, value);
 }
 
 // All lanes added pairwise, 8 apart, 4, 2, 1.
