@@ -21,7 +21,7 @@ namespace comm {
 class Backend;
 }
 
-// What a call is for, in errors. The unit must be the same on all ranks; its first 47 characters are kept.
+// What a call is for, in errors. The unit must be the same on all ranks; its first 63 characters are kept.
 struct CallLabel {
   std::string_view unit = {};
   const char* operation = nullptr;  // a literal; the call's own name where it is null
