@@ -71,8 +71,8 @@ void check(const Config& config) {
   check_mesh(config.mesh);
   check_strategy(config);
   check_optimizer(config.optimizer);
-  check_schedule(config);
   check_run(config);
+  check_schedule(config);
   require(config.precision.parameters != "fp16",
           "precision.parameters is \"fp16\"; the CPU computes in \"fp32\" and \"bf16\" only");
 }

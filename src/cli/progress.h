@@ -18,10 +18,10 @@ struct ProgressLimits {
 // After a step.
 struct ProgressState {
   double elapsed = 0.0;  // seconds since the start
-  StepResult result;
+  StepResult result = {};
   std::int64_t step = 0;
   double tokens_per_second = 0.0;
-  std::optional<double> hidden;  // the share of communication behind compute; none measured yet
+  std::optional<double> hidden = {};  // the share of communication behind compute; none measured yet
 };
 
 // Part of the run that is done, 0 to 1, by the limit that is nearer.

@@ -74,7 +74,8 @@ TEST(CheckpointFiles, EachBufferIsStoredOnce) {
     EXPECT_EQ(info.files.size(), stage == 0 ? 1u : 4u) << "stage " << stage;
     std::int64_t stored = 0, padded = 0;
     for (const CheckpointInfo::File& file : info.files) stored += file.bytes;
-    for (const Flat& flat : Layout(toy_units(run.type), 4).flats()) {
+    const Layout layout(toy_units(run.type), 4);
+    for (const Flat& flat : layout.flats()) {
       const std::int64_t states = !flat.trainable ? 0 : flat.dtype == DType::fp32 ? 8 : 12;
       padded += flat.padded_numel * (bytes_of(flat.dtype) + states);
     }

@@ -117,7 +117,7 @@ TEST(Progress, RedrawsABarOnATerminal) {
   progress.note("a note");
   progress.finish();
   const std::string text = ::testing::internal::GetCapturedStdout();
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << "the note, and the status that it wiped away";
   EXPECT_EQ(text.find("step 2/"), std::string::npos);
   EXPECT_NE(text.find("[############............] step 50/100"), std::string::npos) << text;
   EXPECT_NE(text.find("hidden 87%"), std::string::npos);
