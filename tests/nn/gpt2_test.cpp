@@ -52,7 +52,7 @@ TEST(Gpt2, Bf16AgreesWithTheReferenceToItsPrecision) {
 }
 
 TEST(Gpt2, AgreesForOtherShapes) {
-  for (const BatchShape& shape : {BatchShape{1, 1}, BatchShape{1, 16}, BatchShape{5, 2}}) {
+  for (const BatchShape& shape : {BatchShape{1, 1}, BatchShape{1, 16}, BatchShape{5, 2}, BatchShape{6, 16}}) {
     SmallGpt2 small(DType::fp32, shape);
     if (shape.tokens() == 1) small.batch.targets = {3};
     small.load(small.batch);
