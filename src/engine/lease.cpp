@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "src/engine/engine_impl.h"
@@ -130,8 +131,9 @@ UnitLease::UnitLease(UnitLease&& other) noexcept
 UnitLease::~UnitLease() {
   if (!engine_) return;
   try {
-    engine_->fail(fmt::format("the lease of {} was destroyed before end()",
-                              describe(engine_->impl_->program(), instruction_)));
+    engine_->fail(fmt::format("the lease of {} was destroyed before end(){}",
+                              describe(engine_->impl_->program(), instruction_),
+                              std::uncaught_exceptions() > 0 ? ", by an exception" : ""));
   } catch (...) {  // a destructor has nobody to tell; the flag is set or memory is gone
   }
 }
