@@ -1,6 +1,7 @@
 #include "src/cli/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,12 +14,20 @@ namespace tessera::cli {
 namespace {
 
 constexpr int kLines = 25;       // of a whole run, where stdout is no terminal
-constexpr int kBarWidth = 24;    // characters
+constexpr int kBarWidth = 24;    // characters, where the terminal is wide enough
+constexpr int kColumns = 80;     // of a terminal that does not say
 constexpr double kRedraw = 0.1;  // seconds
 
 void print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+}
+
+// 0 where stdout is no terminal.
+int terminal_columns() {
+  if (::isatty(STDOUT_FILENO) != 1) return 0;
+  winsize window{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : kColumns;
 }
 
 }  // namespace
@@ -32,7 +41,16 @@ double fraction_done(const ProgressLimits& limits, std::int64_t step, double ela
   return std::clamp(part, 0.0, 1.0);
 }
 
-Progress::Progress(const ProgressLimits& limits) : Progress(limits, ::isatty(STDOUT_FILENO) == 1) {}
+Progress::Progress(const ProgressLimits& limits) : Progress(limits, terminal_columns()) {}
+
+// As wide as the line leaves room for; a line that wraps could not be drawn over.
+std::string Progress::bar(double done) const {
+  const int width = std::min(kBarWidth, columns_ - 4 - static_cast<int>(last_status_.size()));
+  if (width < 4) return "";
+  const int filled = static_cast<int>(done * width);
+  return fmt::format("[{}{}] ", std::string(static_cast<std::size_t>(filled), '#'),
+                     std::string(static_cast<std::size_t>(width - filled), '.'));
+}
 
 std::string Progress::status(const ProgressState& state) const {
   std::string text = limits_.steps > 0 ? fmt::format("step {}/{}", state.step, limits_.steps)
@@ -52,12 +70,10 @@ std::string Progress::status(const ProgressState& state) const {
 void Progress::step(const ProgressState& state) {
   const double done = fraction_done(limits_, state.step, state.elapsed);
   last_status_ = status(state);
-  if (terminal_) {
+  if (columns_ > 0) {
     if (done < 1.0 && last_drawn_ >= 0.0 && state.elapsed - last_drawn_ < kRedraw) return;
     last_drawn_ = state.elapsed;
-    const int filled = static_cast<int>(done * kBarWidth);
-    print(fmt::format("\r[{}{}] {}\033[K", std::string(static_cast<std::size_t>(filled), '#'),
-                      std::string(static_cast<std::size_t>(kBarWidth - filled), '.'), last_status_));
+    print("\r" + (bar(done) + last_status_).substr(0, static_cast<std::size_t>(columns_ - 1)) + "\033[K");
     bar_shown_ = true;
     return;
   }

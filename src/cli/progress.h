@@ -29,8 +29,9 @@ double fraction_done(const ProgressLimits& limits, std::int64_t step, double ela
 
 class Progress {
  public:
-  explicit Progress(const ProgressLimits& limits);  // looks at whether stdout is a terminal
-  Progress(const ProgressLimits& limits, bool terminal) : limits_(limits), terminal_(terminal) {}
+  explicit Progress(const ProgressLimits& limits);  // looks at whether stdout is a terminal, and how wide
+  // `columns` of the terminal; 0: none.
+  Progress(const ProgressLimits& limits, int columns) : limits_(limits), columns_(columns) {}
 
   void step(const ProgressState& state);
   // A line of its own, above the bar.
@@ -40,9 +41,10 @@ class Progress {
 
  private:
   std::string status(const ProgressState& state) const;
+  std::string bar(double done) const;
 
   ProgressLimits limits_;
-  bool terminal_;
+  int columns_;
   bool bar_shown_ = false;
   double last_drawn_ = -1.0;  // elapsed seconds
   int lines_ = 0;

@@ -63,13 +63,6 @@ class Failure {
   bool armed_ = false;
 };
 
-void open_metrics(const Setup& setup, std::ofstream& metrics) {
-  const RunConfig& run = setup.config.run;
-  if (run.metrics.empty()) return;
-  metrics.open(run.metrics, run.resume == "false" ? std::ios::trunc : std::ios::app);
-  if (!metrics) throw EnvironmentError("run.metrics: cannot write '" + run.metrics + "'");
-}
-
 void run_ranks(const Setup& setup, const Data& data, RunFiles& files, RunSummary& summary, Failure& failure) {
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   try {
@@ -145,7 +138,8 @@ int train_command(const RunArguments& arguments) {
   OutputFile json = arguments.json.empty() ? OutputFile() : OutputFile(arguments.json);
   RunFiles files;
   if (!setup.config.run.trace.empty()) files.trace = OutputFile(setup.config.run.trace);
-  open_metrics(setup, files.metrics);
+  if (const RunConfig& run = setup.config.run; !run.metrics.empty())
+    files.metrics = Metrics(run.metrics, run.resume != "false");
   failure.discards(json);
   failure.discards(files.trace);
 

@@ -89,6 +89,7 @@ class RankTraining {
                       run_.checkpoint, state.samples, step_, expected));
     if (!first_) return;
     summary_.first_step = step_;
+    files_.metrics.rewind(step_);
     fmt::print("resumed   at step {} from {}\n", step_, run_.checkpoint);
     print_changes(state);
   }
@@ -179,13 +180,7 @@ class RankTraining {
                            {"seconds", seconds_since(start_)},
                            {"tokens_per_second", rate}};
     if (measured) line["hidden"] = trainer_.engine().timing().hidden();
-    write_metrics(line);
-  }
-
-  void write_metrics(const nlohmann::json& line) {
-    if (!files_.metrics.is_open()) return;
-    files_.metrics << line.dump() << std::endl;  // flushed: others read the file as it grows
-    if (!files_.metrics) throw EnvironmentError("cannot write the metrics to '" + run_.metrics + "'");
+    files_.metrics.write(line);
   }
 
   void evaluate() {
@@ -193,7 +188,8 @@ class RankTraining {
     if (!first_) return;
     summary_.validation_loss = result.loss;
     progress_->note(fmt::format("step {}  validation loss {:.4f}", step_, result.loss));
-    write_metrics({{"step", step_}, {"validation_loss", result.loss}, {"validation_tokens", result.weight}});
+    files_.metrics.write(
+        {{"step", step_}, {"validation_loss", result.loss}, {"validation_tokens", result.weight}});
   }
 
   void save() {

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <atomic>
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "src/cli/metrics.h"
 #include "src/cli/output.h"
 #include "src/cli/progress.h"
 #include "src/cli/setup.h"
@@ -31,7 +32,7 @@ struct RunSummary {
 
 // Files that rank 0 writes.
 struct RunFiles {
-  std::ofstream metrics;
+  Metrics metrics;
   OutputFile trace;
 };
 

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "src/cli/metrics.h"
 #include "src/cli/progress.h"
 #include "src/cli/setup.h"
 #include "tests/trainer/temporary_folder.h"
@@ -93,7 +95,7 @@ TEST(Progress, FollowsTheNearerLimit) {
 // Lines that a run of `steps` prints where stdout is no terminal.
 std::ptrdiff_t lines_of(std::int64_t steps) {
   ::testing::internal::CaptureStdout();
-  Progress progress({.steps = steps}, false);
+  Progress progress({.steps = steps}, 0);
   for (std::int64_t step = 1; step <= steps; ++step) progress.step({.step = step});
   progress.finish();
   const std::string text = ::testing::internal::GetCapturedStdout();
@@ -110,7 +112,7 @@ TEST(Progress, PrintsAFewLines) {
 
 TEST(Progress, RedrawsABarOnATerminal) {
   ::testing::internal::CaptureStdout();
-  Progress progress({.steps = 100}, true);
+  Progress progress({.steps = 100}, 120);
   progress.step({.elapsed = 0.0, .step = 1});
   progress.step({.elapsed = 0.01, .step = 2});  // too soon to draw
   progress.step({.elapsed = 0.5, .step = 50, .hidden = 0.87});
@@ -122,6 +124,37 @@ TEST(Progress, RedrawsABarOnATerminal) {
   EXPECT_NE(text.find("[############............] step 50/100"), std::string::npos) << text;
   EXPECT_NE(text.find("hidden 87%"), std::string::npos);
   EXPECT_NE(text.find("\r\033[Ka note\n"), std::string::npos);
+}
+
+TEST(Progress, FitsANarrowTerminal) {
+  for (const int columns : {1, 20, 60, 70}) {
+    ::testing::internal::CaptureStdout();
+    Progress progress({.steps = 100}, columns);
+    progress.step({.elapsed = 0.5, .step = 50});
+    std::string text = ::testing::internal::GetCapturedStdout();
+    ASSERT_EQ(text.rfind("\r", 0), 0u);
+    EXPECT_LT(text.find("\033[K") - 1, static_cast<std::size_t>(columns)) << text;
+  }
+}
+
+TEST(Metrics, ARunThatContinuesDropsWhatItWritesAgain) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("metrics");
+  {
+    Metrics metrics(path, false);
+    for (int step = 1; step <= 4; ++step) metrics.write({{"step", step}, {"loss", 0.5}});
+    metrics.write({{"step", 4}, {"validation_loss", 0.5}});
+  }
+  std::ofstream(path, std::ios::app) << "{\"step\":5,\"lo";  // cut off
+  Metrics metrics(path, true);
+  metrics.rewind(2);
+  metrics.write({{"step", 3}, {"loss", 0.25}});
+  EXPECT_EQ(read(path), "{\"loss\":0.5,\"step\":1}\n{\"loss\":0.5,\"step\":2}\n{\"loss\":0.25,\"step\":3}\n");
+  EXPECT_EQ(folder.entries(), 1);
+  Metrics fresh(path, false);
+  EXPECT_EQ(read(path), "");
+  Metrics().write({{"step", 1}});  // nowhere
+  Metrics().rewind(0);
 }
 
 Data data_of(TokenEncoding encoding) {

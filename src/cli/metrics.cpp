@@ -1,0 +1,51 @@
+#include "src/cli/metrics.h"
+
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "src/cli/output.h"
+#include "tessera/error.h"
+
+namespace tessera::cli {
+
+namespace {
+
+// The step that a line is of; beyond any for a line that is none of ours.
+std::int64_t step_of(const std::string& line) {
+  const auto parsed = nlohmann::json::parse(line, nullptr, false);
+  if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer())
+    return std::numeric_limits<std::int64_t>::max();
+  return parsed["step"].get<std::int64_t>();
+}
+
+}  // namespace
+
+Metrics::Metrics(const std::string& path, bool keep) : path_(path) {
+  open(keep ? std::ios::app : std::ios::trunc);
+}
+
+void Metrics::open(std::ios::openmode mode) {
+  out_.open(path_, mode);
+  if (!out_) throw EnvironmentError("run.metrics: cannot write '" + path_ + "'");
+}
+
+void Metrics::rewind(std::int64_t step) {
+  std::error_code ignored;
+  if (path_.empty() || !std::filesystem::is_regular_file(path_, ignored)) return;
+  out_.close();
+  std::ifstream in(path_);
+  OutputFile kept(path_);
+  for (std::string line; std::getline(in, line);)
+    if (step_of(line) <= step) kept.stream() << line << '\n';
+  kept.commit();
+  open(std::ios::app);
+}
+
+void Metrics::write(const nlohmann::json& line) {
+  if (path_.empty()) return;
+  out_ << line.dump() << std::endl;
+  if (!out_) throw EnvironmentError("run.metrics: cannot write '" + path_ + "'");
+}
+
+}  // namespace tessera::cli
