@@ -8,14 +8,20 @@
 
 namespace tessera::kernels {
 
-// qkv [batch, sequence, 3 * channels]: query, key and value beside each other, each [heads, channels /
-// heads].
+// qkv [batch, sequence, qkv_channels()]: query [heads, head_channels()], then key and value, each
+// [kv_heads, head_channels()], beside each other. With fewer kv_heads than heads (grouped-query attention,
+// Ainslie et al. 2023) query head h reads key and value head h / (heads / kv_heads).
 struct AttentionShape {
   std::int64_t batch = 0;
   std::int64_t sequence = 0;
-  std::int64_t channels = 0;  // a multiple of heads
+  std::int64_t channels = 0;  // of the output, a multiple of heads
   std::int64_t heads = 0;
   DType type = DType::fp32;
+  std::int64_t kv_heads = 0;  // divides heads; 0: as many as heads
+
+  std::int64_t kv_heads_or_heads() const { return kv_heads > 0 ? kv_heads : heads; }
+  std::int64_t head_channels() const { return channels / heads; }
+  std::int64_t qkv_channels() const { return channels + 2 * kv_heads_or_heads() * head_channels(); }
 };
 
 std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, int threads);
@@ -33,10 +39,10 @@ struct AttentionBackward {
   const void* output = nullptr;           // of forward
   const float* log_sum_exp = nullptr;     // of forward
   const void* output_gradient = nullptr;  // [batch, sequence, channels]
-  void* qkv_gradient = nullptr;           // [batch, sequence, 3 * channels], overwritten
+  void* qkv_gradient = nullptr;           // [batch, sequence, qkv_channels()], overwritten
 };
 
-// The same bits for any thread count.
+// The same bits for any thread count. Threads share the work by key and value heads and batch items.
 void attention_backward(const ComputeContext& context, const AttentionShape& shape,
                         const AttentionBackward& arguments);
 

@@ -1,4 +1,4 @@
-// Token and position embedding, forward and backward.
+// Token and, where there is one, position embedding, forward and backward.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@ struct EmbeddingShape {
   std::int64_t sequence = 0;
   std::int64_t channels = 0;
   std::int64_t vocabulary = 0;
-  std::int64_t positions = 0;  // rows of position_table; rows from `sequence` on get no gradient
+  std::int64_t positions = 0;  // rows of position_table; rows from `sequence` on get no gradient; 0: no table
   DType type = DType::fp32;
 };
 
 // output [batch, sequence, channels] = token_table[token] + position_table[place in the sequence].
+// position_table is null if and only if shape.positions is 0; then the rows are copied.
 // Throws UsageError, naming it, for a token outside the vocabulary.
 void embedding_forward(const ComputeContext& context, const EmbeddingShape& shape, const std::int32_t* tokens,
                        const void* token_table, const void* position_table, void* output);

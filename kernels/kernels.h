@@ -23,3 +23,6 @@
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
 #include "kernels/reduce.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rotary.h"
+#include "kernels/swiglu.h"

@@ -1,6 +1,6 @@
-// Each head of each batch item is one task: its rows of q, k and v are unpacked to fp32 and worked on in
-// tiles of 64 queries by 64 keys that stay in the first cache levels. Probabilities are fp32 and exist for
-// one tile at a time.
+// Each head of each batch item is one task (in backward, the heads that share a key and value head): its rows
+// of q, k and v are unpacked to fp32 and worked on in tiles of 64 queries by 64 keys that stay in the first
+// cache levels. Probabilities are fp32 and exist for one tile at a time.
 #include "kernels/attention.h"
 
 #include <cmath>
@@ -114,21 +114,20 @@ static HWY_NOINLINE void softmax_row(float* scores, std::int64_t visible, const 
 }
 
 template <class T>
-HWY_INLINE void forward_head(const HeadShape& head, const T* qkv, T* output, float* log_sum_exp,
-                             float* workspace) {
+HWY_INLINE void forward_head(const HeadShape& head, const ForwardHead& a, float* workspace) {
   const ForwardWorkspace w(head, workspace);
-  const std::int64_t stride = 3 * head.model_channels;
+  const std::int64_t stride = head.qkv_channels;
   const float scale = head.scale();
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile) {
-    const T* rows = qkv + tile * kTile * stride;
-    pack(rows + head.model_channels, stride, head.rows_of(tile), head, 1.0f, w.query);
+    const std::int64_t first = tile * kTile * stride;
+    pack(static_cast<const T*>(a.key) + first, stride, head.rows_of(tile), head, 1.0f, w.query);
     transpose(w.query, head, w.keys_transposed + tile * head.channels * kTile);
-    pack(rows + 2 * head.model_channels, stride, head.rows_of(tile), head, 1.0f,
+    pack(static_cast<const T*>(a.value) + first, stride, head.rows_of(tile), head, 1.0f,
          w.values + tile * head.tile_numel());
   }
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile) {
     const std::int64_t rows = head.rows_of(tile);
-    pack(qkv + tile * kTile * stride, stride, rows, head, scale, w.query);
+    pack(static_cast<const T*>(a.query) + tile * kTile * stride, stride, rows, head, scale, w.query);
     std::memset(w.output, 0, static_cast<std::size_t>(head.tile_numel()) * sizeof(float));
     alignas(64) float maximum[kTile], sum[kTile];
     for (std::int64_t row = 0; row < kTile; ++row) {
@@ -145,8 +144,9 @@ HWY_INLINE void forward_head(const HeadShape& head, const T* qkv, T* output, flo
     }
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t place = tile * kTile + row;
-      unpack(w.output + row * head.padded, 1.0f / sum[row], 1, head, output + place * head.model_channels, 0);
-      log_sum_exp[place] = static_cast<float>(maximum[row] + std::log(static_cast<double>(sum[row])));
+      unpack(w.output + row * head.padded, 1.0f / sum[row], 1, head,
+             static_cast<T*>(a.output) + place * head.model_channels, 0);
+      a.log_sum_exp[place] = static_cast<float>(maximum[row] + std::log(static_cast<double>(sum[row])));
     }
   }
 }
@@ -154,26 +154,27 @@ HWY_INLINE void forward_head(const HeadShape& head, const T* qkv, T* output, flo
 // What backward needs of a tile of queries: q (scaled), the gradient of its output, and delta = gradient .
 // output.
 template <class T>
-HWY_INLINE void prepare_queries(const HeadShape& head, const T* qkv, const T* output,
-                                const float* log_sum_exp, const T* output_gradient, std::int64_t tile,
+HWY_INLINE void prepare_queries(const HeadShape& head, const BackwardHead& a, std::int64_t tile,
                                 const BackwardWorkspace& w) {
   const std::int64_t rows = head.rows_of(tile);
   const std::int64_t first = tile * kTile;
+  const T* output = static_cast<const T*>(a.output) + first * head.model_channels;
   float* gradient = w.output_gradients + tile * head.tile_numel();
-  pack(qkv + first * 3 * head.model_channels, 3 * head.model_channels, rows, head, head.scale(),
-       w.queries + tile * head.tile_numel());
-  pack(output_gradient + first * head.model_channels, head.model_channels, rows, head, 1.0f, gradient);
+  pack(static_cast<const T*>(a.query) + first * head.qkv_channels, head.qkv_channels, rows, head,
+       head.scale(), w.queries + tile * head.tile_numel());
+  pack(static_cast<const T*>(a.output_gradient) + first * head.model_channels, head.model_channels, rows,
+       head, 1.0f, gradient);
   std::memset(w.query_gradients + tile * head.tile_numel(), 0,
               static_cast<std::size_t>(head.tile_numel()) * sizeof(float));
   for (std::int64_t row = 0; row < kTile; ++row) {
     V16 sum = set16(0.0f);
     for (std::int64_t i = 0; row < rows && i < head.channels; i += 16)
       sum = multiply_add(load16(gradient + row * head.padded + i),
-                         load_some(output + (first + row) * head.model_channels + i, head.channels - i), sum);
+                         load_some(output + row * head.model_channels + i, head.channels - i), sum);
     w.delta[first + row] = sum_lanes(sum);
     // Rows past the end get weight exp(0 - infinity) = 0.
     w.log_sum_exp[first + row] =
-        row < rows ? log_sum_exp[first + row] : std::numeric_limits<float>::infinity();
+        row < rows ? a.log_sum_exp[first + row] : std::numeric_limits<float>::infinity();
   }
 }
 
@@ -194,22 +195,27 @@ static HWY_NOINLINE void weights_and_gradients(const float* log_sum_exp, const f
   }
 }
 
+// One query head of a group. Key and value gradients start at the group's first head and are written out
+// after its last; in between they stay in the workspace, in fp32.
 template <class T>
-HWY_INLINE void backward_head(const HeadShape& head, const T* qkv, const T* output, const float* log_sum_exp,
-                              const T* output_gradient, T* qkv_gradient, float* workspace) {
-  const BackwardWorkspace w(head, workspace);
-  const std::int64_t stride = 3 * head.model_channels;
-  for (std::int64_t tile = 0; tile < head.tiles(); ++tile)
-    prepare_queries(head, qkv, output, log_sum_exp, output_gradient, tile, w);
+HWY_INLINE void backward_head(const HeadShape& head, const BackwardHead& a, const BackwardWorkspace& w) {
+  const std::int64_t stride = head.qkv_channels;
+  const auto tile_bytes = static_cast<std::size_t>(head.tile_numel()) * sizeof(float);
+  for (std::int64_t tile = 0; tile < head.tiles(); ++tile) prepare_queries<T>(head, a, tile, w);
   for (std::int64_t keys = 0; keys < head.tiles(); ++keys) {
     const std::int64_t rows = head.rows_of(keys);
-    const T* key_rows = qkv + keys * kTile * stride + head.model_channels;
-    pack(key_rows + head.model_channels, stride, rows, head, 1.0f, w.keys);
+    const std::int64_t first = keys * kTile * stride;
+    const std::int64_t kept = head.group > 1 ? keys * head.tile_numel() : 0;
+    float* key_gradient = w.key_gradients + kept;
+    float* value_gradient = w.value_gradients + kept;
+    pack(static_cast<const T*>(a.value) + first, stride, rows, head, 1.0f, w.keys);
     transpose(w.keys, head, w.values_transposed);
-    pack(key_rows, stride, rows, head, 1.0f, w.keys);
+    pack(static_cast<const T*>(a.key) + first, stride, rows, head, 1.0f, w.keys);
     transpose(w.keys, head, w.keys_transposed);
-    std::memset(w.key_gradient, 0, static_cast<std::size_t>(head.tile_numel()) * sizeof(float));
-    std::memset(w.value_gradient, 0, static_cast<std::size_t>(head.tile_numel()) * sizeof(float));
+    if (a.first_of_group) {
+      std::memset(key_gradient, 0, tile_bytes);
+      std::memset(value_gradient, 0, tile_bytes);
+    }
     for (std::int64_t tile = keys; tile < head.tiles(); ++tile) {
       const bool diagonal = tile == keys;
       const float* query = w.queries + tile * head.tile_numel();
@@ -218,36 +224,35 @@ HWY_INLINE void backward_head(const HeadShape& head, const T* qkv, const T* outp
       tile_scores(gradient, w.values_transposed, head, diagonal, w.score_gradients);
       weights_and_gradients(w.log_sum_exp + tile * kTile, w.delta + tile * kTile, diagonal, w.scores,
                             w.score_gradients);
-      add_weighted_transposed(w.scores, gradient, head, diagonal, w.value_gradient);
-      add_weighted_transposed(w.score_gradients, query, head, diagonal, w.key_gradient);
+      add_weighted_transposed(w.scores, gradient, head, diagonal, value_gradient);
+      add_weighted_transposed(w.score_gradients, query, head, diagonal, key_gradient);
       add_weighted(w.score_gradients, w.keys, head, diagonal, w.query_gradients + tile * head.tile_numel());
     }
-    T* key_output = qkv_gradient + keys * kTile * stride + head.model_channels;
-    unpack(w.key_gradient, 1.0f, rows, head, key_output, stride);  // q is scaled already
-    unpack(w.value_gradient, 1.0f, rows, head, key_output + head.model_channels, stride);
+    if (!a.last_of_group) continue;
+    unpack(key_gradient, 1.0f, rows, head, static_cast<T*>(a.key_gradient) + first,
+           stride);  // q is scaled already
+    unpack(value_gradient, 1.0f, rows, head, static_cast<T*>(a.value_gradient) + first, stride);
   }
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile)
     unpack(w.query_gradients + tile * head.tile_numel(), head.scale(), head.rows_of(tile), head,
-           qkv_gradient + tile * kTile * stride, stride);
+           static_cast<T*>(a.query_gradient) + tile * kTile * stride, stride);
 }
 
-void attention_forward_head(DType type, const HeadShape& head, const void* qkv, void* output,
-                            float* log_sum_exp, float* workspace) {
+void attention_forward_head(DType type, const HeadShape& head, const ForwardHead& arguments,
+                            float* workspace) {
   if (type == DType::fp32)
-    forward_head(head, static_cast<const float*>(qkv), static_cast<float*>(output), log_sum_exp, workspace);
+    forward_head<float>(head, arguments, workspace);
   else
-    forward_head(head, static_cast<const Bf16*>(qkv), static_cast<Bf16*>(output), log_sum_exp, workspace);
+    forward_head<Bf16>(head, arguments, workspace);
 }
 
-void attention_backward_head(DType type, const HeadShape& head, const AttentionBackward& a,
+void attention_backward_head(DType type, const HeadShape& head, const BackwardHead& arguments,
                              float* workspace) {
+  const BackwardWorkspace w(head, workspace);
   if (type == DType::fp32)
-    backward_head(head, static_cast<const float*>(a.qkv), static_cast<const float*>(a.output), a.log_sum_exp,
-                  static_cast<const float*>(a.output_gradient), static_cast<float*>(a.qkv_gradient),
-                  workspace);
+    backward_head<float>(head, arguments, w);
   else
-    backward_head(head, static_cast<const Bf16*>(a.qkv), static_cast<const Bf16*>(a.output), a.log_sum_exp,
-                  static_cast<const Bf16*>(a.output_gradient), static_cast<Bf16*>(a.qkv_gradient), workspace);
+    backward_head<Bf16>(head, arguments, w);
 }
 
 }  // namespace tessera::kernels::HWY_NAMESPACE
@@ -266,27 +271,32 @@ HeadShape head_of(const AttentionShape& shape) {
   if (shape.heads < 1 || shape.channels % shape.heads != 0)
     throw UsageError("attention: " + std::to_string(shape.channels) + " channels cannot be split over " +
                      std::to_string(shape.heads) + " heads; channels must be a multiple of heads");
-  const std::int64_t channels = shape.channels / shape.heads;
+  if (shape.kv_heads < 0 || shape.heads % shape.kv_heads_or_heads() != 0)
+    throw UsageError("attention: " + std::to_string(shape.heads) + " heads cannot share " +
+                     std::to_string(shape.kv_heads) + " key and value heads; heads must be a multiple");
   return {.sequence = shape.sequence,
           .model_channels = shape.channels,
-          .channels = channels,
-          .padded = round_up(channels, 16)};
+          .qkv_channels = shape.qkv_channels(),
+          .group = shape.heads / shape.kv_heads_or_heads(),
+          .channels = shape.head_channels(),
+          .padded = round_up(shape.head_channels(), 16)};
 }
 
-// Calls function(first element of the head's queries in qkv, of its output, of its rows in log_sum_exp,
-// thread).
-template <class Function>
-void for_each_head(const ComputeContext& context, const AttentionShape& shape, Function&& function) {
-  parallel_ranges(context.threads, shape.batch * shape.heads, 1,
-                  [&](std::int64_t begin, std::int64_t end, int thread) {
-                    for (std::int64_t task = begin; task < end; ++task) {
-                      const std::int64_t row = task / shape.heads * shape.sequence;
-                      const std::int64_t channel = task % shape.heads * (shape.channels / shape.heads);
-                      function(row * 3 * shape.channels + channel, row * shape.channels + channel,
-                               task * shape.sequence, thread);
-                    }
-                  });
-}
+// Where a head of a batch item begins: its query, key and value in a packed tensor, its output, its
+// statistics.
+struct HeadPlace {
+  std::int64_t query, key, value, output, statistics;
+
+  HeadPlace(const AttentionShape& shape, std::int64_t item, std::int64_t head) {
+    const std::int64_t row = item * shape.sequence;
+    const std::int64_t shared = head / (shape.heads / shape.kv_heads_or_heads());
+    query = row * shape.qkv_channels() + head * shape.head_channels();
+    key = row * shape.qkv_channels() + shape.channels + shared * shape.head_channels();
+    value = key + shape.kv_heads_or_heads() * shape.head_channels();
+    output = row * shape.channels + head * shape.head_channels();
+    statistics = (item * shape.heads + head) * shape.sequence;
+  }
+};
 
 }  // namespace
 
@@ -299,11 +309,19 @@ void attention_forward(const ComputeContext& context, const AttentionShape& shap
   const HeadShape head = head_of(shape);
   check_workspace(context, attention_forward_workspace_bytes(shape, context.threads), "attention_forward");
   const std::int64_t part_bytes = workspace_part_bytes(ForwardWorkspace::numel(head) * 4);
-  for_each_head(context, shape, [&](std::int64_t query, std::int64_t out, std::int64_t row, int thread) {
-    HWY_DYNAMIC_DISPATCH(attention_forward_head)
-    (shape.type, head, element(qkv, shape.type, query), element(output, shape.type, out), log_sum_exp + row,
-     offset_bytes<float>(context.workspace.data, thread * part_bytes));
-  });
+  const auto run = [&](std::int64_t begin, std::int64_t end, int thread) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const HeadPlace place(shape, task / shape.heads, task % shape.heads);
+      const ForwardHead arguments = {.query = element(qkv, shape.type, place.query),
+                                     .key = element(qkv, shape.type, place.key),
+                                     .value = element(qkv, shape.type, place.value),
+                                     .output = element(output, shape.type, place.output),
+                                     .log_sum_exp = log_sum_exp + place.statistics};
+      HWY_DYNAMIC_DISPATCH(attention_forward_head)
+      (shape.type, head, arguments, offset_bytes<float>(context.workspace.data, thread * part_bytes));
+    }
+  };
+  parallel_ranges(context.threads, shape.batch * shape.heads, 1, run);
 }
 
 std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, int threads) {
@@ -315,15 +333,29 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
   const HeadShape head = head_of(shape);
   check_workspace(context, attention_backward_workspace_bytes(shape, context.threads), "attention_backward");
   const std::int64_t part_bytes = workspace_part_bytes(BackwardWorkspace::numel(head) * 4);
-  for_each_head(context, shape, [&](std::int64_t query, std::int64_t out, std::int64_t row, int thread) {
-    const AttentionBackward of_head = {.qkv = element(arguments.qkv, shape.type, query),
-                                       .output = element(arguments.output, shape.type, out),
-                                       .log_sum_exp = arguments.log_sum_exp + row,
-                                       .output_gradient = element(arguments.output_gradient, shape.type, out),
-                                       .qkv_gradient = element(arguments.qkv_gradient, shape.type, query)};
+  const DType type = shape.type;
+  const auto run_head = [&](std::int64_t item, std::int64_t index, int thread) {
+    const HeadPlace place(shape, item, index);
+    const BackwardHead of_head = {.query = element(arguments.qkv, type, place.query),
+                                  .key = element(arguments.qkv, type, place.key),
+                                  .value = element(arguments.qkv, type, place.value),
+                                  .output = element(arguments.output, type, place.output),
+                                  .log_sum_exp = arguments.log_sum_exp + place.statistics,
+                                  .output_gradient = element(arguments.output_gradient, type, place.output),
+                                  .query_gradient = element(arguments.qkv_gradient, type, place.query),
+                                  .key_gradient = element(arguments.qkv_gradient, type, place.key),
+                                  .value_gradient = element(arguments.qkv_gradient, type, place.value),
+                                  .first_of_group = index % head.group == 0,
+                                  .last_of_group = index % head.group == head.group - 1};
     HWY_DYNAMIC_DISPATCH(attention_backward_head)
-    (shape.type, head, of_head, offset_bytes<float>(context.workspace.data, thread * part_bytes));
-  });
+    (type, head, of_head, offset_bytes<float>(context.workspace.data, thread * part_bytes));
+  };
+  // A task is a group of heads, in order, because they add to the same gradients.
+  parallel_ranges(context.threads, shape.batch * shape.heads / head.group, 1,
+                  [&](std::int64_t begin, std::int64_t end, int thread) {
+                    for (std::int64_t task = begin * head.group; task < end * head.group; ++task)
+                      run_head(task / shape.heads, task % shape.heads, thread);
+                  });
 }
 
 }  // namespace tessera::kernels

@@ -1,4 +1,4 @@
-// The shape of one attention head, and how one thread's workspace is cut into tiles.
+// The shape of one attention head or group of heads, and how one thread's workspace is cut into tiles.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,8 @@ constexpr std::int64_t kTile = 64;  // queries and keys of a tile
 struct HeadShape {
   std::int64_t sequence = 0;
   std::int64_t model_channels = 0;  // of all heads: elements between rows of the output
+  std::int64_t qkv_channels = 0;    // elements between rows of queries, keys and values
+  std::int64_t group = 1;           // query heads that share a key and value head
   std::int64_t channels = 0;        // of this head
   std::int64_t padded = 0;          // channels rounded up to whole groups of 16 lanes
 
@@ -19,6 +21,29 @@ struct HeadShape {
   std::int64_t rows_of(std::int64_t tile) const { return std::min(kTile, sequence - tile * kTile); }
   std::int64_t tile_numel() const { return kTile * padded; }
   float scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(channels))); }
+};
+
+// First elements of one head's tensors; rows lie as HeadShape says.
+struct ForwardHead {
+  const void* query = nullptr;
+  const void* key = nullptr;
+  const void* value = nullptr;
+  void* output = nullptr;
+  float* log_sum_exp = nullptr;
+};
+
+struct BackwardHead {
+  const void* query = nullptr;
+  const void* key = nullptr;
+  const void* value = nullptr;
+  const void* output = nullptr;
+  const float* log_sum_exp = nullptr;
+  const void* output_gradient = nullptr;
+  void* query_gradient = nullptr;
+  void* key_gradient = nullptr;
+  void* value_gradient = nullptr;
+  bool first_of_group = true;
+  bool last_of_group = true;
 };
 
 // Hands out consecutive parts of one thread's floats.
@@ -56,7 +81,8 @@ struct ForwardWorkspace {
   }
 };
 
-// All queries and their gradients, one tile of keys and values.
+// All queries of one head and their gradients, one tile of keys and values. Where query heads share keys and
+// values, the gradients of all keys and values, which the heads add to one after the other.
 struct BackwardWorkspace {
   float* queries;            // [tiles][kTile, padded], scaled
   float* output_gradients;   // [tiles][kTile, padded]
@@ -66,8 +92,8 @@ struct BackwardWorkspace {
   float* keys;               // [kTile, padded]
   float* keys_transposed;    // [channels, kTile]
   float* values_transposed;  // [channels, kTile]
-  float* key_gradient;       // [kTile, padded]
-  float* value_gradient;     // [kTile, padded]
+  float* key_gradients;      // [key_gradient_tiles][kTile, padded]
+  float* value_gradients;    // [key_gradient_tiles][kTile, padded]
   float* scores;             // [kTile, kTile]
   float* score_gradients;    // [kTile, kTile]
 
@@ -81,15 +107,17 @@ struct BackwardWorkspace {
     keys = parts.take(head.tile_numel());
     keys_transposed = parts.take(head.channels * kTile);
     values_transposed = parts.take(head.channels * kTile);
-    key_gradient = parts.take(head.tile_numel());
-    value_gradient = parts.take(head.tile_numel());
+    key_gradients = parts.take(key_gradient_tiles(head) * head.tile_numel());
+    value_gradients = parts.take(key_gradient_tiles(head) * head.tile_numel());
     scores = parts.take(kTile * kTile);
     score_gradients = parts.take(kTile * kTile);
   }
   static std::int64_t numel(const HeadShape& head) {
-    return head.tiles() * (3 * head.tile_numel() + 2 * kTile) + 3 * head.tile_numel() +
-           2 * head.channels * kTile + 2 * kTile * kTile;
+    return head.tiles() * (3 * head.tile_numel() + 2 * kTile) +
+           (1 + 2 * key_gradient_tiles(head)) * head.tile_numel() + 2 * head.channels * kTile +
+           2 * kTile * kTile;
   }
+  static std::int64_t key_gradient_tiles(const HeadShape& head) { return head.group > 1 ? head.tiles() : 1; }
 };
 
 }  // namespace tessera::kernels

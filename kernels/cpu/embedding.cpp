@@ -80,7 +80,7 @@ std::int64_t row_of(Occurrence occurrence) { return static_cast<std::int64_t>(oc
 
 void check_shape(const EmbeddingShape& shape, const char* op) {
   check_compute_type(shape.type, op);
-  if (shape.positions < shape.sequence)
+  if (shape.positions != 0 && shape.positions < shape.sequence)
     throw UsageError(std::string(op) + ": the position table has " + std::to_string(shape.positions) +
                      " rows, the sequence needs " + std::to_string(shape.sequence));
 }
@@ -152,9 +152,17 @@ struct Backward {
 void embedding_forward(const ComputeContext& context, const EmbeddingShape& shape, const std::int32_t* tokens,
                        const void* token_table, const void* position_table, void* output) {
   check_shape(shape, "embedding_forward");
+  if ((position_table == nullptr) != (shape.positions == 0))
+    throw UsageError("embedding_forward: a position table and positions go together; give both or neither");
   check_tokens(shape, tokens, "embedding_forward");
   const std::int64_t rows = shape.batch * shape.sequence;
+  const std::int64_t row_bytes = shape.channels * bytes_of(shape.type);
   parallel_ranges(context.threads, rows, 16, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t row = begin; position_table == nullptr && row < end; ++row)
+      std::memcpy(element(output, shape.type, row * shape.channels),
+                  element(token_table, shape.type, tokens[row] * shape.channels),
+                  static_cast<std::size_t>(row_bytes));
+    if (position_table == nullptr) return;
     for (std::int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(embed_row)
     (shape.type, element(token_table, shape.type, tokens[row] * shape.channels),
      element(position_table, shape.type, row % shape.sequence * shape.channels),

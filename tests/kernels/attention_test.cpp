@@ -8,11 +8,14 @@ struct Reference {
   AttentionShape s;
 
   std::int64_t head_channels() const { return s.channels / s.heads; }
-  // part 0: query, 1: key, 2: value; of output-shaped tensors there is only part 0 and `parts` is 1.
+  std::int64_t kv_heads() const { return s.kv_heads > 0 ? s.kv_heads : s.heads; }
+  // part 0: query, 1: key, 2: value, of the key and value head that query head `head` reads; of output-shaped
+  // tensors there is only part 0 and `parts` is 1.
   std::size_t index(std::int64_t item, std::int64_t row, std::int64_t head, std::int64_t channel, int part,
                     int parts) const {
-    return static_cast<std::size_t>((item * s.sequence + row) * parts * s.channels + part * s.channels +
-                                    head * head_channels() + channel);
+    const std::int64_t width = parts == 1 ? s.heads : s.heads + 2 * kv_heads();
+    if (part > 0) head = s.heads + (part - 1) * kv_heads() + head / (s.heads / kv_heads());
+    return static_cast<std::size_t>(((item * s.sequence + row) * width + head) * head_channels() + channel);
   }
 
   // The probabilities of one row and, by way of `log_sum_exp`, their normaliser.
@@ -112,17 +115,28 @@ TEST(Attention, ReferenceGradientMatchesFiniteDifferences) {
                "gradient");
 }
 
+TEST(Attention, ReferenceGradientOfSharedKeysMatchesFiniteDifferences) {
+  const Reference r = {{.batch = 2, .sequence = 4, .channels = 12, .heads = 4, .kv_heads = 2}};
+  Random random(1);
+  const Doubles qkv = random.tensor(DType::fp32, 2 * 4 * 24).doubles();
+  const Doubles dy = random.tensor(DType::fp32, 2 * 4 * 12).doubles();
+  expect_close(r.backward(qkv, dy),
+               finite_differences(qkv, [&](const Doubles& x) { return dot(dy, r.forward(x)); }), 1e-8,
+               "gradient");
+}
+
 TEST(Attention, MatchesFloat64) {
   struct Extents {
-    std::int64_t batch, sequence, channels, heads;
+    std::int64_t batch, sequence, channels, heads, kv_heads = 0;
   };
   for (const DType type : kComputeTypes)
     for (const Extents e :
          {Extents{1, 1, 1, 1}, Extents{2, 5, 6, 2}, Extents{1, 63, 16, 1}, Extents{2, 64, 128, 2},
-          Extents{1, 65, 40, 2}, Extents{2, 150, 36, 3}, Extents{1, 200, 160, 2}}) {
-      const AttentionShape s = {e.batch, e.sequence, e.channels, e.heads, type};
+          Extents{1, 65, 40, 2}, Extents{2, 150, 36, 3}, Extents{1, 200, 160, 2}, Extents{1, 1, 4, 4, 1},
+          Extents{2, 70, 48, 6, 2}, Extents{1, 150, 128, 2, 1}, Extents{2, 65, 80, 4, 4}}) {
+      const AttentionShape s = {e.batch, e.sequence, e.channels, e.heads, type, e.kv_heads};
       Random random(static_cast<std::uint64_t>(e.sequence));
-      const Tensor qkv = random.tensor(type, s.batch * s.sequence * 3 * s.channels, 1.5);
+      const Tensor qkv = random.tensor(type, s.batch * s.sequence * s.qkv_channels(), 1.5);
       const Tensor dy = random.tensor(type, s.batch * s.sequence * s.channels);
       const Results one = run(s, 1, qkv, dy);
       const Reference r = {s};
@@ -131,10 +145,36 @@ TEST(Attention, MatchesFloat64) {
       const std::string what = " at sequence " + std::to_string(s.sequence);
       expect_close(one.output, output, tolerance_of(type), "output" + what);
       expect_close(one.log_sum_exp, log_sum_exp, 1e-5, "log_sum_exp" + what);
-      expect_close(one.gradient, r.backward(qkv.doubles(), dy.doubles()), 2 * tolerance_of(type),
-                   "gradient" + what);
+      expect_close(one.gradient, r.backward(qkv.doubles(), dy.doubles()),
+                   (s.kv_heads > 0 ? 3 : 2) * tolerance_of(type), "gradient" + what);
       EXPECT_TRUE(one == run(s, 2, qkv, dy)) << "threads change bits" << what;
     }
+}
+
+// Grouped-query attention is attention with the shared keys and values written out for every head: the output
+// to the bit, the gradients as sums over the group.
+TEST(Attention, SharedKeysAreRepeatedKeys) {
+  const AttentionShape shared = {.batch = 2, .sequence = 70, .channels = 32, .heads = 4, .kv_heads = 2};
+  AttentionShape full = shared;
+  full.kv_heads = 4;
+  Random random(3);
+  const std::int64_t tokens = 140, width = 8;
+  const Tensor qkv = random.tensor(shared.type, tokens * 64), dy = random.tensor(shared.type, tokens * 32);
+  Tensor repeated(shared.type, tokens * 96);
+  const auto source = [&](std::int64_t token, std::int64_t column) {  // of a column of the repeated tensor
+    const std::int64_t head = column / width, channel = column % width;
+    const std::int64_t part = head / 4;
+    const std::int64_t shared_head = part == 0 ? head : 4 + (part - 1) * 2 + head % 4 / 2;
+    return token * 64 + shared_head * width + channel;
+  };
+  for (std::int64_t i = 0; i < repeated.numel(); ++i) repeated.set(i, qkv.get(source(i / 96, i % 96)));
+  const Results a = run(shared, 1, qkv, dy), b = run(full, 1, repeated, dy);
+  EXPECT_TRUE(a.output == b.output);
+  EXPECT_TRUE(a.log_sum_exp == b.log_sum_exp);
+  Doubles sums(static_cast<std::size_t>(qkv.numel()));
+  for (std::int64_t i = 0; i < repeated.numel(); ++i)
+    sums[static_cast<std::size_t>(source(i / 96, i % 96))] += b.gradient.get(i);
+  expect_close(a.gradient, sums, 1e-5, "gradient");
 }
 
 TEST(Attention, LargeScoresStayFinite) {
@@ -163,6 +203,9 @@ TEST(Attention, RefusesBadShapesAndSmallWorkspaces) {
   AttentionShape s = {.batch = 1, .sequence = 4, .channels = 6, .heads = 4};
   EXPECT_THROW(attention_forward_workspace_bytes(s, 1), UsageError);
   s.heads = 2;
+  s.kv_heads = 3;
+  EXPECT_THROW(attention_forward_workspace_bytes(s, 1), UsageError);
+  s.kv_heads = 0;
   s.type = DType::fp16;
   EXPECT_THROW(attention_forward_workspace_bytes(s, 1), UsageError);
   s.type = DType::fp32;

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "hwy/targets.h"
+#include "kernels/rotary_math.h"
 #include "tests/kernels/support.h"
 
 namespace tessera::kernels::testing {
@@ -36,6 +37,15 @@ class AllOps {
     gelu_forward(context, type_, numel, x.data(), output(type_, numel).data());
     gelu_backward(context, type_, numel, x.data(), y.data(), output(type_, numel).data());
     add(context, type_, numel, x.data(), y.data(), output(type_, numel).data());
+    const std::vector<float> frequencies = rotary_frequencies(26, 10000.0);
+    const RotaryShape rotary = {
+        .batch = 2, .sequence = 7, .heads = 2, .head_channels = 26, .row_numel = 71, .type = type_};
+    Tensor& rotated = outputs_.emplace_back(x);
+    rotary_forward(TestContext(threads_, rotary_workspace_bytes(rotary)), rotary, frequencies.data(),
+                   rotated.data());
+    const SwigluShape swiglu = {.rows = 17, .hidden = 29, .type = type_};
+    swiglu_forward(context, swiglu, x.data(), output(type_, 17 * 29).data());
+    swiglu_backward(context, swiglu, x.data(), y.data(), output(type_, 17 * 58).data());
     for (const DType to : kAllTypes) cast(context, numel, type_, x.data(), to, output(to, numel).data());
   }
 
@@ -62,6 +72,7 @@ class AllOps {
                          .gain_gradient = dgain.data(),
                          .bias_gradient = dbias.data()});
     for (const Tensor& t : {mean, rstd, dx, dgain, dbias}) outputs_.push_back(t);
+    rms_norm(x, gain, dy);
     const EmbeddingShape e = {
         .batch = 2, .sequence = 35, .channels = 75, .vocabulary = 20, .positions = 35, .type = type_};
     const auto tokens = random_.tokens(70, 20);
@@ -73,6 +84,24 @@ class AllOps {
                         .position_gradient = dpositions.data()});
     outputs_.push_back(dtokens);
     outputs_.push_back(dpositions);
+  }
+
+  void rms_norm(const Tensor& x, const Tensor& gain, const Tensor& dy) {
+    const RmsNormShape s = {.rows = 70, .channels = 75, .type = type_};
+    Tensor rstd(DType::fp32, 70), dx(type_, 70 * 75), dgain(type_, 75);
+    rms_norm_forward(TestContext(threads_), s,
+                     {.input = x.data(),
+                      .gain = gain.data(),
+                      .output = output(type_, 70 * 75).data(),
+                      .rstd = rstd.floats()});
+    rms_norm_backward(TestContext(threads_, rms_norm_backward_workspace_bytes(s, threads_)), s,
+                      {.input = x.data(),
+                       .rstd = rstd.floats(),
+                       .gain = gain.data(),
+                       .output_gradient = dy.data(),
+                       .input_gradient = dx.data(),
+                       .gain_gradient = dgain.data()});
+    for (const Tensor& t : {rstd, dx, dgain}) outputs_.push_back(t);
   }
 
   void reductions() {

@@ -1,0 +1,51 @@
+// Root-mean-square normalisation over the last dim (Zhang and Sennrich 2019), with the residual addition that
+// surrounds it in a transformer fused in. Its relative with a mean and a bias is in layer_norm.h.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/context.h"
+#include "tessera/dtype.h"
+
+namespace tessera::kernels {
+
+// Tensors [rows, channels]; gain [channels]; rstd [rows].
+struct RmsNormShape {
+  std::int64_t rows = 0;
+  std::int64_t channels = 0;
+  DType type = DType::fp32;
+  float epsilon = 1e-5f;
+};
+
+struct RmsNormForward {
+  const void* input = nullptr;
+  const void* residual = nullptr;  // optional, with `sum`: normalises input + residual instead
+  void* sum = nullptr;             // input + residual, rounded (what is normalised); may be input or residual
+  const void* gain = nullptr;
+  void* output = nullptr;  // may be `input` where there is no residual
+  float* rstd = nullptr;   // written; backward needs it
+};
+
+// output = x * rstd * gain, rstd = 1 / sqrt(mean(x^2) + epsilon), rounded once. The same bits for any thread
+// count and instruction set.
+void rms_norm_forward(const ComputeContext& context, const RmsNormShape& shape,
+                      const RmsNormForward& arguments);
+
+std::int64_t rms_norm_backward_workspace_bytes(const RmsNormShape& shape, int threads);
+
+struct RmsNormBackward {
+  const void* input = nullptr;  // what forward normalised: its input, or its sum
+  const float* rstd = nullptr;
+  const void* gain = nullptr;
+  const void* output_gradient = nullptr;
+  const void* residual_gradient = nullptr;  // optional: added to input_gradient before the one rounding
+  void* input_gradient = nullptr;           // may be output_gradient or residual_gradient
+  void* gain_gradient = nullptr;            // [channels], optional
+  float beta = 0.0f;                        // of gain_gradient
+};
+
+// The same bits for any thread count and instruction set.
+void rms_norm_backward(const ComputeContext& context, const RmsNormShape& shape,
+                       const RmsNormBackward& arguments);
+
+}  // namespace tessera::kernels
