@@ -21,6 +21,22 @@ add_library(tessera_xxhash INTERFACE)
 target_include_directories(tessera_xxhash SYSTEM INTERFACE ${TESSERA_XXHASH_INCLUDE})
 target_compile_definitions(tessera_xxhash INTERFACE XXH_INLINE_ALL)
 
+# Optional parts: AUTO takes what is found, ON insists.
+set(TESSERA_WITH_MPI AUTO CACHE STRING "Ranks as processes, by Open MPI or MPICH: AUTO, ON or OFF")
+set_property(CACHE TESSERA_WITH_MPI PROPERTY STRINGS AUTO ON OFF)
+if(NOT TESSERA_WITH_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX TRUE)  # the C++ bindings that MPI 3 removed
+  if(TESSERA_WITH_MPI STREQUAL "AUTO")
+    find_package(MPI QUIET COMPONENTS CXX)
+  else()
+    find_package(MPI REQUIRED COMPONENTS CXX)
+  endif()
+endif()
+set(TESSERA_HAS_MPI FALSE)
+if(MPI_CXX_FOUND AND NOT TESSERA_WITH_MPI STREQUAL "OFF")
+  set(TESSERA_HAS_MPI TRUE)
+endif()
+
 include(FetchContent)
 if(TESSERA_TESTS)
   FetchContent_Declare(googletest URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz

@@ -1,6 +1,6 @@
 // Floor 5: how ranks exchange bytes. A small value over a hidden backend (local: ranks are threads of a
-// process). Owns matching, deadlines and failure of collectives; allocates no tensors and knows nothing of
-// programs.
+// process; mpi: ranks are processes). Owns matching, deadlines and failure of collectives; allocates no
+// tensors and knows nothing of programs.
 #pragma once
 
 #include <chrono>
@@ -110,5 +110,22 @@ std::vector<Communicator> make_local_world(int world, const LocalOptions& option
 // rank_main refers to.
 void run_local(int world, const LocalOptions& options, const std::function<void(Communicator)>& rank_main,
                std::vector<std::string>* messages = nullptr);
+
+struct MpiOptions {
+  std::chrono::milliseconds deadline{60'000};
+  std::chrono::microseconds delay{0};
+  Waiting waiting = Waiting::automatic;  // automatic: by ranks against cores
+  std::int64_t shared_bytes = 0;         // of a host, through which its ranks exchange; 0: 8 MiB a rank
+};
+
+// This process's communicator of a new world whose ranks are the processes that a launcher (mpirun, srun)
+// started. All of them call it, any number of times; it starts MPI unless the caller did, and then ends it at
+// exit. A rank that throws should tell the others by fail() and end with a non-zero status. One that lets go
+// of its last communicator of the world has ended: who still waits for it fails.
+// UnsupportedError in a build without MPI; CommunicationError if not all processes call it in time;
+// EnvironmentError where the host has no memory to share.
+Communicator make_mpi_world(const MpiOptions& options = {});
+bool mpi_available();    // in this build
+bool launched_by_mpi();  // whether a launcher started this process, in any build
 
 }  // namespace tessera

@@ -1,0 +1,212 @@
+#include "src/comm/mpi_backend.h"
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+
+#include "src/comm/ordered_chain.h"
+
+namespace tessera::comm {
+namespace {
+
+// Below this many bytes over all ranks, every rank sums everything: one barrier instead of two.
+constexpr std::int64_t kSumEverywhereBytes = 16 * 1024;
+
+const char* at(const void* base, std::int64_t bytes) { return static_cast<const char*>(base) + bytes; }
+char* at(void* base, std::int64_t bytes) { return static_cast<char*>(base) + bytes; }
+
+void sum_into(std::span<const void*> contributions, std::int64_t numel, float* result) {
+  ordered_chain(contributions, DType::fp32, numel, false, result);
+}
+void sum_into(std::span<const void*> contributions, std::int64_t numel, double* result) {
+  ordered_chain(contributions, numel, result);
+}
+
+}  // namespace
+
+MpiBackend::MpiBackend(std::unique_ptr<MpiGroup> group)
+    : group_(std::move(group)),
+      deadline_(group_->world()->options().deadline),
+      delay_(group_->world()->options().delay),
+      contributions_(static_cast<std::size_t>(group_->members())) {}
+
+std::shared_ptr<Backend> MpiBackend::subgroup(const std::vector<int>& ranks, const std::string& name) {
+  std::vector<int> global(ranks.size());
+  std::transform(ranks.begin(), ranks.end(), global.begin(),
+                 [&](int rank) { return group_->global_rank(rank); });
+  const auto own = std::find(ranks.begin(), ranks.end(), rank());
+  auto made = std::make_shared<MpiBackend>(std::make_unique<MpiGroup>(
+      group_->world(), group_->key(), global, static_cast<int>(own - ranks.begin()), name));
+  made->deadline_ = deadline_;
+  made->delay_ = delay_;
+  return made;
+}
+
+void MpiBackend::delay() const {
+  if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
+}
+
+template <class Stage, class Take>
+void MpiBackend::in_parts(const LocalCall& call, Part whole_and_step, const Stage& stage, const Take& take) {
+  const auto [total, step] = whole_and_step;
+  delay();
+  group_->begin(call);
+  Part part;
+  do {
+    part.count = std::min(step, total - part.begin);
+    if (world() > 1) stage(part);
+    group_->barrier(deadline_);
+    if (part.begin == 0) group_->check_match();
+    take(part);
+    part.begin += part.count;
+  } while (part.begin < total);
+}
+
+template <class Copy>
+void MpiBackend::each_peer(const Copy& copy) const {
+  for (int step = 1; step < world(); ++step) copy((rank() + step) % world());
+}
+
+std::span<const void*> MpiBackend::contributions(std::int64_t offset_bytes, const void* own) {
+  for (int member = 0; member < world(); ++member)
+    contributions_[static_cast<std::size_t>(member)] =
+        member == rank() ? own : at(group_->incoming(member), offset_bytes);
+  return contributions_;
+}
+
+void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
+  char* own = at(full, rank() * shard_bytes);
+  if (own != shard) copy_bytes(own, shard, shard_bytes);
+  in_parts(
+      LocalCall::make(Operation::all_gather, shard_bytes, label), {shard_bytes, group_->buffer_bytes()},
+      [&](Part part) { copy_bytes(group_->outgoing(), at(shard, part.begin), part.count); },
+      [&](Part part) {
+        each_peer([&](int peer) {
+          copy_bytes(at(full, peer * shard_bytes + part.begin), group_->incoming(peer), part.count);
+        });
+      });
+  count((world() - 1) * shard_bytes);
+}
+
+void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
+  LocalCall call = LocalCall::make(Operation::reduce_scatter, request.shard_numel, label);
+  call.type = request.wire;
+  const std::int64_t width = bytes_of(request.wire), slice_bytes = request.shard_numel * width;
+  const std::int64_t lane = lane_bytes();
+  in_parts(
+      call, {request.shard_numel, lane / width},
+      [&](Part part) {
+        each_peer([&](int peer) {
+          copy_bytes(group_->outgoing() + peer * lane,
+                     at(request.full, peer * slice_bytes + part.begin * width), part.count * width);
+        });
+      },
+      [&](Part part) {
+        const void* own = at(request.full, rank() * slice_bytes + part.begin * width);
+        ordered_chain(contributions(rank() * lane, own), request.wire, part.count, request.accumulate,
+                      request.shard + part.begin);
+      });
+  count((world() - 1) * slice_bytes);
+}
+
+// Each rank sums its slice of a part and stages the sums, which its peers then pull.
+template <class Element>
+void MpiBackend::reduce_everywhere(const LocalCall& call, Element* data, std::int64_t numel) {
+  constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Element));
+  const bool everywhere = numel * kWidth * world() <= kSumEverywhereBytes;
+  in_parts(
+      call, {numel, group_->buffer_bytes() / kWidth},
+      [&](Part part) { copy_bytes(group_->outgoing(), data + part.begin, part.count * kWidth); },
+      [&](Part part) {
+        Element* const values = data + part.begin;
+        if (everywhere && part.count > 0) sum_into(contributions(0, values), part.count, values);
+        if (everywhere) return count((world() - 1) * part.count * kWidth);
+        const std::int64_t slice = (part.count + world() - 1) / world();
+        const auto begin_of = [&](int member) { return std::min(part.count, member * slice); };
+        const auto numel_of = [&](int member) { return begin_of(member + 1) - begin_of(member); };
+        const std::int64_t begin = begin_of(rank()), own = numel_of(rank());
+        if (own > 0) sum_into(contributions(begin * kWidth, values + begin), own, values + begin);
+        copy_bytes(group_->outgoing(), values + begin, own * kWidth);
+        group_->barrier(deadline_);
+        each_peer([&](int peer) {
+          copy_bytes(values + begin_of(peer), group_->incoming(peer), numel_of(peer) * kWidth);
+        });
+        count(((world() - 1) * own + part.count - own) * kWidth);
+      });
+}
+
+void MpiBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
+  reduce_everywhere(LocalCall::make(Operation::all_reduce_fp32, numel, label), data, numel);
+}
+
+void MpiBackend::all_reduce(double* data, std::int64_t numel, CallLabel label) {
+  reduce_everywhere(LocalCall::make(Operation::all_reduce_fp64, numel, label), data, numel);
+}
+
+void MpiBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel label) {
+  LocalCall call = LocalCall::make(Operation::broadcast, bytes, label);
+  call.root = root;
+  const bool sends = rank() == root;
+  in_parts(
+      call, {bytes, group_->buffer_bytes()},
+      [&](Part part) {
+        if (sends) copy_bytes(group_->outgoing(), at(data, part.begin), part.count);
+      },
+      [&](Part part) {
+        if (!sends) copy_bytes(at(data, part.begin), group_->incoming(root), part.count);
+      });
+  if (!sends) count(bytes);
+}
+
+void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
+  copy_bytes(at(output, rank() * block_bytes), at(input, rank() * block_bytes), block_bytes);
+  const std::int64_t lane = lane_bytes();
+  in_parts(
+      LocalCall::make(Operation::all_to_all, block_bytes, label), {block_bytes, lane},
+      [&](Part part) {
+        each_peer([&](int peer) {
+          copy_bytes(group_->outgoing() + peer * lane, at(input, peer * block_bytes + part.begin),
+                     part.count);
+        });
+      },
+      [&](Part part) {
+        each_peer([&](int peer) {
+          copy_bytes(at(output, peer * block_bytes + part.begin), group_->incoming(peer) + rank() * lane,
+                     part.count);
+        });
+      });
+  count((world() - 1) * block_bytes);
+}
+
+void MpiBackend::barrier(CallLabel label) {
+  in_parts(
+      LocalCall::make(Operation::barrier, 0, label), {0, 1}, [](Part) {}, [](Part) {});
+}
+
+void MpiBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
+  delay();
+  group_->send(to, LocalCall::make(Operation::send, bytes, label), data, deadline_);
+}
+
+void MpiBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
+  delay();
+  group_->recv(from, LocalCall::make(Operation::recv, bytes, label), data, deadline_);
+  count(bytes);
+}
+
+void MpiBackend::fail(const std::string& message) { group_->world()->fail(global_rank(), message); }
+
+void MpiBackend::attach(FailureFlag flag) {
+  flag.on_failure([weak = std::weak_ptr(group_->world())](const std::string& message) {
+    if (const auto world = weak.lock()) world->fail(world->rank(), message);
+  });
+}
+
+Communicator communicator_of(const std::shared_ptr<MpiWorld>& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world->ranks()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return Communicator(std::make_shared<MpiBackend>(
+      std::make_unique<MpiGroup>(world, GroupKey{}, ranks, world->rank(), "world")));
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,66 @@
+// The `mpi` backend between processes of one host: every rank stages what its peers need, and pulls.
+#pragma once
+
+#include <span>
+
+#include "src/comm/mpi_group.h"
+
+namespace tessera::comm {
+
+class MpiBackend final : public Backend {
+ public:
+  explicit MpiBackend(std::unique_ptr<MpiGroup> group);
+
+  int rank() const override { return group_->me(); }
+  int world() const override { return group_->members(); }
+  int global_rank() const override { return group_->global_rank(rank()); }
+  const std::string& name() const override { return group_->name(); }
+  std::shared_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name) override;
+
+  void all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) override;
+  void reduce_scatter(const ReduceScatter& call, CallLabel label) override;
+  void all_reduce(float* data, std::int64_t numel, CallLabel label) override;
+  void all_reduce(double* data, std::int64_t numel, CallLabel label) override;
+  void broadcast(void* data, std::int64_t bytes, int root, CallLabel label) override;
+  void all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) override;
+  void barrier(CallLabel label) override;
+  void send(const void* data, std::int64_t bytes, int to, CallLabel label) override;
+  void recv(void* data, std::int64_t bytes, int from, CallLabel label) override;
+
+  void fail(const std::string& message) override;
+  void attach(FailureFlag flag) override;
+  void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
+  void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
+  std::int64_t bytes_received() const override { return bytes_received_.load(std::memory_order_relaxed); }
+
+ private:
+  // A part of what a collective moves that fits the staging buffers, in its units (bytes, elements).
+  struct Part {
+    std::int64_t begin = 0, count = 0;
+  };
+  // For each part of `total`: stage(part), a barrier, take(part).
+  template <class Stage, class Take>
+  void in_parts(const LocalCall& call, Part whole_and_step, const Stage& stage, const Take& take);
+  // Calls copy(peer) for every peer, beginning behind this rank so that not all pull from the same one.
+  template <class Copy>
+  void each_peer(const Copy& copy) const;
+  // What each peer has for this rank at byte `offset` of its buffer, and `own` for this rank itself.
+  std::span<const void*> contributions(std::int64_t offset_bytes, const void* own);
+  // Bytes of each peer's part of a staging buffer.
+  std::int64_t lane_bytes() const { return group_->buffer_bytes() / world() / 64 * 64; }
+  template <class Element>
+  void reduce_everywhere(const LocalCall& call, Element* data, std::int64_t numel);
+  void count(std::int64_t bytes) { bytes_received_.fetch_add(bytes, std::memory_order_relaxed); }
+  void delay() const;
+
+  const std::unique_ptr<MpiGroup> group_;
+  std::chrono::nanoseconds deadline_;
+  std::chrono::nanoseconds delay_;
+  std::vector<const void*> contributions_;  // scratch of contributions()
+  std::atomic<std::int64_t> bytes_received_{0};
+};
+
+// The communicator of this process in `world`.
+Communicator communicator_of(const std::shared_ptr<MpiWorld>& world);
+
+}  // namespace tessera::comm

@@ -1,0 +1,167 @@
+#include "src/comm/mpi_shared.h"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <new>
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr int kFairShare = 16;  // a group takes no more than this part of the room, if it can do with it
+constexpr int kSlices = 4;      // sleeps of 1, 2, 4, then 8 ms
+
+std::int64_t rounded_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+// ---- waits ----
+
+bool SharedSignal::sleep(std::uint32_t epoch, device::Clock::time_point deadline, int slice) {
+  const nanoseconds left = deadline - device::Clock::now();
+  if (left <= nanoseconds::zero()) return false;
+  const nanoseconds longest = std::chrono::milliseconds(1 << std::min(slice, kSlices - 1));
+  const auto limit = std::min(left, longest);
+  timespec time{};
+  time.tv_nsec = static_cast<long>(limit.count());
+  // Every way to return (woken, word changed, time passed, interrupted) makes the caller look again.
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&epoch_), FUTEX_WAIT, epoch, &time, nullptr, 0);
+  return true;
+}
+
+void SharedSignal::wake() noexcept {
+  epoch_.fetch_add(1);
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&epoch_), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+SharedMutex::SharedMutex() {
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&mutex_, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+}
+
+void SharedMutex::lock() {
+  // What it guards is plain data that a dead owner may have left half-written: at worst a text in an error.
+  if (pthread_mutex_lock(&mutex_) == EOWNERDEAD) pthread_mutex_consistent(&mutex_);
+}
+
+// ---- the world ----
+
+std::int64_t SharedWorld::range_bytes(int ranks, std::int64_t room_bytes) {
+  const std::int64_t head = static_cast<std::int64_t>(sizeof(SharedWorld)) + ranks * 64;
+  static_assert(sizeof(Rank) == 64);
+  return rounded_up(head, kBlockBytes) + rounded_up(room_bytes, kBlockBytes);
+}
+
+SharedWorld::SharedWorld(int ranks, std::int64_t range_bytes) : ranks_(ranks) {
+  for (int rank = 0; rank < ranks; ++rank) new (&entry(rank)) Rank;
+  blocks_ = range_bytes / kBlockBytes - SharedWorld::range_bytes(ranks, 0) / kBlockBytes;
+}
+
+SharedWorld::Rank& SharedWorld::entry(int rank) const {
+  auto* const end = const_cast<SharedWorld*>(this) + 1;  // the ranks follow this object
+  static_assert(sizeof(SharedWorld) % alignof(Rank) == 0);
+  return reinterpret_cast<Rank*>(end)[rank];
+}
+
+std::byte* SharedWorld::block(std::int64_t index) {
+  return reinterpret_cast<std::byte*>(this) + range_bytes(ranks_, 0) + index * kBlockBytes;
+}
+
+void SharedWorld::fail(int reporter, int culprit, const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  if (failed_.load()) return;
+  failure_ = {.reporter = reporter, .culprit = culprit};
+  message.copy(failure_.message.data(), failure_.message.size() - 1);
+  failed_.store(true);  // waits look every few milliseconds
+}
+
+SharedFailure SharedWorld::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void SharedWorld::enter(int rank) { entry(rank).process.store(static_cast<int>(getpid())); }
+
+void SharedWorld::end(int rank) {
+  if (!entry(rank).ended.exchange(true)) ended_count_.fetch_add(1);
+}
+
+void SharedWorld::look_for_dead(int self) {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const int process = entry(rank).process.load();
+    if (rank == self || process == 0 || ended(rank)) continue;
+    if (kill(process, 0) == 0 || errno != ESRCH) continue;
+    if (!ended(rank)) fail(self, rank, fmt::format("the process of rank {} is gone", rank));
+    end(rank);
+  }
+}
+
+// ---- room for groups ----
+
+SharedWorld::Room SharedWorld::room_of(int group) {
+  const Group& taken = groups_[static_cast<std::size_t>(group)];
+  return {.base = block(taken.first_block), .bytes = taken.blocks * kBlockBytes, .group = group};
+}
+
+std::optional<std::int64_t> SharedWorld::gap_of(std::int64_t blocks) const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> used;  // first, one past the last
+  for (const Group& group : groups_)
+    if (group.members > 0) used.emplace_back(group.first_block, group.first_block + group.blocks);
+  std::sort(used.begin(), used.end());
+  std::int64_t free = 0;
+  for (const auto& [first, end] : used) {
+    if (first - free >= blocks) return free;
+    free = end;
+  }
+  return blocks_ - free >= blocks ? std::optional(free) : std::nullopt;
+}
+
+SharedWorld::Room SharedWorld::find_or_take(const RoomWanted& wanted, bool& first) {
+  int unused = -1;
+  for (int index = 0; index < kGroups; ++index) {
+    Group& group = groups_[static_cast<std::size_t>(index)];
+    if (group.members == 0) {
+      if (unused < 0) unused = index;
+    } else if (group.key == wanted.key) {
+      ++group.joined;
+      return room_of(index);
+    }
+  }
+  first = true;
+  const std::int64_t fair_bytes = std::max(wanted.least_bytes, blocks_ * kBlockBytes / kFairShare);
+  for (std::int64_t bytes = std::min(wanted.best_bytes, fair_bytes);
+       unused >= 0 && bytes >= wanted.least_bytes; bytes /= 2) {
+    const std::int64_t blocks = rounded_up(bytes, kBlockBytes) / kBlockBytes;
+    const auto gap = gap_of(blocks);
+    if (!gap) continue;
+    groups_[static_cast<std::size_t>(unused)] = {
+        .key = wanted.key, .members = wanted.members, .joined = 1, .first_block = *gap, .blocks = blocks};
+    return room_of(unused);
+  }
+  throw EnvironmentError(fmt::format(
+      "no room for another communicator in the {} KiB that the processes of this host share: raise "
+      "MpiOptions::shared_bytes, or let go of some communicators",
+      blocks_ * kBlockBytes >> 10));
+}
+
+void SharedWorld::leave(int index) {
+  const std::lock_guard lock(mutex_);
+  Group& group = groups_[static_cast<std::size_t>(index)];
+  if (++group.left == group.members) group = {};
+}
+
+}  // namespace tessera::comm

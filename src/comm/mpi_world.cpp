@@ -1,0 +1,40 @@
+#include "src/comm/mpi_world.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+namespace tessera::comm {
+
+MpiWorld::MpiWorld(Place place, const MpiOptions& options)
+    : place_(std::move(place)),
+      options_(options),
+      policy_(device::WaitPolicy::choose(options.waiting, place_.ranks)) {
+  shared().enter(rank());
+}
+
+MpiWorld::~MpiWorld() { shared().end(rank()); }
+
+void MpiWorld::throw_failed(const std::string& call) const {
+  const SharedFailure failure = shared().failure();
+  const char* const message = failure.message.data();
+  std::string what;
+  if (failure.reporter == rank())
+    what = fmt::format("this rank failed before: {}", message);
+  else if (failure.reporter == failure.culprit)
+    what = fmt::format("rank {} failed: {}", failure.culprit, message);
+  else
+    what = fmt::format("rank {} reported: {}", failure.reporter, message);
+  throw CommunicationError(fmt::format("rank {}: {}: {}", rank(), call, what), failure.culprit);
+}
+
+GroupKey MpiWorld::key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name) {
+  const std::string arguments =
+      fmt::format("{:x}-{:x}|{}|{}", parent.high, parent.low, fmt::join(ranks, ","), name);
+  const std::lock_guard lock(mutex_);
+  const std::string text = fmt::format("{}|{}", occurrences_[arguments]++, arguments);
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {.low = hash.low64, .high = hash.high64};
+}
+
+}  // namespace tessera::comm

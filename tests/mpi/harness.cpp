@@ -1,0 +1,92 @@
+#include "tests/mpi/harness.h"
+
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <cstring>
+#include <stdexcept>
+
+namespace tessera::testing {
+namespace {
+
+enum class Kind : int { none, communication, out_of_range, other };
+
+// How one rank ended; of fixed length, to be gathered.
+struct Ending {
+  Kind kind = Kind::none;
+  int culprit = -1;
+  char message[4000] = {};
+};
+
+Ending run_one(const MpiOptions& options, const std::function<void(Communicator)>& rank_main) {
+  Ending ending;
+  const auto end = [&](Kind kind, const std::exception& error) {
+    ending.kind = kind;
+    std::strncpy(ending.message, error.what(), sizeof ending.message - 1);
+  };
+  try {
+    Communicator world = make_mpi_world(options);
+    try {
+      rank_main(world);
+    } catch (const std::exception& error) {
+      world.fail(error.what());
+      throw;
+    }
+  } catch (const CommunicationError& error) {
+    ending.culprit = error.culprit();
+    end(Kind::communication, error);
+  } catch (const std::out_of_range& error) {
+    end(Kind::out_of_range, error);
+  } catch (const std::exception& error) {
+    end(Kind::other, error);
+  }
+  return ending;
+}
+
+void rethrow_cause(const std::vector<Ending>& endings) {
+  const Ending* cause = nullptr;
+  for (const Ending& ending : endings)
+    if (ending.kind != Kind::none && (cause == nullptr || cause->kind == Kind::communication))
+      cause = &ending;
+  if (cause == nullptr) return;
+  if (cause->kind == Kind::communication) throw CommunicationError(cause->message, cause->culprit);
+  if (cause->kind == Kind::out_of_range) throw std::out_of_range(cause->message);
+  throw Error(cause->message);
+}
+
+}  // namespace
+
+int mpi_processes() {
+  int count = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &count);
+  return count;
+}
+
+int mpi_process() {
+  int number = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &number);
+  return number;
+}
+
+void run_mpi(const MpiOptions& options, const std::function<void(Communicator)>& rank_main,
+             std::vector<std::string>* messages) {
+  const Ending own = run_one(options, rank_main);
+  std::vector<Ending> endings(static_cast<std::size_t>(mpi_processes()));
+  MPI_Allgather(&own, sizeof own, MPI_BYTE, endings.data(), sizeof own, MPI_BYTE, MPI_COMM_WORLD);
+  if (messages != nullptr) {
+    messages->clear();
+    for (const Ending& ending : endings) messages->push_back(ending.message);
+  }
+  rethrow_cause(endings);
+}
+
+}  // namespace tessera::testing
+
+int main(int count, char** arguments) {
+  int provided = 0;
+  MPI_Init_thread(&count, &arguments, MPI_THREAD_MULTIPLE, &provided);
+  testing::InitGoogleTest(&count, arguments);
+  const int status = RUN_ALL_TESTS();
+  MPI_Finalize();
+  return status;
+}
