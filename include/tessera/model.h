@@ -30,6 +30,43 @@ struct Gpt2Config {
 // UnsupportedError on the CPU. Throws UsageError naming the field that is wrong.
 Model make_gpt2(const Gpt2Config& config, DType type);
 
+// How Llama 3.1 and later stretch the rotary embedding over a longer context than they were first trained
+// for: waves longer than original_context / low_frequency tokens become `factor` times longer, those shorter
+// than original_context / high_frequency stay, and between them the two are mixed.
+struct RopeScaling {
+  double factor = 1.0;  // 1: none
+  double low_frequency = 1.0;
+  double high_frequency = 4.0;
+  std::int64_t original_context = 8192;
+};
+
+// Llama (Touvron et al. 2023): token embedding, pre-norm blocks of rotary, causal, grouped-query attention
+// and a SwiGLU MLP, RMSNorm, no biases, and a head tied to the token embedding or of its own. Weights are
+// normal with deviation 0.02. Queries and keys rotate by halves of a head, as in Hugging Face's checkpoints.
+struct LlamaConfig {
+  std::int64_t vocabulary = 32000;
+  std::int64_t context = 4096;  // the longest sequence
+  std::int64_t layers = 32;
+  std::int64_t heads = 32;
+  std::int64_t kv_heads = 32;    // divides heads
+  std::int64_t channels = 4096;  // an even multiple of heads
+  std::int64_t hidden = 11008;   // width of the MLP
+  double rope_theta = 10000.0;
+  double norm_epsilon = 1e-5;
+  bool tied = false;  // the head is the token embedding
+  RopeScaling rope_scaling = {};
+
+  // llama-160m, llama-1b and llama-3b (Llama 3.2), llama-7b, llama-13b and llama-70b (Llama 2), llama-8b
+  // (Llama 3), or llama-tiny (10M parameters, for bytes). Throws UsageError that lists them.
+  static LlamaConfig preset(std::string_view name);
+  static std::vector<std::string> presets();
+};
+
+// Units and microbatch as for GPT-2. A block's matrices, each [out, in]: attention.qkv (queries of all heads,
+// then keys, then values), attention.projection, mlp.gate_up (gate, then up), mlp.down. type: fp32 or bf16;
+// fp16 throws UnsupportedError on the CPU. Throws UsageError naming the field that is wrong.
+Model make_llama(const LlamaConfig& config, DType type);
+
 // A classifier: linear layers with GELU between, softmax cross-entropy at the end.
 struct MlpConfig {
   std::int64_t inputs = 2;

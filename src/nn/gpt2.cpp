@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
+#include <cmath>
 
-#include "src/nn/gpt2_modules.h"
 #include "src/nn/support.h"
+#include "src/nn/transformer.h"
 #include "tessera/error.h"
 #include "tessera/model.h"
 
@@ -15,6 +15,8 @@ struct Preset {
   std::string_view name;
   Gpt2Config config;
 };
+
+constexpr double kDeviation = 0.02;  // of the initial weights
 
 constexpr std::array<Preset, 5> kPresets = {{
     {"gpt2-tiny", {.vocabulary = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384}},
@@ -37,14 +39,6 @@ void check_config(const Gpt2Config& config) {
 
 }  // namespace
 
-void nn::check_gpt2_shape(const Gpt2Config& config, const BatchShape& shape) {
-  check_dim("gpt2", "sequences of a microbatch", shape.sequences);
-  if (shape.length < 1 || shape.length > config.context)
-    throw UsageError(fmt::format("gpt2: length of a microbatch is {}; it must be 1 to context, which is {}",
-                                 shape.length, config.context));
-  check_dim("gpt2", "sequences times length of a microbatch", shape.tokens());
-}
-
 Gpt2Config Gpt2Config::preset(std::string_view name) {
   for (const Preset& preset : kPresets)
     if (preset.name == name) return preset.config;
@@ -60,22 +54,20 @@ std::vector<std::string> Gpt2Config::presets() {
 Model make_gpt2(const Gpt2Config& config, DType type) {
   check_config(config);
   nn::check_type("gpt2", type);
-  Model model;
-  model.name = "gpt2";
-  model.vocabulary = config.vocabulary;
-  model.max_length = config.context;
-  model.batch_bytes = [](const BatchShape& shape) {
-    return 2 * shape.tokens() * static_cast<std::int64_t>(sizeof(std::int32_t));
-  };
-  model.names.emplace_back("embed");
-  model.modules.push_back(nn::make_gpt2_embed(config, type));
-  for (std::int64_t index = 0; index < config.layers; ++index) {
-    model.names.push_back(fmt::format("block.{}", index));
-    model.modules.push_back(nn::make_gpt2_block(config, type, index));
-  }
-  model.names.emplace_back("head");
-  model.modules.push_back(nn::make_gpt2_head(config, type));
-  return model;
+  return nn::make_transformer(
+      {.model = "gpt2",
+       .type = type,
+       .vocabulary = config.vocabulary,
+       .context = config.context,
+       .channels = config.channels,
+       .heads = config.heads,
+       .kv_heads = config.heads,
+       .hidden = 4 * config.channels,
+       .norm = {.kind = nn::NormKind::layer, .epsilon = 1e-5f},
+       .mlp = nn::MlpKind::gelu,
+       .deviation = kDeviation,
+       .residual_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config.layers))},
+      config.layers);
 }
 
 }  // namespace tessera

@@ -31,26 +31,9 @@ void linear_parameter_gradients(const ModuleContext& context, const kernels::Com
   if (context.gradients[weight] != nullptr)
     kernels::linear_backward_weight(compute, arguments.shape, arguments.output_gradient, arguments.input,
                                     context.betas[weight], context.gradients[weight]);
-  if (context.gradients[bias] != nullptr)
+  if (arguments.bias && context.gradients[bias] != nullptr)
     kernels::linear_backward_bias(compute, arguments.shape, arguments.output_gradient, context.betas[bias],
                                   context.gradients[bias]);
-}
-
-void layer_norm_gradients(const ModuleContext& context, const kernels::ComputeContext& compute,
-                          const kernels::LayerNormShape& shape, kernels::LayerNormBackward arguments,
-                          std::size_t gain) {
-  const std::size_t bias = gain + 1;
-  arguments.gain = context.parameters[gain];
-  arguments.gain_gradient = context.gradients[gain];
-  arguments.bias_gradient = context.gradients[bias];
-  arguments.beta = context.betas[gain];
-  if (context.betas[gain] != context.betas[bias]) {  // the kernel has one beta for both
-    arguments.beta = 1.0f;
-    const std::size_t fresh = context.betas[gain] == 0.0f ? gain : bias;
-    if (context.gradients[fresh] != nullptr)
-      kernels::fill(compute, shape.type, shape.channels, 0.0f, context.gradients[fresh]);
-  }
-  kernels::layer_norm_backward(compute, shape, arguments);
 }
 
 }  // namespace tessera::nn

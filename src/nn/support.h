@@ -13,6 +13,10 @@ namespace tessera::nn {
 // The bounds of what a dim may be, so that bytes can be counted in 64 bits.
 inline constexpr std::int64_t kMostPerDim = std::int64_t{1} << 31;
 
+// Optimizer groups, as Model::groups names them: matrices decay, biases and norms do not.
+inline constexpr int kDecay = 0;
+inline constexpr int kNoDecay = 1;
+
 // Throws UsageError naming `field` unless 1 ≤ value < 2^31.
 void check_dim(std::string_view model, std::string_view field, std::int64_t value);
 
@@ -22,21 +26,16 @@ void check_type(std::string_view model, DType type);
 // Threads, and what of the workspace lies behind the module's own regions, for a kernel's scratch.
 kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes);
 
-// Gradients of a linear layer whose weight is parameter `weight`, and whose bias follows it; frozen ones are
-// passed over.
+// Gradients of a linear layer whose weight is parameter `weight`, and whose bias, where it has one, follows
+// it; frozen ones are passed over.
 struct LinearGradients {
   kernels::LinearShape shape;
   const void* input = nullptr;
   const void* output_gradient = nullptr;
   std::size_t weight = 0;
+  bool bias = true;
 };
 void linear_parameter_gradients(const ModuleContext& context, const kernels::ComputeContext& compute,
                                 const LinearGradients& arguments);
-
-// layer_norm_backward with gain_gradient, bias_gradient and beta filled in: the gain is parameter `gain`, the
-// bias follows it.
-void layer_norm_gradients(const ModuleContext& context, const kernels::ComputeContext& compute,
-                          const kernels::LayerNormShape& shape, kernels::LayerNormBackward arguments,
-                          std::size_t gain);
 
 }  // namespace tessera::nn

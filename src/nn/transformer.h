@@ -1,0 +1,55 @@
+// The three kinds of modules a language model is a chain of: embedding, blocks, head. GPT-2 and Llama are
+// choices of what is below.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/nn/norm.h"
+#include "tessera/model.h"
+#include "tessera/module.h"
+
+namespace tessera::nn {
+
+enum class MlpKind : std::uint8_t {
+  gelu,    // down(gelu(up(x)))
+  swiglu,  // down(silu(gate(x)) * up(x)); gate and up are one matrix, gate first
+};
+
+struct TransformerConfig {
+  std::string model;  // names it in errors
+  DType type = DType::fp32;
+  std::int64_t vocabulary = 0;
+  std::int64_t context = 0;  // the longest sequence
+  std::int64_t channels = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t hidden = 0;  // width between the matrices of the MLP
+  Norm norm;
+  MlpKind mlp = MlpKind::gelu;
+  bool biases = true;             // of the linear layers in blocks
+  bool learned_positions = true;  // a table of them in the embedding
+  std::vector<float> rotary = {};  // frequencies [head channels / 2]; empty: queries and keys are not rotated
+  bool tied = true;               // the head's weight is embed.token
+  double deviation = 0.02;        // of the initial weights
+  double residual_deviation = 0.02;  // of those that end a residual branch
+};
+
+// Throws UsageError unless sequences ≥ 1 and 1 ≤ length ≤ context.
+void check_batch(const TransformerConfig& config, const BatchShape& shape);
+
+// embed.token [vocabulary, channels] and, where learned, embed.position [context, channels]; saves nothing.
+std::unique_ptr<Module> make_embed(const TransformerConfig& config);
+
+// x + attention(norm(x)), then that + mlp(norm(that)).
+std::unique_ptr<Module> make_block(const TransformerConfig& config, std::int64_t index);
+
+// The final norm, and the loss over a linear layer without bias; saves nothing.
+std::unique_ptr<Module> make_head(const TransformerConfig& config);
+
+// "embed", "block.0" …, "head".
+Model make_transformer(const TransformerConfig& config, std::int64_t layers);
+
+}  // namespace tessera::nn
