@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/nn/gpt2_fixture.h"
+#include "tests/nn/llama_fixture.h"
 #include "tests/nn/notable_allocations.h"
 
 namespace tessera::testing {
@@ -18,6 +19,16 @@ TEST(Gpt2Allocations, NoneAfterTheFirstMicrobatch) {
   static_assert(kSmallBatch.tokens() * 4 >= static_cast<std::int64_t>(kNotableBytes));
   for (const DType type : {DType::fp32, DType::bf16}) {
     SmallGpt2 small(type);
+    run_once(small.run);
+    small.run.count_allocations = notable_allocations;
+    run_once(small.run);
+    EXPECT_EQ(small.run.allocations, 0);
+  }
+}
+
+TEST(LlamaAllocations, NoneAfterTheFirstMicrobatch) {
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    SmallLlama small(type);
     run_once(small.run);
     small.run.count_allocations = notable_allocations;
     run_once(small.run);

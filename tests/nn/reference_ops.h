@@ -1,4 +1,5 @@
-// The layers of reference_gpt2.h in float64: plain loops over vectors, forward and backward.
+// The layers of reference_gpt2.h and reference_llama.h in float64: plain loops over vectors, forward and
+// backward.
 #pragma once
 
 #include <algorithm>
@@ -98,6 +99,48 @@ struct LayerNorm {
   }
 };
 
+struct RmsNorm {
+  std::size_t channels;
+  double epsilon;
+
+  double rstd(const Tensor& x, std::size_t row) const {
+    double squares = 0.0;
+    for (std::size_t c = 0; c < channels; ++c) squares += x[row * channels + c] * x[row * channels + c];
+    return 1.0 / std::sqrt(squares / static_cast<double>(channels) + epsilon);
+  }
+
+  Tensor forward(const Tensor& x, const Tensor& gain) const {
+    Tensor y(x.size());
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] = x[i] * rstd(x, i / channels) * gain[i % channels];
+    return y;
+  }
+
+  Tensor backward(const Tensor& x, const Tensor& dy, Parameter& gain) const {
+    Tensor dx(x.size());
+    for (std::size_t r = 0; r < x.size() / channels; ++r) {
+      const double scale = rstd(x, r);
+      double dot = 0.0;  // of the gradient at the normalised input with that input
+      for (std::size_t c = 0; c < channels; ++c) {
+        const std::size_t i = r * channels + c;
+        gain.gradient[c] += dy[i] * x[i] * scale;
+        dot += dy[i] * gain.value[c] * x[i] * scale;
+      }
+      for (std::size_t c = 0; c < channels; ++c) {
+        const std::size_t i = r * channels + c;
+        dx[i] = scale * (dy[i] * gain.value[c] - x[i] * scale * dot / static_cast<double>(channels));
+      }
+    }
+    return dx;
+  }
+};
+
+inline double silu(double x) { return x / (1.0 + std::exp(-x)); }
+
+inline double silu_slope(double x) {
+  const double s = 1.0 / (1.0 + std::exp(-x));
+  return s + x * s * (1.0 - s);
+}
+
 inline double gelu(double x) {
   const double inner = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
   return 0.5 * x * (1.0 + std::tanh(inner));
@@ -114,14 +157,18 @@ inline Tensor sum_of(Tensor a, const Tensor& b) {
   return a;
 }
 
-// Causal attention with every probability written out.
+// Causal attention with every probability written out. With fewer kv_heads than heads, neighbouring heads
+// share keys and values.
 struct Attention {
   std::size_t sequences, length, channels, heads;
+  std::size_t kv_heads = heads;
 
   std::size_t head_channels() const { return channels / heads; }
-  // Position of query (part 0), key (1) or value (2) of a head at a token.
+  // Position of query (part 0), key (1) or value (2) of a head at a token; of a key or value, the one that
+  // query head `head` reads.
   std::size_t at(std::size_t sequence, std::size_t token, std::size_t part, std::size_t head) const {
-    return ((sequence * length + token) * 3 + part) * channels + head * head_channels();
+    if (part > 0) head = heads + (part - 1) * kv_heads + head / (heads / kv_heads);
+    return ((sequence * length + token) * (heads + 2 * kv_heads) + head) * head_channels();
   }
   std::size_t out_at(std::size_t sequence, std::size_t token, std::size_t head) const {
     return (sequence * length + token) * channels + head * head_channels();
