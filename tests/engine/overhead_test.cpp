@@ -122,7 +122,7 @@ TEST(Overhead, PerInstruction) {
 TEST(Overhead, PerInstructionOfTwoRanks) {
   const double wake_up = wake_up_us();
   for (bool strict : {true, false}) {
-    const Cost two = cost({.world = 2, .strict = strict, .steps = 20});
+    const Cost two = cost({.world = 2, .strict = strict, .steps = 8});
     std::printf("two ranks, %s: %.3f us an instruction, of %zu; a bare wake-up takes %.3f us\n",
                 strict ? "strict order" : "lanes", two.us, two.instructions, wake_up);
   }
