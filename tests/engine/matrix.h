@@ -1,4 +1,4 @@
-// One run of a small GPT for the bitwise matrix: a configuration in, losses and final weights out.
+// One run of a small language model for the bitwise matrix: a configuration in, losses and final weights out.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,10 @@
 
 namespace tessera::testing {
 
+enum class Family { gpt2, llama };
+
 struct RunConfig {
+  Family family = Family::gpt2;
   int world = 1;
   int stage = 0;
   ReduceWhen reduce = ReduceWhen::each;
@@ -29,11 +32,12 @@ struct RunConfig {
 };
 
 inline std::string to_string(const RunConfig& run) {
-  return "world " + std::to_string(run.world) + " stage " + std::to_string(run.stage) + " reduce " +
-         std::to_string(static_cast<int>(run.reduce)) + " " + std::string(name_of(run.dtype)) + " prefetch " +
-         std::to_string(run.prefetch) + (run.strict_order ? " strict" : " overlap") + " resident " +
-         std::to_string(run.resident_units) + (run.recompute == Recompute::full ? " recompute" : "") +
-         " microbatches " + std::to_string(run.microbatches);
+  return std::string(run.family == Family::llama ? "llama " : "") + "world " + std::to_string(run.world) +
+         " stage " + std::to_string(run.stage) + " reduce " + std::to_string(static_cast<int>(run.reduce)) +
+         " " + std::string(name_of(run.dtype)) + " prefetch " + std::to_string(run.prefetch) +
+         (run.strict_order ? " strict" : " overlap") + " resident " + std::to_string(run.resident_units) +
+         (run.recompute == Recompute::full ? " recompute" : "") + " microbatches " +
+         std::to_string(run.microbatches);
 }
 
 struct RunResult {
@@ -52,6 +56,22 @@ inline std::int32_t token_at(std::uint64_t sample, std::int64_t place, std::int6
 
 inline Gpt2Config small_gpt(std::int64_t layers = 2) {
   return {.vocabulary = 61, .context = 16, .layers = layers, .heads = 2, .channels = 32};
+}
+
+// Heads that share keys and values, and a head of its own.
+inline LlamaConfig small_llama(std::int64_t layers = 2) {
+  return {.vocabulary = 61,
+          .context = 16,
+          .layers = layers,
+          .heads = 4,
+          .kv_heads = 2,
+          .channels = 32,
+          .hidden = 88};
+}
+
+inline Model small_model(const RunConfig& run) {
+  return run.family == Family::llama ? make_llama(small_llama(run.layers), run.dtype)
+                                     : make_gpt2(small_gpt(run.layers), run.dtype);
 }
 
 inline TrainerOptions trainer_options(const RunConfig& run) {
@@ -104,7 +124,7 @@ inline std::vector<float> read_weights(Engine& engine) {
 
 // What rank 0 saw; every rank's losses are checked against it.
 inline RunResult run_training(const RunConfig& run) {
-  const auto model = std::make_shared<const Model>(make_gpt2(small_gpt(run.layers), run.dtype));
+  const auto model = std::make_shared<const Model>(small_model(run));
   std::mutex mutex;
   std::vector<RunResult> results(static_cast<std::size_t>(run.world));
   run_local(run.world, {}, [&](Communicator world) {
