@@ -5,6 +5,7 @@
 
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
+#include "tessera/communicator.h"
 #include "tessera/device.h"
 
 namespace tessera::cli {
@@ -13,7 +14,10 @@ int info_command(const std::string& json) {
   OutputFile file = json.empty() ? OutputFile() : OutputFile(json);
   const Machine machine = read_machine();
   fmt::print("tessera        {} ({}, {})\n", TESSERA_VERSION, TESSERA_BUILD, TESSERA_COMPILER);
-  fmt::print("devices        cpu\ncommunication  local (ranks are threads)\n");
+  fmt::print("devices        cpu\ncommunication  local (ranks are threads){}\n",
+             mpi_available() ? ", mpi (ranks are processes)" : "");
+  std::vector<std::string> communication = {"local"};
+  if (mpi_available()) communication.emplace_back("mpi");
   fmt::print("processor      {}\ninstructions   {}\ncores          {}\n", machine.cpu,
              machine.instruction_set, machine.cores);
   fmt::print("memory         {} installed, {} available\n", mib(machine.memory_bytes),
@@ -24,7 +28,7 @@ int info_command(const std::string& json) {
                                    {"build", TESSERA_BUILD},
                                    {"compiler", TESSERA_COMPILER},
                                    {"devices", {"cpu"}},
-                                   {"communication", {"local"}},
+                                   {"communication", communication},
                                    {"processor", machine.cpu},
                                    {"instruction_set", machine.instruction_set},
                                    {"cores", machine.cores},

@@ -63,7 +63,30 @@ class Failure {
   bool armed_ = false;
 };
 
-void run_ranks(const Setup& setup, const Data& data, RunFiles& files, RunSummary& summary, Failure& failure) {
+// Under mpirun or srun, this process's rank in the world of all that were started; else none, for ranks are
+// threads.
+Communicator world_of_processes(const Setup& setup) {
+  if (!launched_by_mpi()) return {};
+  Communicator world = make_mpi_world({.deadline = setup.options.engine.deadline});
+  if (world.world() != setup.world())
+    throw UsageError(fmt::format("mesh.shard is {}, but {} processes were started: each is one rank",
+                                 setup.world(), world.world()));
+  return world;
+}
+
+// The launcher ends the other processes once this one has ended with a failure.
+void run_process(Communicator world, const Setup& setup, const Data& data, RunFiles& files,
+                 RunSummary& summary, Failure& failure) {
+  try {
+    train_rank(world, setup, data, files, summary);
+  } catch (const std::exception& error) {
+    world.fail(error.what());
+    failure.end(error.what());
+  }
+}
+
+void run_threads(const Setup& setup, const Data& data, RunFiles& files, RunSummary& summary,
+                 Failure& failure) {
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   try {
     run_local(setup.world(), {.deadline = deadline}, [&](Communicator world) {
@@ -80,7 +103,7 @@ void run_ranks(const Setup& setup, const Data& data, RunFiles& files, RunSummary
 }
 
 struct Measured {
-  std::int64_t growth_bytes = 0;     // of the process: peak less what it held before the ranks began
+  std::int64_t growth_bytes = 0;     // of all processes: peak less what was held before the ranks began
   std::int64_t predicted_bytes = 0;  // of all ranks
 };
 
@@ -106,13 +129,21 @@ nlohmann::json to_json(const Setup& setup, const RunSummary& summary, const Meas
   return result;
 }
 
+// The sum over all processes, where there are several.
+std::int64_t sum_of(Communicator& world, std::int64_t bytes) {
+  auto sum = static_cast<double>(bytes);
+  if (world) world.all_reduce(&sum, 1, {.operation = "memory report"});
+  return static_cast<std::int64_t>(sum);
+}
+
 void print_report(const Setup& setup, const RunSummary& summary, const Measured& measured) {
   const int ranks = setup.world();
   fmt::print("\n{}", memory_table(*setup.model, setup.options));
   fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "",
              static_cast<double>(measured.growth_bytes) / ranks / (1 << 20));
-  fmt::print("(measured: how much the process grew at its peak{}; with code, stacks and libraries)\n\n",
-             ranks > 1 ? fmt::format(", over its {} ranks", ranks) : "");
+  fmt::print("(measured: how much {} grew at {} peak{}; with code, stacks and libraries)\n\n",
+             launched_by_mpi() ? "the processes" : "the process", launched_by_mpi() ? "their" : "its",
+             ranks > 1 ? fmt::format(", over {} ranks", ranks) : "");
   fmt::print("{} tokens in {} steps and {}: {:.0f} tokens/s\n", count(summary.tokens),
              summary.step - summary.first_step, duration(summary.seconds),
              static_cast<double>(summary.tokens) / std::max(summary.step_seconds, 1e-9));
@@ -128,31 +159,39 @@ void print_report(const Setup& setup, const RunSummary& summary, const Measured&
 
 int train_command(const RunArguments& arguments) {
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
-  if (setup.world() > kMostThreads)
+  if (!launched_by_mpi() && setup.world() > kMostThreads)
     throw UsageError(fmt::format("mesh.shard is {}; ranks are threads of one process here, at most {}",
                                  setup.world(), kMostThreads));
   const Data data = open_data(setup);
   if (setup.options.generation)
     prompt_tokens(setup.config.run.sample_prompt, data);  // refused now, not later
+  Communicator world = world_of_processes(setup);
+  const bool first = !world || world.rank() == 0;  // prints and writes files
   Failure failure;
-  OutputFile json = arguments.json.empty() ? OutputFile() : OutputFile(arguments.json);
+  OutputFile json = arguments.json.empty() || !first ? OutputFile() : OutputFile(arguments.json);
   RunFiles files;
-  if (!setup.config.run.trace.empty()) files.trace = OutputFile(setup.config.run.trace);
-  if (const RunConfig& run = setup.config.run; !run.metrics.empty())
+  if (first && !setup.config.run.trace.empty()) files.trace = OutputFile(setup.config.run.trace);
+  if (const RunConfig& run = setup.config.run; first && !run.metrics.empty())
     files.metrics = Metrics(run.metrics, run.resume != "false");
   failure.discards(json);
   failure.discards(files.trace);
 
-  fmt::print("{} parameters, {} ranks, stage {}, {}; {} tokens a step\n",
-             count(setup.model->parameter_numel()), setup.world(), setup.config.strategy.stage,
-             setup.config.precision.parameters, count(setup.tokens_per_step()));
+  if (first)
+    fmt::print("{} parameters, {} ranks{}, stage {}, {}; {} tokens a step\n",
+               count(setup.model->parameter_numel()), setup.world(), world ? " as processes" : "",
+               setup.config.strategy.stage, setup.config.precision.parameters,
+               count(setup.tokens_per_step()));
   std::fflush(stdout);
   catch_signals();
   reset_peak_memory();
   const std::int64_t before = read_process_memory().resident_bytes;
   RunSummary summary;
-  run_ranks(setup, data, files, summary, failure);
-  Measured measured{.growth_bytes = read_process_memory().peak_resident_bytes - before};
+  if (world)
+    run_process(world, setup, data, files, summary, failure);
+  else
+    run_threads(setup, data, files, summary, failure);
+  Measured measured{.growth_bytes = sum_of(world, read_process_memory().peak_resident_bytes - before)};
+  if (!first) return 0;
   const MemoryPlan plan = plan_trainer(*setup.model, setup.options).memory;
   measured.predicted_bytes = setup.world() * plan.space(Space::device).arena_bytes;
   print_report(setup, summary, measured);

@@ -150,8 +150,11 @@ std::shared_ptr<comm::MpiWorld> make_shared_world(Mpi& mpi, MPI_Comm host, const
   if (rank == 0) new (shared) comm::SharedWorld(ranks, bytes);
   mpi.meet(options.deadline);
   keeper->shared = shared;
-  return std::make_shared<comm::MpiWorld>(
+  auto world = std::make_shared<comm::MpiWorld>(
       comm::MpiWorld::Place{.shared = shared, .keeper = keeper, .rank = rank, .ranks = ranks}, options);
+  mpi.meet(options.deadline);
+  shared->check_visible();
+  return world;
 }
 
 }  // namespace

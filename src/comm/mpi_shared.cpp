@@ -23,6 +23,8 @@ constexpr int kSlices = 4;      // sleeps of 1, 2, 4, then 8 ms
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
+bool is_gone(int process) { return kill(process, 0) != 0 && errno == ESRCH; }
+
 }  // namespace
 
 // ---- waits ----
@@ -100,11 +102,17 @@ void SharedWorld::end(int rank) {
   if (!entry(rank).ended.exchange(true)) ended_count_.fetch_add(1);
 }
 
+void SharedWorld::check_visible() {
+  for (int rank = 0; rank < ranks_; ++rank)
+    if (is_gone(entry(rank).process.load())) visible_.store(false);
+}
+
 void SharedWorld::look_for_dead(int self) {
+  if (!visible_.load()) return;
   for (int rank = 0; rank < ranks_; ++rank) {
     const int process = entry(rank).process.load();
     if (rank == self || process == 0 || ended(rank)) continue;
-    if (kill(process, 0) == 0 || errno != ESRCH) continue;
+    if (!is_gone(process)) continue;
     if (!ended(rank)) fail(self, rank, fmt::format("the process of rank {} is gone", rank));
     end(rank);
   }

@@ -108,6 +108,9 @@ class alignas(64) SharedWorld {
   void end(int rank);
   bool ended(int rank) const noexcept { return entry(rank).ended.load(); }
   bool any_ended() const noexcept { return ended_count_.load() > 0; }
+  // After all have entered: where processes cannot see each other (several PID namespaces), nobody looks for
+  // dead ones.
+  void check_visible();
   // Notes ranks whose process is gone without having said so, as ended, and the world as failed.
   void look_for_dead(int self);
 
@@ -157,6 +160,7 @@ class alignas(64) SharedWorld {
   std::int64_t blocks_ = 0;
   std::atomic<bool> failed_{false};
   std::atomic<int> ended_count_{0};
+  std::atomic<bool> visible_{true};
   SharedMutex mutex_;  // guards what follows
   SharedFailure failure_;
   std::array<Group, kGroups> groups_{};

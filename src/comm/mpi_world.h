@@ -15,7 +15,7 @@ class MpiWorld {
  public:
   struct Place {
     SharedWorld* shared = nullptr;
-    std::shared_ptr<void> keeper;  // of the shared range
+    std::shared_ptr<void> keeper = nullptr;  // of the shared range
     int rank = 0, ranks = 1;
   };
   MpiWorld(Place place, const MpiOptions& options);

@@ -9,7 +9,7 @@ fi
 ranks=$1
 shift
 case $("$launcher" --version 2>&1) in
-  *"Open MPI"*)
+  *"Open MPI"* | *OpenRTE*)
     export OMPI_MCA_btl_vader_single_copy_mechanism=none  # containers often forbid it, loudly
     exec "$launcher" --allow-run-as-root --oversubscribe --bind-to none -n "$ranks" "$@" ;;
   *)

@@ -1,0 +1,27 @@
+#!/bin/sh
+# compare_tool.sh TOOL LAUNCHER RANKS: trains with ranks as threads and as processes, and resumes the
+# processes' run with threads; losses and checkpoints must be equal to the byte.
+set -e
+tool=$1 launcher=$2 ranks=$3
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+seq -f 'line %g of a text that is trained on' 600 >"$folder/text.txt"
+cat >"$folder/run.toml" <<END
+model = {layers = 2, heads = 2, channels = 16, context = 16}
+mesh = {shard = $ranks}
+data = {train = "$folder/text.txt"}
+run = {steps = 8, sequences = 2, length = 16, microbatches = 2, deadline = 20, checkpoint = "checkpoints"}
+END
+mkdir "$folder/threads" "$folder/processes"
+(cd "$folder/threads" && "$tool" train ../run.toml --json result.json >out.txt)
+cd "$folder/processes"
+"$launcher" "$ranks" "$tool" train ../run.toml --json result.json >out.txt || exit $?
+cd ..
+grep '"loss"\|"first_loss"\|"steps"\|"tokens"' threads/result.json >threads/figures
+grep '"loss"\|"first_loss"\|"steps"\|"tokens"' processes/result.json >processes/figures
+diff threads/figures processes/figures
+diff -r threads/checkpoints processes/checkpoints
+grep -q "$ranks ranks as processes" processes/out.txt
+[ "$(grep -c 'tokens/s' processes/out.txt)" -ge 1 ]
+[ "$(grep -c 'ranks as processes' processes/out.txt)" -eq 1 ]  # one rank speaks
+(cd processes && "$tool" train ../run.toml --set run.steps=10 --set 'run.resume="true"' | grep -q 'resumed   at step 8')

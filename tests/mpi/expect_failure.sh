@@ -1,0 +1,18 @@
+#!/bin/sh
+# expect_failure.sh SECONDS TEXT COMMAND...: succeeds if the command fails within so many seconds and TEXT (a
+# basic regular expression) is in what it prints.
+seconds=$1 text=$2
+shift 2
+output=$(timeout --signal=KILL "$seconds" "$@" 2>&1)
+status=$?
+echo "$output"
+case $status in
+  0) echo "expect_failure: status 0" >&2; exit 1 ;;
+  77) exit 77 ;;
+  124 | 137)
+    if ! echo "$output" | grep -q "signal 9"; then echo "expect_failure: not ended in $seconds s" >&2; exit 1; fi ;;
+esac
+if ! echo "$output" | grep -q "$text"; then
+  echo "expect_failure: the output lacks: $text" >&2
+  exit 1
+fi

@@ -1,0 +1,44 @@
+// fault_program HOW: ranks that communicate as a trainer's do, until rank 1 throws, exits, is killed or
+// stalls. Every other rank ends with a non-zero status and says why.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/communicator.h"
+
+namespace {
+
+void misbehave(const std::string& how) {
+  if (how == "throw") throw std::runtime_error("the disk is full");
+  if (how == "exit") std::_Exit(0);
+  if (how == "kill") raise(SIGKILL);
+  if (how == "stall") std::this_thread::sleep_for(std::chrono::minutes(5));
+}
+
+void run(tessera::Communicator world, const std::string& how) {
+  std::vector<float> full(static_cast<std::size_t>(1000 * world.world())), shard(1000);
+  for (int round = 0; round < 2000; ++round) {
+    if (round == 50 && world.rank() == 1) misbehave(how);
+    world.all_gather(shard.data(), full.data(), 4000, {.unit = "block.1"});
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  tessera::Communicator world = tessera::make_mpi_world({.deadline = std::chrono::seconds(2)});
+  try {
+    run(world, count > 1 ? arguments[1] : "");
+  } catch (const std::exception& error) {
+    world.fail(error.what());
+    std::fprintf(stderr, "%s\n", error.what());
+    std::_Exit(1);
+  }
+  return 0;
+}

@@ -1,0 +1,135 @@
+// The memory that processes share, without MPI: forked processes, one of which dies.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <new>
+
+#include "src/comm/mpi_backend.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr std::int64_t kRoom = 1 << 20;
+
+class SharedRange : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    bytes_ = SharedWorld::range_bytes(kRanks, kRoom);
+    void* const base = mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(base, MAP_FAILED);
+    shared_ = new (base) SharedWorld(kRanks, bytes_);
+  }
+  void TearDown() override { munmap(shared_, static_cast<std::size_t>(bytes_)); }
+
+  std::shared_ptr<MpiWorld> world_of(int rank) {
+    return std::make_shared<MpiWorld>(MpiWorld::Place{.shared = shared_, .rank = rank, .ranks = kRanks},
+                                      MpiOptions{.deadline = std::chrono::seconds(20)});
+  }
+
+  // Runs `main` in a process that ends without a word; returns at once, or when it has ended.
+  template <class Main>
+  void in_child(const Main& main, bool wait) {
+    const pid_t child = fork();
+    if (child == 0) {
+      main();
+      _exit(0);
+    }
+    if (wait) waitpid(child, nullptr, 0);
+    children_.push_back(child);
+  }
+
+  static constexpr int kRanks = 2;
+  std::int64_t bytes_ = 0;
+  SharedWorld* shared_ = nullptr;
+  std::vector<pid_t> children_;
+};
+
+TEST_F(SharedRange, AProcessThatIsGoneIsNoticedLongBeforeTheDeadline) {
+  std::signal(SIGCHLD, SIG_IGN);  // so that the child is gone once it has ended
+  in_child(
+      [this] {
+        Communicator ranks = communicator_of(world_of(1));
+        ranks.barrier();
+        raise(SIGKILL);
+      },
+      false);
+  Communicator ranks = communicator_of(world_of(0));
+  ranks.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    ranks.barrier({.unit = "block.1"});
+    FAIL() << "met a process that is gone";
+  } catch (const CommunicationError& error) {
+    EXPECT_EQ(error.culprit(), 1);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("barrier #2 of unit 'block.1' on 'world'"), std::string::npos) << text;
+    EXPECT_NE(text.find("the process of rank 1 is gone"), std::string::npos) << text;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  std::signal(SIGCHLD, SIG_DFL);
+}
+
+TEST_F(SharedRange, AMutexOutlivesAnOwnerWhoDied) {
+  auto* const mutex = new (shared_) SharedMutex;  // instead of the world
+  in_child([mutex] { mutex->lock(); }, true);
+  mutex->lock();
+  mutex->unlock();
+  mutex->lock();
+  mutex->unlock();
+}
+
+TEST_F(SharedRange, TheFirstFailureStays) {
+  in_child([this] { shared_->fail(1, 1, "the disk is full"); }, true);
+  shared_->fail(0, -1, "a consequence");
+  EXPECT_TRUE(shared_->failed());
+  EXPECT_EQ(shared_->failure().reporter, 1);
+  EXPECT_STREQ(shared_->failure().message.data(), "the disk is full");
+}
+
+TEST_F(SharedRange, ALongMessageIsCut) {
+  shared_->fail(0, 0, std::string(100'000, 'x'));
+  EXPECT_EQ(std::string(shared_->failure().message.data()).size(), shared_->failure().message.size() - 1);
+}
+
+SharedWorld::RoomWanted wanted(std::uint64_t key, std::int64_t best_bytes, std::int64_t least_bytes) {
+  return {.key = {.low = key}, .members = 2, .best_bytes = best_bytes, .least_bytes = least_bytes};
+}
+
+TEST_F(SharedRange, MembersGetTheSameRoomAndGroupsDisjointOnes) {
+  int initialized = 0;
+  const auto join = [&](std::uint64_t key) {
+    return shared_->join(wanted(key, 40'000, 16'384), [&](SharedWorld::Room) { ++initialized; });
+  };
+  const auto a = join(1), b = join(2), a_again = join(1);
+  EXPECT_EQ(initialized, 2);
+  EXPECT_EQ(a.base, a_again.base);
+  EXPECT_EQ(a.bytes, a_again.bytes);
+  EXPECT_TRUE(b.base >= a.base + a.bytes || a.base >= b.base + b.bytes);
+  EXPECT_GE(a.bytes, 40'000);
+}
+
+TEST_F(SharedRange, RoomIsSharedFairlyRefusedWhenGoneAndFreeWhenAllHaveLeft) {
+  const auto nothing = [](SharedWorld::Room) {};
+  std::vector<SharedWorld::Room> rooms;
+  for (std::uint64_t key = 1; key <= 16; ++key)
+    rooms.push_back(shared_->join(wanted(key, kRoom, 16'384), nothing));  // each would take all
+  for (std::uint64_t key = 17; key <= 64; ++key) try {
+      rooms.push_back(shared_->join(wanted(key, kRoom, 16'384), nothing));
+    } catch (const EnvironmentError&) {
+      break;
+    }
+  EXPECT_GE(rooms.size(), 16u);
+  EXPECT_THROW(shared_->join(wanted(100, kRoom, kRoom / 4), nothing), EnvironmentError);
+  const SharedWorld::Room first = rooms[0];
+  shared_->leave(first.group);
+  EXPECT_THROW(shared_->join(wanted(101, 65'536, 65'536), nothing), EnvironmentError) << "one member is left";
+  shared_->leave(first.group);
+  EXPECT_EQ(shared_->join(wanted(102, 65'536, 65'536), nothing).base, first.base);
+}
+
+}  // namespace
+}  // namespace tessera::comm
