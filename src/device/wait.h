@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 struct WaitPolicy {
   int spins = 0;   // looks with a pause instruction between them
-  int yields = 0;  // looks with sched_yield between them; then the thread sleeps
+  int yields = 0;  // looks with sched_yield between them, for 50 µs at most; then the thread sleeps
 
   // `busy_threads` counts those that are busy at the same time; 0 means not known.
   static WaitPolicy choose(Waiting waiting, int busy_threads);
@@ -41,10 +41,7 @@ class Signal {
       if (ready()) return true;
       hwy::Pause();
     }
-    for (int i = 0; i < policy.yields; ++i) {
-      if (ready()) return true;
-      sched_yield();
-    }
+    if (policy.yields > 0 && yield_until(policy, ready)) return true;
     Sleeper sleeper(*this, timeout);
     for (;;) {
       const std::uint32_t epoch = epoch_.load();  // before looking: a notify() after this ends the sleep
@@ -54,6 +51,19 @@ class Signal {
   }
 
  private:
+  // On busy cores every yield may cost other threads' time slices, so that few of them are already long.
+  static constexpr std::chrono::microseconds kYieldFor{50};
+
+  template <class Ready>
+  bool yield_until(const WaitPolicy& policy, const Ready& ready) {
+    const Clock::time_point end = Clock::now() + kYieldFor;
+    for (int i = 0; i < policy.yields && (i == 0 || Clock::now() < end); ++i) {
+      if (ready()) return true;
+      sched_yield();
+    }
+    return false;
+  }
+
   // Counted among the sleepers while it lives.
   class Sleeper {
    public:
