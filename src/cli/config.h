@@ -21,6 +21,9 @@ struct ModelConfig {
   std::string family = "gpt2";
   std::string preset = "gpt2-tiny";
   std::int64_t vocabulary = 0, context = 0, layers = 0, heads = 0, channels = 0;  // 0: the preset's
+  std::int64_t kv_heads = 0, hidden = 0;                                          // the same, as the next
+  double rope_theta = 0.0, rope_scaling = 0.0, norm_epsilon = 0.0;
+  std::string tied = "preset";
 };
 
 struct DataConfig {

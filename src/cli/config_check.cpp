@@ -1,7 +1,10 @@
 // Values of a Config that do not go together.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "src/cli/config.h"
+#include "tessera/model.h"
 
 namespace tessera::cli {
 
@@ -9,6 +12,22 @@ namespace {
 
 void require(bool holds, const std::string& message) {
   if (!holds) throw UsageError(message);
+}
+
+void check_model(const ModelConfig& model) {
+  const bool llama = model.family == "llama";
+  const std::vector<std::string> presets = llama ? LlamaConfig::presets() : Gpt2Config::presets();
+  require(std::find(presets.begin(), presets.end(), model.preset) != presets.end(),
+          fmt::format("model.preset is \"{}\" and model.family is \"{}\", which has {}", model.preset,
+                      model.family, fmt::join(presets, ", ")));
+  for (const auto& [name, unset] : {std::pair<const char*, bool>{"kv_heads", model.kv_heads == 0},
+                                    {"hidden", model.hidden == 0},
+                                    {"rope_theta", model.rope_theta == 0.0},
+                                    {"rope_scaling", model.rope_scaling == 0.0},
+                                    {"norm_epsilon", model.norm_epsilon == 0.0},
+                                    {"tied", model.tied == "preset"}})
+    require(llama || unset,
+            fmt::format("model.{} is for family = \"llama\"; the family is \"{}\"", name, model.family));
 }
 
 void check_mesh(const MeshConfig& mesh) {
@@ -68,6 +87,7 @@ void check_run(const Config& config) {
 }  // namespace
 
 void check(const Config& config) {
+  check_model(config.model);
   check_mesh(config.mesh);
   check_strategy(config);
   check_optimizer(config.optimizer);

@@ -52,11 +52,36 @@ Key number(std::string name, double* target, Range range, std::string meaning) {
 
 using Keys = std::vector<Key>;
 
+std::vector<std::string> all_presets() {
+  std::vector<std::string> names = Gpt2Config::presets();
+  for (std::string& name : LlamaConfig::presets()) names.push_back(std::move(name));
+  return names;
+}
+
+// Keys of one family only; check() refuses them for another.
+void add_llama(Keys& keys, ModelConfig& c) {
+  const Range positive_or_zero{.min = 0.0};
+  keys.push_back(integer("model.kv_heads", &c.kv_heads, 0,
+                         "llama: key and value heads, a divisor of `heads`; 0 is the preset's."));
+  keys.push_back(integer("model.hidden", &c.hidden, 0, "llama: width of the MLP; 0 is the preset's."));
+  keys.push_back(number("model.rope_theta", &c.rope_theta, positive_or_zero,
+                        "llama: base of the rotary embedding's frequencies; 0 is the preset's."));
+  keys.push_back(number("model.rope_scaling", &c.rope_scaling, positive_or_zero,
+                        "llama: how much longer the rotary embedding's long waves are made, for contexts "
+                        "beyond 8192; 1: not at all; 0 is the preset's."));
+  keys.push_back(number("model.norm_epsilon", &c.norm_epsilon, positive_or_zero,
+                        "llama: added to the mean square in RMSNorm; 0 is the preset's."));
+  Key tied = text("model.tied", &c.tied, "llama: whether the head is the token embedding.",
+                  {"preset", "true", "false"});
+  tied.boolean_words = true;
+  keys.push_back(std::move(tied));
+}
+
 void add_model(Keys& keys, ModelConfig& c) {
-  keys.push_back(text("model.family", &c.family, "The architecture.", {"gpt2"}));
+  keys.push_back(text("model.family", &c.family, "The architecture.", {"gpt2", "llama"}));
   keys.push_back(text("model.preset", &c.preset,
                       "The dimensions to start from; the other keys of this section change single ones.",
-                      Gpt2Config::presets()));
+                      all_presets()));
   keys.push_back(integer("model.vocabulary", &c.vocabulary, 0,
                          "Distinct tokens; 0 is the preset's. Text is read as bytes and needs 256."));
   keys.push_back(
@@ -65,6 +90,7 @@ void add_model(Keys& keys, ModelConfig& c) {
   keys.push_back(integer("model.heads", &c.heads, 0, "Attention heads in a block; 0 is the preset's."));
   keys.push_back(
       integer("model.channels", &c.channels, 0, "Width, a multiple of `heads`; 0 is the preset's."));
+  add_llama(keys, c);
 }
 
 void add_data(Keys& keys, DataConfig& c) {
@@ -285,7 +311,7 @@ std::string value_text(const Key& key) {
     return shortest.find_first_of(".e") == std::string::npos ? shortest + ".0" : shortest;
   }
   const std::string& value = *std::get<std::string*>(key.target);
-  return key.boolean_words && value != "auto" ? value : quoted(value);
+  return key.boolean_words && (value == "true" || value == "false") ? value : quoted(value);
 }
 
 std::string closest(std::string_view name, const std::vector<std::string>& known) {

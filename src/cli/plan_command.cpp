@@ -14,10 +14,12 @@ namespace tessera::cli {
 namespace {
 
 void print_model(const Setup& setup) {
-  const Gpt2Config& model = setup.dimensions;
-  fmt::print("model     {} parameters, {} layers, {} channels, {} heads, vocabulary {}, {}\n",
-             count(setup.model->parameter_numel()), model.layers, model.channels, model.heads,
-             model.vocabulary, setup.config.precision.parameters);
+  const auto print_dimensions = [&](const auto& model) {
+    fmt::print("model     {} parameters, {} layers, {} channels, {} heads, vocabulary {}, {}\n",
+               count(setup.model->parameter_numel()), model.layers, model.channels, model.heads,
+               model.vocabulary, setup.config.precision.parameters);
+  };
+  std::visit(print_dimensions, setup.dimensions);
   fmt::print("ranks     {} ({}), stage {}\n", setup.world(), to_string(setup.options.engine.mesh),
              setup.config.strategy.stage);
   fmt::print("step      {} tokens: {} microbatches of {} × {} on each rank\n", count(setup.tokens_per_step()),

@@ -13,11 +13,18 @@ namespace {
 // Larger token files are checked as they are read.
 constexpr std::int64_t kChecked = std::int64_t{1} << 29;
 
-Gpt2Config dimensions_of(const ModelConfig& config) {
-  Gpt2Config dimensions = Gpt2Config::preset(config.preset);
-  const auto change = [](std::int64_t value, std::int64_t& target) {
-    if (value > 0) target = value;
-  };
+void change(std::int64_t value, std::int64_t& target) {
+  if (value > 0) target = value;
+}
+
+void change(double value, double& target) {
+  if (value > 0.0) target = value;
+}
+
+// What the families have in common.
+template <class FamilyConfig>
+FamilyConfig common_dimensions(const ModelConfig& config) {
+  FamilyConfig dimensions = FamilyConfig::preset(config.preset);
   change(config.vocabulary, dimensions.vocabulary);
   change(config.context, dimensions.context);
   change(config.layers, dimensions.layers);
@@ -25,6 +32,21 @@ Gpt2Config dimensions_of(const ModelConfig& config) {
   change(config.channels, dimensions.channels);
   return dimensions;
 }
+
+Dimensions dimensions_of(const ModelConfig& config) {
+  if (config.family == "gpt2") return common_dimensions<Gpt2Config>(config);
+  LlamaConfig dimensions = common_dimensions<LlamaConfig>(config);
+  change(config.kv_heads, dimensions.kv_heads);
+  change(config.hidden, dimensions.hidden);
+  change(config.rope_theta, dimensions.rope_theta);
+  change(config.rope_scaling, dimensions.rope_scaling.factor);
+  change(config.norm_epsilon, dimensions.norm_epsilon);
+  if (config.tied != "preset") dimensions.tied = config.tied == "true";
+  return dimensions;
+}
+
+Model make_model(const Gpt2Config& dimensions, DType type) { return make_gpt2(dimensions, type); }
+Model make_model(const LlamaConfig& dimensions, DType type) { return make_llama(dimensions, type); }
 
 Strategy strategy_of(const StrategyConfig& config) {
   Strategy strategy;
@@ -103,9 +125,10 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
 }
 
 void check_length(const Setup& setup) {
-  if (setup.config.run.length > setup.dimensions.context)
-    throw UsageError(fmt::format("run.length is {}; model.context allows at most {}", setup.config.run.length,
-                                 setup.dimensions.context));
+  const std::int64_t context = std::visit([](const auto& d) { return d.context; }, setup.dimensions);
+  if (setup.config.run.length > context)
+    throw UsageError(
+        fmt::format("run.length is {}; model.context allows at most {}", setup.config.run.length, context));
 }
 
 // "auto": as many units as the budget allows; none where not even that fits, which the engine then refuses.
@@ -146,8 +169,9 @@ Setup make_setup(const Config& config) {
   setup.config = config;
   setup.dimensions = dimensions_of(config.model);
   check_length(setup);
-  setup.model =
-      std::make_shared<const Model>(make_gpt2(setup.dimensions, parse_dtype(config.precision.parameters)));
+  const DType type = parse_dtype(config.precision.parameters);
+  setup.model = std::make_shared<const Model>(
+      std::visit([&](const auto& dimensions) { return make_model(dimensions, type); }, setup.dimensions));
   setup.options = trainer_options(config, *setup.model);
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
@@ -168,7 +192,7 @@ Data open_data(const Setup& setup) {
   if (config.train.empty())
     throw UsageError("data.train is empty; name the file to train on, for example --set data.train=FILE");
   const bool evaluates = setup.config.run.evaluate_every > 0;
-  const TokenSource train = open_tokens(config.train, setup.dimensions.vocabulary);
+  const TokenSource train = open_tokens(config.train, setup.model->vocabulary);
   const bool splits = config.validation.empty() && config.validation_fraction > 0.0;
   const TokenSplit split = split_by_fraction(train.numel(), splits ? config.validation_fraction : 0.0);
   Data data{.encoding = train.encoding(),
@@ -178,7 +202,7 @@ Data open_data(const Setup& setup) {
   if (splits) {
     data.validation = make_sampler(setup, train, split.validation, SampleOrder::in_order);
   } else {
-    const TokenSource other = open_tokens(config.validation, setup.dimensions.vocabulary);
+    const TokenSource other = open_tokens(config.validation, setup.model->vocabulary);
     check_encoding(train, other);
     data.validation = make_sampler(setup, other, {0, other.numel()}, SampleOrder::in_order);
   }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <variant>
 
 #include "src/cli/config.h"
 #include "tessera/data.h"
@@ -12,10 +13,12 @@
 
 namespace tessera::cli {
 
+using Dimensions = std::variant<Gpt2Config, LlamaConfig>;
+
 // Everything that follows from the configuration alone: no file is opened, no memory taken.
 struct Setup {
   Config config;
-  Gpt2Config dimensions;
+  Dimensions dimensions;
   std::shared_ptr<const Model> model;
   TrainerOptions options;
   Schedule schedule;

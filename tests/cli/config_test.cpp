@@ -104,6 +104,7 @@ TEST(Config, ReadsWhatItWrites) {
   config.run.resume = "auto";
   config.run.checkpoint = "ck";
   config.strategy.resident_units = kAuto;
+  config.model = {.family = "llama", .preset = "llama-8b", .norm_epsilon = 1e-6, .tied = "false"};
   config.schedule.learning_rate = 0.1 + 0.2;  // takes all 17 digits
   config.optimizer.epsilon = 1e-12;
   const Config again = parse_config(to_toml(config), "written");
@@ -181,6 +182,14 @@ TEST(Config, ValuesThatDoNotGoTogether) {
       {{"run.resume=true"}, {"run.resume", "run.checkpoint"}},
       {{"run.evaluate_every=5", "data.validation_fraction=0"}, {"run.evaluate_every", "data.validation"}},
       {{"precision.parameters=fp16"}, {"fp16", "fp32", "bf16"}},
+      {{"model.family=llama"}, {"model.preset is \"gpt2-tiny\"", "llama-tiny, llama-160m"}},
+      {{"model.preset=llama-7b"}, {"model.preset is \"llama-7b\"", "gpt2-124m"}},
+      {{"model.kv_heads=2"}, {"model.kv_heads", "\"llama\""}},
+      {{"model.hidden=64"}, {"model.hidden", "\"llama\""}},
+      {{"model.rope_theta=500000"}, {"model.rope_theta", "\"llama\""}},
+      {{"model.rope_scaling=8"}, {"model.rope_scaling", "\"llama\""}},
+      {{"model.norm_epsilon=1e-6"}, {"model.norm_epsilon", "\"llama\""}},
+      {{"model.tied=true"}, {"model.tied", "\"llama\""}},
   };
   for (const auto& [settings, parts] : cases) expect_mentions(error_of("", settings), parts);
 }

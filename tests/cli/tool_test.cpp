@@ -194,6 +194,37 @@ TEST_F(Tool, AResumedRunContinuesBitwise) {
   EXPECT_EQ(train(changed).status, 1);
 }
 
+// Resumed half way at another stage, with the head tied and with one of its own.
+TEST_F(Tool, TrainsALlama) {
+  const Arguments llama = {"model.family=llama", "model.preset=llama-tiny", "model.kv_heads=1",
+                           "model.hidden=24", "strategy.reduce=each"};
+  const auto with = [&](const Arguments& more) {
+    Arguments all = llama;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  std::vector<std::vector<std::string>> all;
+  for (const std::string tied : {"true", "false"}) {
+    const std::string whole = folder_.file("whole" + tied), parts = folder_.file("parts" + tied);
+    ASSERT_EQ(train(with({"model.tied=" + tied, "strategy.stage=0", "run.metrics=" + whole})).status, 0);
+    const Arguments saving = with({"model.tied=" + tied, "run.checkpoint=" + folder_.file("saved" + tied),
+                                   "run.metrics=" + parts, "run.resume=auto"});
+    Arguments first = saving;
+    first.push_back("run.steps=3");
+    ASSERT_EQ(train(first).status, 0);
+    const Result second = train(saving);
+    ASSERT_EQ(second.status, 0) << second.err;
+    EXPECT_EQ(losses(parts), losses(whole)) << "tied " << tied;
+    EXPECT_EQ(losses(whole).size(), 6u);
+    all.push_back(losses(whole));
+  }
+  EXPECT_NE(all[0], all[1]);
+  EXPECT_EQ(train(with({"run.sample_tokens=4", "run.steps=1", "schedule.total_steps=1"})).status, 0);
+  entries_ = folder_.entries();
+  expect_refused(train(with({"model.heads=4", "model.kv_heads=3"})), {"kv_heads is 3", "heads, which is 4"});
+  expect_refused(train(with({"model.context=8"})), {"run.length is 16", "8"});
+}
+
 TEST_F(Tool, EveryStageHasTheSameLosses) {
   std::vector<std::vector<std::string>> all;
   for (const char* stage : {"0", "1", "2", "3"}) {
