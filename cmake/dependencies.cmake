@@ -9,12 +9,10 @@ find_package(tomlplusplus REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(hwy REQUIRED)
 
-# Debian's CMake config of oneDNN demands OpenCL, so look for the files.
-find_path(TESSERA_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
-find_library(TESSERA_DNNL_LIBRARY dnnl REQUIRED)
-add_library(tessera_dnnl INTERFACE)
-target_include_directories(tessera_dnnl SYSTEM INTERFACE ${TESSERA_DNNL_INCLUDE})
-target_link_libraries(tessera_dnnl INTERFACE ${TESSERA_DNNL_LIBRARY})
+include(cmake/tessera_dnnl.cmake)
+if(NOT TARGET tessera_dnnl)
+  message(FATAL_ERROR "oneDNN was not found: install libdnnl-dev, or set TESSERA_DNNL_INCLUDE and TESSERA_DNNL_LIBRARY")
+endif()
 
 find_path(TESSERA_XXHASH_INCLUDE xxhash.h REQUIRED)
 add_library(tessera_xxhash INTERFACE)

@@ -14,10 +14,20 @@ endif()
 
 set(TESSERA_FLOORS "" CACHE INTERNAL "")
 
-# tessera_floor(NAME sources... ): a static library tessera_NAME that sees include/ and the source root.
+# Used in sources of the library only, and header-only: who links the library needs none of them.
+set(TESSERA_HEADER_ONLY nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus tessera_xxhash)
+
+# tessera_floor(NAME sources... ): a static library tessera_NAME that sees include/ and the source root; users
+# link it as tessera::NAME, from this tree or installed.
 function(tessera_floor name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  foreach(library IN LISTS TESSERA_HEADER_ONLY)
+    list(TRANSFORM ARG_PRIVATE REPLACE "^${library}$" "$<BUILD_INTERFACE:${library}>")
+  endforeach()
   add_library(tessera_${name} STATIC ${ARG_SOURCES})
+  add_library(tessera::${name} ALIAS tessera_${name})
+  set_target_properties(tessera_${name} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(tessera_${name} PUBLIC cxx_std_20)
   target_include_directories(tessera_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_include_directories(tessera_${name} PRIVATE ${PROJECT_SOURCE_DIR})

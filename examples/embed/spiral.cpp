@@ -1,7 +1,7 @@
 // A plain C++ trainer, with forward and backward loops of its own, made to run on several ranks by
 // tessera::Engine: an MLP that tells the two arms of a spiral apart.
 //
-//   spiral [RANKS [STAGE]]        one rank and stage 0 where not given
+//   spiral [RANKS [STAGE [STEPS]]]        one rank, stage 0 and 300 steps where not given
 //
 // What the engine adds to a trainer: lease a unit around its compute, read parameters and write gradients
 // through the lease, and call step() at the end. Nothing else here knows that there are ranks, except which
@@ -19,7 +19,7 @@ using namespace tessera;
 
 namespace {
 
-constexpr int kWidth = 96, kBatch = 1024, kSteps = 300, kTest = 2000;
+constexpr int kWidth = 96, kBatch = 1024, kTest = 2000;
 
 struct Layer {
   int in, out;
@@ -161,7 +161,7 @@ class Spiral {
   double loss_ = 0;
 };
 
-void run_rank(const Communicator& world, int stage) {
+void run_rank(const Communicator& world, int stage, int steps) {
   EngineOptions options;
   options.mesh.shard = world.world();
   options.strategy.placements = Placements::of_stage(stage);
@@ -181,7 +181,7 @@ void run_rank(const Communicator& world, int stage) {
   const int rows = kBatch / world.world();
   Spiral spiral(engine, rows);
   const auto begin = std::chrono::steady_clock::now();
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     engine.begin(StepKind::train);
     spiral.forward(0, static_cast<std::uint64_t>(step * kBatch + world.rank() * rows));
     spiral.backward();
@@ -208,7 +208,8 @@ void run_rank(const Communicator& world, int stage) {
 int main(int argc, char** argv) try {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 1;
   const int stage = argc > 2 ? std::atoi(argv[2]) : 0;
-  run_local(ranks, {}, [&](const Communicator& world) { run_rank(world, stage); });
+  const int steps = argc > 3 ? std::atoi(argv[3]) : 300;
+  run_local(ranks, {}, [&](const Communicator& world) { run_rank(world, stage, steps); });
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "spiral: %s\n", error.what());

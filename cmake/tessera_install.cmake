@@ -1,0 +1,17 @@
+# What `cmake --install` lays down for users of the library: headers, one archive per floor, and the package
+# that find_package(tessera) reads. Included after the last floor of the library, before the tool.
+include(CMakePackageConfigHelpers)
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+
+install(TARGETS tessera ${TESSERA_FLOORS} EXPORT tesseraTargets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${package})
+
+configure_package_config_file(cmake/tesseraConfig.cmake.in ${PROJECT_BINARY_DIR}/tesseraConfig.cmake
+                              INSTALL_DESTINATION ${package} NO_SET_AND_CHECK_MACRO)
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/tessera_dnnl.cmake
+        DESTINATION ${package})
