@@ -116,14 +116,16 @@ struct MpiOptions {
   std::chrono::microseconds delay{0};
   Waiting waiting = Waiting::automatic;  // automatic: by ranks against cores
   std::int64_t shared_bytes = 0;         // of a host, through which its ranks exchange; 0: 8 MiB a rank
+  int ranks_per_host = 0;                // for tests: as if every so many ranks were on a host; 0: as it is
 };
 
 // This process's communicator of a new world whose ranks are the processes that a launcher (mpirun, srun)
-// started. All of them call it, any number of times; it starts MPI unless the caller did, and then ends it at
-// exit. A rank that throws should tell the others by fail() and end with a non-zero status. One that lets go
-// of its last communicator of the world has ended: who still waits for it fails.
-// UnsupportedError in a build without MPI; CommunicationError if not all processes call it in time;
-// EnvironmentError where the host has no memory to share.
+// started: those of one host exchange through shared memory, others by MPI's messages. All of them call it,
+// any number of times; it starts MPI unless the caller did, and then ends it at exit. A rank that throws
+// should tell the others by fail() and end with a non-zero status. One that lets go of its last communicator
+// of the world has ended: who still waits for it fails. UnsupportedError in a build without MPI;
+// CommunicationError if not all processes call it in time; EnvironmentError where the host has no memory to
+// share.
 Communicator make_mpi_world(const MpiOptions& options = {});
 bool mpi_available();    // in this build
 bool launched_by_mpi();  // whether a launcher started this process, in any build

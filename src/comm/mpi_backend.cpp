@@ -1,6 +1,7 @@
 #include "src/comm/mpi_backend.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <thread>
 
@@ -14,6 +15,8 @@ constexpr std::int64_t kSumEverywhereBytes = 16 * 1024;
 
 const char* at(const void* base, std::int64_t bytes) { return static_cast<const char*>(base) + bytes; }
 char* at(void* base, std::int64_t bytes) { return static_cast<char*>(base) + bytes; }
+
+std::int64_t slice_of(std::int64_t count, int slices) { return (count + slices - 1) / slices; }
 
 void sum_into(std::span<const void*> contributions, std::int64_t numel, float* result) {
   ordered_chain(contributions, DType::fp32, numel, false, result);
@@ -35,11 +38,27 @@ std::shared_ptr<Backend> MpiBackend::subgroup(const std::vector<int>& ranks, con
   std::transform(ranks.begin(), ranks.end(), global.begin(),
                  [&](int rank) { return group_->global_rank(rank); });
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
-  auto made = std::make_shared<MpiBackend>(std::make_unique<MpiGroup>(
-      group_->world(), group_->key(), global, static_cast<int>(own - ranks.begin()), name));
+  auto made = std::make_shared<MpiBackend>(MpiGroup::make({.world = group_->world(),
+                                                           .parent = group_->key(),
+                                                           .global_ranks = global,
+                                                           .me = static_cast<int>(own - ranks.begin()),
+                                                           .name = name}));
   made->deadline_ = deadline_;
   made->delay_ = delay_;
   return made;
+}
+
+Traffic MpiBackend::Parts::traffic(const Part& part) const {
+  const std::int64_t bytes = part.count * width;
+  if (stride_bytes > 0)
+    return {.bytes = bytes,
+            .stride_bytes = stride_bytes,
+            .total_bytes = std::numeric_limits<std::int64_t>::max()};
+  if (slices > 1) {
+    const std::int64_t slice_bytes = slice_of(part.count, slices) * width;
+    return {.bytes = slice_bytes, .stride_bytes = slice_bytes, .total_bytes = bytes};
+  }
+  return {.bytes = bytes, .total_bytes = bytes, .root = root};
 }
 
 void MpiBackend::delay() const {
@@ -47,19 +66,17 @@ void MpiBackend::delay() const {
 }
 
 template <class Stage, class Take>
-void MpiBackend::in_parts(const LocalCall& call, Part whole_and_step, const Stage& stage, const Take& take) {
-  const auto [total, step] = whole_and_step;
+void MpiBackend::in_parts(const LocalCall& call, const Parts& parts, const Stage& stage, const Take& take) {
   delay();
   group_->begin(call);
   Part part;
   do {
-    part.count = std::min(step, total - part.begin);
+    part.count = std::min(parts.step, parts.total - part.begin);
     if (world() > 1) stage(part);
-    group_->barrier(deadline_);
-    if (part.begin == 0) group_->check_match();
+    group_->exchange(parts.traffic(part), deadline_);
     take(part);
     part.begin += part.count;
-  } while (part.begin < total);
+  } while (part.begin < parts.total);
 }
 
 template <class Copy>
@@ -78,7 +95,8 @@ void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_by
   char* own = at(full, rank() * shard_bytes);
   if (own != shard) copy_bytes(own, shard, shard_bytes);
   in_parts(
-      LocalCall::make(Operation::all_gather, shard_bytes, label), {shard_bytes, group_->buffer_bytes()},
+      LocalCall::make(Operation::all_gather, shard_bytes, label),
+      {.total = shard_bytes, .step = group_->buffer_bytes()},
       [&](Part part) { copy_bytes(group_->outgoing(), at(shard, part.begin), part.count); },
       [&](Part part) {
         each_peer([&](int peer) {
@@ -94,7 +112,7 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
   const std::int64_t width = bytes_of(request.wire), slice_bytes = request.shard_numel * width;
   const std::int64_t lane = lane_bytes();
   in_parts(
-      call, {request.shard_numel, lane / width},
+      call, {.total = request.shard_numel, .step = lane / width, .width = width, .stride_bytes = lane},
       [&](Part part) {
         each_peer([&](int peer) {
           copy_bytes(group_->outgoing() + peer * lane,
@@ -113,21 +131,22 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
 template <class Element>
 void MpiBackend::reduce_everywhere(const LocalCall& call, Element* data, std::int64_t numel) {
   constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Element));
+  const std::int64_t step = group_->buffer_bytes() / kWidth;
   const bool everywhere = numel * kWidth * world() <= kSumEverywhereBytes;
   in_parts(
-      call, {numel, group_->buffer_bytes() / kWidth},
+      call, {.total = numel, .step = step, .width = kWidth, .slices = everywhere ? 1 : world()},
       [&](Part part) { copy_bytes(group_->outgoing(), data + part.begin, part.count * kWidth); },
       [&](Part part) {
         Element* const values = data + part.begin;
         if (everywhere && part.count > 0) sum_into(contributions(0, values), part.count, values);
         if (everywhere) return count((world() - 1) * part.count * kWidth);
-        const std::int64_t slice = (part.count + world() - 1) / world();
+        const std::int64_t slice = slice_of(part.count, world());
         const auto begin_of = [&](int member) { return std::min(part.count, member * slice); };
         const auto numel_of = [&](int member) { return begin_of(member + 1) - begin_of(member); };
         const std::int64_t begin = begin_of(rank()), own = numel_of(rank());
         if (own > 0) sum_into(contributions(begin * kWidth, values + begin), own, values + begin);
         copy_bytes(group_->outgoing(), values + begin, own * kWidth);
-        group_->barrier(deadline_);
+        group_->exchange({.bytes = own * kWidth, .total_bytes = own * kWidth}, deadline_);
         each_peer([&](int peer) {
           copy_bytes(values + begin_of(peer), group_->incoming(peer), numel_of(peer) * kWidth);
         });
@@ -148,7 +167,7 @@ void MpiBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel l
   call.root = root;
   const bool sends = rank() == root;
   in_parts(
-      call, {bytes, group_->buffer_bytes()},
+      call, {.total = bytes, .step = group_->buffer_bytes(), .root = root},
       [&](Part part) {
         if (sends) copy_bytes(group_->outgoing(), at(data, part.begin), part.count);
       },
@@ -162,7 +181,8 @@ void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_
   copy_bytes(at(output, rank() * block_bytes), at(input, rank() * block_bytes), block_bytes);
   const std::int64_t lane = lane_bytes();
   in_parts(
-      LocalCall::make(Operation::all_to_all, block_bytes, label), {block_bytes, lane},
+      LocalCall::make(Operation::all_to_all, block_bytes, label),
+      {.total = block_bytes, .step = lane, .stride_bytes = lane},
       [&](Part part) {
         each_peer([&](int peer) {
           copy_bytes(group_->outgoing() + peer * lane, at(input, peer * block_bytes + part.begin),
@@ -180,7 +200,7 @@ void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_
 
 void MpiBackend::barrier(CallLabel label) {
   in_parts(
-      LocalCall::make(Operation::barrier, 0, label), {0, 1}, [](Part) {}, [](Part) {});
+      LocalCall::make(Operation::barrier, 0, label), {.step = 1}, [](Part) {}, [](Part) {});
 }
 
 void MpiBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
@@ -206,7 +226,7 @@ Communicator communicator_of(const std::shared_ptr<MpiWorld>& world) {
   std::vector<int> ranks(static_cast<std::size_t>(world->ranks()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return Communicator(std::make_shared<MpiBackend>(
-      std::make_unique<MpiGroup>(world, GroupKey{}, ranks, world->rank(), "world")));
+      MpiGroup::make({.world = world, .global_ranks = ranks, .me = world->rank(), .name = "world"})));
 }
 
 }  // namespace tessera::comm

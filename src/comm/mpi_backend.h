@@ -1,4 +1,4 @@
-// The `mpi` backend between processes of one host: every rank stages what its peers need, and pulls.
+// The `mpi` backend: ranks are processes, which stage what their peers need, exchange, and pull.
 #pragma once
 
 #include <span>
@@ -38,9 +38,19 @@ class MpiBackend final : public Backend {
   struct Part {
     std::int64_t begin = 0, count = 0;
   };
-  // For each part of `total`: stage(part), a barrier, take(part).
+  // How a call is cut into parts, and who needs what of a part. At most one of stride_bytes, slices and root.
+  struct Parts {
+    std::int64_t total = 0, step = 0;  // in the call's units, each of `width` bytes
+    std::int64_t width = 1;
+    std::int64_t stride_bytes = 0;  // each peer has its own bytes, so far apart
+    int slices = 1;                 // each peer needs its slice of one range
+    int root = -1;                  // only this rank shows something
+
+    Traffic traffic(const Part& part) const;
+  };
+  // For each part: stage(part), an exchange, take(part).
   template <class Stage, class Take>
-  void in_parts(const LocalCall& call, Part whole_and_step, const Stage& stage, const Take& take);
+  void in_parts(const LocalCall& call, const Parts& parts, const Stage& stage, const Take& take);
   // Calls copy(peer) for every peer, beginning behind this rank so that not all pull from the same one.
   template <class Copy>
   void each_peer(const Copy& copy) const;

@@ -1,25 +1,43 @@
-// The meeting place of one group of processes on one host: what each member calls, their barriers, and two
-// staging buffers a member, through which all data goes. The counterpart of LocalGroup, whose members can
-// read each other's memory.
-//
-// The buffers take turns by barrier: before barrier p a member writes its buffer p % 2, between the barriers
-// p and p + 1 its peers read it. When barrier p has passed, all have read what was written for p - 1, so the
-// other buffer is free. No barrier is needed at the end of a call, and no peer ever reads a caller's memory.
+// What a group of processes is to the mpi backend: each member stages what its peers need in a buffer, and an
+// exchange shows it to them. Between processes of one host the buffers are shared memory and an exchange is a
+// barrier; across hosts, messages carry what is needed.
 #pragma once
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 
 #include "src/comm/local_group.h"
 #include "src/comm/mpi_world.h"
 
 namespace tessera::comm {
 
+// What peers need of a member's outgoing(): for peer p, `bytes` from p * stride_bytes on, but nothing from
+// total_bytes on. Where `root` is a rank, only it has something to show.
+struct Traffic {
+  std::int64_t bytes = 0;
+  std::int64_t stride_bytes = 0;
+  std::int64_t total_bytes = 0;
+  int root = -1;
+
+  std::int64_t bytes_for(int peer) const {
+    return std::max<std::int64_t>(0, std::min(bytes, total_bytes - peer * stride_bytes));
+  }
+};
+
 class MpiGroup {
  public:
-  MpiGroup(std::shared_ptr<MpiWorld> world, const GroupKey& parent, std::vector<int> global_ranks, int me,
-           std::string name);
-  ~MpiGroup();
+  struct Place {
+    std::shared_ptr<MpiWorld> world;
+    GroupKey parent = {};
+    std::vector<int> global_ranks;
+    int me = 0;
+    std::string name;
+  };
+  // Shared memory where all members are on this host, else messages.
+  static std::unique_ptr<MpiGroup> make(Place place);
+  explicit MpiGroup(Place place);
+  virtual ~MpiGroup() = default;
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
@@ -30,83 +48,54 @@ class MpiGroup {
   const GroupKey& key() const { return key_; }
   const std::shared_ptr<MpiWorld>& world() const { return world_; }
 
-  // Of each staging buffer; the same on all members, a multiple of 64.
+  // Of each buffer; the same on all members, a multiple of 64.
   std::int64_t buffer_bytes() const { return buffer_bytes_; }
-  // This rank's buffer, to be written before the next barrier.
-  std::byte* outgoing() { return buffer(me_, phase_ + 1); }
-  // What `member` wrote before the last barrier.
-  const std::byte* incoming(int member) { return buffer(member, phase_); }
+  // This rank's buffer, to be written before the next exchange.
+  virtual std::byte* outgoing() = 0;
+  // What `member` wrote before the last exchange, at the same offsets; valid until the next one.
+  virtual const std::byte* incoming(int member) = 0;
 
-  // A collective: begin(), then barrier()s, check_match() behind the first.
-  void begin(const LocalCall& call);
-  void barrier(std::chrono::nanoseconds deadline);
-  void check_match();
+  // A collective: begin(), then at least one exchange(); the first also checks that all call the same.
+  virtual void begin(const LocalCall& call) = 0;
+  virtual void exchange(const Traffic& traffic, std::chrono::nanoseconds deadline) = 0;
 
-  // send() returns when `to` has copied.
-  void send(int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline);
-  void recv(int from, const LocalCall& call, void* target, std::chrono::nanoseconds deadline);
+  // send() returns when `to` takes the bytes.
+  virtual void send(int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline) = 0;
+  virtual void recv(int from, const LocalCall& call, void* target, std::chrono::nanoseconds deadline) = 0;
 
- private:
-  // A LocalCall without pointers.
+ protected:
+  // A call and its number, without pointers.
   struct SharedCall {
     SharedCall() = default;
-    explicit SharedCall(const LocalCall& call);
+    SharedCall(const LocalCall& call, std::uint64_t number);
     LocalCall local() const;  // refers to this object
+    // "is at #3, barrier of unit 'head'"
+    std::string status_text() const;
 
     LocalCall call;
     std::array<char, 32> shown{};
+    std::uint64_t sequence = 0;
   };
-  // All zeros at first.
-  struct alignas(64) Head {
-    std::atomic<std::uint64_t> arrivals{0};  // of all members at all barriers
-    SharedSignal signal;
-  };
-  struct alignas(64) Slot {
-    std::atomic<std::uint64_t> phase{0};  // barriers reached
-    std::array<SharedCall, 2> calls;      // by a collective's number; read by peers behind its first barrier
-    // The message on its way, if any: at most one, for send() waits. In pieces, counted over all messages.
-    std::atomic<int> to{-1};
-    std::atomic<std::uint64_t> posted{0}, taken{0};
-    SharedSignal signal;
-    SharedCall message;
-    std::uint64_t message_buffer = 0;
-    // For reports at any time.
-    SharedMutex status_mutex;
-    SharedCall status;
-    std::uint64_t status_sequence = 0;
-  };
-
-  static std::int64_t head_bytes(int members);
-  void lay_out(const SharedWorld::Room& room) const;
-  Slot& slot(int member) const { return slots_[member]; }
-  std::byte* buffer(int member, std::uint64_t phase) const;
-  std::int64_t piece_bytes() const { return buffer_bytes_ / 2; }
-  std::int64_t pieces_of(std::int64_t bytes) const;
-  std::byte* piece(int from, std::int64_t index) const;
-
-  void announce(const LocalCall& call, std::uint64_t sequence);
-  std::string status_text(int member) const;
-  std::string current() const;  // the call this rank is in, for messages
-
   using Missing = std::function<bool(int member)>;
-  template <class Done, class IsMissing>
-  void wait(SharedSignal& signal, std::chrono::nanoseconds deadline, const Done& done,
-            const IsMissing& missing);
+
+  // The call this rank is in, and what is known of that of a member, for messages.
+  virtual std::string current() const = 0;
+  virtual std::string status_text(int member) const = 0;
+
+  void check_match(const SharedCall& own, const SharedCall& peer, int member);
+  void check_message(const SharedCall& own, const SharedCall& peer, int member);
+  [[noreturn]] void throw_failed() const { world_->throw_failed(current()); }
   [[noreturn]] void throw_missing(std::chrono::nanoseconds deadline, const Missing& missing);
   [[noreturn]] void report(int culprit, const std::string& message);
 
+  std::int64_t buffer_bytes_ = 0;
+
+ private:
   const std::shared_ptr<MpiWorld> world_;
   const std::string name_;
   const std::vector<int> global_ranks_;
   const int me_;
   const GroupKey key_;
-  SharedWorld::Room room_;
-  Head* head_ = nullptr;
-  Slot* slots_ = nullptr;
-  std::byte* buffers_ = nullptr;
-  std::int64_t buffer_bytes_ = 0;
-  std::uint64_t phase_ = 0, sequence_ = 0;           // this rank's barriers and collectives
-  std::vector<std::uint64_t> sent_to_, taken_from_;  // messages by member
 };
 
 }  // namespace tessera::comm

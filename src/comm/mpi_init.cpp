@@ -1,13 +1,13 @@
-// Worlds of processes: starts MPI, and lets it make the memory that the processes of a host share. The only
-// file that calls MPI.
+// Worlds of processes: starts MPI, learns who is on which host, and lets MPI make the memory that the
+// processes of a host share.
 #include <fmt/format.h>
-#include <mpi.h>
 
 #include <cstdlib>
 #include <mutex>
 #include <thread>
 
 #include "src/comm/mpi_backend.h"
+#include "src/comm/mpi_wire.h"
 
 namespace tessera {
 namespace {
@@ -17,18 +17,14 @@ using std::chrono::milliseconds;
 constexpr std::int64_t kSharedBytesPerRank = std::int64_t{8} << 20;
 constexpr std::int64_t kAlign = 64;
 
-void check(int status, const char* call) {
-  if (status == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  MPI_Error_string(status, text, &length);
-  throw EnvironmentError(fmt::format("{}: {}", call, text));
-}
+using comm::check_mpi;
 
-// The range that the processes of a host share. Giving it back is collective, so a world that ends only says
-// that it may go, and the next world's making, or the end of MPI, does it.
+// The range that the processes of a host share, and the world's messages to other hosts. Giving them back is
+// collective, so a world that ends only says that they may go, and the next world's making, or the end of
+// MPI, does it.
 struct Window {
   MPI_Win handle = MPI_WIN_NULL;
+  MPI_Comm messages = MPI_COMM_NULL;
   std::atomic<bool> unused{false};
 };
 
@@ -45,9 +41,9 @@ class Mpi {
   // All processes must come here within the deadline.
   void meet(milliseconds deadline) {
     MPI_Request request;
-    check(MPI_Ibarrier(all_, &request), "MPI_Ibarrier");
+    check_mpi(MPI_Ibarrier(all_, &request), "MPI_Ibarrier");
     const auto limit = device::Clock::now() + deadline;
-    for (int done = 0; check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"), done == 0;) {
+    for (int done = 0; check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"), done == 0;) {
       if (device::Clock::now() >= limit)
         throw CommunicationError(
             fmt::format("making a world of processes: not all of them came within {:.1f} s",
@@ -61,16 +57,19 @@ class Mpi {
   void free_unused() {
     std::vector<int> unused;
     for (const auto& window : windows_) unused.push_back(window->unused.load() ? 1 : 0);
-    check(MPI_Allreduce(MPI_IN_PLACE, unused.data(), static_cast<int>(unused.size()), MPI_INT, MPI_MIN, all_),
-          "MPI_Allreduce");
+    check_mpi(
+        MPI_Allreduce(MPI_IN_PLACE, unused.data(), static_cast<int>(unused.size()), MPI_INT, MPI_MIN, all_),
+        "MPI_Allreduce");
     std::vector<std::shared_ptr<Window>> kept;
     for (std::size_t i = 0; i < windows_.size(); ++i) {
       if (unused[i] == 0) {
         kept.push_back(windows_[i]);
         continue;
       }
-      check(MPI_Win_unlock_all(windows_[i]->handle), "MPI_Win_unlock_all");
-      check(MPI_Win_free(&windows_[i]->handle), "MPI_Win_free");
+      check_mpi(MPI_Win_unlock_all(windows_[i]->handle), "MPI_Win_unlock_all");
+      check_mpi(MPI_Win_free(&windows_[i]->handle), "MPI_Win_free");
+      if (windows_[i]->messages != MPI_COMM_NULL)
+        check_mpi(MPI_Comm_free(&windows_[i]->messages), "MPI_Comm_free");
     }
     windows_ = std::move(kept);
   }
@@ -79,13 +78,13 @@ class Mpi {
   std::shared_ptr<Window> allocate(MPI_Comm host, std::int64_t bytes, void*& base) {
     auto window = std::make_shared<Window>();
     int rank = 0;
-    check(MPI_Comm_rank(host, &rank), "MPI_Comm_rank");
-    check(MPI_Win_allocate_shared(rank == 0 ? bytes : 0, 1, MPI_INFO_NULL, host, &base, &window->handle),
-          "MPI_Win_allocate_shared");
+    check_mpi(MPI_Comm_rank(host, &rank), "MPI_Comm_rank");
+    check_mpi(MPI_Win_allocate_shared(rank == 0 ? bytes : 0, 1, MPI_INFO_NULL, host, &base, &window->handle),
+              "MPI_Win_allocate_shared");
     MPI_Aint found_bytes = 0;
     int unit = 0;
-    check(MPI_Win_shared_query(window->handle, 0, &found_bytes, &unit, &base), "MPI_Win_shared_query");
-    check(MPI_Win_lock_all(MPI_MODE_NOCHECK, window->handle), "MPI_Win_lock_all");
+    check_mpi(MPI_Win_shared_query(window->handle, 0, &found_bytes, &unit, &base), "MPI_Win_shared_query");
+    check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window->handle), "MPI_Win_lock_all");
     windows_.push_back(window);
     return window;
   }
@@ -100,12 +99,12 @@ class Mpi {
     if (finalized != 0) throw UsageError("a world of processes after MPI_Finalize: make it before");
     if (initialized == 0) {
       int provided = 0;
-      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+      check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
       owned_ = true;
       std::atexit([] { Mpi::started().finish(); });
     }
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &all_), "MPI_Comm_dup");
-    check(MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &all_), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
 
   // At the exit of a process that started MPI itself. It would wait for the others, so not where a world has
@@ -135,23 +134,74 @@ struct Keeper {
   }
 };
 
-std::shared_ptr<comm::MpiWorld> make_shared_world(Mpi& mpi, MPI_Comm host, const MpiOptions& options) {
-  int rank = 0, ranks = 1;
-  check(MPI_Comm_rank(host, &rank), "MPI_Comm_rank");
-  check(MPI_Comm_size(host, &ranks), "MPI_Comm_size");
-  const std::int64_t room = options.shared_bytes > 0 ? options.shared_bytes : ranks * kSharedBytesPerRank;
-  const std::int64_t bytes = comm::SharedWorld::range_bytes(ranks, room);
+// The ranks by host: of each, the first rank on its host.
+struct Hosts {
+  MPI_Comm here = MPI_COMM_NULL;
+  int rank = 0, ranks = 1, ranks_here = 1;
+  std::vector<int> first_rank;
+
+  bool several() const { return ranks_here != ranks; }
+  std::vector<int> others() const {
+    std::vector<int> result;
+    for (int other = 0; other < ranks; ++other)
+      if (first_rank[static_cast<std::size_t>(other)] != first_rank[static_cast<std::size_t>(rank)])
+        result.push_back(other);
+    return result;
+  }
+};
+
+// Collective.
+Hosts find_hosts(MPI_Comm all, const MpiOptions& options) {
+  Hosts hosts;
+  check_mpi(MPI_Comm_rank(all, &hosts.rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(all, &hosts.ranks), "MPI_Comm_size");
+  if (options.ranks_per_host > 0)
+    check_mpi(MPI_Comm_split(all, hosts.rank / options.ranks_per_host, hosts.rank, &hosts.here),
+              "MPI_Comm_split");
+  else
+    check_mpi(MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, hosts.rank, MPI_INFO_NULL, &hosts.here),
+              "MPI_Comm_split_type");
+  check_mpi(MPI_Comm_size(hosts.here, &hosts.ranks_here), "MPI_Comm_size");
+  int first = hosts.rank;
+  check_mpi(MPI_Bcast(&first, 1, MPI_INT, 0, hosts.here), "MPI_Bcast");
+  hosts.first_rank.resize(static_cast<std::size_t>(hosts.ranks));
+  check_mpi(MPI_Allgather(&first, 1, MPI_INT, hosts.first_rank.data(), 1, MPI_INT, all), "MPI_Allgather");
+  return hosts;
+}
+
+// Collective.
+std::shared_ptr<comm::MpiWire> make_wire(const Hosts& hosts, MPI_Comm all, Window& window) {
+  if (!hosts.several()) return nullptr;
+  int provided = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+  if (provided < MPI_THREAD_MULTIPLE)
+    throw EnvironmentError("ranks on several hosts need MPI with MPI_THREAD_MULTIPLE; start MPI with it");
+  check_mpi(MPI_Comm_dup(all, &window.messages), "MPI_Comm_dup");
+  return std::make_shared<comm::MpiWire>(window.messages, hosts.others());
+}
+
+std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const Hosts& hosts, const MpiOptions& options) {
+  const std::int64_t room =
+      options.shared_bytes > 0 ? options.shared_bytes : hosts.ranks_here * kSharedBytesPerRank;
+  const std::int64_t bytes = comm::SharedWorld::range_bytes(hosts.ranks, room);
   void* base = nullptr;
   auto keeper = std::make_shared<Keeper>();
-  keeper->window = mpi.allocate(host, bytes + kAlign, base);
+  keeper->window = mpi.allocate(hosts.here, bytes + kAlign, base);
   std::size_t space = static_cast<std::size_t>(bytes + kAlign);
   std::align(kAlign, static_cast<std::size_t>(bytes), base, space);
   auto* const shared = static_cast<comm::SharedWorld*>(base);
-  if (rank == 0) new (shared) comm::SharedWorld(ranks, bytes);
+  if (hosts.rank == hosts.first_rank[static_cast<std::size_t>(hosts.rank)])
+    new (shared) comm::SharedWorld(hosts.ranks, bytes);
   mpi.meet(options.deadline);
   keeper->shared = shared;
   auto world = std::make_shared<comm::MpiWorld>(
-      comm::MpiWorld::Place{.shared = shared, .keeper = keeper, .rank = rank, .ranks = ranks}, options);
+      comm::MpiWorld::Place{.shared = shared,
+                            .wire = make_wire(hosts, mpi.all(), *keeper->window),
+                            .hosts = hosts.several() ? hosts.first_rank : std::vector<int>(),
+                            .keeper = keeper,
+                            .rank = hosts.rank,
+                            .ranks = hosts.ranks},
+      options);
   mpi.meet(options.deadline);
   shared->check_visible();
   return world;
@@ -166,16 +216,9 @@ Communicator make_mpi_world(const MpiOptions& options) {
   const std::lock_guard lock(mpi.mutex());
   mpi.meet(options.deadline);
   mpi.free_unused();
-  int ranks = 1, here = 1;
-  MPI_Comm host = MPI_COMM_NULL;
-  check(MPI_Comm_size(mpi.all(), &ranks), "MPI_Comm_size");
-  check(MPI_Comm_split_type(mpi.all(), MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
-  check(MPI_Comm_size(host, &here), "MPI_Comm_size");
-  if (here != ranks)
-    throw UnsupportedError(
-        fmt::format("{} processes on more than one host: this version runs all on one", ranks));
-  const auto world = make_shared_world(mpi, host, options);
-  check(MPI_Comm_free(&host), "MPI_Comm_free");
+  Hosts hosts = find_hosts(mpi.all(), options);
+  const auto world = make_world(mpi, hosts, options);
+  check_mpi(MPI_Comm_free(&hosts.here), "MPI_Comm_free");
   return comm::communicator_of(world);
 }
 

@@ -83,12 +83,13 @@ std::byte* SharedWorld::block(std::int64_t index) {
   return reinterpret_cast<std::byte*>(this) + range_bytes(ranks_, 0) + index * kBlockBytes;
 }
 
-void SharedWorld::fail(int reporter, int culprit, const std::string& message) {
+bool SharedWorld::fail(int reporter, int culprit, const std::string& message) {
   const std::lock_guard lock(mutex_);
-  if (failed_.load()) return;
+  if (failed_.load()) return false;
   failure_ = {.reporter = reporter, .culprit = culprit};
   message.copy(failure_.message.data(), failure_.message.size() - 1);
   failed_.store(true);  // waits look every few milliseconds
+  return true;
 }
 
 SharedFailure SharedWorld::failure() {
@@ -107,15 +108,17 @@ void SharedWorld::check_visible() {
     if (is_gone(entry(rank).process.load())) visible_.store(false);
 }
 
-void SharedWorld::look_for_dead(int self) {
-  if (!visible_.load()) return;
+bool SharedWorld::look_for_dead(int self) {
+  if (!visible_.load()) return false;
+  bool first = false;
   for (int rank = 0; rank < ranks_; ++rank) {
     const int process = entry(rank).process.load();
     if (rank == self || process == 0 || ended(rank)) continue;
     if (!is_gone(process)) continue;
-    if (!ended(rank)) fail(self, rank, fmt::format("the process of rank {} is gone", rank));
+    if (!ended(rank)) first |= fail(self, rank, fmt::format("the process of rank {} is gone", rank));
     end(rank);
   }
+  return first;
 }
 
 // ---- room for groups ----

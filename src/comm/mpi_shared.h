@@ -31,7 +31,8 @@ class SharedSignal {
       if (ready()) return true;
       hwy::Pause();
     }
-    for (int i = 0; i < policy.yields; ++i) {
+    const auto yield_end = device::Clock::now() + kYieldFor;
+    for (int i = 0; i < policy.yields && (i == 0 || device::Clock::now() < yield_end); ++i) {
       if (ready()) return true;
       sched_yield();
     }
@@ -49,6 +50,9 @@ class SharedSignal {
   }
 
  private:
+  // On busy cores every yield may cost other threads' time slices.
+  static constexpr std::chrono::microseconds kYieldFor{50};
+
   void wake() noexcept;
   bool sleep(std::uint32_t epoch, device::Clock::time_point deadline,
              int slice);  // false: the time has passed
@@ -97,8 +101,8 @@ class alignas(64) SharedWorld {
   SharedWorld(const SharedWorld&) = delete;
   SharedWorld& operator=(const SharedWorld&) = delete;
 
-  // The first failure stays; the world has failed for good.
-  void fail(int reporter, int culprit, const std::string& message);
+  // The first failure stays, and false is returned for others; the world has failed for good.
+  bool fail(int reporter, int culprit, const std::string& message);
   bool failed() const noexcept { return failed_.load(); }
   SharedFailure failure();
 
@@ -111,8 +115,9 @@ class alignas(64) SharedWorld {
   // After all have entered: where processes cannot see each other (several PID namespaces), nobody looks for
   // dead ones.
   void check_visible();
-  // Notes ranks whose process is gone without having said so, as ended, and the world as failed.
-  void look_for_dead(int self);
+  // Notes ranks whose process is gone without having said so, as ended, and the world as failed. Returns
+  // whether that is the world's first failure.
+  bool look_for_dead(int self);
 
   // Room for the group `key`, the same for each of its members, who all ask for the same. Zero where taken
   // for the first one asking, who then makes `initialize` run before any other member sees it.

@@ -4,16 +4,41 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include "src/comm/mpi_wire.h"
+
 namespace tessera::comm {
 
 MpiWorld::MpiWorld(Place place, const MpiOptions& options)
     : place_(std::move(place)),
       options_(options),
-      policy_(device::WaitPolicy::choose(options.waiting, place_.ranks)) {
+      policy_(device::WaitPolicy::choose(options.waiting, ranks_here())) {
   shared().enter(rank());
 }
 
-MpiWorld::~MpiWorld() { shared().end(rank()); }
+MpiWorld::~MpiWorld() {
+  shared().end(rank());
+  if (place_.wire) place_.wire->tell_ended();
+}
+
+int MpiWorld::ranks_here() const {
+  int here = 0;
+  for (int rank = 0; rank < place_.ranks; ++rank) here += is_here(rank) ? 1 : 0;
+  return here;
+}
+
+bool MpiWorld::is_here(int rank) const {
+  return place_.hosts.empty() ||
+         place_.hosts[static_cast<std::size_t>(rank)] == place_.hosts[static_cast<std::size_t>(place_.rank)];
+}
+
+void MpiWorld::fail(int culprit, const std::string& message) {
+  if (shared().fail(rank(), culprit, message) && place_.wire) place_.wire->tell_failure(shared().failure());
+}
+
+void MpiWorld::look_around() {
+  if (shared().look_for_dead(rank()) && place_.wire) place_.wire->tell_failure(shared().failure());
+  if (place_.wire) place_.wire->listen(shared());
+}
 
 void MpiWorld::throw_failed(const std::string& call) const {
   const SharedFailure failure = shared().failure();

@@ -1,5 +1,5 @@
-// One process's place in a world of processes on one host: its rank, its options, and the shared range where
-// it meets the others. Includes nothing of MPI, which only made the range.
+// One process's place in a world of processes: its rank, its options, the range that it shares with those of
+// its host, and the wire to those of others. Includes nothing of MPI.
 #pragma once
 
 #include <map>
@@ -11,15 +11,19 @@
 
 namespace tessera::comm {
 
+class MpiWire;
+
 class MpiWorld {
  public:
   struct Place {
-    SharedWorld* shared = nullptr;
-    std::shared_ptr<void> keeper = nullptr;  // of the shared range
+    SharedWorld* shared = nullptr;            // of the processes of this host; counts all ranks of the world
+    std::shared_ptr<MpiWire> wire = nullptr;  // none where all are on one host
+    std::vector<int> hosts = {};              // by rank; empty: all on one host
+    std::shared_ptr<void> keeper = nullptr;   // of the shared range
     int rank = 0, ranks = 1;
   };
   MpiWorld(Place place, const MpiOptions& options);
-  // Tells the others that this rank makes no further calls: a store, no exchange.
+  // Tells the others that this rank makes no further calls: a store and a notice, and no wait for anybody.
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -30,7 +34,12 @@ class MpiWorld {
   const device::WaitPolicy& policy() const { return policy_; }
   SharedWorld& shared() const { return *place_.shared; }
 
-  void fail(int culprit, const std::string& message) { shared().fail(rank(), culprit, message); }
+  MpiWire& wire() const { return *place_.wire; }
+  bool is_here(int rank) const;  // on this rank's host
+
+  void fail(int culprit, const std::string& message);
+  // What a wait does now and then: notes processes that died, and what ranks of other hosts say.
+  void look_around();
   // `call` is what this rank was doing: it opens the message.
   [[noreturn]] void throw_failed(const std::string& call) const;
 
@@ -38,6 +47,8 @@ class MpiWorld {
   GroupKey key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name);
 
  private:
+  int ranks_here() const;
+
   const Place place_;
   const MpiOptions options_;
   const device::WaitPolicy policy_;

@@ -25,10 +25,10 @@ RunResult train_on(Communicator world, const RunConfig& run) {
 }
 
 // Every process runs both, so that all learn of a difference; the threads' runs are one after the other.
-void expect_same_bits(RunConfig run) {
+void expect_same_bits(RunConfig run, const MpiOptions& options = {}) {
   run.world = mpi_processes();
   RunResult processes;
-  run_mpi({}, [&](Communicator world) { processes = train_on(world, run); });
+  run_mpi(options, [&](Communicator world) { processes = train_on(world, run); });
   RunResult threads;
   run_mpi({}, [&](Communicator world) {
     if (world.rank() == 0) threads = run_training(run);
@@ -65,6 +65,12 @@ TEST(BitwiseMpi, Stage3InOrderWithResidentUnits) {
                     .dtype = DType::bf16,
                     .strict_order = true,
                     .resident_units = 2});
+}
+
+TEST(BitwiseMpi, Stage3OverMessages) { expect_same_bits({.stage = 3}, {.ranks_per_host = 1}); }
+
+TEST(BitwiseMpi, Stage2OverMessagesBetweenPairs) {
+  expect_same_bits({.stage = 2, .reduce = ReduceWhen::last, .dtype = DType::bf16}, {.ranks_per_host = 2});
 }
 
 }  // namespace

@@ -12,27 +12,34 @@ int processes() {
   return 1;
 }
 
-BackendUnderTest processes_of(const std::string& name, std::int64_t shared_bytes) {
-  return {.name = name,
-          .world = processes(),
-          .run = [shared_bytes](int world, const RunOptions& options,
-                                const std::function<void(Communicator)>& rank_main,
-                                std::vector<std::string>* messages) {
-            ASSERT_EQ(world, testing::mpi_processes());
-            testing::run_mpi({.deadline = options.deadline, .shared_bytes = shared_bytes}, rank_main,
-                             messages);
-          }};
+BackendUnderTest processes_of(const std::string& name, MpiOptions mpi) {
+  return {
+      .name = name,
+      .world = processes(),
+      .run = [mpi](int world, const RunOptions& options, const std::function<void(Communicator)>& rank_main,
+                   std::vector<std::string>* messages) {
+        ASSERT_EQ(world, testing::mpi_processes());
+        MpiOptions with_deadline = mpi;
+        with_deadline.deadline = options.deadline;
+        testing::run_mpi(with_deadline, rank_main, messages);
+      }};
 }
 
+const BackendUnderTest kShared = processes_of("shared", {});
 // With little room, calls go in many parts.
-const BackendUnderTest kRoomy = processes_of("mpi", 0), kNarrow = processes_of("mpi_narrow", 512 * 1024);
+const BackendUnderTest kNarrow = processes_of("narrow", {.shared_bytes = 512 * 1024});
+// As if each process were on a host of its own, or each two.
+const BackendUnderTest kMessages = processes_of("messages", {.ranks_per_host = 1});
+const BackendUnderTest kPairs = processes_of("pairs", {.ranks_per_host = 2});
 
 std::string name_of_test(const ::testing::TestParamInfo<BackendUnderTest>& test) {
   return test.param.name + std::to_string(test.param.world);
 }
 
-INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorContract, ::testing::Values(kRoomy, kNarrow), name_of_test);
-INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorErrors, ::testing::Values(kRoomy), name_of_test);
+INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorContract, ::testing::Values(kShared, kNarrow, kMessages, kPairs),
+                         name_of_test);
+INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorErrors, ::testing::Values(kShared, kMessages, kPairs),
+                         name_of_test);
 
 // More than the staging buffers hold at a time, and not a multiple of them.
 TEST_P(CommunicatorContract, LargeBuffersGoInParts) {

@@ -1,5 +1,5 @@
-// fault_program HOW: ranks that communicate as a trainer's do, until rank 1 throws, exits, is killed or
-// stalls. Every other rank ends with a non-zero status and says why.
+// fault_program HOW RANKS_PER_HOST: ranks (see MpiOptions) that communicate as a trainer's do, until rank 1
+// throws, exits, is killed or stalls. Every other rank ends with a non-zero status and says why.
 #include <unistd.h>
 
 #include <csignal>
@@ -32,7 +32,8 @@ void run(tessera::Communicator world, const std::string& how) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  tessera::Communicator world = tessera::make_mpi_world({.deadline = std::chrono::seconds(2)});
+  tessera::Communicator world = tessera::make_mpi_world(
+      {.deadline = std::chrono::seconds(2), .ranks_per_host = count > 2 ? std::atoi(arguments[2]) : 0});
   try {
     run(world, count > 1 ? arguments[1] : "");
   } catch (const std::exception& error) {

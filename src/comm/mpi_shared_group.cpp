@@ -1,0 +1,172 @@
+#include "src/comm/mpi_shared_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// A buffer stays in the second-level cache between the one that writes it and those that read it.
+constexpr std::int64_t kBestBuffer = 256 * 1024;
+constexpr std::int64_t kLeastBuffer = 4096;
+constexpr std::int64_t kLine = 64;
+
+std::int64_t rounded_down(std::int64_t value, std::int64_t unit) { return value / unit * unit; }
+
+}  // namespace
+
+// ---- the shared range ----
+
+std::int64_t MpiSharedGroup::head_bytes(int members) {
+  return static_cast<std::int64_t>(sizeof(Head)) + members * static_cast<std::int64_t>(sizeof(Slot));
+}
+
+void MpiSharedGroup::lay_out(const SharedWorld::Room& room) const {
+  new (room.base) Head;
+  auto* const slots = reinterpret_cast<Slot*>(room.base + sizeof(Head));
+  for (int member = 0; member < members(); ++member) new (slots + member) Slot;
+}
+
+MpiSharedGroup::MpiSharedGroup(Place place)
+    : MpiGroup(std::move(place)),
+      sent_to_(static_cast<std::size_t>(members())),
+      taken_from_(static_cast<std::size_t>(members())) {
+  const int n = members();
+  // Every peer's part of a buffer has at least a cache line.
+  const std::int64_t least = std::max(kLeastBuffer, n * kLine);
+  room_ = world()->shared().join({.key = key(),
+                                  .members = n,
+                                  .best_bytes = head_bytes(n) + 2 * n * std::max(kBestBuffer, least),
+                                  .least_bytes = head_bytes(n) + 2 * n * least},
+                                 [this](const SharedWorld::Room& room) { lay_out(room); });
+  head_ = reinterpret_cast<Head*>(room_.base);
+  slots_ = reinterpret_cast<Slot*>(room_.base + sizeof(Head));
+  buffers_ = room_.base + head_bytes(n);
+  buffer_bytes_ = rounded_down((room_.bytes - head_bytes(n)) / (2 * n), 2 * kLine);
+}
+
+MpiSharedGroup::~MpiSharedGroup() { world()->shared().leave(room_.group); }
+
+std::byte* MpiSharedGroup::buffer(int member, std::uint64_t phase) const {
+  return buffers_ + (2 * member + static_cast<int>(phase % 2)) * buffer_bytes_;
+}
+
+// ---- barriers and matching ----
+
+void MpiSharedGroup::announce(const SharedCall& call) {
+  Slot& own = slot(me());
+  {
+    const std::lock_guard lock(own.status_mutex);
+    own.status = call;
+  }
+  if (world()->shared().failed()) throw_failed();
+}
+
+void MpiSharedGroup::begin(const LocalCall& call) {
+  const SharedCall shared(call, sequence_ + 1);
+  announce(shared);
+  slot(me()).calls[++sequence_ % 2] = shared;
+  first_exchange_ = true;
+}
+
+template <class Done, class IsMissing>
+void MpiSharedGroup::wait(SharedSignal& signal, nanoseconds deadline, const Done& done,
+                          const IsMissing& missing) {
+  SharedWorld& shared = world()->shared();
+  const auto peer_ended = [&] {
+    for (int member = 0; member < members(); ++member)
+      if (shared.ended(global_rank(member)) && missing(member)) return true;
+    return false;
+  };
+  const auto ready = [&] { return done() || shared.failed() || (shared.any_ended() && peer_ended()); };
+  const bool in_time = signal.wait(world()->policy(), deadline, ready, [&] { world()->look_around(); });
+  if (done()) return;
+  if (shared.failed()) throw_failed();
+  throw_missing(in_time ? nanoseconds::zero() : deadline, missing);
+}
+
+void MpiSharedGroup::barrier(nanoseconds deadline) {
+  ++phase_;
+  const std::uint64_t target = phase_ * static_cast<std::uint64_t>(members());
+  slot(me()).phase.store(phase_);
+  if (head_->arrivals.fetch_add(1) + 1 == target) return head_->signal.notify();
+  wait(
+      head_->signal, deadline, [&] { return head_->arrivals.load() >= target; },
+      [&](int member) { return slot(member).phase.load() < phase_; });
+}
+
+void MpiSharedGroup::exchange(const Traffic&, nanoseconds deadline) {
+  barrier(deadline);
+  if (!first_exchange_) return;
+  first_exchange_ = false;
+  const auto call_of = [&](int member) { return slot(member).calls[sequence_ % 2]; };
+  for (int member = 0; member < members(); ++member) check_match(call_of(me()), call_of(member), member);
+}
+
+// ---- messages ----
+
+// A message goes through the sender's free buffer, in pieces of half of it, of which two are on their way.
+std::int64_t MpiSharedGroup::pieces_of(std::int64_t bytes) const {
+  return std::max<std::int64_t>(1, (bytes + piece_bytes() - 1) / piece_bytes());
+}
+
+std::byte* MpiSharedGroup::piece(int from, std::int64_t index) const {
+  return buffer(from, slot(from).message_buffer) + index % 2 * piece_bytes();
+}
+
+void MpiSharedGroup::send(int to, const LocalCall& call, const void* source, nanoseconds deadline) {
+  const SharedCall shared(call, ++sent_to_[static_cast<std::size_t>(to)]);
+  announce(shared);
+  Slot& own = slot(me());
+  const auto in_flight_at_most = [&](std::uint64_t pieces) {
+    const auto few = [&] { return own.posted.load() - own.taken.load() <= pieces; };
+    wait(own.signal, deadline, few, [&](int member) { return member == to && !few(); });
+  };
+  own.message = shared;
+  own.message_buffer = phase_ + 1;
+  own.to.store(to);
+  for (std::int64_t index = 0; index < pieces_of(call.count); ++index) {
+    const std::int64_t begin = index * piece_bytes();
+    in_flight_at_most(1);
+    copy_bytes(piece(me(), index), static_cast<const char*>(source) + begin,
+               std::min(piece_bytes(), call.count - begin));
+    own.posted.fetch_add(1);
+    own.signal.notify();
+  }
+  in_flight_at_most(0);
+}
+
+void MpiSharedGroup::recv(int from, const LocalCall& call, void* target, nanoseconds deadline) {
+  const SharedCall shared(call, ++taken_from_[static_cast<std::size_t>(from)]);
+  announce(shared);
+  Slot& way = slot(from);
+  const auto posted = [&] { return way.to.load() == me() && way.posted.load() > way.taken.load(); };
+  for (std::int64_t index = 0; index < pieces_of(call.count); ++index) {
+    wait(way.signal, deadline, posted, [&](int member) { return member == from && !posted(); });
+    if (index == 0) check_message(shared, way.message, from);
+    const std::int64_t begin = index * piece_bytes();
+    copy_bytes(static_cast<char*>(target) + begin, piece(from, index),
+               std::min(piece_bytes(), call.count - begin));
+    way.taken.fetch_add(1);
+    way.signal.notify();
+  }
+}
+
+// ---- errors ----
+
+std::string MpiSharedGroup::status_text(int member) const {
+  Slot& peer = slot(member);
+  const std::lock_guard lock(peer.status_mutex);
+  return peer.status.status_text();
+}
+
+std::string MpiSharedGroup::current() const {
+  const SharedCall& own = slot(me()).status;  // written by this thread only
+  return fmt::format("{} on '{}'", own.local().text(own.sequence), name());
+}
+
+}  // namespace tessera::comm

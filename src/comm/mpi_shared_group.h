@@ -1,0 +1,68 @@
+// A group of processes on one host: two staging buffers a member in the range that they share.
+//
+// The buffers take turns by barrier: before barrier p a member writes its buffer p % 2, between the barriers
+// p and p + 1 its peers read it. When barrier p has passed, all have read what was written for p - 1, so the
+// other buffer is free. No barrier is needed at the end of a call, and no peer ever reads a caller's memory.
+#pragma once
+
+#include "src/comm/mpi_group.h"
+
+namespace tessera::comm {
+
+class MpiSharedGroup final : public MpiGroup {
+ public:
+  explicit MpiSharedGroup(Place place);
+  ~MpiSharedGroup() override;
+
+  std::byte* outgoing() override { return buffer(me(), phase_ + 1); }
+  const std::byte* incoming(int member) override { return buffer(member, phase_); }
+  void begin(const LocalCall& call) override;
+  void exchange(const Traffic& traffic, std::chrono::nanoseconds deadline) override;
+  void send(int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline) override;
+  void recv(int from, const LocalCall& call, void* target, std::chrono::nanoseconds deadline) override;
+
+ private:
+  struct alignas(64) Head {
+    std::atomic<std::uint64_t> arrivals{0};  // of all members at all barriers
+    SharedSignal signal;
+  };
+  struct alignas(64) Slot {
+    std::atomic<std::uint64_t> phase{0};  // barriers reached
+    std::array<SharedCall, 2> calls;      // by a collective's number; read by peers behind its first barrier
+    // The message on its way, if any: at most one, for send() waits. In pieces, counted over all messages.
+    std::atomic<int> to{-1};
+    std::atomic<std::uint64_t> posted{0}, taken{0};
+    SharedSignal signal;
+    SharedCall message;
+    std::uint64_t message_buffer = 0;
+    // For reports at any time.
+    SharedMutex status_mutex;
+    SharedCall status;
+  };
+
+  static std::int64_t head_bytes(int members);
+  void lay_out(const SharedWorld::Room& room) const;
+  Slot& slot(int member) const { return slots_[member]; }
+  std::byte* buffer(int member, std::uint64_t phase) const;
+  std::int64_t piece_bytes() const { return buffer_bytes_ / 2; }
+  std::int64_t pieces_of(std::int64_t bytes) const;
+  std::byte* piece(int from, std::int64_t index) const;
+
+  void barrier(std::chrono::nanoseconds deadline);
+  void announce(const SharedCall& call);
+  std::string status_text(int member) const override;
+  std::string current() const override;
+  template <class Done, class IsMissing>
+  void wait(SharedSignal& signal, std::chrono::nanoseconds deadline, const Done& done,
+            const IsMissing& missing);
+
+  SharedWorld::Room room_;
+  Head* head_ = nullptr;
+  Slot* slots_ = nullptr;
+  std::byte* buffers_ = nullptr;
+  std::uint64_t phase_ = 0, sequence_ = 0;           // this rank's barriers and collectives
+  bool first_exchange_ = false;                      // of the collective
+  std::vector<std::uint64_t> sent_to_, taken_from_;  // messages by member
+};
+
+}  // namespace tessera::comm
