@@ -29,11 +29,11 @@ struct TransformerConfig {
   std::int64_t hidden = 0;  // width between the matrices of the MLP
   Norm norm;
   MlpKind mlp = MlpKind::gelu;
-  bool biases = true;             // of the linear layers in blocks
-  bool learned_positions = true;  // a table of them in the embedding
+  bool biases = true;              // of the linear layers in blocks
+  bool learned_positions = true;   // a table of them in the embedding
   std::vector<float> rotary = {};  // frequencies [head channels / 2]; empty: queries and keys are not rotated
-  bool tied = true;               // the head's weight is embed.token
-  double deviation = 0.02;        // of the initial weights
+  bool tied = true;                // the head's weight is embed.token
+  double deviation = 0.02;         // of the initial weights
   double residual_deviation = 0.02;  // of those that end a residual branch
 };
 
