@@ -19,12 +19,10 @@ constexpr std::int64_t kAlign = 64;
 
 using comm::check_mpi;
 
-// The range that the processes of a host share, and the world's messages to other hosts. Giving them back is
-// collective, so a world that ends only says that they may go, and the next world's making, or the end of
-// MPI, does it.
+// The range that the processes of a host share. Giving it back is collective, so a world that ends only says
+// that it may go, and the next world's making, or the end of MPI, does it.
 struct Window {
   MPI_Win handle = MPI_WIN_NULL;
-  MPI_Comm messages = MPI_COMM_NULL;
   std::atomic<bool> unused{false};
 };
 
@@ -68,8 +66,6 @@ class Mpi {
       }
       check_mpi(MPI_Win_unlock_all(windows_[i]->handle), "MPI_Win_unlock_all");
       check_mpi(MPI_Win_free(&windows_[i]->handle), "MPI_Win_free");
-      if (windows_[i]->messages != MPI_COMM_NULL)
-        check_mpi(MPI_Comm_free(&windows_[i]->messages), "MPI_Comm_free");
     }
     windows_ = std::move(kept);
   }
@@ -170,14 +166,16 @@ Hosts find_hosts(MPI_Comm all, const MpiOptions& options) {
 }
 
 // Collective.
-std::shared_ptr<comm::MpiWire> make_wire(const Hosts& hosts, MPI_Comm all, Window& window) {
+std::shared_ptr<comm::MpiWire> make_wire(const Hosts& hosts, MPI_Comm all) {
   if (!hosts.several()) return nullptr;
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
   if (provided < MPI_THREAD_MULTIPLE)
     throw EnvironmentError("ranks on several hosts need MPI with MPI_THREAD_MULTIPLE; start MPI with it");
-  check_mpi(MPI_Comm_dup(all, &window.messages), "MPI_Comm_dup");
-  return std::make_shared<comm::MpiWire>(window.messages, hosts.others());
+  // Never given back: MPICH would then deliver what nobody received of this world to a later one.
+  MPI_Comm messages = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(all, &messages), "MPI_Comm_dup");
+  return std::make_shared<comm::MpiWire>(messages, hosts.others());
 }
 
 std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const Hosts& hosts, const MpiOptions& options) {
@@ -196,7 +194,7 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const Hosts& hosts, const M
   keeper->shared = shared;
   auto world = std::make_shared<comm::MpiWorld>(
       comm::MpiWorld::Place{.shared = shared,
-                            .wire = make_wire(hosts, mpi.all(), *keeper->window),
+                            .wire = make_wire(hosts, mpi.all()),
                             .hosts = hosts.several() ? hosts.first_rank : std::vector<int>(),
                             .keeper = keeper,
                             .rank = hosts.rank,

@@ -15,7 +15,7 @@ void check_mpi(int status, const char* call);
 
 class MpiWire {
  public:
-  // `others` are the ranks on other hosts. `messages` is this world's own, and freed by others.
+  // `others` are the ranks on other hosts. `messages` is this world's own, and never given back.
   MpiWire(MPI_Comm messages, std::vector<int> others);
 
   MPI_Comm messages() const { return messages_; }

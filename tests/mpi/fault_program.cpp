@@ -1,5 +1,6 @@
 // fault_program HOW RANKS_PER_HOST: ranks (see MpiOptions) that communicate as a trainer's do, until rank 1
-// throws, exits, is killed or stalls. Every other rank ends with a non-zero status and says why.
+// throws, exits, vanishes, is killed or stalls. Every other rank ends with a non-zero status and says why,
+// unless the launcher ends it first.
 #include <unistd.h>
 
 #include <csignal>
@@ -16,7 +17,8 @@ namespace {
 
 void misbehave(const std::string& how) {
   if (how == "throw") throw std::runtime_error("the disk is full");
-  if (how == "exit") std::_Exit(0);
+  if (how == "exit") std::exit(0);
+  if (how == "vanish") std::_Exit(3);
   if (how == "kill") raise(SIGKILL);
   if (how == "stall") std::this_thread::sleep_for(std::chrono::minutes(5));
 }
