@@ -1,0 +1,236 @@
+/* The engine in C (C99): the verbs of engine.h over opaque handles. Owns handles and error strings; what the
+   verbs mean is said in engine.h and docs/embedding.md.
+
+   Every function returns TESSERA_OK or the kind of its error; tessera_last_error() then says, per thread,
+   what was wrong and what would have been right. No exception leaves a function of this file. Outputs are
+   written on success only. A handle is used by the thread of its rank alone. Strings are UTF-8 and end in 0;
+   those given to a call are copied. */
+#ifndef TESSERA_C_API_H
+#define TESSERA_C_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int32_t tessera_status;
+enum {
+  TESSERA_OK = 0,
+  TESSERA_USAGE = 1,         /* the caller's mistake */
+  TESSERA_ENVIRONMENT = 2,   /* the machine's refusal: memory, a file, a thread */
+  TESSERA_UNSUPPORTED = 3,   /* not in this build or on this machine */
+  TESSERA_COMMUNICATION = 4, /* another rank failed, or did not answer within the deadline */
+  TESSERA_OTHER = 5,
+  TESSERA_USER = 100 /* this and above: free for rank_main to return */
+};
+
+/* The message of the last call on this thread that failed, "" before any; valid until the next that fails. */
+const char* tessera_last_error(void);
+
+/* -- Ranks -- */
+
+typedef struct tessera_world tessera_world; /* a rank's place among all ranks */
+
+/* What a rank runs. The world is valid until it returns. Anything but TESSERA_OK is a failure of the rank:
+   the others are told. Its message is that of the failed call whose status is returned, if there is one. */
+typedef tessera_status (*tessera_rank_main)(tessera_world* world, void* user);
+
+/* Runs rank_main for ranks 0 .. ranks-1, each on a thread, rank 0 on this one, and returns when all have
+   ended: TESSERA_OK, or what the rank returned that failed first, with its message. deadline_ms (above 0) is
+   of every wait for a peer. A rank still running that long after the first failure is left behind; the
+   process should then end. */
+tessera_status tessera_run_ranks(int32_t ranks, int64_t deadline_ms, tessera_rank_main rank_main, void* user);
+
+/* This process as a rank among those that a launcher (mpirun, srun) started. TESSERA_UNSUPPORTED in a build
+   without MPI. Destroy the engine first; a rank that goes wrong should call tessera_world_fail before. */
+tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** world);
+tessera_status tessera_world_destroy(tessera_world* world); /* of one that was created; NULL is well */
+tessera_status tessera_world_fail(tessera_world* world, const char* message);
+
+tessera_status tessera_world_rank(const tessera_world* world, int32_t* rank);
+tessera_status tessera_world_ranks(const tessera_world* world, int32_t* ranks);
+
+/* -- What is trained -- */
+
+enum { TESSERA_FP32 = 0, TESSERA_BF16 = 1, TESSERA_FP16 = 2 }; /* dtype */
+
+/* One parameter; all fields that are 0 mean a trainable fp32 scalar of group 0. */
+typedef struct tessera_parameter {
+  const char* name;     /* unique over the model */
+  const int64_t* shape; /* dims, outermost first */
+  int32_t dims;
+  int32_t dtype;
+  int32_t frozen; /* 1: gathered, but has no gradient and no optimizer state */
+  int32_t group;
+  const char* tied_to; /* name of the parameter that this one is; NULL: of its own */
+} tessera_parameter;
+
+/* The parameters that are gathered and released together. Units and, over all units, parameters are numbered
+   in the order of declaration. */
+typedef struct tessera_unit {
+  const char* name;
+  const tessera_parameter* parameters;
+  int32_t parameter_count;
+} tessera_unit;
+
+/* -- Options -- */
+
+enum { TESSERA_FORWARD = 0, TESSERA_RECOMPUTE = 1, TESSERA_BACKWARD = 2 };               /* pass */
+enum { TESSERA_WHOLE = 0, TESSERA_OPEN = 1, TESSERA_CLOSE = 2 };                         /* edge of a use */
+enum { TESSERA_TRAIN = 0, TESSERA_EVALUATE = 1 };                                        /* kind of a step */
+enum { TESSERA_REDUCE_AUTOMATIC = 0, TESSERA_REDUCE_EACH = 1, TESSERA_REDUCE_LAST = 2 }; /* reduce */
+enum { TESSERA_ADAMW = 0, TESSERA_ADAM = 1, TESSERA_SGD = 2 };                           /* optimizer */
+
+typedef struct tessera_use {
+  int32_t unit;
+  int32_t pass;
+  int32_t edge;
+} tessera_use;
+
+/* An optimizer group: what a parameter's `group` counts. */
+typedef struct tessera_group {
+  const char* name;
+  int32_t own_weight_decay; /* 1: weight_decay below, 0: the options' */
+  double weight_decay;
+  double learning_rate_factor; /* times the step's learning rate */
+} tessera_group;
+
+/* Set all by tessera_options_init, then change what differs. Defaults are in brackets. */
+typedef struct tessera_options {
+  size_t struct_bytes;    /* set by tessera_options_init */
+  int32_t shard;          /* ranks along the mesh's shard axis [0: all] */
+  int32_t replicate;      /* and along its replicate axis [1] */
+  int32_t stage;          /* ZeRO, 0 to 3 [0] */
+  int32_t reduce;         /* [TESSERA_REDUCE_AUTOMATIC] */
+  int32_t prefetch;       /* uses ahead whose parameters are gathered [1] */
+  int32_t resident_units; /* see Strategy::resident_units [0] */
+  int32_t microbatches;   /* of a training step [1] */
+  int32_t evaluation;     /* 1: there are evaluations too, of one microbatch [0] */
+
+  int32_t optimizer;           /* [TESSERA_ADAMW] */
+  double beta1;                /* adamw, adam [0.9] */
+  double beta2;                /* adamw, adam [0.999] */
+  double epsilon;              /* adamw, adam [1e-8] */
+  double weight_decay;         /* adamw: decoupled; adam, sgd: L2 [0] */
+  double momentum;             /* sgd [0] */
+  int32_t nesterov;            /* sgd [0] */
+  const tessera_group* groups; /* [NULL: one] */
+  int32_t group_count;
+  double clip;               /* largest global norm of the mean gradient [0: none] */
+  double initial_loss_scale; /* dynamic loss scaling, for fp16 [0: none] */
+
+  const tessera_use* order; /* of one microbatch [NULL: forward in unit order, then backward in reverse] */
+  int32_t order_count;
+  int32_t zero_gradients;      /* 1: gradients begin as 0 and are always added to [0] */
+  int32_t threads;             /* of a rank's updates and sums [1] */
+  int64_t deadline_ms;         /* of every wait for a peer [60000] */
+  int64_t device_memory_bytes; /* a rank's budget; more is refused at create [0: none] */
+  int64_t external_bytes;      /* what the caller's own activations take of it [0] */
+} tessera_options;
+
+/* bytes: sizeof(tessera_options). TESSERA_USAGE where header and library differ in it. */
+tessera_status tessera_options_init(tessera_options* options, size_t bytes);
+
+/* -- The engine -- */
+
+typedef struct tessera_engine tessera_engine;
+typedef struct tessera_lease tessera_lease; /* of its engine: ended, not destroyed */
+
+/* Collective: every rank makes one with equal arguments. Destroy it before the rank ends; a lease still open
+   then fails the other ranks. */
+tessera_status tessera_engine_create(tessera_world* world, const tessera_unit* units, int32_t unit_count,
+                                     const tessera_options* options, tessera_engine** engine);
+tessera_status tessera_engine_destroy(tessera_engine* engine); /* NULL is well */
+
+tessera_status tessera_find_parameter(const tessera_engine* engine, const char* name, int32_t* parameter);
+
+/* Sets `numel` values of a parameter from element `begin`, row-major; equal on all ranks. Called for what
+   this rank holds only. Anything but TESSERA_OK stops, and is what tessera_initialize returns. */
+typedef tessera_status (*tessera_fill)(int32_t parameter, int64_t begin, float* values, int64_t numel,
+                                       void* user);
+tessera_status tessera_initialize(tessera_engine* engine, tessera_fill fill, void* user);
+
+tessera_status tessera_begin(tessera_engine* engine, int32_t kind, int32_t microbatches);
+
+/* The next use of the program; returns when the unit's parameters are gathered. */
+tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pass, tessera_lease** lease);
+/* Instead: contributes nothing, still meets every collective. */
+tessera_status tessera_skip_unit(tessera_engine* engine, int32_t unit, int32_t pass);
+
+typedef struct tessera_view {
+  void* data; /* valid until the lease ends */
+  int64_t numel;
+  int32_t dtype;
+  float beta; /* of a gradient. 0: overwrite, the memory holds garbage; 1: add to what is there */
+} tessera_view;
+
+tessera_status tessera_lease_parameter(const tessera_lease* lease, int32_t parameter, tessera_view* view);
+/* In backward, of a trainable parameter: where the gradient of loss scale * sum of the loss goes. */
+tessera_status tessera_lease_gradient(const tessera_lease* lease, int32_t parameter, tessera_view* view);
+/* The lease has ended even where this fails; the handle must not be used again. */
+tessera_status tessera_lease_end(tessera_lease* lease);
+
+typedef struct tessera_step_inputs {
+  double learning_rate; /* equal on all ranks */
+  double weight;        /* what the loss is divided by, summed over ranks */
+  double loss;          /* sum of the loss on this rank */
+} tessera_step_inputs;
+
+enum { /* reason */
+       TESSERA_APPLIED = 0,
+       TESSERA_NOT_FINITE = 1,
+       TESSERA_ABANDONED = 2,
+       TESSERA_NO_WEIGHT = 3
+};
+
+typedef struct tessera_step_result {
+  int64_t step; /* updates applied so far */
+  int32_t applied;
+  int32_t reason;
+  const char* first_nonfinite; /* the parameter, or ""; valid until the engine's next step */
+  double loss;                 /* mean over all ranks and microbatches */
+  double weight;
+  double gradient_norm; /* of the mean gradient, before clipping */
+  double loss_scale;
+  double learning_rate;
+} tessera_step_result;
+
+/* After the last use. `result` may be NULL. */
+tessera_status tessera_step(tessera_engine* engine, const tessera_step_inputs* inputs,
+                            tessera_step_result* result);
+/* Instead of the rest of a training step: all ranks drop it. */
+tessera_status tessera_abandon(tessera_engine* engine, tessera_step_result* result);
+
+tessera_status tessera_loss_scale(const tessera_engine* engine, float* scale);
+
+enum { TESSERA_MASTER = 0, TESSERA_ROUNDED = 1, TESSERA_MOMENT1 = 2, TESSERA_MOMENT2 = 3 }; /* state */
+
+/* Elements [begin, begin + numel) of a state, in fp32. Collective, between steps, with equal arguments. */
+tessera_status tessera_read(tessera_engine* engine, int32_t parameter, int32_t state, int64_t begin,
+                            float* values, int64_t numel);
+tessera_status tessera_write(tessera_engine* engine, int32_t parameter, int32_t state, int64_t begin,
+                             const float* values, int64_t numel);
+
+enum { /* category */
+       TESSERA_PARAMETERS = 0,
+       TESSERA_GATHERED_PARAMETERS = 1,
+       TESSERA_GRADIENTS = 2,
+       TESSERA_OPTIMIZER_STATE = 3,
+       TESSERA_ACTIVATIONS = 4,
+       TESSERA_COMMUNICATION_BUFFERS = 5,
+       TESSERA_WORKSPACE = 6,
+       TESSERA_CATEGORIES = 7
+};
+
+/* Device memory of this rank: what the arena takes, and what lives in it at the plan's peak, by category.
+   `at_peak` may be NULL. */
+tessera_status tessera_plan_bytes(const tessera_engine* engine, int64_t* arena,
+                                  int64_t at_peak[TESSERA_CATEGORIES]);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

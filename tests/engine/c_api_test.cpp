@@ -1,0 +1,320 @@
+// The C API: the bits of the C++ engine, errors as status and message, and nothing thrown.
+#include "tessera/c_api.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "tests/engine/toy.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kRanks = 2, kSteps = 3, kMicrobatches = 2;
+
+struct Record {
+  int stage = 0;
+  std::vector<double> losses = {}, norms = {};  // by rank 0
+  std::vector<float> weight = {};
+};
+
+void record(Record& run, double loss, double norm) {
+  run.losses.push_back(loss);
+  run.norms.push_back(norm);
+}
+
+// The same toy in both languages: two units, the second tied to the first's weight, a parameter of group 1.
+std::vector<UnitSpec> cpp_units() {
+  return {
+      {.name = "a",
+       .parameters = {{.name = "a.weight", .shape = {30, 7}}, {.name = "a.bias", .shape = {7}, .group = 1}}},
+      {.name = "b",
+       .parameters = {{.name = "b.weight", .shape = {30, 7}, .tied_to = "a.weight"},
+                      {.name = "b.half", .shape = {129}, .dtype = DType::bf16},
+                      {.name = "b.frozen", .shape = {5}, .trainable = false}}}};
+}
+
+struct CUnits {
+  std::array<std::int64_t, 2> matrix{30, 7};
+  std::int64_t seven = 7, half = 129, five = 5;
+  std::array<tessera_parameter, 2> a{{{"a.weight", matrix.data(), 2, TESSERA_FP32, 0, 0, nullptr},
+                                      {"a.bias", &seven, 1, TESSERA_FP32, 0, 1, nullptr}}};
+  std::array<tessera_parameter, 3> b{{{"b.weight", matrix.data(), 2, TESSERA_FP32, 0, 0, "a.weight"},
+                                      {"b.half", &half, 1, TESSERA_BF16, 0, 0, nullptr},
+                                      {"b.frozen", &five, 1, TESSERA_FP32, 1, 0, nullptr}}};
+  std::array<tessera_unit, 2> units{{{"a", a.data(), 2}, {"b", b.data(), 3}}};
+};
+const std::array<std::vector<int>, 2> kTrainable{{{0, 1}, {2, 3}}};
+
+// Reads and writes what a lease gives, so that parameters enter the gradients and the losses. Multiples of
+// small powers of two would hide a wrong order of sums.
+float mixed(int rank, int step, std::int64_t k) {
+  return std::sin(static_cast<float>(rank * 31 + step * 7 + k));
+}
+
+double add_gradient(const void* parameter, void* gradient, std::int64_t numel, DType type, float beta,
+                    float scale) {
+  std::vector<float> p(static_cast<std::size_t>(numel)), g(p);
+  kernels::cast({}, numel, type, parameter, DType::fp32, p.data());
+  if (beta != 0) kernels::cast({}, numel, type, gradient, DType::fp32, g.data());
+  double loss = 0;
+  for (std::size_t k = 0; k < p.size(); ++k) {
+    loss += 0.5 * p[k] * p[k];
+    g[k] = (beta != 0 ? g[k] : 0.0f) + scale * p[k];
+  }
+  kernels::cast({}, numel, DType::fp32, g.data(), type, gradient);
+  return loss;
+}
+
+void run_cpp(Record& run) {
+  run_local(kRanks, kBlocking, [&](Communicator world) {
+    EngineOptions options = toy_options(kRanks, run.stage);
+    options.programs = {{.kind = StepKind::train, .microbatches = kMicrobatches}};
+    options.clip.max_norm = 1.0;
+    Engine engine(world, cpp_units(), options);
+    engine.initialize(toy_fill());
+    for (int step = 0; step < kSteps; ++step) {
+      double loss = 0;
+      engine.begin(StepKind::train, kMicrobatches);
+      for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch) {
+        for (UnitId unit : {0, 1}) engine.use(unit, Pass::forward).end();
+        for (UnitId unit : {1, 0}) {
+          UnitLease lease = engine.use(unit, Pass::backward);
+          for (int id : kTrainable[static_cast<std::size_t>(unit)]) {
+            const View p = lease.parameter(id), g = lease.gradient(id);
+            loss += add_gradient(p.data, g.data, p.numel, p.dtype, lease.gradient_beta(id),
+                                 mixed(world.rank(), step, id));
+          }
+          lease.end();
+        }
+      }
+      const StepResult result = engine.step({.learning_rate = 0.01, .weight = 3.0, .loss = loss});
+      if (world.rank() == 0) record(run, result.loss, result.gradient_norm);
+    }
+    std::vector<float> weight(210);
+    engine.read(0, State::master, 0, weight);
+    if (world.rank() == 0) run.weight = weight;
+  });
+}
+
+#define TRY(call)                              \
+  do {                                         \
+    const tessera_status status_ = (call);     \
+    if (status_ != TESSERA_OK) return status_; \
+  } while (0)
+
+tessera_status c_fill(std::int32_t parameter, std::int64_t begin, float* values, std::int64_t numel, void*) {
+  for (std::int64_t k = 0; k < numel; ++k) values[k] = toy_initial(parameter, begin + k);
+  return TESSERA_OK;
+}
+
+tessera_status c_microbatch(tessera_engine* engine, int rank, int step, double& loss) {
+  tessera_lease* lease = nullptr;
+  for (int unit : {0, 1}) {
+    TRY(tessera_use_unit(engine, unit, TESSERA_FORWARD, &lease));
+    TRY(tessera_lease_end(lease));
+  }
+  for (int unit : {1, 0}) {
+    TRY(tessera_use_unit(engine, unit, TESSERA_BACKWARD, &lease));
+    for (int id : kTrainable[static_cast<std::size_t>(unit)]) {
+      tessera_view p{}, g{};
+      TRY(tessera_lease_parameter(lease, id, &p));
+      TRY(tessera_lease_gradient(lease, id, &g));
+      EXPECT_EQ(p.numel, g.numel);
+      loss +=
+          add_gradient(p.data, g.data, p.numel, static_cast<DType>(p.dtype), g.beta, mixed(rank, step, id));
+    }
+    TRY(tessera_lease_end(lease));
+  }
+  return TESSERA_OK;
+}
+
+tessera_status c_steps(tessera_engine* engine, int rank, Record& run) {
+  TRY(tessera_initialize(engine, c_fill, nullptr));
+  for (int step = 0; step < kSteps; ++step) {
+    tessera_step_inputs inputs{.learning_rate = 0.01, .weight = 3.0, .loss = 0.0};
+    tessera_step_result result{};
+    TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
+    for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch)
+      TRY(c_microbatch(engine, rank, step, inputs.loss));
+    TRY(tessera_step(engine, &inputs, &result));
+    EXPECT_EQ(result.step, step + 1);
+    EXPECT_EQ(result.applied, 1);
+    EXPECT_STREQ(result.first_nonfinite, "");
+    if (rank == 0) record(run, result.loss, result.gradient_norm);
+  }
+  std::vector<float> weight(210);
+  std::int32_t id = -1;
+  TRY(tessera_find_parameter(engine, "a.weight", &id));
+  TRY(tessera_read(engine, id, TESSERA_MASTER, 0, weight.data(), 210));
+  if (rank == 0) run.weight = weight;
+  return TESSERA_OK;
+}
+
+const std::array<tessera_group, 2> kGroups{{{"decay", 0, 0.0, 1.0}, {"no_decay", 1, 0.0, 0.5}}};
+
+tessera_status make_engine(tessera_world* world, int stage, tessera_engine** engine) {
+  tessera_options options;
+  TRY(tessera_options_init(&options, sizeof options));
+  options.stage = stage;
+  options.microbatches = kMicrobatches;
+  options.weight_decay = 0.1;
+  options.groups = kGroups.data();
+  options.group_count = 2;
+  options.clip = 1.0;
+  const CUnits units;
+  return tessera_engine_create(world, units.units.data(), 2, &options, engine);
+}
+
+// Runs `body` with an engine of the toy on each of `ranks` ranks.
+template <typename Body>
+tessera_status with_engines(int ranks, int stage, const Body& body) {
+  struct Context {
+    int stage;
+    const Body& body;
+  } context{stage, body};
+  return tessera_run_ranks(
+      ranks, 20'000,
+      [](tessera_world* world, void* user) -> tessera_status {
+        const auto& c = *static_cast<Context*>(user);
+        std::int32_t rank = -1;
+        tessera_engine* engine = nullptr;
+        TRY(tessera_world_rank(world, &rank));
+        TRY(make_engine(world, c.stage, &engine));
+        const tessera_status status = c.body(engine, rank);
+        EXPECT_EQ(tessera_engine_destroy(engine), TESSERA_OK);
+        return status;
+      },
+      &context);
+}
+
+::testing::AssertionResult says(const char* part) {
+  if (std::strstr(tessera_last_error(), part) != nullptr) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "the error is: " << tessera_last_error();
+}
+
+class CApi : public ::testing::TestWithParam<int> {};
+
+TEST_P(CApi, HasTheBitsOfTheEngine) {
+  Record cpp{.stage = GetParam()}, c{.stage = GetParam()};
+  run_cpp(cpp);
+  ASSERT_EQ(with_engines(kRanks, c.stage,
+                         [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, c); }),
+            TESSERA_OK)
+      << tessera_last_error();
+  ASSERT_EQ(cpp.losses.size(), static_cast<std::size_t>(kSteps));
+  EXPECT_NE(cpp.losses[0], cpp.losses[1]);
+  EXPECT_EQ(cpp.losses, c.losses);
+  EXPECT_EQ(cpp.norms, c.norms);
+  EXPECT_EQ(cpp.weight, c.weight);
+}
+INSTANTIATE_TEST_SUITE_P(Stages, CApi, ::testing::Values(0, 3));
+
+TEST(CApiErrors, SayWhatWasWrong) {
+  const auto body = [](tessera_engine* engine, int) -> tessera_status {
+    tessera_lease* lease = nullptr;
+    tessera_view view{};
+    std::int32_t id = -1;
+    float value = 0;
+    EXPECT_EQ(tessera_find_parameter(engine, "a.wieght", &id), TESSERA_USAGE);
+    EXPECT_TRUE(says("a.weight"));
+    EXPECT_EQ(tessera_begin(nullptr, TESSERA_TRAIN, 1), TESSERA_USAGE);
+    EXPECT_TRUE(says("engine is null"));
+    EXPECT_EQ(tessera_begin(engine, 7, 1), TESSERA_USAGE);
+    EXPECT_TRUE(says("kind 7 is not known; use 0 to 1"));
+    EXPECT_EQ(tessera_read(engine, 0, TESSERA_MASTER, 0, &value, -1), TESSERA_USAGE);
+    EXPECT_TRUE(says("count of -1"));
+    EXPECT_EQ(tessera_read(engine, 0, TESSERA_MASTER, 0, nullptr, 1), TESSERA_USAGE);
+    EXPECT_TRUE(says("values is null"));
+    TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
+    TRY(tessera_use_unit(engine, 0, TESSERA_FORWARD, &lease));
+    EXPECT_EQ(tessera_lease_gradient(lease, 0, &view), TESSERA_USAGE);
+    EXPECT_TRUE(says("gradients exist in backward only"));
+    TRY(tessera_lease_end(lease));
+    EXPECT_EQ(tessera_lease_end(lease), TESSERA_USAGE);
+    EXPECT_TRUE(says("the lease has ended"));
+    return tessera_use_unit(engine, 0, TESSERA_FORWARD, &lease);  // out of order: the engine fails
+  };
+  EXPECT_EQ(with_engines(1, 0, body), TESSERA_USAGE);
+  EXPECT_TRUE(says("the program expects"));
+}
+
+TEST(CApiErrors, RefuseWhatDoesNotFit) {
+  tessera_options options;
+  EXPECT_EQ(tessera_options_init(&options, sizeof options - 8), TESSERA_USAGE);
+  EXPECT_TRUE(says("use the header of this library"));
+  EXPECT_EQ(tessera_options_init(nullptr, sizeof options), TESSERA_USAGE);
+  EXPECT_EQ(tessera_run_ranks(1, 1000, nullptr, nullptr), TESSERA_USAGE);
+  const auto well = [](tessera_world*, void*) -> tessera_status { return TESSERA_OK; };
+  EXPECT_EQ(tessera_run_ranks(0, 1000, well, nullptr), TESSERA_USAGE);
+  EXPECT_EQ(tessera_run_ranks(1, 0, well, nullptr), TESSERA_USAGE);
+  EXPECT_TRUE(says("deadline_ms is 0"));
+  EXPECT_EQ(with_engines(1, 4, [](tessera_engine*, int) { return TESSERA_OK; }), TESSERA_USAGE);
+  EXPECT_EQ(tessera_engine_destroy(nullptr), TESSERA_OK);
+}
+
+// What rank 1 returns is what the whole run returns, and rank 0 is told while it waits for it.
+TEST(CApiErrors, ARankThatReturnsAnErrorEndsTheOthers) {
+  tessera_status rank0 = TESSERA_OK;
+  const tessera_status all = with_engines(2, 3, [&](tessera_engine* engine, int rank) -> tessera_status {
+    if (rank == 1) return TESSERA_USER + 5;
+    Record run;
+    rank0 = c_steps(engine, rank, run);
+    EXPECT_TRUE(says("rank 1"));
+    return rank0;
+  });
+  EXPECT_EQ(rank0, TESSERA_COMMUNICATION);
+  EXPECT_EQ(all, TESSERA_USER + 5);
+  EXPECT_TRUE(says("rank 1 returned 105"));
+}
+
+TEST(CApiErrors, AnEngineDestroyedWithAnOpenLeaseFailsTheOthers) {
+  tessera_status rank0 = TESSERA_OK;
+  const tessera_status all = with_engines(2, 3, [&](tessera_engine* engine, int rank) -> tessera_status {
+    Record run;
+    if (rank == 0) return rank0 = c_steps(engine, rank, run);
+    tessera_lease* lease = nullptr;
+    TRY(tessera_initialize(engine, c_fill, nullptr));
+    TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
+    return tessera_use_unit(engine, 0, TESSERA_FORWARD, &lease);  // and away
+  });
+  EXPECT_EQ(rank0, TESSERA_COMMUNICATION);
+  EXPECT_EQ(all, TESSERA_COMMUNICATION);
+  EXPECT_TRUE(says("destroyed before end()"));
+}
+
+// Callbacks in C++ may throw; a caller in C must not see it.
+TEST(CApiErrors, NothingIsThrown) {
+  const auto throwing = [](tessera_world*, void*) -> tessera_status { throw std::runtime_error("a bang"); };
+  EXPECT_EQ(tessera_run_ranks(2, 5000, throwing, nullptr), TESSERA_OTHER);
+  EXPECT_TRUE(says("a bang"));
+  const auto odd = [](tessera_world*, void*) -> tessera_status { throw 3; };
+  EXPECT_EQ(tessera_run_ranks(1, 5000, odd, nullptr), TESSERA_OTHER);
+  const auto body = [](tessera_engine* engine, int) {
+    return tessera_initialize(
+        engine, [](auto, auto, auto, auto, auto) -> tessera_status { return TESSERA_USER + 1; }, nullptr);
+  };
+  EXPECT_EQ(with_engines(1, 0, body), TESSERA_USER + 1);
+  EXPECT_TRUE(says("fill returned 101"));
+}
+
+TEST(CApiPlan, TellsBytes) {
+  const auto body = [](tessera_engine* engine, int) -> tessera_status {
+    std::int64_t arena = 0;
+    std::array<std::int64_t, TESSERA_CATEGORIES> at_peak{};
+    TRY(tessera_plan_bytes(engine, &arena, at_peak.data()));
+    std::int64_t sum = 0;
+    for (std::int64_t bytes : at_peak) sum += bytes;
+    EXPECT_GT(at_peak[TESSERA_OPTIMIZER_STATE], 0);
+    EXPECT_GT(sum, 0);
+    EXPECT_GE(arena, sum);
+    return tessera_plan_bytes(engine, &arena, nullptr);
+  };
+  EXPECT_EQ(with_engines(2, 3, body), TESSERA_OK) << tessera_last_error();
+}
+
+}  // namespace
+}  // namespace tessera::testing
