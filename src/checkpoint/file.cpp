@@ -23,8 +23,8 @@ std::string reason(int code) { return std::strerror(code); }
 
 }  // namespace
 
-FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes)
-    : path_(std::move(path)), bytes_(bytes) {
+FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes, const char* kind)
+    : path_(std::move(path)), bytes_(bytes), kind_(kind) {
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file_ < 0) refuse("create", errno);
   // Not posix_fallocate: where the file system cannot reserve, that writes every block.
@@ -41,7 +41,7 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::refuse(const char* what, int code) const {
-  throw EnvironmentError(fmt::format("cannot {} checkpoint file '{}' ({} of {} bytes written): {}", what,
+  throw EnvironmentError(fmt::format("cannot {} {} file '{}' ({} of {} bytes written): {}", what, kind_,
                                      path_.string(), written_, bytes_, reason(code)));
 }
 
@@ -52,6 +52,17 @@ void FileWriter::write(std::span<const std::byte> data) {
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) refuse("write", errno);
     written_ += done;
+    data = data.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void FileWriter::write_at(std::int64_t offset, std::span<const std::byte> data) {
+  while (!data.empty()) {
+    const ssize_t done =
+        ::pwrite(file_, data.data(), std::min<std::size_t>(data.size(), kLargestCall), offset);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) refuse("write", errno);
+    offset += done;
     data = data.subspan(static_cast<std::size_t>(done));
   }
 }
@@ -70,13 +81,13 @@ void FileWriter::finish() {
   if (closed != 0) refuse("close", errno);
 }
 
-FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
+FileReader::FileReader(std::filesystem::path path, const char* kind) : path_(std::move(path)), kind_(kind) {
   file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat status {};
   if (file_ < 0 || ::fstat(file_, &status) != 0) {
     const int code = errno;
     if (file_ >= 0) ::close(file_);
-    throw EnvironmentError(fmt::format("cannot open checkpoint file '{}': {}", path_.string(), reason(code)));
+    throw EnvironmentError(fmt::format("cannot open {} file '{}': {}", kind_, path_.string(), reason(code)));
   }
   bytes_ = status.st_size;
 }
@@ -89,8 +100,8 @@ void FileReader::read(std::int64_t offset, std::span<std::byte> data) const {
     const ssize_t done = ::pread(file_, data.data(), part, offset);
     if (done < 0 && errno == EINTR) continue;
     if (done <= 0)
-      throw EnvironmentError(fmt::format("cannot read {} bytes at offset {} of checkpoint file '{}': {}",
-                                         data.size(), offset, path_.string(),
+      throw EnvironmentError(fmt::format("cannot read {} bytes at offset {} of {} file '{}': {}", data.size(),
+                                         offset, kind_, path_.string(),
                                          done == 0 ? "it ends there" : reason(errno)));
     offset += done;
     data = data.subspan(static_cast<std::size_t>(done));

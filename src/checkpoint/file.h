@@ -1,4 +1,5 @@
-// One file of a checkpoint on the disk: written in order and synced, or read at offsets. POSIX only here.
+// One file on the disk, of a checkpoint or of weights: written and synced, or read at offsets. POSIX only
+// here.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +13,15 @@ namespace tessera::checkpoint {
 class FileWriter {
  public:
   // Creates the file and reserves its bytes, so that a full disk is noticed before anything is written.
-  FileWriter(std::filesystem::path path, std::int64_t bytes);
+  // `kind` names it in errors; a literal.
+  FileWriter(std::filesystem::path path, std::int64_t bytes, const char* kind = "checkpoint");
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
   void write(std::span<const std::byte> data);
+  // The same at an offset within the reserved bytes; write() goes on where it was.
+  void write_at(std::int64_t offset, std::span<const std::byte> data);
   // Zeros up to `offset`.
   void pad_to(std::int64_t offset);
   // Everything is on the disk when this returns. Nothing can be written after it.
@@ -28,13 +32,14 @@ class FileWriter {
 
   std::filesystem::path path_;
   std::int64_t bytes_;
+  const char* kind_;
   std::int64_t written_ = 0;
   int file_ = -1;
 };
 
 class FileReader {
  public:
-  explicit FileReader(std::filesystem::path path);
+  explicit FileReader(std::filesystem::path path, const char* kind = "checkpoint");
   ~FileReader();
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
@@ -45,6 +50,7 @@ class FileReader {
 
  private:
   std::filesystem::path path_;
+  const char* kind_;
   std::int64_t bytes_ = 0;
   int file_ = -1;
 };

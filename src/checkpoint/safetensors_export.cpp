@@ -1,0 +1,230 @@
+// export_safetensors(): the ranks gather a few MiB at a time, rank 0 writes them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <regex>
+
+#include "kernels/casts.h"
+#include "src/checkpoint/agree.h"
+#include "src/checkpoint/safetensors_files.h"
+#include "src/checkpoint/weight_map.h"
+
+namespace tessera {
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace checkpoint;
+
+// The tensors of one file, and its places before and after the rename.
+struct OutputFile {
+  fs::path path, temporary;
+  std::vector<const StoredTensor*> tensors;
+  std::vector<TensorEntry> entries;  // of the same; begin and end are set by encode_tensors()
+};
+
+struct OutputFiles {
+  fs::path folder;
+  std::optional<fs::path> index;
+  std::vector<OutputFile> files;
+
+  OutputFiles(const fs::path& path, const WeightMap& map, const SafetensorsExport& options) {
+    split(map, options);
+    const bool names_file = path.extension() == ".safetensors";
+    if (names_file && options.max_file_bytes > 0)
+      throw UsageError(fmt::format("max_file_bytes is {} and '{}' is one file; name a folder for several",
+                                   options.max_file_bytes, path.string()));
+    folder = names_file ? path.parent_path() : path;
+    if (folder.empty()) folder = ".";
+    if (files.size() > 1) index = folder / kIndexName;
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      const std::string name = names_file ? path.filename().string()
+                               : files.size() == 1
+                                   ? kWholeName
+                                   : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+      files[i].path = folder / name;
+      files[i].temporary = folder / ("." + name + ".tmp");
+    }
+    whole_folder_ = !names_file;
+  }
+
+  // What an earlier export left in the folder that this one does not replace.
+  std::vector<fs::path> superseded() const {
+    static const std::regex kNames(R"(model(-\d{5}-of-\d{5})?\.safetensors)");
+    std::vector<fs::path> found;
+    if (!whole_folder_) return found;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      const bool replaced = std::ranges::any_of(
+          files, [&](const OutputFile& file) { return file.path.filename() == entry.path().filename(); });
+      if (!replaced && std::regex_match(entry.path().filename().string(), kNames))
+        found.push_back(entry.path());
+    }
+    return found;
+  }
+
+  // The index first: where it is, it is of the files beside it.
+  void publish() const {
+    sync_folder(folder);
+    if (whole_folder_) fs::remove(folder / kIndexName);
+    for (const OutputFile& file : files) fs::rename(file.temporary, file.path);
+    for (const fs::path& old : superseded()) fs::remove(old);
+    if (index) {
+      std::map<std::string, std::string> names;
+      std::int64_t bytes = 0;
+      for (const OutputFile& file : files)
+        for (const TensorEntry& entry : file.entries) {
+          names[entry.name] = file.path.filename().string();
+          bytes += entry.end - entry.begin;
+        }
+      replace_text(*index, encode_index(names, bytes));
+    }
+    sync_folder(folder);
+  }
+
+ private:
+  void split(const WeightMap& map, const SafetensorsExport& options) {
+    if (options.max_file_bytes < 0)
+      throw UsageError(
+          fmt::format("max_file_bytes is {}; it must be 0 (no limit) or more", options.max_file_bytes));
+    std::int64_t bytes = 0;  // of the last file
+    for (const StoredTensor& tensor : map.tensors) {
+      const std::int64_t own = numel_of(tensor.shape) * bytes_of(options.dtype);
+      if (files.empty() ||
+          (options.max_file_bytes > 0 && bytes > 0 && bytes + own > options.max_file_bytes)) {
+        files.emplace_back();
+        bytes = 0;
+      }
+      files.back().tensors.push_back(&tensor);
+      files.back().entries.push_back({.name = tensor.name,
+                                      .dtype = std::string(stored_name(options.dtype)),
+                                      .shape = tensor.shape,
+                                      .begin = 0,
+                                      .end = own});
+      bytes += own;
+    }
+  }
+
+  bool whole_folder_ = false;
+};
+
+// Removes the temporary files on the way out; after the rename there are none.
+struct Cleanup {
+  const OutputFiles* output = nullptr;
+  ~Cleanup() {
+    if (!output) return;
+    std::error_code ignored;
+    for (const OutputFile& file : output->files) fs::remove(file.temporary, ignored);
+  }
+};
+
+class Exporter {
+ public:
+  Exporter(Communicator& world, Engine& engine, DType type) : world_(world), engine_(engine), type_(type) {}
+
+  void write(OutputFile& file) {
+    together(world_, "export file", [&] {
+      if (!first()) return;
+      std::error_code ignored;
+      fs::remove(file.temporary, ignored);  // of a run that was killed
+      const std::string head = encode_tensors(file.entries);
+      writer_ = std::make_unique<FileWriter>(file.temporary, file.entries.back().end, kSafetensors);
+      writer_->write_at(0, std::as_bytes(std::span(head)));
+    });
+    for (std::size_t i = 0; i < file.tensors.size(); ++i) write_tensor(*file.tensors[i], file.entries[i]);
+    together(world_, "export sync", [&] {
+      if (first()) writer_->finish();
+    });
+    writer_.reset();
+  }
+
+ private:
+  bool first() const { return world_.rank() == 0; }
+
+  void write_tensor(const StoredTensor& tensor, const TensorEntry& entry) {
+    const std::int64_t numel = numel_of(tensor.shape);
+    const std::int64_t columns = tensor.transposed ? tensor.shape[0] : 1;
+    const std::int64_t chunk = rows_of_stage(numel / columns, columns) * columns;
+    for (std::int64_t done = 0; done < numel; done += chunk) {
+      read(tensor, done, std::min(chunk, numel - done));
+      together(world_, "export write", [&] {
+        if (!first()) return;
+        if (tensor.transposed)
+          write_rows(tensor, entry, done / columns);
+        else
+          put(tensor, entry.begin + done * bytes_of(type_), values_);
+      });
+    }
+  }
+
+  void read(const StoredTensor& tensor, std::int64_t begin, std::int64_t numel) {
+    const Layout& layout = engine_.layout();
+    const ParameterId parameter = layout.find(tensor.parameter);
+    const bool trainable = layout.flat(layout.place(parameter).flat).trainable;
+    values_.resize(static_cast<std::size_t>(numel));
+    engine_.read(parameter, trainable ? State::master : State::parameter, tensor.begin + begin, values_);
+  }
+
+  // Rows of the parameter are columns in the file.
+  void write_rows(const StoredTensor& tensor, const TensorEntry& entry, std::int64_t first_row) {
+    const std::int64_t columns = tensor.shape[0], all_rows = tensor.shape[1];
+    const std::int64_t rows = static_cast<std::int64_t>(values_.size()) / columns;
+    transposed_.resize(values_.size());
+    transpose(rows, columns, values_.data(), transposed_.data());
+    if (rows == all_rows) return put(tensor, entry.begin, transposed_);
+    for (std::int64_t column = 0; column < columns; ++column)
+      put(tensor, entry.begin + (column * all_rows + first_row) * bytes_of(type_),
+          std::span(transposed_)
+              .subspan(static_cast<std::size_t>(column * rows), static_cast<std::size_t>(rows)));
+  }
+
+  void put(const StoredTensor& tensor, std::int64_t offset, std::span<const float> values) {
+    if (type_ == DType::fp32) return writer_->write_at(offset, std::as_bytes(values));
+    if (type_ == DType::fp16) check_fp16(tensor, values);
+    bytes_.resize(values.size() * static_cast<std::size_t>(bytes_of(type_)));
+    kernels::cast({}, static_cast<std::int64_t>(values.size()), DType::fp32, values.data(), type_,
+                  bytes_.data());
+    writer_->write_at(offset, bytes_);
+  }
+
+  static void check_fp16(const StoredTensor& tensor, std::span<const float> values) {
+    constexpr float kOverflows = 65520.0f;  // rounds to infinity, as does all above
+    for (const float value : values)
+      if (std::isfinite(value) && std::fabs(value) >= kOverflows)
+        throw UsageError(fmt::format(
+            "tensor '{}' has a value of {}, more than fp16 can hold; use bf16 or fp32", tensor.name, value));
+  }
+
+  Communicator& world_;
+  Engine& engine_;
+  const DType type_;
+  std::unique_ptr<FileWriter> writer_;  // on rank 0
+  std::vector<float> values_, transposed_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+std::vector<fs::path> export_safetensors(const fs::path& path, Communicator world, Engine& engine,
+                                         const WeightMap& map, const SafetensorsExport& options) {
+  check_covers(map, engine.layout());
+  OutputFiles output(path, map, options);
+  const bool first = world.rank() == 0;
+  together(world, "export folder", [&] {
+    if (first) fs::create_directories(output.folder);
+  });
+  const Cleanup cleanup{first ? &output : nullptr};
+  Exporter exporter(world, engine, options.dtype);
+  for (OutputFile& file : output.files) exporter.write(file);
+  together(world, "export rename", [&] {
+    if (first) output.publish();
+  });
+  std::vector<fs::path> written;
+  for (const OutputFile& file : output.files) written.push_back(file.path);
+  if (output.index) written.push_back(*output.index);
+  return written;
+}
+
+}  // namespace tessera

@@ -1,0 +1,106 @@
+#include "src/checkpoint/safetensors_files.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tessera/error.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+[[noreturn]] void refuse_index(const std::string& source, const std::string& what) {
+  throw EnvironmentError(fmt::format("safetensors index '{}': {}", source, what));
+}
+
+// What a folder holds: its index, its one file, or nothing that can be told.
+fs::path model_in(const fs::path& folder) {
+  for (const char* name : {kIndexName, kWholeName})
+    if (fs::exists(folder / name)) return folder / name;
+  std::vector<fs::path> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".safetensors") found.push_back(entry.path());
+  if (found.size() == 1) return found.front();
+  throw UsageError(fmt::format("folder '{}' has neither {} nor {}, and {} other .safetensors files; name one",
+                               folder.string(), kIndexName, kWholeName, found.size()));
+}
+
+}  // namespace
+
+std::string encode_index(const std::map<std::string, std::string>& files, std::int64_t total_bytes) {
+  return json{{"metadata", {{"total_size", total_bytes}}}, {"weight_map", files}}.dump(2) + "\n";
+}
+
+std::map<std::string, std::string> parse_index(std::string_view text, const std::string& source) {
+  json index;
+  try {
+    index = json::parse(text);
+  } catch (const json::exception& error) {
+    refuse_index(source, fmt::format("it is not JSON: {}", error.what()));
+  }
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
+    refuse_index(source, "it has no weight_map");
+  std::map<std::string, std::string> result;
+  for (const auto& [name, file] : index["weight_map"].items()) {
+    if (!file.is_string()) refuse_index(source, fmt::format("tensor '{}' is in no named file", name));
+    const fs::path path = file.get<std::string>();
+    if (path.empty() || path.filename() != path || path == "." || path == "..")
+      refuse_index(source,
+                   fmt::format("tensor '{}' is in '{}', which is no file beside it", name, path.string()));
+    result[name] = path.string();
+  }
+  return result;
+}
+
+SafetensorsFiles::SafetensorsFiles(const fs::path& path) {
+  if (!fs::exists(path))
+    throw EnvironmentError(fmt::format("there is no safetensors file or folder '{}'", path.string()));
+  const fs::path chosen = fs::is_directory(path) ? model_in(path) : path;
+  source_ = chosen.string();
+  if (chosen.extension() == ".json")
+    open_index(chosen);
+  else
+    open_file(chosen, nullptr);
+}
+
+void SafetensorsFiles::open_index(const fs::path& path) {
+  const FileReader reader(path, "safetensors index");
+  if (reader.bytes() > kMostHeaderBytes)
+    refuse_index(source_,
+                 fmt::format("it has {} bytes; at most {} are allowed", reader.bytes(), kMostHeaderBytes));
+  std::string text(static_cast<std::size_t>(reader.bytes()), '\0');
+  reader.read(0, std::as_writable_bytes(std::span(text)));
+  const std::map<std::string, std::string> index = parse_index(text, source_);
+  std::set<std::string> files;
+  for (const auto& [name, file] : index) files.insert(file);
+  for (const std::string& file : files) open_file(path.parent_path() / file, &index);
+  for (const auto& [name, file] : index)
+    if (!tensors_.contains(name))
+      refuse_index(source_, fmt::format("tensor '{}' is not in '{}'", name, file));
+}
+
+void SafetensorsFiles::open_file(const fs::path& path, const std::map<std::string, std::string>* index) {
+  const FileReader& reader = readers_.emplace_back(path, kSafetensors);
+  for (TensorEntry& entry : read_tensors(reader)) {
+    if (index) {
+      const auto found = index->find(entry.name);
+      if (found == index->end() || found->second != path.filename().string())
+        refuse_index(source_,
+                     fmt::format("tensor '{}' of '{}' is {}", entry.name, path.filename().string(),
+                                 found == index->end() ? "not in it" : "said to be in " + found->second));
+    }
+    std::string name = entry.name;
+    tensors_.emplace(std::move(name), Tensor{.file = &reader, .entry = std::move(entry)});
+  }
+}
+
+const SafetensorsFiles::Tensor* SafetensorsFiles::find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,37 @@
+#include <fmt/format.h>
+
+#include "src/nn/hf_names.h"
+#include "tessera/error.h"
+#include "tessera/hugging_face.h"
+
+namespace tessera {
+
+WeightMap hugging_face_weights(const Model& model) {
+  if (model.name == "gpt2") return nn::hf_gpt2(nn::Shapes(model));
+  if (model.name == "llama") return nn::hf_llama(nn::Shapes(model));
+  throw UsageError(
+      fmt::format("model '{}' has no names in Hugging Face's checkpoints; gpt2 and llama have", model.name));
+}
+
+namespace nn {
+
+Shapes::Shapes(const Model& model) : layers(static_cast<std::int64_t>(model.modules.size()) - 2) {
+  for (const std::unique_ptr<Module>& module : model.modules)
+    for (ParameterSpec& spec : module->parameters()) {
+      if (!spec.tied_to.empty()) continue;
+      shapes_[spec.name] = std::move(spec.shape);
+    }
+}
+
+const Shape& Shapes::of(const std::string& parameter) const {
+  const auto found = shapes_.find(parameter);
+  if (found == shapes_.end()) throw UsageError(fmt::format("the model has no parameter '{}'", parameter));
+  return found->second;
+}
+
+void add_whole(const Shapes& shapes, const std::string& name, const std::string& parameter, WeightMap& map) {
+  map.tensors.push_back({.name = name, .shape = shapes.of(parameter), .parameter = parameter});
+}
+
+}  // namespace nn
+}  // namespace tessera

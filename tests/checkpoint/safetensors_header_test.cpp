@@ -1,0 +1,148 @@
+// What a safetensors header may say, and how each lie is refused: with the file's name and the tensor's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "src/checkpoint/safetensors_files.h"
+#include "tessera/error.h"
+#include "tests/trainer/temporary_folder.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string refusal(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const EnvironmentError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+// A header over a file with so many bytes of tensors.
+std::string refusal_of(const std::string& header, std::int64_t data_bytes) {
+  return refusal([&] { parse_tensors(header, 100, 100 + data_bytes, "x.safetensors"); });
+}
+
+std::string tensor(const std::string& fields) { return "{\"a.weight\":{" + fields + "}}"; }
+
+TEST(SafetensorsHeader, AWellFormedOneIsRead) {
+  const auto tensors = parse_tensors(
+      R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[8,20]},)"
+      R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"c":{"dtype":"F32","shape":[0,7],"data_offsets":[20,20]}}  )",
+      100, 120, "x");
+  ASSERT_EQ(tensors.size(), 3u);
+  EXPECT_EQ(tensors[0].name, "a");
+  EXPECT_EQ(tensors[1].name, "b");
+  EXPECT_EQ(tensors[1].dtype, "BF16");
+  EXPECT_EQ(tensors[1].shape, (Shape{2, 3}));
+  EXPECT_EQ(tensors[1].begin, 108);
+  EXPECT_EQ(tensors[1].end, 120);
+}
+
+TEST(SafetensorsHeader, EveryLieNamesTheTensor) {
+  const struct {
+    std::string header;
+    std::int64_t data_bytes;
+    std::string message;
+  } cases[] = {
+      {"{", 0, "not JSON"},
+      {"[]", 0, "no JSON object"},
+      {"{\"a.weight\":3}", 0, "'a.weight' is not described by an object"},
+      {tensor(R"("shape":[2],"data_offsets":[0,8])"), 8, "'a.weight' has no dtype"},
+      {tensor(R"("dtype":"F32","data_offsets":[0,8])"), 8, "'a.weight' has no shape"},
+      {tensor(R"("dtype":"F32","shape":[2])"), 8, "'a.weight' has no data_offsets"},
+      {tensor(R"("dtype":7,"shape":[2],"data_offsets":[0,8])"), 8, "'a.weight' has a dtype"},
+      {tensor(R"("dtype":"Q4","shape":[2],"data_offsets":[0,8])"), 8,
+       "'a.weight' has the unknown dtype \"Q4\""},
+      {tensor(R"("dtype":"F32","shape":2,"data_offsets":[0,8])"), 8,
+       "'a.weight' has a shape that is no list"},
+      {tensor(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), 8, "'a.weight' has an impossible shape"},
+      {tensor(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"), 8,
+       "'a.weight' has an impossible shape"},
+      {tensor(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8])"), 8,
+       "'a.weight' has an impossible shape"},
+      {tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0])"), 8, "'a.weight' needs data_offsets"},
+      {tensor(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])"), 8,
+       "'a.weight' has impossible data_offsets"},
+      {tensor(R"("dtype":"F32","shape":[2],"data_offsets":[-8,0])"), 8,
+       "'a.weight' has impossible data_offsets"},
+      {tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,18446744073709551615])"), 8,
+       "'a.weight' has impossible data_offsets"},
+      {tensor(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), 8,
+       "'a.weight' of type F32 and shape [3] needs 12"},
+      {tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,8])"), 7,
+       "'a.weight' ends at byte 8 of the data"},
+      {tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,8])"), 9, "1 bytes at its end"},
+      {tensor(R"("dtype":"F32","shape":[2],"data_offsets":[4,12])"), 12, "4 bytes before tensor 'a.weight'"},
+      {tensor(R"("dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8])"), 8,
+       "'a.weight' has dtype twice"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+       8, "'a' stands twice"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
+       12, "tensor 'b' overlaps tensor 'a'"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+       8, "overlaps"},
+      {R"({"__metadata__":{"format":1}})", 0, "no text: format"},
+      {R"({"__metadata__":3})", 0, "__metadata__ is no object"},
+      {std::string(100000, '['), 0, "nested too deeply"},
+  };
+  for (const auto& one : cases) {
+    const std::string message = refusal_of(one.header, one.data_bytes);
+    EXPECT_THAT(message, HasSubstr(one.message)) << one.header.substr(0, 200);
+    EXPECT_THAT(message, HasSubstr("'x.safetensors'"));
+  }
+}
+
+// The file around the header.
+TEST(SafetensorsHeader, ALengthThatLiesIsRefusedBeforeItIsRead) {
+  const tessera::testing::TemporaryFolder folder;
+  const auto file_of = [&](std::uint64_t length, const std::string& rest) {
+    std::string text(8, '\0');
+    std::memcpy(text.data(), &length, 8);
+    text += rest;
+    return folder.write("x.safetensors", std::as_bytes(std::span(text)));
+  };
+  const auto message = [](const std::string& path) {
+    return refusal([&] { read_tensors(FileReader(path, kSafetensors)); });
+  };
+  EXPECT_EQ(message(file_of(2, "{}")), "accepted");
+  EXPECT_THAT(message(file_of(3, "{}")), HasSubstr("truncated"));
+  EXPECT_THAT(message(file_of(UINT64_MAX, "{}")), HasSubstr("claims 18446744073709551615 bytes"));
+  EXPECT_THAT(message(file_of(1ull << 40, "{}")), HasSubstr("at most 100000000"));
+  EXPECT_THAT(message(folder.write("short", std::as_bytes(std::span("abc", 3)))), HasSubstr("too few"));
+}
+
+TEST(SafetensorsHeader, AnIndexNamesFilesBesideItOnly) {
+  const auto message = [](const std::string& text) { return refusal([&] { parse_index(text, "i.json"); }); };
+  EXPECT_EQ(message(R"({"weight_map":{"a":"b.safetensors"}})"), "accepted");
+  EXPECT_THAT(message("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(message("{}"), HasSubstr("no weight_map"));
+  EXPECT_THAT(message(R"({"weight_map":{"a":3}})"), HasSubstr("tensor 'a' is in no named file"));
+  for (const char* path : {"../b.safetensors", "/b.safetensors", "", "..", "x/y"})
+    EXPECT_THAT(message(R"({"weight_map":{"a":")" + std::string(path) + "\"}}"),
+                HasSubstr("no file beside it"));
+}
+
+TEST(SafetensorsHeader, WhatIsWrittenIsRead) {
+  std::vector<TensorEntry> tensors = {{.name = "z", .dtype = "F32", .shape = {3}, .begin = 0, .end = 12},
+                                      {.name = "a", .dtype = "BF16", .shape = {2, 2}, .begin = 0, .end = 8}};
+  const std::string head = encode_tensors(tensors);
+  EXPECT_EQ(head.size() % 8, 0u);
+  const auto begin = static_cast<std::int64_t>(head.size());
+  const auto read = parse_tensors(std::string_view(head).substr(8), begin, begin + 20, "x");
+  ASSERT_EQ(read.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(read[i].name, tensors[i].name);
+    EXPECT_EQ(read[i].begin, tensors[i].begin);
+    EXPECT_EQ(read[i].end, tensors[i].end);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint

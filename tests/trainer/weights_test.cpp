@@ -1,0 +1,453 @@
+// Weights leave one world as safetensors and enter another: the same bits, in the layouts of Hugging Face's
+// checkpoints, from files that are whole or not there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tessera/hugging_face.h"
+#include "tessera/model.h"
+#include "tessera/trainer.h"
+#include "tests/trainer/temporary_folder.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr Gpt2Config kGpt2 = {.vocabulary = 61, .context = 16, .layers = 2, .heads = 2, .channels = 32};
+constexpr LlamaConfig kLlama = {
+    .vocabulary = 61, .context = 16, .layers = 2, .heads = 4, .kv_heads = 2, .channels = 32, .hidden = 88};
+
+LlamaConfig tied_llama() {
+  LlamaConfig config = kLlama;
+  config.tied = true;
+  return config;
+}
+
+enum class Family { gpt2, llama, tied_llama };
+
+struct Case {
+  Family family = Family::gpt2;
+  int world = 1;
+  int stage = 0;
+  DType type = DType::fp32;
+  std::uint64_t seed = 1;
+  std::int64_t vocabulary = 61;
+  std::int64_t channels = 32;
+};
+
+Model model_of(const Case& run) {
+  if (run.family == Family::gpt2) {
+    Gpt2Config config = kGpt2;
+    config.vocabulary = run.vocabulary;
+    config.channels = run.channels;
+    return make_gpt2(config, run.type);
+  }
+  return make_llama(run.family == Family::llama ? kLlama : tied_llama(), run.type);
+}
+
+// `body(world, engine, map)` on each rank of a new world with initial weights of the seed.
+template <class Body>
+void on_ranks(const Case& run, const Body& body) {
+  const auto model = std::make_shared<const Model>(model_of(run));
+  TrainerOptions options;
+  options.engine.mesh.shard = run.world;
+  options.engine.strategy.placements = Placements::of_stage(run.stage);
+  options.engine.optimizer = {.options = AdamWOptions{}, .groups = {{.name = "decay"}, {.name = "no_decay"}}};
+  options.batch = {.sequences = 1, .length = 8};
+  options.seed = run.seed;
+  run_local(run.world, {.deadline = std::chrono::seconds(20)}, [&](Communicator world) {
+    Trainer trainer(world, model, options);
+    body(world, trainer.engine(), hugging_face_weights(*model));
+  });
+}
+
+using Values = std::map<std::string, std::vector<float>>;
+
+// Masters and rounded parameters, by name.
+Values values_of(Engine& engine) {
+  Values values;
+  for (ParameterId id = 0; id < engine.layout().parameters(); ++id)
+    for (const State state : {State::master, State::parameter}) {
+      std::vector<float> one(static_cast<std::size_t>(engine.layout().place(id).numel));
+      engine.read(id, state, 0, one);
+      values[engine.layout().parameter(id).name + (state == State::master ? "" : " rounded")] =
+          std::move(one);
+    }
+  return values;
+}
+
+Values values_of(const Case& run) {
+  Values result;
+  on_ranks(run, [&](Communicator world, Engine& engine, const WeightMap&) {
+    Values values = values_of(engine);
+    if (world.rank() == 0) result = std::move(values);
+  });
+  return result;
+}
+
+Values imported(const Case& run, const fs::path& path) {
+  Values result;
+  on_ranks(run, [&](Communicator world, Engine& engine, const WeightMap& map) {
+    import_safetensors(path, world, engine, map);
+    Values values = values_of(engine);
+    if (world.rank() == 0) result = std::move(values);
+  });
+  return result;
+}
+
+void export_to(const fs::path& path, const Case& run, const SafetensorsExport& options = {}) {
+  on_ranks(run, [&](Communicator world, Engine& engine, const WeightMap& map) {
+    export_safetensors(path, world, engine, map, options);
+  });
+}
+
+std::string bytes_of_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// A file taken apart by this test's own reader.
+struct File {
+  json header;
+  std::string data;
+
+  explicit File(const fs::path& path) {
+    const std::string bytes = bytes_of_file(path);
+    std::uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), 8);
+    header = json::parse(bytes.substr(8, length));
+    data = bytes.substr(8 + length);
+  }
+  std::string text() const {
+    const std::string head = header.dump();
+    const std::uint64_t length = head.size();
+    std::string result(8, '\0');
+    std::memcpy(result.data(), &length, 8);
+    return result + head + data;
+  }
+  void write(const fs::path& path) const { std::ofstream(path, std::ios::binary) << text(); }
+  std::vector<float> floats(const std::string& name) const {
+    const std::size_t begin = header[name]["data_offsets"][0], end = header[name]["data_offsets"][1];
+    std::vector<float> values((end - begin) / 4);
+    std::memcpy(values.data(), data.data() + begin, end - begin);
+    return values;
+  }
+};
+
+class Weights : public ::testing::Test {
+ protected:
+  std::string file(const std::string& name) const { return folder_.file(name); }
+  TemporaryFolder folder_;
+};
+
+class RoundTrip : public Weights, public ::testing::WithParamInterface<Family> {};
+
+TEST_P(RoundTrip, AnyWorldGivesTheSameFileAndTakesTheSameWeights) {
+  const Values expected = values_of({.family = GetParam()});
+  std::string first;
+  for (const int world : {1, 2})
+    for (const int stage : {0, 3}) {
+      const std::string path = file("out.safetensors");
+      export_to(path, {.family = GetParam(), .world = world, .stage = stage});
+      if (first.empty()) first = bytes_of_file(path);
+      ASSERT_TRUE(bytes_of_file(path) == first) << "world " << world << " stage " << stage;
+      EXPECT_EQ(folder_.entries(), 1) << "a temporary file stayed";
+      for (const int other : {1, 2, 3})
+        for (const int other_stage : {0, 1, 3})
+          ASSERT_TRUE(imported({.family = GetParam(), .world = other, .stage = other_stage, .seed = 99},
+                               path) == expected)
+              << "from world " << world << " stage " << stage << " to " << other << " and " << other_stage;
+      fs::remove(path);
+    }
+}
+
+TEST_P(RoundTrip, MastersOfBf16AreExchangedInFull) {
+  const Case run{.family = GetParam(), .world = 2, .stage = 3, .type = DType::bf16};
+  const Values expected = values_of(run);
+  export_to(file("fp32"), run);
+  Case other{.family = GetParam(), .world = 1, .stage = 1, .type = DType::bf16, .seed = 7};
+  EXPECT_TRUE(imported(other, file("fp32")) == expected);
+  export_to(file("bf16"), run, {.dtype = DType::bf16});
+  Values rounded = imported(other, file("bf16"));
+  for (const auto& [name, values] : expected) {
+    if (name.ends_with(" rounded")) continue;
+    EXPECT_TRUE(rounded[name] == expected.at(name + " rounded")) << name;
+  }
+  const File stored(file("bf16/model.safetensors"));
+  for (const auto& [name, tensor] : stored.header.items())
+    EXPECT_EQ(tensor.value("dtype", ""), name == "__metadata__" ? "" : "BF16") << name;
+}
+
+TEST_P(RoundTrip, SeveralFilesAndTheirIndex) {
+  const Case run{.family = GetParam(), .world = 2, .stage = 3};
+  const Values expected = values_of(run);
+  export_to(file("out"), run, {.max_file_bytes = 20000});
+  EXPECT_FALSE(fs::exists(file("out/model.safetensors")));
+  const json index = json::parse(bytes_of_file(file("out/model.safetensors.index.json")));
+  std::map<std::string, std::int64_t> bytes;
+  for (const auto& [name, where] : index["weight_map"].items()) {
+    const File one(file("out/" + where.get<std::string>()));
+    ASSERT_TRUE(one.header.contains(name)) << name;
+    bytes[where] = static_cast<std::int64_t>(one.data.size());
+  }
+  EXPECT_GE(bytes.size(), 3u);
+  std::int64_t total = 0;
+  for (const auto& [where, count] : bytes) {
+    EXPECT_LE(count, 20000) << where;
+    total += count;
+  }
+  EXPECT_EQ(index["metadata"]["total_size"], total);
+  EXPECT_TRUE(imported({.family = GetParam(), .seed = 5}, file("out")) == expected);
+  EXPECT_TRUE(imported({.family = GetParam(), .seed = 5}, file("out/model.safetensors.index.json")) ==
+              expected);
+  // One file takes the place of the several, and nothing of them stays.
+  export_to(file("out"), run);
+  EXPECT_EQ(std::distance(fs::directory_iterator(file("out")), fs::directory_iterator()), 1);
+  EXPECT_TRUE(imported({.family = GetParam(), .seed = 5}, file("out")) == expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, RoundTrip,
+                         ::testing::Values(Family::gpt2, Family::llama, Family::tied_llama),
+                         [](const auto& one) {
+                           return std::string(one.param == Family::gpt2    ? "gpt2"
+                                              : one.param == Family::llama ? "llama"
+                                                                           : "tied_llama");
+                         });
+
+std::vector<float> transposed(const std::vector<float>& values, std::size_t rows) {
+  std::vector<float> result;
+  for (std::size_t c = 0; c < values.size() / rows; ++c)
+    for (std::size_t r = 0; r < rows; ++r) result.push_back(values[r * (values.size() / rows) + c]);
+  return result;
+}
+
+std::vector<float> part(const std::vector<float>& values, std::size_t begin, std::size_t numel) {
+  return {values.begin() + static_cast<std::ptrdiff_t>(begin),
+          values.begin() + static_cast<std::ptrdiff_t>(begin + numel)};
+}
+
+// Names, shapes and layouts as the transformers library has them.
+TEST_F(Weights, Gpt2LiesInTheFileAsTransformersStoresIt) {
+  Values values = values_of({});
+  export_to(file("g.safetensors"), {.world = 2, .stage = 3});
+  const File stored(file("g.safetensors"));
+  EXPECT_EQ(stored.header.size(), 1u + 2 + 2 * 12 + 2);
+  EXPECT_EQ(stored.header["__metadata__"]["format"], "pt");
+  EXPECT_EQ(stored.header["transformer.h.1.attn.c_attn.weight"]["shape"], json({32, 96}));
+  EXPECT_EQ(stored.header["transformer.h.1.mlp.c_proj.weight"]["shape"], json({128, 32}));
+  EXPECT_EQ(stored.floats("transformer.wpe.weight"), values["embed.position"]);
+  EXPECT_EQ(stored.floats("transformer.h.1.attn.c_attn.weight"),
+            transposed(values["block.1.attention.qkv.weight"], 96));
+  EXPECT_EQ(stored.floats("transformer.h.0.mlp.c_fc.weight"),
+            transposed(values["block.0.mlp.up.weight"], 128));
+  EXPECT_EQ(stored.floats("transformer.ln_f.weight"), values["head.norm.gain"]);
+}
+
+TEST_F(Weights, LlamaLiesInTheFileAsTransformersStoresIt) {
+  Values values = values_of({.family = Family::llama});
+  export_to(file("l.safetensors"), {.family = Family::llama, .world = 2, .stage = 3});
+  const File stored(file("l.safetensors"));
+  EXPECT_EQ(stored.header.size(), 1u + 1 + 2 * 9 + 2);
+  const std::vector<float>& qkv = values["block.1.attention.qkv.weight"];
+  const std::vector<float>& gate_up = values["block.1.mlp.gate_up.weight"];
+  EXPECT_EQ(stored.header["model.layers.1.self_attn.k_proj.weight"]["shape"], json({16, 32}));
+  EXPECT_EQ(stored.floats("model.layers.1.self_attn.q_proj.weight"), part(qkv, 0, 32 * 32));
+  EXPECT_EQ(stored.floats("model.layers.1.self_attn.k_proj.weight"), part(qkv, 32 * 32, 16 * 32));
+  EXPECT_EQ(stored.floats("model.layers.1.self_attn.v_proj.weight"), part(qkv, 48 * 32, 16 * 32));
+  EXPECT_EQ(stored.floats("model.layers.1.mlp.gate_proj.weight"), part(gate_up, 0, 88 * 32));
+  EXPECT_EQ(stored.floats("model.layers.1.mlp.up_proj.weight"), part(gate_up, 88 * 32, 88 * 32));
+  EXPECT_EQ(stored.floats("lm_head.weight"), values["head.weight"]);
+}
+
+// Bytes that this process has asked files for.
+std::int64_t bytes_read() {
+  std::ifstream in("/proc/self/io");
+  std::string name;
+  std::int64_t bytes = 0;
+  in >> name >> bytes;
+  return bytes;
+}
+
+TEST_F(Weights, ARankReadsTheBytesItHolds) {
+  const Case run{.family = Family::gpt2, .world = 4, .stage = 3, .vocabulary = 4099};
+  export_to(file("g.safetensors"), run);
+  std::int64_t bytes = 0;
+  on_ranks(run, [&](Communicator world, Engine& engine, const WeightMap& map) {
+    world.barrier();
+    const std::int64_t before = bytes_read();
+    world.barrier();
+    import_safetensors(file("g.safetensors"), world, engine, map);
+    world.barrier();
+    if (world.rank() == 0) bytes = bytes_read() - before;
+  });
+  const auto whole = static_cast<std::int64_t>(fs::file_size(file("g.safetensors")));
+  EXPECT_GE(bytes, whole * 9 / 10);
+  // Four headers, and rows of transposed matrices that two ranks share.
+  EXPECT_LE(bytes, whole * 5 / 4);
+}
+
+// Matrices that take several turns through the staging memory, cut anywhere by the shards.
+TEST_F(Weights, MatricesLargerThanAStage) {
+  const Case run{.channels = 1152};
+  const Values expected = values_of(run);
+  export_to(file("g.safetensors"), {.world = 3, .stage = 3, .channels = 1152});
+  const File stored(file("g.safetensors"));
+  EXPECT_EQ(stored.floats("transformer.h.1.mlp.c_fc.weight"),
+            transposed(expected.at("block.1.mlp.up.weight"), 4 * 1152));
+  EXPECT_TRUE(imported({.seed = 3, .channels = 1152}, file("g.safetensors")) == expected);
+  EXPECT_TRUE(imported({.world = 2, .stage = 3, .seed = 3, .channels = 1152}, file("g.safetensors")) ==
+              expected);
+}
+
+TEST_F(Weights, TheFormsInWhichOthersStoreThem) {
+  const Values expected = values_of({});
+  export_to(file("g.safetensors"), {});
+  File bare(file("g.safetensors"));
+  json renamed;
+  for (const auto& [name, value] : bare.header.items())
+    renamed[name.starts_with("transformer.") ? name.substr(12) : name] = value;
+  // A causal mask, and the tied head once more.
+  const std::size_t end = bare.data.size();
+  renamed["h.0.attn.bias"] = {{"dtype", "BOOL"}, {"shape", {2, 2}}, {"data_offsets", {end, end + 4}}};
+  bare.data += std::string(4, '\1');
+  const std::size_t begin = bare.header["transformer.wte.weight"]["data_offsets"][0];
+  renamed["lm_head.weight"] = {
+      {"dtype", "F32"}, {"shape", {61, 32}}, {"data_offsets", {end + 4, end + 4 + 61 * 32 * 4}}};
+  bare.data += bare.data.substr(begin, 61 * 32 * 4);
+  bare.header = renamed;
+  bare.write(file("bare.safetensors"));
+  EXPECT_TRUE(imported({.world = 2, .stage = 3, .seed = 4}, file("bare.safetensors")) == expected);
+  bare.data.back() = static_cast<char>(bare.data.back() ^ 1);
+  bare.write(file("bare.safetensors"));
+  EXPECT_THROW(imported({.world = 2, .stage = 3, .seed = 4}, file("bare.safetensors")), UsageError);
+}
+
+// What a world says to a file, which must leave its weights as they were on every rank.
+std::string refusal(const fs::path& path, const Case& run = {.world = 2, .stage = 3}) {
+  std::mutex mutex;
+  std::string message;
+  on_ranks(run, [&](Communicator world, Engine& engine, const WeightMap& map) {
+    const Values before = values_of(engine);
+    std::string mine = "accepted";
+    try {
+      import_safetensors(path, world, engine, map);
+    } catch (const UsageError& error) {
+      mine = error.what();
+    } catch (const EnvironmentError& error) {
+      mine = error.what();
+    }
+    EXPECT_TRUE(values_of(engine) == before);
+    const std::lock_guard lock(mutex);
+    EXPECT_TRUE(message.empty() || message == mine) << message << "\n" << mine;
+    message = mine;
+  });
+  return message;
+}
+
+TEST_F(Weights, AFileThatDoesNotFitIsRefusedByTheTensorsName) {
+  export_to(file("g.safetensors"), {});
+  const File good(file("g.safetensors"));
+  const std::string path = file("bad.safetensors"), name = "transformer.h.1.mlp.c_fc.weight";
+  const auto changed = [&](const auto& change) {
+    File bad = good;
+    change(bad);
+    bad.write(path);
+    return refusal(path);
+  };
+  EXPECT_THAT(changed([&](File& f) {
+                f.header[name]["shape"] = {128, 32};
+              }),
+              HasSubstr("'" + name + "' of '" + path + "' has shape [128, 32]; the model needs [32, 128]"));
+  EXPECT_THAT(changed([&](File& f) { f.header[name]["dtype"] = "I32"; }),
+              HasSubstr("'" + name + "' of '" + path + "' is of type I32"));
+  EXPECT_THAT(changed([&](File& f) {
+                f.header["other"] = f.header[name];
+                f.header.erase(name);
+              }),
+              HasSubstr("no tensor '" + name + "'"));
+  EXPECT_THAT(changed([&](File& f) {
+                f.header["transformer.h.2.ln_1.weight"] = {
+                    {"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {f.data.size(), f.data.size() + 4}}};
+                f.data += "abcd";
+              }),
+              HasSubstr("'transformer.h.2.ln_1.weight' of shape [1], which the model has no place for"));
+  EXPECT_THAT(changed([&](File& f) { f.data.pop_back(); }), HasSubstr("truncated"));
+  EXPECT_THAT(changed([&](File& f) {
+                f.header[name]["data_offsets"] = {0, 32 * 128 * 4};
+              }),
+              HasSubstr("overlaps"));
+  EXPECT_THAT(refusal(file("none.safetensors")), HasSubstr("none.safetensors"));
+  fs::create_directory(file("empty"));
+  EXPECT_THAT(refusal(file("empty")), HasSubstr("neither"));
+  EXPECT_THAT(refusal(file("g.safetensors"), {.family = Family::llama}),
+              HasSubstr("no tensor 'model.embed_tokens"));
+}
+
+TEST_F(Weights, AnIndexThatContradictsItsFilesIsRefused) {
+  export_to(file("out"), {}, {.max_file_bytes = 20000});
+  const std::string path = file("out/model.safetensors.index.json");
+  const json good = json::parse(bytes_of_file(path));
+  const auto changed = [&](const auto& change) {
+    json bad = good;
+    change(bad["weight_map"]);
+    std::ofstream(path) << bad.dump();
+    return refusal(file("out"));
+  };
+  const std::string name = "transformer.ln_f.bias";
+  EXPECT_THAT(changed([&](json& map) { map.erase(name); }), HasSubstr("'" + name + "'"));
+  EXPECT_THAT(changed([&](json& map) { map[name] = map["transformer.wte.weight"]; }),
+              HasSubstr("'" + name + "'"));
+  EXPECT_THAT(changed([&](json& map) { map["more"] = map[name]; }), HasSubstr("'more'"));
+  EXPECT_THAT(changed([&](json& map) { map[name] = "gone.safetensors"; }), HasSubstr("gone.safetensors"));
+}
+
+TEST_F(Weights, AnExportThatFailsLeavesNothingBehind) {
+  const Case run{.world = 2, .stage = 3};
+  export_to(file("g.safetensors"), run);
+  const std::string before = bytes_of_file(file("g.safetensors"));
+  const auto attempt = [&](const fs::path& path, const SafetensorsExport& options, float value) {
+    on_ranks(run, [&](Communicator world, Engine& engine, const WeightMap& map) {
+      const std::vector<float> large = {value};
+      engine.write(engine.layout().find("head.norm.bias"), State::master, 3, large);
+      export_safetensors(path, world, engine, map, options);
+    });
+  };
+  try {
+    attempt(file("g.safetensors"), {.dtype = DType::fp16}, 1e6f);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'transformer.ln_f.bias' has a value of 1000000"));
+  }
+  EXPECT_TRUE(bytes_of_file(file("g.safetensors")) == before);
+  EXPECT_EQ(folder_.entries(), 1);
+  EXPECT_THROW(attempt(file("g.safetensors"), {.max_file_bytes = 5}, 0.0f), UsageError);
+  EXPECT_THROW(attempt(file("out"), {.max_file_bytes = -5}, 0.0f), UsageError);
+  EXPECT_THROW(attempt(file("g.safetensors/inside"), {}, 0.0f), EnvironmentError);
+  EXPECT_EQ(folder_.entries(), 1);
+}
+
+TEST(WeightMaps, EveryElementMustBeCovered) {
+  TemporaryFolder folder;
+  on_ranks({}, [&](Communicator world, Engine& engine, const WeightMap& map) {
+    WeightMap less = map;
+    less.tensors.pop_back();
+    EXPECT_THROW(export_safetensors(folder.file("x"), world, engine, less), UsageError);
+    EXPECT_THROW(import_safetensors(folder.file("x"), world, engine, less), UsageError);
+  });
+  EXPECT_EQ(folder.entries(), 0);
+  EXPECT_THROW(hugging_face_weights(make_mlp({}, DType::fp32)), UsageError);
+}
+
+}  // namespace
+}  // namespace tessera::testing
