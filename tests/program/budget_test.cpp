@@ -1,0 +1,84 @@
+// Budgets: as many resident units as fit and no more, and advice that is true.
+#include "tessera/budget.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/program/small_models.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kUnits = 8, kShards = 4;
+
+std::vector<StepSpec> specs_at(int stage, int resident_units = 0) {
+  StepSpec train{.strategy = {.placements = Placements::of_stage(stage), .resident_units = resident_units},
+                 .activations = activations(kUnits),
+                 .order = {}};
+  StepSpec evaluate = train;
+  evaluate.kind = StepKind::evaluate;
+  return {train, evaluate};
+}
+
+class Budget : public ::testing::Test {
+ protected:
+  std::int64_t arena_bytes(const std::vector<StepSpec>& specs) const {
+    return build_and_plan(layout_, mesh_, specs).plan.space(Space::device).arena_bytes;
+  }
+  std::string advice(int stage, std::int64_t external_bytes, std::int64_t budget) const {
+    const std::vector<StepSpec> specs = specs_at(stage);
+    return explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan, external_bytes,
+                          budget);
+  }
+
+  Layout layout_{chain(kUnits, 10'000), kShards};
+  Mesh mesh_{.shard = kShards};
+};
+
+TEST_F(Budget, KeepsAsManyUnitsResidentAsFit) {
+  std::int64_t previous = 0;
+  for (int units = 0; units <= kUnits; ++units) {
+    const std::int64_t bytes = arena_bytes(specs_at(3, units));
+    EXPECT_GE(bytes, previous) << units;
+    const int fitting = fit_resident_units(layout_, mesh_, specs_at(3), bytes);
+    EXPECT_GE(fitting, units);
+    EXPECT_LE(arena_bytes(specs_at(3, fitting)), bytes) << units;
+    if (bytes > previous) {
+      EXPECT_LT(fit_resident_units(layout_, mesh_, specs_at(3), bytes - 1), units);
+    }
+    previous = bytes;
+  }
+  EXPECT_GT(previous, arena_bytes(specs_at(3, 0))) << "resident units cost nothing: the test shows nothing";
+  EXPECT_EQ(fit_resident_units(layout_, mesh_, specs_at(3), arena_bytes(specs_at(3, 0)) - 1), -1);
+}
+
+TEST_F(Budget, NamesTheChangeThatFits) {
+  for (int stage = 0; stage < 3; ++stage) {
+    const std::int64_t budget = arena_bytes(specs_at(stage + 1));
+    const std::int64_t needed = arena_bytes(specs_at(stage));
+    ASSERT_GT(needed, budget);
+    const std::string text = advice(stage, 0, budget);
+    EXPECT_NE(text.find("would fit with stage " + std::to_string(stage + 1)), std::string::npos) << text;
+    EXPECT_NE(text.find(std::to_string(needed - budget) + " bytes are missing"), std::string::npos) << text;
+  }
+}
+
+TEST_F(Budget, CountsTheEmbeddersOwnMemory) {
+  const std::int64_t budget = arena_bytes(specs_at(1));
+  EXPECT_NE(advice(0, 0, budget).find("would fit with stage 1"), std::string::npos);
+  EXPECT_EQ(advice(0, 1, budget).find("would fit with stage 1:"), std::string::npos);
+}
+
+TEST_F(Budget, SaysWhereNothingFits) {
+  EXPECT_NE(advice(0, 0, 1000).find("no change of strategy fits"), std::string::npos);
+}
+
+TEST_F(Budget, TheTableAddsUpToTheArena) {
+  const MemoryPlan plan = build_and_plan(layout_, mesh_, specs_at(2)).plan;
+  std::int64_t sum = plan.space(Space::device).arena_bytes - plan.space(Space::device).live_peak_bytes;
+  for (std::int64_t bytes : plan.space(Space::device).at_peak) sum += bytes;
+  EXPECT_EQ(sum, plan.space(Space::device).arena_bytes);
+  EXPECT_NE(describe_plan(plan).find(std::to_string(sum)), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::testing
