@@ -26,6 +26,8 @@ int train_command(const RunArguments& arguments);
 int plan_command(const RunArguments& arguments);
 int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster);
 int info_command(const std::string& json);
+// Loads a checkpoint into the ranks of the configuration and writes its weights.
+int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output);
 int inspect_command(const std::string& path, bool verify, const std::string& json);
 
 }  // namespace tessera::cli

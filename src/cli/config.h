@@ -24,6 +24,7 @@ struct ModelConfig {
   std::int64_t kv_heads = 0, hidden = 0;                                          // the same, as the next
   double rope_theta = 0.0, rope_scaling = 0.0, norm_epsilon = 0.0;
   std::string tied = "preset";
+  std::string weights = {};
 };
 
 struct DataConfig {
@@ -79,6 +80,9 @@ struct RunConfig {
   std::int64_t evaluate_every = 0, evaluation_microbatches = 8;
   std::string checkpoint;
   std::int64_t checkpoint_every = 0, checkpoint_keep = 2;
+  std::string export_path;  // run.export, which is no name for a field
+  std::string export_type = "fp32";
+  std::int64_t export_file_bytes = 0;
   std::string resume = "false";
   std::int64_t seed = 1;
   std::int64_t threads_per_rank = 1;

@@ -80,6 +80,9 @@ void check_run(const Config& config) {
           "run.checkpoint_every is set but run.checkpoint, the folder, is not");
   require(!run.checkpoint.empty() || run.resume != "true",
           "run.resume is true but run.checkpoint, the folder, is not set");
+  require(run.export_file_bytes == 0 || !run.export_path.ends_with(".safetensors"),
+          fmt::format("run.export_file_bytes makes several files and run.export is one, '{}'; name a folder",
+                      run.export_path));
   require(run.evaluate_every == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0.0,
           "run.evaluate_every needs data.validation or a data.validation_fraction above 0");
 }

@@ -91,6 +91,9 @@ void add_model(Keys& keys, ModelConfig& c) {
   keys.push_back(
       integer("model.channels", &c.channels, 0, "Width, a multiple of `heads`; 0 is the preset's."));
   add_llama(keys, c);
+  keys.push_back(text("model.weights", &c.weights,
+                      "Weights to start from, instead of drawn ones: a .safetensors file, its index or its "
+                      "folder, with the names of Hugging Face's checkpoints. Empty: none."));
 }
 
 void add_data(Keys& keys, DataConfig& c) {
@@ -210,6 +213,16 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(integer("run.checkpoint_every", &c.checkpoint_every, 0,
                          "Steps between checkpoints; 0: only at the end."));
   keys.push_back(integer("run.checkpoint_keep", &c.checkpoint_keep, 1, "The last checkpoints to keep."));
+  keys.push_back(
+      text("run.export", &c.export_path,
+           "Where the weights are written at the end of the run: a .safetensors file, or a folder. "
+           "Empty: nowhere."));
+  keys.push_back(text("run.export_type", &c.export_type, "The type of the weights that are exported.",
+                      {"fp32", "bf16", "fp16"}));
+  Key file_bytes = integer("run.export_file_bytes", &c.export_file_bytes, 0,
+                           "The most bytes of weights in one exported file; 0: one file.", kMostExact);
+  file_bytes.kind = KeyKind::bytes;
+  keys.push_back(std::move(file_bytes));
   Key resume =
       text("run.resume", &c.resume,
            "Whether to continue from the last checkpoint in run.checkpoint; \"auto\": where there is "

@@ -12,7 +12,7 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
-void add_run_options(CLI::App& command, RunArguments& arguments) {
+void add_config_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("config", arguments.config, "TOML file (docs/configuration.md)")->required();
   command
       .add_option("--set", arguments.settings, "section.key=value, instead of the file's; may be repeated")
@@ -21,6 +21,10 @@ void add_run_options(CLI::App& command, RunArguments& arguments) {
       "--ranks",
       [&arguments](int ranks) { arguments.settings.push_back("mesh.shard=" + std::to_string(ranks)); },
       "short for --set mesh.shard=N");
+}
+
+void add_run_options(CLI::App& command, RunArguments& arguments) {
+  add_config_options(command, arguments);
   command.add_option("--json", arguments.json, "write the result to this file as JSON");
 }
 
@@ -33,6 +37,7 @@ int run(int argc, char** argv) {
   ClusterArguments cluster;
   std::string path, json;
   bool verify = false;
+  std::string output;
 
   CLI::App* train = app.add_subcommand("train", "Train a model");
   add_run_options(*train, arguments);
@@ -59,7 +64,7 @@ int run(int argc, char** argv) {
   info->add_option("--json", json, "write the result to this file as JSON");
   info->callback([&] { status = info_command(json); });
 
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Look at checkpoints");
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Look at checkpoints, or export one");
   checkpoint->require_subcommand(1);
   const auto add_inspect = [&](const char* name, const char* help, bool reads_all) {
     CLI::App* command = checkpoint->add_subcommand(name, help);
@@ -72,6 +77,12 @@ int run(int argc, char** argv) {
   };
   add_inspect("inspect", "Show what a checkpoint says of itself", false);
   add_inspect("verify", "The same, and compare the checksum of every buffer", true);
+
+  CLI::App* exporting = checkpoint->add_subcommand("export", "Write the weights as safetensors");
+  add_config_options(*exporting, arguments);
+  exporting->add_option("folder", path, "a checkpoint, or the folder of all: the newest")->required();
+  exporting->add_option("output", output, "a .safetensors file, or a folder")->required();
+  exporting->callback([&] { status = export_command(arguments, path, output); });
 
   CLI::App* config = app.add_subcommand("config", "Print the documentation of all keys (Markdown)");
   config->callback([] { std::fputs(config_markdown().c_str(), stdout); });

@@ -187,6 +187,10 @@ Setup make_setup(const Config& config) {
   return setup;
 }
 
+SafetensorsExport export_options(const RunConfig& config) {
+  return {.dtype = parse_dtype(config.export_type), .max_file_bytes = config.export_file_bytes};
+}
+
 Data open_data(const Setup& setup) {
   const DataConfig& config = setup.config.data;
   if (config.train.empty())

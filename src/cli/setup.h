@@ -9,6 +9,7 @@
 #include "tessera/data.h"
 #include "tessera/learning_rate.h"
 #include "tessera/model.h"
+#include "tessera/safetensors.h"
 #include "tessera/trainer.h"
 
 namespace tessera::cli {
@@ -31,6 +32,9 @@ struct Setup {
 
 // UsageError naming the keys where they contradict each other or the budget.
 Setup make_setup(const Config& config);
+
+// What run.export_type and run.export_file_bytes say.
+SafetensorsExport export_options(const RunConfig& config);
 
 // The samples of a run. Shared by all ranks; reading is safe from any thread.
 struct Data {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/checkpoint.h"
+#include "tessera/hugging_face.h"
 
 namespace tessera::cli {
 
@@ -43,7 +44,7 @@ class RankTraining {
   }
 
   void run() {
-    resume();
+    begin_weights();
     start_ = Clock::now();
     Progress progress({.first_step = step_, .steps = run_.steps, .seconds = run_.seconds});
     progress_ = first_ ? &progress : nullptr;
@@ -53,6 +54,7 @@ class RankTraining {
       if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0) save();
     }
     if (!run_.checkpoint.empty() && step_ != saved_step_) save();
+    if (!run_.export_path.empty()) export_weights();
     if (progress_) progress_->finish();
     summary_seconds();
     if (run_.sample_tokens > 0 && !interrupted_) sample();
@@ -76,9 +78,25 @@ class RankTraining {
     return decision == go;
   }
 
+  // Those of the checkpoint to continue, else of the file to start from, else the initial ones.
+  void begin_weights() {
+    if (run_.resume == "true" || (run_.resume == "auto" && latest_checkpoint(run_.checkpoint)))
+      return resume();
+    const std::string& weights = setup_.config.model.weights;
+    if (weights.empty()) return;
+    import_safetensors(weights, disk_, trainer_.engine(), hugging_face_weights(*setup_.model));
+    if (first_) fmt::print("weights   from {}\n", weights);
+  }
+
+  void export_weights() {
+    export_safetensors(run_.export_path, disk_, trainer_.engine(), hugging_face_weights(*setup_.model),
+                       export_options(run_));
+    if (!first_) return;
+    summary_.exported = run_.export_path;
+    progress_->note(fmt::format("step {}  exported {}", step_, summary_.exported));
+  }
+
   void resume() {
-    if (run_.resume == "false") return;
-    if (run_.resume == "auto" && !latest_checkpoint(run_.checkpoint)) return;
     const RunState state = load_checkpoint(run_.checkpoint, disk_, trainer_.engine());
     step_ = saved_step_ = state.step;
     const std::int64_t expected = step_ * setup_.grid.samples_per_step();

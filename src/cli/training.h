@@ -27,6 +27,7 @@ struct RunSummary {
   std::int64_t skipped = 0;
   bool interrupted = false;
   std::string checkpoint;  // the last one saved
+  std::string exported;    // the weights
   std::string sample;      // bytes, with the prompt
 };
 

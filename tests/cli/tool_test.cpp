@@ -164,6 +164,44 @@ TEST_F(Tool, Trains) {
   EXPECT_EQ(folder_.entries(), entries_ + 3);
 }
 
+// Weights leave a run as a file and as a checkpoint's export: the same bytes, and a run that starts from them
+// starts where the first one ended.
+TEST_F(Tool, WeightsLeaveAndEnterAsSafetensors) {
+  const std::string weights = folder_.file("w.safetensors"), saved = folder_.file("saved");
+  const Result whole = train({"run.export=" + weights, "run.checkpoint=" + saved});
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  EXPECT_NE(whole.out.find("exported " + weights), std::string::npos) << whole.out;
+
+  const Result exported = run(
+      {"checkpoint", "export", config_, saved, folder_.file("out"), "--set", "run.export_file_bytes=20000"});
+  ASSERT_EQ(exported.status, 0) << exported.err;
+  EXPECT_NE(exported.out.find("model.safetensors.index.json"), std::string::npos) << exported.out;
+  const std::string again = folder_.file("again.safetensors");
+  ASSERT_EQ(run({"checkpoint", "export", config_, saved, again}).status, 0);
+  EXPECT_TRUE(read(again) == read(weights));
+
+  // Another world, from the file and from the folder of several.
+  std::vector<std::string> copies;
+  for (const std::string& from : {weights, folder_.file("out")}) {
+    const std::string copy = folder_.file("copy" + std::to_string(copies.size()) + ".safetensors");
+    const Result result = train({"model.weights=" + from, "run.export=" + copy, "run.steps=1",
+                                 "schedule.learning_rate=1e-30", "optimizer.weight_decay=0"},
+                                {"--ranks", "3", "--json", folder_.file("json")});
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_LT(json::parse(read(folder_.file("json"))).at("first_loss"), std::log(256.0) - 0.1);
+    copies.push_back(read(copy));
+  }
+  EXPECT_TRUE(copies[0] == copies[1]);
+  EXPECT_EQ(copies[0].size(), read(weights).size());
+
+  entries_ = folder_.entries();
+  expect_refused(train({"model.weights=" + weights, "model.layers=1"}), {"transformer.h.1.", "no place for"});
+  expect_refused(train({"model.weights=" + folder_.file("none")}), {"none"});
+  expect_refused(train({"run.export=x.safetensors", "run.export_file_bytes=1000"}),
+                 {"run.export_file_bytes"});
+  expect_refused(run({"checkpoint", "export", config_, folder_.file("none"), again}), {"none"});
+}
+
 TEST_F(Tool, AResumedRunContinuesBitwise) {
   const std::string whole = folder_.file("whole"), parts = folder_.file("parts");
   ASSERT_EQ(train({"run.metrics=" + whole}).status, 0);

@@ -1,0 +1,51 @@
+// `tessera checkpoint export`: the ranks that saved a checkpoint load it and write its weights.
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "src/cli/commands.h"
+#include "src/cli/setup.h"
+#include "tessera/checkpoint.h"
+#include "tessera/hugging_face.h"
+
+namespace tessera::cli {
+
+namespace {
+
+// Rank 0's writing, or one rank's reading, may keep the others waiting for longer than a step may.
+constexpr std::chrono::minutes kDiskDeadline{30};
+
+void export_rank(Communicator world, const Setup& setup, const std::string& checkpoint,
+                 const std::string& output) {
+  Communicator disk = world.duplicate("export");
+  disk.set_deadline(std::max<std::chrono::milliseconds>(kDiskDeadline, setup.options.engine.deadline));
+  const bool first = world.rank() == 0;
+  Trainer trainer(std::move(world), setup.model, setup.options);
+  const RunState state = load_checkpoint(checkpoint, disk, trainer.engine());
+  const auto files = export_safetensors(output, disk, trainer.engine(), hugging_face_weights(*setup.model),
+                                        export_options(setup.config.run));
+  if (!first) return;
+  fmt::print("step {} of {}\n", state.step, checkpoint);
+  for (const std::filesystem::path& file : files)
+    fmt::print("wrote     {}  {} bytes\n", file.string(), std::filesystem::file_size(file));
+}
+
+}  // namespace
+
+int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output) {
+  const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+  const std::chrono::milliseconds deadline = setup.options.engine.deadline;
+  const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };
+  if (!launched_by_mpi()) {
+    run_local(setup.world(), {.deadline = deadline}, rank);
+    return 0;
+  }
+  const Communicator world = make_mpi_world({.deadline = deadline});
+  if (world.world() != setup.world())
+    throw UsageError(fmt::format("mesh.shard is {}, but {} processes were started: each is one rank",
+                                 setup.world(), world.world()));
+  rank(world);
+  return 0;
+}
+
+}  // namespace tessera::cli
