@@ -104,11 +104,14 @@ class Mpi {
   }
 
   // At the exit of a process that started MPI itself. It would wait for the others, so not where a world has
-  // failed: the launcher then sees a process that ended without, and ends them.
+  // failed, or is still in use because the process exits in the middle: the launcher then sees a process that
+  // ended without, and ends the others.
   void finish() {
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (finalized == 0 && !failed_.load()) MPI_Finalize();
+    bool in_use = false;
+    for (const auto& window : windows_) in_use |= !window->unused.load();
+    if (finalized == 0 && !in_use && !failed_.load()) MPI_Finalize();
   }
 
   bool owned_ = false;
