@@ -5,7 +5,6 @@
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <regex>
 
 #include "kernels/casts.h"
 #include "src/checkpoint/agree.h"
@@ -15,6 +14,15 @@
 namespace tessera {
 
 namespace {
+
+// "model.safetensors", or a part of several: what an export into a folder writes.
+bool is_exported_name(std::string_view name) {
+  if (name == "model.safetensors") return true;
+  constexpr std::string_view kPart = "model-00000-of-00000.safetensors";  // a 0 stands for any digit
+  return std::ranges::equal(name, kPart, [](char found, char wanted) {
+    return wanted == '0' ? found >= '0' && found <= '9' : found == wanted;
+  });
+}
 
 namespace fs = std::filesystem;
 using namespace checkpoint;
@@ -53,14 +61,12 @@ struct OutputFiles {
 
   // What an earlier export left in the folder that this one does not replace.
   std::vector<fs::path> superseded() const {
-    static const std::regex kNames(R"(model(-\d{5}-of-\d{5})?\.safetensors)");
     std::vector<fs::path> found;
     if (!whole_folder_) return found;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       const bool replaced = std::ranges::any_of(
           files, [&](const OutputFile& file) { return file.path.filename() == entry.path().filename(); });
-      if (!replaced && std::regex_match(entry.path().filename().string(), kNames))
-        found.push_back(entry.path());
+      if (!replaced && is_exported_name(entry.path().filename().string())) found.push_back(entry.path());
     }
     return found;
   }
