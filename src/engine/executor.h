@@ -75,6 +75,7 @@ class Executor {
   void square_sum(const Instruction& instruction);
   void reduce_scalars(const Instruction& instruction);
   void update(const Instruction& instruction);
+  Communicator& channel_of(const Instruction& instruction);
   Slice own_slice(FlatId flat) const;
   // Where element `offset` of the flat lies in a buffer that holds this rank's slice, or all of it.
   std::byte* at(BufferId buffer, FlatId flat, std::int64_t offset, std::int64_t element_bytes) const;

@@ -33,6 +33,10 @@ CallLabel Executor::label(const Instruction& instruction) const {
   return {program().units[static_cast<std::size_t>(instruction.unit)]};
 }
 
+Communicator& Executor::channel_of(const Instruction& instruction) {
+  return channels_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(instruction.channel)];
+}
+
 Executor::Slice Executor::own_slice(FlatId flat) const {
   const std::int64_t numel = layout_.flat(flat).shard_numel;
   return {numel * rank_, numel};
@@ -50,8 +54,7 @@ void Executor::all_gather(const Instruction& instruction) {
   const bool gradients = program().buffers[static_cast<std::size_t>(to)].role == BufferRole::accumulator;
   const std::int64_t element = gradients ? 4 : bytes_of(layout_.flat(instruction.flat).dtype);
   const Slice slice = own_slice(instruction.flat);
-  Communicator& channel =
-      channels_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(instruction.channel)];
+  Communicator& channel = channel_of(instruction);
   channel.all_gather(at(from, instruction.flat, slice.offset, element), address(to), slice.numel * element,
                      label(instruction));
 }
@@ -60,8 +63,7 @@ void Executor::reduce_scatter(const Instruction& instruction) {
   const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
   const bool of_sums = buffers.local_sum >= 0;
   const Slice slice = own_slice(instruction.flat);
-  Communicator& channel =
-      channels_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(instruction.channel)];
+  Communicator& channel = channel_of(instruction);
   channel.reduce_scatter(
       {.full = address(of_sums ? buffers.local_sum : buffers.gradient),
        .wire = of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype,
@@ -103,8 +105,7 @@ void Executor::square_sum(const Instruction& instruction) {
 
 void Executor::reduce_scalars(const Instruction& instruction) {
   const Program& running = program();
-  Communicator& channel =
-      channels_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(instruction.channel)];
+  Communicator& channel = channel_of(instruction);
   channel.all_gather(own_scalars().data(), address(running.scalars), std::int64_t{8} * running.scalars_numel,
                      label(instruction));
   const auto* all = reinterpret_cast<const double*>(address(running.scalars));
