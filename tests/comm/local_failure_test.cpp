@@ -88,9 +88,10 @@ TEST(LocalFailure, AStreamThatFailsEndsThePeers) {
                    [](Communicator ranks) {
                      const auto device = make_cpu_device({.rank = ranks.rank()});
                      ranks.attach(device->failure());
+                     // Before the streams, to outlive them: a failed stream's last task may still be running.
+                     Communicator lane = ranks.duplicate("gather");
                      const auto gather = device->make_stream({.name = "gather"});
                      const auto reduce = device->make_stream({.name = "reduce"});
-                     Communicator lane = ranks.duplicate("gather");
                      if (ranks.rank() == 1)
                        reduce->run({.run = [](void*, std::uint64_t) { throw UsageError("not finite"); }});
                      gather->run({.run =
