@@ -205,7 +205,8 @@ class Engine {
   Counters counters() const;
   void set_counters(const Counters& counters);
 
-  // For modules: a buffer's memory in the program that runs.
+  // For modules: where a buffer of the running program lies during the innermost open use; nullptr where it
+  // holds nothing then. Another use may find it elsewhere. Throws UsageError where no lease is open.
   void* address(BufferId buffer) const;
   const Program& running() const;
 

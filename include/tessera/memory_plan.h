@@ -19,8 +19,8 @@ struct SpacePlan {
   // The largest sum of live bytes at any instruction, the persistent buffers of all programs included: no
   // plan can do better.
   std::int64_t live_peak_bytes = 0;
-  // No plan that gives each buffer one address can do better; at least live_peak_bytes, and more where
-  // buffers with several lifetimes meet pair by pair but never all at once. Counts aligned bytes.
+  // No plan can do better; at least live_peak_bytes, and more where buffers that keep one address meet pair
+  // by pair but never all at once. Counts aligned bytes.
   std::int64_t bound_bytes = 0;
   int peak_program = 0;  // where live_peak_bytes is reached first
   InstructionId peak_instruction = 0;
@@ -30,22 +30,25 @@ struct SpacePlan {
 
 struct MemoryPlan {
   std::array<SpacePlan, kSpaces> spaces;  // indexed by Space
-  std::vector<std::vector<std::int64_t>>
-      offsets;  // [program][buffer]: bytes from the start of its space's arena
+  // [program][buffer][lifetime]: bytes from the start of its space's arena. One entry for a buffer that is
+  // persistent, and for one that never lives (0).
+  std::vector<std::vector<std::vector<std::int64_t>>> offsets;
 
   const SpacePlan& space(Space which) const { return spaces[static_cast<std::size_t>(which)]; }
-  std::int64_t offset(int program, BufferId buffer) const {
-    return offsets.at(static_cast<std::size_t>(program)).at(static_cast<std::size_t>(buffer));
+  std::int64_t offset(int program, BufferId buffer, std::size_t lifetime = 0) const {
+    return offsets.at(static_cast<std::size_t>(program)).at(static_cast<std::size_t>(buffer)).at(lifetime);
   }
 };
 
 // Places every buffer of the programs of one rank, which share one arena per space and never run at the same
-// time. Buffers of equal name are one buffer at one address. Persistent buffers lie first, at addresses of
-// their own; others share memory where their lifetimes, in order of issue, do not meet. Every offset is a
-// multiple of kAlignmentBytes; one that never lives in any program takes no memory and has offset 0. Several
-// orders of placement are tried and the smallest arena kept; the result depends on the programs alone.
-// Throws UsageError, naming the buffer, where buffers of one name differ in bytes, space or persistence,
-// where one program has a name twice, and where lifetimes are not ascending, disjoint and within the program.
+// time. Buffers of equal name are one buffer. Persistent buffers lie first, at addresses of their own; others
+// share memory where their lifetimes, in order of issue, do not meet, and where one address for all lifetimes
+// of a buffer would cost memory, each may have its own, unless the buffer says one_address. Every offset is a
+// multiple of kAlignmentBytes; a buffer that never lives in any program takes no memory. Several orders of
+// placement are tried and the smallest arena kept; the result depends on the programs alone.
+// Throws UsageError, naming the buffer, where buffers of one name differ in bytes, space or in what they
+// keep, where one program has a name twice, and where lifetimes are not ascending, disjoint and within the
+// program.
 MemoryPlan plan_memory(std::span<const Program> programs);
 
 // Recomputes the waits of program number `index` of the plan: the fewest that order every pair of conflicting

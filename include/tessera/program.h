@@ -100,7 +100,7 @@ enum class BufferRole : std::uint8_t {
 };
 
 struct Buffer {
-  std::string name;  // equal names in several programs of a trainer are one buffer at one address
+  std::string name;  // equal names in several programs of a trainer are one buffer
   BufferRole role = BufferRole::parameter;
   Category category = Category::parameters;
   Space space = Space::device;
@@ -108,9 +108,14 @@ struct Buffer {
   FlatId flat = -1;
   int index = 0;
   std::int64_t bytes = 0;
-  bool persistent = false;          // lives through and between all steps; `lifetimes` is then empty
+  bool persistent = false;   // lives through and between all steps, at one address; `lifetimes` is then empty
+  bool one_address = false;  // all its lifetimes, in all programs; else each may have its own
   std::vector<Lifetime> lifetimes;  // ascending, disjoint
 };
+
+// Which of the buffer's lifetimes holds instruction `at`: 0 for a persistent buffer, −1 where it is not
+// alive.
+int lifetime_at(const Buffer& buffer, InstructionId at);
 
 // A communicator of the program: the group along `axis`, used by one lane only.
 struct Channel {

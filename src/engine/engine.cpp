@@ -171,7 +171,11 @@ int Engine::world() const { return impl_->world.world(); }
 const EngineOptions& Engine::options() const { return impl_->options; }
 float Engine::loss_scale() const { return impl_->scale(); }
 std::int64_t Engine::steps_applied() const { return impl_->steps_applied; }
-void* Engine::address(BufferId buffer) const { return impl_->executor->address(buffer); }
+void* Engine::address(BufferId buffer) const {
+  if (impl_->open_uses.empty())
+    throw UsageError("address: no lease is open; buffers lie still only within a use");
+  return impl_->executor->address(buffer, impl_->open_uses.back());
+}
 const Program& Engine::running() const { return impl_->program(); }
 void Engine::set_tracing(bool on) { impl_->executor->set_tracing(on); }
 StepTiming Engine::timing() const { return impl_->executor->timing(); }

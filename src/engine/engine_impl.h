@@ -58,7 +58,7 @@ struct Engine::Impl {
   StepResult finish_step(const StepInputs& inputs);
 
   // A buffer of the first program; persistent ones lie at one address in all.
-  std::byte* at(BufferId buffer) const { return executor->address_in(0, buffer); }
+  std::byte* at(BufferId buffer) const { return executor->persistent_address(0, buffer); }
   BufferId buffer_of(FlatId flat, State state) const;
   // The elements of the flat that this rank holds in a persistent buffer.
   std::pair<std::int64_t, std::int64_t> held(FlatId flat, BufferId buffer, std::int64_t element_bytes) const;

@@ -92,15 +92,20 @@ void Executor::start(int program) {
   epoch_ = std::chrono::steady_clock::now();
 }
 
+std::byte* Executor::address(BufferId buffer, InstructionId at) const {
+  const int lifetime = lifetime_at(program().buffers[static_cast<std::size_t>(buffer)], at);
+  return lifetime < 0 ? nullptr : memory_.address(program_, buffer, lifetime);
+}
+
 std::span<double> Executor::own_scalars() const {
   const auto numel = static_cast<std::size_t>(program().scalars_numel);
-  auto* all = reinterpret_cast<double*>(address(program().scalars));
+  auto* all = reinterpret_cast<double*>(persistent_address(program_, program().scalars));
   return {all + numel * static_cast<std::size_t>(rank_), numel};
 }
 
 InstructionId Executor::advance() {
   for (;; ++cursor_) {
-    const Instruction& next = program().instructions[static_cast<std::size_t>(cursor_)];
+    const Instruction& next = instruction_at(cursor_);
     if (next.op == Opcode::use || next.op == Opcode::reduce_scalars) return cursor_;
     issue(cursor_);
   }
@@ -115,16 +120,14 @@ void Executor::wait_for(const Instruction& instruction, Stream& stream) {
 }
 
 void Executor::issue(InstructionId id) {
-  const Instruction& instruction = program().instructions[static_cast<std::size_t>(id)];
-  Stream& stream = *lanes_[static_cast<std::size_t>(instruction.lane)];
-  wait_for(instruction, stream);
+  Stream& stream = *lanes_[static_cast<std::size_t>(instruction_at(id).lane)];
+  wait_for(instruction_at(id), stream);
   stream.run({&Executor::run_task, this, static_cast<std::uint64_t>(id)});
   events_[static_cast<std::size_t>(id)] = stream.record();
 }
 
 void Executor::open_use(InstructionId use) {
-  const Instruction& instruction = program().instructions[static_cast<std::size_t>(use)];
-  wait_for(instruction, *lanes_[static_cast<std::size_t>(Lane::compute)]);
+  wait_for(instruction_at(use), *lanes_[static_cast<std::size_t>(Lane::compute)]);
   memory_.before(program_, use);
   if (tracing_) spans_[static_cast<std::size_t>(use)] = {use, Lane::compute, now_us(), 0};
 }
@@ -155,11 +158,10 @@ void Executor::run_task(void* self, std::uint64_t id) {
 }
 
 void Executor::run(InstructionId id) {
-  const Instruction& instruction = program().instructions[static_cast<std::size_t>(id)];
   memory_.before(program_, id);
   const double begin = tracing_ ? now_us() : 0.0;
-  perform(instruction);
-  if (tracing_) spans_[static_cast<std::size_t>(id)] = {id, instruction.lane, begin, now_us()};
+  perform(id);
+  if (tracing_) spans_[static_cast<std::size_t>(id)] = {id, instruction_at(id).lane, begin, now_us()};
   memory_.after(program_, id);
 }
 
@@ -170,8 +172,8 @@ double Executor::now_us() const {
 void Executor::finish_trace() {
   timing_ = {.total_us = now_us(), .exposed_us = exposed_us_};
   for (const Span& span : spans_) {
-    const Instruction& instruction = program().instructions[static_cast<std::size_t>(span.instruction)];
-    if (is_collective(instruction) && instruction.lane != Lane::compute)
+    const Instruction& spanned = instruction_at(span.instruction);
+    if (is_collective(spanned) && spanned.lane != Lane::compute)
       timing_.communication_us += span.end_us - span.start_us;
   }
 }

@@ -44,8 +44,12 @@ class Executor {
   int program_index() const { return program_; }
   const Program& program() const { return programs_[static_cast<std::size_t>(program_)]; }
   const Program& program(int index) const { return programs_[static_cast<std::size_t>(index)]; }
-  std::byte* address(BufferId buffer) const { return memory_.address(program_, buffer); }
-  std::byte* address_in(int program, BufferId buffer) const { return memory_.address(program, buffer); }
+  // Where a buffer of the running program lies at an instruction; nullptr where it is not alive then.
+  std::byte* address(BufferId buffer, InstructionId at) const;
+  // A persistent buffer of any program, at any time.
+  std::byte* persistent_address(int program, BufferId buffer) const {
+    return memory_.address(program, buffer, 0);
+  }
   std::span<double> own_scalars() const;
   const Decision& decision() const { return decision_; }
   const std::vector<Piece>& gaps(FlatId flat) const { return gaps_[static_cast<std::size_t>(flat)]; }
@@ -68,16 +72,20 @@ class Executor {
   void finish_trace();
 
   // operations.cpp
-  void perform(const Instruction& instruction);
-  void all_gather(const Instruction& instruction);
-  void reduce_scatter(const Instruction& instruction);
-  void accumulate(const Instruction& instruction);
+  void perform(InstructionId id);
+  void all_gather(InstructionId id);
+  void reduce_scatter(InstructionId id);
+  void accumulate(InstructionId id);
   void square_sum(const Instruction& instruction);
   void reduce_scalars(const Instruction& instruction);
   void update(const Instruction& instruction);
   Communicator& channel_of(const Instruction& instruction);
   Slice own_slice(FlatId flat) const;
-  // Where element `offset` of the flat lies in a buffer that holds this rank's slice, or all of it.
+  const Instruction& instruction_at(InstructionId id) const {
+    return program().instructions[static_cast<std::size_t>(id)];
+  }
+  // Where element `offset` of the flat lies in a persistent buffer that holds this rank's slice, or all of
+  // it.
   std::byte* at(BufferId buffer, FlatId flat, std::int64_t offset, std::int64_t element_bytes) const;
   CallLabel label(const Instruction& instruction) const;
 

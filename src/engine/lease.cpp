@@ -78,7 +78,8 @@ void Engine::Impl::prepare_gradients(InstructionId use) {
     bool first = true;
     for (ParameterId id : spec.parameters) first &= written_in[static_cast<std::size_t>(id)] != stamp(use);
     if (!first) continue;
-    std::byte* gradient = executor->address(program().flat_buffers[static_cast<std::size_t>(flat)].gradient);
+    std::byte* gradient =
+        executor->address(program().flat_buffers[static_cast<std::size_t>(flat)].gradient, use);
     const std::int64_t element = bytes_of(spec.dtype);
     if (options.zero_gradients) {
       std::memset(gradient, 0, static_cast<std::size_t>(spec.padded_numel * element));
@@ -101,7 +102,7 @@ void Engine::Impl::zero_unwritten(InstructionId use) {
     if (!flat.trainable || written_in[static_cast<std::size_t>(place.home)] == stamp(use)) continue;
     const std::int64_t element = bytes_of(flat.dtype);
     std::byte* gradient =
-        executor->address(program().flat_buffers[static_cast<std::size_t>(place.flat)].gradient);
+        executor->address(program().flat_buffers[static_cast<std::size_t>(place.flat)].gradient, use);
     std::memset(gradient + place.offset * element, 0, static_cast<std::size_t>(place.numel * element));
   }
 }
@@ -159,8 +160,8 @@ View UnitLease::parameter(ParameterId parameter) const {
   check_parameter(impl.layout, unit(), parameter);
   const Place& place = impl.layout.place(parameter);
   const DType dtype = impl.layout.flat(place.flat).dtype;
-  std::byte* base =
-      impl.executor->address(impl.program().flat_buffers[static_cast<std::size_t>(place.flat)].gathered);
+  std::byte* base = impl.executor->address(
+      impl.program().flat_buffers[static_cast<std::size_t>(place.flat)].gathered, instruction_);
   return {base + place.offset * bytes_of(dtype), place.numel, dtype};
 }
 
@@ -175,8 +176,8 @@ View UnitLease::gradient(ParameterId parameter) const {
         fmt::format("gradient of '{}' in {} of {}: {}", impl.layout.parameter(parameter).name,
                     name_of(pass()), impl.program().units[static_cast<std::size_t>(unit())],
                     flat.trainable ? "gradients exist in backward only" : "a frozen parameter has none"));
-  std::byte* base =
-      impl.executor->address(impl.program().flat_buffers[static_cast<std::size_t>(place.flat)].gradient);
+  std::byte* base = impl.executor->address(
+      impl.program().flat_buffers[static_cast<std::size_t>(place.flat)].gradient, instruction_);
   return {base + place.offset * bytes_of(flat.dtype), place.numel, flat.dtype};
 }
 

@@ -22,11 +22,11 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
   for (std::size_t id = 0; id < program.buffers.size(); ++id) {
     const Buffer& buffer = program.buffers[id];
     first[id] = static_cast<int>(watch.tenancies.size());
-    for (const Lifetime& lifetime : buffer.lifetimes) {
-      watch.begins[static_cast<std::size_t>(lifetime.first)].push_back(
+    for (std::size_t k = 0; k < buffer.lifetimes.size(); ++k) {
+      watch.begins[static_cast<std::size_t>(buffer.lifetimes[k].first)].push_back(
           static_cast<int>(watch.tenancies.size()));
       watch.tenancies.push_back(
-          {plan_.offset(index, static_cast<BufferId>(id)), (buffer.bytes + 7) / 8 * 8, 0});
+          {plan_.offset(index, static_cast<BufferId>(id), k), (buffer.bytes + 7) / 8 * 8, 0});
     }
   }
   for (std::size_t at = 0; at < program.instructions.size(); ++at) {
@@ -36,13 +36,12 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (BufferId id : touched) {
-      const std::vector<Lifetime>& lifetimes = program.buffers[static_cast<std::size_t>(id)].lifetimes;
-      for (std::size_t k = 0; k < lifetimes.size(); ++k) {
-        if (static_cast<int>(at) < lifetimes[k].first || static_cast<int>(at) > lifetimes[k].last) continue;
-        const int tenancy = first[static_cast<std::size_t>(id)] + static_cast<int>(k);
-        watch.touches[at].push_back(tenancy);
-        ++watch.tenancies[static_cast<std::size_t>(tenancy)].accesses;
-      }
+      const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
+      const int lifetime = lifetime_at(buffer, static_cast<InstructionId>(at));
+      if (buffer.persistent || lifetime < 0) continue;
+      const int tenancy = first[static_cast<std::size_t>(id)] + lifetime;
+      watch.touches[at].push_back(tenancy);
+      ++watch.tenancies[static_cast<std::size_t>(tenancy)].accesses;
     }
   }
   watch.remaining = std::make_unique<std::atomic<int>[]>(watch.tenancies.size());

@@ -17,8 +17,9 @@ class StepMemory {
   // Takes the device arena of `plan` from `device`.
   StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan, bool poison);
 
-  std::byte* address(int program, BufferId buffer) const {
-    return arena_.base() + plan_.offset(program, buffer);
+  // During the buffer's lifetime of that number; 0 for a persistent one.
+  std::byte* address(int program, BufferId buffer, int lifetime) const {
+    return arena_.base() + plan_.offset(program, buffer, static_cast<std::size_t>(lifetime));
   }
   std::int64_t bytes() const { return arena_.bytes(); }
 

@@ -8,16 +8,17 @@
 
 namespace tessera {
 
-void Executor::perform(const Instruction& instruction) {
+void Executor::perform(InstructionId id) {
+  const Instruction& instruction = instruction_at(id);
   switch (instruction.op) {
     case Opcode::use:
       break;
     case Opcode::all_gather:
-      return all_gather(instruction);
+      return all_gather(id);
     case Opcode::reduce_scatter:
-      return reduce_scatter(instruction);
+      return reduce_scatter(id);
     case Opcode::accumulate:
-      return accumulate(instruction);
+      return accumulate(id);
     case Opcode::square_sum:
       return square_sum(instruction);
     case Opcode::reduce_scalars:
@@ -45,27 +46,30 @@ Executor::Slice Executor::own_slice(FlatId flat) const {
 std::byte* Executor::at(BufferId buffer, FlatId flat, std::int64_t offset, std::int64_t element_bytes) const {
   const bool whole = program().buffers[static_cast<std::size_t>(buffer)].bytes ==
                      layout_.flat(flat).padded_numel * element_bytes;
-  return address(buffer) + (whole ? offset : offset - own_slice(flat).offset) * element_bytes;
+  return persistent_address(program_, buffer) +
+         (whole ? offset : offset - own_slice(flat).offset) * element_bytes;
 }
 
-void Executor::all_gather(const Instruction& instruction) {
+void Executor::all_gather(InstructionId id) {
+  const Instruction& instruction = instruction_at(id);
   const BufferId from = instruction.reads[0];
   const BufferId to = instruction.writes[0];
   const bool gradients = program().buffers[static_cast<std::size_t>(to)].role == BufferRole::accumulator;
   const std::int64_t element = gradients ? 4 : bytes_of(layout_.flat(instruction.flat).dtype);
   const Slice slice = own_slice(instruction.flat);
   Communicator& channel = channel_of(instruction);
-  channel.all_gather(at(from, instruction.flat, slice.offset, element), address(to), slice.numel * element,
-                     label(instruction));
+  channel.all_gather(at(from, instruction.flat, slice.offset, element), address(to, id),
+                     slice.numel * element, label(instruction));
 }
 
-void Executor::reduce_scatter(const Instruction& instruction) {
+void Executor::reduce_scatter(InstructionId id) {
+  const Instruction& instruction = instruction_at(id);
   const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
   const bool of_sums = buffers.local_sum >= 0;
   const Slice slice = own_slice(instruction.flat);
   Communicator& channel = channel_of(instruction);
   channel.reduce_scatter(
-      {.full = address(of_sums ? buffers.local_sum : buffers.gradient),
+      {.full = address(of_sums ? buffers.local_sum : buffers.gradient, id),
        .wire = of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype,
        .shard = reinterpret_cast<float*>(at(buffers.accumulator, instruction.flat, slice.offset, 4)),
        .shard_numel = slice.numel,
@@ -73,12 +77,13 @@ void Executor::reduce_scatter(const Instruction& instruction) {
       label(instruction));
 }
 
-void Executor::accumulate(const Instruction& instruction) {
+void Executor::accumulate(InstructionId id) {
+  const Instruction& instruction = instruction_at(id);
   const Flat& flat = layout_.flat(instruction.flat);
   const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
   kernels::accumulate({.threads = options_.threads_per_rank, .workspace = {}}, flat.padded_numel, flat.dtype,
-                      address(buffers.gradient), instruction.accumulate ? 1.0f : 0.0f,
-                      reinterpret_cast<float*>(address(buffers.local_sum)));
+                      address(buffers.gradient, id), instruction.accumulate ? 1.0f : 0.0f,
+                      reinterpret_cast<float*>(address(buffers.local_sum, id)));
 }
 
 void Executor::square_sum(const Instruction& instruction) {
@@ -106,9 +111,10 @@ void Executor::square_sum(const Instruction& instruction) {
 void Executor::reduce_scalars(const Instruction& instruction) {
   const Program& running = program();
   Communicator& channel = channel_of(instruction);
-  channel.all_gather(own_scalars().data(), address(running.scalars), std::int64_t{8} * running.scalars_numel,
+  std::byte* gathered = persistent_address(program_, running.scalars);
+  channel.all_gather(own_scalars().data(), gathered, std::int64_t{8} * running.scalars_numel,
                      label(instruction));
-  const auto* all = reinterpret_cast<const double*>(address(running.scalars));
+  const auto* all = reinterpret_cast<const double*>(gathered);
   decision_ = decide({.layout = layout_,
                       .program = running,
                       .clip = options_.clip,

@@ -26,15 +26,17 @@ void Builder::add_flat_buffers(FlatId id) {
   const auto numel = [&](bool sharded) { return sharded ? flat.shard_numel : flat.padded_numel; };
   const auto make = [&](std::string_view what, BufferRole role, Category category, std::int64_t bytes,
                         bool persistent, int index = 0) {
-    return add_buffer({.name = fmt::format("{}.{}", name, what),
-                       .role = role,
-                       .category = category,
-                       .unit = flat.unit,
-                       .flat = id,
-                       .index = index,
-                       .bytes = bytes,
-                       .persistent = persistent,
-                       .lifetimes = {}});
+    return add_buffer(
+        {.name = fmt::format("{}.{}", name, what),
+         .role = role,
+         .category = category,
+         .unit = flat.unit,
+         .flat = id,
+         .index = index,
+         .bytes = bytes,
+         .persistent = persistent,
+         .one_address = role == BufferRole::gathered,  // users may remember where parameters lie
+         .lifetimes = {}});
   };
   FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
   const std::int64_t element = bytes_of(flat.dtype);

@@ -72,7 +72,9 @@ struct History {
 
 class Linker {
  public:
-  Linker(Program& program, const std::vector<std::int64_t>* offsets)
+  using Offsets = std::vector<std::vector<std::int64_t>>;  // [buffer][lifetime]
+
+  Linker(Program& program, const Offsets* offsets)
       : program_(program), offsets_(offsets), histories_(program.buffers.size()) {}
 
   void run() {
@@ -90,32 +92,35 @@ class Linker {
     const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
     Clock wanted = nothing();
     for (const BufferId buffer : instruction.reads) {
-      add(wanted, history(buffer, id).writer);
-      enter_lifetime(wanted, id, buffer);
+      History& past = history(buffer, id);
+      enter_lifetime(wanted, id, buffer, past);
+      add(wanted, past.writer);
     }
     for (const BufferId buffer : instruction.writes) {
-      const History& past = history(buffer, id);
+      History& past = history(buffer, id);
+      enter_lifetime(wanted, id, buffer, past);
       add(wanted, past.writer);
       join(wanted, past.readers);
-      enter_lifetime(wanted, id, buffer);
     }
     return wanted;
   }
 
-  // Where `id` is the first access in a lifetime, adds all accesses of those that held its addresses before.
-  void enter_lifetime(Clock& wanted, InstructionId id, BufferId buffer_id) {
+  // Where `id` is the first access in a lifetime, adds all accesses of those that held its addresses before:
+  // earlier lifetimes of the same buffer count only where they did.
+  void enter_lifetime(Clock& wanted, InstructionId id, BufferId buffer_id, History& past) {
     const Buffer& buffer = program_.buffers[static_cast<std::size_t>(buffer_id)];
     if (offsets_ == nullptr || buffer.persistent || buffer.bytes == 0) return;
-    History& past = histories_[static_cast<std::size_t>(buffer_id)];
     const auto& lifetimes = buffer.lifetimes;
     while (past.lifetime < lifetimes.size() && lifetimes[past.lifetime].last < id) ++past.lifetime;
     // An access outside every lifetime has no claim on the addresses; the verifier reports it.
     if (past.lifetime == lifetimes.size() || lifetimes[past.lifetime].first > id) return;
     if (past.claimed > past.lifetime) return;
     past.claimed = past.lifetime + 1;
+    past.writer = -1;
+    past.readers = nothing();
     past.occupant = occupants_.size();
     occupants_.push_back(nothing());
-    const std::int64_t begin = (*offsets_)[static_cast<std::size_t>(buffer_id)];
+    const std::int64_t begin = (*offsets_)[static_cast<std::size_t>(buffer_id)].at(past.lifetime);
     addresses_[static_cast<std::size_t>(buffer.space)].claim(
         begin, begin + buffer.bytes, static_cast<int>(past.occupant),
         [&](int earlier) { join(wanted, occupants_[static_cast<std::size_t>(earlier)]); });
@@ -174,7 +179,7 @@ class Linker {
     wanted[lane] = std::max(wanted[lane], id);
   }
 
-  const History& history(BufferId buffer, InstructionId id) const {
+  History& history(BufferId buffer, InstructionId id) {
     if (buffer < 0 || static_cast<std::size_t>(buffer) >= histories_.size()) {
       throw UsageError(fmt::format("link: {} names buffer {}, but the program has buffers 0 to {}",
                                    describe(program_, id), buffer, static_cast<int>(histories_.size()) - 1));
@@ -183,7 +188,7 @@ class Linker {
   }
 
   Program& program_;
-  const std::vector<std::int64_t>* offsets_;
+  const Offsets* offsets_;
   std::vector<History> histories_;  // by BufferId
   std::vector<Clock> occupants_;    // per lifetime that took its addresses: its latest access on each lane
   std::array<AddressMap, kSpaces> addresses_;
@@ -198,7 +203,7 @@ class Linker {
 }  // namespace
 
 void link(Program& program, const MemoryPlan* plan, int index) {
-  const std::vector<std::int64_t>* offsets = nullptr;
+  const Linker::Offsets* offsets = nullptr;
   if (plan != nullptr) {
     if (index < 0 || static_cast<std::size_t>(index) >= plan->offsets.size()) {
       throw UsageError(

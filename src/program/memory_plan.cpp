@@ -22,17 +22,21 @@ std::int64_t aligned(std::int64_t bytes) {
 
 // The buffers of one name in all programs.
 struct Shared {
-  const Buffer* buffer;         // in the first program that has it
-  int program;                  // the last program seen to have it
-  std::vector<Lifetime> lives;  // in all programs, on one axis of positions
-  std::int64_t offset = 0;
+  const Buffer* buffer;               // in the first program that has it
+  int program;                        // the last program seen to have it
+  std::vector<Lifetime> lives;        // in all programs, on one axis of positions
+  std::vector<std::int64_t> offsets;  // of each life; one for a buffer without
+  Index taken = 0;                    // offsets handed out to the programs' plans
 };
 
 void require_equal(const Buffer& a, const Buffer& b) {
-  if (a.bytes == b.bytes && a.space == b.space && a.persistent == b.persistent) return;
+  if (a.bytes == b.bytes && a.space == b.space && a.persistent == b.persistent &&
+      a.one_address == b.one_address)
+    return;
   const auto words = [](const Buffer& buffer) {
-    return fmt::format("{} bytes of {} memory, {}", buffer.bytes, name_of(buffer.space),
-                       buffer.persistent ? "persistent" : "not persistent");
+    return fmt::format("{} bytes of {} memory, {}{}", buffer.bytes, name_of(buffer.space),
+                       buffer.persistent ? "persistent" : "not persistent",
+                       buffer.one_address ? ", at one address" : "");
   };
   throw UsageError(fmt::format(
       "plan_memory: buffer '{}' is {} in one program and {} in another; one name must mean one buffer",
@@ -73,12 +77,20 @@ class Inventory {
   }
 
   std::vector<Shared>& all() { return all_; }
-  std::int64_t offset(const Buffer& buffer) const { return all_[by_name_.at(buffer.name)].offset; }
+
+  // The offsets of a buffer's lifetimes; to be called once for each program, in their order.
+  std::vector<std::int64_t> take_offsets(const Buffer& buffer) {
+    Shared& shared = all_[by_name_.at(buffer.name)];
+    if (buffer.lifetimes.empty()) return {shared.lives.empty() ? shared.offsets.at(0) : 0};
+    const auto from = shared.offsets.begin() + static_cast<std::ptrdiff_t>(shared.taken);
+    shared.taken += buffer.lifetimes.size();
+    return {from, from + static_cast<std::ptrdiff_t>(buffer.lifetimes.size())};
+  }
 
  private:
   void add(const Buffer& buffer, int program, InstructionId start) {
     const auto [entry, is_new] = by_name_.try_emplace(buffer.name, all_.size());
-    if (is_new) all_.push_back({.buffer = &buffer, .program = -1, .lives = {}});
+    if (is_new) all_.push_back({.buffer = &buffer, .program = -1, .lives = {}, .offsets = {}});
     Shared& shared = all_[entry->second];
     if (shared.program == program) {
       throw UsageError(
@@ -94,30 +106,69 @@ class Inventory {
   std::unordered_map<std::string_view, Index> by_name_;  // views into the programs
 };
 
+// What a packing of buffers puts at one address: `lives` of a buffer from number `first_life` on.
+struct Packed {
+  Shared* shared;
+  Index first_life;
+};
+
+struct Passing {
+  std::vector<Packed> buffers;  // by item
+  std::vector<PackItem> items;
+
+  void add(Shared& shared, Index first_life, std::vector<Lifetime> lives) {
+    buffers.push_back({&shared, first_life});
+    items.push_back({aligned(shared.buffer->bytes), std::move(lives)});
+  }
+};
+
+// The buffers of a space that are not persistent: each whole, or each life that may lie elsewhere by itself.
+Passing passing_buffers(std::vector<Shared>& all, Space space, bool by_life) {
+  Passing passing;
+  for (Shared& shared : all) {
+    if (shared.buffer->space != space || shared.buffer->persistent || shared.lives.empty()) continue;
+    if (!by_life || shared.buffer->one_address) {
+      passing.add(shared, 0, shared.lives);
+      continue;
+    }
+    for (Index life = 0; life < shared.lives.size(); ++life) passing.add(shared, life, {shared.lives[life]});
+  }
+  return passing;
+}
+
 // Places the persistent buffers of a space one after the other and the others above them.
 void place_space(std::vector<Shared>& all, Space space, SpacePlan& plan) {
-  const auto put = [&](Shared& shared, std::int64_t offset) {
-    shared.offset = offset;
-    if (shared.buffer->bytes > 0)
-      plan.arena_bytes = std::max(plan.arena_bytes, offset + shared.buffer->bytes);
-  };
   std::int64_t base = 0;
-  std::vector<Shared*> passing;
-  std::vector<PackItem> items;
   for (Shared& shared : all) {
     if (shared.buffer->space != space) continue;
-    if (shared.buffer->persistent) {
-      put(shared, base);
-      base += aligned(shared.buffer->bytes);
-      plan.persistent_bytes += shared.buffer->bytes;
-    } else if (!shared.lives.empty()) {
-      passing.push_back(&shared);
-      items.push_back({aligned(shared.buffer->bytes), shared.lives});
+    shared.offsets.assign(std::max<Index>(shared.lives.size(), 1), 0);
+    if (!shared.buffer->persistent) continue;
+    shared.offsets[0] = base;
+    if (shared.buffer->bytes > 0) plan.arena_bytes = base + shared.buffer->bytes;
+    base += aligned(shared.buffer->bytes);
+    plan.persistent_bytes += shared.buffer->bytes;
+  }
+  Passing passing = passing_buffers(all, space, false);
+  Packing packing = pack(passing.items);
+  if (packing.height > packing.live_peak) {
+    // Fewer items are packed better and sooner, so lives part only where that may help.
+    Passing parted = passing_buffers(all, space, true);
+    Packing other = pack(parted.items);
+    packing.bound = other.bound;
+    if (other.height < packing.height) {
+      packing = std::move(other);
+      passing = std::move(parted);
     }
   }
-  const Packing packing = pack(items);
   plan.bound_bytes = base + packing.bound;
-  for (Index i = 0; i < items.size(); ++i) put(*passing[i], base + packing.offsets[i]);
+  for (Index item = 0; item < passing.items.size(); ++item) {
+    const auto [shared, first] = passing.buffers[item];
+    const std::int64_t offset = base + packing.offsets[item];
+    for (Index life = 0; life < passing.items[item].lives.size(); ++life)
+      shared->offsets[first + life] = offset;
+    if (shared->buffer->bytes > 0)
+      plan.arena_bytes = std::max(plan.arena_bytes, offset + shared->buffer->bytes);
+  }
 }
 
 // Bytes of the buffers that are live at each instruction and not persistent.
@@ -172,8 +223,8 @@ MemoryPlan plan_memory(std::span<const Program> programs) {
     find_peak(programs, static_cast<Space>(space), inventory.all(), plan.spaces[space]);
   }
   for (const Program& program : programs) {
-    std::vector<std::int64_t>& offsets = plan.offsets.emplace_back();
-    for (const Buffer& buffer : program.buffers) offsets.push_back(inventory.offset(buffer));
+    std::vector<std::vector<std::int64_t>>& offsets = plan.offsets.emplace_back();
+    for (const Buffer& buffer : program.buffers) offsets.push_back(inventory.take_offsets(buffer));
   }
   return plan;
 }

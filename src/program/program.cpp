@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
+
 namespace tessera {
 
 std::string_view name_of(Lane lane) {
@@ -89,7 +91,7 @@ void add(Hasher& hasher, const Buffer& buffer) {
        {static_cast<std::int64_t>(buffer.role), static_cast<std::int64_t>(buffer.category),
         static_cast<std::int64_t>(buffer.space), std::int64_t{buffer.unit}, std::int64_t{buffer.flat},
         std::int64_t{buffer.index}, buffer.bytes, std::int64_t{buffer.persistent},
-        static_cast<std::int64_t>(buffer.lifetimes.size())})
+        std::int64_t{buffer.one_address}, static_cast<std::int64_t>(buffer.lifetimes.size())})
     hasher.add(value);
   for (const Lifetime& lifetime : buffer.lifetimes) {
     hasher.add(std::int64_t{lifetime.first});
@@ -126,6 +128,14 @@ std::uint64_t Program::hash() const {
   for (const Instruction& instruction : instructions) add(hasher, instruction);
   hasher.add(std::int64_t{scalars_numel});
   return hasher.value();
+}
+
+int lifetime_at(const Buffer& buffer, InstructionId at) {
+  if (buffer.persistent) return 0;
+  const auto next =
+      std::ranges::lower_bound(buffer.lifetimes, at, {}, [](const Lifetime& life) { return life.last; });
+  if (next == buffer.lifetimes.end() || next->first > at) return -1;
+  return static_cast<int>(next - buffer.lifetimes.begin());
 }
 
 }  // namespace tessera

@@ -16,6 +16,11 @@ struct Access {
   BufferId buffer = -1;
 };
 
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 // Bytes with one history.
 struct Stretch {
   std::int64_t end = 0;
@@ -66,14 +71,12 @@ class Races {
  public:
   Races(const Program& program, int index, const PlannedProgram& planned, const HappensBefore& order,
         Findings& findings)
-      : program_(program), index_(index), order_(order), findings_(findings) {
+      : program_(program), index_(index), planned_(planned), order_(order), findings_(findings) {
+    if (planned.plan != nullptr) return;
     std::int64_t next = 0;
-    for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-      // Without a plan every buffer has bytes of its own, and one at least.
-      const std::int64_t bytes = program.buffers[static_cast<std::size_t>(id)].bytes;
-      begins_.push_back(planned.plan == nullptr ? next : planned.plan->offset(planned.index, id));
-      ends_.push_back(begins_.back() + (planned.plan == nullptr ? std::max<std::int64_t>(bytes, 1) : bytes));
-      next = ends_.back();
+    for (const Buffer& buffer : program.buffers) {
+      own_.push_back({next, next + std::max<std::int64_t>(buffer.bytes, 1)});
+      next = own_.back().end;
     }
   }
 
@@ -89,7 +92,8 @@ class Races {
  private:
   void read(const Access& access, Lane lane) {
     Access conflict;
-    bytes_of(access.buffer).each(begin(access.buffer), end(access.buffer), [&](Stretch& stretch) {
+    const Range range = range_of(access);
+    bytes_of(access.buffer).each(range.begin, range.end, [&](Stretch& stretch) {
       keep_latest(conflict, stretch.writer, access);
       stretch.readers[static_cast<std::size_t>(lane)] = access;
     });
@@ -98,14 +102,14 @@ class Races {
 
   void write(const Access& access) {
     Access writer, reader;
-    bytes_of(access.buffer).each(begin(access.buffer), end(access.buffer), [&](Stretch& stretch) {
+    const Range range = range_of(access);
+    bytes_of(access.buffer).each(range.begin, range.end, [&](Stretch& stretch) {
       keep_latest(writer, stretch.writer, access);
       for (const Access& of_lane : stretch.readers) keep_latest(reader, of_lane, access);
     });
     if (writer.instruction >= 0) report(writer, access, "writes", "writes");
     if (reader.instruction >= 0) report(reader, access, "reads", "writes");
-    if (begin(access.buffer) < end(access.buffer))
-      bytes_of(access.buffer).overwrite(begin(access.buffer), end(access.buffer), access);
+    if (range.begin < range.end) bytes_of(access.buffer).overwrite(range.begin, range.end, access);
   }
 
   // Of the earlier accesses that `access` does not wait for, the last one is named: a wait for it would do.
@@ -127,17 +131,25 @@ class Races {
         fmt::format("{} {}, but neither waits for the other", describe(program_, first.instruction), what));
   }
 
-  std::int64_t begin(BufferId id) const { return begins_[static_cast<std::size_t>(id)]; }
-  std::int64_t end(BufferId id) const { return ends_[static_cast<std::size_t>(id)]; }
+  // The bytes that the buffer holds at the access. One outside every lifetime is another check's finding.
+  Range range_of(const Access& access) const {
+    if (planned_.plan == nullptr) return own_[static_cast<std::size_t>(access.buffer)];
+    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(access.buffer)];
+    const int life = std::max(lifetime_at(buffer, access.instruction), 0);
+    const std::int64_t begin =
+        planned_.plan->offset(planned_.index, access.buffer, static_cast<std::size_t>(life));
+    return {begin, begin + buffer.bytes};
+  }
   Bytes& bytes_of(BufferId id) {
     return spaces_[static_cast<std::size_t>(program_.buffers[static_cast<std::size_t>(id)].space)];
   }
 
   const Program& program_;
   int index_;
+  const PlannedProgram& planned_;
   const HappensBefore& order_;
   Findings& findings_;
-  std::vector<std::int64_t> begins_, ends_;  // by buffer
+  std::vector<Range> own_;  // by buffer, without a plan: bytes that no other has, and one at least
   std::array<Bytes, kSpaces> spaces_;
 };
 

@@ -110,12 +110,12 @@ std::vector<Hold> holds_of(const Program& program, const PlannedProgram& planned
   for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
     const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
     if (buffer.space != space || buffer.bytes == 0) continue;
-    const std::int64_t begin = planned.plan->offset(planned.index, id);
-    const auto add = [&](const Lifetime& life) {
+    const auto add = [&](const Lifetime& life, std::size_t number) {
+      const std::int64_t begin = planned.plan->offset(planned.index, id, number);
       holds.push_back({.life = life, .buffer = id, .begin = begin, .end = begin + buffer.bytes});
     };
-    if (buffer.persistent) add({0, last});
-    for (const Lifetime& life : buffer.lifetimes) add(life);
+    if (buffer.persistent) add({0, last}, 0);
+    for (std::size_t k = 0; k < buffer.lifetimes.size(); ++k) add(buffer.lifetimes[k], k);
   }
   std::ranges::sort(
       holds, {}, [](const Hold& hold) { return std::tuple(hold.life.first, hold.buffer, hold.life.last); });
@@ -157,6 +157,17 @@ void check_shared_addresses(const Program& program, int index, const PlannedProg
   }
 }
 
+template <typename Report>
+void check_place(const Buffer& buffer, std::int64_t offset, const MemoryPlan& plan, Report report) {
+  if (offset % kAlignmentBytes != 0)
+    report(fmt::format("the plan places '{}' at {}, which is not a multiple of {} bytes", buffer.name, offset,
+                       kAlignmentBytes));
+  const bool lives = buffer.persistent || !buffer.lifetimes.empty();
+  if (offset < 0 || (lives && offset + buffer.bytes > plan.space(buffer.space).arena_bytes))
+    report(fmt::format("the plan places '{}' at {} to {}, outside the arena of {} bytes", buffer.name, offset,
+                       offset + buffer.bytes, plan.space(buffer.space).arena_bytes));
+}
+
 }  // namespace
 
 void check_structure(const Program& program, int index, Findings& findings) {
@@ -169,19 +180,19 @@ void check_plan(const Program& program, int index, const PlannedProgram& planned
   const auto& offsets = planned.plan->offsets;
   if (planned.index < 0 || planned.index >= static_cast<int>(offsets.size()))
     return report(fmt::format("runs as program {} of its plan, which has {}", planned.index, offsets.size()));
-  const std::size_t places = offsets[static_cast<std::size_t>(planned.index)].size();
-  if (places != program.buffers.size())
-    return report(fmt::format("has {} buffers, but its plan places {}", program.buffers.size(), places));
-  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-    const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
-    const std::int64_t offset = planned.plan->offset(planned.index, id);
-    if (offset % kAlignmentBytes != 0)
-      report(fmt::format("the plan places '{}' at {}, which is not a multiple of {} bytes", buffer.name,
-                         offset, kAlignmentBytes));
-    const bool lives = buffer.persistent || !buffer.lifetimes.empty();
-    if (offset < 0 || (lives && offset + buffer.bytes > planned.plan->space(buffer.space).arena_bytes))
-      report(fmt::format("the plan places '{}' at {} to {}, outside the arena of {} bytes", buffer.name,
-                         offset, offset + buffer.bytes, planned.plan->space(buffer.space).arena_bytes));
+  const auto& places = offsets[static_cast<std::size_t>(planned.index)];
+  if (places.size() != program.buffers.size())
+    return report(
+        fmt::format("has {} buffers, but its plan places {}", program.buffers.size(), places.size()));
+  for (std::size_t id = 0; id < program.buffers.size(); ++id) {
+    const Buffer& buffer = program.buffers[id];
+    const std::size_t lives = std::max<std::size_t>(buffer.lifetimes.size(), 1);
+    if (places[id].size() != lives)
+      return report(fmt::format("the plan gives '{}' {} addresses, but it has {} lifetimes", buffer.name,
+                                places[id].size(), lives));
+    for (const std::int64_t offset : places[id]) check_place(buffer, offset, *planned.plan, report);
+    if (buffer.one_address && std::ranges::any_of(places[id], [&](auto at) { return at != places[id][0]; }))
+      report(fmt::format("the plan gives '{}' several addresses, but it must keep one", buffer.name));
   }
   for (int space = 0; space < kSpaces; ++space)
     check_shared_addresses(program, index, planned, static_cast<Space>(space), findings);

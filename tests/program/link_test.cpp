@@ -101,9 +101,9 @@ TEST(Link, FollowsEachPartOfARangeToItsLastOccupant) {
   program.instructions = {on(Lane::gather, {}, {0}), on(Lane::reduce, {}, {1}), on(Lane::upload, {}, {2}),
                           on(Lane::compute, {}, {3})};
   MemoryPlan plan;
-  plan.offsets = {{0, 256, 512, 0}};
+  plan.offsets = {{{0}, {256}, {512}, {0}}};
   EXPECT_EQ(linked(program, &plan), (std::vector<Waits>{{}, {}, {1}, {0, 2}}));
-  plan.offsets = {{0, 256, 768, 0}};  // "middle" out of the way
+  plan.offsets = {{{0}, {256}, {768}, {0}}};  // "middle" out of the way
   EXPECT_EQ(linked(program, &plan), (std::vector<Waits>{{}, {}, {}, {0, 1}}));
 }
 
@@ -141,11 +141,13 @@ TEST(Link, RefusesAPlanOfAnotherProgram) {
   EXPECT_THROW(link(program, nullptr, 0), UsageError);
 }
 
+using Offsets = std::vector<std::vector<std::int64_t>>;  // [buffer][lifetime]
+
 // What must be ordered, found access by access, and what is, found by closing the relation; nothing of
 // link's.
 class Order {
  public:
-  Order(const Program& program, const std::vector<std::int64_t>* offsets) : program_(program) {
+  Order(const Program& program, const Offsets* offsets) : program_(program) {
     for (InstructionId i = 0; i < count(); ++i) {
       for (InstructionId j = i + 1; j < count(); ++j) {
         if (must_follow(i, j, offsets)) needed_.push_back({i, j});
@@ -180,15 +182,13 @@ class Order {
   InstructionId count() const { return static_cast<InstructionId>(program_.instructions.size()); }
   const Instruction& at(InstructionId id) const { return program_.instructions[index(id)]; }
 
-  static int life_at(const Buffer& buffer, InstructionId id) {
-    for (std::size_t life = 0; life < buffer.lifetimes.size(); ++life) {
-      if (buffer.lifetimes[life].first <= id && id <= buffer.lifetimes[life].last)
-        return static_cast<int>(life);
-    }
-    return -1;
+  // Lifetimes of one buffer are as separate as buffers, once they have addresses.
+  bool one_history(BufferId id, InstructionId i, InstructionId j) const {
+    const Buffer& buffer = program_.buffers[index(id)];
+    return buffer.bytes == 0 || lifetime_at(buffer, i) == lifetime_at(buffer, j);
   }
 
-  bool must_follow(InstructionId i, InstructionId j, const std::vector<std::int64_t>* offsets) const {
+  bool must_follow(InstructionId i, InstructionId j, const Offsets* offsets) const {
     const auto accesses = [](const Instruction& instruction) {
       std::vector<std::pair<BufferId, bool>> all;  // and whether it writes
       for (BufferId id : instruction.reads) all.push_back({id, false});
@@ -197,7 +197,7 @@ class Order {
     };
     for (const auto& [a, a_writes] : accesses(at(i))) {
       for (const auto& [b, b_writes] : accesses(at(j))) {
-        if (a == b && (a_writes || b_writes)) return true;
+        if (a == b && (a_writes || b_writes) && (offsets == nullptr || one_history(a, i, j))) return true;
         if (offsets != nullptr && share_address(a, i, b, j, *offsets)) return true;
       }
     }
@@ -205,21 +205,21 @@ class Order {
   }
 
   // Every access of an earlier lifetime comes before every access of a later one at the same bytes.
-  bool share_address(BufferId a, InstructionId i, BufferId b, InstructionId j,
-                     const std::vector<std::int64_t>& offsets) const {
+  bool share_address(BufferId a, InstructionId i, BufferId b, InstructionId j, const Offsets& offsets) const {
     const Buffer& first = program_.buffers[index(a)];
     const Buffer& second = program_.buffers[index(b)];
     if (first.persistent || second.persistent || first.space != second.space) return false;
-    if (a == b && life_at(first, i) == life_at(second, j)) return false;
-    return offsets[index(a)] < offsets[index(b)] + second.bytes &&
-           offsets[index(b)] < offsets[index(a)] + first.bytes;
+    const int life = lifetime_at(first, i), other = lifetime_at(second, j);
+    if (a == b && life == other) return false;
+    const std::int64_t begin = offsets[index(a)].at(index(life)), start = offsets[index(b)].at(index(other));
+    return begin < start + second.bytes && start < begin + first.bytes;
   }
 
   const Program& program_;
   std::vector<std::pair<InstructionId, InstructionId>> needed_;
 };
 
-void expect_exact(const Program& program, const std::vector<std::int64_t>* offsets) {
+void expect_exact(const Program& program, const Offsets* offsets) {
   const Order order(program, offsets);
   ASSERT_TRUE(order.holds());
   for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {

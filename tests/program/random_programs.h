@@ -21,7 +21,7 @@ class RandomPrograms {
   }
 
   // Buffers are called prefix0, prefix1, …: two programs with one prefix share those of equal number, whose
-  // bytes, space and persistence follow from the number and `salt`.
+  // bytes, space and keeping of addresses follow from the number and `salt`.
   Program make(const std::string& prefix, unsigned salt) {
     Program program;
     program.units = {"unit"};
@@ -43,6 +43,7 @@ class RandomPrograms {
                   .space = fixed() % 4 == 0 ? Space::host : Space::device,
                   .bytes = fixed() % 10 == 0 ? 0 : static_cast<std::int64_t>(1 + fixed() % 3000),
                   .persistent = fixed() % 5 == 0,
+                  .one_address = fixed() % 3 == 0,
                   .lifetimes = {}};
     const auto id = static_cast<BufferId>(program.buffers.size());
     const int count = static_cast<int>(program.instructions.size());

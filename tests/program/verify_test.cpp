@@ -209,10 +209,12 @@ TEST(Verify, MalformedInstructionsAreNamedAndNothingIsFollowed) {
 }
 
 // A plan with every buffer at an address of its own choice.
-VerifyReport verified_at(const HandMade& made, std::vector<std::int64_t> offsets, std::int64_t arena_bytes) {
+VerifyReport verified_at(const HandMade& made, const std::vector<std::int64_t>& offsets,
+                         std::int64_t arena_bytes) {
   MemoryPlan plan;
   plan.spaces[0].arena_bytes = arena_bytes;
-  plan.offsets = {std::move(offsets)};
+  std::vector<std::vector<std::int64_t>>& places = plan.offsets.emplace_back();
+  for (std::int64_t offset : offsets) places.push_back({offset});
   const Program program = const_cast<HandMade&>(made).program();
   const PlannedProgram planned{.plan = &plan, .index = 0};
   return verify({.mesh = {}, .programs = {&program, 1}}, {&planned, 1});
