@@ -209,6 +209,9 @@ class Engine {
   // holds nothing then. Another use may find it elsewhere. Throws UsageError where no lease is open.
   void* address(BufferId buffer) const;
   const Program& running() const;
+  // Bytes that hold something, by category, now and at their most. At most the arena; in strict order at most
+  // the plan's live bytes.
+  const ByteCounters& bytes() const;
 
   // Measures the next steps where on; costs two clock readings an instruction.
   void set_tracing(bool on);

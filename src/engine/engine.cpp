@@ -176,6 +176,7 @@ void* Engine::address(BufferId buffer) const {
     throw UsageError("address: no lease is open; buffers lie still only within a use");
   return impl_->executor->address(buffer, impl_->open_uses.back());
 }
+const ByteCounters& Engine::bytes() const { return impl_->device->counters(); }
 const Program& Engine::running() const { return impl_->program(); }
 void Engine::set_tracing(bool on) { impl_->executor->set_tracing(on); }
 StepTiming Engine::timing() const { return impl_->executor->timing(); }

@@ -1,17 +1,43 @@
 #include "src/engine/memory.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 namespace tessera {
+namespace {
+
+// What poison works on.
+std::int64_t rounded(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
+
+}  // namespace
 
 StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan,
                        bool poison)
-    : plan_(plan), arena_(device.make_arena(plan.space(Space::device).arena_bytes)) {
-  if (!poison) return;
+    : plan_(plan),
+      counters_(device.counters()),
+      poison_(poison),
+      arena_(device.make_arena(plan.space(Space::device).arena_bytes)) {
+  std::set<std::string_view> counted;  // programs share what is persistent
+  for (const Program& program : programs)
+    for (const Buffer& buffer : program.buffers)
+      if (buffer.persistent && counted.insert(buffer.name).second)
+        counters_.add(buffer.category, buffer.bytes);
   for (std::size_t index = 0; index < programs.size(); ++index)
     watches_.push_back(watch(static_cast<int>(index), programs[index]));
+  if (!poison) return;
   for (const Watch& watch : watches_)
-    for (const Tenancy& tenancy : watch.tenancies) arena_.poison(tenancy.offset, tenancy.bytes);
+    for (const Tenancy& tenancy : watch.tenancies) arena_.poison(tenancy.offset, rounded(tenancy.bytes));
+}
+
+void StepMemory::begin(const Tenancy& tenancy) {
+  counters_.add(tenancy.category, tenancy.bytes);
+  if (poison_) arena_.unpoison(tenancy.offset, rounded(tenancy.bytes));
+}
+
+void StepMemory::end(const Tenancy& tenancy) {
+  counters_.add(tenancy.category, -tenancy.bytes);
+  if (poison_) arena_.poison(tenancy.offset, rounded(tenancy.bytes));
 }
 
 StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
@@ -26,7 +52,7 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
       watch.begins[static_cast<std::size_t>(buffer.lifetimes[k].first)].push_back(
           static_cast<int>(watch.tenancies.size()));
       watch.tenancies.push_back(
-          {plan_.offset(index, static_cast<BufferId>(id), k), (buffer.bytes + 7) / 8 * 8, 0});
+          {plan_.offset(index, static_cast<BufferId>(id), k), buffer.bytes, buffer.category, 0});
     }
   }
   for (std::size_t at = 0; at < program.instructions.size(); ++at) {
@@ -49,29 +75,22 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
 }
 
 void StepMemory::begin_step(int program) {
-  if (watches_.empty()) return;
   const Watch& watch = watches_[static_cast<std::size_t>(program)];
   for (std::size_t k = 0; k < watch.tenancies.size(); ++k)
     watch.remaining[k].store(watch.tenancies[k].accesses);
 }
 
 void StepMemory::before(int program, InstructionId instruction) {
-  if (watches_.empty()) return;
   const Watch& watch = watches_[static_cast<std::size_t>(program)];
-  for (int tenancy : watch.begins[static_cast<std::size_t>(instruction)]) {
-    const Tenancy& begun = watch.tenancies[static_cast<std::size_t>(tenancy)];
-    arena_.unpoison(begun.offset, begun.bytes);
-  }
+  for (int tenancy : watch.begins[static_cast<std::size_t>(instruction)])
+    begin(watch.tenancies[static_cast<std::size_t>(tenancy)]);
 }
 
 void StepMemory::after(int program, InstructionId instruction) {
-  if (watches_.empty()) return;
   const Watch& watch = watches_[static_cast<std::size_t>(program)];
-  for (int tenancy : watch.touches[static_cast<std::size_t>(instruction)]) {
-    if (watch.remaining[static_cast<std::size_t>(tenancy)].fetch_sub(1) != 1) continue;
-    const Tenancy& ended = watch.tenancies[static_cast<std::size_t>(tenancy)];
-    arena_.poison(ended.offset, ended.bytes);
-  }
+  for (int tenancy : watch.touches[static_cast<std::size_t>(instruction)])
+    if (watch.remaining[static_cast<std::size_t>(tenancy)].fetch_sub(1) == 1)
+      end(watch.tenancies[static_cast<std::size_t>(tenancy)]);
 }
 
 }  // namespace tessera

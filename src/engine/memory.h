@@ -1,4 +1,5 @@
-// A rank's arena and the addresses of buffers in it; hides buffers outside their lifetimes where asked to.
+// A rank's arena and the addresses of buffers in it. Follows which buffers are alive while a step runs:
+// counts their bytes on the device, and hides the others where asked to.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,9 @@ class StepMemory {
   }
   std::int64_t bytes() const { return arena_.bytes(); }
 
-  // With poison, around every instruction of a step: a buffer is legal from before the instruction that
-  // begins its lifetime to after the last that touches it, on whichever lanes these run.
+  // Around every instruction of a step: a buffer is alive from before the instruction that begins its
+  // lifetime to after the last that touches it, on whichever lanes these run. With poison nothing else may be
+  // touched.
   void begin_step(int program);
   void before(int program, InstructionId instruction);
   void after(int program, InstructionId instruction);
@@ -34,6 +36,7 @@ class StepMemory {
   struct Tenancy {
     std::int64_t offset = 0;
     std::int64_t bytes = 0;
+    Category category = Category::parameters;
     int accesses = 0;
   };
   struct Watch {
@@ -44,9 +47,14 @@ class StepMemory {
   };
   Watch watch(int index, const Program& program) const;
 
+  void begin(const Tenancy& tenancy);
+  void end(const Tenancy& tenancy);
+
   const MemoryPlan& plan_;
+  ByteCounters& counters_;
+  bool poison_ = false;
   Arena arena_;
-  std::vector<Watch> watches_;  // by program; empty without poison
+  std::vector<Watch> watches_;  // by program
 };
 
 }  // namespace tessera
