@@ -97,6 +97,9 @@ struct LocalOptions {
   std::chrono::milliseconds deadline{60'000};
   std::chrono::microseconds delay{0};
   Waiting waiting = Waiting::automatic;  // automatic: by ranks against cores
+  // run_local only: keeps each rank's thread, and those it starts, on its share of the caller's cores, where
+  // there is one for each rank at least.
+  bool pin = false;
 };
 
 // Communicators of ranks 0 .. world-1 of a new world of threads; each is to be used by its rank's thread.

@@ -177,6 +177,12 @@ std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 // EnvironmentError naming the cores where the system refuses.
 void bind_thread(const std::vector<int>& cpus, const std::string& name);
 
+// The cores that the calling thread may use, ascending.
+std::vector<int> allowed_cores();
+// Part `index` of `parts` of the cores, side by side and of equal numbers but for one; empty where there are
+// fewer cores than parts.
+std::vector<int> share_of_cores(const std::vector<int>& cores, int index, int parts);
+
 // What the operating system says of this process, in bytes.
 struct ProcessMemory {
   std::int64_t resident_bytes = 0;       // VmRSS

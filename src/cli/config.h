@@ -86,6 +86,7 @@ struct RunConfig {
   std::string resume = "false";
   std::int64_t seed = 1;
   std::int64_t threads_per_rank = 1;
+  bool pin = true;
   std::int64_t device_memory = 0;
   double deadline = 60.0;
   std::string metrics, trace;

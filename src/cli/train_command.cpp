@@ -89,7 +89,7 @@ void run_threads(const Setup& setup, const Data& data, RunFiles& files, RunSumma
                  Failure& failure) {
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   try {
-    run_local(setup.world(), {.deadline = deadline}, [&](Communicator world) {
+    run_local(setup.world(), {.deadline = deadline, .pin = setup.config.run.pin}, [&](Communicator world) {
       try {
         train_rank(std::move(world), setup, data, files, summary);
       } catch (const std::exception& error) {

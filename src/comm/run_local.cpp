@@ -92,10 +92,12 @@ void run_local(int world, const LocalOptions& options, const std::function<void(
                std::vector<std::string>* messages) {
   if (world < 1) throw UsageError(fmt::format("a world of {} ranks: use at least 1", world));
   const auto run = std::make_shared<Run>(world, options, rank_main);
+  const std::vector<int> cores = options.pin ? allowed_cores() : std::vector<int>{};
+  const auto cores_of = [&](int rank) { return share_of_cores(cores, rank, world); };
   std::vector<std::thread> threads;
   for (int rank = 1; rank < world; ++rank) try {
-      threads.emplace_back([run, rank] {
-        bind_thread({}, fmt::format("rank {}", rank));
+      threads.emplace_back([run, rank, own = cores_of(rank)] {
+        bind_thread(own, fmt::format("rank {}", rank));
         run->run_rank(rank);
       });
     } catch (const std::system_error& error) {
@@ -104,7 +106,9 @@ void run_local(int world, const LocalOptions& options, const std::function<void(
         run->end_rank(missing, std::make_exception_ptr(cause), cause.what());
       break;
     }
+  bind_thread(cores_of(0), "");
   run->run_rank(0);
+  bind_thread(cores, "");
 
   const bool all_ended = run->wait_for_all(options.deadline);
   for (std::thread& thread : threads) all_ended ? thread.join() : thread.detach();

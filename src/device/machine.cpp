@@ -54,11 +54,27 @@ bool huge_pages_allowed() {
 
 }  // namespace
 
-int read_cores() {
+std::vector<int> allowed_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(static_cast<std::size_t>(cpu), &set)) cores.push_back(cpu);
+  return cores;
+}
+
+std::vector<int> share_of_cores(const std::vector<int>& cores, int index, int parts) {
+  const auto count = static_cast<int>(cores.size());
+  if (count < parts) return {};
+  return {cores.begin() + count * index / parts, cores.begin() + count * (index + 1) / parts};
+}
+
+static const int kCoresAtStart = std::max(1, static_cast<int>(allowed_cores().size()));
+
+int read_cores() {
+  // From the program's start: later, threads may be kept on a part of them.
+  return kCoresAtStart;
 }
 
 void bind_thread(const std::vector<int>& cpus, const std::string& name) {

@@ -108,6 +108,26 @@ TEST(LocalFailure, AStreamThatFailsEndsThePeers) {
   EXPECT_TRUE(contains(messages[1], "not finite")) << messages[1];
 }
 
+TEST(RunLocal, KeepsRanksOnTheirShareOfTheCores) {
+  const std::vector<int> cores = allowed_cores();
+  const int ranks = 2;
+  std::vector<std::vector<int>> seen(ranks), of_threads(ranks);
+  run_local(ranks, {.pin = true}, [&](Communicator world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    seen[rank] = allowed_cores();
+    std::thread([&] { of_threads[rank] = allowed_cores(); }).join();
+  });
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::vector<int> share = share_of_cores(cores, rank, ranks);
+    EXPECT_EQ(seen[static_cast<std::size_t>(rank)], share.empty() ? cores : share);
+    EXPECT_EQ(of_threads[static_cast<std::size_t>(rank)], share.empty() ? cores : share);
+  }
+  EXPECT_EQ(allowed_cores(), cores) << "the caller has all its cores back";
+  EXPECT_EQ(share_of_cores({0, 2, 4, 6, 8}, 0, 2), (std::vector{0, 2}));
+  EXPECT_EQ(share_of_cores({0, 2, 4, 6, 8}, 1, 2), (std::vector{4, 6, 8}));
+  EXPECT_EQ(share_of_cores({0, 2}, 0, 3), std::vector<int>{});
+}
+
 TEST(LocalFailure, ARankThatOnlySaysItFailedIsAnErrorToo) {
   EXPECT_THROW(run_local(2, {},
                          [](Communicator ranks) {
