@@ -233,9 +233,10 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(integer("run.seed", &c.seed, 0, "Of the initial weights and the sample text.", kMostExact));
   keys.push_back(
       integer("run.threads_per_rank", &c.threads_per_rank, 1, "Compute threads of one rank.", 4096));
-  keys.push_back(boolean("run.pin", &c.pin,
-                      "Whether each rank keeps to its share of the cores, where there are as many as ranks. "
-                      "Ranks that mpirun starts stay where it puts them."));
+  keys.push_back(
+      boolean("run.pin", &c.pin,
+              "Whether each rank keeps to its share of the cores, where there are as many as ranks. "
+              "Ranks that mpirun starts stay where it puts them."));
   Key memory = integer("run.device_memory", &c.device_memory, 0,
                        "The budget of one rank; a run that would exceed it is refused. 0: none.", kMostExact);
   memory.kind = KeyKind::bytes;
