@@ -14,6 +14,7 @@
 #include "tessera/learning_rate.h"
 #include "tessera/loss_scaler.h"
 #include "tessera/memory_plan.h"
+#include "tessera/memory_report.h"
 #include "tessera/mesh.h"
 #include "tessera/model.h"
 #include "tessera/module.h"

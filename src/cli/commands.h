@@ -23,7 +23,13 @@ struct ClusterArguments {
 };
 
 int train_command(const RunArguments& arguments);
-int plan_command(const RunArguments& arguments);
+// What `plan` shows beside the table.
+struct PlanArguments {
+  bool why = false;  // the largest buffers at the peak
+  std::string html;  // path of a page; empty: none
+};
+
+int plan_command(const RunArguments& arguments, const PlanArguments& show);
 int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster);
 int info_command(const std::string& json);
 // Loads a checkpoint into the ranks of the configuration and writes its weights.

@@ -35,6 +35,7 @@ int run(int argc, char** argv) {
   int status = 0;
   RunArguments arguments;
   ClusterArguments cluster;
+  PlanArguments show;
   std::string path, json;
   bool verify = false;
   std::string output;
@@ -45,7 +46,9 @@ int run(int argc, char** argv) {
 
   CLI::App* plan = app.add_subcommand("plan", "Show what each rank will hold, in bytes; needs no device");
   add_run_options(*plan, arguments);
-  plan->callback([&] { status = plan_command(arguments); });
+  plan->add_flag("--why", show.why, "list the ten largest buffers alive at the peak, and when they live");
+  plan->add_option("--html", show.html, "write a page that shows memory over the step to this file");
+  plan->callback([&] { status = plan_command(arguments, show); });
 
   CLI::App* simulate = app.add_subcommand("simulate", "Predict the time of a step on a cluster");
   add_run_options(*simulate, arguments);

@@ -7,6 +7,7 @@
 #include "src/cli/memory_report.h"
 #include "src/cli/output.h"
 #include "src/cli/setup.h"
+#include "tessera/memory_report.h"
 #include "tessera/simulate.h"
 
 namespace tessera::cli {
@@ -22,8 +23,16 @@ void print_model(const Setup& setup) {
   std::visit(print_dimensions, setup.dimensions);
   fmt::print("ranks     {} ({}), stage {}\n", setup.world(), to_string(setup.options.engine.mesh),
              setup.config.strategy.stage);
-  fmt::print("step      {} tokens: {} microbatches of {} × {} on each rank\n", count(setup.tokens_per_step()),
-             setup.options.microbatches, setup.options.batch.sequences, setup.options.batch.length);
+  fmt::print("step      {} tokens: {} microbatch{} of {} × {} on each rank\n", count(setup.tokens_per_step()),
+             setup.options.microbatches, setup.options.microbatches == 1 ? "" : "es",
+             setup.options.batch.sequences, setup.options.batch.length);
+}
+
+constexpr int kLargest = 10;
+
+std::string page_title(const Setup& setup) {
+  return fmt::format("{}, stage {}, {} rank{}: memory of a rank", setup.config.model.preset,
+                     setup.config.strategy.stage, setup.world(), setup.world() == 1 ? "" : "s");
 }
 
 void write_json(OutputFile& file, const nlohmann::json& result) {
@@ -34,8 +43,9 @@ void write_json(OutputFile& file, const nlohmann::json& result) {
 
 }  // namespace
 
-int plan_command(const RunArguments& arguments) {
+int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   OutputFile file = arguments.json.empty() ? OutputFile() : OutputFile(arguments.json);
+  OutputFile page = show.html.empty() ? OutputFile() : OutputFile(show.html);
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   const TrainerPlan plan = plan_trainer(*setup.model, setup.options);
   const SpacePlan& device = plan.memory.space(Space::device);
@@ -56,6 +66,12 @@ int plan_command(const RunArguments& arguments) {
                    ? "it fits"
                    : fmt::format("{} bytes are missing", count(device.arena_bytes - budget)));
 
+  if (show.why) fmt::print("\n{}", describe_largest(plan.programs, plan.memory, Space::device, kLargest));
+  if (page) {
+    page.stream() << memory_page(plan.programs, plan.memory, Space::device, page_title(setup));
+    page.commit();
+  }
+
   nlohmann::json result = memory_json(setup);
   result["parameter_numel"] = setup.model->parameter_numel();
   result["ranks"] = setup.world();
@@ -65,6 +81,12 @@ int plan_command(const RunArguments& arguments) {
   result["peak_instruction"] = instruction;
   result["peak_program"] = name_of(at_peak.kind);
   result["budget_bytes"] = budget;
+  for (const LiveBuffer& live : largest_at_peak(plan.programs, plan.memory, Space::device, kLargest)) {
+    const Buffer& buffer =
+        plan.programs[static_cast<std::size_t>(live.program)].buffers[static_cast<std::size_t>(live.buffer)];
+    result["largest_at_peak"].push_back(
+        {{"name", buffer.name}, {"category", name_of(buffer.category)}, {"bytes", buffer.bytes}});
+  }
   result["fits"] = budget == 0 || device.arena_bytes <= budget;
   write_json(file, result);
   return 0;

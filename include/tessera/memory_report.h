@@ -1,0 +1,37 @@
+// What a memory plan says to a person: the largest buffers at the peak, and a page that shows memory over the
+// step. Pure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/memory_plan.h"
+#include "tessera/program.h"
+
+namespace tessera {
+
+// A buffer that holds something at the peak.
+struct LiveBuffer {
+  int program = 0;
+  BufferId buffer = 0;
+  int lifetime = 0;         // number of the lifetime that holds the peak; 0 for a persistent buffer
+  std::int64_t offset = 0;  // in its space's arena
+};
+
+// The buffers alive at the plan's peak_instruction, persistent ones of every program included: by descending
+// bytes, then by offset, at most `most` of them. `programs` are those that were planned.
+std::vector<LiveBuffer> largest_at_peak(std::span<const Program> programs, const MemoryPlan& plan,
+                                        Space space, int most);
+
+// A table for a person: bytes, category, name, and from which instruction to which the buffer lives.
+std::string describe_largest(std::span<const Program> programs, const MemoryPlan& plan, Space space,
+                             int most);
+
+// One HTML document that needs no other file: for each program, live bytes by category over its instructions
+// and the place of every buffer in the arena over time, with names and lifetimes under the pointer; the
+// largest buffers at the peak. `title` is text, not HTML.
+std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, Space space,
+                        const std::string& title);
+
+}  // namespace tessera
