@@ -1,0 +1,299 @@
+// How many bytes a rank takes: for models × stages × ranks, what the plan predicts by category, and, for runs
+// that fit this machine, what the operating system measures while two steps run.
+//   memory_footprint [--models A,B] [--stages 0,3] [--ranks 1,64] [--measure GIB] [--csv F] [--json F]
+//   memory_footprint --formula       the model states of the ZeRO paper (Rajbhandari et al. 2020, figure 1)
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tessera/communicator.h"
+#include "tessera/error.h"
+#include "tessera/model.h"
+#include "tessera/trainer.h"
+
+namespace tessera {
+namespace {
+
+struct Options {
+  std::vector<std::string> models;
+  std::vector<int> stages = {0, 1, 2, 3};
+  std::vector<int> ranks = {1, 8, 64};
+  std::string parameters = "bf16";
+  bool recompute = false;
+  std::int64_t sequences = 1;
+  std::int64_t length = 1024;
+  int microbatches = 1;
+  double measure_gib = 0;
+  bool formula = false;
+  std::string csv, json;
+};
+
+// Models of known dimensions that are no preset of the library.
+const std::map<std::string, Gpt2Config> kLarge = {
+    {"gpt-6.7b", {.context = 2048, .layers = 32, .heads = 32, .channels = 4096}},
+    {"gpt-13b", {.context = 2048, .layers = 40, .heads = 40, .channels = 5120}},
+    {"gpt-175b", {.context = 2048, .layers = 96, .heads = 96, .channels = 12288}},
+};
+
+std::vector<std::string> all_models() {
+  std::vector<std::string> names = Gpt2Config::presets();
+  for (const std::string& name : LlamaConfig::presets()) names.push_back(name);
+  for (const auto& [name, dimensions] : kLarge) names.push_back(name);
+  std::erase_if(names, [](const std::string& name) { return name.ends_with("-tiny"); });
+  return names;
+}
+
+std::int64_t context_of(const std::string& name) {
+  if (const auto large = kLarge.find(name); large != kLarge.end()) return large->second.context;
+  return name.starts_with("llama") ? LlamaConfig::preset(name).context : Gpt2Config::preset(name).context;
+}
+
+Model model_of(const std::string& name, DType type) {
+  if (const auto large = kLarge.find(name); large != kLarge.end()) return make_gpt2(large->second, type);
+  return name.starts_with("llama") ? make_llama(LlamaConfig::preset(name), type)
+                                   : make_gpt2(Gpt2Config::preset(name), type);
+}
+
+struct Row {
+  std::string model;
+  std::int64_t parameters = 0;
+  int stage = 0;
+  int ranks = 0;
+  SpacePlan plan;
+  std::optional<std::int64_t> measured;  // bytes a rank
+};
+
+TrainerOptions trainer_options(const Options& options, const Row& row) {
+  TrainerOptions made;
+  made.engine.mesh.shard = row.ranks;
+  made.engine.strategy.placements = Placements::of_stage(row.stage);
+  made.engine.strategy.recompute = options.recompute ? Recompute::full : Recompute::none;
+  made.engine.optimizer.options = AdamWOptions{};
+  made.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay"}};
+  made.batch = {.sequences = options.sequences, .length = std::min(options.length, context_of(row.model))};
+  made.microbatches = options.microbatches;
+  return made;
+}
+
+// Two training steps on made-up tokens, the ranks as threads of this process: how much it grew at its peak.
+std::int64_t growth_of_a_run(const Options& options, const Row& row, DType type) {
+  const auto model = std::make_shared<const Model>(model_of(row.model, type));
+  const TrainerOptions made = trainer_options(options, row);
+  reset_peak_memory();
+  const std::int64_t before = read_process_memory().resident_bytes;
+  run_local(row.ranks, {}, [&](Communicator world) {
+    Trainer trainer(world, model, made);
+    for (int step = 0; step < 2; ++step)
+      trainer.train_step(1e-4, [&](int, void* batch) {
+        auto* tokens = static_cast<std::int32_t*>(batch);
+        for (std::int64_t t = 0; t < 2 * made.batch.tokens(); ++t)
+          tokens[t] = static_cast<std::int32_t>(t % 251);
+      });
+  });
+  return read_process_memory().peak_resident_bytes - before;
+}
+
+// In a child of its own, so that no run counts what an earlier one left.
+std::int64_t measure(const Options& options, const Row& row, DType type) {
+  int ends[2];
+  if (pipe(ends) != 0) throw EnvironmentError("memory_footprint: no pipe to a child process");
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child < 0) throw EnvironmentError("memory_footprint: cannot start a child process");
+  if (child == 0) {
+    int status = 1;
+    try {
+      const std::int64_t bytes = growth_of_a_run(options, row, type);
+      status = write(ends[1], &bytes, sizeof bytes) == sizeof bytes ? 0 : 1;
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "memory_footprint: %s\n", error.what());
+    }
+    std::_Exit(status);
+  }
+  close(ends[1]);
+  std::int64_t bytes = 0;
+  const bool whole = read(ends[0], &bytes, sizeof bytes) == sizeof bytes;
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (!whole || status != 0)
+    throw EnvironmentError(
+        fmt::format("memory_footprint: the run of {} at stage {} failed", row.model, row.stage));
+  return bytes / row.ranks;
+}
+
+std::vector<Row> rows_of(const Options& options) {
+  const DType type = options.parameters == "fp32" ? DType::fp32 : DType::bf16;
+  std::vector<Row> rows;
+  for (const std::string& name : options.models) {
+    const Model model = model_of(name, type);
+    for (const int ranks : options.ranks)
+      for (const int stage : options.stages) {
+        Row row{.model = name,
+                .parameters = model.parameter_numel(),
+                .stage = stage,
+                .ranks = ranks,
+                .plan = {},
+                .measured = {}};
+        row.plan = plan_trainer(model, trainer_options(options, row)).memory.space(Space::device);
+        if (static_cast<double>(row.plan.arena_bytes) * ranks < options.measure_gib * 0x1p30)
+          row.measured = measure(options, row, type);
+        rows.push_back(row);
+      }
+  }
+  return rows;
+}
+
+std::string gib(std::int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / 0x1p30); }
+
+void print_table(const std::vector<Row>& rows) {
+  fmt::print("GiB a rank, at the plan's peak\n{:<12}{:>9}{:>6}{:>6}", "model", "10^9 par.", "ranks", "stage");
+  for (int category = 0; category < kCategories; ++category)
+    fmt::print("{:>20}", name_of(static_cast<Category>(category)));
+  fmt::print("{:>11}{:>11}\n", "predicted", "measured");
+  for (const Row& row : rows) {
+    fmt::print("{:<12}{:>9.3f}{:>6}{:>6}", row.model, static_cast<double>(row.parameters) / 1e9, row.ranks,
+               row.stage);
+    for (const std::int64_t bytes : row.plan.at_peak) fmt::print("{:>20}", gib(bytes));
+    fmt::print("{:>11}{:>11}\n", gib(row.plan.arena_bytes), row.measured ? gib(*row.measured) : "");
+  }
+}
+
+nlohmann::json to_json(const Row& row) {
+  nlohmann::json categories = nlohmann::json::object();
+  for (int category = 0; category < kCategories; ++category)
+    categories[std::string(name_of(static_cast<Category>(category)))] =
+        row.plan.at_peak[static_cast<std::size_t>(category)];
+  nlohmann::json result = {{"model", row.model},
+                           {"parameters", row.parameters},
+                           {"ranks", row.ranks},
+                           {"stage", row.stage},
+                           {"categories", std::move(categories)},
+                           {"live_peak_bytes", row.plan.live_peak_bytes},
+                           {"predicted_bytes", row.plan.arena_bytes}};
+  if (row.measured) result["measured_bytes"] = *row.measured;
+  return result;
+}
+
+void write_csv(std::ostream& out, const std::vector<Row>& rows) {
+  out << "model,parameters,ranks,stage";
+  for (int category = 0; category < kCategories; ++category)
+    out << "," << name_of(static_cast<Category>(category)) << " bytes";
+  out << ",live peak bytes,predicted bytes,measured bytes\n";
+  for (const Row& row : rows) {
+    out << row.model << "," << row.parameters << "," << row.ranks << "," << row.stage;
+    for (const std::int64_t bytes : row.plan.at_peak) out << "," << bytes;
+    out << "," << row.plan.live_peak_bytes << "," << row.plan.arena_bytes << ",";
+    if (row.measured) out << *row.measured;
+    out << "\n";
+  }
+}
+
+std::ofstream open_for_writing(const std::string& path) {
+  std::ofstream out(path);
+  if (!out) throw EnvironmentError(fmt::format("memory_footprint: cannot write '{}'", path));
+  return out;
+}
+
+// Bytes a parameter of a kind of training, as docs/memory.md splits them.
+struct StateBytes {
+  double parameter, gradient, optimizer;
+};
+
+// What a rank keeps of the model states, from the layout as it is sharded, padding included.
+double states_of(const Layout& layout, int stage, const StateBytes& bytes) {
+  const auto whole = static_cast<double>(layout.total_numel() + layout.padding_numel());
+  const auto part = whole / layout.shards();
+  return bytes.parameter * (stage >= 3 ? part : whole) + bytes.gradient * (stage >= 2 ? part : whole) +
+         bytes.optimizer * (stage >= 1 ? part : whole);
+}
+
+Layout layout_of(std::int64_t parameters, int ranks) {
+  std::vector<UnitSpec> units;
+  for (int unit = 0; unit < 50; ++unit)
+    units.push_back(
+        {fmt::format("unit.{}", unit),
+         {{.name = fmt::format("weight.{}", unit), .shape = {parameters / 50}, .dtype = DType::bf16}}});
+  return Layout(units, ranks);
+}
+
+void print_formula() {
+  fmt::print(
+      "model states, 10^9 bytes a rank\n"
+      "7.5e9 parameters on 64 ranks, 16-bit parameters and gradients, fp32 master and moments (2 + 2 + "
+      "12):\n");
+  const Layout zero = layout_of(7'500'000'000, 64);
+  for (int stage = 0; stage <= 3; ++stage)
+    fmt::print("  stage {}  {:>7.1f}\n", stage, states_of(zero, stage, {2, 2, 12}) / 1e9);
+  fmt::print("the same with the fp32 accumulator that this library keeps (2 + 4 + 12):\n");
+  for (int stage = 0; stage <= 3; ++stage)
+    fmt::print("  stage {}  {:>7.1f}\n", stage, states_of(zero, stage, {2, 4, 12}) / 1e9);
+  fmt::print(
+      "1e10 parameters on one device, fp16 gradients and an fp32 copy of them (2 + 2 + 4 + 12 = 20):\n"
+      "           {:>7.1f}\n",
+      states_of(layout_of(10'000'000'000, 1), 0, {2, 2 + 4, 12}) / 1e9);
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Bytes that a rank takes, predicted and measured.", "memory_footprint");
+  options.models = all_models();
+  app.add_option("--models", options.models, "which, separated by commas")
+      ->delimiter(',')
+      ->check(CLI::IsMember(all_models()));
+  app.add_option("--stages", options.stages, "ZeRO stages")->delimiter(',')->check(CLI::Range(0, 3));
+  app.add_option("--ranks", options.ranks, "numbers of data-parallel ranks")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--parameters", options.parameters, "their type")->check(CLI::IsMember({"bf16", "fp32"}));
+  app.add_flag("--recompute", options.recompute, "keep only each unit's input, and recompute the rest");
+  app.add_option("--sequences", options.sequences, "of a microbatch on a rank")->check(CLI::PositiveNumber);
+  app.add_option("--length", options.length, "tokens of a sequence; at most the model's context")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--microbatches", options.microbatches, "of a step")->check(CLI::PositiveNumber);
+  app.add_option("--measure", options.measure_gib, "train what all ranks together hold in so many GiB")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--formula", options.formula, "print the formula's model states instead");
+  app.add_option("--csv", options.csv, "write the rows to this file");
+  app.add_option("--json", options.json, "write the rows to this file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (options.formula) {
+    print_formula();
+    return 0;
+  }
+  const std::vector<Row> rows = rows_of(options);
+  print_table(rows);
+  if (!options.csv.empty()) {
+    std::ofstream out = open_for_writing(options.csv);
+    write_csv(out, rows);
+  }
+  if (!options.json.empty()) {
+    nlohmann::json all = nlohmann::json::array();
+    for (const Row& row : rows) all.push_back(to_json(row));
+    open_for_writing(options.json) << all.dump(2) << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  try {
+    return tessera::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
