@@ -74,7 +74,7 @@ std::vector<Program> train_and_evaluate(const Layout& layout, StepSpec spec) {
 
 // Gathered parameters keep one address, so the sum of live bytes cannot always be reached: where a prefetch
 // of 3 units reaches into the next microbatch of a model of a few units, they meet pair by pair and are never
-// live at once; a search a hundred times as long finds nothing lower there.
+// live at once.
 TEST(PlanQuality, PresetsTakeAtMostTwoPercentOverTheLiveBytes) {
   for (const Gpt2Sizes& sizes : Gpt2Sizes::presets()) {
     if (testing::kSanitized && sizes.layers > 12) continue;
