@@ -16,116 +16,155 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
-// Elements worked on at a time: few enough that what one loop writes the next one finds in the first cache
-// level.
-constexpr std::int64_t kBlock = 1024;
+// One pass: 16 elements go from gradient to parameter in registers.
+//
+// A rule computes new masters from gradients and keeps its own state:
+//   V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes)
 
-// As adamw_element, operation by operation, on elements [begin, begin + count) and their gradients.
-HWY_INLINE void update_block(const AdamWArguments& a, const float* gradients, std::int64_t begin,
-                             std::int64_t count) {
-  const AdamWCoefficients& c = a.coefficients;
-  float *master = a.master + begin, *first = a.m + begin, *second = a.v + begin;
-  const V16 scale = set16(c.gradient_scale), l2 = set16(c.l2);
-  const V16 beta1 = set16(c.beta1), one_minus_beta1 = set16(c.one_minus_beta1);
-  const V16 beta2 = set16(c.beta2), one_minus_beta2 = set16(c.one_minus_beta2);
-  const V16 minus_step = set16(-c.step), denominator_scale = set16(c.denominator_scale);
-  const V16 epsilon = set16(c.epsilon), decay = set16(c.decay);
-  for (std::int64_t i = 0; i < count; i += 16) {
-    const std::int64_t lanes = count - i;
-    V16 p = load_some(master + i, lanes);
-    const V16 g = fma(l2, p, mul(load_some(gradients + i, lanes), scale));
-    const V16 m = fma(beta1, load_some(first + i, lanes), mul(one_minus_beta1, g));
-    const V16 v = fma(beta2, load_some(second + i, lanes), mul(mul(one_minus_beta2, g), g));
-    const V16 denominator = fma(sqrt(v), denominator_scale, epsilon);
-    p = fma(minus_step, div(m, denominator), mul(p, decay));
-    store_some(m, first + i, lanes);
-    store_some(v, second + i, lanes);
-    store_some(p, master + i, lanes);
+// As adamw_element, operation by operation.
+class AdamWRule {
+ public:
+  explicit AdamWRule(const AdamWArguments& a)
+      : master_(a.master),
+        m_(a.m),
+        v_(a.v),
+        scale_(set16(a.coefficients.gradient_scale)),
+        l2_(set16(a.coefficients.l2)),
+        beta1_(set16(a.coefficients.beta1)),
+        one_minus_beta1_(set16(a.coefficients.one_minus_beta1)),
+        beta2_(set16(a.coefficients.beta2)),
+        one_minus_beta2_(set16(a.coefficients.one_minus_beta2)),
+        minus_step_(set16(-a.coefficients.step)),
+        denominator_scale_(set16(a.coefficients.denominator_scale)),
+        epsilon_(set16(a.coefficients.epsilon)),
+        decay_(set16(a.coefficients.decay)) {}
+
+  HWY_INLINE V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes) const {
+    const V16 old = load_some(master_ + i, lanes);
+    const V16 g = fma(l2_, old, mul(gradient, scale_));
+    const V16 m = fma(beta1_, load_some(m_ + i, lanes), mul(one_minus_beta1_, g));
+    const V16 v = fma(beta2_, load_some(v_ + i, lanes), mul(mul(one_minus_beta2_, g), g));
+    const V16 denominator = fma(sqrt(v), denominator_scale_, epsilon_);
+    const V16 master = fma(minus_step_, div(m, denominator), mul(old, decay_));
+    store_some(m, m_ + i, lanes);
+    store_some(v, v_ + i, lanes);
+    store_some(master, master_ + i, lanes);
+    return master;
   }
-}
+
+ private:
+  float *master_, *m_, *v_;
+  V16 scale_, l2_, beta1_, one_minus_beta1_, beta2_, one_minus_beta2_;
+  V16 minus_step_, denominator_scale_, epsilon_, decay_;
+};
 
 // As sgd_element, operation by operation.
-HWY_INLINE void update_block(const SgdArguments& a, const float* gradients, std::int64_t begin,
-                             std::int64_t count) {
-  const SgdCoefficients& c = a.coefficients;
-  float* master = a.master + begin;
-  const V16 scale = set16(c.gradient_scale), weight_decay = set16(c.weight_decay);
-  const V16 momentum = set16(c.momentum), minus_rate = set16(-c.learning_rate);
-  for (std::int64_t i = 0; i < count; i += 16) {
-    const std::int64_t lanes = count - i;
-    const V16 p = load_some(master + i, lanes);
-    const V16 g = fma(weight_decay, p, mul(load_some(gradients + i, lanes), scale));
+class SgdRule {
+ public:
+  explicit SgdRule(const SgdArguments& a)
+      : master_(a.master),
+        buffer_(a.momentum),
+        scale_(set16(a.coefficients.gradient_scale)),
+        weight_decay_(set16(a.coefficients.weight_decay)),
+        momentum_(set16(a.coefficients.momentum)),
+        minus_rate_(set16(-a.coefficients.learning_rate)),
+        nesterov_(a.coefficients.nesterov) {}
+
+  HWY_INLINE V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes) const {
+    const V16 old = load_some(master_ + i, lanes);
+    const V16 g = fma(weight_decay_, old, mul(gradient, scale_));
     V16 direction = g;
-    if (a.momentum != nullptr) {
-      const V16 buffer = fma(momentum, load_some(a.momentum + begin + i, lanes), g);
-      store_some(buffer, a.momentum + begin + i, lanes);
-      direction = c.nesterov ? fma(momentum, buffer, g) : buffer;
+    if (buffer_ != nullptr) {
+      const V16 buffer = fma(momentum_, load_some(buffer_ + i, lanes), g);
+      store_some(buffer, buffer_ + i, lanes);
+      direction = nesterov_ ? fma(momentum_, buffer, g) : buffer;
     }
-    store_some(fma(minus_rate, direction, p), master + i, lanes);
+    const V16 master = fma(minus_rate_, direction, old);
+    store_some(master, master_ + i, lanes);
+    return master;
   }
-}
 
+ private:
+  float *master_, *buffer_;
+  V16 scale_, weight_decay_, momentum_, minus_rate_;
+  bool nesterov_;
+};
+
+struct NoParameter {};  // an fp32 parameter that is its own master
+
+HWY_INLINE void put(V16, NoParameter*, std::int64_t, std::int64_t) {}
 template <class T>
-HWY_INLINE void widen(const T* input, std::int64_t count, float* output) {
-  for (std::int64_t i = 0; i < count; i += 16)
-    store_some(load_some(input + i, count - i), output + i, count - i);
+HWY_INLINE void put(V16 master, T* parameter, std::int64_t i, std::int64_t lanes) {
+  store_some(master, parameter + i, lanes);
 }
-
-// `streamed`: the parameter is only written, so reading its lines into the caches first would be wasted.
+// `parameter` is only written, so reading its lines into the caches first would be wasted.
+HWY_INLINE void put_streamed(V16, NoParameter*, std::int64_t) {}
+HWY_INLINE void put_streamed(V16 master, float* parameter, std::int64_t i) { store16(master, parameter + i); }
 template <class T>
-HWY_INLINE void narrow(const float* master, std::int64_t count, bool streamed, T* parameter) {
-  std::int64_t i = 0;
-  if (streamed)
-    for (; i + 16 <= count; i += 16) stream16(load16(master + i), parameter + i);
-  for (; i < count; i += 16) store_some(load_some(master + i, count - i), parameter + i, count - i);
+HWY_INLINE void put_streamed(V16 master, T* parameter, std::int64_t i) {
+  stream16(master, parameter + i);
 }
 
-template <class Arguments>
-HWY_INLINE const float* gradients_of(const Arguments& a, std::int64_t begin, std::int64_t count,
-                                     float* buffer) {
-  switch (a.gradient_type) {
-    case DType::fp32:
-      return static_cast<const float*>(a.gradient) + begin;
-    case DType::bf16:
-      widen(static_cast<const Bf16*>(a.gradient) + begin, count, buffer);
-      break;
-    case DType::fp16:
-      widen(static_cast<const Fp16*>(a.gradient) + begin, count, buffer);
-      break;
+struct Range {
+  std::int64_t begin, end;
+  bool streamed;
+};
+
+template <class Rule, class Gradient, class Parameter>
+void update(const Rule& rule, const Gradient* gradient, Parameter* parameter, const Range& range) {
+  std::int64_t i = range.begin;
+  if (range.streamed) {
+    for (; i + 64 <= range.end; i += 64) {
+      V16 master[4];
+#pragma GCC unroll 4
+      for (int part = 0; part < 4; ++part) {
+        const std::int64_t j = i + 16 * part;
+        master[part] = rule(load16(gradient + j), j, 16);
+      }
+#pragma GCC unroll 4
+      for (int part = 0; part < 4; ++part) put_streamed(master[part], parameter, i + 16 * part);
+    }
+    hwy::FlushStream();
+  } else {
+#pragma GCC unroll 4
+    for (; i + 16 <= range.end; i += 16) put(rule(load16(gradient + i), i, 16), parameter, i, 16);
   }
-  return buffer;
+  if (const std::int64_t lanes = range.end - i; lanes > 0)
+    put(rule(load_some(gradient + i, lanes), i, lanes), parameter, i, lanes);
 }
 
-template <class Arguments>
-HWY_INLINE void put_parameter(const Arguments& a, std::int64_t begin, std::int64_t count, bool streamed) {
-  const float* master = a.master + begin;
+template <class Rule, class Gradient, class Arguments>
+void update_parameter(const Rule& rule, const Gradient* gradient, const Arguments& a, const Range& range) {
+  if (a.parameter == nullptr) return update(rule, gradient, static_cast<NoParameter*>(nullptr), range);
   switch (a.parameter_type) {
     case DType::fp32:
-      return widen(master, count, static_cast<float*>(a.parameter) + begin);
+      return update(rule, gradient, static_cast<float*>(a.parameter), range);
     case DType::bf16:
-      return narrow(master, count, streamed, static_cast<Bf16*>(a.parameter) + begin);
+      return update(rule, gradient, static_cast<Bf16*>(a.parameter), range);
     case DType::fp16:
-      return narrow(master, count, streamed, static_cast<Fp16*>(a.parameter) + begin);
+      return update(rule, gradient, static_cast<Fp16*>(a.parameter), range);
   }
 }
 
-template <class Arguments>
-HWY_INLINE void update_range(const Arguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
-  alignas(64) float buffer[kBlock];
-  for (std::int64_t block = begin; block < end; block += kBlock) {
-    const std::int64_t count = std::min(kBlock, end - block);
-    update_block(a, gradients_of(a, block, count, buffer), block, count);
-    if (a.parameter != nullptr) put_parameter(a, block, count, streamed);
+template <class Rule, class Arguments>
+void update_range(const Arguments& a, const Range& range) {
+  const Rule rule(a);
+  switch (a.gradient_type) {
+    case DType::fp32:
+      return update_parameter(rule, static_cast<const float*>(a.gradient), a, range);
+    case DType::bf16:
+      return update_parameter(rule, static_cast<const Bf16*>(a.gradient), a, range);
+    case DType::fp16:
+      return update_parameter(rule, static_cast<const Fp16*>(a.gradient), a, range);
   }
-  if (streamed) hwy::FlushStream();
 }
 
 void adamw_range(const AdamWArguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
-  update_range(a, begin, end, streamed);
+  update_range<AdamWRule>(a, {begin, end, streamed});
 }
 
 void sgd_range(const SgdArguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
-  update_range(a, begin, end, streamed);
+  update_range<SgdRule>(a, {begin, end, streamed});
 }
 
 }  // namespace tessera::kernels::HWY_NAMESPACE
@@ -140,7 +179,7 @@ HWY_EXPORT(sgd_range);
 namespace {
 
 // From here on an update's streams are taken to leave the caches before the parameter is used.
-constexpr std::int64_t kStreamedNumel = 4 << 20;
+constexpr std::int64_t kStreamedNumel = 1 << 19;
 
 // Whether the stores of the 16-bit parameter bypass the caches. Never changes a result.
 bool is_streamed(std::int64_t numel, const void* parameter) {

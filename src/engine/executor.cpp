@@ -6,6 +6,8 @@
 #include <map>
 #include <thread>
 
+#include "kernels/reduce.h"
+
 namespace tessera {
 namespace {
 
@@ -36,8 +38,13 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       memory_(device, programs, plan, options.poison) {
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
     gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
+    const std::int64_t bytes = kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel);
+    square_workspace_.resize(std::max(square_workspace_.size(), static_cast<std::size_t>(bytes)));
     group_runs_.push_back(group_runs(layout, flat));
   }
+  // A rank without peers has nothing to hide behind its compute: its threads then work on one instruction at
+  // a time instead of taking each other's cores.
+  const bool on_caller = options.strict_order || world.world() == 1;
   // Programs never run at the same time, so one communicator per axis and lane serves them all.
   std::map<std::pair<int, int>, Communicator> made;
   std::size_t instructions = 0;
@@ -54,7 +61,7 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
       if (!lane)
         lane = device.make_stream({.name = std::string(name_of(instruction.lane)),
-                                   .on_caller = instruction.lane == Lane::compute || options.strict_order,
+                                   .on_caller = instruction.lane == Lane::compute || on_caller,
                                    .cpus = {}});
     }
     instructions = std::max(instructions, program.instructions.size());

@@ -95,6 +95,7 @@ class Executor {
   int rank_ = 0;
   StepMemory memory_;
   std::vector<std::vector<Piece>> gaps_;           // [flat] padding between and behind parameters
+  std::vector<std::byte> square_workspace_;        // of the flat with the most elements
   std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat
   std::vector<std::vector<Communicator>> channels_;  // [program][channel]
   std::vector<Event> events_;                        // [instruction] of the running step

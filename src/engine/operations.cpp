@@ -68,13 +68,18 @@ void Executor::reduce_scatter(InstructionId id) {
   const bool of_sums = buffers.local_sum >= 0;
   const Slice slice = own_slice(instruction.flat);
   Communicator& channel = channel_of(instruction);
-  channel.reduce_scatter(
-      {.full = address(of_sums ? buffers.local_sum : buffers.gradient, id),
-       .wire = of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype,
-       .shard = reinterpret_cast<float*>(at(buffers.accumulator, instruction.flat, slice.offset, 4)),
-       .shard_numel = slice.numel,
-       .accumulate = instruction.accumulate},
-      label(instruction));
+  const std::byte* full = address(of_sums ? buffers.local_sum : buffers.gradient, id);
+  const DType wire = of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype;
+  auto* shard = reinterpret_cast<float*>(at(buffers.accumulator, instruction.flat, slice.offset, 4));
+  if (channel.world() == 1)  // the same sum, by all threads of the rank
+    return kernels::accumulate({.threads = options_.threads_per_rank, .workspace = {}}, slice.numel, wire,
+                               full, instruction.accumulate ? 1.0f : 0.0f, shard);
+  channel.reduce_scatter({.full = full,
+                          .wire = wire,
+                          .shard = shard,
+                          .shard_numel = slice.numel,
+                          .accumulate = instruction.accumulate},
+                         label(instruction));
 }
 
 void Executor::accumulate(InstructionId id) {
@@ -91,9 +96,12 @@ void Executor::square_sum(const Instruction& instruction) {
   const Slice slice = own_slice(flat);
   const BufferId accumulator = program().flat_buffers[static_cast<std::size_t>(flat)].accumulator;
   const std::span<double> scalars = own_scalars();
+  const kernels::ComputeContext context{
+      .threads = options_.threads_per_rank,
+      .workspace = {square_workspace_.data(), static_cast<std::int64_t>(square_workspace_.size())}};
   const auto sum = [&](std::int64_t offset, std::int64_t numel) {
     kernels::SumOfSquares result;
-    kernels::sum_of_squares({}, numel, DType::fp32, at(accumulator, flat, offset, 4), &result);
+    kernels::sum_of_squares(context, numel, DType::fp32, at(accumulator, flat, offset, 4), &result);
     return result;
   };
   const kernels::SumOfSquares all = sum(slice.offset, slice.numel);

@@ -1,0 +1,187 @@
+// Whole training steps of GPT-2 124M: forward, backward, reduction, norm and clipping, AdamW. Their limit is
+// the matrix products of the step's linear layers alone, run through oneDNN on weights of their own, one
+// after the other with nothing between them.
+//   bench_step --benchmark_filter=one_rank      one rank with all threads
+//   bench_step --benchmark_filter=two_ranks     two ranks of one thread each, stage 3, beside two that share
+//                                               nothing
+// Tokens a second are of all ranks together.
+#include <omp.h>
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "benchmarks/pairs.h"
+#include "kernels/matmul.h"
+#include "tessera/communicator.h"
+#include "tessera/device.h"
+#include "tessera/model.h"
+#include "tessera/trainer.h"
+
+namespace tessera {
+namespace {
+
+// The products of a linear layer [out, in] on `rows` tokens: forward, gradient of its input, of its weight.
+std::array<kernels::MatmulShape, 3> products_of(std::int64_t rows, std::int64_t out, std::int64_t in,
+                                                DType type, DType output_type) {
+  const kernels::MatmulShape any{.input_type = type, .output_type = type};
+  std::array<kernels::MatmulShape, 3> shapes = {any, any, any};
+  shapes[0].m = rows, shapes[0].n = out, shapes[0].k = in, shapes[0].transpose_b = true;
+  shapes[0].output_type = output_type;
+  shapes[1].m = rows, shapes[1].n = in, shapes[1].k = out;
+  shapes[2].m = out, shapes[2].n = in, shapes[2].k = rows, shapes[2].transpose_a = true;
+  return shapes;
+}
+
+// Every layer has a weight and a gradient of its own, as in a step: they come from memory, not from a cache.
+class MatmulStep {
+ public:
+  MatmulStep(const Gpt2Config& config, const BatchShape& batch, DType type, int threads) : threads_(threads) {
+    const std::int64_t rows = batch.tokens(), c = config.channels;
+    for (std::int64_t layer = 0; layer < config.layers; ++layer)
+      for (const auto& [out, in] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
+               {3 * c, c}, {c, c}, {4 * c, c}, {c, 4 * c}})
+        add(products_of(rows, out, in, type, type));
+    add(products_of(rows, config.vocabulary, c, type, DType::fp32));
+    arena_ = Arena({.bytes = weight_bytes_ * 2 + activation_bytes_ * 2 + workspace_bytes_});
+    std::memset(arena_.base(), 0, static_cast<std::size_t>(arena_.bytes()));
+  }
+
+  void run() {
+    for (const Layer& layer : layers_) product(layer, 0, activation(0), weight(layer), activation(1));
+    for (const Layer& layer : layers_) {
+      product(layer, 1, activation(0), weight(layer), activation(1));
+      product(layer, 2, activation(0), activation(1), gradient(layer));
+    }
+  }
+
+ private:
+  struct Layer {
+    std::array<kernels::MatmulShape, 3> shapes;
+    std::int64_t offset = 0;  // of its weight among all weights
+  };
+
+  void add(const std::array<kernels::MatmulShape, 3>& shapes) {
+    const kernels::MatmulShape& s = shapes[0];
+    layers_.push_back({shapes, weight_bytes_});
+    weight_bytes_ += padded(s.n * s.k * bytes_of(s.input_type));
+    activation_bytes_ = std::max(activation_bytes_, padded(s.m * std::max(s.n, s.k) * bytes_of(DType::fp32)));
+    for (const kernels::MatmulShape& shape : shapes)
+      workspace_bytes_ = std::max(workspace_bytes_, kernels::matmul_workspace_bytes(shape, threads_));
+  }
+  static std::int64_t padded(std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+  void product(const Layer& layer, std::size_t which, const void* a, const void* b, void* c) {
+    std::byte* workspace = arena_.base() + 2 * weight_bytes_ + 2 * activation_bytes_;
+    const kernels::ComputeContext context{.threads = threads_, .workspace = {workspace, workspace_bytes_}};
+    kernels::matmul(context, layer.shapes[which], a, b, nullptr, c);
+  }
+  std::byte* weight(const Layer& layer) const { return arena_.base() + layer.offset; }
+  std::byte* gradient(const Layer& layer) const { return arena_.base() + weight_bytes_ + layer.offset; }
+  std::byte* activation(int which) const {
+    return arena_.base() + 2 * weight_bytes_ + which * activation_bytes_;
+  }
+
+  int threads_;
+  std::vector<Layer> layers_;
+  std::int64_t weight_bytes_ = 0, activation_bytes_ = 0, workspace_bytes_ = 0;
+  Arena arena_;
+};
+
+TrainerOptions options_of(const BatchShape& batch, int ranks, int stage, int threads) {
+  TrainerOptions options;
+  options.engine.mesh.shard = ranks;
+  options.engine.strategy.placements = Placements::of_stage(stage);
+  options.engine.optimizer.options = AdamWOptions{};
+  options.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay"}};
+  options.engine.clip.max_norm = 1.0;
+  options.engine.threads_per_rank = threads;
+  options.engine.strict_order = getenv("STRICT") != nullptr;
+  options.batch = batch;
+  return options;
+}
+
+void train(Trainer& trainer, const BatchShape& batch) {
+  trainer.train_step(1e-4, [&](int, void* target) {
+    auto* tokens = static_cast<std::int32_t*>(target);
+    for (std::int64_t t = 0; t < 2 * batch.tokens(); ++t)
+      tokens[t] = static_cast<std::int32_t>(t * 7919 % 50257);
+  });
+}
+
+DType type_of(const benchmark::State& state) { return state.range(0) == 32 ? DType::fp32 : DType::bf16; }
+
+void one_rank(benchmark::State& state) {
+  const DType type = type_of(state);
+  const BatchShape batch{.sequences = 256 / state.range(1), .length = state.range(1)};
+  const int threads = read_cores();
+  const Gpt2Config config;
+  MatmulStep matmuls(config, batch, type, threads);
+  Trainer trainer(make_local_world(1)[0], std::make_shared<const Model>(make_gpt2(config, type)),
+                  options_of(batch, 1, 0, threads));
+  Pairs pairs({"matmuls", "step"});
+  matmuls.run();
+  train(trainer, batch);
+  for (auto round : state) {
+    pairs.add(0, seconds_of([&] { matmuls.run(); }));
+    const double seconds = seconds_of([&] { train(trainer, batch); });
+    pairs.add(1, seconds);
+    state.SetIterationTime(seconds);
+  }
+  pairs.report(state, static_cast<double>(batch.tokens()), "tokens/s");
+}
+
+// Each contender is run by both ranks' threads at once, from one barrier to the next.
+void two_ranks(benchmark::State& state) {
+  const DType type = type_of(state);
+  // As many tokens a step as with one rank where sequences can be dealt out.
+  const BatchShape batch{.sequences = std::max<std::int64_t>(1, 128 / state.range(1)),
+                         .length = state.range(1)};
+  const Gpt2Config config;
+  const auto model = std::make_shared<const Model>(make_gpt2(config, type));
+  Pairs pairs({"matmuls", "independent", "stage3"});
+  run_local(2, {.pin = true}, [&](Communicator world) {
+    MatmulStep matmuls(config, batch, type, 1);
+    Trainer alone(make_local_world(1)[0], model, options_of(batch, 1, 0, 1));
+    Trainer sharded(world.duplicate("sharded"), model, options_of(batch, 2, 3, 1));
+    Communicator turns = world.duplicate("turns");
+    turns.set_deadline(std::chrono::minutes(2));
+    const auto together = [&](const auto& function) {
+      turns.barrier();
+      return seconds_of([&] {
+        function();
+        turns.barrier();
+      });
+    };
+    const auto round = [&](bool counted) {
+      const double seconds[] = {together([&] { matmuls.run(); }), together([&] { train(alone, batch); }),
+                                together([&] { train(sharded, batch); })};
+      if (!counted || world.rank() != 0) return;
+      for (std::size_t contender = 0; contender < 3; ++contender) pairs.add(contender, seconds[contender]);
+      state.SetIterationTime(seconds[2]);
+    };
+    round(false);
+    if (world.rank() == 0)
+      for (auto iteration : state) round(true);
+    else
+      for (benchmark::IterationCount i = 0; i < state.max_iterations; ++i) round(true);
+  });
+  pairs.report(state, static_cast<double>(2 * batch.tokens()), "tokens/s");
+  state.counters["stage3/independent"] = pairs.ratio(2, 1);
+}
+
+void arguments(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"bits", "length"})
+      ->ArgsProduct({{32, 16}, {256, 64}})
+      ->Iterations(5)
+      ->UseManualTime()
+      ->Unit(benchmark::kMillisecond);
+}
+
+BENCHMARK(one_rank)->Apply(arguments);
+BENCHMARK(two_ranks)->Apply(arguments);
+
+}  // namespace
+}  // namespace tessera
+
+BENCHMARK_MAIN();
