@@ -1,13 +1,11 @@
 // The `local` backend: ranks are threads, and pull what they need from each other's memory.
 #pragma once
 
-#include <span>
-
 #include "src/comm/local_group.h"
 
 namespace tessera::comm {
 
-class LocalBackend final : public Backend {
+class LocalBackend final : public Backend, private Puller {
  public:
   LocalBackend(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalGroup> group, int rank);
 
@@ -34,15 +32,15 @@ class LocalBackend final : public Backend {
   std::int64_t bytes_received() const override { return bytes_received_.load(std::memory_order_relaxed); }
 
  private:
-  // Calls copy(peer) for every peer, beginning behind this rank so that not all pull from the same one.
-  template <class Copy>
-  void pull(const Copy& copy);
-  // The members' published buffers, moved on by `offset_bytes`.
-  std::span<const void*> sources(std::int64_t offset_bytes);
-  template <class Element>
-  void reduce_everywhere(const LocalCall& call, Element* data, std::int64_t numel);
-  template <class Copies>
-  void collective(const LocalCall& call, const void* source, const Copies& copies);
+  int own_rank() const override { return rank_; }
+  const void* source(int rank) const override { return group_->source(rank); }
+  void start_reading() override { group_->start_reading(rank_); }
+  void stop_reading() noexcept override { group_->stop_reading(rank_); }
+  void meet() override { group_->barrier(rank_, deadline_); }
+
+  // pull() returns the bytes that it received.
+  template <class Pull>
+  void collective(const LocalCall& call, const void* source, const Pull& pull);
   void count(std::int64_t bytes) { bytes_received_.fetch_add(bytes, std::memory_order_relaxed); }
 
   const std::shared_ptr<LocalWorld> world_;
@@ -50,7 +48,6 @@ class LocalBackend final : public Backend {
   const int rank_;
   std::chrono::nanoseconds deadline_;
   std::chrono::nanoseconds delay_;
-  std::vector<const void*> sources_;  // scratch of sources()
   std::atomic<std::int64_t> bytes_received_{0};
 };
 

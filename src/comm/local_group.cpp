@@ -112,6 +112,13 @@ void LocalGroup::check_match(int me) {
   }
 }
 
+void LocalGroup::start_reading(int me) {
+  slot(me).reading.store(true);
+  if (!world_.failed()) return;
+  stop_reading(me);
+  throw_failed(me);
+}
+
 void LocalGroup::abandon(int me, nanoseconds deadline) noexcept {
   // Every way here has marked the world failed, so no peer begins to read.
   const auto limit = device::Clock::now() + deadline;
@@ -154,7 +161,9 @@ void LocalGroup::recv(int me, int from, const LocalCall& call, void* target, nan
     report(me, -1,
            fmt::format("{} on '{}': rank {} called {}; both must name the same unit and bytes",
                        call.full_text(sequence), name_, global_rank(from), way.call.full_text(sequence)));
-  read(me, [&] { copy_bytes(target, way.source, call.count); });
+  start_reading(me);
+  copy_bytes(target, way.source, call.count);
+  stop_reading(me);
   way.taken.store(sequence);
   way.signal.notify();
 }

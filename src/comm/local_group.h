@@ -8,11 +8,11 @@
 #pragma once
 
 #include <array>
-#include <cstring>
 #include <functional>
 
 #include "src/comm/backend.h"
 #include "src/comm/local_world.h"
+#include "src/comm/puller.h"
 
 namespace tessera::comm {
 
@@ -30,11 +30,6 @@ struct LocalCall {
   std::string text(std::uint64_t sequence) const;       // "all_gather #12 of unit 'block.3'"
   std::string full_text(std::uint64_t sequence) const;  // and what it moves
 };
-
-// memcpy that allows null pointers for no bytes.
-inline void copy_bytes(void* to, const void* from, std::int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
 
 class LocalGroup {
  public:
@@ -61,16 +56,12 @@ class LocalGroup {
     }
   }
 
-  // Inside copies(): what peers published, to be read only within read().
+  // Inside copies(): what peers published, to be read only between the two that follow.
   const void* source(int member) const { return slot(member).source; }
-  // Inside copies(): a barrier between two read()s, where sources change.
+  void start_reading(int me);  // throws where the world has failed
+  void stop_reading(int me) noexcept { slot(me).reading.store(false); }
+  // Inside copies(): a barrier between two reads, where sources change.
   void barrier(int me, std::chrono::nanoseconds deadline);
-  template <class Copy>
-  void read(int me, const Copy& copy) {
-    const ReadGuard guard(slot(me));
-    if (world_.failed()) throw_failed(me);
-    copy();
-  }
 
   // send() returns when `to` has copied.
   void send(int me, int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline);
@@ -95,17 +86,6 @@ class LocalGroup {
     LocalCall call;
     const void* source = nullptr;
   };
-  class ReadGuard {
-   public:
-    explicit ReadGuard(Slot& slot) : slot_(slot) { slot_.reading.store(true); }
-    ~ReadGuard() { slot_.reading.store(false); }
-    ReadGuard(const ReadGuard&) = delete;
-    ReadGuard& operator=(const ReadGuard&) = delete;
-
-   private:
-    Slot& slot_;
-  };
-
   Slot& slot(int member) { return slots_[static_cast<std::size_t>(member)]; }
   const Slot& slot(int member) const { return slots_[static_cast<std::size_t>(member)]; }
   Channel& channel(int from, int to);

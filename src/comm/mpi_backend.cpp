@@ -13,17 +13,7 @@ namespace {
 // Below this many bytes over all ranks, every rank sums everything: one barrier instead of two.
 constexpr std::int64_t kSumEverywhereBytes = 16 * 1024;
 
-const char* at(const void* base, std::int64_t bytes) { return static_cast<const char*>(base) + bytes; }
-char* at(void* base, std::int64_t bytes) { return static_cast<char*>(base) + bytes; }
-
 std::int64_t slice_of(std::int64_t count, int slices) { return (count + slices - 1) / slices; }
-
-void sum_into(std::span<const void*> contributions, std::int64_t numel, float* result) {
-  ordered_chain(contributions, DType::fp32, numel, false, result);
-}
-void sum_into(std::span<const void*> contributions, std::int64_t numel, double* result) {
-  ordered_chain(contributions, numel, result);
-}
 
 }  // namespace
 

@@ -17,4 +17,12 @@ void ordered_chain(std::span<const void*> contributions, DType type, std::int64_
 // The same in float64, without a start.
 void ordered_chain(std::span<const void*> contributions, std::int64_t numel, double* result);
 
+// Either, without a start.
+inline void sum_into(std::span<const void*> contributions, std::int64_t numel, float* result) {
+  ordered_chain(contributions, DType::fp32, numel, false, result);
+}
+inline void sum_into(std::span<const void*> contributions, std::int64_t numel, double* result) {
+  ordered_chain(contributions, numel, result);
+}
+
 }  // namespace tessera::comm

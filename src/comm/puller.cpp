@@ -1,0 +1,90 @@
+#include "src/comm/puller.h"
+
+#include <algorithm>
+
+#include "src/comm/ordered_chain.h"
+
+namespace tessera::comm {
+
+template <class Copies>
+void Puller::read(const Copies& copies) {
+  struct Guard {
+    explicit Guard(Puller& reader) : puller(reader) { puller.start_reading(); }
+    ~Guard() { puller.stop_reading(); }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+    Puller& puller;
+  };
+  const Guard guard(*this);
+  copies();
+}
+
+template <class Copy>
+void Puller::each_peer(const Copy& copy) {
+  read([&] {
+    for (int step = 1; step < ranks(); ++step) copy((own_rank() + step) % ranks());
+  });
+}
+
+std::span<const void*> Puller::sources(std::int64_t offset_bytes) {
+  for (int rank = 0; rank < ranks(); ++rank)
+    sources_[static_cast<std::size_t>(rank)] = at(source(rank), offset_bytes);
+  return sources_;
+}
+
+std::int64_t Puller::pull_all_gather(void* full, std::int64_t shard_bytes) {
+  each_peer([&](int peer) { copy_bytes(at(full, peer * shard_bytes), source(peer), shard_bytes); });
+  return (ranks() - 1) * shard_bytes;
+}
+
+std::int64_t Puller::pull_reduce_scatter(const ReduceScatter& request) {
+  const std::int64_t slice_bytes = request.shard_numel * bytes_of(request.wire);
+  read([&] {
+    ordered_chain(sources(own_rank() * slice_bytes), request.wire, request.shard_numel, request.accumulate,
+                  request.shard);
+  });
+  return (ranks() - 1) * slice_bytes;
+}
+
+// Each rank sums its slice in place, which no peer reads then, and pulls the other slices when all have
+// summed.
+template <class Element>
+std::int64_t Puller::reduce_everywhere(Element* data, std::int64_t numel) {
+  constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Element));
+  constexpr std::int64_t kAlignNumel = 64 / kWidth;
+  const std::int64_t even = (numel + ranks() - 1) / ranks();
+  const std::int64_t slice = (even + kAlignNumel - 1) / kAlignNumel * kAlignNumel;
+  const auto begin_of = [&](int rank) { return std::min(numel, rank * slice); };
+  const auto numel_of = [&](int rank) { return begin_of(rank + 1) - begin_of(rank); };
+  const std::int64_t begin = begin_of(own_rank()), own = numel_of(own_rank());
+  if (own > 0) read([&] { sum_into(sources(begin * kWidth), own, data + begin); });
+  meet();
+  each_peer([&](int peer) {
+    const std::int64_t offset = begin_of(peer) * kWidth;
+    copy_bytes(at(data, offset), at(source(peer), offset), numel_of(peer) * kWidth);
+  });
+  return ((ranks() - 1) * own + numel - own) * kWidth;
+}
+
+std::int64_t Puller::pull_all_reduce(float* data, std::int64_t numel) {
+  return reduce_everywhere(data, numel);
+}
+
+std::int64_t Puller::pull_all_reduce(double* data, std::int64_t numel) {
+  return reduce_everywhere(data, numel);
+}
+
+std::int64_t Puller::pull_broadcast(void* data, std::int64_t bytes, int root) {
+  if (own_rank() == root) return 0;
+  read([&] { copy_bytes(data, source(root), bytes); });
+  return bytes;
+}
+
+std::int64_t Puller::pull_all_to_all(void* output, std::int64_t block_bytes) {
+  each_peer([&](int peer) {
+    copy_bytes(at(output, peer * block_bytes), at(source(peer), own_rank() * block_bytes), block_bytes);
+  });
+  return (ranks() - 1) * block_bytes;
+}
+
+}  // namespace tessera::comm
