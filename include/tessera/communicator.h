@@ -38,6 +38,12 @@ struct ReduceScatter {
   bool accumulate = false;
 };
 
+// Whether peers read the arenas that were registered together where they lie.
+struct ArenaRegistration {
+  bool direct = false;
+  std::string reason = {};  // why not; empty where direct
+};
+
 // The ranks of one group, for one lane: calls are made by one thread at a time, in the same order on all
 // members. A call blocks its thread until it is complete on this rank: the result is there, and no peer can
 // still read this rank's buffers. Buffers are read only by peers, never written.
@@ -77,6 +83,14 @@ class Communicator {
   // Complete when the receiver has the bytes; matched in order per pair of ranks, numbered per pair.
   void send(const void* data, std::int64_t bytes, int to, CallLabel label = {});
   void recv(void* data, std::int64_t bytes, int from, CallLabel label = {});
+
+  // Whether an arena has to be shared (ArenaOptions::shared) for register_arena() to be of use: ranks are
+  // processes of one host.
+  bool wants_shared_arena() const;
+  // Collective: each rank registers an arena of its own. From then on, until the arena is destroyed, a
+  // collective on this or any other communicator of these ranks pulls straight from the peers' buffers where
+  // all of them lie in the arenas registered here; other buffers take a copy more. Results do not change.
+  ArenaRegistration register_arena(Arena& arena);
 
   // Tells every peer, on every communicator of this world, that this rank failed; their calls end, naming it.
   void fail(const std::string& message);
@@ -119,16 +133,17 @@ struct MpiOptions {
   std::chrono::microseconds delay{0};
   Waiting waiting = Waiting::automatic;  // automatic: by ranks against cores
   std::int64_t shared_bytes = 0;         // of a host, through which its ranks exchange; 0: 8 MiB a rank
-  int ranks_per_host = 0;                // for tests: as if every so many ranks were on a host; 0: as it is
+  bool direct = true;      // false, for tests: as if the system let no process map another's arena
+  int ranks_per_host = 0;  // for tests: as if every so many ranks were on a host; 0: as it is
 };
 
 // This process's communicator of a new world whose ranks are the processes that a launcher (mpirun, srun)
-// started: those of one host exchange through shared memory, others by MPI's messages. All of them call it,
-// any number of times; it starts MPI unless the caller did, and then ends it at exit. A rank that throws
-// should tell the others by fail() and end with a non-zero status. One that lets go of its last communicator
-// of the world has ended: who still waits for it fails. UnsupportedError in a build without MPI;
-// CommunicationError if not all processes call it in time; EnvironmentError where the host has no memory to
-// share.
+// started: those of one host exchange through shared memory (see also register_arena), others by MPI's
+// messages. All of them call it, any number of times; it starts MPI unless the caller did, and then ends it
+// at exit. A rank that throws should tell the others by fail() and end with a non-zero status. One that lets
+// go of its last communicator of the world has ended: who still waits for it fails. UnsupportedError in a
+// build without MPI; CommunicationError if not all processes call it in time; EnvironmentError where the host
+// has no memory to share.
 Communicator make_mpi_world(const MpiOptions& options = {});
 bool mpi_available();    // in this build
 bool launched_by_mpi();  // whether a launcher started this process, in any build

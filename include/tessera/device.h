@@ -103,6 +103,16 @@ struct ArenaOptions {
   std::int64_t stagger_bytes = 0;  // the base lies this far after a 2 MiB boundary; a multiple of 256
   bool huge_pages = true;          // asks for transparent huge pages; silently without where refused
   bool fill_poisoned = false;      // poison() also fills with 0xFF, a NaN of every type
+  // Memory that other processes of this host can map, every page of it taken at once; private where the
+  // system has none (Arena::file() tells).
+  bool shared = false;
+};
+
+// What other processes map to see an arena that is shared.
+struct ArenaFile {
+  int descriptor = -1;  // -1: the arena is private
+  std::int64_t base_offset = 0;
+  std::int64_t bytes = 0;  // up to the arena's end
 };
 
 // One range of bytes, taken once and given back when destroyed. Zero when taken. Moves, does not copy.
@@ -123,8 +133,15 @@ class Arena {
   void poison(std::int64_t offset, std::int64_t bytes);
   void unpoison(std::int64_t offset, std::int64_t bytes);
 
+  const ArenaFile& file() const { return file_; }
+  // Keeps `user` until just before the memory is given back.
+  void attach(std::shared_ptr<void> user) { users_.push_back(std::move(user)); }
+
  private:
   void check(const char* what, std::int64_t offset, std::int64_t bytes) const;
+  void share(std::int64_t offset);
+  void take_all(bool huge_pages);
+  [[noreturn]] void refuse(int code);
   void give_back() noexcept;
 
   std::byte* base_ = nullptr;
@@ -132,6 +149,8 @@ class Arena {
   void* mapping_ = nullptr;
   std::size_t mapping_bytes_ = 0;
   bool fill_poisoned_ = false;
+  ArenaFile file_;
+  std::vector<std::shared_ptr<void>> users_;
 };
 
 // Bytes in use by category, and their peaks. Thread-safe.
@@ -165,7 +184,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   virtual std::string name() const = 0;
-  virtual Arena make_arena(std::int64_t bytes) = 0;
+  virtual Arena make_arena(std::int64_t bytes, bool shared = false) = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
   virtual FailureFlag failure() const = 0;
   virtual ByteCounters& counters() = 0;

@@ -213,6 +213,9 @@ class Engine {
   // the plan's live bytes.
   const ByteCounters& bytes() const;
 
+  // Whether ranks read each other's arenas where they lie, and why not.
+  const ArenaRegistration& arena_registration() const;
+
   // Measures the next steps where on; costs two clock readings an instruction.
   void set_tracing(bool on);
   StepTiming timing() const;            // of the last traced step

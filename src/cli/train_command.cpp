@@ -121,6 +121,7 @@ nlohmann::json to_json(const Setup& setup, const RunSummary& summary, const Meas
                            {"parameter_numel", setup.model->parameter_numel()},
                            {"checkpoint", summary.checkpoint},
                            {"export", summary.exported},
+                           {"direct_exchange", summary.exchange.direct},
                            {"sample", summary.sample}};
   if (summary.validation_loss) result["validation_loss"] = *summary.validation_loss;
   if (summary.hidden) result["hidden"] = *summary.hidden;

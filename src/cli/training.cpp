@@ -44,6 +44,7 @@ class RankTraining {
   }
 
   void run() {
+    if (first_) report_exchange();
     begin_weights();
     start_ = Clock::now();
     Progress progress({.first_step = step_, .steps = run_.steps, .seconds = run_.seconds});
@@ -76,6 +77,15 @@ class RankTraining {
     interrupted_ = decision == interrupted;
     if (first_) summary_.interrupted = interrupted_;
     return decision == go;
+  }
+
+  void report_exchange() {
+    summary_.exchange = trainer_.engine().arena_registration();
+    if (!launched_by_mpi()) return;
+    if (summary_.exchange.direct)
+      fmt::print("exchange  direct: ranks read each other's memory\n");
+    else
+      fmt::print("exchange  a copy more: {}\n", summary_.exchange.reason);
   }
 
   // Those of the checkpoint to continue, else of the file to start from, else the initial ones.

@@ -25,6 +25,7 @@ struct RunSummary {
   std::optional<double> validation_loss;
   std::optional<double> hidden;  // the share of communication behind compute, over the traced steps
   std::int64_t skipped = 0;
+  ArenaRegistration exchange;  // how processes of one host exchange what is large
   bool interrupted = false;
   std::string checkpoint;  // the last one saved
   std::string exported;    // the weights

@@ -66,6 +66,9 @@ class Backend {
   virtual void send(const void* data, std::int64_t bytes, int to, CallLabel label) = 0;
   virtual void recv(void* data, std::int64_t bytes, int from, CallLabel label) = 0;
 
+  virtual bool wants_shared_arena() const = 0;
+  virtual ArenaRegistration register_arena(Arena& arena) = 0;
+
   virtual void fail(const std::string& message) = 0;
   virtual void attach(FailureFlag flag) = 0;
   virtual void set_deadline(std::chrono::milliseconds deadline) = 0;

@@ -118,6 +118,9 @@ void Communicator::recv(void* data, std::int64_t bytes, int from, CallLabel labe
   backend_->recv(data, bytes, from, label);
 }
 
+bool Communicator::wants_shared_arena() const { return backend_->wants_shared_arena(); }
+ArenaRegistration Communicator::register_arena(Arena& arena) { return backend_->register_arena(arena); }
+
 void Communicator::fail(const std::string& message) { backend_->fail(message); }
 void Communicator::attach(FailureFlag flag) { backend_->attach(std::move(flag)); }
 void Communicator::set_deadline(std::chrono::milliseconds deadline) { backend_->set_deadline(deadline); }

@@ -25,6 +25,10 @@ class LocalBackend final : public Backend, private Puller {
   void send(const void* data, std::int64_t bytes, int to, CallLabel label) override;
   void recv(void* data, std::int64_t bytes, int from, CallLabel label) override;
 
+  // Threads read each other's memory as it is.
+  bool wants_shared_arena() const override { return false; }
+  ArenaRegistration register_arena(Arena&) override { return {.direct = true}; }
+
   void fail(const std::string& message) override;
   void attach(FailureFlag flag) override;
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }

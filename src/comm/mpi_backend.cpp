@@ -1,6 +1,9 @@
 #include "src/comm/mpi_backend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 #include <thread>
@@ -55,10 +58,28 @@ void MpiBackend::delay() const {
   if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
 }
 
-template <class Stage, class Take>
-void MpiBackend::in_parts(const LocalCall& call, const Parts& parts, const Stage& stage, const Take& take) {
+void MpiBackend::begin(const LocalCall& call) {
   delay();
   group_->begin(call);
+}
+
+template <class Pull>
+bool MpiBackend::pulled(const void* source, std::int64_t bytes, const Pull& pull) {
+  if (world() == 1) return false;
+  try {
+    Puller* const peers = group_->open(source, bytes, deadline_);
+    if (peers == nullptr) return false;
+    count(pull(*peers));
+    group_->close(deadline_);
+    return true;
+  } catch (...) {
+    group_->abandon(deadline_);
+    throw;
+  }
+}
+
+template <class Stage, class Take>
+void MpiBackend::in_parts(const Parts& parts, const Stage& stage, const Take& take) {
   Part part;
   do {
     part.count = std::min(parts.step, parts.total - part.begin);
@@ -84,8 +105,10 @@ std::span<const void*> MpiBackend::contributions(std::int64_t offset_bytes, cons
 void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
   char* own = at(full, rank() * shard_bytes);
   if (own != shard) copy_bytes(own, shard, shard_bytes);
+  begin(LocalCall::make(Operation::all_gather, shard_bytes, label));
+  if (pulled(shard, shard_bytes, [&](Puller& peers) { return peers.pull_all_gather(full, shard_bytes); }))
+    return;
   in_parts(
-      LocalCall::make(Operation::all_gather, shard_bytes, label),
       {.total = shard_bytes, .step = group_->buffer_bytes()},
       [&](Part part) { copy_bytes(group_->outgoing(), at(shard, part.begin), part.count); },
       [&](Part part) {
@@ -100,9 +123,12 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
   LocalCall call = LocalCall::make(Operation::reduce_scatter, request.shard_numel, label);
   call.type = request.wire;
   const std::int64_t width = bytes_of(request.wire), slice_bytes = request.shard_numel * width;
+  begin(call);
+  if (pulled(request.full, slice_bytes, [&](Puller& peers) { return peers.pull_reduce_scatter(request); }))
+    return;
   const std::int64_t lane = lane_bytes();
   in_parts(
-      call, {.total = request.shard_numel, .step = lane / width, .width = width, .stride_bytes = lane},
+      {.total = request.shard_numel, .step = lane / width, .width = width, .stride_bytes = lane},
       [&](Part part) {
         each_peer([&](int peer) {
           copy_bytes(group_->outgoing() + peer * lane,
@@ -123,8 +149,10 @@ void MpiBackend::reduce_everywhere(const LocalCall& call, Element* data, std::in
   constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Element));
   const std::int64_t step = group_->buffer_bytes() / kWidth;
   const bool everywhere = numel * kWidth * world() <= kSumEverywhereBytes;
+  begin(call);
+  if (pulled(data, numel * kWidth, [&](Puller& peers) { return peers.pull_all_reduce(data, numel); })) return;
   in_parts(
-      call, {.total = numel, .step = step, .width = kWidth, .slices = everywhere ? 1 : world()},
+      {.total = numel, .step = step, .width = kWidth, .slices = everywhere ? 1 : world()},
       [&](Part part) { copy_bytes(group_->outgoing(), data + part.begin, part.count * kWidth); },
       [&](Part part) {
         Element* const values = data + part.begin;
@@ -156,8 +184,10 @@ void MpiBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel l
   LocalCall call = LocalCall::make(Operation::broadcast, bytes, label);
   call.root = root;
   const bool sends = rank() == root;
+  begin(call);
+  if (pulled(data, bytes, [&](Puller& peers) { return peers.pull_broadcast(data, bytes, root); })) return;
   in_parts(
-      call, {.total = bytes, .step = group_->buffer_bytes(), .root = root},
+      {.total = bytes, .step = group_->buffer_bytes(), .root = root},
       [&](Part part) {
         if (sends) copy_bytes(group_->outgoing(), at(data, part.begin), part.count);
       },
@@ -169,9 +199,11 @@ void MpiBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel l
 
 void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
   copy_bytes(at(output, rank() * block_bytes), at(input, rank() * block_bytes), block_bytes);
+  begin(LocalCall::make(Operation::all_to_all, block_bytes, label));
+  if (pulled(input, block_bytes, [&](Puller& peers) { return peers.pull_all_to_all(output, block_bytes); }))
+    return;
   const std::int64_t lane = lane_bytes();
   in_parts(
-      LocalCall::make(Operation::all_to_all, block_bytes, label),
       {.total = block_bytes, .step = lane, .stride_bytes = lane},
       [&](Part part) {
         each_peer([&](int peer) {
@@ -189,8 +221,9 @@ void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_
 }
 
 void MpiBackend::barrier(CallLabel label) {
+  begin(LocalCall::make(Operation::barrier, 0, label));
   in_parts(
-      LocalCall::make(Operation::barrier, 0, label), {.step = 1}, [](Part) {}, [](Part) {});
+      {.step = 1}, [](Part) {}, [](Part) {});
 }
 
 void MpiBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
@@ -202,6 +235,40 @@ void MpiBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label)
   delay();
   group_->recv(from, LocalCall::make(Operation::recv, bytes, label), data, deadline_);
   count(bytes);
+}
+
+// ---- arenas ----
+
+bool MpiBackend::wants_shared_arena() const { return world() > 1 && group_->on_one_host(); }
+
+// All tell what to map, map it, and tell how that went: it is used by all or by none.
+ArenaRegistration MpiBackend::register_arena(Arena& arena) {
+  if (world() == 1) return {.direct = true};
+  if (!group_->on_one_host()) return {.reason = "ranks on several hosts exchange messages"};
+  constexpr CallLabel kLabel{.unit = "set-up", .operation = "register_arena"};
+  struct Outcome {
+    std::array<char, 200> refusal{};
+  };
+  const auto n = static_cast<std::size_t>(world());
+  std::vector<SharedArena> arenas(n);
+  std::vector<Outcome> outcomes(n);
+  const SharedArena own = SharedArena::of(arena);
+  all_gather(&own, arenas.data(), sizeof own, kLabel);
+
+  Outcome outcome;
+  std::shared_ptr<MappedArenas> mapped;
+  try {
+    if (!group_->world()->options().direct) throw EnvironmentError("MpiOptions::direct is false");
+    mapped = group_->map(arena, arenas);
+  } catch (const EnvironmentError& error) {
+    std::string_view(error.what()).copy(outcome.refusal.data(), outcome.refusal.size() - 1);
+  }
+  all_gather(&outcome, outcomes.data(), sizeof outcome, kLabel);
+  for (int rank = 0; rank < world(); ++rank)
+    if (const Outcome& other = outcomes[static_cast<std::size_t>(rank)]; other.refusal[0] != 0)
+      return {.reason = fmt::format("rank {}: {}", group_->global_rank(rank), other.refusal.data())};
+  arena.attach(group_->world()->arenas()->add(std::move(mapped)));
+  return {.direct = true};
 }
 
 void MpiBackend::fail(const std::string& message) { group_->world()->fail(global_rank(), message); }

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "src/comm/mpi_group.h"
+#include "src/comm/puller.h"
 
 namespace tessera::comm {
 
@@ -27,6 +28,9 @@ class MpiBackend final : public Backend {
   void send(const void* data, std::int64_t bytes, int to, CallLabel label) override;
   void recv(void* data, std::int64_t bytes, int from, CallLabel label) override;
 
+  bool wants_shared_arena() const override;
+  ArenaRegistration register_arena(Arena& arena) override;
+
   void fail(const std::string& message) override;
   void attach(FailureFlag flag) override;
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
@@ -48,9 +52,15 @@ class MpiBackend final : public Backend {
 
     Traffic traffic(const Part& part) const;
   };
+  // A collective: begin(), then pulled() where it is of many bytes, and in_parts() unless that was true.
+  void begin(const LocalCall& call);
+  // Where all can read each other's `source`: pull(peers), which returns the bytes received. Else false.
+  // `bytes` is what each peer needs of it.
+  template <class Pull>
+  bool pulled(const void* source, std::int64_t bytes, const Pull& pull);
   // For each part: stage(part), an exchange, take(part).
   template <class Stage, class Take>
-  void in_parts(const LocalCall& call, const Parts& parts, const Stage& stage, const Take& take);
+  void in_parts(const Parts& parts, const Stage& stage, const Take& take);
   // Calls copy(peer) for every peer, beginning behind this rank so that not all pull from the same one.
   template <class Copy>
   void each_peer(const Copy& copy) const;

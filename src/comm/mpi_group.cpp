@@ -23,6 +23,24 @@ std::unique_ptr<MpiGroup> MpiGroup::make(Place place) {
   return std::make_unique<MpiMessageGroup>(std::move(place));
 }
 
+bool MpiGroup::on_one_host() const {
+  return std::all_of(global_ranks_.begin(), global_ranks_.end(),
+                     [&](int rank) { return world_->is_here(rank); });
+}
+
+// ---- reading peers' memory ----
+
+Puller* MpiGroup::open(const void*, std::int64_t, std::chrono::nanoseconds) { return nullptr; }
+
+std::shared_ptr<MappedArenas> MpiGroup::map(const Arena& arena,
+                                            const std::vector<SharedArena>& arenas) const {
+  auto mapped = std::make_shared<MappedArenas>(arena, world_->rank(), world_->ranks(),
+                                               world_->key_of(key_, global_ranks_, "arena"));
+  for (int member = 0; member < members(); ++member)
+    if (member != me_) mapped->map(global_rank(member), arenas[static_cast<std::size_t>(member)]);
+  return mapped;
+}
+
 // ---- calls ----
 
 MpiGroup::SharedCall::SharedCall(const LocalCall& from, std::uint64_t number) : call(from), sequence(number) {

@@ -9,6 +9,7 @@
 
 #include "src/comm/local_group.h"
 #include "src/comm/mpi_world.h"
+#include "src/comm/puller.h"
 
 namespace tessera::comm {
 
@@ -58,6 +59,17 @@ class MpiGroup {
   // A collective: begin(), then at least one exchange(); the first also checks that all call the same.
   virtual void begin(const LocalCall& call) = 0;
   virtual void exchange(const Traffic& traffic, std::chrono::nanoseconds deadline) = 0;
+
+  // Within a collective, instead of exchanges: shows the peers where `source` lies. Where all of them can
+  // read it (and `bytes`, what each needs, are worth it), what pulls from them, until close(); else nullptr.
+  // abandon() returns when no peer reads any more, behind an exception.
+  virtual Puller* open(const void* source, std::int64_t bytes, std::chrono::nanoseconds deadline);
+  virtual void close(std::chrono::nanoseconds) {}
+  virtual void abandon(std::chrono::nanoseconds) noexcept {}
+
+  bool on_one_host() const;
+  // `arenas` by member; `arena` is this rank's. EnvironmentError where this process cannot map one.
+  std::shared_ptr<MappedArenas> map(const Arena& arena, const std::vector<SharedArena>& arenas) const;
 
   // send() returns when `to` takes the bytes.
   virtual void send(int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline) = 0;

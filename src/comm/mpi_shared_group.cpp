@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <thread>
 
 namespace tessera::comm {
 namespace {
@@ -14,6 +15,8 @@ using std::chrono::nanoseconds;
 constexpr std::int64_t kBestBuffer = 256 * 1024;
 constexpr std::int64_t kLeastBuffer = 4096;
 constexpr std::int64_t kLine = 64;
+// Below, a copy more costs less than a barrier more.
+constexpr std::int64_t kPullBytes = 8 * 1024;
 
 std::int64_t rounded_down(std::int64_t value, std::int64_t unit) { return value / unit * unit; }
 
@@ -33,6 +36,8 @@ void MpiSharedGroup::lay_out(const SharedWorld::Room& room) const {
 
 MpiSharedGroup::MpiSharedGroup(Place place)
     : MpiGroup(std::move(place)),
+      Puller(MpiGroup::members()),
+      read_from_(static_cast<std::size_t>(members())),
       sent_to_(static_cast<std::size_t>(members())),
       taken_from_(static_cast<std::size_t>(members())) {
   const int n = members();
@@ -105,6 +110,50 @@ void MpiSharedGroup::exchange(const Traffic&, nanoseconds deadline) {
   first_exchange_ = false;
   const auto call_of = [&](int member) { return slot(member).calls[sequence_ % 2]; };
   for (int member = 0; member < members(); ++member) check_match(call_of(me()), call_of(member), member);
+}
+
+// ---- reading peers' memory ----
+
+Puller* MpiSharedGroup::open(const void* source, std::int64_t bytes, nanoseconds deadline) {
+  if (bytes < kPullBytes) return nullptr;
+  const auto place_of = [&](int member) -> ArenaPlace& { return slot(member).sources[sequence_ % 2]; };
+  ArenaPlace& own = place_of(me());
+  open_ = world()->arenas()->find(source, own);
+  exchange({}, deadline);
+  for (int member = 0; open_ && member < members(); ++member) {
+    const ArenaPlace& place = place_of(member);
+    if (!(place.arenas == own.arenas)) {
+      open_ = nullptr;
+      break;
+    }
+    read_from_[static_cast<std::size_t>(member)] = open_->address(global_rank(member), place.offset);
+  }
+  deadline_ = deadline;
+  return open_ ? this : nullptr;
+}
+
+void MpiSharedGroup::close(nanoseconds deadline) {
+  open_ = nullptr;
+  barrier(deadline);
+}
+
+void MpiSharedGroup::start_reading() {
+  slot(me()).reading.store(true);
+  if (!world()->shared().failed()) return;
+  stop_reading();
+  throw_failed();
+}
+
+void MpiSharedGroup::abandon(nanoseconds deadline) noexcept {
+  open_ = nullptr;
+  // Every way here has marked the world failed, so no peer begins to read.
+  const auto limit = device::Clock::now() + deadline;
+  for (int member = 0; member < members(); ++member)
+    while (member != me() && slot(member).reading.load() && !world()->shared().ended(global_rank(member)) &&
+           device::Clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      world()->look_around();  // one that was killed reads no more
+    }
 }
 
 // ---- messages ----

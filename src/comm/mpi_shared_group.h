@@ -1,15 +1,20 @@
-// A group of processes on one host: two staging buffers a member in the range that they share.
+// A group of processes on one host: two staging buffers a member in the range that they share, and, for large
+// calls on registered arenas, the peers' own memory.
 //
 // The buffers take turns by barrier: before barrier p a member writes its buffer p % 2, between the barriers
 // p and p + 1 its peers read it. When barrier p has passed, all have read what was written for p - 1, so the
-// other buffer is free. No barrier is needed at the end of a call, and no peer ever reads a caller's memory.
+// other buffer is free. No barrier is needed at the end of such a call, and no peer reads a caller's memory.
+//
+// A call that reads the peers' memory is a barrier (all have shown where their buffers lie), the pulls, and a
+// barrier (all have read). A member that gives up marks the world failed first and then waits until no peer
+// reads; a peer marks itself reading first and then looks for failure.
 #pragma once
 
 #include "src/comm/mpi_group.h"
 
 namespace tessera::comm {
 
-class MpiSharedGroup final : public MpiGroup {
+class MpiSharedGroup final : public MpiGroup, private Puller {
  public:
   explicit MpiSharedGroup(Place place);
   ~MpiSharedGroup() override;
@@ -18,6 +23,9 @@ class MpiSharedGroup final : public MpiGroup {
   const std::byte* incoming(int member) override { return buffer(member, phase_); }
   void begin(const LocalCall& call) override;
   void exchange(const Traffic& traffic, std::chrono::nanoseconds deadline) override;
+  Puller* open(const void* source, std::int64_t bytes, std::chrono::nanoseconds deadline) override;
+  void close(std::chrono::nanoseconds deadline) override;
+  void abandon(std::chrono::nanoseconds deadline) noexcept override;
   void send(int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline) override;
   void recv(int from, const LocalCall& call, void* target, std::chrono::nanoseconds deadline) override;
 
@@ -28,7 +36,10 @@ class MpiSharedGroup final : public MpiGroup {
   };
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> phase{0};  // barriers reached
-    std::array<SharedCall, 2> calls;      // by a collective's number; read by peers behind its first barrier
+    // By a collective's number; read by peers behind its first barrier.
+    std::array<SharedCall, 2> calls;
+    std::array<ArenaPlace, 2> sources;
+    std::atomic<bool> reading{false};  // peers' memory
     // The message on its way, if any: at most one, for send() waits. In pieces, counted over all messages.
     std::atomic<int> to{-1};
     std::atomic<std::uint64_t> posted{0}, taken{0};
@@ -48,6 +59,12 @@ class MpiSharedGroup final : public MpiGroup {
   std::int64_t pieces_of(std::int64_t bytes) const;
   std::byte* piece(int from, std::int64_t index) const;
 
+  int own_rank() const override { return me(); }
+  const void* source(int member) const override { return read_from_[static_cast<std::size_t>(member)]; }
+  void start_reading() override;
+  void stop_reading() noexcept override { slot(me()).reading.store(false); }
+  void meet() override { barrier(deadline_); }
+
   void barrier(std::chrono::nanoseconds deadline);
   void announce(const SharedCall& call);
   std::string status_text(int member) const override;
@@ -62,6 +79,9 @@ class MpiSharedGroup final : public MpiGroup {
   std::byte* buffers_ = nullptr;
   std::uint64_t phase_ = 0, sequence_ = 0;           // this rank's barriers and collectives
   bool first_exchange_ = false;                      // of the collective
+  std::shared_ptr<const MappedArenas> open_;         // that it reads
+  std::vector<const void*> read_from_;               // by member
+  std::chrono::nanoseconds deadline_{};              // of a barrier between reads
   std::vector<std::uint64_t> sent_to_, taken_from_;  // messages by member
 };
 

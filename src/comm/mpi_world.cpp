@@ -11,7 +11,8 @@ namespace tessera::comm {
 MpiWorld::MpiWorld(Place place, const MpiOptions& options)
     : place_(std::move(place)),
       options_(options),
-      policy_(device::WaitPolicy::choose(options.waiting, ranks_here())) {
+      policy_(device::WaitPolicy::choose(options.waiting, ranks_here())),
+      arenas_(std::make_shared<MpiArenas>()) {
   shared().enter(rank());
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include "src/comm/mpi_arenas.h"
 #include "src/comm/mpi_shared.h"
 #include "tessera/communicator.h"
 
@@ -34,6 +35,7 @@ class MpiWorld {
   const device::WaitPolicy& policy() const { return policy_; }
   SharedWorld& shared() const { return *place_.shared; }
 
+  const std::shared_ptr<MpiArenas>& arenas() const { return arenas_; }
   MpiWire& wire() const { return *place_.wire; }
   bool is_here(int rank) const;  // on this rank's host
 
@@ -52,6 +54,7 @@ class MpiWorld {
   const Place place_;
   const MpiOptions options_;
   const device::WaitPolicy policy_;
+  const std::shared_ptr<MpiArenas> arenas_;
   std::mutex mutex_;
   std::map<std::string, int> occurrences_;  // by parent and arguments; guarded by mutex_
 };

@@ -1,6 +1,8 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sanitizer/asan_interface.h>  // its macros do nothing without AddressSanitizer
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -14,10 +16,18 @@ namespace {
 
 constexpr std::int64_t kHugePageBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kPageBytes = 4096;
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;
 
 std::uintptr_t round_up(std::uintptr_t value, std::uintptr_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
+}
+
+[[noreturn]] void throw_refused(std::int64_t bytes, int code) {
+  throw EnvironmentError(
+      fmt::format("cannot take an arena of {} bytes ({:.1f} GiB): {}; {:.1f} GiB are available", bytes,
+                  static_cast<double>(bytes) / (1 << 30), std::strerror(code),
+                  static_cast<double>(read_machine().available_bytes) / (1 << 30)));
 }
 
 void unmap(std::uintptr_t begin, std::uintptr_t end) {
@@ -41,15 +51,11 @@ Arena::Arena(const ArenaOptions& options) : bytes_(options.bytes), fill_poisoned
   if (options.bytes < kMostBytes)
     mapping = mmap(nullptr, static_cast<std::size_t>(reserved), PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapping == MAP_FAILED)
-    throw EnvironmentError(
-        fmt::format("cannot take an arena of {} bytes ({:.1f} GiB): {}; {:.1f} GiB are available",
-                    options.bytes, static_cast<double>(options.bytes) / (1 << 30), std::strerror(errno),
-                    static_cast<double>(read_machine().available_bytes) / (1 << 30)));
+  if (mapping == MAP_FAILED) throw_refused(options.bytes, errno);
 
   const auto begin = reinterpret_cast<std::uintptr_t>(mapping);
-  const std::uintptr_t base =
-      round_up(begin, kHugePageBytes) + static_cast<std::uintptr_t>(options.stagger_bytes);
+  const std::uintptr_t boundary = round_up(begin, kHugePageBytes);
+  const std::uintptr_t base = boundary + static_cast<std::uintptr_t>(options.stagger_bytes);
   const std::uintptr_t first = base / kPageBytes * kPageBytes;
   const std::uintptr_t last = round_up(base + static_cast<std::uintptr_t>(options.bytes), kPageBytes);
   unmap(begin, first);
@@ -57,7 +63,43 @@ Arena::Arena(const ArenaOptions& options) : bytes_(options.bytes), fill_poisoned
   base_ = reinterpret_cast<std::byte*>(base);
   mapping_ = reinterpret_cast<void*>(first);
   mapping_bytes_ = last - first;
+  if (options.shared) share(static_cast<std::int64_t>(first - boundary));
   if (options.huge_pages) madvise(mapping_, mapping_bytes_, MADV_HUGEPAGE);  // a refusal costs speed only
+  if (file_.descriptor >= 0) take_all(options.huge_pages);
+}
+
+// Puts a file without a name, whose byte 0 is at the boundary of a huge page, in the place of the private
+// pages. Where the system has no such files they stay.
+void Arena::share(std::int64_t offset) {
+  const int file = memfd_create("tessera", MFD_CLOEXEC);
+  if (file < 0) return;
+  file_ = {.descriptor = file,
+           .base_offset = offset + (base_ - static_cast<std::byte*>(mapping_)),
+           .bytes = offset + static_cast<std::int64_t>(mapping_bytes_)};
+  if (ftruncate(file, file_.bytes) != 0 || mmap(mapping_, mapping_bytes_, PROT_READ | PROT_WRITE,
+                                                MAP_SHARED | MAP_FIXED, file, offset) == MAP_FAILED)
+    refuse(errno);
+}
+
+// Now, for later a write where memory has run out would end the process.
+void Arena::take_all(bool huge_pages) {
+  // By default Linux gives shared memory small pages, but makes a huge one of those that are there when
+  // asked.
+  if (huge_pages) {
+    for (std::size_t offset = 0; offset < mapping_bytes_; offset += kHugePageBytes)
+      static_cast<std::byte*>(mapping_)[offset] = std::byte{0};
+    madvise(mapping_, mapping_bytes_, kCollapse);
+  }
+  if (madvise(mapping_, mapping_bytes_, MADV_POPULATE_WRITE) == 0) return;
+  const auto bytes = static_cast<off_t>(mapping_bytes_);
+  if (errno == EINVAL && fallocate(file_.descriptor, 0, file_.bytes - bytes, bytes) == 0)
+    return;  // before Linux 5.14
+  refuse(errno);
+}
+
+void Arena::refuse(int code) {
+  give_back();
+  throw_refused(bytes_, code);
 }
 
 Arena::~Arena() { give_back(); }
@@ -72,10 +114,15 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   mapping_ = std::exchange(other.mapping_, nullptr);
   mapping_bytes_ = std::exchange(other.mapping_bytes_, 0);
   fill_poisoned_ = other.fill_poisoned_;
+  file_ = std::exchange(other.file_, {});
+  users_ = std::exchange(other.users_, {});
   return *this;
 }
 
 void Arena::give_back() noexcept {
+  users_.clear();
+  if (file_.descriptor >= 0) close(file_.descriptor);
+  file_ = {};
   if (mapping_ == nullptr) return;
   ASAN_UNPOISON_MEMORY_REGION(base_, bytes_);  // the addresses may be mapped again by others
   munmap(mapping_, mapping_bytes_);

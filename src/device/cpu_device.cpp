@@ -21,10 +21,11 @@ class CpuDevice final : public Device {
 
   std::string name() const override { return "cpu"; }
 
-  Arena make_arena(std::int64_t bytes) override {
+  Arena make_arena(std::int64_t bytes, bool shared) override {
     return Arena({.bytes = bytes,
                   .stagger_bytes = kStaggerBytes * (options_.rank % kStaggers),
-                  .fill_poisoned = options_.fill_poisoned});
+                  .fill_poisoned = options_.fill_poisoned,
+                  .shared = shared});
   }
 
   std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {

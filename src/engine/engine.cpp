@@ -178,6 +178,7 @@ void* Engine::address(BufferId buffer) const {
 }
 const ByteCounters& Engine::bytes() const { return impl_->device->counters(); }
 const Program& Engine::running() const { return impl_->program(); }
+const ArenaRegistration& Engine::arena_registration() const { return impl_->executor->registration(); }
 void Engine::set_tracing(bool on) { impl_->executor->set_tracing(on); }
 StepTiming Engine::timing() const { return impl_->executor->timing(); }
 std::span<const Span> Engine::trace() const { return impl_->executor->trace(); }

@@ -35,7 +35,8 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       programs_(programs),
       options_(options),
       rank_(world.rank()),
-      memory_(device, programs, plan, options.poison) {
+      memory_(device, programs, plan, {.poison = options.poison, .shared = world.wants_shared_arena()}),
+      registration_(Communicator(world).register_arena(memory_.arena())) {
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
     gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
     const std::int64_t bytes = kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel);

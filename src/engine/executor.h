@@ -55,6 +55,7 @@ class Executor {
   const std::vector<Piece>& gaps(FlatId flat) const { return gaps_[static_cast<std::size_t>(flat)]; }
 
   void set_tracing(bool on) { tracing_next_ = on; }
+  const ArenaRegistration& registration() const { return registration_; }
   const StepTiming& timing() const { return timing_; }
   std::span<const Span> trace() const { return spans_; }
 
@@ -94,6 +95,7 @@ class Executor {
   const EngineOptions& options_;
   int rank_ = 0;
   StepMemory memory_;
+  ArenaRegistration registration_;
   std::vector<std::vector<Piece>> gaps_;           // [flat] padding between and behind parameters
   std::vector<std::byte> square_workspace_;        // of the flat with the most elements
   std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat

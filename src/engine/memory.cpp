@@ -13,11 +13,11 @@ std::int64_t rounded(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
 }  // namespace
 
 StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan,
-                       bool poison)
+                       const Options& options)
     : plan_(plan),
       counters_(device.counters()),
-      poison_(poison),
-      arena_(device.make_arena(plan.space(Space::device).arena_bytes)) {
+      poison_(options.poison),
+      arena_(device.make_arena(plan.space(Space::device).arena_bytes, options.shared)) {
   std::set<std::string_view> counted;  // programs share what is persistent
   for (const Program& program : programs)
     for (const Buffer& buffer : program.buffers)
@@ -25,7 +25,7 @@ StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, con
         counters_.add(buffer.category, buffer.bytes);
   for (std::size_t index = 0; index < programs.size(); ++index)
     watches_.push_back(watch(static_cast<int>(index), programs[index]));
-  if (!poison) return;
+  if (!poison_) return;
   for (const Watch& watch : watches_)
     for (const Tenancy& tenancy : watch.tenancies) arena_.poison(tenancy.offset, rounded(tenancy.bytes));
 }

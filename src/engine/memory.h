@@ -15,14 +15,19 @@ namespace tessera {
 
 class StepMemory {
  public:
+  struct Options {
+    bool poison = false;
+    bool shared = false;  // an arena for Communicator::register_arena()
+  };
   // Takes the device arena of `plan` from `device`.
-  StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan, bool poison);
+  StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan,
+             const Options& options);
 
   // During the buffer's lifetime of that number; 0 for a persistent one.
   std::byte* address(int program, BufferId buffer, int lifetime) const {
     return arena_.base() + plan_.offset(program, buffer, static_cast<std::size_t>(lifetime));
   }
-  std::int64_t bytes() const { return arena_.bytes(); }
+  Arena& arena() { return arena_; }
 
   // Around every instruction of a step: a buffer is alive from before the instruction that begins its
   // lifetime to after the last that touches it, on whichever lanes these run. With poison nothing else may be

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <sanitizer/asan_interface.h>
+#include <sys/mman.h>
 
 #include <cmath>
 #include <cstring>
@@ -74,6 +75,40 @@ TEST(Arena, MovesAndGivesBack) {
   second = Arena();
   EXPECT_EQ(second.base(), nullptr);
   EXPECT_EQ(Arena({.bytes = 0}).base(), nullptr);
+}
+
+TEST(Arena, SharedOnesCanBeMappedThroughTheirFile) {
+  constexpr std::int64_t kBytes = (5 << 20) + 13;
+  Arena arena({.bytes = kBytes, .stagger_bytes = 5376, .shared = true});
+  const ArenaFile file = arena.file();
+  ASSERT_GE(file.descriptor, 0);
+  EXPECT_GE(file.bytes, file.base_offset + kBytes);
+  EXPECT_LT(file.bytes, file.base_offset + kBytes + 4096);
+  EXPECT_EQ(address(arena) % (2 << 20), 5376u);
+  for (std::int64_t i = 0; i < kBytes; ++i) ASSERT_EQ(arena.base()[i], std::byte{0});
+  const auto bytes = static_cast<std::size_t>(file.bytes);
+  auto* const view = static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.descriptor, 0));
+  ASSERT_NE(view, MAP_FAILED);
+  Arena moved = std::move(arena);
+  moved.base()[kBytes - 1] = std::byte{9};
+  EXPECT_EQ(view[file.base_offset + kBytes - 1], std::byte{9});
+  EXPECT_EQ(moved.file().descriptor, file.descriptor);
+
+  bool read = false;  // by who is attached, while the memory is still there
+  moved.attach(std::shared_ptr<void>(
+      nullptr, [&, base = moved.base()](void*) { read = base[kBytes - 1] == std::byte{9}; }));
+  moved = Arena();
+  EXPECT_TRUE(read);
+  munmap(view, bytes);
+}
+
+TEST(Arena, SharedOnesHaveAllTheirPagesFromTheStart) {
+  const std::int64_t before = read_process_memory().resident_bytes;
+  const Arena arena({.bytes = 64 << 20, .shared = true});
+  EXPECT_GE(read_process_memory().resident_bytes - before, 63 << 20);
+  const Arena other({.bytes = 64 << 20});
+  EXPECT_EQ(other.file().descriptor, -1);
+  EXPECT_LT(read_process_memory().resident_bytes - before, 96 << 20);
 }
 
 TEST(Arena, PoisonIsSeenByTheSanitizerAndFillsWithNan) {

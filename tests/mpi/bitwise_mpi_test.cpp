@@ -8,10 +8,13 @@
 namespace tessera::testing {
 namespace {
 
-RunResult train_on(Communicator world, const RunConfig& run) {
+// `direct`: whether the ranks should read each other's arenas.
+RunResult train_on(Communicator world, const RunConfig& run, bool direct) {
   const auto model = std::make_shared<const Model>(make_gpt2(small_gpt(run.layers), run.dtype));
   const TrainerOptions options = trainer_options(run);
   Trainer trainer(world, model, options);
+  EXPECT_EQ(trainer.engine().arena_registration().direct, direct)
+      << trainer.engine().arena_registration().reason;
   RunResult result;
   for (int step = 0; step < run.steps; ++step) {
     const StepResult done = trainer.train_step(3e-3, fetch_samples(world.rank(), run.world, run.microbatches,
@@ -28,7 +31,8 @@ RunResult train_on(Communicator world, const RunConfig& run) {
 void expect_same_bits(RunConfig run, const MpiOptions& options = {}) {
   run.world = mpi_processes();
   RunResult processes;
-  run_mpi(options, [&](Communicator world) { processes = train_on(world, run); });
+  const bool one_host = options.ranks_per_host == 0 || options.ranks_per_host >= run.world;
+  run_mpi(options, [&](Communicator world) { processes = train_on(world, run, options.direct && one_host); });
   RunResult threads;
   run_mpi({}, [&](Communicator world) {
     if (world.rank() == 0) threads = run_training(run);
@@ -65,6 +69,12 @@ TEST(BitwiseMpi, Stage3InOrderWithResidentUnits) {
                     .dtype = DType::bf16,
                     .strict_order = true,
                     .resident_units = 2});
+}
+
+TEST(BitwiseMpi, Stage2ThroughSharedBuffers) { expect_same_bits({.stage = 2}, {.direct = false}); }
+
+TEST(BitwiseMpi, Stage3ThroughSharedBuffersInBf16) {
+  expect_same_bits({.stage = 3, .dtype = DType::bf16}, {.direct = false});
 }
 
 TEST(BitwiseMpi, Stage3OverMessages) { expect_same_bits({.stage = 3}, {.ranks_per_host = 1}); }

@@ -22,6 +22,7 @@ grep '"loss"\|"first_loss"\|"steps"\|"tokens"' processes/result.json >processes/
 diff threads/figures processes/figures
 diff -r threads/checkpoints processes/checkpoints
 grep -q "$ranks ranks as processes" processes/out.txt
+grep -q '^exchange  direct' processes/out.txt
 [ "$(grep -c 'tokens/s' processes/out.txt)" -ge 1 ]
 [ "$(grep -c 'ranks as processes' processes/out.txt)" -eq 1 ]  # one rank speaks
 (cd processes && "$tool" train ../run.toml --set run.steps=10 --set 'run.resume="true"' | grep -q 'resumed   at step 8')

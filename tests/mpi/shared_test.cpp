@@ -73,6 +73,69 @@ TEST_F(SharedRange, AProcessThatIsGoneIsNoticedLongBeforeTheDeadline) {
   std::signal(SIGCHLD, SIG_DFL);
 }
 
+// Its arena stays readable, and nobody waits for its reads.
+TEST_F(SharedRange, ARankThatDiesWhileItReadsItsPeersIsNoticedLongBeforeTheDeadline) {
+  constexpr std::int64_t kBytes = 1 << 20;
+  std::signal(SIGCHLD, SIG_IGN);
+  in_child(
+      [this] {
+        std::signal(SIGSEGV, SIG_DFL);
+        Communicator ranks = communicator_of(world_of(1));
+        Arena arena({.bytes = kBytes, .shared = true});
+        ranks.register_arena(arena);
+        auto* const full = static_cast<std::byte*>(
+            mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        mprotect(full, kBytes, PROT_READ);  // where rank 0's shard should go
+        ranks.all_gather(arena.base(), full, kBytes, {.unit = "block.1"});
+      },
+      false);
+  Communicator ranks = communicator_of(world_of(0));
+  Arena arena({.bytes = 2 * kBytes, .shared = true});
+  const ArenaRegistration registration = ranks.register_arena(arena);
+  EXPECT_TRUE(registration.direct) << registration.reason;
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    ranks.all_gather(arena.base(), arena.base(), kBytes, {.unit = "block.1"});
+    FAIL() << "met a process that is gone";
+  } catch (const CommunicationError& error) {
+    EXPECT_EQ(error.culprit(), 1);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("of unit 'block.1' on 'world'"), std::string::npos) << text;
+    EXPECT_NE(text.find("the process of rank 1 is gone"), std::string::npos) << text;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  std::signal(SIGCHLD, SIG_DFL);
+}
+
+// A descriptor of another file, as where processes run in PID namespaces of their own.
+TEST(MappedArenas, AFileThatIsNotTheArenaIsRefused) {
+  const Arena own({.bytes = 4096, .shared = true}), other({.bytes = 4096, .shared = true});
+  SharedArena shared = SharedArena::of(other);
+  MappedArenas arenas(own, 0, 2, {});
+  arenas.map(1, shared);
+  other.base()[100] = std::byte{7};
+  EXPECT_EQ(*arenas.address(1, 100), std::byte{7});
+  EXPECT_EQ(arenas.address(0, 100), own.base() + 100);
+  EXPECT_EQ(arenas.offset_of(own.base() + 4095), 4095);
+  EXPECT_EQ(arenas.offset_of(own.base() + 4096), -1);
+  EXPECT_EQ(arenas.offset_of(own.base() - 1), -1);
+
+  const auto refusal_of = [&](const SharedArena& arena) -> std::string {
+    try {
+      arenas.map(1, arena);
+    } catch (const EnvironmentError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  shared.descriptor = own.file().descriptor;
+  EXPECT_NE(refusal_of(shared).find("is not the arena of rank 1"), std::string::npos) << refusal_of(shared);
+  shared.descriptor = 99999;
+  EXPECT_NE(refusal_of(shared).find("No such file"), std::string::npos) << refusal_of(shared);
+  EXPECT_NE(refusal_of(SharedArena::of(Arena({.bytes = 1}))).find("no memory that other processes"),
+            std::string::npos);
+}
+
 TEST_F(SharedRange, AMutexOutlivesAnOwnerWhoDied) {
   auto* const mutex = new (shared_) SharedMutex;  // instead of the world
   in_child([mutex] { mutex->lock(); }, true);
