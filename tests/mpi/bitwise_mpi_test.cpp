@@ -10,7 +10,7 @@ namespace {
 
 // `direct`: whether the ranks should read each other's arenas.
 RunResult train_on(Communicator world, const RunConfig& run, bool direct) {
-  const auto model = std::make_shared<const Model>(make_gpt2(small_gpt(run.layers), run.dtype));
+  const auto model = std::make_shared<const Model>(small_model(run));
   const TrainerOptions options = trainer_options(run);
   Trainer trainer(world, model, options);
   EXPECT_EQ(trainer.engine().arena_registration().direct, direct)
@@ -69,6 +69,27 @@ TEST(BitwiseMpi, Stage3InOrderWithResidentUnits) {
                     .dtype = DType::bf16,
                     .strict_order = true,
                     .resident_units = 2});
+}
+
+TEST(BitwiseMpi, LlamaStage1ReducingLast) {
+  expect_same_bits({.family = Family::llama, .stage = 1, .reduce = ReduceWhen::last});
+}
+
+TEST(BitwiseMpi, LlamaStage2InBf16) {
+  expect_same_bits({.family = Family::llama, .stage = 2, .dtype = DType::bf16});
+}
+
+TEST(BitwiseMpi, LlamaStage3WithRecomputeInBf16) {
+  expect_same_bits({.family = Family::llama,
+                    .stage = 3,
+                    .dtype = DType::bf16,
+                    .prefetch = 2,
+                    .recompute = Recompute::full,
+                    .poison = true});
+}
+
+TEST(BitwiseMpi, LlamaStage3OverMessages) {
+  expect_same_bits({.family = Family::llama, .stage = 3}, {.ranks_per_host = 1});
 }
 
 TEST(BitwiseMpi, Stage2ThroughSharedBuffers) { expect_same_bits({.stage = 2}, {.direct = false}); }
