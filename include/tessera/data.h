@@ -26,38 +26,57 @@ constexpr std::int64_t bytes_of(TokenEncoding encoding) {
 // The target of a position that does not count in the loss.
 inline constexpr std::int32_t kNotCounted = -1;
 
-// A sequence of tokens: a mapped file or memory. Copies share it; reading is safe from any thread.
-// A file must not shrink while it is mapped.
+// Tokens [begin, end) of a source.
+struct TokenRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t numel() const { return end - begin; }
+  bool operator==(const TokenRange&) const = default;
+};
+
+// A sequence of tokens: mapped files, one after the other, or memory. Copies share it; reading is safe from
+// any thread. A file must not shrink while it is mapped.
 class TokenSource {
  public:
-  // Maps a file. It is a token file if it starts with one of the two magic numbers, and must be one if its
-  // name ends in ".bin"; anything else is text. `vocabulary` is the model's: 1 to 2^31. Throws
-  // EnvironmentError for a file that cannot be read, is empty, or whose header contradicts it (a version
-  // other than the above, a count that does not match its bytes); UsageError for a vocabulary that cannot
-  // hold text's 256 bytes. Tokens are checked as they are read; check_tokens() reads them all.
+  // Maps the file `path`, or, where there is none of that name, the files that the glob pattern `path`
+  // matches (*, ? and [...]), in the order of their names' bytes. A file is a token file if it starts with
+  // one of the two magic numbers, and must be one if its name ends in ".bin"; anything else is text.
+  // `vocabulary` is the model's: 1 to 2^31. Throws EnvironmentError for a pattern that matches nothing, a
+  // file that cannot be read, is empty, or whose header contradicts it (a version other than the above, a
+  // count that does not match its bytes), and files that differ in their encoding; UsageError for a
+  // vocabulary that cannot hold text's 256 bytes. Tokens are checked as they are read; check_tokens() reads
+  // them all.
   static TokenSource open(const std::string& path, std::int64_t vocabulary);
   // Text in memory, for tests and embedders; `name` stands for the path in messages.
   static TokenSource of_text(std::string text, std::int64_t vocabulary = 256,
                              const std::string& name = "text");
 
-  std::int64_t numel() const { return numel_; }
+  std::int64_t numel() const { return files_->back().range.end; }  // of all files
   std::int64_t vocabulary() const { return vocabulary_; }
   TokenEncoding encoding() const { return encoding_; }
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return name_; }  // the path or pattern
+  // Which of the tokens each file holds, in order: at least one range, each ends where the next begins.
+  std::vector<TokenRange> files() const;
 
-  // Tokens [begin, begin + tokens.size()). Throws UsageError for a range outside [0, numel()), and
-  // EnvironmentError for a token that is not below the vocabulary, naming file, place and token.
+  // Tokens [begin, begin + tokens.size()), of several files where they lie so. Throws UsageError for a range
+  // outside [0, numel()), and EnvironmentError for a token that is not below the vocabulary, naming file,
+  // place in the file and token.
   void read(std::int64_t begin, std::span<std::int32_t> tokens) const;
   // Reads everything once, at the speed of the disk, and throws as read() does.
   void check_tokens() const;
 
  private:
+  struct File {
+    std::string name;
+    std::shared_ptr<const void> owner;  // keeps data alive
+    const std::byte* data = nullptr;    // range.numel() tokens of encoding_
+    TokenRange range;
+  };
   TokenSource() = default;
-  [[noreturn]] void refuse_token(std::int64_t begin, std::int64_t count) const;
+  void read_file(const File& file, std::int64_t begin, std::span<std::int32_t> tokens) const;
+  [[noreturn]] void refuse_token(const File& file, std::int64_t begin, std::int64_t count) const;
 
-  std::shared_ptr<const void> owner_;  // keeps data_ alive
-  const std::byte* data_ = nullptr;    // numel_ tokens of encoding_
-  std::int64_t numel_ = 0;
+  std::shared_ptr<const std::vector<File>> files_;  // at least one
   std::int64_t vocabulary_ = 0;
   TokenEncoding encoding_ = TokenEncoding::text;
   std::string name_;
@@ -84,14 +103,6 @@ class TokenWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-// Tokens [begin, end) of a source.
-struct TokenRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t numel() const { return end - begin; }
-  bool operator==(const TokenRange&) const = default;
-};
-
 struct TokenSplit {
   TokenRange train;
   TokenRange validation;  // after train; may be empty
@@ -113,9 +124,10 @@ struct SamplerOptions {
   std::uint64_t seed = 0;
 };
 
-// Cuts a range into windows of T + 1 tokens that overlap by one, so that every token but the first is a
-// target in exactly one of them; a tail shorter than T is left out. Sample number g of the run is a pure
-// function of the options and g: nothing is stored, and a resumed run needs only the number to continue from.
+// Cuts a range, file by file, into windows of T + 1 tokens that overlap by one, so that every token of a file
+// but its first is a target in exactly one of them; a file's tail shorter than T is left out. No window
+// crosses from one file into the next, as in llm.c. Sample number g of the run is a pure function of the
+// files, the options and g: nothing is stored, and a resumed run needs only the number to continue from.
 class Sampler {
  public:
   // Throws UsageError for a range outside the source, a length below 1, or a range without one whole window.
@@ -133,9 +145,16 @@ class Sampler {
                     std::span<std::int32_t> targets) const;
 
  private:
+  // The windows of one file, those after them are of the next.
+  struct Part {
+    std::int64_t first_window = 0;
+    std::int64_t begin = 0;  // token of the source
+  };
+  std::int64_t begin_of(std::int64_t window) const;
+
   TokenSource source_;
-  TokenRange range_;
   SamplerOptions options_;
+  std::vector<Part> parts_;  // of at least one window each
   std::int64_t windows_ = 0;
 };
 

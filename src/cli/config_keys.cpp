@@ -97,13 +97,16 @@ void add_model(Keys& keys, ModelConfig& c) {
 }
 
 void add_data(Keys& keys, DataConfig& c) {
-  keys.push_back(text("data.train", &c.train,
-                      "The file to train on: tokens (`.bin`), or any other file, read as bytes."));
+  keys.push_back(
+      text("data.train", &c.train,
+           "The files to train on: tokens (`.bin`), or any other file, read as bytes. One file, or a "
+           "pattern such as `fineweb_train_*.bin`, whose files follow each other by name; no sample "
+           "crosses from one into the next."));
   keys.push_back(text("data.validation", &c.validation,
-                      "A file to evaluate on. Empty: the end of the training file, see below."));
+                      "A file or pattern to evaluate on. Empty: the end of the training data, see below."));
   keys.push_back(
       number("data.validation_fraction", &c.validation_fraction, {.min = 0.0, .max = 0.9},
-             "The part of the training file, at its end, that is kept for evaluation and not trained on."));
+             "The part of the training data, at its end, that is kept for evaluation and not trained on."));
   keys.push_back(
       integer("data.seed", &c.seed, 0, "Of the order of the samples, the same for every mesh.", kMostExact));
 }

@@ -144,11 +144,14 @@ void check_encoding(const TokenSource& train, const TokenSource& validation) {
         train.name(), name_of(train.encoding()), validation.name(), name_of(validation.encoding())));
 }
 
-TokenSource open_tokens(const std::string& path, std::int64_t vocabulary) {
+// `key` is the one that names the files.
+TokenSource open_tokens(const char* key, const std::string& path, std::int64_t vocabulary) try {
   TokenSource source = TokenSource::open(path, vocabulary);
   if (source.encoding() != TokenEncoding::text && source.numel() * bytes_of(source.encoding()) <= kChecked)
     source.check_tokens();
   return source;
+} catch (const EnvironmentError& error) {
+  throw EnvironmentError(fmt::format("{}: {}", key, error.what()));
 }
 
 Sampler make_sampler(const Setup& setup, const TokenSource& source, TokenRange range, SampleOrder order) {
@@ -196,7 +199,7 @@ Data open_data(const Setup& setup) {
   if (config.train.empty())
     throw UsageError("data.train is empty; name the file to train on, for example --set data.train=FILE");
   const bool evaluates = setup.config.run.evaluate_every > 0;
-  const TokenSource train = open_tokens(config.train, setup.model->vocabulary);
+  const TokenSource train = open_tokens("data.train", config.train, setup.model->vocabulary);
   const bool splits = config.validation.empty() && config.validation_fraction > 0.0;
   const TokenSplit split = split_by_fraction(train.numel(), splits ? config.validation_fraction : 0.0);
   Data data{.encoding = train.encoding(),
@@ -206,7 +209,7 @@ Data open_data(const Setup& setup) {
   if (splits) {
     data.validation = make_sampler(setup, train, split.validation, SampleOrder::in_order);
   } else {
-    const TokenSource other = open_tokens(config.validation, setup.model->vocabulary);
+    const TokenSource other = open_tokens("data.validation", config.validation, setup.model->vocabulary);
     check_encoding(train, other);
     data.validation = make_sampler(setup, other, {0, other.numel()}, SampleOrder::in_order);
   }

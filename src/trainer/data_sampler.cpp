@@ -24,18 +24,31 @@ TokenSplit split_by_count(std::int64_t numel, std::int64_t validation_numel) {
 }
 
 Sampler::Sampler(TokenSource source, TokenRange range, const SamplerOptions& options)
-    : source_(std::move(source)), range_(range), options_(options) {
+    : source_(std::move(source)), options_(options) {
   if (range.begin < 0 || range.begin > range.end || range.end > source_.numel())
     throw UsageError(fmt::format("data '{}': the range [{}, {}) is outside [0, {})", source_.name(),
                                  range.begin, range.end, source_.numel()));
   if (options.length < 1)
     throw UsageError(
         fmt::format("data '{}': samples of {} tokens; at least 1 is needed", source_.name(), options.length));
-  windows_ = (range.numel() - 1) / options.length;
-  if (range.numel() <= options.length)
+  for (const TokenRange& file : source_.files()) {
+    const TokenRange part{std::max(file.begin, range.begin), std::min(file.end, range.end)};
+    if (part.numel() <= options.length) continue;
+    parts_.push_back({.first_window = windows_, .begin = part.begin});
+    windows_ += (part.numel() - 1) / options.length;
+  }
+  if (windows_ == 0)
     throw UsageError(
-        fmt::format("data '{}': tokens [{}, {}) are too few for one sample: {} tokens and a target more",
-                    source_.name(), range.begin, range.end, options.length));
+        fmt::format("data '{}': tokens [{}, {}) are too few for one sample: {} tokens and a target more{}",
+                    source_.name(), range.begin, range.end, options.length,
+                    source_.files().size() > 1 ? ", all in one file" : ""));
+}
+
+std::int64_t Sampler::begin_of(std::int64_t window) const {
+  const auto next = std::upper_bound(parts_.begin(), parts_.end(), window,
+                                     [](std::int64_t w, const Part& part) { return w < part.first_window; });
+  const Part& part = *std::prev(next);
+  return part.begin + (window - part.first_window) * options_.length;
 }
 
 std::int64_t Sampler::window_of(std::int64_t number) const {
@@ -62,7 +75,7 @@ std::int64_t Sampler::read(std::int64_t first, std::span<std::int32_t> inputs,
       std::ranges::fill(target, kNotCounted);
       continue;
     }
-    const std::int64_t begin = range_.begin + window * options_.length;
+    const std::int64_t begin = begin_of(window);
     source_.read(begin, input);
     source_.read(begin + options_.length, target.last(1));
     std::copy(input.begin() + 1, input.end(), target.begin());

@@ -61,16 +61,27 @@ std::string_view name_of(TokenEncoding encoding) {
 }
 
 TokenSource TokenSource::open(const std::string& path, std::int64_t vocabulary) {
-  MappedFile file = map_file(path);
-  const TokenLayout layout = parse_token_file(path, file.bytes);
-  check_vocabulary(path, layout.encoding, vocabulary);
   TokenSource source;
-  source.owner_ = std::move(file.owner);
-  source.data_ = file.bytes.data() + layout.offset_bytes;
-  source.numel_ = layout.numel;
   source.vocabulary_ = vocabulary;
-  source.encoding_ = layout.encoding;
   source.name_ = path;
+  std::vector<File> files;
+  std::int64_t numel = 0;
+  for (const std::string& name : matching_files(path)) {
+    MappedFile file = map_file(name);
+    const TokenLayout layout = parse_token_file(name, file.bytes);
+    if (files.empty()) source.encoding_ = layout.encoding;
+    if (layout.encoding != source.encoding_)
+      throw EnvironmentError(
+          fmt::format("data '{}': '{}' holds {} and '{}' holds {}; all files must hold the same", path,
+                      files.front().name, name_of(source.encoding_), name, name_of(layout.encoding)));
+    files.push_back({.name = name,
+                     .owner = std::move(file.owner),
+                     .data = file.bytes.data() + layout.offset_bytes,
+                     .range = {numel, numel + layout.numel}});
+    numel += layout.numel;
+  }
+  check_vocabulary(path, source.encoding_, vocabulary);
+  source.files_ = std::make_shared<const std::vector<File>>(std::move(files));
   return source;
 }
 
@@ -78,41 +89,61 @@ TokenSource TokenSource::of_text(std::string text, std::int64_t vocabulary, cons
   check_vocabulary(name, TokenEncoding::text, vocabulary);
   const auto owner = std::make_shared<const std::string>(std::move(text));
   TokenSource source;
-  source.data_ = reinterpret_cast<const std::byte*>(owner->data());
-  source.numel_ = static_cast<std::int64_t>(owner->size());
   source.vocabulary_ = vocabulary;
   source.name_ = name;
-  source.owner_ = owner;
+  source.files_ = std::make_shared<const std::vector<File>>(
+      1, File{.name = name,
+              .owner = owner,
+              .data = reinterpret_cast<const std::byte*>(owner->data()),
+              .range = {0, static_cast<std::int64_t>(owner->size())}});
   return source;
+}
+
+std::vector<TokenRange> TokenSource::files() const {
+  std::vector<TokenRange> ranges;
+  for (const File& file : *files_) ranges.push_back(file.range);
+  return ranges;
 }
 
 void TokenSource::read(std::int64_t begin, std::span<std::int32_t> tokens) const {
   const auto count = static_cast<std::int64_t>(tokens.size());
-  if (begin < 0 || begin > numel_ || count > numel_ - begin)
+  if (begin < 0 || begin > numel() || count > numel() - begin)
     throw UsageError(
-        fmt::format("data '{}': tokens [{}, {}) are outside [0, {})", name_, begin, begin + count, numel_));
-  if (count == 0) return;
-  const std::uint32_t largest = widen(encoding_, data_ + begin * bytes_of(encoding_), tokens);
-  if (std::int64_t{largest} >= vocabulary_) refuse_token(begin, count);
+        fmt::format("data '{}': tokens [{}, {}) are outside [0, {})", name_, begin, begin + count, numel()));
+  auto file = std::upper_bound(files_->begin(), files_->end(), begin,
+                               [](std::int64_t place, const File& f) { return place < f.range.end; });
+  for (; !tokens.empty(); ++file) {
+    const auto part =
+        tokens.first(std::min(tokens.size(), static_cast<std::size_t>(file->range.end - begin)));
+    read_file(*file, begin - file->range.begin, part);
+    begin = file->range.end;
+    tokens = tokens.subspan(part.size());
+  }
 }
 
-void TokenSource::refuse_token(std::int64_t begin, std::int64_t count) const {
+void TokenSource::read_file(const File& file, std::int64_t begin, std::span<std::int32_t> tokens) const {
+  const std::uint32_t largest = widen(encoding_, file.data + begin * bytes_of(encoding_), tokens);
+  if (std::int64_t{largest} >= vocabulary_)
+    refuse_token(file, begin, static_cast<std::int64_t>(tokens.size()));
+}
+
+void TokenSource::refuse_token(const File& file, std::int64_t begin, std::int64_t count) const {
   std::int64_t place = begin;
   std::array<std::int32_t, 1> token = {};
   std::uint32_t value = 0;
   for (; place < begin + count; ++place) {
-    value = widen(encoding_, data_ + place * bytes_of(encoding_), token);
+    value = widen(encoding_, file.data + place * bytes_of(encoding_), token);
     if (std::int64_t{value} >= vocabulary_) break;
   }
-  throw EnvironmentError(fmt::format("token file '{}' has token {} at place {}; the vocabulary is {}", name_,
-                                     value, place, vocabulary_));
+  throw EnvironmentError(fmt::format("token file '{}' has token {} at place {}; the vocabulary is {}",
+                                     file.name, value, place, vocabulary_));
 }
 
 void TokenSource::check_tokens() const {
   if (std::int64_t{1} << (8 * bytes_of(encoding_)) <= vocabulary_) return;  // no value is out of range
   std::vector<std::int32_t> block(std::size_t{1} << 16);
-  for (std::int64_t begin = 0; begin < numel_; begin += static_cast<std::int64_t>(block.size())) {
-    const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(block.size()), numel_ - begin);
+  for (std::int64_t begin = 0; begin < numel(); begin += static_cast<std::int64_t>(block.size())) {
+    const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(block.size()), numel() - begin);
     read(begin, std::span(block).first(static_cast<std::size_t>(count)));
   }
 }

@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <glob.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
 
 #include "tessera/error.h"
@@ -50,6 +53,20 @@ MappedFile map_file(const std::string& path) {
   return {.owner = std::shared_ptr<const void>(
               address, [bytes](const void* p) { ::munmap(const_cast<void*>(p), bytes); }),
           .bytes = {static_cast<const std::byte*>(address), bytes}};
+}
+
+std::vector<std::string> matching_files(const std::string& path) {
+  std::error_code ignored;
+  if (path.find_first_of("*?[") == std::string::npos || std::filesystem::exists(path, ignored)) return {path};
+  glob_t found = {};
+  const int status = ::glob(path.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
+  std::vector<std::string> files;
+  if (status == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  if (status == GLOB_NOMATCH) throw EnvironmentError(fmt::format("no file matches '{}'", path));
+  if (status != 0) throw EnvironmentError(fmt::format("cannot read the folders of '{}'", path));
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 }  // namespace tessera

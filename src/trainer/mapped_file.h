@@ -1,10 +1,11 @@
-// A whole file mapped for reading. It must not shrink while it is mapped.
+// Whole files mapped for reading, by name or pattern. They must not shrink while they are mapped.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -15,5 +16,10 @@ struct MappedFile {
   std::span<const std::byte> bytes;
 };
 MappedFile map_file(const std::string& path);
+
+// `path` itself where it exists or is no glob pattern; else the paths that it matches, in the order of their
+// bytes, whatever the locale. Throws EnvironmentError where a pattern matches nothing or a folder on its way
+// cannot be read.
+std::vector<std::string> matching_files(const std::string& path);
 
 }  // namespace tessera

@@ -374,10 +374,36 @@ TEST_F(Tool, RefusesABadConfiguration) {
                  {"no checkpoint", "none"});
 }
 
+// A pattern names the files that one name each would, in this order: the same losses from the same bytes.
+TEST_F(Tool, TrainsOnTheFilesOfAPattern) {
+  std::vector<std::int32_t> tokens(4000);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * i % 251);
+  const auto write = [&](const std::string& name, std::span<const std::int32_t> part) {
+    TokenWriter writer(folder_.file(name), TokenEncoding::uint16);
+    writer.append(part);
+    writer.finish();
+  };
+  // Files of whole windows of 16 tokens that share the token between them.
+  write("part_1.bin", std::span(tokens).first(1601));
+  write("part_2.bin", std::span(tokens).subspan(1600, 2001));
+  write("whole.bin", std::span(tokens).first(3601));
+  const auto trained_on = [&](const std::string& data) {
+    const std::string metrics = folder_.file("metrics");
+    const Result result =
+        train({"data.train=" + folder_.file(data), "data.validation_fraction=0", "run.metrics=" + metrics});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return losses(metrics);
+  };
+  const std::vector<std::string> whole = trained_on("whole.bin");
+  EXPECT_EQ(whole.size(), 6U);
+  EXPECT_EQ(trained_on("part_*.bin"), whole);
+}
+
 TEST_F(Tool, RefusesBadData) {
   expect_refused(train({"data.train="}), {"data.train is empty"});
   expect_refused(train({"data.train=" + folder_.file("none.txt")}), {"none.txt"});
-  expect_refused(train({"data.train=/"}), {"'/'"});
+  expect_refused(train({"data.train=/"}), {"data.train", "'/'"});
+  expect_refused(train({"data.train=" + folder_.file("none_*.bin")}), {"data.train", "none_*.bin"});
   expect_refused(train({"model.vocabulary=255"}), {"text.txt", "255"});
 
   std::vector<std::int32_t> tokens(1000);

@@ -205,6 +205,61 @@ TEST(token_source, a_copy_outlives_the_file_and_the_original) {
   EXPECT_EQ(read, tokens);
 }
 
+// Three files of 5, 12 and 9 tokens whose token i, of all, is i; written in another order than their names'.
+std::string write_three(const TemporaryFolder& folder) {
+  const auto tokens = counting(26, 1000);
+  write_tokens(folder.file("t_000010.bin"), TokenEncoding::uint16, std::span(tokens).subspan(17));
+  write_tokens(folder.file("t_000002.bin"), TokenEncoding::uint16, std::span(tokens).subspan(5, 12));
+  write_tokens(folder.file("t_000001.bin"), TokenEncoding::uint16, std::span(tokens).first(5));
+  write_tokens(folder.file("v_000000.bin"), TokenEncoding::uint16, tokens);
+  return folder.file("t_*.bin");
+}
+
+TEST(token_source, a_pattern_is_its_files_one_after_the_other_by_name) {
+  const TemporaryFolder folder;
+  const TokenSource source = TokenSource::open(write_three(folder), 1000);
+  EXPECT_EQ(source.files(), (std::vector<TokenRange>{{0, 5}, {5, 17}, {17, 26}}));
+  const std::vector<std::int32_t> expected = counting(26, 1000);
+  for (std::int64_t begin = 0; begin <= 26; ++begin)
+    for (std::int64_t end = begin; end <= 26; ++end) {
+      std::vector<std::int32_t> read(static_cast<std::size_t>(end - begin));
+      source.read(begin, read);
+      EXPECT_TRUE(std::ranges::equal(
+          read, std::span(expected).subspan(static_cast<std::size_t>(begin), read.size())));
+    }
+  std::vector<std::int32_t> one(1);
+  EXPECT_THROW(source.read(26, one), UsageError);
+  // The place of a token is that in its file: token 25 of all is 175, the ninth of the last.
+  const TokenSource small = TokenSource::open(folder.file("t_*.bin"), 175);
+  EXPECT_EQ(
+      error_of<EnvironmentError>([&] { small.check_tokens(); }),
+      "token file '" + folder.file("t_000010.bin") + "' has token 175 at place 8; the vocabulary is 175");
+}
+
+TEST(token_source, a_pattern_that_cannot_be_read_as_one_is_refused) {
+  const TemporaryFolder folder;
+  const auto error = [&](const std::string& pattern) {
+    return error_of<EnvironmentError>([&] { (void)TokenSource::open(folder.file(pattern), 1000); });
+  };
+  write_three(folder);
+  EXPECT_EQ(error("u_*.bin"), "no file matches '" + folder.file("u_*.bin") + "'");
+  write_tokens(folder.file("t_000003.bin"), TokenEncoding::uint32, counting(5, 5));
+  EXPECT_EQ(error("t_*.bin"), "data '" + folder.file("t_*.bin") + "': '" + folder.file("t_000001.bin") +
+                                  "' holds uint16 and '" + folder.file("t_000003.bin") +
+                                  "' holds uint32; all files must hold the same");
+  folder.write("t_000000.bin", with_header({20240520, 1, 3}, 4));
+  EXPECT_NE(error("t_*.bin").find("t_000000.bin' is truncated"), std::string::npos);
+}
+
+TEST(token_source, a_file_whose_name_looks_like_a_pattern_is_that_file) {
+  const TemporaryFolder folder;
+  const std::string text = "one", other = "other";
+  folder.write("[ab]*", std::as_bytes(std::span(text)));
+  folder.write("a", std::as_bytes(std::span(other)));
+  EXPECT_EQ(TokenSource::open(folder.file("[ab]*"), 256).numel(), 3);
+  EXPECT_EQ(TokenSource::open(folder.file("[a]*"), 256).numel(), 5);
+}
+
 TEST(token_source, refuses_a_range_outside_itself) {
   const TokenSource source = TokenSource::of_text("0123456789");
   std::vector<std::int32_t> tokens(4);
@@ -303,6 +358,38 @@ TEST(sampler, every_window_once_in_an_epoch_and_every_token_a_target_once) {
   }
   EXPECT_NE(orders[0], orders[1]);
   EXPECT_NE(orders[1], orders[2]);
+}
+
+// Inputs of the sample that is window `window` when read in order.
+std::vector<std::int32_t> window_inputs(const Sampler& in_order, std::int64_t window) {
+  std::vector<std::int32_t> inputs(static_cast<std::size_t>(in_order.length())), targets(inputs.size());
+  EXPECT_EQ(in_order.read(window, inputs, targets), in_order.length());
+  for (std::size_t i = 0; i < inputs.size(); ++i) EXPECT_EQ(targets[i], inputs[i] + 7);  // of counting()
+  return inputs;
+}
+
+TEST(sampler, no_window_crosses_from_one_file_into_the_next) {
+  const TemporaryFolder folder;
+  const TokenSource source = TokenSource::open(write_three(folder), 1000);
+  // Of tokens [2, 25) with T = 4: [2, 5) of the first file is too short, [5, 17) gives two windows and three
+  // tokens more, [17, 25) one.
+  const Sampler sampler(source, {2, 25}, {.length = 4, .order = SampleOrder::in_order});
+  ASSERT_EQ(sampler.windows(), 3);
+  std::vector<std::int32_t> begins;
+  for (std::int64_t window = 0; window < 3; ++window) begins.push_back(window_inputs(sampler, window)[0] / 7);
+  EXPECT_EQ(begins, (std::vector<std::int32_t>{5, 9, 17}));
+  // Shuffled, an epoch holds the same windows, each once.
+  const Sampler shuffled(source, {2, 25}, {.length = 4, .seed = 3});
+  for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+    std::set<std::int32_t> seen;
+    for (std::int64_t i = 0; i < 3; ++i) seen.insert(window_inputs(shuffled, epoch * 3 + i)[0] / 7);
+    EXPECT_EQ(seen, (std::set<std::int32_t>{5, 9, 17}));
+  }
+  EXPECT_EQ(error_of<UsageError>([&] {
+              Sampler(source, {0, 26}, {.length = 12});
+            }),
+            "data '" + folder.file("t_*.bin") +
+                "': tokens [0, 26) are too few for one sample: 12 tokens and a target more, all in one file");
 }
 
 TEST(sampler, the_seed_decides_the_order) {
