@@ -62,6 +62,11 @@ class TokenSource {
   // outside [0, numel()), and EnvironmentError for a token that is not below the vocabulary, naming file,
   // place in the file and token.
   void read(std::int64_t begin, std::span<std::int32_t> tokens) const;
+  // Asks the system to read tokens [begin, end) from disk ahead of their use; does not wait. Without it a
+  // read takes from disk the pages it touches, one by one: no neighbours, which samples drawn from more data
+  // than memory holds would only push each other out with. Throws UsageError for a range outside [0,
+  // numel()).
+  void prefetch(TokenRange range) const;
   // Reads everything once, at the speed of the disk, and throws as read() does.
   void check_tokens() const;
 
@@ -70,9 +75,14 @@ class TokenSource {
     std::string name;
     std::shared_ptr<const void> owner;  // keeps data alive
     const std::byte* data = nullptr;    // range.numel() tokens of encoding_
+    bool mapped = false;                // a file, not memory
     TokenRange range;
   };
   TokenSource() = default;
+  void check_range(TokenRange range) const;
+  // Calls use(file, range in the file) for each file that holds a part of the range.
+  template <typename Use>
+  void for_files(TokenRange range, const Use& use) const;
   void read_file(const File& file, std::int64_t begin, std::span<std::int32_t> tokens) const;
   [[noreturn]] void refuse_token(const File& file, std::int64_t begin, std::int64_t count) const;
 
@@ -143,6 +153,8 @@ class Sampler {
   // whole rows, and as TokenSource::read does.
   std::int64_t read(std::int64_t first, std::span<std::int32_t> inputs,
                     std::span<std::int32_t> targets) const;
+  // Asks for the samples [first, first + count) from disk, to be read later; does not wait.
+  void prefetch(std::int64_t first, std::int64_t count) const;
 
  private:
   // The windows of one file, those after them are of the next.

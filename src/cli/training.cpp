@@ -47,6 +47,7 @@ class RankTraining {
     if (first_) report_exchange();
     begin_weights();
     start_ = Clock::now();
+    prefetch(data_.train, setup_.grid, step_);
     Progress progress({.first_step = step_, .steps = run_.steps, .seconds = run_.seconds});
     progress_ = first_ ? &progress : nullptr;
     while (continues()) {
@@ -133,6 +134,12 @@ class RankTraining {
     }
   }
 
+  // Has the disk read this rank's samples of a step while others are in use.
+  void prefetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step) const {
+    for (std::int64_t microbatch = 0; microbatch < grid.microbatches; ++microbatch)
+      sampler.prefetch(grid.first_sample(step, rank_, microbatch), grid.sequences);
+  }
+
   Trainer::Fetch fetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step) const {
     return [this, &sampler, grid, step](int microbatch, void* batch) {
       auto* const tokens = static_cast<std::int32_t*>(batch);
@@ -147,6 +154,7 @@ class RankTraining {
     const bool measured = first_ && (traced || run_steps_ % kMeasureEach == kTraceFrom);
     trainer_.engine().set_tracing(measured);
     const Clock::time_point begin = Clock::now();
+    prefetch(data_.train, setup_.grid, step_ + 1);
     const StepResult result =
         trainer_.train_step(setup_.schedule.learning_rate(step_), fetch(data_.train, setup_.grid, step_));
     last_step_seconds_ = seconds_since(begin);
@@ -212,6 +220,7 @@ class RankTraining {
   }
 
   void evaluate() {
+    prefetch(*data_.validation, setup_.evaluation_grid, 0);
     const StepResult result = trainer_.evaluate(fetch(*data_.validation, setup_.evaluation_grid, 0));
     if (!first_) return;
     summary_.validation_loss = result.loss;

@@ -84,4 +84,13 @@ std::int64_t Sampler::read(std::int64_t first, std::span<std::int32_t> inputs,
   return counted;
 }
 
+void Sampler::prefetch(std::int64_t first, std::int64_t count) const {
+  for (std::int64_t number = first; number < first + count; ++number) {
+    const std::int64_t window = window_of(number);
+    if (window < 0) continue;
+    const std::int64_t begin = begin_of(window);
+    source_.prefetch({begin, begin + options_.length + 1});
+  }
+}
+
 }  // namespace tessera

@@ -77,6 +77,7 @@ TokenSource TokenSource::open(const std::string& path, std::int64_t vocabulary) 
     files.push_back({.name = name,
                      .owner = std::move(file.owner),
                      .data = file.bytes.data() + layout.offset_bytes,
+                     .mapped = true,
                      .range = {numel, numel + layout.numel}});
     numel += layout.numel;
   }
@@ -105,20 +106,38 @@ std::vector<TokenRange> TokenSource::files() const {
   return ranges;
 }
 
+void TokenSource::check_range(TokenRange range) const {
+  if (range.begin < 0 || range.begin > range.end || range.end > numel())
+    throw UsageError(fmt::format("data '{}': tokens [{}, {}) are outside [0, {})", name_, range.begin,
+                                 range.end, numel()));
+}
+
+template <typename Use>
+void TokenSource::for_files(TokenRange range, const Use& use) const {
+  check_range(range);
+  auto file = std::upper_bound(files_->begin(), files_->end(), range.begin,
+                               [](std::int64_t place, const File& f) { return place < f.range.end; });
+  for (; range.numel() > 0; ++file) {
+    const std::int64_t end = std::min(range.end, file->range.end);
+    use(*file, TokenRange{range.begin - file->range.begin, end - file->range.begin});
+    range.begin = end;
+  }
+}
+
 void TokenSource::read(std::int64_t begin, std::span<std::int32_t> tokens) const {
   const auto count = static_cast<std::int64_t>(tokens.size());
-  if (begin < 0 || begin > numel() || count > numel() - begin)
-    throw UsageError(
-        fmt::format("data '{}': tokens [{}, {}) are outside [0, {})", name_, begin, begin + count, numel()));
-  auto file = std::upper_bound(files_->begin(), files_->end(), begin,
-                               [](std::int64_t place, const File& f) { return place < f.range.end; });
-  for (; !tokens.empty(); ++file) {
-    const auto part =
-        tokens.first(std::min(tokens.size(), static_cast<std::size_t>(file->range.end - begin)));
-    read_file(*file, begin - file->range.begin, part);
-    begin = file->range.end;
-    tokens = tokens.subspan(part.size());
-  }
+  for_files({begin, begin + count}, [&](const File& file, TokenRange range) {
+    read_file(file, range.begin, tokens.first(static_cast<std::size_t>(range.numel())));
+    tokens = tokens.subspan(static_cast<std::size_t>(range.numel()));
+  });
+}
+
+void TokenSource::prefetch(TokenRange range) const {
+  for_files(range, [&](const File& file, TokenRange part) {
+    const std::int64_t bytes = bytes_of(encoding_);
+    if (file.mapped)
+      read_ahead({file.data + part.begin * bytes, static_cast<std::size_t>(part.numel() * bytes)});
+  });
 }
 
 void TokenSource::read_file(const File& file, std::int64_t begin, std::span<std::int32_t> tokens) const {
@@ -141,10 +160,15 @@ void TokenSource::refuse_token(const File& file, std::int64_t begin, std::int64_
 
 void TokenSource::check_tokens() const {
   if (std::int64_t{1} << (8 * bytes_of(encoding_)) <= vocabulary_) return;  // no value is out of range
-  std::vector<std::int32_t> block(std::size_t{1} << 16);
-  for (std::int64_t begin = 0; begin < numel(); begin += static_cast<std::int64_t>(block.size())) {
-    const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(block.size()), numel() - begin);
-    read(begin, std::span(block).first(static_cast<std::size_t>(count)));
+  constexpr std::int64_t kBlock = std::int64_t{1} << 19;
+  std::vector<std::int32_t> block(static_cast<std::size_t>(kBlock));
+  const auto block_at = [&](std::int64_t begin) {
+    return TokenRange{std::min(begin, numel()), std::min(begin + kBlock, numel())};
+  };
+  prefetch(block_at(0));
+  for (std::int64_t begin = 0; begin < numel(); begin += kBlock) {
+    prefetch(block_at(begin + kBlock));
+    read(begin, std::span(block).first(static_cast<std::size_t>(block_at(begin).numel())));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <system_error>
 
@@ -50,9 +51,17 @@ MappedFile map_file(const std::string& path) {
   if (bytes == 0) return {};
   void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.value(), 0);
   if (address == MAP_FAILED) refuse(path, errno);
+  ::madvise(address, bytes, MADV_RANDOM);
   return {.owner = std::shared_ptr<const void>(
               address, [bytes](const void* p) { ::munmap(const_cast<void*>(p), bytes); }),
           .bytes = {static_cast<const std::byte*>(address), bytes}};
+}
+
+void read_ahead(std::span<const std::byte> bytes) {
+  static const auto page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const std::uintptr_t before = begin % page_bytes;  // madvise takes whole pages
+  ::madvise(reinterpret_cast<void*>(begin - before), bytes.size() + before, MADV_WILLNEED);
 }
 
 std::vector<std::string> matching_files(const std::string& path) {

@@ -9,13 +9,17 @@
 
 namespace tessera {
 
-// The file's bytes; the mapping lives as long as the pointer. Throws EnvironmentError, naming the path and
-// the system's reason, for anything that is not a readable regular file. An empty file gives an empty span.
+// The file's bytes, without reading ahead of what is touched; the mapping lives as long as the pointer.
+// Throws EnvironmentError, naming the path and the system's reason, for anything that is not a readable
+// regular file. An empty file gives an empty span.
 struct MappedFile {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;
 };
 MappedFile map_file(const std::string& path);
+
+// Asks the system to read this part of a mapped file from disk and does not wait. A hint: nothing fails.
+void read_ahead(std::span<const std::byte> bytes);
 
 // `path` itself where it exists or is no glob pattern; else the paths that it matches, in the order of their
 // bytes, whatever the locale. Throws EnvironmentError where a pattern matches nothing or a folder on its way

@@ -1,9 +1,12 @@
 #include "tessera/data.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +14,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "src/trainer/token_header.h"
 #include "tessera/error.h"
@@ -390,6 +394,100 @@ TEST(sampler, no_window_crosses_from_one_file_into_the_next) {
             }),
             "data '" + folder.file("t_*.bin") +
                 "': tokens [0, 26) are too few for one sample: 12 tokens and a target more, all in one file");
+}
+
+// Which pages of a file lie in memory.
+class CachedPages {
+ public:
+  explicit CachedPages(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    bytes_ = static_cast<std::size_t>(std::filesystem::file_size(path));
+    address_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file_, 0);
+  }
+  ~CachedPages() {
+    ::munmap(address_, bytes_);
+    ::close(file_);
+  }
+  CachedPages(const CachedPages&) = delete;
+  CachedPages& operator=(const CachedPages&) = delete;
+
+  std::set<std::int64_t> now() const {
+    std::vector<unsigned char> flags((bytes_ + kPageBytes - 1) / kPageBytes);
+    EXPECT_EQ(::mincore(address_, bytes_, flags.data()), 0);
+    std::set<std::int64_t> pages;
+    for (std::size_t page = 0; page < flags.size(); ++page)
+      if (flags[page] & 1) pages.insert(static_cast<std::int64_t>(page));
+    return pages;
+  }
+  // Whether they all could be dropped: file systems in memory keep them, and then there is nothing to test.
+  bool drop() const {
+    ::fsync(file_);
+    ::posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED);
+    return now().empty();
+  }
+  // Reading ahead takes its time; the pages after it has read `wanted`, or after a deadline.
+  std::set<std::int64_t> once_they_hold(const std::set<std::int64_t>& wanted) const {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    std::set<std::int64_t> pages = now();
+    while (!std::ranges::includes(pages, wanted) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      pages = now();
+    }
+    return pages;
+  }
+
+  static constexpr std::int64_t kPageBytes = 4096;
+
+ private:
+  int file_;
+  std::size_t bytes_ = 0;
+  void* address_ = nullptr;
+};
+
+// Pages of uint16 tokens [begin, end).
+void add_pages(TokenRange tokens, std::set<std::int64_t>& pages) {
+  const std::int64_t last = kTokenHeaderBytes + tokens.end * 2 - 1;
+  for (std::int64_t page = (kTokenHeaderBytes + tokens.begin * 2) / CachedPages::kPageBytes;
+       page <= last / CachedPages::kPageBytes; ++page)
+    pages.insert(page);
+}
+
+TEST(sampler, prefetch_reads_the_samples_and_nothing_else_from_disk) {
+  if (::sysconf(_SC_PAGESIZE) != CachedPages::kPageBytes) GTEST_SKIP() << "pages of another size";
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  constexpr std::int64_t kLength = 1000, kNumel = 4'000'000;
+  write_tokens(path, TokenEncoding::uint16, counting(kNumel, 1000));
+  const CachedPages cached(path);
+  if (!cached.drop()) GTEST_SKIP() << "this file system keeps its files in memory";
+  const Sampler sampler(TokenSource::open(path, 1000), {0, kNumel}, {.length = kLength, .seed = 5});
+
+  std::set<std::int64_t> wanted = {0};  // the header
+  for (std::int64_t number = 7; number < 17; ++number) {
+    const std::int64_t begin = sampler.window_of(number) * kLength;
+    add_pages({begin, begin + kLength + 1}, wanted);
+  }
+  ASSERT_LE(wanted.size(), 21U);
+  sampler.prefetch(7, 10);
+  EXPECT_EQ(cached.once_they_hold(wanted), wanted);
+
+  // A sample that is read without it brings no neighbours along either.
+  std::vector<std::int32_t> inputs(kLength), targets(kLength);
+  sampler.read(17, inputs, targets);
+  const std::int64_t begin = sampler.window_of(17) * kLength;
+  add_pages({begin, begin + kLength + 1}, wanted);
+  EXPECT_EQ(cached.now(), wanted);
+}
+
+TEST(sampler, prefetch_takes_any_samples_and_refuses_numbers_below_0) {
+  const Sampler text(ramp(100), {0, 100}, {.length = 10, .order = SampleOrder::in_order});
+  text.prefetch(5, 100);  // most lie behind the end
+  EXPECT_THROW(text.prefetch(-1, 1), UsageError);
+  const TokenSource source = ramp(10);
+  source.prefetch({0, 10});
+  EXPECT_EQ(error_of<UsageError>([&] {
+              source.prefetch({5, 11});
+            }),
+            "data 'text': tokens [5, 11) are outside [0, 10)");
 }
 
 TEST(sampler, the_seed_decides_the_order) {
