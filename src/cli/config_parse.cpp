@@ -25,8 +25,6 @@ std::string shown(const toml::node& value) {
   std::ostringstream out;
   out << toml::node_view<const toml::node>(&value);
   std::string text = out.str();
-  for (char& c : text)
-    if (c == '\n') c = ' ';
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
 }
@@ -137,10 +135,7 @@ toml::table parse_toml(std::string_view text, std::string_view source) {
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
-    std::string what(error.description());
-    for (char& c : what)
-      if (c == '\n') c = ' ';
-    throw UsageError(at(source, error.source()) + ": not TOML: " + what);
+    throw UsageError(at(source, error.source()) + ": not TOML: " + std::string(error.description()));
   }
 }
 
@@ -178,15 +173,25 @@ void apply_setting(const Table& keys, const std::string& setting) {
   set_value(key, {.where = "--set", .value = *node});
 }
 
+// What a message quotes, a key or a value, may itself have several lines.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  return text;
+}
+
 }  // namespace
 
-Config parse_config(std::string_view text, std::string_view source, std::span<const std::string> settings) {
+Config parse_config(std::string_view text, std::string_view source,
+                    std::span<const std::string> settings) try {
   Config config;
   const Table keys(config);
   apply_table(keys, parse_toml(text, source), source);
   for (const std::string& setting : settings) apply_setting(keys, setting);
   check(config);
   return config;
+} catch (const UsageError& error) {
+  throw UsageError(one_line(error.what()));
 }
 
 Config load_config(const std::filesystem::path& path, std::span<const std::string> settings) {

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 
 #include "kernels/rotary_math.h"
@@ -11,88 +10,6 @@
 
 namespace tessera {
 namespace {
-
-struct Preset {
-  std::string_view name;
-  LlamaConfig config;
-};
-
-constexpr RopeScaling kLlama32Scaling = {.factor = 32.0};
-
-constexpr std::array<Preset, 8> kPresets = {{
-    {"llama-tiny",
-     {.vocabulary = 256,
-      .context = 256,
-      .layers = 6,
-      .heads = 6,
-      .kv_heads = 2,
-      .channels = 384,
-      .hidden = 1024}},
-    {"llama-160m",
-     {.vocabulary = 32000,
-      .context = 2048,
-      .layers = 12,
-      .heads = 12,
-      .kv_heads = 12,
-      .channels = 768,
-      .hidden = 3072,
-      .norm_epsilon = 1e-6}},
-    {"llama-1b",
-     {.vocabulary = 128256,
-      .context = 131072,
-      .layers = 16,
-      .heads = 32,
-      .kv_heads = 8,
-      .channels = 2048,
-      .hidden = 8192,
-      .rope_theta = 500000.0,
-      .tied = true,
-      .rope_scaling = kLlama32Scaling}},
-    {"llama-3b",
-     {.vocabulary = 128256,
-      .context = 131072,
-      .layers = 28,
-      .heads = 24,
-      .kv_heads = 8,
-      .channels = 3072,
-      .hidden = 8192,
-      .rope_theta = 500000.0,
-      .tied = true,
-      .rope_scaling = kLlama32Scaling}},
-    {"llama-7b",
-     {.vocabulary = 32000,
-      .context = 4096,
-      .layers = 32,
-      .heads = 32,
-      .kv_heads = 32,
-      .channels = 4096,
-      .hidden = 11008}},
-    {"llama-8b",
-     {.vocabulary = 128256,
-      .context = 8192,
-      .layers = 32,
-      .heads = 32,
-      .kv_heads = 8,
-      .channels = 4096,
-      .hidden = 14336,
-      .rope_theta = 500000.0}},
-    {"llama-13b",
-     {.vocabulary = 32000,
-      .context = 4096,
-      .layers = 40,
-      .heads = 40,
-      .kv_heads = 40,
-      .channels = 5120,
-      .hidden = 13824}},
-    {"llama-70b",
-     {.vocabulary = 32000,
-      .context = 4096,
-      .layers = 80,
-      .heads = 64,
-      .kv_heads = 8,
-      .channels = 8192,
-      .hidden = 28672}},
-}};
 
 void require(bool holds, std::string_view field, double value, std::string_view rule) {
   if (!holds) throw UsageError(fmt::format("llama: {} is {}; it must be {}", field, value, rule));
@@ -141,18 +58,6 @@ std::vector<float> frequencies_of(const LlamaConfig& config) {
 }
 
 }  // namespace
-
-LlamaConfig LlamaConfig::preset(std::string_view name) {
-  for (const Preset& preset : kPresets)
-    if (preset.name == name) return preset.config;
-  throw UsageError(fmt::format("model '{}' is not known; use one of {}", name, fmt::join(presets(), ", ")));
-}
-
-std::vector<std::string> LlamaConfig::presets() {
-  std::vector<std::string> names;
-  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
-  return names;
-}
 
 Model make_llama(const LlamaConfig& config, DType type) {
   check_config(config);

@@ -50,6 +50,15 @@ std::vector<std::string> wrong_values(const Key& key) {
   return {};
 }
 
+// error_of() checks the number of lines.
+TEST(Config, AMessageIsOneLineWhateverItQuotes) {
+  expect_mentions(error_of("[run]\n\"two\\nlines\" = 1\n"), {"test.toml:2: ", "'run.two lines'"});
+  expect_mentions(error_of("[\"two\\nlines\"]\n"), {"unknown section 'two lines'"});
+  expect_mentions(error_of("", {"run.two\nlines=1"}), {"'run.two lines'"});
+  expect_mentions(error_of("", {"run.export=two\nlines.safetensors", "run.export_file_bytes=5"}),
+                  {"'two lines.safetensors'"});
+}
+
 TEST(Config, EveryKeyRefusesAWrongType) {
   Config config;
   int refused = 0;

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Builds the fuzzers with clang and runs them all at once. Exits 1 where one finds something; the input that it found
+# is then under build/fuzz/found.
+#   scripts/fuzz.sh [SECONDS]      for each of them; 60 by default
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+seconds=${1:-60}
+configure fuzz
+build fuzz
+
+# Binary seeds are made here: a header's length before it, token files of 20 and 9 tokens.
+seeds=build/fuzz/seeds
+mkdir -p build/fuzz/found "$seeds"
+cp -r fuzz/seeds/. "$seeds"
+mkdir -p "$seeds"/{safetensors,tokens}
+zeros() { head -c "$1" /dev/zero; }
+tensors='{"__metadata__":{"format":"pt"},"a.b":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"c":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}}'
+{ printf "\\x$(printf %02x ${#tensors})"; zeros 7; printf %s "$tensors"; zeros 10; } >"$seeds/safetensors/two"
+printf %s "$tensors" >"$seeds/safetensors/header"
+printf '{"metadata":{"total_size":10},"weight_map":{"a":"model-00001-of-00002.safetensors"}}' >"$seeds/safetensors/index"
+{ printf '\x88\xd8\x34\x01\x01\0\0\0\x14\0\0\0'; zeros 1012; zeros 40; } >"$seeds/tokens/uint16"
+{ printf '\xa1\xd9\x34\x01\x07\0\0\0\x09\0\0\0'; zeros 1012; zeros 36; } >"$seeds/tokens/uint32"
+printf 'text is bytes' >"$seeds/tokens/text"
+
+# fuzz NAME: what it learns is kept in build/fuzz/corpus for the next time.
+fuzz() {
+  local corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log
+  mkdir -p "$corpus"
+  if build/fuzz/bin/fuzz_"$1" "$corpus" "$seeds/$1" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
+      -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build/fuzz/found/"$1"- >"$log" 2>&1; then
+    say "fuzz_$1: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs, nothing found"
+  else
+    tail -n 40 "$log" >&2
+    echo "fuzz_$1 found something; all of it is in $log" >&2
+    return 1
+  fi
+}
+
+say "fuzzing for $seconds seconds"
+running=()
+for name in config safetensors tokens; do
+  fuzz "$name" &
+  running+=($!)
+done
+status=0
+for process in "${running[@]}"; do wait "$process" || status=1; done
+exit $status
