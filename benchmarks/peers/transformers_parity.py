@@ -1,14 +1,21 @@
 #!/usr/bin/env python3
-"""Compares Tessera with the transformers library on equal weights.
+"""Compares Tessera with Hugging Face's transformers on equal weights, exchanged as safetensors.
 
-Builds a small, randomly initialised GPT-2 and Llama, saves them as safetensors, lets `tessera train` start from the
-file, and compares the loss of the first step and the norm of its gradient. Then the weights that a run with learning
-rate 0 exports must be those that were saved, bit for bit.
+    python3 benchmarks/peers/transformers_parity.py [--build build/release]
 
-    python3 benchmarks/peers/transformers_parity.py build/release/bin/tessera
+Makes randomly initialised models (GPT-2; Llama with grouped queries, its head of its own and tied), computes logits,
+loss and gradients in fp32, and has the build's transformers_golden compare each tensor: |a - b| <= 1e-5 * max|b|, on 1
+and 2 ranks, at stages 0 and 3. Then `tessera train` starts from the model that transformers saved, on 2 ranks at stage
+3; its loss must be the same, and the weights it exports at a learning rate of (nearly) 0 those that were saved, bit
+for bit.
+
+    python3 benchmarks/peers/transformers_parity.py --golden tests/trainer/golden
+
+writes the small files that the test suite compares with instead; they name the versions that made them.
 
 Needs the packages torch, transformers and safetensors.
 """
+import argparse
 import json
 import pathlib
 import subprocess
@@ -16,84 +23,118 @@ import sys
 import tempfile
 
 try:
+    import safetensors.torch
     import torch
-    from safetensors.torch import load_file
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    import transformers
 except ImportError as error:
-    sys.exit(f"skipped: {error}")
+    print(f"skipped: {error}")
+    sys.exit(0)
 
-VOCABULARY, LENGTH, LAYERS, HEADS, CHANNELS = 256, 64, 3, 4, 64
-TOLERANCE = 1e-5
-
-
-def gpt2():
-    config = GPT2Config(vocab_size=VOCABULARY, n_positions=128, n_embd=CHANNELS, n_layer=LAYERS, n_head=HEADS,
-                        attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
-    return GPT2LMHeadModel(config), {"family": "gpt2", "preset": "gpt2-tiny", "context": 128}
+SMALL = {"vocabulary": 40, "context": 12, "layers": 2, "heads": 3, "channels": 12}
+SMALL_LLAMA = {"kv_heads": 1, "hidden": 20}
+LARGE = {"vocabulary": 256, "context": 128, "layers": 3, "heads": 4, "channels": 64}
+LARGE_LLAMA = {"kv_heads": 2, "hidden": 160}
 
 
-def llama(tied):
-    config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=CHANNELS, intermediate_size=160, num_hidden_layers=LAYERS,
-                         num_attention_heads=HEADS, num_key_value_heads=2, max_position_embeddings=128,
-                         rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=tied)
-    return LlamaForCausalLM(config), {"family": "llama", "preset": "llama-tiny", "context": 128, "kv_heads": 2,
-                                      "hidden": 160, "norm_epsilon": 1e-5, "rope_theta": 10000.0,
-                                      "tied": str(tied).lower()}
+def configs(dims, llama):
+    """Name -> the keys that transformers_golden and the section [model] of a configuration share."""
+    llama = {"family": "llama", "rope_theta": 500.0, "norm_epsilon": 1e-5} | dims | llama
+    return {"gpt2": {"family": "gpt2"} | dims, "llama": llama | {"tied": False}, "llama_tied": llama | {"tied": True}}
 
 
-def run_tessera(tool, folder, keys, ranks):
-    settings = {f"model.{key}": value for key, value in keys.items()}
-    settings |= {"model.layers": LAYERS, "model.heads": HEADS, "model.channels": CHANNELS,
-                 "model.vocabulary": VOCABULARY, "model.weights": folder / "saved", "precision.parameters": "fp32",
-                 "data.train": folder / "text", "data.validation_fraction": 0.0, "mesh.shard": ranks,
-                 "strategy.stage": 3, "schedule.kind": "constant", "schedule.learning_rate": 1e-30,
-                 "optimizer.weight_decay": 0.0, "run.steps": 1, "run.sequences": 1, "run.length": LENGTH,
+def make_model(config):
+    common = {"vocab_size": config["vocabulary"], "attn_implementation": "eager"}
+    if config["family"] == "gpt2":
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            n_positions=config["context"], n_embd=config["channels"], n_layer=config["layers"],
+            n_head=config["heads"], attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=0, eos_token_id=0,
+            **common))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        hidden_size=config["channels"], intermediate_size=config["hidden"], num_hidden_layers=config["layers"],
+        num_attention_heads=config["heads"], num_key_value_heads=config["kv_heads"],
+        max_position_embeddings=config["context"], rms_norm_eps=config["norm_epsilon"],
+        rope_parameters={"rope_type": "default", "rope_theta": config["rope_theta"]},
+        tie_word_embeddings=config["tied"], **common))
+
+
+def first_step(config, sequences, length, weight_type):
+    """A model whose weights are exact in weight_type, and what transformers_golden reads: its first step in fp32."""
+    torch.manual_seed(1)
+    model = make_model(config)
+    with torch.no_grad():  # biases and gains that are not 0 and 1, so that every term matters
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter)).copy_(parameter.to(weight_type))
+    tokens = torch.randint(0, config["vocabulary"], (sequences, length + 1))
+    logits = model(tokens[:, :-1]).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+    tensors = {"tokens": tokens.int(), "logits": logits.detach(), "loss": loss.detach()[None]}
+    for name, parameter in model.named_parameters():
+        tensors |= {name: parameter.detach().to(weight_type), f"{name}.grad": parameter.grad}
+    return model, tensors
+
+
+def save(path, config, tensors):
+    safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path,
+                                {"config": json.dumps(config), "torch": torch.__version__,
+                                 "transformers": transformers.__version__})
+
+
+def write_golden(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, config in configs(SMALL, SMALL_LLAMA).items():
+        _, tensors = first_step(config, 2, 10, torch.bfloat16)  # bfloat16 weights: smaller files
+        save(folder / f"{name}.safetensors", config, tensors)
+
+
+def train(tool, config, folder, tokens):
+    """The loss of one step of `tessera train` from folder/saved, and the weights it exports."""
+    settings = {f"model.{key}": str(value).lower() for key, value in config.items()}
+    settings |= {"model.preset": f"{config['family']}-tiny", "model.weights": folder / "saved",
+                 "precision.parameters": "fp32", "data.train": folder / "text", "data.validation_fraction": 0.0,
+                 "mesh.shard": 2, "strategy.stage": 3, "schedule.kind": "constant", "schedule.learning_rate": 1e-30,
+                 "optimizer.weight_decay": 0.0, "run.steps": 1, "run.sequences": 1, "run.length": len(tokens) - 1,
                  "run.metrics": folder / "metrics", "run.export": folder / "out.safetensors"}
-    (folder / "run.toml").write_text("")
-    (folder / "metrics").unlink(missing_ok=True)
+    (folder / "run.toml").touch()
+    (folder / "text").write_bytes(bytes(tokens.tolist()))  # one sequence long, so both ranks train on it
     command = [tool, "train", folder / "run.toml"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return json.loads((folder / "metrics").read_text().splitlines()[0])
+    loss = json.loads((folder / "metrics").read_text().splitlines()[0])["loss"]
+    return loss, safetensors.torch.load_file(folder / "out.safetensors")
 
 
-def compare(name, model, keys, tool):
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    tokens = torch.randint(0, VOCABULARY, (LENGTH + 1,))
-    logits = model(tokens[None, :-1]).logits[0]
-    loss = torch.nn.functional.cross_entropy(logits, tokens[1:])
-    loss.backward()
-    norm = torch.sqrt(sum(p.grad.double().square().sum() for p in model.parameters()))
-    good = True
+def compare(build, name, config):
     with tempfile.TemporaryDirectory() as text:
         folder = pathlib.Path(text)
-        model.save_pretrained(folder / "saved", safe_serialization=True)
-        (folder / "text").write_bytes(bytes(tokens.tolist()))
-        saved = load_file(folder / "saved" / "model.safetensors")
-        for ranks in (1, 2):
-            line = run_tessera(tool, folder, keys, ranks)
-            for what, ours, theirs in (("loss", line["loss"], loss.item()),
-                                       ("gradient norm", line["gradient_norm"], norm.item())):
-                error = abs(ours - theirs) / abs(theirs)
-                good &= error <= TOLERANCE
-                print(f"{name:12} {ranks} ranks  {what:14} tessera {ours:.8f}  transformers {theirs:.8f}  "
-                      f"difference {error:.1e}")
-            exported = load_file(folder / "out.safetensors")
-            same = exported.keys() == saved.keys() and all(torch.equal(exported[key], saved[key]) for key in saved)
-            good &= same
-            print(f"{name:12} {ranks} ranks  weights        {'equal, bit for bit' if same else 'DIFFER'}")
-    return good
+        model, tensors = first_step(config, 2, 64, torch.float32)
+        save(folder / f"{name}.safetensors", config, tensors)
+        program = build / "tests/trainer/transformers_golden"
+        good = subprocess.run([program, folder / f"{name}.safetensors"], check=False).returncode == 0
+
+        model.save_pretrained(folder / "saved")
+        row = tensors["tokens"][0].long()
+        expected = torch.nn.functional.cross_entropy(model(row[None, :-1]).logits[0], row[1:]).item()
+        loss, weights = train(build / "bin/tessera", config, folder, row)
+        saved = safetensors.torch.load_file(folder / "saved" / "model.safetensors")
+        error = abs(loss - expected) / expected
+        same = weights.keys() == saved.keys() and all(torch.equal(weights[key], saved[key]) for key in saved)
+        print(f"{name}: tessera train: loss {loss:.8f}, transformers {expected:.8f}, difference {error:.1e}; "
+              f"weights {'equal, bit for bit' if same else 'DIFFER'}")
+        return good and same and error <= 1e-5
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    results = [compare("gpt2", *gpt2(), sys.argv[1]), compare("llama", *llama(False), sys.argv[1]),
-               compare("llama tied", *llama(True), sys.argv[1])]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default="build/release", help="where Tessera was built")
+    parser.add_argument("--golden", type=pathlib.Path, help="write the test suite's files into this folder")
+    options = parser.parse_args()
+    if options.golden:
+        write_golden(options.golden)
+        return
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}", flush=True)
+    results = [compare(options.build, name, config) for name, config in configs(LARGE, LARGE_LLAMA).items()]
     sys.exit(0 if all(results) else 1)
 
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,10 @@ class Trainer {
   // likely token; otherwise drawn from the seed. UsageError unless `generation` was asked for.
   std::vector<std::int32_t> generate(std::vector<std::int32_t> prompt, int count, double temperature,
                                      std::uint64_t seed, const std::function<void(std::int32_t)>& each = {});
+
+  // The logits of the token behind `tokens`, [vocabulary], the same on every rank (collective). Of more than
+  // batch.length tokens the last count. UsageError for no tokens, or unless `generation` was asked for.
+  std::vector<float> logits(std::span<const std::int32_t> tokens);
 
   Engine& engine();
   const Model& model() const;

@@ -136,28 +136,32 @@ StepResult Trainer::evaluate(const Fetch& fetch) { return impl_->run(kEvaluatePr
 std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, int count, double temperature,
                                             std::uint64_t seed,
                                             const std::function<void(std::int32_t)>& each) {
-  Impl& impl = *impl_;
-  if (!impl.options.generation)
-    throw UsageError("generate: TrainerOptions::generation is false, so no program was planned");
-  if (prompt.empty()) throw UsageError("generate: prompt is empty; give at least one token");
-  const std::int64_t length = generation_shape(impl.options).length;
-  std::vector<float> logits(static_cast<std::size_t>(impl.model->vocabulary));
   std::vector<std::int32_t> text = std::move(prompt);
   for (int made = 0; made < count; ++made) {
-    const std::int64_t context = std::min(length, static_cast<std::int64_t>(text.size()));
-    impl.logits = logits.data();
-    impl.logits_row = context - 1;
-    impl.run(kGenerateProgram, 0.0, [&](int, void* batch) {
-      auto* inputs = static_cast<std::int32_t*>(batch);
-      std::fill_n(inputs, length, 0);
-      std::copy(text.end() - context, text.end(), inputs);
-      std::fill_n(inputs + length, length, -1);  // nothing is counted
-    });
-    impl.logits = nullptr;
-    text.push_back(sample_token(logits, temperature, seed, static_cast<std::uint64_t>(made)));
+    text.push_back(sample_token(logits(text), temperature, seed, static_cast<std::uint64_t>(made)));
     if (each) each(text.back());
   }
   return text;
+}
+
+std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
+  Impl& impl = *impl_;
+  if (!impl.options.generation)
+    throw UsageError("logits: TrainerOptions::generation is false, so no program was planned");
+  if (tokens.empty()) throw UsageError("logits: there are no tokens; give at least one");
+  const auto length = static_cast<std::size_t>(generation_shape(impl.options).length);
+  const auto context = tokens.last(std::min(length, tokens.size()));
+  std::vector<float> logits(static_cast<std::size_t>(impl.model->vocabulary));
+  impl.logits = logits.data();
+  impl.logits_row = static_cast<std::int64_t>(context.size()) - 1;
+  impl.run(kGenerateProgram, 0.0, [&](int, void* batch) {
+    auto* inputs = static_cast<std::int32_t*>(batch);
+    std::fill_n(inputs, length, 0);
+    std::copy(context.begin(), context.end(), inputs);
+    std::fill_n(inputs + length, length, -1);  // nothing is counted
+  });
+  impl.logits = nullptr;
+  return logits;
 }
 
 Engine& Trainer::engine() { return impl_->engine; }

@@ -7,12 +7,11 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tessera/hugging_face.h"
 #include "tessera/model.h"
 #include "tessera/trainer.h"
+#include "tests/trainer/safetensors_file.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
@@ -110,41 +109,6 @@ void export_to(const fs::path& path, const Case& run, const SafetensorsExport& o
   });
 }
 
-std::string bytes_of_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-// A file taken apart by this test's own reader.
-struct File {
-  json header;
-  std::string data;
-
-  explicit File(const fs::path& path) {
-    const std::string bytes = bytes_of_file(path);
-    std::uint64_t length = 0;
-    std::memcpy(&length, bytes.data(), 8);
-    header = json::parse(bytes.substr(8, length));
-    data = bytes.substr(8 + length);
-  }
-  std::string text() const {
-    const std::string head = header.dump();
-    const std::uint64_t length = head.size();
-    std::string result(8, '\0');
-    std::memcpy(result.data(), &length, 8);
-    return result + head + data;
-  }
-  void write(const fs::path& path) const { std::ofstream(path, std::ios::binary) << text(); }
-  std::vector<float> floats(const std::string& name) const {
-    const std::size_t begin = header[name]["data_offsets"][0], end = header[name]["data_offsets"][1];
-    std::vector<float> values((end - begin) / 4);
-    std::memcpy(values.data(), data.data() + begin, end - begin);
-    return values;
-  }
-};
-
 class Weights : public ::testing::Test {
  protected:
   std::string file(const std::string& name) const { return folder_.file(name); }
@@ -184,7 +148,7 @@ TEST_P(RoundTrip, MastersOfBf16AreExchangedInFull) {
     if (name.ends_with(" rounded")) continue;
     EXPECT_TRUE(rounded[name] == expected.at(name + " rounded")) << name;
   }
-  const File stored(file("bf16/model.safetensors"));
+  const SafetensorsFile stored(file("bf16/model.safetensors"));
   for (const auto& [name, tensor] : stored.header.items())
     EXPECT_EQ(tensor.value("dtype", ""), name == "__metadata__" ? "" : "BF16") << name;
 }
@@ -197,7 +161,7 @@ TEST_P(RoundTrip, SeveralFilesAndTheirIndex) {
   const json index = json::parse(bytes_of_file(file("out/model.safetensors.index.json")));
   std::map<std::string, std::int64_t> bytes;
   for (const auto& [name, where] : index["weight_map"].items()) {
-    const File one(file("out/" + where.get<std::string>()));
+    const SafetensorsFile one(file("out/" + where.get<std::string>()));
     ASSERT_TRUE(one.header.contains(name)) << name;
     bytes[where] = static_cast<std::int64_t>(one.data.size());
   }
@@ -241,7 +205,7 @@ std::vector<float> part(const std::vector<float>& values, std::size_t begin, std
 TEST_F(Weights, Gpt2LiesInTheFileAsTransformersStoresIt) {
   Values values = values_of({});
   export_to(file("g.safetensors"), {.world = 2, .stage = 3});
-  const File stored(file("g.safetensors"));
+  const SafetensorsFile stored(file("g.safetensors"));
   EXPECT_EQ(stored.header.size(), 1u + 2 + 2 * 12 + 2);
   EXPECT_EQ(stored.header["__metadata__"]["format"], "pt");
   EXPECT_EQ(stored.header["transformer.h.1.attn.c_attn.weight"]["shape"], json({32, 96}));
@@ -257,7 +221,7 @@ TEST_F(Weights, Gpt2LiesInTheFileAsTransformersStoresIt) {
 TEST_F(Weights, LlamaLiesInTheFileAsTransformersStoresIt) {
   Values values = values_of({.family = Family::llama});
   export_to(file("l.safetensors"), {.family = Family::llama, .world = 2, .stage = 3});
-  const File stored(file("l.safetensors"));
+  const SafetensorsFile stored(file("l.safetensors"));
   EXPECT_EQ(stored.header.size(), 1u + 1 + 2 * 9 + 2);
   const std::vector<float>& qkv = values["block.1.attention.qkv.weight"];
   const std::vector<float>& gate_up = values["block.1.mlp.gate_up.weight"];
@@ -302,7 +266,7 @@ TEST_F(Weights, MatricesLargerThanAStage) {
   const Case run{.channels = 1152};
   const Values expected = values_of(run);
   export_to(file("g.safetensors"), {.world = 3, .stage = 3, .channels = 1152});
-  const File stored(file("g.safetensors"));
+  const SafetensorsFile stored(file("g.safetensors"));
   EXPECT_EQ(stored.floats("transformer.h.1.mlp.c_fc.weight"),
             transposed(expected.at("block.1.mlp.up.weight"), 4 * 1152));
   EXPECT_TRUE(imported({.seed = 3, .channels = 1152}, file("g.safetensors")) == expected);
@@ -313,7 +277,7 @@ TEST_F(Weights, MatricesLargerThanAStage) {
 TEST_F(Weights, TheFormsInWhichOthersStoreThem) {
   const Values expected = values_of({});
   export_to(file("g.safetensors"), {});
-  File bare(file("g.safetensors"));
+  SafetensorsFile bare(file("g.safetensors"));
   json renamed;
   for (const auto& [name, value] : bare.header.items())
     renamed[name.starts_with("transformer.") ? name.substr(12) : name] = value;
@@ -357,33 +321,33 @@ std::string refusal(const fs::path& path, const Case& run = {.world = 2, .stage 
 
 TEST_F(Weights, AFileThatDoesNotFitIsRefusedByTheTensorsName) {
   export_to(file("g.safetensors"), {});
-  const File good(file("g.safetensors"));
+  const SafetensorsFile good(file("g.safetensors"));
   const std::string path = file("bad.safetensors"), name = "transformer.h.1.mlp.c_fc.weight";
   const auto changed = [&](const auto& change) {
-    File bad = good;
+    SafetensorsFile bad = good;
     change(bad);
     bad.write(path);
     return refusal(path);
   };
-  EXPECT_THAT(changed([&](File& f) {
+  EXPECT_THAT(changed([&](SafetensorsFile& f) {
                 f.header[name]["shape"] = {128, 32};
               }),
               HasSubstr("'" + name + "' of '" + path + "' has shape [128, 32]; the model needs [32, 128]"));
-  EXPECT_THAT(changed([&](File& f) { f.header[name]["dtype"] = "I32"; }),
+  EXPECT_THAT(changed([&](SafetensorsFile& f) { f.header[name]["dtype"] = "I32"; }),
               HasSubstr("'" + name + "' of '" + path + "' is of type I32"));
-  EXPECT_THAT(changed([&](File& f) {
+  EXPECT_THAT(changed([&](SafetensorsFile& f) {
                 f.header["other"] = f.header[name];
                 f.header.erase(name);
               }),
               HasSubstr("no tensor '" + name + "'"));
-  EXPECT_THAT(changed([&](File& f) {
+  EXPECT_THAT(changed([&](SafetensorsFile& f) {
                 f.header["transformer.h.2.ln_1.weight"] = {
                     {"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {f.data.size(), f.data.size() + 4}}};
                 f.data += "abcd";
               }),
               HasSubstr("'transformer.h.2.ln_1.weight' of shape [1], which the model has no place for"));
-  EXPECT_THAT(changed([&](File& f) { f.data.pop_back(); }), HasSubstr("truncated"));
-  EXPECT_THAT(changed([&](File& f) {
+  EXPECT_THAT(changed([&](SafetensorsFile& f) { f.data.pop_back(); }), HasSubstr("truncated"));
+  EXPECT_THAT(changed([&](SafetensorsFile& f) {
                 f.header[name]["data_offsets"] = {0, 32 * 128 * 4};
               }),
               HasSubstr("overlaps"));
