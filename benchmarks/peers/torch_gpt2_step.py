@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Times PyTorch's training step of GPT-2 on the CPU: the same work as `tessera train` with model.preset gpt2-124m.
+
+    python3 benchmarks/peers/torch_gpt2_step.py --dtype bf16 --mode compile --sequences 1 --length 256
+    python3 benchmarks/peers/torch_gpt2_step.py --processes 2 --threads 1 --sequences 2 --length 64
+
+Equal work: 12 layers, 12 heads, 768 channels, vocabulary 50257, head tied to the embedding, tanh GELU, no dropout,
+cross-entropy over all tokens, nothing recomputed, gradients clipped at norm 1, AdamW (0.9, 0.95, 1e-8, decay 0.1 of
+matrices and embeddings). bf16 is autocast: fp32 weights, matmuls and attention in bf16, where Tessera has bf16
+weights and activations, and fp32 masters. Several processes are DistributedDataParallel over gloo, --sequences each.
+
+What makes it fast: the fused AdamW, scaled_dot_product_attention (--attention explicit: written out), gradients freed
+between steps, and an allocator that keeps memory (Debian's libjemalloc2), against page faults in every step:
+
+    LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1 python3 ...
+
+The table says whether it was there. Needs the package torch; --mode compile a C++ compiler, too.
+"""
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(0)
+
+VOCABULARY, CONTEXT, LAYERS, HEADS, CHANNELS = 50257, 1024, 12, 12, 768
+
+
+class Block(nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+        self.norm1, self.norm2 = nn.LayerNorm(CHANNELS), nn.LayerNorm(CHANNELS)
+        self.qkv, self.projection = nn.Linear(CHANNELS, 3 * CHANNELS), nn.Linear(CHANNELS, CHANNELS)
+        self.up, self.down = nn.Linear(CHANNELS, 4 * CHANNELS), nn.Linear(4 * CHANNELS, CHANNELS)
+
+    def attend(self, q, k, v):
+        if self.attention == "sdpa":
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        length = q.shape[2]
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+        return scores.masked_fill(mask, -math.inf).softmax(-1).to(v.dtype) @ v
+
+    def forward(self, x):
+        sequences, length, _ = x.shape
+        heads = self.qkv(self.norm1(x)).view(sequences, length, 3, HEADS, CHANNELS // HEADS)
+        mixed = self.attend(*(part.transpose(1, 2) for part in heads.unbind(2)))
+        x = x + self.projection(mixed.transpose(1, 2).reshape(x.shape))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.token, self.position = nn.Embedding(VOCABULARY, CHANNELS), nn.Embedding(CONTEXT, CHANNELS)
+        self.blocks = nn.Sequential(*(Block(attention) for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(CHANNELS)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, inputs, targets):
+        x = self.token(inputs) + self.position(torch.arange(inputs.shape[1]))
+        logits = F.linear(self.norm(self.blocks(x)), self.token.weight)
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def make_optimizer(model, kind):
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    others = [p for p in model.parameters() if p.dim() != 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95), **{kind: True})
+
+
+def time_steps(options, rank):
+    """Seconds of each timed step on this rank, and the loss of the last."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    module = model = Gpt2(options.attention)
+    if options.processes > 1:
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+    if options.mode == "compile":
+        model = torch.compile(model)
+    optimizer = make_optimizer(module, options.optimizer)
+    torch.manual_seed(2 + rank)
+    seconds = []
+    for _ in range(options.warmup + options.steps):
+        tokens = torch.randint(0, VOCABULARY, (options.sequences, options.length + 1))
+        begin = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bf16"):
+            loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        seconds.append(time.perf_counter() - begin)
+    return seconds[options.warmup:], loss.item()
+
+
+def run_process(rank, options, folder):
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= options.processes * options.threads:  # each process has cores of its own
+        os.sched_setaffinity(0, cores[rank * options.threads:(rank + 1) * options.threads])
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank,
+                                         world_size=options.processes)
+    seconds, loss = time_steps(options, rank)
+    if rank == 0:
+        with open(f"{folder}/result", "w", encoding="utf-8") as file:
+            json.dump([seconds, loss], file)
+    torch.distributed.destroy_process_group()
+
+
+def measure(options):
+    if options.processes == 1:
+        return time_steps(options, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(run_process, (options, folder), options.processes)
+        with open(f"{folder}/result", encoding="utf-8") as file:
+            return json.load(file)
+
+
+def allocator():
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        text = maps.read()
+    return next((name for name in ("jemalloc", "tcmalloc") if name in text), "libc")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--mode", choices=("eager", "compile"), default="eager")
+    parser.add_argument("--attention", choices=("sdpa", "explicit"), default="sdpa")
+    parser.add_argument("--optimizer", choices=("fused", "foreach"), default="fused")
+    parser.add_argument("--sequences", type=int, default=1, help="of each process")
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=2, help="of each process")
+    parser.add_argument("--processes", type=int, default=1, help="more than 1: DistributedDataParallel over gloo")
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    seconds, loss = measure(options)
+    tokens = options.processes * options.sequences * options.length
+    median = statistics.median(seconds)
+    result = vars(options) | {"torch": torch.__version__, "allocator": allocator(), "tokens": tokens, "loss": loss,
+                              "seconds": seconds, "tokens_per_second": tokens / median,
+                              "best_tokens_per_second": tokens / min(seconds)}
+    print("torch           allocator  processes  threads  batch    dtype  mode     attention  optimizer  "
+          "s/step  tokens/s    best")
+    print(f"{torch.__version__:14}  {result['allocator']:9}  {options.processes:9}  {options.threads:7}  "
+          f"{options.sequences}x{options.length:<5}  {options.dtype:5}  {options.mode:7}  {options.attention:9}  "
+          f"{options.optimizer:9}  {median:6.3f}  {result['tokens_per_second']:8.1f}  "
+          f"{result['best_tokens_per_second']:6.1f}")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
