@@ -6,6 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 seconds=${1:-60}
+scripts/install_packages.sh clang libclang-rt-dev
 configure fuzz
 build fuzz
 

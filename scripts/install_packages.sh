@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Tessera is built from, if any is missing. Needs root or sudo only then.
+#   scripts/install_packages.sh [PACKAGE...]      more of them, such as libtorch-dev for examples/embed_libtorch
 set -euo pipefail
 
 packages=(
@@ -7,7 +8,7 @@ packages=(
   libdnnl-dev libhwy-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libfmt-dev libspdlog-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin
-  clang libclang-rt-dev
+  "$@"
 )
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
