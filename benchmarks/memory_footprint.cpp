@@ -1,12 +1,15 @@
 // How many bytes a rank takes: for models × stages × ranks, what the plan predicts by category, and, for runs
-// that fit this machine, what the operating system measures while two steps run.
-//   memory_footprint [--models A,B] [--stages 0,3] [--ranks 1,64] [--measure GIB] [--csv F] [--json F]
-//   memory_footprint --formula       the model states of the ZeRO paper (Rajbhandari et al. 2020, figure 1)
+// that fit this machine, what the operating system measures while two steps run. Under mpirun the processes
+// are the ranks of what is measured.
+//   memory_footprint [--models A,B] [--stages 0,3] [--ranks 1,64] [--measure GIB] [--check] [--csv F] [--json
+//   F] memory_footprint --formula       the model states of the ZeRO paper (Rajbhandari et al. 2020, figure
+//   1)
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -14,6 +17,7 @@
 #include <optional>
 
 #include "tessera/communicator.h"
+#include "tessera/device.h"
 #include "tessera/error.h"
 #include "tessera/model.h"
 #include "tessera/trainer.h"
@@ -31,12 +35,13 @@ struct Options {
   std::int64_t length = 1024;
   int microbatches = 1;
   double measure_gib = 0;
-  bool formula = false;
+  bool formula = false, check = false;
   std::string csv, json;
 };
 
 // Models of known dimensions that are no preset of the library.
-const std::map<std::string, Gpt2Config> kLarge = {
+const std::map<std::string, Gpt2Config> kOthers = {
+    {"gpt-23m", {.vocabulary = 8192, .context = 256, .layers = 6, .heads = 8, .channels = 512}},
     {"gpt-6.7b", {.context = 2048, .layers = 32, .heads = 32, .channels = 4096}},
     {"gpt-13b", {.context = 2048, .layers = 40, .heads = 40, .channels = 5120}},
     {"gpt-175b", {.context = 2048, .layers = 96, .heads = 96, .channels = 12288}},
@@ -45,18 +50,18 @@ const std::map<std::string, Gpt2Config> kLarge = {
 std::vector<std::string> all_models() {
   std::vector<std::string> names = Gpt2Config::presets();
   for (const std::string& name : LlamaConfig::presets()) names.push_back(name);
-  for (const auto& [name, dimensions] : kLarge) names.push_back(name);
+  for (const auto& [name, dimensions] : kOthers) names.push_back(name);
   std::erase_if(names, [](const std::string& name) { return name.ends_with("-tiny"); });
   return names;
 }
 
 std::int64_t context_of(const std::string& name) {
-  if (const auto large = kLarge.find(name); large != kLarge.end()) return large->second.context;
+  if (const auto other = kOthers.find(name); other != kOthers.end()) return other->second.context;
   return name.starts_with("llama") ? LlamaConfig::preset(name).context : Gpt2Config::preset(name).context;
 }
 
 Model model_of(const std::string& name, DType type) {
-  if (const auto large = kLarge.find(name); large != kLarge.end()) return make_gpt2(large->second, type);
+  if (const auto other = kOthers.find(name); other != kOthers.end()) return make_gpt2(other->second, type);
   return name.starts_with("llama") ? make_llama(LlamaConfig::preset(name), type)
                                    : make_gpt2(Gpt2Config::preset(name), type);
 }
@@ -82,7 +87,17 @@ TrainerOptions trainer_options(const Options& options, const Row& row) {
   return made;
 }
 
-// Two training steps on made-up tokens, the ranks as threads of this process: how much it grew at its peak.
+// Two steps on made-up tokens.
+void train(Trainer& trainer, const TrainerOptions& options) {
+  for (int step = 0; step < 2; ++step)
+    trainer.train_step(1e-4, [&](int, void* batch) {
+      auto* tokens = static_cast<std::int32_t*>(batch);
+      for (std::int64_t t = 0; t < 2 * options.batch.tokens(); ++t)
+        tokens[t] = static_cast<std::int32_t>(t % 251);
+    });
+}
+
+// The ranks as threads of this process: how much it grew at its peak.
 std::int64_t growth_of_a_run(const Options& options, const Row& row, DType type) {
   const auto model = std::make_shared<const Model>(model_of(row.model, type));
   const TrainerOptions made = trainer_options(options, row);
@@ -90,12 +105,7 @@ std::int64_t growth_of_a_run(const Options& options, const Row& row, DType type)
   const std::int64_t before = read_process_memory().resident_bytes;
   run_local(row.ranks, {}, [&](Communicator world) {
     Trainer trainer(world, model, made);
-    for (int step = 0; step < 2; ++step)
-      trainer.train_step(1e-4, [&](int, void* batch) {
-        auto* tokens = static_cast<std::int32_t*>(batch);
-        for (std::int64_t t = 0; t < 2 * made.batch.tokens(); ++t)
-          tokens[t] = static_cast<std::int32_t>(t % 251);
-      });
+    train(trainer, made);
   });
   return read_process_memory().peak_resident_bytes - before;
 }
@@ -129,7 +139,34 @@ std::int64_t measure(const Options& options, const Row& row, DType type) {
   return bytes / row.ranks;
 }
 
-std::vector<Row> rows_of(const Options& options) {
+// What this process, a rank of `world`, takes at the plan's peak besides the arena: its part of what
+// processes share.
+std::int64_t besides_arena(Communicator world, Model model, const TrainerOptions& options) {
+  Trainer trainer(std::move(world), std::make_shared<const Model>(std::move(model)), options);
+  std::int64_t bytes = 0;
+  trainer.engine().set_peak_observer([&] { bytes = std::max(bytes, read_proportional_bytes()); });
+  train(trainer, options);
+  return bytes - trainer.engine().plan().space(Space::device).arena_bytes;
+}
+
+// The arena and what a run takes more than one of next to no parameters does.
+std::int64_t measure_processes(Communicator& world, const Options& options, const Row& row, DType type) {
+  const TrainerOptions made = trainer_options(options, row);
+  const Gpt2Config empty = {
+      .vocabulary = 256, .context = made.batch.length, .layers = 1, .heads = 1, .channels = 16};
+  const std::int64_t besides = besides_arena(world, make_gpt2(empty, type), made);
+  auto more = static_cast<double>(besides_arena(world, model_of(row.model, type), made) - besides);
+  world.all_reduce(&more, 1);
+  return row.plan.arena_bytes + static_cast<std::int64_t>(more) / row.ranks;
+}
+
+bool to_be_measured(const Communicator& world, const Options& options, const Row& row) {
+  if (static_cast<double>(row.plan.arena_bytes) * row.ranks >= options.measure_gib * 0x1p30) return false;
+  return !world || world.world() == row.ranks;
+}
+
+// `world` is empty where ranks are threads.
+std::vector<Row> rows_of(Communicator& world, const Options& options) {
   const DType type = options.parameters == "fp32" ? DType::fp32 : DType::bf16;
   std::vector<Row> rows;
   for (const std::string& name : options.models) {
@@ -143,8 +180,8 @@ std::vector<Row> rows_of(const Options& options) {
                 .plan = {},
                 .measured = {}};
         row.plan = plan_trainer(model, trainer_options(options, row)).memory.space(Space::device);
-        if (static_cast<double>(row.plan.arena_bytes) * ranks < options.measure_gib * 0x1p30)
-          row.measured = measure(options, row, type);
+        if (to_be_measured(world, options, row))
+          row.measured = world ? measure_processes(world, options, row, type) : measure(options, row, type);
         rows.push_back(row);
       }
   }
@@ -164,6 +201,22 @@ void print_table(const std::vector<Row>& rows) {
     for (const std::int64_t bytes : row.plan.at_peak) fmt::print("{:>20}", gib(bytes));
     fmt::print("{:>11}{:>11}\n", gib(row.plan.arena_bytes), row.measured ? gib(*row.measured) : "");
   }
+}
+
+// Whether what was measured is within 3% and 24 MiB of the plan; says where not, and where nothing was.
+bool as_planned(const std::vector<Row>& rows) {
+  bool ok = !rows.empty();
+  for (const Row& row : rows) {
+    const auto predicted = static_cast<double>(row.plan.arena_bytes);
+    const double difference =
+        row.measured ? std::abs(static_cast<double>(*row.measured) - predicted) : predicted;
+    if (difference <= 0.03 * predicted + 24 * 0x1p20) continue;
+    ok = false;
+    fmt::print("{} on {} ranks at stage {}: measured {} GiB, predicted {}: not within 3% and 24 MiB\n",
+               row.model, row.ranks, row.stage, row.measured ? gib(*row.measured) : "nothing, of",
+               gib(row.plan.arena_bytes));
+  }
+  return ok;
 }
 
 nlohmann::json to_json(const Row& row) {
@@ -260,6 +313,7 @@ int run(int argc, char** argv) {
   app.add_option("--microbatches", options.microbatches, "of a step")->check(CLI::PositiveNumber);
   app.add_option("--measure", options.measure_gib, "train what all ranks together hold in so many GiB")
       ->check(CLI::NonNegativeNumber);
+  app.add_flag("--check", options.check, "fail unless each row is measured within 3% and 24 MiB of the plan");
   app.add_flag("--formula", options.formula, "print the formula's model states instead");
   app.add_option("--csv", options.csv, "write the rows to this file");
   app.add_option("--json", options.json, "write the rows to this file");
@@ -272,7 +326,9 @@ int run(int argc, char** argv) {
     print_formula();
     return 0;
   }
-  const std::vector<Row> rows = rows_of(options);
+  Communicator world = launched_by_mpi() ? make_mpi_world() : Communicator();
+  const std::vector<Row> rows = rows_of(world, options);
+  if (world && world.rank() != 0) return 0;
   print_table(rows);
   if (!options.csv.empty()) {
     std::ofstream out = open_for_writing(options.csv);
@@ -283,7 +339,7 @@ int run(int argc, char** argv) {
     for (const Row& row : rows) all.push_back(to_json(row));
     open_for_writing(options.json) << all.dump(2) << "\n";
   }
-  return 0;
+  return options.check && !as_planned(rows) ? 1 : 0;
 }
 
 }  // namespace

@@ -216,6 +216,11 @@ class Engine {
   // Whether ranks read each other's arenas where they lie, and why not.
   const ArenaRegistration& arena_registration() const;
 
+  // Called at the instruction where the plan is at its peak, in every step of the program that it is in, by
+  // the thread that runs it: what lives there lives, other lanes may be elsewhere. Set between steps; empty:
+  // none.
+  void set_peak_observer(std::function<void()> observer);
+
   // Measures the next steps where on; costs two clock readings an instruction.
   void set_tracing(bool on);
   StepTiming timing() const;            // of the last traced step

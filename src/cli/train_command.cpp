@@ -103,7 +103,9 @@ void run_threads(const Setup& setup, const Data& data, RunFiles& files, RunSumma
 }
 
 struct Measured {
-  std::int64_t growth_bytes = 0;     // of all processes: peak less what was held before the ranks began
+  // Of all processes: peak less what was held before the ranks began. Of a process that is one rank, at the
+  // plan's peak, its part of what processes share.
+  std::int64_t growth_bytes = 0;
   std::int64_t predicted_bytes = 0;  // of all ranks
 };
 
@@ -186,13 +188,14 @@ int train_command(const RunArguments& arguments) {
   std::fflush(stdout);
   catch_signals();
   reset_peak_memory();
-  const std::int64_t before = read_process_memory().resident_bytes;
+  const std::int64_t before = world ? read_proportional_bytes() : read_process_memory().resident_bytes;
   RunSummary summary;
   if (world)
     run_process(world, setup, data, files, summary, failure);
   else
     run_threads(setup, data, files, summary, failure);
-  Measured measured{.growth_bytes = sum_of(world, read_process_memory().peak_resident_bytes - before)};
+  const std::int64_t peak = world ? summary.peak_bytes : read_process_memory().peak_resident_bytes;
+  Measured measured{.growth_bytes = sum_of(world, peak - before)};
   if (!first) return 0;
   const MemoryPlan plan = plan_trainer(*setup.model, setup.options).memory;
   measured.predicted_bytes = setup.world() * plan.space(Space::device).arena_bytes;

@@ -18,6 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kTraceFrom = 2;    // steps that only warm up caches and primitives
 constexpr std::int64_t kMeasureEach = 4;  // every so many steps overlap is measured
+constexpr std::int64_t kWeighed = 3;      // steps in which a process looks at its memory
 constexpr double kSmooth = 0.9;           // of the tokens a second that are shown
 // A checkpoint may keep the disk busy on one rank for longer than a step's deadline allows.
 constexpr std::chrono::minutes kCheckpointDeadline{30};
@@ -45,6 +46,11 @@ class RankTraining {
 
   void run() {
     if (first_) report_exchange();
+    if (launched_by_mpi())
+      trainer_.engine().set_peak_observer([this] {
+        if (run_steps_ < kWeighed)
+          summary_.peak_bytes = std::max(summary_.peak_bytes, read_proportional_bytes());
+      });
     begin_weights();
     start_ = Clock::now();
     prefetch(data_.train, setup_.grid, step_);

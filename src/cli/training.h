@@ -25,7 +25,8 @@ struct RunSummary {
   std::optional<double> validation_loss;
   std::optional<double> hidden;  // the share of communication behind compute, over the traced steps
   std::int64_t skipped = 0;
-  ArenaRegistration exchange;  // how processes of one host exchange what is large
+  std::int64_t peak_bytes = 0;  // of a process that is one rank: proportional, at the plan's peak
+  ArenaRegistration exchange;   // how processes of one host exchange what is large
   bool interrupted = false;
   std::string checkpoint;  // the last one saved
   std::string exported;    // the weights
@@ -41,7 +42,8 @@ struct RunFiles {
 // Set by a signal: the run ends after the step in progress.
 extern std::atomic<int> stop_signal;
 
-// Runs on every rank's thread, with equal arguments. `files` and `summary` are touched by rank 0 only.
+// Runs on every rank's thread, with equal arguments. `files` and `summary` are touched by rank 0 only, but
+// for peak_bytes.
 void train_rank(Communicator world, const Setup& setup, const Data& data, RunFiles& files,
                 RunSummary& summary);
 

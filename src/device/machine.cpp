@@ -97,6 +97,8 @@ ProcessMemory read_process_memory() {
           .peak_resident_bytes = bytes_field("/proc/self/status", "VmHWM")};
 }
 
+std::int64_t read_proportional_bytes() { return bytes_field("/proc/self/smaps_rollup", "Pss"); }
+
 bool reset_peak_memory() {
   std::ofstream file("/proc/self/clear_refs");
   file << "5" << std::flush;  // proc(5): resets the peak resident set size

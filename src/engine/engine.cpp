@@ -179,6 +179,10 @@ void* Engine::address(BufferId buffer) const {
 const ByteCounters& Engine::bytes() const { return impl_->device->counters(); }
 const Program& Engine::running() const { return impl_->program(); }
 const ArenaRegistration& Engine::arena_registration() const { return impl_->executor->registration(); }
+void Engine::set_peak_observer(std::function<void()> observer) {
+  impl_->check_between_steps("set_peak_observer");
+  impl_->executor->set_peak_observer(std::move(observer));
+}
 void Engine::set_tracing(bool on) { impl_->executor->set_tracing(on); }
 StepTiming Engine::timing() const { return impl_->executor->timing(); }
 std::span<const Span> Engine::trace() const { return impl_->executor->trace(); }

@@ -36,7 +36,9 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       options_(options),
       rank_(world.rank()),
       memory_(device, programs, plan, {.poison = options.poison, .shared = world.wants_shared_arena()}),
-      registration_(Communicator(world).register_arena(memory_.arena())) {
+      registration_(Communicator(world).register_arena(memory_.arena())),
+      peak_program_(plan.space(Space::device).peak_program),
+      peak_instruction_(plan.space(Space::device).peak_instruction) {
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
     gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
     const std::int64_t bytes = kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel);
@@ -142,6 +144,7 @@ void Executor::open_use(InstructionId use) {
 
 void Executor::close_use(InstructionId use) {
   if (tracing_) spans_[static_cast<std::size_t>(use)].end_us = now_us();
+  observe(use);
   memory_.after(program_, use);
   events_[static_cast<std::size_t>(use)] = lanes_[static_cast<std::size_t>(Lane::compute)]->record();
   ++cursor_;
@@ -170,6 +173,7 @@ void Executor::run(InstructionId id) {
   const double begin = tracing_ ? now_us() : 0.0;
   perform(id);
   if (tracing_) spans_[static_cast<std::size_t>(id)] = {id, instruction_at(id).lane, begin, now_us()};
+  observe(id);
   memory_.after(program_, id);
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +55,7 @@ class Executor {
   const Decision& decision() const { return decision_; }
   const std::vector<Piece>& gaps(FlatId flat) const { return gaps_[static_cast<std::size_t>(flat)]; }
 
+  void set_peak_observer(std::function<void()> observer) { peak_observer_ = std::move(observer); }
   void set_tracing(bool on) { tracing_next_ = on; }
   const ArenaRegistration& registration() const { return registration_; }
   const StepTiming& timing() const { return timing_; }
@@ -71,6 +73,10 @@ class Executor {
   void run(InstructionId id);
   double now_us() const;
   void finish_trace();
+  // While what the instruction touches still lives.
+  void observe(InstructionId id) {
+    if (id == peak_instruction_ && program_ == peak_program_ && peak_observer_) peak_observer_();
+  }
 
   // operations.cpp
   void perform(InstructionId id);
@@ -105,6 +111,10 @@ class Executor {
   InstructionId cursor_ = 0;
   double learning_rate_ = 0;
   Decision decision_;
+
+  const int peak_program_;
+  const InstructionId peak_instruction_;
+  std::function<void()> peak_observer_;
 
   bool tracing_next_ = false;
   bool tracing_ = false;
