@@ -16,7 +16,7 @@ constexpr std::int64_t kBestBuffer = 256 * 1024;
 constexpr std::int64_t kLeastBuffer = 4096;
 constexpr std::int64_t kLine = 64;
 // Below, a copy more costs less than a barrier more.
-constexpr std::int64_t kPullBytes = 8 * 1024;
+constexpr std::int64_t kPullBytes = 1024;
 
 std::int64_t rounded_down(std::int64_t value, std::int64_t unit) { return value / unit * unit; }
 

@@ -18,6 +18,7 @@ struct Expected {
   CategoryBytes between_steps = {};
   CategoryBytes peak = {};
   std::int64_t peak_total = 0;
+  std::vector<std::int64_t> totals;  // [instruction]
 };
 
 // From the programs alone, of which one runs: a buffer holds something from its lifetime's first access to
@@ -46,6 +47,7 @@ Expected expected_of(const TrainerPlan& plan, const Program& program) {
       expected.peak[category] = std::max(expected.peak[category], at[category]);
       total += at[category];
     }
+    expected.totals.push_back(total);
     expected.peak_total = std::max(expected.peak_total, total);
   }
   return expected;
@@ -73,14 +75,20 @@ TEST(EngineByteCounters, FollowWhatHoldsSomething) {
                   << name_of(static_cast<Category>(category));
           };
           between_steps();
+          std::vector<std::int64_t> at_peak;
+          trainer.engine().set_peak_observer([&] { at_peak.push_back(bytes.current_total()); });
           for (int step = 0; step < 3; ++step)
             trainer.train_step(1e-3, fetch_samples(rank, run.world, run.microbatches, step, model->vocabulary,
                                                    options.batch));
           between_steps();
           EXPECT_LE(bytes.peak_total(), device.arena_bytes);
+          ASSERT_EQ(device.peak_program, 0);
+          EXPECT_EQ(at_peak.size(), 3u);
           if (!strict) return;  // lanes that run ahead or behind hold other sums
           EXPECT_EQ(bytes.peak_total(), expected.peak_total);
           EXPECT_LE(bytes.peak_total(), device.live_peak_bytes);
+          for (const std::int64_t held : at_peak)
+            EXPECT_EQ(held, expected.totals[static_cast<std::size_t>(device.peak_instruction)]);
           for (std::size_t category = 0; category < kCategories; ++category)
             EXPECT_EQ(bytes.peak(static_cast<Category>(category)), expected.peak[category])
                 << name_of(static_cast<Category>(category));

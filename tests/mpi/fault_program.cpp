@@ -24,7 +24,7 @@ void misbehave(const std::string& how) {
 
 // Few bytes go through shared buffers, many are read from peers' arenas where they are on one host.
 void run(tessera::Communicator world, const std::string& how) {
-  constexpr std::int64_t kFew = 4000, kMany = 400'000;
+  constexpr std::int64_t kFew = 400, kMany = 400'000;
   tessera::Arena arena({.bytes = world.world() * kMany, .shared = world.wants_shared_arena()});
   world.register_arena(arena);
   for (int round = 0; round < 2000; ++round) {
