@@ -2,6 +2,7 @@
 // processes of a host share.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -16,6 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr std::int64_t kSharedBytesPerRank = std::int64_t{8} << 20;
 constexpr std::int64_t kAlign = 64;
+constexpr milliseconds kToBeHeard{100};  // before a launcher ends those who hear it
 
 using comm::check_mpi;
 
@@ -24,6 +26,7 @@ using comm::check_mpi;
 struct Window {
   MPI_Win handle = MPI_WIN_NULL;
   std::atomic<bool> unused{false};
+  std::weak_ptr<comm::MpiWorld> world;
 };
 
 class Mpi {
@@ -104,14 +107,25 @@ class Mpi {
   }
 
   // At the exit of a process that started MPI itself. It would wait for the others, so not where a world has
-  // failed, or is still in use because the process exits in the middle: the launcher then sees a process that
-  // ended without, and ends the others.
+  // failed, or is still in use because the process exits in the middle: the others are told, and the launcher
+  // sees a process that ended with a failure; a status of 0 it might take for the run's.
   void finish() {
     int finalized = 0;
     MPI_Finalized(&finalized);
     bool in_use = false;
     for (const auto& window : windows_) in_use |= !window->unused.load();
-    if (finalized == 0 && !in_use && !failed_.load()) MPI_Finalize();
+    if (finalized != 0) return;
+    if (in_use) leave();
+    if (!failed_.load()) MPI_Finalize();
+  }
+
+  [[noreturn]] void leave() {
+    for (const auto& window : windows_)
+      if (const auto world = window->world.lock())
+        world->fail(world->rank(), "its process exits in the middle of a run");
+    std::fflush(nullptr);
+    std::this_thread::sleep_for(kToBeHeard);
+    std::_Exit(EXIT_FAILURE);
   }
 
   bool owned_ = false;
@@ -203,6 +217,7 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const Hosts& hosts, const M
                             .rank = hosts.rank,
                             .ranks = hosts.ranks},
       options);
+  keeper->window->world = world;
   mpi.meet(options.deadline);
   shared->check_visible();
   return world;
