@@ -1,6 +1,10 @@
-// Floor 7: the tensor names and layouts of Hugging Face's checkpoints, for the models that come with Tessera.
+// Floor 7: the tensor names and layouts of Hugging Face's checkpoints, and their config.json, for the models
+// that come with Tessera.
 #pragma once
 
+#include <string>
+
+#include "tessera/model.h"
 #include "tessera/module.h"
 #include "tessera/safetensors.h"
 
@@ -12,5 +16,10 @@ namespace tessera {
 // model.layers.0.self_attn.q_proj.weight …, with or without "model."; lm_head.weight where the head is not
 // tied.
 WeightMap hugging_face_weights(const Model& model);
+
+// The text of the config.json from which the transformers library builds the same model: GPT2LMHeadModel or
+// LlamaForCausalLM. `type` is that of the tensors beside it. Names no tokens that begin or end a text.
+std::string hugging_face_config(const Gpt2Config& config, DType type);
+std::string hugging_face_config(const LlamaConfig& config, DType type);
 
 }  // namespace tessera

@@ -38,6 +38,8 @@ struct WeightMap {
 struct SafetensorsExport {
   DType dtype = DType::fp32;        // of every tensor in the files
   std::int64_t max_file_bytes = 0;  // of the tensors in a file, a larger tensor has its own; 0: one file
+  std::string config =
+      {};  // text of a config.json in the same folder; only where `path` is a folder, "": none
 };
 
 // Sets the parameters from `path`: a file, an index, or a folder (its model.safetensors.index.json, else its
@@ -55,11 +57,11 @@ void import_safetensors(const std::filesystem::path& path, Communicator world, E
 // between steps; rank 0 writes, a few MiB at a time, that the ranks gather from their shards. `path` is the
 // file's name where it ends in ".safetensors"; otherwise a folder, in which model.safetensors or
 // model-00001-of-0000N.safetensors … with model.safetensors.index.json take the place of what an earlier
-// export left under such names. Everything is written and synced under temporary names, then renamed; the
-// index comes last. Returns the files. `world` is any communicator of the engine's ranks, whose deadline
-// bounds how long rank 0 may keep the others waiting.
-// UsageError for options that do not fit, or a value that fp16 cannot hold, EnvironmentError where a file
-// cannot be written, the same on all ranks: the temporary files are then removed.
+// export left under such names, and options.config that of config.json. Everything is written and synced
+// under temporary names, then renamed; the index comes last. Returns the files. `world` is any communicator
+// of the engine's ranks, whose deadline bounds how long rank 0 may keep the others waiting. UsageError for
+// options that do not fit, or a value that fp16 cannot hold, EnvironmentError where a file cannot be written,
+// the same on all ranks: the temporary files are then removed.
 std::vector<std::filesystem::path> export_safetensors(const std::filesystem::path& path, Communicator world,
                                                       Engine& engine, const WeightMap& map,
                                                       const SafetensorsExport& options = {});

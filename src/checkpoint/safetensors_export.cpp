@@ -37,6 +37,7 @@ struct OutputFile {
 struct OutputFiles {
   fs::path folder;
   std::optional<fs::path> index;
+  std::optional<fs::path> config;
   std::vector<OutputFile> files;
 
   OutputFiles(const fs::path& path, const WeightMap& map, const SafetensorsExport& options) {
@@ -57,6 +58,8 @@ struct OutputFiles {
       files[i].temporary = folder / ("." + name + ".tmp");
     }
     whole_folder_ = !names_file;
+    config_text_ = options.config;
+    if (whole_folder_ && !config_text_.empty()) config = folder / "config.json";
   }
 
   // What an earlier export left in the folder that this one does not replace.
@@ -77,6 +80,7 @@ struct OutputFiles {
     if (whole_folder_) fs::remove(folder / kIndexName);
     for (const OutputFile& file : files) fs::rename(file.temporary, file.path);
     for (const fs::path& old : superseded()) fs::remove(old);
+    if (config) replace_text(*config, config_text_);
     if (index) {
       std::map<std::string, std::string> names;
       std::int64_t bytes = 0;
@@ -114,6 +118,7 @@ struct OutputFiles {
   }
 
   bool whole_folder_ = false;
+  std::string config_text_;
 };
 
 // Removes the temporary files on the way out; after the rename there are none.
@@ -229,6 +234,7 @@ std::vector<fs::path> export_safetensors(const fs::path& path, Communicator worl
   });
   std::vector<fs::path> written;
   for (const OutputFile& file : output.files) written.push_back(file.path);
+  if (output.config) written.push_back(*output.config);
   if (output.index) written.push_back(*output.index);
   return written;
 }

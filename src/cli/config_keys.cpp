@@ -218,8 +218,8 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(integer("run.checkpoint_keep", &c.checkpoint_keep, 1, "The last checkpoints to keep."));
   keys.push_back(
       text("run.export", &c.export_path,
-           "Where the weights are written at the end of the run: a .safetensors file, or a folder. "
-           "Empty: nowhere."));
+           "Where the weights are written at the end of the run: a .safetensors file, or a folder, "
+           "which the transformers library loads: it gets a config.json, too. Empty: nowhere."));
   keys.push_back(text("run.export_type", &c.export_type, "The type of the weights that are exported.",
                       {"fp32", "bf16", "fp16"}));
   Key file_bytes = integer("run.export_file_bytes", &c.export_file_bytes, 0,

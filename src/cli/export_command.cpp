@@ -23,7 +23,7 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
   Trainer trainer(std::move(world), setup.model, setup.options);
   const RunState state = load_checkpoint(checkpoint, disk, trainer.engine());
   const auto files = export_safetensors(output, disk, trainer.engine(), hugging_face_weights(*setup.model),
-                                        export_options(setup.config.run));
+                                        export_options(setup));
   if (!first) return;
   fmt::print("step {} of {}\n", state.step, checkpoint);
   for (const std::filesystem::path& file : files)

@@ -84,7 +84,8 @@ int run(int argc, char** argv) {
   CLI::App* exporting = checkpoint->add_subcommand("export", "Write the weights as safetensors");
   add_config_options(*exporting, arguments);
   exporting->add_option("folder", path, "a checkpoint, or the folder of all: the newest")->required();
-  exporting->add_option("output", output, "a .safetensors file, or a folder")->required();
+  exporting->add_option("output", output, "a .safetensors file, or a folder: then with config.json")
+      ->required();
   exporting->callback([&] { status = export_command(arguments, path, output); });
 
   CLI::App* config = app.add_subcommand("config", "Print the documentation of all keys (Markdown)");

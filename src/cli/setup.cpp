@@ -6,6 +6,8 @@
 #include <charconv>
 #include <chrono>
 
+#include "tessera/hugging_face.h"
+
 namespace tessera::cli {
 
 namespace {
@@ -190,8 +192,13 @@ Setup make_setup(const Config& config) {
   return setup;
 }
 
-SafetensorsExport export_options(const RunConfig& config) {
-  return {.dtype = parse_dtype(config.export_type), .max_file_bytes = config.export_file_bytes};
+SafetensorsExport export_options(const Setup& setup) {
+  const RunConfig& run = setup.config.run;
+  const DType type = parse_dtype(run.export_type);
+  return {
+      .dtype = type,
+      .max_file_bytes = run.export_file_bytes,
+      .config = std::visit([&](const auto& d) { return hugging_face_config(d, type); }, setup.dimensions)};
 }
 
 Data open_data(const Setup& setup) {

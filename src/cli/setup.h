@@ -33,8 +33,8 @@ struct Setup {
 // UsageError naming the keys where they contradict each other or the budget.
 Setup make_setup(const Config& config);
 
-// What run.export_type and run.export_file_bytes say.
-SafetensorsExport export_options(const RunConfig& config);
+// What run.export_type and run.export_file_bytes say, and the model's config.json.
+SafetensorsExport export_options(const Setup& setup);
 
 // The samples of a run. Shared by all ranks; reading is safe from any thread.
 struct Data {

@@ -107,7 +107,7 @@ class RankTraining {
 
   void export_weights() {
     export_safetensors(run_.export_path, disk_, trainer_.engine(), hugging_face_weights(*setup_.model),
-                       export_options(run_));
+                       export_options(setup_));
     if (!first_) return;
     summary_.exported = run_.export_path;
     progress_->note(fmt::format("step {}  exported {}", step_, summary_.exported));

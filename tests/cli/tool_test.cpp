@@ -176,6 +176,10 @@ TEST_F(Tool, WeightsLeaveAndEnterAsSafetensors) {
       {"checkpoint", "export", config_, saved, folder_.file("out"), "--set", "run.export_file_bytes=20000"});
   ASSERT_EQ(exported.status, 0) << exported.err;
   EXPECT_NE(exported.out.find("model.safetensors.index.json"), std::string::npos) << exported.out;
+  const json described = json::parse(read(folder_.file("out/config.json")));
+  EXPECT_EQ(described.at("model_type"), "gpt2");
+  EXPECT_EQ(described.at("n_embd"), 16);
+  EXPECT_EQ(described.at("torch_dtype"), "float32");
   const std::string again = folder_.file("again.safetensors");
   ASSERT_EQ(run({"checkpoint", "export", config_, saved, again}).status, 0);
   EXPECT_TRUE(read(again) == read(weights));

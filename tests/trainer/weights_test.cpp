@@ -181,6 +181,65 @@ TEST_P(RoundTrip, SeveralFilesAndTheirIndex) {
   EXPECT_TRUE(imported({.family = GetParam(), .seed = 5}, file("out")) == expected);
 }
 
+TEST_F(Weights, AFolderGetsTheConfigurationAndAFileDoesNot) {
+  const std::string text = "{\"model_type\": \"gpt2\"}\n";
+  std::vector<fs::path> written;
+  on_ranks({.world = 2}, [&](Communicator world, Engine& engine, const WeightMap& map) {
+    auto files = export_safetensors(file("out"), world, engine, map, {.config = text});
+    export_safetensors(file("g.safetensors"), world, engine, map, {.config = text});
+    if (world.rank() == 0) written = std::move(files);
+  });
+  EXPECT_EQ(written, (std::vector<fs::path>{file("out/model.safetensors"), file("out/config.json")}));
+  EXPECT_EQ(bytes_of_file(file("out/config.json")), text);
+  EXPECT_EQ(folder_.entries(), 2);
+  EXPECT_TRUE(imported({.seed = 3}, file("out")) == values_of({}));  // as it would without it
+}
+
+TEST(HuggingFaceConfig, SaysWhatTesseraComputes) {
+  const json gpt2 = json::parse(hugging_face_config(kGpt2, DType::bf16));
+  EXPECT_EQ(gpt2["architectures"], json::array({"GPT2LMHeadModel"}));
+  EXPECT_EQ(gpt2["model_type"], "gpt2");
+  EXPECT_EQ(gpt2["vocab_size"], 61);
+  EXPECT_EQ(gpt2["n_positions"], 16);
+  EXPECT_EQ(gpt2["n_layer"], 2);
+  EXPECT_EQ(gpt2["n_head"], 2);
+  EXPECT_EQ(gpt2["n_embd"], 32);
+  EXPECT_EQ(gpt2["activation_function"], "gelu_new");
+  EXPECT_EQ(gpt2["layer_norm_epsilon"], 1e-5);
+  EXPECT_EQ(gpt2["tie_word_embeddings"], true);
+  EXPECT_EQ(gpt2["torch_dtype"], "bfloat16");
+
+  LlamaConfig config = kLlama;
+  config.norm_epsilon = 1e-6;
+  config.rope_theta = 5e5;
+  json llama = json::parse(hugging_face_config(config, DType::fp32));
+  EXPECT_EQ(llama["architectures"], json::array({"LlamaForCausalLM"}));
+  EXPECT_EQ(llama["model_type"], "llama");
+  EXPECT_EQ(llama["vocab_size"], 61);
+  EXPECT_EQ(llama["max_position_embeddings"], 16);
+  EXPECT_EQ(llama["num_hidden_layers"], 2);
+  EXPECT_EQ(llama["num_attention_heads"], 4);
+  EXPECT_EQ(llama["num_key_value_heads"], 2);
+  EXPECT_EQ(llama["hidden_size"], 32);
+  EXPECT_EQ(llama["intermediate_size"], 88);
+  EXPECT_EQ(llama["hidden_act"], "silu");
+  EXPECT_EQ(llama["rms_norm_eps"], 1e-6);
+  EXPECT_EQ(llama["rope_theta"], 5e5);
+  EXPECT_EQ(llama["rope_scaling"], nullptr);
+  EXPECT_EQ(llama["tie_word_embeddings"], false);
+  EXPECT_EQ(llama["torch_dtype"], "float32");
+  config.tied = true;
+  config.rope_scaling = {.factor = 32.0, .original_context = 4096};
+  llama = json::parse(hugging_face_config(config, DType::fp16));
+  EXPECT_EQ(llama["rope_scaling"], (json{{"rope_type", "llama3"},
+                                         {"factor", 32.0},
+                                         {"low_freq_factor", 1.0},
+                                         {"high_freq_factor", 4.0},
+                                         {"original_max_position_embeddings", 4096}}));
+  EXPECT_EQ(llama["tie_word_embeddings"], true);
+  EXPECT_EQ(llama["torch_dtype"], "float16");
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, RoundTrip,
                          ::testing::Values(Family::gpt2, Family::llama, Family::tied_llama),
                          [](const auto& one) {
