@@ -4,6 +4,7 @@
 // The limit is the same memory traffic without any meeting of the ranks: two threads that each copy, or add,
 // half of the buffer. A sample is many calls, from one barrier to the next; contenders take turns.
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
 

@@ -11,8 +11,9 @@ namespace tessera::kernels {
 
 // accumulator[i] = ((start + c_0[i]) + c_1[i]) + ... in fp32, strictly in the order of `contributions` (rank
 // order), each of `type` and `numel` elements. The start is accumulator[i] for beta 1; for beta 0 the chain
-// starts from c_0[i] itself. One pass over memory. 1 to 1024 contributions, otherwise UsageError. An fp32
-// contribution may be `accumulator` itself only as contribution 0 with beta 0.
+// starts from c_0[i] itself. One pass over memory. 1 to 1024 contributions, otherwise UsageError. With
+// beta 0 one of the first kFirstSweep contributions, if fp32, may be `accumulator` itself.
+inline constexpr int kFirstSweep = 8;
 void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
                    std::span<const void* const> contributions, float beta, float* accumulator);
 

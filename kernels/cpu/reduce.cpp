@@ -31,24 +31,24 @@ HWY_INLINE void sweep(const void* const* contributions, std::int64_t begin, std:
   }
 }
 
+// Each sweep reads all of its contributions at a place before it writes there: in the first one any of them
+// may be the accumulator.
+template <class T, int kCount = kFirstSweep>
+HWY_INLINE void sweep_of(std::int64_t contribution_count, const void* const* contributions,
+                         std::int64_t begin, std::int64_t count, bool from_accumulator, float* accumulator) {
+  if (contribution_count >= kCount)
+    sweep<T, kCount>(contributions, begin, count, from_accumulator, accumulator);
+  else if constexpr (kCount > 1)
+    sweep_of<T, kCount - 1>(contribution_count, contributions, begin, count, from_accumulator, accumulator);
+}
+
 template <class T>
 HWY_INLINE void chain_block(const void* const* contributions, std::int64_t contribution_count,
                             std::int64_t begin, std::int64_t count, bool from_accumulator,
                             float* accumulator) {
-  for (std::int64_t done = 0; done < contribution_count;) {
-    const std::int64_t left = contribution_count - done;
-    const bool add_to = from_accumulator || done > 0;
-    if (left >= 8) {
-      sweep<T, 8>(contributions + done, begin, count, add_to, accumulator);
-      done += 8;
-    } else if (left >= 2) {
-      sweep<T, 2>(contributions + done, begin, count, add_to, accumulator);
-      done += 2;
-    } else {
-      sweep<T, 1>(contributions + done, begin, count, add_to, accumulator);
-      done += 1;
-    }
-  }
+  for (std::int64_t done = 0; done < contribution_count; done += kFirstSweep)
+    sweep_of<T>(contribution_count - done, contributions + done, begin, count, from_accumulator || done > 0,
+                accumulator);
 }
 
 // Elements whose accumulator stays in the first cache level while all contributions are added.

@@ -11,8 +11,8 @@ namespace {
 // A block of sums stays in the first-level cache while the contributions stream by.
 constexpr std::int64_t kBlock = 1024;
 
-// The kernel writes the result before it has read all contributions: a copy of each block stands in for
-// `own`, the contribution that is the result.
+// The kernel writes the result before it has read late contributions: a copy of each block stands in for
+// `own`, the one that is the result.
 void chain_in_place(std::span<const void*> contributions, const void*& own, std::int64_t numel,
                     float* result) {
   std::array<float, kBlock> copy;
@@ -31,7 +31,7 @@ void chain_in_place(std::span<const void*> contributions, const void*& own, std:
 void ordered_chain(std::span<const void*> contributions, DType type, std::int64_t numel, bool accumulate,
                    float* result) {
   const auto own = std::find(contributions.begin(), contributions.end(), result);
-  if (own != contributions.end())
+  if (own != contributions.end() && own - contributions.begin() >= kernels::kFirstSweep)
     chain_in_place(contributions, *own, numel, result);
   else
     kernels::ordered_chain({}, numel, type, contributions, accumulate ? 1.0f : 0.0f, result);

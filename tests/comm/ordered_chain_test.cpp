@@ -32,20 +32,25 @@ TEST(OrderedChain, WidensEverySixteenBitPattern) {
 
 TEST(OrderedChain, AnyContributionMayBeTheResult) {
   constexpr std::int64_t kNumel = 2500;
-  for (int aliased = 0; aliased < 3; ++aliased) {
-    std::vector<std::vector<float>> inputs(3);
-    std::vector<float> expected;
-    for (std::int64_t i = 0; i < kNumel; ++i) {
-      for (int rank = 0; rank < 3; ++rank)
-        inputs[static_cast<std::size_t>(rank)].push_back(contract::value_of(rank, 0, i));
-      expected.push_back((contract::value_of(0, 0, i) + contract::value_of(1, 0, i)) +
-                         contract::value_of(2, 0, i));
+  for (const int ranks : {1, 2, 3, 5, 8, 9, 19})
+    for (int aliased = 0; aliased < ranks; ++aliased) {
+      std::vector<std::vector<float>> inputs(static_cast<std::size_t>(ranks));
+      std::vector<float> expected;
+      for (std::int64_t i = 0; i < kNumel; ++i) {
+        float sum = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const float value = contract::value_of(rank, 0, i);
+          inputs[static_cast<std::size_t>(rank)].push_back(value);
+          sum = rank == 0 ? value : sum + value;
+        }
+        expected.push_back(sum);
+      }
+      std::vector<const void*> contributions;
+      for (const std::vector<float>& input : inputs) contributions.push_back(input.data());
+      std::vector<float>& result = inputs[static_cast<std::size_t>(aliased)];
+      ordered_chain(contributions, DType::fp32, kNumel, false, result.data());
+      EXPECT_EQ(contract::raw(result), contract::raw(expected)) << ranks << " ranks, result is " << aliased;
     }
-    const void* contributions[] = {inputs[0].data(), inputs[1].data(), inputs[2].data()};
-    std::vector<float>& result = inputs[static_cast<std::size_t>(aliased)];
-    ordered_chain(contributions, DType::fp32, kNumel, false, result.data());
-    EXPECT_EQ(contract::raw(result), contract::raw(expected)) << "contribution " << aliased;
-  }
 }
 
 TEST(OrderedChain, KeepsTheSignOfZeroAndStartsFromTheFirst) {
