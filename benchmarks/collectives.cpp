@@ -9,6 +9,8 @@
 #include <memory>
 
 #include "benchmarks/pairs.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
 #include "tessera/communicator.h"
 #include "tessera/device.h"
 #ifdef TESSERA_HAS_MPI
@@ -19,6 +21,7 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t kMost = std::int64_t{256} << 20;
+constexpr std::int64_t kPastCaches = std::int64_t{16} << 20;
 
 enum class Kind { all_gather, reduce_scatter };
 
@@ -32,12 +35,25 @@ struct RankBuffers {
   std::byte* own_half() const { return full + rank * half_bytes; }
 };
 
-void move_without_meeting(Kind kind, const RankBuffers& buffers) {
-  const std::int64_t other = (1 - buffers.rank) * buffers.half_bytes;
-  if (kind == Kind::all_gather) {
-    std::memcpy(buffers.full + other, buffers.peer + other, static_cast<std::size_t>(buffers.half_bytes));
+// The faster way for so many bytes: through the caches, or past them.
+void copy_as_fast_as_possible(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::ScalableTag<std::uint8_t> d;
+  if (bytes < kPastCaches) {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
     return;
   }
+  auto* target = reinterpret_cast<std::uint8_t*>(to);
+  const auto* source = reinterpret_cast<const std::uint8_t*>(from);
+  for (std::int64_t i = 0; i < bytes; i += static_cast<std::int64_t>(hn::Lanes(d)))
+    hn::Stream(hn::Load(d, source + i), d, target + i);
+  hwy::FlushStream();
+}
+
+void move_without_meeting(Kind kind, const RankBuffers& buffers) {
+  const std::int64_t other = (1 - buffers.rank) * buffers.half_bytes;
+  if (kind == Kind::all_gather)
+    return copy_as_fast_as_possible(buffers.full + other, buffers.peer + other, buffers.half_bytes);
   auto* sum = reinterpret_cast<float*>(buffers.own_half());
   const auto* add = reinterpret_cast<const float*>(buffers.peer + buffers.rank * buffers.half_bytes);
   for (std::int64_t i = 0; i < buffers.half_bytes / 4; ++i) sum[i] += add[i];

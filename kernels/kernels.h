@@ -15,6 +15,7 @@
 #include "kernels/attention.h"
 #include "kernels/casts.h"
 #include "kernels/context.h"
+#include "kernels/copy.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"

@@ -35,7 +35,7 @@ void LocalBackend::collective(const LocalCall& call, const void* source, const P
 
 void LocalBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
   char* own = at(full, rank_ * shard_bytes);
-  if (own != shard) copy_bytes(own, shard, shard_bytes);
+  if (own != shard) kernels::copy(own, shard, shard_bytes);
   collective(LocalCall::make(Operation::all_gather, shard_bytes, label), shard,
              [&] { return pull_all_gather(full, shard_bytes); });
 }
@@ -63,7 +63,7 @@ void LocalBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel
 }
 
 void LocalBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
-  copy_bytes(at(output, rank_ * block_bytes), at(input, rank_ * block_bytes), block_bytes);
+  kernels::copy(at(output, rank_ * block_bytes), at(input, rank_ * block_bytes), block_bytes);
   collective(LocalCall::make(Operation::all_to_all, block_bytes, label), input,
              [&] { return pull_all_to_all(output, block_bytes); });
 }

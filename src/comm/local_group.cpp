@@ -162,7 +162,7 @@ void LocalGroup::recv(int me, int from, const LocalCall& call, void* target, nan
            fmt::format("{} on '{}': rank {} called {}; both must name the same unit and bytes",
                        call.full_text(sequence), name_, global_rank(from), way.call.full_text(sequence)));
   start_reading(me);
-  copy_bytes(target, way.source, call.count);
+  kernels::copy(target, way.source, call.count);
   stop_reading(me);
   way.taken.store(sequence);
   way.signal.notify();

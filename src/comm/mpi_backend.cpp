@@ -104,16 +104,16 @@ std::span<const void*> MpiBackend::contributions(std::int64_t offset_bytes, cons
 
 void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
   char* own = at(full, rank() * shard_bytes);
-  if (own != shard) copy_bytes(own, shard, shard_bytes);
+  if (own != shard) kernels::copy(own, shard, shard_bytes);
   begin(LocalCall::make(Operation::all_gather, shard_bytes, label));
   if (pulled(shard, shard_bytes, [&](Puller& peers) { return peers.pull_all_gather(full, shard_bytes); }))
     return;
   in_parts(
       {.total = shard_bytes, .step = group_->buffer_bytes()},
-      [&](Part part) { copy_bytes(group_->outgoing(), at(shard, part.begin), part.count); },
+      [&](Part part) { kernels::copy(group_->outgoing(), at(shard, part.begin), part.count); },
       [&](Part part) {
         each_peer([&](int peer) {
-          copy_bytes(at(full, peer * shard_bytes + part.begin), group_->incoming(peer), part.count);
+          kernels::copy(at(full, peer * shard_bytes + part.begin), group_->incoming(peer), part.count);
         });
       });
   count((world() - 1) * shard_bytes);
@@ -131,8 +131,8 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
       {.total = request.shard_numel, .step = lane / width, .width = width, .stride_bytes = lane},
       [&](Part part) {
         each_peer([&](int peer) {
-          copy_bytes(group_->outgoing() + peer * lane,
-                     at(request.full, peer * slice_bytes + part.begin * width), part.count * width);
+          kernels::copy(group_->outgoing() + peer * lane,
+                        at(request.full, peer * slice_bytes + part.begin * width), part.count * width);
         });
       },
       [&](Part part) {
@@ -153,7 +153,7 @@ void MpiBackend::reduce_everywhere(const LocalCall& call, Element* data, std::in
   if (pulled(data, numel * kWidth, [&](Puller& peers) { return peers.pull_all_reduce(data, numel); })) return;
   in_parts(
       {.total = numel, .step = step, .width = kWidth, .slices = everywhere ? 1 : world()},
-      [&](Part part) { copy_bytes(group_->outgoing(), data + part.begin, part.count * kWidth); },
+      [&](Part part) { kernels::copy(group_->outgoing(), data + part.begin, part.count * kWidth); },
       [&](Part part) {
         Element* const values = data + part.begin;
         if (everywhere && part.count > 0) sum_into(contributions(0, values), part.count, values);
@@ -163,10 +163,10 @@ void MpiBackend::reduce_everywhere(const LocalCall& call, Element* data, std::in
         const auto numel_of = [&](int member) { return begin_of(member + 1) - begin_of(member); };
         const std::int64_t begin = begin_of(rank()), own = numel_of(rank());
         if (own > 0) sum_into(contributions(begin * kWidth, values + begin), own, values + begin);
-        copy_bytes(group_->outgoing(), values + begin, own * kWidth);
+        kernels::copy(group_->outgoing(), values + begin, own * kWidth);
         group_->exchange({.bytes = own * kWidth, .total_bytes = own * kWidth}, deadline_);
         each_peer([&](int peer) {
-          copy_bytes(values + begin_of(peer), group_->incoming(peer), numel_of(peer) * kWidth);
+          kernels::copy(values + begin_of(peer), group_->incoming(peer), numel_of(peer) * kWidth);
         });
         count(((world() - 1) * own + part.count - own) * kWidth);
       });
@@ -189,16 +189,16 @@ void MpiBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel l
   in_parts(
       {.total = bytes, .step = group_->buffer_bytes(), .root = root},
       [&](Part part) {
-        if (sends) copy_bytes(group_->outgoing(), at(data, part.begin), part.count);
+        if (sends) kernels::copy(group_->outgoing(), at(data, part.begin), part.count);
       },
       [&](Part part) {
-        if (!sends) copy_bytes(at(data, part.begin), group_->incoming(root), part.count);
+        if (!sends) kernels::copy(at(data, part.begin), group_->incoming(root), part.count);
       });
   if (!sends) count(bytes);
 }
 
 void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
-  copy_bytes(at(output, rank() * block_bytes), at(input, rank() * block_bytes), block_bytes);
+  kernels::copy(at(output, rank() * block_bytes), at(input, rank() * block_bytes), block_bytes);
   begin(LocalCall::make(Operation::all_to_all, block_bytes, label));
   if (pulled(input, block_bytes, [&](Puller& peers) { return peers.pull_all_to_all(output, block_bytes); }))
     return;
@@ -207,14 +207,14 @@ void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_
       {.total = block_bytes, .step = lane, .stride_bytes = lane},
       [&](Part part) {
         each_peer([&](int peer) {
-          copy_bytes(group_->outgoing() + peer * lane, at(input, peer * block_bytes + part.begin),
-                     part.count);
+          kernels::copy(group_->outgoing() + peer * lane, at(input, peer * block_bytes + part.begin),
+                        part.count);
         });
       },
       [&](Part part) {
         each_peer([&](int peer) {
-          copy_bytes(at(output, peer * block_bytes + part.begin), group_->incoming(peer) + rank() * lane,
-                     part.count);
+          kernels::copy(at(output, peer * block_bytes + part.begin), group_->incoming(peer) + rank() * lane,
+                        part.count);
         });
       });
   count((world() - 1) * block_bytes);

@@ -180,7 +180,7 @@ void MpiMessageGroup::send(int to, const LocalCall& call, const void* source, na
   std::int64_t begin = 0;
   do {
     const std::int64_t bytes = std::min(buffer_bytes_, call.count - begin);
-    copy_bytes(outgoing(), static_cast<const char*>(source) + begin, bytes);
+    kernels::copy(outgoing(), static_cast<const char*>(source) + begin, bytes);
     check_mpi(MPI_Issend(outgoing(), static_cast<int>(bytes), MPI_BYTE, wire_rank(to),
                          tags_ + message_payload, wire(), &send_of(memory_->payloads, to)),
               "MPI_Issend");
@@ -206,7 +206,7 @@ void MpiMessageGroup::recv(int from, const LocalCall& call, void* target, nanose
                         tags_ + message_payload, wire(), &receive_of(memory_->payloads, from)),
               "MPI_Irecv");
     wait(memory_->payloads, deadline);
-    copy_bytes(static_cast<char*>(target) + begin, buffer_of(from), bytes);
+    kernels::copy(static_cast<char*>(target) + begin, buffer_of(from), bytes);
     begin += bytes;
   } while (begin < call.count);
   messages.landed();

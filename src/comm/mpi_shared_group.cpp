@@ -181,8 +181,8 @@ void MpiSharedGroup::send(int to, const LocalCall& call, const void* source, nan
   for (std::int64_t index = 0; index < pieces_of(call.count); ++index) {
     const std::int64_t begin = index * piece_bytes();
     in_flight_at_most(1);
-    copy_bytes(piece(me(), index), static_cast<const char*>(source) + begin,
-               std::min(piece_bytes(), call.count - begin));
+    kernels::copy(piece(me(), index), static_cast<const char*>(source) + begin,
+                  std::min(piece_bytes(), call.count - begin));
     own.posted.fetch_add(1);
     own.signal.notify();
   }
@@ -198,8 +198,8 @@ void MpiSharedGroup::recv(int from, const LocalCall& call, void* target, nanosec
     wait(way.signal, deadline, posted, [&](int member) { return member == from && !posted(); });
     if (index == 0) check_message(shared, way.message, from);
     const std::int64_t begin = index * piece_bytes();
-    copy_bytes(static_cast<char*>(target) + begin, piece(from, index),
-               std::min(piece_bytes(), call.count - begin));
+    kernels::copy(static_cast<char*>(target) + begin, piece(from, index),
+                  std::min(piece_bytes(), call.count - begin));
     way.taken.fetch_add(1);
     way.signal.notify();
   }

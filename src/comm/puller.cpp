@@ -33,7 +33,7 @@ std::span<const void*> Puller::sources(std::int64_t offset_bytes) {
 }
 
 std::int64_t Puller::pull_all_gather(void* full, std::int64_t shard_bytes) {
-  each_peer([&](int peer) { copy_bytes(at(full, peer * shard_bytes), source(peer), shard_bytes); });
+  each_peer([&](int peer) { kernels::copy(at(full, peer * shard_bytes), source(peer), shard_bytes); });
   return (ranks() - 1) * shard_bytes;
 }
 
@@ -61,7 +61,7 @@ std::int64_t Puller::reduce_everywhere(Element* data, std::int64_t numel) {
   meet();
   each_peer([&](int peer) {
     const std::int64_t offset = begin_of(peer) * kWidth;
-    copy_bytes(at(data, offset), at(source(peer), offset), numel_of(peer) * kWidth);
+    kernels::copy(at(data, offset), at(source(peer), offset), numel_of(peer) * kWidth);
   });
   return ((ranks() - 1) * own + numel - own) * kWidth;
 }
@@ -76,13 +76,13 @@ std::int64_t Puller::pull_all_reduce(double* data, std::int64_t numel) {
 
 std::int64_t Puller::pull_broadcast(void* data, std::int64_t bytes, int root) {
   if (own_rank() == root) return 0;
-  read([&] { copy_bytes(data, source(root), bytes); });
+  read([&] { kernels::copy(data, source(root), bytes); });
   return bytes;
 }
 
 std::int64_t Puller::pull_all_to_all(void* output, std::int64_t block_bytes) {
   each_peer([&](int peer) {
-    copy_bytes(at(output, peer * block_bytes), at(source(peer), own_rank() * block_bytes), block_bytes);
+    kernels::copy(at(output, peer * block_bytes), at(source(peer), own_rank() * block_bytes), block_bytes);
   });
   return (ranks() - 1) * block_bytes;
 }

@@ -2,21 +2,16 @@
 // have it. Whether peers are threads or processes, and how they meet, is the derived class's business.
 #pragma once
 
-#include <cstring>
 #include <span>
 #include <vector>
 
+#include "kernels/copy.h"
 #include "tessera/communicator.h"
 
 namespace tessera::comm {
 
 inline const char* at(const void* base, std::int64_t bytes) { return static_cast<const char*>(base) + bytes; }
 inline char* at(void* base, std::int64_t bytes) { return static_cast<char*>(base) + bytes; }
-
-// memcpy that allows null pointers for no bytes.
-inline void copy_bytes(void* to, const void* from, std::int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
 
 // Called within a collective, when all ranks have published their buffers; all meet once more before any of
 // them leaves. Each function takes what this rank receives and returns the bytes that came from peers.

@@ -6,6 +6,24 @@ namespace {
 
 const std::int64_t kNumels[] = {1, 2, 15, 16, 17, 31, 63, 64, 65, 100, 1023, 1024, 1025, 40000};
 
+// ------------------------------------------------------------------ copy
+
+// Small, and large enough to pass by the caches; from and to any place; nothing beside the target changes.
+TEST(Copy, CopiesAnyBytes) {
+  constexpr std::int64_t kLarge = (16 << 20) + 77;
+  std::vector<std::uint8_t> source(kLarge + 200);
+  for (std::size_t i = 0; i < source.size(); ++i)
+    source[i] = static_cast<std::uint8_t>(i * 2654435761u >> 13);
+  for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{1}, std::int64_t{4095}, kLarge - 77, kLarge})
+    for (const std::size_t offset : {0, 1, 63, 64}) {
+      std::vector<std::uint8_t> target(static_cast<std::size_t>(bytes) + 200, 0xA5), expected = target;
+      std::memcpy(expected.data() + offset, source.data() + 70 - offset, static_cast<std::size_t>(bytes));
+      copy(target.data() + offset, source.data() + 70 - offset, bytes);
+      ASSERT_TRUE(target == expected) << bytes << " bytes to offset " << offset;
+    }
+  copy(nullptr, nullptr, 0);
+}
+
 // ------------------------------------------------------------------ casts
 
 TEST(FloatTypes, EveryHalfSurvivesTheRoundTrip) {
