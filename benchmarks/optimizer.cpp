@@ -92,9 +92,9 @@ void adamw(benchmark::State& state) {
 
 BENCHMARK(adamw)
     ->ArgNames({"numel", "threads"})
-    ->ArgsProduct({{1 << 10, 1 << 14, 1 << 20, 1 << 26}, {1, 2}})
+    ->ArgsProduct({{1 << 20, 1 << 26}, {1, 2}})
     ->UseManualTime()
-    ->MinTime(2)
+    ->MinTime(1)
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace

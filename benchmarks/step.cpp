@@ -96,7 +96,6 @@ TrainerOptions options_of(const BatchShape& batch, int ranks, int stage, int thr
   options.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay"}};
   options.engine.clip.max_norm = 1.0;
   options.engine.threads_per_rank = threads;
-  options.engine.strict_order = getenv("STRICT") != nullptr;
   options.batch = batch;
   return options;
 }
