@@ -9,6 +9,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # Sanitizers need address layouts that newer kernels randomise too far for this compiler.
 run_tests() { setarch --addr-no-randomize ctest --preset "$@" --parallel 2; }
 
+export TSAN_OPTIONS="suppressions=$root/tests/tsan.supp ${TSAN_OPTIONS:-}"
+
 # sanitize PRESET [CTEST_ARGUMENT...]
 sanitize() {
   local preset=$1 targets=()
