@@ -152,7 +152,7 @@ std::unique_ptr<ProcessRank> process_rank;  // none where no launcher started th
 void collective(benchmark::State& state, Kind kind) {
   static ThreadRanks threads;
   const std::int64_t bytes = state.range(0);
-  const int calls = static_cast<int>(std::clamp<std::int64_t>((64 << 20) / bytes, 1, 2000));
+  const int calls = static_cast<int>(std::clamp<std::int64_t>((256 << 20) / bytes, 1, 2000));
   std::int64_t received = 0, unused = 0;
   std::vector<std::string> names = {"limit", "threads"};
   if (process_rank) names.insert(names.end(), {"processes", "library"});
