@@ -21,6 +21,9 @@ namespace tessera::kernels::HWY_NAMESPACE {
 // A rule computes new masters from gradients and keeps its own state:
 //   V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes)
 
+// Elements that are fetched ahead: the hardware fetches streams by itself, but stops at every page.
+constexpr std::int64_t kAhead = 64;
+
 // As adamw_element, operation by operation.
 class AdamWRule {
  public:
@@ -40,6 +43,7 @@ class AdamWRule {
         decay_(set16(a.coefficients.decay)) {}
 
   HWY_INLINE V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes) const {
+    for (const float* stream : {master_, m_, v_}) hwy::Prefetch(stream + i + kAhead);
     const V16 old = load_some(master_ + i, lanes);
     const V16 g = fma(l2_, old, mul(gradient, scale_));
     const V16 m = fma(beta1_, load_some(m_ + i, lanes), mul(one_minus_beta1_, g));
