@@ -114,8 +114,9 @@ struct Range {
   bool streamed;
 };
 
+// `rule` is a copy of its own: nothing that is stored can change it, so that it stays in registers.
 template <class Rule, class Gradient, class Parameter>
-void update(const Rule& rule, const Gradient* gradient, Parameter* parameter, const Range& range) {
+void update(const Rule rule, const Gradient* gradient, Parameter* parameter, const Range& range) {
   std::int64_t i = range.begin;
   if (range.streamed) {
     for (; i + 64 <= range.end; i += 64) {
