@@ -4,6 +4,7 @@
 // The limit is the same memory traffic without any meeting of the ranks: two threads that each copy, or add,
 // half of the buffer. A sample is many calls, from one barrier to the next; contenders take turns.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -205,6 +206,13 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   if (tessera::mpi_available() && tessera::launched_by_mpi())
     process_rank = std::make_unique<tessera::ProcessRank>();
+#ifdef TESSERA_HAS_MPI
+  if (process_rank && process_rank->ranks().world() != 2) {
+    if (process_rank->first()) std::fprintf(stderr, "bench_collectives: needs two processes (mpirun -n 2)\n");
+    process_rank.reset();
+    return 2;
+  }
+#endif
   tessera::Silent silent;
   if (process_rank && !process_rank->first())
     benchmark::RunSpecifiedBenchmarks(&silent);

@@ -130,10 +130,9 @@ void update(const Rule rule, const Gradient* gradient, Parameter* parameter, con
       for (int part = 0; part < 4; ++part) put_streamed(master[part], parameter, i + 16 * part);
     }
     hwy::FlushStream();
-  } else {
-#pragma GCC unroll 4
-    for (; i + 16 <= range.end; i += 16) put(rule(load16(gradient + i), i, 16), parameter, i, 16);
   }
+#pragma GCC unroll 4
+  for (; i + 16 <= range.end; i += 16) put(rule(load16(gradient + i), i, 16), parameter, i, 16);
   if (const std::int64_t lanes = range.end - i; lanes > 0)
     put(rule(load_some(gradient + i, lanes), i, lanes), parameter, i, lanes);
 }
