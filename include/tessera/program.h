@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -160,6 +161,15 @@ struct Program {
   // Equal on all ranks that run the same program; covers every field that the run depends on.
   std::uint64_t hash() const;
 };
+
+// A buffer among those of several programs.
+struct BufferOf {
+  int program = 0;
+  BufferId buffer = 0;
+};
+
+// The persistent buffers of a trainer's programs, each name once, where it comes first.
+std::vector<BufferOf> persistent_buffers(std::span<const Program> programs);
 
 // "#12 backward of block.3, microbatch 0", for messages and timelines.
 std::string describe(const Program& program, InstructionId id);

@@ -1,8 +1,6 @@
 #include "src/engine/memory.h"
 
 #include <algorithm>
-#include <set>
-#include <string_view>
 
 namespace tessera {
 namespace {
@@ -18,11 +16,10 @@ StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, con
       counters_(device.counters()),
       poison_(options.poison),
       arena_(device.make_arena(plan.space(Space::device).arena_bytes, options.shared)) {
-  std::set<std::string_view> counted;  // programs share what is persistent
-  for (const Program& program : programs)
-    for (const Buffer& buffer : program.buffers)
-      if (buffer.persistent && counted.insert(buffer.name).second)
-        counters_.add(buffer.category, buffer.bytes);
+  for (const auto [program, id] : persistent_buffers(programs)) {
+    const Buffer& buffer = programs[static_cast<std::size_t>(program)].buffers[static_cast<std::size_t>(id)];
+    counters_.add(buffer.category, buffer.bytes);
+  }
   for (std::size_t index = 0; index < programs.size(); ++index)
     watches_.push_back(watch(static_cast<int>(index), programs[index]));
   if (!poison_) return;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
 
 #include "src/program/memory_page.h"
@@ -16,18 +15,12 @@ const Buffer& buffer_of(std::span<const Program> programs, const LiveBuffer& liv
   return programs[static_cast<std::size_t>(live.program)].buffers[static_cast<std::size_t>(live.buffer)];
 }
 
-// Persistent buffers of all programs, each name once.
 std::vector<LiveBuffer> persistent_of(std::span<const Program> programs, const MemoryPlan& plan,
                                       Space space) {
   std::vector<LiveBuffer> found;
-  std::set<std::string_view> seen;
-  for (int program = 0; program < static_cast<int>(programs.size()); ++program) {
-    const std::vector<Buffer>& buffers = programs[static_cast<std::size_t>(program)].buffers;
-    for (BufferId id = 0; id < static_cast<BufferId>(buffers.size()); ++id) {
-      const Buffer& buffer = buffers[static_cast<std::size_t>(id)];
-      if (!buffer.persistent || buffer.space != space || !seen.insert(buffer.name).second) continue;
-      found.push_back({program, id, 0, plan.offset(program, id)});
-    }
+  for (const auto [program, id] : persistent_buffers(programs)) {
+    const LiveBuffer live{program, id, 0, plan.offset(program, id)};
+    if (buffer_of(programs, live).space == space) found.push_back(live);
   }
   return found;
 }

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <set>
 
 namespace tessera {
 
@@ -136,6 +137,19 @@ int lifetime_at(const Buffer& buffer, InstructionId at) {
       std::ranges::lower_bound(buffer.lifetimes, at, {}, [](const Lifetime& life) { return life.last; });
   if (next == buffer.lifetimes.end() || next->first > at) return -1;
   return static_cast<int>(next - buffer.lifetimes.begin());
+}
+
+std::vector<BufferOf> persistent_buffers(std::span<const Program> programs) {
+  std::vector<BufferOf> found;
+  std::set<std::string_view> seen;
+  for (int program = 0; program < static_cast<int>(programs.size()); ++program) {
+    const std::vector<Buffer>& buffers = programs[static_cast<std::size_t>(program)].buffers;
+    for (BufferId id = 0; id < static_cast<BufferId>(buffers.size()); ++id) {
+      const Buffer& buffer = buffers[static_cast<std::size_t>(id)];
+      if (buffer.persistent && seen.insert(buffer.name).second) found.push_back({program, id});
+    }
+  }
+  return found;
 }
 
 }  // namespace tessera
