@@ -16,8 +16,6 @@ namespace {
 // Below this many bytes over all ranks, every rank sums everything: one barrier instead of two.
 constexpr std::int64_t kSumEverywhereBytes = 16 * 1024;
 
-std::int64_t slice_of(std::int64_t count, int slices) { return (count + slices - 1) / slices; }
-
 }  // namespace
 
 MpiBackend::MpiBackend(std::unique_ptr<MpiGroup> group)
@@ -48,7 +46,7 @@ Traffic MpiBackend::Parts::traffic(const Part& part) const {
             .stride_bytes = stride_bytes,
             .total_bytes = std::numeric_limits<std::int64_t>::max()};
   if (slices > 1) {
-    const std::int64_t slice_bytes = slice_of(part.count, slices) * width;
+    const std::int64_t slice_bytes = Slices(part.count, slices).longest * width;
     return {.bytes = slice_bytes, .stride_bytes = slice_bytes, .total_bytes = bytes};
   }
   return {.bytes = bytes, .total_bytes = bytes, .root = root};
@@ -92,7 +90,7 @@ void MpiBackend::in_parts(const Parts& parts, const Stage& stage, const Take& ta
 
 template <class Copy>
 void MpiBackend::each_peer(const Copy& copy) const {
-  for (int step = 1; step < world(); ++step) copy((rank() + step) % world());
+  for_each_peer(rank(), world(), copy);
 }
 
 std::span<const void*> MpiBackend::contributions(std::int64_t offset_bytes, const void* own) {
@@ -158,15 +156,14 @@ void MpiBackend::reduce_everywhere(const LocalCall& call, Element* data, std::in
         Element* const values = data + part.begin;
         if (everywhere && part.count > 0) sum_into(contributions(0, values), part.count, values);
         if (everywhere) return count((world() - 1) * part.count * kWidth);
-        const std::int64_t slice = slice_of(part.count, world());
-        const auto begin_of = [&](int member) { return std::min(part.count, member * slice); };
-        const auto numel_of = [&](int member) { return begin_of(member + 1) - begin_of(member); };
-        const std::int64_t begin = begin_of(rank()), own = numel_of(rank());
+        const Slices slices(part.count, world());
+        const std::int64_t begin = slices.begin_of(rank()), own = slices.numel_of(rank());
         if (own > 0) sum_into(contributions(begin * kWidth, values + begin), own, values + begin);
         kernels::copy(group_->outgoing(), values + begin, own * kWidth);
         group_->exchange({.bytes = own * kWidth, .total_bytes = own * kWidth}, deadline_);
         each_peer([&](int peer) {
-          kernels::copy(values + begin_of(peer), group_->incoming(peer), numel_of(peer) * kWidth);
+          kernels::copy(values + slices.begin_of(peer), group_->incoming(peer),
+                        slices.numel_of(peer) * kWidth);
         });
         count(((world() - 1) * own + part.count - own) * kWidth);
       });

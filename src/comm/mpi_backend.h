@@ -61,7 +61,6 @@ class MpiBackend final : public Backend {
   // For each part: stage(part), an exchange, take(part).
   template <class Stage, class Take>
   void in_parts(const Parts& parts, const Stage& stage, const Take& take);
-  // Calls copy(peer) for every peer, beginning behind this rank so that not all pull from the same one.
   template <class Copy>
   void each_peer(const Copy& copy) const;
   // What each peer has for this rank at byte `offset` of its buffer, and `own` for this rank itself.

@@ -1,7 +1,5 @@
 #include "src/comm/puller.h"
 
-#include <algorithm>
-
 #include "src/comm/ordered_chain.h"
 
 namespace tessera::comm {
@@ -21,9 +19,7 @@ void Puller::read(const Copies& copies) {
 
 template <class Copy>
 void Puller::each_peer(const Copy& copy) {
-  read([&] {
-    for (int step = 1; step < ranks(); ++step) copy((own_rank() + step) % ranks());
-  });
+  read([&] { for_each_peer(own_rank(), ranks(), copy); });
 }
 
 std::span<const void*> Puller::sources(std::int64_t offset_bytes) {
@@ -51,17 +47,13 @@ std::int64_t Puller::pull_reduce_scatter(const ReduceScatter& request) {
 template <class Element>
 std::int64_t Puller::reduce_everywhere(Element* data, std::int64_t numel) {
   constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Element));
-  constexpr std::int64_t kAlignNumel = 64 / kWidth;
-  const std::int64_t even = (numel + ranks() - 1) / ranks();
-  const std::int64_t slice = (even + kAlignNumel - 1) / kAlignNumel * kAlignNumel;
-  const auto begin_of = [&](int rank) { return std::min(numel, rank * slice); };
-  const auto numel_of = [&](int rank) { return begin_of(rank + 1) - begin_of(rank); };
-  const std::int64_t begin = begin_of(own_rank()), own = numel_of(own_rank());
+  const Slices slices(numel, ranks(), 64 / kWidth);  // of whole cache lines
+  const std::int64_t begin = slices.begin_of(own_rank()), own = slices.numel_of(own_rank());
   if (own > 0) read([&] { sum_into(sources(begin * kWidth), own, data + begin); });
   meet();
   each_peer([&](int peer) {
-    const std::int64_t offset = begin_of(peer) * kWidth;
-    kernels::copy(at(data, offset), at(source(peer), offset), numel_of(peer) * kWidth);
+    const std::int64_t offset = slices.begin_of(peer) * kWidth;
+    kernels::copy(at(data, offset), at(source(peer), offset), slices.numel_of(peer) * kWidth);
   });
   return ((ranks() - 1) * own + numel - own) * kWidth;
 }

@@ -2,6 +2,8 @@
 // have it. Whether peers are threads or processes, and how they meet, is the derived class's business.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -12,6 +14,25 @@ namespace tessera::comm {
 
 inline const char* at(const void* base, std::int64_t bytes) { return static_cast<const char*>(base) + bytes; }
 inline char* at(void* base, std::int64_t bytes) { return static_cast<char*>(base) + bytes; }
+
+// Calls use(peer) for every rank but `own`, beginning behind it so that not all turn to the same one.
+template <class Use>
+void for_each_peer(int own, int ranks, const Use& use) {
+  for (int step = 1; step < ranks; ++step) use((own + step) % ranks);
+}
+
+// A range shared out over ranks: one slice each, all as long but for the last ones, which may be shorter or
+// empty.
+struct Slices {
+  // Every slice begins at a multiple of `unit`.
+  Slices(std::int64_t range_numel, int ranks, std::int64_t unit = 1)
+      : numel(range_numel), longest((range_numel + ranks * unit - 1) / (ranks * unit) * unit) {}
+
+  std::int64_t begin_of(int rank) const { return std::min(numel, rank * longest); }
+  std::int64_t numel_of(int rank) const { return begin_of(rank + 1) - begin_of(rank); }
+
+  std::int64_t numel, longest;
+};
 
 // Called within a collective, when all ranks have published their buffers; all meet once more before any of
 // them leaves. Each function takes what this rank receives and returns the bytes that came from peers.
@@ -45,7 +66,7 @@ class Puller {
   int ranks() const { return static_cast<int>(sources_.size()); }
   template <class Copies>
   void read(const Copies& copies);
-  // Calls copy(peer) for every peer, beginning behind this rank so that not all pull from the same one.
+  // for_each_peer(), reading.
   template <class Copy>
   void each_peer(const Copy& copy);
   // What the ranks published, moved on by `offset_bytes`.
