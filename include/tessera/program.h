@@ -132,7 +132,8 @@ struct FlatBuffers {
   BufferId gradient = -1;
   BufferId local_sum = -1;
   BufferId accumulator = -1;
-  BufferId master = -1;  // equals `parameter` for fp32 parameters
+  BufferId reduced = -1;  // what the update reads: `accumulator`, or `gradient` where nothing is added
+  BufferId master = -1;   // equals `parameter` for fp32 parameters
   std::array<BufferId, 2> moments = {-1, -1};
 };
 

@@ -83,17 +83,19 @@ class Executor {
   void all_gather(InstructionId id);
   void reduce_scatter(InstructionId id);
   void accumulate(InstructionId id);
-  void square_sum(const Instruction& instruction);
+  void square_sum(InstructionId id);
   void reduce_scalars(const Instruction& instruction);
-  void update(const Instruction& instruction);
+  void update(InstructionId id);
   Communicator& channel_of(const Instruction& instruction);
   Slice own_slice(FlatId flat) const;
   const Instruction& instruction_at(InstructionId id) const {
     return program().instructions[static_cast<std::size_t>(id)];
   }
-  // Where element `offset` of the flat lies in a persistent buffer that holds this rank's slice, or all of
-  // it.
-  std::byte* at(BufferId buffer, FlatId flat, std::int64_t offset, std::int64_t element_bytes) const;
+  // Where element `offset` of the instruction's flat lies in a buffer that holds this rank's slice, or all
+  // of it.
+  std::byte* at(BufferId buffer, InstructionId id, std::int64_t offset, std::int64_t element_bytes) const;
+  // Of FlatBuffers::reduced.
+  DType reduced_type(FlatId flat) const;
   CallLabel label(const Instruction& instruction) const;
 
   const Layout& layout_;

@@ -20,11 +20,11 @@ void Executor::perform(InstructionId id) {
     case Opcode::accumulate:
       return accumulate(id);
     case Opcode::square_sum:
-      return square_sum(instruction);
+      return square_sum(id);
     case Opcode::reduce_scalars:
       return reduce_scalars(instruction);
     case Opcode::update:
-      return update(instruction);
+      return update(id);
   }
   throw Error("a use reached the executor's lanes");
 }
@@ -43,11 +43,17 @@ Executor::Slice Executor::own_slice(FlatId flat) const {
   return {numel * rank_, numel};
 }
 
-std::byte* Executor::at(BufferId buffer, FlatId flat, std::int64_t offset, std::int64_t element_bytes) const {
+DType Executor::reduced_type(FlatId flat) const {
+  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(flat)];
+  return buffers.reduced == buffers.accumulator ? DType::fp32 : layout_.flat(flat).dtype;
+}
+
+std::byte* Executor::at(BufferId buffer, InstructionId id, std::int64_t offset,
+                        std::int64_t element_bytes) const {
+  const FlatId flat = instruction_at(id).flat;
   const bool whole = program().buffers[static_cast<std::size_t>(buffer)].bytes ==
                      layout_.flat(flat).padded_numel * element_bytes;
-  return persistent_address(program_, buffer) +
-         (whole ? offset : offset - own_slice(flat).offset) * element_bytes;
+  return address(buffer, id) + (whole ? offset : offset - own_slice(flat).offset) * element_bytes;
 }
 
 void Executor::all_gather(InstructionId id) {
@@ -58,8 +64,8 @@ void Executor::all_gather(InstructionId id) {
   const std::int64_t element = gradients ? 4 : bytes_of(layout_.flat(instruction.flat).dtype);
   const Slice slice = own_slice(instruction.flat);
   Communicator& channel = channel_of(instruction);
-  channel.all_gather(at(from, instruction.flat, slice.offset, element), address(to, id),
-                     slice.numel * element, label(instruction));
+  channel.all_gather(at(from, id, slice.offset, element), address(to, id), slice.numel * element,
+                     label(instruction));
 }
 
 void Executor::reduce_scatter(InstructionId id) {
@@ -70,7 +76,7 @@ void Executor::reduce_scatter(InstructionId id) {
   Communicator& channel = channel_of(instruction);
   const std::byte* full = address(of_sums ? buffers.local_sum : buffers.gradient, id);
   const DType wire = of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype;
-  auto* shard = reinterpret_cast<float*>(at(buffers.accumulator, instruction.flat, slice.offset, 4));
+  auto* shard = reinterpret_cast<float*>(at(buffers.accumulator, id, slice.offset, 4));
   if (channel.world() == 1)  // the same sum, by all threads of the rank
     return kernels::accumulate({.threads = options_.threads_per_rank, .workspace = {}}, slice.numel, wire,
                                full, instruction.accumulate ? 1.0f : 0.0f, shard);
@@ -91,17 +97,18 @@ void Executor::accumulate(InstructionId id) {
                       reinterpret_cast<float*>(address(buffers.local_sum, id)));
 }
 
-void Executor::square_sum(const Instruction& instruction) {
-  const FlatId flat = instruction.flat;
+void Executor::square_sum(InstructionId id) {
+  const FlatId flat = instruction_at(id).flat;
   const Slice slice = own_slice(flat);
-  const BufferId accumulator = program().flat_buffers[static_cast<std::size_t>(flat)].accumulator;
+  const BufferId reduced = program().flat_buffers[static_cast<std::size_t>(flat)].reduced;
+  const DType type = reduced_type(flat);
   const std::span<double> scalars = own_scalars();
   const kernels::ComputeContext context{
       .threads = options_.threads_per_rank,
       .workspace = {square_workspace_.data(), static_cast<std::int64_t>(square_workspace_.size())}};
   const auto sum = [&](std::int64_t offset, std::int64_t numel) {
     kernels::SumOfSquares result;
-    kernels::sum_of_squares(context, numel, DType::fp32, at(accumulator, flat, offset, 4), &result);
+    kernels::sum_of_squares(context, numel, type, at(reduced, id, offset, bytes_of(type)), &result);
     return result;
   };
   const kernels::SumOfSquares all = sum(slice.offset, slice.numel);
@@ -131,25 +138,27 @@ void Executor::reduce_scalars(const Instruction& instruction) {
                                            static_cast<std::size_t>(channel.world())}});
 }
 
-void Executor::update(const Instruction& instruction) {
+void Executor::update(InstructionId id) {
   if (decision_.result.reason != SkipReason::none) return;
-  const FlatId id = instruction.flat;
-  const Flat& flat = layout_.flat(id);
-  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(id)];
+  const FlatId flat_id = instruction_at(id).flat;
+  const Flat& flat = layout_.flat(flat_id);
+  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(flat_id)];
+  const DType gradient_type = reduced_type(flat_id);
   const bool own_master = buffers.master != buffers.parameter;
   const auto state_of = [&](BufferId buffer, std::int64_t offset) {
     return buffer < 0 ? nullptr : reinterpret_cast<float*>(at(buffer, id, offset, 4));
   };
   // With replicated states every rank updates everything.
   const bool whole = program().placements.optimizer_state == Placement::replicated;
-  const Slice mine = whole ? Slice{0, flat.padded_numel} : own_slice(id);
-  for (const GroupRun& run : group_runs_[static_cast<std::size_t>(id)]) {
+  const Slice mine = whole ? Slice{0, flat.padded_numel} : own_slice(flat_id);
+  for (const GroupRun& run : group_runs_[static_cast<std::size_t>(flat_id)]) {
     const std::int64_t begin = std::max(run.offset, mine.offset);
     const std::int64_t end = std::min(run.offset + run.numel, mine.offset + mine.numel);
     if (begin >= end) continue;
     options_.optimizer.update(
         {.numel = end - begin,
-         .gradient = at(buffers.accumulator, id, begin, 4),
+         .gradient_type = gradient_type,
+         .gradient = at(buffers.reduced, id, begin, bytes_of(gradient_type)),
          .master = state_of(buffers.master, begin),
          .moments = {state_of(buffers.moments[0], begin), state_of(buffers.moments[1], begin)},
          .parameter_type = flat.dtype,

@@ -48,8 +48,7 @@ void Builder::add_flat_buffers(FlatId id) {
                                 flat.padded_numel * element, false);
   if (!flat.trainable) return;
 
-  // State exists between steps, so every program knows it; what only training touches stays out of the
-  // others.
+  // State exists between steps, so every program knows it; gradients stay out of all but training.
   const std::int64_t state_bytes = numel(state_sharded()) * 4;
   buffers.master = flat.dtype == DType::fp32
                        ? buffers.parameter
@@ -57,11 +56,12 @@ void Builder::add_flat_buffers(FlatId id) {
   for (int k = 0; k < spec_.moments; ++k)
     buffers.moments[static_cast<std::size_t>(k)] = make(fmt::format("moment{}", k + 1), BufferRole::moment,
                                                         Category::optimizer_state, state_bytes, true, k);
-  buffers.accumulator =
-      make("accumulator", BufferRole::accumulator, Category::gradients, numel(gradients_sharded()) * 4, true);
   if (!train()) return;
-  buffers.gradient =
+  buffers.reduced = buffers.gradient =
       make("gradient", BufferRole::gradient, Category::gradients, flat.padded_numel * element, false);
+  if (nothing_to_add()) return;
+  buffers.reduced = buffers.accumulator =
+      make("accumulator", BufferRole::accumulator, Category::gradients, numel(gradients_sharded()) * 4, true);
   if (reduce_when_ == ReduceWhen::last)
     buffers.local_sum = !gradients_sharded() ? buffers.accumulator
                                              : make("local_sum", BufferRole::local_sum, Category::gradients,

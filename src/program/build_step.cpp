@@ -271,6 +271,10 @@ void Builder::issue_reductions(int position) {
     const auto next = std::upper_bound(positions.begin(), positions.end(), position);
     if (next != positions.end() && slots_[static_cast<std::size_t>(*next)].microbatch == slot.microbatch)
       continue;
+    if (nothing_to_add()) {
+      after_last_reduction(flat);
+      continue;
+    }
     const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
     BufferId from = buffers.gradient;
     bool accumulate = slot.microbatch > 0;
@@ -309,17 +313,17 @@ void Builder::reduce(FlatId flat, int microbatch, BufferId from, bool accumulate
 }
 
 void Builder::after_last_reduction(FlatId flat) {
-  const BufferId accumulator = program_.flat_buffers[static_cast<std::size_t>(flat)].accumulator;
+  const BufferId reduced = program_.flat_buffers[static_cast<std::size_t>(flat)].reduced;
   Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
-  squares.reads = {accumulator};
+  squares.reads = {reduced};
   squares.writes = {program_.scalars};
   add(std::move(squares));
   if (state_sharded() || layout_.shards() == 1) return;
   // Every rank updates everything, so every rank needs every slice of the reduced gradient.
   Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
   gather.channel = channel(Lane::gather);
-  gather.reads = {accumulator};
-  gather.writes = {accumulator};
+  gather.reads = {reduced};
+  gather.writes = {reduced};
   add(std::move(gather));
 }
 
@@ -336,7 +340,7 @@ void Builder::issue_end() {
     if (!trains(flat)) continue;
     const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
     Instruction update = about(Opcode::update, Lane::compute, flat);
-    update.reads = {buffers.accumulator};
+    update.reads = {buffers.reduced};
     insert_sorted(update.reads, program_.scalars);
     for (BufferId state : {buffers.master, buffers.moments[0], buffers.moments[1]}) {
       if (state < 0) continue;

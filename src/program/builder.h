@@ -35,6 +35,8 @@ class Builder {
   bool parameters_sharded() const { return placements_.parameters == Placement::sharded; }
   bool gradients_sharded() const { return placements_.gradients == Placement::sharded; }
   bool state_sharded() const { return placements_.optimizer_state == Placement::sharded; }
+  // A rank without peers has nothing to add to the gradient of its only microbatch: that is the reduced one.
+  bool nothing_to_add() const { return layout_.shards() == 1 && spec_.microbatches == 1; }
   bool trains(FlatId flat) const { return train() && layout_.flat(flat).trainable; }
   bool resident(UnitId unit) const;
 

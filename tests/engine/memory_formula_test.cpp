@@ -10,8 +10,9 @@
 namespace tessera::testing {
 namespace {
 
-TrainerOptions preset_options(int world, int stage) {
+TrainerOptions preset_options(int world, int stage, int microbatches) {
   TrainerOptions options;
+  options.microbatches = microbatches;
   options.engine.mesh.shard = world;
   options.engine.strategy.placements = Placements::of_stage(stage);
   options.engine.optimizer.options = AdamWOptions{};
@@ -21,9 +22,10 @@ TrainerOptions preset_options(int world, int stage) {
 }
 
 // docs/memory.md: p bytes of the parameter, a = 4 of the accumulator, s of master and moments, Ψ elements on
-// N ranks.
-std::int64_t persistent_by_formula(std::int64_t numel, int world, int stage, DType type) {
-  const std::int64_t p = bytes_of(type), a = 4, s = type == DType::fp32 ? 8 : 12;
+// N ranks. One rank keeps no accumulator for a single microbatch.
+std::int64_t persistent_by_formula(std::int64_t numel, int world, int stage, int microbatches, DType type) {
+  const std::int64_t p = bytes_of(type), a = world * microbatches > 1 ? 4 : 0;
+  const std::int64_t s = type == DType::fp32 ? 8 : 12;
   switch (stage) {
     case 0:
       return (p + a + s) * numel;
@@ -43,11 +45,12 @@ TEST_P(Memory, FollowsTheFormulaAndPacksTightly) {
   double worst = 1.0;
   for (DType type : {DType::fp32, DType::bf16}) {
     const Model model = make_gpt2(preset, type);
-    for (int world : {1, 2, 4, 8}) {
+    for (const auto& [world, microbatches] : {std::pair{1, 1}, {1, 2}, {2, 1}, {4, 1}, {8, 1}}) {
       for (int stage = 0; stage <= 3; ++stage) {
-        const TrainerPlan plan = plan_trainer(model, preset_options(world, stage));
+        const TrainerPlan plan = plan_trainer(model, preset_options(world, stage, microbatches));
         const std::string where = std::string(name_of(type)) + ", world " + std::to_string(world) +
-                                  ", stage " + std::to_string(stage);
+                                  ", stage " + std::to_string(stage) + ", microbatches " +
+                                  std::to_string(microbatches);
         const std::int64_t padded = plan.layout.total_numel() + plan.layout.padding_numel();
         EXPECT_EQ(padded % world, 0) << where;
         EXPECT_EQ(plan.layout.total_numel(), model.parameter_numel()) << where;
@@ -55,8 +58,13 @@ TEST_P(Memory, FollowsTheFormulaAndPacksTightly) {
         for (const Program& program : plan.programs)
           scalars = std::max(scalars, std::int64_t{8} * program.scalars_numel * world);
         const SpacePlan& device = plan.memory.space(Space::device);
-        EXPECT_EQ(device.persistent_bytes, persistent_by_formula(padded, world, stage, type) + scalars)
+        EXPECT_EQ(device.persistent_bytes,
+                  persistent_by_formula(padded, world, stage, microbatches, type) + scalars)
             << where;
+        const auto gradients = device.at_peak[static_cast<std::size_t>(Category::gradients)];
+        if (world * microbatches == 1) {
+          EXPECT_LE(gradients, bytes_of(type) * padded) << where;
+        }
         // The padding is gaps of less than 256 bytes behind parameters, and a tail below 256 bytes a shard.
         const auto bound = static_cast<std::int64_t>(plan.layout.parameters()) * 256 +
                            static_cast<std::int64_t>(plan.layout.flats().size()) * 256 * world;

@@ -27,7 +27,8 @@ class Contributions : public ::testing::TestWithParam<Case> {
   EngineOptions options() const {
     EngineOptions made = toy_options(GetParam().world, GetParam().stage);
     made.strategy.reduce = GetParam().reduce;
-    made.programs = {{.kind = StepKind::train, .microbatches = 2}};
+    made.programs = {{.kind = StepKind::train, .microbatches = 2},
+                     {.kind = StepKind::train, .microbatches = 1}};
     made.poison = true;
     return made;
   }
@@ -70,6 +71,22 @@ TEST_P(Contributions, ASkippedUseEqualsOneWithZeroGradients) {
     });
   };
   EXPECT_EQ(with(true), with(false));
+}
+
+// One rank keeps no accumulator for a single microbatch (docs/memory.md).
+TEST_P(Contributions, ASingleMicrobatchEqualsOneThatASkippedOneFollows) {
+  const auto with = [&](int microbatches) {
+    return run([&](Engine& engine) {
+      for (int step = 0; step < 3; ++step) {
+        const auto behind_first = [](UnitId, Pass, int microbatch) { return microbatch > 0; };
+        const StepResult result =
+            toy_step(engine, {.step = step, .microbatches = microbatches, .skip = behind_first});
+        EXPECT_TRUE(result.applied);
+        EXPECT_GT(result.gradient_norm, 0.0);
+      }
+    });
+  };
+  EXPECT_EQ(with(1), with(2));
 }
 
 TEST_P(Contributions, AStepThatAllSkipMovesOnlyWhatZeroGradientsMove) {
