@@ -88,7 +88,8 @@ class UnitLease {
   Pass pass() const;
   int microbatch() const;
 
-  // `parameter` is one of the unit's, tied ones included. UsageError otherwise.
+  // `parameter` is one of the unit's, tied ones included. UsageError otherwise, and where the pass does not
+  // read them (UnitSpec::read_in_forward_only).
   View parameter(ParameterId parameter) const;
   // In backward, of a trainable parameter: where to write the gradient of loss_scale() · Σ loss, in the
   // parameter's type.

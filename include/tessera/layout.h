@@ -34,6 +34,8 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;  // unique over the model, e.g. "block.3"
   std::vector<ParameterSpec> parameters;
+  // Backward and recompute do not read them (an embedding's tables): they are not gathered for these passes.
+  bool read_in_forward_only = false;
 };
 
 // One flat buffer: the parameters of a unit that share dtype and trainability, each at an aligned offset,

@@ -66,6 +66,9 @@ class Module {
   virtual ~Module() = default;
 
   virtual std::vector<ParameterSpec> parameters() const = 0;
+  // Whether backward and recompute do without them, see UnitSpec::read_in_forward_only; their pointers are
+  // null then.
+  virtual bool parameters_read_in_forward_only() const { return false; }
   // One per parameter; ignored for tied ones.
   virtual std::vector<Initial> initials() const = 0;
   virtual ModuleNeeds needs(const BatchShape& shape, int threads) const = 0;

@@ -194,6 +194,11 @@ struct Use {
   bool operator==(const Use&) const = default;
 };
 
+// Whether a use of the unit in this pass reads its parameters: only then are they gathered.
+inline bool reads_parameters(const UnitSpec& unit, Pass pass) {
+  return pass == Pass::forward || !unit.read_in_forward_only;
+}
+
 // What a unit's module keeps and needs, in bytes per microbatch on one rank. All zero for a trainer that owns
 // its activations.
 struct UnitActivations {

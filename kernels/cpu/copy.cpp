@@ -33,7 +33,7 @@ HWY_EXPORT(stream_lines);
 namespace {
 
 // From here on the target is taken to leave the caches before it is used.
-constexpr std::int64_t kStreamedBytes = 16 << 20;
+constexpr std::int64_t kStreamedBytes = 4 << 20;
 
 }  // namespace
 

@@ -158,6 +158,10 @@ View UnitLease::parameter(ParameterId parameter) const {
   check_ended(engine_);
   Engine::Impl& impl = *engine_->impl_;
   check_parameter(impl.layout, unit(), parameter);
+  const UnitSpec& spec = impl.layout.units()[static_cast<std::size_t>(unit())];
+  if (!reads_parameters(spec, pass()))
+    throw UsageError(fmt::format("parameter '{}' in {} of {}: the unit is declared read_in_forward_only",
+                                 impl.layout.parameter(parameter).name, name_of(pass()), spec.name));
   const Place& place = impl.layout.place(parameter);
   const DType dtype = impl.layout.flat(place.flat).dtype;
   std::byte* base = impl.executor->address(

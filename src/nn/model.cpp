@@ -12,7 +12,9 @@ std::vector<UnitSpec> Model::units() const {
   std::vector<UnitSpec> units;
   units.reserve(modules.size());
   for (std::size_t unit = 0; unit < modules.size(); ++unit)
-    units.push_back({.name = names[unit], .parameters = modules[unit]->parameters()});
+    units.push_back({.name = names[unit],
+                     .parameters = modules[unit]->parameters(),
+                     .read_in_forward_only = modules[unit]->parameters_read_in_forward_only()});
   return units;
 }
 

@@ -17,6 +17,8 @@ class Embed final : public Module {
     return specs;
   }
 
+  bool parameters_read_in_forward_only() const override { return true; }
+
   std::vector<Initial> initials() const override {
     return std::vector<Initial>(config_.learned_positions ? 2 : 1,
                                 {Initial::Kind::normal, config_.deviation});

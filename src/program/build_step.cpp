@@ -54,6 +54,12 @@ bool Builder::resident(UnitId unit) const {
   return unit >= static_cast<UnitId>(layout_.units().size()) - spec_.strategy.resident_units;
 }
 
+std::span<const FlatId> Builder::read_by(const Use& use) const {
+  const UnitSpec& unit = layout_.units()[static_cast<std::size_t>(use.unit)];
+  if (!reads_parameters(unit, use.pass)) return {};
+  return layout_.flats_used_by(use.unit);
+}
+
 Program Builder::build() {
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat) add_flat_buffers(flat);
   for (UnitId unit = 0; unit < static_cast<UnitId>(layout_.units().size()); ++unit) add_unit_buffers(unit);
@@ -101,7 +107,7 @@ void Builder::find_residences() {
   std::vector<int> open(layout_.flats().size(), 0);      // uses opened and not yet closed
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
     const Use& use = slots_[static_cast<std::size_t>(position)].use;
-    for (FlatId flat : layout_.flats_used_by(use.unit)) {
+    for (FlatId flat : read_by(use)) {
       int& at = current[static_cast<std::size_t>(flat)];
       int& nested = open[static_cast<std::size_t>(flat)];
       const int previous = at < 0 ? -1 : residences_[static_cast<std::size_t>(at)].last;
@@ -201,14 +207,14 @@ void Builder::issue_use(int position) {
                   .waits = {},
                   .reads = {},
                   .writes = {}};
-  access_parameters(use);
+  access_parameters(slot.use, use);
   if (slot.use.pass == Pass::backward) access_gradients(use, position);
   access_activations(use, position);
   slot.instruction = add(std::move(use));
 }
 
-void Builder::access_parameters(Instruction& use) {
-  for (FlatId flat : layout_.flats_used_by(use.unit))
+void Builder::access_parameters(const Use& of, Instruction& use) {
+  for (FlatId flat : read_by(of))
     insert_sorted(use.reads, program_.flat_buffers[static_cast<std::size_t>(flat)].gathered);
 }
 

@@ -2,6 +2,7 @@
 // (build_step.cpp). Lifetimes follow from the accesses and from the rules of each placement.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "src/program/order.h"
@@ -39,6 +40,8 @@ class Builder {
   bool nothing_to_add() const { return layout_.shards() == 1 && spec_.microbatches == 1; }
   bool trains(FlatId flat) const { return train() && layout_.flat(flat).trainable; }
   bool resident(UnitId unit) const;
+  // The flats whose parameters the use reads.
+  std::span<const FlatId> read_by(const Use& use) const;
 
   // build_buffers.cpp
   BufferId add_buffer(Buffer buffer);
@@ -61,7 +64,7 @@ class Builder {
   void after_last_reduction(FlatId flat);
   void issue_end();
 
-  void access_parameters(Instruction& use);
+  void access_parameters(const Use& of, Instruction& use);
   void access_gradients(Instruction& use, int position);
   void access_activations(Instruction& use, int position);
   void touch(BufferId buffer, InstructionId instruction);

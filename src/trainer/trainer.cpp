@@ -55,10 +55,11 @@ struct Trainer::Impl {
 void Trainer::Impl::bind(const UnitLease& lease, ModuleContext& context) {
   const Layout& layout = engine.layout();
   const ParameterId first = layout.first_parameter(lease.unit());
-  const std::size_t count = layout.units()[static_cast<std::size_t>(lease.unit())].parameters.size();
+  const UnitSpec& unit = layout.units()[static_cast<std::size_t>(lease.unit())];
+  const std::size_t count = unit.parameters.size();
   for (std::size_t k = 0; k < count; ++k) {
     const ParameterId id = first + static_cast<ParameterId>(k);
-    parameters[k] = lease.parameter(id).data;
+    parameters[k] = reads_parameters(unit, lease.pass()) ? lease.parameter(id).data : nullptr;
     const bool written = lease.pass() == Pass::backward && layout.flat(layout.place(id).flat).trainable;
     gradients[k] = written ? lease.gradient(id).data : nullptr;
     betas[k] = written ? lease.gradient_beta(id) : 0.0f;

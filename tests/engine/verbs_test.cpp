@@ -214,6 +214,54 @@ TEST(Views, LieAtOneAddressInAllPassesAndSteps) {
   });
 }
 
+// The states behind two steps, and how often a step gathers parameters.
+std::pair<std::vector<float>, int> train_units(const std::vector<UnitSpec>& units) {
+  std::pair<std::vector<float>, int> outcome;
+  run_local(2, kBlocking, [&](Communicator world) {
+    EngineOptions options = toy_options(2, 3);
+    options.poison = true;
+    options.strategy.prefetch = 0;
+    Engine engine(world, units, options);
+    engine.initialize(toy_fill());
+    for (int step = 0; step < 2; ++step) toy_step(engine, {.step = step});
+    const std::vector<float> states = read_everything(engine);
+    if (world.rank() != 0) return;
+    outcome.first = states;
+    for (const Instruction& instruction : engine.program(0).instructions)
+      outcome.second += instruction.op == Opcode::all_gather;
+  });
+  return outcome;
+}
+
+TEST(ForwardOnly, ParametersAreNotGatheredForBackward) {
+  std::vector<UnitSpec> units = toy_units(DType::bf16);
+  const auto [states, gathers] = train_units(units);
+  units[kBlock0].read_in_forward_only = true;
+  const auto [same_states, fewer] = train_units(units);
+  EXPECT_EQ(states, same_states);
+  EXPECT_EQ(fewer, gathers - 2);  // its trainable and its frozen flat
+}
+
+TEST(ForwardOnly, ParametersAreRefusedInBackward) {
+  std::vector<UnitSpec> units = toy_units(DType::fp32);
+  units[kHead].read_in_forward_only = true;
+  Engine engine(make_local_world(1)[0], units, toy_options(1, 0));
+  engine.initialize(toy_fill());
+  engine.begin(StepKind::train, 1);
+  for (UnitId unit = 0; unit <= kHead; ++unit) engine.use(unit, Pass::forward).end();
+  UnitLease lease = engine.use(kHead, Pass::backward);
+  try {
+    lease.parameter(kHeadWeight);
+    FAIL() << "parameters were given";
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(),
+                 "parameter 'head.weight' in backward of head: the unit is declared read_in_forward_only");
+  }
+  EXPECT_NO_THROW(lease.gradient(kHeadWeight));
+  write_gradients(engine, lease, {});
+  lease.end();
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, Verbs,
                          ::testing::Combine(::testing::Values(1, 2, 4), ::testing::Values(0, 1, 2, 3),
                                             ::testing::Values(DType::fp32, DType::bf16, DType::fp16)),

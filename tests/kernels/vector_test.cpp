@@ -10,7 +10,7 @@ const std::int64_t kNumels[] = {1, 2, 15, 16, 17, 31, 63, 64, 65, 100, 1023, 102
 
 // Small, and large enough to pass by the caches; from and to any place; nothing beside the target changes.
 TEST(Copy, CopiesAnyBytes) {
-  constexpr std::int64_t kLarge = (16 << 20) + 77;
+  constexpr std::int64_t kLarge = (4 << 20) + 77;
   std::vector<std::uint8_t> source(kLarge + 200);
   for (std::size_t i = 0; i < source.size(); ++i)
     source[i] = static_cast<std::uint8_t>(i * 2654435761u >> 13);
