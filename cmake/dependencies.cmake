@@ -34,6 +34,7 @@ set(TESSERA_HAS_MPI FALSE)
 if(MPI_CXX_FOUND AND NOT TESSERA_WITH_MPI STREQUAL "OFF")
   set(TESSERA_HAS_MPI TRUE)
 endif()
+include(cmake/cuda.cmake)
 
 include(FetchContent)
 if(TESSERA_TESTS)

@@ -1,12 +1,17 @@
 # Flags and helpers that every target of the project shares.
 add_library(tessera_flags INTERFACE)
-target_compile_options(tessera_flags INTERFACE
-  -ffp-contract=off  # a fused multiply-add happens only where the source says so (docs/numerics.md)
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # false alarms on std::string in GCC 12 (GCC bug 105651)
-if(TESSERA_WERROR)
-  target_compile_options(tessera_flags INTERFACE -Werror)
+# A fused multiply-add happens only where the source says so (docs/numerics.md).
+set(cxx_flags -ffp-contract=off -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough)
+set(cuda_flags --fmad=false -Xcompiler=-ffp-contract=off,-Wall,-Wextra,-Wshadow,-Wimplicit-fallthrough)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND cxx_flags -Wno-restrict)  # false alarms on std::string in GCC 12 (GCC bug 105651)
 endif()
+if(TESSERA_WERROR)
+  list(APPEND cxx_flags -Werror)
+  list(APPEND cuda_flags -Werror=all-warnings)
+endif()
+target_compile_options(tessera_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:${cxx_flags}>" "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
 if(TESSERA_SANITIZE)
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/device_type.h"
 #include "tessera/program.h"
 
 namespace tessera {
@@ -225,5 +226,23 @@ struct Machine {
 };
 Machine read_machine();
 int read_cores();  // the `cores` of read_machine() alone
+
+// One GPU of this machine.
+struct CudaGpu {
+  std::string name;
+  std::int64_t memory_bytes = 0;
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  double bytes_per_second = 0;  // of its memory, by clock and width; 0 where the driver does not say
+};
+
+// What this build and this machine have of CUDA. Versions are empty where a part is absent.
+struct CudaMachine {
+  std::string cuda, nccl, cudnn;  // that this build was made with
+  std::string driver;             // the newest CUDA that the installed driver serves
+  std::string unusable;           // why no GPU can be used; empty where one can
+  std::vector<CudaGpu> gpus;
+};
+CudaMachine read_cuda_machine();  // never throws for a missing driver or GPU
 
 }  // namespace tessera

@@ -1,0 +1,32 @@
+# The CUDA toolkit's libraries, and the imported targets tessera_nccl and tessera_cudnn where these lie beside it (or
+# where TESSERA_NCCL_INCLUDE, TESSERA_NCCL_LIBRARY and the like say). Used by the build and, installed beside
+# tesseraConfig.cmake, by consumers: the libraries are looked for on their machine. NVIDIA's pip wheels have lib/
+# without lib64/, and NCCL and cuDNN in folders of their own beside the toolkit's.
+if(CUDAToolkit_ROOT)
+  find_library(CUDA_CUDART NAMES cudart libcudart.so.13 HINTS ${CUDAToolkit_ROOT} PATH_SUFFIXES lib64 lib)
+elseif(CMAKE_CUDA_COMPILER)
+  get_filename_component(folder ${CMAKE_CUDA_COMPILER} DIRECTORY)
+  find_library(CUDA_CUDART NAMES cudart libcudart.so.13 HINTS ${folder}/.. PATH_SUFFIXES lib64 lib)
+endif()
+mark_as_advanced(CUDA_CUDART)
+find_package(CUDAToolkit 13 QUIET)
+
+function(tessera_find_nvidia name folder header)
+  string(TOUPPER ${name} upper)
+  foreach(include IN LISTS CUDAToolkit_INCLUDE_DIRS)
+    list(APPEND roots ${include}/.. ${include}/../../${folder})
+  endforeach()
+  find_path(TESSERA_${upper}_INCLUDE ${header} HINTS ${roots} PATH_SUFFIXES include)
+  find_library(TESSERA_${upper}_LIBRARY NAMES ${name} ${ARGN} HINTS ${roots} PATH_SUFFIXES lib64 lib)
+  mark_as_advanced(TESSERA_${upper}_INCLUDE TESSERA_${upper}_LIBRARY)
+  if(TESSERA_${upper}_INCLUDE AND TESSERA_${upper}_LIBRARY AND NOT TARGET tessera_${name})
+    add_library(tessera_${name} INTERFACE IMPORTED GLOBAL)
+    set_target_properties(tessera_${name} PROPERTIES
+      INTERFACE_INCLUDE_DIRECTORIES "${TESSERA_${upper}_INCLUDE}"
+      INTERFACE_LINK_LIBRARIES "${TESSERA_${upper}_LIBRARY}")
+  endif()
+endfunction()
+if(CUDAToolkit_FOUND)
+  tessera_find_nvidia(nccl nccl nccl.h libnccl.so.2)
+  tessera_find_nvidia(cudnn cudnn cudnn_graph.h libcudnn.so.9)
+endif()

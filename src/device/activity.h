@@ -1,0 +1,29 @@
+// What the calling thread is busy with, for the messages of errors: an instruction and its rank, say. Costs
+// two stores a scope; the text is made only when an error asks for it.
+#pragma once
+
+#include <string>
+
+namespace tessera::device {
+
+class Activity {
+ public:
+  // `describe(context)` may be called until the scope ends.
+  using Describe = std::string (*)(const void* context);
+  Activity(Describe describe, const void* context) noexcept;
+  ~Activity();
+  Activity(const Activity&) = delete;
+  Activity& operator=(const Activity&) = delete;
+
+  // Of the calling thread's open scopes, outermost first: "rank 2: gather of block.3"; empty without any.
+  static std::string current();
+
+ private:
+  std::string text() const;
+
+  Describe describe_;
+  const void* context_;
+  const Activity* outer_;
+};
+
+}  // namespace tessera::device

@@ -1,0 +1,56 @@
+#include <fmt/format.h>
+
+#include "src/device/cuda_check.h"
+#include "tessera/device.h"
+
+namespace tessera {
+namespace {
+
+using device::check_cuda;
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+int attribute(cudaDeviceAttr what, int ordinal) {
+  int value = 0;
+  if (cudaDeviceGetAttribute(&value, what, ordinal) != cudaSuccess) cudaGetLastError();
+  return value;
+}
+
+CudaGpu read_gpu(int ordinal) {
+  cudaDeviceProp found{};
+  check_cuda(cudaGetDeviceProperties(&found, ordinal), "cudaGetDeviceProperties");
+  const double clock_hertz = 1e3 * attribute(cudaDevAttrMemoryClockRate, ordinal);
+  const double width_bytes = attribute(cudaDevAttrGlobalMemoryBusWidth, ordinal) / 8.0;
+  return {.name = found.name,
+          .memory_bytes = static_cast<std::int64_t>(found.totalGlobalMem),
+          .major = found.major,
+          .minor = found.minor,
+          .multiprocessors = found.multiProcessorCount,
+          .bytes_per_second = 2 * clock_hertz * width_bytes};  // two transfers a clock
+}
+
+}  // namespace
+
+CudaMachine read_cuda_machine() {
+  CudaMachine machine{.cuda = TESSERA_CUDA_VERSION,
+                      .nccl = TESSERA_NCCL_VERSION,
+                      .cudnn = TESSERA_CUDNN_VERSION,
+                      .driver = {},
+                      .unusable = {},
+                      .gpus = {}};
+  int driver = 0;  // stays 0 where none is installed
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) machine.driver = version_text(driver);
+  int count = 0;  // stays unwritten where the call fails
+  if (const cudaError_t result = cudaGetDeviceCount(&count); result != cudaSuccess) {
+    cudaGetLastError();
+    machine.unusable = driver == 0
+                           ? "no NVIDIA driver is installed"
+                           : fmt::format("{} ({})", cudaGetErrorString(result), cudaGetErrorName(result));
+    return machine;
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) machine.gpus.push_back(read_gpu(ordinal));
+  if (count == 0) machine.unusable = "the driver sees no GPU";
+  return machine;
+}
+
+}  // namespace tessera

@@ -1,0 +1,13 @@
+// Kernels for the tests of streams: work that lasts until it is told to end, and work that fails.
+#pragma once
+
+namespace tessera::cuda_test {
+
+// Enqueues a kernel on `stream` (a cudaStream_t) that runs until `*release`, in mapped host memory, is not 0.
+void enqueue_hold(void* stream, const volatile int* release);
+// Enqueues `*to = *from + 1`, in device memory.
+void enqueue_next(void* stream, int* to, const int* from);
+// Enqueues a kernel that ends in a trap: nothing works on that device in this process afterwards.
+void enqueue_trap(void* stream);
+
+}  // namespace tessera::cuda_test
