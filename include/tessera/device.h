@@ -68,16 +68,22 @@ struct StreamOptions {
   bool on_caller = false;       // true: run() runs the task at once on the calling thread (the compute lane)
   int capacity = 1024;          // operations in flight before run() and wait() block; at least 1
   std::vector<int> cpus = {};   // cores the stream's thread may use; empty: any. Not with on_caller
+  bool urgent = false;          // on a GPU its kernels are scheduled before those of other streams
 };
 
 // An ordered queue of operations. One thread at a time submits (run, wait, record); any thread may
 // synchronize or ask. Nothing is allocated per operation.
 //
+// On a GPU, run() runs the task at once on the calling thread, with the GPU current there, and the task
+// enqueues its work on native(), without waiting for it; events are points in that order. `capacity` then
+// counts events: a record() beyond it blocks until the oldest is done. A wait for an event of a CPU's stream
+// blocks the caller.
+//
 // Failure: a task that throws fails the stream and sets the device's failure flag; later operations are
 // skipped, and every wait for an event at or after the failure throws what the flag holds: the rank's first
 // cause, with its type. A stream on the caller throws from run() and wait() directly. A wait also ends, by
 // throwing, when the flag is set elsewhere or the device's deadline passes (EnvironmentError naming the
-// stream).
+// stream). A kernel that fails is noticed by whoever next waits for, asks for or records an event behind it.
 class Stream {
  public:
   virtual ~Stream() = default;  // skips what has not begun, ends its thread; never communicates
@@ -94,6 +100,8 @@ class Stream {
   virtual void synchronize(Event event) = 0;
   // Whether `event`, of this stream, has completed or failed; never blocks or throws.
   virtual bool done(Event event) const noexcept = 0;
+  // The cudaStream_t behind it; null on the CPU.
+  virtual void* native() const noexcept { return nullptr; }
 
   // Everything submitted so far.
   void synchronize() { synchronize(record()); }
@@ -116,12 +124,28 @@ struct ArenaFile {
   std::int64_t bytes = 0;  // up to the arena's end
 };
 
+// Memory that a device hands to an arena, other than the CPU's. Zero when taken, given back when destroyed.
+class ArenaMemory {
+ public:
+  virtual ~ArenaMemory() = default;
+  ArenaMemory() = default;
+  ArenaMemory(const ArenaMemory&) = delete;
+  ArenaMemory& operator=(const ArenaMemory&) = delete;
+
+  virtual std::byte* base() const = 0;
+  // Sets each byte to `value`, after all that was submitted to the device's streams and before all that will
+  // be.
+  virtual void fill(std::int64_t offset, std::int64_t bytes, int value) = 0;
+};
+
 // One range of bytes, taken once and given back when destroyed. Zero when taken. Moves, does not copy.
 class Arena {
  public:
   Arena() = default;
   // EnvironmentError naming the bytes where the system refuses them.
   explicit Arena(const ArenaOptions& options);
+  // Of `bytes` that lie elsewhere than in this process's own pages.
+  Arena(std::unique_ptr<ArenaMemory> memory, std::int64_t bytes, bool fill_poisoned);
   ~Arena();
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
@@ -130,7 +154,7 @@ class Arena {
   std::int64_t bytes() const { return bytes_; }
 
   // Under AddressSanitizer, makes a range of offsets an error to touch, or legal again. Ranges are multiples
-  // of 8.
+  // of 8. What lies elsewhere is filled only, where that is asked for.
   void poison(std::int64_t offset, std::int64_t bytes);
   void unpoison(std::int64_t offset, std::int64_t bytes);
 
@@ -149,6 +173,7 @@ class Arena {
   std::int64_t bytes_ = 0;
   void* mapping_ = nullptr;
   std::size_t mapping_bytes_ = 0;
+  std::unique_ptr<ArenaMemory> memory_;  // in place of the mapping
   bool fill_poisoned_ = false;
   ArenaFile file_;
   std::vector<std::shared_ptr<void>> users_;
@@ -184,14 +209,36 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
+  virtual DeviceType type() const = 0;
   virtual std::string name() const = 0;
+  // Memory of the device. `shared` as in ArenaOptions; a GPU's is always private.
   virtual Arena make_arena(std::int64_t bytes, bool shared = false) = 0;
+  // Memory of the host of exactly these bytes, that the device copies from and to without staging (pinned).
+  virtual Arena make_host_arena(std::int64_t bytes) = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
   virtual FailureFlag failure() const = 0;
   virtual ByteCounters& counters() = 0;
+
+  // Copies bytes between the host and the device, or within either; sets each byte to `value`. In the order
+  // of `stream`, if called from one of its tasks. The CPU is done with it on return. A GPU only has it
+  // enqueued: memory of the host must stay as it is until an event recorded behind it is done; where it is
+  // not pinned the call may block.
+  virtual void copy(Stream& stream, void* to, const void* from, std::int64_t bytes) = 0;
+  virtual void fill(Stream& stream, void* to, int value, std::int64_t bytes) = 0;
 };
 
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+struct CudaDeviceOptions {
+  int rank = 0;                                 // appears in errors
+  int ordinal = 0;                              // which of the GPUs that the driver shows this process
+  std::chrono::milliseconds deadline{600'000};  // of a wait for an event, and of ending a stream
+  bool fill_poisoned = false;  // see ArenaOptions; its fills order the streams among each other
+};
+
+// One GPU, which becomes and stays the current one of every thread that works with it. UnsupportedError in a
+// build without CUDA; EnvironmentError, with the reason, where the machine has no driver or no such GPU.
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
 
 // Keeps the calling thread on the given cores (all it may use where empty: no change) and names it.
 // EnvironmentError naming the cores where the system refuses.

@@ -9,12 +9,46 @@
 #include "tessera/device.h"
 
 namespace tessera::cli {
+namespace {
+
+const char* or_none(const std::string& version) { return version.empty() ? "none" : version.c_str(); }
+
+void print_cuda(const CudaMachine& cuda) {
+  fmt::print("built with     CUDA {}, NCCL {}, cuDNN {}\n", or_none(cuda.cuda), or_none(cuda.nccl),
+             or_none(cuda.cudnn));
+  if (!cuda.driver.empty()) fmt::print("GPU driver     serves CUDA up to {}\n", cuda.driver);
+  if (!cuda.unusable.empty()) fmt::print("GPUs           none: {}\n", cuda.unusable);
+  for (std::size_t i = 0; i < cuda.gpus.size(); ++i) {
+    const CudaGpu& gpu = cuda.gpus[i];
+    fmt::print("{:<15}{}, {}, compute capability {}.{}, {} multiprocessors", fmt::format("GPU {}", i),
+               gpu.name, mib(gpu.memory_bytes), gpu.major, gpu.minor, gpu.multiprocessors);
+    if (gpu.bytes_per_second > 0) fmt::print(", {:.0f} GB/s", gpu.bytes_per_second / 1e9);
+    fmt::print("\n");
+  }
+}
+
+nlohmann::json to_json(const CudaMachine& cuda) {
+  nlohmann::json gpus = nlohmann::json::array();
+  for (const CudaGpu& gpu : cuda.gpus)
+    gpus.push_back({{"name", gpu.name},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
+                    {"multiprocessors", gpu.multiprocessors},
+                    {"bytes_per_second", gpu.bytes_per_second}});
+  return {{"version", cuda.cuda},  {"nccl", cuda.nccl},         {"cudnn", cuda.cudnn},
+          {"driver", cuda.driver}, {"unusable", cuda.unusable}, {"gpus", gpus}};
+}
+
+}  // namespace
 
 int info_command(const std::string& json) {
   OutputFile file = json.empty() ? OutputFile() : OutputFile(json);
   const Machine machine = read_machine();
   fmt::print("tessera        {} ({}, {})\n", TESSERA_VERSION, TESSERA_BUILD, TESSERA_COMPILER);
-  fmt::print("devices        cpu\ncommunication  local (ranks are threads){}\n",
+  const CudaMachine cuda = read_cuda_machine();
+  std::vector<std::string> devices = {"cpu"};
+  if (cuda.unusable.empty()) devices.emplace_back("cuda");
+  fmt::print("devices        {}\ncommunication  local (ranks are threads){}\n", fmt::join(devices, ", "),
              mpi_available() ? ", mpi (ranks are processes)" : "");
   std::vector<std::string> communication = {"local"};
   if (mpi_available()) communication.emplace_back("mpi");
@@ -23,18 +57,20 @@ int info_command(const std::string& json) {
   fmt::print("memory         {} installed, {} available\n", mib(machine.memory_bytes),
              mib(machine.available_bytes));
   fmt::print("huge pages     {}\n", machine.huge_pages ? "yes" : "no");
+  print_cuda(cuda);
   if (file) {
     const nlohmann::json result = {{"version", TESSERA_VERSION},
                                    {"build", TESSERA_BUILD},
                                    {"compiler", TESSERA_COMPILER},
-                                   {"devices", {"cpu"}},
+                                   {"devices", devices},
                                    {"communication", communication},
                                    {"processor", machine.cpu},
                                    {"instruction_set", machine.instruction_set},
                                    {"cores", machine.cores},
                                    {"memory_bytes", machine.memory_bytes},
                                    {"available_bytes", machine.available_bytes},
-                                   {"huge_pages", machine.huge_pages}};
+                                   {"huge_pages", machine.huge_pages},
+                                   {"cuda", to_json(cuda)}};
     file.stream() << result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     file.commit();
   }

@@ -68,6 +68,9 @@ Arena::Arena(const ArenaOptions& options) : bytes_(options.bytes), fill_poisoned
   if (file_.descriptor >= 0) take_all(options.huge_pages);
 }
 
+Arena::Arena(std::unique_ptr<ArenaMemory> memory, std::int64_t bytes, bool fill_poisoned)
+    : base_(memory->base()), bytes_(bytes), memory_(std::move(memory)), fill_poisoned_(fill_poisoned) {}
+
 // Puts a file without a name, whose byte 0 is at the boundary of a huge page, in the place of the private
 // pages. Where the system has no such files they stay.
 void Arena::share(std::int64_t offset) {
@@ -113,6 +116,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   bytes_ = std::exchange(other.bytes_, 0);
   mapping_ = std::exchange(other.mapping_, nullptr);
   mapping_bytes_ = std::exchange(other.mapping_bytes_, 0);
+  memory_ = std::move(other.memory_);
   fill_poisoned_ = other.fill_poisoned_;
   file_ = std::exchange(other.file_, {});
   users_ = std::exchange(other.users_, {});
@@ -121,6 +125,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
 
 void Arena::give_back() noexcept {
   users_.clear();
+  memory_.reset();
   if (file_.descriptor >= 0) close(file_.descriptor);
   file_ = {};
   if (mapping_ == nullptr) return;
@@ -137,6 +142,10 @@ void Arena::check(const char* what, std::int64_t offset, std::int64_t bytes) con
 
 void Arena::poison(std::int64_t offset, std::int64_t bytes) {
   check("poison", offset, bytes);
+  if (memory_ != nullptr) {
+    if (fill_poisoned_ && bytes > 0) memory_->fill(offset, bytes, 0xFF);
+    return;
+  }
   if (fill_poisoned_ && bytes > 0) {
     ASAN_UNPOISON_MEMORY_REGION(base_ + offset, bytes);  // it may be poisoned already
     std::memset(base_ + offset, 0xFF, static_cast<std::size_t>(bytes));
@@ -146,6 +155,7 @@ void Arena::poison(std::int64_t offset, std::int64_t bytes) {
 
 void Arena::unpoison(std::int64_t offset, std::int64_t bytes) {
   check("unpoison", offset, bytes);
+  if (memory_ != nullptr) return;
   ASAN_UNPOISON_MEMORY_REGION(base_ + offset, bytes);
 }
 

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "src/device/cpu_stream.h"
 #include "tessera/error.h"
 
@@ -19,6 +21,7 @@ class CpuDevice final : public Device {
                  .failure = {}};
   }
 
+  DeviceType type() const override { return DeviceType::cpu; }
   std::string name() const override { return "cpu"; }
 
   Arena make_arena(std::int64_t bytes, bool shared) override {
@@ -27,6 +30,8 @@ class CpuDevice final : public Device {
                   .fill_poisoned = options_.fill_poisoned,
                   .shared = shared});
   }
+
+  Arena make_host_arena(std::int64_t bytes) override { return make_arena(bytes, false); }
 
   std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
     if (options.capacity < 1)
@@ -41,6 +46,13 @@ class CpuDevice final : public Device {
 
   FailureFlag failure() const override { return settings_.failure; }
   ByteCounters& counters() override { return counters_; }
+
+  void copy(Stream&, void* to, const void* from, std::int64_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  }
+  void fill(Stream&, void* to, int value, std::int64_t bytes) override {
+    if (bytes > 0) std::memset(to, value, static_cast<std::size_t>(bytes));
+  }
 
  private:
   CpuDeviceOptions options_;

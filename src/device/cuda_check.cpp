@@ -12,7 +12,6 @@ void check_cuda(cudaError_t result, const char* call) {
   cudaGetLastError();
   std::string message =
       fmt::format("{} failed: {} ({})", call, cudaGetErrorString(result), cudaGetErrorName(result));
-  if (int ordinal = 0; cudaGetDevice(&ordinal) == cudaSuccess) message += fmt::format(" on GPU {}", ordinal);
   if (const std::string activity = Activity::current(); !activity.empty())
     message = activity + ": " + message;
   throw EnvironmentError(message);
@@ -22,13 +21,10 @@ void ignore_cuda(cudaError_t result) noexcept {
   if (result != cudaSuccess) cudaGetLastError();
 }
 
-CurrentDevice::CurrentDevice(int ordinal) : ordinal_(ordinal) {
-  check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
-  if (before_ != ordinal_) check_cuda(cudaSetDevice(ordinal_), "cudaSetDevice");
-}
-
-CurrentDevice::~CurrentDevice() {
-  if (before_ != ordinal_) ignore_cuda(cudaSetDevice(before_));
+void make_current(int ordinal) {
+  int current = -1;
+  check_cuda(cudaGetDevice(&current), "cudaGetDevice");
+  if (current != ordinal) check_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
 }
 
 }  // namespace tessera::device

@@ -5,24 +5,16 @@
 
 namespace tessera::device {
 
-// EnvironmentError that names the call, the error, the device, and what the thread is busy with (activity.h).
+// EnvironmentError that names the call, the error, and what the thread is busy with (activity.h): with which
+// GPU for which rank, at least.
 void check_cuda(cudaError_t result, const char* call);
 
 // For destructors, whose errors nobody could act on. One that does not stick is cleared, so that it is not
 // taken for a later call's.
 void ignore_cuda(cudaError_t result) noexcept;
 
-// The calling thread's device while this lives; the embedder's comes back afterwards.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int ordinal);
-  ~CurrentDevice();
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  int before_ = 0;
-  int ordinal_;
-};
+// Makes a GPU the calling thread's. It stays: going back to one that the thread has not used yet would make a
+// context there, of hundreds of megabytes.
+void make_current(int ordinal);
 
 }  // namespace tessera::device

@@ -1,7 +1,13 @@
 // The twin of the cuda_*.cpp in a build without CUDA.
 #include "tessera/device.h"
+#include "tessera/error.h"
 
 namespace tessera {
+
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) {
+  throw UnsupportedError(
+      "a GPU as device: this build has no CUDA; install CUDA 13 and configure with -DTESSERA_WITH_CUDA=ON");
+}
 
 CudaMachine read_cuda_machine() {
   CudaMachine machine;

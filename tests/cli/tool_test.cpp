@@ -345,6 +345,11 @@ TEST_F(Tool, TellsWhatItIs) {
   EXPECT_GT(info.at("cores"), 0);
   EXPECT_GT(info.at("memory_bytes"), 0);
   EXPECT_EQ(info.at("devices").at(0), "cpu");
+  const json& cuda = info.at("cuda");
+  EXPECT_EQ(info.at("devices").size(), cuda.at("gpus").empty() ? 1 : 2);
+  EXPECT_EQ(cuda.at("unusable").get<std::string>().empty(), !cuda.at("gpus").empty());
+  for (const char* key : {"version", "nccl", "cudnn", "unusable"})
+    EXPECT_NE(result.out.find(cuda.at(key).get<std::string>()), std::string::npos) << key;
   EXPECT_NE(result.out.find(info.at("version").get<std::string>()), std::string::npos);
 }
 

@@ -3,6 +3,8 @@
 
 namespace tessera::cuda_test {
 
+// Loads the kernels onto the current GPU: at their first launch that might wait for a kernel that is held.
+void load_kernels();
 // Enqueues a kernel on `stream` (a cudaStream_t) that runs until `*release`, in mapped host memory, is not 0.
 void enqueue_hold(void* stream, const volatile int* release);
 // Enqueues `*to = *from + 1`, in device memory.

@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include "src/device/activity.h"
+#include "src/device/cuda_stream.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+using device::Activity;
+using device::check_cuda;
+using device::ignore_cuda;
+using device::make_current;
+
+class CudaMemory final : public ArenaMemory {
+ public:
+  CudaMemory(int ordinal, std::int64_t bytes, bool of_host) : ordinal_(ordinal), of_host_(of_host) {
+    make_current(ordinal_);
+    if (of_host_)
+      check_cuda(cudaHostAlloc(&base_, static_cast<std::size_t>(bytes), cudaHostAllocDefault),
+                 "cudaHostAlloc");
+    else
+      check_cuda(cudaMalloc(&base_, static_cast<std::size_t>(bytes)), "cudaMalloc");
+    try {
+      fill(0, bytes, 0);
+      check_cuda(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
+    } catch (...) {
+      give_back();
+      throw;
+    }
+  }
+  ~CudaMemory() override { give_back(); }
+
+  std::byte* base() const override { return static_cast<std::byte*>(base_); }
+  void fill(std::int64_t offset, std::int64_t bytes, int value) override {
+    make_current(ordinal_);
+    check_cuda(cudaMemsetAsync(base() + offset, value, static_cast<std::size_t>(bytes), cudaStreamLegacy),
+               "cudaMemsetAsync");
+  }
+
+ private:
+  void give_back() noexcept {
+    ignore_cuda(cudaSetDevice(ordinal_));
+    ignore_cuda(of_host_ ? cudaFreeHost(base_) : cudaFree(base_));
+  }
+
+  int ordinal_;
+  bool of_host_;
+  void* base_ = nullptr;
+};
+
+// The arena that is being taken, for the message of a refusal.
+struct Request {
+  const CudaDeviceOptions& options;
+  std::int64_t bytes = 0;
+  bool of_host = false;
+};
+
+double gib(double bytes) { return bytes / (1 << 30); }
+
+std::string describe(const void* context) {
+  const auto& request = *static_cast<const Request*>(context);
+  std::string text =
+      fmt::format("rank {}, GPU {}: cannot take {} of {} bytes ({:.1f} GiB)", request.options.rank,
+                  request.options.ordinal, request.of_host ? "a pinned arena of the host" : "an arena",
+                  request.bytes, gib(static_cast<double>(request.bytes)));
+  std::size_t free = 0, total = 0;
+  if (!request.of_host && cudaMemGetInfo(&free, &total) == cudaSuccess)
+    text += fmt::format(", {:.1f} of {:.1f} GiB are free", gib(static_cast<double>(free)),
+                        gib(static_cast<double>(total)));
+  return text;
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const CudaDeviceOptions& options, const std::string& gpu)
+      : options_(options), name_(fmt::format("cuda:{} ({})", options.ordinal, gpu)) {
+    settings_ = {.rank = options.rank,
+                 .ordinal = options.ordinal,
+                 .ordered_with_fills = options.fill_poisoned,
+                 .deadline = options.deadline,
+                 .failure = {}};
+    check_cuda(cudaInitDevice(options.ordinal, 0, 0), "cudaInitDevice");
+  }
+
+  DeviceType type() const override { return DeviceType::cuda; }
+  std::string name() const override { return name_; }
+
+  Arena make_arena(std::int64_t bytes, bool) override { return take(bytes, false); }
+  Arena make_host_arena(std::int64_t bytes) override { return take(bytes, true); }
+
+  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
+    if (options.capacity < 1)
+      throw UsageError(
+          fmt::format("stream '{}' with capacity {}: use at least 1", options.name, options.capacity));
+    if (!options.cpus.empty())
+      throw UsageError(fmt::format("stream '{}' of a GPU has no thread for cpus", options.name));
+    return std::make_unique<device::CudaStream>(options, settings_);
+  }
+
+  FailureFlag failure() const override { return settings_.failure; }
+  ByteCounters& counters() override { return counters_; }
+
+  void copy(Stream& stream, void* to, const void* from, std::int64_t bytes) override {
+    check_cuda(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
+                               static_cast<cudaStream_t>(stream.native())),
+               "cudaMemcpyAsync");
+  }
+  void fill(Stream& stream, void* to, int value, std::int64_t bytes) override {
+    check_cuda(cudaMemsetAsync(to, value, static_cast<std::size_t>(bytes),
+                               static_cast<cudaStream_t>(stream.native())),
+               "cudaMemsetAsync");
+  }
+
+ private:
+  Arena take(std::int64_t bytes, bool of_host) {
+    if (bytes < 0) throw UsageError(fmt::format("an arena of {} bytes: use 0 or more", bytes));
+    if (bytes == 0) return {};
+    const Request request{options_, bytes, of_host};
+    const Activity activity(&describe, &request);
+    return {std::make_unique<CudaMemory>(options_.ordinal, bytes, of_host), bytes, options_.fill_poisoned};
+  }
+
+  CudaDeviceOptions options_;
+  std::string name_;
+  device::CudaStreamSettings settings_;
+  ByteCounters counters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
+  if (options.rank < 0) throw UsageError(fmt::format("device of rank {}: use 0 or more", options.rank));
+  const CudaMachine machine = read_cuda_machine();
+  if (!machine.unusable.empty())
+    throw EnvironmentError(fmt::format("rank {}: no GPU can be used: {}", options.rank, machine.unusable));
+  const int gpus = static_cast<int>(machine.gpus.size());
+  if (options.ordinal < 0 || options.ordinal >= gpus)
+    throw EnvironmentError(fmt::format("rank {}: GPU {}: this process sees {}; use 0 to {}", options.rank,
+                                       options.ordinal, gpus, gpus - 1));
+  return std::make_unique<CudaDevice>(options, machine.gpus[static_cast<std::size_t>(options.ordinal)].name);
+}
+
+}  // namespace tessera

@@ -1,0 +1,166 @@
+#include "src/device/cuda_stream.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <thread>
+
+#include "src/device/activity.h"
+#include "src/device/wait.h"
+#include "tessera/error.h"
+
+namespace tessera::device {
+namespace {
+
+// A wait yields for so long, then sleeps between looks: a step is milliseconds, and its end is waited for
+// once.
+constexpr std::chrono::microseconds kYieldFor{200};
+constexpr std::chrono::microseconds kSleep{20};
+
+std::string describe(const void* context) {
+  const auto& settings = *static_cast<const CudaStreamSettings*>(context);
+  return fmt::format("rank {}, GPU {}", settings.rank, settings.ordinal);
+}
+
+void lower_to(std::atomic<std::uint64_t>& value, std::uint64_t limit) {
+  std::uint64_t seen = value.load();
+  while (seen > limit && !value.compare_exchange_weak(seen, limit)) {
+  }
+}
+
+void raise_to(std::atomic<std::uint64_t>& value, std::uint64_t limit) {
+  std::uint64_t seen = value.load();
+  while (seen < limit && !value.compare_exchange_weak(seen, limit)) {
+  }
+}
+
+}  // namespace
+
+CudaStream::CudaStream(const StreamOptions& options, const CudaStreamSettings& settings)
+    : options_(options), settings_(settings), ring_(options.capacity) {
+  const Activity activity(&describe, &settings_);
+  make_current(settings_.ordinal);
+  try {
+    take();
+  } catch (...) {
+    give_back();
+    throw;
+  }
+}
+
+void CudaStream::take() {
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  // Fills run on the default stream, which orders itself with every stream that does not refuse.
+  const unsigned flags = settings_.ordered_with_fills ? cudaStreamDefault : cudaStreamNonBlocking;
+  check_cuda(cudaStreamCreateWithPriority(&stream_, flags, options_.urgent ? greatest : least),
+             "cudaStreamCreateWithPriority");
+  events_.resize(static_cast<std::size_t>(options_.capacity));
+  for (cudaEvent_t& event : events_)
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+
+void CudaStream::give_back() noexcept {
+  for (cudaEvent_t event : events_)
+    if (event != nullptr) ignore_cuda(cudaEventDestroy(event));
+  if (stream_ != nullptr) ignore_cuda(cudaStreamDestroy(stream_));
+}
+
+CudaStream::~CudaStream() {
+  try {
+    synchronize(record());
+  } catch (...) {  // the flag holds it, or it is late
+  }
+  give_back();
+}
+
+template <class Operation>
+void CudaStream::perform(const Operation& operation) {
+  if (failed_at_.load() != kNever) return;
+  const Activity activity(&describe, &settings_);
+  try {
+    settings_.failure.rethrow();
+    make_current(settings_.ordinal);
+    operation();
+  } catch (...) {
+    fail(recorded_.load() + 1);
+    throw;
+  }
+}
+
+void CudaStream::run(Task task) {
+  perform([&] { task.run(task.context, task.argument); });
+}
+
+void CudaStream::wait(Event event) {
+  if (event.stream == nullptr || event.stream == this) return;
+  perform([&] {
+    if (const auto* other = dynamic_cast<const CudaStream*>(event.stream))
+      other->precede(stream_, event.ticket);
+    else
+      event.stream->synchronize(event);
+  });
+}
+
+void CudaStream::precede(cudaStream_t later, std::uint64_t ticket) const {
+  if (failed_at_.load() <= ticket) settings_.failure.rethrow();
+  if (completed_.load() >= ticket) return;
+  check_cuda(cudaStreamWaitEvent(later, events_[ring_.slot(ticket)], 0), "cudaStreamWaitEvent");
+}
+
+Event CudaStream::record() {
+  if (failed_at_.load() != kNever) return {this, failed_at_.load()};
+  const std::uint64_t ticket = recorded_.load() + 1;
+  try {
+    wait_until(ring_.replaced_by(ticket));
+    const Activity activity(&describe, &settings_);
+    make_current(settings_.ordinal);
+    check_cuda(cudaEventRecord(events_[ring_.slot(ticket)], stream_), "cudaEventRecord");
+    recorded_.store(ticket);
+  } catch (...) {
+    fail(ticket);
+  }
+  return {this, ticket};
+}
+
+bool CudaStream::reached(std::uint64_t ticket) const noexcept {
+  if (completed_.load() >= ticket || failed_at_.load() <= ticket) return true;
+  const cudaError_t result = cudaEventQuery(events_[ring_.slot(ticket)]);
+  if (result == cudaErrorNotReady) {
+    ignore_cuda(result);
+    return false;
+  }
+  const Activity activity(&describe, &settings_);
+  try {
+    check_cuda(result, "a kernel or a copy");
+    raise_to(completed_, ticket);
+  } catch (const Error&) {
+    fail(ticket);
+  }
+  return true;
+}
+
+void CudaStream::wait_until(std::uint64_t ticket) const {
+  const Clock::time_point begin = Clock::now();
+  while (!reached(ticket) && !settings_.failure.failed()) {
+    const auto waited = Clock::now() - begin;
+    if (waited >= settings_.deadline)
+      throw EnvironmentError(fmt::format(
+          "rank {}: stream '{}' on GPU {} did not reach event {} within {:.1f} s; it has reached {} of {}",
+          settings_.rank, options_.name, settings_.ordinal, ticket,
+          std::chrono::duration<double>(settings_.deadline).count(), completed_.load(), recorded_.load()));
+    if (waited < kYieldFor)
+      sched_yield();
+    else
+      std::this_thread::sleep_for(kSleep);
+  }
+  if (failed_at_.load() <= ticket || completed_.load() < ticket) settings_.failure.rethrow();
+}
+
+void CudaStream::fail(std::uint64_t ticket) const {
+  FailureFlag(settings_.failure)
+      .set(std::current_exception());  // first: who sees failed_at_ asks the flag for the cause
+  lower_to(failed_at_, ticket);
+}
+
+}  // namespace tessera::device

@@ -1,0 +1,62 @@
+// A GPU's stream: tasks run at once on the caller and enqueue, events are points in the stream's order. An
+// event of the runtime stands for each ticket, from a ring made up front.
+#pragma once
+
+#include <atomic>
+#include <limits>
+
+#include "src/device/cuda_check.h"
+#include "src/device/ticket_ring.h"
+#include "tessera/device.h"
+
+namespace tessera::device {
+
+// What the streams of one GPU's device share.
+struct CudaStreamSettings {
+  int rank = 0;
+  int ordinal = 0;
+  bool ordered_with_fills = false;  // see CudaDeviceOptions::fill_poisoned
+  std::chrono::nanoseconds deadline{};
+  FailureFlag failure;
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(const StreamOptions& options, const CudaStreamSettings& settings);
+  // Waits for what is enqueued, within the deadline, unless the device failed: then it may never end.
+  ~CudaStream() override;
+
+  const std::string& name() const override { return options_.name; }
+  void run(Task task) override;
+  void wait(Event event) override;
+  // Where recording fails, so does the stream: the event then throws when it is waited for.
+  Event record() override;
+  void synchronize(Event event) override { wait_until(event.ticket); }
+  bool done(Event event) const noexcept override { return reached(event.ticket); }
+  void* native() const noexcept override { return stream_; }
+
+ private:
+  static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+
+  template <class Operation>
+  void perform(const Operation& operation);
+  void take();
+  void give_back() noexcept;
+  bool reached(std::uint64_t ticket) const noexcept;
+  void wait_until(std::uint64_t ticket) const;
+  void precede(cudaStream_t later, std::uint64_t ticket) const;
+  // The exception in flight failed the stream at `ticket`.
+  void fail(std::uint64_t ticket) const;
+
+  const StreamOptions options_;
+  const CudaStreamSettings settings_;
+  const TicketRing ring_;
+  cudaStream_t stream_ = nullptr;
+  std::vector<cudaEvent_t> events_;
+  std::atomic<std::uint64_t> recorded_{0};
+  // Learnt by asking, which any thread may do.
+  mutable std::atomic<std::uint64_t> completed_{0};
+  mutable std::atomic<std::uint64_t> failed_at_{kNever};
+};
+
+}  // namespace tessera::device

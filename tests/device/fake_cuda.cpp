@@ -1,0 +1,113 @@
+#include "tests/device/fake_cuda.h"
+
+#include <cstdint>
+#include <deque>
+#include <set>
+
+// An event counts how often it was recorded, and up to which of these its stream has come.
+struct CUevent_st {
+  std::uint64_t recorded = 0, reached = 0;
+};
+// Each operation is an event's record, or the wait for one.
+struct CUstream_st {
+  struct Operation {
+    CUevent_st* event;
+    std::uint64_t count;
+    bool wait;
+  };
+  std::deque<Operation> operations;
+  bool held = false;
+};
+
+namespace tessera::fake_cuda {
+namespace {
+
+std::set<CUstream_st*> streams;
+
+bool advance(CUstream_st& stream) {
+  if (stream.held || stream.operations.empty()) return false;
+  const auto [event, count, wait] = stream.operations.front();
+  if (wait && event->reached < count) return false;
+  if (!wait) event->reached = count;
+  stream.operations.pop_front();
+  return true;
+}
+
+void advance_all() {
+  for (bool any = true; any;) {
+    any = false;
+    for (CUstream_st* stream : streams) any |= advance(*stream);
+  }
+}
+
+}  // namespace
+
+State& state() {
+  static State one;
+  return one;
+}
+
+void hold(void* stream) { static_cast<CUstream_st*>(stream)->held = true; }
+void release(void* stream) { static_cast<CUstream_st*>(stream)->held = false; }
+
+}  // namespace tessera::fake_cuda
+
+using namespace tessera::fake_cuda;
+
+cudaError_t cudaGetDevice(int* device) { return *device = state().current_device, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) { return state().current_device = device, cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t) { return "cudaErrorFake"; }
+const char* cudaGetErrorString(cudaError_t) { return "a fault of the test's"; }
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  streams.insert(*stream = new CUstream_st);
+  ++state().streams;
+  state().last_flags = flags;
+  state().last_priority = priority;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  streams.erase(stream);
+  delete stream;
+  --state().streams;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  if (state().events == state().most_events) return cudaErrorMemoryAllocation;
+  *event = new CUevent_st;
+  ++state().events;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  --state().events;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (state().fault != cudaSuccess) return state().fault;
+  stream->operations.push_back({event, ++event->recorded, false});
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  ++state().waits;
+  stream->operations.push_back({event, event->recorded, true});
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (state().fault != cudaSuccess) return state().fault;
+  advance_all();
+  return event->reached == event->recorded ? cudaSuccess : cudaErrorNotReady;
+}

@@ -1,0 +1,23 @@
+// A CUDA runtime of the tests' own, linked in place of NVIDIA's: the host's side of streams without a GPU. A
+// stream's operations end at once unless the test holds the stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace tessera::fake_cuda {
+
+struct State {
+  int current_device = 0;
+  int streams = 0, events = 0;  // that exist
+  int most_events = 1'000'000;  // more are refused
+  int waits = 0;                // of a stream for an event
+  unsigned last_flags = 0;      // of the stream made last
+  int last_priority = 0;
+  cudaError_t fault = cudaSuccess;  // what asking for an event, or recording one, returns
+};
+State& state();
+
+void hold(void* stream);
+void release(void* stream);
+
+}  // namespace tessera::fake_cuda
