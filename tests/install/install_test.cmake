@@ -72,7 +72,8 @@ consumer(${SOURCE}/examples/train_gpt)
 consumer(${SOURCE}/tests/install/consumer)
 expect_output("a consumer of everything" "tessera::tessera links" ${WORK}/consumer/consumer)
 
-# A version that is not there is refused, and so is a project without C++.
+# A version that is not there is refused, and so are a project without C++ and, with CUDA built in, a machine without
+# its toolkit.
 function(expect_refusal argument pattern)
   file(REMOVE_RECURSE ${WORK}/refused)
   execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/refused -B ${WORK}/refused -G ${GENERATOR}
@@ -85,3 +86,7 @@ function(expect_refusal argument pattern)
 endfunction()
 expect_refusal(-DWANTED=0.99 "tesseraConfig.cmake, version: 0\\.1\\.0")
 expect_refusal(-DNO_CXX=ON "needs a project that enables CXX")
+file(STRINGS ${WORK}/moved/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_cuda REGEX "tessera_WITH_CUDA TRUE")
+if(with_cuda)
+  expect_refusal(-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON "built with CUDA, whose toolkit was not found")
+endif()
