@@ -161,6 +161,10 @@ TEST_F(CudaStreams, ATaskThatThrowsFailsTheStreamFromThereOn) {
   EXPECT_EQ(message_of(lane, after), "task");
   EXPECT_THROW(other.wait(after), UsageError);
   EXPECT_EQ(settings_.failure.message(), "task");
+
+  settings_.failure = {};
+  CudaStream elsewhere = stream("of another device");
+  EXPECT_THROW(elsewhere.wait(after), UsageError);
 }
 
 TEST_F(CudaStreams, AKernelThatFailsIsNoticedByWhoAsks) {
