@@ -200,8 +200,9 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const Hosts& hosts, const M
       options.shared_bytes > 0 ? options.shared_bytes : hosts.ranks_here * kSharedBytesPerRank;
   const std::int64_t bytes = comm::SharedWorld::range_bytes(hosts.ranks, room);
   void* base = nullptr;
+  const auto window = mpi.allocate(hosts.here, bytes + kAlign, base);
   auto keeper = std::make_shared<Keeper>();
-  keeper->window = mpi.allocate(hosts.here, bytes + kAlign, base);
+  keeper->window = window;
   std::size_t space = static_cast<std::size_t>(bytes + kAlign);
   std::align(kAlign, static_cast<std::size_t>(bytes), base, space);
   auto* const shared = static_cast<comm::SharedWorld*>(base);
@@ -217,7 +218,7 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const Hosts& hosts, const M
                             .rank = hosts.rank,
                             .ranks = hosts.ranks},
       options);
-  keeper->window->world = world;
+  window->world = world;
   mpi.meet(options.deadline);
   shared->check_visible();
   return world;
