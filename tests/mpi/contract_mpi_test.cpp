@@ -77,6 +77,11 @@ TEST_P(CommunicatorContract, LargeBuffersGoInParts) {
   });
 }
 
+TEST(MpiWorlds, RanksOfTwoHostsAreRefusedAsOne) {
+  if (testing::mpi_hosts() == 1) GTEST_SKIP() << "all ranks are on one host: see scripts/two_hosts.sh";
+  EXPECT_THROW(testing::run_mpi({.ranks_per_host = testing::mpi_processes()}, [](Communicator) {}), Error);
+}
+
 // ---- arenas ----
 
 // Buffers of a rank, one behind the other, in an arena or not.

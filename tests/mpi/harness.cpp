@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <thread>
@@ -69,6 +70,17 @@ int mpi_process() {
   return number;
 }
 
+int mpi_hosts() {
+  MPI_Comm here = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+  int place = 0, hosts = 0;
+  MPI_Comm_rank(here, &place);
+  MPI_Comm_free(&here);
+  const int first = place == 0 ? 1 : 0;
+  MPI_Allreduce(&first, &hosts, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  return hosts;
+}
+
 void run_mpi(const MpiOptions& options, const std::function<void(Communicator)>& rank_main,
              std::vector<std::string>* messages) {
   const Ending own = run_one(options, rank_main);
@@ -85,6 +97,18 @@ void run_mpi(const MpiOptions& options, const std::function<void(Communicator)>&
   rethrow_cause(endings);
 }
 
+}  // namespace tessera::testing
+
+namespace tessera::testing {
+namespace {
+
+// scripts/two_hosts.sh says how many there are to be.
+TEST(Launch, IsOnAsManyHostsAsAskedFor) {
+  const char* const hosts = std::getenv("TESSERA_TEST_HOSTS");
+  EXPECT_EQ(mpi_hosts(), hosts == nullptr ? 1 : std::atoi(hosts));
+}
+
+}  // namespace
 }  // namespace tessera::testing
 
 int main(int count, char** arguments) {

@@ -14,6 +14,8 @@ namespace tessera::testing {
 // Processes that were started together, and this one's number. Starts MPI if need be.
 int mpi_processes();
 int mpi_process();
+// On how many hosts they are; every process calls it.
+int mpi_hosts();
 
 // What run_local() does: rethrows the cause on all processes, fills `messages` per rank.
 void run_mpi(const MpiOptions& options, const std::function<void(Communicator)>& rank_main,
