@@ -16,8 +16,9 @@ sanitize() {
   local preset=$1 targets=()
   shift
   configure "$preset" -DTESSERA_BENCHMARKS=OFF -DTESSERA_EXAMPLES=OFF
-  if [ $# -gt 0 ]; then  # a test program and its target have one name
-    mapfile -t targets < <(ctest --preset "$preset" -N "$@" 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: //p')
+  if [ $# -gt 0 ]; then  # a test program and its target have one name; a shard or a world has a number behind it
+    mapfile -t targets < <(ctest --preset "$preset" -N "$@" 2>/dev/null |
+      sed -n 's/^ *Test *#[0-9]*: //p' | sed 's/_[0-9]*$//' | sort -u)
     [ ${#targets[@]} -gt 0 ] || { echo "no test is selected by: $*" >&2; return 1; }
   fi
   build "$preset" "${targets[@]}"
