@@ -9,8 +9,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # Sanitizers need address layouts that newer kernels randomise too far for this compiler.
 run_tests() { setarch --addr-no-randomize ctest --preset "$@" --parallel 2; }
 
-export TSAN_OPTIONS="suppressions=$root/tests/tsan.supp ${TSAN_OPTIONS:-}"
-
 # sanitize PRESET [CTEST_ARGUMENT...]
 sanitize() {
   local preset=$1 targets=()
@@ -23,8 +21,12 @@ sanitize() {
   fi
   build "$preset" "${targets[@]}"
   say "testing $preset"
-  # MPI libraries are not built for ThreadSanitizer, which would call all that their processes share a race.
-  if [ "$preset" = tsan ] && [ $# -eq 0 ]; then set -- -LE mpi; fi
+  if [ "$preset" = tsan ] && [ $# -eq 0 ]; then
+    echo "left out: bitwise_matrix_test, for its time; llama_matrix_test takes the same ways through the engine"
+    echo "left out by themselves: OpenMP's teams (its library hides from ThreadSanitizer what orders them), and what"
+    echo "  measures resident memory (shadow memory counts as resident)"
+    set -- -E '^bitwise_matrix_test'
+  fi
   run_tests "$preset" "$@"
 }
 
