@@ -6,6 +6,7 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -33,10 +34,12 @@ void check(dnnl_status_t status, const MatmulShape& shape) {
 }
 
 // oneDNN sizes its team by the calling thread's OpenMP setting, both when a primitive is made and when it
-// runs.
+// runs. It computes a part only, and says nothing, where OpenMP then gives it fewer threads: so no more than
+// OMP_THREAD_LIMIT allows.
 class ThreadsGuard {
  public:
   explicit ThreadsGuard(int threads) : previous_(omp_get_max_threads()) {
+    threads = std::min(threads, omp_get_thread_limit());
     if (threads != previous_) omp_set_num_threads(threads);
   }
   ~ThreadsGuard() { omp_set_num_threads(previous_); }
