@@ -35,19 +35,23 @@ void check(dnnl_status_t status, const MatmulShape& shape) {
 
 // oneDNN sizes its team by the calling thread's OpenMP setting, both when a primitive is made and when it
 // runs. It computes a part only, and says nothing, where OpenMP then gives it fewer threads: so no more than
-// OMP_THREAD_LIMIT allows.
+// OMP_THREAD_LIMIT allows, and not as OMP_DYNAMIC would have it.
 class ThreadsGuard {
  public:
-  explicit ThreadsGuard(int threads) : previous_(omp_get_max_threads()) {
+  explicit ThreadsGuard(int threads) : previous_(omp_get_max_threads()), dynamic_(omp_get_dynamic()) {
+    if (dynamic_ != 0) omp_set_dynamic(0);
     threads = std::min(threads, omp_get_thread_limit());
     if (threads != previous_) omp_set_num_threads(threads);
   }
-  ~ThreadsGuard() { omp_set_num_threads(previous_); }
+  ~ThreadsGuard() {
+    omp_set_num_threads(previous_);
+    if (dynamic_ != 0) omp_set_dynamic(dynamic_);
+  }
   ThreadsGuard(const ThreadsGuard&) = delete;
   ThreadsGuard& operator=(const ThreadsGuard&) = delete;
 
  private:
-  int previous_;
+  int previous_, dynamic_;
 };
 
 // Owns a oneDNN handle.
