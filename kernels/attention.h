@@ -24,7 +24,7 @@ struct AttentionShape {
   std::int64_t qkv_channels() const { return channels + 2 * kv_heads_or_heads() * head_channels(); }
 };
 
-std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, int threads);
+std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& target);
 
 // output [batch, sequence, channels] = softmax(query key^T / sqrt(channels / heads), causal) value;
 // log_sum_exp [batch, heads, sequence] of the scaled scores. Tiled with a running maximum (Dao et al. 2022).
@@ -32,7 +32,7 @@ std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, int 
 void attention_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv,
                        void* output, float* log_sum_exp);
 
-std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, int threads);
+std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, const Target& target);
 
 struct AttentionBackward {
   const void* qkv = nullptr;

@@ -18,7 +18,7 @@ struct CrossEntropyShape {
   std::int64_t chunk_bytes = 64 << 20;  // bound of one chunk's fp32 logits; a chunk has one row at least
 };
 
-std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, int threads);
+std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const Target& target);
 
 struct CrossEntropyLoss {
   double sum = 0.0;          // of the losses of counted rows, added in row order

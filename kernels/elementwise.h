@@ -25,6 +25,6 @@ void add(const ComputeContext& context, DType type, std::int64_t numel, const vo
 void fill(const ComputeContext& context, DType type, std::int64_t numel, float value, void* output);
 
 // output = input, any bytes.
-void copy(const ComputeContext& context, std::int64_t bytes, const void* input, void* output);
+void copy_bytes(const ComputeContext& context, std::int64_t bytes, const void* input, void* output);
 
 }  // namespace tessera::kernels

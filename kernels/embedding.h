@@ -24,7 +24,7 @@ struct EmbeddingShape {
 void embedding_forward(const ComputeContext& context, const EmbeddingShape& shape, const std::int32_t* tokens,
                        const void* token_table, const void* position_table, void* output);
 
-std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, int threads);
+std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, const Target& target);
 
 struct EmbeddingBackward {
   const std::int32_t* tokens = nullptr;

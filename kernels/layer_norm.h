@@ -33,7 +33,7 @@ struct LayerNormForward {
 void layer_norm_forward(const ComputeContext& context, const LayerNormShape& shape,
                         const LayerNormForward& arguments);
 
-std::int64_t layer_norm_backward_workspace_bytes(const LayerNormShape& shape, int threads);
+std::int64_t layer_norm_backward_workspace_bytes(const LayerNormShape& shape, const Target& target);
 
 struct LayerNormBackward {
   const void* input = nullptr;  // what forward normalised: its input, or its sum

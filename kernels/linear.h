@@ -17,7 +17,7 @@ struct LinearShape {
 };
 
 // Enough for every function of this header with or without bias, and beta 0 or 1.
-std::int64_t linear_workspace_bytes(const LinearShape& shape, int threads);
+std::int64_t linear_workspace_bytes(const LinearShape& shape, const Target& target);
 
 // output = input weight^T + bias; `bias` optional.
 void linear_forward(const ComputeContext& context, const LinearShape& shape, const void* input,

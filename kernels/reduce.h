@@ -26,11 +26,16 @@ struct SumOfSquares {
   std::int64_t first_nonfinite = -1;  // index of the first element that is NaN or infinite; -1: none
 };
 
-// With one thread none is needed.
+// On the CPU with one thread none is needed.
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
 
+// Squares are summed by blocks of so many elements.
+inline constexpr std::int64_t kSumBlock = 16384;
+constexpr std::int64_t sum_blocks(std::int64_t numel) { return (numel + kSumBlock - 1) / kSumBlock; }
+
 // Squares in float64 over blocks of 16384 elements counted from `input`; in a block 32 lanes (element i in
-// lane i % 32) that are then added pairwise; blocks in order. fp32, bf16 or fp16. `result` is overwritten.
+// lane i % 32) that are then added pairwise; blocks in order. fp32, bf16 or fp16. `result`, in memory of
+// the device, is overwritten.
 void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
                     SumOfSquares* result);
 

@@ -31,7 +31,7 @@ struct RmsNormForward {
 void rms_norm_forward(const ComputeContext& context, const RmsNormShape& shape,
                       const RmsNormForward& arguments);
 
-std::int64_t rms_norm_backward_workspace_bytes(const RmsNormShape& shape, int threads);
+std::int64_t rms_norm_backward_workspace_bytes(const RmsNormShape& shape, const Target& target);
 
 struct RmsNormBackward {
   const void* input = nullptr;  // what forward normalised: its input, or its sum

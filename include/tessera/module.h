@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/program.h"
+#include "tessera/target.h"
 
 namespace tessera {
 
@@ -34,6 +35,8 @@ struct ModuleContext {
   StepKind kind = StepKind::train;
   BatchShape shape;
   int threads = 1;
+  DeviceType device = DeviceType::cpu;
+  void* stream = nullptr;             // of the compute lane: a cudaStream_t, null on the CPU
   std::span<void* const> parameters;  // in the order of Module::parameters(), whole
   // Backward only, in the same order: where to write the gradient of loss_scale · Σ loss (the sum over
   // tokens, not the mean), in the parameter's type; null for a frozen parameter. Overwrite where betas[i] is
@@ -55,7 +58,7 @@ struct ModuleContext {
 };
 
 // What a module needs for one microbatch. All bytes exact: the memory plan is made of them. They hold for the
-// thread count they were asked for.
+// target they were asked for.
 struct ModuleNeeds {
   UnitActivations activations;
   double forward_flops = 0;  // multiplications and additions of the matmuls; backward is twice that
@@ -71,7 +74,7 @@ class Module {
   virtual bool parameters_read_in_forward_only() const { return false; }
   // One per parameter; ignored for tied ones.
   virtual std::vector<Initial> initials() const = 0;
-  virtual ModuleNeeds needs(const BatchShape& shape, int threads) const = 0;
+  virtual ModuleNeeds needs(const BatchShape& shape, const Target& target) const = 0;
 
   // input: the previous module's output, null for the first. output: null in a recompute pass, where only
   // `saved` is wanted, and where the module has no output. In a training step the last module may leave all
@@ -95,8 +98,8 @@ struct Model {
   std::int64_t max_length = 1;  // the longest sequence it takes
 
   std::vector<UnitSpec> units() const;
-  ActivationSpec activations(const BatchShape& shape, int threads) const;
-  std::vector<double> forward_flops(const BatchShape& shape, int threads) const;
+  ActivationSpec activations(const BatchShape& shape, const Target& target) const;
+  std::vector<double> forward_flops(const BatchShape& shape, const Target& target) const;
   std::int64_t parameter_numel() const;  // ties counted once
 };
 

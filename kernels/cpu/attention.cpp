@@ -7,8 +7,8 @@
 #include <limits>
 #include <string>
 
+#include "kernels/check.h"
 #include "kernels/cpu/attention_layout.h"
-#include "kernels/cpu/check.h"
 #include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -259,7 +259,7 @@ void attention_backward_head(DType type, const HeadShape& head, const BackwardHe
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(attention_forward_head);
 HWY_EXPORT(attention_backward_head);
@@ -300,14 +300,15 @@ struct HeadPlace {
 
 }  // namespace
 
-std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, int threads) {
-  return threads * workspace_part_bytes(ForwardWorkspace::numel(head_of(shape)) * 4);
+std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& target) {
+  return target.threads * workspace_part_bytes(ForwardWorkspace::numel(head_of(shape)) * 4);
 }
 
 void attention_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv,
                        void* output, float* log_sum_exp) {
   const HeadShape head = head_of(shape);
-  check_workspace(context, attention_forward_workspace_bytes(shape, context.threads), "attention_forward");
+  check_workspace(context, cpu::attention_forward_workspace_bytes(shape, context.target()),
+                  "attention_forward");
   const std::int64_t part_bytes = workspace_part_bytes(ForwardWorkspace::numel(head) * 4);
   const auto run = [&](std::int64_t begin, std::int64_t end, int thread) {
     for (std::int64_t task = begin; task < end; ++task) {
@@ -324,14 +325,15 @@ void attention_forward(const ComputeContext& context, const AttentionShape& shap
   parallel_ranges(context.threads, shape.batch * shape.heads, 1, run);
 }
 
-std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, int threads) {
-  return threads * workspace_part_bytes(BackwardWorkspace::numel(head_of(shape)) * 4);
+std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, const Target& target) {
+  return target.threads * workspace_part_bytes(BackwardWorkspace::numel(head_of(shape)) * 4);
 }
 
 void attention_backward(const ComputeContext& context, const AttentionShape& shape,
                         const AttentionBackward& arguments) {
   const HeadShape head = head_of(shape);
-  check_workspace(context, attention_backward_workspace_bytes(shape, context.threads), "attention_backward");
+  check_workspace(context, cpu::attention_backward_workspace_bytes(shape, context.target()),
+                  "attention_backward");
   const std::int64_t part_bytes = workspace_part_bytes(BackwardWorkspace::numel(head) * 4);
   const DType type = shape.type;
   const auto run_head = [&](std::int64_t item, std::int64_t index, int thread) {
@@ -358,5 +360,5 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
                   });
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

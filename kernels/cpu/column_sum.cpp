@@ -1,6 +1,7 @@
-#include "kernels/cpu/column_sum.h"
+#include "kernels/column_sum.h"
 
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
+#include "kernels/cpu/column_sum.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_groups.h"
 
@@ -64,7 +65,7 @@ void add_groups(DType type, std::int64_t groups, std::int64_t count, std::int64_
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(sum_rows);
 HWY_EXPORT(add_groups);
@@ -79,13 +80,13 @@ void add_row_groups(const ComputeContext& context, std::int64_t groups, std::int
   });
 }
 
-std::int64_t column_sum_workspace_bytes(std::int64_t rows, std::int64_t columns) {
+std::int64_t column_sum_workspace_bytes(std::int64_t rows, std::int64_t columns, const Target& /*target*/) {
   return workspace_part_bytes(row_groups(rows) * columns * 4);
 }
 
 void column_sum(const ComputeContext& context, std::int64_t rows, std::int64_t columns, DType type,
                 const void* input, float beta, void* sums) {
-  check_workspace(context, column_sum_workspace_bytes(rows, columns), "column_sum");
+  check_workspace(context, cpu::column_sum_workspace_bytes(rows, columns, context.target()), "column_sum");
   auto* partial = static_cast<float*>(context.workspace.data);
   const std::int64_t groups = row_groups(rows);
   parallel_ranges(context.threads, groups, 1, [&](std::int64_t begin, std::int64_t end, int) {
@@ -99,5 +100,5 @@ void column_sum(const ComputeContext& context, std::int64_t rows, std::int64_t c
   add_row_groups(context, groups, columns, columns, partial, beta, type, sums);
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/matmul.h"
 
@@ -79,7 +79,7 @@ float cross_entropy_row(float* logits, std::int64_t count, std::int32_t target, 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(cross_entropy_row);
 
@@ -122,7 +122,7 @@ MatmulShape weight_gradient_shape(const CrossEntropyShape& s, std::int64_t rows,
 void check_arguments(const ComputeContext& context, const CrossEntropyShape& shape,
                      const std::int32_t* targets, const char* op) {
   check_compute_type(shape.type, op);
-  check_workspace(context, cross_entropy_workspace_bytes(shape, context.threads), op);
+  check_workspace(context, kernels::cross_entropy_workspace_bytes(shape, context.target()), op);
   for (std::int64_t row = 0; row < shape.rows; ++row)
     if (targets[row] < -1 || targets[row] >= shape.vocabulary)
       throw UsageError(std::string(op) + ": target " + std::to_string(targets[row]) + " of row " +
@@ -216,12 +216,12 @@ struct Head {
 
 }  // namespace
 
-std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, int threads) {
+std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const Target& target) {
   std::int64_t scratch_bytes = 0;
   float beta = 0.0f;
   for_each_chunk(shape, [&](Chunk chunk) {
     const auto need = [&](const MatmulShape& product) {
-      scratch_bytes = std::max(scratch_bytes, matmul_workspace_bytes(product, threads));
+      scratch_bytes = std::max(scratch_bytes, matmul_workspace_bytes(product, target));
     };
     need(logits_shape(shape, chunk.rows));
     need(input_gradient_shape(shape, chunk.rows));
@@ -261,5 +261,5 @@ void cross_entropy_forward_backward(const ComputeContext& context, const CrossEn
   *arguments.total = head.total();
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/casts.h"
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -123,7 +123,7 @@ void cast_range(DType input_type, const void* input, DType output_type, void* ou
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(gelu_forward_range);
 HWY_EXPORT(gelu_backward_range);
@@ -160,7 +160,7 @@ void add(const ComputeContext& context, DType type, std::int64_t numel, const vo
 void cast(const ComputeContext& context, std::int64_t numel, DType input_type, const void* input,
           DType output_type, void* output) {
   if (input_type == output_type) {
-    if (input != output) copy(context, numel * bytes_of(input_type), input, output);
+    if (input != output) copy_bytes(context, numel * bytes_of(input_type), input, output);
     return;
   }
   // In place, a part of the range overwrites what another part has yet to read: stay on one thread.
@@ -188,7 +188,7 @@ void fill(const ComputeContext& context, DType type, std::int64_t numel, float v
   });
 }
 
-void copy(const ComputeContext& context, std::int64_t bytes, const void* input, void* output) {
+void copy_bytes(const ComputeContext& context, std::int64_t bytes, const void* input, void* output) {
   parallel_ranges(context.threads, bytes, 4 * kElementwiseGrain,
                   [&](std::int64_t begin, std::int64_t end, int) {
                     std::memcpy(static_cast<char*>(output) + begin, static_cast<const char*>(input) + begin,
@@ -196,5 +196,5 @@ void copy(const ComputeContext& context, std::int64_t bytes, const void* input, 
                   });
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

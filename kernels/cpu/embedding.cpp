@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -64,7 +64,7 @@ void put_sum(DType type, const float* sum, float beta, void* row, std::int64_t c
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(embed_row);
 HWY_EXPORT(add_to_sum);
@@ -170,8 +170,8 @@ void embedding_forward(const ComputeContext& context, const EmbeddingShape& shap
   });
 }
 
-std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, int threads) {
-  return occurrences_bytes(shape) + threads * workspace_part_bytes(shape.channels * 4);
+std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, const Target& target) {
+  return occurrences_bytes(shape) + target.threads * workspace_part_bytes(shape.channels * 4);
 }
 
 void embedding_backward(const ComputeContext& context, const EmbeddingShape& shape,
@@ -180,7 +180,8 @@ void embedding_backward(const ComputeContext& context, const EmbeddingShape& sha
   check_tokens(shape, arguments.tokens, "embedding_backward");
   check_beta(arguments.token_beta, "embedding_backward");
   check_beta(arguments.position_beta, "embedding_backward");
-  check_workspace(context, embedding_backward_workspace_bytes(shape, context.threads), "embedding_backward");
+  check_workspace(context, cpu::embedding_backward_workspace_bytes(shape, context.target()),
+                  "embedding_backward");
   auto* occurrences = static_cast<Occurrence*>(context.workspace.data);
   const std::int64_t rows = shape.batch * shape.sequence;
   const auto sum_of_thread = [&](int thread) {
@@ -204,5 +205,5 @@ void embedding_backward(const ComputeContext& context, const EmbeddingShape& sha
                     });
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 #include "kernels/cpu/column_sum.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_groups.h"
@@ -127,7 +127,7 @@ void layer_norm_backward_rows(const LayerNormShape& shape, const LayerNormBackwa
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(layer_norm_forward_rows);
 HWY_EXPORT(layer_norm_backward_rows);
@@ -143,7 +143,7 @@ void layer_norm_forward(const ComputeContext& context, const LayerNormShape& sha
 }
 
 // Each row group has `channels` gain sums, then `channels` bias sums.
-std::int64_t layer_norm_backward_workspace_bytes(const LayerNormShape& shape, int /*threads*/) {
+std::int64_t layer_norm_backward_workspace_bytes(const LayerNormShape& shape, const Target& /*target*/) {
   return workspace_part_bytes(row_groups(shape.rows) * shape.channels * 2 * 4);
 }
 
@@ -156,7 +156,7 @@ void layer_norm_backward(const ComputeContext& context, const LayerNormShape& sh
     throw UsageError(
         "layer_norm_backward: gain_gradient and bias_gradient go together; give both or neither");
   if (sums)
-    check_workspace(context, layer_norm_backward_workspace_bytes(shape, context.threads),
+    check_workspace(context, cpu::layer_norm_backward_workspace_bytes(shape, context.target()),
                     "layer_norm_backward");
   auto* partial = static_cast<float*>(context.workspace.data);
   const std::int64_t stride = 2 * shape.channels;
@@ -178,5 +178,5 @@ void layer_norm_backward(const ComputeContext& context, const LayerNormShape& sh
                  shape.type, arguments.bias_gradient);
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

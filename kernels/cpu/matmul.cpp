@@ -14,9 +14,9 @@
 #include <string>
 #include <unordered_map>
 
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 namespace {
 
 std::string describe(const MatmulShape& shape) {
@@ -215,9 +215,9 @@ void point(dnnl_memory_t memory, const void* data, const MatmulShape& shape) {
 
 }  // namespace
 
-std::int64_t matmul_workspace_bytes(const MatmulShape& shape, int threads) {
-  const ThreadsGuard guard(threads);
-  return workspace_part_bytes(entry_of(this_threads_cache(), shape, threads).scratch_bytes);
+std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& target) {
+  const ThreadsGuard guard(target.threads);
+  return workspace_part_bytes(entry_of(this_threads_cache(), shape, target.threads).scratch_bytes);
 }
 
 void matmul(const ComputeContext& context, const MatmulShape& shape, const void* a, const void* b,
@@ -245,4 +245,4 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
   check(dnnl_stream_wait(cache.stream.get()), shape);
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu

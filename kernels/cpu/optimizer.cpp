@@ -5,7 +5,7 @@
 #include <string>
 
 #include "hwy/cache_control.h"
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -175,7 +175,7 @@ void sgd_range(const SgdArguments& a, std::int64_t begin, std::int64_t end, bool
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(adamw_range);
 HWY_EXPORT(sgd_range);
@@ -211,5 +211,5 @@ void sgd_update(const ComputeContext& context, const SgdArguments& arguments) {
                   });
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

@@ -1,11 +1,10 @@
 #include "kernels/reduce.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -137,17 +136,14 @@ double squares_of_block(DType type, const void* input, std::int64_t count) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(chain_range);
 HWY_EXPORT(squares_of_block);
 
 namespace {
 
-constexpr std::int64_t kSumBlock = 16384;
 constexpr std::size_t kMostContributions = 1024;
-
-std::int64_t sum_blocks(std::int64_t numel) { return (numel + kSumBlock - 1) / kSumBlock; }
 
 template <class T>
 std::int64_t first_nonfinite_of(const T* input, std::int64_t begin, std::int64_t end) {
@@ -183,16 +179,6 @@ void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type
   });
 }
 
-void accumulate(const ComputeContext& context, std::int64_t numel, DType type, const void* input, float beta,
-                float* accumulator) {
-  const std::array<const void*, 1> contributions = {input};
-  ordered_chain(context, numel, type, contributions, beta, accumulator);
-}
-
-std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
-  return workspace_part_bytes(sum_blocks(numel) * static_cast<std::int64_t>(sizeof(double)));
-}
-
 void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
                     SumOfSquares* result) {
   const std::int64_t blocks = sum_blocks(numel);
@@ -222,5 +208,5 @@ void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType typ
   for (std::int64_t block = 0; block < blocks; ++block) add(block, block_sums[block]);
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 #include "kernels/cpu/column_sum.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_groups.h"
@@ -102,7 +102,7 @@ void rms_norm_backward_rows(const RmsNormShape& shape, const RmsNormBackward& ar
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(rms_norm_forward_rows);
 HWY_EXPORT(rms_norm_backward_rows);
@@ -118,7 +118,7 @@ void rms_norm_forward(const ComputeContext& context, const RmsNormShape& shape,
 }
 
 // Each row group has `channels` gain sums.
-std::int64_t rms_norm_backward_workspace_bytes(const RmsNormShape& shape, int /*threads*/) {
+std::int64_t rms_norm_backward_workspace_bytes(const RmsNormShape& shape, const Target& /*target*/) {
   return workspace_part_bytes(row_groups(shape.rows) * shape.channels * 4);
 }
 
@@ -128,7 +128,8 @@ void rms_norm_backward(const ComputeContext& context, const RmsNormShape& shape,
   check_beta(arguments.beta, "rms_norm_backward");
   const bool sums = arguments.gain_gradient != nullptr;
   if (sums)
-    check_workspace(context, rms_norm_backward_workspace_bytes(shape, context.threads), "rms_norm_backward");
+    check_workspace(context, cpu::rms_norm_backward_workspace_bytes(shape, context.target()),
+                    "rms_norm_backward");
   auto* partial = static_cast<float*>(context.workspace.data);
   const std::int64_t groups = row_groups(shape.rows);
   parallel_ranges(context.threads, groups, 1, [&](std::int64_t begin, std::int64_t end, int) {
@@ -145,5 +146,5 @@ void rms_norm_backward(const ComputeContext& context, const RmsNormShape& shape,
                    arguments.gain_gradient);
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/rotary_math.h"
 
@@ -51,7 +51,7 @@ void rotate_rows(const RotaryShape& shape, const float* table, bool back, void* 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(rotate_rows);
 
@@ -98,10 +98,6 @@ void rotate(const ComputeContext& context, const RotaryShape& shape, const float
 
 }  // namespace
 
-std::int64_t rotary_workspace_bytes(const RotaryShape& shape) {
-  return workspace_part_bytes(shape.sequence * shape.head_channels * 4);
-}
-
 void rotary_forward(const ComputeContext& context, const RotaryShape& shape, const float* frequencies,
                     void* tensor) {
   rotate(context, shape, frequencies, false, tensor);
@@ -112,5 +108,5 @@ void rotary_backward(const ComputeContext& context, const RotaryShape& shape, co
   rotate(context, shape, frequencies, true, gradient);
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

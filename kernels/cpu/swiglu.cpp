@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/check.h"
+#include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -71,7 +71,7 @@ void swiglu_backward_rows(const SwigluShape& shape, const void* gate_up, const v
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::kernels {
+namespace tessera::kernels::cpu {
 
 HWY_EXPORT(swiglu_forward_rows);
 HWY_EXPORT(swiglu_backward_rows);
@@ -104,5 +104,5 @@ void swiglu_backward(const ComputeContext& context, const SwigluShape& shape, co
                   });
 }
 
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::cpu
 #endif  // HWY_ONCE

@@ -37,8 +37,8 @@ const void* layer_input(const ModuleContext& context, const LayerPlace& place, D
                         void* scratch) {
   if (!place.first) return input;
   if (type == DType::fp32) return context.batch;
-  kernels::cast({.threads = context.threads, .workspace = {}}, context.shape.sequences * place.in,
-                DType::fp32, context.batch, type, scratch);
+  kernels::cast(nn::compute_context(context, 0), context.shape.sequences * place.in, DType::fp32,
+                context.batch, type, scratch);
   return scratch;
 }
 
@@ -68,13 +68,13 @@ class HiddenLayer final : public Module {
             {Initial::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(place_.in))}};
   }
 
-  ModuleNeeds needs(const BatchShape& shape, int threads) const override {
+  ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_shape(shape);
     const std::int64_t out_bytes = shape.sequences * place_.out * bytes_of(type_);
     return {.activations = {.output_bytes = out_bytes,
                             .saved_bytes = out_bytes,
                             .workspace_bytes = workspace(shape).bytes +
-                                               kernels::linear_workspace_bytes(linear(shape), threads)},
+                                               kernels::linear_workspace_bytes(linear(shape), target)},
             .forward_flops = linear_flops(shape, place_)};
   }
 
@@ -139,10 +139,10 @@ class ClassifierLayer final : public Module {
 
   std::vector<Initial> initials() const override { return {weight_initial(place_)}; }
 
-  ModuleNeeds needs(const BatchShape& shape, int threads) const override {
+  ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_shape(shape);
     return {.activations = {.workspace_bytes = workspace(shape).bytes +
-                                               nn::softmax_loss_workspace_bytes(loss_shape(shape), threads)},
+                                               nn::softmax_loss_workspace_bytes(loss_shape(shape), target)},
             .forward_flops = linear_flops(shape, place_)};
   }
 

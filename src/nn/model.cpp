@@ -18,18 +18,18 @@ std::vector<UnitSpec> Model::units() const {
   return units;
 }
 
-ActivationSpec Model::activations(const BatchShape& shape, int threads) const {
+ActivationSpec Model::activations(const BatchShape& shape, const Target& target) const {
   ActivationSpec spec;
   spec.units.reserve(modules.size());
-  for (const auto& module : modules) spec.units.push_back(module->needs(shape, threads).activations);
+  for (const auto& module : modules) spec.units.push_back(module->needs(shape, target).activations);
   spec.batch_bytes = batch_bytes ? batch_bytes(shape) : 0;
   return spec;
 }
 
-std::vector<double> Model::forward_flops(const BatchShape& shape, int threads) const {
+std::vector<double> Model::forward_flops(const BatchShape& shape, const Target& target) const {
   std::vector<double> flops;
   flops.reserve(modules.size());
-  for (const auto& module : modules) flops.push_back(module->needs(shape, threads).forward_flops);
+  for (const auto& module : modules) flops.push_back(module->needs(shape, target).forward_flops);
   return flops;
 }
 

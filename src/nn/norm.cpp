@@ -72,10 +72,10 @@ void norm_forward(const ModuleContext& context, const kernels::ComputeContext& c
                                .rstd = pass.rstd});
 }
 
-std::int64_t norm_workspace_bytes(const NormPass& pass, int threads) {
+std::int64_t norm_workspace_bytes(const NormPass& pass, const Target& target) {
   return pass.norm.kind == NormKind::rms
-             ? kernels::rms_norm_backward_workspace_bytes(rms_shape(pass), threads)
-             : kernels::layer_norm_backward_workspace_bytes(layer_shape(pass), threads);
+             ? kernels::rms_norm_backward_workspace_bytes(rms_shape(pass), target)
+             : kernels::layer_norm_backward_workspace_bytes(layer_shape(pass), target);
 }
 
 void norm_backward(const ModuleContext& context, const kernels::ComputeContext& compute, const NormPass& pass,

@@ -47,7 +47,7 @@ void norm_forward(const ModuleContext& context, const kernels::ComputeContext& c
                   std::size_t gain, const NormForward& arguments);
 
 // Scratch of norm_backward.
-std::int64_t norm_workspace_bytes(const NormPass& pass, int threads);
+std::int64_t norm_workspace_bytes(const NormPass& pass, const Target& target);
 
 struct NormBackward {
   const void* input = nullptr;  // what forward normalised

@@ -38,9 +38,9 @@ void write_logits(const ModuleContext& context, const kernels::ComputeContext& c
 
 }  // namespace
 
-std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shape, int threads) {
-  return std::max(kernels::cross_entropy_workspace_bytes(shape, threads),
-                  kernels::matmul_workspace_bytes(one_row(shape), threads));
+std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shape, const Target& target) {
+  return std::max(kernels::cross_entropy_workspace_bytes(shape, target),
+                  kernels::matmul_workspace_bytes(one_row(shape), target));
 }
 
 void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeContext& compute,

@@ -11,7 +11,7 @@
 namespace tessera::nn {
 
 // Scratch that the functions below need from their ComputeContext.
-std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shape, int threads);
+std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shape, const Target& target);
 
 struct SoftmaxLoss {
   kernels::CrossEntropyShape shape;

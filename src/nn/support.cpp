@@ -21,7 +21,9 @@ void check_type(std::string_view model, DType type) {
 kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes) {
   return {
       .threads = context.threads,
-      .workspace = {.data = at(context.workspace, own_bytes), .bytes = context.workspace_bytes - own_bytes}};
+      .workspace = {.data = at(context.workspace, own_bytes), .bytes = context.workspace_bytes - own_bytes},
+      .device = context.device,
+      .stream = context.stream};
 }
 
 void linear_parameter_gradients(const ModuleContext& context, const kernels::ComputeContext& compute,

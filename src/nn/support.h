@@ -23,7 +23,8 @@ void check_dim(std::string_view model, std::string_view field, std::int64_t valu
 // Throws UnsupportedError for fp16, which the CPU has no arithmetic for.
 void check_type(std::string_view model, DType type);
 
-// Threads, and what of the workspace lies behind the module's own regions, for a kernel's scratch.
+// Where and by how many threads, and what of the workspace lies behind the module's own regions, for a
+// kernel's scratch.
 kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes);
 
 // Gradients of a linear layer whose weight is parameter `weight`, and whose bias, where it has one, follows

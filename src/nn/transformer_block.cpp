@@ -132,15 +132,15 @@ NormPass norm_of(const TransformerConfig& config, const Shapes& shapes) {
   return {.norm = config.norm, .rows = shapes.rows, .channels = config.channels, .type = config.type};
 }
 
-std::int64_t scratch_bytes(const TransformerConfig& config, const Shapes& shapes, int threads) {
-  return std::max({kernels::linear_workspace_bytes(shapes.qkv, threads),
-                   kernels::linear_workspace_bytes(shapes.projection, threads),
-                   kernels::linear_workspace_bytes(shapes.up, threads),
-                   kernels::linear_workspace_bytes(shapes.down, threads),
-                   kernels::attention_forward_workspace_bytes(shapes.attention, threads),
-                   kernels::attention_backward_workspace_bytes(shapes.attention, threads),
+std::int64_t scratch_bytes(const TransformerConfig& config, const Shapes& shapes, const Target& target) {
+  return std::max({kernels::linear_workspace_bytes(shapes.qkv, target),
+                   kernels::linear_workspace_bytes(shapes.projection, target),
+                   kernels::linear_workspace_bytes(shapes.up, target),
+                   kernels::linear_workspace_bytes(shapes.down, target),
+                   kernels::attention_forward_workspace_bytes(shapes.attention, target),
+                   kernels::attention_backward_workspace_bytes(shapes.attention, target),
                    config.rotary.empty() ? 0 : kernels::rotary_workspace_bytes(shapes.rotary),
-                   norm_workspace_bytes(norm_of(config, shapes), threads)});
+                   norm_workspace_bytes(norm_of(config, shapes), target)});
 }
 
 // One pass over one microbatch: the addresses of every tensor, and the steps the passes are made of.
@@ -329,7 +329,7 @@ class Block final : public Module {
     return initials;
   }
 
-  ModuleNeeds needs(const BatchShape& shape, int threads) const override {
+  ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
     const Shapes shapes(config_, shape);
     const auto tokens = static_cast<double>(shape.tokens());
@@ -340,7 +340,7 @@ class Block final : public Module {
     return {.activations = {.output_bytes = shapes.narrow_bytes,
                             .saved_bytes = Saved(shapes).bytes,
                             .workspace_bytes =
-                                Workspace(config_, shapes).bytes + scratch_bytes(config_, shapes, threads)},
+                                Workspace(config_, shapes).bytes + scratch_bytes(config_, shapes, target)},
             .forward_flops = 2.0 * tokens * columns * channels + 2.0 * pairs * 2.0 * channels};
   }
 

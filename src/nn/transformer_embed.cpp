@@ -24,11 +24,11 @@ class Embed final : public Module {
                                 {Initial::Kind::normal, config_.deviation});
   }
 
-  ModuleNeeds needs(const BatchShape& shape, int threads) const override {
+  ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
-    return {.activations = {.output_bytes = shape.tokens() * config_.channels * bytes_of(config_.type),
-                            .workspace_bytes =
-                                kernels::embedding_backward_workspace_bytes(kernel_shape(shape), threads)}};
+    return {.activations = {
+                .output_bytes = shape.tokens() * config_.channels * bytes_of(config_.type),
+                .workspace_bytes = kernels::embedding_backward_workspace_bytes(kernel_shape(shape), target)}};
   }
 
   void forward(const ModuleContext& context, const void*, void* output) override {

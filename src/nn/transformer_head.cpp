@@ -33,10 +33,10 @@ class Head final : public Module {
     return initials;
   }
 
-  ModuleNeeds needs(const BatchShape& shape, int threads) const override {
+  ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
-    const std::int64_t scratch = std::max(softmax_loss_workspace_bytes(loss_shape(shape), threads),
-                                          norm_workspace_bytes(norm_of(shape), threads));
+    const std::int64_t scratch = std::max(softmax_loss_workspace_bytes(loss_shape(shape), target),
+                                          norm_workspace_bytes(norm_of(shape), target));
     return {.activations = {.workspace_bytes = Workspace(config_, shape).bytes + scratch},
             .forward_flops = 2.0 * static_cast<double>(shape.tokens()) *
                              static_cast<double>(config_.channels) * static_cast<double>(config_.vocabulary)};

@@ -137,7 +137,7 @@ TEST(Elementwise, FillCopyAdd) {
           expected.push_back(
               static_cast<double>(static_cast<float>(a.get(i)) + static_cast<float>(b.get(i))));
         fill(TestContext(threads), type, numel, 1.7f, filled.data());
-        copy(TestContext(threads), numel * bytes_of(type), a.data(), copied.data());
+        copy_bytes(TestContext(threads), numel * bytes_of(type), a.data(), copied.data());
         add(TestContext(threads), type, numel, a.data(), b.data(), sum.data());
         add(TestContext(threads), type, numel, in_place.data(), b.data(), in_place.data());
         ASSERT_TRUE(filled == Tensor(type, Doubles(static_cast<std::size_t>(numel), 1.7)));

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/check.h"
-#include "kernels/cpu/column_sum.h"
+#include "kernels/check.h"
+#include "kernels/column_sum.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 
@@ -36,13 +36,13 @@ MatmulShape weight_gradient_shape(const LinearShape& s, float beta) {
 
 }  // namespace
 
-std::int64_t linear_workspace_bytes(const LinearShape& shape, int threads) {
-  std::int64_t bytes = column_sum_workspace_bytes(shape.rows, shape.out);
+std::int64_t linear_workspace_bytes(const LinearShape& shape, const Target& target) {
+  std::int64_t bytes = column_sum_workspace_bytes(shape.rows, shape.out, target);
   for (const bool bias : {false, true})
-    bytes = std::max(bytes, matmul_workspace_bytes(forward_shape(shape, bias), threads));
+    bytes = std::max(bytes, matmul_workspace_bytes(forward_shape(shape, bias), target));
   for (const float beta : {0.0f, 1.0f}) {
-    bytes = std::max(bytes, matmul_workspace_bytes(input_gradient_shape(shape, beta), threads));
-    bytes = std::max(bytes, matmul_workspace_bytes(weight_gradient_shape(shape, beta), threads));
+    bytes = std::max(bytes, matmul_workspace_bytes(input_gradient_shape(shape, beta), target));
+    bytes = std::max(bytes, matmul_workspace_bytes(weight_gradient_shape(shape, beta), target));
   }
   return bytes;
 }

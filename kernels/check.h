@@ -1,4 +1,4 @@
-// Argument checks and workspace arithmetic that the CPU kernels share.
+// Argument checks and workspace arithmetic that the backends share.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,187 @@
+// The public face of every op: one line each.
+#include "kernels/ops.h"
+
+#include <array>
+
+#include "kernels/check.h"
+
+namespace tessera::kernels {
+namespace {
+
+const Ops& ops_of(DeviceType device) { return device == DeviceType::cuda ? cuda_ops() : cpu_ops(); }
+
+}  // namespace
+
+void adamw_update(const ComputeContext& context, const AdamWArguments& arguments) {
+  ops_of(context.device).adamw_update(context, arguments);
+}
+
+void sgd_update(const ComputeContext& context, const SgdArguments& arguments) {
+  ops_of(context.device).sgd_update(context, arguments);
+}
+
+void cast(const ComputeContext& context, std::int64_t numel, DType input_type, const void* input,
+          DType output_type, void* output) {
+  ops_of(context.device).cast(context, numel, input_type, input, output_type, output);
+}
+
+void fill(const ComputeContext& context, DType type, std::int64_t numel, float value, void* output) {
+  ops_of(context.device).fill(context, type, numel, value, output);
+}
+
+void copy_bytes(const ComputeContext& context, std::int64_t bytes, const void* input, void* output) {
+  ops_of(context.device).copy_bytes(context, bytes, input, output);
+}
+
+void add(const ComputeContext& context, DType type, std::int64_t numel, const void* a, const void* b,
+         void* output) {
+  ops_of(context.device).add(context, type, numel, a, b, output);
+}
+
+void gelu_forward(const ComputeContext& context, DType type, std::int64_t numel, const void* input,
+                  void* output) {
+  ops_of(context.device).gelu_forward(context, type, numel, input, output);
+}
+
+void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel, const void* input,
+                   const void* output_gradient, void* input_gradient) {
+  ops_of(context.device).gelu_backward(context, type, numel, input, output_gradient, input_gradient);
+}
+
+void swiglu_forward(const ComputeContext& context, const SwigluShape& shape, const void* gate_up,
+                    void* output) {
+  ops_of(context.device).swiglu_forward(context, shape, gate_up, output);
+}
+
+void swiglu_backward(const ComputeContext& context, const SwigluShape& shape, const void* gate_up,
+                     const void* output_gradient, void* gate_up_gradient) {
+  ops_of(context.device).swiglu_backward(context, shape, gate_up, output_gradient, gate_up_gradient);
+}
+
+void rotary_forward(const ComputeContext& context, const RotaryShape& shape, const float* frequencies,
+                    void* tensor) {
+  ops_of(context.device).rotary_forward(context, shape, frequencies, tensor);
+}
+
+void rotary_backward(const ComputeContext& context, const RotaryShape& shape, const float* frequencies,
+                     void* gradient) {
+  ops_of(context.device).rotary_backward(context, shape, frequencies, gradient);
+}
+
+void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
+                   std::span<const void* const> contributions, float beta, float* accumulator) {
+  ops_of(context.device).ordered_chain(context, numel, type, contributions, beta, accumulator);
+}
+
+void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
+                    SumOfSquares* result) {
+  ops_of(context.device).sum_of_squares(context, numel, type, input, result);
+}
+
+std::int64_t column_sum_workspace_bytes(std::int64_t rows, std::int64_t columns, const Target& target) {
+  return ops_of(target.device).column_sum_workspace_bytes(rows, columns, target);
+}
+
+void column_sum(const ComputeContext& context, std::int64_t rows, std::int64_t columns, DType type,
+                const void* input, float beta, void* sums) {
+  ops_of(context.device).column_sum(context, rows, columns, type, input, beta, sums);
+}
+
+void layer_norm_forward(const ComputeContext& context, const LayerNormShape& shape,
+                        const LayerNormForward& arguments) {
+  ops_of(context.device).layer_norm_forward(context, shape, arguments);
+}
+
+std::int64_t layer_norm_backward_workspace_bytes(const LayerNormShape& shape, const Target& target) {
+  return ops_of(target.device).layer_norm_backward_workspace_bytes(shape, target);
+}
+
+void layer_norm_backward(const ComputeContext& context, const LayerNormShape& shape,
+                         const LayerNormBackward& arguments) {
+  ops_of(context.device).layer_norm_backward(context, shape, arguments);
+}
+
+void rms_norm_forward(const ComputeContext& context, const RmsNormShape& shape,
+                      const RmsNormForward& arguments) {
+  ops_of(context.device).rms_norm_forward(context, shape, arguments);
+}
+
+std::int64_t rms_norm_backward_workspace_bytes(const RmsNormShape& shape, const Target& target) {
+  return ops_of(target.device).rms_norm_backward_workspace_bytes(shape, target);
+}
+
+void rms_norm_backward(const ComputeContext& context, const RmsNormShape& shape,
+                       const RmsNormBackward& arguments) {
+  ops_of(context.device).rms_norm_backward(context, shape, arguments);
+}
+
+void embedding_forward(const ComputeContext& context, const EmbeddingShape& shape, const std::int32_t* tokens,
+                       const void* token_table, const void* position_table, void* output) {
+  ops_of(context.device).embedding_forward(context, shape, tokens, token_table, position_table, output);
+}
+
+std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, const Target& target) {
+  return ops_of(target.device).embedding_backward_workspace_bytes(shape, target);
+}
+
+void embedding_backward(const ComputeContext& context, const EmbeddingShape& shape,
+                        const EmbeddingBackward& arguments) {
+  ops_of(context.device).embedding_backward(context, shape, arguments);
+}
+
+std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& target) {
+  return ops_of(target.device).matmul_workspace_bytes(shape, target);
+}
+
+void matmul(const ComputeContext& context, const MatmulShape& shape, const void* a, const void* b,
+            const void* bias, void* c) {
+  ops_of(context.device).matmul(context, shape, a, b, bias, c);
+}
+
+std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const Target& target) {
+  return ops_of(target.device).cross_entropy_workspace_bytes(shape, target);
+}
+
+void cross_entropy_forward(const ComputeContext& context, const CrossEntropyShape& shape, const void* input,
+                           const void* weight, const std::int32_t* targets, float* losses,
+                           CrossEntropyLoss* total) {
+  ops_of(context.device).cross_entropy_forward(context, shape, input, weight, targets, losses, total);
+}
+
+void cross_entropy_forward_backward(const ComputeContext& context, const CrossEntropyShape& shape,
+                                    const CrossEntropyForwardBackward& arguments) {
+  ops_of(context.device).cross_entropy_forward_backward(context, shape, arguments);
+}
+
+std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& target) {
+  return ops_of(target.device).attention_forward_workspace_bytes(shape, target);
+}
+
+void attention_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv,
+                       void* output, float* log_sum_exp) {
+  ops_of(context.device).attention_forward(context, shape, qkv, output, log_sum_exp);
+}
+
+std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, const Target& target) {
+  return ops_of(target.device).attention_backward_workspace_bytes(shape, target);
+}
+
+void attention_backward(const ComputeContext& context, const AttentionShape& shape,
+                        const AttentionBackward& arguments) {
+  ops_of(context.device).attention_backward(context, shape, arguments);
+}
+
+void accumulate(const ComputeContext& context, std::int64_t numel, DType type, const void* input, float beta,
+                float* accumulator) {
+  ordered_chain(context, numel, type, std::array{input}, beta, accumulator);
+}
+
+std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
+  return workspace_part_bytes(sum_blocks(numel) * static_cast<std::int64_t>(sizeof(double)));
+}
+
+std::int64_t rotary_workspace_bytes(const RotaryShape& shape) {
+  return workspace_part_bytes(shape.sequence * shape.head_channels * 4);
+}
+
+}  // namespace tessera::kernels

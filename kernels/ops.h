@@ -1,0 +1,39 @@
+// Which backend runs an op. The functions of the op headers are the public face; each looks itself up in the
+// table of its context's device. A backend defines a function of the same name and type in its own namespace.
+#pragma once
+
+#include "kernels/column_sum.h"
+#include "kernels/kernels.h"
+
+namespace tessera::kernels {
+
+// Every op that a backend implements; the others are made of these (ops.cpp, linear.cpp).
+// clang-format off
+#define TESSERA_FOR_EACH_OP(op) \
+  op(adamw_update) op(sgd_update) op(cast) op(fill) op(copy_bytes) op(add) \
+  op(gelu_forward) op(gelu_backward) op(swiglu_forward) op(swiglu_backward) op(rotary_forward) op(rotary_backward) \
+  op(ordered_chain) op(sum_of_squares) op(column_sum_workspace_bytes) op(column_sum) \
+  op(layer_norm_forward) op(layer_norm_backward_workspace_bytes) op(layer_norm_backward) \
+  op(rms_norm_forward) op(rms_norm_backward_workspace_bytes) op(rms_norm_backward) \
+  op(embedding_forward) op(embedding_backward_workspace_bytes) op(embedding_backward) \
+  op(matmul_workspace_bytes) op(matmul) \
+  op(cross_entropy_workspace_bytes) op(cross_entropy_forward) op(cross_entropy_forward_backward) \
+  op(attention_forward_workspace_bytes) op(attention_forward) \
+  op(attention_backward_workspace_bytes) op(attention_backward)
+// clang-format on
+
+#define TESSERA_OP_DECLARATION(name) decltype(kernels::name) name;
+#define TESSERA_OP_MEMBER(name) decltype(&kernels::name) name;
+
+struct Ops {
+  TESSERA_FOR_EACH_OP(TESSERA_OP_MEMBER)
+};
+
+namespace cpu {
+TESSERA_FOR_EACH_OP(TESSERA_OP_DECLARATION)
+}
+
+const Ops& cpu_ops();
+const Ops& cuda_ops();  // UnsupportedError naming the build flag where the build has no CUDA
+
+}  // namespace tessera::kernels
