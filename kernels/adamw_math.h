@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/host_device.h"
+
 namespace tessera::kernels {
 
 // Computed once per step on the host, in double, then rounded: see make_adamw_coefficients.
@@ -51,7 +53,8 @@ inline AdamWCoefficients make_adamw_coefficients(const AdamWSettings& settings) 
 }
 
 // Updates the master parameter and both moments of one element.
-inline void adamw_element(const AdamWCoefficients& c, float gradient, float& parameter, float& m, float& v) {
+TESSERA_HOST_DEVICE inline void adamw_element(const AdamWCoefficients& c, float gradient, float& parameter,
+                                              float& m, float& v) {
   const float g = std::fma(c.l2, parameter, gradient * c.gradient_scale);
   m = std::fma(c.beta1, m, c.one_minus_beta1 * g);
   v = std::fma(c.beta2, v, (c.one_minus_beta2 * g) * g);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/context.h"
+#include "kernels/optimizer.h"
 #include "tessera/dtype.h"
 
 namespace tessera::kernels {
@@ -32,6 +33,20 @@ inline void check_compute_type(DType type, const char* op) {
 inline void check_beta(float beta, const char* op) {
   if (beta == 0.0f || beta == 1.0f) return;
   throw UsageError(std::string(op) + ": beta is " + std::to_string(beta) + "; use 0 or 1");
+}
+
+inline void check_chain(std::size_t contributions, float beta) {
+  constexpr std::size_t kMostContributions = 1024;
+  check_beta(beta, "ordered_chain");
+  if (contributions < 1 || contributions > kMostContributions)
+    throw UsageError("ordered_chain: " + std::to_string(contributions) + " contributions; 1 to " +
+                     std::to_string(kMostContributions) + " are possible");
+}
+
+inline void check_momentum(const SgdArguments& arguments) {
+  if (arguments.momentum != nullptr || arguments.coefficients.momentum == 0.0f) return;
+  throw UsageError("sgd_update: momentum is " + std::to_string(arguments.coefficients.momentum) +
+                   ", but no momentum buffer is given");
 }
 
 template <class T>

@@ -2,10 +2,17 @@
 // the tests.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
+#include "kernels/host_device.h"
+
 namespace tessera::kernels {
+
+// As std::bit_cast, which device code cannot call.
+template <class To, class From>
+TESSERA_HOST_DEVICE constexpr To bits_as(From from) {
+  return __builtin_bit_cast(To, from);
+}
 
 struct Bf16 {
   std::uint16_t bits = 0;
@@ -14,40 +21,42 @@ struct Fp16 {
   std::uint16_t bits = 0;
 };
 
-constexpr float to_float(float value) { return value; }
+TESSERA_HOST_DEVICE constexpr float to_float(float value) { return value; }
 
-constexpr float to_float(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
+TESSERA_HOST_DEVICE constexpr float to_float(Bf16 value) {
+  return bits_as<float>(std::uint32_t{value.bits} << 16);
+}
 
-constexpr float to_float(Fp16 value) {
+TESSERA_HOST_DEVICE constexpr float to_float(Fp16 value) {
   const std::uint32_t sign = (value.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = (value.bits & 0x7fffu) << 13;
   if (magnitude >= 0x0f800000u)  // infinity or NaN
-    return std::bit_cast<float>(sign | (magnitude + 0x70000000u));
+    return bits_as<float>(sign | (magnitude + 0x70000000u));
   // Multiplying by 2^112 moves the exponent's bias from 15 to 127, and subnormals to where they belong; it is
   // exact.
-  const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
-  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(scaled));
+  const float scaled = bits_as<float>(magnitude) * 0x1p112f;
+  return bits_as<float>(sign | bits_as<std::uint32_t>(scaled));
 }
 
 // To nearest, ties to even; overflow to infinity; NaN stays NaN (made quiet, its sign and upper bits kept).
 template <class T>
-constexpr T from_float(float value);
+TESSERA_HOST_DEVICE constexpr T from_float(float value);
 
 template <>
-constexpr float from_float<float>(float value) {
+TESSERA_HOST_DEVICE constexpr float from_float<float>(float value) {
   return value;
 }
 
 template <>
-constexpr Bf16 from_float<Bf16>(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+TESSERA_HOST_DEVICE constexpr Bf16 from_float<Bf16>(float value) {
+  const std::uint32_t bits = bits_as<std::uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
 template <>
-constexpr Fp16 from_float<Fp16>(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+TESSERA_HOST_DEVICE constexpr Fp16 from_float<Fp16>(float value) {
+  const std::uint32_t bits = bits_as<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   std::uint32_t half = 0;
@@ -57,7 +66,7 @@ constexpr Fp16 from_float<Fp16>(float value) {
     half = 0x7c00u;
   } else if (magnitude <
              0x38800000u) {  // below 2^-14: adding 1/2 lets the addition round at the last subnormal bit
-    half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+    half = bits_as<std::uint32_t>(bits_as<float>(magnitude) + 0.5f) - 0x3f000000u;
   } else {
     half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   }

@@ -32,6 +32,9 @@ struct Ops {
 namespace cpu {
 TESSERA_FOR_EACH_OP(TESSERA_OP_DECLARATION)
 }
+namespace cuda {
+TESSERA_FOR_EACH_OP(TESSERA_OP_DECLARATION)
+}
 
 const Ops& cpu_ops();
 const Ops& cuda_ops();  // UnsupportedError naming the build flag where the build has no CUDA

@@ -12,6 +12,13 @@
 
 namespace tessera::kernels {
 
+// A decision that is made where the update runs: whether it runs at all, and the gradient's scale. Lets a
+// step be skipped on a device that the host does not wait for.
+struct UpdateGate {
+  double gradient_scale = 1.0;  // unscale * clip / weight, as in AdamWSettings
+  std::int32_t apply = 1;       // 0: the update changes nothing
+};
+
 struct AdamWArguments {
   std::int64_t numel = 0;
   DType gradient_type = DType::fp32;
@@ -22,6 +29,8 @@ struct AdamWArguments {
   DType parameter_type = DType::bf16;
   void* parameter = nullptr;  // optional: null where an fp32 parameter is its own master
   AdamWCoefficients coefficients;
+  const UpdateGate* gate =
+      nullptr;  // optional, in memory of the device: replaces coefficients.gradient_scale
 };
 
 // AdamW (Loshchilov and Hutter 2019) or Adam with L2 (Kingma and Ba 2015), see coefficients.decoupled.
@@ -36,6 +45,7 @@ struct SgdArguments {
   DType parameter_type = DType::bf16;
   void* parameter = nullptr;  // optional, as above
   SgdCoefficients coefficients;
+  const UpdateGate* gate = nullptr;  // optional, as above
 };
 
 // SGD with (Nesterov) momentum, no dampening; the first step starts from momentum 0.

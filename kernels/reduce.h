@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/context.h"
+#include "kernels/host_device.h"
 #include "tessera/dtype.h"
 
 namespace tessera::kernels {
@@ -31,7 +32,9 @@ std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
 
 // Squares are summed by blocks of so many elements.
 inline constexpr std::int64_t kSumBlock = 16384;
-constexpr std::int64_t sum_blocks(std::int64_t numel) { return (numel + kSumBlock - 1) / kSumBlock; }
+TESSERA_HOST_DEVICE constexpr std::int64_t sum_blocks(std::int64_t numel) {
+  return (numel + kSumBlock - 1) / kSumBlock;
+}
 
 // Squares in float64 over blocks of 16384 elements counted from `input`; in a block 32 lanes (element i in
 // lane i % 32) that are then added pairwise; blocks in order. fp32, bf16 or fp16. `result`, in memory of

@@ -8,6 +8,8 @@
 #include <numbers>
 #include <vector>
 
+#include "kernels/host_device.h"
+
 namespace tessera::kernels {
 
 // Stretches low frequencies so that a model sees further than it was first trained for (Llama 3.1): a wave
@@ -45,7 +47,7 @@ struct Rotation {
 
 // Of the angle place * frequency, which is rounded to fp32 as published models do. Taylor polynomials in
 // float64 on |r| <= pi/4, with an error below 1e-12 for angles below 2^20.
-inline Rotation rotation_of(std::int64_t place, float frequency) {
+TESSERA_HOST_DEVICE inline Rotation rotation_of(std::int64_t place, float frequency) {
   const double angle = static_cast<double>(static_cast<float>(place) * frequency);
   const double magic = 0x1.8p52;  // adding it rounds to an integer
   const double quarters = angle * (2.0 / std::numbers::pi) + magic - magic;
@@ -77,6 +79,14 @@ inline Rotation rotation_of(std::int64_t place, float frequency) {
     default:
       return {static_cast<float>(sine), static_cast<float>(-cosine)};
   }
+}
+
+// The two channels of one pair, turned, or turned back.
+TESSERA_HOST_DEVICE inline void rotate_element(Rotation rotation, bool back, float& a, float& b) {
+  const float sine = back ? -rotation.sine : rotation.sine;
+  const float first = std::fma(a, rotation.cosine, -(b * sine));
+  b = std::fma(b, rotation.cosine, a * sine);
+  a = first;
 }
 
 }  // namespace tessera::kernels

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "kernels/host_device.h"
+
 namespace tessera::kernels {
 
 struct SgdCoefficients {
@@ -15,7 +17,8 @@ struct SgdCoefficients {
 };
 
 // `momentum` is the buffer of one element; where coefficients.momentum is 0 it may be any variable.
-inline void sgd_element(const SgdCoefficients& c, float gradient, float& parameter, float& momentum) {
+TESSERA_HOST_DEVICE inline void sgd_element(const SgdCoefficients& c, float gradient, float& parameter,
+                                            float& momentum) {
   const float g = std::fma(c.weight_decay, parameter, gradient * c.gradient_scale);
   momentum = std::fma(c.momentum, momentum, g);
   const float direction = c.nesterov ? std::fma(c.momentum, momentum, g) : momentum;

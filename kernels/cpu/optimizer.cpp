@@ -190,9 +190,21 @@ bool is_streamed(std::int64_t numel, const void* parameter) {
   return numel >= kStreamedNumel && reinterpret_cast<std::uintptr_t>(parameter) % 64 == 0;
 }
 
+// The arguments with the gate's scale instead of their own.
+template <class Arguments>
+Arguments gated(Arguments arguments) {
+  if (arguments.gate != nullptr)
+    arguments.coefficients.gradient_scale = static_cast<float>(arguments.gate->gradient_scale);
+  return arguments;
+}
+
+bool is_closed(const UpdateGate* gate) { return gate != nullptr && gate->apply == 0; }
+
 }  // namespace
 
-void adamw_update(const ComputeContext& context, const AdamWArguments& arguments) {
+void adamw_update(const ComputeContext& context, const AdamWArguments& given) {
+  if (is_closed(given.gate)) return;
+  const AdamWArguments arguments = gated(given);
   const bool streamed = is_streamed(arguments.numel, arguments.parameter);
   parallel_ranges(context.threads, arguments.numel, kElementwiseGrain,
                   [&](std::int64_t begin, std::int64_t end, int) {
@@ -200,10 +212,10 @@ void adamw_update(const ComputeContext& context, const AdamWArguments& arguments
                   });
 }
 
-void sgd_update(const ComputeContext& context, const SgdArguments& arguments) {
-  if (arguments.momentum == nullptr && arguments.coefficients.momentum != 0.0f)
-    throw UsageError("sgd_update: momentum is " + std::to_string(arguments.coefficients.momentum) +
-                     ", but no momentum buffer is given");
+void sgd_update(const ComputeContext& context, const SgdArguments& given) {
+  check_momentum(given);
+  if (is_closed(given.gate)) return;
+  const SgdArguments arguments = gated(given);
   const bool streamed = is_streamed(arguments.numel, arguments.parameter);
   parallel_ranges(context.threads, arguments.numel, kElementwiseGrain,
                   [&](std::int64_t begin, std::int64_t end, int) {

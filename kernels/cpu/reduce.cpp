@@ -143,7 +143,6 @@ HWY_EXPORT(squares_of_block);
 
 namespace {
 
-constexpr std::size_t kMostContributions = 1024;
 
 template <class T>
 std::int64_t first_nonfinite_of(const T* input, std::int64_t begin, std::int64_t end) {
@@ -168,10 +167,7 @@ std::int64_t first_nonfinite(DType type, const void* input, std::int64_t begin, 
 
 void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
                    std::span<const void* const> contributions, float beta, float* accumulator) {
-  check_beta(beta, "ordered_chain");
-  if (contributions.empty() || contributions.size() > kMostContributions)
-    throw UsageError("ordered_chain: " + std::to_string(contributions.size()) + " contributions; 1 to " +
-                     std::to_string(kMostContributions) + " are possible");
+  check_chain(contributions.size(), beta);
   parallel_ranges(context.threads, numel, kElementwiseGrain, [&](std::int64_t begin, std::int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(chain_range)
     (type, contributions.data(), static_cast<std::int64_t>(contributions.size()), begin, end, beta != 0.0f,

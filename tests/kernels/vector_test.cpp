@@ -377,6 +377,48 @@ TEST(AdamW, MatchesFloat64OverSteps) {
   }
 }
 
+TEST(AdamW, AGateGivesTheScaleOrKeepsEverything) {
+  const std::int64_t numel = 1003;
+  const Tensor gradient = Random(9).tensor(DType::bf16, numel);
+  const State before = random_state(DType::bf16, numel);
+  const auto updated = [&](double own_scale, const UpdateGate* gate) {
+    AdamWSettings settings = kSettings;
+    settings.gradient_scale = own_scale;
+    State s = before;
+    adamw_update(TestContext(2), {.numel = numel,
+                                  .gradient_type = DType::bf16,
+                                  .gradient = gradient.data(),
+                                  .master = s.master.floats(),
+                                  .m = s.m.floats(),
+                                  .v = s.v.floats(),
+                                  .parameter = s.parameter.data(),
+                                  .coefficients = make_adamw_coefficients(settings),
+                                  .gate = gate});
+    return s;
+  };
+  const UpdateGate open = {.gradient_scale = 1.0 / 3.0}, closed = {.gradient_scale = 1.0 / 3.0, .apply = 0};
+  EXPECT_TRUE(updated(7.0, &open) == updated(1.0 / 3.0, nullptr));
+  EXPECT_FALSE(updated(7.0, &open) == updated(7.0, nullptr));
+  EXPECT_TRUE(updated(7.0, &closed) == before);
+}
+
+TEST(Sgd, AGateGivesTheScaleOrKeepsEverything) {
+  const float gradient = 3.0f;
+  const auto updated = [&](float own_scale, const UpdateGate* gate) {
+    float master = 1.0f;
+    sgd_update(TestContext(1), {.numel = 1,
+                                .gradient = &gradient,
+                                .master = &master,
+                                .coefficients = {.gradient_scale = own_scale, .learning_rate = 0.1f},
+                                .gate = gate});
+    return master;
+  };
+  const UpdateGate open = {.gradient_scale = 0.7}, closed = {.gradient_scale = 0.7, .apply = 0};
+  EXPECT_EQ(updated(2.0f, &open), updated(0.7f, nullptr));
+  EXPECT_NE(updated(2.0f, &open), updated(2.0f, nullptr));
+  EXPECT_EQ(updated(2.0f, &closed), 1.0f);
+}
+
 TEST(Sgd, EqualsTheScalarFunctionBitForBit) {
   for (const bool nesterov : {false, true})
     for (const float momentum : {0.0f, 0.9f})
