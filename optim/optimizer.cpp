@@ -67,28 +67,31 @@ void* separate_parameter(const UpdateArguments& run) {
   return run.parameter == run.master ? nullptr : run.parameter;
 }
 
+kernels::ComputeContext context_of(const UpdateArguments& run) {
+  return {.threads = run.threads, .workspace = {}, .device = run.device, .stream = run.stream};
+}
+
 void run_adam(const UpdateArguments& run, const kernels::AdamWSettings& settings) {
-  kernels::adamw_update({.threads = run.threads, .workspace = {}},
-                        {.numel = run.numel,
-                         .gradient_type = run.gradient_type,
-                         .gradient = run.gradient,
-                         .master = run.master,
-                         .m = run.moments[0],
-                         .v = run.moments[1],
-                         .parameter_type = run.parameter_type,
-                         .parameter = separate_parameter(run),
-                         .coefficients = kernels::make_adamw_coefficients(settings)});
+  kernels::adamw_update(context_of(run), {.numel = run.numel,
+                                          .gradient_type = run.gradient_type,
+                                          .gradient = run.gradient,
+                                          .master = run.master,
+                                          .m = run.moments[0],
+                                          .v = run.moments[1],
+                                          .parameter_type = run.parameter_type,
+                                          .parameter = separate_parameter(run),
+                                          .coefficients = kernels::make_adamw_coefficients(settings)});
 }
 
 void run_sgd(const UpdateArguments& run, const kernels::SgdCoefficients& coefficients) {
-  kernels::sgd_update({.threads = run.threads, .workspace = {}}, {.numel = run.numel,
-                                                                  .gradient_type = run.gradient_type,
-                                                                  .gradient = run.gradient,
-                                                                  .master = run.master,
-                                                                  .momentum = run.moments[0],
-                                                                  .parameter_type = run.parameter_type,
-                                                                  .parameter = separate_parameter(run),
-                                                                  .coefficients = coefficients});
+  kernels::sgd_update(context_of(run), {.numel = run.numel,
+                                        .gradient_type = run.gradient_type,
+                                        .gradient = run.gradient,
+                                        .master = run.master,
+                                        .momentum = run.moments[0],
+                                        .parameter_type = run.parameter_type,
+                                        .parameter = separate_parameter(run),
+                                        .coefficients = coefficients});
 }
 
 // Calls the kernel of the optimizer that the options name.

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/device_type.h"
 #include "tessera/dtype.h"
 
 namespace tessera {
@@ -54,16 +55,18 @@ struct ParameterGroup {
 struct UpdateArguments {
   std::int64_t numel = 0;
   DType gradient_type = DType::fp32;
-  const void* gradient = nullptr;      // the accumulated sum, of gradient_type; only read
-  float* master = nullptr;             // fp32, updated in place
-  std::array<float*, 2> moments = {};  // the first Optimizer::moments() are used, updated in place
-  DType parameter_type = DType::fp32;  // what the updated master is cast to,
-  void* parameter = nullptr;           // and where to; null where an fp32 parameter is its own master
-  int group = 0;                       // index into Optimizer::groups
-  double learning_rate = 0.0;          // the schedule's, before the group's factor
-  std::int64_t step = 1;               // updates applied with this one, from 1: skipped steps do not count
-  double gradient_scale = 1.0;         // clip factor / (loss scale · total weight)
-  int threads = 1;                     // the result is the same for any
+  const void* gradient = nullptr;       // the accumulated sum, of gradient_type; only read
+  float* master = nullptr;              // fp32, updated in place
+  std::array<float*, 2> moments = {};   // the first Optimizer::moments() are used, updated in place
+  DType parameter_type = DType::fp32;   // what the updated master is cast to,
+  void* parameter = nullptr;            // and where to; null where an fp32 parameter is its own master
+  int group = 0;                        // index into Optimizer::groups
+  double learning_rate = 0.0;           // the schedule's, before the group's factor
+  std::int64_t step = 1;                // updates applied with this one, from 1: skipped steps do not count
+  double gradient_scale = 1.0;          // clip factor / (loss scale · total weight)
+  int threads = 1;                      // the result is the same for any
+  DeviceType device = DeviceType::cpu;  // where all of the pointers lie
+  void* stream = nullptr;               // to enqueue the update on: a cudaStream_t, null on the CPU
 };
 
 struct Optimizer {

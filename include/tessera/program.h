@@ -176,14 +176,13 @@ std::vector<BufferOf> persistent_buffers(std::span<const Program> programs);
 std::string describe(const Program& program, InstructionId id);
 
 // A rank's slot of the scalars: float64 values that the ranks exchange once a step. kScalarHeader values
-// (loss, weight and what all ranks must agree on), then for each flat the square sum of this rank's slice of
-// the reduced gradient and the offset of its first non-finite element (−1: none), then, where asked for, the
-// square sum of each parameter's part of that slice.
+// (loss, weight and what all ranks must agree on), then for each flat a pair: the square sum of this rank's
+// slice of the reduced gradient, and the place in that slice of its first non-finite element as the bits of
+// an int64 (−1: none). Then, where asked for, such a pair for each parameter's part of the slice.
 inline constexpr int kScalarHeader = 8;
 constexpr int square_sum_slot(FlatId flat) { return kScalarHeader + 2 * flat; }
-constexpr int nonfinite_slot(FlatId flat) { return kScalarHeader + 2 * flat + 1; }
 constexpr int parameter_square_sum_slot(int flats, ParameterId parameter) {
-  return kScalarHeader + 2 * flats + parameter;
+  return kScalarHeader + 2 * (flats + parameter);
 }
 
 // One use of a unit, in the order the trainer makes them.

@@ -56,9 +56,9 @@ std::string first_nonfinite(const DecisionInputs& inputs, const Scalars& scalars
   for (FlatId flat = 0; flat < static_cast<FlatId>(inputs.layout.flats().size()); ++flat) {
     if (!inputs.layout.flat(flat).trainable) continue;
     for (int rank = 0; rank < scalars.ranks(); ++rank) {
-      const double offset = scalars.at(rank, nonfinite_slot(flat));
-      if (offset < 0) continue;
-      const Element element = inputs.layout.locate(flat, static_cast<std::int64_t>(offset));
+      if (std::isfinite(scalars.at(rank, square_sum_slot(flat)))) continue;
+      const auto place = std::bit_cast<std::int64_t>(scalars.at(rank, square_sum_slot(flat) + 1));
+      const Element element = inputs.layout.locate(flat, rank * inputs.layout.flat(flat).shard_numel + place);
       return element.parameter < 0 ? fmt::format("padding of flat {}", flat)
                                    : inputs.layout.parameter(element.parameter).name;
     }

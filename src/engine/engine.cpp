@@ -256,7 +256,8 @@ StepResult Engine::abandon() {
 }
 
 StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
-  const std::span<double> scalars = executor->own_scalars();
+  Executor::ScalarHeader header = {};
+  const std::span<double> scalars = header;
   scalar(scalars, Scalar::loss) = inputs.loss;
   scalar(scalars, Scalar::weight) = inputs.weight;
   scalar(scalars, Scalar::step) = static_cast<double>(steps_applied);
@@ -268,7 +269,7 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
   scalar(scalars, Scalar::loss_scale) = scale();
   const StepKind kind = program().kind;
   microbatches_begun += program().microbatches;
-  executor->finish(inputs.learning_rate);
+  executor->finish(header);
   StepResult result = executor->decision().result;
   if (kind == StepKind::train && result.reason != SkipReason::abandoned) {
     result.applied = result.reason == SkipReason::none;

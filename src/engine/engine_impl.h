@@ -23,7 +23,8 @@ struct Engine::Impl {
   std::unique_ptr<Device> device;
   Communicator states;  // for read(), between steps
   std::unique_ptr<Executor> executor;
-  std::uint64_t hash = 0;  // of programs and options: equal on all ranks
+  std::vector<std::byte> staging;  // on the host, of store() and load()
+  std::uint64_t hash = 0;          // of programs and options: equal on all ranks
   LossScaler scaler;
   std::int64_t steps_applied = 0;
   std::string failure;  // why every further call is refused; empty while all is well
@@ -63,7 +64,7 @@ struct Engine::Impl {
   // The elements of the flat that this rank holds in a persistent buffer.
   std::pair<std::int64_t, std::int64_t> held(FlatId flat, BufferId buffer, std::int64_t element_bytes) const;
   void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);
-  void load(FlatId flat, State state, std::int64_t offset, std::span<float> values) const;
+  void load(FlatId flat, State state, std::int64_t offset, std::span<float> values);
   std::int64_t element_bytes(FlatId flat, State state) const;
   void check_between_steps(const char* call) const;
 };

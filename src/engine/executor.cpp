@@ -31,7 +31,8 @@ std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
 
 Executor::Executor(const Communicator& world, Device& device, const Layout& layout,
                    const std::vector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options)
-    : layout_(layout),
+    : device_(device),
+      layout_(layout),
       programs_(programs),
       options_(options),
       rank_(world.rank()),
@@ -39,12 +40,14 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       registration_(Communicator(world).register_arena(memory_.arena())),
       peak_program_(plan.space(Space::device).peak_program),
       peak_instruction_(plan.space(Space::device).peak_instruction) {
+  std::int64_t square_bytes = 0;
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
     gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
-    const std::int64_t bytes = kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel);
-    square_workspace_.resize(std::max(square_workspace_.size(), static_cast<std::size_t>(bytes)));
+    square_bytes =
+        std::max(square_bytes, kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel));
     group_runs_.push_back(group_runs(layout, flat));
   }
+  square_workspace_ = device.make_arena(square_bytes);
   // A rank without peers has nothing to hide behind its compute: its threads then work on one instruction at
   // a time instead of taking each other's cores.
   const bool on_caller = options.strict_order || world.world() == 1;
@@ -68,6 +71,8 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
                                    .cpus = {}});
     }
     instructions = std::max(instructions, program.instructions.size());
+    scalars_.resize(
+        std::max(scalars_.size(), static_cast<std::size_t>(program.scalars_numel * world.world())));
   }
   events_.resize(instructions);
   spans_.reserve(instructions);
@@ -90,10 +95,7 @@ void Executor::start(int program) {
   cursor_ = 0;
   decision_ = {};
   memory_.begin_step(program);
-  const std::span<double> scalars = own_scalars();
-  std::fill(scalars.begin(), scalars.end(), 0.0);
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
-    scalars[static_cast<std::size_t>(nonfinite_slot(flat))] = -1.0;
+  zero(own_scalar(0), std::int64_t{8} * this->program().scalars_numel);
   tracing_ = tracing_next_;
   spans_.clear();
   if (!tracing_) return;
@@ -107,10 +109,16 @@ std::byte* Executor::address(BufferId buffer, InstructionId at) const {
   return lifetime < 0 ? nullptr : memory_.address(program_, buffer, lifetime);
 }
 
-std::span<double> Executor::own_scalars() const {
-  const auto numel = static_cast<std::size_t>(program().scalars_numel);
+double* Executor::own_scalar(int slot) const {
   auto* all = reinterpret_cast<double*>(persistent_address(program_, program().scalars));
-  return {all + numel * static_cast<std::size_t>(rank_), numel};
+  return all + std::int64_t{rank_} * program().scalars_numel + slot;
+}
+
+void Executor::zero(void* memory, std::int64_t bytes) { device_.fill(lane(Lane::compute), memory, 0, bytes); }
+
+void Executor::transfer(void* to, const void* from, std::int64_t bytes) {
+  device_.copy(lane(Lane::compute), to, from, bytes);
+  lane(Lane::compute).synchronize();
 }
 
 InstructionId Executor::advance() {
@@ -150,8 +158,11 @@ void Executor::close_use(InstructionId use) {
   ++cursor_;
 }
 
-void Executor::finish(double learning_rate) {
-  learning_rate_ = learning_rate;
+void Executor::finish(const ScalarHeader& header) {
+  learning_rate_ = header[static_cast<std::size_t>(Scalar::learning_rate)];
+  device_.copy(lane(Lane::compute), own_scalar(0), header.data(), sizeof header);
+  issue(cursor_++);
+  decide_step();
   const auto count = static_cast<InstructionId>(program().instructions.size());
   for (; cursor_ < count; ++cursor_) issue(cursor_);
   const double begin = tracing_ ? now_us() : 0.0;

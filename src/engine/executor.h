@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/context.h"
 #include "src/engine/decision.h"
 #include "src/engine/memory.h"
 #include "tessera/communicator.h"
@@ -38,8 +39,9 @@ class Executor {
   // A use runs on the calling thread between these two; what it waits for is done when open_use returns.
   void open_use(InstructionId use);
   void close_use(InstructionId use);
-  // Issues all that is left and waits for every lane.
-  void finish(double learning_rate);
+  // Issues all that is left and waits for every lane. `header` is this rank's part of the scalars, by Scalar.
+  using ScalarHeader = std::array<double, kScalarHeader>;
+  void finish(const ScalarHeader& header);
   bool idle() const { return program_ < 0; }
 
   int program_index() const { return program_; }
@@ -51,8 +53,11 @@ class Executor {
   std::byte* persistent_address(int program, BufferId buffer) const {
     return memory_.address(program, buffer, 0);
   }
-  std::span<double> own_scalars() const;
   const Decision& decision() const { return decision_; }
+  // Zeroes memory of the device before what the compute lane is given next.
+  void zero(void* memory, std::int64_t bytes);
+  // Between steps: copies bytes between the host and the device, and returns when they are there.
+  void transfer(void* to, const void* from, std::int64_t bytes);
   const std::vector<Piece>& gaps(FlatId flat) const { return gaps_[static_cast<std::size_t>(flat)]; }
 
   void set_peak_observer(std::function<void()> observer) { peak_observer_ = std::move(observer); }
@@ -85,6 +90,7 @@ class Executor {
   void accumulate(InstructionId id);
   void square_sum(InstructionId id);
   void reduce_scalars(const Instruction& instruction);
+  void decide_step();
   void update(InstructionId id);
   Communicator& channel_of(const Instruction& instruction);
   Slice own_slice(FlatId flat) const;
@@ -97,7 +103,12 @@ class Executor {
   // Of FlatBuffers::reduced.
   DType reduced_type(FlatId flat) const;
   CallLabel label(const Instruction& instruction) const;
+  Stream& lane(Lane which) { return *lanes_[static_cast<std::size_t>(which)]; }
+  kernels::ComputeContext compute(InstructionId id, kernels::Workspace workspace = {});
+  // Place `slot` of this rank's scalars, on the device.
+  double* own_scalar(int slot) const;
 
+  Device& device_;
   const Layout& layout_;
   const std::vector<Program>& programs_;
   const EngineOptions& options_;
@@ -105,7 +116,8 @@ class Executor {
   StepMemory memory_;
   ArenaRegistration registration_;
   std::vector<std::vector<Piece>> gaps_;           // [flat] padding between and behind parameters
-  std::vector<std::byte> square_workspace_;        // of the flat with the most elements
+  Arena square_workspace_;                         // of the flat with the most elements
+  std::vector<double> scalars_;                    // of all ranks, on the host
   std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat
   std::vector<std::vector<Communicator>> channels_;  // [program][channel]
   std::vector<Event> events_;                        // [instruction] of the running step

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -82,12 +81,12 @@ void Engine::Impl::prepare_gradients(InstructionId use) {
         executor->address(program().flat_buffers[static_cast<std::size_t>(flat)].gradient, use);
     const std::int64_t element = bytes_of(spec.dtype);
     if (options.zero_gradients) {
-      std::memset(gradient, 0, static_cast<std::size_t>(spec.padded_numel * element));
+      executor->zero(gradient, spec.padded_numel * element);
       for (ParameterId id : spec.parameters) written_in[static_cast<std::size_t>(id)] = stamp(use);
       continue;
     }
     for (const Piece& gap : executor->gaps(flat))
-      std::memset(gradient + gap.offset * element, 0, static_cast<std::size_t>(gap.numel * element));
+      executor->zero(gradient + gap.offset * element, gap.numel * element);
   }
 }
 
@@ -103,7 +102,7 @@ void Engine::Impl::zero_unwritten(InstructionId use) {
     const std::int64_t element = bytes_of(flat.dtype);
     std::byte* gradient =
         executor->address(program().flat_buffers[static_cast<std::size_t>(place.flat)].gradient, use);
-    std::memset(gradient + place.offset * element, 0, static_cast<std::size_t>(place.numel * element));
+    executor->zero(gradient + place.offset * element, place.numel * element);
   }
 }
 

@@ -56,6 +56,13 @@ std::byte* Executor::at(BufferId buffer, InstructionId id, std::int64_t offset,
   return address(buffer, id) + (whole ? offset : offset - own_slice(flat).offset) * element_bytes;
 }
 
+kernels::ComputeContext Executor::compute(InstructionId id, kernels::Workspace workspace) {
+  return {.threads = options_.threads_per_rank,
+          .workspace = workspace,
+          .device = device_.type(),
+          .stream = lane(instruction_at(id).lane).native()};
+}
+
 void Executor::all_gather(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const BufferId from = instruction.reads[0];
@@ -78,8 +85,8 @@ void Executor::reduce_scatter(InstructionId id) {
   const DType wire = of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype;
   auto* shard = reinterpret_cast<float*>(at(buffers.accumulator, id, slice.offset, 4));
   if (channel.world() == 1)  // the same sum, by all threads of the rank
-    return kernels::accumulate({.threads = options_.threads_per_rank, .workspace = {}}, slice.numel, wire,
-                               full, instruction.accumulate ? 1.0f : 0.0f, shard);
+    return kernels::accumulate(compute(id), slice.numel, wire, full, instruction.accumulate ? 1.0f : 0.0f,
+                               shard);
   channel.reduce_scatter({.full = full,
                           .wire = wire,
                           .shard = shard,
@@ -92,8 +99,8 @@ void Executor::accumulate(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const Flat& flat = layout_.flat(instruction.flat);
   const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
-  kernels::accumulate({.threads = options_.threads_per_rank, .workspace = {}}, flat.padded_numel, flat.dtype,
-                      address(buffers.gradient, id), instruction.accumulate ? 1.0f : 0.0f,
+  kernels::accumulate(compute(id), flat.padded_numel, flat.dtype, address(buffers.gradient, id),
+                      instruction.accumulate ? 1.0f : 0.0f,
                       reinterpret_cast<float*>(address(buffers.local_sum, id)));
 }
 
@@ -102,40 +109,35 @@ void Executor::square_sum(InstructionId id) {
   const Slice slice = own_slice(flat);
   const BufferId reduced = program().flat_buffers[static_cast<std::size_t>(flat)].reduced;
   const DType type = reduced_type(flat);
-  const std::span<double> scalars = own_scalars();
-  const kernels::ComputeContext context{
-      .threads = options_.threads_per_rank,
-      .workspace = {square_workspace_.data(), static_cast<std::int64_t>(square_workspace_.size())}};
-  const auto sum = [&](std::int64_t offset, std::int64_t numel) {
-    kernels::SumOfSquares result;
-    kernels::sum_of_squares(context, numel, type, at(reduced, id, offset, bytes_of(type)), &result);
-    return result;
+  const kernels::ComputeContext context = compute(id, {square_workspace_.base(), square_workspace_.bytes()});
+  const auto sum = [&](std::int64_t offset, std::int64_t numel, int slot) {
+    static_assert(sizeof(kernels::SumOfSquares) == 2 * sizeof(double));
+    kernels::sum_of_squares(context, numel, type, at(reduced, id, offset, bytes_of(type)),
+                            reinterpret_cast<kernels::SumOfSquares*>(own_scalar(slot)));
   };
-  const kernels::SumOfSquares all = sum(slice.offset, slice.numel);
-  scalars[static_cast<std::size_t>(square_sum_slot(flat))] = all.sum;
-  if (all.first_nonfinite >= 0)
-    scalars[static_cast<std::size_t>(nonfinite_slot(flat))] =
-        static_cast<double>(slice.offset + all.first_nonfinite);
+  sum(slice.offset, slice.numel, square_sum_slot(flat));
   if (!options_.parameter_norms) return;
   const int flats = static_cast<int>(layout_.flats().size());
   for (const Piece& piece : layout_.pieces(flat, slice.offset, slice.offset + slice.numel))
-    scalars[static_cast<std::size_t>(parameter_square_sum_slot(flats, piece.parameter))] =
-        sum(piece.offset, piece.numel).sum;
+    sum(piece.offset, piece.numel, parameter_square_sum_slot(flats, piece.parameter));
 }
 
 void Executor::reduce_scalars(const Instruction& instruction) {
   const Program& running = program();
   Communicator& channel = channel_of(instruction);
   std::byte* gathered = persistent_address(program_, running.scalars);
-  channel.all_gather(own_scalars().data(), gathered, std::int64_t{8} * running.scalars_numel,
-                     label(instruction));
-  const auto* all = reinterpret_cast<const double*>(gathered);
+  channel.all_gather(own_scalar(0), gathered, std::int64_t{8} * running.scalars_numel, label(instruction));
+}
+
+void Executor::decide_step() {
+  const Program& running = program();
+  const std::int64_t bytes = running.buffers[static_cast<std::size_t>(running.scalars)].bytes;
+  transfer(scalars_.data(), persistent_address(program_, running.scalars), bytes);
   decision_ = decide({.layout = layout_,
                       .program = running,
                       .clip = options_.clip,
                       .parameter_norms = options_.parameter_norms,
-                      .scalars = {all, static_cast<std::size_t>(running.scalars_numel) *
-                                           static_cast<std::size_t>(channel.world())}});
+                      .scalars = {scalars_.data(), static_cast<std::size_t>(bytes) / sizeof(double)}});
 }
 
 void Executor::update(InstructionId id) {
@@ -167,7 +169,9 @@ void Executor::update(InstructionId id) {
          .learning_rate = learning_rate_,
          .step = decision_.result.step + 1,
          .gradient_scale = decision_.gradient_scale,
-         .threads = options_.threads_per_rank});
+         .threads = options_.threads_per_rank,
+         .device = device_.type(),
+         .stream = lane(Lane::compute).native()});
   }
 }
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/casts.h"
 #include "src/engine/engine_impl.h"
@@ -61,18 +60,27 @@ void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::spa
   const std::int64_t begin = std::max(offset, first);
   const std::int64_t end = std::min(offset + static_cast<std::int64_t>(values.size()), last);
   if (begin >= end) return;
-  kernels::cast({}, end - begin, DType::fp32, values.data() + (begin - offset),
-                state == State::parameter ? layout.flat(flat).dtype : DType::fp32,
-                at(buffer) + (begin - first) * element);
+  const DType type = state == State::parameter ? layout.flat(flat).dtype : DType::fp32;
+  for (std::int64_t done = begin; done < end; done += kChunkNumel) {
+    const std::int64_t numel = std::min(kChunkNumel, end - done);
+    staging.resize(static_cast<std::size_t>(numel * element));
+    kernels::cast({}, numel, DType::fp32, values.data() + (done - offset), type, staging.data());
+    executor->transfer(at(buffer) + (done - first) * element, staging.data(), numel * element);
+  }
 }
 
-void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span<float> values) const {
+void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span<float> values) {
   const BufferId buffer = buffer_of(flat, state);
   const std::int64_t element = element_bytes(flat, state);
   const auto [first, last] = held(flat, buffer, element);
-  kernels::cast({}, static_cast<std::int64_t>(values.size()),
-                state == State::parameter ? layout.flat(flat).dtype : DType::fp32,
-                at(buffer) + (offset - first) * element, DType::fp32, values.data());
+  const DType type = state == State::parameter ? layout.flat(flat).dtype : DType::fp32;
+  const auto count = static_cast<std::int64_t>(values.size());
+  for (std::int64_t done = 0; done < count; done += kChunkNumel) {
+    const std::int64_t numel = std::min(kChunkNumel, count - done);
+    staging.resize(static_cast<std::size_t>(numel * element));
+    executor->transfer(staging.data(), at(buffer) + (offset + done - first) * element, numel * element);
+    kernels::cast({}, numel, type, staging.data(), DType::fp32, values.data() + done);
+  }
 }
 
 void Engine::initialize(const Fill& fill) {
@@ -83,7 +91,7 @@ void Engine::initialize(const Fill& fill) {
     for (FlatId flat = 0; flat < static_cast<FlatId>(impl.layout.flats().size()); ++flat) {
       for (State state : {State::parameter, State::master, State::moment1, State::moment2})
         if (const std::span<std::byte> bytes = persistent(flat, state); !bytes.empty())
-          std::memset(bytes.data(), 0, bytes.size());
+          impl.executor->zero(bytes.data(), static_cast<std::int64_t>(bytes.size()));
       const auto [first, last] =
           impl.held(flat, impl.buffer_of(flat, State::parameter), impl.element_bytes(flat, State::parameter));
       for (const Piece& piece : impl.layout.pieces(flat, first, last)) {

@@ -93,9 +93,8 @@ void Builder::add_unit_buffers(UnitId unit) {
 }
 
 void Builder::add_scalars() {
-  // Loss, weight, and what every rank must agree on; then square sum and first non-finite element per flat.
-  program_.scalars_numel = kScalarHeader + 2 * static_cast<int>(layout_.flats().size()) +
-                           (spec_.parameter_norms ? layout_.parameters() : 0);
+  program_.scalars_numel = parameter_square_sum_slot(static_cast<int>(layout_.flats().size()),
+                                                     spec_.parameter_norms ? layout_.parameters() : 0);
   program_.scalars = add_buffer({.name = "scalars",
                                  .role = BufferRole::scalars,
                                  .category = Category::communication,
