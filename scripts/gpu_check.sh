@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Builds what runs on a GPU, runs every test of it, once more under compute-sanitizer, and prints one table. Needs the
+# CUDA toolkit (also as laid out by NVIDIA's pip wheels, see CONTRIBUTING.md), CMake, ninja, a compiler, no network.
+#   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [-- CMAKE_ARGUMENT...]
+#   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
+#   --json FILE        the table (build/gpu-check.json by default)
+#   --seconds N        ends within so many (540 by default); what did not get its turn is a failure
+# Exits 0 where all passed, 1 where something failed or there is no GPU.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+build=build/gpu libraries='' json=build/gpu-check.json seconds=540
+while [ $# -gt 0 ]; do
+  case $1 in
+    --libraries | --json | --seconds)
+      [ $# -gt 1 ] || { echo "gpu_check: $1 needs a value" >&2; exit 2; }
+      declare "${1#--}=$2"
+      shift 2 ;;
+    --) shift; break ;;
+    --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) echo "gpu_check: unknown argument '$1'; see scripts/gpu_check.sh --help" >&2; exit 2 ;;
+  esac
+done
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "gpu_check: --seconds is '$seconds'; a whole number from 1 is needed" >&2; exit 2; }
+[ -z "$libraries" ] || [ -f "$libraries" ] || { echo "gpu_check: there is no file '$libraries'" >&2; exit 2; }
+mkdir -p "$build/logs" "$(dirname "$json")"
+started=$SECONDS
+left() { echo $((seconds - (SECONDS - started))); }
+
+# One row a check: name, result, seconds, note.
+rows=() failed=0
+row() {
+  rows+=("$1|$2|$3|$4")
+  [ "$2" = passed ] || failed=1
+  printf '%-34s %-8s %5s s  %s\n' "$1" "$2" "$3" "$4"
+}
+# check NAME LIMIT NOTE_COMMAND COMMAND...: runs it within LIMIT and the time that is left; its output goes to a log.
+check() {
+  local name=$1 limit=$2 note=$3 begin=$SECONDS status=0 log
+  log=$build/logs/${name//[^a-z0-9_]/_}.log
+  shift 3
+  local time_left; time_left=$(left)
+  if [ "$time_left" -le 0 ]; then row "$name" failed 0 "no time was left"; return 1; fi
+  timeout $((limit < time_left ? limit : time_left)) "$@" >"$log" 2>&1 || status=$?
+  local words; words=$($note "$log")
+  if [ $status -eq 0 ]; then row "$name" passed $((SECONDS - begin)) "$words"; return 0; fi
+  [ $status -eq 124 ] && words="over its time; $words"
+  row "$name" failed $((SECONDS - begin)) "$words (see $log)"
+  return 1
+}
+nothing() { :; }
+last_error() { grep -m 1 -E 'error|Error' "$1" | cut -c1-100 || true; }
+test_counts() {
+  local passed skipped bad
+  passed=$(grep -c '^\[       OK \]' "$1" || true) skipped=$(grep -c '^\[  SKIPPED \].*(' "$1" || true)
+  bad=$(grep -c '^\[  FAILED  \].*(' "$1" || true)
+  echo "$passed passed, $bad failed, $skipped skipped"
+}
+sanitizer_words() { grep -m 1 'ERROR SUMMARY' "$1" | sed 's/^=* *//' || true; }
+
+finish() {
+  {
+    printf '{"gpu": "%s", "seconds": %d, "checks": [' "$gpu" $((SECONDS - started))
+    local separator='' name result took note
+    for line in "${rows[@]}"; do
+      IFS='|' read -r name result took note <<<"$line"
+      printf '%s\n  {"name": "%s", "result": "%s", "seconds": %s, "note": "%s"}' "$separator" "$name" "$result" "$took" \
+        "$(sed 's/[\\"]/\\&/g' <<<"$note")"
+      separator=,
+    done
+    printf '\n]}\n'
+  } >"$json"
+  echo "$([ $failed -eq 0 ] && echo passed || echo failed) in $((SECONDS - started)) s on ${gpu:-no GPU}; written to $json"
+  exit $failed
+}
+
+arguments=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_WERROR=ON -DTESSERA_WITH_CUDA=ON -DTESSERA_WITH_MPI=OFF
+           -DTESSERA_EXAMPLES=OFF -DTESSERA_BENCHMARKS=OFF)
+if [ -n "$libraries" ]; then
+  mkdir -p "$build/libraries"
+  tar --extract --file "$libraries" --directory "$build/libraries"
+  arguments+=(-DCMAKE_PREFIX_PATH="$PWD/$build/libraries/usr")
+  for folder in "$PWD/$build"/libraries/usr/lib/*-linux-gnu; do
+    export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  done
+fi
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true)
+if [ -n "$gpu" ]; then arguments+=(-DCMAKE_CUDA_ARCHITECTURES=native); fi
+
+check configure 120 last_error cmake -S . -B "$build" "${arguments[@]}" "$@" || finish
+mapfile -t tests < <(ctest --test-dir "$build" -N -L gpu | sed -n 's/^ *Test *#[0-9]*: //p')
+[ ${#tests[@]} -gt 0 ] || { row tests failed 0 "no test has the label gpu"; finish; }
+check build 420 last_error cmake --build "$build" --parallel "$(nproc)" --target tessera_cli "${tests[@]}" || finish
+check 'tessera info' 20 nothing "$build/bin/tessera" info || true
+cat "$build/logs/tessera_info.log"
+if [ -z "$gpu" ]; then row GPU failed 0 "none is here, so no test can run"; finish; fi
+
+for name in "${tests[@]}"; do
+  program=$(find "$build/tests" -type f -name "$name" -perm -u+x)
+  check "$name" 120 test_counts "$program" || true
+done
+sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+if [ -x "$sanitizer" ]; then
+  for tool in memcheck racecheck; do
+    program=$(find "$build/tests" -type f -name kernels_cuda_test -perm -u+x)
+    check "kernels under $tool" 200 sanitizer_words "$sanitizer" --tool "$tool" --error-exitcode 1 "$program" || true
+  done
+else
+  row compute-sanitizer failed 0 "it is not on the path, nor in /usr/local/cuda"
+fi
+finish

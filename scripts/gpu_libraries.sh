@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Packs the libraries that Tessera is built from, as installed on this Debian machine, for scripts/gpu_check.sh on a
+# machine that has a GPU and no packages.
+#   scripts/gpu_libraries.sh [FILE]      build/gpu-libraries.tar.xz by default
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+file=${1:-build/gpu-libraries.tar.xz}
+mkdir -p "$(dirname "$file")"
+
+packages=(
+  libdnnl-dev libdnnl2 ocl-icd-libopencl1 libhwy-dev libhwy1 libfmt-dev libspdlog-dev libspdlog1.10 libfmt9
+  libxxhash-dev nlohmann-json3-dev libtomlplusplus-dev libtomlplusplus3 libcli11-dev
+  libgtest-dev libgmock-dev libbenchmark-dev libbenchmark1debian
+)
+list=$(mktemp)
+trap 'rm -f "$list"' EXIT
+for package in "${packages[@]}"; do
+  dpkg-query --listfiles "$package" 2>/dev/null || { echo "gpu_libraries: $package is not installed" >&2; exit 1; }
+done | grep -E '^/usr/(include|lib|share/cmake|share/pkgconfig)' | sort -u |
+  while read -r path; do if [ -L "$path" ] || [ -f "$path" ]; then echo "${path#/}"; fi; done >"$list"
+tar --create --xz --file "$file" --directory / --files-from "$list"
+echo "$file: $(wc -l <"$list") files, $(du -h "$file" | cut -f1)"
