@@ -6,6 +6,7 @@
 
 #include "kernels/context.h"
 #include "tessera/dtype.h"
+#include "tessera/loss_total.h"
 
 namespace tessera::kernels {
 
@@ -20,10 +21,7 @@ struct CrossEntropyShape {
 
 std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const Target& target);
 
-struct CrossEntropyLoss {
-  double sum = 0.0;          // of the losses of counted rows, added in row order
-  std::int64_t counted = 0;  // rows whose target is not -1
-};
+using CrossEntropyLoss = LossTotal;  // rows whose target is not -1 are counted
 
 // losses [rows] = log-sum-exp(logits) - logits[target], 0 where not counted. `total` is overwritten.
 // Throws UsageError, naming it, for a target that is neither -1 nor in the vocabulary.

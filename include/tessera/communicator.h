@@ -84,6 +84,9 @@ class Communicator {
   void send(const void* data, std::int64_t bytes, int to, CallLabel label = {});
   void recv(void* data, std::int64_t bytes, int from, CallLabel label = {});
 
+  // Whether its calls take buffers in memory of such a device. Alone, a rank exchanges nothing.
+  bool reaches(DeviceType device) const { return device == DeviceType::cpu || world() == 1; }
+
   // Whether an arena has to be shared (ArenaOptions::shared) for register_arena() to be of use: ranks are
   // processes of one host.
   bool wants_shared_arena() const;

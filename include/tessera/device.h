@@ -240,6 +240,17 @@ struct CudaDeviceOptions {
 // build without CUDA; EnvironmentError, with the reason, where the machine has no driver or no such GPU.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
 
+struct DeviceOptions {
+  int rank = 0;
+  int ordinal = 0;                       // of a GPU
+  Waiting waiting = Waiting::automatic;  // these two of the CPU's streams
+  int busy_threads = 0;
+  std::chrono::milliseconds deadline{600'000};
+  bool fill_poisoned = false;
+};
+// Either of the two above.
+std::unique_ptr<Device> make_device(DeviceType type, const DeviceOptions& options);
+
 // Keeps the calling thread on the given cores (all it may use where empty: no change) and names it.
 // EnvironmentError naming the cores where the system refuses.
 void bind_thread(const std::vector<int>& cpus, const std::string& name);

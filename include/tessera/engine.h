@@ -41,8 +41,10 @@ struct EngineOptions {
   std::int64_t external_bytes = 0;  // what the embedder's own activations take, counted against the budget
   bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
-  int threads_per_rank = 1;      // of the update and of local sums
-  bool strict_order = false;     // one instruction after the other on the calling thread: for debugging
+  DeviceType device = DeviceType::cpu;
+  int device_ordinal = 0;     // which GPU
+  int threads_per_rank = 1;   // of the update and of local sums
+  bool strict_order = false;  // one instruction after the other on the calling thread: for debugging
   bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
   std::chrono::milliseconds deadline{60'000};  // of every wait for a peer
   Waiting waiting = Waiting::automatic;
@@ -197,6 +199,7 @@ class Engine {
   void write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values);
 
   // The bytes of a persistent buffer of a flat on this rank, empty where it has none: for checkpoints.
+  // UnsupportedError where they lie on a GPU.
   std::span<std::byte> persistent(FlatId flat, State state);
   // Counters that a checkpoint must carry besides the buffers.
   struct Counters {
@@ -210,6 +213,10 @@ class Engine {
   // holds nothing then. Another use may find it elsewhere. Throws UsageError where no lease is open.
   void* address(BufferId buffer) const;
   const Program& running() const;
+  // What a module enqueues its work on: a cudaStream_t, null on the CPU.
+  void* stream() const;
+  // Copies bytes between the host and the device, behind what is enqueued there; returns when they are there.
+  void transfer(void* to, const void* from, std::int64_t bytes);
   // Bytes that hold something, by category, now and at their most. At most the arena; in strict order at most
   // the plan's live bytes.
   const ByteCounters& bytes() const;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/loss_total.h"
 #include "tessera/program.h"
 #include "tessera/target.h"
 
@@ -48,9 +49,9 @@ struct ModuleContext {
   std::int64_t workspace_bytes = 0;
   const void* batch = nullptr;  // the microbatch as the model lays it out, see Model::batch_bytes
   float loss_scale = 1.0f;
-  // The last module adds its sums here: in backward of a training step, in forward of an evaluation.
-  double* loss = nullptr;
-  double* weight = nullptr;
+  // The last module writes its sums here: in backward of a training step, and in forward of an evaluation,
+  // where null spares it the losses.
+  LossTotal* total = nullptr;
   // For generation: where not null, the last module's evaluation forward also writes the logits of row
   // `logits_row` of [sequences · length] here, [vocabulary] fp32.
   float* logits = nullptr;

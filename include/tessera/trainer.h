@@ -47,7 +47,7 @@ class Trainer {
   Trainer(Communicator world, std::shared_ptr<const Model> model, const TrainerOptions& options);
   ~Trainer();
 
-  // Copies microbatch `microbatch` of this rank into `batch` (Model::batch_bytes).
+  // Writes microbatch `microbatch` of this rank to `batch`, on the host (Model::batch_bytes).
   using Fetch = std::function<void(int microbatch, void* batch)>;
   StepResult train_step(double learning_rate, const Fetch& fetch);
   StepResult evaluate(const Fetch& fetch);  // loss and weight; nothing else changes

@@ -85,6 +85,7 @@ struct RunConfig {
   std::int64_t export_file_bytes = 0;
   std::string resume = "false";
   std::int64_t seed = 1;
+  std::string device = "cpu";
   std::int64_t threads_per_rank = 1;
   bool pin = true;
   std::int64_t device_memory = 0;

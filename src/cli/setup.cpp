@@ -120,6 +120,7 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
     engine.loss_scaling = LossScaleOptions{.initial = config.precision.initial_scale,
                                            .growth_interval = config.precision.growth_interval};
   engine.device_memory_bytes = run.device_memory;
+  engine.device = run.device == "cuda" ? DeviceType::cuda : DeviceType::cpu;
   engine.threads_per_rank = static_cast<int>(run.threads_per_rank);
   engine.strict_order = config.strategy.strict_order;
   engine.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(run.deadline * 1000.0));

@@ -62,6 +62,19 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
+std::unique_ptr<Device> make_device(DeviceType type, const DeviceOptions& options) {
+  if (type == DeviceType::cuda)
+    return make_cuda_device({.rank = options.rank,
+                             .ordinal = options.ordinal,
+                             .deadline = options.deadline,
+                             .fill_poisoned = options.fill_poisoned});
+  return make_cpu_device({.rank = options.rank,
+                          .waiting = options.waiting,
+                          .busy_threads = options.busy_threads,
+                          .deadline = options.deadline,
+                          .fill_poisoned = options.fill_poisoned});
+}
+
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options) {
   if (options.rank < 0) throw UsageError(fmt::format("device of rank {}: use 0 or more", options.rank));
   return std::make_unique<CpuDevice>(options);

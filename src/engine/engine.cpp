@@ -38,6 +38,10 @@ void check_options(const Communicator& world, const EngineOptions& options,
   if (units.empty()) throw UsageError("units is empty; a model has at least one");
   if (options.threads_per_rank < 1)
     throw UsageError(fmt::format("threads_per_rank is {}; it must be at least 1", options.threads_per_rank));
+  if (!world.reaches(options.device))
+    throw UnsupportedError(
+        fmt::format("device is {}: {} ranks exchange what lies in memory of the host only; use one rank",
+                    name_of(options.device), world.world()));
   if (options.external_bytes < 0 || options.device_memory_bytes < 0)
     throw UsageError(fmt::format("external_bytes is {} and device_memory_bytes {}; neither may be negative",
                                  options.external_bytes, options.device_memory_bytes));
@@ -122,11 +126,12 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
   world.set_deadline(options.deadline);
   states = world.duplicate("states");
   // A lane may stand behind several collectives; each keeps the deadline itself, and knows whom it waits for.
-  device = make_cpu_device({.rank = world.global_rank(),
-                            .waiting = options.waiting,
-                            .busy_threads = world.world() * (options.threads_per_rank + 1),
-                            .deadline = 10 * options.deadline,
-                            .fill_poisoned = options.poison});
+  device = make_device(options.device, {.rank = world.global_rank(),
+                                        .ordinal = options.device_ordinal,
+                                        .waiting = options.waiting,
+                                        .busy_threads = world.world() * (options.threads_per_rank + 1),
+                                        .deadline = 10 * options.deadline,
+                                        .fill_poisoned = options.poison});
   world.attach(device->failure());
   compare_hashes(states, hash);
   executor = std::make_unique<Executor>(world, *device, layout, programs, plan, options);
@@ -175,6 +180,10 @@ void* Engine::address(BufferId buffer) const {
   if (impl_->open_uses.empty())
     throw UsageError("address: no lease is open; buffers lie still only within a use");
   return impl_->executor->address(buffer, impl_->open_uses.back());
+}
+void* Engine::stream() const { return impl_->executor->stream(); }
+void Engine::transfer(void* to, const void* from, std::int64_t bytes) {
+  impl_->executor->transfer(to, from, bytes);
 }
 const ByteCounters& Engine::bytes() const { return impl_->device->counters(); }
 const Program& Engine::running() const { return impl_->program(); }

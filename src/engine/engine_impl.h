@@ -61,6 +61,7 @@ struct Engine::Impl {
   // A buffer of the first program; persistent ones lie at one address in all.
   std::byte* at(BufferId buffer) const { return executor->persistent_address(0, buffer); }
   BufferId buffer_of(FlatId flat, State state) const;
+  std::span<std::byte> bytes_of_state(FlatId flat, State state) const;  // on the device
   // The elements of the flat that this rank holds in a persistent buffer.
   std::pair<std::int64_t, std::int64_t> held(FlatId flat, BufferId buffer, std::int64_t element_bytes) const;
   void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);

@@ -56,8 +56,10 @@ class Executor {
   const Decision& decision() const { return decision_; }
   // Zeroes memory of the device before what the compute lane is given next.
   void zero(void* memory, std::int64_t bytes);
-  // Between steps: copies bytes between the host and the device, and returns when they are there.
+  // Copies bytes between the host and the device, behind what the compute lane was given; returns when they
+  // are there.
   void transfer(void* to, const void* from, std::int64_t bytes);
+  void* stream() { return lane(Lane::compute).native(); }
   const std::vector<Piece>& gaps(FlatId flat) const { return gaps_[static_cast<std::size_t>(flat)]; }
 
   void set_peak_observer(std::function<void()> observer) { peak_observer_ = std::move(observer); }

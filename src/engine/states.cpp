@@ -33,6 +33,12 @@ BufferId Engine::Impl::buffer_of(FlatId flat, State state) const {
   return -1;
 }
 
+std::span<std::byte> Engine::Impl::bytes_of_state(FlatId flat, State state) const {
+  const BufferId buffer = buffer_of(flat, state);
+  if (buffer < 0 || (state == State::master && buffer == buffer_of(flat, State::parameter))) return {};
+  return {at(buffer), static_cast<std::size_t>(programs[0].buffers[static_cast<std::size_t>(buffer)].bytes)};
+}
+
 std::int64_t Engine::Impl::element_bytes(FlatId flat, State state) const {
   return state == State::parameter ? bytes_of(layout.flat(flat).dtype) : 4;
 }
@@ -90,7 +96,7 @@ void Engine::initialize(const Fill& fill) {
     std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
     for (FlatId flat = 0; flat < static_cast<FlatId>(impl.layout.flats().size()); ++flat) {
       for (State state : {State::parameter, State::master, State::moment1, State::moment2})
-        if (const std::span<std::byte> bytes = persistent(flat, state); !bytes.empty())
+        if (const std::span<std::byte> bytes = impl.bytes_of_state(flat, state); !bytes.empty())
           impl.executor->zero(bytes.data(), static_cast<std::int64_t>(bytes.size()));
       const auto [first, last] =
           impl.held(flat, impl.buffer_of(flat, State::parameter), impl.element_bytes(flat, State::parameter));
@@ -172,10 +178,10 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
 }
 
 std::span<std::byte> Engine::persistent(FlatId flat, State state) {
-  const BufferId buffer = impl_->buffer_of(flat, state);
-  if (buffer < 0 || (state == State::master && buffer == impl_->buffer_of(flat, State::parameter))) return {};
-  return {impl_->at(buffer),
-          static_cast<std::size_t>(impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].bytes)};
+  if (impl_->options.device != DeviceType::cpu)
+    throw UnsupportedError(fmt::format("states on device {} cannot be saved or resumed in this version",
+                                       tessera::name_of(impl_->options.device)));
+  return impl_->bytes_of_state(flat, state);
 }
 
 Engine::Counters Engine::counters() const { return {impl_->steps_applied, impl_->scaler.state()}; }

@@ -20,11 +20,6 @@ kernels::MatmulShape one_row(const kernels::CrossEntropyShape& shape) {
           .output_type = DType::fp32};
 }
 
-void add_loss(const ModuleContext& context, const kernels::CrossEntropyLoss& total) {
-  if (context.loss != nullptr) *context.loss += total.sum;
-  if (context.weight != nullptr) *context.weight += static_cast<double>(total.counted);
-}
-
 void write_logits(const ModuleContext& context, const kernels::ComputeContext& compute,
                   const SoftmaxLoss& arguments) {
   const kernels::CrossEntropyShape& shape = arguments.shape;
@@ -45,33 +40,25 @@ std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shap
 
 void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeContext& compute,
                            const SoftmaxLoss& arguments) {
-  const std::int64_t rows = arguments.shape.rows;
-  // Generation counts no row: then the loss, most of the work with a large vocabulary, is 0 beforehand.
-  if (std::any_of(arguments.targets, arguments.targets + rows,
-                  [](std::int32_t target) { return target != -1; })) {
-    kernels::CrossEntropyLoss total;
+  if (context.total != nullptr)
     kernels::cross_entropy_forward(compute, arguments.shape, arguments.input,
                                    context.parameters[arguments.weight], arguments.targets, arguments.losses,
-                                   &total);
-    add_loss(context, total);
-  }
+                                   context.total);
   if (context.logits != nullptr) write_logits(context, compute, arguments);
 }
 
 void softmax_loss_train(const ModuleContext& context, const kernels::ComputeContext& compute,
                         const SoftmaxLoss& arguments, void* input_gradient) {
-  kernels::CrossEntropyLoss total;
   kernels::cross_entropy_forward_backward(compute, arguments.shape,
                                           {.input = arguments.input,
                                            .weight = context.parameters[arguments.weight],
                                            .targets = arguments.targets,
                                            .scale = context.loss_scale,
                                            .losses = arguments.losses,
-                                           .total = &total,
+                                           .total = context.total,
                                            .input_gradient = input_gradient,
                                            .weight_gradient = context.gradients[arguments.weight],
                                            .weight_beta = context.betas[arguments.weight]});
-  add_loss(context, total);
 }
 
 }  // namespace tessera::nn

@@ -21,6 +21,7 @@ struct Trainer::Impl {
     parameters.resize(most);
     gradients.resize(most);
     betas.resize(most);
+    staging.resize(static_cast<std::size_t>(BatchBuffer(*model, options.batch).logits));
     initialize();
   }
 
@@ -37,6 +38,7 @@ struct Trainer::Impl {
   StepResult run(int program, double learning_rate, const Fetch& fetch);
   void run_use(const Use& use, int microbatch, const Fetch* fetch);
   void bind(const UnitLease& lease, ModuleContext& context);
+  void collect(const Use& use, const ModuleContext& context);
 
   std::shared_ptr<const Model> model;
   TrainerOptions options;
@@ -44,8 +46,9 @@ struct Trainer::Impl {
   BatchShape shape;  // of the running program
   double loss = 0;
   double weight = 0;
-  float* logits = nullptr;
+  float* logits = nullptr;  // on the host
   std::int64_t logits_row = 0;
+  std::vector<std::byte> staging;  // a batch on the host
   // The pointers of the running use; sized once for the unit with the most parameters.
   std::vector<void*> parameters, gradients;
   std::vector<float> betas;
@@ -73,8 +76,12 @@ void Trainer::Impl::run_use(const Use& use, int microbatch, const Fetch* fetch) 
   UnitLease lease = engine.use(use.unit, use.pass);
   const Program& program = engine.running();
   const auto address = [&](BufferId buffer) { return buffer < 0 ? nullptr : engine.address(buffer); };
-  void* batch = address(program.batch);
-  if (fetch) (*fetch)(microbatch, batch);
+  const BatchBuffer layout(*model, shape);
+  auto* batch = static_cast<std::byte*>(address(program.batch));
+  if (fetch) {
+    (*fetch)(microbatch, staging.data());
+    engine.transfer(batch, staging.data(), layout.total);
+  }
 
   const auto unit = static_cast<std::size_t>(use.unit);
   const bool last = unit + 1 == model->modules.size();
@@ -85,6 +92,8 @@ void Trainer::Impl::run_use(const Use& use, int microbatch, const Fetch* fetch) 
   context.kind = program.kind;
   context.shape = shape;
   context.threads = options.engine.threads_per_rank;
+  context.device = options.engine.device;
+  context.stream = engine.stream();
   bind(lease, context);
   context.saved = address(own.saved);
   context.workspace = address(own.workspace);
@@ -92,19 +101,30 @@ void Trainer::Impl::run_use(const Use& use, int microbatch, const Fetch* fetch) 
     context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;
   context.batch = batch;
   context.loss_scale = engine.loss_scale();
-  context.loss = &loss;
-  context.weight = &weight;
-  if (last) {
-    context.logits = logits;
-    context.logits_row = logits_row;
-  }
+  if (logits)
+    context.logits = reinterpret_cast<float*>(batch + layout.logits);
+  else
+    context.total = reinterpret_cast<LossTotal*>(batch + layout.total);
+  context.logits_row = logits_row;
   const void* input = previous ? address(previous->output) : nullptr;
   if (use.pass == Pass::backward)
     model->modules[unit]->backward(context, input, address(own.output_gradient),
                                    previous ? address(previous->output_gradient) : nullptr);
   else
     model->modules[unit]->forward(context, input, use.pass == Pass::forward ? address(own.output) : nullptr);
+  if (last) collect(use, context);
   lease.end();
+}
+
+// Brings to the host what the last module wrote in its last pass of a microbatch.
+void Trainer::Impl::collect(const Use& use, const ModuleContext& context) {
+  const Pass last_pass = context.kind == StepKind::train ? Pass::backward : Pass::forward;
+  if (use.pass != last_pass) return;
+  if (logits) return engine.transfer(logits, context.logits, 4 * model->vocabulary);
+  LossTotal total;
+  engine.transfer(&total, context.total, sizeof total);
+  loss += total.sum;
+  weight += static_cast<double>(total.counted);
 }
 
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch) {

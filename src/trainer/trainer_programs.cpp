@@ -27,18 +27,26 @@ BatchShape generation_shape(const TrainerOptions& options) {
   return {.sequences = 1, .length = options.batch.length};
 }
 
+BatchBuffer::BatchBuffer(const Model& model, const BatchShape& shape) {
+  constexpr std::int64_t kAlign = 16;
+  total = model.batch_bytes ? (model.batch_bytes(shape) + kAlign - 1) / kAlign * kAlign : 0;
+  logits = total + static_cast<std::int64_t>(sizeof(LossTotal));
+}
+
 EngineOptions engine_options(const Model& model, const TrainerOptions& options) {
   check_batch(model, options);
   EngineOptions engine = options.engine;
-  const int threads = engine.threads_per_rank;
-  const ActivationSpec batch = model.activations(options.batch, threads);
+  const Target target(engine.threads_per_rank, engine.device);
+  ActivationSpec batch = model.activations(options.batch, target);
+  batch.batch_bytes = BatchBuffer(model, options.batch).logits;
   engine.programs = {
       {.kind = StepKind::train, .microbatches = options.microbatches, .activations = batch},
       {.kind = StepKind::evaluate, .microbatches = options.evaluation_microbatches, .activations = batch}};
-  if (options.generation)
-    engine.programs.push_back({.kind = StepKind::evaluate,
-                               .microbatches = 1,
-                               .activations = model.activations(generation_shape(options), threads)});
+  if (options.generation) {
+    ActivationSpec sequence = model.activations(generation_shape(options), target);
+    sequence.batch_bytes = BatchBuffer(model, generation_shape(options)).logits + 4 * model.vocabulary;
+    engine.programs.push_back({.kind = StepKind::evaluate, .microbatches = 1, .activations = sequence});
+  }
   engine.order.clear();
   engine.external_bytes = 0;
   return engine;

@@ -12,6 +12,14 @@ inline constexpr int kGenerateProgram = 2;  // only where generation is asked fo
 // One sequence, as long as those of training.
 BatchShape generation_shape(const TrainerOptions& options);
 
+// What lies behind the model's batch in the program's batch buffer: what the last module's losses add up to,
+// then, for generation, a row of logits.
+struct BatchBuffer {
+  BatchBuffer(const Model& model, const BatchShape& shape);
+  std::int64_t total = 0;  // offsets
+  std::int64_t logits = 0;
+};
+
 // The engine's options with the trainer's programs. UsageError for a batch that the model cannot take.
 EngineOptions engine_options(const Model& model, const TrainerOptions& options);
 

@@ -166,6 +166,7 @@ class ModelRun {
       if (pass == Pass::backward) touched_.insert(home);
     }
     workspaces_[u]->fill_with_nan();
+    LossTotal total;
     const ModuleContext context = {.pass = pass,
                                    .kind = kind,
                                    .shape = shape_,
@@ -178,8 +179,7 @@ class ModelRun {
                                    .workspace_bytes = spec_.units[u].workspace_bytes,
                                    .batch = batch_.data(),
                                    .loss_scale = loss_scale,
-                                   .loss = &loss,
-                                   .weight = &weight,
+                                   .total = &total,
                                    .logits = logits,
                                    .logits_row = logits_row};
     const void* input = unit > 0 ? outputs_[u - 1]->data() : nullptr;
@@ -190,6 +190,8 @@ class ModelRun {
     else
       module.forward(context, input, pass == Pass::recompute ? nullptr : outputs_[u]->data());
     if (count_allocations != nullptr) allocations += count_allocations() - before;
+    loss += total.sum;
+    weight += static_cast<double>(total.counted);
   }
 
   Model model_;
