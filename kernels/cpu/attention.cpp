@@ -267,13 +267,7 @@ HWY_EXPORT(attention_backward_head);
 namespace {
 
 HeadShape head_of(const AttentionShape& shape) {
-  check_compute_type(shape.type, "attention");
-  if (shape.heads < 1 || shape.channels % shape.heads != 0)
-    throw UsageError("attention: " + std::to_string(shape.channels) + " channels cannot be split over " +
-                     std::to_string(shape.heads) + " heads; channels must be a multiple of heads");
-  if (shape.kv_heads < 0 || shape.heads % shape.kv_heads_or_heads() != 0)
-    throw UsageError("attention: " + std::to_string(shape.heads) + " heads cannot share " +
-                     std::to_string(shape.kv_heads) + " key and value heads; heads must be a multiple");
+  check_attention(shape);
   return {.sequence = shape.sequence,
           .model_channels = shape.channels,
           .qkv_channels = shape.qkv_channels(),

@@ -7,7 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/matmul.h"
+#include "kernels/cross_entropy_chunks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cpp"
@@ -85,38 +85,8 @@ HWY_EXPORT(cross_entropy_row);
 
 namespace {
 
-// Equal chunks as far as possible, none with more logits than chunk_bytes hold.
-std::int64_t rows_per_chunk(const CrossEntropyShape& shape) {
-  const std::int64_t most = std::max<std::int64_t>(1, shape.chunk_bytes / (4 * shape.vocabulary));
-  const std::int64_t chunks = (shape.rows + most - 1) / most;
-  return (shape.rows + chunks - 1) / chunks;
-}
-
 std::int64_t logits_bytes(const CrossEntropyShape& shape) {
   return workspace_part_bytes(rows_per_chunk(shape) * shape.vocabulary * 4);
-}
-
-MatmulShape logits_shape(const CrossEntropyShape& s, std::int64_t rows) {
-  return {.m = rows,
-          .n = s.vocabulary,
-          .k = s.channels,
-          .transpose_b = true,
-          .input_type = s.type,
-          .output_type = DType::fp32};
-}
-
-MatmulShape input_gradient_shape(const CrossEntropyShape& s, std::int64_t rows) {
-  return {.m = rows, .n = s.channels, .k = s.vocabulary, .input_type = s.type, .output_type = s.type};
-}
-
-MatmulShape weight_gradient_shape(const CrossEntropyShape& s, std::int64_t rows, float beta) {
-  return {.m = s.vocabulary,
-          .n = s.channels,
-          .k = rows,
-          .transpose_a = true,
-          .input_type = s.type,
-          .output_type = s.type,
-          .beta = beta};
 }
 
 void check_arguments(const ComputeContext& context, const CrossEntropyShape& shape,
@@ -128,19 +98,6 @@ void check_arguments(const ComputeContext& context, const CrossEntropyShape& sha
       throw UsageError(std::string(op) + ": target " + std::to_string(targets[row]) + " of row " +
                        std::to_string(row) + " is neither -1 nor in the vocabulary of " +
                        std::to_string(shape.vocabulary));
-}
-
-struct Chunk {
-  std::int64_t begin;
-  std::int64_t rows;
-};
-
-// Calls function(chunk) for each chunk of rows.
-template <class Function>
-void for_each_chunk(const CrossEntropyShape& shape, Function&& function) {
-  const std::int64_t rows = rows_per_chunk(shape);
-  for (std::int64_t begin = 0; begin < shape.rows; begin += rows)
-    function(Chunk{begin, std::min(rows, shape.rows - begin)});
 }
 
 // What all chunks of a call share.

@@ -78,13 +78,6 @@ using Occurrence = std::uint64_t;
 std::int64_t token_of(Occurrence occurrence) { return static_cast<std::int64_t>(occurrence >> 32); }
 std::int64_t row_of(Occurrence occurrence) { return static_cast<std::int64_t>(occurrence & 0xffffffffu); }
 
-void check_shape(const EmbeddingShape& shape, const char* op) {
-  check_compute_type(shape.type, op);
-  if (shape.positions != 0 && shape.positions < shape.sequence)
-    throw UsageError(std::string(op) + ": the position table has " + std::to_string(shape.positions) +
-                     " rows, the sequence needs " + std::to_string(shape.sequence));
-}
-
 void check_tokens(const EmbeddingShape& shape, const std::int32_t* tokens, const char* op) {
   for (std::int64_t row = 0; row < shape.batch * shape.sequence; ++row)
     if (tokens[row] < 0 || tokens[row] >= shape.vocabulary)
@@ -151,9 +144,9 @@ struct Backward {
 
 void embedding_forward(const ComputeContext& context, const EmbeddingShape& shape, const std::int32_t* tokens,
                        const void* token_table, const void* position_table, void* output) {
-  check_shape(shape, "embedding_forward");
-  if ((position_table == nullptr) != (shape.positions == 0))
-    throw UsageError("embedding_forward: a position table and positions go together; give both or neither");
+  check_embedding(shape, "embedding_forward");
+  check_pair(position_table != nullptr, shape.positions != 0,
+             "embedding_forward: a position table and positions");
   check_tokens(shape, tokens, "embedding_forward");
   const std::int64_t rows = shape.batch * shape.sequence;
   const std::int64_t row_bytes = shape.channels * bytes_of(shape.type);
@@ -176,7 +169,7 @@ std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, con
 
 void embedding_backward(const ComputeContext& context, const EmbeddingShape& shape,
                         const EmbeddingBackward& arguments) {
-  check_shape(shape, "embedding_backward");
+  check_embedding(shape, "embedding_backward");
   check_tokens(shape, arguments.tokens, "embedding_backward");
   check_beta(arguments.token_beta, "embedding_backward");
   check_beta(arguments.position_beta, "embedding_backward");

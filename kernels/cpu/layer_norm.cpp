@@ -135,8 +135,7 @@ HWY_EXPORT(layer_norm_backward_rows);
 void layer_norm_forward(const ComputeContext& context, const LayerNormShape& shape,
                         const LayerNormForward& arguments) {
   check_compute_type(shape.type, "layer_norm_forward");
-  if ((arguments.residual == nullptr) != (arguments.sum == nullptr))
-    throw UsageError("layer_norm_forward: residual and sum go together; give both or neither");
+  check_pair(arguments.residual != nullptr, arguments.sum != nullptr, "layer_norm_forward: residual and sum");
   parallel_ranges(context.threads, shape.rows, 8, [&](std::int64_t begin, std::int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(layer_norm_forward_rows)(shape, arguments, begin, end);
   });
@@ -152,9 +151,8 @@ void layer_norm_backward(const ComputeContext& context, const LayerNormShape& sh
   check_compute_type(shape.type, "layer_norm_backward");
   check_beta(arguments.beta, "layer_norm_backward");
   const bool sums = arguments.gain_gradient != nullptr;
-  if (sums != (arguments.bias_gradient != nullptr))
-    throw UsageError(
-        "layer_norm_backward: gain_gradient and bias_gradient go together; give both or neither");
+  check_pair(sums, arguments.bias_gradient != nullptr,
+             "layer_norm_backward: gain_gradient and bias_gradient");
   if (sums)
     check_workspace(context, cpu::layer_norm_backward_workspace_bytes(shape, context.target()),
                     "layer_norm_backward");

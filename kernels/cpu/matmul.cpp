@@ -19,12 +19,6 @@
 namespace tessera::kernels::cpu {
 namespace {
 
-std::string describe(const MatmulShape& shape) {
-  return "matmul " + std::to_string(shape.m) + " x " + std::to_string(shape.n) + " x " +
-         std::to_string(shape.k) + " " + std::string(name_of(shape.input_type)) + " to " +
-         std::string(name_of(shape.output_type));
-}
-
 void check(dnnl_status_t status, const MatmulShape& shape) {
   if (status == dnnl_success) return;
   const std::string text = describe(shape) + ": oneDNN says status " + std::to_string(status);
@@ -177,21 +171,9 @@ Entry make_entry(const Cache& cache, const MatmulShape& shape) {
 }
 
 void check_shape(const MatmulShape& s, int threads) {
-  check_compute_type(s.input_type, "matmul");
-  check_compute_type(s.output_type, "matmul");
-  if (s.output_type == DType::bf16 && s.input_type == DType::fp32)
-    throw UsageError(describe(s) + ": a bf16 output needs bf16 inputs");
-  if (s.m < 1 || s.n < 1 || s.k < 1) throw UsageError(describe(s) + ": every extent must be at least 1");
+  check_matmul(s);
   if (threads < 1)
     throw UsageError(describe(s) + ": threads is " + std::to_string(threads) + ", at least 1 is needed");
-  const auto check_leading = [&](std::int64_t leading, std::int64_t columns, const char* name) {
-    if (leading != 0 && leading < columns)
-      throw UsageError(describe(s) + ": " + name + " is " + std::to_string(leading) + ", at least " +
-                       std::to_string(columns) + " is needed");
-  };
-  check_leading(s.lda, s.transpose_a ? s.m : s.k, "lda");
-  check_leading(s.ldb, s.transpose_b ? s.k : s.n, "ldb");
-  check_leading(s.ldc, s.n, "ldc");
 }
 
 // Needs a ThreadsGuard around it.
@@ -226,9 +208,7 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
   Cache& cache = this_threads_cache();
   Entry& entry = entry_of(cache, shape, context.threads);
   check_workspace(context, workspace_part_bytes(entry.scratch_bytes), "matmul");
-  if (shape.bias != (bias != nullptr))
-    throw UsageError(describe(shape) + ": a bias is " +
-                     (bias ? "given, but shape.bias is false" : "missing"));
+  check_bias(shape, bias);
   point(entry.a.get(), a, shape);
   point(entry.b.get(), b, shape);
   point(entry.c.get(), c, shape);

@@ -143,7 +143,6 @@ HWY_EXPORT(squares_of_block);
 
 namespace {
 
-
 template <class T>
 std::int64_t first_nonfinite_of(const T* input, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i)

@@ -110,8 +110,7 @@ HWY_EXPORT(rms_norm_backward_rows);
 void rms_norm_forward(const ComputeContext& context, const RmsNormShape& shape,
                       const RmsNormForward& arguments) {
   check_compute_type(shape.type, "rms_norm_forward");
-  if ((arguments.residual == nullptr) != (arguments.sum == nullptr))
-    throw UsageError("rms_norm_forward: residual and sum go together; give both or neither");
+  check_pair(arguments.residual != nullptr, arguments.sum != nullptr, "rms_norm_forward: residual and sum");
   parallel_ranges(context.threads, shape.rows, 8, [&](std::int64_t begin, std::int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(rms_norm_forward_rows)(shape, arguments, begin, end);
   });

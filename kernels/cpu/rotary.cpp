@@ -57,17 +57,6 @@ HWY_EXPORT(rotate_rows);
 
 namespace {
 
-void check_shape(const RotaryShape& shape, const char* op) {
-  check_compute_type(shape.type, op);
-  if (shape.head_channels < 2 || shape.head_channels % 2 != 0)
-    throw UsageError(std::string(op) + ": a head has " + std::to_string(shape.head_channels) +
-                     " channels; it needs an even number");
-  if (shape.row_numel < shape.heads * shape.head_channels)
-    throw UsageError(std::string(op) + ": a row has " + std::to_string(shape.row_numel) + " elements, the " +
-                     std::to_string(shape.heads) + " heads need " +
-                     std::to_string(shape.heads * shape.head_channels));
-}
-
 // Row `place` of the table: the cosines of its angles, then their sines.
 void fill_table(const ComputeContext& context, const RotaryShape& shape, const float* frequencies,
                 float* table) {
@@ -85,7 +74,7 @@ void fill_table(const ComputeContext& context, const RotaryShape& shape, const f
 void rotate(const ComputeContext& context, const RotaryShape& shape, const float* frequencies, bool back,
             void* tensor) {
   const char* op = back ? "rotary_backward" : "rotary_forward";
-  check_shape(shape, op);
+  check_rotary(shape, op);
   check_workspace(context, rotary_workspace_bytes(shape), op);
   auto* table = static_cast<float*>(context.workspace.data);
   fill_table(context, shape, frequencies, table);

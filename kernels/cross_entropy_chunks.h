@@ -1,0 +1,66 @@
+// How the head of a language model is cut into chunks of rows, and the products of a chunk: shared by the
+// backends.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/matmul.h"
+
+namespace tessera::kernels {
+
+struct Chunk {
+  std::int64_t begin;
+  std::int64_t rows;
+};
+
+// Equal chunks as far as possible, none with more logits than chunk_bytes hold.
+inline std::int64_t rows_per_chunk(const CrossEntropyShape& shape) {
+  const std::int64_t most = std::max<std::int64_t>(1, shape.chunk_bytes / (4 * shape.vocabulary));
+  const std::int64_t chunks = (shape.rows + most - 1) / most;
+  return (shape.rows + chunks - 1) / chunks;
+}
+
+// Calls function(chunk) for each chunk of rows.
+template <class Function>
+void for_each_chunk(const CrossEntropyShape& shape, Function&& function) {
+  const std::int64_t rows = rows_per_chunk(shape);
+  for (std::int64_t begin = 0; begin < shape.rows; begin += rows)
+    function(Chunk{begin, std::min(rows, shape.rows - begin)});
+}
+
+// `stride`: elements between rows of the logits, or of their gradients; 0: dense.
+inline MatmulShape logits_shape(const CrossEntropyShape& s, std::int64_t rows, std::int64_t stride = 0) {
+  return {.m = rows,
+          .n = s.vocabulary,
+          .k = s.channels,
+          .transpose_b = true,
+          .ldc = stride,
+          .input_type = s.type,
+          .output_type = DType::fp32};
+}
+
+inline MatmulShape input_gradient_shape(const CrossEntropyShape& s, std::int64_t rows,
+                                        std::int64_t stride = 0) {
+  return {.m = rows,
+          .n = s.channels,
+          .k = s.vocabulary,
+          .lda = stride,
+          .input_type = s.type,
+          .output_type = s.type};
+}
+
+inline MatmulShape weight_gradient_shape(const CrossEntropyShape& s, std::int64_t rows, float beta,
+                                         std::int64_t stride = 0) {
+  return {.m = s.vocabulary,
+          .n = s.channels,
+          .k = rows,
+          .transpose_a = true,
+          .lda = stride,
+          .input_type = s.type,
+          .output_type = s.type,
+          .beta = beta};
+}
+
+}  // namespace tessera::kernels

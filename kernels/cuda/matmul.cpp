@@ -1,0 +1,208 @@
+// matmul.h over cuBLASLt, which knows columns first: the row-major C = A B is its C^T = B^T A^T, so the two
+// operands change places and nothing is transposed.
+#include "kernels/matmul.h"
+
+#include <cublasLt.h>
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+
+#include "kernels/check.h"
+#include "kernels/ops.h"
+#include "src/device/activity.h"
+#include "src/device/cuda_check.h"
+
+namespace tessera::kernels::cuda {
+namespace {
+
+// What any product may use, whatever the GPU: a plan does not depend on the machine it is made on.
+constexpr std::int64_t kWorkspaceBytes = 32 << 20;
+
+void check(cublasStatus_t status, const MatmulShape& shape, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const std::string activity = device::Activity::current();
+  throw EnvironmentError((activity.empty() ? "" : activity + ": ") + describe(shape) + ": " + call +
+                         " failed: " + cublasLtGetStatusString(status) + " (" +
+                         cublasLtGetStatusName(status) + ")");
+}
+
+// Owns a cuBLASLt handle.
+template <class Handle, cublasStatus_t (*kDestroy)(Handle)>
+struct Destroy {
+  void operator()(Handle handle) const { kDestroy(handle); }
+};
+template <class Handle, cublasStatus_t (*kDestroy)(Handle)>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<Handle, kDestroy>>;
+using OwnedHandle = Owned<cublasLtHandle_t, cublasLtDestroy>;
+using OwnedProduct = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using OwnedLayout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using OwnedPreference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+// Everything that the choice of an algorithm depends on.
+struct Key {
+  std::array<std::int64_t, 8> numbers;
+  bool operator==(const Key&) const = default;
+};
+
+struct HashKey {
+  std::size_t operator()(const Key& key) const {
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (std::int64_t number : key.numbers)
+      hash = std::rotl((hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u, 29);
+    return hash;
+  }
+};
+
+Key key_of(const MatmulShape& s, int ordinal, int alignment) {
+  const std::int64_t flags = s.transpose_a | s.transpose_b << 1 | s.bias << 2 | (s.beta != 0.0f) << 3 |
+                             static_cast<std::int64_t>(s.input_type) << 4 |
+                             static_cast<std::int64_t>(s.output_type) << 8 | std::int64_t{alignment} << 16 |
+                             std::int64_t{ordinal} << 32;
+  return {{s.m, s.n, s.k, s.lda, s.ldb, s.ldc, flags}};
+}
+
+struct Entry {
+  OwnedProduct product;
+  OwnedLayout left, right, output;  // as cuBLASLt sees them: B, A and C
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+// What one calling thread has made so far, per GPU.
+struct Cache {
+  std::unordered_map<int, OwnedHandle> handles;
+  std::unordered_map<Key, Entry, HashKey> entries;
+};
+
+Cache& this_threads_cache() {
+  thread_local Cache cache;
+  return cache;
+}
+
+cublasLtHandle_t handle_of(Cache& cache, const MatmulShape& shape, int ordinal) {
+  OwnedHandle& owned = cache.handles[ordinal];
+  if (!owned) {
+    cublasLtHandle_t handle = nullptr;
+    check(cublasLtCreate(&handle), shape, "cublasLtCreate");
+    owned.reset(handle);
+  }
+  return owned.get();
+}
+
+cudaDataType_t type_of(DType type) { return type == DType::fp32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+// A stored row-major matrix [rows, columns], `leading` elements between rows: columns first, its transpose.
+OwnedLayout make_layout(const MatmulShape& shape, DType type, std::int64_t rows, std::int64_t columns,
+                        std::int64_t leading) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check(cublasLtMatrixLayoutCreate(&layout, type_of(type), static_cast<std::uint64_t>(columns),
+                                   static_cast<std::uint64_t>(rows), leading == 0 ? columns : leading),
+        shape, "cublasLtMatrixLayoutCreate");
+  return OwnedLayout(layout);
+}
+
+template <class Value>
+void set(const OwnedProduct& product, const MatmulShape& shape, cublasLtMatmulDescAttributes_t attribute,
+         const Value& value) {
+  check(cublasLtMatmulDescSetAttribute(product.get(), attribute, &value, sizeof(value)), shape,
+        "cublasLtMatmulDescSetAttribute");
+}
+
+template <class Value>
+void prefer(const OwnedPreference& preference, const MatmulShape& shape,
+            cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)), shape,
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+OwnedProduct make_product(const MatmulShape& shape) {
+  cublasLtMatmulDesc_t raw = nullptr;
+  check(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), shape, "cublasLtMatmulDescCreate");
+  OwnedProduct product(raw);
+  const auto turned = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  set(product, shape, CUBLASLT_MATMUL_DESC_TRANSA, turned(shape.transpose_b));
+  set(product, shape, CUBLASLT_MATMUL_DESC_TRANSB, turned(shape.transpose_a));
+  if (shape.bias) {
+    set(product, shape, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(product, shape, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(shape.output_type));
+  }
+  return product;
+}
+
+OwnedPreference make_preference(const MatmulShape& shape, int alignment) {
+  cublasLtMatmulPreference_t raw = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&raw), shape, "cublasLtMatmulPreferenceCreate");
+  OwnedPreference preference(raw);
+  prefer(preference, shape, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+         static_cast<std::uint64_t>(kWorkspaceBytes));
+  // A product that is split is added up apart and in order, never by atomics on the output.
+  prefer(preference, shape, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  for (const auto operand :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    prefer(preference, shape, operand, static_cast<std::uint32_t>(alignment));
+  return preference;
+}
+
+// The rule: the first result of the heuristic, which is the same for the same shape, library and GPU.
+Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, int alignment) {
+  Entry entry;
+  entry.product = make_product(s);
+  entry.left = make_layout(s, s.input_type, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, s.ldb);
+  entry.right = make_layout(s, s.input_type, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.lda);
+  entry.output = make_layout(s, s.output_type, s.m, s.n, s.ldc);
+  const OwnedPreference preference = make_preference(s, alignment);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  check(cublasLtMatmulAlgoGetHeuristic(handle, entry.product.get(), entry.left.get(), entry.right.get(),
+                                       entry.output.get(), entry.output.get(), preference.get(), 1, &found,
+                                       &count),
+        s, "cublasLtMatmulAlgoGetHeuristic");
+  if (count == 0) throw UnsupportedError(describe(s) + ": cuBLASLt has no algorithm for it on this GPU");
+  entry.algorithm = found.algo;
+  return entry;
+}
+
+// The largest power of two up to 16 that divides all addresses: 16 for what lies in an arena, rows included,
+// unless a row is no multiple of it.
+int alignment_of(std::initializer_list<const void*> operands) {
+  std::uintptr_t bits = 16;
+  for (const void* operand : operands) bits |= reinterpret_cast<std::uintptr_t>(operand);
+  return static_cast<int>(bits & -bits);
+}
+
+}  // namespace
+
+std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& /*target*/) {
+  check_matmul(shape);
+  return kWorkspaceBytes;
+}
+
+void matmul(const ComputeContext& context, const MatmulShape& shape, const void* a, const void* b,
+            const void* bias, void* c) {
+  check_workspace(context, cuda::matmul_workspace_bytes(shape, context.target()), "matmul");
+  check_bias(shape, bias);
+  int ordinal = 0;
+  device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
+  Cache& cache = this_threads_cache();
+  cublasLtHandle_t handle = handle_of(cache, shape, ordinal);
+  const int alignment = alignment_of({a, b, c, bias});
+  const Key key = key_of(shape, ordinal, alignment);
+  auto found = cache.entries.find(key);
+  if (found == cache.entries.end())
+    found = cache.entries.emplace(key, make_entry(handle, shape, alignment)).first;
+  const Entry& entry = found->second;
+  if (shape.bias) set(entry.product, shape, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  check(cublasLtMatmul(handle, entry.product.get(), &shape.alpha, b, entry.left.get(), a, entry.right.get(),
+                       &shape.beta, c, entry.output.get(), c, entry.output.get(), &entry.algorithm,
+                       context.workspace.data, static_cast<std::size_t>(kWorkspaceBytes),
+                       static_cast<cudaStream_t>(context.stream)),
+        shape, "cublasLtMatmul");
+}
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,308 @@
+// Layer norm and its relative without a mean and a bias, rms norm. A block works on one row at a time; each
+// thread keeps to its columns, so that in-place calls need no care.
+#include <algorithm>
+#include <string>
+
+#include "kernels/check.h"
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/row_groups.h"
+#include "kernels/cuda/sweep.cuh"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/layer_norm.h"
+#include "kernels/ops.h"
+#include "kernels/rms_norm.h"
+
+namespace tessera::kernels::cuda {
+namespace {
+
+template <class T>
+struct Forward {
+  const T *input, *residual;
+  T* sum;
+  const T *gain, *bias;  // bias: null in rms norm
+  T* output;
+  float *mean, *rstd;  // mean: null in rms norm
+  float epsilon;
+};
+
+template <class T, int kWidth, bool kCentered>
+__global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T> a, RowSweep sweep) {
+  __shared__ float shared[kWarp];
+  for (std::int64_t r = blockIdx.x; r < sweep.rows; r += gridDim.x) {
+    const std::int64_t first = r * sweep.columns;
+    const T* x = a.residual == nullptr ? a.input + first : a.sum + first;
+    float total[1] = {0.0f};
+    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+      float value[kCount];
+      load(a.input + first + i, value);
+      if (a.residual != nullptr) {
+        float other[kCount];
+        load(a.residual + first + i, other);
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) value[j] = to_float(from_float<T>(value[j] + other[j]));
+        store(value, a.sum + first + i);
+      }
+#pragma unroll
+      for (int j = 0; j < kCount; ++j)
+        total[0] = kCentered ? total[0] + value[j] : fmaf(value[j], value[j], total[0]);
+    });
+    block_sum(total, shared);
+    float mean = 0.0f;
+    if (kCentered) {
+      mean = total[0] / static_cast<float>(sweep.columns);
+      total[0] = 0.0f;
+      for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+        float value[kCount];
+        load(x + i, value);
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) total[0] = fmaf(value[j] - mean, value[j] - mean, total[0]);
+      });
+      block_sum(total, shared);
+    }
+    const float rstd = 1.0f / sqrtf(total[0] / static_cast<float>(sweep.columns) + a.epsilon);
+    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+      float value[kCount], gain[kCount], bias[kCount];
+      load(x + i, value);
+      load(a.gain + i, gain);
+      if (kCentered) load(a.bias + i, bias);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j)
+        value[j] = kCentered ? fmaf((value[j] - mean) * rstd, gain[j], bias[j]) : value[j] * rstd * gain[j];
+      store(value, a.output + first + i);
+    });
+    if (threadIdx.x == 0) {
+      if (kCentered) a.mean[r] = mean;
+      a.rstd[r] = rstd;
+    }
+  }
+}
+
+template <class T>
+struct Backward {
+  const T* input;
+  const float *mean, *rstd;  // mean: null in rms norm
+  const T *gain, *output_gradient, *residual_gradient;
+  T* input_gradient;
+  float* partial;  // [groups, gain then bias sums]; null where they are not wanted
+};
+
+// Where a column's sum lies in shared memory: neighbouring threads in neighbouring banks.
+__device__ inline int slot_of(const RowSweep& sweep, int width, int i, int j) {
+  return sweep.vectorized ? j * (sweep.columns / width) + i / width : i;
+}
+
+// A block is a group of rows. With g = output_gradient * gain and n the normalised input:
+// input_gradient = rstd (g - mean(g) - n mean(g n)), without mean(g) in rms norm.
+template <class T, int kWidth, bool kCentered>
+__global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward<T> a, RowSweep sweep) {
+  extern __shared__ float column_sums[];  // gain sums, then bias sums
+  __shared__ float shared[2 * kWarp];
+  float* bias_sums = column_sums + sweep.columns;
+  const auto count = static_cast<float>(sweep.columns);
+  if (a.partial != nullptr)
+    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        column_sums[slot_of(sweep, kWidth, i, j)] = 0.0f;
+        if (kCentered) bias_sums[slot_of(sweep, kWidth, i, j)] = 0.0f;
+      }
+    });
+  const std::int64_t end = group_begin(sweep.rows, gridDim.x, blockIdx.x + 1);
+  for (std::int64_t r = group_begin(sweep.rows, gridDim.x, blockIdx.x); r < end; ++r) {
+    const std::int64_t first = r * sweep.columns;
+    const float mean = kCentered ? a.mean[r] : 0.0f;
+    const float rstd = a.rstd[r];
+    float sums[2] = {0.0f, 0.0f};  // of g n, and of g
+    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+      float x[kCount], dy[kCount], gain[kCount];
+      load(a.input + first + i, x);
+      load(a.output_gradient + first + i, dy);
+      load(a.gain + i, gain);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        const float n = (x[j] - mean) * rstd;
+        sums[0] = fmaf(dy[j] * gain[j], n, sums[0]);
+        if (kCentered) sums[1] = fmaf(dy[j], gain[j], sums[1]);
+        if (a.partial == nullptr) continue;
+        float& gain_sum = column_sums[slot_of(sweep, kWidth, i, j)];
+        gain_sum = fmaf(dy[j], n, gain_sum);
+        if (kCentered) bias_sums[slot_of(sweep, kWidth, i, j)] += dy[j];
+      }
+    });
+    block_sum(sums, shared);
+    const float minus_mean_gn = -(sums[0] / count);
+    const float mean_g = sums[1] / count;
+    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+      float x[kCount], dy[kCount], gain[kCount], residual[kCount] = {};
+      load(a.input + first + i, x);
+      load(a.output_gradient + first + i, dy);
+      load(a.gain + i, gain);
+      if (a.residual_gradient != nullptr) load(a.residual_gradient + first + i, residual);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        const float n = (x[j] - mean) * rstd;
+        x[j] = residual[j] + rstd * fmaf(n, minus_mean_gn, dy[j] * gain[j] - mean_g);
+      }
+      store(x, a.input_gradient + first + i);
+    });
+  }
+  if (a.partial == nullptr) return;
+  float* gains = a.partial + blockIdx.x * std::int64_t{sweep.columns} * (kCentered ? 2 : 1);
+  for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+    float gain_sum[kCount], bias_sum[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      gain_sum[j] = column_sums[slot_of(sweep, kWidth, i, j)];
+      if (kCentered) bias_sum[j] = bias_sums[slot_of(sweep, kWidth, i, j)];
+    }
+    store(gain_sum, gains + i);
+    if (kCentered) store(bias_sum, gains + sweep.columns + i);
+  });
+}
+
+template <class T, bool kCentered, class Shape>
+void run_forward(const ComputeContext& context, const char* op, const Shape& shape, const Forward<T>& a) {
+  constexpr int kWidth = width_of(sizeof(T));
+  const auto of = [](const T* data) { return Operand{data, sizeof(T)}; };
+  const RowSweep sweep =
+      row_sweep_of(shape.rows, shape.channels, kWidth,
+                   {of(a.input), of(a.residual), of(a.sum), of(a.gain), of(a.bias), of(a.output)}, {});
+  if (sweep.blocks == 0) return;
+  norm_forward_kernel<T, kWidth, kCentered><<<sweep.blocks, sweep.threads, 0, stream_of(context)>>>(a, sweep);
+  check_launch(op);
+}
+
+// Bytes of shared memory beyond which a kernel has to ask for them.
+constexpr int kPlainSharedBytes = 48 * 1024 - 2 * kWarp * 4;
+
+template <class T, bool kCentered, class Shape>
+void run_backward(const ComputeContext& context, const char* op, const Shape& shape, const Backward<T>& a) {
+  constexpr int kWidth = width_of(sizeof(T));
+  const auto of = [](const T* data) { return Operand{data, sizeof(T)}; };
+  const RowSweep sweep = row_sweep_of(shape.rows, shape.channels, kWidth,
+                                      {of(a.input),
+                                       of(a.gain),
+                                       of(a.output_gradient),
+                                       of(a.residual_gradient),
+                                       of(a.input_gradient),
+                                       {a.partial}},
+                                      {});
+  if (sweep.blocks == 0) return;
+  const auto kernel = norm_backward_kernel<T, kWidth, kCentered>;
+  const unsigned blocks =
+      a.partial == nullptr ? sweep.blocks : static_cast<unsigned>(row_groups_of(shape.rows, shape.channels));
+  const int shared_bytes = a.partial == nullptr ? 0 : sweep.columns * (kCentered ? 8 : 4);
+  if (shared_bytes > kPlainSharedBytes &&
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
+          cudaSuccess) {
+    cudaGetLastError();
+    throw UnsupportedError(std::string(op) + ": " + std::to_string(shape.channels) +
+                           " channels are more than the sums of a block on this GPU can hold");
+  }
+  kernel<<<blocks, sweep.threads, static_cast<std::size_t>(shared_bytes), stream_of(context)>>>(a, sweep);
+  check_launch(op);
+}
+
+}  // namespace
+
+void layer_norm_forward(const ComputeContext& context, const LayerNormShape& shape,
+                        const LayerNormForward& a) {
+  check_compute_type(shape.type, "layer_norm_forward");
+  check_pair(a.residual != nullptr, a.sum != nullptr, "layer_norm_forward: residual and sum");
+  with_compute_type(shape.type, [&](auto t) {
+    using T = decltype(t);
+    run_forward<T, true>(context, "layer_norm_forward", shape,
+                         {.input = static_cast<const T*>(a.input),
+                          .residual = static_cast<const T*>(a.residual),
+                          .sum = static_cast<T*>(a.sum),
+                          .gain = static_cast<const T*>(a.gain),
+                          .bias = static_cast<const T*>(a.bias),
+                          .output = static_cast<T*>(a.output),
+                          .mean = a.mean,
+                          .rstd = a.rstd,
+                          .epsilon = shape.epsilon});
+  });
+}
+
+void rms_norm_forward(const ComputeContext& context, const RmsNormShape& shape, const RmsNormForward& a) {
+  check_compute_type(shape.type, "rms_norm_forward");
+  check_pair(a.residual != nullptr, a.sum != nullptr, "rms_norm_forward: residual and sum");
+  with_compute_type(shape.type, [&](auto t) {
+    using T = decltype(t);
+    run_forward<T, false>(context, "rms_norm_forward", shape,
+                          {.input = static_cast<const T*>(a.input),
+                           .residual = static_cast<const T*>(a.residual),
+                           .sum = static_cast<T*>(a.sum),
+                           .gain = static_cast<const T*>(a.gain),
+                           .bias = nullptr,
+                           .output = static_cast<T*>(a.output),
+                           .mean = nullptr,
+                           .rstd = a.rstd,
+                           .epsilon = shape.epsilon});
+  });
+}
+
+std::int64_t layer_norm_backward_workspace_bytes(const LayerNormShape& shape, const Target& /*target*/) {
+  return workspace_part_bytes(row_groups_of(shape.rows, shape.channels) * shape.channels * 2 * 4);
+}
+
+void layer_norm_backward(const ComputeContext& context, const LayerNormShape& shape,
+                         const LayerNormBackward& a) {
+  check_compute_type(shape.type, "layer_norm_backward");
+  check_beta(a.beta, "layer_norm_backward");
+  const bool sums = a.gain_gradient != nullptr;
+  check_pair(sums, a.bias_gradient != nullptr, "layer_norm_backward: gain_gradient and bias_gradient");
+  if (sums)
+    check_workspace(context, cuda::layer_norm_backward_workspace_bytes(shape, context.target()),
+                    "layer_norm_backward");
+  auto* partial = sums ? static_cast<float*>(context.workspace.data) : nullptr;
+  with_compute_type(shape.type, [&](auto t) {
+    using T = decltype(t);
+    run_backward<T, true>(context, "layer_norm_backward", shape,
+                          {.input = static_cast<const T*>(a.input),
+                           .mean = a.mean,
+                           .rstd = a.rstd,
+                           .gain = static_cast<const T*>(a.gain),
+                           .output_gradient = static_cast<const T*>(a.output_gradient),
+                           .residual_gradient = static_cast<const T*>(a.residual_gradient),
+                           .input_gradient = static_cast<T*>(a.input_gradient),
+                           .partial = partial});
+  });
+  if (!sums) return;
+  const std::int64_t groups = row_groups_of(shape.rows, shape.channels);
+  add_row_groups(context, groups, shape.channels, 2 * shape.channels, partial, a.beta, shape.type,
+                 a.gain_gradient);
+  add_row_groups(context, groups, shape.channels, 2 * shape.channels, partial + shape.channels, a.beta,
+                 shape.type, a.bias_gradient);
+}
+
+std::int64_t rms_norm_backward_workspace_bytes(const RmsNormShape& shape, const Target& /*target*/) {
+  return workspace_part_bytes(row_groups_of(shape.rows, shape.channels) * shape.channels * 4);
+}
+
+void rms_norm_backward(const ComputeContext& context, const RmsNormShape& shape, const RmsNormBackward& a) {
+  check_compute_type(shape.type, "rms_norm_backward");
+  check_beta(a.beta, "rms_norm_backward");
+  const bool sums = a.gain_gradient != nullptr;
+  if (sums)
+    check_workspace(context, cuda::rms_norm_backward_workspace_bytes(shape, context.target()),
+                    "rms_norm_backward");
+  auto* partial = sums ? static_cast<float*>(context.workspace.data) : nullptr;
+  with_compute_type(shape.type, [&](auto t) {
+    using T = decltype(t);
+    run_backward<T, false>(context, "rms_norm_backward", shape,
+                           {.input = static_cast<const T*>(a.input),
+                            .mean = nullptr,
+                            .rstd = a.rstd,
+                            .gain = static_cast<const T*>(a.gain),
+                            .output_gradient = static_cast<const T*>(a.output_gradient),
+                            .residual_gradient = static_cast<const T*>(a.residual_gradient),
+                            .input_gradient = static_cast<T*>(a.input_gradient),
+                            .partial = partial});
+  });
+  if (sums)
+    add_row_groups(context, row_groups_of(shape.rows, shape.channels), shape.channels, shape.channels,
+                   partial, a.beta, shape.type, a.gain_gradient);
+}
+
+}  // namespace tessera::kernels::cuda

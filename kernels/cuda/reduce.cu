@@ -1,0 +1,172 @@
+#include "kernels/reduce.h"
+
+#include <string>
+
+#include "kernels/check.h"
+#include "kernels/cuda/sweep.cuh"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/ops.h"
+
+namespace tessera::kernels::cuda {
+namespace {
+
+// Up to kFirstSweep contributions in one pass; all are read at a place before it is written, so that one of
+// them may be the accumulator.
+template <class T>
+struct Chain : Body {
+  const T* contributions[kFirstSweep];
+  int count;
+  bool from_accumulator;
+  float* accumulator;
+
+  template <int kCount>
+  __device__ void run(std::int64_t i) const {
+    float sum[kCount];
+    if (from_accumulator) load(accumulator + i, sum);
+#pragma unroll
+    for (int c = 0; c < kFirstSweep; ++c) {
+      if (c >= count) break;
+      float x[kCount];
+      load(contributions[c] + i, x);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) sum[j] = c == 0 && !from_accumulator ? x[j] : sum[j] + x[j];
+    }
+    store(sum, accumulator + i);
+  }
+};
+
+template <class T>
+void sweep_chain(const ComputeContext& context, std::int64_t numel,
+                 std::span<const void* const> contributions, bool from_accumulator, float* accumulator) {
+  Chain<T> body{};
+  body.count = static_cast<int>(contributions.size());
+  body.from_accumulator = from_accumulator;
+  body.accumulator = accumulator;
+  Operand operands[kFirstSweep];
+  for (std::size_t c = 0; c < contributions.size(); ++c) {
+    body.contributions[c] = static_cast<const T*>(contributions[c]);
+    operands[c] = {contributions[c], sizeof(T)};
+  }
+  const Operand* o = operands;
+  run_sweep<width_of(4)>(context, "ordered_chain", body, numel,
+                         {o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7], {accumulator}});
+}
+
+constexpr int kLanes = 32;  // of a block of squares: element i belongs to lane i % 32
+
+// The sums of all blocks. kLanes / kWidth threads share a block, each with kWidth lanes; a warp has kWidth
+// blocks.
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kWarp)
+    square_blocks_kernel(std::int64_t numel, const T* input, double* block_sums) {
+  constexpr int kThreads = kLanes / kWidth;
+  const int part = threadIdx.x % kThreads;
+  const std::int64_t blocks = sum_blocks(numel);
+  const std::int64_t block = blockIdx.x * std::int64_t{kWidth} + threadIdx.x / kThreads;
+  const std::int64_t begin = block * kSumBlock;
+  const std::int64_t left = numel - begin;
+  const int count = block >= blocks    ? 0
+                    : left < kSumBlock ? static_cast<int>(left)
+                                       : static_cast<int>(kSumBlock);
+  double lane[kWidth] = {};
+  const T* x = input + begin + part * kWidth;
+  const int whole = count / kLanes;
+#pragma unroll 8
+  for (int row = 0; row < whole; ++row) {
+    float value[kWidth];
+    load(x + row * kLanes, value);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j)
+      lane[j] = fma(static_cast<double>(value[j]), static_cast<double>(value[j]), lane[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    if (whole * kLanes + part * kWidth + j >= count) continue;
+    const double value = to_float(x[whole * kLanes + j]);
+    lane[j] = fma(value, value, lane[j]);
+  }
+  // Pairwise: lanes 16 apart, 8, 4, 2, 1; those of other threads by shuffles.
+#pragma unroll
+  for (int apart = kLanes / 2; apart >= kWidth; apart /= 2)
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j)
+      lane[j] += __shfl_down_sync(0xffffffffu, lane[j], apart / kWidth, kThreads);
+#pragma unroll
+  for (int apart = kWidth / 2; apart > 0; apart /= 2)
+#pragma unroll
+    for (int j = 0; j < apart; ++j) lane[j] += lane[j + apart];
+  if (part == 0 && block < blocks) block_sums[block] = lane[0];
+}
+
+// One block: adds the sums in order and finds the first element that is not finite.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    square_total_kernel(std::int64_t numel, const T* input, const double* block_sums, SumOfSquares* result) {
+  __shared__ double sums[kBlock];
+  __shared__ std::int64_t bad_block;
+  __shared__ int first_bad;
+  const std::int64_t blocks = sum_blocks(numel);
+  double sum = 0.0;
+  if (threadIdx.x == 0) bad_block = -1;
+  for (std::int64_t first = 0; first < blocks; first += kBlock) {
+    const int count = blocks - first < kBlock ? static_cast<int>(blocks - first) : kBlock;
+    __syncthreads();
+    if (threadIdx.x < count) sums[threadIdx.x] = block_sums[first + threadIdx.x];
+    __syncthreads();
+    for (int i = 0; threadIdx.x == 0 && i < count; ++i) {
+      if (bad_block < 0 && !isfinite(sums[i])) bad_block = first + i;
+      sum += sums[i];
+    }
+  }
+  if (threadIdx.x == 0) first_bad = static_cast<int>(kSumBlock);
+  __syncthreads();
+  if (bad_block >= 0) {
+    const std::int64_t begin = bad_block * kSumBlock;
+    for (int i = threadIdx.x; i < kSumBlock && begin + i < numel; i += kBlock)
+      if (!isfinite(to_float(input[begin + i]))) atomicMin(&first_bad, i);
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *result = {sum, bad_block < 0 ? -1 : bad_block * kSumBlock + first_bad};
+}
+
+template <class T, int kWidth>
+void square_blocks(const ComputeContext& context, std::int64_t numel, const void* input, double* block_sums) {
+  const std::int64_t warps = ceil_div(sum_blocks(numel), kWidth);
+  if (warps == 0) return;
+  square_blocks_kernel<T, kWidth><<<static_cast<unsigned>(warps), kWarp, 0, stream_of(context)>>>(
+      numel, static_cast<const T*>(input), block_sums);
+  check_launch("sum_of_squares");
+}
+
+}  // namespace
+
+void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
+                   std::span<const void* const> contributions, float beta, float* accumulator) {
+  check_chain(contributions.size(), beta);
+  with_type(type, [&](auto t) {
+    for (std::size_t done = 0; done < contributions.size(); done += kFirstSweep)
+      sweep_chain<decltype(t)>(
+          context, numel,
+          contributions.subspan(done, std::min<std::size_t>(kFirstSweep, contributions.size() - done)),
+          beta != 0.0f || done > 0, accumulator);
+  });
+}
+
+void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
+                    SumOfSquares* result) {
+  check_workspace(context, sum_of_squares_workspace_bytes(numel), "sum_of_squares");
+  auto* block_sums = static_cast<double*>(context.workspace.data);
+  with_type(type, [&](auto t) {
+    using T = decltype(t);
+    constexpr int kWidth = width_of(sizeof(T));
+    if (is_aligned(kWidth, {{input, sizeof(T)}}))
+      square_blocks<T, kWidth>(context, numel, input, block_sums);
+    else
+      square_blocks<T, 1>(context, numel, input, block_sums);
+    square_total_kernel<<<1, kBlock, 0, stream_of(context)>>>(numel, static_cast<const T*>(input), block_sums,
+                                                              result);
+    check_launch("sum_of_squares");
+  });
+}
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,81 @@
+// The two shapes of a memory-bound kernel: over all elements, and over the columns of each row.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/context.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/float_types.h"
+#include "src/device/cuda_check.h"
+#include "tessera/dtype.h"
+
+namespace tessera::kernels::cuda {
+
+inline cudaStream_t stream_of(const ComputeContext& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+inline void check_launch(const char* op) { device::check_cuda(cudaGetLastError(), op); }
+
+// Calls function(T{}) with the C++ type of `type`.
+template <class Function>
+void with_compute_type(DType type, Function&& function) {
+  if (type == DType::fp32)
+    function(float{});
+  else
+    function(Bf16{});
+}
+template <class Function>
+void with_type(DType type, Function&& function) {
+  if (type == DType::fp16)
+    function(Fp16{});
+  else
+    with_compute_type(type, function);
+}
+
+// What a body has that needs no preparation.
+struct Body {
+  __device__ bool start() { return true; }  // once a thread; false ends it
+};
+
+// body.template run<kCount>(i) works on the elements [i, i + kCount).
+template <int kWidth, class B>
+__global__ void __launch_bounds__(kBlock) sweep_kernel(B body, Sweep sweep) {
+  if (!body.start()) return;
+  const std::int64_t thread = blockIdx.x * static_cast<std::int64_t>(kBlock) + threadIdx.x;
+  const std::int64_t stride = gridDim.x * static_cast<std::int64_t>(kBlock);
+  for (std::int64_t i = thread; i < sweep.vectors; i += stride) body.template run<kWidth>(i * kWidth);
+  for (std::int64_t i = sweep.vectors * kWidth + thread; i < sweep.numel; i += stride)
+    body.template run<1>(i);
+}
+
+template <int kWidth, class B>
+void run_sweep(const ComputeContext& context, const char* op, const B& body, std::int64_t numel,
+               std::initializer_list<Operand> operands) {
+  const Sweep sweep = sweep_of(numel, kWidth, operands);
+  if (sweep.blocks == 0) return;
+  sweep_kernel<kWidth><<<sweep.blocks, kBlock, 0, stream_of(context)>>>(body, sweep);
+  check_launch(op);
+}
+
+// body.row(r) gives what works on a row: its template run<kCount>(column).
+template <int kWidth, class B>
+__global__ void __launch_bounds__(kMostRowThreads) row_sweep_kernel(B body, RowSweep sweep) {
+  for (std::int64_t r = blockIdx.x; r < sweep.rows; r += gridDim.x) {
+    const auto row = body.row(r);
+    if (sweep.vectorized)
+      for (int i = threadIdx.x * kWidth; i < sweep.columns; i += blockDim.x * kWidth)
+        row.template run<kWidth>(i);
+    else
+      for (int i = threadIdx.x; i < sweep.columns; i += blockDim.x) row.template run<1>(i);
+  }
+}
+
+template <int kWidth, class B>
+void run_row_sweep(const ComputeContext& context, const char* op, const B& body, const RowSweep& sweep) {
+  if (sweep.blocks == 0) return;
+  row_sweep_kernel<kWidth><<<sweep.blocks, sweep.threads, 0, stream_of(context)>>>(body, sweep);
+  check_launch(op);
+}
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,620 @@
+// Every op on CUDA against the same op on the CPU, which the other tests hold to float64. One table of calls
+// runs on both; each skips, saying why, where there is no GPU.
+#include <cuda_runtime_api.h>
+
+#include <gtest/gtest-spi.h>
+
+#include <memory>
+#include <type_traits>
+
+#include "kernels/rotary_math.h"
+#include "src/device/cuda_check.h"
+#include "tessera/device.h"
+#include "tests/kernels/support.h"
+
+namespace tessera::kernels::testing {
+namespace {
+
+using device::check_cuda;
+
+constexpr std::int64_t kGuardBytes = 256;  // poison before and behind every buffer
+
+// A buffer of either device, poisoned with NaN around what it is given.
+class Buffer {
+ public:
+  Buffer(DeviceType device, const void* contents, std::int64_t bytes, std::int64_t shift_bytes)
+      : device_(device), begin_(kGuardBytes + shift_bytes), bytes_(bytes) {
+    std::vector<unsigned char> all(static_cast<std::size_t>(2 * kGuardBytes + bytes + shift_bytes), 0xff);
+    if (contents != nullptr) std::memcpy(all.data() + begin_, contents, static_cast<std::size_t>(bytes));
+    all_bytes_ = all.size();
+    if (device_ == DeviceType::cuda) {
+      check_cuda(cudaMalloc(&memory_, all_bytes_), "cudaMalloc");
+      check_cuda(cudaMemcpy(memory_, all.data(), all_bytes_, cudaMemcpyHostToDevice), "cudaMemcpy");
+    } else {
+      memory_ = ::operator new(all_bytes_, std::align_val_t(256));
+      std::memcpy(memory_, all.data(), all_bytes_);
+    }
+  }
+  ~Buffer() {
+    if (device_ == DeviceType::cuda)
+      device::ignore_cuda(cudaFree(memory_));
+    else
+      ::operator delete(memory_, std::align_val_t(256));
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  void* data() const { return static_cast<char*>(memory_) + begin_; }
+  // The contents; checks that nothing was written around them.
+  std::vector<unsigned char> take(const std::string& what) const {
+    std::vector<unsigned char> all(all_bytes_);
+    if (device_ == DeviceType::cuda)
+      check_cuda(cudaMemcpy(all.data(), memory_, all_bytes_, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    else
+      std::memcpy(all.data(), memory_, all_bytes_);
+    const auto begin = all.begin() + begin_, end = begin + bytes_;
+    const auto poisoned = [](unsigned char byte) { return byte == 0xff; };
+    EXPECT_TRUE(std::all_of(all.begin(), begin, poisoned)) << what << ": written before a buffer";
+    EXPECT_TRUE(std::all_of(end, all.end(), poisoned)) << what << ": written behind a buffer";
+    return {begin, end};
+  }
+
+ private:
+  DeviceType device_;
+  std::int64_t begin_, bytes_;
+  std::size_t all_bytes_ = 0;
+  void* memory_ = nullptr;
+};
+
+// What one call needs, on one device: inputs, outputs that are compared, a context with exactly its
+// workspace.
+class Session {
+ public:
+  // `shift`: elements that tensors begin behind an aligned address.
+  Session(DeviceType device, int threads, int shift) : device_(device), threads_(threads), shift_(shift) {
+    if (device_ == DeviceType::cuda) check_cuda(cudaStreamCreate(&stream_), "cudaStreamCreate");
+  }
+  ~Session() {
+    if (device_ == DeviceType::cuda) device::ignore_cuda(cudaStreamDestroy(stream_));
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  Target target() const { return {threads_, device_}; }
+  ComputeContext context(std::int64_t workspace_bytes = 0) {
+    void* workspace = add(nullptr, workspace_bytes, 0).data();
+    return {.threads = threads_,
+            .workspace = {.data = workspace, .bytes = workspace_bytes},
+            .device = device_,
+            .stream = stream_};
+  }
+
+  void* input(const Tensor& tensor) {
+    return add(tensor.data(), tensor.numel() * bytes_of(tensor.type()), shift_ * bytes_of(tensor.type()))
+        .data();
+  }
+  template <class T>
+  const T* input(const std::vector<T>& values) {
+    return static_cast<const T*>(
+        add(values.data(), static_cast<std::int64_t>(values.size() * sizeof(T)), 0).data());
+  }
+  // Both read and compared.
+  void* changed(const Tensor& tensor) {
+    outputs_.push_back({tensor.type(), buffers_.size(), tensor.numel()});
+    return input(tensor);
+  }
+  void* output(DType type, std::int64_t numel) { return changed(Tensor(type, numel)); }
+  float* floats(std::int64_t numel) { return static_cast<float*>(output(DType::fp32, numel)); }
+  // A result in a struct, compared by what `values` makes of it.
+  template <class T>
+  T* result(std::function<Doubles(const T&)> values) {
+    results_.push_back({buffers_.size(), [values](const unsigned char* bytes) {
+                          T result;
+                          std::memcpy(&result, bytes, sizeof(T));
+                          return values(result);
+                        }});
+    return static_cast<T*>(add(nullptr, sizeof(T), 0).data());
+  }
+
+  // All outputs in order; waits for the device.
+  std::vector<Doubles> take(const std::string& what) {
+    if (device_ == DeviceType::cuda) check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    std::vector<std::vector<unsigned char>> contents;
+    for (const auto& buffer : buffers_) contents.push_back(buffer->take(what));
+    std::vector<Doubles> all;
+    for (const Output& output : outputs_) {
+      Tensor tensor(output.type, output.numel);
+      std::copy(contents[output.buffer].begin(), contents[output.buffer].end(),
+                static_cast<unsigned char*>(tensor.data()));
+      all.push_back(tensor.doubles());
+    }
+    for (const Result& result : results_) all.push_back(result.values(contents[result.buffer].data()));
+    return all;
+  }
+
+ private:
+  struct Output {
+    DType type;
+    std::size_t buffer;
+    std::int64_t numel;
+  };
+  struct Result {
+    std::size_t buffer;
+    std::function<Doubles(const unsigned char*)> values;
+  };
+
+  Buffer& add(const void* contents, std::int64_t bytes, std::int64_t shift_bytes) {
+    return *buffers_.emplace_back(std::make_unique<Buffer>(device_, contents, bytes, shift_bytes));
+  }
+
+  DeviceType device_;
+  int threads_, shift_;
+  cudaStream_t stream_ = nullptr;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  std::vector<Output> outputs_;
+  std::vector<Result> results_;
+};
+
+struct Case {
+  std::string name;
+  double tolerance;  // 0: the same bits, but for which NaN
+  std::function<void(Session&, Random&)> run;
+};
+
+// --- The table ---------------------------------------------------------------------------------------------
+
+using Cases = std::vector<Case>;
+
+std::string label(std::string op, DType type, std::initializer_list<std::int64_t> extents) {
+  op += " " + std::string(name_of(type));
+  for (const std::int64_t extent : extents) op += " " + std::to_string(extent);
+  return op;
+}
+
+void add_elementwise(Cases& cases, DType type, std::int64_t numel) {
+  const auto add_case = [&](const std::string& op,
+                            std::function<void(Session&, const Tensor&, const Tensor&)> call) {
+    cases.push_back({label(op, type, {numel}), 0.0, [=](Session& s, Random& random) {
+                       const Tensor x = random.tensor(type, numel, 4.0), y = random.tensor(type, numel);
+                       call(s, x, y);
+                     }});
+  };
+  for (const DType to : kAllTypes)
+    add_case("cast to " + std::string(name_of(to)), [=](Session& s, const Tensor& x, const Tensor&) {
+      kernels::cast(s.context(), numel, type, s.input(x), to, s.output(to, numel));
+    });
+  add_case("cast in place", [=](Session& s, const Tensor& x, const Tensor&) {
+    void* data = s.changed(x);
+    kernels::cast(s.context(), numel, type, data, type == DType::bf16 ? DType::fp16 : DType::bf16, data);
+  });
+  add_case("fill", [=](Session& s, const Tensor&, const Tensor&) {
+    kernels::fill(s.context(), type, numel, -1.7f, s.output(type, numel));
+  });
+  add_case("copy", [=](Session& s, const Tensor& x, const Tensor&) {
+    kernels::copy_bytes(s.context(), numel * bytes_of(type), s.input(x), s.output(type, numel));
+  });
+  add_case("add", [=](Session& s, const Tensor& x, const Tensor& y) {
+    kernels::add(s.context(), type, numel, s.input(x), s.input(y), s.output(type, numel));
+  });
+  for (const int count : {1, 3, 8, 11})
+    for (const float beta : {0.0f, 1.0f})
+      add_case("chain of " + std::to_string(count), [=](Session& s, const Tensor& x, const Tensor& y) {
+        std::vector<const void*> contributions;
+        for (int i = 0; i < count; ++i) contributions.push_back(s.input(i % 2 == 0 ? x : y));
+        kernels::ordered_chain(s.context(), numel, type, contributions, beta,
+                               static_cast<float*>(s.changed(Random(5).tensor(DType::fp32, numel))));
+      });
+  for (const std::int64_t bad : {std::int64_t{-1}, numel / 2})
+    add_case("sum of squares", [=](Session& s, const Tensor& given, const Tensor&) {
+      Tensor x = given;
+      if (bad >= 0 && bad < numel) x.set(bad, std::numeric_limits<double>::infinity());
+      kernels::sum_of_squares(s.context(sum_of_squares_workspace_bytes(numel)), numel, type, s.input(x),
+                              s.result<SumOfSquares>([](const SumOfSquares& result) {
+                                return Doubles{result.sum, static_cast<double>(result.first_nonfinite)};
+                              }));
+    });
+  if (type == DType::fp16) return;
+  add_case("gelu forward", [=](Session& s, const Tensor& x, const Tensor&) {
+    kernels::gelu_forward(s.context(), type, numel, s.input(x), s.output(type, numel));
+  });
+  add_case("gelu backward", [=](Session& s, const Tensor& x, const Tensor& y) {
+    kernels::gelu_backward(s.context(), type, numel, s.input(x), s.input(y), s.output(type, numel));
+  });
+}
+
+void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::int64_t numel) {
+  for (const int gate : {-1, 0, 1})  // none, closed, open
+    for (const bool own : {false, true})
+      for (const bool adamw : {false, true}) {
+        if (own && parameter_type != DType::fp32) continue;  // the parameter is its own master
+        cases.push_back({label(adamw ? "adamw" : "sgd", gradient_type, {numel, gate, own}) +
+                             std::string(name_of(parameter_type)),
+                         0.0, [=](Session& s, Random& random) {
+                           const auto floats = [&](const Tensor& tensor) {
+                             return static_cast<float*>(s.changed(tensor));
+                           };
+                           const void* gradient = s.input(random.tensor(gradient_type, numel));
+                           float* master = floats(random.tensor(DType::fp32, numel));
+                           float* m = floats(random.tensor(DType::fp32, numel, 0.1));
+                           void* parameter = own ? nullptr : s.output(parameter_type, numel);
+                           const UpdateGate* gates =
+                               s.input(std::vector<UpdateGate>{{.gradient_scale = 0.7, .apply = gate}});
+                           if (gate < 0) gates = nullptr;
+                           if (!adamw)
+                             return sgd_update(s.context(), {.numel = numel,
+                                                             .gradient_type = gradient_type,
+                                                             .gradient = gradient,
+                                                             .master = master,
+                                                             .momentum = m,
+                                                             .parameter_type = parameter_type,
+                                                             .parameter = parameter,
+                                                             .coefficients = {.gradient_scale = 0.3f,
+                                                                              .learning_rate = 0.1f,
+                                                                              .momentum = 0.9f,
+                                                                              .weight_decay = 0.01f,
+                                                                              .nesterov = true},
+                                                             .gate = gates});
+                           Tensor v = random.tensor(DType::fp32, numel);
+                           for (std::int64_t i = 0; i < numel; ++i) v.set(i, v.get(i) * v.get(i));
+                           adamw_update(
+                               s.context(),
+                               {.numel = numel,
+                                .gradient_type = gradient_type,
+                                .gradient = gradient,
+                                .master = master,
+                                .m = m,
+                                .v = floats(v),
+                                .parameter_type = parameter_type,
+                                .parameter = parameter,
+                                .coefficients = make_adamw_coefficients(
+                                    {.learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.37}),
+                                .gate = gates});
+                         }});
+      }
+}
+
+void add_swiglu(Cases& cases, const SwigluShape& shape) {
+  cases.push_back(
+      {label("swiglu", shape.type, {shape.rows, shape.hidden}), 0.0, [=](Session& s, Random& random) {
+         const std::int64_t numel = shape.rows * shape.hidden;
+         const void* x = s.input(random.tensor(shape.type, 2 * numel, 3.0));
+         const void* dy = s.input(random.tensor(shape.type, numel));
+         swiglu_forward(s.context(), shape, x, s.output(shape.type, numel));
+         swiglu_backward(s.context(), shape, x, dy, s.output(shape.type, 2 * numel));
+       }});
+}
+
+void add_rotary(Cases& cases, const RotaryShape& shape) {
+  for (const bool back : {false, true})
+    cases.push_back(
+        {label(back ? "rotary backward" : "rotary", shape.type, {shape.heads, shape.head_channels}), 0.0,
+         [=](Session& s, Random& random) {
+           const std::vector<float> frequencies = rotary_frequencies(shape.head_channels, 10000.0);
+           void* x = s.changed(random.tensor(shape.type, shape.batch * shape.sequence * shape.row_numel));
+           const ComputeContext context = s.context(rotary_workspace_bytes(shape));
+           (back ? rotary_backward : rotary_forward)(context, shape, frequencies.data(), x);
+         }});
+}
+
+void add_layer_norm(Cases& cases, const LayerNormShape& shape) {
+  const std::int64_t numel = shape.rows * shape.channels, channels = shape.channels;
+  const double tolerance = tolerance_of(shape.type);
+  for (const bool fused : {false, true}) {
+    cases.push_back({label("layer norm forward", shape.type, {shape.rows, channels, fused}), tolerance,
+                     [=](Session& s, Random& random) {
+                       layer_norm_forward(
+                           s.context(), shape,
+                           {.input = s.input(random.tensor(shape.type, numel, 2.0, 0.5)),
+                            .residual = fused ? s.input(random.tensor(shape.type, numel)) : nullptr,
+                            .sum = fused ? s.output(shape.type, numel) : nullptr,
+                            .gain = s.input(random.tensor(shape.type, channels)),
+                            .bias = s.input(random.tensor(shape.type, channels)),
+                            .output = s.output(shape.type, numel),
+                            .mean = s.floats(shape.rows),
+                            .rstd = s.floats(shape.rows)});
+                     }});
+    for (const float beta : {0.0f, 1.0f})
+      cases.push_back(
+          {label("layer norm backward", shape.type, {shape.rows, channels, fused}), 4 * tolerance,
+           [=](Session& s, Random& random) {
+             Tensor rstd(DType::fp32, shape.rows);
+             for (std::int64_t i = 0; i < shape.rows; ++i) rstd.set(i, 0.5 + std::abs(random.normal()));
+             const Tensor dgain = random.tensor(shape.type, channels),
+                          dbias = random.tensor(shape.type, channels);
+             layer_norm_backward(
+                 s.context(layer_norm_backward_workspace_bytes(shape, s.target())), shape,
+                 {.input = s.input(random.tensor(shape.type, numel)),
+                  .mean = static_cast<float*>(s.input(random.tensor(DType::fp32, shape.rows, 0.1))),
+                  .rstd = static_cast<float*>(s.input(rstd)),
+                  .gain = s.input(random.tensor(shape.type, channels)),
+                  .output_gradient = s.input(random.tensor(shape.type, numel)),
+                  .residual_gradient = fused ? s.input(random.tensor(shape.type, numel)) : nullptr,
+                  .input_gradient = s.output(shape.type, numel),
+                  .gain_gradient = beta == 0.0f ? s.output(shape.type, channels) : s.changed(dgain),
+                  .bias_gradient = beta == 0.0f ? s.output(shape.type, channels) : s.changed(dbias),
+                  .beta = beta});
+           }});
+  }
+}
+
+void add_rms_norm(Cases& cases, const RmsNormShape& shape) {
+  const std::int64_t numel = shape.rows * shape.channels, channels = shape.channels;
+  const double tolerance = tolerance_of(shape.type);
+  for (const bool fused : {false, true}) {
+    cases.push_back({label("rms norm forward", shape.type, {shape.rows, channels, fused}), tolerance,
+                     [=](Session& s, Random& random) {
+                       rms_norm_forward(
+                           s.context(), shape,
+                           {.input = s.input(random.tensor(shape.type, numel, 2.0)),
+                            .residual = fused ? s.input(random.tensor(shape.type, numel)) : nullptr,
+                            .sum = fused ? s.output(shape.type, numel) : nullptr,
+                            .gain = s.input(random.tensor(shape.type, channels)),
+                            .output = s.output(shape.type, numel),
+                            .rstd = s.floats(shape.rows)});
+                     }});
+    for (const bool gain : {false, true})
+      cases.push_back(
+          {label("rms norm backward", shape.type, {shape.rows, channels, fused}), 4 * tolerance,
+           [=](Session& s, Random& random) {
+             Tensor rstd(DType::fp32, shape.rows);
+             for (std::int64_t i = 0; i < shape.rows; ++i) rstd.set(i, 0.5 + std::abs(random.normal()));
+             rms_norm_backward(
+                 s.context(rms_norm_backward_workspace_bytes(shape, s.target())), shape,
+                 {.input = s.input(random.tensor(shape.type, numel)),
+                  .rstd = static_cast<float*>(s.input(rstd)),
+                  .gain = s.input(random.tensor(shape.type, channels)),
+                  .output_gradient = s.input(random.tensor(shape.type, numel)),
+                  .residual_gradient = fused ? s.input(random.tensor(shape.type, numel)) : nullptr,
+                  .input_gradient = s.output(shape.type, numel),
+                  .gain_gradient = gain ? s.output(shape.type, channels) : nullptr});
+           }});
+  }
+}
+
+void add_embedding(Cases& cases, const EmbeddingShape& shape) {
+  const std::int64_t rows = shape.batch * shape.sequence, channels = shape.channels;
+  cases.push_back({label("embedding forward", shape.type, {rows, channels, shape.positions}), 0.0,
+                   [=](Session& s, Random& random) {
+                     const bool placed = shape.positions > 0;
+                     const Tensor positions = random.tensor(shape.type, shape.positions * channels);
+                     embedding_forward(s.context(), shape, s.input(random.tokens(rows, shape.vocabulary)),
+                                       s.input(random.tensor(shape.type, shape.vocabulary * channels)),
+                                       placed ? s.input(positions) : nullptr,
+                                       s.output(shape.type, rows * channels));
+                   }});
+  for (const float beta : {0.0f, 1.0f})
+    cases.push_back(
+        {label("embedding backward", shape.type, {rows, channels, shape.positions}), 0.0,
+         [=](Session& s, Random& random) {
+           const Tensor tokens = random.tensor(shape.type, shape.vocabulary * channels);
+           const Tensor positions = random.tensor(shape.type, shape.positions * channels);
+           embedding_backward(
+               s.context(embedding_backward_workspace_bytes(shape, s.target())), shape,
+               {.tokens = s.input(random.tokens(rows, shape.vocabulary)),
+                .output_gradient = s.input(random.tensor(shape.type, rows * channels)),
+                .token_gradient = beta == 0.0f ? s.output(shape.type, tokens.numel()) : s.changed(tokens),
+                .token_beta = beta,
+                .position_gradient = shape.positions > 0 ? s.changed(positions) : nullptr,
+                .position_beta = beta});
+         }});
+}
+
+void add_linear(Cases& cases, const LinearShape& shape) {
+  const std::int64_t x = shape.rows * shape.in, y = shape.rows * shape.out, w = shape.in * shape.out;
+  cases.push_back({label("linear", shape.type, {shape.rows, shape.in, shape.out}),
+                   4 * tolerance_of(shape.type), [=](Session& s, Random& random) {
+                     const ComputeContext context = s.context(linear_workspace_bytes(shape, s.target()));
+                     const void* input = s.input(random.tensor(shape.type, x));
+                     const void* weight = s.input(random.tensor(shape.type, w));
+                     const void* bias = s.input(random.tensor(shape.type, shape.out));
+                     const void* gradient = s.input(random.tensor(shape.type, y));
+                     linear_forward(context, shape, input, weight, nullptr, s.output(shape.type, y));
+                     linear_gelu_forward(context, shape, input, weight, bias, s.output(shape.type, y),
+                                         s.output(shape.type, y));
+                     linear_backward_input(context, shape, gradient, weight, 0.0f, s.output(shape.type, x));
+                     linear_backward_weight(context, shape, gradient, input, 1.0f,
+                                            s.changed(random.tensor(shape.type, w)));
+                     linear_backward_bias(context, shape, gradient, 1.0f,
+                                          s.changed(random.tensor(shape.type, shape.out)));
+                   }});
+}
+
+void add_cross_entropy(Cases& cases, const CrossEntropyShape& shape) {
+  const auto total = [](const CrossEntropyLoss& loss) {
+    return Doubles{loss.sum, static_cast<double>(loss.counted)};
+  };
+  const auto targets_of = [=](Random& random) {
+    std::vector<std::int32_t> targets = random.tokens(shape.rows, shape.vocabulary);
+    targets[0] = -1;
+    return targets;
+  };
+  const std::int64_t x = shape.rows * shape.channels, w = shape.vocabulary * shape.channels;
+  const std::string name = label("cross entropy", shape.type, {shape.rows, shape.channels, shape.vocabulary});
+  cases.push_back({name + " forward", 4 * tolerance_of(shape.type), [=](Session& s, Random& random) {
+                     cross_entropy_forward(s.context(cross_entropy_workspace_bytes(shape, s.target())), shape,
+                                           s.input(random.tensor(shape.type, x)),
+                                           s.input(random.tensor(shape.type, w, 0.2)),
+                                           s.input(targets_of(random)), s.floats(shape.rows),
+                                           s.result<CrossEntropyLoss>(total));
+                   }});
+  cases.push_back({name + " both", 4 * tolerance_of(shape.type), [=](Session& s, Random& random) {
+                     cross_entropy_forward_backward(
+                         s.context(cross_entropy_workspace_bytes(shape, s.target())), shape,
+                         {.input = s.input(random.tensor(shape.type, x)),
+                          .weight = s.input(random.tensor(shape.type, w, 0.2)),
+                          .targets = s.input(targets_of(random)),
+                          .scale = 3.0f,
+                          .losses = s.floats(shape.rows),
+                          .total = s.result<CrossEntropyLoss>(total),
+                          .input_gradient = s.output(shape.type, x),
+                          .weight_gradient = s.output(shape.type, w)});
+                   }});
+}
+
+void add_attention(Cases& cases, const AttentionShape& shape) {
+  const std::int64_t rows = shape.batch * shape.sequence;
+  const std::int64_t packed = rows * shape.qkv_channels(), out = rows * shape.channels;
+  const double tolerance = 4 * tolerance_of(shape.type);
+  const std::string name =
+      label("attention", shape.type, {shape.sequence, shape.heads, shape.kv_heads, shape.head_channels()});
+  cases.push_back({name + " forward", tolerance, [=](Session& s, Random& random) {
+                     attention_forward(s.context(attention_forward_workspace_bytes(shape, s.target())), shape,
+                                       s.input(random.tensor(shape.type, packed)), s.output(shape.type, out),
+                                       s.floats(shape.batch * shape.heads * shape.sequence));
+                   }});
+  cases.push_back(
+      {name + " backward", tolerance, [=](Session& s, Random& random) {
+         // Forward on the CPU, so that both backends begin from the same.
+         const Tensor qkv = random.tensor(shape.type, packed);
+         Tensor output(shape.type, out), sums(DType::fp32, shape.batch * shape.heads * shape.sequence);
+         attention_forward(TestContext(1, attention_forward_workspace_bytes(shape, 1)), shape, qkv.data(),
+                           output.data(), sums.floats());
+         attention_backward(s.context(attention_backward_workspace_bytes(shape, s.target())), shape,
+                            {.qkv = s.input(qkv),
+                             .output = s.input(output),
+                             .log_sum_exp = static_cast<float*>(s.input(sums)),
+                             .output_gradient = s.input(random.tensor(shape.type, out)),
+                             .qkv_gradient = s.output(shape.type, packed)});
+       }});
+}
+
+Cases all_cases() {
+  Cases cases;
+  for (const DType type : kAllTypes)
+    for (const std::int64_t numel : {1, 7, 1003, 70001}) add_elementwise(cases, type, numel);
+  for (const DType gradient : kAllTypes)
+    for (const DType parameter : kAllTypes) add_updates(cases, gradient, parameter, 1003);
+  for (const DType type : kComputeTypes) {
+    for (const std::int64_t hidden : {29, 64, 1376})
+      add_swiglu(cases, {.rows = 17, .hidden = hidden, .type = type});
+    add_rotary(cases,
+               {.batch = 2, .sequence = 7, .heads = 2, .head_channels = 26, .row_numel = 71, .type = type});
+    add_rotary(cases,
+               {.batch = 2, .sequence = 33, .heads = 3, .head_channels = 64, .row_numel = 256, .type = type});
+    for (const std::int64_t rows : {1, 70, 2100})
+      for (const std::int64_t channels : {75, 768}) {
+        add_layer_norm(cases, {.rows = rows, .channels = channels, .type = type});
+        add_rms_norm(cases, {.rows = rows, .channels = channels, .type = type});
+      }
+    add_layer_norm(cases, {.rows = 5, .channels = 8192, .type = type});
+    for (const std::int64_t positions : {0, 40})
+      for (const std::int64_t channels : {75, 128})
+        add_embedding(cases, {.batch = 3,
+                              .sequence = 35,
+                              .channels = channels,
+                              .vocabulary = 20,
+                              .positions = positions,
+                              .type = type});
+    add_embedding(cases, {.batch = 2, .sequence = 2500, .channels = 8, .vocabulary = 1000, .type = type});
+    add_linear(cases, {.rows = 70, .in = 64, .out = 128, .type = type});
+    add_linear(cases, {.rows = 33, .in = 75, .out = 51, .type = type});
+    add_cross_entropy(cases,
+                      {.rows = 37, .channels = 64, .vocabulary = 1003, .type = type, .chunk_bytes = 40000});
+    add_cross_entropy(cases, {.rows = 9, .channels = 32, .vocabulary = 9001, .type = type});
+    for (const std::int64_t sequence : {1, 63, 200})
+      for (const std::int64_t kv_heads : {4, 2}) {
+        const auto attention = [&](std::int64_t head_channels) {
+          add_attention(cases, {.batch = 2,
+                                .sequence = sequence,
+                                .channels = 4 * head_channels,
+                                .heads = 4,
+                                .type = type,
+                                .kv_heads = kv_heads});
+        };
+        attention(64);
+        attention(30);
+        attention(128);
+      }
+  }
+  return cases;
+}
+
+// --- The comparison ----------------------------------------------------------------------------------------
+
+std::vector<Doubles> run(const Case& one, DeviceType device, int threads, int shift) {
+  Session session(device, threads, shift);
+  Random random(std::hash<std::string>{}(one.name));
+  one.run(session, random);
+  return session.take(one.name);
+}
+
+bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+void expect_same(const Case& one, const std::vector<Doubles>& actual, const std::vector<Doubles>& expected) {
+  ASSERT_EQ(actual.size(), expected.size()) << one.name;
+  for (std::size_t output = 0; output < expected.size(); ++output)
+    for (std::size_t i = 0; i < expected[output].size(); ++i)
+      ASSERT_TRUE(same(actual[output][i], expected[output][i]))
+          << one.name << ": output " << output << " at " << i << " is " << actual[output][i] << ", expected "
+          << expected[output][i];
+}
+
+void compare(const Case& one, const std::vector<Doubles>& actual, const std::vector<Doubles>& expected) {
+  if (one.tolerance == 0.0) return expect_same(one, actual, expected);
+  ASSERT_EQ(actual.size(), expected.size()) << one.name;
+  for (std::size_t output = 0; output < expected.size(); ++output)
+    expect_close(actual[output], expected[output], one.tolerance,
+                 one.name + ": output " + std::to_string(output));
+}
+
+std::string missing_gpu() { return read_cuda_machine().unusable; }
+
+// The table itself, where no GPU is: every call of it is legal, and the harness tells a wrong result.
+TEST(CudaTable, HoldsOnTheCpu) {
+  for (const Case& one : all_cases())
+    compare(one, run(one, DeviceType::cpu, std::min(2, kMostThreads), 1), run(one, DeviceType::cpu, 1, 0));
+}
+
+TEST(CudaTable, TellsAWrongResult) {
+  const Case exact = {"exact", 0.0, {}}, close = {"close", 1e-3, {}};
+  EXPECT_FATAL_FAILURE(compare(Case{"exact", 0.0, {}}, {{1.0, 2.0}}, {{1.0, 2.0000001}}), "output 0 at 1");
+  EXPECT_NONFATAL_FAILURE(compare(Case{"close", 1e-3, {}}, {{1.0, 2.0}}, {{1.0, 2.1}}), "close: output 0");
+  compare(exact, {{std::nan("")}}, {{std::nan("")}});
+  compare(close, {{1.0, 2.0}}, {{1.0, 2.0001}});
+}
+
+class CudaOps : public ::testing::TestWithParam<int> {};  // by how many elements tensors are shifted
+
+TEST_P(CudaOps, AgreeWithTheCpu) {
+  if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
+  for (const Case& one : all_cases())
+    compare(one, run(one, DeviceType::cuda, 1, GetParam()), run(one, DeviceType::cpu, 1, 0));
+}
+
+TEST_P(CudaOps, RepeatBitForBit) {
+  if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
+  for (const Case& one : all_cases())
+    expect_same(one, run(one, DeviceType::cuda, 1, GetParam()), run(one, DeviceType::cuda, 1, GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shift, CudaOps, ::testing::Values(0, 1));
+
+TEST(CudaErrors, WrongTokensAndTargetsGiveNaN) {
+  if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
+  const EmbeddingShape embedding = {.batch = 1, .sequence = 3, .channels = 8, .vocabulary = 5};
+  const Case tokens = {"wrong tokens", 0.0, [&](Session& s, Random& random) {
+                         embedding_forward(
+                             s.context(), embedding, s.input(std::vector<std::int32_t>{-1, 4, 5}),
+                             s.input(random.tensor(DType::fp32, 40)), nullptr, s.output(DType::fp32, 24));
+                       }};
+  const Doubles rows = run(tokens, DeviceType::cuda, 1, 0)[0];
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(std::isnan(rows[i]), i / 8 != 1) << i;
+
+  const CrossEntropyShape head = {.rows = 3, .channels = 8, .vocabulary = 5};
+  const Case targets = {
+      "wrong targets", 0.0, [&](Session& s, Random& random) {
+        cross_entropy_forward(
+            s.context(cross_entropy_workspace_bytes(head, s.target())), head,
+            s.input(random.tensor(DType::fp32, 24)), s.input(random.tensor(DType::fp32, 40)),
+            s.input(std::vector<std::int32_t>{-2, -1, 5}), s.floats(3),
+            s.result<CrossEntropyLoss>([](const CrossEntropyLoss& loss) { return Doubles{loss.sum}; }));
+      }};
+  const std::vector<Doubles> losses = run(targets, DeviceType::cuda, 1, 0);
+  EXPECT_TRUE(std::isnan(losses[0][0]));
+  EXPECT_EQ(losses[0][1], 0.0);
+  EXPECT_TRUE(std::isnan(losses[0][2]));
+  EXPECT_TRUE(std::isnan(losses[1][0])) << "the sum";
+}
+
+}  // namespace
+}  // namespace tessera::kernels::testing
