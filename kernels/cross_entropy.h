@@ -23,8 +23,9 @@ std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const
 
 using CrossEntropyLoss = LossTotal;  // rows whose target is not -1 are counted
 
-// losses [rows] = log-sum-exp(logits) - logits[target], 0 where not counted. `total` is overwritten.
-// Throws UsageError, naming it, for a target that is neither -1 nor in the vocabulary.
+// losses [rows] = log-sum-exp(logits) - logits[target], 0 where not counted. `total`, in memory of
+// the device, is overwritten. For a target that is neither -1 nor in the vocabulary the CPU throws
+// UsageError, naming it; CUDA makes the row's loss and gradients, and so the total, NaN.
 void cross_entropy_forward(const ComputeContext& context, const CrossEntropyShape& shape, const void* input,
                            const void* weight, const std::int32_t* targets, float* losses,
                            CrossEntropyLoss* total);
@@ -33,11 +34,11 @@ struct CrossEntropyForwardBackward {
   const void* input = nullptr;
   const void* weight = nullptr;
   const std::int32_t* targets = nullptr;
-  float scale = 1.0f;       // gradients are of scale * (sum of losses)
-  float* losses = nullptr;  // [rows]
-  CrossEntropyLoss* total = nullptr;
-  void* input_gradient = nullptr;   // [rows, channels], overwritten; 0 where not counted; may be input
-  void* weight_gradient = nullptr;  // [vocabulary, channels], optional
+  float scale = 1.0f;                 // gradients are of scale * (sum of losses)
+  float* losses = nullptr;            // [rows]
+  CrossEntropyLoss* total = nullptr;  // in memory of the device
+  void* input_gradient = nullptr;     // [rows, channels], overwritten; 0 where not counted; may be input
+  void* weight_gradient = nullptr;    // [vocabulary, channels], optional
   float weight_beta = 0.0f;
 };
 

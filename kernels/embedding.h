@@ -20,7 +20,8 @@ struct EmbeddingShape {
 
 // output [batch, sequence, channels] = token_table[token] + position_table[place in the sequence].
 // position_table is null if and only if shape.positions is 0; then the rows are copied.
-// Throws UsageError, naming it, for a token outside the vocabulary.
+// For a token outside the vocabulary the CPU throws UsageError, naming it; CUDA, where the host does not see
+// the tokens, writes a row of NaN.
 void embedding_forward(const ComputeContext& context, const EmbeddingShape& shape, const std::int32_t* tokens,
                        const void* token_table, const void* position_table, void* output);
 
@@ -35,7 +36,8 @@ struct EmbeddingBackward {
   float position_beta = 0.0f;
 };
 
-// Each table row is summed in fp32 in row order and rounded once. The same bits for any thread count.
+// Each table row is summed in fp32 in row order and rounded once. The same bits for any thread count. CUDA
+// passes over tokens outside the vocabulary; their output was NaN.
 void embedding_backward(const ComputeContext& context, const EmbeddingShape& shape,
                         const EmbeddingBackward& arguments);
 

@@ -7,7 +7,10 @@
 //  - `beta` is 0 (overwrite: old contents, NaN included, are never read) or 1 (add to what is there).
 //  - Buffers do not overlap unless a comment says they may be the same pointer.
 //  - A pointer may be null only where "optional" is written.
-//  - Results never depend on addresses, on earlier calls or on lying in a vector's tail. Ops built on matmul
+//  - On CUDA all tensors and results lie in device memory. Sums over rows, columns and products may be taken
+//    in another order for a tensor that does not begin at a multiple of 16 bytes; all of an arena's do.
+//  - Otherwise results never depend on addresses, on earlier calls or on lying in a vector's tail. Ops built
+//  on matmul
 //    may depend on the number of threads and on the instruction set; attention only on whether the processor
 //    has fused multiply-add; all others on neither.
 #pragma once

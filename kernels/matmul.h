@@ -26,7 +26,8 @@ struct MatmulShape {
 };
 
 // Bytes of workspace for this shape, a whole number of 64; makes and keeps what the op needs on this thread.
-// It depends on the machine's instruction set and the thread count.
+// On the CPU it depends on the machine's instruction set and the thread count; on CUDA it is 32 MiB, whatever
+// the shape and the GPU, of which an algorithm takes what it needs.
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& target);
 
 // `bias` is null if and only if shape.bias is false. Throws UsageError for a type or leading dim that is not

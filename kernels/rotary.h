@@ -26,7 +26,8 @@ std::int64_t rotary_workspace_bytes(const RotaryShape& shape);
 // In place: channel i of the first half of a head and channel i of the second are turned by the angle
 // place * frequencies[i] ("rotate half", the convention of Hugging Face's checkpoints; others pair
 // neighbouring channels, which is the same model with permuted query and key weights). `frequencies`
-// [head_channels / 2], see rotary_frequencies().
+// [head_channels / 2], in host memory on every device, see rotary_frequencies(). A head has at most 512
+// channels on CUDA.
 void rotary_forward(const ComputeContext& context, const RotaryShape& shape, const float* frequencies,
                     void* tensor);
 

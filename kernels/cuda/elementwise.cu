@@ -85,10 +85,8 @@ void run_binary(const ComputeContext& context, const char* op, std::int64_t nume
                          {{a, sizeof(T)}, {b, sizeof(T)}, {output, sizeof(T)}});
 }
 
-}  // namespace
-
-// In place the narrower output overwrites what other threads have yet to read, so that a thread may only
-// write behind what all have read: one block goes through the tensor front to back.
+// In place a narrower output overwrites what other threads have yet to read: one block goes through the
+// tensor front to back, and writes no more than it has read.
 template <class Input, class Output>
 __global__ void __launch_bounds__(kBlock)
     cast_in_place_kernel(std::int64_t numel, const Input* input, Output* output) {
@@ -101,6 +99,8 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
+}  // namespace
+
 void cast(const ComputeContext& context, std::int64_t numel, DType input_type, const void* input,
           DType output_type, void* output) {
   if (input_type == output_type) {
@@ -111,17 +111,16 @@ void cast(const ComputeContext& context, std::int64_t numel, DType input_type, c
     with_type(output_type, [&](auto to) {
       using Input = decltype(from);
       using Output = decltype(to);
-      if constexpr (!std::is_same_v<Input, Output>) {
-        constexpr std::int64_t kWidest = std::max(sizeof(Input), sizeof(Output));
-        if (input != output || sizeof(Input) == sizeof(Output)) {
-          run_sweep<width_of(kWidest)>(context, "cast", Unary<Same, Input, Output>(input, output), numel,
-                                       {{input, sizeof(Input)}, {output, sizeof(Output)}});
-        } else {
+      if constexpr (sizeof(Output) < sizeof(Input))
+        if (input == output) {
           cast_in_place_kernel<<<1, kBlock, 0, stream_of(context)>>>(numel, static_cast<const Input*>(input),
                                                                      static_cast<Output*>(output));
-          check_launch("cast");
+          return check_launch("cast");
         }
-      }
+      if constexpr (!std::is_same_v<Input, Output>)
+        run_sweep<width_of(std::max(sizeof(Input), sizeof(Output)))>(
+            context, "cast", Unary<Same, Input, Output>(input, output), numel,
+            {{input, sizeof(Input)}, {output, sizeof(Output)}});
     });
   });
 }

@@ -2,8 +2,6 @@
 // operands change places and nothing is transposed.
 #include "kernels/matmul.h"
 
-#include <cublasLt.h>
-
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -13,6 +11,7 @@
 #include <unordered_map>
 
 #include "kernels/check.h"
+#include "kernels/cuda/cublas_lt.h"
 #include "kernels/ops.h"
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
@@ -27,21 +26,21 @@ void check(cublasStatus_t status, const MatmulShape& shape, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   const std::string activity = device::Activity::current();
   throw EnvironmentError((activity.empty() ? "" : activity + ": ") + describe(shape) + ": " + call +
-                         " failed: " + cublasLtGetStatusString(status) + " (" +
-                         cublasLtGetStatusName(status) + ")");
+                         " failed: " + cublas_lt().cublasLtGetStatusString(status) + " (" +
+                         cublas_lt().cublasLtGetStatusName(status) + ")");
 }
 
 // Owns a cuBLASLt handle.
-template <class Handle, cublasStatus_t (*kDestroy)(Handle)>
+template <class Handle, auto kDestroy>
 struct Destroy {
-  void operator()(Handle handle) const { kDestroy(handle); }
+  void operator()(Handle handle) const { (cublas_lt().*kDestroy)(handle); }
 };
-template <class Handle, cublasStatus_t (*kDestroy)(Handle)>
+template <class Handle, auto kDestroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<Handle, kDestroy>>;
-using OwnedHandle = Owned<cublasLtHandle_t, cublasLtDestroy>;
-using OwnedProduct = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using OwnedLayout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using OwnedPreference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+using OwnedHandle = Owned<cublasLtHandle_t, &CublasLt::cublasLtDestroy>;
+using OwnedProduct = Owned<cublasLtMatmulDesc_t, &CublasLt::cublasLtMatmulDescDestroy>;
+using OwnedLayout = Owned<cublasLtMatrixLayout_t, &CublasLt::cublasLtMatrixLayoutDestroy>;
+using OwnedPreference = Owned<cublasLtMatmulPreference_t, &CublasLt::cublasLtMatmulPreferenceDestroy>;
 
 // Everything that the choice of an algorithm depends on.
 struct Key {
@@ -87,7 +86,7 @@ cublasLtHandle_t handle_of(Cache& cache, const MatmulShape& shape, int ordinal) 
   OwnedHandle& owned = cache.handles[ordinal];
   if (!owned) {
     cublasLtHandle_t handle = nullptr;
-    check(cublasLtCreate(&handle), shape, "cublasLtCreate");
+    check(cublas_lt().cublasLtCreate(&handle), shape, "cublasLtCreate");
     owned.reset(handle);
   }
   return owned.get();
@@ -99,8 +98,9 @@ cudaDataType_t type_of(DType type) { return type == DType::fp32 ? CUDA_R_32F : C
 OwnedLayout make_layout(const MatmulShape& shape, DType type, std::int64_t rows, std::int64_t columns,
                         std::int64_t leading) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(type), static_cast<std::uint64_t>(columns),
-                                   static_cast<std::uint64_t>(rows), leading == 0 ? columns : leading),
+  check(cublas_lt().cublasLtMatrixLayoutCreate(&layout, type_of(type), static_cast<std::uint64_t>(columns),
+                                               static_cast<std::uint64_t>(rows),
+                                               leading == 0 ? columns : leading),
         shape, "cublasLtMatrixLayoutCreate");
   return OwnedLayout(layout);
 }
@@ -108,20 +108,21 @@ OwnedLayout make_layout(const MatmulShape& shape, DType type, std::int64_t rows,
 template <class Value>
 void set(const OwnedProduct& product, const MatmulShape& shape, cublasLtMatmulDescAttributes_t attribute,
          const Value& value) {
-  check(cublasLtMatmulDescSetAttribute(product.get(), attribute, &value, sizeof(value)), shape,
+  check(cublas_lt().cublasLtMatmulDescSetAttribute(product.get(), attribute, &value, sizeof(value)), shape,
         "cublasLtMatmulDescSetAttribute");
 }
 
 template <class Value>
 void prefer(const OwnedPreference& preference, const MatmulShape& shape,
             cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
-  check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)), shape,
-        "cublasLtMatmulPreferenceSetAttribute");
+  check(cublas_lt().cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)),
+        shape, "cublasLtMatmulPreferenceSetAttribute");
 }
 
 OwnedProduct make_product(const MatmulShape& shape) {
   cublasLtMatmulDesc_t raw = nullptr;
-  check(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), shape, "cublasLtMatmulDescCreate");
+  check(cublas_lt().cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), shape,
+        "cublasLtMatmulDescCreate");
   OwnedProduct product(raw);
   const auto turned = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
   set(product, shape, CUBLASLT_MATMUL_DESC_TRANSA, turned(shape.transpose_b));
@@ -135,7 +136,7 @@ OwnedProduct make_product(const MatmulShape& shape) {
 
 OwnedPreference make_preference(const MatmulShape& shape, int alignment) {
   cublasLtMatmulPreference_t raw = nullptr;
-  check(cublasLtMatmulPreferenceCreate(&raw), shape, "cublasLtMatmulPreferenceCreate");
+  check(cublas_lt().cublasLtMatmulPreferenceCreate(&raw), shape, "cublasLtMatmulPreferenceCreate");
   OwnedPreference preference(raw);
   prefer(preference, shape, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
          static_cast<std::uint64_t>(kWorkspaceBytes));
@@ -159,9 +160,9 @@ Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, int alignment) {
   const OwnedPreference preference = make_preference(s, alignment);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle, entry.product.get(), entry.left.get(), entry.right.get(),
-                                       entry.output.get(), entry.output.get(), preference.get(), 1, &found,
-                                       &count),
+  check(cublas_lt().cublasLtMatmulAlgoGetHeuristic(handle, entry.product.get(), entry.left.get(),
+                                                   entry.right.get(), entry.output.get(), entry.output.get(),
+                                                   preference.get(), 1, &found, &count),
         s, "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0) throw UnsupportedError(describe(s) + ": cuBLASLt has no algorithm for it on this GPU");
   entry.algorithm = found.algo;
@@ -198,10 +199,10 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
     found = cache.entries.emplace(key, make_entry(handle, shape, alignment)).first;
   const Entry& entry = found->second;
   if (shape.bias) set(entry.product, shape, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  check(cublasLtMatmul(handle, entry.product.get(), &shape.alpha, b, entry.left.get(), a, entry.right.get(),
-                       &shape.beta, c, entry.output.get(), c, entry.output.get(), &entry.algorithm,
-                       context.workspace.data, static_cast<std::size_t>(kWorkspaceBytes),
-                       static_cast<cudaStream_t>(context.stream)),
+  check(cublas_lt().cublasLtMatmul(
+            handle, entry.product.get(), &shape.alpha, b, entry.left.get(), a, entry.right.get(), &shape.beta,
+            c, entry.output.get(), c, entry.output.get(), &entry.algorithm, context.workspace.data,
+            static_cast<std::size_t>(kWorkspaceBytes), static_cast<cudaStream_t>(context.stream)),
         shape, "cublasLtMatmul");
 }
 
