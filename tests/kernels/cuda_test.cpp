@@ -583,13 +583,14 @@ TEST(CudaLibraries, HaveEveryFunction) { EXPECT_NE(cuda::cublas_lt().cublasLtMat
 TEST(CudaErrors, WithoutAGpuACallSaysSo) {
   if (missing_gpu().empty()) GTEST_SKIP() << "there is a GPU";
   float x = 1.0f;
-  const ComputeContext context = {.device = DeviceType::cuda};
-  EXPECT_THROW(fill(context, DType::fp32, 1, 2.0f, &x), EnvironmentError);
+  const MatmulShape product = {.m = 1, .n = 1, .k = 1};
   std::vector<unsigned char> workspace(
-      static_cast<std::size_t>(matmul_workspace_bytes({.m = 1, .n = 1, .k = 1}, {1, DeviceType::cuda})));
-  ComputeContext with_workspace = context;
-  with_workspace.workspace = {.data = workspace.data(), .bytes = static_cast<std::int64_t>(workspace.size())};
-  EXPECT_THROW(matmul(with_workspace, {.m = 1, .n = 1, .k = 1}, &x, &x, nullptr, &x), EnvironmentError);
+      static_cast<std::size_t>(matmul_workspace_bytes(product, {1, DeviceType::cuda})));
+  const ComputeContext context = {
+      .workspace = {.data = workspace.data(), .bytes = static_cast<std::int64_t>(workspace.size())},
+      .device = DeviceType::cuda};
+  EXPECT_THROW(fill(context, DType::fp32, 1, 2.0f, &x), EnvironmentError);
+  EXPECT_THROW(matmul(context, product, &x, &x, nullptr, &x), EnvironmentError);
 }
 
 class CudaOps : public ::testing::TestWithParam<int> {};  // by how many elements tensors are shifted

@@ -40,7 +40,7 @@ TEST(Launch, NothingIsNotLaunched) {
 }
 
 TEST(Launch, GridsStayLegalBeyond32Bits) {
-  const std::int64_t numel = (std::int64_t{1} << 33) + 5;
+  const std::int64_t numel = (std::int64_t{1} << 33) + 3;
   const Sweep sweep = sweep_of(numel, 4, {{address(256), 4}});
   EXPECT_EQ(sweep.vectors, std::int64_t{1} << 31);
   EXPECT_EQ(sweep.blocks, kMostBlocks);

@@ -7,7 +7,7 @@ namespace {
 TEST(NoCuda, ACallNamesTheFlag) {
   float x = 1.0f;
   try {
-    fill({.device = DeviceType::cuda}, DType::fp32, 1, 2.0f, &x);
+    fill({.workspace = {}, .device = DeviceType::cuda}, DType::fp32, 1, 2.0f, &x);
     FAIL() << "not refused";
   } catch (const UnsupportedError& error) {
     EXPECT_NE(std::string(error.what()).find("TESSERA_WITH_CUDA"), std::string::npos) << error.what();
