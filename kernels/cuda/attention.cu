@@ -301,9 +301,14 @@ __device__ inline void make_score_gradients(const Statistics& statistics,
     for (int j = 0; j < kPer; ++j) weights[i][j] *= gradients[i][j] - statistics.delta[i];
 }
 
+// Blocks of backward that a multiprocessor has shared memory for; the compiler shares its registers out so.
+template <int kChunks>
+constexpr int kBackwardBlocks = kChunks == 1 ? 2 : 1;
+
 // A block is a tile of queries of one head and owns their gradients.
 template <class T, int kChunks>
-__global__ void __launch_bounds__(kThreads) attention_query_gradient_kernel(Heads h, Backward<T> a) {
+__global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
+    attention_query_gradient_kernel(Heads h, Backward<T> a) {
   extern __shared__ float shared[];
   constexpr int kNumel = Tile<kChunks>::kNumel;
   float *queries = shared, *gradients = queries + kNumel, *keys = gradients + kNumel, *values = keys + kNumel;
@@ -336,7 +341,8 @@ __global__ void __launch_bounds__(kThreads) attention_query_gradient_kernel(Head
 
 // A block is a tile of keys of one key and value head and owns their gradients, over all heads of the group.
 template <class T, int kChunks>
-__global__ void __launch_bounds__(kThreads) attention_key_gradient_kernel(Heads h, Backward<T> a) {
+__global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
+    attention_key_gradient_kernel(Heads h, Backward<T> a) {
   extern __shared__ float shared[];
   constexpr int kNumel = Tile<kChunks>::kNumel;
   float *queries = shared, *gradients = queries + kNumel, *keys = gradients + kNumel, *values = keys + kNumel;
