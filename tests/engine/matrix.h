@@ -29,6 +29,7 @@ struct RunConfig {
   double max_norm = 0.5;
   bool poison = false;
   std::int64_t layers = 2;
+  DeviceType device = DeviceType::cpu;
 };
 
 inline std::string to_string(const RunConfig& run) {
@@ -87,6 +88,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.clip.max_norm = run.max_norm;
   options.engine.strict_order = run.strict_order;
   options.engine.poison = run.poison;
+  options.engine.device = run.device;
   options.engine.deadline = std::chrono::milliseconds(60'000);
   options.batch = {.sequences = 1, .length = 16};
   options.microbatches = run.microbatches;

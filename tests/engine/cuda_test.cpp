@@ -1,0 +1,106 @@
+// One rank on a GPU: the bitwise matrix of what one rank can vary, and beside the same run on the CPU, whose
+// sums have another order. Skips, saying why, where there is no GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "tessera/device.h"
+#include "tests/engine/matrix.h"
+
+namespace tessera::testing {
+namespace {
+
+using Cell = std::tuple<Family, DType, int>;
+
+class CudaMatrix : public ::testing::TestWithParam<Cell> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = read_cuda_machine().unusable; !why.empty()) GTEST_SKIP() << why;
+  }
+  static RunConfig base() {
+    const auto [family, dtype, microbatches] = GetParam();
+    return {.family = family,
+            .dtype = dtype,
+            .prefetch = 0,
+            .strict_order = true,
+            .microbatches = microbatches,
+            .device = DeviceType::cuda};
+  }
+  static double tolerance() { return std::get<DType>(GetParam()) == DType::fp32 ? 1e-4 : 2e-2; }
+};
+
+TEST_P(CudaMatrix, EveryRunHasTheSameBits) {
+  const RunResult expected = run_training(base());
+  EXPECT_LT(expected.losses.back(), expected.losses.front() * 0.95) << "the reference run does not learn";
+  EXPECT_TRUE(run_training(base()) == expected) << "the same run again";
+  for (const bool poison : {false, true})
+    for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+      RunConfig run = base();
+      run.strict_order = false;
+      run.prefetch = 1;
+      run.recompute = recompute;
+      run.poison = poison;
+      EXPECT_TRUE(run_training(run) == expected) << to_string(run) << (poison ? " poison" : "");
+    }
+}
+
+TEST_P(CudaMatrix, LossesAndNormsAreNearThoseOfTheCpu) {
+  RunConfig on_cpu = base();
+  on_cpu.device = DeviceType::cpu;
+  const RunResult expected = run_training(on_cpu), found = run_training(base());
+  ASSERT_EQ(found.losses.size(), expected.losses.size());
+  for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+    EXPECT_NEAR(found.losses[step], expected.losses[step], tolerance() * expected.losses[step]) << step;
+    // Differences of rounding grow with every update.
+    if (step < 5) {
+      EXPECT_NEAR(found.norms[step], expected.norms[step], 10 * tolerance() * expected.norms[step]) << step;
+    }
+  }
+}
+
+TEST_P(CudaMatrix, LogitsAreNearThoseOfTheCpu) {
+  const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5, 9, 2, 6};
+  const auto logits_on = [&](DeviceType device) {
+    RunConfig run = base();
+    run.device = device;
+    TrainerOptions options = trainer_options(run);
+    options.generation = true;
+    Trainer trainer(make_local_world(1)[0], std::make_shared<const Model>(small_model(run)), options);
+    return trainer.logits(prompt);
+  };
+  const std::vector<float> expected = logits_on(DeviceType::cpu), found = logits_on(DeviceType::cuda);
+  ASSERT_EQ(found.size(), expected.size());
+  float largest = 0;
+  for (const float logit : expected) largest = std::max(largest, std::abs(logit));
+  for (std::size_t k = 0; k < expected.size(); ++k)
+    EXPECT_NEAR(found[k], expected[k], tolerance() * largest) << k;
+}
+
+TEST(CudaEngine, TwoRanksAreRefused) {
+  run_local(2, {}, [](Communicator world) {
+    RunConfig run{.world = 2, .device = DeviceType::cuda};
+    const auto model = std::make_shared<const Model>(small_model(run));
+    try {
+      Trainer trainer(world, model, trainer_options(run));
+      FAIL() << "two ranks were made on a GPU";
+    } catch (const UnsupportedError& error) {
+      EXPECT_NE(std::string(error.what()).find("use one rank"), std::string::npos) << error.what();
+    }
+  });
+}
+
+std::string cell_name(const ::testing::TestParamInfo<Cell>& info) {
+  const auto& [family, dtype, microbatches] = info.param;
+  return std::string(family == Family::llama ? "llama" : "gpt2") + "_" + std::string(name_of(dtype)) + "_" +
+         std::to_string(microbatches);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaMatrix,
+                         ::testing::Combine(::testing::Values(Family::gpt2, Family::llama),
+                                            ::testing::Values(DType::fp32, DType::bf16),
+                                            ::testing::Values(1, 2)),
+                         cell_name);
+
+}  // namespace
+}  // namespace tessera::testing
