@@ -192,7 +192,7 @@ __device__ inline float softmax_step(float (&scores)[kPer], float& maximum, floa
 template <class T, int kChunks>
 __global__ void __launch_bounds__(kThreads)
     attention_forward_kernel(Heads h, const T* qkv, T* output, float* log_sum_exp) {
-  extern __shared__ float shared[];
+  float* const shared = dynamic_shared();
   float* queries = shared;
   float* keys = queries + Tile<kChunks>::kNumel;  // and values
   float* weights = keys + Tile<kChunks>::kNumel;
@@ -309,7 +309,7 @@ constexpr int kBackwardBlocks = kChunks == 1 ? 2 : 1;
 template <class T, int kChunks>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
     attention_query_gradient_kernel(Heads h, Backward<T> a) {
-  extern __shared__ float shared[];
+  float* const shared = dynamic_shared();
   constexpr int kNumel = Tile<kChunks>::kNumel;
   float *queries = shared, *gradients = queries + kNumel, *keys = gradients + kNumel, *values = keys + kNumel;
   float* weights = values + kNumel;
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
 template <class T, int kChunks>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
     attention_key_gradient_kernel(Heads h, Backward<T> a) {
-  extern __shared__ float shared[];
+  float* const shared = dynamic_shared();
   constexpr int kNumel = Tile<kChunks>::kNumel;
   float *queries = shared, *gradients = queries + kNumel, *keys = gradients + kNumel, *values = keys + kNumel;
   float* weights = values + kNumel;
@@ -414,8 +414,7 @@ void launch(const ComputeContext& context, const char* op, const AttentionShape&
                      op);
   const dim3 grid(static_cast<unsigned>(shape.batch * heads),
                   static_cast<unsigned>(ceil_div(shape.sequence, kTile)));
-  kernel<<<grid, kThreads, static_cast<std::size_t>(shared_bytes), stream_of(context)>>>(arguments...);
-  check_launch(op);
+  start(context, op, {grid, kThreads, static_cast<std::size_t>(shared_bytes)}, kernel, arguments...);
 }
 
 template <class Function>
@@ -462,10 +461,9 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
   auto* delta = static_cast<float*>(context.workspace.data);
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);
-    attention_delta_kernel<<<static_cast<unsigned>(ceil_div(statistics, kBlock / kWarp)), kBlock, 0,
-                             stream_of(context)>>>(heads, statistics, static_cast<const T*>(a.output),
-                                                   static_cast<const T*>(a.output_gradient), delta);
-    check_launch(op);
+    start(context, op, {static_cast<unsigned>(ceil_div(statistics, kBlock / kWarp)), kBlock},
+          attention_delta_kernel<T>, heads, statistics, static_cast<const T*>(a.output),
+          static_cast<const T*>(a.output_gradient), delta);
     const Backward<T> arguments = {.qkv = static_cast<const T*>(a.qkv),
                                    .output_gradient = static_cast<const T*>(a.output_gradient),
                                    .log_sum_exp = a.log_sum_exp,

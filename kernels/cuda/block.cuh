@@ -1,6 +1,8 @@
 // What the threads of a block do together, in a fixed order.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "kernels/cuda/launch.h"
 
 namespace tessera::kernels::cuda {

@@ -65,9 +65,8 @@ void sum_groups(const ComputeContext& context, std::int64_t rows, std::int64_t c
                 float* partial) {
   const dim3 grid(static_cast<unsigned>(ceil_div(columns, kWarp * kWidth)),
                   static_cast<unsigned>(column_groups_of(rows)));
-  column_groups_kernel<T, kWidth><<<grid, dim3(kWarp, kRowLanes), 0, stream_of(context)>>>(
-      rows, columns, static_cast<const T*>(input), partial);
-  check_launch("column_sum");
+  start(context, "column_sum", {grid, dim3(kWarp, kRowLanes)}, column_groups_kernel<T, kWidth>, rows, columns,
+        static_cast<const T*>(input), partial);
 }
 
 }  // namespace
@@ -77,10 +76,9 @@ void add_row_groups(const ComputeContext& context, std::int64_t groups, std::int
   if (columns < 1) return;
   with_compute_type(type, [&](auto t) {
     using T = decltype(t);
-    add_groups_kernel<<<static_cast<unsigned>(ceil_div(columns, kWarp)), dim3(kWarp, kWarp), 0,
-                        stream_of(context)>>>(groups, columns, stride, partial, beta, static_cast<T*>(sums));
+    start(context, "add_row_groups", {static_cast<unsigned>(ceil_div(columns, kWarp)), dim3(kWarp, kWarp)},
+          add_groups_kernel<T>, groups, columns, stride, partial, beta, static_cast<T*>(sums));
   });
-  check_launch("add_row_groups");
 }
 
 std::int64_t column_sum_workspace_bytes(std::int64_t rows, std::int64_t columns, const Target& /*target*/) {

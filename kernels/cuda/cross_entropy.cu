@@ -159,15 +159,13 @@ struct Head {
                        .with_gradient = with_gradient,
                        .scale = scale};
     with_compute_type(shape.type, [&](auto t) {
-      cross_entropy_kernel<decltype(t)>
-          <<<static_cast<unsigned>(chunk.rows), kRowThreads, 0, stream_of(context)>>>(rows);
+      start(context, "cross_entropy", {static_cast<unsigned>(chunk.rows), kRowThreads},
+            cross_entropy_kernel<decltype(t)>, rows);
     });
-    check_launch("cross_entropy");
   }
 
   void add_up(CrossEntropyLoss* total) const {
-    total_kernel<<<1, kTotalThreads, 0, stream_of(context)>>>(shape.rows, targets, losses, total);
-    check_launch("cross_entropy");
+    start(context, "cross_entropy", {1, kTotalThreads}, total_kernel, shape.rows, targets, losses, total);
   }
 };
 

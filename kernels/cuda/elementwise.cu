@@ -112,11 +112,9 @@ void cast(const ComputeContext& context, std::int64_t numel, DType input_type, c
       using Input = decltype(from);
       using Output = decltype(to);
       if constexpr (sizeof(Output) < sizeof(Input))
-        if (input == output) {
-          cast_in_place_kernel<<<1, kBlock, 0, stream_of(context)>>>(numel, static_cast<const Input*>(input),
-                                                                     static_cast<Output*>(output));
-          return check_launch("cast");
-        }
+        if (input == output)
+          return start(context, "cast", {1, kBlock}, cast_in_place_kernel<Input, Output>, numel,
+                       static_cast<const Input*>(input), static_cast<Output*>(output));
       if constexpr (!std::is_same_v<Input, Output>)
         run_sweep<width_of(std::max(sizeof(Input), sizeof(Output)))>(
             context, "cast", Unary<Same, Input, Output>(input, output), numel,

@@ -121,14 +121,14 @@ __global__ void __launch_bounds__(kSortThreads)
 void sort(const ComputeContext& context, std::int64_t numel, Occurrence* keys) {
   const std::int64_t tile = std::min<std::int64_t>(numel, kSortTile);
   const auto tiles = static_cast<unsigned>(numel / tile);
-  sort_tile_kernel<<<tiles, kSortThreads, 0, stream_of(context)>>>(static_cast<int>(tile), 2, tile, keys);
+  constexpr const char* kOp = "embedding_backward: sort";
+  const Launch by_tile = {tiles, kSortThreads}, by_pair = {blocks_of(numel / 2, kBlock), kBlock};
+  start(context, kOp, by_tile, sort_tile_kernel, static_cast<int>(tile), 2, tile, keys);
   for (std::int64_t run = 2 * tile; run <= numel; run *= 2) {
     for (std::int64_t apart = run / 2; apart >= tile; apart /= 2)
-      sort_step_kernel<<<blocks_of(numel / 2, kBlock), kBlock, 0, stream_of(context)>>>(numel, run, apart,
-                                                                                        keys);
-    sort_tile_kernel<<<tiles, kSortThreads, 0, stream_of(context)>>>(static_cast<int>(tile), run, run, keys);
+      start(context, kOp, by_pair, sort_step_kernel, numel, run, apart, keys);
+    start(context, kOp, by_tile, sort_tile_kernel, static_cast<int>(tile), run, run, keys);
   }
-  check_launch("embedding_backward: sort");
 }
 
 template <int kCount, class T>
@@ -237,8 +237,8 @@ void token_gradient(const ComputeContext& context, const EmbeddingShape& shape, 
                         stream_of(context)),
         "embedding_backward: cudaMemsetAsync");
   if (rows == 0) return;
-  occurrences_kernel<<<blocks_of(padded, kBlock), kBlock, 0, stream_of(context)>>>(
-      rows, padded, shape.vocabulary, a.tokens, occurrences);
+  start(context, "embedding_backward", {blocks_of(padded, kBlock), kBlock}, occurrences_kernel, rows, padded,
+        shape.vocabulary, a.tokens, occurrences);
   sort(context, padded, occurrences);
   const TokenRows<T> body = {.rows = rows,
                              .channels = shape.channels,

@@ -95,7 +95,7 @@ __device__ inline int slot_of(const RowSweep& sweep, int width, int i, int j) {
 // input_gradient = rstd (g - mean(g) - n mean(g n)), without mean(g) in rms norm.
 template <class T, int kWidth, bool kCentered>
 __global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward<T> a, RowSweep sweep) {
-  extern __shared__ float column_sums[];  // gain sums, then bias sums
+  float* const column_sums = dynamic_shared();  // gain sums, then bias sums
   __shared__ float shared[2 * kWarp];
   float* bias_sums = column_sums + sweep.columns;
   const auto count = static_cast<float>(sweep.columns);
@@ -168,8 +168,8 @@ void run_forward(const ComputeContext& context, const char* op, const Shape& sha
       row_sweep_of(shape.rows, shape.channels, kWidth,
                    {of(a.input), of(a.residual), of(a.sum), of(a.gain), of(a.bias), of(a.output)}, {});
   if (sweep.blocks == 0) return;
-  norm_forward_kernel<T, kWidth, kCentered><<<sweep.blocks, sweep.threads, 0, stream_of(context)>>>(a, sweep);
-  check_launch(op);
+  start(context, op, {sweep.blocks, static_cast<unsigned>(sweep.threads)},
+        norm_forward_kernel<T, kWidth, kCentered>, a, sweep);
 }
 
 // Bytes of shared memory beyond which a kernel has to ask for them.
@@ -199,8 +199,10 @@ void run_backward(const ComputeContext& context, const char* op, const Shape& sh
     throw UnsupportedError(std::string(op) + ": " + std::to_string(shape.channels) +
                            " channels are more than the sums of a block on this GPU can hold");
   }
-  kernel<<<blocks, sweep.threads, static_cast<std::size_t>(shared_bytes), stream_of(context)>>>(a, sweep);
-  check_launch(op);
+  start(context, op,
+        {static_cast<unsigned>(blocks), static_cast<unsigned>(sweep.threads),
+         static_cast<std::size_t>(shared_bytes)},
+        kernel, a, sweep);
 }
 
 }  // namespace

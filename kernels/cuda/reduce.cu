@@ -21,7 +21,7 @@ struct Chain : Body {
 
   template <int kCount>
   __device__ void run(std::int64_t i) const {
-    float sum[kCount];
+    float sum[kCount] = {};
     if (from_accumulator) load(accumulator + i, sum);
 #pragma unroll
     for (int c = 0; c < kFirstSweep; ++c) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kBlock)
   for (std::int64_t first = 0; first < blocks; first += kBlock) {
     const int count = blocks - first < kBlock ? static_cast<int>(blocks - first) : kBlock;
     __syncthreads();
-    if (threadIdx.x < count) sums[threadIdx.x] = block_sums[first + threadIdx.x];
+    if (static_cast<int>(threadIdx.x) < count) sums[threadIdx.x] = block_sums[first + threadIdx.x];
     __syncthreads();
     for (int i = 0; threadIdx.x == 0 && i < count; ++i) {
       if (bad_block < 0 && !isfinite(sums[i])) bad_block = first + i;
@@ -133,9 +133,8 @@ template <class T, int kWidth>
 void square_blocks(const ComputeContext& context, std::int64_t numel, const void* input, double* block_sums) {
   const std::int64_t warps = ceil_div(sum_blocks(numel), kWidth);
   if (warps == 0) return;
-  square_blocks_kernel<T, kWidth><<<static_cast<unsigned>(warps), kWarp, 0, stream_of(context)>>>(
-      numel, static_cast<const T*>(input), block_sums);
-  check_launch("sum_of_squares");
+  start(context, "sum_of_squares", {static_cast<unsigned>(warps), kWarp}, square_blocks_kernel<T, kWidth>,
+        numel, static_cast<const T*>(input), block_sums);
 }
 
 }  // namespace
@@ -163,9 +162,8 @@ void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType typ
       square_blocks<T, kWidth>(context, numel, input, block_sums);
     else
       square_blocks<T, 1>(context, numel, input, block_sums);
-    square_total_kernel<<<1, kBlock, 0, stream_of(context)>>>(numel, static_cast<const T*>(input), block_sums,
-                                                              result);
-    check_launch("sum_of_squares");
+    start(context, "sum_of_squares", {1, kBlock}, square_total_kernel<T>, numel, static_cast<const T*>(input),
+          block_sums, result);
   });
 }
 

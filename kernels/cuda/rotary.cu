@@ -81,9 +81,8 @@ void rotate(const ComputeContext& context, const RotaryShape& shape, const float
   Frequencies by_value{};
   std::copy_n(frequencies, half, by_value.value);
   auto* table = static_cast<float*>(context.workspace.data);
-  rotary_table_kernel<<<blocks_of(shape.sequence * half, kBlock), kBlock, 0, stream_of(context)>>>(
-      shape.sequence, half, by_value, table);
-  check_launch(op);
+  start(context, op, {blocks_of(shape.sequence * half, kBlock), kBlock}, rotary_table_kernel, shape.sequence,
+        half, by_value, table);
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);
     constexpr int kWidth = width_of(sizeof(T));

@@ -1,21 +1,12 @@
 // The two shapes of a memory-bound kernel: over all elements, and over the columns of each row.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include "kernels/context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/start.cuh"
 #include "kernels/float_types.h"
-#include "src/device/cuda_check.h"
 #include "tessera/dtype.h"
 
 namespace tessera::kernels::cuda {
-
-inline cudaStream_t stream_of(const ComputeContext& context) {
-  return static_cast<cudaStream_t>(context.stream);
-}
-
-inline void check_launch(const char* op) { device::check_cuda(cudaGetLastError(), op); }
 
 // Calls function(T{}) with the C++ type of `type`.
 template <class Function>
@@ -54,8 +45,7 @@ void run_sweep(const ComputeContext& context, const char* op, const B& body, std
                std::initializer_list<Operand> operands) {
   const Sweep sweep = sweep_of(numel, kWidth, operands);
   if (sweep.blocks == 0) return;
-  sweep_kernel<kWidth><<<sweep.blocks, kBlock, 0, stream_of(context)>>>(body, sweep);
-  check_launch(op);
+  start(context, op, {sweep.blocks, kBlock}, sweep_kernel<kWidth, B>, body, sweep);
 }
 
 // body.row(r) gives what works on a row: its template run<kCount>(column).
@@ -74,8 +64,8 @@ __global__ void __launch_bounds__(kMostRowThreads) row_sweep_kernel(B body, RowS
 template <int kWidth, class B>
 void run_row_sweep(const ComputeContext& context, const char* op, const B& body, const RowSweep& sweep) {
   if (sweep.blocks == 0) return;
-  row_sweep_kernel<kWidth><<<sweep.blocks, sweep.threads, 0, stream_of(context)>>>(body, sweep);
-  check_launch(op);
+  start(context, op, {sweep.blocks, static_cast<unsigned>(sweep.threads)}, row_sweep_kernel<kWidth, B>, body,
+        sweep);
 }
 
 }  // namespace tessera::kernels::cuda

@@ -1,6 +1,8 @@
 // Loads and stores of several elements at once, as floats.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"

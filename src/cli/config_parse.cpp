@@ -7,6 +7,7 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "src/cli/config_keys.h"
@@ -150,6 +151,15 @@ void apply_table(const Table& keys, const toml::table& table, std::string_view s
   }
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    nlohmann::json(text).dump();  // checks it
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
 // "section.key=value". The value is TOML where it parses as that, and plain text otherwise; for a key that
 // takes text it is plain text unless it is quoted.
 void apply_setting(const Table& keys, const std::string& setting) {
@@ -158,6 +168,8 @@ void apply_setting(const Table& keys, const std::string& setting) {
     throw UsageError("--set " + setting + ": write section.key=value");
   const Key& key = keys.find(setting.substr(0, equals), "--set");
   const std::string text = setting.substr(equals + 1);
+  if (!is_utf8(text))  // no configuration could hold it
+    throw UsageError(fmt::format("--set: the value of '{}' is not UTF-8; use text that is", key.name));
   const toml::value<std::string> plain(text);
   const bool as_text = key.kind == KeyKind::text && !text.starts_with('"') && !text.starts_with('\'');
   toml::table table;

@@ -152,6 +152,7 @@ TEST(Config, SetRefusesAsTheFileDoes) {
   expect_mentions(error_of("", {"=3"}), {"section.key=value"});
   expect_mentions(error_of("", {"run.steps=3\nseconds=4"}), {"--set", "run.steps"});
   expect_mentions(error_of("", {"run.step=3"}), {"--set", "unknown key 'run.step'", "'run.steps'"});
+  expect_mentions(error_of("", {"data.train=a\xc3"}), {"--set", "'data.train'", "not UTF-8"});
 }
 
 TEST(Config, AnUnknownKeyNamesTheClosest) {

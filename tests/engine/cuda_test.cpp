@@ -25,6 +25,7 @@ class CudaMatrix : public ::testing::TestWithParam<Cell> {
             .prefetch = 0,
             .strict_order = true,
             .microbatches = microbatches,
+            .steps = 8,
             .device = DeviceType::cuda};
   }
   static double tolerance() { return std::get<DType>(GetParam()) == DType::fp32 ? 1e-4 : 2e-2; }
@@ -32,7 +33,7 @@ class CudaMatrix : public ::testing::TestWithParam<Cell> {
 
 TEST_P(CudaMatrix, EveryRunHasTheSameBits) {
   const RunResult expected = run_training(base());
-  EXPECT_LT(expected.losses.back(), expected.losses.front() * 0.95) << "the reference run does not learn";
+  EXPECT_LT(expected.losses.back(), expected.losses.front() * 0.97) << "the reference run does not learn";
   EXPECT_TRUE(run_training(base()) == expected) << "the same run again";
   for (const bool poison : {false, true})
     for (const Recompute recompute : {Recompute::none, Recompute::full}) {

@@ -1,0 +1,27 @@
+// What runs a kernel's threads, and who may touch the emulated GPU's memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <functional>
+
+namespace tessera::emulated_cuda {
+
+// Calls `thread` once for every thread of every block, as kernels see it. cudaErrorInvalidValue for a launch
+// that a GPU would refuse. Ends the process where threads wait at barriers that the others never reach.
+cudaError_t run(dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& thread);
+
+// Of the running block; filled with NaN before each block.
+float* dynamic_shared();
+
+// While one lives, the host may touch the GPU's memory: in kernels and copies. Else the process would end by
+// a signal.
+class Access {
+ public:
+  Access();
+  ~Access();
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
+};
+
+}  // namespace tessera::emulated_cuda

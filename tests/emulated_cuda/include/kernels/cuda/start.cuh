@@ -1,0 +1,32 @@
+// Stands in for the file of this name in kernels/cuda, see cuda_runtime.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/context.h"
+#include "src/device/cuda_check.h"
+#include "tests/emulated_cuda/emulator.h"
+
+namespace tessera::kernels::cuda {
+
+inline cudaStream_t stream_of(const ComputeContext& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+struct Launch {
+  dim3 blocks;
+  dim3 threads;
+  std::size_t shared_bytes = 0;
+};
+
+template <class... Parameters, class... Arguments>
+void start(const ComputeContext&, const char* op, const Launch& launch, void (*kernel)(Parameters...),
+           const Arguments&... arguments) {
+  device::check_cuda(
+      emulated_cuda::run(launch.blocks, launch.threads, launch.shared_bytes, [&] { kernel(arguments...); }),
+      op);
+}
+
+inline float* dynamic_shared() { return emulated_cuda::dynamic_shared(); }
+
+}  // namespace tessera::kernels::cuda
