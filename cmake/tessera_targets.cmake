@@ -40,6 +40,14 @@ function(tessera_floor name)
   set(TESSERA_FLOORS "${TESSERA_FLOORS};tessera_${name}" CACHE INTERNAL "")
 endfunction()
 
+# tessera_timeout(SECONDS TEST...): how long each of these may take. Instrumented code takes several times as long.
+function(tessera_timeout seconds)
+  if(TESSERA_SANITIZE)
+    math(EXPR seconds "4 * ${seconds}")
+  endif()
+  set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${seconds})
+endfunction()
+
 # tessera_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds] [SHARDS n]): one GoogleTest program, registered
 # with ctest; with SHARDS as NAME_1 to NAME_n, which share its tests and may run at the same time.
 function(tessera_test name)
@@ -62,5 +70,6 @@ function(tessera_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  set_tests_properties(${tests} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${tests} PROPERTIES LABELS "${ARG_LABELS}")
+  tessera_timeout(${ARG_TIMEOUT} ${tests})
 endfunction()
