@@ -1,6 +1,6 @@
 #!/bin/sh
 # expect_failure.sh SECONDS TEXT COMMAND...: succeeds if the command fails within so many seconds and TEXT (a
-# basic regular expression) is in what it prints.
+# basic regular expression) is in what it prints, and no report of a sanitizer.
 seconds=$1 text=$2
 shift 2
 output=$(timeout --signal=KILL "$seconds" "$@" 2>&1)
@@ -14,5 +14,9 @@ case $status in
 esac
 if ! echo "$output" | grep -q "$text"; then
   echo "expect_failure: the output lacks: $text" >&2
+  exit 1
+fi
+if echo "$output" | grep -q '\(WARNING\|ERROR\|FATAL\): [A-Za-z]*Sanitizer\|: runtime error: '; then
+  echo "expect_failure: it failed for what a sanitizer reports" >&2
   exit 1
 fi
