@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "kernels/check.h"
+#include "kernels/matmul_key.h"
 
 namespace tessera::kernels::cpu {
 namespace {
@@ -64,21 +65,7 @@ using OwnedAttributes = Owned<dnnl_primitive_attr_t, dnnl_primitive_attr_destroy
 using OwnedPostOps = Owned<dnnl_post_ops_t, dnnl_post_ops_destroy>;
 
 // Everything that oneDNN bakes into a primitive.
-struct Key {
-  std::array<std::int64_t, 8> numbers;
-  bool operator==(const Key&) const = default;
-};
-
-struct HashKey {
-  std::size_t operator()(const Key& key) const {
-    std::uint64_t hash = 0xcbf29ce484222325u;
-    for (std::int64_t number : key.numbers)
-      hash = std::rotl((hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u, 29);
-    return hash;
-  }
-};
-
-Key key_of(const MatmulShape& s, int threads) {
+MatmulKey key_of(const MatmulShape& s, int threads) {
   const std::int64_t flags = s.transpose_a | s.transpose_b << 1 | s.bias << 2 |
                              static_cast<std::int64_t>(s.input_type) << 4 |
                              static_cast<std::int64_t>(s.output_type) << 8 | std::int64_t{threads} << 16;
@@ -97,7 +84,7 @@ struct Entry {
 struct Cache {
   OwnedEngine engine;
   OwnedStream stream;
-  std::unordered_map<Key, Entry, HashKey> entries;
+  std::unordered_map<MatmulKey, Entry, HashMatmulKey> entries;
 };
 
 dnnl_data_type_t type_of(DType type) { return type == DType::fp32 ? dnnl_f32 : dnnl_bf16; }
@@ -178,7 +165,7 @@ void check_shape(const MatmulShape& s, int threads) {
 
 // Needs a ThreadsGuard around it.
 Entry& entry_of(Cache& cache, const MatmulShape& shape, int threads) {
-  const Key key = key_of(shape, threads);
+  const MatmulKey key = key_of(shape, threads);
   const auto found = cache.entries.find(key);
   if (found != cache.entries.end()) return found->second;
   check_shape(shape, threads);

@@ -2,8 +2,6 @@
 // operands change places and nothing is transposed.
 #include "kernels/matmul.h"
 
-#include <array>
-#include <bit>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -12,6 +10,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/cublas_lt.h"
+#include "kernels/matmul_key.h"
 #include "kernels/ops.h"
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
@@ -43,21 +42,7 @@ using OwnedLayout = Owned<cublasLtMatrixLayout_t, &CublasLt::cublasLtMatrixLayou
 using OwnedPreference = Owned<cublasLtMatmulPreference_t, &CublasLt::cublasLtMatmulPreferenceDestroy>;
 
 // Everything that the choice of an algorithm depends on.
-struct Key {
-  std::array<std::int64_t, 8> numbers;
-  bool operator==(const Key&) const = default;
-};
-
-struct HashKey {
-  std::size_t operator()(const Key& key) const {
-    std::uint64_t hash = 0xcbf29ce484222325u;
-    for (std::int64_t number : key.numbers)
-      hash = std::rotl((hash ^ static_cast<std::uint64_t>(number)) * 0x100000001b3u, 29);
-    return hash;
-  }
-};
-
-Key key_of(const MatmulShape& s, int ordinal, int alignment) {
+MatmulKey key_of(const MatmulShape& s, int ordinal, int alignment) {
   const std::int64_t flags = s.transpose_a | s.transpose_b << 1 | s.bias << 2 | (s.beta != 0.0f) << 3 |
                              static_cast<std::int64_t>(s.input_type) << 4 |
                              static_cast<std::int64_t>(s.output_type) << 8 | std::int64_t{alignment} << 16 |
@@ -74,7 +59,7 @@ struct Entry {
 // What one calling thread has made so far, per GPU.
 struct Cache {
   std::unordered_map<int, OwnedHandle> handles;
-  std::unordered_map<Key, Entry, HashKey> entries;
+  std::unordered_map<MatmulKey, Entry, HashMatmulKey> entries;
 };
 
 Cache& this_threads_cache() {
@@ -193,7 +178,7 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
   Cache& cache = this_threads_cache();
   cublasLtHandle_t handle = handle_of(cache, shape, ordinal);
   const int alignment = alignment_of({a, b, c, bias});
-  const Key key = key_of(shape, ordinal, alignment);
+  const MatmulKey key = key_of(shape, ordinal, alignment);
   auto found = cache.entries.find(key);
   if (found == cache.entries.end())
     found = cache.entries.emplace(key, make_entry(handle, shape, alignment)).first;
