@@ -199,9 +199,7 @@ void run_backward(const ComputeContext& context, const char* op, const Shape& sh
     throw UnsupportedError(std::string(op) + ": " + std::to_string(shape.channels) +
                            " channels are more than the sums of a block on this GPU can hold");
   }
-  start(context, op,
-        {static_cast<unsigned>(blocks), static_cast<unsigned>(sweep.threads),
-         static_cast<std::size_t>(shared_bytes)},
+  start(context, op, {blocks, static_cast<unsigned>(sweep.threads), static_cast<std::size_t>(shared_bytes)},
         kernel, a, sweep);
 }
 

@@ -2,22 +2,10 @@
 // can put another in its place and run the kernels on the CPU.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include "kernels/context.h"
+#include "kernels/cuda/launch_options.cuh"
 #include "src/device/cuda_check.h"
 
 namespace tessera::kernels::cuda {
-
-inline cudaStream_t stream_of(const ComputeContext& context) {
-  return static_cast<cudaStream_t>(context.stream);
-}
-
-struct Launch {
-  dim3 blocks;
-  dim3 threads;
-  std::size_t shared_bytes = 0;  // of dynamic_shared()
-};
 
 // EnvironmentError naming `op` where the launch is refused.
 template <class... Parameters, class... Arguments>

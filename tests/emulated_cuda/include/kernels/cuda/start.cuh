@@ -1,23 +1,11 @@
 // Stands in for the file of this name in kernels/cuda, see cuda_runtime.h.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include "kernels/context.h"
+#include "kernels/cuda/launch_options.cuh"
 #include "src/device/cuda_check.h"
 #include "tests/emulated_cuda/emulator.h"
 
 namespace tessera::kernels::cuda {
-
-inline cudaStream_t stream_of(const ComputeContext& context) {
-  return static_cast<cudaStream_t>(context.stream);
-}
-
-struct Launch {
-  dim3 blocks;
-  dim3 threads;
-  std::size_t shared_bytes = 0;
-};
 
 template <class... Parameters, class... Arguments>
 void start(const ComputeContext&, const char* op, const Launch& launch, void (*kernel)(Parameters...),
