@@ -12,16 +12,18 @@
 
 namespace tessera {
 
-// Builds the programs of a trainer, plans them in one arena, and links them to it: what an engine runs.
+// Builds the programs of a trainer, plans them in one arena, and links them to it: what an engine runs on the
+// ranks with this coordinate along the pipeline axis.
 struct PlannedPrograms {
   std::vector<Program> programs;
   MemoryPlan plan;
 };
-PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs);
+PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs,
+                               int pipeline_rank = 0);
 
 // The most units, 0 to all, that can keep their gathered parameters from forward to backward within
-// `budget_bytes` of device memory; −1 where not even 0 fits. Meaningful with sharded parameters only; specs'
-// own resident_units are ignored.
+// `budget_bytes` of device memory on every pipeline rank; −1 where not even 0 fits. Meaningful with sharded
+// parameters only; specs' own resident_units are ignored.
 int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
                        std::int64_t budget_bytes);
 

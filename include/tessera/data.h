@@ -173,7 +173,7 @@ class Sampler {
 // How a step's samples are dealt out: microbatch by microbatch, in each rank by rank, `sequences` rows each.
 // The step's samples are the same for every world in which world · microbatches · sequences is the same.
 struct SampleGrid {
-  std::int64_t world = 1;
+  std::int64_t world = 1;  // ranks that see different samples: Mesh::data_ranks()
   std::int64_t microbatches = 1;
   std::int64_t sequences = 1;
 

@@ -49,8 +49,9 @@ struct Flat {
   bool trainable = true;
   std::vector<ParameterId> parameters;  // ascending offsets
   std::int64_t parameter_numel = 0;     // elements that belong to a parameter
-  std::int64_t shard_numel = 0;         // S; a multiple of kAlignmentBytes / bytes_of(dtype)
-  std::int64_t padded_numel = 0;        // S · shards
+  std::int64_t shard_numel = 0;         // S; a multiple of slice_numel
+  std::int64_t slice_numel = 0;   // of a shard that replicas share; of kAlignmentBytes / bytes_of(dtype)
+  std::int64_t padded_numel = 0;  // S · shards
 };
 
 // Where a parameter lies. A tied parameter has the place of the one it is tied to.
@@ -76,14 +77,17 @@ struct Piece {
   std::int64_t numel = 0;
 };
 
-// Flat buffers of a whole model over `shards` equal shards.
+// Flat buffers of a whole model over `shards` equal shards, each of as many equal slices as there are
+// replicas.
 class Layout {
  public:
   // Throws UsageError, naming the unit or parameter, for a repeated name, a dim below 1, or a tie to a
-  // parameter that does not exist, is itself tied, or differs in shape, dtype or trainability, or shards < 1.
-  Layout(std::vector<UnitSpec> units, int shards);
+  // parameter that does not exist, is itself tied, or differs in shape, dtype or trainability, or for shards
+  // or replicas below 1.
+  Layout(std::vector<UnitSpec> units, int shards, int replicas = 1);
 
   int shards() const { return shards_; }
+  int replicas() const { return replicas_; }
   const std::vector<UnitSpec>& units() const { return units_; }
   const std::vector<Flat>& flats() const { return flats_; }
   const Flat& flat(FlatId id) const { return flats_.at(static_cast<std::size_t>(id)); }
@@ -133,6 +137,7 @@ class Layout {
 
   std::vector<UnitSpec> units_;
   int shards_;
+  int replicas_;
   std::vector<Flat> flats_;
   std::vector<Place> places_;
   std::vector<UnitId> unit_of_;

@@ -4,12 +4,15 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
 
-enum class Axis : std::uint8_t { pipeline, replicate, shard, tensor };
-inline constexpr int kAxes = 4;
+// The axes of the mesh; the last stands for all of them at once, whose group is every rank.
+enum class Axis : std::uint8_t { pipeline, replicate, shard, tensor, world };
+inline constexpr int kAxes = 4;            // of the mesh
+inline constexpr int kGroups = kAxes + 1;  // with `world`
 
 // A rank's place along each axis, indexed by Axis.
 using Coordinates = std::array<int, kAxes>;
@@ -24,14 +27,25 @@ struct Mesh {
 
   // Count of ranks: the product of the axes.
   int world() const { return pipeline * replicate * shard * tensor; }
+  // Count of ranks in a group along the axis.
   int extent(Axis axis) const;
   Coordinates coordinates(int rank) const;
   int rank(const Coordinates& coordinates) const;
-  // The ranks that share every coordinate with `rank` but the one along `axis`, ascending.
+  // The ranks that share every coordinate with `rank` but the one along `axis`, ascending; all ranks for
+  // `world`.
   std::vector<int> group(Axis axis, int rank) const;
+  // How many ranks see different samples: those of one pipeline and tensor rank. They are numbered as in the
+  // mesh, so that a rank's place among them is its number there.
+  int data_ranks() const { return replicate * shard; }
+  int data_rank(int rank) const {
+    const Coordinates at = coordinates(rank);
+    return at[1] * shard + at[2];
+  }
   // Throws UsageError unless every axis is at least 1 and world() equals `world`.
   void check(int world) const;
 };
+
+std::string_view name_of(Axis axis);
 
 // "shard 2", "pipeline 2 × shard 4"; "one rank" where every axis is 1.
 std::string to_string(const Mesh& mesh);

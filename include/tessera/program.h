@@ -20,8 +20,21 @@ using BufferId = int;
 using InstructionId = int;  // position in Program::instructions, the order of issue
 
 // An ordered queue. Instructions of one lane run one after the other, in order of issue.
-enum class Lane : std::uint8_t { compute, gather, reduce, transfer, upload, download, host, io };
-inline constexpr int kLanes = 8;
+// Messages between pipeline ranks have a lane for each way and direction, so that none waits behind another.
+enum class Lane : std::uint8_t {
+  compute,
+  gather,
+  reduce,
+  send_output,
+  send_gradient,
+  receive_output,
+  receive_gradient,
+  upload,
+  download,
+  host,
+  io
+};
+inline constexpr int kLanes = 11;
 
 enum class Space : std::uint8_t { device, host, disk };
 inline constexpr int kSpaces = 3;
@@ -44,8 +57,11 @@ enum class Opcode : std::uint8_t {
   use,             // the module of `unit` runs `pass`                                        (compute)
   all_gather,      // a flat's shards -> its full parameters or full gradients                (gather)
   reduce_scatter,  // full gradients of all ranks -> this rank's slice, in rank order         (reduce)
-  accumulate,      // a microbatch's full gradient -> the local fp32 sum                      (compute)
+  accumulate,      // a microbatch's full gradient -> the local fp32 sum; or another pipeline
+                   // rank's slice of a tied flat's gradient -> this rank's                    (compute)
   square_sum,      // squares of this rank's slice of the reduced gradient, finite or not     (reduce)
+  send,            // a buffer, or this rank's slice of a flat's reduced gradient -> `peer`    (send_*)
+  receive,         // the same from `peer`                                                    (receive_*)
   reduce_scalars,  // loss, weight, square sums of all ranks; the decision to apply or skip   (compute)
   update,          // the optimizer, on this rank's slice or on everything                    (compute)
 };
@@ -66,9 +82,10 @@ struct Instruction {
   Pass pass = Pass::forward;
   UseEdge edge = UseEdge::whole;
   UnitId unit = -1;
-  FlatId flat = -1;                  // for all but use and reduce_scalars
+  FlatId flat = -1;                  // for all but use, reduce_scalars and messages of activations
   int microbatch = -1;               // −1 after the last microbatch
-  int channel = -1;                  // for collectives: index into Program::channels
+  int channel = -1;                  // for collectives and messages: index into Program::channels
+  int peer = -1;                     // for messages: the other rank's place along the channel's axis
   bool accumulate = false;           // reduce_scatter, accumulate: continues from what the destination holds
   std::vector<InstructionId> waits;  // on other lanes; ascending, and none that others imply
   std::vector<BufferId> reads;       // ascending
@@ -92,9 +109,10 @@ enum class BufferRole : std::uint8_t {
   accumulator,      // a flat's reduced fp32 gradient: the shard, or the whole where gradients are replicated
   master,           // fp32 parameters behind 16-bit ones: the shard, or the whole
   moment,           // optimizer moment `index`, fp32: the shard, or the whole
+  tied_sum,         // another pipeline rank's slice of a tied flat's reduced gradient
   batch,            // the microbatch's inputs and targets
-  output,           // what unit `unit` hands to the next
-  output_gradient,  // the gradient of that, written by the next unit's backward
+  output,           // what unit `unit` hands to the next, here or received from the unit's rank
+  output_gradient,  // the gradient of that, written by the next unit's backward, here or received
   saved,            // what unit `unit` keeps from forward or recompute to backward
   workspace,        // scratch of unit `unit` during a use
   scalars           // one slot a rank for reduce_scalars
@@ -125,37 +143,52 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
-// The buffers of one flat; −1 where a flat has none.
+// Buffers of which there is one for every microbatch that is between its forward and its backward; microbatch
+// m has the one at m mod their count.
+struct PerMicrobatch {
+  std::vector<BufferId> buffers;  // none where nothing has to be kept
+  bool empty() const { return buffers.empty(); }
+  // −1 where there is none.
+  BufferId of(int microbatch) const {
+    return buffers.empty() ? -1 : buffers[static_cast<std::size_t>(microbatch) % buffers.size()];
+  }
+};
+
+// The buffers of one flat; −1 where a flat has none, all of them where this pipeline rank does not use it.
 struct FlatBuffers {
   BufferId parameter = -1;
   BufferId gathered = -1;  // equals `parameter` where parameters are replicated
   BufferId gradient = -1;
   BufferId local_sum = -1;
   BufferId accumulator = -1;
-  BufferId reduced = -1;  // what the update reads: `accumulator`, or `gradient` where nothing is added
-  BufferId master = -1;   // equals `parameter` for fp32 parameters
+  BufferId reduced = -1;   // what the update reads: `accumulator`, or `gradient` where nothing is added
+  BufferId tied_sum = -1;  // where pipeline ranks that share the flat add up their gradients
+  BufferId master = -1;    // equals `parameter` for fp32 parameters
   std::array<BufferId, 2> moments = {-1, -1};
 };
 
-// The activation buffers of one unit; −1 where it has none.
+// The activation buffers of one unit; empty, or −1, where it has none on this pipeline rank. The rank that
+// runs a chunk has the output, and the gradient of it, of the unit before the chunk's first, too.
 struct UnitBuffers {
-  BufferId output = -1;
-  BufferId output_gradient = -1;
-  BufferId saved = -1;
+  PerMicrobatch output;
+  PerMicrobatch output_gradient;
+  PerMicrobatch saved;
   BufferId workspace = -1;
 };
 
 struct Program {
   StepKind kind = StepKind::train;
   int microbatches = 1;
-  Placements placements;           // all replicated where there is one shard: it is the whole
-  std::vector<std::string> units;  // names, for messages
+  int pipeline_rank = 0;             // the coordinate along the pipeline axis that it is for
+  Placements placements;             // all replicated where there is one shard: it is the whole
+  bool state_over_replicas = false;  // each replica has, and updates, its slice of a shard only
+  std::vector<std::string> units;    // names, for messages
   std::vector<Channel> channels;
   std::vector<Buffer> buffers;
   std::vector<Instruction> instructions;
   std::vector<FlatBuffers> flat_buffers;  // by FlatId
   std::vector<UnitBuffers> unit_buffers;  // by UnitId
-  BufferId batch = -1;
+  PerMicrobatch batch;
   BufferId scalars = -1;
   int scalars_numel = 0;  // float64 values in one rank's slot
 
@@ -204,6 +237,7 @@ struct UnitActivations {
   std::int64_t output_bytes = 0;
   std::int64_t saved_bytes = 0;
   std::int64_t workspace_bytes = 0;  // the most any pass needs
+  bool reads_batch = true;           // in any pass: its pipeline rank then needs the microbatch itself
 };
 
 struct ActivationSpec {
@@ -220,17 +254,19 @@ struct StepSpec {
   bool parameter_norms = false;  // a slot of the scalars for each parameter's square sum
   ActivationSpec activations;
   // Uses per microbatch. Empty: forward in unit order, then backward in reverse, each behind its recompute
-  // where the strategy asks for it. An evaluation takes the forward uses only.
+  // where the strategy asks for it, with microbatches as the strategy's pipeline schedule says. An evaluation
+  // takes the forward uses only. An order of one's own needs a mesh without pipeline.
   std::vector<Use> order;
 };
 
 // The default order of `StepSpec::order`.
 std::vector<Use> default_order(int units, Recompute recompute);
 
-// Builds the program of every rank of the mesh's shard group (they are equal: a rank differs only in which
-// shard it holds). `layout` must have mesh.shard shards. The waits are the fewest that order every pair of
-// conflicting accesses; plan_memory() and link() add those that shared addresses need.
-// Throws UsageError naming the field for a spec that means nothing, such as a backward before its forward.
-Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec);
+// Builds the program of every rank with this coordinate along the mesh's pipeline axis (they are equal: a
+// rank differs only in which shard it holds). `layout` is of all units, over mesh.shard shards and
+// mesh.replicate replicas. The waits the fewest that order every pair of conflicting accesses; plan_memory()
+// and link() add those that shared addresses need. Throws UsageError naming the field for a spec that means
+// nothing, such as a backward before its forward.
+Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank = 0);
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "tessera/dtype.h"
 #include "tessera/error.h"
@@ -29,6 +30,26 @@ enum class ReduceWhen : std::uint8_t { automatic, each, last };
 // Which activations a unit keeps from forward to backward: all it saves, or only its input.
 enum class Recompute : std::uint8_t { none, full };
 
+// In which order a pipeline rank runs the forward and backward passes of its chunks; docs/architecture.md
+// draws them. The order changes time and memory, never a result.
+enum class PipelineSchedule : std::uint8_t {
+  one_forward_one_backward,  // 1F1B (PipeDream-flush, Narayanan et al. 2021): one chunk a rank
+  gpipe,                     // all forwards, then all backwards (Huang et al. 2019): one chunk a rank
+  interleaved,               // 1F1B over several chunks a rank (Narayanan et al. 2021, Megatron-LM)
+  looped                     // breadth-first: each chunk takes all microbatches (Lamy-Poirier 2023)
+};
+
+// How a chain of units is cut over the mesh's pipeline axis. Means something where that axis has 2 or more.
+struct Pipeline {
+  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
+  int chunks = 1;         // runs of units on each rank; chunk c of all is on pipeline rank c mod `pipeline`
+  std::vector<int> cuts;  // the first unit of every chunk but the first, ascending; empty: equal counts
+  // With sharded parameters: whether a unit stays gathered while its chunk takes several microbatches in a
+  // row in the same pass, rather than being gathered for each of them. For schedules that do so.
+  bool gather_once = false;
+  bool operator==(const Pipeline&) const = default;
+};
+
 struct Strategy {
   Placements placements;
   ReduceWhen reduce = ReduceWhen::automatic;
@@ -39,6 +60,10 @@ struct Strategy {
   // With sharded parameters: how many units, counted from the last, keep their gathered parameters from
   // forward to backward. 0 releases all; see fit_resident_units() for as many as a budget allows.
   int resident_units = 0;
+  // With several replicas (mesh.replicate): each keeps and updates only its slice of its shard's optimizer
+  // state, and the updated parameters are gathered over the replicas. Needs sharded optimizer state.
+  bool state_over_replicas = false;
+  Pipeline pipeline = {};
 
   // Throws UsageError for a combination that means nothing, naming the field.
   void check() const;

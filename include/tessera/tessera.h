@@ -20,6 +20,7 @@
 #include "tessera/module.h"
 #include "tessera/optimizer.h"
 #include "tessera/philox.h"
+#include "tessera/pipeline.h"
 #include "tessera/program.h"
 #include "tessera/safetensors.h"
 #include "tessera/shape.h"

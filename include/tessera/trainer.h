@@ -24,13 +24,20 @@ struct TrainerOptions {
   std::uint64_t seed = 1;           // of the initial weights
 };
 
-// The programs a trainer with these options runs, without a rank or a byte: for `tessera plan`.
+// The programs a trainer with these options runs on the ranks with this coordinate along the pipeline axis,
+// without a rank or a byte: for `tessera plan`.
 struct TrainerPlan {
   Layout layout;
   std::vector<Program> programs;  // train, evaluate, and generate where asked for
   MemoryPlan memory;
 };
-TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options);
+TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);
+
+// The same training on one rank, nothing sharded, all steps alike: what a sharded plan is compared with.
+TrainerOptions on_one_rank(const TrainerOptions& options);
+
+// The pipeline rank whose arena is largest, the first of equals.
+int fullest_pipeline_rank(const Model& model, const TrainerOptions& options);
 
 // The most units that can stay resident within `budget_bytes` of device memory, see fit_resident_units() in
 // budget.h; −1 where not even none fits.
@@ -38,7 +45,7 @@ int fit_resident_units(const Model& model, const TrainerOptions& options, std::i
 
 // Text for a person: categories by row; what one rank would hold unsharded (stage 0) beside what the plan
 // gives it.
-std::string memory_table(const Model& model, const TrainerOptions& options);
+std::string memory_table(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);
 
 class Trainer {
  public:
@@ -47,7 +54,8 @@ class Trainer {
   Trainer(Communicator world, std::shared_ptr<const Model> model, const TrainerOptions& options);
   ~Trainer();
 
-  // Writes microbatch `microbatch` of this rank to `batch`, on the host (Model::batch_bytes).
+  // Writes microbatch `microbatch` of this rank to `batch`, on the host (Model::batch_bytes). Pipeline ranks
+  // of one place in the rest of the mesh work on the same microbatches; those that read none are not asked.
   using Fetch = std::function<void(int microbatch, void* batch)>;
   StepResult train_step(double learning_rate, const Fetch& fetch);
   StepResult evaluate(const Fetch& fetch);  // loss and weight; nothing else changes

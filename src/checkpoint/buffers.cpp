@@ -14,17 +14,22 @@ std::vector<PersistentBuffer> buffers_of(Engine& engine) {
       if (known) continue;
       const std::int64_t element =
           state == State::parameter ? bytes_of(layout.flat(flat).dtype) : bytes_of(DType::fp32);
-      const bool whole = static_cast<std::int64_t>(data.size()) != layout.flat(flat).shard_numel * element;
-      buffers.push_back({.flat = flat, .state = state, .whole = whole, .data = data});
+      const auto numel = static_cast<std::int64_t>(data.size()) / element;
+      const Flat& spec = layout.flat(flat);
+      buffers.push_back({.flat = flat,
+                         .state = state,
+                         .whole = numel != spec.shard_numel && numel != spec.slice_numel,
+                         .sliced = numel < spec.shard_numel,
+                         .data = data});
     }
   }
   return buffers;
 }
 
-int storing_rank(const Mesh& mesh, int rank, bool whole) {
+int storing_rank(const Mesh& mesh, int rank, const PersistentBuffer& buffer) {
   Coordinates place = mesh.coordinates(rank);
-  place[static_cast<std::size_t>(Axis::replicate)] = 0;
-  if (whole) place[static_cast<std::size_t>(Axis::shard)] = 0;
+  if (!buffer.sliced) place[static_cast<std::size_t>(Axis::replicate)] = 0;
+  if (buffer.whole) place[static_cast<std::size_t>(Axis::shard)] = 0;
   return mesh.rank(place);
 }
 

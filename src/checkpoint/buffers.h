@@ -11,7 +11,8 @@ namespace tessera::checkpoint {
 struct PersistentBuffer {
   FlatId flat = 0;
   State state = State::parameter;
-  bool whole = false;  // replicated over the shard group, else this rank's shard
+  bool whole = false;   // replicated over the shard group, else this rank's shard
+  bool sliced = false;  // only this replica's slice of the shard
   std::span<std::byte> data;
 };
 
@@ -19,7 +20,8 @@ struct PersistentBuffer {
 std::vector<PersistentBuffer> buffers_of(Engine& engine);
 
 // The rank whose file holds the buffer that `rank` holds: the first replica's and, of a whole buffer, the
-// first of the shard group.
-int storing_rank(const Mesh& mesh, int rank, bool whole);
+// first of the shard group; its own where replicas hold slices. Pipeline ranks that share a buffer store it
+// each.
+int storing_rank(const Mesh& mesh, int rank, const PersistentBuffer& buffer);
 
 }  // namespace tessera::checkpoint

@@ -37,7 +37,7 @@ class Source {
     const Header here = describe(engine);
     open(folder, here, 0);  // holds the run's state even where it stores no buffer
     for (const PersistentBuffer& buffer : buffers_) {
-      const OpenFile& file = open(folder, here, storing_rank(here.mesh, here.rank, buffer.whole));
+      const OpenFile& file = open(folder, here, storing_rank(here.mesh, here.rank, buffer));
       stored_.push_back(&find(file, buffer));
       from_.push_back(&file);
     }

@@ -113,7 +113,7 @@ class Filler {
   Filler(const Engine& engine, const Sources& sources)
       : layout_(engine.layout()),
         sources_(sources),
-        rank_(engine.rank()),
+        shard_(engine.options().mesh.coordinates(engine.rank())[static_cast<std::size_t>(Axis::shard)]),
         sharded_(engine.options().strategy.placements.parameters == Placement::sharded) {}
 
   // [begin, begin + values) of the parameter. What fails is kept for rethrow(): the engine is not to be left
@@ -197,13 +197,13 @@ class Filler {
   std::int64_t held_end(ParameterId parameter, std::int64_t begin) const {
     const Place& place = layout_.place(parameter);
     if (!sharded_) return place.numel;
-    const std::int64_t shard_end = (rank_ + 1) * layout_.flat(place.flat).shard_numel;
+    const std::int64_t shard_end = (shard_ + 1) * layout_.flat(place.flat).shard_numel;
     return std::clamp(shard_end - place.offset, begin + 1, place.numel);
   }
 
   const Layout& layout_;
   const Sources& sources_;
-  const int rank_;
+  const int shard_;
   const bool sharded_;
   std::exception_ptr failed_;
   std::vector<std::byte> bytes_;  // of a row, before the cast

@@ -20,7 +20,7 @@ void write_file(const fs::path& folder, Engine& engine, const RunState& state) {
   header.counters = engine.counters();
   std::vector<PersistentBuffer> stored;
   for (const PersistentBuffer& buffer : buffers_of(engine)) {
-    if (storing_rank(header.mesh, header.rank, buffer.whole) != header.rank) continue;
+    if (storing_rank(header.mesh, header.rank, buffer) != header.rank) continue;
     stored.push_back(buffer);
     const Layout& layout = engine.layout();
     header.buffers.push_back(

@@ -44,7 +44,15 @@ struct StrategyConfig {
   std::int64_t prefetch = 1;
   std::string recompute = "none";
   std::int64_t resident_units = 0;
+  bool state_over_replicas = false;
   bool strict_order = false;
+};
+
+struct PipelineConfig {
+  std::string schedule = "1f1b";
+  std::int64_t chunks = 1;
+  std::string cuts = "balanced";
+  bool gather_once = false;
 };
 
 struct PrecisionConfig {
@@ -102,6 +110,7 @@ struct Config {
   DataConfig data;
   MeshConfig mesh;
   StrategyConfig strategy;
+  PipelineConfig pipeline;
   PrecisionConfig precision;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;

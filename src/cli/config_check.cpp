@@ -31,12 +31,21 @@ void check_model(const ModelConfig& model) {
 }
 
 void check_mesh(const MeshConfig& mesh) {
-  for (const auto& [name, extent] : {std::pair<const char*, std::int64_t>{"pipeline", mesh.pipeline},
-                                     {"replicate", mesh.replicate},
-                                     {"tensor", mesh.tensor}})
-    require(extent == 1,
-            fmt::format("mesh.{} is {}; this version has ranks along mesh.shard only, it must be 1", name,
-                        extent));
+  require(
+      mesh.tensor == 1,
+      fmt::format("mesh.tensor is {}; this version has no tensor parallel ranks, it must be 1", mesh.tensor));
+}
+
+void check_pipeline(const Config& config) {
+  const PipelineConfig none;
+  const PipelineConfig& pipeline = config.pipeline;
+  if (config.mesh.pipeline > 1) return;
+  for (const auto& [name, unset] :
+       {std::pair<const char*, bool>{"schedule", pipeline.schedule == none.schedule},
+        {"chunks", pipeline.chunks == none.chunks},
+        {"cuts", pipeline.cuts == none.cuts},
+        {"gather_once", pipeline.gather_once == none.gather_once}})
+    require(unset, fmt::format("pipeline.{} is set, but mesh.pipeline is 1: there is nothing to cut", name));
 }
 
 void check_strategy(const Config& config) {
@@ -45,6 +54,11 @@ void check_strategy(const Config& config) {
           fmt::format(
               "strategy.resident_units needs strategy.stage = 3, where units are released; the stage is {}",
               strategy.stage));
+  require(
+      !strategy.state_over_replicas || (strategy.stage > 0 && config.mesh.replicate > 1),
+      fmt::format("strategy.state_over_replicas needs strategy.stage of 1 or more and mesh.replicate of 2 or "
+                  "more; they are {} and {}",
+                  strategy.stage, config.mesh.replicate));
   require(strategy.resident_units != kAuto || config.run.device_memory > 0,
           "strategy.resident_units is \"auto\"; it needs the budget run.device_memory");
 }
@@ -93,6 +107,7 @@ void check(const Config& config) {
   check_model(config.model);
   check_mesh(config.mesh);
   check_strategy(config);
+  check_pipeline(config);
   check_optimizer(config.optimizer);
   check_run(config);
   check_schedule(config);

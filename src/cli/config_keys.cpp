@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/model.h"
+#include "tessera/pipeline.h"
 
 namespace tessera::cli {
 
@@ -113,10 +114,14 @@ void add_data(Keys& keys, DataConfig& c) {
 
 void add_mesh(Keys& keys, MeshConfig& c) {
   keys.push_back(integer("mesh.shard", &c.shard, 1,
-                         "Ranks that share the states between them. A rank is a thread of this process."));
-  keys.push_back(integer("mesh.pipeline", &c.pipeline, 1, "Pipeline stages. Only 1 in this version."));
+                         "Ranks that share the states between them. A rank is a thread of this process, or a "
+                         "process that mpirun started."));
+  keys.push_back(integer("mesh.pipeline", &c.pipeline, 1,
+                         "Ranks that the model's chain of units is cut over; see [pipeline]."));
   keys.push_back(
-      integer("mesh.replicate", &c.replicate, 1, "Replicas of the shard group. Only 1 in this version."));
+      integer("mesh.replicate", &c.replicate, 1,
+              "Replicas of the shard group (hybrid sharding, HSDP): gradients are reduced within a "
+              "group, then across the replicas."));
   keys.push_back(integer("mesh.tensor", &c.tensor, 1, "Tensor parallel ranks. Only 1 in this version."));
 }
 
@@ -140,9 +145,40 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
                          "forward to backward. \"auto\": as many as run.device_memory allows.");
   resident.words = {"auto"};
   keys.push_back(std::move(resident));
+  keys.push_back(
+      boolean("strategy.state_over_replicas", &c.state_over_replicas,
+              "Whether each replica keeps and updates only its slice of its shard's optimizer state. "
+              "Needs stage 1 or higher and mesh.replicate of 2 or more."));
   keys.push_back(boolean("strategy.strict_order", &c.strict_order,
                          "Run one instruction after the other, without overlap: for debugging. The results "
                          "are the same."));
+}
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const ScheduleRow& row : pipeline_schedules()) names.emplace_back(row.name);
+  return names;
+}
+
+void add_pipeline(Keys& keys, PipelineConfig& c) {
+  keys.push_back(
+      text("pipeline.schedule", &c.schedule,
+           "The order of forward and backward passes on each pipeline rank. interleaved and looped "
+           "(breadth-first) may have several chunks a rank.",
+           schedule_names()));
+  keys.push_back(
+      integer("pipeline.chunks", &c.chunks, 1,
+              "Runs of units on each pipeline rank (virtual stages): more make the bubble smaller and "
+              "the messages more."));
+  keys.push_back(
+      text("pipeline.cuts", &c.cuts,
+           "Where the chain is cut: \"balanced\" by the units' operations, \"count\" into equal counts "
+           "of units, or the first unit of each chunk but the first, such as \"5,9\". Unit 0 is the "
+           "embedding, the last one the head."));
+  keys.push_back(
+      boolean("pipeline.gather_once", &c.gather_once,
+              "At stage 3: whether a unit stays gathered while its chunk takes several microbatches in a "
+              "row in one direction."));
 }
 
 void add_precision(Keys& keys, PrecisionConfig& c) {
@@ -303,6 +339,7 @@ std::vector<Key> keys_of(Config& config) {
   add_data(keys, config.data);
   add_mesh(keys, config.mesh);
   add_strategy(keys, config.strategy);
+  add_pipeline(keys, config.pipeline);
   add_precision(keys, config.precision);
   add_optimizer(keys, config.optimizer);
   add_schedule(keys, config.schedule);

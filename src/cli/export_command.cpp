@@ -42,7 +42,7 @@ int export_command(const RunArguments& arguments, const std::string& checkpoint,
   }
   const Communicator world = make_mpi_world({.deadline = deadline});
   if (world.world() != setup.world())
-    throw UsageError(fmt::format("mesh.shard is {}, but {} processes were started: each is one rank",
+    throw UsageError(fmt::format("the mesh has {} ranks, but {} processes were started: each is one",
                                  setup.world(), world.world()));
   rank(world);
   return 0;

@@ -18,12 +18,11 @@ nlohmann::json space_json(const SpacePlan& space) {
 }  // namespace
 
 nlohmann::json memory_json(const Setup& setup) {
-  TrainerOptions alone = setup.options;
-  alone.engine.mesh = {};
-  alone.engine.strategy.placements = {};
-  alone.engine.strategy.resident_units = 0;
-  return {{"predicted", space_json(plan_trainer(*setup.model, setup.options).memory.space(Space::device))},
-          {"replicated", space_json(plan_trainer(*setup.model, alone).memory.space(Space::device))}};
+  const auto space = [&](const TrainerOptions& options) {
+    const int rank = fullest_pipeline_rank(*setup.model, options);
+    return space_json(plan_trainer(*setup.model, options, rank).memory.space(Space::device));
+  };
+  return {{"predicted", space(setup.options)}, {"replicated", space(on_one_rank(setup.options))}};
 }
 
 }  // namespace tessera::cli

@@ -11,6 +11,7 @@
 
 #include "src/cli/commands.h"
 #include "src/cli/memory_report.h"
+#include "src/cli/mesh_report.h"
 #include "src/cli/training.h"
 
 namespace tessera::cli {
@@ -69,8 +70,9 @@ Communicator world_of_processes(const Setup& setup) {
   if (!launched_by_mpi()) return {};
   Communicator world = make_mpi_world({.deadline = setup.options.engine.deadline});
   if (world.world() != setup.world())
-    throw UsageError(fmt::format("mesh.shard is {}, but {} processes were started: each is one rank",
-                                 setup.world(), world.world()));
+    throw UsageError(
+        fmt::format("the mesh ({}) has {} ranks, but {} processes were started: each is one rank",
+                    to_string(setup.options.engine.mesh), setup.world(), world.world()));
   return world;
 }
 
@@ -128,6 +130,7 @@ nlohmann::json to_json(const Setup& setup, const RunSummary& summary, const Meas
   if (summary.validation_loss) result["validation_loss"] = *summary.validation_loss;
   if (summary.hidden) result["hidden"] = *summary.hidden;
   result["memory"] = memory_json(setup);
+  result["mesh"] = mesh_json(setup);
   result["memory"]["measured_bytes"] = measured.growth_bytes;
   result["memory"]["predicted_bytes"] = measured.predicted_bytes;
   return result;
@@ -142,7 +145,9 @@ std::int64_t sum_of(Communicator& world, std::int64_t bytes) {
 
 void print_report(const Setup& setup, const RunSummary& summary, const Measured& measured) {
   const int ranks = setup.world();
-  fmt::print("\n{}", memory_table(*setup.model, setup.options));
+  const int fullest = fullest_pipeline_rank(*setup.model, setup.options);
+  if (setup.options.engine.mesh.pipeline > 1) fmt::print("\nof pipeline rank {}, the fullest:", fullest);
+  fmt::print("\n{}", memory_table(*setup.model, setup.options, fullest));
   fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "",
              static_cast<double>(measured.growth_bytes) / ranks / (1 << 20));
   fmt::print("(measured: how much {} grew at {} peak{}; with code, stacks and libraries)\n\n",
@@ -164,8 +169,9 @@ void print_report(const Setup& setup, const RunSummary& summary, const Measured&
 int train_command(const RunArguments& arguments) {
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   if (!launched_by_mpi() && setup.world() > kMostThreads)
-    throw UsageError(fmt::format("mesh.shard is {}; ranks are threads of one process here, at most {}",
-                                 setup.world(), kMostThreads));
+    throw UsageError(
+        fmt::format("the mesh ({}) has {} ranks; they are threads of one process here, at most {}",
+                    to_string(setup.options.engine.mesh), setup.world(), kMostThreads));
   const Data data = open_data(setup);
   if (setup.options.generation)
     prompt_tokens(setup.config.run.sample_prompt, data);  // refused now, not later
@@ -185,6 +191,7 @@ int train_command(const RunArguments& arguments) {
                count(setup.model->parameter_numel()), setup.world(), world ? " as processes" : "",
                setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
+  if (first) fmt::print("{}", mesh_grid(setup));
   std::fflush(stdout);
   catch_signals();
   reset_peak_memory();
@@ -197,8 +204,8 @@ int train_command(const RunArguments& arguments) {
   const std::int64_t peak = world ? summary.peak_bytes : read_process_memory().peak_resident_bytes;
   Measured measured{.growth_bytes = sum_of(world, peak - before)};
   if (!first) return 0;
-  const MemoryPlan plan = plan_trainer(*setup.model, setup.options).memory;
-  measured.predicted_bytes = setup.world() * plan.space(Space::device).arena_bytes;
+  for (const std::int64_t bytes : arena_bytes_by_pipeline_rank(setup))
+    measured.predicted_bytes += bytes * setup.options.engine.mesh.data_ranks();
   print_report(setup, summary, measured);
   if (json) {
     json.stream()

@@ -37,6 +37,7 @@ class RankTraining {
         summary_(summary),
         first_(world.rank() == 0),
         rank_(world.rank()),
+        data_rank_(setup.options.engine.mesh.data_rank(rank_)),
         control_(world.duplicate("control")),
         disk_(world.duplicate("checkpoint")),
         trainer_(world, setup.model, setup.options) {
@@ -143,14 +144,14 @@ class RankTraining {
   // Has the disk read this rank's samples of a step while others are in use.
   void prefetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step) const {
     for (std::int64_t microbatch = 0; microbatch < grid.microbatches; ++microbatch)
-      sampler.prefetch(grid.first_sample(step, rank_, microbatch), grid.sequences);
+      sampler.prefetch(grid.first_sample(step, data_rank_, microbatch), grid.sequences);
   }
 
   Trainer::Fetch fetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step) const {
     return [this, &sampler, grid, step](int microbatch, void* batch) {
       auto* const tokens = static_cast<std::int32_t*>(batch);
       const auto numel = static_cast<std::size_t>(setup_.options.batch.tokens());
-      sampler.read(grid.first_sample(step, rank_, microbatch), {tokens, numel}, {tokens + numel, numel});
+      sampler.read(grid.first_sample(step, data_rank_, microbatch), {tokens, numel}, {tokens + numel, numel});
     };
   }
 
@@ -271,6 +272,7 @@ class RankTraining {
   RunSummary& summary_;
   const bool first_;
   const int rank_;
+  const int data_rank_;
   Communicator control_, disk_;
   Trainer trainer_;
 

@@ -58,7 +58,11 @@ std::string first_nonfinite(const DecisionInputs& inputs, const Scalars& scalars
     for (int rank = 0; rank < scalars.ranks(); ++rank) {
       if (std::isfinite(scalars.at(rank, square_sum_slot(flat)))) continue;
       const auto place = std::bit_cast<std::int64_t>(scalars.at(rank, square_sum_slot(flat) + 1));
-      const Element element = inputs.layout.locate(flat, rank * inputs.layout.flat(flat).shard_numel + place);
+      const Coordinates at = inputs.mesh.coordinates(rank);
+      const Flat& spec = inputs.layout.flat(flat);
+      const std::int64_t slice = at[static_cast<std::size_t>(Axis::shard)] * spec.shard_numel +
+                                 at[static_cast<std::size_t>(Axis::replicate)] * spec.slice_numel;
+      const Element element = inputs.layout.locate(flat, slice + place);
       return element.parameter < 0 ? fmt::format("padding of flat {}", flat)
                                    : inputs.layout.parameter(element.parameter).name;
     }

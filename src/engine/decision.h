@@ -24,6 +24,7 @@ struct Decision {
 };
 
 struct DecisionInputs {
+  const Mesh& mesh;
   const Layout& layout;
   const Program& program;
   const GradientClip& clip;

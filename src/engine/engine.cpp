@@ -93,12 +93,20 @@ void compare_hashes(Communicator& states, std::uint64_t hash) {
                       rank, all[rank], all[0]));
 }
 
-void check_verified(const EngineOptions& options, const std::vector<Program>& programs,
-                    const MemoryPlan& plan) {
-  for (std::size_t index = 0; index < programs.size(); ++index) {
-    const PlannedProgram planned{&plan, static_cast<int>(index)};
-    const VerifyReport report = verify(
-        {.mesh = options.mesh, .programs = {&programs[index], 1}, .program_of_rank = {}}, {&planned, 1});
+// Every rank proves what all run.
+void check_verified(const EngineOptions& options, const std::vector<PlannedPrograms>& by_pipeline_rank) {
+  std::vector<int> program_of_rank;
+  for (int rank = 0; rank < options.mesh.world(); ++rank)
+    program_of_rank.push_back(options.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)]);
+  for (std::size_t index = 0; index < by_pipeline_rank[0].programs.size(); ++index) {
+    std::vector<Program> programs;
+    std::vector<PlannedProgram> plans;
+    for (const PlannedPrograms& planned : by_pipeline_rank) {
+      programs.push_back(planned.programs[index]);
+      plans.push_back({&planned.plan, static_cast<int>(index)});
+    }
+    const VerifyReport report =
+        verify({.mesh = options.mesh, .programs = programs, .program_of_rank = program_of_rank}, plans);
     if (!report.ok())
       throw Error("the program does not verify; this is a defect of Tessera\n" + report.to_string());
   }
@@ -109,20 +117,29 @@ void check_verified(const EngineOptions& options, const std::vector<Program>& pr
 Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOptions options_in)
     : options(std::move(options_in)),
       world((check_options(world_in, options, units), std::move(world_in))),
-      layout(std::move(units), options.mesh.shard),
+      layout(std::move(units), options.mesh.shard, options.mesh.replicate),
       scaler(options.loss_scaling.value_or(LossScaleOptions{})) {
   const std::vector<StepSpec> specs = step_specs(options);
-  PlannedPrograms planned = build_and_plan(layout, options.mesh, specs);
-  programs = std::move(planned.programs);
-  plan = std::move(planned.plan);
+  std::vector<PlannedPrograms> by_pipeline_rank;
+  for (int rank = 0; rank < options.mesh.pipeline; ++rank)
+    by_pipeline_rank.push_back(build_and_plan(layout, options.mesh, specs, rank));
   const std::int64_t budget = options.device_memory_bytes;
-  if (budget > 0 && plan.space(Space::device).arena_bytes + options.external_bytes > budget)
-    throw UsageError(explain_misfit(layout, options.mesh, specs, plan, options.external_bytes, budget));
-  check_verified(options, programs, plan);
+  if (budget > 0)
+    for (const PlannedPrograms& planned : by_pipeline_rank)
+      if (planned.plan.space(Space::device).arena_bytes + options.external_bytes > budget)
+        throw UsageError(
+            explain_misfit(layout, options.mesh, specs, planned.plan, options.external_bytes, budget));
+  check_verified(options, by_pipeline_rank);
 
   const std::string text = fingerprint(layout, options);
   hash = XXH3_64bits(text.data(), text.size());
-  for (const Program& program : programs) hash = hash * 0x9E3779B97F4A7C15ULL + program.hash();
+  for (const PlannedPrograms& planned : by_pipeline_rank)
+    for (const Program& program : planned.programs) hash = hash * 0x9E3779B97F4A7C15ULL + program.hash();
+  coordinates = options.mesh.coordinates(world.rank());
+  PlannedPrograms& own =
+      by_pipeline_rank[static_cast<std::size_t>(coordinates[static_cast<std::size_t>(Axis::pipeline)])];
+  programs = std::move(own.programs);
+  plan = std::move(own.plan);
   world.set_deadline(options.deadline);
   states = world.duplicate("states");
   // A lane may stand behind several collectives; each keeps the deadline itself, and knows whom it waits for.

@@ -18,6 +18,7 @@ struct Engine::Impl {
   EngineOptions options;
   Communicator world;
   Layout layout;
+  Coordinates coordinates;  // of this rank in the mesh
   std::vector<Program> programs;
   MemoryPlan plan;
   std::unique_ptr<Device> device;
@@ -61,9 +62,15 @@ struct Engine::Impl {
   // A buffer of the first program; persistent ones lie at one address in all.
   std::byte* at(BufferId buffer) const { return executor->persistent_address(0, buffer); }
   BufferId buffer_of(FlatId flat, State state) const;
+  // Whether any rank has the state; this one may not, for it lies on another pipeline rank.
+  bool exists(FlatId flat, State state) const;
+  // How many elements of the flat's state lie on one rank: all, a shard, or a replica's slice of it.
+  std::int64_t held_numel(FlatId flat, State state) const;
+  // The first rank that holds the element of the flat's state.
+  int owner(FlatId flat, State state, std::int64_t offset) const;
   std::span<std::byte> bytes_of_state(FlatId flat, State state) const;  // on the device
-  // The elements of the flat that this rank holds in a persistent buffer.
-  std::pair<std::int64_t, std::int64_t> held(FlatId flat, BufferId buffer, std::int64_t element_bytes) const;
+  // The elements of the flat's state that this rank holds, where it holds any.
+  std::pair<std::int64_t, std::int64_t> held(FlatId flat, State state) const;
   void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);
   void load(FlatId flat, State state, std::int64_t offset, std::span<float> values);
   std::int64_t element_bytes(FlatId flat, State state) const;

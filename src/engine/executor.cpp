@@ -3,15 +3,37 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <set>
 #include <thread>
 
 #include "kernels/reduce.h"
+#include "src/program/opcodes.h"
 
 namespace tessera {
 namespace {
 
-bool is_collective(const Instruction& instruction) { return instruction.channel >= 0; }
+// Of a flat's gradient, what no backward on this rank writes: padding, and the parameters of units that are
+// on other pipeline ranks.
+std::vector<Piece> unwritten(const Layout& layout, const std::vector<Program>& programs, FlatId flat) {
+  std::set<ParameterId> written;
+  for (const Program& program : programs)
+    for (const Instruction& use : program.instructions) {
+      if (use.op != Opcode::use || use.pass != Pass::backward) continue;
+      const ParameterId first = layout.first_parameter(use.unit);
+      const std::size_t count = layout.units()[static_cast<std::size_t>(use.unit)].parameters.size();
+      for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id)
+        written.insert(layout.place(id).home);
+    }
+  const std::int64_t numel = layout.flat(flat).padded_numel;
+  std::vector<Piece> pieces = layout.gaps(flat, 0, numel);
+  for (const Piece& piece : layout.pieces(flat, 0, numel))
+    if (!written.contains(piece.parameter)) pieces.push_back(piece);
+  return pieces;
+}
+
+bool overlaps_compute(const Instruction& instruction) {
+  return communicates(instruction.op) && instruction.lane != Lane::compute;
+}
 
 std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
   std::vector<GroupRun> runs;
@@ -36,13 +58,14 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       programs_(programs),
       options_(options),
       rank_(world.rank()),
+      place_(options.mesh.coordinates(rank_)),
       memory_(device, programs, plan, {.poison = options.poison, .shared = world.wants_shared_arena()}),
       registration_(Communicator(world).register_arena(memory_.arena())),
       peak_program_(plan.space(Space::device).peak_program),
       peak_instruction_(plan.space(Space::device).peak_instruction) {
   std::int64_t square_bytes = 0;
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
-    gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
+    gaps_.push_back(unwritten(layout, programs, flat));
     square_bytes =
         std::max(square_bytes, kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel));
     group_runs_.push_back(group_runs(layout, flat));
@@ -51,24 +74,17 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
   // A rank without peers has nothing to hide behind its compute: its threads then work on one instruction at
   // a time instead of taking each other's cores.
   const bool on_caller = options.strict_order || world.world() == 1;
-  // Programs never run at the same time, so one communicator per axis and lane serves them all.
-  std::map<std::pair<int, int>, Communicator> made;
   std::size_t instructions = 0;
   for (const Program& program : programs) {
-    std::vector<Communicator>& channels = channels_.emplace_back();
-    for (const Channel& channel : program.channels) {
-      const std::pair key{static_cast<int>(channel.axis), static_cast<int>(channel.lane)};
-      if (!made.contains(key))
-        made[key] =
-            world.subgroup(options.mesh.group(channel.axis, rank_), std::string(name_of(channel.lane)));
-      channels.push_back(made[key]);
-    }
+    open_channels(world, program);
     for (const Instruction& instruction : program.instructions) {
       std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
+      // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.
       if (!lane)
-        lane = device.make_stream({.name = std::string(name_of(instruction.lane)),
-                                   .on_caller = instruction.lane == Lane::compute || on_caller,
-                                   .cpus = {}});
+        lane = device.make_stream(
+            {.name = std::string(name_of(instruction.lane)),
+             .on_caller = instruction.lane == Lane::compute || (on_caller && !is_message(instruction.op)),
+             .cpus = {}});
     }
     instructions = std::max(instructions, program.instructions.size());
     scalars_.resize(
@@ -76,6 +92,26 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
   }
   events_.resize(instructions);
   spans_.reserve(instructions);
+}
+
+// Collectives have a communicator per axis and lane. Messages have one per pair of ranks and direction, so
+// that on each rank only the one lane that sends, or receives, ever uses it.
+void Executor::open_channels(const Communicator& world, const Program& program) {
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.channel < 0) continue;
+    const Axis axis = program.channels[static_cast<std::size_t>(instruction.channel)].axis;
+    const std::tuple key{axis, instruction.lane, instruction.peer};
+    if (channels_.contains(key)) continue;
+    std::vector<int> ranks = options_.mesh.group(axis, rank_);
+    std::string name(name_of(instruction.lane));
+    if (is_message(instruction.op)) {
+      const int peer = ranks[static_cast<std::size_t>(instruction.peer)];
+      const bool sends = instruction.op == Opcode::send;
+      ranks = sends ? std::vector{rank_, peer} : std::vector{peer, rank_};
+      name = name_of(sends ? instruction.lane : other_end(instruction.lane));
+    }
+    channels_.emplace(key, world.subgroup(ranks, name));
+  }
 }
 
 // Where a step failed, an operation of one lane may still wait for an event of another: none is left when the
@@ -196,8 +232,7 @@ void Executor::finish_trace() {
   timing_ = {.total_us = now_us(), .exposed_us = exposed_us_};
   for (const Span& span : spans_) {
     const Instruction& spanned = instruction_at(span.instruction);
-    if (is_collective(spanned) && spanned.lane != Lane::compute)
-      timing_.communication_us += span.end_us - span.start_us;
+    if (overlaps_compute(spanned)) timing_.communication_us += span.end_us - span.start_us;
   }
 }
 

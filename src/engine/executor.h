@@ -5,9 +5,11 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/context.h"
@@ -94,13 +96,18 @@ class Executor {
   void reduce_scalars(const Instruction& instruction);
   void decide_step();
   void update(InstructionId id);
+  void message(InstructionId id);
+  void open_channels(const Communicator& world, const Program& program);
+  Axis axis_of(const Instruction& instruction) const;
   Communicator& channel_of(const Instruction& instruction);
-  Slice own_slice(FlatId flat) const;
+  // The elements of a flat in this rank's shard, and in its replica's slice of that.
+  Slice shard_of(FlatId flat) const;
+  Slice slice_of(FlatId flat) const;
   const Instruction& instruction_at(InstructionId id) const {
     return program().instructions[static_cast<std::size_t>(id)];
   }
-  // Where element `offset` of the instruction's flat lies in a buffer that holds this rank's slice, or all
-  // of it.
+  // Where element `offset` of the instruction's flat lies in a buffer that holds all of it, or this rank's
+  // shard or slice.
   std::byte* at(BufferId buffer, InstructionId id, std::int64_t offset, std::int64_t element_bytes) const;
   // Of FlatBuffers::reduced.
   DType reduced_type(FlatId flat) const;
@@ -115,14 +122,16 @@ class Executor {
   const std::vector<Program>& programs_;
   const EngineOptions& options_;
   int rank_ = 0;
+  Coordinates place_;  // in the mesh
   StepMemory memory_;
   ArenaRegistration registration_;
-  std::vector<std::vector<Piece>> gaps_;           // [flat] padding between and behind parameters
+  std::vector<std::vector<Piece>> gaps_;           // [flat] what no use on this rank writes of its gradient
   Arena square_workspace_;                         // of the flat with the most elements
   std::vector<double> scalars_;                    // of all ranks, on the host
   std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat
-  std::vector<std::vector<Communicator>> channels_;  // [program][channel]
-  std::vector<Event> events_;                        // [instruction] of the running step
+  // By axis, lane and, for messages, the other rank: programs never run at the same time and share them.
+  std::map<std::tuple<Axis, Lane, int>, Communicator> channels_;
+  std::vector<Event> events_;  // [instruction] of the running step
   int program_ = -1;
   InstructionId cursor_ = 0;
   double learning_rate_ = 0;

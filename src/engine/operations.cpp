@@ -21,6 +21,9 @@ void Executor::perform(InstructionId id) {
       return accumulate(id);
     case Opcode::square_sum:
       return square_sum(id);
+    case Opcode::send:
+    case Opcode::receive:
+      return message(id);
     case Opcode::reduce_scalars:
       return reduce_scalars(instruction);
     case Opcode::update:
@@ -35,12 +38,21 @@ CallLabel Executor::label(const Instruction& instruction) const {
 }
 
 Communicator& Executor::channel_of(const Instruction& instruction) {
-  return channels_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(instruction.channel)];
+  return channels_.at({axis_of(instruction), instruction.lane, instruction.peer});
 }
 
-Executor::Slice Executor::own_slice(FlatId flat) const {
+Axis Executor::axis_of(const Instruction& instruction) const {
+  return program().channels[static_cast<std::size_t>(instruction.channel)].axis;
+}
+
+Executor::Slice Executor::shard_of(FlatId flat) const {
   const std::int64_t numel = layout_.flat(flat).shard_numel;
-  return {numel * rank_, numel};
+  return {numel * place_[static_cast<std::size_t>(Axis::shard)], numel};
+}
+
+Executor::Slice Executor::slice_of(FlatId flat) const {
+  const std::int64_t numel = layout_.flat(flat).slice_numel;
+  return {shard_of(flat).offset + numel * place_[static_cast<std::size_t>(Axis::replicate)], numel};
 }
 
 DType Executor::reduced_type(FlatId flat) const {
@@ -51,9 +63,11 @@ DType Executor::reduced_type(FlatId flat) const {
 std::byte* Executor::at(BufferId buffer, InstructionId id, std::int64_t offset,
                         std::int64_t element_bytes) const {
   const FlatId flat = instruction_at(id).flat;
-  const bool whole = program().buffers[static_cast<std::size_t>(buffer)].bytes ==
-                     layout_.flat(flat).padded_numel * element_bytes;
-  return address(buffer, id) + (whole ? offset : offset - own_slice(flat).offset) * element_bytes;
+  const std::int64_t numel = program().buffers[static_cast<std::size_t>(buffer)].bytes / element_bytes;
+  std::int64_t begin = 0;
+  if (numel != layout_.flat(flat).padded_numel)
+    begin = numel == layout_.flat(flat).shard_numel ? shard_of(flat).offset : slice_of(flat).offset;
+  return address(buffer, id) + (offset - begin) * element_bytes;
 }
 
 kernels::ComputeContext Executor::compute(InstructionId id, kernels::Workspace workspace) {
@@ -69,28 +83,39 @@ void Executor::all_gather(InstructionId id) {
   const BufferId to = instruction.writes[0];
   const bool gradients = program().buffers[static_cast<std::size_t>(to)].role == BufferRole::accumulator;
   const std::int64_t element = gradients ? 4 : bytes_of(layout_.flat(instruction.flat).dtype);
-  const Slice slice = own_slice(instruction.flat);
+  const bool of_slices = axis_of(instruction) == Axis::replicate;
+  const Slice shard = shard_of(instruction.flat);
+  const Slice own = of_slices ? slice_of(instruction.flat) : shard;
   Communicator& channel = channel_of(instruction);
-  channel.all_gather(at(from, id, slice.offset, element), address(to, id), slice.numel * element,
-                     label(instruction));
+  channel.all_gather(at(from, id, own.offset, element), at(to, id, of_slices ? shard.offset : 0, element),
+                     own.numel * element, label(instruction));
 }
 
 void Executor::reduce_scatter(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
   const bool of_sums = buffers.local_sum >= 0;
-  const Slice slice = own_slice(instruction.flat);
+  const Slice shard_slice = shard_of(instruction.flat);
   Communicator& channel = channel_of(instruction);
+  if (axis_of(instruction) == Axis::replicate) {
+    const Slice own = slice_of(instruction.flat);
+    return channel.reduce_scatter(
+        {.full = at(buffers.accumulator, id, shard_slice.offset, 4),
+         .wire = DType::fp32,
+         .shard = reinterpret_cast<float*>(at(buffers.accumulator, id, own.offset, 4)),
+         .shard_numel = own.numel},
+        label(instruction));
+  }
   const std::byte* full = address(of_sums ? buffers.local_sum : buffers.gradient, id);
   const DType wire = of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype;
-  auto* shard = reinterpret_cast<float*>(at(buffers.accumulator, id, slice.offset, 4));
+  auto* shard = reinterpret_cast<float*>(at(buffers.accumulator, id, shard_slice.offset, 4));
   if (channel.world() == 1)  // the same sum, by all threads of the rank
-    return kernels::accumulate(compute(id), slice.numel, wire, full, instruction.accumulate ? 1.0f : 0.0f,
-                               shard);
+    return kernels::accumulate(compute(id), shard_slice.numel, wire, full,
+                               instruction.accumulate ? 1.0f : 0.0f, shard);
   channel.reduce_scatter({.full = full,
                           .wire = wire,
                           .shard = shard,
-                          .shard_numel = slice.numel,
+                          .shard_numel = shard_slice.numel,
                           .accumulate = instruction.accumulate},
                          label(instruction));
 }
@@ -99,6 +124,11 @@ void Executor::accumulate(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const Flat& flat = layout_.flat(instruction.flat);
   const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
+  if (instruction.microbatch < 0) {  // what another pipeline rank has of a flat that both hold
+    const Slice slice = slice_of(instruction.flat);
+    return kernels::accumulate(compute(id), slice.numel, DType::fp32, address(buffers.tied_sum, id), 1.0f,
+                               reinterpret_cast<float*>(at(buffers.accumulator, id, slice.offset, 4)));
+  }
   kernels::accumulate(compute(id), flat.padded_numel, flat.dtype, address(buffers.gradient, id),
                       instruction.accumulate ? 1.0f : 0.0f,
                       reinterpret_cast<float*>(address(buffers.local_sum, id)));
@@ -106,7 +136,7 @@ void Executor::accumulate(InstructionId id) {
 
 void Executor::square_sum(InstructionId id) {
   const FlatId flat = instruction_at(id).flat;
-  const Slice slice = own_slice(flat);
+  const Slice slice = slice_of(flat);
   const BufferId reduced = program().flat_buffers[static_cast<std::size_t>(flat)].reduced;
   const DType type = reduced_type(flat);
   const kernels::ComputeContext context = compute(id, {square_workspace_.base(), square_workspace_.bytes()});
@@ -122,6 +152,24 @@ void Executor::square_sum(InstructionId id) {
     sum(piece.offset, piece.numel, parameter_square_sum_slot(flats, piece.parameter));
 }
 
+void Executor::message(InstructionId id) {
+  const Instruction& instruction = instruction_at(id);
+  const bool sends = instruction.op == Opcode::send;
+  const BufferId buffer = (sends ? instruction.reads : instruction.writes)[0];
+  std::byte* data = address(buffer, id);
+  std::int64_t bytes = program().buffers[static_cast<std::size_t>(buffer)].bytes;
+  if (instruction.flat >= 0) {  // a slice of a gradient
+    const Slice slice = slice_of(instruction.flat);
+    data = at(buffer, id, slice.offset, 4);
+    bytes = slice.numel * 4;
+  }
+  Communicator& channel = channel_of(instruction);
+  if (sends)
+    channel.send(data, bytes, 1, label(instruction));
+  else
+    channel.recv(data, bytes, 0, label(instruction));
+}
+
 void Executor::reduce_scalars(const Instruction& instruction) {
   const Program& running = program();
   Communicator& channel = channel_of(instruction);
@@ -133,7 +181,8 @@ void Executor::decide_step() {
   const Program& running = program();
   const std::int64_t bytes = running.buffers[static_cast<std::size_t>(running.scalars)].bytes;
   transfer(scalars_.data(), persistent_address(program_, running.scalars), bytes);
-  decision_ = decide({.layout = layout_,
+  decision_ = decide({.mesh = options_.mesh,
+                      .layout = layout_,
                       .program = running,
                       .clip = options_.clip,
                       .parameter_norms = options_.parameter_norms,
@@ -152,7 +201,9 @@ void Executor::update(InstructionId id) {
   };
   // With replicated states every rank updates everything.
   const bool whole = program().placements.optimizer_state == Placement::replicated;
-  const Slice mine = whole ? Slice{0, flat.padded_numel} : own_slice(flat_id);
+  const Slice mine = program().state_over_replicas ? slice_of(flat_id)
+                     : whole                       ? Slice{0, flat.padded_numel}
+                                                   : shard_of(flat_id);
   for (const GroupRun& run : group_runs_[static_cast<std::size_t>(flat_id)]) {
     const std::int64_t begin = std::max(run.offset, mine.offset);
     const std::int64_t end = std::min(run.offset + run.numel, mine.offset + mine.numel);

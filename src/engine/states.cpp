@@ -5,6 +5,7 @@
 
 #include "kernels/casts.h"
 #include "src/engine/engine_impl.h"
+#include "tessera/pipeline.h"
 
 namespace tessera {
 namespace {
@@ -43,12 +44,47 @@ std::int64_t Engine::Impl::element_bytes(FlatId flat, State state) const {
   return state == State::parameter ? bytes_of(layout.flat(flat).dtype) : 4;
 }
 
-std::pair<std::int64_t, std::int64_t> Engine::Impl::held(FlatId flat, BufferId buffer,
-                                                         std::int64_t bytes_per_element) const {
+bool Engine::Impl::exists(FlatId flat, State state) const {
+  if (state == State::parameter) return true;
+  if (!layout.flat(flat).trainable) return false;
+  return state == State::master ||
+         static_cast<int>(state) - static_cast<int>(State::moment1) < options.optimizer.moments();
+}
+
+std::int64_t Engine::Impl::held_numel(FlatId flat, State state) const {
   const Flat& spec = layout.flat(flat);
-  const std::int64_t numel = programs[0].buffers[static_cast<std::size_t>(buffer)].bytes / bytes_per_element;
-  if (numel == spec.padded_numel) return {0, numel};
-  const std::int64_t begin = spec.shard_numel * world.rank();
+  const Placements& placements = programs[0].placements;
+  // An fp32 parameter is its own master.
+  const bool as_parameter =
+      state == State::parameter || (state == State::master && spec.dtype == DType::fp32);
+  if (!as_parameter && programs[0].state_over_replicas) return spec.slice_numel;
+  const Placement placement = as_parameter ? placements.parameters : placements.optimizer_state;
+  return placement == Placement::sharded ? spec.shard_numel : spec.padded_numel;
+}
+
+int Engine::Impl::owner(FlatId flat, State state, std::int64_t offset) const {
+  const Flat& spec = layout.flat(flat);
+  const std::int64_t numel = held_numel(flat, state);
+  Coordinates at{};
+  at[static_cast<std::size_t>(Axis::pipeline)] =
+      Partition(static_cast<int>(layout.units().size()), options.mesh.pipeline, options.strategy.pipeline)
+          .rank_of(spec.unit);
+  if (numel < spec.padded_numel)
+    at[static_cast<std::size_t>(Axis::shard)] = static_cast<int>(offset / spec.shard_numel);
+  if (numel < spec.shard_numel)
+    at[static_cast<std::size_t>(Axis::replicate)] =
+        static_cast<int>(offset % spec.shard_numel / spec.slice_numel);
+  return options.mesh.rank(at);
+}
+
+std::pair<std::int64_t, std::int64_t> Engine::Impl::held(FlatId flat, State state) const {
+  const Flat& spec = layout.flat(flat);
+  const std::int64_t numel = held_numel(flat, state);
+  std::int64_t begin = 0;
+  if (numel < spec.padded_numel)
+    begin += spec.shard_numel * coordinates[static_cast<std::size_t>(Axis::shard)];
+  if (numel < spec.shard_numel)
+    begin += spec.slice_numel * coordinates[static_cast<std::size_t>(Axis::replicate)];
   return {begin, begin + numel};
 }
 
@@ -62,7 +98,7 @@ void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::spa
   const BufferId buffer = buffer_of(flat, state);
   if (buffer < 0) return;
   const std::int64_t element = element_bytes(flat, state);
-  const auto [first, last] = held(flat, buffer, element);
+  const auto [first, last] = held(flat, state);
   const std::int64_t begin = std::max(offset, first);
   const std::int64_t end = std::min(offset + static_cast<std::int64_t>(values.size()), last);
   if (begin >= end) return;
@@ -78,7 +114,7 @@ void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::spa
 void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span<float> values) {
   const BufferId buffer = buffer_of(flat, state);
   const std::int64_t element = element_bytes(flat, state);
-  const auto [first, last] = held(flat, buffer, element);
+  const auto [first, last] = held(flat, state);
   const DType type = state == State::parameter ? layout.flat(flat).dtype : DType::fp32;
   const auto count = static_cast<std::int64_t>(values.size());
   for (std::int64_t done = 0; done < count; done += kChunkNumel) {
@@ -98,8 +134,8 @@ void Engine::initialize(const Fill& fill) {
       for (State state : {State::parameter, State::master, State::moment1, State::moment2})
         if (const std::span<std::byte> bytes = impl.bytes_of_state(flat, state); !bytes.empty())
           impl.executor->zero(bytes.data(), static_cast<std::int64_t>(bytes.size()));
-      const auto [first, last] =
-          impl.held(flat, impl.buffer_of(flat, State::parameter), impl.element_bytes(flat, State::parameter));
+      if (impl.buffer_of(flat, State::parameter) < 0) continue;  // another pipeline rank's
+      const auto [first, last] = impl.held(flat, State::parameter);
       for (const Piece& piece : impl.layout.pieces(flat, first, last)) {
         for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
           const std::span<float> chunk(values.data(),
@@ -138,25 +174,24 @@ void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::s
     Impl& impl = *impl_;
     impl.check_between_steps("read");
     const auto [flat, offset] = find_range(impl.layout, "read", parameter, begin, values.size());
-    const BufferId buffer = impl.buffer_of(flat, state);
-    if (buffer < 0)
+    if (!impl.exists(flat, state))
       throw UsageError(
           fmt::format("read: '{}' has no {}", impl.layout.parameter(parameter).name, name_of(state)));
-    const std::int64_t numel = impl.layout.flat(flat).shard_numel;
-    const auto [first, last] = impl.held(flat, buffer, impl.element_bytes(flat, state));
-    if (last - first > numel || impl.world.world() == 1) return impl.load(flat, state, offset, values);
-    // Shard by shard from its owner.
-    for (std::int64_t at = offset; at < offset + static_cast<std::int64_t>(values.size());) {
-      const int owner = static_cast<int>(at / numel);
-      const std::int64_t end =
-          std::min((owner + 1) * numel, offset + static_cast<std::int64_t>(values.size()));
+    const std::int64_t numel = impl.held_numel(flat, state);
+    const bool everywhere = numel == impl.layout.flat(flat).padded_numel && impl.options.mesh.pipeline == 1;
+    if (everywhere) return impl.load(flat, state, offset, values);
+    // Piece by piece from its owner.
+    const std::int64_t end = offset + static_cast<std::int64_t>(values.size());
+    for (std::int64_t at = offset; at < end;) {
+      const int owner = impl.owner(flat, state, at);
+      const std::int64_t piece_end = std::min((at / numel + 1) * numel, end);
       const std::span<float> part =
-          values.subspan(static_cast<std::size_t>(at - offset), static_cast<std::size_t>(end - at));
+          values.subspan(static_cast<std::size_t>(at - offset), static_cast<std::size_t>(piece_end - at));
       if (owner == impl.world.rank()) impl.load(flat, state, at, part);
       impl.states.broadcast(
           part.data(), static_cast<std::int64_t>(part.size_bytes()), owner,
           {impl.layout.units()[static_cast<std::size_t>(impl.layout.flat(flat).unit)].name, "read"});
-      at = end;
+      at = piece_end;
     }
   });
 }
@@ -167,7 +202,7 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
     impl.check_between_steps("write");
     const auto [flat, offset] = find_range(impl.layout, "write", parameter, begin, values.size());
     const bool trainable = impl.layout.flat(flat).trainable;
-    if (impl.buffer_of(flat, state) < 0 || (state == State::parameter && trainable))
+    if (!impl.exists(flat, state) || (state == State::parameter && trainable))
       throw UsageError(fmt::format("write: '{}' {}", impl.layout.parameter(parameter).name,
                                    state == State::parameter
                                        ? "is trainable; write its master, which the parameter follows"

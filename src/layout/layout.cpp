@@ -51,9 +51,12 @@ std::string mismatch(const std::string& what, const std::string& mine, const std
 
 }  // namespace
 
-Layout::Layout(std::vector<UnitSpec> units, int shards) : units_(std::move(units)), shards_(shards) {
+Layout::Layout(std::vector<UnitSpec> units, int shards, int replicas)
+    : units_(std::move(units)), shards_(shards), replicas_(replicas) {
   if (shards_ < 1)
     throw UsageError("shards is " + std::to_string(shards_) + "; a layout needs 1 shard or more");
+  if (replicas_ < 1)
+    throw UsageError("replicas is " + std::to_string(replicas_) + "; a layout needs 1 replica or more");
   number_parameters();
   own_.resize(units_.size());
   places_.resize(unit_of_.size());
@@ -112,7 +115,9 @@ void Layout::place_unit(UnitId unit) {
   }
   for (std::size_t slot = 0; slot < own.size(); ++slot) {
     Flat& flat = flats_[static_cast<std::size_t>(own[slot])];
-    flat.shard_numel = round_up((ends[slot] + shards_ - 1) / shards_, alignment_numel(flat.dtype));
+    const std::int64_t slices = std::int64_t{shards_} * replicas_;
+    flat.slice_numel = round_up((ends[slot] + slices - 1) / slices, alignment_numel(flat.dtype));
+    flat.shard_numel = flat.slice_numel * replicas_;
     flat.padded_numel = flat.shard_numel * shards_;
   }
 }

@@ -1,14 +1,15 @@
 #include "tessera/mesh.h"
 
 #include <cstddef>
-#include <string_view>
+#include <numeric>
 
 #include "tessera/error.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::array<std::string_view, kAxes> kAxisNames = {"pipeline", "replicate", "shard", "tensor"};
+constexpr std::array<std::string_view, kGroups> kAxisNames = {"pipeline", "replicate", "shard", "tensor",
+                                                              "world"};
 
 constexpr std::size_t index_of(Axis axis) { return static_cast<std::size_t>(axis); }
 
@@ -18,7 +19,9 @@ std::array<int, kAxes> extents(const Mesh& mesh) {
 
 }  // namespace
 
-int Mesh::extent(Axis axis) const { return extents(*this)[index_of(axis)]; }
+std::string_view name_of(Axis axis) { return kAxisNames[index_of(axis)]; }
+
+int Mesh::extent(Axis axis) const { return axis == Axis::world ? world() : extents(*this)[index_of(axis)]; }
 
 Coordinates Mesh::coordinates(int rank) const {
   if (rank < 0 || rank >= world())
@@ -49,6 +52,11 @@ int Mesh::rank(const Coordinates& coordinates) const {
 std::vector<int> Mesh::group(Axis axis, int of_rank) const {
   Coordinates place = coordinates(of_rank);
   std::vector<int> members;
+  if (axis == Axis::world) {
+    members.resize(static_cast<std::size_t>(world()));
+    std::iota(members.begin(), members.end(), 0);
+    return members;
+  }
   for (int along = 0; along < extent(axis); ++along) {
     place[index_of(axis)] = along;
     members.push_back(rank(place));

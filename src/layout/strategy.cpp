@@ -22,6 +22,9 @@ void Strategy::check() const {
     throw UsageError(
         "placements.optimizer_state is replicated while placements.gradients is sharded; sharded gradients "
         "need sharded optimizer state");
+  if (state_over_replicas && placements.optimizer_state == Placement::replicated)
+    throw UsageError(
+        "state_over_replicas is true while placements.optimizer_state is replicated; it must be sharded");
   if (prefetch < 0)
     throw UsageError("prefetch is " + std::to_string(prefetch) + "; it must be 0 or more uses ahead");
   if (resident_units < 0)

@@ -340,7 +340,8 @@ class Block final : public Module {
     return {.activations = {.output_bytes = shapes.narrow_bytes,
                             .saved_bytes = Saved(shapes).bytes,
                             .workspace_bytes =
-                                Workspace(config_, shapes).bytes + scratch_bytes(config_, shapes, target)},
+                                Workspace(config_, shapes).bytes + scratch_bytes(config_, shapes, target),
+                            .reads_batch = false},
             .forward_flops = 2.0 * tokens * columns * channels + 2.0 * pairs * 2.0 * channels};
   }
 

@@ -2,14 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
 namespace tessera {
 namespace {
 
+// Of the pipeline rank that needs most.
 std::int64_t arena_bytes(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs) {
-  return build_and_plan(layout, mesh, specs).plan.space(Space::device).arena_bytes;
+  std::int64_t most = 0;
+  for (int rank = 0; rank < mesh.pipeline; ++rank)
+    most = std::max(most, build_and_plan(layout, mesh, specs, rank).plan.space(Space::device).arena_bytes);
+  return most;
 }
 
 struct Change {
@@ -46,9 +51,10 @@ std::vector<Change> changes() {
 
 }  // namespace
 
-PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs) {
+PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs,
+                               int pipeline_rank) {
   PlannedPrograms result;
-  for (const StepSpec& spec : specs) result.programs.push_back(build_step(layout, mesh, spec));
+  for (const StepSpec& spec : specs) result.programs.push_back(build_step(layout, mesh, spec, pipeline_rank));
   result.plan = plan_memory(result.programs);
   for (std::size_t index = 0; index < result.programs.size(); ++index)
     link(result.programs[index], &result.plan, static_cast<int>(index));

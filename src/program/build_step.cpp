@@ -13,8 +13,15 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
   if (layout.shards() != mesh.shard)
     throw UsageError(fmt::format("layout has {} shards, but the mesh's shard axis has {} ranks",
                                  layout.shards(), mesh.shard));
-  if (mesh.pipeline != 1 || mesh.replicate != 1 || mesh.tensor != 1)
-    throw UnsupportedError(fmt::format("mesh {}: this version runs the shard axis only", to_string(mesh)));
+  if (layout.replicas() != mesh.replicate)
+    throw UsageError(fmt::format("layout has {} replicas, but the mesh's replicate axis has {} ranks",
+                                 layout.replicas(), mesh.replicate));
+  if (mesh.tensor != 1)
+    throw UnsupportedError(
+        fmt::format("mesh {}: this version has no tensor parallel ranks; tensor must be 1", to_string(mesh)));
+  if (mesh.pipeline > 1 && !spec.order.empty())
+    throw UsageError(
+        "order is given, but mesh.pipeline is above 1: there the schedule orders the uses; leave it empty");
   if (spec.microbatches < 1)
     throw UsageError(fmt::format("microbatches is {}; it must be at least 1", spec.microbatches));
   if (spec.moments < 0 || spec.moments > 2)
@@ -37,12 +44,21 @@ void insert_sorted(std::vector<BufferId>& list, BufferId id) {
 
 }  // namespace
 
-Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec)
-    : layout_(layout), spec_(spec), placements_(spec.strategy.placements) {
-  check_spec(layout, mesh, spec);
+Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank)
+    : layout_(layout),
+      mesh_((check_spec(layout, mesh, spec), mesh)),
+      spec_(spec),
+      pipeline_rank_(pipeline_rank),
+      partition_(static_cast<int>(layout.units().size()), mesh.pipeline, spec.strategy.pipeline),
+      placements_(spec.strategy.placements) {
+  if (pipeline_rank < 0 || pipeline_rank >= mesh.pipeline)
+    throw UsageError(fmt::format("build_step: pipeline rank {} does not exist; the mesh has 0 to {}",
+                                 pipeline_rank, mesh.pipeline - 1));
   reduce_when_ = spec.strategy.reduce_when(spec.microbatches);
   if (layout.shards() == 1) placements_ = {};  // the one shard is the whole: a gathered copy would double it
   program_.placements = placements_;
+  program_.pipeline_rank = pipeline_rank;
+  program_.state_over_replicas = spec.strategy.state_over_replicas && mesh.replicate > 1;
   program_.kind = spec.kind;
   program_.microbatches = spec.microbatches;
   for (const UnitSpec& unit : layout.units()) program_.units.push_back(unit.name);
@@ -61,57 +77,115 @@ std::span<const FlatId> Builder::read_by(const Use& use) const {
 }
 
 Program Builder::build() {
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat) add_flat_buffers(flat);
+  find_holders();
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+    if (held(flat)) add_flat_buffers(flat);
   for (UnitId unit = 0; unit < static_cast<UnitId>(layout_.units().size()); ++unit) add_unit_buffers(unit);
   add_scalars();
   lay_out_uses();
   find_residences();
+  find_messages();
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
+    slots_[static_cast<std::size_t>(position)].begin = next_id();
     issue_gathers(position);
+    issue_receives(position);
     issue_use(position);
+    issue_sends(position);
     issue_reductions(position);
   }
+  end_begin_ = next_id();
   issue_end();
   close_lifetimes();
+  compact();
   link(program_, nullptr, 0);
   return std::move(program_);
 }
 
+void Builder::find_holders() {
+  holders_.resize(layout_.flats().size());
+  for (FlatId flat = 0; flat < static_cast<FlatId>(holders_.size()); ++flat)
+    holders_[static_cast<std::size_t>(flat)].push_back(partition_.rank_of(layout_.flat(flat).unit));
+  for (int rank = 0; rank < mesh_.pipeline; ++rank)
+    for (UnitId unit = 0; unit < static_cast<UnitId>(layout_.units().size()); ++unit) {
+      if (partition_.rank_of(unit) != rank) continue;
+      for (FlatId flat : layout_.flats_used_by(unit)) {
+        std::vector<int>& known = holders_[static_cast<std::size_t>(flat)];
+        if (std::ranges::find(known, rank) == known.end()) known.push_back(rank);
+      }
+    }
+}
+
 void Builder::lay_out_uses() {
-  const std::vector<Use> uses = uses_of(layout_, spec_);
   backward_positions_.resize(layout_.flats().size());
-  for (int microbatch = 0; microbatch < spec_.microbatches; ++microbatch) {
-    for (std::size_t k = 0; k < uses.size(); ++k) {
-      const Use& use = uses[k];
-      const int position = static_cast<int>(slots_.size());
-      slots_.push_back({.use = use, .microbatch = microbatch, .first_of_microbatch = k == 0});
-      if (use.pass != Pass::backward) continue;
-      for (FlatId flat : layout_.flats_used_by(use.unit))
-        if (trains(flat)) backward_positions_[static_cast<std::size_t>(flat)].push_back(position);
+  if (!spec_.order.empty()) {
+    lay_out_order();
+  } else {
+    const PipelineShape shape{mesh_.pipeline, spec_.strategy.pipeline.chunks, spec_.microbatches};
+    if (pipelined()) times_ = pass_times(spec_.strategy.pipeline.schedule, shape, spec_.kind);
+    for (const ChunkPass& pass : pipeline_order(spec_.strategy.pipeline.schedule, shape, pipeline_rank_))
+      if (train() || pass.pass == Pass::forward) lay_out_pass(pass);
+  }
+  for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
+    const Slot& slot = slots_[static_cast<std::size_t>(position)];
+    if (slot.use.pass != Pass::backward) continue;
+    for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
+      if (!trains(flat)) continue;
+      std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
+      if (!positions.empty() &&
+          slots_[static_cast<std::size_t>(positions.back())].microbatch > slot.microbatch)
+        throw UnsupportedError(fmt::format(
+            "unit '{}' and another chunk of pipeline rank {} share parameters, and schedule {} runs several "
+            "microbatches through one before the other, so that no single sum of gradients can hold both; "
+            "take another schedule, or cut the chain so that they lie on different ranks",
+            layout_.units()[static_cast<std::size_t>(slot.use.unit)].name, pipeline_rank_,
+            name_of(spec_.strategy.pipeline.schedule)));
+      positions.push_back(position);
     }
   }
 }
 
-// Whether a flat gathered for the use at `from` stays for its next use at `to`.
-bool Builder::stays(FlatId flat, int from, int to) const {
+void Builder::lay_out_pass(const ChunkPass& pass) {
+  const Chunk& chunk = partition_.chunk(pass.chunk);
+  for (const Use& use : default_order(static_cast<int>(layout_.units().size()), spec_.strategy.recompute)) {
+    const bool forward = use.pass == Pass::forward;
+    if (use.unit < chunk.first || use.unit >= chunk.end || forward != (pass.pass == Pass::forward)) continue;
+    slots_.push_back({.use = use,
+                      .microbatch = pass.microbatch,
+                      .time = pipelined() ? times_.at({pass.chunk, pass.microbatch, pass.pass}) : 0});
+  }
+}
+
+void Builder::lay_out_order() {
+  const std::vector<Use> uses = uses_of(layout_, spec_);
+  for (int microbatch = 0; microbatch < spec_.microbatches; ++microbatch)
+    for (const Use& use : uses) slots_.push_back({.use = use, .microbatch = microbatch});
+}
+
+// Whether a flat gathered for the use at `from` stays for its next use at `to`; before that one, `in_flight`
+// microbatches are between a forward and a backward that use it.
+bool Builder::stays(FlatId flat, int from, int to, int in_flight) const {
   if (to == from + 1) return true;
   const Slot& a = slots_[static_cast<std::size_t>(from)];
   const Slot& b = slots_[static_cast<std::size_t>(to)];
   if (a.use.edge == UseEdge::open) return true;  // the opened use is still running
-  return a.microbatch == b.microbatch && resident(layout_.flat(flat).unit);
+  if (spec_.strategy.pipeline.gather_once && a.use.pass == b.use.pass) return true;
+  if (!resident(layout_.flat(flat).unit)) return false;
+  return a.microbatch == b.microbatch || (pipelined() && train() && in_flight > 0);
 }
 
 void Builder::find_residences() {
   if (!parameters_sharded()) return;
-  std::vector<int> current(layout_.flats().size(), -1);  // index into residences_
-  std::vector<int> open(layout_.flats().size(), 0);      // uses opened and not yet closed
+  std::vector<int> current(layout_.flats().size(), -1);   // index into residences_
+  std::vector<int> open(layout_.flats().size(), 0);       // uses opened and not yet closed
+  std::vector<int> in_flight(layout_.flats().size(), 0);  // forwards less backwards
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
     const Use& use = slots_[static_cast<std::size_t>(position)].use;
     for (FlatId flat : read_by(use)) {
       int& at = current[static_cast<std::size_t>(flat)];
       int& nested = open[static_cast<std::size_t>(flat)];
       const int previous = at < 0 ? -1 : residences_[static_cast<std::size_t>(at)].last;
-      if (at >= 0 && (nested > 0 || stays(flat, previous, position))) {
+      if (at >= 0 &&
+          (nested > 0 || stays(flat, previous, position, in_flight[static_cast<std::size_t>(flat)]))) {
         residences_[static_cast<std::size_t>(at)].last = position;
       } else {
         at = static_cast<int>(residences_.size());
@@ -119,6 +193,10 @@ void Builder::find_residences() {
       }
       nested += use.edge == UseEdge::open ? 1 : use.edge == UseEdge::close ? -1 : 0;
     }
+    for (FlatId flat : layout_.flats_used_by(use.unit))
+      in_flight[static_cast<std::size_t>(flat)] += use.pass == Pass::forward    ? 1
+                                                   : use.pass == Pass::backward ? -1
+                                                                                : 0;
   }
 }
 
@@ -155,16 +233,23 @@ void Builder::release_behind(BufferId id, InstructionId instruction, int positio
 
 void Builder::close_lifetimes() {
   for (const PendingEnd& pending : pending_ends_) {
-    const InstructionId use = slots_[static_cast<std::size_t>(pending.position)].instruction;
-    // Found by where it began, as the buffer may have begun again since.
-    for (Lifetime& lifetime : buffer(pending.buffer).lifetimes)
-      if (lifetime.first <= pending.at_least && lifetime.last == pending.at_least)
-        lifetime.last = std::max(lifetime.last, use);
+    const auto position = static_cast<std::size_t>(pending.position);
+    InstructionId use = slots_[position].instruction;
+    if (pending.behind_all)
+      use = (position + 1 < slots_.size() ? slots_[position + 1].begin : end_begin_) - 1;
+    // Found by where it began, as the buffer may have begun again since: then it ends before that.
+    std::vector<Lifetime>& lifetimes = buffer(pending.buffer).lifetimes;
+    for (std::size_t k = 0; k < lifetimes.size(); ++k) {
+      Lifetime& lifetime = lifetimes[k];
+      if (lifetime.first > pending.at_least || lifetime.last != pending.at_least) continue;
+      const InstructionId most = k + 1 < lifetimes.size() ? lifetimes[k + 1].first - 1 : use;
+      lifetime.last = std::max(lifetime.last, std::min(use, most));
+    }
   }
 }
 
-int Builder::channel(Lane lane) {
-  const Channel wanted{Axis::shard, lane};
+int Builder::channel(Lane lane, Axis axis) {
+  const Channel wanted{axis, lane};
   const auto found = std::find(program_.channels.begin(), program_.channels.end(), wanted);
   if (found != program_.channels.end()) return static_cast<int>(found - program_.channels.begin());
   program_.channels.push_back(wanted);
@@ -209,7 +294,7 @@ void Builder::issue_use(int position) {
                   .writes = {}};
   access_parameters(slot.use, use);
   if (slot.use.pass == Pass::backward) access_gradients(use, position);
-  access_activations(use, position);
+  access_activations(use);
   slot.instruction = add(std::move(use));
 }
 
@@ -235,7 +320,7 @@ void Builder::access_gradients(Instruction& use, int position) {
   }
 }
 
-void Builder::access_activations(Instruction& use, int position) {
+void Builder::access_activations(Instruction& use) {
   const auto id = static_cast<InstructionId>(program_.instructions.size());
   const auto fresh = [&](BufferId written) {
     if (written < 0) return;
@@ -245,24 +330,25 @@ void Builder::access_activations(Instruction& use, int position) {
   const auto read = [&](BufferId read_from) {
     if (read_from >= 0) insert_sorted(use.reads, read_from);
   };
-  if (program_.batch >= 0)
-    slots_[static_cast<std::size_t>(position)].first_of_microbatch ? fresh(program_.batch)
-                                                                   : read(program_.batch);
+  const int microbatch = use.microbatch;
+  if (const BufferId batch = program_.batch.of(microbatch); batch >= 0 && reads_batch(use.unit))
+    buffer(batch).lifetimes.empty() ? fresh(batch) : read(batch);
   const UnitBuffers& own = program_.unit_buffers[static_cast<std::size_t>(use.unit)];
   fresh(own.workspace);
-  if (use.unit > 0) read(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output);
+  if (use.unit > 0) read(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output.of(microbatch));
   switch (use.pass) {
     case Pass::forward:
-      fresh(own.output);
-      fresh(own.saved);  // ends here where a recompute will write it again
+      fresh(own.output.of(microbatch));
+      fresh(own.saved.of(microbatch));  // ends here where a recompute will write it again
       break;
     case Pass::recompute:
-      fresh(own.saved);
+      fresh(own.saved.of(microbatch));
       break;
     case Pass::backward:
-      read(own.saved);
-      read(own.output_gradient);
-      if (use.unit > 0) fresh(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output_gradient);
+      read(own.saved.of(microbatch));
+      read(own.output_gradient.of(microbatch));
+      if (use.unit > 0)
+        fresh(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output_gradient.of(microbatch));
       break;
   }
 }
@@ -277,7 +363,7 @@ void Builder::issue_reductions(int position) {
     const auto next = std::upper_bound(positions.begin(), positions.end(), position);
     if (next != positions.end() && slots_[static_cast<std::size_t>(*next)].microbatch == slot.microbatch)
       continue;
-    if (nothing_to_add()) {
+    if (nothing_to_add(flat)) {
       after_last_reduction(flat);
       continue;
     }
@@ -318,54 +404,69 @@ void Builder::reduce(FlatId flat, int microbatch, BufferId from, bool accumulate
   add(std::move(reduction));
 }
 
+// Of a flat that several pipeline ranks hold, the gradient is complete only when they have exchanged theirs.
 void Builder::after_last_reduction(FlatId flat) {
+  if (mesh_.replicate > 1) {
+    Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
+    reduction.channel = channel(Lane::reduce, Axis::replicate);
+    reduction.reads = reduction.writes = {program_.flat_buffers[static_cast<std::size_t>(flat)].reduced};
+    add(std::move(reduction));
+  }
+  if (!shared(flat)) square_and_gather(flat);
+}
+
+// Every replica and, where states are replicated, every rank updates the same, so it needs the others'
+// slices.
+void Builder::square_and_gather(FlatId flat) {
   const BufferId reduced = program_.flat_buffers[static_cast<std::size_t>(flat)].reduced;
-  Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
-  squares.reads = {reduced};
-  squares.writes = {program_.scalars};
-  add(std::move(squares));
-  if (state_sharded() || layout_.shards() == 1) return;
-  // Every rank updates everything, so every rank needs every slice of the reduced gradient.
+  if (holders(flat).front() == pipeline_rank_) {  // each gradient counts once in the norm
+    Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
+    squares.reads = {reduced};
+    squares.writes = {program_.scalars};
+    add(std::move(squares));
+  }
+  if (mesh_.replicate > 1 && !program_.state_over_replicas) gather_in_place(flat, reduced, Axis::replicate);
+  if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
+}
+
+void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
   Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
-  gather.channel = channel(Lane::gather);
-  gather.reads = {reduced};
-  gather.writes = {reduced};
+  gather.channel = channel(Lane::gather, axis);
+  gather.reads = gather.writes = {buffer};
   add(std::move(gather));
 }
 
 void Builder::issue_end() {
+  exchange_shared();
   Instruction decide{.op = Opcode::reduce_scalars,
                      .lane = Lane::compute,
-                     .channel = channel(Lane::compute),
+                     .channel = channel(Lane::compute, Axis::world),
                      .waits = {},
                      .reads = {program_.scalars},
                      .writes = {program_.scalars}};
   add(std::move(decide));
-  if (!train()) return;
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat) {
-    if (!trains(flat)) continue;
-    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
-    Instruction update = about(Opcode::update, Lane::compute, flat);
-    update.reads = {buffers.reduced};
-    insert_sorted(update.reads, program_.scalars);
-    for (BufferId state : {buffers.master, buffers.moments[0], buffers.moments[1]}) {
-      if (state < 0) continue;
-      insert_sorted(update.reads, state);
-      insert_sorted(update.writes, state);
-    }
-    insert_sorted(update.writes, buffers.parameter);
-    add(std::move(update));
-    if (parameters_sharded() || !state_sharded()) continue;
-    Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
-    gather.channel = channel(Lane::gather);
-    gather.reads = {buffers.parameter};
-    gather.writes = {buffers.parameter};
-    add(std::move(gather));
-  }
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+    if (trains(flat)) issue_update(flat);
 }
 
-Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
-  return Builder(layout, mesh, spec).build();
+void Builder::issue_update(FlatId flat) {
+  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  Instruction update = about(Opcode::update, Lane::compute, flat);
+  update.reads = {buffers.reduced};
+  insert_sorted(update.reads, program_.scalars);
+  for (BufferId state : {buffers.master, buffers.moments[0], buffers.moments[1]}) {
+    if (state < 0) continue;
+    insert_sorted(update.reads, state);
+    insert_sorted(update.writes, state);
+  }
+  insert_sorted(update.writes, buffers.parameter);
+  add(std::move(update));
+  if (program_.state_over_replicas) gather_in_place(flat, buffers.parameter, Axis::replicate);
+  if (!parameters_sharded() && state_sharded()) gather_in_place(flat, buffers.parameter, Axis::shard);
+}
+
+Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank) {
+  return Builder(layout, mesh, spec, pipeline_rank).build();
 }
 
 }  // namespace tessera

@@ -1,18 +1,24 @@
 // Builds one program: buffers first (build_buffers.cpp), then instructions with their accesses
-// (build_step.cpp). Lifetimes follow from the accesses and from the rules of each placement.
+// (build_step.cpp), messages between pipeline ranks among them (build_messages.cpp). Lifetimes follow from
+// the accesses and from the rules of each placement.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <map>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "src/program/order.h"
+#include "tessera/pipeline.h"
 #include "tessera/program.h"
 
 namespace tessera {
 
 class Builder {
  public:
-  Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec);
+  Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank);
   Program build();
 
  private:
@@ -20,7 +26,8 @@ class Builder {
   struct Slot {
     Use use;
     int microbatch = 0;
-    bool first_of_microbatch = false;
+    int time = 0;              // when its pass starts, see pass_times()
+    InstructionId begin = -1;  // the first that is issued at its position
     InstructionId instruction = -1;
   };
   // Uses first..last (positions) between which a flat's gathered parameters stay.
@@ -32,29 +39,60 @@ class Builder {
     InstructionId gather = -1;
   };
 
+  // What a neighbour in the pipeline sends to a chunk of this rank.
+  struct Incoming {
+    int chunk = 0;
+    int microbatch = 0;
+    int due = 0;  // the position of the first use that needs it or one that is sent behind it
+  };
+  // All that comes in on one lane, in the order in which the neighbour sends it.
+  struct Inbox {
+    Lane lane = Lane::receive_output;
+    int from = 0;
+    std::vector<Incoming> messages;
+    std::size_t next = 0;
+  };
+
   bool train() const { return spec_.kind == StepKind::train; }
   bool parameters_sharded() const { return placements_.parameters == Placement::sharded; }
   bool gradients_sharded() const { return placements_.gradients == Placement::sharded; }
   bool state_sharded() const { return placements_.optimizer_state == Placement::sharded; }
+  bool pipelined() const { return mesh_.pipeline > 1; }
   // A rank without peers has nothing to add to the gradient of its only microbatch: that is the reduced one.
-  bool nothing_to_add() const { return layout_.shards() == 1 && spec_.microbatches == 1; }
-  bool trains(FlatId flat) const { return train() && layout_.flat(flat).trainable; }
+  bool nothing_to_add(FlatId flat) const {
+    return mesh_.shard == 1 && mesh_.replicate == 1 && spec_.microbatches == 1 && !shared(flat);
+  }
+  bool mine(UnitId unit) const { return partition_.rank_of(unit) == pipeline_rank_; }
+  // The pipeline ranks that use the flat: its home first, then the others, ascending.
+  const std::vector<int>& holders(FlatId flat) const { return holders_[static_cast<std::size_t>(flat)]; }
+  bool held(FlatId flat) const {
+    return std::ranges::find(holders(flat), pipeline_rank_) != holders(flat).end();
+  }
+  bool shared(FlatId flat) const { return holders(flat).size() > 1; }
+  bool trains(FlatId flat) const { return train() && layout_.flat(flat).trainable && held(flat); }
   bool resident(UnitId unit) const;
   // The flats whose parameters the use reads.
   std::span<const FlatId> read_by(const Use& use) const;
+  bool reads_batch(UnitId unit) const;
 
   // build_buffers.cpp
   BufferId add_buffer(Buffer buffer);
   void add_flat_buffers(FlatId flat);
   void add_unit_buffers(UnitId unit);
+  PerMicrobatch add_per_microbatch(const Buffer& like);
   void add_scalars();
+  void compact();
 
   // build_step.cpp
+  void find_holders();
   void lay_out_uses();
+  void lay_out_pass(const ChunkPass& pass);
+  void lay_out_order();
   void find_residences();
-  bool stays(FlatId flat, int from, int to) const;
+  bool stays(FlatId flat, int from, int to, int in_flight) const;
   InstructionId add(Instruction instruction);
-  int channel(Lane lane);
+  InstructionId next_id() const { return static_cast<InstructionId>(program_.instructions.size()); }
+  int channel(Lane lane, Axis axis = Axis::shard);
   Instruction about(Opcode op, Lane lane, FlatId flat) const;
 
   void issue_gathers(int position);
@@ -62,11 +100,22 @@ class Builder {
   void issue_reductions(int position);
   void reduce(FlatId flat, int microbatch, BufferId from, bool accumulate);
   void after_last_reduction(FlatId flat);
+  void square_and_gather(FlatId flat);
+  void gather_in_place(FlatId flat, BufferId buffer, Axis axis);
+  void issue_update(FlatId flat);
   void issue_end();
+
+  // build_messages.cpp: what pipeline ranks send each other
+  void find_messages();
+  void issue_receives(int position);
+  void issue_sends(int position);
+  void keep_until_taken(BufferId buffer, InstructionId send, Lane lane, int taken);
+  InstructionId add_message(Instruction message, int peer);
+  void exchange_shared();
 
   void access_parameters(const Use& of, Instruction& use);
   void access_gradients(Instruction& use, int position);
-  void access_activations(Instruction& use, int position);
+  void access_activations(Instruction& use);
   void touch(BufferId buffer, InstructionId instruction);
   void begin(BufferId buffer, InstructionId instruction);
   void release_behind(BufferId buffer, InstructionId instruction, int position);
@@ -75,20 +124,30 @@ class Builder {
   Buffer& buffer(BufferId id) { return program_.buffers[static_cast<std::size_t>(id)]; }
 
   const Layout& layout_;
+  const Mesh mesh_;
   const StepSpec& spec_;
-  Placements placements_;  // replicated where there is one shard
+  const int pipeline_rank_;
+  Partition partition_;
+  std::vector<std::vector<int>> holders_;  // by flat
+  Placements placements_;                  // replicated where there is one shard
   ReduceWhen reduce_when_;
   Program program_;
   std::vector<Slot> slots_;
   std::vector<Residence> residences_;                 // by first use
+  std::array<Inbox, 2> inboxes_;                      // outputs, gradients
   std::vector<std::vector<int>> backward_positions_;  // [flat]: positions of uses that write its gradient
-  // Lifetimes that end at the use of a later position, whose instruction does not exist yet.
+  std::map<std::tuple<int, int, Pass>, int> times_;   // of passes, by chunk and microbatch
+  std::map<Lane, int> taken_;                         // by lane: when all sent so far will have been taken
+  // Lifetimes that end at a later position, whose instructions do not exist yet: with the use there, or with
+  // all that is issued behind it.
   struct PendingEnd {
     BufferId buffer;
     InstructionId at_least;
     int position;
+    bool behind_all = false;
   };
   std::vector<PendingEnd> pending_ends_;
+  InstructionId end_begin_ = -1;  // the first behind all uses
 };
 
 }  // namespace tessera

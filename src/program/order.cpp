@@ -72,6 +72,47 @@ std::vector<Use> default_order(int units, Recompute recompute) {
   return order;
 }
 
+std::map<std::tuple<int, int, Pass>, int> pass_times(PipelineSchedule schedule, const PipelineShape& shape,
+                                                     StepKind kind) {
+  struct Rank {
+    std::vector<ChunkPass> order;
+    std::size_t next = 0;
+    int free = 0;
+  };
+  std::vector<Rank> ranks(static_cast<std::size_t>(shape.ranks));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank].order = pipeline_order(schedule, shape, static_cast<int>(rank));
+    if (kind == StepKind::evaluate)
+      std::erase_if(ranks[rank].order, [](const ChunkPass& pass) { return pass.pass != Pass::forward; });
+  }
+  const int last_chunk = shape.ranks * shape.chunks - 1;
+  const auto duration = [](Pass pass) { return pass == Pass::forward ? 1 : 2; };
+  std::map<std::tuple<int, int, Pass>, int> starts;
+  // What a pass needs from another chunk; false where that has not run yet.
+  const auto ready = [&](const ChunkPass& pass, int& at) {
+    const bool forward = pass.pass == Pass::forward;
+    if (pass.chunk == (forward ? 0 : last_chunk)) return true;
+    const auto needed = starts.find({pass.chunk + (forward ? -1 : 1), pass.microbatch, pass.pass});
+    if (needed == starts.end()) return false;
+    at = needed->second + duration(pass.pass);
+    return true;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (Rank& rank : ranks)
+      for (int at = 0; rank.next < rank.order.size() && ready(rank.order[rank.next], at); at = 0) {
+        const ChunkPass& pass = rank.order[rank.next++];
+        const int start = std::max(rank.free, at);
+        starts[{pass.chunk, pass.microbatch, pass.pass}] = start;
+        rank.free = start + duration(pass.pass);
+        moved = true;
+      }
+  }
+  for (const Rank& rank : ranks)
+    if (rank.next < rank.order.size()) throw Error(fmt::format("schedule {} has a cycle", name_of(schedule)));
+  return starts;
+}
+
 std::vector<Use> uses_of(const Layout& layout, const StepSpec& spec) {
   std::vector<Use> uses = spec.order;
   if (uses.empty()) uses = default_order(static_cast<int>(layout.units().size()), spec.strategy.recompute);

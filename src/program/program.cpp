@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <set>
 
+#include "src/program/opcodes.h"
+
 namespace tessera {
 
 std::string_view name_of(Lane lane) {
-  constexpr std::string_view kNames[] = {"compute", "gather",   "reduce", "transfer",
-                                         "upload",  "download", "host",   "io"};
+  constexpr std::string_view kNames[] = {
+      "compute", "gather",   "reduce", "send_output", "send_gradient", "receive_output", "receive_gradient",
+      "upload",  "download", "host",   "io"};
   return kNames[static_cast<int>(lane)];
 }
 
@@ -33,8 +36,8 @@ std::string_view name_of(Pass pass) {
 std::string_view name_of(StepKind kind) { return kind == StepKind::train ? "train" : "evaluate"; }
 
 std::string_view name_of(Opcode opcode) {
-  constexpr std::string_view kNames[] = {"use",        "all_gather",     "reduce_scatter", "accumulate",
-                                         "square_sum", "reduce_scalars", "update"};
+  constexpr std::string_view kNames[] = {"use",  "all_gather", "reduce_scatter", "accumulate", "square_sum",
+                                         "send", "receive",    "reduce_scalars", "update"};
   return kNames[static_cast<int>(opcode)];
 }
 
@@ -54,10 +57,18 @@ std::string describe(const Program& program, InstructionId id) {
           program.buffers.at(static_cast<std::size_t>(instruction.writes[0])).category == Category::gradients
               ? " of gradients"
               : " of parameters";
+    if (is_message(instruction.op))
+      text += instruction.flat >= 0 ? " of gradients"
+              : instruction.lane == Lane::send_output || instruction.lane == Lane::receive_output
+                  ? " of the output"
+                  : " of the output's gradient";
   }
   if (instruction.unit >= 0)
     text += fmt::format(" of {}", program.units.at(static_cast<std::size_t>(instruction.unit)));
   if (instruction.microbatch >= 0) text += fmt::format(", microbatch {}", instruction.microbatch);
+  if (is_message(instruction.op))
+    text += fmt::format(", {} pipeline rank {}", instruction.op == Opcode::send ? "to" : "from",
+                        instruction.peer);
   return text;
 }
 
@@ -105,7 +116,8 @@ void add(Hasher& hasher, const Instruction& instruction) {
        {static_cast<std::int64_t>(instruction.op), static_cast<std::int64_t>(instruction.lane),
         static_cast<std::int64_t>(instruction.pass), static_cast<std::int64_t>(instruction.edge),
         std::int64_t{instruction.unit}, std::int64_t{instruction.flat}, std::int64_t{instruction.microbatch},
-        std::int64_t{instruction.channel}, std::int64_t{instruction.accumulate}})
+        std::int64_t{instruction.channel}, std::int64_t{instruction.peer},
+        std::int64_t{instruction.accumulate}})
     hasher.add(value);
   hasher.add(instruction.waits);
   hasher.add(instruction.reads);
@@ -118,6 +130,8 @@ std::uint64_t Program::hash() const {
   Hasher hasher;
   hasher.add(static_cast<std::int64_t>(kind));
   hasher.add(std::int64_t{microbatches});
+  hasher.add(std::int64_t{pipeline_rank});
+  hasher.add(std::int64_t{state_over_replicas});
   for (Placement placement : {placements.parameters, placements.gradients, placements.optimizer_state})
     hasher.add(static_cast<std::int64_t>(placement));
   for (const std::string& unit : units) hasher.add(unit);

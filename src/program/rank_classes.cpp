@@ -6,7 +6,8 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<Axis, kAxes> kAllAxes = {Axis::pipeline, Axis::replicate, Axis::shard, Axis::tensor};
+constexpr std::array<Axis, kGroups> kAllAxes = {Axis::pipeline, Axis::replicate, Axis::shard, Axis::tensor,
+                                                Axis::world};
 
 using Colours = std::vector<int>;  // by rank
 
@@ -18,6 +19,7 @@ void sort_unique(std::vector<int>& list) {
 // For each rank, the first rank of its group along the axis.
 std::vector<int> group_heads(const Mesh& mesh, Axis axis) {
   std::vector<int> heads;
+  if (axis == Axis::world) return std::vector<int>(static_cast<std::size_t>(mesh.world()), 0);
   for (int rank = 0; rank < mesh.world(); ++rank) {
     Coordinates place = mesh.coordinates(rank);
     place[static_cast<std::size_t>(axis)] = 0;
@@ -40,8 +42,8 @@ std::vector<std::vector<int>> colours_of_groups(const std::vector<int>& heads, c
 std::vector<RankClass> rank_classes(const WorldPrograms& world) {
   const auto ranks = static_cast<std::size_t>(world.mesh.world());
   const Colours programs = world.program_of_rank.empty() ? Colours(ranks, 0) : world.program_of_rank;
-  std::array<std::vector<int>, kAxes> heads;
-  for (std::size_t axis = 0; axis < kAxes; ++axis) heads[axis] = group_heads(world.mesh, kAllAxes[axis]);
+  std::array<std::vector<int>, kGroups> heads;
+  for (std::size_t axis = 0; axis < kGroups; ++axis) heads[axis] = group_heads(world.mesh, kAllAxes[axis]);
 
   // Colour refinement: ranks of one colour that meet different colours get different ones, until none do.
   Colours colours = programs;
@@ -49,27 +51,31 @@ std::vector<RankClass> rank_classes(const WorldPrograms& world) {
   std::vector<RankClass> classes;
   do {
     count = classes.size();
-    std::array<std::vector<std::vector<int>>, kAxes> met;
-    for (std::size_t axis = 0; axis < kAxes; ++axis) met[axis] = colours_of_groups(heads[axis], colours);
+    std::array<std::vector<std::vector<int>>, kGroups> met;
+    for (std::size_t axis = 0; axis < kGroups; ++axis) met[axis] = colours_of_groups(heads[axis], colours);
     std::map<std::vector<int>, int> known;
     classes.clear();
     Colours refined(ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       std::vector<int> signature = {colours[rank]};
-      for (std::size_t axis = 0; axis < kAxes; ++axis) {
+      for (std::size_t axis = 0; axis < kGroups; ++axis) {
         const std::vector<int>& group = met[axis][static_cast<std::size_t>(heads[axis][rank])];
         signature.push_back(-1);  // between the axes
         signature.insert(signature.end(), group.begin(), group.end());
       }
       const auto [entry, is_new] = known.try_emplace(std::move(signature), static_cast<int>(classes.size()));
-      if (is_new) classes.push_back({.program = programs[rank], .rank = static_cast<int>(rank), .meets = {}});
+      if (is_new)
+        classes.push_back(
+            {.program = programs[rank], .rank = static_cast<int>(rank), .meets = {}, .along_pipeline = {}});
       refined[rank] = entry->second;
     }
     colours = std::move(refined);
   } while (classes.size() != count);
 
   for (RankClass& one : classes) {
-    for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    for (int peer : world.mesh.group(Axis::pipeline, one.rank))
+      one.along_pipeline.push_back(colours[static_cast<std::size_t>(peer)]);
+    for (std::size_t axis = 0; axis < kGroups; ++axis) {
       for (int peer : world.mesh.group(kAllAxes[axis], one.rank))
         one.meets[axis].push_back(colours[static_cast<std::size_t>(peer)]);
       sort_unique(one.meets[axis]);

@@ -14,8 +14,9 @@ namespace tessera {
 // exactly where one exists among classes.
 struct RankClass {
   int program = 0;
-  int rank = 0;                               // its first
-  std::array<std::vector<int>, kAxes> meets;  // by axis: the classes in the rank's group, its own included
+  int rank = 0;                                 // its first
+  std::array<std::vector<int>, kGroups> meets;  // by axis: the classes in the rank's group, its own included
+  std::vector<int> along_pipeline;              // the class of each member of its group along that axis
 };
 
 // The fewest such classes, ordered by their first rank.

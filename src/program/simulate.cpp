@@ -46,6 +46,10 @@ class Costs {
       case Opcode::all_gather:
       case Opcode::reduce_scalars:
         return collective_us(instruction, buffer(instruction.writes.at(0)).bytes);
+      case Opcode::send:
+        return message_us(buffer(instruction.reads.at(0)));
+      case Opcode::receive:
+        return message_us(buffer(instruction.writes.at(0)));
       case Opcode::reduce_scatter:
         return collective_us(instruction, buffer(source_of(instruction)).bytes);
       case Opcode::accumulate:
@@ -74,6 +78,10 @@ class Costs {
     const int ranks = mesh_.extent(program_.channels.at(static_cast<std::size_t>(instruction.channel)).axis);
     const double message = static_cast<double>(full_bytes) / ranks;
     return (ranks - 1) * (cost_.link.alpha_us + message / cost_.link.bytes_per_us);
+  }
+
+  double message_us(const Buffer& sent) const {
+    return cost_.link.alpha_us + static_cast<double>(sent.bytes) / cost_.link.bytes_per_us;
   }
 
   // The full gradient: what is read and is not the destination, unless it is reduced in place.

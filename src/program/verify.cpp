@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/program/opcodes.h"
 #include "src/program/verify_checks.h"
 #include "tessera/error.h"
 
@@ -26,6 +27,24 @@ void check_arguments(const WorldPrograms& world, std::span<const PlannedProgram>
   if (!plans.empty() && plans.size() != world.programs.size())
     throw UsageError(fmt::format("verify: {} plans are given for {} programs; give one each, or none",
                                  plans.size(), world.programs.size()));
+}
+
+// A program that sends names the other rank by its coordinate: only ranks at its own can run it.
+void check_places(const WorldPrograms& world, Findings& findings) {
+  std::vector<bool> sends;
+  for (const Program& program : world.programs)
+    sends.push_back(
+        std::ranges::any_of(program.instructions, [](const Instruction& i) { return is_message(i.op); }));
+  for (int rank = 0; rank < world.mesh.world(); ++rank) {
+    const int index =
+        world.program_of_rank.empty() ? 0 : world.program_of_rank[static_cast<std::size_t>(rank)];
+    const Program& program = world.programs[static_cast<std::size_t>(index)];
+    const int place = world.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)];
+    if (place == program.pipeline_rank || !sends[static_cast<std::size_t>(index)]) continue;
+    findings.add(Fault::malformed, index, {},
+                 fmt::format("is for pipeline rank {}, but rank {}, which runs it, is at {}",
+                             program.pipeline_rank, rank, place));
+  }
 }
 
 void check_program(const Program& program, int index, const PlannedProgram& planned, Findings& findings) {
@@ -78,7 +97,8 @@ VerifyReport verify(const WorldPrograms& world, std::span<const PlannedProgram> 
     return plans.empty() ? PlannedProgram{} : plans[static_cast<std::size_t>(index)];
   };
   for (int index = 0; index < programs; ++index)
-    check_structure(world.programs[static_cast<std::size_t>(index)], index, findings);
+    check_structure(world.programs[static_cast<std::size_t>(index)], index, world.mesh, findings);
+  check_places(world, findings);
   // The other checks follow the ids, so they need them sound.
   if (!report.ok()) return report;
   for (int index = 0; index < programs; ++index)

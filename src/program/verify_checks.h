@@ -26,7 +26,7 @@ class Findings {
 };
 
 // verify_structure.cpp: every id within its range, waits on earlier instructions, channels where they belong.
-void check_structure(const Program& program, int index, Findings& findings);
+void check_structure(const Program& program, int index, const Mesh& mesh, Findings& findings);
 // verify_structure.cpp: the plan has an aligned place within the arena for each buffer, and no two that hold
 // something at one time share addresses.
 void check_plan(const Program& program, int index, const PlannedProgram& planned, Findings& findings);
@@ -43,7 +43,7 @@ void check_accesses(const Program& program, int index, const PlannedProgram& pla
 void check_waits(const Program& program, int index, const HappensBefore& order, Findings& findings);
 
 // verify_collectives.cpp: the ranks of every group issue equal collectives in equal order on each channel,
-// and these can all complete.
+// sends meet their receives, and these can all complete.
 void check_collectives(const WorldPrograms& world, Findings& findings);
 
 }  // namespace tessera

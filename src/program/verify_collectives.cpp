@@ -6,13 +6,12 @@
 #include <tuple>
 #include <utility>
 
+#include "src/program/opcodes.h"
 #include "src/program/rank_classes.h"
 #include "src/program/verify_checks.h"
 
 namespace tessera {
 namespace {
-
-constexpr std::array<std::string_view, kAxes> kAxisNames = {"pipeline", "replicate", "shard", "tensor"};
 
 // A program's collectives by axis and lane: the channels, whatever their order in the program.
 using ChannelKey = std::pair<Axis, Lane>;
@@ -22,7 +21,7 @@ Collectives collectives_of(const Program& program) {
   Collectives result;
   for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
     const int channel = program.instructions[static_cast<std::size_t>(id)].channel;
-    if (channel < 0) continue;
+    if (channel < 0 || is_message(program.instructions[static_cast<std::size_t>(id)].op)) continue;
     const Channel& of = program.channels[static_cast<std::size_t>(channel)];
     result[{of.axis, of.lane}].push_back(id);
   }
@@ -68,7 +67,7 @@ class World {
 
   void run() {
     if (classes_.size() == 1) return;  // one program whose waits point back: every rank runs it to its end
-    if (match()) find_deadlock();
+    if (match() && match_messages()) find_deadlock();
   }
 
  private:
@@ -95,7 +94,7 @@ class World {
   template <typename Visit>
   void each_meeting(Visit visit) const {
     for (int c = 0; c < static_cast<int>(classes_.size()); ++c)
-      for (std::size_t axis = 0; axis < kAxes; ++axis)
+      for (std::size_t axis = 0; axis < kGroups; ++axis)
         for (int d : classes_[static_cast<std::size_t>(c)].meets[axis])
           if (d > c) visit(c, axis, d);
   }
@@ -128,10 +127,74 @@ class World {
       findings_.add(Fault::collective_mismatch, first_has ? one.program : other.program,
                     {first_has ? mine[k] : theirs[k]},
                     fmt::format("collective {} of the {} lane along {}: {}, but {}", k, name_of(key.second),
-                                kAxisNames[axis], says(one, one.rank, mine),
+                                name_of(static_cast<Axis>(axis)), says(one, one.rank, mine),
                                 says(other, peer_rank(one, axis, other), theirs)));
       return;  // what follows is out of step
     }
+  }
+
+  // The messages of a class on one lane with the rank at one place along the pipeline axis, in order.
+  std::vector<InstructionId> messages(const RankClass& of, Lane lane, int peer) const {
+    std::vector<InstructionId> found;
+    const Program& runs = program_of(of);
+    for (InstructionId id = 0; id < static_cast<InstructionId>(runs.instructions.size()); ++id)
+      if (is_message(at(runs, id).op) && at(runs, id).lane == lane && at(runs, id).peer == peer)
+        found.push_back(id);
+    return found;
+  }
+
+  // Calls visit(sender, its sends, receiver, its receives) for every pair of classes and kind of message.
+  template <typename Visit>
+  void each_exchange(Visit visit) const {
+    for (int c = 0; c < static_cast<int>(classes_.size()); ++c) {
+      const RankClass& sender = classes_[static_cast<std::size_t>(c)];
+      for (int peer = 0; peer < world_.mesh.pipeline; ++peer) {
+        if (peer == program_of(sender).pipeline_rank) continue;
+        const int d = sender.along_pipeline[static_cast<std::size_t>(peer)];
+        const RankClass& receiver = classes_[static_cast<std::size_t>(d)];
+        for (Lane lane : {Lane::send_output, Lane::send_gradient})
+          visit(c, messages(sender, lane, peer), d,
+                messages(receiver, other_end(lane), program_of(sender).pipeline_rank), lane);
+      }
+    }
+  }
+
+  // A message means the same at both ends: of which unit or flat, which microbatch, and how many bytes.
+  bool same_message(const Program& a, InstructionId x, const Program& b, InstructionId y) const {
+    const Instruction& sent = at(a, x);
+    const Instruction& received = at(b, y);
+    const auto bytes = [](const Program& of, const std::vector<BufferId>& list) {
+      return of.buffers[static_cast<std::size_t>(list.at(0))].bytes;
+    };
+    return std::tuple(sent.unit, sent.flat, sent.microbatch) ==
+               std::tuple(received.unit, received.flat, received.microbatch) &&
+           (sent.flat >= 0 || bytes(a, sent.reads) == bytes(b, received.writes));
+  }
+
+  bool match_messages() {
+    const std::size_t before = mismatches_;
+    each_exchange([&](int c, const std::vector<InstructionId>& sends, int d,
+                      const std::vector<InstructionId>& receives, Lane lane) {
+      const RankClass& sender = classes_[static_cast<std::size_t>(c)];
+      const RankClass& receiver = classes_[static_cast<std::size_t>(d)];
+      for (std::size_t k = 0; k < std::max(sends.size(), receives.size()); ++k) {
+        const bool sent = k < sends.size(), received = k < receives.size();
+        if (sent && received && same_message(program_of(sender), sends[k], program_of(receiver), receives[k]))
+          continue;
+        ++mismatches_;
+        const auto says = [&](const RankClass& who, const std::vector<InstructionId>& list) {
+          return k < list.size()
+                     ? fmt::format("rank {} issues {}", who.rank, describe(program_of(who), list[k]))
+                     : fmt::format("rank {} issues none", who.rank);
+        };
+        findings_.add(Fault::collective_mismatch, sent ? sender.program : receiver.program,
+                      {sent ? sends[k] : receives[k]},
+                      fmt::format("message {} of the {} lane: {}, but {}", k, name_of(lane),
+                                  says(sender, sends), says(receiver, receives)));
+        return;
+      }
+    });
+    return mismatches_ == before;
   }
 
   Node node(int c, InstructionId id) const { return first_node_[static_cast<std::size_t>(c)] + id; }
@@ -166,6 +229,11 @@ class World {
         for (std::size_t k = 0; k < mine.size(); ++k)
           parent_[static_cast<std::size_t>(root(node(d, theirs[k])))] = root(node(c, mine[k]));
       }
+    });
+    each_exchange([&](int c, const std::vector<InstructionId>& sends, int d,
+                      const std::vector<InstructionId>& receives, Lane) {
+      for (std::size_t k = 0; k < sends.size(); ++k)
+        parent_[static_cast<std::size_t>(root(node(d, receives[k])))] = root(node(c, sends[k]));
     });
   }
 

@@ -140,7 +140,8 @@ void check_sums(const Program& program, int index, Findings& findings) {
   std::vector<Sums> sums(program.flat_buffers.size());
   for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
-    if (instruction.flat < 0) continue;
+    // Behind the last microbatch, sums are made over ranks, not microbatches.
+    if (instruction.flat < 0 || instruction.microbatch < 0) continue;
     Sums& of_flat = sums[static_cast<std::size_t>(instruction.flat)];
     if (instruction.op == Opcode::accumulate) of_flat.local.push_back(id);
     if (instruction.op == Opcode::reduce_scatter) of_flat.reduced.push_back(id);

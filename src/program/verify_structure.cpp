@@ -14,8 +14,8 @@ namespace {
 
 class Structure {
  public:
-  Structure(const Program& program, int index, Findings& findings)
-      : program_(program), index_(index), findings_(findings) {}
+  Structure(const Program& program, int index, int ranks, Findings& findings)
+      : program_(program), index_(index), ranks_(ranks), findings_(findings) {}
 
   void run() {
     check_channels();
@@ -53,7 +53,8 @@ class Structure {
         (instruction.unit == -1 && instruction.op == Opcode::use))
       report(id, fmt::format("is of unit {}; the program has {} units", instruction.unit, units));
     const auto flats = static_cast<int>(program_.flat_buffers.size());
-    const bool has_flat = instruction.op != Opcode::use && instruction.op != Opcode::reduce_scalars;
+    const bool has_flat = instruction.op != Opcode::use && instruction.op != Opcode::reduce_scalars &&
+                          !is_message(instruction.op);
     if (instruction.flat >= flats || instruction.flat < (has_flat ? 0 : -1))
       report(id, fmt::format("is of flat {}; the program has {} flats", instruction.flat, flats));
     if (instruction.microbatch < -1 || instruction.microbatch >= program_.microbatches)
@@ -81,18 +82,38 @@ class Structure {
     const auto channels = static_cast<int>(program_.channels.size());
     if (instruction.channel < -1 || instruction.channel >= channels) {
       report(id, fmt::format("uses channel {}; the program has {}", instruction.channel, channels));
-    } else if (is_collective(instruction.op) != (instruction.channel >= 0)) {
-      report(id, is_collective(instruction.op) ? "is a collective without a channel"
-                                               : "has a channel but is no collective");
+    } else if (communicates(instruction.op) != (instruction.channel >= 0)) {
+      report(id, communicates(instruction.op) ? "communicates without a channel"
+                                              : "has a channel but does not communicate");
     } else if (instruction.channel >= 0 &&
                program_.channels[static_cast<std::size_t>(instruction.channel)].lane != instruction.lane) {
       report(id,
              fmt::format("runs on lane {}, but its channel belongs to another", name_of(instruction.lane)));
+    } else if (is_message(instruction.op)) {
+      check_message(id, instruction);
     }
+  }
+
+  void check_message(InstructionId id, const Instruction& message) {
+    const bool sends = message.op == Opcode::send;
+    const Lane lane = message.lane;
+    if (sends ? lane != Lane::send_output && lane != Lane::send_gradient
+              : lane != Lane::receive_output && lane != Lane::receive_gradient)
+      return report(id, fmt::format("runs on lane {}, which is not for it", name_of(lane)));
+    if ((sends ? message.reads : message.writes).empty())
+      return report(id, sends ? "reads nothing that it could send" : "writes nothing that it received");
+    const Axis axis = program_.channels[static_cast<std::size_t>(message.channel)].axis;
+    if (axis != Axis::pipeline)
+      return report(id,
+                    fmt::format("goes along axis {}; messages are between pipeline ranks", name_of(axis)));
+    if (message.peer < 0 || message.peer >= ranks_)
+      return report(id, fmt::format("is to or from pipeline rank {}; the mesh has {}", message.peer, ranks_));
+    if (message.peer == program_.pipeline_rank) report(id, "is to or from its own rank");
   }
 
   const Program& program_;
   int index_;
+  int ranks_;  // along the pipeline axis
   Findings& findings_;
 };
 
@@ -170,8 +191,8 @@ void check_place(const Buffer& buffer, std::int64_t offset, const MemoryPlan& pl
 
 }  // namespace
 
-void check_structure(const Program& program, int index, Findings& findings) {
-  Structure(program, index, findings).run();
+void check_structure(const Program& program, int index, const Mesh& mesh, Findings& findings) {
+  Structure(program, index, mesh.pipeline, findings).run();
 }
 
 void check_plan(const Program& program, int index, const PlannedProgram& planned, Findings& findings) {

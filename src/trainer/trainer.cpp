@@ -12,10 +12,11 @@
 namespace tessera {
 
 struct Trainer::Impl {
-  Impl(Communicator world, std::shared_ptr<const Model> model_in, const TrainerOptions& options_in)
+  Impl(Communicator world_in, std::shared_ptr<const Model> model_in, const TrainerOptions& options_in)
       : model(std::move(model_in)),
         options(options_in),
-        engine(std::move(world), model->units(), engine_options(*model, options)) {
+        world(std::move(world_in)),
+        engine(world, model->units(), engine_options(*model, options)) {
     std::size_t most = 0;
     for (const UnitSpec& unit : engine.layout().units()) most = std::max(most, unit.parameters.size());
     parameters.resize(most);
@@ -36,14 +37,16 @@ struct Trainer::Impl {
   }
 
   StepResult run(int program, double learning_rate, const Fetch& fetch);
-  void run_use(const Use& use, int microbatch, const Fetch* fetch);
+  void run_use(const Instruction& use, const Fetch& fetch);
   void bind(const UnitLease& lease, ModuleContext& context);
-  void collect(const Use& use, const ModuleContext& context);
+  void collect(Pass pass, const ModuleContext& context);
 
   std::shared_ptr<const Model> model;
   TrainerOptions options;
+  Communicator world;
   Engine engine;
-  BatchShape shape;  // of the running program
+  Communicator results = world.duplicate("results");  // what only the last pipeline rank has
+  BatchShape shape;                                   // of the running program
   double loss = 0;
   double weight = 0;
   float* logits = nullptr;  // on the host
@@ -72,14 +75,19 @@ void Trainer::Impl::bind(const UnitLease& lease, ModuleContext& context) {
   context.betas = {betas.data(), count};
 }
 
-void Trainer::Impl::run_use(const Use& use, int microbatch, const Fetch* fetch) {
+void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   UnitLease lease = engine.use(use.unit, use.pass);
   const Program& program = engine.running();
   const auto address = [&](BufferId buffer) { return buffer < 0 ? nullptr : engine.address(buffer); };
   const BatchBuffer layout(*model, shape);
-  auto* batch = static_cast<std::byte*>(address(program.batch));
-  if (fetch) {
-    (*fetch)(microbatch, staging.data());
+  const BufferId batch_buffer = program.batch.of(use.microbatch);
+  const auto among = [&](const std::vector<BufferId>& list) {
+    return std::ranges::binary_search(list, batch_buffer);
+  };
+  std::byte* batch = nullptr;  // a unit that does not read it may find it gone
+  if (among(use.reads) || among(use.writes)) batch = static_cast<std::byte*>(address(batch_buffer));
+  if (among(use.writes) && !among(use.reads)) {  // this rank's first use of the microbatch that reads it
+    fetch(use.microbatch, staging.data());
     engine.transfer(batch, staging.data(), layout.total);
   }
 
@@ -95,31 +103,32 @@ void Trainer::Impl::run_use(const Use& use, int microbatch, const Fetch* fetch) 
   context.device = options.engine.device;
   context.stream = engine.stream();
   bind(lease, context);
-  context.saved = address(own.saved);
+  context.saved = address(own.saved.of(use.microbatch));
   context.workspace = address(own.workspace);
   if (own.workspace >= 0)
     context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;
   context.batch = batch;
   context.loss_scale = engine.loss_scale();
-  if (logits)
+  if (last && logits)
     context.logits = reinterpret_cast<float*>(batch + layout.logits);
-  else
+  else if (last)
     context.total = reinterpret_cast<LossTotal*>(batch + layout.total);
   context.logits_row = logits_row;
-  const void* input = previous ? address(previous->output) : nullptr;
+  const auto here = [&](const PerMicrobatch& buffers) { return address(buffers.of(use.microbatch)); };
+  const void* input = previous ? here(previous->output) : nullptr;
   if (use.pass == Pass::backward)
-    model->modules[unit]->backward(context, input, address(own.output_gradient),
-                                   previous ? address(previous->output_gradient) : nullptr);
+    model->modules[unit]->backward(context, input, here(own.output_gradient),
+                                   previous ? here(previous->output_gradient) : nullptr);
   else
-    model->modules[unit]->forward(context, input, use.pass == Pass::forward ? address(own.output) : nullptr);
-  if (last) collect(use, context);
+    model->modules[unit]->forward(context, input, use.pass == Pass::forward ? here(own.output) : nullptr);
+  if (last) collect(use.pass, context);
   lease.end();
 }
 
 // Brings to the host what the last module wrote in its last pass of a microbatch.
-void Trainer::Impl::collect(const Use& use, const ModuleContext& context) {
+void Trainer::Impl::collect(Pass pass, const ModuleContext& context) {
   const Pass last_pass = context.kind == StepKind::train ? Pass::backward : Pass::forward;
-  if (use.pass != last_pass) return;
+  if (pass != last_pass) return;
   if (logits) return engine.transfer(logits, context.logits, 4 * model->vocabulary);
   LossTotal total;
   engine.transfer(&total, context.total, sizeof total);
@@ -129,18 +138,10 @@ void Trainer::Impl::collect(const Use& use, const ModuleContext& context) {
 
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch) {
   engine.begin_program(program);
-  const bool train = engine.running().kind == StepKind::train;
   shape = program == kGenerateProgram ? generation_shape(options) : options.batch;
   loss = weight = 0;
-  const int units = static_cast<int>(model->modules.size());
-  const auto uses = default_order(units, options.engine.strategy.recompute);
-  for (int microbatch = 0; microbatch < engine.running().microbatches; ++microbatch) {
-    const Fetch* pending = &fetch;  // the batch's memory is this microbatch's from its first use on
-    for (const Use& use : uses) {
-      if (!train && use.pass != Pass::forward) break;
-      run_use(use, microbatch, std::exchange(pending, nullptr));
-    }
-  }
+  for (const Instruction& instruction : engine.running().instructions)
+    if (instruction.op == Opcode::use) run_use(instruction, fetch);
   return engine.step({.learning_rate = learning_rate, .weight = weight, .loss = loss});
 }
 
@@ -182,6 +183,10 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
     std::fill_n(inputs + length, length, -1);  // nothing is counted
   });
   impl.logits = nullptr;
+  const Mesh& mesh = impl.options.engine.mesh;
+  if (mesh.pipeline > 1)
+    impl.results.broadcast(logits.data(), static_cast<std::int64_t>(logits.size() * sizeof(float)),
+                           mesh.rank({mesh.pipeline - 1, 0, 0, 0}), {.operation = "logits"});
   return logits;
 }
 

@@ -52,25 +52,51 @@ EngineOptions engine_options(const Model& model, const TrainerOptions& options) 
   return engine;
 }
 
-TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options) {
-  Layout layout(model.units(), options.engine.mesh.shard);
+namespace {
+
+Layout layout_of(const Model& model, const Mesh& mesh) {
+  return Layout(model.units(), mesh.shard, mesh.replicate);
+}
+
+}  // namespace
+
+TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank) {
+  Layout layout = layout_of(model, options.engine.mesh);
   PlannedPrograms planned =
-      build_and_plan(layout, options.engine.mesh, step_specs(engine_options(model, options)));
+      build_and_plan(layout, options.engine.mesh, step_specs(engine_options(model, options)), pipeline_rank);
   return {std::move(layout), std::move(planned.programs), std::move(planned.plan)};
 }
 
 int fit_resident_units(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes) {
-  return fit_resident_units(Layout(model.units(), options.engine.mesh.shard), options.engine.mesh,
+  return fit_resident_units(layout_of(model, options.engine.mesh), options.engine.mesh,
                             step_specs(engine_options(model, options)), budget_bytes);
 }
 
-std::string memory_table(const Model& model, const TrainerOptions& options) {
+TrainerOptions on_one_rank(const TrainerOptions& options) {
   TrainerOptions alone = options;
   alone.engine.mesh = {};
   alone.engine.strategy.placements = {};
   alone.engine.strategy.resident_units = 0;
-  const TrainerPlan replicated_plan = plan_trainer(model, alone);
-  const TrainerPlan predicted_plan = plan_trainer(model, options);
+  alone.engine.strategy.state_over_replicas = false;
+  alone.engine.strategy.pipeline = {};
+  return alone;
+}
+
+int fullest_pipeline_rank(const Model& model, const TrainerOptions& options) {
+  int fullest = 0;
+  std::int64_t most = -1;
+  for (int rank = 0; rank < options.engine.mesh.pipeline; ++rank) {
+    const std::int64_t bytes = plan_trainer(model, options, rank).memory.space(Space::device).arena_bytes;
+    if (bytes <= most) continue;
+    most = bytes;
+    fullest = rank;
+  }
+  return fullest;
+}
+
+std::string memory_table(const Model& model, const TrainerOptions& options, int pipeline_rank) {
+  const TrainerPlan replicated_plan = plan_trainer(model, on_one_rank(options));
+  const TrainerPlan predicted_plan = plan_trainer(model, options, pipeline_rank);
   const SpacePlan& replicated = replicated_plan.memory.space(Space::device);
   const SpacePlan& predicted = predicted_plan.memory.space(Space::device);
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };

@@ -178,8 +178,9 @@ TEST(Config, WhatIsNotTomlNamesTheLine) {
 
 TEST(Config, ValuesThatDoNotGoTogether) {
   const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases = {
-      {{"mesh.pipeline=2"}, {"mesh.pipeline is 2"}},
-      {{"mesh.replicate=2"}, {"mesh.replicate is 2"}},
+      {{"pipeline.chunks=2"}, {"pipeline.chunks", "mesh.pipeline is 1"}},
+      {{"pipeline.cuts=3"}, {"pipeline.cuts", "mesh.pipeline is 1"}},
+      {{"strategy.state_over_replicas=true"}, {"strategy.state_over_replicas", "mesh.replicate", "3 and 1"}},
       {{"mesh.tensor=2"}, {"mesh.tensor is 2"}},
       {{"strategy.stage=2", "strategy.resident_units=1"}, {"resident_units", "stage is 2"}},
       {{"strategy.resident_units=auto"}, {"resident_units", "run.device_memory"}},

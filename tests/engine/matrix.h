@@ -8,6 +8,7 @@
 
 #include "tessera/model.h"
 #include "tessera/philox.h"
+#include "tessera/pipeline.h"
 #include "tessera/trainer.h"
 
 namespace tessera::testing {
@@ -16,7 +17,11 @@ enum class Family { gpt2, llama };
 
 struct RunConfig {
   Family family = Family::gpt2;
-  int world = 1;
+  int world = 1;  // ranks along the shard axis
+  int replicate = 1;
+  bool state_over_replicas = false;
+  int pipeline = 1;
+  Pipeline schedule = {};
   int stage = 0;
   ReduceWhen reduce = ReduceWhen::each;
   DType dtype = DType::fp32;
@@ -38,8 +43,20 @@ inline std::string to_string(const RunConfig& run) {
          " " + std::string(name_of(run.dtype)) + " prefetch " + std::to_string(run.prefetch) +
          (run.strict_order ? " strict" : " overlap") + " resident " + std::to_string(run.resident_units) +
          (run.recompute == Recompute::full ? " recompute" : "") + " microbatches " +
-         std::to_string(run.microbatches);
+         std::to_string(run.microbatches) +
+         (run.replicate > 1 ? " replicate " + std::to_string(run.replicate) +
+                                  (run.state_over_replicas ? " with sliced states" : "")
+                            : "") +
+         (run.pipeline > 1 ? " pipeline " + std::to_string(run.pipeline) + " " +
+                                 std::string(name_of(run.schedule.schedule)) + " chunks " +
+                                 std::to_string(run.schedule.chunks)
+                           : "");
 }
+
+inline int ranks_of(const RunConfig& run) { return run.pipeline * run.replicate * run.world; }
+// Ranks that see different samples; the pipeline axis is the slowest, so a rank's place among them is rank
+// mod this.
+inline int data_ranks(const RunConfig& run) { return run.replicate * run.world; }
 
 struct RunResult {
   std::vector<double> losses, norms;
@@ -77,12 +94,14 @@ inline Model small_model(const RunConfig& run) {
 
 inline TrainerOptions trainer_options(const RunConfig& run) {
   TrainerOptions options;
-  options.engine.mesh.shard = run.world;
+  options.engine.mesh = {.pipeline = run.pipeline, .replicate = run.replicate, .shard = run.world};
   options.engine.strategy = {.placements = Placements::of_stage(run.stage),
                              .reduce = run.reduce,
                              .prefetch = run.prefetch,
                              .recompute = run.recompute,
-                             .resident_units = run.stage == 3 ? run.resident_units : 0};
+                             .resident_units = run.stage == 3 ? run.resident_units : 0,
+                             .state_over_replicas = run.state_over_replicas,
+                             .pipeline = run.schedule};
   options.engine.optimizer.options = AdamWOptions{.weight_decay = 0.1};
   options.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay", .weight_decay = 0.0}};
   options.engine.clip.max_norm = run.max_norm;
@@ -128,15 +147,16 @@ inline std::vector<float> read_weights(Engine& engine) {
 inline RunResult run_training(const RunConfig& run) {
   const auto model = std::make_shared<const Model>(small_model(run));
   std::mutex mutex;
-  std::vector<RunResult> results(static_cast<std::size_t>(run.world));
-  run_local(run.world, {}, [&](Communicator world) {
+  std::vector<RunResult> results(static_cast<std::size_t>(ranks_of(run)));
+  run_local(ranks_of(run), {}, [&](Communicator world) {
     const int rank = world.rank();
     const TrainerOptions options = trainer_options(run);
     Trainer trainer(world, model, options);
     RunResult result;
     for (int step = 0; step < run.steps; ++step) {
-      const StepResult done = trainer.train_step(
-          3e-3, fetch_samples(rank, run.world, run.microbatches, step, model->vocabulary, options.batch));
+      const StepResult done =
+          trainer.train_step(3e-3, fetch_samples(rank % data_ranks(run), data_ranks(run), run.microbatches,
+                                                 step, model->vocabulary, options.batch));
       if (!done.applied) throw Error("step " + std::to_string(step) + " was not applied");
       result.losses.push_back(done.loss);
       result.norms.push_back(done.gradient_norm);

@@ -60,7 +60,7 @@ TEST(VerifyWorld, OnlyRanksOfOneGroupWaitForEachOther) {
 // A circle of three hops, none of which is wrong by itself: three programs, three channels.
 TEST(VerifyWorld, ADeadlockThroughThreeRanks) {
   std::vector<Program> programs;
-  const std::vector<Lane> lanes = {Lane::gather, Lane::reduce, Lane::transfer};
+  const std::vector<Lane> lanes = {Lane::gather, Lane::reduce, Lane::upload};
   for (int rank = 0; rank < 3; ++rank) {
     HandMade made;
     made.program().channels = {{Axis::shard, lanes[0]}, {Axis::shard, lanes[1]}, {Axis::shard, lanes[2]}};

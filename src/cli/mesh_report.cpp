@@ -1,0 +1,96 @@
+#include "src/cli/mesh_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/pipeline.h"
+
+namespace tessera::cli {
+
+namespace {
+
+// What one pipeline rank has.
+struct Row {
+  std::vector<std::string> chunks;         // "embed to block.2"
+  std::vector<std::vector<int>> replicas;  // ranks of each
+  std::int64_t bytes = 0;
+};
+
+std::vector<Row> rows_of(const Setup& setup) {
+  const Mesh& mesh = setup.options.engine.mesh;
+  const std::vector<std::string>& names = setup.model->names;
+  const Partition partition(static_cast<int>(names.size()), mesh.pipeline,
+                            setup.options.engine.strategy.pipeline);
+  const std::vector<std::int64_t> bytes = arena_bytes_by_pipeline_rank(setup);
+  std::vector<Row> rows(bytes.size());
+  for (const Chunk& chunk : partition.chunks()) {
+    const std::string& first = names[static_cast<std::size_t>(chunk.first)];
+    const std::string& last = names[static_cast<std::size_t>(chunk.end) - 1];
+    rows[static_cast<std::size_t>(chunk.rank)].chunks.push_back(
+        first == last ? first : fmt::format("{} to {}", first, last));
+  }
+  for (int rank = 0; rank < mesh.pipeline; ++rank) {
+    Row& row = rows[static_cast<std::size_t>(rank)];
+    row.bytes = bytes[static_cast<std::size_t>(rank)];
+    for (int replica = 0; replica < mesh.replicate; ++replica)
+      row.replicas.push_back(mesh.group(Axis::shard, mesh.rank({rank, replica, 0, 0})));
+  }
+  return rows;
+}
+
+// "0-3" for four ranks or more in a row.
+std::string ranks_text(const std::vector<int>& ranks) {
+  if (ranks.size() < 4) return fmt::format("{}", fmt::join(ranks, " "));
+  return fmt::format("{}-{}", ranks.front(), ranks.back());
+}
+
+}  // namespace
+
+std::vector<std::int64_t> arena_bytes_by_pipeline_rank(const Setup& setup) {
+  std::vector<std::int64_t> bytes;
+  for (int rank = 0; rank < setup.options.engine.mesh.pipeline; ++rank)
+    bytes.push_back(plan_trainer(*setup.model, setup.options, rank).memory.space(Space::device).arena_bytes);
+  return bytes;
+}
+
+std::string mesh_grid(const Setup& setup) {
+  const Mesh& mesh = setup.options.engine.mesh;
+  if (mesh.pipeline == 1 && mesh.replicate == 1) return {};
+  const std::vector<Row> rows = rows_of(setup);
+  std::size_t width = 5, ranks_width = 8;
+  for (const Row& row : rows) {
+    width = std::max(width, fmt::format("{}", fmt::join(row.chunks, ", ")).size());
+    for (const std::vector<int>& ranks : row.replicas)
+      ranks_width = std::max(ranks_width, ranks_text(ranks).size());
+  }
+  std::string text = fmt::format("{:>8}  {:<{}}", "pipeline", "units", width);
+  for (int replica = 0; replica < mesh.replicate; ++replica)
+    text += fmt::format("  {:>{}}",
+                        fmt::format("ranks{}", mesh.replicate > 1 ? fmt::format(" [{}]", replica) : ""),
+                        ranks_width);
+  text += fmt::format("{:>14}\n", "MiB a rank");
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    text += fmt::format("{:>8}  {:<{}}", rank, fmt::format("{}", fmt::join(rows[rank].chunks, ", ")), width);
+    for (const std::vector<int>& ranks : rows[rank].replicas)
+      text += fmt::format("  {:>{}}", ranks_text(ranks), ranks_width);
+    text += fmt::format("{:>14.2f}\n", static_cast<double>(rows[rank].bytes) / (1 << 20));
+  }
+  return text;
+}
+
+nlohmann::json mesh_json(const Setup& setup) {
+  const Mesh& mesh = setup.options.engine.mesh;
+  const Pipeline& pipeline = setup.options.engine.strategy.pipeline;
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Row& row : rows_of(setup))
+    rows.push_back({{"units", row.chunks}, {"ranks", row.replicas}, {"arena_bytes", row.bytes}});
+  return {{"pipeline", mesh.pipeline},
+          {"replicate", mesh.replicate},
+          {"shard", mesh.shard},
+          {"tensor", mesh.tensor},
+          {"schedule", name_of(pipeline.schedule)},
+          {"chunks", pipeline.chunks},
+          {"pipeline_ranks", std::move(rows)}};
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,187 @@
+#include "tessera/pipeline.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace tessera {
+namespace {
+
+using Order = std::vector<ChunkPass>;
+
+std::vector<int> equal_cuts(int units, int chunks) {
+  std::vector<int> cuts;
+  for (int chunk = 1; chunk < chunks; ++chunk)
+    cuts.push_back(static_cast<int>(std::int64_t{units} * chunk / chunks));
+  return cuts;
+}
+
+// All forwards and all backwards of one rank, each kind in the order it takes them, woven: `ahead` forwards
+// first, then one backward behind each forward, then the backwards that are left.
+Order weave(const Order& forwards, const Order& backwards, std::size_t ahead) {
+  Order order;
+  std::size_t backward = 0;
+  for (std::size_t forward = 0; forward < forwards.size(); ++forward) {
+    order.push_back(forwards[forward]);
+    if (forward >= ahead) order.push_back(backwards[backward++]);
+  }
+  for (; backward < backwards.size(); ++backward) order.push_back(backwards[backward]);
+  return order;
+}
+
+// Microbatches by groups of `group`; within a group each of the rank's chunks takes all of it before the next
+// chunk does.
+Order passes(const PipelineShape& shape, int rank, Pass pass, int microbatches, int group) {
+  Order order;
+  for (int first = 0; first < microbatches; first += group)
+    for (int k = 0; k < shape.chunks; ++k)
+      for (int microbatch = first; microbatch < std::min(first + group, microbatches); ++microbatch) {
+        const int own = pass == Pass::forward ? k : shape.chunks - 1 - k;
+        order.push_back({.chunk = own * shape.ranks + rank, .microbatch = microbatch, .pass = pass});
+      }
+  return order;
+}
+
+Order one_forward_one_backward(const PipelineShape& shape, int rank) {
+  const int m = shape.microbatches;
+  return weave(passes(shape, rank, Pass::forward, m, m), passes(shape, rank, Pass::backward, m, m),
+               static_cast<std::size_t>(shape.ranks - 1 - rank));
+}
+
+Order all_forward_first(const PipelineShape& shape, int rank) {
+  const int m = shape.microbatches;
+  return weave(passes(shape, rank, Pass::forward, m, m), passes(shape, rank, Pass::backward, m, m),
+               std::numeric_limits<std::size_t>::max());
+}
+
+// Groups of as many microbatches as ranks: when a group's last is through a rank's chunk, its first has come
+// round to the next. The forwards ahead fill both ways of the pipeline and all chunks but one. A last group
+// that is not full is made as if it were, and what does not exist left out: leaving out makes no cycle.
+Order interleaved(const PipelineShape& shape, int rank) {
+  const int p = shape.ranks;
+  const int full = (shape.microbatches + p - 1) / p * p;
+  const int ahead = shape.chunks == 1 ? p - 1 - rank : 2 * (p - 1 - rank) + (shape.chunks - 1) * p;
+  Order order = weave(passes(shape, rank, Pass::forward, full, p),
+                      passes(shape, rank, Pass::backward, full, p), static_cast<std::size_t>(ahead));
+  std::erase_if(order, [&](const ChunkPass& pass) { return pass.microbatch >= shape.microbatches; });
+  return order;
+}
+
+constexpr std::array<ScheduleRow, 4> kSchedules = {{
+    {PipelineSchedule::one_forward_one_backward, "1f1b", false, one_forward_one_backward},
+    {PipelineSchedule::gpipe, "gpipe", false, all_forward_first},
+    {PipelineSchedule::interleaved, "interleaved", true, interleaved},
+    {PipelineSchedule::looped, "looped", true, all_forward_first},
+}};
+
+const ScheduleRow& row_of(PipelineSchedule schedule) {
+  for (const ScheduleRow& row : kSchedules)
+    if (row.schedule == schedule) return row;
+  throw UsageError(fmt::format("pipeline.schedule is {}, which is none", static_cast<int>(schedule)));
+}
+
+void check_alone(const Pipeline& options) {
+  if (options == Pipeline{}) return;
+  throw UsageError(
+      "pipeline.schedule, chunks or cuts are set, but mesh.pipeline is 1: there is nothing to cut; leave "
+      "them, or make mesh.pipeline 2 or more");
+}
+
+std::vector<int> checked_cuts(int units, int chunks, const Pipeline& options) {
+  if (options.cuts.empty()) return equal_cuts(units, chunks);
+  if (static_cast<int>(options.cuts.size()) != chunks - 1)
+    throw UsageError(
+        fmt::format("pipeline.cuts has {} cuts; {} chunks need {}", options.cuts.size(), chunks, chunks - 1));
+  int last = 0;
+  for (const int cut : options.cuts) {
+    if (cut <= last || cut >= units)
+      throw UsageError(fmt::format(
+          "pipeline.cuts is [{}]; cuts must ascend, each the first unit of a chunk, within 1 to {}",
+          fmt::join(options.cuts, ", "), units - 1));
+    last = cut;
+  }
+  return options.cuts;
+}
+
+}  // namespace
+
+std::span<const ScheduleRow> pipeline_schedules() { return kSchedules; }
+std::string_view name_of(PipelineSchedule schedule) { return row_of(schedule).name; }
+
+Partition::Partition(int units, int pipeline, const Pipeline& options) : ranks_(pipeline) {
+  if (pipeline == 1) check_alone(options);
+  if (options.chunks < 1)
+    throw UsageError(fmt::format("pipeline.chunks is {}; it must be at least 1", options.chunks));
+  if (options.chunks > 1 && !row_of(options.schedule).several_chunks)
+    throw UsageError(fmt::format("pipeline.chunks is {}, but schedule {} has one chunk on each rank",
+                                 options.chunks, name_of(options.schedule)));
+  const int chunks = pipeline * options.chunks;
+  if (chunks > units)
+    throw UsageError(
+        fmt::format("mesh.pipeline {} with {} chunk{} a rank cuts the chain into {}, but it has {} "
+                    "units; each chunk takes at least one",
+                    pipeline, options.chunks, options.chunks == 1 ? "" : "s", chunks, units));
+  std::vector<int> bounds = checked_cuts(units, chunks, options);
+  bounds.push_back(units);
+  int first = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const int end = bounds[static_cast<std::size_t>(chunk)];
+    chunks_.push_back({.first = first, .end = end, .rank = chunk % pipeline});
+    chunk_of_.insert(chunk_of_.end(), static_cast<std::size_t>(end - first), chunk);
+    first = end;
+  }
+}
+
+// best[u] is the least cost of the dearest chunk when the first u units make `made` chunks.
+std::vector<int> balanced_cuts(std::span<const double> cost, int chunks, std::span<const double> bytes,
+                               double most_bytes) {
+  const std::size_t units = cost.size();
+  if (!bytes.empty() && bytes.size() != units)
+    throw UsageError(fmt::format("balanced_cuts: costs of {} units, but bytes of {}", units, bytes.size()));
+  if (chunks < 1 || static_cast<std::size_t>(chunks) > units)
+    throw UsageError(fmt::format("balanced_cuts: {} units cannot make {} chunks", units, chunks));
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<double> best(units + 1, kNever);
+  best[0] = 0;
+  std::vector<std::vector<std::size_t>> begins(static_cast<std::size_t>(chunks),
+                                               std::vector<std::size_t>(units + 1));
+  for (auto& begin : begins) {
+    std::vector<double> next(units + 1, kNever);
+    for (std::size_t end = 1; end <= units; ++end) {
+      double sum = 0, held = 0;
+      for (std::size_t first = end; first-- > 0;) {
+        sum += cost[first];
+        held += bytes.empty() ? 0.0 : bytes[first];
+        if (!bytes.empty() && held > most_bytes) break;
+        const double dearest = std::max(best[first], sum);
+        if (dearest >= next[end]) continue;
+        next[end] = dearest;
+        begin[end] = first;
+      }
+    }
+    best = std::move(next);
+  }
+  if (best[units] == kNever) return {};
+  std::vector<int> cuts;
+  std::size_t end = units;
+  for (std::size_t chunk = begins.size(); chunk-- > 1;) {
+    end = begins[chunk][end];
+    cuts.push_back(static_cast<int>(end));
+  }
+  std::ranges::reverse(cuts);
+  return cuts;
+}
+
+std::vector<ChunkPass> pipeline_order(PipelineSchedule schedule, const PipelineShape& shape, int rank) {
+  const ScheduleRow& row = row_of(schedule);
+  if (shape.ranks < 1 || shape.chunks < 1 || shape.microbatches < 1 || rank < 0 || rank >= shape.ranks ||
+      (shape.chunks > 1 && !row.several_chunks))
+    throw UsageError(fmt::format("pipeline_order: {} with {} ranks, {} chunks, {} microbatches, on rank {}",
+                                 row.name, shape.ranks, shape.chunks, shape.microbatches, rank));
+  return row.order(shape, rank);
+}
+
+}  // namespace tessera

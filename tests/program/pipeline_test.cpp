@@ -1,0 +1,377 @@
+// Cuts and schedules as pure functions, and the programs made of them: proved for every small mesh, refused
+// when spoilt.
+#include "tessera/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "tessera/budget.h"
+#include "tests/program/small_models.h"
+
+namespace tessera::testing {
+namespace {
+
+std::string text(const std::vector<ChunkPass>& order) {
+  std::string words;
+  for (const ChunkPass& pass : order)
+    words += (words.empty() ? "" : " ") + std::string(pass.pass == Pass::forward ? "F" : "B") +
+             std::to_string(pass.chunk) + "." + std::to_string(pass.microbatch);
+  return words;
+}
+
+TEST(PipelineOrder, IsTheOneOfTheTextbooks) {
+  using enum PipelineSchedule;
+  EXPECT_EQ(text(pipeline_order(one_forward_one_backward, {2, 1, 3}, 0)), "F0.0 F0.1 B0.0 F0.2 B0.1 B0.2");
+  EXPECT_EQ(text(pipeline_order(one_forward_one_backward, {2, 1, 3}, 1)), "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2");
+  EXPECT_EQ(text(pipeline_order(gpipe, {2, 1, 2}, 0)), "F0.0 F0.1 B0.0 B0.1");
+  EXPECT_EQ(text(pipeline_order(looped, {2, 2, 2}, 1)), "F1.0 F1.1 F3.0 F3.1 B3.0 B3.1 B1.0 B1.1");
+  // Megatron-LM's for two ranks, two chunks each, four microbatches.
+  EXPECT_EQ(text(pipeline_order(interleaved, {2, 2, 4}, 1)),
+            "F1.0 F1.1 F3.0 B3.0 F3.1 B3.1 F1.2 B1.0 F1.3 B1.1 F3.2 B3.2 F3.3 B3.3 B1.2 B1.3");
+}
+
+TEST(PipelineOrder, RunsEveryPassOnceAndBackwardBehindForward) {
+  for (const ScheduleRow& row : pipeline_schedules())
+    for (int ranks = 1; ranks <= 5; ++ranks)
+      for (int chunks = 1; chunks <= (row.several_chunks ? 3 : 1); ++chunks)
+        for (int microbatches = 1; microbatches <= 9; ++microbatches)
+          for (int rank = 0; rank < ranks; ++rank) {
+            std::map<std::pair<int, Pass>, int> next;  // by chunk: the microbatch that comes next
+            for (const ChunkPass& pass : pipeline_order(row.schedule, {ranks, chunks, microbatches}, rank)) {
+              ASSERT_EQ(pass.chunk % ranks, rank);
+              ASSERT_EQ((next[{pass.chunk, pass.pass}]++), pass.microbatch) << row.name;
+              if (pass.pass == Pass::backward) {
+                ASSERT_LT(pass.microbatch, (next[{pass.chunk, Pass::forward}])) << row.name;
+              }
+            }
+            ASSERT_EQ(next.size(), 2u * static_cast<unsigned>(chunks));
+            for (const auto& [key, count] : next) ASSERT_EQ(count, microbatches);
+          }
+}
+
+TEST(PipelineOrder, OneForwardOneBackwardHoldsAsManyMicrobatchesAsRanksBehind) {
+  for (int ranks = 1; ranks <= 6; ++ranks)
+    for (int rank = 0; rank < ranks; ++rank) {
+      int held = 0, most = 0;
+      for (const ChunkPass& pass :
+           pipeline_order(PipelineSchedule::one_forward_one_backward, {ranks, 1, 12}, rank)) {
+        held += pass.pass == Pass::forward ? 1 : -1;
+        most = std::max(most, held);
+      }
+      EXPECT_EQ(most, ranks - rank);
+    }
+}
+
+TEST(Partition, CutsByCountOrByHand) {
+  const Partition even(10, 2, {.schedule = PipelineSchedule::interleaved, .chunks = 2, .cuts = {}});
+  ASSERT_EQ(even.chunks().size(), 4u);
+  EXPECT_EQ(even.chunk(1).first, 2);
+  EXPECT_EQ(even.chunk(3).first, 7);
+  EXPECT_EQ(even.chunk(3).end, 10);
+  EXPECT_EQ(even.rank_of(9), 1);
+  EXPECT_EQ(even.rank_of(5), 0);
+  const Partition by_hand(5, 3, {.cuts = {1, 4}});
+  EXPECT_EQ(by_hand.chunk(1).first, 1);
+  EXPECT_EQ(by_hand.chunk(2).first, 4);
+}
+
+std::string refusal(int units, int pipeline, const Pipeline& options) {
+  try {
+    const Partition made(units, pipeline, options);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Partition, RefusesWhatCannotBeCut) {
+  EXPECT_NE(refusal(3, 4, {}).find("it has 3 units"), std::string::npos);
+  EXPECT_NE(refusal(8, 2, {.cuts = {3, 5}}).find("2 chunks need 1"), std::string::npos);
+  EXPECT_NE(refusal(8, 3, {.cuts = {5, 5}}).find("must ascend"), std::string::npos);
+  EXPECT_NE(refusal(8, 2, {.cuts = {8}}).find("within 1 to 7"), std::string::npos);
+  EXPECT_NE(refusal(8, 2, {.chunks = 2, .cuts = {}}).find("1f1b has one chunk"), std::string::npos);
+  EXPECT_NE(refusal(8, 1, {.schedule = PipelineSchedule::gpipe, .cuts = {}}).find("mesh.pipeline is 1"),
+            std::string::npos);
+}
+
+// All ways to cut `cost` into `chunks`, the dearest chunk of the best.
+double best_of_all(const std::vector<double>& cost, int chunks, std::size_t first = 0) {
+  double sum = 0, best = std::numeric_limits<double>::infinity();
+  if (chunks == 1) {
+    for (std::size_t unit = first; unit < cost.size(); ++unit) sum += cost[unit];
+    return sum;
+  }
+  for (std::size_t end = first + 1; end < cost.size(); ++end) {
+    sum += cost[end - 1];
+    best = std::min(best, std::max(sum, best_of_all(cost, chunks - 1, end)));
+  }
+  return best;
+}
+
+TEST(BalancedCuts, AreAsGoodAsTheBestOfAll) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<double> cost(2 + random() % 8);
+    for (double& one : cost) one = 1 + random() % 20;
+    const int chunks = 1 + static_cast<int>(random() % cost.size());
+    const std::vector<int> cuts = balanced_cuts(cost, chunks);
+    ASSERT_EQ(static_cast<int>(cuts.size()), chunks - 1);
+    double dearest = 0, sum = 0;
+    for (std::size_t unit = 0; unit < cost.size(); ++unit) {
+      if (std::ranges::find(cuts, static_cast<int>(unit)) != cuts.end()) sum = 0;
+      dearest = std::max(dearest, sum += cost[unit]);
+    }
+    ASSERT_EQ(dearest, best_of_all(cost, chunks)) << round;
+  }
+}
+
+TEST(BalancedCuts, KeepWithinBytes) {
+  const std::vector<double> cost = {1, 1, 1, 9}, bytes = {5, 5, 1, 1};
+  EXPECT_EQ(balanced_cuts(cost, 2), (std::vector<int>{3}));
+  EXPECT_EQ(balanced_cuts(cost, 2, bytes, 10), (std::vector<int>{2}));
+  EXPECT_TRUE(balanced_cuts(cost, 2, bytes, 6).empty());
+}
+
+// ---- programs of whole meshes ----
+
+struct MeshPrograms {
+  Layout layout;
+  Mesh mesh;
+  std::vector<Program> programs;  // by pipeline rank
+  std::vector<MemoryPlan> plans;
+  std::vector<int> program_of_rank;
+
+  MeshPrograms(const std::vector<UnitSpec>& units, const Mesh& on, const StepSpec& spec)
+      : layout(units, on.shard, on.replicate), mesh(on) {
+    for (int rank = 0; rank < on.pipeline; ++rank) {
+      PlannedPrograms planned = build_and_plan(layout, on, {&spec, 1}, rank);
+      programs.push_back(std::move(planned.programs[0]));
+      plans.push_back(std::move(planned.plan));
+    }
+    for (int rank = 0; rank < on.world(); ++rank)
+      program_of_rank.push_back(on.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)]);
+  }
+
+  VerifyReport verified() const {
+    std::vector<PlannedProgram> planned;
+    for (const MemoryPlan& plan : plans) planned.push_back({&plan, 0});
+    return verify({.mesh = mesh, .programs = programs, .program_of_rank = program_of_rank}, planned);
+  }
+  // Without plans: a spoilt program need not fit its old one.
+  VerifyReport verified_alone() const {
+    return verify({.mesh = mesh, .programs = programs, .program_of_rank = program_of_rank});
+  }
+};
+
+StepSpec spec_of(int units, int stage, PipelineSchedule schedule, int chunks, int microbatches) {
+  StepSpec spec;
+  spec.microbatches = microbatches;
+  spec.strategy.placements = Placements::of_stage(stage);
+  spec.strategy.pipeline = {.schedule = schedule, .chunks = chunks, .cuts = {}};
+  spec.activations = activations(units);
+  return spec;
+}
+
+std::vector<Mesh> small_meshes() {
+  std::vector<Mesh> meshes;
+  for (int pipeline = 1; pipeline <= 8; ++pipeline)
+    for (int replicate = 1; replicate <= 8; ++replicate)
+      for (int shard = 1; shard <= 8; ++shard)
+        if (pipeline * replicate * shard <= 8)
+          meshes.push_back({.pipeline = pipeline, .replicate = replicate, .shard = shard});
+  return meshes;
+}
+
+TEST(PipelinePrograms, AreProvedOnEveryMeshOfUpToEightRanks) {
+  const std::vector<UnitSpec> tied = tied_model(14), untied = chain(16, 100);
+  int proved = 0;
+  for (const Mesh& mesh : small_meshes())
+    for (int stage = 0; stage <= 3; ++stage)
+      for (const ScheduleRow& row : pipeline_schedules()) {
+        if (mesh.pipeline == 1 && row.schedule != PipelineSchedule::one_forward_one_backward) continue;
+        for (int microbatches : {1, 3, 4, 8}) {
+          const int variant = proved++;
+          StepSpec spec = spec_of(16, stage, row.schedule, row.several_chunks ? 2 : 1, microbatches);
+          spec.strategy.prefetch = variant % 3;
+          spec.strategy.recompute = variant % 2 == 0 ? Recompute::none : Recompute::full;
+          spec.strategy.reduce = variant % 5 < 2 ? ReduceWhen::each : ReduceWhen::last;
+          spec.strategy.resident_units = stage == 3 && variant % 4 == 0 ? 5 : 0;
+          spec.strategy.state_over_replicas = stage > 0 && variant % 7 < 3;
+          spec.strategy.pipeline.gather_once = mesh.pipeline > 1 && variant % 3 == 0;
+          const MeshPrograms made(variant % 2 == 0 ? tied : untied, mesh, spec);
+          const VerifyReport report = made.verified();
+          ASSERT_TRUE(report.ok()) << to_string(mesh) << " stage " << stage << " " << row.name << " "
+                                   << microbatches << " microbatches, variant " << variant << "\n"
+                                   << report.to_string();
+          spec.kind = StepKind::evaluate;
+          ASSERT_TRUE(MeshPrograms(untied, mesh, spec).verified().ok());
+        }
+      }
+  EXPECT_GT(proved, 500);
+}
+
+TEST(PipelinePrograms, HoldAsManyMicrobatchesAsTheScheduleHasInFlight) {
+  for (int rank = 0; rank < 4; ++rank) {
+    const StepSpec spec = spec_of(8, 1, PipelineSchedule::one_forward_one_backward, 1, 12);
+    const Layout layout(chain(8, 100), 1);
+    const Program program = build_step(layout, {.pipeline = 4}, spec, rank);
+    EXPECT_EQ(program.unit_buffers[static_cast<std::size_t>(2 * rank)].saved.buffers.size(),
+              static_cast<std::size_t>(4 - rank));
+  }
+}
+
+TEST(PipelinePrograms, KeepToTheFlatsAndUnitsOfTheirRank) {
+  const Layout layout(chain(8, 100), 2);
+  const StepSpec spec = spec_of(8, 2, PipelineSchedule::gpipe, 1, 2);
+  const Program program = build_step(layout, {.pipeline = 4, .shard = 2}, spec, 2);
+  for (FlatId flat = 0; flat < 8; ++flat)
+    EXPECT_EQ(program.flat_buffers[static_cast<std::size_t>(flat)].parameter >= 0, flat == 4 || flat == 5);
+  for (const Instruction& instruction : program.instructions)
+    EXPECT_TRUE(instruction.op != Opcode::use || instruction.unit == 4 || instruction.unit == 5);
+}
+
+// The bytes that one rank receives over its pipeline's links in a step: of each microbatch an output from
+// before and a gradient from behind.
+TEST(PipelinePrograms, SendEachBoundaryOnce) {
+  for (const ScheduleRow& row : pipeline_schedules())
+    for (int microbatches : {1, 3, 8}) {
+      const int chunks = row.several_chunks ? 2 : 1;
+      const MeshPrograms made(chain(8, 100), {.pipeline = 4},
+                              spec_of(8, 0, row.schedule, chunks, microbatches));
+      int sends = 0, receives = 0;
+      for (const Program& program : made.programs)
+        for (const Instruction& instruction : program.instructions) {
+          sends += instruction.op == Opcode::send;
+          receives += instruction.op == Opcode::receive;
+        }
+      EXPECT_EQ(sends, 2 * microbatches * (4 * chunks - 1)) << row.name;
+      EXPECT_EQ(receives, sends);
+    }
+}
+
+TEST(PipelinePrograms, RefuseChunksOfOneRankThatShareParametersOutOfTurn) {
+  std::vector<UnitSpec> units = chain(4, 100);
+  units[2].parameters.push_back(
+      {.name = "again", .shape = {100}, .dtype = DType::bf16, .tied_to = "block.0.weight"});
+  const Layout layout(units, 1);
+  EXPECT_THROW(build_step(layout, {.pipeline = 2}, spec_of(4, 0, PipelineSchedule::looped, 2, 2), 0),
+               UnsupportedError);
+}
+
+// ---- spoilt programs ----
+
+MeshPrograms sound() {
+  return {tied_model(6),
+          {.pipeline = 2, .replicate = 2, .shard = 2},
+          spec_of(8, 3, PipelineSchedule::one_forward_one_backward, 1, 3)};
+}
+
+bool found(const VerifyReport& report, std::initializer_list<Fault> any) {
+  return std::ranges::any_of(report.findings, [&](const Finding& finding) {
+    return std::ranges::find(any, finding.fault) != any.end();
+  });
+}
+
+template <typename Choose>
+InstructionId first(const Program& program, Choose choose) {
+  const auto at = std::ranges::find_if(program.instructions, choose);
+  return static_cast<InstructionId>(at - program.instructions.begin());
+}
+
+// Takes an instruction out, as if it had never been issued: what it did stays undone, and the waits are
+// computed anew.
+void drop(Program& program, InstructionId id) {
+  program.instructions.erase(program.instructions.begin() + id);
+  for (Buffer& buffer : program.buffers)
+    for (Lifetime& lifetime : buffer.lifetimes) {
+      lifetime.first -= lifetime.first > id;
+      lifetime.last -= lifetime.last >= id && lifetime.last > 0;
+    }
+  link(program, nullptr, 0);
+}
+
+TEST(SpoiltPipeline, ADroppedSendIsFound) {
+  MeshPrograms made = sound();
+  ASSERT_TRUE(made.verified_alone().ok()) << made.verified_alone().to_string();
+  for (std::size_t rank : {0u, 1u})
+    for (Lane lane : {Lane::send_output, Lane::send_gradient, Lane::receive_output, Lane::receive_gradient}) {
+      MeshPrograms spoilt = sound();
+      Program& program = spoilt.programs[rank];
+      const InstructionId id = first(program, [&](const Instruction& i) { return i.lane == lane; });
+      const bool outwards = lane == Lane::send_output || lane == Lane::receive_gradient;
+      ASSERT_EQ(id < static_cast<InstructionId>(program.instructions.size()), outwards == (rank == 0));
+      if (outwards != (rank == 0)) continue;
+      drop(program, id);
+      EXPECT_TRUE(found(spoilt.verified_alone(),
+                        {Fault::collective_mismatch, Fault::read_before_write, Fault::outside_lifetime}))
+          << rank << " " << name_of(lane);
+    }
+}
+
+TEST(SpoiltPipeline, SwappedMessagesAndCollectivesAreFound) {
+  MeshPrograms made = sound();
+  Program& program = made.programs[0];
+  const auto sends = [](const Instruction& i) { return i.lane == Lane::send_output && i.flat < 0; };
+  const InstructionId one = first(program, sends);
+  auto other = std::find_if(program.instructions.begin() + one + 1, program.instructions.end(), sends);
+  ASSERT_NE(other, program.instructions.end());
+  std::swap(program.instructions[static_cast<std::size_t>(one)].microbatch, other->microbatch);
+  EXPECT_TRUE(found(made.verified_alone(), {Fault::collective_mismatch}));
+
+  // One program for all ranks of a group cannot mismatch, so one rank is given another.
+  MeshPrograms swapped = sound();
+  swapped.programs.push_back(swapped.programs[0]);
+  swapped.program_of_rank[0] = 2;
+  const auto gathers = [](const Instruction& i) { return i.op == Opcode::all_gather; };
+  Program& changed = swapped.programs[2];
+  const InstructionId gather = first(changed, gathers);
+  auto second = std::find_if(changed.instructions.begin() + gather + 1, changed.instructions.end(), gathers);
+  std::swap(changed.instructions[static_cast<std::size_t>(gather)].flat, second->flat);
+  EXPECT_TRUE(found(swapped.verified_alone(), {Fault::collective_mismatch}));
+}
+
+TEST(SpoiltPipeline, AnEarlyReleaseIsFound) {
+  for (const BufferRole role : {BufferRole::output, BufferRole::output_gradient, BufferRole::saved,
+                                BufferRole::gathered, BufferRole::gradient}) {
+    MeshPrograms made = sound();
+    bool changed = false;
+    for (Buffer& buffer : made.programs[0].buffers) {
+      if (changed || buffer.role != role || buffer.lifetimes.empty()) continue;
+      Lifetime& lifetime = buffer.lifetimes[0];
+      if (lifetime.last == lifetime.first) continue;
+      lifetime.last = lifetime.first;
+      changed = true;
+    }
+    ASSERT_TRUE(changed);
+    EXPECT_TRUE(found(made.verified_alone(), {Fault::outside_lifetime})) << static_cast<int>(role);
+  }
+}
+
+TEST(SpoiltPipeline, SendsThatWaitForEachOtherAreADeadlock) {
+  MeshPrograms made(chain(4, 100), {.pipeline = 2}, spec_of(4, 0, PipelineSchedule::gpipe, 1, 2));
+  // The first rank sends its output only when it has the gradient of it.
+  Program& program = made.programs[0];
+  const InstructionId send = first(program, [](const Instruction& i) { return i.op == Opcode::send; });
+  const InstructionId receive = first(program, [](const Instruction& i) { return i.op == Opcode::receive; });
+  ASSERT_LT(send, receive);
+  Instruction late = program.instructions[static_cast<std::size_t>(send)];
+  program.instructions[static_cast<std::size_t>(send)] =
+      program.instructions[static_cast<std::size_t>(receive)];
+  program.instructions[static_cast<std::size_t>(receive)] = late;
+  for (Instruction& instruction : program.instructions) instruction.waits.clear();
+  program.instructions[static_cast<std::size_t>(receive)].waits = {send};
+  EXPECT_TRUE(found(made.verified_alone(), {Fault::deadlock})) << made.verified_alone().to_string();
+}
+
+TEST(SpoiltPipeline, AProgramOnAnotherPlaceIsMalformed) {
+  MeshPrograms made = sound();
+  std::ranges::fill(made.program_of_rank, 0);
+  EXPECT_TRUE(found(made.verified_alone(), {Fault::malformed}));
+}
+
+}  // namespace
+}  // namespace tessera::testing
