@@ -221,6 +221,10 @@ class Engine {
   // the plan's live bytes.
   const ByteCounters& bytes() const;
 
+  // Received from other ranks by the programs' collectives and messages along an axis, since the engine was
+  // made; the step's scalars go along Axis::world.
+  std::int64_t bytes_received(Axis axis) const;
+
   // Whether ranks read each other's arenas where they lie, and why not.
   const ArenaRegistration& arena_registration() const;
 

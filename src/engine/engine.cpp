@@ -203,6 +203,7 @@ void Engine::transfer(void* to, const void* from, std::int64_t bytes) {
   impl_->executor->transfer(to, from, bytes);
 }
 const ByteCounters& Engine::bytes() const { return impl_->device->counters(); }
+std::int64_t Engine::bytes_received(Axis axis) const { return impl_->executor->bytes_received(axis); }
 const Program& Engine::running() const { return impl_->program(); }
 const ArenaRegistration& Engine::arena_registration() const { return impl_->executor->registration(); }
 void Engine::set_peak_observer(std::function<void()> observer) {

@@ -114,6 +114,13 @@ void Executor::open_channels(const Communicator& world, const Program& program) 
   }
 }
 
+std::int64_t Executor::bytes_received(Axis axis) const {
+  std::int64_t bytes = 0;
+  for (const auto& [key, channel] : channels_)
+    if (std::get<Axis>(key) == axis) bytes += channel.bytes_received();
+  return bytes;
+}
+
 // Where a step failed, an operation of one lane may still wait for an event of another: none is left when the
 // first lane goes. The failure that ended the step ends such waits.
 Executor::~Executor() {

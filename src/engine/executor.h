@@ -64,6 +64,7 @@ class Executor {
   void* stream() { return lane(Lane::compute).native(); }
   const std::vector<Piece>& gaps(FlatId flat) const { return gaps_[static_cast<std::size_t>(flat)]; }
 
+  std::int64_t bytes_received(Axis axis) const;
   void set_peak_observer(std::function<void()> observer) { peak_observer_ = std::move(observer); }
   void set_tracing(bool on) { tracing_next_ = on; }
   const ArenaRegistration& registration() const { return registration_; }

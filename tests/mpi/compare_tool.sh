@@ -1,14 +1,16 @@
 #!/bin/sh
-# compare_tool.sh TOOL LAUNCHER RANKS: trains with ranks as threads and as processes, and resumes the
-# processes' run with threads; losses and checkpoints must be equal to the byte.
+# compare_tool.sh TOOL LAUNCHER RANKS MESH: trains with ranks as threads and as processes, and resumes the
+# processes' run with threads; losses and checkpoints must be equal to the byte, those of the resumed run to those
+# of one that never stopped. MESH is TOML, "shard = 2".
 set -e
-tool=$1 launcher=$2 ranks=$3
+tool=$1 launcher=$2 ranks=$3 mesh=$4
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 seq -f 'line %g of a text that is trained on' 600 >"$folder/text.txt"
 cat >"$folder/run.toml" <<END
 model = {layers = 2, heads = 2, channels = 16, context = 16}
-mesh = {shard = $ranks}
+mesh = {$mesh}
+schedule = {kind = "constant"}
 data = {train = "$folder/text.txt"}
 run = {steps = 8, sequences = 2, length = 16, microbatches = 2, deadline = 20, checkpoint = "checkpoints"}
 END
@@ -26,3 +28,11 @@ grep -q '^exchange  direct' processes/out.txt
 [ "$(grep -c 'tokens/s' processes/out.txt)" -ge 1 ]
 [ "$(grep -c 'ranks as processes' processes/out.txt)" -eq 1 ]  # one rank speaks
 (cd processes && "$tool" train ../run.toml --set run.steps=10 --set 'run.resume="true"' | grep -q 'resumed   at step 8')
+mkdir straight
+(cd straight && "$tool" train ../run.toml --set run.steps=10 >out.txt)
+for file in straight/checkpoints/step-00000010/*; do
+  cmp_from() { tail -c +65537 "$1"; }  # headers name the configuration, which differs in run.resume
+  cmp_from "$file" >straight.bytes
+  cmp_from "processes/checkpoints/step-00000010/${file##*/}" >resumed.bytes
+  cmp straight.bytes resumed.bytes
+done

@@ -1,0 +1,323 @@
+// Pipeline ranks driven through the engine's verbs: what is sent arrives, tied gradients add up, time and
+// bytes are what theory says, and a neighbour that fails is named.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include "tessera/pipeline.h"
+#include "tests/engine/failing.h"
+#include "tests/program/sanitized.h"
+
+namespace tessera::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kNumel = 64;  // of what a unit hands on
+
+// The embedder's own activations are its own; only what goes between units, and so between ranks, is planned.
+EngineOptions pipeline_options(const Mesh& mesh, int units, int microbatches) {
+  EngineOptions options = toy_options(1, 0);
+  options.mesh = mesh;
+  ActivationSpec activations;
+  activations.units.assign(static_cast<std::size_t>(units),
+                           {.output_bytes = kNumel * 4, .reads_batch = false});
+  options.programs = {{.kind = StepKind::train, .microbatches = microbatches, .activations = activations}};
+  return options;
+}
+
+float* floats(Engine& engine, const PerMicrobatch& buffers, int microbatch) {
+  const BufferId buffer = buffers.of(microbatch);
+  return buffer < 0 ? nullptr : static_cast<float*>(engine.address(buffer));
+}
+
+// One step by the program's own order. A unit adds 1 to its input, and its gradient is that of its output
+// plus 1. What unit u of microbatch m hands on is then 1000·m + u + 1, and gets back 1000·m + units − u − 1.
+template <typename Within>
+void pipeline_uses(Engine& engine, const ToyStep& step, int data_rank, const Within& within) {
+  const Program& program = engine.running();
+  const auto units = static_cast<UnitId>(engine.layout().units().size());
+  for (const Instruction& use : program.instructions) {
+    if (use.op != Opcode::use) continue;
+    UnitLease lease = engine.use(use.unit, use.pass);
+    within(use);
+    const UnitBuffers& own = program.unit_buffers[static_cast<std::size_t>(use.unit)];
+    const UnitBuffers* before =
+        use.unit == 0 ? nullptr : &program.unit_buffers[static_cast<std::size_t>(use.unit) - 1];
+    const auto base = static_cast<float>(1000 * use.microbatch);
+    if (use.pass == Pass::forward) {
+      const float* input = before == nullptr ? nullptr : floats(engine, before->output, use.microbatch);
+      for (std::int64_t k = 0; input != nullptr && k < kNumel; ++k)
+        ASSERT_EQ(input[k], base + static_cast<float>(use.unit))
+            << program.units[static_cast<std::size_t>(use.unit)];
+      std::fill_n(floats(engine, own.output, use.microbatch), kNumel,
+                  base + static_cast<float>(use.unit) + 1);
+    } else {
+      const float* gradient = floats(engine, own.output_gradient, use.microbatch);
+      for (std::int64_t k = 0; gradient != nullptr && k < kNumel; ++k)
+        ASSERT_EQ(gradient[k], base + static_cast<float>(units - use.unit - 1));
+      if (before != nullptr)
+        std::fill_n(floats(engine, before->output_gradient, use.microbatch), kNumel,
+                    base + static_cast<float>(units - use.unit));
+      ToyStep as_data_rank = step;
+      as_data_rank.gradient = [&](GradientAt at) {
+        at.rank = data_rank;
+        return step.gradient(at);
+      };
+      write_gradients(engine, lease, as_data_rank, engine.loss_scale());
+    }
+    lease.end();
+  }
+}
+
+StepResult pipeline_step(Engine& engine, const ToyStep& step) {
+  const Mesh& mesh = engine.options().mesh;
+  const int data_rank = mesh.data_rank(engine.rank());
+  const bool last = mesh.coordinates(engine.rank())[0] == mesh.pipeline - 1;
+  engine.begin(StepKind::train, step.microbatches);
+  pipeline_uses(engine, step, data_rank, [](const Instruction&) {});
+  return engine.step({.learning_rate = step.learning_rate,
+                      .weight = last ? toy_weight(data_rank) : 0.0,
+                      .loss = last ? toy_loss(data_rank, step.step) : 0.0});
+}
+
+struct Trained {
+  std::vector<float> states;
+  std::vector<double> norms, losses;
+  bool operator==(const Trained&) const = default;
+};
+
+Trained train(EngineOptions options, DType type) {
+  Trained trained;
+  run_local(options.mesh.world(), kBlocking, [&](Communicator world) {
+    Engine engine(world, toy_units(type), options);
+    engine.initialize(toy_fill());
+    Trained mine;
+    for (int step = 0; step < 3; ++step) {
+      const StepResult result =
+          pipeline_step(engine, {.step = step, .microbatches = options.programs[0].microbatches});
+      EXPECT_TRUE(result.applied);
+      mine.norms.push_back(result.gradient_norm);
+      mine.losses.push_back(result.loss);
+    }
+    mine.states = read_everything(engine);
+    if (world.rank() == 0) trained = std::move(mine);
+  });
+  return trained;
+}
+
+// The toy's gradients are exact in any order, so that even its tied parameter, on both ends of the chain, is
+// equal.
+TEST(PipelineVerbs, EveryMeshTrainsToTheStatesOfOneWithoutPipeline) {
+  const int units = static_cast<int>(toy_units(DType::bf16).size());
+  for (const DType type : {DType::fp32, DType::bf16})
+    for (int stage = 0; stage <= 3; ++stage)
+      for (const auto& [replicate, shard] : {std::pair{1, 1}, {1, 2}, {2, 1}}) {
+        const auto options = [&](int pipeline) {
+          EngineOptions made =
+              pipeline_options({.pipeline = pipeline, .replicate = replicate, .shard = shard}, units, 3);
+          made.strategy.placements = Placements::of_stage(stage);
+          made.poison = true;
+          return made;
+        };
+        const Trained expected = train(options(1), type);
+        for (int pipeline : {2, 3, 5}) {
+          EngineOptions piped = options(pipeline);
+          piped.strategy.state_over_replicas = replicate > 1 && stage > 0;
+          EXPECT_TRUE(train(piped, type) == expected) << name_of(type) << " stage " << stage << " pipeline "
+                                                      << pipeline << " × " << replicate << " × " << shard;
+        }
+        if (shard * replicate > 1) continue;
+        EngineOptions looped = options(2);
+        looped.strategy.pipeline = {
+            .schedule = PipelineSchedule::interleaved, .chunks = 2, .cuts = {1, 2, 4}};
+        EXPECT_TRUE(train(looped, type) == expected) << name_of(type) << " stage " << stage << " interleaved";
+      }
+}
+
+// A rank's first parameter that is not finite is found on whichever pipeline rank it is.
+TEST(PipelineVerbs, NameTheFirstGradientThatIsNotFinite) {
+  EngineOptions options = pipeline_options({.pipeline = 2, .replicate = 2}, 5, 1);
+  run_local(4, kBlocking, [&](Communicator world) {
+    Engine engine(world, toy_units(DType::fp32), options);
+    engine.initialize(toy_fill());
+    const StepResult result = pipeline_step(engine, {.gradient = [](const GradientAt& at) {
+                                              return at.parameter == 6 && at.index == 217
+                                                         ? std::numeric_limits<float>::infinity()
+                                                         : toy_gradient(at);
+                                            }});
+    EXPECT_FALSE(result.applied);
+    EXPECT_EQ(result.reason, SkipReason::not_finite);
+    EXPECT_EQ(result.first_nonfinite, "block.1.weight");
+  });
+}
+
+std::vector<UnitSpec> chain(int units, std::int64_t numel = 256) {
+  std::vector<UnitSpec> made;
+  for (int unit = 0; unit < units; ++unit) {
+    const std::string name = "block." + std::to_string(unit);
+    made.push_back({.name = name, .parameters = {{.name = name + ".weight", .shape = {numel}}}});
+  }
+  return made;
+}
+
+// ---- time ----
+
+constexpr int kRanks = 4, kMicrobatches = 8;
+
+// 1 − the passes' time over all ranks' time from the first pass's begin to the last one's end, at best of a
+// few steps.
+double measured_bubble(const Pipeline& pipeline) {
+  using std::chrono::duration;
+  const std::chrono::microseconds pass(16'000 / pipeline.chunks);  // forward; backward is two
+  double best = 1;
+  std::mutex mutex;
+  Clock::time_point begin, end;
+  run_local(kRanks, kBlocking, [&](Communicator world) {
+    EngineOptions options = pipeline_options({.pipeline = kRanks}, kRanks * pipeline.chunks, kMicrobatches);
+    options.strategy.pipeline = pipeline;
+    Engine engine(world, chain(kRanks * pipeline.chunks), options);
+    engine.initialize(toy_fill());
+    for (int step = 0; step < 3; ++step) {
+      if (world.rank() == 0) begin = Clock::time_point::max(), end = {};
+      world.barrier();
+      engine.begin(StepKind::train, kMicrobatches);
+      Clock::time_point first = Clock::time_point::max();
+      pipeline_uses(engine, {.step = step}, 0, [&](const Instruction& use) {
+        first = std::min(first, Clock::now());
+        std::this_thread::sleep_for(use.pass == Pass::forward ? pass : 2 * pass);
+      });
+      const Clock::time_point last = Clock::now();
+      {
+        const std::lock_guard lock(mutex);
+        begin = std::min(begin, first);
+        end = std::max(end, last);
+      }
+      world.barrier();
+      const double span = duration<double>(end - begin).count();
+      const double busy = duration<double>(pass).count() * 3 * pipeline.chunks * kMicrobatches;
+      if (world.rank() == 0) best = std::min(best, 1 - busy / span);
+      engine.step({.learning_rate = 0.01});
+    }
+  });
+  return best;
+}
+
+TEST(PipelineTime, TheBubbleIsThatOfTheory) {
+  for (const ScheduleRow& row : pipeline_schedules()) {
+    const int chunks = row.several_chunks ? 2 : 1;
+    const double theory = (kRanks - 1.0) / (chunks * kMicrobatches + kRanks - 1.0);
+    double bubble = 1;
+    for (int attempt = 0; attempt < 3 && bubble > theory + 0.02; ++attempt)
+      bubble = std::min(bubble, measured_bubble({.schedule = row.schedule, .chunks = chunks, .cuts = {}}));
+    std::printf("%s: bubble %.4f, theory %.4f\n", std::string(row.name).c_str(), bubble, theory);
+    EXPECT_LE(bubble, theory + (kSanitized ? 0.15 : 0.02)) << row.name;
+    EXPECT_GE(bubble, theory - 0.005) << row.name;  // less would be no pipeline
+  }
+}
+
+// ---- bytes ----
+
+struct Traffic {
+  std::int64_t pipeline = 0, replicate = 0, shard = 0;
+};
+
+// What each rank received in one step.
+std::vector<Traffic> traffic_of(const EngineOptions& options, const std::vector<UnitSpec>& units) {
+  std::vector<Traffic> traffic(static_cast<std::size_t>(options.mesh.world()));
+  run_local(options.mesh.world(), kBlocking, [&](Communicator world) {
+    Engine engine(world, units, options);
+    engine.initialize(toy_fill());
+    pipeline_step(engine, {.microbatches = options.programs[0].microbatches});
+    traffic[static_cast<std::size_t>(world.rank())] = {engine.bytes_received(Axis::pipeline),
+                                                       engine.bytes_received(Axis::replicate),
+                                                       engine.bytes_received(Axis::shard)};
+  });
+  return traffic;
+}
+
+// fp32 parameters without padding: Ψ elements on a pipeline rank, N shards, R replicas, A microbatches, f =
+// (N − 1)/N.
+TEST(PipelineBytes, AreThoseOfTheClosedForm) {
+  constexpr std::int64_t kUnits = 8, kUnitNumel = 4096, kA = 3;
+  for (const Mesh& mesh :
+       {Mesh{.shard = 4}, Mesh{.pipeline = 2, .shard = 2}, Mesh{.replicate = 2, .shard = 2},
+        Mesh{.pipeline = 2, .replicate = 2, .shard = 2}, Mesh{.pipeline = 4, .replicate = 2}})
+    for (int stage = 0; stage <= 3; ++stage)
+      for (const ReduceWhen reduce : {ReduceWhen::each, ReduceWhen::last})
+        for (const bool over_replicas : {false, true}) {
+          if (over_replicas && (stage == 0 || mesh.replicate == 1)) continue;
+          EngineOptions options = pipeline_options(mesh, kUnits, kA);
+          options.strategy.placements = Placements::of_stage(stage);
+          options.strategy.reduce = reduce;
+          options.strategy.state_over_replicas = over_replicas;
+          if (mesh.pipeline > 1) options.strategy.pipeline.schedule = PipelineSchedule::gpipe;
+          SCOPED_TRACE(to_string(mesh) + " stage " + std::to_string(stage) +
+                       (reduce == ReduceWhen::each ? " each" : " last"));
+          const std::int64_t units = kUnits / mesh.pipeline, psi = units * kUnitNumel;
+          const std::int64_t n = mesh.shard, r = mesh.replicate;
+          const std::int64_t others = psi / n * (n - 1);  // f Ψ
+          // Gathered at stage 3: each unit in both passes of each microbatch, but where one use follows
+          // another of the same unit (one microbatch's last forward and first backward, say) it stays.
+          std::int64_t stays = mesh.pipeline == 1 ? kA + kA - 1 : 1;
+          if (units == 1) stays = 2 * kA - 1;
+          const std::int64_t gathers = stage < 3 || n == 1
+                                           ? (n > 1 ? others : 0)
+                                           : (2 * kA * units - stays) * (kUnitNumel / n * (n - 1));
+          const std::int64_t reductions = reduce == ReduceWhen::each ? kA : 1;
+          const std::int64_t shard = 4 * (reductions * others + gathers);
+          const std::int64_t replicate = 4 * (psi / n / r) * (r - 1) * 2;
+          const std::vector<Traffic> traffic = traffic_of(options, chain(kUnits, kUnitNumel));
+          for (int rank = 0; rank < mesh.world(); ++rank) {
+            const Traffic& seen = traffic[static_cast<std::size_t>(rank)];
+            const int place = mesh.coordinates(rank)[0];
+            const int ends = (place > 0 ? 1 : 0) + (place + 1 < mesh.pipeline ? 1 : 0);
+            EXPECT_EQ(seen.shard, shard);
+            EXPECT_EQ(seen.replicate, replicate);
+            EXPECT_EQ(seen.pipeline, ends * kA * kNumel * 4);
+          }
+        }
+}
+
+// ---- memory ----
+
+TEST(PipelineMemory, NeverHoldsMoreThanThePlan) {
+  for (const ScheduleRow& row : pipeline_schedules()) {
+    EngineOptions options = pipeline_options({.pipeline = 3, .shard = 2}, 12, 6);
+    options.strategy.placements = Placements::of_stage(3);
+    options.strategy.pipeline = {.schedule = row.schedule, .chunks = row.several_chunks ? 2 : 1, .cuts = {}};
+    run_local(6, kBlocking, [&](Communicator world) {
+      Engine engine(world, chain(12), options);
+      engine.initialize(toy_fill());
+      for (int step = 0; step < 2; ++step) pipeline_step(engine, {.step = step, .microbatches = 6});
+      EXPECT_LE(engine.bytes().peak_total(), engine.plan().space(Space::device).arena_bytes) << row.name;
+      EXPECT_GT(engine.bytes().peak_total(), engine.plan().space(Space::device).persistent_bytes) << row.name;
+    });
+  }
+}
+
+TEST(PipelineMemory, ABudgetThatOneRankOfThePipelineExceedsIsRefusedOnAll) {
+  EngineOptions options = pipeline_options({.pipeline = 2}, 5, 2);
+  std::int64_t largest = 0;
+  run_local(2, kBlocking, [&](Communicator world) {
+    const Engine engine(world, toy_units(DType::fp32), options);
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    largest = std::max(largest, engine.plan().space(Space::device).arena_bytes);
+  });
+  options.device_memory_bytes = largest - 1;
+  std::atomic<int> refused{0};
+  run_local(2, kBlocking, [&](Communicator world) {
+    EXPECT_THROW(Engine(world, toy_units(DType::fp32), options), UsageError);
+    ++refused;
+  });
+  EXPECT_EQ(refused.load(), 2);
+  options.device_memory_bytes = largest;
+  run_local(2, kBlocking, [&](Communicator world) { Engine(world, toy_units(DType::fp32), options); });
+}
+
+}  // namespace
+}  // namespace tessera::testing
