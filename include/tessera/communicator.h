@@ -100,6 +100,10 @@ class Communicator {
   // The same whenever `flag` is set; once per rank is enough, for all its communicators.
   void attach(FailureFlag flag);
 
+  // Tells peers whether this rank's own thread waits for them, through a lane say: where a rank that waits
+  // itself does not answer, another that does not go on is named. Never set: nothing is known.
+  void set_waiting(bool waiting);
+
   void set_deadline(
       std::chrono::milliseconds deadline);          // inherited by communicators made from this one later
   void set_delay(std::chrono::microseconds delay);  // for tests: sleeps in every call; inherited likewise

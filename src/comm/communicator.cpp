@@ -123,6 +123,7 @@ ArenaRegistration Communicator::register_arena(Arena& arena) { return backend_->
 
 void Communicator::fail(const std::string& message) { backend_->fail(message); }
 void Communicator::attach(FailureFlag flag) { backend_->attach(std::move(flag)); }
+void Communicator::set_waiting(bool waiting) { backend_->set_waiting(waiting); }
 void Communicator::set_deadline(std::chrono::milliseconds deadline) { backend_->set_deadline(deadline); }
 void Communicator::set_delay(std::chrono::microseconds delay) { backend_->set_delay(delay); }
 std::int64_t Communicator::bytes_received() const { return backend_->bytes_received(); }

@@ -31,6 +31,9 @@ class LocalBackend final : public Backend, private Puller {
 
   void fail(const std::string& message) override;
   void attach(FailureFlag flag) override;
+  void set_waiting(bool waiting) override {
+    world_->set_state(global_rank(), waiting ? RankState::waiting : RankState::working);
+  }
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
   void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
   std::int64_t bytes_received() const override { return bytes_received_.load(std::memory_order_relaxed); }

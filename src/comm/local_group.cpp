@@ -191,21 +191,22 @@ void LocalGroup::report(int me, int culprit, const std::string& message) {
 void LocalGroup::throw_failed(int me) const { world_.throw_failed(global_rank(me), current(me)); }
 
 void LocalGroup::throw_missing(int me, nanoseconds deadline, const Missing& missing) {
-  std::vector<int> absent;
-  for (int member = 0; member < members(); ++member)
-    if (member != me && missing(member)) absent.push_back(member);
-  // One that has ended will never answer; otherwise the first.
-  const auto ended = [&](int member) { return world_.ended(global_rank(member)); };
-  auto found = std::find_if(absent.begin(), absent.end(), ended);
-  if (found == absent.end()) found = absent.begin();
-  if (found == absent.end()) report(me, -1, current(me) + ": the deadline passed");
-  const int culprit = global_rank(*found);
-  if (ended(*found)) report(me, culprit, fmt::format("{}: rank {} has ended", current(me), culprit));
-  const std::string others = absent.size() > 1 ? fmt::format(" and {} others", absent.size() - 1) : "";
-  report(
-      me, culprit,
-      fmt::format("{}: no answer from rank {}{} within {:.1f} s (rank {} {})", current(me), culprit, others,
-                  std::chrono::duration<double>(deadline).count(), culprit, slot(*found).status_text()));
+  std::vector<int> absent, members_absent;
+  for (int member = 0; member < members(); ++member) {
+    if (member == me || !missing(member)) continue;
+    members_absent.push_back(member);
+    absent.push_back(global_rank(member));
+  }
+  const Blame blame =
+      blame_for({.call = current(me),
+                 .reporter = global_rank(me),
+                 .ranks = world_.ranks(),
+                 .absent = absent,
+                 .deadline = deadline,
+                 .ended = [&](int rank) { return world_.ended(rank); },
+                 .state = [&](int rank) { return world_.state(rank); },
+                 .status = [&](std::size_t k) { return slot(members_absent[k]).status_text(); }});
+  report(me, blame.culprit, blame.message);
 }
 
 }  // namespace tessera::comm

@@ -11,7 +11,8 @@ LocalWorld::LocalWorld(int ranks, const LocalOptions& options)
     : ranks_(ranks),
       options_(options),
       policy_(device::WaitPolicy::choose(options.waiting, ranks)),
-      ended_(static_cast<std::size_t>(ranks)) {}
+      ended_(static_cast<std::size_t>(ranks)),
+      states_(static_cast<std::size_t>(ranks)) {}
 
 void LocalWorld::fail(int reporter, int culprit, const std::string& message) {
   const std::lock_guard lock(mutex_);

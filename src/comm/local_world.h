@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "src/comm/blame.h"
 #include "src/device/wait.h"
 #include "tessera/communicator.h"
 
@@ -41,6 +42,8 @@ class LocalWorld {
   void end(int rank);
   bool ended(int rank) const noexcept;
   bool any_ended() const noexcept { return ended_count_.load() > 0; }
+  void set_state(int rank, RankState state) noexcept { states_[static_cast<std::size_t>(rank)].store(state); }
+  RankState state(int rank) const noexcept { return states_[static_cast<std::size_t>(rank)].load(); }
 
   // The group that `member` asks for: that of its peers' calls with the same arguments, each first, second,
   // ... call of a member meeting the first, second, ... of the others. `ranks` are global.
@@ -59,6 +62,7 @@ class LocalWorld {
   std::atomic<bool> failed_{false};
   std::atomic<int> ended_count_{0};
   std::vector<std::atomic<bool>> ended_;
+  std::vector<std::atomic<RankState>> states_;
   mutable std::mutex mutex_;  // guards the rest
   Failure failure_;
   std::map<std::string, Pending> pending_;                  // by arguments and occurrence

@@ -270,6 +270,11 @@ ArenaRegistration MpiBackend::register_arena(Arena& arena) {
 
 void MpiBackend::fail(const std::string& message) { group_->world()->fail(global_rank(), message); }
 
+void MpiBackend::set_waiting(bool waiting) {
+  group_->world()->shared().set_state(group_->world()->rank(),
+                                      waiting ? RankState::waiting : RankState::working);
+}
+
 void MpiBackend::attach(FailureFlag flag) {
   flag.on_failure([weak = std::weak_ptr(group_->world())](const std::string& message) {
     if (const auto world = weak.lock()) world->fail(world->rank(), message);

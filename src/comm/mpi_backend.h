@@ -33,6 +33,7 @@ class MpiBackend final : public Backend {
 
   void fail(const std::string& message) override;
   void attach(FailureFlag flag) override;
+  void set_waiting(bool waiting) override;
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
   void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
   std::int64_t bytes_received() const override { return bytes_received_.load(std::memory_order_relaxed); }

@@ -82,20 +82,22 @@ void MpiGroup::report(int culprit, const std::string& message) {
 }
 
 void MpiGroup::throw_missing(std::chrono::nanoseconds deadline, const Missing& missing) {
-  std::vector<int> absent;
-  for (int member = 0; member < members(); ++member)
-    if (member != me_ && missing(member)) absent.push_back(member);
-  // One that has ended will never answer; otherwise the first.
-  const auto ended = [&](int member) { return world_->shared().ended(global_rank(member)); };
-  auto found = std::find_if(absent.begin(), absent.end(), ended);
-  if (found == absent.end()) found = absent.begin();
-  if (found == absent.end()) report(-1, current() + ": the deadline passed");
-  const int culprit = global_rank(*found);
-  if (ended(*found)) report(culprit, fmt::format("{}: rank {} has ended", current(), culprit));
-  const std::string others = absent.size() > 1 ? fmt::format(" and {} others", absent.size() - 1) : "";
-  report(culprit,
-         fmt::format("{}: no answer from rank {}{} within {:.1f} s (rank {} {})", current(), culprit, others,
-                     std::chrono::duration<double>(deadline).count(), culprit, status_text(*found)));
+  std::vector<int> absent, members_absent;
+  for (int member = 0; member < members(); ++member) {
+    if (member == me_ || !missing(member)) continue;
+    members_absent.push_back(member);
+    absent.push_back(global_rank(member));
+  }
+  const SharedWorld& shared = world_->shared();
+  const Blame blame = blame_for({.call = current(),
+                                 .reporter = world_->rank(),
+                                 .ranks = world_->ranks(),
+                                 .absent = absent,
+                                 .deadline = deadline,
+                                 .ended = [&](int rank) { return shared.ended(rank); },
+                                 .state = [&](int rank) { return shared.state(rank); },
+                                 .status = [&](std::size_t k) { return status_text(members_absent[k]); }});
+  report(blame.culprit, blame.message);
 }
 
 }  // namespace tessera::comm

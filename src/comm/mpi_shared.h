@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "src/comm/blame.h"
 #include "src/device/wait.h"
 
 namespace tessera::comm {
@@ -112,6 +113,9 @@ class alignas(64) SharedWorld {
   void end(int rank);
   bool ended(int rank) const noexcept { return entry(rank).ended.load(); }
   bool any_ended() const noexcept { return ended_count_.load() > 0; }
+  // Of ranks on this host; `unknown` for others.
+  void set_state(int rank, RankState state) noexcept { entry(rank).state.store(state); }
+  RankState state(int rank) const noexcept { return entry(rank).state.load(); }
   // After all have entered: where processes cannot see each other (several PID namespaces), nobody looks for
   // dead ones.
   void check_visible();
@@ -146,6 +150,7 @@ class alignas(64) SharedWorld {
  private:
   struct alignas(64) Rank {
     std::atomic<bool> ended{false};
+    std::atomic<RankState> state{RankState::unknown};
     std::atomic<int> process{0};
   };
   struct Group {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -53,7 +54,8 @@ std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
 
 Executor::Executor(const Communicator& world, Device& device, const Layout& layout,
                    const std::vector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options)
-    : device_(device),
+    : world_(world),
+      device_(device),
       layout_(layout),
       programs_(programs),
       options_(options),
@@ -172,10 +174,23 @@ InstructionId Executor::advance() {
   }
 }
 
+class Executor::Waits {
+ public:
+  explicit Waits(Executor& executor) : world_(executor.world_) { world_.set_waiting(true); }
+  ~Waits() { world_.set_waiting(false); }
+  Waits(const Waits&) = delete;
+  Waits& operator=(const Waits&) = delete;
+
+ private:
+  Communicator& world_;
+};
+
 void Executor::wait_for(const Instruction& instruction, Stream& stream) {
   if (instruction.waits.empty()) return;
   const bool timed = tracing_ && instruction.lane == Lane::compute;
   const double begin = timed ? now_us() : 0.0;
+  std::optional<Waits> waits;  // other lanes' streams only note for what they will wait
+  if (instruction.lane == Lane::compute) waits.emplace(*this);
   for (InstructionId wait : instruction.waits) stream.wait(events_[static_cast<std::size_t>(wait)]);
   if (timed) exposed_us_ += now_us() - begin;
 }
@@ -204,13 +219,19 @@ void Executor::close_use(InstructionId use) {
 void Executor::finish(const ScalarHeader& header) {
   learning_rate_ = header[static_cast<std::size_t>(Scalar::learning_rate)];
   device_.copy(lane(Lane::compute), own_scalar(0), header.data(), sizeof header);
-  issue(cursor_++);
+  {
+    const Waits waits(*this);
+    issue(cursor_++);
+  }
   decide_step();
   const auto count = static_cast<InstructionId>(program().instructions.size());
   for (; cursor_ < count; ++cursor_) issue(cursor_);
   const double begin = tracing_ ? now_us() : 0.0;
-  for (const std::unique_ptr<Stream>& lane : lanes_)
-    if (lane) lane->synchronize();
+  {
+    const Waits waits(*this);
+    for (const std::unique_ptr<Stream>& lane : lanes_)
+      if (lane) lane->synchronize();
+  }
   if (tracing_) {
     exposed_us_ += now_us() - begin;
     finish_trace();

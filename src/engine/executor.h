@@ -77,6 +77,8 @@ class Executor {
     std::int64_t numel = 0;
   };
 
+  // Peers are told that this rank's own thread waits for them while one of these is there.
+  class Waits;
   void issue(InstructionId id);
   void wait_for(const Instruction& instruction, Stream& stream);
   static void run_task(void* self, std::uint64_t id);
@@ -118,6 +120,7 @@ class Executor {
   // Place `slot` of this rank's scalars, on the device.
   double* own_scalar(int slot) const;
 
+  Communicator world_;
   Device& device_;
   const Layout& layout_;
   const std::vector<Program>& programs_;

@@ -41,7 +41,7 @@ inline Fate fate_of(const std::function<void()>& body) {
 // its engine) before all have: what the others hear, they hear from the engine.
 inline std::vector<Fate> run_failing(EngineOptions options, const std::function<void(Engine&, int)>& body) {
   using Clock = std::chrono::steady_clock;
-  const int ranks = options.mesh.shard;
+  const int ranks = options.mesh.world();
   std::vector<Fate> fates(static_cast<std::size_t>(ranks));
   std::atomic<int> ended{0};
   options.deadline = kDeadline;

@@ -319,5 +319,43 @@ TEST(PipelineMemory, ABudgetThatOneRankOfThePipelineExceedsIsRefusedOnAll) {
   run_local(2, kBlocking, [&](Communicator world) { Engine(world, toy_units(DType::fp32), options); });
 }
 
+// ---- failures ----
+
+// Four pipeline ranks train; in the second step one goes wrong in a backward.
+std::vector<Fate> fates_with(int culprit, const std::function<void()>& wrong) {
+  EngineOptions options = pipeline_options({.pipeline = 4}, 5, 6);
+  options.deadline = kDeadline;
+  return run_failing(options, [&](Engine& engine, int rank) {
+    pipeline_step(engine, {.microbatches = 6});
+    engine.begin(StepKind::train, 6);
+    pipeline_uses(engine, {.step = 1}, 0, [&](const Instruction& use) {
+      if (rank == culprit && use.pass == Pass::backward && use.microbatch == 2) wrong();
+    });
+    engine.step({.learning_rate = 0.01});
+  });
+}
+
+TEST(PipelineFaults, ANeighbourThatThrowsIsNamedByAll) {
+  for (int culprit : {0, 2, 3}) {
+    const std::vector<Fate> fates = fates_with(culprit, [] { throw std::runtime_error("the disk is full"); });
+    for (int rank = 0; rank < 4; ++rank)
+      if (rank != culprit) expect_blames(fates[static_cast<std::size_t>(rank)], culprit);
+  }
+}
+
+TEST(PipelineFaults, ANeighbourThatStallsIsNamedByAllWithinTheDeadline) {
+  for (int culprit : {0, 2}) {
+    const std::vector<Fate> fates =
+        fates_with(culprit, [] { std::this_thread::sleep_for(kDeadline + 2 * kGrace); });
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == culprit) continue;
+      const Fate& fate = fates[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
+      EXPECT_EQ(fate.culprit, culprit) << "rank " << rank << ": " << fate.message;
+      EXPECT_LT(fate.after, kDeadline + kGrace) << fate.message;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing
