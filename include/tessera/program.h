@@ -103,6 +103,7 @@ struct Lifetime {
 
 enum class BufferRole : std::uint8_t {
   parameter,        // a flat's shard, or the whole of it where parameters are replicated
+  secondary,        // a flat's shard, gathered from the slices that replicas keep
   gathered,         // a flat's parameters, whole, around a use
   gradient,         // a flat's full gradient of one microbatch, in the parameter's type
   local_sum,        // a flat's full fp32 gradient, summed over microbatches on this rank only
@@ -157,7 +158,8 @@ struct PerMicrobatch {
 // The buffers of one flat; −1 where a flat has none, all of them where this pipeline rank does not use it.
 struct FlatBuffers {
   BufferId parameter = -1;
-  BufferId gathered = -1;  // equals `parameter` where parameters are replicated
+  BufferId secondary = -1;  // where replicas keep slices of the shard between steps
+  BufferId gathered = -1;   // equals `parameter` where parameters are replicated
   BufferId gradient = -1;
   BufferId local_sum = -1;
   BufferId accumulator = -1;
@@ -179,10 +181,11 @@ struct UnitBuffers {
 struct Program {
   StepKind kind = StepKind::train;
   int microbatches = 1;
-  int pipeline_rank = 0;             // the coordinate along the pipeline axis that it is for
-  Placements placements;             // all replicated where there is one shard: it is the whole
-  bool state_over_replicas = false;  // each replica has, and updates, its slice of a shard only
-  std::vector<std::string> units;    // names, for messages
+  int pipeline_rank = 0;                  // the coordinate along the pipeline axis that it is for
+  Placements placements;                  // all replicated where there is one shard: it is the whole
+  bool state_over_replicas = false;       // each replica has, and updates, its slice of a shard only
+  bool parameters_over_replicas = false;  // and keeps no more of the parameters between steps
+  std::vector<std::string> units;         // names, for messages
   std::vector<Channel> channels;
   std::vector<Buffer> buffers;
   std::vector<Instruction> instructions;

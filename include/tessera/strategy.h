@@ -63,6 +63,11 @@ struct Strategy {
   // With several replicas (mesh.replicate): each keeps and updates only its slice of its shard's optimizer
   // state, and the updated parameters are gathered over the replicas. Needs sharded optimizer state.
   bool state_over_replicas = false;
+  // The same for sharded parameters, too (hpZ of ZeRO++, Wang et al. 2023): between steps each replica keeps
+  // its slice of its shard. A step's first gather of a unit brings the shard together over the replicas and
+  // keeps it for the rest of the step, so that all other gathers stay within the shard group. Needs
+  // state_over_replicas.
+  bool parameters_over_replicas = false;
   Pipeline pipeline = {};
 
   // Throws UsageError for a combination that means nothing, naming the field.

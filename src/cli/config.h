@@ -45,6 +45,7 @@ struct StrategyConfig {
   std::string recompute = "none";
   std::int64_t resident_units = 0;
   bool state_over_replicas = false;
+  bool parameters_over_replicas = false;
   bool strict_order = false;
 };
 

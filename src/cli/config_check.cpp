@@ -59,6 +59,11 @@ void check_strategy(const Config& config) {
       fmt::format("strategy.state_over_replicas needs strategy.stage of 1 or more and mesh.replicate of 2 or "
                   "more; they are {} and {}",
                   strategy.stage, config.mesh.replicate));
+  require(!strategy.parameters_over_replicas || (strategy.stage == 3 && strategy.state_over_replicas),
+          fmt::format(
+              "strategy.parameters_over_replicas needs strategy.stage = 3 and strategy.state_over_replicas; "
+              "they are {} and {}",
+              strategy.stage, strategy.state_over_replicas));
   require(strategy.resident_units != kAuto || config.run.device_memory > 0,
           "strategy.resident_units is \"auto\"; it needs the budget run.device_memory");
 }

@@ -149,6 +149,10 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
       boolean("strategy.state_over_replicas", &c.state_over_replicas,
               "Whether each replica keeps and updates only its slice of its shard's optimizer state. "
               "Needs stage 1 or higher and mesh.replicate of 2 or more."));
+  keys.push_back(
+      boolean("strategy.parameters_over_replicas", &c.parameters_over_replicas,
+              "At stage 3, with state_over_replicas: whether each replica keeps only its slice of its "
+              "shard's parameters, too (hpZ). A step gathers a shard over the replicas once."));
   keys.push_back(boolean("strategy.strict_order", &c.strict_order,
                          "Run one instruction after the other, without overlap: for debugging. The results "
                          "are the same."));

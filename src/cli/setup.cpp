@@ -61,6 +61,7 @@ Strategy strategy_of(const StrategyConfig& config) {
   strategy.recompute = config.recompute == "full" ? Recompute::full : Recompute::none;
   strategy.resident_units = config.resident_units == kAuto ? 0 : static_cast<int>(config.resident_units);
   strategy.state_over_replicas = config.state_over_replicas;
+  strategy.parameters_over_replicas = config.parameters_over_replicas;
   return strategy;
 }
 

@@ -57,7 +57,8 @@ std::int64_t Engine::Impl::held_numel(FlatId flat, State state) const {
   // An fp32 parameter is its own master.
   const bool as_parameter =
       state == State::parameter || (state == State::master && spec.dtype == DType::fp32);
-  if (!as_parameter && programs[0].state_over_replicas) return spec.slice_numel;
+  if (as_parameter ? programs[0].parameters_over_replicas : programs[0].state_over_replicas)
+    return spec.slice_numel;
   const Placement placement = as_parameter ? placements.parameters : placements.optimizer_state;
   return placement == Placement::sharded ? spec.shard_numel : spec.padded_numel;
 }

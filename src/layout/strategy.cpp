@@ -25,6 +25,9 @@ void Strategy::check() const {
   if (state_over_replicas && placements.optimizer_state == Placement::replicated)
     throw UsageError(
         "state_over_replicas is true while placements.optimizer_state is replicated; it must be sharded");
+  if (parameters_over_replicas && (!state_over_replicas || placements.parameters == Placement::replicated))
+    throw UsageError(
+        "parameters_over_replicas is true; it needs sharded placements.parameters and state_over_replicas");
   if (prefetch < 0)
     throw UsageError("prefetch is " + std::to_string(prefetch) + "; it must be 0 or more uses ahead");
   if (resident_units < 0)

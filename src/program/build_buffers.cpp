@@ -40,8 +40,12 @@ void Builder::add_flat_buffers(FlatId id) {
   };
   FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
   const std::int64_t element = bytes_of(flat.dtype);
-  buffers.parameter = make("parameter", BufferRole::parameter, Category::parameters,
-                           numel(parameters_sharded()) * element, true);
+  buffers.parameter = make(
+      "parameter", BufferRole::parameter, Category::parameters,
+      (program_.parameters_over_replicas ? flat.slice_numel : numel(parameters_sharded())) * element, true);
+  if (program_.parameters_over_replicas)
+    buffers.secondary = make("secondary", BufferRole::secondary, Category::gathered_parameters,
+                             flat.shard_numel * element, false);
   buffers.gathered = !parameters_sharded()
                          ? buffers.parameter
                          : make("gathered", BufferRole::gathered, Category::gathered_parameters,
@@ -202,8 +206,9 @@ void Builder::compact() {
   renamed(program_.scalars);
   for (UnitBuffers& unit : program_.unit_buffers) renamed(unit.workspace);
   for (FlatBuffers& flat : program_.flat_buffers)
-    for (BufferId* id : {&flat.parameter, &flat.gathered, &flat.gradient, &flat.local_sum, &flat.accumulator,
-                         &flat.reduced, &flat.tied_sum, &flat.master, flat.moments.data(), &flat.moments[1]})
+    for (BufferId* id : {&flat.parameter, &flat.secondary, &flat.gathered, &flat.gradient, &flat.local_sum,
+                         &flat.accumulator, &flat.reduced, &flat.tied_sum, &flat.master, flat.moments.data(),
+                         &flat.moments[1]})
       renamed(*id);
   for (Instruction& instruction : program_.instructions) {
     rename(instruction.reads, names);

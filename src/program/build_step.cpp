@@ -59,6 +59,10 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
   program_.placements = placements_;
   program_.pipeline_rank = pipeline_rank;
   program_.state_over_replicas = spec.strategy.state_over_replicas && mesh.replicate > 1;
+  // With one shard nothing is gathered around uses, so the replicas' slices are gathered after the update.
+  program_.parameters_over_replicas =
+      spec.strategy.parameters_over_replicas && program_.state_over_replicas && parameters_sharded();
+  has_secondary_.resize(layout.flats().size());
   program_.kind = spec.kind;
   program_.microbatches = spec.microbatches;
   for (const UnitSpec& unit : layout.units()) program_.units.push_back(unit.name);
@@ -274,11 +278,28 @@ void Builder::issue_gathers(int position) {
     Instruction gather = about(Opcode::all_gather, Lane::gather, residence.flat);
     gather.microbatch = slots_[static_cast<std::size_t>(residence.first)].microbatch;
     gather.channel = channel(Lane::gather);
-    gather.reads = {buffers.parameter};
+    gather.reads = {shard_to_gather(residence.flat, gather.microbatch)};
     gather.writes = {buffers.gathered};
     begin(buffers.gathered, static_cast<InstructionId>(program_.instructions.size()));
     residence.gather = add(std::move(gather));
   }
+}
+
+// The buffer with this rank's shard: of slices that replicas keep, it is made first.
+BufferId Builder::shard_to_gather(FlatId flat, int microbatch) {
+  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  if (buffers.secondary < 0) return buffers.parameter;
+  if (!has_secondary_[static_cast<std::size_t>(flat)]) {
+    has_secondary_[static_cast<std::size_t>(flat)] = true;
+    Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
+    gather.microbatch = microbatch;
+    gather.channel = channel(Lane::gather, Axis::replicate);
+    gather.reads = {buffers.parameter};
+    gather.writes = {buffers.secondary};
+    begin(buffers.secondary, next_id());
+    add(std::move(gather));
+  }
+  return buffers.secondary;
 }
 
 void Builder::issue_use(int position) {
@@ -461,7 +482,8 @@ void Builder::issue_update(FlatId flat) {
   }
   insert_sorted(update.writes, buffers.parameter);
   add(std::move(update));
-  if (program_.state_over_replicas) gather_in_place(flat, buffers.parameter, Axis::replicate);
+  if (program_.state_over_replicas && !program_.parameters_over_replicas)
+    gather_in_place(flat, buffers.parameter, Axis::replicate);
   if (!parameters_sharded() && state_sharded()) gather_in_place(flat, buffers.parameter, Axis::shard);
 }
 

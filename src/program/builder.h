@@ -96,6 +96,7 @@ class Builder {
   Instruction about(Opcode op, Lane lane, FlatId flat) const;
 
   void issue_gathers(int position);
+  BufferId shard_to_gather(FlatId flat, int microbatch);
   void issue_use(int position);
   void issue_reductions(int position);
   void reduce(FlatId flat, int microbatch, BufferId from, bool accumulate);
@@ -147,7 +148,8 @@ class Builder {
     bool behind_all = false;
   };
   std::vector<PendingEnd> pending_ends_;
-  InstructionId end_begin_ = -1;  // the first behind all uses
+  std::vector<bool> has_secondary_;  // by flat: gathered over the replicas in this step
+  InstructionId end_begin_ = -1;     // the first behind all uses
 };
 
 }  // namespace tessera

@@ -132,6 +132,7 @@ std::uint64_t Program::hash() const {
   hasher.add(std::int64_t{microbatches});
   hasher.add(std::int64_t{pipeline_rank});
   hasher.add(std::int64_t{state_over_replicas});
+  hasher.add(std::int64_t{parameters_over_replicas});
   for (Placement placement : {placements.parameters, placements.gradients, placements.optimizer_state})
     hasher.add(static_cast<std::int64_t>(placement));
   for (const std::string& unit : units) hasher.add(unit);

@@ -101,8 +101,8 @@ class Costs {
 
   std::int64_t element_bytes(const Buffer& of) const {
     if (of.role == BufferRole::scalars) return 0;
-    const bool typed = of.role == BufferRole::parameter || of.role == BufferRole::gathered ||
-                       of.role == BufferRole::gradient;
+    const bool typed = of.role == BufferRole::parameter || of.role == BufferRole::secondary ||
+                       of.role == BufferRole::gathered || of.role == BufferRole::gradient;
     return typed ? bytes_of(layout_.flat(of.flat).dtype) : 4;
   }
 

@@ -78,6 +78,7 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
   alone.engine.strategy.placements = {};
   alone.engine.strategy.resident_units = 0;
   alone.engine.strategy.state_over_replicas = false;
+  alone.engine.strategy.parameters_over_replicas = false;
   alone.engine.strategy.pipeline = {};
   return alone;
 }

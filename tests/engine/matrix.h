@@ -20,6 +20,7 @@ struct RunConfig {
   int world = 1;  // ranks along the shard axis
   int replicate = 1;
   bool state_over_replicas = false;
+  bool parameters_over_replicas = false;
   int pipeline = 1;
   Pipeline schedule = {};
   int stage = 0;
@@ -45,7 +46,8 @@ inline std::string to_string(const RunConfig& run) {
          (run.recompute == Recompute::full ? " recompute" : "") + " microbatches " +
          std::to_string(run.microbatches) +
          (run.replicate > 1 ? " replicate " + std::to_string(run.replicate) +
-                                  (run.state_over_replicas ? " with sliced states" : "")
+                                  (run.state_over_replicas ? " with sliced states" : "") +
+                                  (run.parameters_over_replicas ? " and parameters" : "")
                             : "") +
          (run.pipeline > 1 ? " pipeline " + std::to_string(run.pipeline) + " " +
                                  std::string(name_of(run.schedule.schedule)) + " chunks " +
@@ -101,6 +103,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
                              .recompute = run.recompute,
                              .resident_units = run.stage == 3 ? run.resident_units : 0,
                              .state_over_replicas = run.state_over_replicas,
+                             .parameters_over_replicas = run.parameters_over_replicas,
                              .pipeline = run.schedule};
   options.engine.optimizer.options = AdamWOptions{.weight_decay = 0.1};
   options.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay", .weight_decay = 0.0}};

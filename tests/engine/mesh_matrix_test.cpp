@@ -33,7 +33,7 @@ RunConfig unpiped(RunConfig run) {
   run.strict_order = true;
   run.resident_units = 0;
   run.recompute = Recompute::none;
-  run.state_over_replicas = false;
+  run.state_over_replicas = run.parameters_over_replicas = false;
   return run;
 }
 
@@ -77,6 +77,7 @@ RunConfig run_of(const Cell& cell, int variant) {
   run.recompute = variant % 4 == 1 ? Recompute::full : Recompute::none;
   run.resident_units = variant % 5 == 2 ? 3 : 0;
   run.state_over_replicas = cell.stage > 0 && variant % 2 == 0;
+  run.parameters_over_replicas = cell.stage == 3 && run.state_over_replicas && variant % 4 == 0;
   run.strict_order = variant % 7 == 3;
   run.dtype = variant % 3 == 1 ? DType::bf16 : DType::fp32;
   return run;

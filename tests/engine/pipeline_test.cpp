@@ -127,6 +127,7 @@ TEST(PipelineVerbs, EveryMeshTrainsToTheStatesOfOneWithoutPipeline) {
         for (int pipeline : {2, 3, 5}) {
           EngineOptions piped = options(pipeline);
           piped.strategy.state_over_replicas = replicate > 1 && stage > 0;
+          piped.strategy.parameters_over_replicas = replicate > 1 && stage == 3;
           EXPECT_TRUE(train(piped, type) == expected) << name_of(type) << " stage " << stage << " pipeline "
                                                       << pipeline << " × " << replicate << " × " << shard;
         }
@@ -248,12 +249,14 @@ TEST(PipelineBytes, AreThoseOfTheClosedForm) {
         Mesh{.pipeline = 2, .replicate = 2, .shard = 2}, Mesh{.pipeline = 4, .replicate = 2}})
     for (int stage = 0; stage <= 3; ++stage)
       for (const ReduceWhen reduce : {ReduceWhen::each, ReduceWhen::last})
-        for (const bool over_replicas : {false, true}) {
-          if (over_replicas && (stage == 0 || mesh.replicate == 1)) continue;
+        for (const int over_replicas : {0, 1, 2}) {  // nothing, states, parameters
+          if (over_replicas > 0 && (stage == 0 || mesh.replicate == 1)) continue;
+          if (over_replicas > 1 && stage < 3) continue;
           EngineOptions options = pipeline_options(mesh, kUnits, kA);
           options.strategy.placements = Placements::of_stage(stage);
           options.strategy.reduce = reduce;
-          options.strategy.state_over_replicas = over_replicas;
+          options.strategy.state_over_replicas = over_replicas > 0;
+          options.strategy.parameters_over_replicas = over_replicas > 1;
           if (mesh.pipeline > 1) options.strategy.pipeline.schedule = PipelineSchedule::gpipe;
           SCOPED_TRACE(to_string(mesh) + " stage " + std::to_string(stage) +
                        (reduce == ReduceWhen::each ? " each" : " last"));

@@ -201,6 +201,8 @@ TEST(PipelinePrograms, AreProvedOnEveryMeshOfUpToEightRanks) {
           spec.strategy.reduce = variant % 5 < 2 ? ReduceWhen::each : ReduceWhen::last;
           spec.strategy.resident_units = stage == 3 && variant % 4 == 0 ? 5 : 0;
           spec.strategy.state_over_replicas = stage > 0 && variant % 7 < 3;
+          spec.strategy.parameters_over_replicas =
+              spec.strategy.state_over_replicas && stage == 3 && variant % 2 == 0;
           spec.strategy.pipeline.gather_once = mesh.pipeline > 1 && variant % 3 == 0;
           const MeshPrograms made(variant % 2 == 0 ? tied : untied, mesh, spec);
           const VerifyReport report = made.verified();
