@@ -1,6 +1,6 @@
 // Floor 5: how ranks exchange bytes. A small value over a hidden backend (local: ranks are threads of a
-// process; mpi: ranks are processes). Owns matching, deadlines and failure of collectives; allocates no
-// tensors and knows nothing of programs.
+// process; mpi: ranks are processes; nccl: what lies on GPUs, beside one of these). Owns matching, deadlines
+// and failure of collectives; allocates no tensors and knows nothing of programs.
 #pragma once
 
 #include <chrono>
@@ -84,8 +84,21 @@ class Communicator {
   void send(const void* data, std::int64_t bytes, int to, CallLabel label = {});
   void recv(void* data, std::int64_t bytes, int from, CallLabel label = {});
 
-  // Whether its calls take buffers in memory of such a device. Alone, a rank exchanges nothing.
-  bool reaches(DeviceType device) const { return device == DeviceType::cpu || world() == 1; }
+  // Whether its calls take buffers in memory of such a device, once bound to a stream of it. Alone, a rank
+  // exchanges nothing.
+  bool reaches(DeviceType device) const;
+  // From now on every copy of this communicator takes buffers in memory of the stream's device, and its calls
+  // return when they are enqueued: they run in the stream's order, and are complete where an event recorded
+  // behind them is. Takes what they need of that memory, now and for good: `most_shard_numel` is the most
+  // that a reduce_scatter() will have; larger ones go in parts. Collective over the members, and before any
+  // other call; ranks bind communicators of the same members in the same order. Where the stream runs on the
+  // CPU, and where a rank is alone in a world that reaches no such device, nothing changes.
+  //
+  // All but send() and recv() still wait until the members have called them, so that errors name the same as
+  // without a stream; these two are matched on the device, in order and by nothing else. What fails later,
+  // there, sets the flag that was attached, which ends waits for the stream. all_reduce() of fp64 is an
+  // UnsupportedError on a GPU.
+  void bind(Stream& stream, std::int64_t most_shard_numel = 0);
 
   // Whether an arena has to be shared (ArenaOptions::shared) for register_arena() to be of use: ranks are
   // processes of one host.
@@ -109,6 +122,9 @@ class Communicator {
   void set_delay(std::chrono::microseconds delay);  // for tests: sleeps in every call; inherited likewise
   // Received from peers by this rank through this communicator.
   std::int64_t bytes_received() const;
+
+  // For backends that are made over another.
+  const std::shared_ptr<comm::Backend>& backend() const { return backend_; }
 
  private:
   std::shared_ptr<comm::Backend> backend_;
@@ -154,5 +170,32 @@ struct MpiOptions {
 Communicator make_mpi_world(const MpiOptions& options = {});
 bool mpi_available();    // in this build
 bool launched_by_mpi();  // whether a launcher started this process, in any build
+
+struct NcclOptions {
+  // Of set-up, and of what runs on the GPU once its inputs are there; set_deadline() changes it.
+  std::chrono::milliseconds deadline{60'000};
+  // The most memory of the GPU that a bound communicator takes to bring together what it reduces.
+  std::int64_t staging_bytes = 32 << 20;
+};
+
+// This rank's communicator of a world whose ranks are GPUs: one each, as threads of a process or as
+// processes, which `host` (of make_local_world or make_mpi_world) connects. It and those made from it
+// exchange memory of the host as `host` does, until they are bound to a CUDA stream: then memory of that
+// stream's GPU, by NCCL. NCCL takes no two ranks on one GPU, unless they are processes with an NCCL_HOSTID
+// each. UnsupportedError in a build without NCCL; EnvironmentError where libnccl cannot be loaded.
+Communicator make_nccl_world(const Communicator& host, const NcclOptions& options = {});
+
+// NCCL as this machine has it; loads it.
+struct NcclLibrary {
+  std::string version = {};   // empty where there is none
+  std::string unusable = {};  // why; empty where there is one
+};
+NcclLibrary read_nccl_library();
+
+// This rank's place, by rank, among those of `world` on the same host, and how many they are. Collective.
+struct HostPlace {
+  int rank = 0, ranks = 1;
+};
+HostPlace place_on_host(Communicator& world);
 
 }  // namespace tessera

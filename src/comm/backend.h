@@ -43,6 +43,8 @@ constexpr const char* name_of(Operation operation) {
   return "?";
 }
 
+struct LocalCall;
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -66,10 +68,20 @@ class Backend {
   virtual void send(const void* data, std::int64_t bytes, int to, CallLabel label) = 0;
   virtual void recv(void* data, std::int64_t bytes, int from, CallLabel label) = 0;
 
+  // All members announce the same call and go on when all have; a barrier that says what it is for.
+  virtual void meet(const LocalCall& call) = 0;
+  // Throws where the world has failed, as a call would that waits; `call` is what this rank is doing and
+  // opens the message. Never waits. From any thread.
+  virtual void rethrow_failure(const std::string& call) = 0;
+
+  virtual bool reaches(DeviceType device) const { return device == DeviceType::cpu || world() == 1; }
+  virtual void bind(Stream&, std::int64_t) {}
+
   virtual bool wants_shared_arena() const = 0;
   virtual ArenaRegistration register_arena(Arena& arena) = 0;
 
-  virtual void fail(const std::string& message) = 0;
+  // This rank found that `culprit` failed, of the world; -1 where that is not known. From any thread.
+  virtual void fail(int culprit, const std::string& message) = 0;
   virtual void attach(FailureFlag flag) = 0;
   virtual void set_waiting(bool) {}  // a backend whose ranks cannot see it leaves it
   virtual void set_deadline(std::chrono::milliseconds deadline) = 0;

@@ -118,10 +118,19 @@ void Communicator::recv(void* data, std::int64_t bytes, int from, CallLabel labe
   backend_->recv(data, bytes, from, label);
 }
 
+bool Communicator::reaches(DeviceType device) const { return backend_->reaches(device); }
+
+void Communicator::bind(Stream& stream, std::int64_t most_shard_numel) {
+  if (most_shard_numel < 0)
+    throw UsageError(fmt::format("bind to stream '{}' for shards of {} elements: use 0 or more",
+                                 stream.name(), most_shard_numel));
+  backend_->bind(stream, most_shard_numel);
+}
+
 bool Communicator::wants_shared_arena() const { return backend_->wants_shared_arena(); }
 ArenaRegistration Communicator::register_arena(Arena& arena) { return backend_->register_arena(arena); }
 
-void Communicator::fail(const std::string& message) { backend_->fail(message); }
+void Communicator::fail(const std::string& message) { backend_->fail(global_rank(), message); }
 void Communicator::attach(FailureFlag flag) { backend_->attach(std::move(flag)); }
 void Communicator::set_waiting(bool waiting) { backend_->set_waiting(waiting); }
 void Communicator::set_deadline(std::chrono::milliseconds deadline) { backend_->set_deadline(deadline); }

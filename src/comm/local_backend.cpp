@@ -68,8 +68,10 @@ void LocalBackend::all_to_all(const void* input, void* output, std::int64_t bloc
              [&] { return pull_all_to_all(output, block_bytes); });
 }
 
-void LocalBackend::barrier(CallLabel label) {
-  collective(LocalCall::make(Operation::barrier, 0, label), nullptr, [] { return std::int64_t{0}; });
+void LocalBackend::barrier(CallLabel label) { meet(LocalCall::make(Operation::barrier, 0, label)); }
+
+void LocalBackend::meet(const LocalCall& call) {
+  collective(call, nullptr, [] { return std::int64_t{0}; });
 }
 
 void LocalBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
@@ -83,7 +85,13 @@ void LocalBackend::recv(void* data, std::int64_t bytes, int from, CallLabel labe
   count(bytes);
 }
 
-void LocalBackend::fail(const std::string& message) { world_->fail(global_rank(), global_rank(), message); }
+void LocalBackend::rethrow_failure(const std::string& call) {
+  if (world_->failed()) world_->throw_failed(global_rank(), call);
+}
+
+void LocalBackend::fail(int culprit, const std::string& message) {
+  world_->fail(global_rank(), culprit, message);
+}
 
 void LocalBackend::attach(FailureFlag flag) {
   flag.on_failure([weak = std::weak_ptr(world_), rank = global_rank()](const std::string& message) {

@@ -29,7 +29,9 @@ class LocalBackend final : public Backend, private Puller {
   bool wants_shared_arena() const override { return false; }
   ArenaRegistration register_arena(Arena&) override { return {.direct = true}; }
 
-  void fail(const std::string& message) override;
+  void meet(const LocalCall& call) override;
+  void rethrow_failure(const std::string& call) override;
+  void fail(int culprit, const std::string& message) override;
   void attach(FailureFlag flag) override;
   void set_waiting(bool waiting) override {
     world_->set_state(global_rank(), waiting ? RankState::waiting : RankState::working);

@@ -217,8 +217,10 @@ void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_
   count((world() - 1) * block_bytes);
 }
 
-void MpiBackend::barrier(CallLabel label) {
-  begin(LocalCall::make(Operation::barrier, 0, label));
+void MpiBackend::barrier(CallLabel label) { meet(LocalCall::make(Operation::barrier, 0, label)); }
+
+void MpiBackend::meet(const LocalCall& call) {
+  begin(call);
   in_parts(
       {.step = 1}, [](Part) {}, [](Part) {});
 }
@@ -268,7 +270,13 @@ ArenaRegistration MpiBackend::register_arena(Arena& arena) {
   return {.direct = true};
 }
 
-void MpiBackend::fail(const std::string& message) { group_->world()->fail(global_rank(), message); }
+void MpiBackend::rethrow_failure(const std::string& call) {
+  MpiWorld& world = *group_->world();
+  world.look_around();
+  if (world.shared().failed()) world.throw_failed(call);
+}
+
+void MpiBackend::fail(int culprit, const std::string& message) { group_->world()->fail(culprit, message); }
 
 void MpiBackend::set_waiting(bool waiting) {
   group_->world()->shared().set_state(group_->world()->rank(),

@@ -31,7 +31,9 @@ class MpiBackend final : public Backend {
   bool wants_shared_arena() const override;
   ArenaRegistration register_arena(Arena& arena) override;
 
-  void fail(const std::string& message) override;
+  void meet(const LocalCall& call) override;
+  void rethrow_failure(const std::string& call) override;
+  void fail(int culprit, const std::string& message) override;
   void attach(FailureFlag flag) override;
   void set_waiting(bool waiting) override;
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }

@@ -39,9 +39,10 @@ void check_options(const Communicator& world, const EngineOptions& options,
   if (options.threads_per_rank < 1)
     throw UsageError(fmt::format("threads_per_rank is {}; it must be at least 1", options.threads_per_rank));
   if (!world.reaches(options.device))
-    throw UnsupportedError(
-        fmt::format("device is {}: {} ranks exchange what lies in memory of the host only; use one rank",
-                    name_of(options.device), world.world()));
+    throw UnsupportedError(fmt::format(
+        "device is {}: {} ranks exchange what lies in memory of the host only; use one rank, or a "
+        "world of make_nccl_world",
+        name_of(options.device), world.world()));
   if (options.external_bytes < 0 || options.device_memory_bytes < 0)
     throw UsageError(fmt::format("external_bytes is {} and device_memory_bytes {}; neither may be negative",
                                  options.external_bytes, options.device_memory_bytes));

@@ -92,6 +92,7 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
     scalars_.resize(
         std::max(scalars_.size(), static_cast<std::size_t>(program.scalars_numel * world.world())));
   }
+  bind_channels();
   events_.resize(instructions);
   spans_.reserve(instructions);
 }
@@ -102,18 +103,39 @@ void Executor::open_channels(const Communicator& world, const Program& program) 
   for (const Instruction& instruction : program.instructions) {
     if (instruction.channel < 0) continue;
     const Axis axis = program.channels[static_cast<std::size_t>(instruction.channel)].axis;
-    const std::tuple key{axis, instruction.lane, instruction.peer};
+    const ChannelKey key{axis, instruction.lane, instruction.peer};
     if (channels_.contains(key)) continue;
-    std::vector<int> ranks = options_.mesh.group(axis, rank_);
-    std::string name(name_of(instruction.lane));
-    if (is_message(instruction.op)) {
-      const int peer = ranks[static_cast<std::size_t>(instruction.peer)];
-      const bool sends = instruction.op == Opcode::send;
-      ranks = sends ? std::vector{rank_, peer} : std::vector{peer, rank_};
-      name = name_of(sends ? instruction.lane : other_end(instruction.lane));
-    }
-    channels_.emplace(key, world.subgroup(ranks, name));
+    // Both ends of a message name the sender's lane.
+    const Lane named = instruction.op == Opcode::receive ? other_end(instruction.lane) : instruction.lane;
+    channels_.emplace(key, world.subgroup(members_of(key), std::string(name_of(named))));
   }
+}
+
+// Collective over the members of each channel: in an order in which no two ranks wait for each other.
+void Executor::bind_channels() {
+  std::map<ChannelKey, std::int64_t> most_reduced;
+  for (const Program& program : programs_)
+    for (const Instruction& instruction : program.instructions) {
+      if (instruction.op != Opcode::reduce_scatter) continue;
+      const Axis axis = program.channels[static_cast<std::size_t>(instruction.channel)].axis;
+      std::int64_t& most = most_reduced[{axis, instruction.lane, instruction.peer}];
+      most = std::max(most, layout_.flat(instruction.flat).shard_numel);
+    }
+  std::map<std::tuple<Axis, std::vector<int>, std::string>, ChannelKey> in_order;
+  for (auto& [key, channel] : channels_)
+    in_order[{std::get<Axis>(key), members_of(key), channel.name()}] = key;
+  for (const auto& [place, key] : in_order)
+    channels_.at(key).bind(lane(std::get<Lane>(key)), most_reduced[key]);
+}
+
+// Of a message: who sends, then who receives.
+std::vector<int> Executor::members_of(const ChannelKey& key) const {
+  const auto& [axis, lane, peer] = key;
+  std::vector<int> ranks = options_.mesh.group(axis, rank_);
+  if (peer < 0) return ranks;
+  const int other = ranks[static_cast<std::size_t>(peer)];
+  const bool sends = lane == Lane::send_output || lane == Lane::send_gradient;
+  return sends ? std::vector{rank_, other} : std::vector{other, rank_};
 }
 
 std::int64_t Executor::bytes_received(Axis axis) const {

@@ -100,7 +100,11 @@ class Executor {
   void decide_step();
   void update(InstructionId id);
   void message(InstructionId id);
+  // Axis, lane and, for messages, the other rank's place along the axis.
+  using ChannelKey = std::tuple<Axis, Lane, int>;
   void open_channels(const Communicator& world, const Program& program);
+  void bind_channels();
+  std::vector<int> members_of(const ChannelKey& key) const;
   Axis axis_of(const Instruction& instruction) const;
   Communicator& channel_of(const Instruction& instruction);
   // The elements of a flat in this rank's shard, and in its replica's slice of that.
@@ -133,8 +137,7 @@ class Executor {
   Arena square_workspace_;                         // of the flat with the most elements
   std::vector<double> scalars_;                    // of all ranks, on the host
   std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat
-  // By axis, lane and, for messages, the other rank: programs never run at the same time and share them.
-  std::map<std::tuple<Axis, Lane, int>, Communicator> channels_;
+  std::map<ChannelKey, Communicator> channels_;  // programs never run at the same time and share them
   std::vector<Event> events_;  // [instruction] of the running step
   int program_ = -1;
   InstructionId cursor_ = 0;

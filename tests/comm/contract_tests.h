@@ -276,6 +276,7 @@ TEST_P(CommunicatorErrors, DifferentNumelUnitTypeOrRootAreNamedByAll) {
 }
 
 TEST_P(CommunicatorErrors, AMessageOfAnotherLengthIsNamedByBoth) {
+  if (!GetParam().checks_messages) GTEST_SKIP() << "messages are matched by order alone";
   const auto messages = run_to_failure({}, [](Communicator ranks) {
     char data[16] = {};
     if (ranks.rank() == 0) ranks.send(data, 16, 1);

@@ -15,7 +15,7 @@ cudaError_t run(dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::
 float* dynamic_shared();
 
 // While one lives, the host may touch the GPU's memory: in kernels and copies. Else the process would end by
-// a signal.
+// a signal. One thread at a time has one.
 class Access {
  public:
   Access();
@@ -23,5 +23,14 @@ class Access {
   Access(const Access&) = delete;
   Access& operator=(const Access&) = delete;
 };
+
+// Those that have been neither destroyed nor aborted.
+int nccl_communicators();
+
+// From now on work that is given to `stream` does not end: events recorded there are not done before
+// release().
+void hold(cudaStream_t stream);
+void hold_behind_next_event(cudaStream_t stream);
+void release(cudaStream_t stream);
 
 }  // namespace tessera::emulated_cuda

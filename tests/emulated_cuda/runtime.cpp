@@ -2,8 +2,10 @@
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
+#include <mutex>
 
 #include "tests/emulated_cuda/emulator.h"
 
@@ -11,8 +13,10 @@ namespace tessera::emulated_cuda {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr int kGpus = 4;
 
 struct Memory {
+  std::recursive_mutex mutex;  // of whoever works with it
   std::map<void*, std::size_t> ranges;
   int accesses = 0;
 
@@ -28,32 +32,56 @@ Memory& memory() {
 }  // namespace
 
 Access::Access() {
+  memory().mutex.lock();
   if (memory().accesses++ == 0) memory().protect(PROT_READ | PROT_WRITE);
 }
 Access::~Access() {
   if (--memory().accesses == 0) memory().protect(PROT_NONE);
+  memory().mutex.unlock();
 }
 
 }  // namespace tessera::emulated_cuda
 
 using tessera::emulated_cuda::Access;
+using tessera::emulated_cuda::kGpus;
 using tessera::emulated_cuda::kPage;
 using tessera::emulated_cuda::memory;
 
-// Handles only; what is given to a stream is done at once.
-struct CUstream_st {};
-struct CUevent_st {};
+// What is given to a stream is done at once, unless it is held.
+struct CUstream_st {
+  int ordinal = 0;
+  std::atomic<bool> held{false}, held_next{false};
+};
+struct CUevent_st {
+  std::atomic<cudaStream_t> waits_for{nullptr};  // held when it was recorded
+};
+
+namespace tessera::emulated_cuda {
+
+void hold(cudaStream_t stream) { stream->held.store(true); }
+void hold_behind_next_event(cudaStream_t stream) { stream->held_next.store(true); }
+void release(cudaStream_t stream) { stream->held.store(false); }
+
+}  // namespace tessera::emulated_cuda
+
+namespace {
+
+thread_local int current_gpu = 0;
+
+}  // namespace
 
 cudaError_t cudaMalloc(void** result, std::size_t bytes) {
   bytes = (bytes + kPage - 1) / kPage * kPage;
   void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (begin == MAP_FAILED) return cudaErrorMemoryAllocation;
+  const std::lock_guard lock(memory().mutex);
   memory().ranges[begin] = bytes;
   *result = begin;
   return cudaSuccess;
 }
 
 cudaError_t cudaFree(void* begin) {
+  const std::lock_guard lock(memory().mutex);
   const auto found = memory().ranges.find(begin);
   if (found == memory().ranges.end()) return begin == nullptr ? cudaSuccess : cudaErrorInvalidValue;
   munmap(begin, found->second);
@@ -90,7 +118,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = kGpus, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {.name = "emulated",
                  .totalGlobalMem = std::size_t{1} << 30,
@@ -104,11 +132,18 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = -5, cudaSuccess;
 }
 cudaError_t cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
-cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int ordinal) { return ordinal == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = current_gpu, cudaSuccess; }
+cudaError_t cudaSetDevice(int ordinal) {
+  if (ordinal < 0 || ordinal >= kGpus) return cudaErrorInvalidValue;
+  return current_gpu = ordinal, cudaSuccess;
+}
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  return *stream = new CUstream_st, cudaSuccess;
+  *stream = new CUstream_st;
+  return (*stream)->ordinal = current_gpu, cudaSuccess;
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
+  return *ordinal = stream->ordinal, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
@@ -117,8 +152,15 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return *event = new CUevent_st, cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->waits_for.store(stream->held.load() ? stream : nullptr);
+  if (stream->held_next.exchange(false)) stream->held.store(true);
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const cudaStream_t stream = event->waits_for.load();
+  return stream != nullptr && stream->held.load() ? cudaErrorNotReady : cudaSuccess;
+}
 
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t error) {

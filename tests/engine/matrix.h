@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -146,15 +147,24 @@ inline std::vector<float> read_weights(Engine& engine) {
   return weights;
 }
 
+// The world that a rank's engine works in: on GPUs, where there are several ranks, each with one of its own.
+inline Communicator placed(const Communicator& host, TrainerOptions& options) {
+  if (options.engine.device == DeviceType::cpu || host.world() == 1) return host;
+  options.engine.device_ordinal = host.rank();
+  return make_nccl_world(host);
+}
+
+using Place = std::function<Communicator(const Communicator& host, TrainerOptions& options)>;
+
 // What rank 0 saw; every rank's losses are checked against it.
-inline RunResult run_training(const RunConfig& run) {
+inline RunResult run_training(const RunConfig& run, const Place& place = placed) {
   const auto model = std::make_shared<const Model>(small_model(run));
   std::mutex mutex;
   std::vector<RunResult> results(static_cast<std::size_t>(ranks_of(run)));
   run_local(ranks_of(run), {}, [&](Communicator world) {
     const int rank = world.rank();
-    const TrainerOptions options = trainer_options(run);
-    Trainer trainer(world, model, options);
+    TrainerOptions options = trainer_options(run);
+    Trainer trainer(place(world, options), model, options);
     RunResult result;
     for (int step = 0; step < run.steps; ++step) {
       const StepResult done =

@@ -1,8 +1,8 @@
-// The part of CUDA's runtime and language that src/device/cuda_*.cpp and kernels/cuda use, on the CPU: one
-// GPU whose memory the host cannot touch but through copies, whose streams do at once what they are given,
-// and whose blocks run one after the other, a fiber a thread. It shows what a kernel computes and whether its
-// barriers are where they must be; of speed, of races between blocks and of the real hardware it shows
-// nothing. For one thread of the host.
+// The part of CUDA's runtime and language that src/device/cuda_*.cpp, src/comm/nccl_*.cpp and kernels/cuda
+// use, on the CPU: a few GPUs whose memory the host cannot touch but through copies, whose streams do at once
+// what they are given, and whose blocks run one after the other, a fiber a thread. It shows what a kernel
+// computes and whether its barriers are where they must be; of speed, of races between blocks and streams and
+// of the real hardware it shows nothing. Threads of the host take turns.
 #pragma once
 
 #include <cmath>
@@ -71,6 +71,7 @@ cudaError_t cudaInitDevice(int ordinal, unsigned device_flags, unsigned flags);
 cudaError_t cudaGetDevice(int* ordinal);
 cudaError_t cudaSetDevice(int ordinal);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);

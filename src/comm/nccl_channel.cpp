@@ -1,0 +1,247 @@
+#include "src/comm/nccl_channel.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <thread>
+
+#include "src/comm/nccl_world.h"
+#include "src/device/activity.h"
+#include "src/device/cuda_check.h"
+
+namespace tessera::comm {
+namespace {
+
+using device::check_cuda;
+using device::Clock;
+using device::ignore_cuda;
+using std::chrono::nanoseconds;
+
+constexpr std::size_t kMostInFlight = 256;  // calls; another waits for the oldest
+// A wait yields for so long, then sleeps between looks, and turns to the peers now and then.
+constexpr std::chrono::microseconds kYieldFor{200}, kSleep{50}, kAskPeersEach{2000};
+
+double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+// Calls done() until it is true or `deadline` has passed: then false. `ask` is called now and then, and may
+// throw.
+template <class Done, class Ask>
+bool wait_for(nanoseconds deadline, const Done& done, const Ask& ask) {
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point asked = begin;
+  while (!done()) {
+    const Clock::time_point now = Clock::now();
+    if (now - begin >= deadline) return false;
+    if (now - asked >= kAskPeersEach) {
+      ask();
+      asked = now;
+    }
+    if (now - begin < kYieldFor)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(kSleep);
+  }
+  return true;
+}
+
+}  // namespace
+
+void check_nccl(ncclResult_t result, const char* call, ncclComm_t communicator) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  std::string message = fmt::format("{} failed: {}", call, nccl().ncclGetErrorString(result));
+  const char* const words = nccl().ncclGetLastError(communicator);
+  if (words != nullptr && *words != '\0') message += fmt::format(" ({})", words);
+  if (const std::string activity = device::Activity::current(); !activity.empty())
+    message = activity + ": " + message;
+  throw EnvironmentError(message);
+}
+
+NcclChannel::GroupEnd::~GroupEnd() noexcept(false) {
+  const ncclResult_t result = nccl().ncclGroupEnd();
+  if (std::uncaught_exceptions() == exceptions) check_nccl(result, "ncclGroupEnd", communicator);
+}
+
+NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const Options& options)
+    : world_(world), host_(std::move(host)), options_(options), deadline_(options.deadline) {
+  device::make_current(options_.ordinal);
+  try {
+    check_cuda(cudaMalloc(&staging_, static_cast<std::size_t>(options_.staging_bytes)), "cudaMalloc");
+    flights_.resize(kMostInFlight);
+    for (Flight& flight : flights_)
+      for (cudaEvent_t* event : {&flight.begin, &flight.end})
+        check_cuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    connect();
+  } catch (...) {
+    abort();
+    give_back();
+    throw;
+  }
+  world_.watch(*this);
+}
+
+void NcclChannel::connect() {
+  current_.call = LocalCall::make(Operation::barrier, 0, {"set-up", "connecting GPUs"});
+  ncclUniqueId id{};
+  if (host_->rank() == 0) check_nccl(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId");
+  host_->broadcast(&id, sizeof id, 0, {"set-up", "connecting GPUs"});
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    check_nccl(nccl().ncclCommInitRankConfig(&communicator_, host_->world(), id, host_->rank(), &config),
+               "ncclCommInitRankConfig");
+  }
+  settle();
+}
+
+NcclChannel::~NcclChannel() {
+  world_.forget(*this);
+  if (!drained()) abort();
+  if (communicator_ != nullptr) nccl().ncclCommDestroy(communicator_);
+  give_back();
+}
+
+void NcclChannel::give_back() noexcept {
+  ignore_cuda(cudaSetDevice(options_.ordinal));
+  for (Flight& flight : flights_)
+    for (cudaEvent_t event : {flight.begin, flight.end})
+      if (event != nullptr) ignore_cuda(cudaEventDestroy(event));
+  if (staging_ != nullptr) ignore_cuda(cudaFree(staging_));
+}
+
+bool NcclChannel::drained() noexcept try {
+  const auto landed = [this] {
+    const std::lock_guard lock(mutex_);
+    forget_landed();
+    return in_flight_ == 0;
+  };
+  return wait_for(deadline_, landed, [this] { host_->rethrow_failure({}); });
+} catch (const std::exception&) {
+  return false;
+}
+
+void NcclChannel::set_deadline(nanoseconds deadline) {
+  const std::lock_guard lock(mutex_);
+  deadline_ = deadline;
+}
+
+// ---- calls ----
+
+void NcclChannel::begin(const NcclCall& call) {
+  device::make_current(options_.ordinal);
+  current_ = call;
+  const auto room = [this] {
+    const std::lock_guard lock(mutex_);
+    check_alive();
+    if (in_flight_ == flights_.size()) forget_landed();
+    return in_flight_ < flights_.size();
+  };
+  if (!wait_for(deadline_, room, [&] { host_->rethrow_failure(text(call)); })) report_late(flight(0).call);
+  // The watch does not look at it before end().
+  Flight& next = flight(in_flight_);
+  next.call = call;
+  next.begun.reset();
+  check_cuda(cudaEventRecord(next.begin, options_.stream), "cudaEventRecord");
+}
+
+void NcclChannel::end() {
+  const std::lock_guard lock(mutex_);
+  check_cuda(cudaEventRecord(flight(in_flight_).end, options_.stream), "cudaEventRecord");
+  ++in_flight_;
+}
+
+void NcclChannel::settle() {
+  const auto enqueued = [this] {
+    const std::lock_guard lock(mutex_);
+    check_alive();
+    const ncclResult_t found = state();
+    check_nccl(found, current_.call.shown, communicator_);
+    return found == ncclSuccess;
+  };
+  if (!wait_for(deadline_, enqueued, [this] { host_->rethrow_failure(text(current_)); }))
+    report_late(current_);
+}
+
+void NcclChannel::check_alive() const {
+  if (!aborted_) return;
+  host_->rethrow_failure(text(current_));
+  throw CommunicationError(
+      fmt::format("rank {}: {}: the communicator was aborted", host_->global_rank(), text(current_)), -1);
+}
+
+ncclResult_t NcclChannel::state() const {
+  ncclResult_t found = ncclSuccess;
+  check_nccl(nccl().ncclCommGetAsyncError(communicator_, &found), "ncclCommGetAsyncError", communicator_);
+  return found;
+}
+
+// ---- the watch ----
+
+void NcclChannel::forget_landed() {
+  while (in_flight_ > 0) {
+    const cudaError_t result = cudaEventQuery(flight(0).end);
+    ignore_cuda(result);  // a kernel that failed is its stream's to report
+    if (result == cudaErrorNotReady) return;
+    oldest_ = (oldest_ + 1) % flights_.size();
+    --in_flight_;
+  }
+}
+
+void NcclChannel::look() {
+  device::make_current(options_.ordinal);
+  std::optional<NcclCall> late;
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    check_nccl(state(), "NCCL", communicator_);
+    forget_landed();
+    if (in_flight_ == 0) return;
+    Flight& first = flight(0);
+    if (!first.begun) {
+      const cudaError_t result = cudaEventQuery(first.begin);
+      ignore_cuda(result);
+      if (result != cudaErrorNotReady) first.begun = Clock::now();
+    } else if (Clock::now() - *first.begun >= deadline_) {
+      late = first.call;
+    }
+  }
+  if (late) report_late(*late);
+}
+
+void NcclChannel::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  aborted_ = true;
+  if (communicator_ != nullptr) nccl().ncclCommAbort(communicator_);
+  communicator_ = nullptr;
+}
+
+std::string NcclChannel::oldest() const {
+  const std::lock_guard lock(mutex_);
+  return in_flight_ == 0 ? std::string() : text(flight(0).call);
+}
+
+// ---- errors ----
+
+std::string NcclChannel::text(const NcclCall& call) const {
+  return fmt::format("{} on '{}'", call.call.text(call.sequence), host_->name());
+}
+
+void NcclChannel::report(int culprit, const std::string& message) {
+  host_->fail(culprit, message);
+  throw CommunicationError(fmt::format("rank {}: {}", host_->global_rank(), message), culprit);
+}
+
+void NcclChannel::report_late(const NcclCall& call) {
+  std::chrono::nanoseconds deadline{};
+  {
+    const std::lock_guard lock(mutex_);
+    deadline = deadline_;
+  }
+  if (call.peer >= 0)
+    report(call.peer, fmt::format("{}: no answer from rank {} within {:.1f} s", text(call), call.peer,
+                                  seconds(deadline)));
+  report(-1,
+         fmt::format("{}: the GPUs have not completed it within {:.1f} s", text(call), seconds(deadline)));
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,131 @@
+// One rank's end of one NCCL communicator on one CUDA stream: enqueues NCCL's calls there, knows which are
+// still in flight, and aborts all of them when the world has failed. What is exchanged is nccl_backend.cpp's
+// business.
+//
+// NCCL runs without blocking: a call that it has not yet enqueued says ncclInProgress, and is waited for by
+// asking. So every wait has a deadline and hears of failed peers, and the communicator can be aborted under
+// it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "src/comm/local_group.h"
+#include "src/comm/nccl_library.h"
+
+namespace tessera::comm {
+
+class NcclWorld;
+
+// EnvironmentError naming the call, the error, NCCL's own words and what the thread is busy with, unless it
+// succeeded or is in progress.
+void check_nccl(ncclResult_t result, const char* call, ncclComm_t communicator = nullptr);
+
+// A call in words: the peer is that of a message, of the world; -1 of a collective.
+struct NcclCall {
+  LocalCall call;
+  std::uint64_t sequence = 0;
+  int peer = -1;
+};
+
+class NcclChannel {
+ public:
+  struct Options {
+    cudaStream_t stream = nullptr;
+    int ordinal = 0;  // the stream's GPU
+    std::int64_t staging_bytes = 0;
+    std::chrono::nanoseconds deadline{};
+  };
+  // Collective over the members of `host`, on which it brings NCCL's unique id from the first of them to all.
+  NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const Options& options);
+  // Waits for what is in flight, unless the world failed. Tells nobody.
+  ~NcclChannel();
+  NcclChannel(const NcclChannel&) = delete;
+  NcclChannel& operator=(const NcclChannel&) = delete;
+
+  cudaStream_t stream() const { return options_.stream; }
+  std::byte* staging() const { return static_cast<std::byte*>(staging_); }
+  std::int64_t staging_bytes() const { return options_.staging_bytes; }
+  void set_deadline(std::chrono::nanoseconds deadline);
+
+  // work() enqueues all of the call on the stream; the call is in flight from then on.
+  template <class Work>
+  void issue(const NcclCall& call, const Work& work) {
+    begin(call);
+    work();
+    end();
+  }
+  // Within issue(): exchange(communicator) makes calls of NCCL that belong together.
+  template <class Exchange>
+  void group(const Exchange& exchange) {
+    {
+      const std::lock_guard lock(mutex_);
+      check_alive();
+      check_nccl(nccl().ncclGroupStart(), "ncclGroupStart");
+      const GroupEnd group_end{communicator_};
+      exchange(communicator_);
+    }
+    settle();
+  }
+
+  // ---- from the watch's thread ----
+
+  // Throws CommunicationError where NCCL reports an error, or a call has been running for longer than the
+  // deadline.
+  void look();
+  // Ends what is in flight, on the GPU, too. The channel is of no use any more.
+  void abort() noexcept;
+  // The oldest call in flight in words; empty where there is none.
+  std::string oldest() const;
+
+ private:
+  // Ends the group whatever happens in it, so that the thread's next call does not join it.
+  struct GroupEnd {
+    ncclComm_t communicator;
+    ~GroupEnd() noexcept(false);
+    int exceptions = std::uncaught_exceptions();
+  };
+  // In flight: between two events of the stream.
+  struct Flight {
+    NcclCall call;
+    cudaEvent_t begin = nullptr, end = nullptr;
+    std::optional<device::Clock::time_point> begun;  // seen to have
+  };
+
+  void connect();
+  void give_back() noexcept;
+  void begin(const NcclCall& call);
+  void end();
+  // Until NCCL has enqueued what it was given.
+  void settle();
+  // These five with the lock held.
+  void check_alive() const;
+  ncclResult_t state() const;
+  void forget_landed();
+  Flight& flight(std::size_t place) { return flights_[(oldest_ + place) % flights_.size()]; }
+  const Flight& flight(std::size_t place) const { return flights_[(oldest_ + place) % flights_.size()]; }
+
+  std::string text(const NcclCall& call) const;
+  [[noreturn]] void report(int culprit, const std::string& message);
+  [[noreturn]] void report_late(const NcclCall& call);
+  bool drained() noexcept;
+
+  NcclWorld& world_;
+  const std::shared_ptr<Backend> host_;
+  const Options options_;
+  void* staging_ = nullptr;
+  NcclCall current_;  // of the issuing thread
+
+  mutable std::mutex mutex_;  // guards the rest, and every use of the communicator
+  std::chrono::nanoseconds deadline_;
+  ncclComm_t communicator_ = nullptr;
+  bool aborted_ = false;
+  std::vector<Flight> flights_;  // a ring
+  std::size_t oldest_ = 0, in_flight_ = 0;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,103 @@
+#include "src/comm/nccl_world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/comm/nccl_backend.h"
+
+namespace tessera {
+
+Communicator make_nccl_world(const Communicator& host, const NcclOptions& options) {
+  if (!host)
+    throw UsageError("host: an empty communicator; make one with make_local_world or make_mpi_world");
+  if (options.staging_bytes < 1)
+    throw UsageError(fmt::format("staging_bytes is {}; use 1 or more", options.staging_bytes));
+  comm::nccl();  // refused here, not at the first call
+  return Communicator(comm::NcclBackend::over(host.backend(), options));
+}
+
+NcclLibrary read_nccl_library() try {
+  int version = 0;
+  comm::check_nccl(comm::nccl().ncclGetVersion(&version), "ncclGetVersion");
+  return {.version = fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100),
+          .unusable = {}};
+} catch (const Error& error) {
+  return {.version = {}, .unusable = error.what()};
+}
+
+namespace comm {
+namespace {
+
+constexpr std::chrono::milliseconds kLookEach{5};
+
+}  // namespace
+
+NcclWorld::NcclWorld(std::shared_ptr<Backend> host, const NcclOptions& options)
+    : host_(std::move(host)), options_(options) {}
+
+NcclWorld::~NcclWorld() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void NcclWorld::attach(FailureFlag flag) {
+  const std::lock_guard lock(mutex_);
+  flags_.push_back(std::move(flag));
+}
+
+void NcclWorld::watch(NcclChannel& channel) {
+  const std::lock_guard lock(mutex_);
+  channels_.push_back(&channel);
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+}
+
+void NcclWorld::forget(NcclChannel& channel) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(channels_, &channel);
+}
+
+void NcclWorld::run() {
+  std::unique_lock lock(mutex_);
+  while (!ended_) {
+    changed_.wait_for(lock, kLookEach);
+    if (ended_) return;
+    try {
+      look();
+    } catch (...) {
+      const std::exception_ptr cause = std::current_exception();
+      for (NcclChannel* channel : channels_) channel->abort();
+      // Its hooks are not this thread's to hold up.
+      std::vector<FailureFlag> flags = flags_;
+      lock.unlock();
+      for (FailureFlag& flag : flags) flag.set(cause);
+      lock.lock();
+      flags_.clear();
+    }
+  }
+}
+
+void NcclWorld::look() {
+  std::string call;
+  for (const NcclChannel* channel : channels_)
+    if (call.empty()) call = channel->oldest();
+  if (call.empty()) call = "between calls";
+  host_->rethrow_failure(call);
+  for (NcclChannel* channel : channels_) try {
+      channel->look();
+    } catch (const CommunicationError&) {
+      throw;
+    } catch (const std::exception& error) {
+      host_->rethrow_failure(call);  // NCCL's error is a consequence where a peer has said more
+      host_->fail(host_->global_rank(), fmt::format("{}: {}", call, error.what()));
+      throw CommunicationError(fmt::format("rank {}: {}: {}", host_->global_rank(), call, error.what()),
+                               host_->global_rank());
+    }
+}
+
+}  // namespace comm
+}  // namespace tessera

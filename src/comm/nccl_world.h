@@ -1,0 +1,45 @@
+// What one rank's communicators between GPUs share: a thread that watches what they have in flight and
+// whether a peer has failed, and then ends all of it.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "src/comm/backend.h"
+
+namespace tessera::comm {
+
+class NcclChannel;
+
+class NcclWorld {
+ public:
+  NcclWorld(std::shared_ptr<Backend> host, const NcclOptions& options);
+  ~NcclWorld();
+  NcclWorld(const NcclWorld&) = delete;
+  NcclWorld& operator=(const NcclWorld&) = delete;
+
+  const NcclOptions& options() const { return options_; }
+  // Set when the world fails: what waits for the GPU ends then.
+  void attach(FailureFlag flag);
+  void watch(NcclChannel& channel);
+  void forget(NcclChannel& channel) noexcept;
+
+ private:
+  void run();
+  // Throws where something failed.
+  void look();
+
+  const std::shared_ptr<Backend> host_;
+  const NcclOptions options_;
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::vector<NcclChannel*> channels_;
+  std::vector<FailureFlag> flags_;
+  bool ended_ = false;
+  std::thread thread_;  // since the first channel
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,18 @@
+// The twin of the nccl_*.cpp in a build without NCCL.
+#include "tessera/communicator.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kWhy =
+    "this build has no NCCL; install CUDA 13 with NCCL and configure with -DTESSERA_WITH_NCCL=ON";
+
+}  // namespace
+
+NcclLibrary read_nccl_library() { return {.version = {}, .unusable = kWhy}; }
+
+Communicator make_nccl_world(const Communicator&, const NcclOptions&) {
+  throw UnsupportedError(std::string("ranks on several GPUs: ") + kWhy);
+}
+
+}  // namespace tessera

@@ -1,0 +1,234 @@
+// The contract, for what lies on GPUs: ranks are threads, each with a GPU. Skips, saying why, where there are
+// too few of them or no NCCL.
+#include <cstring>
+
+#include "src/comm/backend.h"
+#include "tests/comm/contract_tests.h"
+
+namespace tessera::contract {
+namespace {
+
+// A communicator whose buffers lie in memory of the host, for the tests: each call brings them to the GPU,
+// has them exchanged there, waits, and brings them back.
+class ThroughGpu final : public comm::Backend {
+ public:
+  ThroughGpu(std::shared_ptr<Device> device, const Communicator& world, std::int64_t most_shard_numel)
+      : device_(std::move(device)),
+        most_shard_numel_(most_shard_numel),
+        host_(world.duplicate("host")),
+        bound_(world),
+        stream_(device_->make_stream({.name = world.name(), .on_caller = true, .cpus = {}})) {
+    bound_.bind(*stream_, most_shard_numel);
+  }
+
+  int rank() const override { return bound_.rank(); }
+  int world() const override { return bound_.world(); }
+  int global_rank() const override { return bound_.global_rank(); }
+  const std::string& name() const override { return bound_.name(); }
+  std::shared_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name) override {
+    return std::make_shared<ThroughGpu>(device_, host_.subgroup(ranks, name), most_shard_numel_);
+  }
+
+  void all_gather(const void* shard, void* full, std::int64_t bytes, CallLabel label) override {
+    OnGpu all(*this, full, world() * bytes);
+    if (shard == static_cast<std::byte*>(full) + rank() * bytes)
+      return all.run([&] { bound_.all_gather(all.at(rank() * bytes), all.at(0), bytes, label); });
+    const OnGpu own(*this, const_cast<void*>(shard), bytes);
+    all.run([&] { bound_.all_gather(own.at(0), all.at(0), bytes, label); });
+  }
+  void reduce_scatter(const ReduceScatter& call, CallLabel label) override {
+    const std::int64_t numel = call.shard_numel;
+    OnGpu full(*this, const_cast<void*>(call.full), world() * numel * tessera::bytes_of(call.wire));
+    const bool in_place = call.shard == static_cast<const float*>(call.full) + rank() * numel;
+    OnGpu shard(*this, call.shard, in_place ? 0 : numel * 4);
+    ReduceScatter there = call;
+    there.full = full.at(0);
+    there.shard = static_cast<float*>(in_place ? full.at(rank() * numel * 4) : shard.at(0));
+    full.run([&] { bound_.reduce_scatter(there, label); });
+    shard.bring_back();
+  }
+  void all_reduce(float* data, std::int64_t numel, CallLabel label) override {
+    OnGpu there(*this, data, numel * 4);
+    there.run([&] { bound_.all_reduce(static_cast<float*>(there.at(0)), numel, label); });
+  }
+  // Not done on a GPU.
+  void all_reduce(double* data, std::int64_t numel, CallLabel label) override {
+    host_.all_reduce(data, numel, label);
+  }
+  void broadcast(void* data, std::int64_t bytes, int root, CallLabel label) override {
+    OnGpu there(*this, data, bytes);
+    there.run([&] { bound_.broadcast(there.at(0), bytes, root, label); });
+  }
+  void all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) override {
+    const OnGpu from(*this, const_cast<void*>(input), world() * block_bytes);
+    OnGpu to(*this, output, world() * block_bytes);
+    to.run([&] { bound_.all_to_all(from.at(0), to.at(0), block_bytes, label); });
+  }
+  void barrier(CallLabel label) override {
+    bound_.barrier(label);
+    stream_->synchronize();
+  }
+  void send(const void* data, std::int64_t bytes, int to, CallLabel label) override {
+    OnGpu there(*this, const_cast<void*>(data), bytes);
+    there.run([&] { bound_.send(there.at(0), bytes, to, label); });
+  }
+  void recv(void* data, std::int64_t bytes, int from, CallLabel label) override {
+    OnGpu there(*this, data, bytes);
+    there.run([&] { bound_.recv(there.at(0), bytes, from, label); });
+  }
+
+  void meet(const comm::LocalCall&) override { throw Error("nothing is made over this backend"); }
+  void rethrow_failure(const std::string&) override { throw Error("nothing is made over this backend"); }
+  bool wants_shared_arena() const override { return bound_.wants_shared_arena(); }
+  ArenaRegistration register_arena(Arena& arena) override { return bound_.register_arena(arena); }
+  void fail(int, const std::string& message) override { bound_.fail(message); }
+  void attach(FailureFlag flag) override { bound_.attach(flag); }
+  void set_deadline(std::chrono::milliseconds deadline) override { bound_.set_deadline(deadline); }
+  void set_delay(std::chrono::microseconds delay) override { bound_.set_delay(delay); }
+  std::int64_t bytes_received() const override { return bound_.bytes_received(); }
+
+ private:
+  class OnGpu {
+   public:
+    OnGpu(ThroughGpu& owner, void* data, std::int64_t bytes)
+        : owner_(owner), data_(data), bytes_(bytes), arena_(owner.device_->make_arena(bytes + 1)) {
+      owner_.device_->copy(*owner_.stream_, arena_.base(), data_, bytes_);
+    }
+    void* at(std::int64_t offset) const { return arena_.base() + offset; }
+    template <class Call>
+    void run(const Call& call) {
+      call();
+      bring_back();
+    }
+    void bring_back() {
+      owner_.device_->copy(*owner_.stream_, data_, arena_.base(), bytes_);
+      owner_.stream_->synchronize();
+    }
+
+   private:
+    ThroughGpu& owner_;
+    void* data_;
+    std::int64_t bytes_;
+    Arena arena_;
+  };
+
+  const std::shared_ptr<Device> device_;
+  const std::int64_t most_shard_numel_;
+  Communicator host_, bound_;
+  const std::unique_ptr<Stream> stream_;
+};
+
+// Why a world of so many GPUs cannot be made; empty where it can.
+std::string missing_gpus(int world) {
+  if (const std::string why = read_nccl_library().unusable; !why.empty()) return why;
+  const CudaMachine machine = read_cuda_machine();
+  if (!machine.unusable.empty()) return machine.unusable;
+  const int gpus = static_cast<int>(machine.gpus.size());
+  return gpus >= world ? std::string()
+                       : std::to_string(gpus) + " GPUs are here, the test needs " + std::to_string(world);
+}
+
+// `most_shard_numel` decides in how many parts a reduction goes.
+BackendUnderTest nccl(const std::string& name, int world, std::int64_t most_shard_numel) {
+  return {.name = name,
+          .world = world,
+          .run =
+              [most_shard_numel](int ranks, const RunOptions& options,
+                                 const std::function<void(Communicator)>& rank_main,
+                                 std::vector<std::string>* messages) {
+                run_local(
+                    ranks, {.deadline = options.deadline},
+                    [&](Communicator host) {
+                      const std::shared_ptr<Device> device =
+                          make_cuda_device({.rank = host.rank(), .ordinal = host.rank()});
+                      Communicator world_of_gpus = make_nccl_world(host, {.deadline = options.deadline});
+                      world_of_gpus.attach(device->failure());
+                      rank_main(Communicator(
+                          std::make_shared<ThroughGpu>(device, world_of_gpus, most_shard_numel)));
+                    },
+                    messages);
+              },
+          .missing = [world] { return missing_gpus(world); },
+          .checks_messages = false};
+}
+
+std::string name_of_test(const testing::TestParamInfo<BackendUnderTest>& test) {
+  return test.param.name + std::to_string(test.param.world);
+}
+
+INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorContract,
+                         testing::Values(nccl("nccl", 1, 5000), nccl("nccl", 2, 5000), nccl("nccl", 3, 5000),
+                                         nccl("parts", 2, 0), nccl("parts", 4, 0)),
+                         name_of_test);
+INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorErrors, testing::Values(nccl("nccl", 2, 0), nccl("nccl", 3, 0)),
+                         name_of_test);
+
+class NcclWorld : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = missing_gpus(2); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_F(NcclWorld, ExchangesMemoryOfTheHostUntilItIsBound) {
+  run_local(2, {}, [](Communicator host) {
+    Communicator world = make_nccl_world(host);
+    EXPECT_TRUE(world.reaches(DeviceType::cuda) && world.reaches(DeviceType::cpu));
+    EXPECT_FALSE(host.reaches(DeviceType::cuda));
+    std::int32_t own = 10 + world.rank();
+    std::vector<std::int32_t> all(2);
+    world.all_gather(&own, all.data(), sizeof own);
+    EXPECT_EQ(all, (std::vector<std::int32_t>{10, 11}));
+    EXPECT_EQ(world.bytes_received(), 4);
+    const std::unique_ptr<Device> cpu = make_cpu_device({.rank = world.rank()});
+    const auto lane = cpu->make_stream({.name = "lane", .on_caller = true, .cpus = {}});
+    world.bind(*lane);  // of the CPU: changes nothing
+    world.broadcast(&own, sizeof own, 1);
+    EXPECT_EQ(own, 11);
+  });
+}
+
+TEST_F(NcclWorld, IsBoundOnceAndSumsNoDoublesThere) {
+  run_local(2, {}, [](Communicator host) {
+    const std::unique_ptr<Device> device = make_cuda_device({.rank = host.rank(), .ordinal = host.rank()});
+    const auto stream = device->make_stream({.name = "lane", .on_caller = true, .cpus = {}});
+    Communicator lane = make_nccl_world(host).duplicate("reduce");
+    EXPECT_THROW(lane.bind(*stream, -1), UsageError);
+    lane.bind(*stream);
+    EXPECT_THROW(lane.bind(*stream), UsageError);
+    Arena arena = device->make_arena(64);
+    EXPECT_THROW(lane.all_reduce(reinterpret_cast<double*>(arena.base()), 2), UnsupportedError);
+    EXPECT_EQ(lane.bytes_received(), 0);
+  });
+}
+
+TEST_F(NcclWorld, RefusesTwoRanksOnOneGpuAndNamesTheReason) {
+  std::vector<std::string> messages;
+  EXPECT_THROW(run_local(
+                   2, {},
+                   [](Communicator host) {
+                     const auto device = make_cuda_device({.rank = host.rank(), .ordinal = 0});
+                     const auto stream = device->make_stream({.name = "lane", .on_caller = true, .cpus = {}});
+                     make_nccl_world(host).bind(*stream);
+                   },
+                   &messages),
+               Error);
+  EXPECT_TRUE(contains(messages[0] + messages[1], "Duplicate GPU")) << messages[0] << "\n" << messages[1];
+}
+
+TEST(NcclOptions, AreChecked) {
+  EXPECT_THROW(make_nccl_world(Communicator()), Error);
+  if (!read_nccl_library().unusable.empty()) GTEST_SKIP() << read_nccl_library().unusable;
+  EXPECT_THROW(make_nccl_world(make_local_world(1)[0], {.staging_bytes = 0}), UsageError);
+}
+
+TEST(PlaceOnHost, CountsTheRanksOfThisHost) {
+  run_local(3, {}, [](Communicator world) {
+    const HostPlace place = place_on_host(world);
+    EXPECT_EQ(place.rank, world.rank());
+    EXPECT_EQ(place.ranks, 3);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::contract

@@ -1,0 +1,266 @@
+// Every call becomes messages between pairs of ranks, copied when they are sent, taken in order. Stands in
+// for src/comm/nccl_library.cpp, too.
+#include <nccl.h>
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "src/comm/nccl_library.h"
+#include "tests/emulated_cuda/emulator.h"
+
+namespace {
+
+using tessera::emulated_cuda::Access;
+
+std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * (type == ncclFloat32 ? 4 : 1); }
+
+struct Message {
+  std::string call;  // of the sender; the receiver's must be the same
+  std::vector<char> bytes;
+};
+
+// What the ranks of one communicator share.
+struct Clique {
+  explicit Clique(int ranks) : gpu_of(static_cast<std::size_t>(ranks), -1) {}
+
+  std::mutex mutex;
+  std::vector<int> gpu_of;
+  int joined = 0;
+  std::map<std::pair<int, int>, std::deque<Message>> messages;  // by sender and receiver
+};
+
+std::mutex registry_mutex;
+std::map<std::string, std::weak_ptr<Clique>> registry;
+std::atomic<int> alive{0};
+std::atomic<std::uint64_t> ids{0};
+
+}  // namespace
+
+struct ncclComm {
+  struct Receive {
+    std::string call;
+    void* to;
+    std::size_t bytes;
+    int peer;
+  };
+
+  std::shared_ptr<Clique> clique;
+  int rank = 0;
+  std::deque<Receive> pending;
+  ncclResult_t error = ncclSuccess;
+  std::string words;
+
+  int ranks() const { return static_cast<int>(clique->gpu_of.size()); }
+  ncclResult_t fail(ncclResult_t result, const std::string& why) {
+    words = why;
+    return error = result;
+  }
+  ncclResult_t check_gpus() {
+    std::set<int> gpus(clique->gpu_of.begin(), clique->gpu_of.end());
+    if (gpus.size() == clique->gpu_of.size()) return ncclSuccess;
+    return fail(ncclInvalidUsage, "Duplicate GPU detected");
+  }
+  void send(const std::string& call, const void* from, std::size_t bytes, int peer) {
+    Message message{call, std::vector<char>(bytes)};
+    {
+      const Access access;
+      std::memcpy(message.bytes.data(), from, bytes);
+    }
+    const std::lock_guard lock(clique->mutex);
+    clique->messages[{rank, peer}].push_back(std::move(message));
+  }
+  // Takes what has come.
+  ncclResult_t progress() {
+    if (error != ncclSuccess) return error;
+    {
+      const std::lock_guard lock(clique->mutex);
+      if (clique->joined < ranks()) return ncclInProgress;
+      if (check_gpus() != ncclSuccess) return error;
+    }
+    for (auto receive = pending.begin(); receive != pending.end();) {
+      Message message;
+      {
+        const std::lock_guard lock(clique->mutex);
+        std::deque<Message>& way = clique->messages[{receive->peer, rank}];
+        if (way.empty()) return ncclInProgress;
+        message = std::move(way.front());
+        way.pop_front();
+      }
+      if (message.call != receive->call || message.bytes.size() != receive->bytes)
+        return fail(ncclInvalidUsage, "rank " + std::to_string(receive->peer) + " called " + message.call +
+                                          ", this rank " + receive->call);
+      const Access access;
+      std::memcpy(receive->to, message.bytes.data(), receive->bytes);
+      receive = pending.erase(receive);
+    }
+    return ncclSuccess;
+  }
+};
+
+namespace {
+
+// What the calling thread has put in its open group.
+struct Queued {
+  ncclComm_t communicator;
+  std::string call;
+  const void* send = nullptr;  // either, with
+  void* receive = nullptr;
+  std::size_t bytes = 0;
+  int peer = 0;
+};
+thread_local int depth = 0;
+thread_local std::vector<Queued> queue;
+
+ncclResult_t start_queued() {
+  const std::vector<Queued> calls = std::move(queue);
+  queue.clear();
+  std::set<ncclComm_t> communicators;
+  for (const Queued& call : calls) communicators.insert(call.communicator);
+  for (const ncclComm_t one : communicators)  // as NCCL demands of its callers
+    if (!one->pending.empty()) return one->fail(ncclInvalidUsage, "a call before the last was enqueued");
+  for (const Queued& call : calls)
+    if (call.send != nullptr) call.communicator->send(call.call, call.send, call.bytes, call.peer);
+  for (const Queued& call : calls)
+    if (call.receive != nullptr)
+      call.communicator->pending.push_back({call.call, call.receive, call.bytes, call.peer});
+  // Also where all has come: who does not ask has not waited.
+  return communicators.empty() ? ncclSuccess : ncclInProgress;
+}
+
+ncclResult_t enqueue(std::vector<Queued> calls) {
+  ncclGroupStart();
+  for (Queued& call : calls) queue.push_back(std::move(call));
+  return ncclGroupEnd();
+}
+
+std::string text(const char* call, std::size_t bytes) {
+  return std::string(call) + " of " + std::to_string(bytes) + " bytes";
+}
+
+}  // namespace
+
+ncclResult_t ncclGetVersion(int* version) { return *version = 22809, ncclSuccess; }
+const char* ncclGetErrorString(ncclResult_t result) {
+  constexpr const char* kNames[] = {"no error",       "unhandled cuda error", "unhandled system error",
+                                    "internal error", "invalid argument",     "invalid usage",
+                                    "remote error",   "in progress"};
+  return kNames[result];
+}
+const char* ncclGetLastError(ncclComm_t communicator) {
+  return communicator == nullptr ? "" : communicator->words.c_str();
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  *id = {};
+  const std::string name = "emulated " + std::to_string(++ids);
+  return name.copy(id->internal, NCCL_UNIQUE_ID_BYTES - 1), ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  if (config == nullptr || config->blocking != 0 || rank < 0 || rank >= ranks || id.internal[0] == '\0')
+    return ncclInvalidArgument;
+  std::shared_ptr<Clique> clique;
+  {
+    const std::lock_guard lock(registry_mutex);
+    std::weak_ptr<Clique>& known = registry[id.internal];
+    clique = known.lock();
+    if (!clique) known = clique = std::make_shared<Clique>(ranks);
+  }
+  *communicator = new ncclComm;
+  (*communicator)->clique = clique;
+  (*communicator)->rank = rank;
+  ++alive;
+  const std::lock_guard lock(clique->mutex);
+  cudaGetDevice(&clique->gpu_of[static_cast<std::size_t>(rank)]);
+  ++clique->joined;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
+  return *state = communicator->progress(), ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+  if (!communicator->pending.empty()) return ncclInvalidUsage;
+  return ncclCommAbort(communicator);
+}
+ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  delete communicator;
+  return --alive, ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() { return ++depth, ncclSuccess; }
+ncclResult_t ncclGroupEnd() {
+  if (depth == 0) return ncclInvalidUsage;
+  return --depth == 0 ? start_queued() : ncclSuccess;
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+                           ncclComm_t communicator, cudaStream_t) {
+  const std::size_t bytes = bytes_of(count, type);
+  const std::string call = text("all-gather", bytes);
+  char* const to = static_cast<char*>(receive);
+  std::vector<Queued> calls;
+  for (int peer = 0; peer < communicator->ranks(); ++peer) {
+    calls.push_back({.communicator = communicator, .call = call, .send = send, .bytes = bytes, .peer = peer});
+    calls.push_back({.communicator = communicator,
+                     .call = call,
+                     .receive = to + static_cast<std::size_t>(peer) * bytes,
+                     .bytes = bytes,
+                     .peer = peer});
+  }
+  return enqueue(std::move(calls));
+}
+
+ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
+                           ncclComm_t communicator, cudaStream_t) {
+  const std::size_t bytes = bytes_of(count, type);
+  const std::string call = text("broadcast", bytes);
+  std::vector<Queued> calls;
+  for (int peer = 0; communicator->rank == root && peer < communicator->ranks(); ++peer)
+    calls.push_back({.communicator = communicator, .call = call, .send = send, .bytes = bytes, .peer = peer});
+  calls.push_back(
+      {.communicator = communicator, .call = call, .receive = receive, .bytes = bytes, .peer = root});
+  return enqueue(std::move(calls));
+}
+
+ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t communicator, cudaStream_t) {
+  const std::size_t bytes = bytes_of(count, type);
+  return enqueue({{.communicator = communicator,
+                   .call = text("message", bytes),
+                   .send = send,
+                   .bytes = bytes,
+                   .peer = peer}});
+}
+
+ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t communicator, cudaStream_t) {
+  const std::size_t bytes = bytes_of(count, type);
+  return enqueue({{.communicator = communicator,
+                   .call = text("message", bytes),
+                   .receive = receive,
+                   .bytes = bytes,
+                   .peer = peer}});
+}
+
+namespace tessera {
+
+int emulated_cuda::nccl_communicators() { return alive.load(); }
+
+const comm::Nccl& comm::nccl() {
+#define TESSERA_NCCL_OWN(function) .function = ::function,
+  static constexpr Nccl functions = {TESSERA_FOR_EACH_NCCL(TESSERA_NCCL_OWN)};
+#undef TESSERA_NCCL_OWN
+  return functions;
+}
+
+}  // namespace tessera

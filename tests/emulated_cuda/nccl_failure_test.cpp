@@ -1,0 +1,137 @@
+// What only emulated GPUs can show of ranks that exchange between them: work that never ends, and what is
+// left behind.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/comm/contract.h"
+#include "tests/emulated_cuda/emulator.h"
+
+namespace tessera::emulated_cuda {
+namespace {
+
+using contract::contains;
+using std::chrono::milliseconds;
+
+// A rank's GPU with a stream, and a communicator bound to it.
+struct Rank {
+  explicit Rank(const Communicator& host)
+      : device(make_cuda_device(
+            {.rank = host.rank(), .ordinal = host.rank(), .deadline = milliseconds(20'000)})),
+        world(make_nccl_world(host, {.deadline = milliseconds(20'000)})),
+        lane(world.duplicate("gather")),
+        stream(device->make_stream({.name = "gather", .on_caller = true, .cpus = {}})),
+        arena(device->make_arena(4096)) {
+    world.attach(device->failure());
+    lane.bind(*stream);
+  }
+  void gather(const char* unit) {
+    lane.all_gather(arena.base() + 256 * lane.rank(), arena.base(), 256, {.unit = unit});
+  }
+  cudaStream_t native() const { return static_cast<cudaStream_t>(stream->native()); }
+
+  std::unique_ptr<Device> device;
+  Communicator world, lane;
+  std::unique_ptr<Stream> stream;
+  Arena arena;
+};
+
+std::vector<std::string> messages_of(int ranks, const std::function<void(Communicator)>& rank_main) {
+  std::vector<std::string> messages;
+  EXPECT_THROW(run_local(ranks, {}, rank_main, &messages), Error);
+  EXPECT_EQ(nccl_communicators(), 0) << "some were neither destroyed nor aborted";
+  return messages;
+}
+
+TEST(EmulatedNccl, LeavesNothingBehind) {
+  run_local(2, {}, [](Communicator host) {
+    Rank rank(host);
+    EXPECT_EQ(rank.lane.rank(), host.rank());
+    rank.gather("block.0");
+    rank.stream->synchronize();
+    host.barrier();
+    EXPECT_EQ(nccl_communicators(), 2);
+    host.barrier();
+  });
+  EXPECT_EQ(nccl_communicators(), 0);
+}
+
+TEST(EmulatedNccl, WorkThatDoesNotEndOnTheGpuIsNamedAtTheDeadline) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto messages = messages_of(2, [](Communicator host) {
+    Rank rank(host);
+    rank.gather("block.0");
+    rank.stream->synchronize();
+    hold_behind_next_event(rank.native());
+    rank.gather("block.1");
+    rank.lane.set_deadline(milliseconds(300));
+    rank.stream->synchronize();
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(10'000));
+  int found = 0;
+  for (int rank : {0, 1}) {
+    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(contains(text,
+                         "all_gather #2 of unit 'block.1' on 'gather': the GPUs have not completed it "
+                         "within 0.3 s"))
+        << text;
+    found += contains(text, "reported") ? 0 : 1;
+  }
+  EXPECT_GE(found, 1) << "no rank found it by itself";
+}
+
+TEST(EmulatedNccl, WorkThatWaitsForItsInputsIsNotLate) {
+  run_local(2, {}, [](Communicator host) {
+    Rank rank(host);
+    hold(rank.native());  // what comes before the call has not ended
+    rank.gather("block.0");
+    rank.lane.set_deadline(milliseconds(50));
+    std::this_thread::sleep_for(milliseconds(200));
+    EXPECT_FALSE(rank.device->failure().failed()) << rank.device->failure().message();
+    release(rank.native());
+    rank.stream->synchronize();
+    EXPECT_FALSE(rank.device->failure().failed()) << rank.device->failure().message();
+  });
+}
+
+TEST(EmulatedNccl, AWaitForTheGpuEndsWhenAPeerFails) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto messages = messages_of(3, [](Communicator host) {
+    Rank rank(host);
+    rank.gather("block.0");
+    rank.stream->synchronize();
+    if (host.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(50));
+      throw Error("token 70000");
+    }
+    hold(rank.native());  // as where the peer's part is missing
+    rank.stream->synchronize();
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(10'000));
+  for (int rank : {0, 2}) {
+    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(contains(text, "rank 1 failed: token 70000")) << text;
+  }
+}
+
+TEST(EmulatedNccl, ACallThatNoPeerJoinsNamesRankUnitOperationAndNumber) {
+  const auto messages = messages_of(2, [](Communicator host) {
+    Rank rank(host);
+    rank.gather("block.0");
+    rank.stream->synchronize();
+    rank.lane.set_deadline(milliseconds(300));
+    if (host.rank() == 0) rank.gather("block.1");
+    while (!rank.device->failure().failed()) std::this_thread::sleep_for(milliseconds(1));
+    for (int attempt = 0; attempt < 3; ++attempt)  // and it stays failed
+      EXPECT_THROW(rank.gather("block.2"), CommunicationError);
+    rank.device->failure().rethrow();
+  });
+  for (const std::string& text : messages)
+    EXPECT_TRUE(contains(text,
+                         "all_gather #2 of unit 'block.1' on 'gather': no answer from rank 1 within 0.3 s "
+                         "(rank 1 is at #1, all_gather of unit 'block.0')"))
+        << text;
+}
+
+}  // namespace
+}  // namespace tessera::emulated_cuda

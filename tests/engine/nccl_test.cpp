@@ -1,0 +1,191 @@
+// Several ranks, a GPU each, as threads: all stages give the same bits, near those of the CPU. Skips, saying
+// why, where there are too few GPUs or no NCCL.
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "src/comm/backend.h"
+#include "tests/engine/matrix.h"
+
+namespace tessera::testing {
+namespace {
+
+using Cell = std::tuple<int, DType>;
+
+std::string missing_gpus(int world) {
+  if (const std::string why = read_nccl_library().unusable; !why.empty()) return why;
+  const CudaMachine machine = read_cuda_machine();
+  if (!machine.unusable.empty()) return machine.unusable;
+  const auto gpus = static_cast<int>(machine.gpus.size());
+  return gpus >= world ? std::string()
+                       : std::to_string(gpus) + " GPUs are here, the test needs " + std::to_string(world);
+}
+
+// What NCCL is compared with: brings what lies on GPUs to the host and has threads exchange it there.
+class ThroughHost final : public comm::Backend {
+ public:
+  ThroughHost(Communicator host, std::shared_ptr<Device> device)
+      : host_(std::move(host)), device_(std::move(device)) {}
+
+  int rank() const override { return host_.rank(); }
+  int world() const override { return host_.world(); }
+  int global_rank() const override { return host_.global_rank(); }
+  const std::string& name() const override { return host_.name(); }
+  std::shared_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name) override {
+    return std::make_shared<ThroughHost>(host_.subgroup(ranks, name), device_);
+  }
+  bool reaches(DeviceType) const override { return true; }
+  void bind(Stream& stream, std::int64_t) override { stream_ = &stream; }
+
+  void all_gather(const void* shard, void* full, std::int64_t bytes, CallLabel label) override {
+    if (stream_ == nullptr) return host_.all_gather(shard, full, bytes, label);
+    const auto own = on_host(shard, bytes);
+    std::vector<std::byte> all(own.size() * static_cast<std::size_t>(world()));
+    host_.all_gather(own.data(), all.data(), bytes, label);
+    copy(full, all.data(), static_cast<std::int64_t>(all.size()));
+  }
+  void reduce_scatter(const ReduceScatter& call, CallLabel label) override {
+    const auto full = on_host(call.full, world() * call.shard_numel * bytes_of(call.wire));
+    auto shard = on_host(call.shard, call.shard_numel * 4);
+    ReduceScatter here = call;
+    here.full = full.data();
+    here.shard = reinterpret_cast<float*>(shard.data());
+    host_.reduce_scatter(here, label);
+    copy(call.shard, shard.data(), call.shard_numel * 4);
+  }
+  void broadcast(void* data, std::int64_t bytes, int root, CallLabel label) override {
+    host_.broadcast(data, bytes, root, label);
+  }
+  void barrier(CallLabel label) override { host_.barrier(label); }
+  void attach(FailureFlag flag) override { host_.attach(std::move(flag)); }
+  void set_deadline(std::chrono::milliseconds deadline) override { host_.set_deadline(deadline); }
+  void set_delay(std::chrono::microseconds delay) override { host_.set_delay(delay); }
+  void fail(int, const std::string& message) override { host_.fail(message); }
+  bool wants_shared_arena() const override { return false; }
+  ArenaRegistration register_arena(Arena&) override { return {}; }
+  std::int64_t bytes_received() const override { return host_.bytes_received(); }
+
+  // No engine calls these.
+  void all_reduce(float*, std::int64_t, CallLabel) override { unused(); }
+  void all_reduce(double*, std::int64_t, CallLabel) override { unused(); }
+  void all_to_all(const void*, void*, std::int64_t, CallLabel) override { unused(); }
+  void send(const void*, std::int64_t, int, CallLabel) override { unused(); }
+  void recv(void*, std::int64_t, int, CallLabel) override { unused(); }
+  void meet(const comm::LocalCall&) override { unused(); }
+  void rethrow_failure(const std::string&) override { unused(); }
+
+ private:
+  [[noreturn]] static void unused() { throw Error("a call that this test does not know"); }
+  void copy(void* to, const void* from, std::int64_t bytes) {
+    device_->copy(*stream_, to, from, bytes);
+    stream_->synchronize();
+  }
+  std::vector<std::byte> on_host(const void* data, std::int64_t bytes) {
+    std::vector<std::byte> here(static_cast<std::size_t>(bytes));
+    copy(here.data(), data, bytes);
+    return here;
+  }
+
+  Communicator host_;
+  const std::shared_ptr<Device> device_;
+  Stream* stream_ = nullptr;
+};
+
+Communicator through_host(const Communicator& host, TrainerOptions& options) {
+  options.engine.device_ordinal = host.rank();
+  return Communicator(
+      std::make_shared<ThroughHost>(host, make_cuda_device({.rank = host.rank(), .ordinal = host.rank()})));
+}
+
+class NcclMatrix : public ::testing::TestWithParam<Cell> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = missing_gpus(std::get<int>(GetParam())); !why.empty()) GTEST_SKIP() << why;
+  }
+  static RunConfig base() {
+    const auto [world, dtype] = GetParam();
+    return {.world = world,
+            .stage = 0,
+            .dtype = dtype,
+            .prefetch = 0,
+            .strict_order = true,
+            .microbatches = 2,
+            .steps = 3,
+            .device = DeviceType::cuda};
+  }
+  static double tolerance() { return std::get<DType>(GetParam()) == DType::fp32 ? 1e-4 : 2e-2; }
+};
+
+TEST_P(NcclMatrix, EveryStageHasTheBitsOfAnExchangeByTheHost) {
+  const RunResult expected = run_training(base(), through_host);
+  EXPECT_LT(expected.losses.back(), expected.losses.front()) << "the reference run does not learn";
+  for (int stage = 0; stage <= 3; ++stage) {
+    RunConfig run = base();
+    run.stage = stage;
+    run.strict_order = stage == 2;
+    run.prefetch = 1;
+    run.poison = stage == 3;
+    EXPECT_TRUE(run_training(run) == expected) << to_string(run);
+  }
+}
+
+// Another order of sums within a step: ranks after microbatches.
+TEST_P(NcclMatrix, SoItIsWhereTheLastMicrobatchReduces) {
+  RunConfig run = base();
+  run.reduce = ReduceWhen::last;
+  const RunResult expected = run_training(run, through_host);
+  for (const int stage : {1, 3}) {
+    run.stage = stage;
+    EXPECT_TRUE(run_training(run) == expected) << to_string(run);
+  }
+}
+
+TEST_P(NcclMatrix, LossesAndNormsAreNearThoseOfTheCpu) {
+  RunConfig on_cpu = base();
+  on_cpu.device = DeviceType::cpu;
+  const RunResult expected = run_training(on_cpu), found = run_training(base());
+  ASSERT_EQ(found.losses.size(), expected.losses.size());
+  for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+    EXPECT_NEAR(found.losses[step], expected.losses[step], tolerance() * expected.losses[step]) << step;
+    EXPECT_NEAR(found.norms[step], expected.norms[step], 10 * tolerance() * expected.norms[step]) << step;
+  }
+}
+
+std::string cell_name(const ::testing::TestParamInfo<Cell>& info) {
+  const auto& [world, dtype] = info.param;
+  return std::to_string(world) + "_" + std::string(name_of(dtype));
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, NcclMatrix,
+                         ::testing::Combine(::testing::Values(2, 4),
+                                            ::testing::Values(DType::fp32, DType::bf16)),
+                         cell_name);
+
+TEST(NcclEngine, ARankThatThrowsInAStepEndsTheOthersAndIsNamed) {
+  if (const std::string why = missing_gpus(3); !why.empty()) GTEST_SKIP() << why;
+  const RunConfig run{.world = 3, .stage = 3, .device = DeviceType::cuda};
+  const auto model = std::make_shared<const Model>(small_model(run));
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::string> messages;
+  const auto rank_main = [&](Communicator host) {
+    TrainerOptions options = trainer_options(run);
+    Trainer trainer(placed(host, options), model, options);
+    for (int step = 0;; ++step) {
+      const Trainer::Fetch fetch = fetch_samples(host.rank(), 3, 2, step, model->vocabulary, options.batch);
+      trainer.train_step(3e-3, [&](int microbatch, void* batch) {
+        if (step == 2 && microbatch == 1 && host.rank() == 1) throw std::out_of_range("the disk is on fire");
+        fetch(microbatch, batch);
+      });
+    }
+  };
+  EXPECT_THROW(run_local(3, {}, rank_main, &messages), std::out_of_range);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "half of the deadline";
+  for (const int rank : {0, 2}) {
+    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    for (const char* word : {"rank 1 failed: ", " #", " of unit '", " on '"})
+      EXPECT_NE(text.find(word), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
