@@ -13,9 +13,13 @@ namespace {
 
 const char* or_none(const std::string& version) { return version.empty() ? "none" : version.c_str(); }
 
-void print_cuda(const CudaMachine& cuda) {
+void print_cuda(const CudaMachine& cuda, const NcclLibrary& nccl) {
   fmt::print("built with     CUDA {}, NCCL {}, cuDNN {}\n", or_none(cuda.cuda), or_none(cuda.nccl),
              or_none(cuda.cudnn));
+  if (nccl.unusable.empty())
+    fmt::print("NCCL           {}\n", nccl.version);
+  else
+    fmt::print("NCCL           none: {}\n", nccl.unusable);
   if (!cuda.driver.empty()) fmt::print("GPU driver     serves CUDA up to {}\n", cuda.driver);
   if (!cuda.unusable.empty()) fmt::print("GPUs           none: {}\n", cuda.unusable);
   for (std::size_t i = 0; i < cuda.gpus.size(); ++i) {
@@ -27,7 +31,7 @@ void print_cuda(const CudaMachine& cuda) {
   }
 }
 
-nlohmann::json to_json(const CudaMachine& cuda) {
+nlohmann::json to_json(const CudaMachine& cuda, const NcclLibrary& nccl) {
   nlohmann::json gpus = nlohmann::json::array();
   for (const CudaGpu& gpu : cuda.gpus)
     gpus.push_back({{"name", gpu.name},
@@ -35,8 +39,9 @@ nlohmann::json to_json(const CudaMachine& cuda) {
                     {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
                     {"multiprocessors", gpu.multiprocessors},
                     {"bytes_per_second", gpu.bytes_per_second}});
-  return {{"version", cuda.cuda},  {"nccl", cuda.nccl},         {"cudnn", cuda.cudnn},
-          {"driver", cuda.driver}, {"unusable", cuda.unusable}, {"gpus", gpus}};
+  return {{"version", cuda.cuda},           {"nccl", cuda.nccl},   {"nccl_loaded", nccl.version},
+          {"nccl_unusable", nccl.unusable}, {"cudnn", cuda.cudnn}, {"driver", cuda.driver},
+          {"unusable", cuda.unusable},      {"gpus", gpus}};
 }
 
 }  // namespace
@@ -48,16 +53,19 @@ int info_command(const std::string& json) {
   const CudaMachine cuda = read_cuda_machine();
   std::vector<std::string> devices = {"cpu"};
   if (cuda.unusable.empty()) devices.emplace_back("cuda");
-  fmt::print("devices        {}\ncommunication  local (ranks are threads){}\n", fmt::join(devices, ", "),
-             mpi_available() ? ", mpi (ranks are processes)" : "");
+  const NcclLibrary nccl = read_nccl_library();
+  fmt::print("devices        {}\ncommunication  local (ranks are threads){}{}\n", fmt::join(devices, ", "),
+             mpi_available() ? ", mpi (ranks are processes)" : "",
+             nccl.unusable.empty() ? ", nccl (between GPUs)" : "");
   std::vector<std::string> communication = {"local"};
   if (mpi_available()) communication.emplace_back("mpi");
+  if (nccl.unusable.empty()) communication.emplace_back("nccl");
   fmt::print("processor      {}\ninstructions   {}\ncores          {}\n", machine.cpu,
              machine.instruction_set, machine.cores);
   fmt::print("memory         {} installed, {} available\n", mib(machine.memory_bytes),
              mib(machine.available_bytes));
   fmt::print("huge pages     {}\n", machine.huge_pages ? "yes" : "no");
-  print_cuda(cuda);
+  print_cuda(cuda, nccl);
   if (file) {
     const nlohmann::json result = {{"version", TESSERA_VERSION},
                                    {"build", TESSERA_BUILD},
@@ -70,7 +78,7 @@ int info_command(const std::string& json) {
                                    {"memory_bytes", machine.memory_bytes},
                                    {"available_bytes", machine.available_bytes},
                                    {"huge_pages", machine.huge_pages},
-                                   {"cuda", to_json(cuda)}};
+                                   {"cuda", to_json(cuda, nccl)}};
     file.stream() << result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     file.commit();
   }

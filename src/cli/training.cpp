@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "tessera/checkpoint.h"
@@ -27,20 +28,48 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Where a rank computes, and the world that reaches it there.
+struct Placement {
+  Communicator world;
+  TrainerOptions options;
+  int gpus = 0;  // of this host, of which its ranks take one each, in turn
+};
+
+Placement placement_of(const Communicator& world, const TrainerOptions& options) {
+  Placement placement{.world = world, .options = options};
+  if (options.engine.device != DeviceType::cuda) return placement;
+  if (world.world() > 1) placement.world = make_nccl_world(world, {.deadline = options.engine.deadline});
+  placement.gpus = static_cast<int>(read_cuda_machine().gpus.size());
+  const HostPlace place = place_on_host(placement.world);
+  if (placement.gpus == 0) return placement;  // the engine says why
+  if (place.ranks > placement.gpus && std::getenv("NCCL_HOSTID") == nullptr)
+    throw UsageError(
+        fmt::format("mesh.shard is {}: this host has {} ranks and {} GPUs, and NCCL takes one rank a GPU; "
+                    "for a test, processes that have an NCCL_HOSTID each can share one",
+                    world.world(), place.ranks, placement.gpus));
+  placement.options.engine.device_ordinal = place.rank % placement.gpus;
+  return placement;
+}
+
 class RankTraining {
  public:
   RankTraining(Communicator world, const Setup& setup, const Data& data, RunFiles& files, RunSummary& summary)
+      : RankTraining(placement_of(world, setup.options), setup, data, files, summary) {}
+
+  RankTraining(Placement placement, const Setup& setup, const Data& data, RunFiles& files,
+               RunSummary& summary)
       : setup_(setup),
         run_(setup.config.run),
         data_(data),
         files_(files),
         summary_(summary),
-        first_(world.rank() == 0),
-        rank_(world.rank()),
+        first_(placement.world.rank() == 0),
+        rank_(placement.world.rank()),
         data_rank_(setup.options.engine.mesh.data_rank(rank_)),
-        control_(world.duplicate("control")),
-        disk_(world.duplicate("checkpoint")),
-        trainer_(world, setup.model, setup.options) {
+        gpus_(placement.gpus),
+        control_(placement.world.duplicate("control")),
+        disk_(placement.world.duplicate("checkpoint")),
+        trainer_(placement.world, setup.model, placement.options) {
     disk_.set_deadline(
         std::max<std::chrono::milliseconds>(kCheckpointDeadline, setup.options.engine.deadline));
   }
@@ -89,6 +118,13 @@ class RankTraining {
 
   void report_exchange() {
     summary_.exchange = trainer_.engine().arena_registration();
+    if (gpus_ > 0) {
+      const EngineOptions& engine = trainer_.engine().options();
+      fmt::print("device    rank 0 on GPU {} of {}; the ranks of a host take its GPUs in turn\n",
+                 engine.device_ordinal, gpus_);
+      if (setup_.world() > 1) fmt::print("exchange  NCCL {} between GPUs\n", read_nccl_library().version);
+      return;
+    }
     if (!launched_by_mpi()) return;
     if (summary_.exchange.direct)
       fmt::print("exchange  direct: ranks read each other's memory\n");
@@ -273,6 +309,7 @@ class RankTraining {
   const bool first_;
   const int rank_;
   const int data_rank_;
+  const int gpus_;
   Communicator control_, disk_;
   Trainer trainer_;
 

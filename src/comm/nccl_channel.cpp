@@ -80,6 +80,11 @@ NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const 
 }
 
 void NcclChannel::connect() {
+  const auto describe = [](const void* context) {
+    const auto& channel = *static_cast<const NcclChannel*>(context);
+    return fmt::format("rank {}, GPU {}", channel.host_->global_rank(), channel.options_.ordinal);
+  };
+  const device::Activity activity(describe, this);
   current_.call = LocalCall::make(Operation::barrier, 0, {"set-up", "connecting GPUs"});
   ncclUniqueId id{};
   if (host_->rank() == 0) check_nccl(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId");

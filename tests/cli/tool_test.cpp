@@ -348,9 +348,22 @@ TEST_F(Tool, TellsWhatItIs) {
   const json& cuda = info.at("cuda");
   EXPECT_EQ(info.at("devices").size(), cuda.at("gpus").empty() ? 1 : 2);
   EXPECT_EQ(cuda.at("unusable").get<std::string>().empty(), !cuda.at("gpus").empty());
-  for (const char* key : {"version", "nccl", "cudnn", "unusable"})
+  EXPECT_EQ(cuda.at("nccl_unusable").get<std::string>().empty(),
+            !cuda.at("nccl_loaded").get<std::string>().empty());
+  for (const char* key : {"version", "nccl", "nccl_loaded", "nccl_unusable", "cudnn", "unusable"})
     EXPECT_NE(result.out.find(cuda.at(key).get<std::string>()), std::string::npos) << key;
   EXPECT_NE(result.out.find(info.at("version").get<std::string>()), std::string::npos);
+}
+
+TEST_F(Tool, RefusesRanksOnGpusThatAreNotThere) {
+  ASSERT_EQ(run({"info", "--json", outputs_.file("info")}).status, 0);
+  const json cuda = json::parse(read(outputs_.file("info"))).at("cuda");
+  if (!cuda.at("gpus").empty()) GTEST_SKIP() << "there are some";
+  const bool loads = cuda.at("nccl_unusable").get<std::string>().empty();
+  expect_refused(train({"run.device=cuda"}), {loads ? "no GPU can be used" : "NCCL"});
+  expect_refused(
+      train({"run.device=cuda", "mesh.shard=1"}),
+      {cuda.at("version").get<std::string>().empty() ? "TESSERA_WITH_CUDA" : "no GPU can be used"});
 }
 
 TEST_F(Tool, UsageErrorsAreStatusTwo) {

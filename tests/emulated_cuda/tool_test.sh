@@ -1,0 +1,33 @@
+#!/bin/sh
+# tool_test.sh TOOL EMULATED: trains by threads on the CPU, and by as many on emulated GPUs, with the tool over the
+# emulation; the losses must be near each other, and equal for all stages.
+set -e
+tool=$1 emulated=$2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+seq -f 'line %g of a text that is trained on' 600 >text.txt
+cat >run.toml <<END
+model = {layers = 2, heads = 2, channels = 16, context = 16}
+mesh = {shard = 2}
+precision = {parameters = "fp32"}
+data = {train = "$folder/text.txt"}
+run = {steps = 4, sequences = 2, length = 16, microbatches = 2, deadline = 20}
+END
+figure() { sed -n "s/^ *\"$1\": \([0-9.]*\).*/\1/p" "$2"; }
+"$tool" train run.toml --json cpu.json >cpu.txt
+for stage in 0 3; do
+  "$emulated" train run.toml --set run.device=cuda --set strategy.stage=$stage --set strategy.reduce=each \
+    --json $stage.json >$stage.txt
+done
+[ -n "$(figure loss 0.json)" ]
+[ "$(figure loss 0.json)" = "$(figure loss 3.json)" ]
+awk -v a="$(figure loss cpu.json)" -v b="$(figure loss 0.json)" 'BEGIN {exit !(a > 0 && (a - b) ^ 2 < (1e-3 * a) ^ 2)}'
+grep -q '^device    rank 0 on GPU 0 of 4' 3.txt
+grep -q '^exchange  NCCL 2\.28\.9' 3.txt
+"$emulated" info | grep -q '^NCCL           2\.28\.9'
+# A fifth rank would share the first one's GPU: refused by the tool, or else by NCCL.
+if "$emulated" train run.toml --set run.device=cuda --set mesh.shard=5 >out.txt 2>err.txt; then exit 1; fi
+grep -q 'mesh.shard is 5: this host has 5 ranks and 4 GPUs' err.txt
+if NCCL_HOSTID=1 "$emulated" train run.toml --set run.device=cuda --set mesh.shard=5 >out.txt 2>err.txt; then exit 1; fi
+grep -q 'rank [0-4], GPU [0-3]: connecting GPUs failed: .*Duplicate GPU' err.txt
