@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "tessera/error.h"
@@ -27,6 +28,9 @@ void find(void* library, const char* name, Function& function) {
 }
 
 Nccl load() {
+  // A rank's communicators work at the same time, and only this has NCCL start their kernels in one order on
+  // all GPUs: that of the host. Read when NCCL is first used; the user's own setting stays.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   void* library = open_library();
   Nccl functions{};
 #define TESSERA_NCCL_FIND(function) find(library, #function, functions.function);

@@ -32,6 +32,7 @@ struct BackendUnderTest {
   Run run;
   std::function<std::string()> missing = {};  // why it cannot be tested here; empty or null where it can
   bool checks_messages = true;                // what sender and receiver call is compared
+  bool has_meetings = true;                   // Backend::meet()
 };
 
 inline void PrintTo(const BackendUnderTest& backend, std::ostream* out) {

@@ -78,10 +78,10 @@ class ThroughGpu final : public comm::Backend {
   }
 
   void meet(const comm::LocalCall&) override { throw Error("nothing is made over this backend"); }
-  void rethrow_failure(const std::string&) override { throw Error("nothing is made over this backend"); }
+  void rethrow_failure(const std::string& call) override { bound_.backend()->rethrow_failure(call); }
   bool wants_shared_arena() const override { return bound_.wants_shared_arena(); }
   ArenaRegistration register_arena(Arena& arena) override { return bound_.register_arena(arena); }
-  void fail(int, const std::string& message) override { bound_.fail(message); }
+  void fail(int culprit, const std::string& message) override { bound_.backend()->fail(culprit, message); }
   void attach(FailureFlag flag) override { bound_.attach(flag); }
   void set_deadline(std::chrono::milliseconds deadline) override { bound_.set_deadline(deadline); }
   void set_delay(std::chrono::microseconds delay) override { bound_.set_delay(delay); }
@@ -149,7 +149,8 @@ BackendUnderTest nccl(const std::string& name, int world, std::int64_t most_shar
                     messages);
               },
           .missing = [world] { return missing_gpus(world); },
-          .checks_messages = false};
+          .checks_messages = false,
+          .has_meetings = false};
 }
 
 std::string name_of_test(const testing::TestParamInfo<BackendUnderTest>& test) {

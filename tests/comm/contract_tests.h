@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "src/comm/local_group.h"
 #include "tests/comm/contract.h"
 
 namespace tessera::contract {
@@ -354,6 +355,37 @@ TEST_P(CommunicatorErrors, TheCauseIsRethrownWithItsType) {
   };
   EXPECT_THROW(GetParam().run(world(), {}, rank_main, &messages), std::out_of_range);
   for (const std::string& text : messages) EXPECT_TRUE(contains(text, "token 70000")) << text;
+}
+
+// As the watch of a GPU hears of it.
+TEST_P(CommunicatorErrors, AFailureIsHeardWithoutACall) {
+  const auto messages = run_to_failure({}, [](Communicator ranks) {
+    ranks.barrier();
+    if (ranks.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(30));  // the others have left the barrier by now
+      ranks.backend()->fail(0, "the GPU of rank 0 is hot");
+      throw CommunicationError("rank 1 gives up", 0);
+    }
+    const auto end = std::chrono::steady_clock::now() + milliseconds(15'000);
+    while (std::chrono::steady_clock::now() < end) {
+      ranks.backend()->rethrow_failure("waiting for a GPU");
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  });
+  EXPECT_TRUE(contains(messages[0], "rank 1 reported: the GPU of rank 0 is hot")) << messages[0];
+}
+
+TEST_P(CommunicatorErrors, AMeetingComparesWhatItIsFor) {
+  if (!GetParam().has_meetings) GTEST_SKIP() << "it has none of its own";
+  const auto messages = run_to_failure({}, [](Communicator ranks) {
+    const auto meet = [&](std::int64_t bytes) {
+      ranks.backend()->meet(comm::LocalCall::make(comm::Operation::all_gather, bytes, {.unit = "block.0"}));
+    };
+    meet(8);
+    meet(ranks.rank() == 0 ? 16 : 32);
+  });
+  expect_mismatch(messages, "all_gather #2 of unit 'block.0' with 16 bytes",
+                  "all_gather #2 of unit 'block.0' with 32 bytes");
 }
 
 TEST_P(CommunicatorErrors, WhatFailedStaysFailed) {
