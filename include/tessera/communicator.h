@@ -1,6 +1,7 @@
 // Floor 5: how ranks exchange bytes. A small value over a hidden backend (local: ranks are threads of a
-// process; mpi: ranks are processes; nccl: what lies on GPUs, beside one of these). Owns matching, deadlines
-// and failure of collectives; allocates no tensors and knows nothing of programs.
+// process; mpi: ranks are processes; control: processes without MPI; nccl: what lies on GPUs, beside one of
+// these). Owns matching, deadlines and failure of collectives; allocates no tensors and knows nothing of
+// programs.
 #pragma once
 
 #include <chrono>
@@ -171,6 +172,30 @@ Communicator make_mpi_world(const MpiOptions& options = {});
 bool mpi_available();    // in this build
 bool launched_by_mpi();  // whether a launcher started this process, in any build
 
+struct ControlOptions {
+  int rank = 0, world = 1;
+  std::string address = "127.0.0.1";  // of rank 0's host
+  int port = 29500;                   // that rank 0 listens on
+  std::chrono::milliseconds deadline{60'000};
+  std::chrono::microseconds delay{0};
+};
+
+// This process's communicator of a new world of processes that a launcher started without MPI: each has a
+// control connection to rank 0, over which everything goes. Meant for what is small, and as the host's part
+// of a world of GPUs; memory of the host that a model lies in would pass through rank 0. Ranks must run one
+// build on like machines, in a network that is trusted. All call it. A rank that throws should tell the
+// others by fail(). The last communicator of rank 0 waits until the others have ended, at most the deadline,
+// unless the world failed. UnsupportedError in a build without asio; EnvironmentError where rank 0 cannot
+// listen; CommunicationError where it cannot be reached in time.
+Communicator make_control_world(const ControlOptions& options);
+bool control_available();  // in this build
+// Whether a launcher such as torchrun started this process as one of several: RANK and WORLD_SIZE are set,
+// and the latter not to 1.
+bool launched_by_variables();
+// From RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the port after it where torchrun itself listens there
+// (TORCHELASTIC_USE_AGENT_STORE). UsageError naming the variable that is missing or wrong.
+ControlOptions control_options_from_environment();
+
 struct NcclOptions {
   // Of set-up, and of what runs on the GPU once its inputs are there; set_deadline() changes it.
   std::chrono::milliseconds deadline{60'000};
@@ -179,10 +204,11 @@ struct NcclOptions {
 };
 
 // This rank's communicator of a world whose ranks are GPUs: one each, as threads of a process or as
-// processes, which `host` (of make_local_world or make_mpi_world) connects. It and those made from it
-// exchange memory of the host as `host` does, until they are bound to a CUDA stream: then memory of that
-// stream's GPU, by NCCL. NCCL takes no two ranks on one GPU, unless they are processes with an NCCL_HOSTID
-// each. UnsupportedError in a build without NCCL; EnvironmentError where libnccl cannot be loaded.
+// processes, which `host` (of make_local_world, make_mpi_world or make_control_world) connects. It and those
+// made from it exchange memory of the host as `host` does, until they are bound to a CUDA stream: then memory
+// of that stream's GPU, by NCCL. NCCL takes no two ranks on one GPU, unless they are processes with an
+// NCCL_HOSTID each. UnsupportedError in a build without NCCL; EnvironmentError where libnccl cannot be
+// loaded.
 Communicator make_nccl_world(const Communicator& host, const NcclOptions& options = {});
 
 // NCCL as this machine has it; loads it.

@@ -1,0 +1,91 @@
+// Where all ranks of a world of control connections meet: a thread in rank 0's process. It brings together
+// the members' parts of each call, compares them, keeps the deadlines, and tells all of the first failure.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "src/comm/control_wire.h"
+
+namespace tessera::comm {
+
+class ControlHub {
+ public:
+  // EnvironmentError where the port cannot be listened on.
+  ControlHub(int world, int port, std::chrono::nanoseconds linger);
+  // Serves the others until they have ended or the world has failed, at most for `linger`.
+  ~ControlHub();
+  ControlHub(const ControlHub&) = delete;
+  ControlHub& operator=(const ControlHub&) = delete;
+
+ private:
+  struct Session {
+    explicit Session(asio::ip::tcp::socket connection) : socket(std::move(connection)) {}
+    asio::ip::tcp::socket socket;
+    int rank = -1;  // before hello
+    Frame incoming;
+    std::deque<std::vector<char>> outgoing;
+  };
+  using SessionPointer = std::shared_ptr<Session>;
+
+  struct Group {
+    struct Status {
+      WireCall call;
+      std::uint64_t sequence = 0;
+    };
+    std::string name;
+    std::vector<int> ranks;
+    std::vector<Status> statuses;  // by member
+  };
+  // A call of which some members' parts have come.
+  struct Part {
+    SessionPointer from;  // none: not yet
+    Frame frame;
+    device::Clock::time_point came;
+  };
+  struct Pending {
+    std::uint64_t group = 0;
+    std::vector<int> members;
+    std::vector<Part> parts;  // by place in members
+    bool message = false;
+  };
+  // Of the group, its members' messages (sender and receiver; -1 and -1: of collectives), and the number.
+  using Key = std::array<std::uint64_t, 4>;
+
+  void accept();
+  void read(const SessionPointer& session);
+  void take(const SessionPointer& session);
+  void write(const SessionPointer& session, std::vector<char> frame);
+  void write_next(const SessionPointer& session);
+  void lose(const SessionPointer& session);
+  void take_group(const Frame& frame);
+  void take_call(const SessionPointer& session, Frame frame);
+  void complete(const Pending& pending);
+  bool matches(const Pending& pending);
+  void look();
+  // What a part waits for in vain: its deadline passed, or a member has ended.
+  bool look_at(const Pending& pending, device::Clock::time_point now);
+  void fail(int reporter, int culprit, const std::string& message);
+  bool done() const;
+  std::string text(const Pending& pending, const Part& part, bool full) const;
+  std::string status_text(const Group& group, int member) const;
+
+  const int world_;
+  const std::chrono::nanoseconds linger_;
+  asio::io_context io_;
+  asio::ip::tcp::acceptor acceptor_;
+  asio::steady_timer timer_;
+  std::vector<SessionPointer> sessions_;
+  std::vector<bool> ended_;
+  std::map<std::uint64_t, Group> groups_;
+  std::map<Key, Pending> pending_;
+  bool failed_ = false;
+  std::vector<char> failure_;  // the frame
+  bool closing_ = false;
+  device::Clock::time_point close_by_;
+  std::thread thread_;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,49 @@
+// What a launcher in the manner of torchrun says in the environment; read in any build.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "tessera/communicator.h"
+
+namespace tessera {
+namespace {
+
+int number(const char* variable, int least, int most) {
+  const char* const text = std::getenv(variable);
+  const std::string expected = fmt::format("a launcher sets it to a number from {} to {}", least, most);
+  if (text == nullptr) throw UsageError(fmt::format("{} is not set; {}", variable, expected));
+  int value = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || rest != end || value < least || value > most)
+    throw UsageError(fmt::format("{} is \"{}\"; {}", variable, text, expected));
+  return value;
+}
+
+}  // namespace
+
+bool launched_by_variables() {
+  const char* const world = std::getenv("WORLD_SIZE");
+  return std::getenv("RANK") != nullptr && world != nullptr && std::string_view(world) != "1";
+}
+
+ControlOptions control_options_from_environment() {
+  constexpr int kMostRanks = 1 << 20;
+  ControlOptions options;
+  options.world = number("WORLD_SIZE", 1, kMostRanks);
+  options.rank = number("RANK", 0, options.world - 1);
+  if (options.world == 1 && std::getenv("MASTER_PORT") == nullptr) return options;
+  const char* const address = std::getenv("MASTER_ADDR");
+  if (address == nullptr || *address == '\0')
+    throw UsageError("MASTER_ADDR is not set; a launcher sets it to the name or address of rank 0's host");
+  options.address = address;
+  options.port = number("MASTER_PORT", 1, 65535);
+  // torchrun's own store may listen there already.
+  const char* const taken = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  if (taken != nullptr && std::string_view(taken) == "True") options.port = options.port % 65535 + 1;
+  return options;
+}
+
+}  // namespace tessera

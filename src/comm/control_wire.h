@@ -1,0 +1,69 @@
+// What goes over a control connection: frames of a fixed header and some bytes behind it. Both ends are of
+// one build, which the first frame shows.
+#pragma once
+
+#include <array>
+#include <asio.hpp>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/comm/local_group.h"
+
+namespace tessera::comm {
+
+enum class FrameKind : std::uint32_t {
+  hello,   // to the hub: a rank is there (member)
+  group,   // to the hub: the ranks of a group, and its name
+  call,    // to the hub: a member's part of a collective or a message
+  fail,    // to the hub: this rank found a failure
+  bye,     // to the hub: this rank makes no further calls
+  reply,   // from the hub: what the call has brought
+  failed,  // from the hub: the world's failure
+};
+
+// A LocalCall without addresses.
+struct WireCall {
+  Operation operation = Operation::barrier;
+  DType type = DType::fp32;
+  std::int32_t root = -1;
+  std::int64_t count = 0;
+  std::array<char, 48> shown{};
+  std::array<char, 64> unit{};
+
+  WireCall() = default;
+  explicit WireCall(const LocalCall& call);
+  LocalCall local() const;  // valid while this is
+};
+
+struct FrameHeader {
+  static constexpr std::uint32_t kMagic = 0x7e55e7a1;
+
+  std::uint32_t magic = kMagic, header_bytes = sizeof(FrameHeader);
+  FrameKind kind = FrameKind::hello;
+  std::int32_t member = 0;  // in the group; the rank in hello, the reporter in fail and failed
+  std::int32_t peer = -1;   // of a message, in the group; the culprit in fail and failed
+  std::int32_t padding = 0;
+  std::uint64_t id = 0;  // of the call, for its reply
+  std::uint64_t group = 0, sequence = 0;
+  std::int64_t deadline_us = 0;
+  std::int64_t bytes = 0;  // behind the header
+  WireCall call;
+
+  bool valid() const {
+    constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+    return magic == kMagic && header_bytes == sizeof(FrameHeader) && bytes >= 0 && bytes <= kMostBytes;
+  }
+};
+
+struct Frame {
+  FrameHeader header;
+  std::vector<char> bytes;
+};
+
+// The header and the bytes in one piece.
+std::vector<char> packed(FrameHeader header, std::span<const char> bytes);
+// Blocks; throws what asio throws.
+Frame read_frame(asio::ip::tcp::socket& socket);
+
+}  // namespace tessera::comm

@@ -1,0 +1,66 @@
+// One rank's control connection: calls go out, a thread of its own takes what comes back. Rank 0 also has the
+// hub.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "src/comm/control_hub.h"
+
+namespace tessera::comm {
+
+class ControlWorld {
+ public:
+  // Connects to the hub. CommunicationError where that takes longer than the deadline.
+  explicit ControlWorld(const ControlOptions& options);
+  ~ControlWorld();  // tells the hub that this rank makes no further calls
+  ControlWorld(const ControlWorld&) = delete;
+  ControlWorld& operator=(const ControlWorld&) = delete;
+
+  const ControlOptions& options() const { return options_; }
+  int rank() const { return options_.rank; }
+
+  // Has the hub know a group, and returns its key: equal for its members, and no other group's.
+  std::uint64_t announce(std::uint64_t parent, const std::vector<int>& ranks, const std::string& name);
+  // This rank's part of a call; returns the parts of all, behind one another. `call` opens messages.
+  std::vector<char> exchange(FrameHeader header, std::span<const char> bytes, const std::string& call);
+
+  void fail(int culprit, const std::string& message);
+  void rethrow_failure(const std::string& call);
+
+ private:
+  struct Failure {
+    int reporter = -1, culprit = -1;
+    std::string message;
+  };
+  struct Slot {
+    bool done = false;
+    std::vector<char> bytes;
+  };
+
+  void connect();
+  void send(const FrameHeader& header, std::span<const char> bytes);
+  void receive() noexcept;
+  void note(Failure failure);
+  [[noreturn]] void throw_failed(const std::string& call, const Failure& failure) const;
+
+  const ControlOptions options_;
+  std::unique_ptr<ControlHub> hub_;  // of rank 0; outlives the connection
+  asio::io_context io_;
+  asio::ip::tcp::socket socket_;
+  std::mutex sending_;
+
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::map<std::uint64_t, Slot*> slots_;    // calls that wait, by id
+  std::map<std::string, int> occurrences_;  // of groups, by arguments
+  std::uint64_t last_id_ = 0;
+  std::optional<Failure> failure_;
+  bool closing_ = false;
+  std::thread receiver_;
+};
+
+}  // namespace tessera::comm
