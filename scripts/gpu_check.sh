@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds what runs on a GPU, runs every test of it, once more under compute-sanitizer, and prints one table. Needs the
-# CUDA toolkit (also as laid out by NVIDIA's pip wheels, see CONTRIBUTING.md), CMake, ninja, a compiler, no network.
+# Builds what runs on a GPU, runs every test of it, collectives and training by two processes that share it, kernels
+# under compute-sanitizer, and prints one table. Needs the CUDA toolkit (also as laid out by NVIDIA's pip wheels, see
+# CONTRIBUTING.md), CMake, ninja, a compiler, no network.
 #   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [-- CMAKE_ARGUMENT...]
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
 #   --json FILE        the table (build/gpu-check.json by default)
@@ -50,6 +51,7 @@ check() {
 }
 nothing() { :; }
 last_error() { grep -m 1 -E 'error|Error' "$1" | cut -c1-100 || true; }
+last_line() { tail -n 1 "$1" | cut -c1-100; }
 test_counts() {
   local passed skipped bad
   passed=$(grep -c '^\[       OK \]' "$1" || true) skipped=$(grep -c '^\[  SKIPPED \].*(' "$1" || true)
@@ -99,6 +101,14 @@ for name in "${tests[@]}"; do
   program=$(find "$build/tests" -type f -name "$name" -perm -u+x)
   check "$name" 120 test_counts "$program" || true
 done
+# Ranks that are processes share a GPU.
+contract=$(find "$build/tests" -type f -name comm_nccl_test -perm -u+x)
+if [ -n "$contract" ]; then
+  check 'NCCL contract, two processes' 150 test_counts tests/comm/launch.sh 2 "$contract" '--gtest_filter=*Communicator*' || true
+  check 'training, two processes' 100 last_line tests/cli/gpu_ranks.sh "$build/bin/tessera" tests/comm/launch.sh || true
+else
+  row NCCL failed 0 "this build has none"
+fi
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 if [ -x "$sanitizer" ]; then
   for tool in memcheck racecheck; do

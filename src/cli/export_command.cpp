@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "src/cli/commands.h"
+#include "src/cli/processes.h"
 #include "src/cli/setup.h"
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
@@ -36,15 +37,10 @@ int export_command(const RunArguments& arguments, const std::string& checkpoint,
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };
-  if (!launched_by_mpi()) {
+  if (const Communicator world = world_of_processes(setup))
+    rank(world);
+  else
     run_local(setup.world(), {.deadline = deadline}, rank);
-    return 0;
-  }
-  const Communicator world = make_mpi_world({.deadline = deadline});
-  if (world.world() != setup.world())
-    throw UsageError(fmt::format("the mesh has {} ranks, but {} processes were started: each is one",
-                                 setup.world(), world.world()));
-  rank(world);
   return 0;
 }
 

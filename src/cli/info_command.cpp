@@ -54,11 +54,13 @@ int info_command(const std::string& json) {
   std::vector<std::string> devices = {"cpu"};
   if (cuda.unusable.empty()) devices.emplace_back("cuda");
   const NcclLibrary nccl = read_nccl_library();
-  fmt::print("devices        {}\ncommunication  local (ranks are threads){}{}\n", fmt::join(devices, ", "),
+  fmt::print("devices        {}\ncommunication  local (ranks are threads){}{}{}\n", fmt::join(devices, ", "),
              mpi_available() ? ", mpi (ranks are processes)" : "",
+             control_available() ? ", control (processes with GPUs, without MPI)" : "",
              nccl.unusable.empty() ? ", nccl (between GPUs)" : "");
   std::vector<std::string> communication = {"local"};
   if (mpi_available()) communication.emplace_back("mpi");
+  if (control_available()) communication.emplace_back("control");
   if (nccl.unusable.empty()) communication.emplace_back("nccl");
   fmt::print("processor      {}\ninstructions   {}\ncores          {}\n", machine.cpu,
              machine.instruction_set, machine.cores);

@@ -12,6 +12,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/memory_report.h"
 #include "src/cli/mesh_report.h"
+#include "src/cli/processes.h"
 #include "src/cli/training.h"
 
 namespace tessera::cli {
@@ -63,18 +64,6 @@ class Failure {
   std::vector<OutputFile*> files_;
   bool armed_ = false;
 };
-
-// Under mpirun or srun, this process's rank in the world of all that were started; else none, for ranks are
-// threads.
-Communicator world_of_processes(const Setup& setup) {
-  if (!launched_by_mpi()) return {};
-  Communicator world = make_mpi_world({.deadline = setup.options.engine.deadline});
-  if (world.world() != setup.world())
-    throw UsageError(
-        fmt::format("the mesh ({}) has {} ranks, but {} processes were started: each is one rank",
-                    to_string(setup.options.engine.mesh), setup.world(), world.world()));
-  return world;
-}
 
 // The launcher ends the other processes once this one has ended with a failure.
 void run_process(Communicator world, const Setup& setup, const Data& data, RunFiles& files,
@@ -151,7 +140,7 @@ void print_report(const Setup& setup, const RunSummary& summary, const Measured&
   fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "",
              static_cast<double>(measured.growth_bytes) / ranks / (1 << 20));
   fmt::print("(measured: how much {} grew at {} peak{}; with code, stacks and libraries)\n\n",
-             launched_by_mpi() ? "the processes" : "the process", launched_by_mpi() ? "their" : "its",
+             ranks_are_processes() ? "the processes" : "the process", ranks_are_processes() ? "their" : "its",
              ranks > 1 ? fmt::format(", over {} ranks", ranks) : "");
   fmt::print("{} tokens in {} steps and {}: {:.0f} tokens/s\n", count(summary.tokens),
              summary.step - summary.first_step, duration(summary.seconds),
@@ -168,7 +157,7 @@ void print_report(const Setup& setup, const RunSummary& summary, const Measured&
 
 int train_command(const RunArguments& arguments) {
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
-  if (!launched_by_mpi() && setup.world() > kMostThreads)
+  if (!ranks_are_processes() && setup.world() > kMostThreads)
     throw UsageError(
         fmt::format("the mesh ({}) has {} ranks; they are threads of one process here, at most {}",
                     to_string(setup.options.engine.mesh), setup.world(), kMostThreads));

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "src/cli/processes.h"
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
 
@@ -76,7 +77,7 @@ class RankTraining {
 
   void run() {
     if (first_) report_exchange();
-    if (launched_by_mpi())
+    if (ranks_are_processes())
       trainer_.engine().set_peak_observer([this] {
         if (run_steps_ < kWeighed)
           summary_.peak_bytes = std::max(summary_.peak_bytes, read_proportional_bytes());
@@ -125,7 +126,7 @@ class RankTraining {
       if (setup_.world() > 1) fmt::print("exchange  NCCL {} between GPUs\n", read_nccl_library().version);
       return;
     }
-    if (!launched_by_mpi()) return;
+    if (!ranks_are_processes()) return;
     if (summary_.exchange.direct)
       fmt::print("exchange  direct: ranks read each other's memory\n");
     else

@@ -3,6 +3,7 @@
 // things.
 #pragma once
 
+#include <atomic>
 #include <map>
 
 #include "src/comm/backend.h"

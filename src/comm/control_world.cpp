@@ -17,6 +17,7 @@ using device::Clock;
 constexpr std::chrono::milliseconds kTryEach{20};
 // The hub keeps the deadlines; it is asked no longer than this beyond them.
 constexpr std::chrono::seconds kHubGrace{5};
+constexpr std::chrono::milliseconds kHubTells{500};
 
 }  // namespace
 
@@ -74,6 +75,10 @@ void ControlWorld::receive() noexcept try {
   for (;;) {
     Frame frame = read_frame(socket_);
     if (frame.header.kind == FrameKind::failed) {
+      {
+        const std::lock_guard lock(mutex_);
+        heard_ = true;
+      }
       note({frame.header.member, frame.header.peer, {frame.bytes.begin(), frame.bytes.end()}});
       continue;
     }
@@ -148,6 +153,10 @@ void ControlWorld::fail(int culprit, const std::string& message) {
     send(header, message);
   } catch (const std::system_error&) {  // then the hub knows
   }
+  if (!hub_) return;
+  // The process may end now, and the hub with it: it has told the others when it tells this rank.
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kHubTells, [this] { return heard_; });
 }
 
 void ControlWorld::note(Failure failure) {

@@ -2,7 +2,6 @@
 // hub.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -60,6 +59,7 @@ class ControlWorld {
   std::uint64_t last_id_ = 0;
   std::optional<Failure> failure_;
   bool closing_ = false;
+  bool heard_ = false;  // of a failure, from the hub
   std::thread receiver_;
 };
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -364,6 +365,21 @@ TEST_F(Tool, RefusesRanksOnGpusThatAreNotThere) {
   expect_refused(
       train({"run.device=cuda", "mesh.shard=1"}),
       {cuda.at("version").get<std::string>().empty() ? "TESSERA_WITH_CUDA" : "no GPU can be used"});
+}
+
+TEST_F(Tool, RanksStartedWithoutMpiHaveGpus) {
+  const auto with = [&](const std::map<std::string, std::string>& variables, const Arguments& settings) {
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    const Result result = train(settings);
+    for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
+    return result;
+  };
+  expect_refused(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {}), {"run.device is \"cpu\"", "mpirun"});
+  expect_refused(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {"run.device=cuda"}), {"MASTER_ADDR is not set"});
+  expect_refused(with({{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "x"}, {"MASTER_PORT", "29400"}},
+                      {"run.device=cuda"}),
+                 {"mesh.shard is 2, but 3 processes were started"});
+  EXPECT_EQ(with({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {}).status, 0) << "one process: its ranks are threads";
 }
 
 TEST_F(Tool, UsageErrorsAreStatusTwo) {

@@ -1,9 +1,11 @@
-// The contract, for ranks that a launcher started without MPI; here threads with a connection each.
+// The contract, for ranks that a launcher started without MPI: as threads with a connection each, and by
+// launch.sh as processes.
 #include <asio.hpp>
 #include <cstdlib>
 
 #include "src/comm/control_wire.h"
 #include "tests/comm/contract_tests.h"
+#include "tests/comm/processes.h"
 
 namespace tessera::contract {
 namespace {
@@ -52,15 +54,22 @@ void run_control(int world, const RunOptions& options, const std::function<void(
       if (causes[rank] && consequence[rank] == wanted) std::rethrow_exception(causes[rank]);
 }
 
-BackendUnderTest control(int world) { return {.name = "control", .world = world, .run = run_control}; }
+// As threads, unless processes were started: then as these.
+std::vector<BackendUnderTest> worlds(const std::vector<int>& of_threads) {
+  if (launched_by_variables())
+    return {{.name = "processes", .world = control_options_from_environment().world, .run = run_processes}};
+  std::vector<BackendUnderTest> made;
+  for (const int world : of_threads) made.push_back({.name = "control", .world = world, .run = run_control});
+  return made;
+}
 
 std::string name_of_test(const testing::TestParamInfo<BackendUnderTest>& test) {
   return test.param.name + std::to_string(test.param.world);
 }
 
-INSTANTIATE_TEST_SUITE_P(Control, CommunicatorContract,
-                         testing::Values(control(1), control(2), control(3), control(4)), name_of_test);
-INSTANTIATE_TEST_SUITE_P(Control, CommunicatorErrors, testing::Values(control(2), control(3)), name_of_test);
+INSTANTIATE_TEST_SUITE_P(Control, CommunicatorContract, testing::ValuesIn(worlds({1, 2, 3, 4})),
+                         name_of_test);
+INSTANTIATE_TEST_SUITE_P(Control, CommunicatorErrors, testing::ValuesIn(worlds({2, 3})), name_of_test);
 
 TEST(ControlWorld, SaysWhatCannotBeReachedOrListenedOn) {
   const int port = free_port();

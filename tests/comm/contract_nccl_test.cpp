@@ -4,6 +4,7 @@
 
 #include "src/comm/backend.h"
 #include "tests/comm/contract_tests.h"
+#include "tests/comm/processes.h"
 
 namespace tessera::contract {
 namespace {
@@ -118,39 +119,49 @@ class ThroughGpu final : public comm::Backend {
   const std::unique_ptr<Stream> stream_;
 };
 
-// Why a world of so many GPUs cannot be made; empty where it can.
+// Why a world of so many GPUs cannot be made; empty where it can. Processes can share them (see launch.sh).
 std::string missing_gpus(int world) {
   if (const std::string why = read_nccl_library().unusable; !why.empty()) return why;
   const CudaMachine machine = read_cuda_machine();
   if (!machine.unusable.empty()) return machine.unusable;
   const int gpus = static_cast<int>(machine.gpus.size());
-  return gpus >= world ? std::string()
-                       : std::to_string(gpus) + " GPUs are here, the test needs " + std::to_string(world);
+  return gpus >= world || launched_by_variables()
+             ? std::string()
+             : std::to_string(gpus) + " GPUs are here, the test needs " + std::to_string(world);
 }
 
 // `most_shard_numel` decides in how many parts a reduction goes.
 BackendUnderTest nccl(const std::string& name, int world, std::int64_t most_shard_numel) {
-  return {.name = name,
-          .world = world,
-          .run =
-              [most_shard_numel](int ranks, const RunOptions& options,
-                                 const std::function<void(Communicator)>& rank_main,
-                                 std::vector<std::string>* messages) {
-                run_local(
-                    ranks, {.deadline = options.deadline},
-                    [&](Communicator host) {
-                      const std::shared_ptr<Device> device =
-                          make_cuda_device({.rank = host.rank(), .ordinal = host.rank()});
-                      Communicator world_of_gpus = make_nccl_world(host, {.deadline = options.deadline});
-                      world_of_gpus.attach(device->failure());
-                      rank_main(Communicator(
-                          std::make_shared<ThroughGpu>(device, world_of_gpus, most_shard_numel)));
-                    },
-                    messages);
-              },
-          .missing = [world] { return missing_gpus(world); },
-          .checks_messages = false,
-          .has_meetings = false};
+  return {
+      .name = name,
+      .world = world,
+      .run =
+          [most_shard_numel](int ranks, const RunOptions& options,
+                             const std::function<void(Communicator)>& rank_main,
+                             std::vector<std::string>* messages) {
+            const auto on_gpu = [&](const Communicator& host) {
+              const int gpus = static_cast<int>(read_cuda_machine().gpus.size());
+              const std::shared_ptr<Device> device =
+                  make_cuda_device({.rank = host.rank(), .ordinal = host.rank() % gpus});
+              Communicator world_of_gpus = make_nccl_world(host, {.deadline = options.deadline});
+              world_of_gpus.attach(device->failure());
+              rank_main(Communicator(std::make_shared<ThroughGpu>(device, world_of_gpus, most_shard_numel)));
+            };
+            if (launched_by_variables())
+              run_processes(ranks, options, on_gpu, messages);
+            else
+              run_local(ranks, {.deadline = options.deadline}, on_gpu, messages);
+          },
+      .missing = [world] { return missing_gpus(world); },
+      .checks_messages = false,
+      .has_meetings = false};
+}
+
+// As threads, unless processes were started: then as these.
+std::vector<BackendUnderTest> worlds(const std::vector<BackendUnderTest>& of_threads) {
+  if (!launched_by_variables()) return of_threads;
+  const int world = control_options_from_environment().world;
+  return {nccl("processes", world, 5000), nccl("parts", world, 0)};
 }
 
 std::string name_of_test(const testing::TestParamInfo<BackendUnderTest>& test) {
@@ -158,11 +169,12 @@ std::string name_of_test(const testing::TestParamInfo<BackendUnderTest>& test) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorContract,
-                         testing::Values(nccl("nccl", 1, 5000), nccl("nccl", 2, 5000), nccl("nccl", 3, 5000),
-                                         nccl("parts", 2, 0), nccl("parts", 4, 0)),
+                         testing::ValuesIn(worlds({nccl("nccl", 1, 5000), nccl("nccl", 2, 5000),
+                                                   nccl("nccl", 3, 5000), nccl("parts", 2, 0),
+                                                   nccl("parts", 4, 0)})),
                          name_of_test);
-INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorErrors, testing::Values(nccl("nccl", 2, 0), nccl("nccl", 3, 0)),
-                         name_of_test);
+INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorErrors,
+                         testing::ValuesIn(worlds({nccl("nccl", 2, 0), nccl("nccl", 3, 0)})), name_of_test);
 
 class NcclWorld : public testing::Test {
  protected:
