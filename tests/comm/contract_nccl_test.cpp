@@ -215,6 +215,28 @@ TEST_F(NcclWorld, IsBoundOnceAndSumsNoDoublesThere) {
   });
 }
 
+// The ninth rank's own part must be read before it is written, though the kernel comes to it in a second
+// sweep.
+TEST_F(NcclWorld, SumsInPlaceOnRanksBehindTheFirstSweep) {
+  constexpr int kWorld = 9;
+  constexpr std::int64_t kNumel = 1500;  // in two parts
+  if (const std::string why = missing_gpus(kWorld); !why.empty()) GTEST_SKIP() << why;
+  const auto rank_main = [](Communicator ranks) {
+    const int me = ranks.rank();
+    std::vector<float> full;
+    for (std::int64_t i = 0; i < kWorld * kNumel; ++i) full.push_back(value_of(me, 0, i));
+    std::vector<float> expected = full;
+    for (std::int64_t i = me * kNumel; i < (me + 1) * kNumel; ++i) {
+      float& sum = expected[static_cast<std::size_t>(i)];
+      sum = value_of(0, 0, i);
+      for (int peer = 1; peer < kWorld; ++peer) sum += value_of(peer, 0, i);
+    }
+    ranks.reduce_scatter({.full = full.data(), .shard = full.data() + me * kNumel, .shard_numel = kNumel});
+    EXPECT_TRUE(raw(full) == raw(expected)) << "rank " << me;
+  };
+  nccl("nccl", kWorld, 0).run(kWorld, {}, rank_main, nullptr);
+}
+
 TEST_F(NcclWorld, RefusesTwoRanksOnOneGpuAndNamesTheReason) {
   std::vector<std::string> messages;
   EXPECT_THROW(run_local(

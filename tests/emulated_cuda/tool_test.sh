@@ -23,11 +23,11 @@ done
 [ -n "$(figure loss 0.json)" ]
 [ "$(figure loss 0.json)" = "$(figure loss 3.json)" ]
 awk -v a="$(figure loss cpu.json)" -v b="$(figure loss 0.json)" 'BEGIN {exit !(a > 0 && (a - b) ^ 2 < (1e-3 * a) ^ 2)}'
-grep -q '^device    rank 0 on GPU 0 of 4' 3.txt
+grep -q '^device    rank 0 on GPU 0 of 9' 3.txt
 grep -q '^exchange  NCCL 2\.28\.9' 3.txt
 "$emulated" info | grep -q '^NCCL           2\.28\.9'
-# A fifth rank would share the first one's GPU: refused by the tool, or else by NCCL.
-if "$emulated" train run.toml --set run.device=cuda --set mesh.shard=5 >out.txt 2>err.txt; then exit 1; fi
-grep -q 'mesh.shard is 5: this host has 5 ranks and 4 GPUs' err.txt
-if NCCL_HOSTID=1 "$emulated" train run.toml --set run.device=cuda --set mesh.shard=5 >out.txt 2>err.txt; then exit 1; fi
-grep -q 'rank [0-4], GPU [0-3]: connecting GPUs failed: .*Duplicate GPU' err.txt
+# A tenth rank would share the first one's GPU: refused by the tool, or else by NCCL.
+if "$emulated" train run.toml --set run.device=cuda --set mesh.shard=10 >out.txt 2>err.txt; then exit 1; fi
+grep -q 'mesh.shard is 10: this host has 10 ranks and 9 GPUs' err.txt
+if NCCL_HOSTID=1 "$emulated" train run.toml --set run.device=cuda --set mesh.shard=10 >out.txt 2>err.txt; then exit 1; fi
+grep -q 'rank [0-9], GPU [0-8]: connecting GPUs failed: .*Duplicate GPU' err.txt
