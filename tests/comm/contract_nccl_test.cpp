@@ -18,7 +18,8 @@ class ThroughGpu final : public comm::Backend {
         most_shard_numel_(most_shard_numel),
         host_(world.duplicate("host")),
         bound_(world),
-        stream_(device_->make_stream({.name = world.name(), .on_caller = true, .cpus = {}})) {
+        stream_(device_->make_stream({.name = world.name(), .on_caller = true, .cpus = {}})),
+        arena_(device_->make_arena(kArenaBytes)) {
     bound_.bind(*stream_, most_shard_numel);
   }
 
@@ -89,20 +90,29 @@ class ThroughGpu final : public comm::Backend {
   std::int64_t bytes_received() const override { return bound_.bytes_received(); }
 
  private:
+  static constexpr std::int64_t kArenaBytes = 640 << 10;
+
+  // A part of the arena, taken and given back like a stack: taking memory of a GPU anew would wait for what
+  // other lanes have in flight there.
   class OnGpu {
    public:
     OnGpu(ThroughGpu& owner, void* data, std::int64_t bytes)
-        : owner_(owner), data_(data), bytes_(bytes), arena_(owner.device_->make_arena(bytes + 1)) {
-      owner_.device_->copy(*owner_.stream_, arena_.base(), data_, bytes_);
+        : owner_(owner), data_(data), bytes_(bytes), offset_(owner.used_) {
+      owner_.used_ += (bytes + 256) / 256 * 256;
+      if (owner_.used_ > kArenaBytes) throw std::length_error("the test's arena is too small");
+      owner_.device_->copy(*owner_.stream_, at(0), data_, bytes_);
     }
-    void* at(std::int64_t offset) const { return arena_.base() + offset; }
+    ~OnGpu() { owner_.used_ = offset_; }
+    OnGpu(const OnGpu&) = delete;
+    OnGpu& operator=(const OnGpu&) = delete;
+    void* at(std::int64_t offset) const { return owner_.arena_.base() + offset_ + offset; }
     template <class Call>
     void run(const Call& call) {
       call();
       bring_back();
     }
     void bring_back() {
-      owner_.device_->copy(*owner_.stream_, data_, arena_.base(), bytes_);
+      owner_.device_->copy(*owner_.stream_, data_, at(0), bytes_);
       owner_.stream_->synchronize();
     }
 
@@ -110,13 +120,15 @@ class ThroughGpu final : public comm::Backend {
     ThroughGpu& owner_;
     void* data_;
     std::int64_t bytes_;
-    Arena arena_;
+    std::int64_t offset_;
   };
 
   const std::shared_ptr<Device> device_;
   const std::int64_t most_shard_numel_;
   Communicator host_, bound_;
   const std::unique_ptr<Stream> stream_;
+  Arena arena_;
+  std::int64_t used_ = 0;
 };
 
 // Why a world of so many GPUs cannot be made; empty where it can. Processes can share them (see launch.sh).
