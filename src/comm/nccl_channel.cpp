@@ -220,8 +220,10 @@ void NcclChannel::abort() noexcept {
   communicator_ = nullptr;
 }
 
-std::string NcclChannel::oldest() const {
+std::string NcclChannel::oldest() {
+  device::make_current(options_.ordinal);
   const std::lock_guard lock(mutex_);
+  forget_landed();
   return in_flight_ == 0 ? std::string() : text(flight(0).call);
 }
 

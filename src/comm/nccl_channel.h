@@ -80,7 +80,7 @@ class NcclChannel {
   // Ends what is in flight, on the GPU, too. The channel is of no use any more.
   void abort() noexcept;
   // The oldest call in flight in words; empty where there is none.
-  std::string oldest() const;
+  std::string oldest();
 
  private:
   // Ends the group whatever happens in it, so that the thread's next call does not join it.

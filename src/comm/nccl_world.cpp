@@ -10,7 +10,8 @@ namespace tessera {
 
 Communicator make_nccl_world(const Communicator& host, const NcclOptions& options) {
   if (!host)
-    throw UsageError("host: an empty communicator; make one with make_local_world, make_mpi_world or make_control_world");
+    throw UsageError(
+        "host: an empty communicator; make one with make_local_world, make_mpi_world or make_control_world");
   if (options.staging_bytes < 1)
     throw UsageError(fmt::format("staging_bytes is {}; use 1 or more", options.staging_bytes));
   comm::nccl();  // refused here, not at the first call
@@ -83,7 +84,7 @@ void NcclWorld::run() {
 
 void NcclWorld::look() {
   std::string call;
-  for (const NcclChannel* channel : channels_)
+  for (NcclChannel* channel : channels_)
     if (call.empty()) call = channel->oldest();
   if (call.empty()) call = "between calls";
   host_->rethrow_failure(call);

@@ -26,6 +26,8 @@ class Access {
 
 // Those that have been neither destroyed nor aborted.
 int nccl_communicators();
+// From now on those of a rank report an error, without a call; -1: of none.
+void lose_network(int rank);
 
 // From now on work that is given to `stream` does not end: events recorded there are not done before
 // release().

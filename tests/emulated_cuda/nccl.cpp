@@ -40,6 +40,7 @@ std::mutex registry_mutex;
 std::map<std::string, std::weak_ptr<Clique>> registry;
 std::atomic<int> alive{0};
 std::atomic<std::uint64_t> ids{0};
+std::atomic<int> lost_rank{-1};  // whose communicators have failed on their own
 
 }  // namespace
 
@@ -79,6 +80,7 @@ struct ncclComm {
   // Takes what has come.
   ncclResult_t progress() {
     if (error != ncclSuccess) return error;
+    if (lost_rank.load() == rank) return fail(ncclRemoteError, "the network is down");
     {
       const std::lock_guard lock(clique->mutex);
       if (clique->joined < ranks()) return ncclInProgress;
@@ -255,6 +257,7 @@ ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int
 namespace tessera {
 
 int emulated_cuda::nccl_communicators() { return alive.load(); }
+void emulated_cuda::lose_network(int rank) { lost_rank.store(rank); }
 
 const comm::Nccl& comm::nccl() {
 #define TESSERA_NCCL_OWN(function) .function = ::function,

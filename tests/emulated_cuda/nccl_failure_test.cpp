@@ -114,6 +114,26 @@ TEST(EmulatedNccl, AWaitForTheGpuEndsWhenAPeerFails) {
   }
 }
 
+TEST(EmulatedNccl, AnErrorThatNcclReportsEndsAWaitForTheGpu) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto messages = messages_of(2, [](Communicator host) {
+    Rank rank(host);
+    rank.gather("block.0");
+    rank.stream->synchronize();
+    hold_behind_next_event(rank.native());
+    rank.gather("block.1");
+    host.barrier();
+    if (host.rank() == 1) lose_network(1);
+    rank.stream->synchronize();
+  });
+  lose_network(-1);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(10'000));
+  const std::string error =
+      "all_gather #2 of unit 'block.1' on 'gather': NCCL failed: remote error (the network is down)";
+  EXPECT_TRUE(contains(messages[1], "rank 1: " + error)) << messages[1];
+  EXPECT_TRUE(contains(messages[0], "rank 1 failed: " + error)) << messages[0];
+}
+
 TEST(EmulatedNccl, ACallThatNoPeerJoinsNamesRankUnitOperationAndNumber) {
   const auto messages = messages_of(2, [](Communicator host) {
     Rank rank(host);
