@@ -7,7 +7,7 @@ namespace {
 
 void check_count(const Setup& setup, int processes) {
   if (processes == setup.world()) return;
-  throw UsageError(fmt::format("mesh.shard is {}, but {} processes were started: each is one rank",
+  throw UsageError(fmt::format("the mesh has {} ranks, but {} processes were started: each is one rank",
                                setup.world(), processes));
 }
 
