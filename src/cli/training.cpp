@@ -44,10 +44,10 @@ Placement placement_of(const Communicator& world, const TrainerOptions& options)
   const HostPlace place = place_on_host(placement.world);
   if (placement.gpus == 0) return placement;  // the engine says why
   if (place.ranks > placement.gpus && std::getenv("NCCL_HOSTID") == nullptr)
-    throw UsageError(
-        fmt::format("mesh.shard is {}: this host has {} ranks and {} GPUs, and NCCL takes one rank a GPU; "
-                    "for a test, processes that have an NCCL_HOSTID each can share one",
-                    world.world(), place.ranks, placement.gpus));
+    throw UsageError(fmt::format(
+        "the mesh has {} ranks: this host has {} of them and {} GPUs, and NCCL takes one rank a GPU; "
+        "for a test, processes that have an NCCL_HOSTID each can share one",
+        world.world(), place.ranks, placement.gpus));
   placement.options.engine.device_ordinal = place.rank % placement.gpus;
   return placement;
 }

@@ -137,8 +137,8 @@ class Executor {
   Arena square_workspace_;                         // of the flat with the most elements
   std::vector<double> scalars_;                    // of all ranks, on the host
   std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat
-  std::map<ChannelKey, Communicator> channels_;  // programs never run at the same time and share them
-  std::vector<Event> events_;  // [instruction] of the running step
+  std::map<ChannelKey, Communicator> channels_;    // programs never run at the same time and share them
+  std::vector<Event> events_;                      // [instruction] of the running step
   int program_ = -1;
   InstructionId cursor_ = 0;
   double learning_rate_ = 0;

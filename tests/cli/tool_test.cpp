@@ -378,7 +378,7 @@ TEST_F(Tool, RanksStartedWithoutMpiHaveGpus) {
   expect_refused(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {"run.device=cuda"}), {"MASTER_ADDR is not set"});
   expect_refused(with({{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "x"}, {"MASTER_PORT", "29400"}},
                       {"run.device=cuda"}),
-                 {"mesh.shard is 2, but 3 processes were started"});
+                 {"the mesh has 2 ranks, but 3 processes were started"});
   EXPECT_EQ(with({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {}).status, 0) << "one process: its ranks are threads";
 }
 

@@ -28,6 +28,6 @@ grep -q '^exchange  NCCL 2\.28\.9' 3.txt
 "$emulated" info | grep -q '^NCCL           2\.28\.9'
 # A tenth rank would share the first one's GPU: refused by the tool, or else by NCCL.
 if "$emulated" train run.toml --set run.device=cuda --set mesh.shard=10 >out.txt 2>err.txt; then exit 1; fi
-grep -q 'mesh.shard is 10: this host has 10 ranks and 9 GPUs' err.txt
+grep -q 'the mesh has 10 ranks: this host has 10 of them and 9 GPUs' err.txt
 if NCCL_HOSTID=1 "$emulated" train run.toml --set run.device=cuda --set mesh.shard=10 >out.txt 2>err.txt; then exit 1; fi
 grep -q 'rank [0-9], GPU [0-8]: connecting GPUs failed: .*Duplicate GPU' err.txt
