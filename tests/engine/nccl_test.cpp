@@ -151,6 +151,24 @@ TEST_P(NcclMatrix, LossesAndNormsAreNearThoseOfTheCpu) {
   }
 }
 
+// Outputs and their gradients go from GPU to GPU.
+TEST_P(NcclMatrix, APipelineHasTheBitsOfARunWithout) {
+  RunConfig run = base();
+  run.family = Family::llama;  // no tied parameters
+  run.reduce = ReduceWhen::last;
+  run.strict_order = false;
+  run.world /= 2;
+  run.stage = 3;
+  const RunResult expected = run_training(run);
+  run.pipeline = 2;
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::one_forward_one_backward, PipelineSchedule::interleaved}) {
+    run.schedule = {
+        .schedule = schedule, .chunks = schedule == PipelineSchedule::interleaved ? 2 : 1, .cuts = {}};
+    EXPECT_TRUE(run_training(run) == expected) << to_string(run);
+  }
+}
+
 std::string cell_name(const ::testing::TestParamInfo<Cell>& info) {
   const auto& [world, dtype] = info.param;
   return std::to_string(world) + "_" + std::string(name_of(dtype));
