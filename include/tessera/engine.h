@@ -198,8 +198,8 @@ class Engine {
   // writes the rounded parameter; a trainable parameter is written through its master only.
   void write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values);
 
-  // The bytes of a persistent buffer of a flat on this rank, empty where it has none: for checkpoints.
-  // UnsupportedError where they lie on a GPU.
+  // The bytes of a persistent buffer of a flat on this rank, empty where it has none: for checkpoints. They
+  // lie on the device: where that is no CPU, transfer() brings them to the host and back, between steps.
   std::span<std::byte> persistent(FlatId flat, State state);
   // Counters that a checkpoint must carry besides the buffers.
   struct Counters {

@@ -26,6 +26,19 @@ std::vector<PersistentBuffer> buffers_of(Engine& engine) {
   return buffers;
 }
 
+std::span<std::byte> OnHost::room(const PersistentBuffer& buffer) {
+  if (engine_.options().device == DeviceType::cpu) return buffer.data;
+  copy_.resize(buffer.data.size());
+  return copy_;
+}
+
+std::span<const std::byte> OnHost::bring(const PersistentBuffer& buffer) {
+  const std::span<std::byte> bytes = room(buffer);
+  if (bytes.data() != buffer.data.data())
+    engine_.transfer(bytes.data(), buffer.data.data(), static_cast<std::int64_t>(bytes.size()));
+  return bytes;
+}
+
 int storing_rank(const Mesh& mesh, int rank, const PersistentBuffer& buffer) {
   Coordinates place = mesh.coordinates(rank);
   if (!buffer.sliced) place[static_cast<std::size_t>(Axis::replicate)] = 0;

@@ -11,13 +11,35 @@ namespace tessera::checkpoint {
 struct PersistentBuffer {
   FlatId flat = 0;
   State state = State::parameter;
-  bool whole = false;   // replicated over the shard group, else this rank's shard
-  bool sliced = false;  // only this replica's slice of the shard
-  std::span<std::byte> data;
+  bool whole = false;         // replicated over the shard group, else this rank's shard
+  bool sliced = false;        // only this replica's slice of the shard
+  std::span<std::byte> data;  // on the device
 };
 
 // Every persistent buffer of this rank, by flat, once: where a parameter is its own master, as that.
 std::vector<PersistentBuffer> buffers_of(Engine& engine);
+
+// A buffer's bytes on the host: where they lie, or a copy of those that lie on a GPU.
+class OnHost {
+ public:
+  explicit OnHost(Engine& engine) : engine_(engine) {}
+  // As they are on the device. Valid until the next call.
+  std::span<const std::byte> bring(const PersistentBuffer& buffer);
+  // Calls fill(bytes on the host), then has them on the device.
+  template <class Fill>
+  void send(const PersistentBuffer& buffer, const Fill& fill) {
+    const std::span<std::byte> bytes = room(buffer);
+    fill(bytes);
+    if (bytes.data() != buffer.data.data())
+      engine_.transfer(buffer.data.data(), bytes.data(), static_cast<std::int64_t>(bytes.size()));
+  }
+
+ private:
+  std::span<std::byte> room(const PersistentBuffer& buffer);
+
+  Engine& engine_;
+  std::vector<std::byte> copy_;
+};
 
 // The rank whose file holds the buffer that `rank` holds: the first replica's and, of a whole buffer, the
 // first of the shard group; its own where replicas hold slices. Pipeline ranks that share a buffer store it

@@ -33,7 +33,7 @@ void check_checksum(const OpenFile& file, const StoredBuffer& stored, std::span<
 // The files that hold what this rank needs, and which buffer comes from where.
 class Source {
  public:
-  Source(const fs::path& folder, Engine& engine) : buffers_(buffers_of(engine)) {
+  Source(const fs::path& folder, Engine& engine) : engine_(engine), buffers_(buffers_of(engine)) {
     const Header here = describe(engine);
     open(folder, here, 0);  // holds the run's state even where it stores no buffer
     for (const PersistentBuffer& buffer : buffers_) {
@@ -46,10 +46,12 @@ class Source {
   const Header& header() const { return files_.at(0)->header; }
 
   void read() const {
-    for (std::size_t i = 0; i < buffers_.size(); ++i) {
-      from_[i]->reader.read(stored_[i]->offset, buffers_[i].data);
-      check_checksum(*from_[i], *stored_[i], buffers_[i].data);
-    }
+    OnHost host(engine_);
+    for (std::size_t i = 0; i < buffers_.size(); ++i)
+      host.send(buffers_[i], [&](std::span<std::byte> bytes) {
+        from_[i]->reader.read(stored_[i]->offset, bytes);
+        check_checksum(*from_[i], *stored_[i], bytes);
+      });
   }
 
  private:
@@ -75,11 +77,13 @@ class Source {
       if (stored.flat == buffer.flat && stored.state == buffer.state && stored.whole == buffer.whole &&
           stored.bytes == static_cast<std::int64_t>(buffer.data.size()))
         return stored;
-    throw EnvironmentError(fmt::format("checkpoint file '{}' has no {} of {} bytes for flat buffer {}",
-                                       file.reader.path().string(), checkpoint::name_of(buffer.state),
-                                       buffer.data.size(), buffer.flat));
+    throw EnvironmentError(fmt::format(
+        "checkpoint file '{}' has no {} of {} bytes for flat buffer {}; a pipeline has to be cut, and "
+        "states to be sliced over replicas, as when it was saved",
+        file.reader.path().string(), checkpoint::name_of(buffer.state), buffer.data.size(), buffer.flat));
   }
 
+  Engine& engine_;
   std::vector<PersistentBuffer> buffers_;
   std::map<int, std::unique_ptr<OpenFile>> files_;  // by the rank that wrote
   std::vector<const StoredBuffer*> stored_;         // by buffer

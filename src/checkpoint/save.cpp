@@ -19,6 +19,7 @@ void write_file(const fs::path& folder, Engine& engine, const RunState& state) {
   header.state = state;
   header.counters = engine.counters();
   std::vector<PersistentBuffer> stored;
+  OnHost host(engine);
   for (const PersistentBuffer& buffer : buffers_of(engine)) {
     if (storing_rank(header.mesh, header.rank, buffer) != header.rank) continue;
     stored.push_back(buffer);
@@ -29,7 +30,7 @@ void write_file(const fs::path& folder, Engine& engine, const RunState& state) {
          .state = buffer.state,
          .whole = buffer.whole,
          .bytes = static_cast<std::int64_t>(buffer.data.size()),
-         .checksum = checksum_of(buffer.data)});
+         .checksum = checksum_of(host.bring(buffer))});
   }
   if (stored.empty() && header.rank != 0) return;
   const std::vector<std::byte> head = encode(header);
@@ -37,7 +38,7 @@ void write_file(const fs::path& folder, Engine& engine, const RunState& state) {
   file.write(head);
   for (std::size_t i = 0; i < stored.size(); ++i) {
     file.pad_to(header.buffers[i].offset);
-    file.write(stored[i].data);
+    file.write(host.bring(stored[i]));
   }
   file.finish();
 }

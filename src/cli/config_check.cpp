@@ -116,9 +116,6 @@ void check(const Config& config) {
   check_optimizer(config.optimizer);
   check_run(config);
   check_schedule(config);
-  require(config.run.device == "cpu" || config.run.checkpoint.empty(),
-          "run.device is \"cuda\" and run.checkpoint names a folder; states on a GPU cannot be saved in this "
-          "version: leave run.checkpoint empty");
   require(config.precision.parameters != "fp16",
           "precision.parameters is \"fp16\"; the CPU computes in \"fp32\" and \"bf16\" only");
 }

@@ -276,8 +276,7 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(integer("run.seed", &c.seed, 0, "Of the initial weights and the sample text.", kMostExact));
   keys.push_back(
       text("run.device", &c.device,
-           "Where the model lies and computes: \"cuda\", a GPU for each rank, in turn on each host; "
-           "it saves no run in this version.",
+           "Where the model lies and computes: \"cuda\", a GPU for each rank, in turn on each host.",
            {"cpu", "cuda"}));
   keys.push_back(
       integer("run.threads_per_rank", &c.threads_per_rank, 1, "Compute threads of one rank.", 4096));

@@ -214,9 +214,6 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
 }
 
 std::span<std::byte> Engine::persistent(FlatId flat, State state) {
-  if (impl_->options.device != DeviceType::cpu)
-    throw UnsupportedError(fmt::format("states on device {} cannot be saved or resumed in this version",
-                                       tessera::name_of(impl_->options.device)));
   return impl_->bytes_of_state(flat, state);
 }
 

@@ -20,10 +20,11 @@ void Builder::find_messages() {
     }
     int due = static_cast<int>(slots_.size());
     for (auto message = inbox.messages.rbegin(); message != inbox.messages.rend(); ++message) {
-      const Chunk& to = partition_.chunk(message->chunk);
-      const UnitId unit = pass == Pass::forward ? to.first : to.end - 1;
+      // The first use of its pass, a recompute perhaps.
       const auto needs = std::ranges::find_if(slots_, [&](const Slot& slot) {
-        return slot.use.unit == unit && slot.use.pass == pass && slot.microbatch == message->microbatch;
+        return partition_.chunk_of(slot.use.unit) == message->chunk &&
+               slot.microbatch == message->microbatch &&
+               (slot.use.pass == Pass::forward) == (pass == Pass::forward);
       });
       message->due = due = std::min(due, static_cast<int>(needs - slots_.begin()));
     }
@@ -38,11 +39,13 @@ InstructionId Builder::add_message(Instruction message, int peer) {
   return add(std::move(message));
 }
 
+// Not before the sends of all passes before: where a device starts what communicates in the order of issue,
+// two ranks that receive ahead of what they send would wait for each other.
 void Builder::issue_receives(int position) {
   for (Inbox& inbox : inboxes_) {
     for (; inbox.next < inbox.messages.size(); ++inbox.next) {
       const Incoming& message = inbox.messages[inbox.next];
-      if (message.due > position + spec_.strategy.prefetch) break;
+      if (message.due > position) break;
       const Chunk& to = partition_.chunk(message.chunk);
       const bool output = inbox.lane == Lane::receive_output;
       const UnitId unit = output ? to.first - 1 : to.end - 1;

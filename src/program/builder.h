@@ -43,7 +43,7 @@ class Builder {
   struct Incoming {
     int chunk = 0;
     int microbatch = 0;
-    int due = 0;  // the position of the first use that needs it or one that is sent behind it
+    int due = 0;  // the position where the pass begins that needs it, or one that is sent behind it
   };
   // All that comes in on one lane, in the order in which the neighbour sends it.
   struct Inbox {

@@ -193,8 +193,6 @@ TEST(Config, ValuesThatDoNotGoTogether) {
       {{"run.resume=true"}, {"run.resume", "run.checkpoint"}},
       {{"run.evaluate_every=5", "data.validation_fraction=0"}, {"run.evaluate_every", "data.validation"}},
       {{"precision.parameters=fp16"}, {"fp16", "fp32", "bf16"}},
-      {{"run.device=\"cuda\"", "run.checkpoint=\"runs\""},
-       {"run.device", "run.checkpoint", "leave run.checkpoint empty"}},
       {{"model.family=llama"}, {"model.preset is \"gpt2-tiny\"", "llama-tiny, llama-160m"}},
       {{"model.preset=llama-7b"}, {"model.preset is \"llama-7b\"", "gpt2-124m"}},
       {{"model.kv_heads=2"}, {"model.kv_heads", "\"llama\""}},

@@ -26,6 +26,15 @@ awk -v a="$(figure loss cpu.json)" -v b="$(figure loss 0.json)" 'BEGIN {exit !(a
 grep -q '^device    rank 0 on GPU 0 of 9' 3.txt
 grep -q '^exchange  NCCL 2\.28\.9' 3.txt
 "$emulated" info | grep -q '^NCCL           2\.28\.9'
+# A run saved from GPUs and resumed is one that never stopped, on a mesh with all axes.
+more="--set run.device=cuda --set mesh.pipeline=2 --set mesh.replicate=2 --set strategy.state_over_replicas=true
+  --set run.resume=auto --set run.checkpoint=saved --set schedule.kind=constant"
+mkdir straight stopped
+(cd straight && "$emulated" train ../run.toml $more >out.txt)
+(cd stopped && "$emulated" train ../run.toml $more --set run.steps=2 >out.txt &&
+  "$emulated" train ../run.toml $more >more.txt)
+grep -q 'resumed   at step 2' stopped/more.txt
+diff -r straight/saved/step-00000004 stopped/saved/step-00000004
 # A tenth rank would share the first one's GPU: refused by the tool, or else by NCCL.
 if "$emulated" train run.toml --set run.device=cuda --set mesh.shard=10 >out.txt 2>err.txt; then exit 1; fi
 grep -q 'the mesh has 10 ranks: this host has 10 of them and 9 GPUs' err.txt

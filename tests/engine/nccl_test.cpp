@@ -158,6 +158,7 @@ TEST_P(NcclMatrix, APipelineHasTheBitsOfARunWithout) {
   run.reduce = ReduceWhen::last;
   run.strict_order = false;
   run.world /= 2;
+  run.prefetch = 1;
   run.stage = 3;
   const RunResult expected = run_training(run);
   run.pipeline = 2;

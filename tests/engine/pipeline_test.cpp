@@ -2,76 +2,15 @@
 // bytes are what theory says, and a neighbour that fails is named.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <mutex>
 #include <thread>
 
 #include "tessera/pipeline.h"
 #include "tests/engine/failing.h"
-#include "tests/program/sanitized.h"
+#include "tests/engine/pipeline_toy.h"
 
 namespace tessera::testing {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr std::int64_t kNumel = 64;  // of what a unit hands on
-
-// The embedder's own activations are its own; only what goes between units, and so between ranks, is planned.
-EngineOptions pipeline_options(const Mesh& mesh, int units, int microbatches) {
-  EngineOptions options = toy_options(1, 0);
-  options.mesh = mesh;
-  ActivationSpec activations;
-  activations.units.assign(static_cast<std::size_t>(units),
-                           {.output_bytes = kNumel * 4, .reads_batch = false});
-  options.programs = {{.kind = StepKind::train, .microbatches = microbatches, .activations = activations}};
-  return options;
-}
-
-float* floats(Engine& engine, const PerMicrobatch& buffers, int microbatch) {
-  const BufferId buffer = buffers.of(microbatch);
-  return buffer < 0 ? nullptr : static_cast<float*>(engine.address(buffer));
-}
-
-// One step by the program's own order. A unit adds 1 to its input, and its gradient is that of its output
-// plus 1. What unit u of microbatch m hands on is then 1000·m + u + 1, and gets back 1000·m + units − u − 1.
-template <typename Within>
-void pipeline_uses(Engine& engine, const ToyStep& step, int data_rank, const Within& within) {
-  const Program& program = engine.running();
-  const auto units = static_cast<UnitId>(engine.layout().units().size());
-  for (const Instruction& use : program.instructions) {
-    if (use.op != Opcode::use) continue;
-    UnitLease lease = engine.use(use.unit, use.pass);
-    within(use);
-    const UnitBuffers& own = program.unit_buffers[static_cast<std::size_t>(use.unit)];
-    const UnitBuffers* before =
-        use.unit == 0 ? nullptr : &program.unit_buffers[static_cast<std::size_t>(use.unit) - 1];
-    const auto base = static_cast<float>(1000 * use.microbatch);
-    if (use.pass == Pass::forward) {
-      const float* input = before == nullptr ? nullptr : floats(engine, before->output, use.microbatch);
-      for (std::int64_t k = 0; input != nullptr && k < kNumel; ++k)
-        ASSERT_EQ(input[k], base + static_cast<float>(use.unit))
-            << program.units[static_cast<std::size_t>(use.unit)];
-      std::fill_n(floats(engine, own.output, use.microbatch), kNumel,
-                  base + static_cast<float>(use.unit) + 1);
-    } else {
-      const float* gradient = floats(engine, own.output_gradient, use.microbatch);
-      for (std::int64_t k = 0; gradient != nullptr && k < kNumel; ++k)
-        ASSERT_EQ(gradient[k], base + static_cast<float>(units - use.unit - 1));
-      if (before != nullptr)
-        std::fill_n(floats(engine, before->output_gradient, use.microbatch), kNumel,
-                    base + static_cast<float>(units - use.unit));
-      ToyStep as_data_rank = step;
-      as_data_rank.gradient = [&](GradientAt at) {
-        at.rank = data_rank;
-        return step.gradient(at);
-      };
-      write_gradients(engine, lease, as_data_rank, engine.loss_scale());
-    }
-    lease.end();
-  }
-}
 
 StepResult pipeline_step(Engine& engine, const ToyStep& step) {
   const Mesh& mesh = engine.options().mesh;
@@ -154,70 +93,6 @@ TEST(PipelineVerbs, NameTheFirstGradientThatIsNotFinite) {
     EXPECT_EQ(result.reason, SkipReason::not_finite);
     EXPECT_EQ(result.first_nonfinite, "block.1.weight");
   });
-}
-
-std::vector<UnitSpec> chain(int units, std::int64_t numel = 256) {
-  std::vector<UnitSpec> made;
-  for (int unit = 0; unit < units; ++unit) {
-    const std::string name = "block." + std::to_string(unit);
-    made.push_back({.name = name, .parameters = {{.name = name + ".weight", .shape = {numel}}}});
-  }
-  return made;
-}
-
-// ---- time ----
-
-constexpr int kRanks = 4, kMicrobatches = 8;
-
-// 1 − the passes' time over all ranks' time from the first pass's begin to the last one's end, at best of a
-// few steps.
-double measured_bubble(const Pipeline& pipeline) {
-  using std::chrono::duration;
-  const std::chrono::microseconds pass(16'000 / pipeline.chunks);  // forward; backward is two
-  double best = 1;
-  std::mutex mutex;
-  Clock::time_point begin, end;
-  run_local(kRanks, kBlocking, [&](Communicator world) {
-    EngineOptions options = pipeline_options({.pipeline = kRanks}, kRanks * pipeline.chunks, kMicrobatches);
-    options.strategy.pipeline = pipeline;
-    Engine engine(world, chain(kRanks * pipeline.chunks), options);
-    engine.initialize(toy_fill());
-    for (int step = 0; step < 3; ++step) {
-      if (world.rank() == 0) begin = Clock::time_point::max(), end = {};
-      world.barrier();
-      engine.begin(StepKind::train, kMicrobatches);
-      Clock::time_point first = Clock::time_point::max();
-      pipeline_uses(engine, {.step = step}, 0, [&](const Instruction& use) {
-        first = std::min(first, Clock::now());
-        std::this_thread::sleep_for(use.pass == Pass::forward ? pass : 2 * pass);
-      });
-      const Clock::time_point last = Clock::now();
-      {
-        const std::lock_guard lock(mutex);
-        begin = std::min(begin, first);
-        end = std::max(end, last);
-      }
-      world.barrier();
-      const double span = duration<double>(end - begin).count();
-      const double busy = duration<double>(pass).count() * 3 * pipeline.chunks * kMicrobatches;
-      if (world.rank() == 0) best = std::min(best, 1 - busy / span);
-      engine.step({.learning_rate = 0.01});
-    }
-  });
-  return best;
-}
-
-TEST(PipelineTime, TheBubbleIsThatOfTheory) {
-  for (const ScheduleRow& row : pipeline_schedules()) {
-    const int chunks = row.several_chunks ? 2 : 1;
-    const double theory = (kRanks - 1.0) / (chunks * kMicrobatches + kRanks - 1.0);
-    double bubble = 1;
-    for (int attempt = 0; attempt < 3 && bubble > theory + 0.02; ++attempt)
-      bubble = std::min(bubble, measured_bubble({.schedule = row.schedule, .chunks = chunks, .cuts = {}}));
-    std::printf("%s: bubble %.4f, theory %.4f\n", std::string(row.name).c_str(), bubble, theory);
-    EXPECT_LE(bubble, theory + (kSanitized ? 0.15 : 0.02)) << row.name;
-    EXPECT_GE(bubble, theory - 0.005) << row.name;  // less would be no pipeline
-  }
 }
 
 // ---- bytes ----

@@ -161,7 +161,7 @@ struct MeshPrograms {
     for (const MemoryPlan& plan : plans) planned.push_back({&plan, 0});
     return verify({.mesh = mesh, .programs = programs, .program_of_rank = program_of_rank}, planned);
   }
-  // Without plans: a spoilt program need not fit its old one.
+  // Without plans, which a spoilt program need not fit; for programs linked without one.
   VerifyReport verified_alone() const {
     return verify({.mesh = mesh, .programs = programs, .program_of_rank = program_of_rank});
   }
@@ -266,10 +266,15 @@ TEST(PipelinePrograms, RefuseChunksOfOneRankThatShareParametersOutOfTurn) {
 
 // ---- spoilt programs ----
 
+MeshPrograms unplanned(MeshPrograms made) {
+  for (Program& program : made.programs) link(program, nullptr, 0);
+  return made;
+}
+
 MeshPrograms sound() {
-  return {tied_model(6),
-          {.pipeline = 2, .replicate = 2, .shard = 2},
-          spec_of(8, 3, PipelineSchedule::one_forward_one_backward, 1, 3)};
+  return unplanned({tied_model(6),
+                    {.pipeline = 2, .replicate = 2, .shard = 2},
+                    spec_of(8, 3, PipelineSchedule::one_forward_one_backward, 1, 3)});
 }
 
 bool found(const VerifyReport& report, std::initializer_list<Fault> any) {
@@ -354,7 +359,8 @@ TEST(SpoiltPipeline, AnEarlyReleaseIsFound) {
 }
 
 TEST(SpoiltPipeline, SendsThatWaitForEachOtherAreADeadlock) {
-  MeshPrograms made(chain(4, 100), {.pipeline = 2}, spec_of(4, 0, PipelineSchedule::gpipe, 1, 2));
+  MeshPrograms made =
+      unplanned({chain(4, 100), {.pipeline = 2}, spec_of(4, 0, PipelineSchedule::gpipe, 1, 1)});
   // The first rank sends its output only when it has the gradient of it.
   Program& program = made.programs[0];
   const InstructionId send = first(program, [](const Instruction& i) { return i.op == Opcode::send; });
