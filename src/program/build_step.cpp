@@ -37,11 +37,6 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
         "activations");
 }
 
-void insert_sorted(std::vector<BufferId>& list, BufferId id) {
-  const auto at = std::lower_bound(list.begin(), list.end(), id);
-  if (at == list.end() || *at != id) list.insert(at, id);
-}
-
 }  // namespace
 
 Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank)
@@ -165,45 +160,6 @@ void Builder::lay_out_order() {
     for (const Use& use : uses) slots_.push_back({.use = use, .microbatch = microbatch});
 }
 
-// Whether a flat gathered for the use at `from` stays for its next use at `to`; before that one, `in_flight`
-// microbatches are between a forward and a backward that use it.
-bool Builder::stays(FlatId flat, int from, int to, int in_flight) const {
-  if (to == from + 1) return true;
-  const Slot& a = slots_[static_cast<std::size_t>(from)];
-  const Slot& b = slots_[static_cast<std::size_t>(to)];
-  if (a.use.edge == UseEdge::open) return true;  // the opened use is still running
-  if (spec_.strategy.pipeline.gather_once && a.use.pass == b.use.pass) return true;
-  if (!resident(layout_.flat(flat).unit)) return false;
-  return a.microbatch == b.microbatch || (pipelined() && train() && in_flight > 0);
-}
-
-void Builder::find_residences() {
-  if (!parameters_sharded()) return;
-  std::vector<int> current(layout_.flats().size(), -1);   // index into residences_
-  std::vector<int> open(layout_.flats().size(), 0);       // uses opened and not yet closed
-  std::vector<int> in_flight(layout_.flats().size(), 0);  // forwards less backwards
-  for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
-    const Use& use = slots_[static_cast<std::size_t>(position)].use;
-    for (FlatId flat : read_by(use)) {
-      int& at = current[static_cast<std::size_t>(flat)];
-      int& nested = open[static_cast<std::size_t>(flat)];
-      const int previous = at < 0 ? -1 : residences_[static_cast<std::size_t>(at)].last;
-      if (at >= 0 &&
-          (nested > 0 || stays(flat, previous, position, in_flight[static_cast<std::size_t>(flat)]))) {
-        residences_[static_cast<std::size_t>(at)].last = position;
-      } else {
-        at = static_cast<int>(residences_.size());
-        residences_.push_back({.flat = flat, .first = position, .last = position, .earliest = previous + 1});
-      }
-      nested += use.edge == UseEdge::open ? 1 : use.edge == UseEdge::close ? -1 : 0;
-    }
-    for (FlatId flat : layout_.flats_used_by(use.unit))
-      in_flight[static_cast<std::size_t>(flat)] += use.pass == Pass::forward    ? 1
-                                                   : use.pass == Pass::backward ? -1
-                                                                                : 0;
-  }
-}
-
 InstructionId Builder::add(Instruction instruction) {
   const auto id = static_cast<InstructionId>(program_.instructions.size());
   for (BufferId read : instruction.reads) touch(read, id);
@@ -268,38 +224,6 @@ Instruction Builder::about(Opcode op, Lane lane, FlatId flat) const {
           .waits = {},
           .reads = {},
           .writes = {}};
-}
-
-void Builder::issue_gathers(int position) {
-  for (Residence& residence : residences_) {
-    if (residence.gather >= 0 || residence.first > position + spec_.strategy.prefetch) continue;
-    if (residence.earliest > position) continue;
-    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(residence.flat)];
-    Instruction gather = about(Opcode::all_gather, Lane::gather, residence.flat);
-    gather.microbatch = slots_[static_cast<std::size_t>(residence.first)].microbatch;
-    gather.channel = channel(Lane::gather);
-    gather.reads = {shard_to_gather(residence.flat, gather.microbatch)};
-    gather.writes = {buffers.gathered};
-    begin(buffers.gathered, static_cast<InstructionId>(program_.instructions.size()));
-    residence.gather = add(std::move(gather));
-  }
-}
-
-// The buffer with this rank's shard: of slices that replicas keep, it is made first.
-BufferId Builder::shard_to_gather(FlatId flat, int microbatch) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
-  if (buffers.secondary < 0) return buffers.parameter;
-  if (!has_secondary_[static_cast<std::size_t>(flat)]) {
-    has_secondary_[static_cast<std::size_t>(flat)] = true;
-    Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
-    gather.microbatch = microbatch;
-    gather.channel = channel(Lane::gather, Axis::replicate);
-    gather.reads = {buffers.parameter};
-    gather.writes = {buffers.secondary};
-    begin(buffers.secondary, next_id());
-    add(std::move(gather));
-  }
-  return buffers.secondary;
 }
 
 void Builder::issue_use(int position) {
@@ -372,119 +296,6 @@ void Builder::access_activations(Instruction& use) {
         fresh(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output_gradient.of(microbatch));
       break;
   }
-}
-
-void Builder::issue_reductions(int position) {
-  const Slot& slot = slots_[static_cast<std::size_t>(position)];
-  if (slot.use.pass != Pass::backward) return;
-  const bool last_microbatch = slot.microbatch == spec_.microbatches - 1;
-  for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
-    if (!trains(flat)) continue;
-    const std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
-    const auto next = std::upper_bound(positions.begin(), positions.end(), position);
-    if (next != positions.end() && slots_[static_cast<std::size_t>(*next)].microbatch == slot.microbatch)
-      continue;
-    if (nothing_to_add(flat)) {
-      after_last_reduction(flat);
-      continue;
-    }
-    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
-    BufferId from = buffers.gradient;
-    bool accumulate = slot.microbatch > 0;
-    if (reduce_when_ == ReduceWhen::last) {
-      Instruction sum = about(Opcode::accumulate, Lane::compute, flat);
-      sum.microbatch = slot.microbatch;
-      sum.accumulate = accumulate;
-      sum.reads = {buffers.gradient};
-      if (accumulate) {
-        insert_sorted(sum.reads, buffers.local_sum);
-      } else {
-        begin(buffers.local_sum, static_cast<InstructionId>(program_.instructions.size()));
-      }
-      sum.writes = {buffers.local_sum};
-      add(std::move(sum));
-      if (!last_microbatch) continue;
-      from = buffers.local_sum;
-      accumulate = false;
-    }
-    reduce(flat, slot.microbatch, from, accumulate);
-    release_behind(from, static_cast<InstructionId>(program_.instructions.size()) - 1, position);
-    if (last_microbatch) after_last_reduction(flat);
-  }
-}
-
-void Builder::reduce(FlatId flat, int microbatch, BufferId from, bool accumulate) {
-  const BufferId accumulator = program_.flat_buffers[static_cast<std::size_t>(flat)].accumulator;
-  Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
-  reduction.microbatch = microbatch;
-  reduction.channel = channel(Lane::reduce);
-  reduction.accumulate = accumulate;
-  reduction.reads = {from};
-  if (accumulate) insert_sorted(reduction.reads, accumulator);
-  reduction.writes = {accumulator};
-  add(std::move(reduction));
-}
-
-// Of a flat that several pipeline ranks hold, the gradient is complete only when they have exchanged theirs.
-void Builder::after_last_reduction(FlatId flat) {
-  if (mesh_.replicate > 1) {
-    Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
-    reduction.channel = channel(Lane::reduce, Axis::replicate);
-    reduction.reads = reduction.writes = {program_.flat_buffers[static_cast<std::size_t>(flat)].reduced};
-    add(std::move(reduction));
-  }
-  if (!shared(flat)) square_and_gather(flat);
-}
-
-// Every replica and, where states are replicated, every rank updates the same, so it needs the others'
-// slices.
-void Builder::square_and_gather(FlatId flat) {
-  const BufferId reduced = program_.flat_buffers[static_cast<std::size_t>(flat)].reduced;
-  if (holders(flat).front() == pipeline_rank_) {  // each gradient counts once in the norm
-    Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
-    squares.reads = {reduced};
-    squares.writes = {program_.scalars};
-    add(std::move(squares));
-  }
-  if (mesh_.replicate > 1 && !program_.state_over_replicas) gather_in_place(flat, reduced, Axis::replicate);
-  if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
-}
-
-void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
-  Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
-  gather.channel = channel(Lane::gather, axis);
-  gather.reads = gather.writes = {buffer};
-  add(std::move(gather));
-}
-
-void Builder::issue_end() {
-  exchange_shared();
-  Instruction decide{.op = Opcode::reduce_scalars,
-                     .lane = Lane::compute,
-                     .channel = channel(Lane::compute, Axis::world),
-                     .waits = {},
-                     .reads = {program_.scalars},
-                     .writes = {program_.scalars}};
-  add(std::move(decide));
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
-    if (trains(flat)) issue_update(flat);
-}
-
-void Builder::issue_update(FlatId flat) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
-  Instruction update = about(Opcode::update, Lane::compute, flat);
-  update.reads = {buffers.reduced};
-  insert_sorted(update.reads, program_.scalars);
-  for (BufferId state : {buffers.master, buffers.moments[0], buffers.moments[1]}) {
-    if (state < 0) continue;
-    insert_sorted(update.reads, state);
-    insert_sorted(update.writes, state);
-  }
-  insert_sorted(update.writes, buffers.parameter);
-  add(std::move(update));
-  if (program_.state_over_replicas && !program_.parameters_over_replicas)
-    gather_in_place(flat, buffers.parameter, Axis::replicate);
-  if (!parameters_sharded() && state_sharded()) gather_in_place(flat, buffers.parameter, Axis::shard);
 }
 
 Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank) {

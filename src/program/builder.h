@@ -1,6 +1,6 @@
 // Builds one program: buffers first (build_buffers.cpp), then instructions with their accesses
-// (build_step.cpp), messages between pipeline ranks among them (build_messages.cpp). Lifetimes follow from
-// the accesses and from the rules of each placement.
+// (build_step.cpp; build_gathers.cpp, build_messages.cpp and build_reductions.cpp have those that
+// communicate). Lifetimes follow from the accesses and from the rules of each placement.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,12 @@
 #include "tessera/program.h"
 
 namespace tessera {
+
+// Keeps the list ascending, each buffer once.
+inline void insert_sorted(std::vector<BufferId>& list, BufferId id) {
+  const auto at = std::lower_bound(list.begin(), list.end(), id);
+  if (at == list.end() || *at != id) list.insert(at, id);
+}
 
 class Builder {
  public:

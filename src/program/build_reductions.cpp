@@ -1,0 +1,119 @@
+// From a microbatch's gradients to the updated parameters.
+#include "src/program/builder.h"
+
+namespace tessera {
+
+void Builder::issue_reductions(int position) {
+  const Slot& slot = slots_[static_cast<std::size_t>(position)];
+  if (slot.use.pass != Pass::backward) return;
+  const bool last_microbatch = slot.microbatch == spec_.microbatches - 1;
+  for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
+    if (!trains(flat)) continue;
+    const std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
+    const auto next = std::upper_bound(positions.begin(), positions.end(), position);
+    if (next != positions.end() && slots_[static_cast<std::size_t>(*next)].microbatch == slot.microbatch)
+      continue;
+    if (nothing_to_add(flat)) {
+      after_last_reduction(flat);
+      continue;
+    }
+    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+    BufferId from = buffers.gradient;
+    bool accumulate = slot.microbatch > 0;
+    if (reduce_when_ == ReduceWhen::last) {
+      Instruction sum = about(Opcode::accumulate, Lane::compute, flat);
+      sum.microbatch = slot.microbatch;
+      sum.accumulate = accumulate;
+      sum.reads = {buffers.gradient};
+      if (accumulate) {
+        insert_sorted(sum.reads, buffers.local_sum);
+      } else {
+        begin(buffers.local_sum, static_cast<InstructionId>(program_.instructions.size()));
+      }
+      sum.writes = {buffers.local_sum};
+      add(std::move(sum));
+      if (!last_microbatch) continue;
+      from = buffers.local_sum;
+      accumulate = false;
+    }
+    reduce(flat, slot.microbatch, from, accumulate);
+    release_behind(from, static_cast<InstructionId>(program_.instructions.size()) - 1, position);
+    if (last_microbatch) after_last_reduction(flat);
+  }
+}
+
+void Builder::reduce(FlatId flat, int microbatch, BufferId from, bool accumulate) {
+  const BufferId accumulator = program_.flat_buffers[static_cast<std::size_t>(flat)].accumulator;
+  Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
+  reduction.microbatch = microbatch;
+  reduction.channel = channel(Lane::reduce);
+  reduction.accumulate = accumulate;
+  reduction.reads = {from};
+  if (accumulate) insert_sorted(reduction.reads, accumulator);
+  reduction.writes = {accumulator};
+  add(std::move(reduction));
+}
+
+// Of a flat that several pipeline ranks hold, the gradient is complete only when they have exchanged theirs.
+void Builder::after_last_reduction(FlatId flat) {
+  if (mesh_.replicate > 1) {
+    Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
+    reduction.channel = channel(Lane::reduce, Axis::replicate);
+    reduction.reads = reduction.writes = {program_.flat_buffers[static_cast<std::size_t>(flat)].reduced};
+    add(std::move(reduction));
+  }
+  if (!shared(flat)) square_and_gather(flat);
+}
+
+// Every replica and, where states are replicated, every rank updates the same, so it needs the others'
+// slices.
+void Builder::square_and_gather(FlatId flat) {
+  const BufferId reduced = program_.flat_buffers[static_cast<std::size_t>(flat)].reduced;
+  if (holders(flat).front() == pipeline_rank_) {  // each gradient counts once in the norm
+    Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
+    squares.reads = {reduced};
+    squares.writes = {program_.scalars};
+    add(std::move(squares));
+  }
+  if (mesh_.replicate > 1 && !program_.state_over_replicas) gather_in_place(flat, reduced, Axis::replicate);
+  if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
+}
+
+void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
+  Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
+  gather.channel = channel(Lane::gather, axis);
+  gather.reads = gather.writes = {buffer};
+  add(std::move(gather));
+}
+
+void Builder::issue_end() {
+  exchange_shared();
+  Instruction decide{.op = Opcode::reduce_scalars,
+                     .lane = Lane::compute,
+                     .channel = channel(Lane::compute, Axis::world),
+                     .waits = {},
+                     .reads = {program_.scalars},
+                     .writes = {program_.scalars}};
+  add(std::move(decide));
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+    if (trains(flat)) issue_update(flat);
+}
+
+void Builder::issue_update(FlatId flat) {
+  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  Instruction update = about(Opcode::update, Lane::compute, flat);
+  update.reads = {buffers.reduced};
+  insert_sorted(update.reads, program_.scalars);
+  for (BufferId state : {buffers.master, buffers.moments[0], buffers.moments[1]}) {
+    if (state < 0) continue;
+    insert_sorted(update.reads, state);
+    insert_sorted(update.writes, state);
+  }
+  insert_sorted(update.writes, buffers.parameter);
+  add(std::move(update));
+  if (program_.state_over_replicas && !program_.parameters_over_replicas)
+    gather_in_place(flat, buffers.parameter, Axis::replicate);
+  if (!parameters_sharded() && state_sharded()) gather_in_place(flat, buffers.parameter, Axis::shard);
+}
+
+}  // namespace tessera
