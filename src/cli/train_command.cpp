@@ -137,8 +137,11 @@ void print_report(const Setup& setup, const RunSummary& summary, const Measured&
   const int fullest = fullest_pipeline_rank(*setup.model, setup.options);
   if (setup.options.engine.mesh.pipeline > 1) fmt::print("\nof pipeline rank {}, the fullest:", fullest);
   fmt::print("\n{}", memory_table(*setup.model, setup.options, fullest));
-  fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "",
-             static_cast<double>(measured.growth_bytes) / ranks / (1 << 20));
+  const auto a_rank = [&](std::int64_t bytes) { return static_cast<double>(bytes) / ranks / (1 << 20); };
+  // What was measured is of all ranks, of whatever part of the pipeline.
+  if (setup.options.engine.mesh.pipeline > 1)
+    fmt::print("{:<22}{:>16}{:>16.2f}\n", "total, mean of ranks", "", a_rank(measured.predicted_bytes));
+  fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "", a_rank(measured.growth_bytes));
   fmt::print("(measured: how much {} grew at {} peak{}; with code, stacks and libraries)\n\n",
              ranks_are_processes() ? "the processes" : "the process", ranks_are_processes() ? "their" : "its",
              ranks > 1 ? fmt::format(", over {} ranks", ranks) : "");
