@@ -3,6 +3,7 @@
 
 #include "tessera/budget.h"
 #include "tessera/checkpoint.h"
+#include "tessera/cluster.h"
 #include "tessera/communicator.h"
 #include "tessera/data.h"
 #include "tessera/device.h"

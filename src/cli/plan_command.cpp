@@ -105,7 +105,7 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   CostModel cost;
   cost.flops_per_us = cluster.gflops * 1e3;
   cost.memory_bytes_per_us = cluster.memory_gigabytes * 1e3;
-  cost.link = {.alpha_us = cluster.latency_us, .bytes_per_us = cluster.link_gigabytes * 1e3};
+  cost.cluster.inside = {.alpha_us = cluster.latency_us, .bytes_per_us = cluster.link_gigabytes * 1e3};
   cost.forward_flops = setup.model->forward_flops(setup.options.batch, setup.options.engine.threads_per_rank);
   const Program& program = plan.programs.front();
   const Timeline line = simulate(program, plan.layout, setup.options.engine.mesh, cost);

@@ -72,6 +72,7 @@ std::vector<RankClass> rank_classes(const WorldPrograms& world) {
     colours = std::move(refined);
   } while (classes.size() != count);
 
+  for (const int colour : colours) ++classes[static_cast<std::size_t>(colour)].ranks;
   for (RankClass& one : classes) {
     for (int peer : world.mesh.group(Axis::pipeline, one.rank))
       one.along_pipeline.push_back(colours[static_cast<std::size_t>(peer)]);

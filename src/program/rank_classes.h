@@ -15,6 +15,7 @@ namespace tessera {
 struct RankClass {
   int program = 0;
   int rank = 0;                                 // its first
+  int ranks = 0;                                // how many it has
   std::array<std::vector<int>, kGroups> meets;  // by axis: the classes in the rank's group, its own included
   std::vector<int> along_pipeline;              // the class of each member of its group along that axis
 };

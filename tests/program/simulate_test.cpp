@@ -38,7 +38,7 @@ TEST(Simulate, LanesAndWaitsByHand) {
   made.use(0, {}, {}, {gather_a});
   const InstructionId use_b = made.use(1, {}, {}, {gather_b});
   made.reduce(1, buffer, other, {use_b});
-  const Timeline timeline = simulate(made.program(), two_flats(), {}, fixed_costs());
+  const Timeline timeline = simulate(made.program(), two_flats(), {.shard = 2}, fixed_costs());
   const double expected[][2] = {{0, 10}, {10, 20}, {10, 35}, {35, 60}, {60, 70}};
   ASSERT_EQ(timeline.spans.size(), 5u);
   for (std::size_t k = 0; k < 5; ++k) {
@@ -120,7 +120,7 @@ TEST(Simulate, DefaultCostsFollowBytes) {
   const Program program = chain_program(units, layout, 1);
   const CostModel cost{.flops_per_us = 10,
                        .memory_bytes_per_us = 100,
-                       .link = {.alpha_us = 3, .bytes_per_us = 64},
+                       .cluster = {.inside = {.alpha_us = 3, .bytes_per_us = 64}, .between = {}},
                        .issue_us = 0.5,
                        .forward_flops = {200}};
   const Timeline timeline = simulate(program, layout, {.shard = 2}, cost);
@@ -192,7 +192,7 @@ TEST(ChromeTrace, ParsesAndNamesEveryBar) {
   const BufferId buffer = made.persistent("x"), other = made.persistent("y");
   const InstructionId gather = made.gather(0, buffer, other);
   made.use(0, {}, {}, {gather});
-  const Timeline timeline = simulate(made.program(), two_flats(), {}, fixed_costs());
+  const Timeline timeline = simulate(made.program(), two_flats(), {.shard = 2}, fixed_costs());
   std::ostringstream out;
   write_chrome_trace(out, made.program(), timeline.spans, 3);
   const nlohmann::json trace = nlohmann::json::parse(out.str());

@@ -1,0 +1,50 @@
+// The instructions of several ranks as one graph of what has to be over before what, with those that meet
+// merged into one node; when each runs, given how long it takes.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tessera/program.h"
+
+namespace tessera {
+
+class Dataflow {
+ public:
+  // `programs[r]` is what the r-th rank runs; they must outlive it. Edges: the instruction before in its
+  // lane, what it waits for and, with `compute_issues`, the compute lane's last before it.
+  Dataflow(std::vector<const Program*> programs, bool compute_issues);
+
+  // Instruction x of rank r and y of rank s begin when both can, and end together.
+  void merge(int r, InstructionId x, int s, InstructionId y);
+
+  struct Times {
+    double start_us = 0;
+    double end_us = 0;
+  };
+  // By rank, then instruction. `durations` likewise; of merged ones the longest counts. Empty where there is
+  // a circle.
+  std::vector<std::vector<Times>> run(const std::vector<std::vector<double>>& durations);
+
+ private:
+  using Node = int;
+
+  Node node(int r, InstructionId id) const { return first_[static_cast<std::size_t>(r)] + id; }
+  Node root(Node of);
+  // Calls visit(before, after) for every edge.
+  template <typename Visit>
+  void each_edge(Visit visit);
+  void find_edges();
+  // Roots, each behind all that it comes after; fewer than there are where there is a circle.
+  std::vector<Node> order();
+
+  std::vector<const Program*> programs_;
+  bool compute_issues_;
+  std::vector<Node> first_;         // by rank
+  std::vector<Node> parent_;        // union-find
+  std::vector<int> edges_into_;     // by root: their count
+  std::vector<std::size_t> begin_;  // of each root's edges in after_
+  std::vector<Node> after_;         // roots
+};
+
+}  // namespace tessera

@@ -1,0 +1,18 @@
+// What the simulations of one rank and of a world share.
+#pragma once
+
+#include <vector>
+
+#include "src/program/dataflow.h"
+#include "src/program/instruction_costs.h"
+
+namespace tessera {
+
+// A rank's instructions with their times, and the sums over them.
+Timeline timeline_of(const Program& program, const InstructionCosts& costs,
+                     const std::vector<Dataflow::Times>& times);
+
+// By instruction.
+std::vector<double> durations_of(const Program& program, const InstructionCosts& costs);
+
+}  // namespace tessera
