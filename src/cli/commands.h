@@ -15,11 +15,16 @@ struct RunArguments {
 
 // What `simulate` assumes of the machines.
 struct ClusterArguments {
-  double gflops = 100.0;           // what modules reach on a rank, 10^9 a second
-  double memory_gigabytes = 20.0;  // read plus written a second, of the optimizer, casts and sums
-  double link_gigabytes = 10.0;    // a second, into a rank
-  double latency_us = 5.0;         // of a message
-  std::string trace;               // path; empty: none
+  double gflops = 100.0;               // what modules reach on a rank, 10^9 a second
+  double peak_gflops = 0.0;            // what utilisation is measured against; 0: the same
+  double memory_gigabytes = 20.0;      // read plus written a second, of the optimizer, casts and sums
+  int ranks_per_node = 0;              // 0: all on one
+  double inner_link_gigabytes = 10.0;  // a second, into a rank from another of its node
+  double inner_latency_us = 5.0;       // of a message inside a node
+  double outer_link_gigabytes = 10.0;  // a second, into a rank from another node
+  double outer_latency_us = 5.0;       // of a message between nodes
+  std::string collectives = "ring";    // an algorithm's name
+  std::string trace;                   // path; empty: none
 };
 
 int train_command(const RunArguments& arguments);

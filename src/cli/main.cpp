@@ -5,6 +5,7 @@
 
 #include "src/cli/commands.h"
 #include "src/cli/config.h"
+#include "tessera/cluster.h"
 
 namespace tessera::cli {
 namespace {
@@ -26,6 +27,41 @@ void add_config_options(CLI::App& command, RunArguments& arguments) {
 void add_run_options(CLI::App& command, RunArguments& arguments) {
   add_config_options(command, arguments);
   command.add_option("--json", arguments.json, "write the result to this file as JSON");
+}
+
+void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
+  std::vector<std::string> algorithms;
+  for (const AlgorithmRow& row : collective_algorithms()) algorithms.emplace_back(row.name);
+  command.add_option("--gflops", cluster.gflops, "10^9 operations a second that modules reach")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--peak-gflops", cluster.peak_gflops,
+                  "10^9 operations a second that utilisation is measured against; as --gflops by default")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--memory", cluster.memory_gigabytes, "GB a second of memory")
+      ->check(CLI::PositiveNumber);
+  CLI::Option* nodes =
+      command.add_option("--ranks-per-node", cluster.ranks_per_node, "ranks on a node; all by default")
+          ->check(CLI::PositiveNumber);
+  command
+      .add_option("--inner-link,--link", cluster.inner_link_gigabytes,
+                  "GB a second into a rank from another of its node")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--inner-latency,--latency", cluster.inner_latency_us,
+                  "microseconds of a message inside a node")
+      ->check(CLI::NonNegativeNumber);
+  command
+      .add_option("--outer-link", cluster.outer_link_gigabytes, "GB a second into a rank from another node")
+      ->check(CLI::PositiveNumber)
+      ->needs(nodes);
+  command.add_option("--outer-latency", cluster.outer_latency_us, "microseconds of a message between nodes")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(nodes);
+  command.add_option("--collectives", cluster.collectives, "how collectives move their bytes")
+      ->check(CLI::IsMember(algorithms));
+  command.add_option("--trace", cluster.trace,
+                     "write the timeline of all pipeline ranks to this file (Chrome trace)");
 }
 
 int run(int argc, char** argv) {
@@ -50,17 +86,10 @@ int run(int argc, char** argv) {
   plan->add_option("--html", show.html, "write a page that shows memory over the step to this file");
   plan->callback([&] { status = plan_command(arguments, show); });
 
-  CLI::App* simulate = app.add_subcommand("simulate", "Predict the time of a step on a cluster");
+  CLI::App* simulate =
+      app.add_subcommand("simulate", "Predict the time of a step on a cluster; needs no device");
   add_run_options(*simulate, arguments);
-  simulate->add_option("--gflops", cluster.gflops, "10^9 operations a second that modules reach")
-      ->check(CLI::PositiveNumber);
-  simulate->add_option("--memory", cluster.memory_gigabytes, "GB a second of memory")
-      ->check(CLI::PositiveNumber);
-  simulate->add_option("--link", cluster.link_gigabytes, "GB a second into a rank")
-      ->check(CLI::PositiveNumber);
-  simulate->add_option("--latency", cluster.latency_us, "microseconds of a message")
-      ->check(CLI::NonNegativeNumber);
-  simulate->add_option("--trace", cluster.trace, "write the timeline to this file (Chrome trace)");
+  add_cluster_options(*simulate, cluster);
   simulate->callback([&] { status = simulate_command(arguments, cluster); });
 
   CLI::App* info = app.add_subcommand("info", "Show what this build and machine have");

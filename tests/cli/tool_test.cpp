@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -328,15 +329,94 @@ TEST_F(Tool, Plans) {
 }
 
 TEST_F(Tool, Simulates) {
-  const Result result =
-      run({"simulate", config_, "--json", folder_.file("json"), "--trace", folder_.file("trace")});
-  ASSERT_EQ(result.status, 0) << result.err;
-  const json summary = json::parse(read(folder_.file("json")));
-  EXPECT_GE(summary.at("total_us"), summary.at("compute_us"));
-  EXPECT_NEAR(summary.at("total_us").get<double>(),
-              summary.at("compute_us").get<double>() + summary.at("exposed_us").get<double>(),
-              1e-6 * summary.at("total_us").get<double>());
+  const auto simulate = [&](const Arguments& more) {
+    Arguments all = {"simulate", config_, "--json", folder_.file("json"), "--trace", folder_.file("trace")};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 0) << result.err;
+    for (const char* part :
+         {"step", "bubble", "exposed communication", "tokens/s", "model FLOPs", "MiB a rank"})
+      EXPECT_NE(result.out.find(part), std::string::npos) << "'" << part << "' is not in: " << result.out;
+    return json::parse(read(folder_.file("json")));
+  };
+  const json two = simulate({});
+  EXPECT_EQ(two.at("ranks"), 2);
   EXPECT_GT(json::parse(read(folder_.file("trace"))).at("traceEvents").size(), 20u);
+  const double total = two.at("total_us");
+  EXPECT_NEAR(two.at("tokens_per_second"), 2 * 2 * 2 * 16 / total * 1e6, 1e-3);
+  EXPECT_NEAR(simulate({"--peak-gflops", "200"}).at("model_flops_utilisation").get<double>() * 2,
+              two.at("model_flops_utilisation").get<double>(), 1e-12);
+
+  const json mesh = simulate({"--set", "mesh.pipeline=2", "--set", "mesh.replicate=2"});
+  EXPECT_EQ(mesh.at("ranks"), 8);
+  ASSERT_EQ(mesh.at("pipeline_ranks").size(), 2u);
+  EXPECT_GT(mesh.at("bubble"), 0.1);
+  EXPECT_LT(mesh.at("bubble"), 0.9);
+  for (const json& row : mesh.at("pipeline_ranks")) {
+    EXPECT_EQ(row.at("ranks"), 4);
+    EXPECT_NEAR(row.at("compute_us").get<double>() + row.at("idle_us").get<double>(), mesh.at("total_us"),
+                1e-6);
+    EXPECT_LE(row.at("exposed_us"), row.at("idle_us"));
+  }
+  std::set<int> processes;
+  const json trace = json::parse(read(folder_.file("trace")));
+  for (const json& event : trace.at("traceEvents")) processes.insert(event.at("pid").get<int>());
+  EXPECT_EQ(processes, (std::set{0, 1}));
+  ASSERT_EQ(run({"plan", config_, "--json", folder_.file("json"), "--set", "mesh.pipeline=2", "--set",
+                 "mesh.replicate=2"})
+                .status,
+            0);
+  const json plan = json::parse(read(folder_.file("json")));
+  for (std::size_t rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(mesh.at("pipeline_ranks").at(rank).at("arena_bytes"),
+              plan.at("mesh").at("pipeline_ranks").at(rank).at("arena_bytes"));
+}
+
+TEST_F(Tool, SimulatesAClusterOfAnySize) {
+  const auto total_us = [&](const Arguments& more) {
+    Arguments all = {"simulate", config_, "--json", folder_.file("json"), "--set", "mesh.shard=8"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return json::parse(read(folder_.file("json"))).at("total_us").get<double>();
+  };
+  const double one_node = total_us({});
+  EXPECT_EQ(total_us({"--link", "10", "--latency", "5"}), one_node);
+  EXPECT_EQ(total_us({"--ranks-per-node", "4"}), one_node);  // as fast between nodes as inside
+  const Arguments slow = {"--ranks-per-node", "4", "--outer-link", "0.1", "--outer-latency", "50"};
+  const auto with = [&](const std::string& collectives) {
+    Arguments all = slow;
+    all.insert(all.end(), {"--collectives", collectives});
+    return total_us(all);
+  };
+  EXPECT_GT(with("ring"), one_node);
+  EXPECT_EQ(with("ring"), total_us(slow));
+  EXPECT_LT(with("hierarchical"), with("ring"));
+  EXPECT_LT(with("recursive"), with("ring"));
+
+  const auto begin = std::chrono::steady_clock::now();
+  const Result large = run({"simulate", config_, "--ranks-per-node", "8", "--set", "mesh.pipeline=4", "--set",
+                            "mesh.replicate=16", "--set", "mesh.shard=16", "--set", "data.train="});
+  EXPECT_EQ(large.status, 0) << large.err;
+  EXPECT_NE(large.out.find("128 nodes"), std::string::npos) << large.out;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
+
+  // Wrong options are refused by name.
+  const auto refusal = [&](const Arguments& more) {
+    Arguments all = {"simulate", config_};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 2);
+    return result.err;
+  };
+  const std::string alone = refusal({"--outer-link", "1"});
+  EXPECT_NE(alone.find("--outer-link"), std::string::npos) << alone;
+  EXPECT_NE(alone.find("--ranks-per-node"), std::string::npos) << alone;
+  const std::string unknown = refusal({"--collectives", "star"});
+  for (const char* part : {"--collectives", "star", "ring", "hierarchical"})
+    EXPECT_NE(unknown.find(part), std::string::npos) << unknown;
+  EXPECT_NE(refusal({"--ranks-per-node", "0"}).find("--ranks-per-node"), std::string::npos);
+  EXPECT_NE(refusal({"--inner-latency", "-1"}).find("--inner-latency"), std::string::npos);
 }
 
 TEST_F(Tool, TellsWhatItIs) {

@@ -1,0 +1,184 @@
+// `tessera simulate`: how long a step of a run takes on a described cluster, without running.
+#include <fmt/format.h>
+
+#include <numeric>
+#include <optional>
+
+#include "src/cli/commands.h"
+#include "src/cli/report.h"
+#include "tessera/simulate.h"
+
+namespace tessera::cli {
+
+namespace {
+
+// The training programs of all pipeline ranks, as they will run, and what each takes on the device.
+struct Plans {
+  std::vector<Program> programs;          // by pipeline rank
+  std::vector<std::int64_t> arena_bytes;  // likewise
+  std::vector<int> program_of_rank;
+  std::optional<Layout> layout;
+
+  explicit Plans(const Setup& setup) {
+    const Mesh& mesh = setup.options.engine.mesh;
+    for (int rank = 0; rank < mesh.pipeline; ++rank) {
+      TrainerPlan plan = plan_trainer(*setup.model, setup.options, rank);
+      programs.push_back(std::move(plan.programs.front()));
+      arena_bytes.push_back(plan.memory.space(Space::device).arena_bytes);
+      layout = std::move(plan.layout);
+    }
+    for (int rank = 0; rank < mesh.world(); ++rank)
+      program_of_rank.push_back(mesh.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)]);
+  }
+};
+
+CostModel cost_of(const Setup& setup, const ClusterArguments& arguments) {
+  CostModel cost;
+  cost.flops_per_us = arguments.gflops * 1e3;
+  cost.memory_bytes_per_us = arguments.memory_gigabytes * 1e3;
+  Cluster& cluster = cost.cluster;
+  cluster.ranks_per_node = arguments.ranks_per_node;
+  cluster.inside = {.alpha_us = arguments.inner_latency_us,
+                    .bytes_per_us = arguments.inner_link_gigabytes * 1e3};
+  cluster.between = {.alpha_us = arguments.outer_latency_us,
+                     .bytes_per_us = arguments.outer_link_gigabytes * 1e3};
+  for (const AlgorithmRow& row : collective_algorithms())
+    if (row.name == arguments.collectives) cluster.algorithm = row.algorithm;
+  cost.forward_flops = setup.model->forward_flops(setup.options.batch, setup.options.engine.threads_per_rank);
+  return cost;
+}
+
+// Means over the ranks at one place along the pipeline axis.
+struct Row {
+  double compute_us = 0, passes_us = 0, communication_us = 0, exposed_us = 0, idle_us = 0;
+  int ranks = 0;
+};
+
+std::vector<Row> rows_of(const WorldTimeline& world, std::size_t pipeline) {
+  std::vector<Row> rows(pipeline);
+  for (const RankTimeline& of : world.ranks) {
+    Row& row = rows[static_cast<std::size_t>(of.program)];
+    const double before = row.ranks, all = row.ranks + of.ranks;
+    const auto mean = [&](double& so_far, double more) {
+      so_far = (so_far * before + more * of.ranks) / all;
+    };
+    mean(row.compute_us, of.timeline.compute_us);
+    mean(row.passes_us, of.passes_us);
+    mean(row.communication_us, of.timeline.communication_us);
+    mean(row.exposed_us, of.timeline.exposed_us);
+    mean(row.idle_us, world.total_us - of.timeline.compute_us);
+    row.ranks += of.ranks;
+  }
+  return rows;
+}
+
+struct Figures {
+  double tokens_per_second = 0;
+  double model_flops_utilisation = 0;  // of the peak; what recomputation repeats does not count
+};
+
+Figures figures_of(const Setup& setup, const CostModel& cost, const ClusterArguments& arguments,
+                   double total_us) {
+  const double forward = std::accumulate(cost.forward_flops.begin(), cost.forward_flops.end(), 0.0);
+  const double flops = 3 * forward * setup.options.microbatches * setup.options.engine.mesh.data_ranks();
+  const double peak_per_us = 1e3 * (arguments.peak_gflops > 0 ? arguments.peak_gflops : arguments.gflops);
+  return {.tokens_per_second = static_cast<double>(setup.tokens_per_step()) / total_us * 1e6,
+          .model_flops_utilisation = flops / (total_us * peak_per_us * setup.world())};
+}
+
+void print_cluster(const Setup& setup, const Cluster& cluster) {
+  const auto link = [](const LinkCost& of) {
+    return fmt::format("{:g} GB/s, {:g} µs", of.bytes_per_us / 1e3, of.alpha_us);
+  };
+  const int nodes = cluster.node_of(setup.world() - 1) + 1;
+  fmt::print("cluster   {} node{}: {} inside", nodes, nodes == 1 ? "" : "s", link(cluster.inside));
+  if (nodes > 1) fmt::print(", {} between", link(cluster.between));
+  fmt::print("; collectives {}\n", name_of(cluster.algorithm));
+}
+
+void print_result(const WorldTimeline& world, const Figures& figures, const std::vector<Row>& rows,
+                  const Plans& plans) {
+  const auto ms = [](const char* what, double us) { fmt::print("{:<22}{:>12.3f} ms\n", what, us / 1e3); };
+  const auto percent = [](const char* what, double share) {
+    fmt::print("{:<22}{:>12.1f} %\n", what, share * 100);
+  };
+  fmt::print("\n");
+  ms("step", world.total_us);
+  ms("  forward, backward", world.passes_span_us);
+  percent("  bubble of that", world.bubble);
+  ms("exposed communication", world.exposed_us);
+  percent("utilisation", world.utilisation);
+  percent("model FLOPs of peak", figures.model_flops_utilisation);
+  fmt::print("{:<22}{:>12.0f}\n", "tokens/s", figures.tokens_per_second);
+  fmt::print("\n{:>8}{:>8}{:>14}{:>20}{:>14}{:>14}{:>14}\n", "pipeline", "ranks", "compute ms",
+             "communication ms", "exposed ms", "idle ms", "MiB a rank");
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    const Row& row = rows[rank];
+    fmt::print("{:>8}{:>8}{:>14.3f}{:>20.3f}{:>14.3f}{:>14.3f}{:>14.2f}\n", rank, row.ranks,
+               row.compute_us / 1e3, row.communication_us / 1e3, row.exposed_us / 1e3, row.idle_us / 1e3,
+               static_cast<double>(plans.arena_bytes[rank]) / (1 << 20));
+  }
+}
+
+nlohmann::json cluster_json(const CostModel& cost) {
+  const Cluster& cluster = cost.cluster;
+  const auto link = [](const LinkCost& of) -> nlohmann::json {
+    return {{"latency_us", of.alpha_us}, {"bytes_per_us", of.bytes_per_us}};
+  };
+  return {{"ranks_per_node", cluster.ranks_per_node}, {"inner_link", link(cluster.inside)},
+          {"outer_link", link(cluster.between)},      {"collectives", name_of(cluster.algorithm)},
+          {"flops_per_us", cost.flops_per_us},        {"memory_bytes_per_us", cost.memory_bytes_per_us}};
+}
+
+nlohmann::json result_json(const Setup& setup, const WorldTimeline& world, const Figures& figures,
+                           const std::vector<Row>& rows, const Plans& plans) {
+  const Mesh& mesh = setup.options.engine.mesh;
+  nlohmann::json by_pipeline_rank = nlohmann::json::array();
+  for (std::size_t rank = 0; rank < rows.size(); ++rank)
+    by_pipeline_rank.push_back({{"ranks", rows[rank].ranks},
+                                {"compute_us", rows[rank].compute_us},
+                                {"passes_us", rows[rank].passes_us},
+                                {"communication_us", rows[rank].communication_us},
+                                {"exposed_us", rows[rank].exposed_us},
+                                {"idle_us", rows[rank].idle_us},
+                                {"arena_bytes", plans.arena_bytes[rank]}});
+  return {{"ranks", setup.world()},
+          {"mesh", {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}}},
+          {"total_us", world.total_us},
+          {"passes_span_us", world.passes_span_us},
+          {"bubble", world.bubble},
+          {"exposed_us", world.exposed_us},
+          {"utilisation", world.utilisation},
+          {"model_flops_utilisation", figures.model_flops_utilisation},
+          {"tokens_per_second", figures.tokens_per_second},
+          {"pipeline_ranks", std::move(by_pipeline_rank)}};
+}
+
+}  // namespace
+
+int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster) {
+  OutputFile file = arguments.json.empty() ? OutputFile() : OutputFile(arguments.json);
+  OutputFile trace = cluster.trace.empty() ? OutputFile() : OutputFile(cluster.trace);
+  const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+  const Plans plans(setup);
+  const CostModel cost = cost_of(setup, cluster);
+  const WorldTimeline world = simulate({.mesh = setup.options.engine.mesh,
+                                        .programs = plans.programs,
+                                        .program_of_rank = plans.program_of_rank},
+                                       *plans.layout, cost);
+  const Figures figures = figures_of(setup, cost, cluster, world.total_us);
+  const std::vector<Row> rows = rows_of(world, plans.programs.size());
+  print_model(setup);
+  print_cluster(setup, cost.cluster);
+  print_result(world, figures, rows, plans);
+  if (trace) {
+    write_chrome_trace(trace.stream(), plans.programs, world);
+    trace.commit();
+  }
+  nlohmann::json result = result_json(setup, world, figures, rows, plans);
+  result["cluster"] = cluster_json(cost);
+  write_json(file, result);
+  return 0;
+}
+
+}  // namespace tessera::cli
