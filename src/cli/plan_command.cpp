@@ -15,9 +15,11 @@ namespace {
 
 constexpr int kLargest = 10;
 
-std::string page_title(const Setup& setup) {
-  return fmt::format("{}, stage {}, {} rank{}: memory of a rank", setup.config.model.preset,
-                     setup.config.strategy.stage, setup.world(), setup.world() == 1 ? "" : "s");
+std::string page_title(const Setup& setup, int pipeline_rank) {
+  const Mesh& mesh = setup.options.engine.mesh;
+  return fmt::format("{}, stage {}, {}: memory of a rank{}", setup.config.model.preset,
+                     setup.config.strategy.stage, to_string(mesh),
+                     mesh.pipeline > 1 ? fmt::format(" at place {} of the pipeline", pipeline_rank) : "");
 }
 
 }  // namespace
@@ -50,7 +52,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
 
   if (show.why) fmt::print("\n{}", describe_largest(plan.programs, plan.memory, Space::device, kLargest));
   if (page) {
-    page.stream() << memory_page(plan.programs, plan.memory, Space::device, page_title(setup));
+    page.stream() << memory_page(plan.programs, plan.memory, Space::device, page_title(setup, fullest));
     page.commit();
   }
 
