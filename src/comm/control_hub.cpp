@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/comm/blame.h"
 #include "tessera/error.h"
 
 namespace tessera::comm {
@@ -239,27 +240,30 @@ bool ControlHub::look_at(const Pending& pending, Clock::time_point now) {
   const auto rank_of = [&](std::size_t place) {
     return group.ranks[static_cast<std::size_t>(pending.members[place])];
   };
-  std::vector<std::size_t> absent;
-  for (std::size_t place = 0; place < pending.parts.size(); ++place)
-    if (!pending.parts[place].from) absent.push_back(place);
+  std::vector<int> absent;
+  std::vector<std::size_t> absent_places;
+  for (std::size_t place = 0; place < pending.parts.size(); ++place) {
+    if (pending.parts[place].from) continue;
+    absent.push_back(rank_of(place));
+    absent_places.push_back(place);
+  }
+  const auto ended = [&](int rank) { return ended_[static_cast<std::size_t>(rank)]; };
+  const bool any_ended = std::any_of(absent.begin(), absent.end(), ended);
   for (std::size_t place = 0; place < pending.parts.size(); ++place) {
     const Part& part = pending.parts[place];
     if (!part.from) continue;
-    for (const std::size_t missing : absent)
-      if (ended_[static_cast<std::size_t>(rank_of(missing))]) {
-        fail(rank_of(place), rank_of(missing),
-             fmt::format("{}: rank {} has ended", text(pending, part, false), rank_of(missing)));
-        return true;
-      }
     const std::chrono::microseconds deadline(part.frame.header.deadline_us);
-    if (now - part.came < deadline) continue;
-    const int culprit = rank_of(absent[0]);
-    const std::string others =
-        absent.size() > 1 ? fmt::format(" and {} others", absent.size() - 1) : std::string();
-    fail(rank_of(place), culprit,
-         fmt::format("{}: no answer from rank {}{} within {:.1f} s (rank {} {})", text(pending, part, false),
-                     culprit, others, std::chrono::duration<double>(deadline).count(), culprit,
-                     status_text(group, pending.members[absent[0]])));
+    if (!any_ended && now - part.came < deadline) continue;
+    const Blame blame = blame_for(
+        {.call = text(pending, part, false),
+         .reporter = rank_of(place),
+         .ranks = world_,
+         .absent = absent,
+         .deadline = deadline,
+         .ended = ended,
+         .state = [](int) { return RankState::unknown; },
+         .status = [&](std::size_t k) { return status_text(group, pending.members[absent_places[k]]); }});
+    fail(rank_of(place), blame.culprit, blame.message);
     return true;
   }
   return false;

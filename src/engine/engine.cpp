@@ -119,6 +119,8 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
     : options(std::move(options_in)),
       world((check_options(world_in, options, units), std::move(world_in))),
       layout(std::move(units), options.mesh.shard, options.mesh.replicate),
+      coordinates(options.mesh.coordinates(world.rank())),
+      partition(static_cast<int>(layout.units().size()), options.mesh.pipeline, options.strategy.pipeline),
       scaler(options.loss_scaling.value_or(LossScaleOptions{})) {
   const std::vector<StepSpec> specs = step_specs(options);
   std::vector<PlannedPrograms> by_pipeline_rank;
@@ -136,7 +138,6 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
   hash = XXH3_64bits(text.data(), text.size());
   for (const PlannedPrograms& planned : by_pipeline_rank)
     for (const Program& program : planned.programs) hash = hash * 0x9E3779B97F4A7C15ULL + program.hash();
-  coordinates = options.mesh.coordinates(world.rank());
   PlannedPrograms& own =
       by_pipeline_rank[static_cast<std::size_t>(coordinates[static_cast<std::size_t>(Axis::pipeline)])];
   programs = std::move(own.programs);

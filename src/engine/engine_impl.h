@@ -8,6 +8,7 @@
 
 #include "src/engine/executor.h"
 #include "tessera/engine.h"
+#include "tessera/pipeline.h"
 
 namespace tessera {
 
@@ -19,6 +20,7 @@ struct Engine::Impl {
   Communicator world;
   Layout layout;
   Coordinates coordinates;  // of this rank in the mesh
+  Partition partition;
   std::vector<Program> programs;
   MemoryPlan plan;
   std::unique_ptr<Device> device;

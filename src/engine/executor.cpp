@@ -13,9 +13,8 @@
 namespace tessera {
 namespace {
 
-// Of a flat's gradient, what no backward on this rank writes: padding, and the parameters of units that are
-// on other pipeline ranks.
-std::vector<Piece> unwritten(const Layout& layout, const std::vector<Program>& programs, FlatId flat) {
+// The parameters, by their homes, whose gradients a backward on this rank writes.
+std::set<ParameterId> written_parameters(const Layout& layout, const std::vector<Program>& programs) {
   std::set<ParameterId> written;
   for (const Program& program : programs)
     for (const Instruction& use : program.instructions) {
@@ -25,6 +24,12 @@ std::vector<Piece> unwritten(const Layout& layout, const std::vector<Program>& p
       for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id)
         written.insert(layout.place(id).home);
     }
+  return written;
+}
+
+// Of a flat's gradient, what none writes: padding, and the parameters of units that are on other pipeline
+// ranks.
+std::vector<Piece> unwritten(const Layout& layout, const std::set<ParameterId>& written, FlatId flat) {
   const std::int64_t numel = layout.flat(flat).padded_numel;
   std::vector<Piece> pieces = layout.gaps(flat, 0, numel);
   for (const Piece& piece : layout.pieces(flat, 0, numel))
@@ -65,9 +70,10 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       registration_(Communicator(world).register_arena(memory_.arena())),
       peak_program_(plan.space(Space::device).peak_program),
       peak_instruction_(plan.space(Space::device).peak_instruction) {
+  const std::set<ParameterId> written = written_parameters(layout, programs);
   std::int64_t square_bytes = 0;
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
-    gaps_.push_back(unwritten(layout, programs, flat));
+    gaps_.push_back(unwritten(layout, written, flat));
     square_bytes =
         std::max(square_bytes, kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel));
     group_runs_.push_back(group_runs(layout, flat));

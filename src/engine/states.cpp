@@ -5,7 +5,6 @@
 
 #include "kernels/casts.h"
 #include "src/engine/engine_impl.h"
-#include "tessera/pipeline.h"
 
 namespace tessera {
 namespace {
@@ -67,9 +66,7 @@ int Engine::Impl::owner(FlatId flat, State state, std::int64_t offset) const {
   const Flat& spec = layout.flat(flat);
   const std::int64_t numel = held_numel(flat, state);
   Coordinates at{};
-  at[static_cast<std::size_t>(Axis::pipeline)] =
-      Partition(static_cast<int>(layout.units().size()), options.mesh.pipeline, options.strategy.pipeline)
-          .rank_of(spec.unit);
+  at[static_cast<std::size_t>(Axis::pipeline)] = partition.rank_of(spec.unit);
   if (numel < spec.padded_numel)
     at[static_cast<std::size_t>(Axis::shard)] = static_cast<int>(offset / spec.shard_numel);
   if (numel < spec.shard_numel)

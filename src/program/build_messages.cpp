@@ -9,11 +9,10 @@ namespace tessera {
 void Builder::find_messages() {
   if (!pipelined()) return;
   const int chunks = static_cast<int>(partition_.chunks().size());
-  const PipelineShape shape{mesh_.pipeline, spec_.strategy.pipeline.chunks, spec_.microbatches};
   const auto fill = [&](Inbox& inbox, Lane lane, Pass pass, int step) {
     inbox.lane = lane;
     inbox.from = (pipeline_rank_ - step + mesh_.pipeline) % mesh_.pipeline;
-    for (const ChunkPass& sent : pipeline_order(spec_.strategy.pipeline.schedule, shape, inbox.from)) {
+    for (const ChunkPass& sent : pipeline_order(spec_.strategy.pipeline.schedule, shape(), inbox.from)) {
       const int chunk = sent.chunk + step;
       if (sent.pass != pass || chunk < 0 || chunk >= chunks) continue;
       inbox.messages.push_back({.chunk = chunk, .microbatch = sent.microbatch});

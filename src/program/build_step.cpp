@@ -119,9 +119,8 @@ void Builder::lay_out_uses() {
   if (!spec_.order.empty()) {
     lay_out_order();
   } else {
-    const PipelineShape shape{mesh_.pipeline, spec_.strategy.pipeline.chunks, spec_.microbatches};
-    if (pipelined()) times_ = pass_times(spec_.strategy.pipeline.schedule, shape, spec_.kind);
-    for (const ChunkPass& pass : pipeline_order(spec_.strategy.pipeline.schedule, shape, pipeline_rank_))
+    if (pipelined()) times_ = pass_times(spec_.strategy.pipeline.schedule, shape(), spec_.kind);
+    for (const ChunkPass& pass : pipeline_order(spec_.strategy.pipeline.schedule, shape(), pipeline_rank_))
       if (train() || pass.pass == Pass::forward) lay_out_pass(pass);
   }
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {

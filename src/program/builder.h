@@ -64,6 +64,7 @@ class Builder {
   bool gradients_sharded() const { return placements_.gradients == Placement::sharded; }
   bool state_sharded() const { return placements_.optimizer_state == Placement::sharded; }
   bool pipelined() const { return mesh_.pipeline > 1; }
+  PipelineShape shape() const { return {mesh_.pipeline, spec_.strategy.pipeline.chunks, spec_.microbatches}; }
   // A rank without peers has nothing to add to the gradient of its only microbatch: that is the reduced one.
   bool nothing_to_add(FlatId flat) const {
     return mesh_.shard == 1 && mesh_.replicate == 1 && spec_.microbatches == 1 && !shared(flat);

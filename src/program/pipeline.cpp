@@ -45,22 +45,17 @@ Order passes(const PipelineShape& shape, int rank, Pass pass, int microbatches, 
   return order;
 }
 
-Order one_forward_one_backward(const PipelineShape& shape, int rank) {
-  const int m = shape.microbatches;
-  return weave(passes(shape, rank, Pass::forward, m, m), passes(shape, rank, Pass::backward, m, m),
-               static_cast<std::size_t>(shape.ranks - 1 - rank));
-}
-
 Order all_forward_first(const PipelineShape& shape, int rank) {
   const int m = shape.microbatches;
   return weave(passes(shape, rank, Pass::forward, m, m), passes(shape, rank, Pass::backward, m, m),
                std::numeric_limits<std::size_t>::max());
 }
 
-// Groups of as many microbatches as ranks: when a group's last is through a rank's chunk, its first has come
-// round to the next. The forwards ahead fill both ways of the pipeline and all chunks but one. A last group
-// that is not full is made as if it were, and what does not exist left out: leaving out makes no cycle.
-Order interleaved(const PipelineShape& shape, int rank) {
+// With one chunk a rank, the forwards ahead fill the pipeline once. With several, microbatches go in groups
+// of as many as ranks: when a group's last is through a rank's chunk, its first has come round to the next.
+// The forwards ahead fill both ways of the pipeline and all chunks but one. A last group that is not full is
+// made as if it were, and what does not exist left out: leaving out makes no cycle.
+Order one_forward_one_backward(const PipelineShape& shape, int rank) {
   const int p = shape.ranks;
   const int full = (shape.microbatches + p - 1) / p * p;
   const int ahead = shape.chunks == 1 ? p - 1 - rank : 2 * (p - 1 - rank) + (shape.chunks - 1) * p;
@@ -73,7 +68,7 @@ Order interleaved(const PipelineShape& shape, int rank) {
 constexpr std::array<ScheduleRow, 4> kSchedules = {{
     {PipelineSchedule::one_forward_one_backward, "1f1b", false, one_forward_one_backward},
     {PipelineSchedule::gpipe, "gpipe", false, all_forward_first},
-    {PipelineSchedule::interleaved, "interleaved", true, interleaved},
+    {PipelineSchedule::interleaved, "interleaved", true, one_forward_one_backward},
     {PipelineSchedule::looped, "looped", true, all_forward_first},
 }};
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "src/program/meetings.h"
 #include "src/program/opcodes.h"
 #include "src/program/rank_classes.h"
 #include "src/program/simulate.h"
@@ -61,24 +62,6 @@ std::vector<RankClass> single_ranks(const WorldPrograms& world) {
   return classes;
 }
 
-// What meets instructions of other ranks, in order, by where it does.
-struct Meetings {
-  using Key = std::pair<Axis, Lane>;
-  std::map<Key, std::vector<InstructionId>> collectives;
-  std::map<std::pair<Lane, int>, std::vector<InstructionId>> messages;  // by lane and peer
-
-  explicit Meetings(const Program& program) {
-    for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
-      const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
-      if (is_message(instruction.op)) messages[{instruction.lane, instruction.peer}].push_back(id);
-      if (is_collective(instruction.op)) {
-        const Channel& channel = program.channels.at(static_cast<std::size_t>(instruction.channel));
-        collectives[{channel.axis, channel.lane}].push_back(id);
-      }
-    }
-  }
-};
-
 class World {
  public:
   World(const WorldPrograms& world, const Layout& layout, const CostModel& cost, Folding folding)
@@ -132,8 +115,10 @@ class World {
       const int d = one(c).meets[axis].front();
       if (c == d) continue;
       for (int lane = 0; lane < kLanes; ++lane) {
-        const Meetings::Key key = {static_cast<Axis>(axis), static_cast<Lane>(lane)};
-        join(d, found(meetings_of(d).collectives, key), c, found(meetings_of(c).collectives, key));
+        const auto on = [&](int of) {
+          return meetings_of(of).collectives(static_cast<Axis>(axis), static_cast<Lane>(lane));
+        };
+        join(d, on(d), c, on(c));
       }
     }
   }
@@ -144,15 +129,8 @@ class World {
       const int d = one(c).along_pipeline[static_cast<std::size_t>(peer)];
       if (c == d) continue;
       for (const Lane lane : {Lane::send_output, Lane::send_gradient})
-        join(c, found(meetings_of(c).messages, std::pair(lane, peer)), d,
-             found(meetings_of(d).messages, std::pair(other_end(lane), place)));
+        join(c, meetings_of(c).messages(lane, peer), d, meetings_of(d).messages(other_end(lane), place));
     }
-  }
-
-  template <typename Map>
-  static std::span<const InstructionId> found(const Map& map, const typename Map::key_type& key) {
-    const auto at = map.find(key);
-    return at == map.end() ? std::span<const InstructionId>() : std::span<const InstructionId>(at->second);
   }
 
   void join(int c, std::span<const InstructionId> mine, int d, std::span<const InstructionId> theirs) {

@@ -6,33 +6,13 @@
 #include <tuple>
 #include <utility>
 
+#include "src/program/meetings.h"
 #include "src/program/opcodes.h"
 #include "src/program/rank_classes.h"
 #include "src/program/verify_checks.h"
 
 namespace tessera {
 namespace {
-
-// A program's collectives by axis and lane: the channels, whatever their order in the program.
-using ChannelKey = std::pair<Axis, Lane>;
-using Collectives = std::map<ChannelKey, std::vector<InstructionId>>;
-
-Collectives collectives_of(const Program& program) {
-  Collectives result;
-  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
-    const int channel = program.instructions[static_cast<std::size_t>(id)].channel;
-    if (channel < 0 || is_message(program.instructions[static_cast<std::size_t>(id)].op)) continue;
-    const Channel& of = program.channels[static_cast<std::size_t>(channel)];
-    result[{of.axis, of.lane}].push_back(id);
-  }
-  return result;
-}
-
-const std::vector<InstructionId>& on_channel(const Collectives& collectives, const ChannelKey& key) {
-  static const std::vector<InstructionId> kNone;
-  const auto found = collectives.find(key);
-  return found == collectives.end() ? kNone : found->second;
-}
 
 const Instruction& at(const Program& program, InstructionId id) {
   return program.instructions[static_cast<std::size_t>(id)];
@@ -62,7 +42,7 @@ class World {
  public:
   World(const WorldPrograms& world, Findings& findings)
       : world_(world), findings_(findings), classes_(rank_classes(world)) {
-    for (const Program& program : world.programs) collectives_.push_back(collectives_of(program));
+    for (const Program& program : world.programs) meetings_.emplace_back(program);
   }
 
   void run() {
@@ -80,13 +60,13 @@ class World {
 
   const Program& program(int index) const { return world_.programs[static_cast<std::size_t>(index)]; }
   const Program& program_of(const RankClass& of) const { return program(of.program); }
-  const Collectives& collectives_in(const RankClass& of) const {
-    return collectives_[static_cast<std::size_t>(of.program)];
+  const Meetings& meetings_of(const RankClass& of) const {
+    return meetings_[static_cast<std::size_t>(of.program)];
   }
 
   // A rank of class `peer` in the group of `one`.
-  int peer_rank(const RankClass& one, std::size_t axis, const RankClass& peer) const {
-    for (int rank : world_.mesh.group(static_cast<Axis>(axis), one.rank))
+  int peer_rank(const RankClass& one, Axis axis, const RankClass& peer) const {
+    for (int rank : world_.mesh.group(axis, one.rank))
       if (world_.program_of_rank[static_cast<std::size_t>(rank)] == peer.program) return rank;
     return peer.rank;
   }
@@ -107,40 +87,30 @@ class World {
       const RankClass& other = classes_[static_cast<std::size_t>(d)];
       if (one.program == other.program || !seen.insert({one.program, axis, other.program}).second) return;
       for (int lane = 0; lane < kLanes; ++lane)
-        compare(one, other, axis, {static_cast<Axis>(axis), static_cast<Lane>(lane)});
+        compare(one, other, static_cast<Axis>(axis), static_cast<Lane>(lane));
     });
     return mismatches_ == before;
   }
 
-  void compare(const RankClass& one, const RankClass& other, std::size_t axis, const ChannelKey& key) {
-    const std::vector<InstructionId>& mine = on_channel(collectives_in(one), key);
-    const std::vector<InstructionId>& theirs = on_channel(collectives_in(other), key);
+  void compare(const RankClass& one, const RankClass& other, Axis axis, Lane lane) {
+    const std::span<const InstructionId> mine = meetings_of(one).collectives(axis, lane);
+    const std::span<const InstructionId> theirs = meetings_of(other).collectives(axis, lane);
     for (std::size_t k = 0; k < std::max(mine.size(), theirs.size()); ++k) {
       const bool both = k < mine.size() && k < theirs.size();
       if (both && alike(program_of(one), mine[k], program_of(other), theirs[k])) continue;
       ++mismatches_;
-      const auto says = [&](const RankClass& who, int rank, const std::vector<InstructionId>& list) {
+      const auto says = [&](const RankClass& who, int rank, std::span<const InstructionId> list) {
         return k < list.size() ? fmt::format("rank {} issues {}", rank, describe(program_of(who), list[k]))
                                : fmt::format("rank {} issues none", rank);
       };
       const bool first_has = k < mine.size();
-      findings_.add(Fault::collective_mismatch, first_has ? one.program : other.program,
-                    {first_has ? mine[k] : theirs[k]},
-                    fmt::format("collective {} of the {} lane along {}: {}, but {}", k, name_of(key.second),
-                                name_of(static_cast<Axis>(axis)), says(one, one.rank, mine),
-                                says(other, peer_rank(one, axis, other), theirs)));
+      findings_.add(
+          Fault::collective_mismatch, first_has ? one.program : other.program,
+          {first_has ? mine[k] : theirs[k]},
+          fmt::format("collective {} of the {} lane along {}: {}, but {}", k, name_of(lane), name_of(axis),
+                      says(one, one.rank, mine), says(other, peer_rank(one, axis, other), theirs)));
       return;  // what follows is out of step
     }
-  }
-
-  // The messages of a class on one lane with the rank at one place along the pipeline axis, in order.
-  std::vector<InstructionId> messages(const RankClass& of, Lane lane, int peer) const {
-    std::vector<InstructionId> found;
-    const Program& runs = program_of(of);
-    for (InstructionId id = 0; id < static_cast<InstructionId>(runs.instructions.size()); ++id)
-      if (is_message(at(runs, id).op) && at(runs, id).lane == lane && at(runs, id).peer == peer)
-        found.push_back(id);
-    return found;
   }
 
   // Calls visit(sender, its sends, receiver, its receives) for every pair of classes and kind of message.
@@ -153,8 +123,8 @@ class World {
         const int d = sender.along_pipeline[static_cast<std::size_t>(peer)];
         const RankClass& receiver = classes_[static_cast<std::size_t>(d)];
         for (Lane lane : {Lane::send_output, Lane::send_gradient})
-          visit(c, messages(sender, lane, peer), d,
-                messages(receiver, other_end(lane), program_of(sender).pipeline_rank), lane);
+          visit(c, meetings_of(sender).messages(lane, peer), d,
+                meetings_of(receiver).messages(other_end(lane), program_of(sender).pipeline_rank), lane);
       }
     }
   }
@@ -173,8 +143,8 @@ class World {
 
   bool match_messages() {
     const std::size_t before = mismatches_;
-    each_exchange([&](int c, const std::vector<InstructionId>& sends, int d,
-                      const std::vector<InstructionId>& receives, Lane lane) {
+    each_exchange([&](int c, std::span<const InstructionId> sends, int d,
+                      std::span<const InstructionId> receives, Lane lane) {
       const RankClass& sender = classes_[static_cast<std::size_t>(c)];
       const RankClass& receiver = classes_[static_cast<std::size_t>(d)];
       for (std::size_t k = 0; k < std::max(sends.size(), receives.size()); ++k) {
@@ -182,7 +152,7 @@ class World {
         if (sent && received && same_message(program_of(sender), sends[k], program_of(receiver), receives[k]))
           continue;
         ++mismatches_;
-        const auto says = [&](const RankClass& who, const std::vector<InstructionId>& list) {
+        const auto says = [&](const RankClass& who, std::span<const InstructionId> list) {
           return k < list.size()
                      ? fmt::format("rank {} issues {}", who.rank, describe(program_of(who), list[k]))
                      : fmt::format("rank {} issues none", who.rank);
@@ -223,15 +193,17 @@ class World {
     for (Node of = 0; of < nodes; ++of) parent_.push_back(of);
     each_meeting([&](int c, std::size_t axis, int d) {
       for (int lane = 0; lane < kLanes; ++lane) {
-        const ChannelKey key = {static_cast<Axis>(axis), static_cast<Lane>(lane)};
-        const auto& mine = on_channel(collectives_in(classes_[static_cast<std::size_t>(c)]), key);
-        const auto& theirs = on_channel(collectives_in(classes_[static_cast<std::size_t>(d)]), key);
+        const auto on = [&](int of) {
+          return meetings_of(classes_[static_cast<std::size_t>(of)])
+              .collectives(static_cast<Axis>(axis), static_cast<Lane>(lane));
+        };
+        const std::span<const InstructionId> mine = on(c), theirs = on(d);
         for (std::size_t k = 0; k < mine.size(); ++k)
           parent_[static_cast<std::size_t>(root(node(d, theirs[k])))] = root(node(c, mine[k]));
       }
     });
-    each_exchange([&](int c, const std::vector<InstructionId>& sends, int d,
-                      const std::vector<InstructionId>& receives, Lane) {
+    each_exchange([&](int c, std::span<const InstructionId> sends, int d,
+                      std::span<const InstructionId> receives, Lane) {
       for (std::size_t k = 0; k < sends.size(); ++k)
         parent_[static_cast<std::size_t>(root(node(d, receives[k])))] = root(node(c, sends[k]));
     });
@@ -323,7 +295,7 @@ class World {
   const WorldPrograms& world_;
   Findings& findings_;
   std::vector<RankClass> classes_;
-  std::vector<Collectives> collectives_;  // by program
+  std::vector<Meetings> meetings_;  // by program
   std::size_t mismatches_ = 0;
 
   std::vector<Node> first_node_;               // by class
