@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,6 +31,9 @@ struct Mesh {
   // Count of ranks in a group along the axis.
   int extent(Axis axis) const;
   Coordinates coordinates(int rank) const;
+  // The rank's coordinate along one axis of the mesh, and that of every rank, by rank.
+  int place(int rank, Axis axis) const { return coordinates(rank).at(static_cast<std::size_t>(axis)); }
+  std::vector<int> places(Axis axis) const;
   int rank(const Coordinates& coordinates) const;
   // The ranks that share every coordinate with `rank` but the one along `axis`, ascending; all ranks for
   // `world`.
@@ -37,10 +41,7 @@ struct Mesh {
   // How many ranks see different samples: those of one pipeline and tensor rank. They are numbered as in the
   // mesh, so that a rank's place among them is its number there.
   int data_ranks() const { return replicate * shard; }
-  int data_rank(int rank) const {
-    const Coordinates at = coordinates(rank);
-    return at[1] * shard + at[2];
-  }
+  int data_rank(int rank) const { return place(rank, Axis::replicate) * shard + place(rank, Axis::shard); }
   // Throws UsageError unless every axis is at least 1 and world() equals `world`.
   void check(int world) const;
 };

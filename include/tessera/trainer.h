@@ -36,8 +36,10 @@ TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int 
 // The same training on one rank, nothing sharded, all steps alike: what a sharded plan is compared with.
 TrainerOptions on_one_rank(const TrainerOptions& options);
 
-// The pipeline rank whose arena is largest, the first of equals.
-int fullest_pipeline_rank(const Model& model, const TrainerOptions& options);
+// The plans of all places along the pipeline axis, by place; and that of the largest arena, the first of
+// equals.
+std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions& options);
+int fullest_pipeline_rank(std::span<const TrainerPlan> plans);
 
 // The most units that can stay resident within `budget_bytes` of device memory, see fit_resident_units() in
 // budget.h; −1 where not even none fits.
@@ -46,6 +48,8 @@ int fit_resident_units(const Model& model, const TrainerOptions& options, std::i
 // Text for a person: categories by row; what one rank would hold unsharded (stage 0) beside what the plan
 // gives it.
 std::string memory_table(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);
+// The same of plans that are there already.
+std::string memory_table(const TrainerPlan& replicated, const TrainerPlan& predicted);
 
 class Trainer {
  public:

@@ -1,5 +1,7 @@
 #include "src/cli/memory_report.h"
 
+#include <fmt/format.h>
+
 namespace tessera::cli {
 
 namespace {
@@ -17,12 +19,21 @@ nlohmann::json space_json(const SpacePlan& space) {
 
 }  // namespace
 
-nlohmann::json memory_json(const Setup& setup) {
-  const auto space = [&](const TrainerOptions& options) {
-    const int rank = fullest_pipeline_rank(*setup.model, options);
-    return space_json(plan_trainer(*setup.model, options, rank).memory.space(Space::device));
-  };
-  return {{"predicted", space(setup.options)}, {"replicated", space(on_one_rank(setup.options))}};
+RunPlans::RunPlans(const Setup& setup)
+    : by_pipeline_rank(plan_pipeline(*setup.model, setup.options)),
+      fullest(fullest_pipeline_rank(by_pipeline_rank)),
+      alone(plan_trainer(*setup.model, on_one_rank(setup.options))) {}
+
+std::string RunPlans::table() const {
+  const std::string whose = by_pipeline_rank.size() > 1
+                                ? fmt::format("of pipeline rank {}, the fullest:\n", fullest)
+                                : std::string();
+  return whose + memory_table(alone, of_fullest());
+}
+
+nlohmann::json memory_json(const RunPlans& plans) {
+  return {{"predicted", space_json(plans.of_fullest().memory.space(Space::device))},
+          {"replicated", space_json(plans.alone.memory.space(Space::device))}};
 }
 
 }  // namespace tessera::cli

@@ -16,13 +16,12 @@ struct Row {
   std::int64_t bytes = 0;
 };
 
-std::vector<Row> rows_of(const Setup& setup) {
+std::vector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans) {
   const Mesh& mesh = setup.options.engine.mesh;
   const std::vector<std::string>& names = setup.model->names;
   const Partition partition(static_cast<int>(names.size()), mesh.pipeline,
                             setup.options.engine.strategy.pipeline);
-  const std::vector<std::int64_t> bytes = arena_bytes_by_pipeline_rank(setup);
-  std::vector<Row> rows(bytes.size());
+  std::vector<Row> rows(plans.size());
   for (const Chunk& chunk : partition.chunks()) {
     const std::string& first = names[static_cast<std::size_t>(chunk.first)];
     const std::string& last = names[static_cast<std::size_t>(chunk.end) - 1];
@@ -31,7 +30,7 @@ std::vector<Row> rows_of(const Setup& setup) {
   }
   for (int rank = 0; rank < mesh.pipeline; ++rank) {
     Row& row = rows[static_cast<std::size_t>(rank)];
-    row.bytes = bytes[static_cast<std::size_t>(rank)];
+    row.bytes = plans[static_cast<std::size_t>(rank)].memory.space(Space::device).arena_bytes;
     for (int replica = 0; replica < mesh.replicate; ++replica)
       row.replicas.push_back(mesh.group(Axis::shard, mesh.rank({rank, replica, 0, 0})));
   }
@@ -46,17 +45,11 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 }  // namespace
 
-std::vector<std::int64_t> arena_bytes_by_pipeline_rank(const Setup& setup) {
-  std::vector<std::int64_t> bytes;
-  for (int rank = 0; rank < setup.options.engine.mesh.pipeline; ++rank)
-    bytes.push_back(plan_trainer(*setup.model, setup.options, rank).memory.space(Space::device).arena_bytes);
-  return bytes;
-}
+bool has_grid(const Mesh& mesh) { return mesh.pipeline > 1 || mesh.replicate > 1; }
 
-std::string mesh_grid(const Setup& setup) {
+std::string mesh_grid(const Setup& setup, std::span<const TrainerPlan> plans) {
   const Mesh& mesh = setup.options.engine.mesh;
-  if (mesh.pipeline == 1 && mesh.replicate == 1) return {};
-  const std::vector<Row> rows = rows_of(setup);
+  const std::vector<Row> rows = rows_of(setup, plans);
   std::size_t width = 5, ranks_width = 8;
   for (const Row& row : rows) {
     width = std::max(width, fmt::format("{}", fmt::join(row.chunks, ", ")).size());
@@ -78,11 +71,11 @@ std::string mesh_grid(const Setup& setup) {
   return text;
 }
 
-nlohmann::json mesh_json(const Setup& setup) {
+nlohmann::json mesh_json(const Setup& setup, std::span<const TrainerPlan> plans) {
   const Mesh& mesh = setup.options.engine.mesh;
   const Pipeline& pipeline = setup.options.engine.strategy.pipeline;
   nlohmann::json rows = nlohmann::json::array();
-  for (const Row& row : rows_of(setup))
+  for (const Row& row : rows_of(setup, plans))
     rows.push_back({{"units", row.chunks}, {"ranks", row.replicas}, {"arena_bytes", row.bytes}});
   return {{"pipeline", mesh.pipeline},
           {"replicate", mesh.replicate},

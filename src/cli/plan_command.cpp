@@ -28,8 +28,8 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   OutputFile file = arguments.json.empty() ? OutputFile() : OutputFile(arguments.json);
   OutputFile page = show.html.empty() ? OutputFile() : OutputFile(show.html);
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
-  const int fullest = fullest_pipeline_rank(*setup.model, setup.options);
-  const TrainerPlan plan = plan_trainer(*setup.model, setup.options, fullest);
+  const RunPlans plans(setup);
+  const TrainerPlan& plan = plans.of_fullest();
   const SpacePlan& device = plan.memory.space(Space::device);
   const Program& at_peak = plan.programs.at(static_cast<std::size_t>(device.peak_program));
   const std::string instruction = describe(at_peak, device.peak_instruction);
@@ -37,9 +37,8 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   if (setup.config.strategy.resident_units == kAuto)
     fmt::print("resident  {} units keep their parameters (auto)\n",
                setup.options.engine.strategy.resident_units);
-  if (const std::string grid = mesh_grid(setup); !grid.empty()) fmt::print("\n{}", grid);
-  if (setup.options.engine.mesh.pipeline > 1) fmt::print("\nof pipeline rank {}, the fullest:", fullest);
-  fmt::print("\n{}\n", memory_table(*setup.model, setup.options, fullest));
+  if (has_grid(setup.options.engine.mesh)) fmt::print("\n{}", mesh_grid(setup, plans.by_pipeline_rank));
+  fmt::print("\n{}\n", plans.table());
   fmt::print("arena     {} bytes, of which {} persist; no plan can take less than {}\n",
              count(device.arena_bytes), count(device.persistent_bytes), count(device.live_peak_bytes));
   fmt::print("peak      at {} of the {} program\n", instruction, name_of(at_peak.kind));
@@ -52,14 +51,14 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
 
   if (show.why) fmt::print("\n{}", describe_largest(plan.programs, plan.memory, Space::device, kLargest));
   if (page) {
-    page.stream() << memory_page(plan.programs, plan.memory, Space::device, page_title(setup, fullest));
+    page.stream() << memory_page(plan.programs, plan.memory, Space::device, page_title(setup, plans.fullest));
     page.commit();
   }
 
-  nlohmann::json result = memory_json(setup);
+  nlohmann::json result = memory_json(plans);
   result["parameter_numel"] = setup.model->parameter_numel();
   result["ranks"] = setup.world();
-  result["mesh"] = mesh_json(setup);
+  result["mesh"] = mesh_json(setup, plans.by_pipeline_rank);
   result["stage"] = setup.config.strategy.stage;
   result["resident_units"] = setup.options.engine.strategy.resident_units;
   result["tokens_per_step"] = setup.tokens_per_step();

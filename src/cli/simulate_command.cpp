@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <numeric>
-#include <optional>
 
 #include "src/cli/commands.h"
 #include "src/cli/report.h"
@@ -16,19 +15,13 @@ namespace {
 struct Plans {
   std::vector<Program> programs;          // by pipeline rank
   std::vector<std::int64_t> arena_bytes;  // likewise
-  std::vector<int> program_of_rank;
-  std::optional<Layout> layout;
+  Layout layout;
 
-  explicit Plans(const Setup& setup) {
-    const Mesh& mesh = setup.options.engine.mesh;
-    for (int rank = 0; rank < mesh.pipeline; ++rank) {
-      TrainerPlan plan = plan_trainer(*setup.model, setup.options, rank);
+  explicit Plans(std::vector<TrainerPlan> plans) : layout(plans.front().layout) {
+    for (TrainerPlan& plan : plans) {
       programs.push_back(std::move(plan.programs.front()));
       arena_bytes.push_back(plan.memory.space(Space::device).arena_bytes);
-      layout = std::move(plan.layout);
     }
-    for (int rank = 0; rank < mesh.world(); ++rank)
-      program_of_rank.push_back(mesh.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)]);
   }
 };
 
@@ -160,12 +153,12 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   OutputFile file = arguments.json.empty() ? OutputFile() : OutputFile(arguments.json);
   OutputFile trace = cluster.trace.empty() ? OutputFile() : OutputFile(cluster.trace);
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
-  const Plans plans(setup);
+  const Plans plans(plan_pipeline(*setup.model, setup.options));
   const CostModel cost = cost_of(setup, cluster);
-  const WorldTimeline world = simulate({.mesh = setup.options.engine.mesh,
-                                        .programs = plans.programs,
-                                        .program_of_rank = plans.program_of_rank},
-                                       *plans.layout, cost);
+  const Mesh& mesh = setup.options.engine.mesh;
+  const WorldTimeline world =
+      simulate({.mesh = mesh, .programs = plans.programs, .program_of_rank = mesh.places(Axis::pipeline)},
+               plans.layout, cost);
   const Figures figures = figures_of(setup, cost, cluster, world.total_us);
   const std::vector<Row> rows = rows_of(world, plans.programs.size());
   print_model(setup);

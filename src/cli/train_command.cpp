@@ -100,7 +100,8 @@ struct Measured {
   std::int64_t predicted_bytes = 0;  // of all ranks
 };
 
-nlohmann::json to_json(const Setup& setup, const RunSummary& summary, const Measured& measured) {
+nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSummary& summary,
+                       const Measured& measured) {
   nlohmann::json result = {{"steps", summary.step},
                            {"first_step", summary.first_step},
                            {"seconds", summary.seconds},
@@ -118,8 +119,8 @@ nlohmann::json to_json(const Setup& setup, const RunSummary& summary, const Meas
                            {"sample", summary.sample}};
   if (summary.validation_loss) result["validation_loss"] = *summary.validation_loss;
   if (summary.hidden) result["hidden"] = *summary.hidden;
-  result["memory"] = memory_json(setup);
-  result["mesh"] = mesh_json(setup);
+  result["memory"] = memory_json(plans);
+  result["mesh"] = mesh_json(setup, plans.by_pipeline_rank);
   result["memory"]["measured_bytes"] = measured.growth_bytes;
   result["memory"]["predicted_bytes"] = measured.predicted_bytes;
   return result;
@@ -132,11 +133,10 @@ std::int64_t sum_of(Communicator& world, std::int64_t bytes) {
   return static_cast<std::int64_t>(sum);
 }
 
-void print_report(const Setup& setup, const RunSummary& summary, const Measured& measured) {
+void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& summary,
+                  const Measured& measured) {
   const int ranks = setup.world();
-  const int fullest = fullest_pipeline_rank(*setup.model, setup.options);
-  if (setup.options.engine.mesh.pipeline > 1) fmt::print("\nof pipeline rank {}, the fullest:", fullest);
-  fmt::print("\n{}", memory_table(*setup.model, setup.options, fullest));
+  fmt::print("\n{}", plans.table());
   const auto a_rank = [&](std::int64_t bytes) { return static_cast<double>(bytes) / ranks / (1 << 20); };
   // What was measured is of all ranks, of whatever part of the pipeline.
   if (setup.options.engine.mesh.pipeline > 1)
@@ -183,7 +183,8 @@ int train_command(const RunArguments& arguments) {
                count(setup.model->parameter_numel()), setup.world(), world ? " as processes" : "",
                setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
-  if (first) fmt::print("{}", mesh_grid(setup));
+  if (first && has_grid(setup.options.engine.mesh))
+    fmt::print("{}", mesh_grid(setup, plan_pipeline(*setup.model, setup.options)));
   std::fflush(stdout);
   catch_signals();
   reset_peak_memory();
@@ -196,13 +197,15 @@ int train_command(const RunArguments& arguments) {
   const std::int64_t peak = world ? summary.peak_bytes : read_process_memory().peak_resident_bytes;
   Measured measured{.growth_bytes = sum_of(world, peak - before)};
   if (!first) return 0;
-  for (const std::int64_t bytes : arena_bytes_by_pipeline_rank(setup))
-    measured.predicted_bytes += bytes * setup.options.engine.mesh.data_ranks();
-  print_report(setup, summary, measured);
+  const RunPlans plans(setup);
+  for (const TrainerPlan& plan : plans.by_pipeline_rank)
+    measured.predicted_bytes +=
+        plan.memory.space(Space::device).arena_bytes * setup.options.engine.mesh.data_ranks();
+  print_report(setup, plans, summary, measured);
   if (json) {
-    json.stream()
-        << to_json(setup, summary, measured).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
-        << "\n";
+    json.stream() << to_json(setup, plans, summary, measured)
+                         .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+                  << "\n";
     json.commit();
   }
   return 0;

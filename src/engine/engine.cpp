@@ -96,9 +96,7 @@ void compare_hashes(Communicator& states, std::uint64_t hash) {
 
 // Every rank proves what all run.
 void check_verified(const EngineOptions& options, const std::vector<PlannedPrograms>& by_pipeline_rank) {
-  std::vector<int> program_of_rank;
-  for (int rank = 0; rank < options.mesh.world(); ++rank)
-    program_of_rank.push_back(options.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)]);
+  const std::vector<int> program_of_rank = options.mesh.places(Axis::pipeline);
   for (std::size_t index = 0; index < by_pipeline_rank[0].programs.size(); ++index) {
     std::vector<Program> programs;
     std::vector<PlannedProgram> plans;

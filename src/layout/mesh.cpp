@@ -36,6 +36,12 @@ Coordinates Mesh::coordinates(int rank) const {
   return result;
 }
 
+std::vector<int> Mesh::places(Axis axis) const {
+  std::vector<int> result;
+  for (int rank = 0; rank < world(); ++rank) result.push_back(place(rank, axis));
+  return result;
+}
+
 int Mesh::rank(const Coordinates& coordinates) const {
   const auto extent_of = extents(*this);
   int result = 0;

@@ -182,8 +182,7 @@ void check(const WorldPrograms& world) {
     if (index < 0 || index >= static_cast<int>(world.programs.size()))
       throw UsageError(fmt::format("simulate: program_of_rank[{}] is {}; there are {} programs", rank, index,
                                    world.programs.size()));
-    const int place =
-        world.mesh.coordinates(static_cast<int>(rank))[static_cast<std::size_t>(Axis::pipeline)];
+    const int place = world.mesh.place(static_cast<int>(rank), Axis::pipeline);
     const int made_for = world.programs[static_cast<std::size_t>(index)].pipeline_rank;
     if (made_for != place)
       throw UsageError(fmt::format("simulate: rank {} is pipeline rank {}, but its program is for {}", rank,

@@ -39,7 +39,7 @@ void check_places(const WorldPrograms& world, Findings& findings) {
     const int index =
         world.program_of_rank.empty() ? 0 : world.program_of_rank[static_cast<std::size_t>(rank)];
     const Program& program = world.programs[static_cast<std::size_t>(index)];
-    const int place = world.mesh.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)];
+    const int place = world.mesh.place(rank, Axis::pipeline);
     if (place == program.pipeline_rank || !sends[static_cast<std::size_t>(index)]) continue;
     findings.add(Fault::malformed, index, {},
                  fmt::format("is for pipeline rank {}, but rank {}, which runs it, is at {}",

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tessera/budget.h"
 
 namespace tessera {
@@ -83,21 +85,23 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
   return alone;
 }
 
-int fullest_pipeline_rank(const Model& model, const TrainerOptions& options) {
-  int fullest = 0;
-  std::int64_t most = -1;
-  for (int rank = 0; rank < options.engine.mesh.pipeline; ++rank) {
-    const std::int64_t bytes = plan_trainer(model, options, rank).memory.space(Space::device).arena_bytes;
-    if (bytes <= most) continue;
-    most = bytes;
-    fullest = rank;
-  }
-  return fullest;
+std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions& options) {
+  std::vector<TrainerPlan> plans;
+  for (int rank = 0; rank < options.engine.mesh.pipeline; ++rank)
+    plans.push_back(plan_trainer(model, options, rank));
+  return plans;
+}
+
+int fullest_pipeline_rank(std::span<const TrainerPlan> plans) {
+  const auto bytes = [](const TrainerPlan& plan) { return plan.memory.space(Space::device).arena_bytes; };
+  return static_cast<int>(std::ranges::max_element(plans, {}, bytes) - plans.begin());
 }
 
 std::string memory_table(const Model& model, const TrainerOptions& options, int pipeline_rank) {
-  const TrainerPlan replicated_plan = plan_trainer(model, on_one_rank(options));
-  const TrainerPlan predicted_plan = plan_trainer(model, options, pipeline_rank);
+  return memory_table(plan_trainer(model, on_one_rank(options)), plan_trainer(model, options, pipeline_rank));
+}
+
+std::string memory_table(const TrainerPlan& replicated_plan, const TrainerPlan& predicted_plan) {
   const SpacePlan& replicated = replicated_plan.memory.space(Space::device);
   const SpacePlan& predicted = predicted_plan.memory.space(Space::device);
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };

@@ -5,6 +5,7 @@
 
 #include "tessera/budget.h"
 #include "tessera/simulate.h"
+#include "tessera/verify.h"
 
 namespace tessera::testing {
 
@@ -12,22 +13,41 @@ struct WholeMesh {
   Layout layout;
   Mesh mesh;
   std::vector<Program> programs;  // by pipeline rank
+  std::vector<MemoryPlan> plans;  // likewise
   std::vector<int> program_of_rank;
 
   WholeMesh(const std::vector<UnitSpec>& units, const Mesh& on, const StepSpec& spec)
-      : layout(units, on.shard, on.replicate), mesh(on) {
-    for (int rank = 0; rank < on.pipeline; ++rank)
-      programs.push_back(std::move(build_and_plan(layout, on, {&spec, 1}, rank).programs[0]));
-    for (int rank = 0; rank < on.world(); ++rank)
-      program_of_rank.push_back(on.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)]);
+      : layout(units, on.shard, on.replicate), mesh(on), program_of_rank(on.places(Axis::pipeline)) {
+    for (int rank = 0; rank < on.pipeline; ++rank) {
+      PlannedPrograms planned = build_and_plan(layout, on, {&spec, 1}, rank);
+      programs.push_back(std::move(planned.programs[0]));
+      plans.push_back(std::move(planned.plan));
+    }
   }
 
   WorldPrograms world() const {
     return {.mesh = mesh, .programs = programs, .program_of_rank = program_of_rank};
   }
+  VerifyReport verified() const {
+    std::vector<PlannedProgram> planned;
+    for (const MemoryPlan& plan : plans) planned.push_back({&plan, 0});
+    return verify(world(), planned);
+  }
+  // Without plans, which a spoilt program need not fit; for programs linked without one.
+  VerifyReport verified_alone() const { return verify(world()); }
   WorldTimeline simulated(const CostModel& cost, Folding folding = Folding::folded) const {
     return simulate(world(), layout, cost, folding);
   }
 };
+
+inline std::vector<Mesh> small_meshes() {
+  std::vector<Mesh> meshes;
+  for (int pipeline = 1; pipeline <= 8; ++pipeline)
+    for (int replicate = 1; replicate <= 8; ++replicate)
+      for (int shard = 1; shard <= 8; ++shard)
+        if (pipeline * replicate * shard <= 8)
+          meshes.push_back({.pipeline = pipeline, .replicate = replicate, .shard = shard});
+  return meshes;
+}
 
 }  // namespace tessera::testing

@@ -9,7 +9,7 @@
 #include <map>
 #include <random>
 
-#include "tessera/budget.h"
+#include "tests/program/mesh_programs.h"
 #include "tests/program/small_models.h"
 
 namespace tessera::testing {
@@ -138,35 +138,6 @@ TEST(BalancedCuts, KeepWithinBytes) {
 
 // ---- programs of whole meshes ----
 
-struct MeshPrograms {
-  Layout layout;
-  Mesh mesh;
-  std::vector<Program> programs;  // by pipeline rank
-  std::vector<MemoryPlan> plans;
-  std::vector<int> program_of_rank;
-
-  MeshPrograms(const std::vector<UnitSpec>& units, const Mesh& on, const StepSpec& spec)
-      : layout(units, on.shard, on.replicate), mesh(on) {
-    for (int rank = 0; rank < on.pipeline; ++rank) {
-      PlannedPrograms planned = build_and_plan(layout, on, {&spec, 1}, rank);
-      programs.push_back(std::move(planned.programs[0]));
-      plans.push_back(std::move(planned.plan));
-    }
-    for (int rank = 0; rank < on.world(); ++rank)
-      program_of_rank.push_back(on.coordinates(rank)[static_cast<std::size_t>(Axis::pipeline)]);
-  }
-
-  VerifyReport verified() const {
-    std::vector<PlannedProgram> planned;
-    for (const MemoryPlan& plan : plans) planned.push_back({&plan, 0});
-    return verify({.mesh = mesh, .programs = programs, .program_of_rank = program_of_rank}, planned);
-  }
-  // Without plans, which a spoilt program need not fit; for programs linked without one.
-  VerifyReport verified_alone() const {
-    return verify({.mesh = mesh, .programs = programs, .program_of_rank = program_of_rank});
-  }
-};
-
 StepSpec spec_of(int units, int stage, PipelineSchedule schedule, int chunks, int microbatches) {
   StepSpec spec;
   spec.microbatches = microbatches;
@@ -174,16 +145,6 @@ StepSpec spec_of(int units, int stage, PipelineSchedule schedule, int chunks, in
   spec.strategy.pipeline = {.schedule = schedule, .chunks = chunks, .cuts = {}};
   spec.activations = activations(units);
   return spec;
-}
-
-std::vector<Mesh> small_meshes() {
-  std::vector<Mesh> meshes;
-  for (int pipeline = 1; pipeline <= 8; ++pipeline)
-    for (int replicate = 1; replicate <= 8; ++replicate)
-      for (int shard = 1; shard <= 8; ++shard)
-        if (pipeline * replicate * shard <= 8)
-          meshes.push_back({.pipeline = pipeline, .replicate = replicate, .shard = shard});
-  return meshes;
 }
 
 TEST(PipelinePrograms, AreProvedOnEveryMeshOfUpToEightRanks) {
@@ -204,13 +165,13 @@ TEST(PipelinePrograms, AreProvedOnEveryMeshOfUpToEightRanks) {
           spec.strategy.parameters_over_replicas =
               spec.strategy.state_over_replicas && stage == 3 && variant % 2 == 0;
           spec.strategy.pipeline.gather_once = mesh.pipeline > 1 && variant % 3 == 0;
-          const MeshPrograms made(variant % 2 == 0 ? tied : untied, mesh, spec);
+          const WholeMesh made(variant % 2 == 0 ? tied : untied, mesh, spec);
           const VerifyReport report = made.verified();
           ASSERT_TRUE(report.ok()) << to_string(mesh) << " stage " << stage << " " << row.name << " "
                                    << microbatches << " microbatches, variant " << variant << "\n"
                                    << report.to_string();
           spec.kind = StepKind::evaluate;
-          ASSERT_TRUE(MeshPrograms(untied, mesh, spec).verified().ok());
+          ASSERT_TRUE(WholeMesh(untied, mesh, spec).verified().ok());
         }
       }
   EXPECT_GT(proved, 500);
@@ -242,8 +203,7 @@ TEST(PipelinePrograms, SendEachBoundaryOnce) {
   for (const ScheduleRow& row : pipeline_schedules())
     for (int microbatches : {1, 3, 8}) {
       const int chunks = row.several_chunks ? 2 : 1;
-      const MeshPrograms made(chain(8, 100), {.pipeline = 4},
-                              spec_of(8, 0, row.schedule, chunks, microbatches));
+      const WholeMesh made(chain(8, 100), {.pipeline = 4}, spec_of(8, 0, row.schedule, chunks, microbatches));
       int sends = 0, receives = 0;
       for (const Program& program : made.programs)
         for (const Instruction& instruction : program.instructions) {
@@ -266,12 +226,12 @@ TEST(PipelinePrograms, RefuseChunksOfOneRankThatShareParametersOutOfTurn) {
 
 // ---- spoilt programs ----
 
-MeshPrograms unplanned(MeshPrograms made) {
+WholeMesh unplanned(WholeMesh made) {
   for (Program& program : made.programs) link(program, nullptr, 0);
   return made;
 }
 
-MeshPrograms sound() {
+WholeMesh sound() {
   return unplanned({tied_model(6),
                     {.pipeline = 2, .replicate = 2, .shard = 2},
                     spec_of(8, 3, PipelineSchedule::one_forward_one_backward, 1, 3)});
@@ -302,11 +262,11 @@ void drop(Program& program, InstructionId id) {
 }
 
 TEST(SpoiltPipeline, ADroppedSendIsFound) {
-  MeshPrograms made = sound();
+  WholeMesh made = sound();
   ASSERT_TRUE(made.verified_alone().ok()) << made.verified_alone().to_string();
   for (std::size_t rank : {0u, 1u})
     for (Lane lane : {Lane::send_output, Lane::send_gradient, Lane::receive_output, Lane::receive_gradient}) {
-      MeshPrograms spoilt = sound();
+      WholeMesh spoilt = sound();
       Program& program = spoilt.programs[rank];
       const InstructionId id = first(program, [&](const Instruction& i) { return i.lane == lane; });
       const bool outwards = lane == Lane::send_output || lane == Lane::receive_gradient;
@@ -320,7 +280,7 @@ TEST(SpoiltPipeline, ADroppedSendIsFound) {
 }
 
 TEST(SpoiltPipeline, SwappedMessagesAndCollectivesAreFound) {
-  MeshPrograms made = sound();
+  WholeMesh made = sound();
   Program& program = made.programs[0];
   const auto sends = [](const Instruction& i) { return i.lane == Lane::send_output && i.flat < 0; };
   const InstructionId one = first(program, sends);
@@ -330,7 +290,7 @@ TEST(SpoiltPipeline, SwappedMessagesAndCollectivesAreFound) {
   EXPECT_TRUE(found(made.verified_alone(), {Fault::collective_mismatch}));
 
   // One program for all ranks of a group cannot mismatch, so one rank is given another.
-  MeshPrograms swapped = sound();
+  WholeMesh swapped = sound();
   swapped.programs.push_back(swapped.programs[0]);
   swapped.program_of_rank[0] = 2;
   const auto gathers = [](const Instruction& i) { return i.op == Opcode::all_gather; };
@@ -344,7 +304,7 @@ TEST(SpoiltPipeline, SwappedMessagesAndCollectivesAreFound) {
 TEST(SpoiltPipeline, AnEarlyReleaseIsFound) {
   for (const BufferRole role : {BufferRole::output, BufferRole::output_gradient, BufferRole::saved,
                                 BufferRole::gathered, BufferRole::gradient}) {
-    MeshPrograms made = sound();
+    WholeMesh made = sound();
     bool changed = false;
     for (Buffer& buffer : made.programs[0].buffers) {
       if (changed || buffer.role != role || buffer.lifetimes.empty()) continue;
@@ -359,8 +319,7 @@ TEST(SpoiltPipeline, AnEarlyReleaseIsFound) {
 }
 
 TEST(SpoiltPipeline, SendsThatWaitForEachOtherAreADeadlock) {
-  MeshPrograms made =
-      unplanned({chain(4, 100), {.pipeline = 2}, spec_of(4, 0, PipelineSchedule::gpipe, 1, 1)});
+  WholeMesh made = unplanned({chain(4, 100), {.pipeline = 2}, spec_of(4, 0, PipelineSchedule::gpipe, 1, 1)});
   // The first rank sends its output only when it has the gradient of it.
   Program& program = made.programs[0];
   const InstructionId send = first(program, [](const Instruction& i) { return i.op == Opcode::send; });
@@ -376,7 +335,7 @@ TEST(SpoiltPipeline, SendsThatWaitForEachOtherAreADeadlock) {
 }
 
 TEST(SpoiltPipeline, AProgramOnAnotherPlaceIsMalformed) {
-  MeshPrograms made = sound();
+  WholeMesh made = sound();
   std::ranges::fill(made.program_of_rank, 0);
   EXPECT_TRUE(found(made.verified_alone(), {Fault::malformed}));
 }

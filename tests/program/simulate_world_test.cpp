@@ -19,6 +19,7 @@
 namespace tessera {
 namespace {
 
+using testing::small_meshes;
 using testing::WholeMesh;
 
 StepSpec spec_of(int units, int stage, const Pipeline& pipeline, int microbatches) {
@@ -108,16 +109,6 @@ TEST(SimulateWorld, AMessageBeginsWhenBothEndsAreThere) {
   EXPECT_DOUBLE_EQ(world.passes_span_us, 7);
   for (const RankTimeline& rank : world.ranks) EXPECT_DOUBLE_EQ(rank.timeline.exposed_us, 1);
   EXPECT_DOUBLE_EQ(world.exposed_us, 1);
-}
-
-std::vector<Mesh> small_meshes() {
-  std::vector<Mesh> meshes;
-  for (int pipeline = 1; pipeline <= 8; ++pipeline)
-    for (int replicate = 1; replicate <= 8; ++replicate)
-      for (int shard = 1; shard <= 8; ++shard)
-        if (pipeline * replicate * shard <= 8)
-          meshes.push_back({.pipeline = pipeline, .replicate = replicate, .shard = shard});
-  return meshes;
 }
 
 void expect_equal(const WorldTimeline& folded, const WorldTimeline& each, const Mesh& mesh) {
