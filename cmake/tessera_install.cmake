@@ -13,5 +13,6 @@ configure_package_config_file(cmake/tesseraConfig.cmake.in ${PROJECT_BINARY_DIR}
 # Before 1.0 a minor version may change the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/tessera_dnnl.cmake ${PROJECT_SOURCE_DIR}/cmake/tessera_nvidia.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/tessera_dnnl.cmake ${PROJECT_SOURCE_DIR}/cmake/tessera_liburing.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/tessera_nvidia.cmake
         DESTINATION ${package})

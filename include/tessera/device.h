@@ -303,4 +303,12 @@ struct CudaMachine {
 };
 CudaMachine read_cuda_machine();  // never throws for a missing driver or GPU
 
+// What this build and this machine have of io_uring. Files of states are read and written by threads where it
+// cannot be used.
+struct UringMachine {
+  bool built = false;    // this build contains it
+  std::string unusable;  // why it cannot be used; empty where it can
+};
+UringMachine read_uring_machine();  // never throws for a refusal
+
 }  // namespace tessera

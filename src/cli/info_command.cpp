@@ -67,6 +67,8 @@ int info_command(const std::string& json) {
   fmt::print("memory         {} installed, {} available\n", mib(machine.memory_bytes),
              mib(machine.available_bytes));
   fmt::print("huge pages     {}\n", machine.huge_pages ? "yes" : "no");
+  const UringMachine uring = read_uring_machine();
+  fmt::print("io_uring       {}\n", uring.unusable.empty() ? "yes" : "none: " + uring.unusable);
   print_cuda(cuda, nccl);
   if (file) {
     const nlohmann::json result = {{"version", TESSERA_VERSION},
@@ -80,6 +82,7 @@ int info_command(const std::string& json) {
                                    {"memory_bytes", machine.memory_bytes},
                                    {"available_bytes", machine.available_bytes},
                                    {"huge_pages", machine.huge_pages},
+                                   {"io_uring", {{"built", uring.built}, {"unusable", uring.unusable}}},
                                    {"cuda", to_json(cuda, nccl)}};
     file.stream() << result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     file.commit();

@@ -426,6 +426,12 @@ TEST_F(Tool, TellsWhatItIs) {
   EXPECT_GT(info.at("cores"), 0);
   EXPECT_GT(info.at("memory_bytes"), 0);
   EXPECT_EQ(info.at("devices").at(0), "cpu");
+  const json& uring = info.at("io_uring");
+  const auto unusable = uring.at("unusable").get<std::string>();
+  EXPECT_NE(result.out.find(unusable.empty() ? "io_uring       yes" : unusable), std::string::npos);
+  if (!uring.at("built")) {
+    EXPECT_NE(unusable.find("TESSERA_WITH_LIBURING"), std::string::npos) << unusable;
+  }
   const json& cuda = info.at("cuda");
   EXPECT_EQ(info.at("devices").size(), cuda.at("gpus").empty() ? 1 : 2);
   EXPECT_EQ(cuda.at("unusable").get<std::string>().empty(), !cuda.at("gpus").empty());

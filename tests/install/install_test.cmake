@@ -74,8 +74,8 @@ consumer(${SOURCE}/examples/train_gpt)
 consumer(${SOURCE}/tests/install/consumer)
 expect_output("a consumer of everything" "tessera::tessera links" ${WORK}/consumer/consumer)
 
-# A version that is not there is refused, and so are a project without C++ and, with CUDA built in, a machine without
-# its toolkit.
+# A version that is not there is refused, and so are a project without C++, and a machine without what was built in:
+# CUDA's toolkit, liburing.
 function(expect_refusal argument pattern)
   file(REMOVE_RECURSE ${WORK}/refused)
   execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/refused -B ${WORK}/refused -G ${GENERATOR}
@@ -91,4 +91,8 @@ expect_refusal(-DNO_CXX=ON "needs a project that enables CXX")
 file(STRINGS ${WORK}/moved/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_cuda REGEX "tessera_WITH_CUDA TRUE")
 if(with_cuda)
   expect_refusal(-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON "built with CUDA, whose toolkit was not found")
+endif()
+file(STRINGS ${WORK}/moved/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_liburing REGEX "tessera_WITH_LIBURING TRUE")
+if(with_liburing)
+  expect_refusal(-DTESSERA_LIBURING_LIBRARY=OFF "built with liburing, which was not found")
 endif()

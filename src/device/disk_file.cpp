@@ -1,0 +1,115 @@
+#include "src/device/disk_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <system_error>
+
+#include "src/device/disk.h"
+#include "tessera/error.h"
+
+namespace tessera::device {
+namespace {
+
+std::string text_of(int code) { return std::generic_category().message(code); }
+
+double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// A file without a name; negative, with errno, where the directory takes none.
+int open_unnamed(const std::string& directory) {
+  const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
+  std::string path = directory + "/tessera.XXXXXX";
+  const int named = mkostemp(path.data(), O_CLOEXEC);
+  if (named >= 0) unlink(path.c_str());
+  return named;
+}
+
+[[noreturn]] void throw_full(const std::string& directory, std::int64_t bytes, std::int64_t free_bytes) {
+  const std::int64_t missing = bytes - free_bytes;
+  throw EnvironmentError(fmt::format(
+      "cannot keep {} bytes ({:.2f} GiB) in directory '{}': {} bytes ({:.2f} GiB) are free there, {} bytes "
+      "({:.2f} GiB) are missing; make room, or name a directory on another disk",
+      bytes, gib(bytes), directory, free_bytes, gib(free_bytes), missing, gib(missing)));
+}
+
+}  // namespace
+
+Transfer Transfer::block(std::int64_t done, std::int64_t block_bytes) const {
+  return {.write = write,
+          .offset = offset + done,
+          .memory = memory + done,
+          .bytes = std::min(block_bytes, bytes - done)};
+}
+
+DiskFile::DiskFile(const std::string& directory, std::int64_t bytes)
+    : directory_(directory), bytes_(bytes), descriptor_(open_unnamed(directory)) {
+  if (descriptor_ < 0)
+    throw EnvironmentError(fmt::format(
+        "cannot keep a file in directory '{}': {}; name an existing directory that may be written", directory,
+        text_of(errno)));
+  try {
+    go_direct();
+    reserve();
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+DiskFile::~DiskFile() {
+  // The kernel may hold a ring's file for a moment longer; its space goes back now, or with the file.
+  [[maybe_unused]] const int code = ftruncate(descriptor_, 0);
+  close(descriptor_);
+}
+
+void DiskFile::go_direct() {
+  const bool direct = fcntl(descriptor_, F_SETFL, O_DIRECT) == 0;
+  description_ = direct ? "O_DIRECT" : fmt::format("buffered (O_DIRECT refused: {})", text_of(errno));
+  struct statfs system {};
+  if (fstatfs(descriptor_, &system) == 0 && system.f_type == TMPFS_MAGIC)
+    description_ += ", in memory (the directory's file system is tmpfs)";
+}
+
+// All of it now: a write that finds the disk full in the middle of a run would end the run.
+void DiskFile::reserve() {
+  struct statvfs space {};
+  const auto free_bytes = [&] {
+    const bool known = fstatvfs(descriptor_, &space) == 0 && space.f_blocks > 0;
+    return known ? static_cast<std::int64_t>(space.f_bavail * space.f_frsize) : bytes_;
+  };
+  // Asked first, because fallocate fills the disk before it says that it is full.
+  if (const std::int64_t free = free_bytes(); free < bytes_) throw_full(directory_, bytes_, free);
+  int code = 0;
+  do code = fallocate(descriptor_, 0, 0, bytes_) == 0 ? 0 : errno;
+  while (code == EINTR);
+  if (code == EOPNOTSUPP || code == ENOSYS) {
+    description_ += fmt::format(", space not reserved (fallocate: {})", text_of(code));
+    code = ftruncate(descriptor_, bytes_) == 0 ? 0 : errno;
+  }
+  if (code == 0) return;
+  [[maybe_unused]] const int given_back = ftruncate(descriptor_, 0);
+  if (const std::int64_t free = free_bytes(); free < bytes_) throw_full(directory_, bytes_, free);
+  throw EnvironmentError(fmt::format("cannot keep {} bytes ({:.2f} GiB) in directory '{}': {}", bytes_,
+                                     gib(bytes_), directory_, text_of(code)));
+}
+
+void DiskFile::advance(Transfer& rest, std::int64_t result) const {
+  // With O_DIRECT a rest has to begin at a boundary, so a part of one is moved again.
+  const std::int64_t moved = std::max<std::int64_t>(result, 0) / kDiskAlignment * kDiskAlignment;
+  if (moved == 0)
+    throw EnvironmentError(
+        fmt::format("cannot {} {} bytes at offset {} of the file in directory '{}': {}",
+                    rest.write ? "write" : "read", rest.bytes, rest.offset, directory_,
+                    result < 0 ? text_of(static_cast<int>(-result)) : fmt::format("{} were moved", result)));
+  rest = rest.block(moved, rest.bytes);
+}
+
+}  // namespace tessera::device

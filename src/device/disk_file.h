@@ -1,0 +1,47 @@
+// The file behind a Disk and the text of its errors. Owns the descriptor and the space; moves nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tessera::device {
+
+// A range of the file and the memory it goes to, or comes from where `write`.
+struct Transfer {
+  bool write = false;
+  std::int64_t offset = 0;
+  std::byte* memory = nullptr;
+  std::int64_t bytes = 0;
+
+  // The block that begins `done` bytes behind the start.
+  Transfer block(std::int64_t done, std::int64_t block_bytes) const;
+};
+
+class DiskFile {
+ public:
+  // `bytes`: a multiple of 4096.
+  DiskFile(const std::string& directory, std::int64_t bytes);
+  ~DiskFile();
+  DiskFile(const DiskFile&) = delete;
+  DiskFile& operator=(const DiskFile&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  std::int64_t bytes() const { return bytes_; }
+  const std::string& description() const { return description_; }  // "O_DIRECT", and what the system lacks
+
+  // Takes what a request has moved, or its negative errno, off `rest`. EnvironmentError where that is an
+  // error, or nothing.
+  void advance(Transfer& rest, std::int64_t result) const;
+
+ private:
+  void reserve();
+  void go_direct();
+
+  std::string directory_;
+  std::int64_t bytes_;
+  int descriptor_;
+  std::string description_;
+};
+
+}  // namespace tessera::device
