@@ -214,8 +214,11 @@ class Device {
   // Memory of the device. `shared` as in ArenaOptions; a GPU's is always private.
   virtual Arena make_arena(std::int64_t bytes, bool shared = false) = 0;
   // Memory of the host of exactly these bytes, that the device copies from and to without staging (pinned).
+  // Its base is a multiple of 4096.
   virtual Arena make_host_arena(std::int64_t bytes) = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
+  // A stream of the CPU, whatever the device: its tasks work on the host and may block.
+  virtual std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) = 0;
   virtual FailureFlag failure() const = 0;
   virtual ByteCounters& counters() = 0;
 

@@ -37,6 +37,7 @@ struct EngineOptions {
   Optimizer optimizer;
   GradientClip clip;                             // max_norm 0: none
   std::optional<LossScaleOptions> loss_scaling;  // without: the scale is 1; needed by fp16
+  std::string disk_directory = {};               // on a local disk, of what the strategy offloads there
   std::int64_t device_memory_bytes = 0;          // budget of one rank; 0: none. Exceeding it is refused here
   std::int64_t external_bytes = 0;  // what the embedder's own activations take, counted against the budget
   bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
@@ -141,7 +142,7 @@ enum class State : std::uint8_t { master, parameter, moment1, moment2 };
 // A step's timing on this rank, by the clock of the lanes.
 struct StepTiming {
   double total_us = 0;
-  double communication_us = 0;  // collectives off the compute lane
+  double communication_us = 0;  // collectives, messages, copies and host updates off the compute lane
   double exposed_us = 0;        // the compute lane waited for other lanes
   double hidden() const;        // 1 − exposed / communication, within [0, 1]
 };
@@ -198,8 +199,12 @@ class Engine {
   // writes the rounded parameter; a trainable parameter is written through its master only.
   void write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values);
 
-  // The bytes of a persistent buffer of a flat on this rank, empty where it has none: for checkpoints. They
-  // lie on the device: where that is no CPU, transfer() brings them to the host and back, between steps.
+  // For checkpoints, between steps: the bytes of a persistent buffer of a flat on this rank, 0 where it has
+  // none (an fp32 parameter is its own master); all of them, to and from memory of the host; and where they
+  // lie, empty where that is not in memory that the host can read.
+  std::int64_t persistent_bytes(FlatId flat, State state) const;
+  void read_persistent(FlatId flat, State state, std::span<std::byte> to);
+  void write_persistent(FlatId flat, State state, std::span<const std::byte> from);
   std::span<std::byte> persistent(FlatId flat, State state);
   // Counters that a checkpoint must carry besides the buffers.
   struct Counters {
@@ -217,9 +222,11 @@ class Engine {
   void* stream() const;
   // Copies bytes between the host and the device, behind what is enqueued there; returns when they are there.
   void transfer(void* to, const void* from, std::int64_t bytes);
-  // Bytes that hold something, by category, now and at their most. At most the arena; in strict order at most
-  // the plan's live bytes.
-  const ByteCounters& bytes() const;
+  // Bytes of a space that hold something, by category, now and at their most. At most the arena; in strict
+  // order at most the plan's live bytes.
+  const ByteCounters& bytes(Space space = Space::device) const;
+  // How the file on the disk is read and written, in words; empty where nothing lies there.
+  std::string disk_description() const;
 
   // Received from other ranks by the programs' collectives and messages along an axis, since the engine was
   // made; the step's scalars go along Axis::world.

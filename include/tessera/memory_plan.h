@@ -13,9 +13,17 @@ namespace tessera {
 
 using CategoryBytes = std::array<std::int64_t, kCategories>;
 
+// Buffers of a space start on multiples of this: on the disk, and on the host what is read from there, in
+// whole blocks, so that both can be moved past the system's page cache.
+inline constexpr std::int64_t kBlockBytes = 4096;
+constexpr std::int64_t alignment_of(Space space) {
+  return space == Space::device ? kAlignmentBytes : kBlockBytes;
+}
+
 // One space of the plan.
 struct SpacePlan {
-  std::int64_t arena_bytes = 0;  // the highest end of any buffer: what is allocated
+  // What is allocated: the highest end of any buffer; of host and disk, that in whole blocks.
+  std::int64_t arena_bytes = 0;
   // The largest sum of live bytes at any instruction, the persistent buffers of all programs included: no
   // plan can do better.
   std::int64_t live_peak_bytes = 0;
@@ -44,11 +52,10 @@ struct MemoryPlan {
 // time. Buffers of equal name are one buffer. Persistent buffers lie first, at addresses of their own; others
 // share memory where their lifetimes, in order of issue, do not meet, and where one address for all lifetimes
 // of a buffer would cost memory, each may have its own, unless the buffer says one_address. Every offset is a
-// multiple of kAlignmentBytes; a buffer that never lives in any program takes no memory. Several orders of
-// placement are tried and the smallest arena kept; the result depends on the programs alone.
-// Throws UsageError, naming the buffer, where buffers of one name differ in bytes, space or in what they
-// keep, where one program has a name twice, and where lifetimes are not ascending, disjoint and within the
-// program.
+// multiple of the space's alignment; a buffer that never lives in any program takes no memory. Several orders
+// of placement are tried and the smallest arena kept; the result depends on the programs alone. Throws
+// UsageError, naming the buffer, where buffers of one name differ in bytes, space or in what they keep, where
+// one program has a name twice, and where lifetimes are not ascending, disjoint and within the program.
 MemoryPlan plan_memory(std::span<const Program> programs);
 
 // Recomputes the waits of program number `index` of the plan: the fewest that order every pair of conflicting

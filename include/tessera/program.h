@@ -36,9 +36,6 @@ enum class Lane : std::uint8_t {
 };
 inline constexpr int kLanes = 11;
 
-enum class Space : std::uint8_t { device, host, disk };
-inline constexpr int kSpaces = 3;
-
 enum class Category : std::uint8_t {
   parameters,
   gathered_parameters,
@@ -63,14 +60,15 @@ enum class Opcode : std::uint8_t {
   send,            // a buffer, or this rank's slice of a flat's reduced gradient -> `peer`    (send_*)
   receive,         // the same from `peer`                                                    (receive_*)
   reduce_scalars,  // loss, weight, square sums of all ranks; the decision to apply or skip   (compute)
-  update,          // the optimizer, on this rank's slice or on everything                    (compute)
+  update,          // the optimizer, on this rank's slice or on everything              (compute, host)
+  copy,            // what a buffer holds -> another space: all of it, or the part of a flat that
+                   // both have                                          (upload, download, io)
 };
 
 // A use is one instruction, unless other uses run inside it; then it is an opening and a closing one.
 enum class UseEdge : std::uint8_t { whole, open, close };
 
 std::string_view name_of(Lane lane);
-std::string_view name_of(Space space);
 std::string_view name_of(Category category);
 std::string_view name_of(Pass pass);
 std::string_view name_of(StepKind kind);
@@ -103,6 +101,8 @@ struct Lifetime {
 
 enum class BufferRole : std::uint8_t {
   parameter,        // a flat's shard, or the whole of it where parameters are replicated
+  uploaded,         // on the device, for a gather or an update, of a parameter that lives elsewhere
+  staged,           // a flat's parameters, or the part that is updated, on the host on their way
   secondary,        // a flat's shard, gathered from the slices that replicas keep
   gathered,         // a flat's parameters, whole, around a use
   gradient,         // a flat's full gradient of one microbatch, in the parameter's type
@@ -110,6 +110,8 @@ enum class BufferRole : std::uint8_t {
   accumulator,      // a flat's reduced fp32 gradient: the shard, or the whole where gradients are replicated
   master,           // fp32 parameters behind 16-bit ones: the shard, or the whole
   moment,           // optimizer moment `index`, fp32: the shard, or the whole
+  host_gradient,    // the reduced gradient on the host
+  state_window,     // master (index −1) or moment `index`, on the host, of states on the disk
   tied_sum,         // another pipeline rank's slice of a tied flat's reduced gradient
   batch,            // the microbatch's inputs and targets
   output,           // what unit `unit` hands to the next, here or received from the unit's rank
@@ -119,11 +121,18 @@ enum class BufferRole : std::uint8_t {
   scalars           // one slot a rank for reduce_scalars
 };
 
+// Which elements of its flat a buffer holds. All of what is of no flat.
+enum class Part : std::uint8_t { all, shard, slice };
+inline std::int64_t numel_of(const Flat& flat, Part part) {
+  return part == Part::all ? flat.padded_numel : part == Part::shard ? flat.shard_numel : flat.slice_numel;
+}
+
 struct Buffer {
   std::string name;  // equal names in several programs of a trainer are one buffer
   BufferRole role = BufferRole::parameter;
   Category category = Category::parameters;
   Space space = Space::device;
+  Part part = Part::all;
   UnitId unit = -1;
   FlatId flat = -1;
   int index = 0;
@@ -155,9 +164,20 @@ struct PerMicrobatch {
   }
 };
 
+// What an update touches, where it runs; −1 where there is none. The master is the parameter where that is
+// fp32.
+struct UpdateBuffers {
+  BufferId gradient = -1;
+  BufferId master = -1;
+  std::array<BufferId, 2> moments = {-1, -1};
+  BufferId parameter = -1;
+};
+
 // The buffers of one flat; −1 where a flat has none, all of them where this pipeline rank does not use it.
 struct FlatBuffers {
   BufferId parameter = -1;
+  BufferId on_device = -1;  // the parameter's part there: `parameter`, or what is uploaded of it
+  BufferId on_host = -1;    // the same on the host, where it ever comes there
   BufferId secondary = -1;  // where replicas keep slices of the shard between steps
   BufferId gathered = -1;   // equals `parameter` where parameters are replicated
   BufferId gradient = -1;
@@ -167,6 +187,8 @@ struct FlatBuffers {
   BufferId tied_sum = -1;  // where pipeline ranks that share the flat add up their gradients
   BufferId master = -1;    // equals `parameter` for fp32 parameters
   std::array<BufferId, 2> moments = {-1, -1};
+  BufferId host_gradient = -1;
+  UpdateBuffers update;
 };
 
 // The activation buffers of one unit; empty, or −1, where it has none on this pipeline rank. The rank that

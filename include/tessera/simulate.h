@@ -15,10 +15,13 @@
 namespace tessera {
 
 struct CostModel {
-  double flops_per_us = 100e3;        // what modules reach
-  double memory_bytes_per_us = 20e3;  // optimizer, casts and sums: bytes read plus bytes written
-  Cluster cluster = {};               // what collectives and messages take
-  double issue_us = 0.0;              // fixed cost of any instruction
+  double flops_per_us = 100e3;             // what modules reach
+  double memory_bytes_per_us = 20e3;       // optimizer, casts and sums: bytes read plus bytes written
+  double host_memory_bytes_per_us = 20e3;  // the same on the host, where it updates
+  double host_link_bytes_per_us = 25e3;    // copies between device and host, each way
+  double disk_bytes_per_us = 2e3;          // reading and writing
+  Cluster cluster = {};                    // what collectives and messages take
+  double issue_us = 0.0;                   // fixed cost of any instruction
   // Whether the thread that issues also computes, as on the CPU: nothing is issued while the compute lane is
   // busy, so a gather starts no sooner than the strategy's prefetch says. On a device the host runs ahead,
   // and only waits hold a gather back.

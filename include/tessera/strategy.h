@@ -39,6 +39,34 @@ enum class PipelineSchedule : std::uint8_t {
   looped                     // breadth-first: each chunk takes all microbatches (Lamy-Poirier 2023)
 };
 
+// Where a buffer lives: the device's memory, the host's, a file on a local disk. The CPU backend's device is
+// a part of the host's memory that a budget bounds.
+enum class Space : std::uint8_t { device, host, disk };
+inline constexpr int kSpaces = 3;
+std::string_view name_of(Space space);
+
+// What lives elsewhere than on the device between its uses (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity,
+// Rajbhandari et al. 2021). Programs bring it and take it back by copies on lanes of their own.
+struct Offload {
+  // Master weights and moments. Where they are not on the device, the host updates: reduced gradients go down
+  // as each unit is reduced, and stay down between microbatches; updated parameters come up, unit by unit.
+  Space states = Space::device;
+  // Of the units, counted from the first, this share keeps its states on the device all the same, and is
+  // updated there while the host updates the others (0 to 1).
+  double states_on_device = 0.0;
+  // Parameter shards, or replicas' slices of them. Needs sharded parameters.
+  Space parameters = Space::device;
+  // Flats whose states from the disk are on the host at a time: being read, updated, or written back. At 1
+  // nothing of that overlaps.
+  int staged = 2;
+
+  // Throws UsageError for a share or a count that means nothing.
+  void check() const;
+  // Whether the disk holds anything.
+  bool on_disk() const { return states == Space::disk || parameters == Space::disk; }
+  bool operator==(const Offload&) const = default;
+};
+
 // How a chain of units is cut over the mesh's pipeline axis. Means something where that axis has 2 or more.
 struct Pipeline {
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
@@ -69,6 +97,7 @@ struct Strategy {
   // state_over_replicas.
   bool parameters_over_replicas = false;
   Pipeline pipeline = {};
+  Offload offload = {};
 
   // Throws UsageError for a combination that means nothing, naming the field.
   void check() const;

@@ -45,8 +45,8 @@ int fullest_pipeline_rank(std::span<const TrainerPlan> plans);
 // budget.h; −1 where not even none fits.
 int fit_resident_units(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes);
 
-// Text for a person: categories by row; what one rank would hold unsharded (stage 0) beside what the plan
-// gives it.
+// Text for a person: categories by row; what one rank would hold unsharded (stage 0) on its device beside
+// what the plan gives it, in each space where it has anything.
 std::string memory_table(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);
 // The same of plans that are there already.
 std::string memory_table(const TrainerPlan& replicated, const TrainerPlan& predicted);

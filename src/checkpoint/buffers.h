@@ -11,27 +11,27 @@ namespace tessera::checkpoint {
 struct PersistentBuffer {
   FlatId flat = 0;
   State state = State::parameter;
-  bool whole = false;         // replicated over the shard group, else this rank's shard
-  bool sliced = false;        // only this replica's slice of the shard
-  std::span<std::byte> data;  // on the device
+  bool whole = false;   // replicated over the shard group, else this rank's shard
+  bool sliced = false;  // only this replica's slice of the shard
+  std::int64_t bytes = 0;
 };
 
 // Every persistent buffer of this rank, by flat, once: where a parameter is its own master, as that.
 std::vector<PersistentBuffer> buffers_of(Engine& engine);
 
-// A buffer's bytes on the host: where they lie, or a copy of those that lie on a GPU.
+// A buffer's bytes on the host: where they lie, or a copy of those that lie on a GPU or on the disk.
 class OnHost {
  public:
   explicit OnHost(Engine& engine) : engine_(engine) {}
-  // As they are on the device. Valid until the next call.
+  // As they are now. Valid until the next call.
   std::span<const std::byte> bring(const PersistentBuffer& buffer);
-  // Calls fill(bytes on the host), then has them on the device.
+  // Calls fill(bytes on the host), then has them where the buffer lies.
   template <class Fill>
   void send(const PersistentBuffer& buffer, const Fill& fill) {
-    const std::span<std::byte> bytes = room(buffer);
+    const std::span<std::byte> there = engine_.persistent(buffer.flat, buffer.state);
+    const std::span<std::byte> bytes = there.empty() ? room(buffer) : there;
     fill(bytes);
-    if (bytes.data() != buffer.data.data())
-      engine_.transfer(buffer.data.data(), bytes.data(), static_cast<std::int64_t>(bytes.size()));
+    if (there.empty()) engine_.write_persistent(buffer.flat, buffer.state, bytes);
   }
 
  private:

@@ -75,12 +75,12 @@ class Source {
   static const StoredBuffer& find(const OpenFile& file, const PersistentBuffer& buffer) {
     for (const StoredBuffer& stored : file.header.buffers)
       if (stored.flat == buffer.flat && stored.state == buffer.state && stored.whole == buffer.whole &&
-          stored.bytes == static_cast<std::int64_t>(buffer.data.size()))
+          stored.bytes == buffer.bytes)
         return stored;
     throw EnvironmentError(fmt::format(
         "checkpoint file '{}' has no {} of {} bytes for flat buffer {}; a pipeline has to be cut, and "
         "states to be sliced over replicas, as when it was saved",
-        file.reader.path().string(), checkpoint::name_of(buffer.state), buffer.data.size(), buffer.flat));
+        file.reader.path().string(), checkpoint::name_of(buffer.state), buffer.bytes, buffer.flat));
   }
 
   Engine& engine_;

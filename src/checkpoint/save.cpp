@@ -29,7 +29,7 @@ void write_file(const fs::path& folder, Engine& engine, const RunState& state) {
          .flat = buffer.flat,
          .state = buffer.state,
          .whole = buffer.whole,
-         .bytes = static_cast<std::int64_t>(buffer.data.size()),
+         .bytes = buffer.bytes,
          .checksum = checksum_of(host.bring(buffer))});
   }
   if (stored.empty() && header.rank != 0) return;

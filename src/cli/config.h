@@ -56,6 +56,13 @@ struct PipelineConfig {
   bool gather_once = false;
 };
 
+struct OffloadConfig {
+  std::string states = "device", parameters = "device";
+  double states_on_device = 0.0;
+  std::int64_t staged = 2;
+  std::string directory = ".";
+};
+
 struct PrecisionConfig {
   std::string parameters = "bf16";
   bool loss_scaling = false;
@@ -112,6 +119,7 @@ struct Config {
   MeshConfig mesh;
   StrategyConfig strategy;
   PipelineConfig pipeline;
+  OffloadConfig offload;
   PrecisionConfig precision;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;

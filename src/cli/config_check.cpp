@@ -64,6 +64,23 @@ void check_strategy(const Config& config) {
               "strategy.parameters_over_replicas needs strategy.stage = 3 and strategy.state_over_replicas; "
               "they are {} and {}",
               strategy.stage, strategy.state_over_replicas));
+  require(
+      config.offload.parameters == "device" || strategy.stage == 3,
+      fmt::format("offload.parameters is \"{}\"; it needs strategy.stage = 3, where parameters are sharded; "
+                  "the stage is {}",
+                  config.offload.parameters, strategy.stage));
+  require(
+      config.offload.states_on_device == 0 || config.offload.states != "device",
+      fmt::format("offload.states_on_device is {}, but offload.states is \"device\", where all are; set it "
+                  "to \"host\" or \"disk\"",
+                  config.offload.states_on_device));
+  require(config.offload.parameters == "device" || !strategy.state_over_replicas ||
+              strategy.parameters_over_replicas,
+          fmt::format("offload.parameters is \"{}\" and strategy.state_over_replicas is true; that needs "
+                      "strategy.parameters_over_replicas, too",
+                      config.offload.parameters));
+  require(!config.offload.directory.empty(),
+          "offload.directory is empty; name a folder on a local disk, such as \".\"");
   require(strategy.resident_units != kAuto || config.run.device_memory > 0,
           "strategy.resident_units is \"auto\"; it needs the budget run.device_memory");
 }

@@ -185,6 +185,25 @@ void add_pipeline(Keys& keys, PipelineConfig& c) {
               "row in one direction."));
 }
 
+void add_offload(Keys& keys, OffloadConfig& c) {
+  const std::vector<std::string> spaces = {"device", "host", "disk"};
+  keys.push_back(text("offload.states", &c.states,
+                      "Where master weights and moments lie. Off the device, the host updates them: "
+                      "gradients go down as units are reduced, updated parameters come up.",
+                      spaces));
+  keys.push_back(number("offload.states_on_device", &c.states_on_device, {.min = 0.0, .max = 1.0},
+                        "The share of the units, from the first on, that keep their states on the device "
+                        "all the same and are updated there at the same time."));
+  keys.push_back(text("offload.parameters", &c.parameters,
+                      "Where a rank's shard of the parameters lies; at stage 3 only.", spaces));
+  keys.push_back(integer("offload.staged", &c.staged, 1,
+                         "Of states on the disk: for how many units they are in memory at a time, being "
+                         "read, updated or written back."));
+  keys.push_back(text("offload.directory", &c.directory,
+                      "Where the file for what lies on the disk is made: a folder on a local disk. The file "
+                      "has no name and is gone when the run ends, however it ends."));
+}
+
 void add_precision(Keys& keys, PrecisionConfig& c) {
   keys.push_back(text("precision.parameters", &c.parameters,
                       "Type of parameters, activations and gradients; master weights and moments are fp32. "
@@ -344,6 +363,7 @@ std::vector<Key> keys_of(Config& config) {
   add_mesh(keys, config.mesh);
   add_strategy(keys, config.strategy);
   add_pipeline(keys, config.pipeline);
+  add_offload(keys, config.offload);
   add_precision(keys, config.precision);
   add_optimizer(keys, config.optimizer);
   add_schedule(keys, config.schedule);

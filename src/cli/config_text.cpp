@@ -29,6 +29,8 @@ std::string section_title(const std::string& section) {
          "(16-bit tokens) or 20240801 (32-bit tokens)."},
         {"mesh", "How the ranks are arranged; their number is the product."},
         {"strategy", "What is sharded, and when it is gathered and reduced (docs/memory.md)."},
+        {"pipeline", "How the chain of units is cut over pipeline ranks, and in which order these run it."},
+        {"offload", "What lies elsewhere than on the device between its uses (docs/memory.md)."},
         {"precision", "Types, and loss scaling."},
         {"optimizer", "How a gradient changes the weights."},
         {"schedule", "The learning rate over the steps."},

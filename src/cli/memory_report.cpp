@@ -32,7 +32,10 @@ std::string RunPlans::table() const {
 }
 
 nlohmann::json memory_json(const RunPlans& plans) {
-  return {{"predicted", space_json(plans.of_fullest().memory.space(Space::device))},
+  const MemoryPlan& memory = plans.of_fullest().memory;
+  return {{"predicted", space_json(memory.space(Space::device))},
+          {"predicted_host", space_json(memory.space(Space::host))},
+          {"predicted_disk", space_json(memory.space(Space::disk))},
           {"replicated", space_json(plans.alone.memory.space(Space::device))}};
 }
 

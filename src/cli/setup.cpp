@@ -51,6 +51,17 @@ Dimensions dimensions_of(const ModelConfig& config) {
 Model make_model(const Gpt2Config& dimensions, DType type) { return make_gpt2(dimensions, type); }
 Model make_model(const LlamaConfig& dimensions, DType type) { return make_llama(dimensions, type); }
 
+Space space_of(const std::string& name) {
+  return name == "disk" ? Space::disk : name == "host" ? Space::host : Space::device;
+}
+
+Offload offload_of(const OffloadConfig& config) {
+  return {.states = space_of(config.states),
+          .states_on_device = config.states_on_device,
+          .parameters = space_of(config.parameters),
+          .staged = static_cast<int>(config.staged)};
+}
+
 Strategy strategy_of(const StrategyConfig& config) {
   Strategy strategy;
   strategy.placements = Placements::of_stage(static_cast<int>(config.stage));
@@ -156,6 +167,8 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
                  .shard = static_cast<int>(config.mesh.shard),
                  .tensor = static_cast<int>(config.mesh.tensor)};
   engine.strategy = strategy_of(config.strategy);
+  engine.strategy.offload = offload_of(config.offload);
+  engine.disk_directory = config.offload.directory;
   engine.optimizer = optimizer_of(config.optimizer, model);
   engine.clip.max_norm = config.optimizer.clip;
   if (config.precision.loss_scaling)

@@ -199,8 +199,9 @@ int train_command(const RunArguments& arguments) {
   if (!first) return 0;
   const RunPlans plans(setup);
   for (const TrainerPlan& plan : plans.by_pipeline_rank)
-    measured.predicted_bytes +=
-        plan.memory.space(Space::device).arena_bytes * setup.options.engine.mesh.data_ranks();
+    for (const Space space : {Space::device, Space::host})
+      measured.predicted_bytes +=
+          plan.memory.space(space).arena_bytes * setup.options.engine.mesh.data_ranks();
   print_report(setup, plans, summary, measured);
   if (json) {
     json.stream() << to_json(setup, plans, summary, measured)

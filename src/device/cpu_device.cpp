@@ -11,6 +11,7 @@ namespace {
 // Bases of ranks that lie alike within a page alias in the caches; this many bytes a rank keep them apart.
 constexpr std::int64_t kStaggerBytes = 21 * 256;
 constexpr int kStaggers = 128;
+constexpr std::int64_t kPageBytes = 4096;
 
 class CpuDevice final : public Device {
  public:
@@ -31,17 +32,18 @@ class CpuDevice final : public Device {
                   .shared = shared});
   }
 
-  Arena make_host_arena(std::int64_t bytes) override { return make_arena(bytes, false); }
+  // In whole pages from its base, so that files can be read into it directly.
+  Arena make_host_arena(std::int64_t bytes) override {
+    return Arena({.bytes = bytes,
+                  .stagger_bytes = kPageBytes * (options_.rank % kStaggers),
+                  .fill_poisoned = options_.fill_poisoned});
+  }
 
   std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
-    if (options.capacity < 1)
-      throw UsageError(
-          fmt::format("stream '{}' with capacity {}: use at least 1", options.name, options.capacity));
-    if (!options.on_caller) return std::make_unique<device::ThreadStream>(options, settings_);
-    if (!options.cpus.empty())
-      throw UsageError(
-          fmt::format("stream '{}' runs on its caller and has no thread for cpus", options.name));
-    return std::make_unique<device::CallerStream>(options, settings_);
+    return device::make_cpu_stream(options, settings_);
+  }
+  std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) override {
+    return make_stream(options);
   }
 
   FailureFlag failure() const override { return settings_.failure; }

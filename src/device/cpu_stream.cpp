@@ -151,4 +151,14 @@ void ThreadStream::submit(const Operation& operation) {
   queue_->work.notify();
 }
 
+std::unique_ptr<Stream> make_cpu_stream(const StreamOptions& options, const StreamSettings& settings) {
+  if (options.capacity < 1)
+    throw UsageError(
+        fmt::format("stream '{}' with capacity {}: use at least 1", options.name, options.capacity));
+  if (!options.on_caller) return std::make_unique<ThreadStream>(options, settings);
+  if (!options.cpus.empty())
+    throw UsageError(fmt::format("stream '{}' runs on its caller and has no thread for cpus", options.name));
+  return std::make_unique<CallerStream>(options, settings);
+}
+
 }  // namespace tessera::device

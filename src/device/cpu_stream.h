@@ -102,4 +102,7 @@ class ThreadStream final : public Stream {
   std::thread thread_;
 };
 
+// Of either kind. UsageError for options that mean nothing.
+std::unique_ptr<Stream> make_cpu_stream(const StreamOptions& options, const StreamSettings& settings);
+
 }  // namespace tessera::device

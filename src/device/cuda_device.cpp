@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "src/device/activity.h"
+#include "src/device/cpu_stream.h"
 #include "src/device/cuda_stream.h"
 #include "tessera/error.h"
 
@@ -96,6 +97,12 @@ class CudaDevice final : public Device {
     if (!options.cpus.empty())
       throw UsageError(fmt::format("stream '{}' of a GPU has no thread for cpus", options.name));
     return std::make_unique<device::CudaStream>(options, settings_);
+  }
+  std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) override {
+    return device::make_cpu_stream(options, {.rank = options_.rank,
+                                             .policy = device::WaitPolicy::choose(Waiting::automatic, 0),
+                                             .deadline = options_.deadline,
+                                             .failure = settings_.failure});
   }
 
   FailureFlag failure() const override { return settings_.failure; }

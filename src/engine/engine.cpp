@@ -43,6 +43,10 @@ void check_options(const Communicator& world, const EngineOptions& options,
         "device is {}: {} ranks exchange what lies in memory of the host only; use one rank, or a "
         "world of make_nccl_world",
         name_of(options.device), world.world()));
+  if (options.strategy.offload.on_disk() && options.disk_directory.empty())
+    throw UsageError(
+        "disk_directory is empty, and strategy.offload has the disk hold something; name a "
+        "directory on a local disk");
   if (options.external_bytes < 0 || options.device_memory_bytes < 0)
     throw UsageError(fmt::format("external_bytes is {} and device_memory_bytes {}; neither may be negative",
                                  options.external_bytes, options.device_memory_bytes));
@@ -202,7 +206,11 @@ void* Engine::stream() const { return impl_->executor->stream(); }
 void Engine::transfer(void* to, const void* from, std::int64_t bytes) {
   impl_->executor->transfer(to, from, bytes);
 }
-const ByteCounters& Engine::bytes() const { return impl_->device->counters(); }
+const ByteCounters& Engine::bytes(Space space) const { return impl_->executor->bytes(space); }
+std::string Engine::disk_description() const {
+  const device::Disk* disk = impl_->executor->disk();
+  return disk == nullptr ? std::string() : disk->description();
+}
 std::int64_t Engine::bytes_received(Axis axis) const { return impl_->executor->bytes_received(axis); }
 const Program& Engine::running() const { return impl_->program(); }
 const ArenaRegistration& Engine::arena_registration() const { return impl_->executor->registration(); }

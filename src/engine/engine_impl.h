@@ -61,8 +61,6 @@ struct Engine::Impl {
   std::int64_t stamp(InstructionId use) const { return microbatches_begun + instruction(use).microbatch; }
   StepResult finish_step(const StepInputs& inputs);
 
-  // A buffer of the first program; persistent ones lie at one address in all.
-  std::byte* at(BufferId buffer) const { return executor->persistent_address(0, buffer); }
   BufferId buffer_of(FlatId flat, State state) const;
   // Whether any rank has the state; this one may not, for it lies on another pipeline rank.
   bool exists(FlatId flat, State state) const;
@@ -70,7 +68,9 @@ struct Engine::Impl {
   std::int64_t held_numel(FlatId flat, State state) const;
   // The first rank that holds the element of the flat's state.
   int owner(FlatId flat, State state, std::int64_t offset) const;
-  std::span<std::byte> bytes_of_state(FlatId flat, State state) const;  // on the device
+  // The buffer of the state alone: −1 where there is none, and where the parameter is its own master.
+  BufferId own_buffer(FlatId flat, State state) const;
+  void check_persistent(const char* call, FlatId flat, State state, std::size_t bytes) const;
   // The elements of the flat's state that this rank holds, where it holds any.
   std::pair<std::int64_t, std::int64_t> held(FlatId flat, State state) const;
   void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);

@@ -37,8 +37,9 @@ std::vector<Piece> unwritten(const Layout& layout, const std::set<ParameterId>& 
   return pieces;
 }
 
+// What could hide behind compute: collectives, messages, copies, the host's updates.
 bool overlaps_compute(const Instruction& instruction) {
-  return communicates(instruction.op) && instruction.lane != Lane::compute;
+  return instruction.lane != Lane::compute && instruction.op != Opcode::square_sum;
 }
 
 std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
@@ -66,7 +67,10 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       options_(options),
       rank_(world.rank()),
       place_(options.mesh.coordinates(rank_)),
-      memory_(device, programs, plan, {.poison = options.poison, .shared = world.wants_shared_arena()}),
+      memory_(device, programs, plan,
+              {.poison = options.poison,
+               .shared = world.wants_shared_arena(),
+               .disk_directory = options.disk_directory}),
       registration_(Communicator(world).register_arena(memory_.arena())),
       peak_program_(plan.space(Space::device).peak_program),
       peak_instruction_(plan.space(Space::device).peak_instruction) {
@@ -88,11 +92,15 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
     for (const Instruction& instruction : program.instructions) {
       std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.
-      if (!lane)
-        lane = device.make_stream(
-            {.name = std::string(name_of(instruction.lane)),
-             .on_caller = instruction.lane == Lane::compute || (on_caller && !is_message(instruction.op)),
-             .cpus = {}});
+      if (lane) continue;
+      const bool of_host = instruction.lane == Lane::host || instruction.lane == Lane::io;
+      const bool moves = instruction.op == Opcode::copy || of_host;
+      const StreamOptions stream = {
+          .name = std::string(name_of(instruction.lane)),
+          .on_caller = instruction.lane == Lane::compute ||
+                       (moves ? options.strict_order : on_caller && !is_message(instruction.op)),
+          .cpus = {}};
+      lane = of_host ? device.make_host_stream(stream) : device.make_stream(stream);
     }
     instructions = std::max(instructions, program.instructions.size());
     scalars_.resize(
@@ -194,6 +202,48 @@ void Executor::transfer(void* to, const void* from, std::int64_t bytes) {
   lane(Lane::compute).synchronize();
 }
 
+// Bytes of the disk that hold [offset, offset + bytes), in whole blocks.
+struct Executor::Blocks {
+  Blocks(std::int64_t offset, std::size_t bytes)
+      : first(offset / kBlockBytes * kBlockBytes),
+        size((offset + static_cast<std::int64_t>(bytes) + kBlockBytes - 1) / kBlockBytes * kBlockBytes -
+             first),
+        memory({.bytes = size, .huge_pages = false}),
+        wanted(memory.base() + (offset - first)) {}
+  std::int64_t first, size;
+  Arena memory;
+  std::byte* wanted;
+};
+
+void Executor::read_persistent(BufferId buffer, std::int64_t offset, std::span<std::byte> to) {
+  if (programs_[0].buffers[static_cast<std::size_t>(buffer)].space != Space::disk)
+    return transfer(to.data(), persistent_address(0, buffer) + offset, static_cast<std::int64_t>(to.size()));
+  const Blocks blocks(memory_.disk_offset(0, buffer) + offset, to.size());
+  memory_.disk().read(blocks.first, blocks.memory.base(), blocks.size);
+  std::copy_n(blocks.wanted, to.size(), to.data());
+}
+
+void Executor::write_persistent(BufferId buffer, std::int64_t offset, std::span<const std::byte> from) {
+  if (programs_[0].buffers[static_cast<std::size_t>(buffer)].space != Space::disk)
+    return transfer(persistent_address(0, buffer) + offset, from.data(),
+                    static_cast<std::int64_t>(from.size()));
+  const Blocks blocks(memory_.disk_offset(0, buffer) + offset, from.size());
+  memory_.disk().read(blocks.first, blocks.memory.base(), blocks.size);  // what lies beside it stays
+  std::copy_n(from.data(), from.size(), blocks.wanted);
+  memory_.disk().write(blocks.first, blocks.memory.base(), blocks.size);
+}
+
+void Executor::clear_persistent(BufferId buffer) {
+  const Buffer& cleared = programs_[0].buffers[static_cast<std::size_t>(buffer)];
+  if (cleared.space == Space::device) return zero(persistent_address(0, buffer), cleared.bytes);
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 22;
+  const std::vector<std::byte> nothing(static_cast<std::size_t>(std::min(kAtOnce, cleared.bytes)));
+  for (std::int64_t done = 0; done < cleared.bytes; done += kAtOnce)
+    write_persistent(
+        buffer, done,
+        std::span(nothing).first(static_cast<std::size_t>(std::min(kAtOnce, cleared.bytes - done))));
+}
+
 InstructionId Executor::advance() {
   for (;; ++cursor_) {
     const Instruction& next = instruction_at(cursor_);
@@ -252,7 +302,9 @@ void Executor::finish(const ScalarHeader& header) {
     issue(cursor_++);
   }
   decide_step();
-  const auto count = static_cast<InstructionId>(program().instructions.size());
+  // Behind the decision there is the update only: a step that is skipped ends here, on all ranks alike.
+  const bool skipped = decision_.result.reason != SkipReason::none;
+  const InstructionId count = skipped ? cursor_ : static_cast<InstructionId>(program().instructions.size());
   for (; cursor_ < count; ++cursor_) issue(cursor_);
   const double begin = tracing_ ? now_us() : 0.0;
   {
@@ -260,8 +312,10 @@ void Executor::finish(const ScalarHeader& header) {
     for (const std::unique_ptr<Stream>& lane : lanes_)
       if (lane) lane->synchronize();
   }
+  if (skipped) memory_.end_step(program_, cursor_);
   if (tracing_) {
     exposed_us_ += now_us() - begin;
+    spans_.resize(static_cast<std::size_t>(count));
     finish_trace();
   }
   program_ = -1;

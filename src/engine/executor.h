@@ -56,6 +56,13 @@ class Executor {
     return memory_.address(program, buffer, 0);
   }
   const Decision& decision() const { return decision_; }
+  // Bytes of a persistent buffer of the first program, whichever space it lies in, from `offset` on, to or
+  // from memory of the host. Between steps.
+  void read_persistent(BufferId buffer, std::int64_t offset, std::span<std::byte> to);
+  void write_persistent(BufferId buffer, std::int64_t offset, std::span<const std::byte> from);
+  void clear_persistent(BufferId buffer);
+  const ByteCounters& bytes(Space space) const { return memory_.counters(space); }
+  const device::Disk* disk() const { return memory_.disk(); }
   // Zeroes memory of the device before what the compute lane is given next.
   void zero(void* memory, std::int64_t bytes);
   // Copies bytes between the host and the device, behind what the compute lane was given; returns when they
@@ -77,6 +84,7 @@ class Executor {
     std::int64_t numel = 0;
   };
 
+  struct Blocks;
   // Peers are told that this rank's own thread waits for them while one of these is there.
   class Waits;
   void issue(InstructionId id);
@@ -100,6 +108,7 @@ class Executor {
   void decide_step();
   void update(InstructionId id);
   void message(InstructionId id);
+  void copy(InstructionId id);
   // Axis, lane and, for messages, the other rank's place along the axis.
   using ChannelKey = std::tuple<Axis, Lane, int>;
   void open_channels(const Communicator& world, const Program& program);
@@ -110,6 +119,7 @@ class Executor {
   // The elements of a flat in this rank's shard, and in its replica's slice of that.
   Slice shard_of(FlatId flat) const;
   Slice slice_of(FlatId flat) const;
+  Slice slice_of(FlatId flat, Part part) const;
   const Instruction& instruction_at(InstructionId id) const {
     return program().instructions[static_cast<std::size_t>(id)];
   }

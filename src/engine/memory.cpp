@@ -5,36 +5,56 @@
 namespace tessera {
 namespace {
 
-// What poison works on.
-std::int64_t rounded(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
+// What poison works on: no memory is shared within so many bytes.
+std::int64_t rounded(std::int64_t bytes, Space space) {
+  const std::int64_t granule = space == Space::device ? 8 : alignment_of(space);
+  return (bytes + granule - 1) / granule * granule;
+}
 
 }  // namespace
 
 StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan,
                        const Options& options)
-    : plan_(plan),
-      counters_(device.counters()),
-      poison_(options.poison),
-      arena_(device.make_arena(plan.space(Space::device).arena_bytes, options.shared)) {
+    : programs_(programs),
+      plan_(plan),
+      counters_{&device.counters(), &own_counters_[1], &own_counters_[2]},
+      poison_(options.poison) {
+  // First what may not be there: a disk without room is found before memory is taken.
+  if (const std::int64_t bytes = plan.space(Space::disk).arena_bytes; bytes > 0)
+    disk_ = std::make_unique<device::Disk>(
+        device::DiskOptions{.directory = options.disk_directory, .bytes = bytes});
+  arena() = device.make_arena(plan.space(Space::device).arena_bytes, options.shared);
+  Arena& host = arenas_[static_cast<std::size_t>(Space::host)];
+  if (const std::int64_t bytes = plan.space(Space::host).arena_bytes; bytes > 0)
+    host = device.make_host_arena(bytes);
+  if (disk_) disk_->register_memory(host.base(), host.bytes());
+  for (std::size_t space = 0; space < arenas_.size(); ++space) bases_[space] = arenas_[space].base();
   for (const auto [program, id] : persistent_buffers(programs)) {
     const Buffer& buffer = programs[static_cast<std::size_t>(program)].buffers[static_cast<std::size_t>(id)];
-    counters_.add(buffer.category, buffer.bytes);
+    counters_[static_cast<std::size_t>(buffer.space)]->add(buffer.category, buffer.bytes);
   }
   for (std::size_t index = 0; index < programs.size(); ++index)
     watches_.push_back(watch(static_cast<int>(index), programs[index]));
   if (!poison_) return;
   for (const Watch& watch : watches_)
-    for (const Tenancy& tenancy : watch.tenancies) arena_.poison(tenancy.offset, rounded(tenancy.bytes));
+    for (const Tenancy& tenancy : watch.tenancies) hide(tenancy);
+}
+
+void StepMemory::hide(const Tenancy& tenancy) {
+  arenas_[static_cast<std::size_t>(tenancy.space)].poison(tenancy.offset,
+                                                          rounded(tenancy.bytes, tenancy.space));
 }
 
 void StepMemory::begin(const Tenancy& tenancy) {
-  counters_.add(tenancy.category, tenancy.bytes);
-  if (poison_) arena_.unpoison(tenancy.offset, rounded(tenancy.bytes));
+  counters_[static_cast<std::size_t>(tenancy.space)]->add(tenancy.category, tenancy.bytes);
+  if (poison_)
+    arenas_[static_cast<std::size_t>(tenancy.space)].unpoison(tenancy.offset,
+                                                              rounded(tenancy.bytes, tenancy.space));
 }
 
 void StepMemory::end(const Tenancy& tenancy) {
-  counters_.add(tenancy.category, -tenancy.bytes);
-  if (poison_) arena_.poison(tenancy.offset, rounded(tenancy.bytes));
+  counters_[static_cast<std::size_t>(tenancy.space)]->add(tenancy.category, -tenancy.bytes);
+  if (poison_) hide(tenancy);
 }
 
 StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
@@ -48,8 +68,8 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
     for (std::size_t k = 0; k < buffer.lifetimes.size(); ++k) {
       watch.begins[static_cast<std::size_t>(buffer.lifetimes[k].first)].push_back(
           static_cast<int>(watch.tenancies.size()));
-      watch.tenancies.push_back(
-          {plan_.offset(index, static_cast<BufferId>(id), k), buffer.bytes, buffer.category, 0});
+      watch.tenancies.push_back({buffer.space, plan_.offset(index, static_cast<BufferId>(id), k),
+                                 buffer.bytes, buffer.category, buffer.lifetimes[k].first, 0});
     }
   }
   for (std::size_t at = 0; at < program.instructions.size(); ++at) {
@@ -88,6 +108,12 @@ void StepMemory::after(int program, InstructionId instruction) {
   for (int tenancy : watch.touches[static_cast<std::size_t>(instruction)])
     if (watch.remaining[static_cast<std::size_t>(tenancy)].fetch_sub(1) == 1)
       end(watch.tenancies[static_cast<std::size_t>(tenancy)]);
+}
+
+void StepMemory::end_step(int program, InstructionId stopped) {
+  const Watch& watch = watches_[static_cast<std::size_t>(program)];
+  for (std::size_t k = 0; k < watch.tenancies.size(); ++k)
+    if (watch.tenancies[k].first < stopped && watch.remaining[k].load() > 0) end(watch.tenancies[k]);
 }
 
 }  // namespace tessera

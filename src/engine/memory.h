@@ -1,12 +1,15 @@
-// A rank's arena and the addresses of buffers in it. Follows which buffers are alive while a step runs:
-// counts their bytes on the device, and hides the others where asked to.
+// A rank's arenas, one in each space, and where buffers lie in them. Follows which buffers are alive while a
+// step runs: counts their bytes by space, and hides the others where asked to.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "src/device/disk.h"
 #include "tessera/device.h"
 #include "tessera/memory_plan.h"
 #include "tessera/program.h"
@@ -17,17 +20,25 @@ class StepMemory {
  public:
   struct Options {
     bool poison = false;
-    bool shared = false;  // an arena for Communicator::register_arena()
+    bool shared = false;         // a device arena for Communicator::register_arena()
+    std::string disk_directory;  // of the file for Space::disk
   };
-  // Takes the device arena of `plan` from `device`.
+  // Takes the arenas of `plan`: memory from `device`, and a file where anything lies on the disk.
   StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan,
              const Options& options);
 
-  // During the buffer's lifetime of that number; 0 for a persistent one.
+  // During the buffer's lifetime of that number; 0 for a persistent one. Of one in memory.
   std::byte* address(int program, BufferId buffer, int lifetime) const {
-    return arena_.base() + plan_.offset(program, buffer, static_cast<std::size_t>(lifetime));
+    const auto space = static_cast<std::size_t>(
+        programs_[static_cast<std::size_t>(program)].buffers[static_cast<std::size_t>(buffer)].space);
+    return bases_[space] + plan_.offset(program, buffer, static_cast<std::size_t>(lifetime));
   }
-  Arena& arena() { return arena_; }
+  // In the file, of a buffer on the disk; these are persistent.
+  std::int64_t disk_offset(int program, BufferId buffer) const { return plan_.offset(program, buffer); }
+  Arena& arena() { return arenas_[static_cast<std::size_t>(Space::device)]; }
+  device::Disk& disk() { return *disk_; }
+  const device::Disk* disk() const { return disk_.get(); }  // null where nothing lies on the disk
+  const ByteCounters& counters(Space space) const { return *counters_[static_cast<std::size_t>(space)]; }
 
   // Around every instruction of a step: a buffer is alive from before the instruction that begins its
   // lifetime to after the last that touches it, on whichever lanes these run. With poison nothing else may be
@@ -35,13 +46,17 @@ class StepMemory {
   void begin_step(int program);
   void before(int program, InstructionId instruction);
   void after(int program, InstructionId instruction);
+  // Ends what is alive where a step ends ahead of instruction `end`; no lane runs anything.
+  void end_step(int program, InstructionId end);
 
  private:
   // One lifetime of a buffer, with the accesses that are still to come in the running step.
   struct Tenancy {
+    Space space = Space::device;
     std::int64_t offset = 0;
     std::int64_t bytes = 0;
     Category category = Category::parameters;
+    InstructionId first = 0;
     int accesses = 0;
   };
   struct Watch {
@@ -54,11 +69,16 @@ class StepMemory {
 
   void begin(const Tenancy& tenancy);
   void end(const Tenancy& tenancy);
+  void hide(const Tenancy& tenancy);
 
+  const std::vector<Program>& programs_;
   const MemoryPlan& plan_;
-  ByteCounters& counters_;
+  std::array<ByteCounters, kSpaces> own_counters_;  // of all but the device
+  std::array<ByteCounters*, kSpaces> counters_;
   bool poison_ = false;
-  Arena arena_;
+  std::array<Arena, kSpaces> arenas_;  // the disk's is empty
+  std::array<std::byte*, kSpaces> bases_ = {};
+  std::unique_ptr<device::Disk> disk_;
   std::vector<Watch> watches_;  // by program
 };
 

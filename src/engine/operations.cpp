@@ -28,6 +28,8 @@ void Executor::perform(InstructionId id) {
       return reduce_scalars(instruction);
     case Opcode::update:
       return update(id);
+    case Opcode::copy:
+      return copy(id);
   }
   throw Error("a use reached the executor's lanes");
 }
@@ -55,6 +57,12 @@ Executor::Slice Executor::slice_of(FlatId flat) const {
   return {shard_of(flat).offset + numel * place_[static_cast<std::size_t>(Axis::replicate)], numel};
 }
 
+Executor::Slice Executor::slice_of(FlatId flat, Part part) const {
+  return part == Part::all     ? Slice{0, layout_.flat(flat).padded_numel}
+         : part == Part::shard ? shard_of(flat)
+                               : slice_of(flat);
+}
+
 DType Executor::reduced_type(FlatId flat) const {
   const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(flat)];
   return buffers.reduced == buffers.accumulator ? DType::fp32 : layout_.flat(flat).dtype;
@@ -62,12 +70,8 @@ DType Executor::reduced_type(FlatId flat) const {
 
 std::byte* Executor::at(BufferId buffer, InstructionId id, std::int64_t offset,
                         std::int64_t element_bytes) const {
-  const FlatId flat = instruction_at(id).flat;
-  const std::int64_t numel = program().buffers[static_cast<std::size_t>(buffer)].bytes / element_bytes;
-  std::int64_t begin = 0;
-  if (numel != layout_.flat(flat).padded_numel)
-    begin = numel == layout_.flat(flat).shard_numel ? shard_of(flat).offset : slice_of(flat).offset;
-  return address(buffer, id) + (offset - begin) * element_bytes;
+  const Part part = program().buffers[static_cast<std::size_t>(buffer)].part;
+  return address(buffer, id) + (offset - slice_of(instruction_at(id).flat, part).offset) * element_bytes;
 }
 
 kernels::ComputeContext Executor::compute(InstructionId id, kernels::Workspace workspace) {
@@ -189,13 +193,37 @@ void Executor::decide_step() {
                       .scalars = {scalars_.data(), static_cast<std::size_t>(bytes) / sizeof(double)}});
 }
 
+void Executor::copy(InstructionId id) {
+  const Instruction& instruction = instruction_at(id);
+  const BufferId from = instruction.reads[0], to = instruction.writes[0];
+  const Buffer& source = program().buffers[static_cast<std::size_t>(from)];
+  const Buffer& target = program().buffers[static_cast<std::size_t>(to)];
+  const auto whole_blocks = [](std::int64_t bytes) {
+    return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  };
+  if (target.space == Space::disk)
+    return memory_.disk().write(memory_.disk_offset(program_, to), address(from, id),
+                                whole_blocks(source.bytes));
+  if (source.space == Space::disk)
+    return memory_.disk().read(memory_.disk_offset(program_, from), address(to, id),
+                               whole_blocks(source.bytes));
+  Stream& stream = lane(instruction.lane);
+  if (instruction.flat < 0) return device_.copy(stream, address(to, id), address(from, id), source.bytes);
+  const Flat& flat = layout_.flat(instruction.flat);
+  const bool all_of_source = source.bytes <= target.bytes;  // of one type: the smaller part is in the larger
+  const Slice moved = slice_of(instruction.flat, all_of_source ? source.part : target.part);
+  const std::int64_t element = source.bytes / numel_of(flat, source.part);
+  device_.copy(stream, at(to, id, moved.offset, element), at(from, id, moved.offset, element),
+               moved.numel * element);
+}
+
 void Executor::update(InstructionId id) {
-  if (decision_.result.reason != SkipReason::none) return;
   const FlatId flat_id = instruction_at(id).flat;
   const Flat& flat = layout_.flat(flat_id);
-  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(flat_id)];
+  const UpdateBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(flat_id)].update;
   const DType gradient_type = reduced_type(flat_id);
   const bool own_master = buffers.master != buffers.parameter;
+  const bool on_host = instruction_at(id).lane == Lane::host;
   const auto state_of = [&](BufferId buffer, std::int64_t offset) {
     return buffer < 0 ? nullptr : reinterpret_cast<float*>(at(buffer, id, offset, 4));
   };
@@ -211,7 +239,7 @@ void Executor::update(InstructionId id) {
     options_.optimizer.update(
         {.numel = end - begin,
          .gradient_type = gradient_type,
-         .gradient = at(buffers.reduced, id, begin, bytes_of(gradient_type)),
+         .gradient = at(buffers.gradient, id, begin, bytes_of(gradient_type)),
          .master = state_of(buffers.master, begin),
          .moments = {state_of(buffers.moments[0], begin), state_of(buffers.moments[1], begin)},
          .parameter_type = flat.dtype,
@@ -221,8 +249,8 @@ void Executor::update(InstructionId id) {
          .step = decision_.result.step + 1,
          .gradient_scale = decision_.gradient_scale,
          .threads = options_.threads_per_rank,
-         .device = device_.type(),
-         .stream = lane(Lane::compute).native()});
+         .device = on_host ? DeviceType::cpu : device_.type(),
+         .stream = on_host ? nullptr : lane(Lane::compute).native()});
   }
 }
 

@@ -33,10 +33,9 @@ BufferId Engine::Impl::buffer_of(FlatId flat, State state) const {
   return -1;
 }
 
-std::span<std::byte> Engine::Impl::bytes_of_state(FlatId flat, State state) const {
+BufferId Engine::Impl::own_buffer(FlatId flat, State state) const {
   const BufferId buffer = buffer_of(flat, state);
-  if (buffer < 0 || (state == State::master && buffer == buffer_of(flat, State::parameter))) return {};
-  return {at(buffer), static_cast<std::size_t>(programs[0].buffers[static_cast<std::size_t>(buffer)].bytes)};
+  return state == State::master && buffer == buffer_of(flat, State::parameter) ? -1 : buffer;
 }
 
 std::int64_t Engine::Impl::element_bytes(FlatId flat, State state) const {
@@ -105,7 +104,7 @@ void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::spa
     const std::int64_t numel = std::min(kChunkNumel, end - done);
     staging.resize(static_cast<std::size_t>(numel * element));
     kernels::cast({}, numel, DType::fp32, values.data() + (done - offset), type, staging.data());
-    executor->transfer(at(buffer) + (done - first) * element, staging.data(), numel * element);
+    executor->write_persistent(buffer, (done - first) * element, staging);
   }
 }
 
@@ -118,7 +117,7 @@ void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span
   for (std::int64_t done = 0; done < count; done += kChunkNumel) {
     const std::int64_t numel = std::min(kChunkNumel, count - done);
     staging.resize(static_cast<std::size_t>(numel * element));
-    executor->transfer(staging.data(), at(buffer) + (offset + done - first) * element, numel * element);
+    executor->read_persistent(buffer, (offset + done - first) * element, staging);
     kernels::cast({}, numel, type, staging.data(), DType::fp32, values.data() + done);
   }
 }
@@ -130,8 +129,8 @@ void Engine::initialize(const Fill& fill) {
     std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
     for (FlatId flat = 0; flat < static_cast<FlatId>(impl.layout.flats().size()); ++flat) {
       for (State state : {State::parameter, State::master, State::moment1, State::moment2})
-        if (const std::span<std::byte> bytes = impl.bytes_of_state(flat, state); !bytes.empty())
-          impl.executor->zero(bytes.data(), static_cast<std::int64_t>(bytes.size()));
+        if (const BufferId buffer = impl.own_buffer(flat, state); buffer >= 0)
+          impl.executor->clear_persistent(buffer);
       if (impl.buffer_of(flat, State::parameter) < 0) continue;  // another pipeline rank's
       const auto [first, last] = impl.held(flat, State::parameter);
       for (const Piece& piece : impl.layout.pieces(flat, first, last)) {
@@ -210,8 +209,44 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
   });
 }
 
+std::int64_t Engine::persistent_bytes(FlatId flat, State state) const {
+  const BufferId buffer = impl_->own_buffer(flat, state);
+  return buffer < 0 ? 0 : impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].bytes;
+}
+
 std::span<std::byte> Engine::persistent(FlatId flat, State state) {
-  return impl_->bytes_of_state(flat, state);
+  const BufferId buffer = impl_->own_buffer(flat, state);
+  if (buffer < 0) return {};
+  const Space space = impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].space;
+  const bool addressable =
+      space == Space::host || (space == Space::device && impl_->options.device == DeviceType::cpu);
+  if (!addressable) return {};
+  return {impl_->executor->persistent_address(0, buffer),
+          static_cast<std::size_t>(persistent_bytes(flat, state))};
+}
+
+void Engine::read_persistent(FlatId flat, State state, std::span<std::byte> to) {
+  impl_->guarded("read_persistent", [&] {
+    impl_->check_between_steps("read_persistent");
+    impl_->check_persistent("read_persistent", flat, state, to.size());
+    impl_->executor->read_persistent(impl_->own_buffer(flat, state), 0, to);
+  });
+}
+
+void Engine::write_persistent(FlatId flat, State state, std::span<const std::byte> from) {
+  impl_->guarded("write_persistent", [&] {
+    impl_->check_between_steps("write_persistent");
+    impl_->check_persistent("write_persistent", flat, state, from.size());
+    impl_->executor->write_persistent(impl_->own_buffer(flat, state), 0, from);
+  });
+}
+
+void Engine::Impl::check_persistent(const char* call, FlatId flat, State state, std::size_t bytes) const {
+  const BufferId buffer = own_buffer(flat, state);
+  const std::int64_t held = buffer < 0 ? 0 : programs[0].buffers[static_cast<std::size_t>(buffer)].bytes;
+  if (static_cast<std::int64_t>(bytes) != held)
+    throw UsageError(fmt::format("{}: {} bytes are given for the {} of flat {}; this rank has {}", call,
+                                 bytes, name_of(state), flat, held));
 }
 
 Engine::Counters Engine::counters() const { return {impl_->steps_applied, impl_->scaler.state()}; }

@@ -37,6 +37,29 @@ void Strategy::check() const {
         "resident_units is " + std::to_string(resident_units) +
         " while placements.parameters is replicated, where every unit stays; it must be 0 unless "
         "parameters are sharded");
+  offload.check();
+  if (offload.parameters != Space::device && placements.parameters == Placement::replicated)
+    throw UsageError(
+        "offload.parameters is " + std::string(name_of(offload.parameters)) +
+        " while placements.parameters is replicated; only sharded parameters can leave the device");
+  if (offload.parameters != Space::device && state_over_replicas && !parameters_over_replicas)
+    throw UsageError("offload.parameters is " + std::string(name_of(offload.parameters)) +
+                     " and state_over_replicas is true; that needs parameters_over_replicas, too");
+}
+
+void Offload::check() const {
+  if (!(states_on_device >= 0 && states_on_device <= 1))
+    throw UsageError("offload.states_on_device is " + std::to_string(states_on_device) +
+                     "; it must be a share of the units, 0 to 1");
+  if (states_on_device > 0 && states == Space::device)
+    throw UsageError("offload.states_on_device is " + std::to_string(states_on_device) +
+                     " while offload.states is device, where all are; it must be 0");
+  if (staged < 1) throw UsageError("offload.staged is " + std::to_string(staged) + "; it must be 1 or more");
+}
+
+std::string_view name_of(Space space) {
+  constexpr std::string_view kNames[] = {"device", "host", "disk"};
+  return kNames[static_cast<int>(space)];
 }
 
 ReduceWhen Strategy::reduce_when(int microbatches) const {

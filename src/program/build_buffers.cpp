@@ -20,60 +20,154 @@ BufferId Builder::add_buffer(Buffer buffer) {
   return static_cast<BufferId>(program_.buffers.size()) - 1;
 }
 
+BufferId Builder::add_flat_buffer(FlatId id, Buffer like, std::int64_t element) {
+  const Flat& flat = layout_.flat(id);
+  like.name = fmt::format("{}.{}", flat_name(layout_, id), like.name);
+  like.unit = flat.unit;
+  like.flat = id;
+  like.bytes = numel_of(flat, like.part) * element;
+  return add_buffer(std::move(like));
+}
+
+Part Builder::parameter_part() const {
+  return program_.parameters_over_replicas ? Part::slice : parameters_sharded() ? Part::shard : Part::all;
+}
+
+Part Builder::state_part() const {
+  return program_.state_over_replicas ? Part::slice : state_sharded() ? Part::shard : Part::all;
+}
+
 void Builder::add_flat_buffers(FlatId id) {
   const Flat& flat = layout_.flat(id);
-  const std::string name = flat_name(layout_, id);
-  const auto numel = [&](bool sharded) { return sharded ? flat.shard_numel : flat.padded_numel; };
-  const auto make = [&](std::string_view what, BufferRole role, Category category, std::int64_t bytes,
-                        bool persistent, int index = 0) {
-    return add_buffer(
-        {.name = fmt::format("{}.{}", name, what),
-         .role = role,
-         .category = category,
-         .unit = flat.unit,
-         .flat = id,
-         .index = index,
-         .bytes = bytes,
-         .persistent = persistent,
-         .one_address = role == BufferRole::gathered,  // users may remember where parameters lie
-         .lifetimes = {}});
-  };
-  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
   const std::int64_t element = bytes_of(flat.dtype);
-  buffers.parameter = make(
-      "parameter", BufferRole::parameter, Category::parameters,
-      (program_.parameters_over_replicas ? flat.slice_numel : numel(parameters_sharded())) * element, true);
+  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
+  const auto make = [&](Buffer like) { return add_flat_buffer(id, std::move(like), element); };
+  const Space home = offload().parameters;
+  buffers.parameter = buffers.on_device = buffers.on_host = make({.name = "parameter",
+                                                                  .role = BufferRole::parameter,
+                                                                  .category = Category::parameters,
+                                                                  .space = home,
+                                                                  .part = parameter_part(),
+                                                                  .persistent = true,
+                                                                  .lifetimes = {}});
+  if (home != Space::device)
+    buffers.on_device = make({.name = "uploaded",
+                              .role = BufferRole::uploaded,
+                              .category = Category::gathered_parameters,
+                              .part = parameter_part(),
+                              .lifetimes = {}});
+  if (home != Space::host)
+    buffers.on_host = make({.name = "staged",
+                            .role = BufferRole::staged,
+                            .category = Category::parameters,
+                            .space = Space::host,
+                            .part = home == Space::disk ? parameter_part() : state_part(),
+                            .lifetimes = {}});
   if (program_.parameters_over_replicas)
-    buffers.secondary = make("secondary", BufferRole::secondary, Category::gathered_parameters,
-                             flat.shard_numel * element, false);
-  buffers.gathered = !parameters_sharded()
+    buffers.secondary = make({.name = "secondary",
+                              .role = BufferRole::secondary,
+                              .category = Category::gathered_parameters,
+                              .part = Part::shard,
+                              .lifetimes = {}});
+  buffers.gathered = !parameters_come_and_go()
                          ? buffers.parameter
-                         : make("gathered", BufferRole::gathered, Category::gathered_parameters,
-                                flat.padded_numel * element, false);
+                         : make({.name = "gathered",
+                                 .role = BufferRole::gathered,
+                                 .category = Category::gathered_parameters,
+                                 .one_address = true,  // users may remember where parameters lie
+                                 .lifetimes = {}});
   if (!flat.trainable) return;
+  add_state_buffers(id);  // state exists between steps, so every program knows it
+  if (train()) add_gradient_buffers(id);
+}
 
-  // State exists between steps, so every program knows it; gradients stay out of all but training.
-  const std::int64_t state_bytes =
-      (program_.state_over_replicas ? flat.slice_numel : numel(state_sharded())) * 4;
-  buffers.master = flat.dtype == DType::fp32
-                       ? buffers.parameter
-                       : make("master", BufferRole::master, Category::optimizer_state, state_bytes, true);
-  for (int k = 0; k < spec_.moments; ++k)
-    buffers.moments[static_cast<std::size_t>(k)] = make(fmt::format("moment{}", k + 1), BufferRole::moment,
-                                                        Category::optimizer_state, state_bytes, true, k);
-  if (!train()) return;
+void Builder::add_state_buffers(FlatId id) {
+  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
+  const Space space = state_space(id);
+  const auto make = [&](std::string_view what, BufferRole role, int index) {
+    return add_flat_buffer(id,
+                           {.name = std::string(what),
+                            .role = role,
+                            .category = Category::optimizer_state,
+                            .space = space,
+                            .part = state_part(),
+                            .index = index,
+                            .persistent = true,
+                            .lifetimes = {}},
+                           4);
+  };
+  // What the update touches of a state: itself, or a window on the disk's.
+  const auto at_update = [&](BufferId state, std::string_view what, int index) {
+    if (space != Space::disk) return state;
+    return add_flat_buffer(id,
+                           {.name = fmt::format("{}.window", what),
+                            .role = BufferRole::state_window,
+                            .category = Category::optimizer_state,
+                            .space = Space::host,
+                            .part = state_part(),
+                            .index = index,
+                            .lifetimes = {}},
+                           4);
+  };
+  buffers.update.parameter = host_updates(id) ? buffers.on_host : buffers.on_device;
+  if (layout_.flat(id).dtype == DType::fp32) {
+    buffers.master = buffers.parameter;
+    buffers.update.master = buffers.update.parameter;
+  } else {
+    buffers.master = make("master", BufferRole::master, 0);
+    buffers.update.master = at_update(buffers.master, "master", -1);
+  }
+  for (int k = 0; k < spec_.moments; ++k) {
+    const std::string name = fmt::format("moment{}", k + 1);
+    const auto index = static_cast<std::size_t>(k);
+    buffers.moments[index] = make(name, BufferRole::moment, k);
+    buffers.update.moments[index] = at_update(buffers.moments[index], name, k);
+  }
+}
+
+void Builder::add_gradient_buffers(FlatId id) {
+  const std::int64_t element = bytes_of(layout_.flat(id).dtype);
+  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
+  const auto gradients = [&](std::string_view name, BufferRole role, Part part) {
+    return Buffer{.name = std::string(name),
+                  .role = role,
+                  .category = Category::gradients,
+                  .part = part,
+                  .lifetimes = {}};
+  };
   buffers.reduced = buffers.gradient =
-      make("gradient", BufferRole::gradient, Category::gradients, flat.padded_numel * element, false);
-  if (nothing_to_add(id)) return;
-  buffers.reduced = buffers.accumulator =
-      make("accumulator", BufferRole::accumulator, Category::gradients, numel(gradients_sharded()) * 4, true);
-  if (reduce_when_ == ReduceWhen::last)
-    buffers.local_sum = !gradients_sharded() ? buffers.accumulator
-                                             : make("local_sum", BufferRole::local_sum, Category::gradients,
-                                                    flat.padded_numel * 4, false);
-  if (shared(id) && holders(id).back() != pipeline_rank_)
-    buffers.tied_sum =
-        make("tied_sum", BufferRole::tied_sum, Category::communication, flat.slice_numel * 4, false);
+      add_flat_buffer(id, gradients("gradient", BufferRole::gradient, Part::all), element);
+  if (!nothing_to_add(id)) {
+    Buffer accumulator =
+        gradients("accumulator", BufferRole::accumulator, gradients_sharded() ? Part::shard : Part::all);
+    accumulator.persistent = !host_updates(id);  // else it is there around reductions only
+    buffers.reduced = buffers.accumulator = add_flat_buffer(id, accumulator, 4);
+    if (reduce_when_ == ReduceWhen::last)
+      buffers.local_sum =
+          !gradients_sharded()
+              ? buffers.accumulator
+              : add_flat_buffer(id, gradients("local_sum", BufferRole::local_sum, Part::all), 4);
+    if (shared(id) && holders(id).back() != pipeline_rank_)
+      buffers.tied_sum = add_flat_buffer(id,
+                                         {.name = "tied_sum",
+                                          .role = BufferRole::tied_sum,
+                                          .category = Category::communication,
+                                          .part = Part::slice,
+                                          .lifetimes = {}},
+                                         4);
+  }
+  buffers.update.gradient = buffers.reduced;
+  if (!host_updates(id)) return;
+  // A sum over microbatches goes on from all that the accumulator had.
+  const bool of_sums = buffers.accumulator >= 0 && spec_.microbatches > 1 && reduce_when_ == ReduceWhen::each;
+  Buffer down = gradients("host_gradient", BufferRole::host_gradient,
+                          of_sums ? buffer(buffers.accumulator).part : state_part());
+  down.space = Space::host;
+  buffers.host_gradient = buffers.update.gradient =
+      add_flat_buffer(id, down, buffers.accumulator >= 0 ? 4 : element);
+  // Programs of other counts of microbatches have other buffers.
+  Buffer& named = buffer(buffers.host_gradient);
+  named.name += fmt::format("[{}]", named.bytes);
 }
 
 bool Builder::reads_batch(UnitId unit) const {
@@ -206,9 +300,11 @@ void Builder::compact() {
   renamed(program_.scalars);
   for (UnitBuffers& unit : program_.unit_buffers) renamed(unit.workspace);
   for (FlatBuffers& flat : program_.flat_buffers)
-    for (BufferId* id : {&flat.parameter, &flat.secondary, &flat.gathered, &flat.gradient, &flat.local_sum,
-                         &flat.accumulator, &flat.reduced, &flat.tied_sum, &flat.master, flat.moments.data(),
-                         &flat.moments[1]})
+    for (BufferId* id :
+         {&flat.parameter, &flat.on_device, &flat.on_host, &flat.secondary, &flat.gathered, &flat.gradient,
+          &flat.local_sum, &flat.accumulator, &flat.reduced, &flat.tied_sum, &flat.master,
+          flat.moments.data(), &flat.moments[1], &flat.host_gradient, &flat.update.gradient,
+          &flat.update.master, &flat.update.parameter, &flat.update.moments[0], &flat.update.moments[1]})
       renamed(*id);
   for (Instruction& instruction : program_.instructions) {
     rename(instruction.reads, names);

@@ -16,7 +16,7 @@ bool Builder::stays(FlatId flat, int from, int to, int in_flight) const {
 }
 
 void Builder::find_residences() {
-  if (!parameters_sharded()) return;
+  if (!parameters_come_and_go()) return;
   std::vector<int> current(layout_.flats().size(), -1);   // index into residences_
   std::vector<int> open(layout_.flats().size(), 0);       // uses opened and not yet closed
   std::vector<int> in_flight(layout_.flats().size(), 0);  // forwards less backwards
@@ -47,12 +47,18 @@ void Builder::issue_gathers(int position) {
     if (residence.gather >= 0 || residence.first > position + spec_.strategy.prefetch) continue;
     if (residence.earliest > position) continue;
     const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(residence.flat)];
+    const int microbatch = slots_[static_cast<std::size_t>(residence.first)].microbatch;
+    if (!parameters_sharded()) {  // the one shard is the whole
+      const BufferId whole = part_on_host(residence.flat, microbatch);
+      residence.gather = copy(residence.flat, microbatch, whole, buffers.gathered);
+      continue;
+    }
     Instruction gather = about(Opcode::all_gather, Lane::gather, residence.flat);
-    gather.microbatch = slots_[static_cast<std::size_t>(residence.first)].microbatch;
+    gather.microbatch = microbatch;
     gather.channel = channel(Lane::gather);
-    gather.reads = {shard_to_gather(residence.flat, gather.microbatch)};
+    gather.reads = {shard_to_gather(residence.flat, microbatch)};
     gather.writes = {buffers.gathered};
-    begin(buffers.gathered, static_cast<InstructionId>(program_.instructions.size()));
+    begin(buffers.gathered, next_id());
     residence.gather = add(std::move(gather));
   }
 }
@@ -60,13 +66,14 @@ void Builder::issue_gathers(int position) {
 // The buffer with this rank's shard: of slices that replicas keep, it is made first.
 BufferId Builder::shard_to_gather(FlatId flat, int microbatch) {
   const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
-  if (buffers.secondary < 0) return buffers.parameter;
+  if (buffers.secondary < 0) return part_on_device(flat, microbatch);
   if (!has_secondary_[static_cast<std::size_t>(flat)]) {
     has_secondary_[static_cast<std::size_t>(flat)] = true;
+    const BufferId slice = part_on_device(flat, microbatch);
     Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
     gather.microbatch = microbatch;
     gather.channel = channel(Lane::gather, Axis::replicate);
-    gather.reads = {buffers.parameter};
+    gather.reads = {slice};
     gather.writes = {buffers.secondary};
     begin(buffers.secondary, next_id());
     add(std::move(gather));

@@ -13,11 +13,12 @@ void Builder::issue_reductions(int position) {
     const auto next = std::upper_bound(positions.begin(), positions.end(), position);
     if (next != positions.end() && slots_[static_cast<std::size_t>(*next)].microbatch == slot.microbatch)
       continue;
+    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
     if (nothing_to_add(flat)) {
       after_last_reduction(flat);
+      release_behind(buffers.reduced, next_id() - 1, position);
       continue;
     }
-    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
     BufferId from = buffers.gradient;
     bool accumulate = slot.microbatch > 0;
     if (reduce_when_ == ReduceWhen::last) {
@@ -28,7 +29,7 @@ void Builder::issue_reductions(int position) {
       if (accumulate) {
         insert_sorted(sum.reads, buffers.local_sum);
       } else {
-        begin(buffers.local_sum, static_cast<InstructionId>(program_.instructions.size()));
+        begin(buffers.local_sum, next_id());
       }
       sum.writes = {buffers.local_sum};
       add(std::move(sum));
@@ -36,9 +37,15 @@ void Builder::issue_reductions(int position) {
       from = buffers.local_sum;
       accumulate = false;
     }
+    if (accumulate) resume_sum(flat, slot.microbatch);
     reduce(flat, slot.microbatch, from, accumulate);
-    release_behind(from, static_cast<InstructionId>(program_.instructions.size()) - 1, position);
-    if (last_microbatch) after_last_reduction(flat);
+    release_behind(from, next_id() - 1, position);
+    if (last_microbatch) {
+      after_last_reduction(flat);
+    } else {
+      take_down(flat, slot.microbatch);
+    }
+    release_behind(buffers.reduced, next_id() - 1, position);
   }
 }
 
@@ -49,7 +56,10 @@ void Builder::reduce(FlatId flat, int microbatch, BufferId from, bool accumulate
   reduction.channel = channel(Lane::reduce);
   reduction.accumulate = accumulate;
   reduction.reads = {from};
-  if (accumulate) insert_sorted(reduction.reads, accumulator);
+  if (accumulate)
+    insert_sorted(reduction.reads, accumulator);
+  else if (from != accumulator)
+    begin(accumulator, next_id());
   reduction.writes = {accumulator};
   add(std::move(reduction));
 }
@@ -77,6 +87,7 @@ void Builder::square_and_gather(FlatId flat) {
   }
   if (mesh_.replicate > 1 && !program_.state_over_replicas) gather_in_place(flat, reduced, Axis::replicate);
   if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
+  take_down(flat, -1);
 }
 
 void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
@@ -88,32 +99,7 @@ void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
 
 void Builder::issue_end() {
   exchange_shared();
-  Instruction decide{.op = Opcode::reduce_scalars,
-                     .lane = Lane::compute,
-                     .channel = channel(Lane::compute, Axis::world),
-                     .waits = {},
-                     .reads = {program_.scalars},
-                     .writes = {program_.scalars}};
-  add(std::move(decide));
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
-    if (trains(flat)) issue_update(flat);
-}
-
-void Builder::issue_update(FlatId flat) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
-  Instruction update = about(Opcode::update, Lane::compute, flat);
-  update.reads = {buffers.reduced};
-  insert_sorted(update.reads, program_.scalars);
-  for (BufferId state : {buffers.master, buffers.moments[0], buffers.moments[1]}) {
-    if (state < 0) continue;
-    insert_sorted(update.reads, state);
-    insert_sorted(update.writes, state);
-  }
-  insert_sorted(update.writes, buffers.parameter);
-  add(std::move(update));
-  if (program_.state_over_replicas && !program_.parameters_over_replicas)
-    gather_in_place(flat, buffers.parameter, Axis::replicate);
-  if (!parameters_sharded() && state_sharded()) gather_in_place(flat, buffers.parameter, Axis::shard);
+  issue_updates();
 }
 
 }  // namespace tessera

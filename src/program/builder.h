@@ -1,6 +1,7 @@
 // Builds one program: buffers first (build_buffers.cpp), then instructions with their accesses
 // (build_step.cpp; build_gathers.cpp, build_messages.cpp and build_reductions.cpp have those that
-// communicate). Lifetimes follow from the accesses and from the rules of each placement.
+// communicate, build_offload.cpp has copies and updates). Lifetimes follow from the accesses and from the
+// rules of each placement.
 #pragma once
 
 #include <algorithm>
@@ -76,6 +77,16 @@ class Builder {
     return std::ranges::find(holders(flat), pipeline_rank_) != holders(flat).end();
   }
   bool shared(FlatId flat) const { return holders(flat).size() > 1; }
+  const Offload& offload() const { return spec_.strategy.offload; }
+  // Whether flats are brought for a use and given back behind it.
+  bool parameters_come_and_go() const {
+    return parameters_sharded() || offload().parameters != Space::device;
+  }
+  // Where the flat's master and moments are.
+  Space state_space(FlatId flat) const;
+  bool host_updates(FlatId flat) const { return state_space(flat) != Space::device; }
+  Part parameter_part() const;
+  Part state_part() const;
   bool trains(FlatId flat) const { return train() && layout_.flat(flat).trainable && held(flat); }
   bool resident(UnitId unit) const;
   // The flats whose parameters the use reads.
@@ -85,6 +96,9 @@ class Builder {
   // build_buffers.cpp
   BufferId add_buffer(Buffer buffer);
   void add_flat_buffers(FlatId flat);
+  void add_state_buffers(FlatId flat);
+  void add_gradient_buffers(FlatId flat);
+  BufferId add_flat_buffer(FlatId flat, Buffer like, std::int64_t element);
   void add_unit_buffers(UnitId unit);
   PerMicrobatch add_per_microbatch(const Buffer& like);
   void add_scalars();
@@ -110,8 +124,19 @@ class Builder {
   void after_last_reduction(FlatId flat);
   void square_and_gather(FlatId flat);
   void gather_in_place(FlatId flat, BufferId buffer, Axis axis);
-  void issue_update(FlatId flat);
   void issue_end();
+
+  // build_offload.cpp: what lives off the device, and the update
+  InstructionId copy(Instruction like, BufferId from, BufferId to);
+  InstructionId copy(FlatId flat, int microbatch, BufferId from, BufferId to);
+  BufferId part_on_host(FlatId flat, int microbatch);
+  BufferId part_on_device(FlatId flat, int microbatch);
+  void resume_sum(FlatId flat, int microbatch);
+  void take_down(FlatId flat, int microbatch);
+  void issue_updates();
+  void prepare_update(FlatId flat);
+  void issue_update(FlatId flat);
+  void hand_on(FlatId flat);
 
   // build_messages.cpp: what pipeline ranks send each other
   void find_messages();

@@ -13,7 +13,11 @@ namespace tessera {
 // for all before it.
 using LaneClock = std::array<InstructionId, kLanes>;
 
-inline constexpr LaneClock kNothingOver = {-1, -1, -1, -1, -1, -1, -1, -1};
+inline constexpr LaneClock kNothingOver = [] {
+  LaneClock clock{};
+  clock.fill(-1);
+  return clock;
+}();
 
 void join(LaneClock& into, const LaneClock& other);
 

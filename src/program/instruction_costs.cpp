@@ -53,14 +53,20 @@ double InstructionCosts::default_us(const Instruction& instruction) const {
     case Opcode::reduce_scatter:
       return reduction_us(instruction);
     case Opcode::accumulate:  // without a microbatch: what another pipeline rank has of a tied flat
-      return memory_us(instruction, instruction.microbatch < 0 ? flat->slice_numel : flat->padded_numel);
+      return memory_us(instruction, instruction.microbatch < 0 ? flat->slice_numel : flat->padded_numel,
+                       cost_.memory_bytes_per_us);
     case Opcode::square_sum:
-      return memory_us(instruction, flat->slice_numel);
+      return memory_us(instruction, flat->slice_numel, cost_.memory_bytes_per_us);
+    case Opcode::copy:
+      return copy_us(instruction);
     case Opcode::update: {
       const bool whole = updates_whole_[static_cast<std::size_t>(instruction.flat)];
-      return memory_us(instruction, whole                          ? flat->padded_numel
-                                    : program_.state_over_replicas ? flat->slice_numel
-                                                                   : flat->shard_numel);
+      return memory_us(
+          instruction,
+          whole                          ? flat->padded_numel
+          : program_.state_over_replicas ? flat->slice_numel
+                                         : flat->shard_numel,
+          instruction.lane == Lane::host ? cost_.host_memory_bytes_per_us : cost_.memory_bytes_per_us);
     }
   }
   return 0;
@@ -97,7 +103,8 @@ double InstructionCosts::reduction_us(const Instruction& reduction) const {
   const Axis axis = axis_of(reduction);
   if (axis == Axis::replicate)
     return collective_us(CollectiveKind::reduce_scatter, axis, 4 * flat.shard_numel);
-  if (nodes_[static_cast<std::size_t>(axis)].size() == 1) return memory_us(reduction, flat.shard_numel);
+  if (nodes_[static_cast<std::size_t>(axis)].size() == 1)
+    return memory_us(reduction, flat.shard_numel, cost_.memory_bytes_per_us);
   const bool of_sums = program_.flat_buffers[static_cast<std::size_t>(reduction.flat)].local_sum >= 0;
   return collective_us(CollectiveKind::reduce_scatter, axis,
                        (of_sums ? 4 : bytes_of(flat.dtype)) * flat.padded_numel);
@@ -112,18 +119,23 @@ double InstructionCosts::collective_us(CollectiveKind kind, Axis axis, std::int6
 }
 
 // `numel` elements of every flat-sized buffer read, and of every one written.
-double InstructionCosts::memory_us(const Instruction& instruction, std::int64_t numel) const {
+double InstructionCosts::memory_us(const Instruction& instruction, std::int64_t numel,
+                                   double bytes_per_us) const {
   std::int64_t bytes = 0;
   for (const std::vector<BufferId>* list : {&instruction.reads, &instruction.writes})
     for (BufferId id : *list) bytes += numel * element_bytes(buffer(id));
-  return static_cast<double>(bytes) / cost_.memory_bytes_per_us;
+  return static_cast<double>(bytes) / bytes_per_us;
+}
+
+// What both ends hold.
+double InstructionCosts::copy_us(const Instruction& copy) const {
+  const std::int64_t bytes = std::min(buffer(copy.reads.at(0)).bytes, buffer(copy.writes.at(0)).bytes);
+  const double rate = copy.lane == Lane::io ? cost_.disk_bytes_per_us : cost_.host_link_bytes_per_us;
+  return static_cast<double>(bytes) / rate;
 }
 
 std::int64_t InstructionCosts::element_bytes(const Buffer& of) const {
-  if (of.role == BufferRole::scalars) return 0;
-  const bool typed = of.role == BufferRole::parameter || of.role == BufferRole::secondary ||
-                     of.role == BufferRole::gathered || of.role == BufferRole::gradient;
-  return typed ? bytes_of(layout_.flat(of.flat).dtype) : 4;
+  return of.flat < 0 ? 0 : of.bytes / numel_of(layout_.flat(of.flat), of.part);
 }
 
 // Where the reduced gradient is gathered over the shards, every rank updates everything.

@@ -27,7 +27,8 @@ class InstructionCosts {
   double gather_us(const Instruction& gather) const;
   double reduction_us(const Instruction& reduction) const;
   double collective_us(CollectiveKind kind, Axis axis, std::int64_t full_bytes) const;
-  double memory_us(const Instruction& instruction, std::int64_t numel) const;
+  double memory_us(const Instruction& instruction, std::int64_t numel, double bytes_per_us) const;
+  double copy_us(const Instruction& copy) const;
   std::int64_t element_bytes(const Buffer& of) const;
   void find_whole_updates();
   Axis axis_of(const Instruction& instruction) const;

@@ -16,8 +16,9 @@ namespace {
 
 using Index = std::size_t;
 
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+std::int64_t aligned(std::int64_t bytes, Space space) {
+  const std::int64_t alignment = alignment_of(space);
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 // The buffers of one name in all programs.
@@ -118,7 +119,7 @@ struct Passing {
 
   void add(Shared& shared, Index first_life, std::vector<Lifetime> lives) {
     buffers.push_back({&shared, first_life});
-    items.push_back({aligned(shared.buffer->bytes), std::move(lives)});
+    items.push_back({aligned(shared.buffer->bytes, shared.buffer->space), std::move(lives)});
   }
 };
 
@@ -145,7 +146,7 @@ void place_space(std::vector<Shared>& all, Space space, SpacePlan& plan) {
     if (!shared.buffer->persistent) continue;
     shared.offsets[0] = base;
     if (shared.buffer->bytes > 0) plan.arena_bytes = base + shared.buffer->bytes;
-    base += aligned(shared.buffer->bytes);
+    base += aligned(shared.buffer->bytes, space);
     plan.persistent_bytes += shared.buffer->bytes;
   }
   Passing passing = passing_buffers(all, space, false);
@@ -169,6 +170,7 @@ void place_space(std::vector<Shared>& all, Space space, SpacePlan& plan) {
     if (shared->buffer->bytes > 0)
       plan.arena_bytes = std::max(plan.arena_bytes, offset + shared->buffer->bytes);
   }
+  if (space != Space::device) plan.arena_bytes = aligned(plan.arena_bytes, space);
 }
 
 // Bytes of the buffers that are live at each instruction and not persistent.

@@ -16,6 +16,12 @@ constexpr bool is_message(Opcode op) { return op == Opcode::send || op == Opcode
 // What needs a channel.
 constexpr bool communicates(Opcode op) { return is_collective(op) || is_message(op); }
 
+// Of a copy between two spaces.
+constexpr Lane lane_between(Space from, Space to) {
+  if (from == Space::disk || to == Space::disk) return Lane::io;
+  return to == Space::device ? Lane::upload : Lane::download;
+}
+
 // The lane on which the other rank of a message has its part; the lane itself where it is none of messages.
 constexpr Lane other_end(Lane lane) {
   switch (lane) {

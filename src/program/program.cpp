@@ -17,11 +17,6 @@ std::string_view name_of(Lane lane) {
   return kNames[static_cast<int>(lane)];
 }
 
-std::string_view name_of(Space space) {
-  constexpr std::string_view kNames[] = {"device", "host", "disk"};
-  return kNames[static_cast<int>(space)];
-}
-
 std::string_view name_of(Category category) {
   constexpr std::string_view kNames[] = {"parameters",  "gathered parameters", "gradients", "optimizer state",
                                          "activations", "communication",       "workspace"};
@@ -37,7 +32,7 @@ std::string_view name_of(StepKind kind) { return kind == StepKind::train ? "trai
 
 std::string_view name_of(Opcode opcode) {
   constexpr std::string_view kNames[] = {"use",  "all_gather", "reduce_scatter", "accumulate", "square_sum",
-                                         "send", "receive",    "reduce_scalars", "update"};
+                                         "send", "receive",    "reduce_scalars", "update",     "copy"};
   return kNames[static_cast<int>(opcode)];
 }
 
@@ -57,6 +52,14 @@ std::string describe(const Program& program, InstructionId id) {
           program.buffers.at(static_cast<std::size_t>(instruction.writes[0])).category == Category::gradients
               ? " of gradients"
               : " of parameters";
+    if (instruction.op == Opcode::copy && !instruction.reads.empty() && !instruction.writes.empty()) {
+      const auto space = [&](BufferId of) {
+        return name_of(program.buffers.at(static_cast<std::size_t>(of)).space);
+      };
+      text += fmt::format(" of '{}' from {} to {}",
+                          program.buffers.at(static_cast<std::size_t>(instruction.reads[0])).name,
+                          space(instruction.reads[0]), space(instruction.writes[0]));
+    }
     if (is_message(instruction.op))
       text += instruction.flat >= 0 ? " of gradients"
               : instruction.lane == Lane::send_output || instruction.lane == Lane::receive_output
@@ -101,9 +104,10 @@ void add(Hasher& hasher, const Buffer& buffer) {
   hasher.add(buffer.name);
   for (std::int64_t value :
        {static_cast<std::int64_t>(buffer.role), static_cast<std::int64_t>(buffer.category),
-        static_cast<std::int64_t>(buffer.space), std::int64_t{buffer.unit}, std::int64_t{buffer.flat},
-        std::int64_t{buffer.index}, buffer.bytes, std::int64_t{buffer.persistent},
-        std::int64_t{buffer.one_address}, static_cast<std::int64_t>(buffer.lifetimes.size())})
+        static_cast<std::int64_t>(buffer.space), static_cast<std::int64_t>(buffer.part),
+        std::int64_t{buffer.unit}, std::int64_t{buffer.flat}, std::int64_t{buffer.index}, buffer.bytes,
+        std::int64_t{buffer.persistent}, std::int64_t{buffer.one_address},
+        static_cast<std::int64_t>(buffer.lifetimes.size())})
     hasher.add(value);
   for (const Lifetime& lifetime : buffer.lifetimes) {
     hasher.add(std::int64_t{lifetime.first});

@@ -26,6 +26,7 @@ class Structure {
       check_buffers(id, instruction.reads, "reads");
       check_buffers(id, instruction.writes, "writes");
       check_channel(id, instruction);
+      check_spaces(id, instruction);
     }
   }
 
@@ -92,6 +93,39 @@ class Structure {
     } else if (is_message(instruction.op)) {
       check_message(id, instruction);
     }
+  }
+
+  // Copies go between spaces, on the lane for it; the host's lane works on the host, all others on the
+  // device.
+  void check_spaces(InstructionId id, const Instruction& instruction) {
+    const auto known = [&](BufferId id_) {
+      return id_ >= 0 && id_ < static_cast<BufferId>(program_.buffers.size());
+    };
+    if (!std::ranges::all_of(instruction.reads, known) || !std::ranges::all_of(instruction.writes, known))
+      return;  // reported already
+    const auto buffer = [&](BufferId of) -> const Buffer& {
+      return program_.buffers[static_cast<std::size_t>(of)];
+    };
+    if (instruction.op == Opcode::copy) {
+      if (instruction.reads.size() != 1 || instruction.writes.size() != 1)
+        return report(id, "must read one buffer and write one");
+      const Buffer& from = buffer(instruction.reads[0]);
+      const Buffer& to = buffer(instruction.writes[0]);
+      if (lane_between(from.space, to.space) != instruction.lane)
+        report(id, fmt::format("copies from {} to {} on lane {}, which is not for it", name_of(from.space),
+                               name_of(to.space), name_of(instruction.lane)));
+      if (instruction.flat < 0 ? from.bytes != to.bytes
+                               : from.flat != instruction.flat || to.flat != from.flat)
+        report(id, fmt::format("copies '{}' to '{}', which cannot hold the same", from.name, to.name));
+      return;
+    }
+    const Space reached = instruction.lane == Lane::host ? Space::host : Space::device;
+    for (const std::vector<BufferId>* list : {&instruction.reads, &instruction.writes})
+      for (const BufferId of : *list)
+        if (buffer(of).space != reached && buffer(of).role != BufferRole::scalars)
+          report(id,
+                 fmt::format("touches '{}', which lies on the {}; lane {} reaches the {}", buffer(of).name,
+                             name_of(buffer(of).space), name_of(instruction.lane), name_of(reached)));
   }
 
   void check_message(InstructionId id, const Instruction& message) {
@@ -180,9 +214,9 @@ void check_shared_addresses(const Program& program, int index, const PlannedProg
 
 template <typename Report>
 void check_place(const Buffer& buffer, std::int64_t offset, const MemoryPlan& plan, Report report) {
-  if (offset % kAlignmentBytes != 0)
+  if (offset % alignment_of(buffer.space) != 0)
     report(fmt::format("the plan places '{}' at {}, which is not a multiple of {} bytes", buffer.name, offset,
-                       kAlignmentBytes));
+                       alignment_of(buffer.space)));
   const bool lives = buffer.persistent || !buffer.lifetimes.empty();
   if (offset < 0 || (lives && offset + buffer.bytes > plan.space(buffer.space).arena_bytes))
     report(fmt::format("the plan places '{}' at {} to {}, outside the arena of {} bytes", buffer.name, offset,

@@ -82,6 +82,7 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
   alone.engine.strategy.state_over_replicas = false;
   alone.engine.strategy.parameters_over_replicas = false;
   alone.engine.strategy.pipeline = {};
+  alone.engine.strategy.offload = {};
   return alone;
 }
 
@@ -101,20 +102,33 @@ std::string memory_table(const Model& model, const TrainerOptions& options, int 
   return memory_table(plan_trainer(model, on_one_rank(options)), plan_trainer(model, options, pipeline_rank));
 }
 
-std::string memory_table(const TrainerPlan& replicated_plan, const TrainerPlan& predicted_plan) {
-  const SpacePlan& replicated = replicated_plan.memory.space(Space::device);
-  const SpacePlan& predicted = predicted_plan.memory.space(Space::device);
-  const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  std::string text = fmt::format("{:<22}{:>16}{:>16}\n", "MiB a rank, at peak", "replicated", "predicted");
-  const auto row = [&](std::string_view name, std::int64_t a, std::int64_t b) {
-    if (a != 0 || b != 0) text += fmt::format("{:<22}{:>16.2f}{:>16.2f}\n", name, mib(a), mib(b));
+std::string memory_table(const TrainerPlan& replicated, const TrainerPlan& predicted) {
+  struct Column {
+    std::string_view name;
+    const SpacePlan& plan;
+  };
+  std::vector<Column> columns = {{"replicated", replicated.memory.space(Space::device)}};
+  for (const Space space : {Space::device, Space::host, Space::disk}) {
+    const SpacePlan& plan = predicted.memory.space(space);
+    if (space == Space::device || plan.arena_bytes > 0) columns.push_back({name_of(space), plan});
+  }
+  if (columns.size() == 2) columns[1].name = "predicted";  // all of it is on the device
+  std::string text = fmt::format("{:<22}", "MiB a rank, at peak");
+  for (const Column& column : columns) text += fmt::format("{:>16}", column.name);
+  text += '\n';
+  const auto row = [&](std::string_view name, const auto& bytes_of) {
+    if (std::ranges::all_of(columns, [&](const Column& column) { return bytes_of(column.plan) == 0; }))
+      return;
+    text += fmt::format("{:<22}", name);
+    for (const Column& column : columns)
+      text += fmt::format("{:>16.2f}", static_cast<double>(bytes_of(column.plan)) / (1 << 20));
+    text += '\n';
   };
   for (int category = 0; category < kCategories; ++category)
-    row(name_of(static_cast<Category>(category)), replicated.at_peak[static_cast<std::size_t>(category)],
-        predicted.at_peak[static_cast<std::size_t>(category)]);
-  row("lost between buffers", replicated.arena_bytes - replicated.live_peak_bytes,
-      predicted.arena_bytes - predicted.live_peak_bytes);
-  row("total", replicated.arena_bytes, predicted.arena_bytes);
+    row(name_of(static_cast<Category>(category)),
+        [&](const SpacePlan& plan) { return plan.at_peak[static_cast<std::size_t>(category)]; });
+  row("lost between buffers", [](const SpacePlan& plan) { return plan.arena_bytes - plan.live_peak_bytes; });
+  row("total", [](const SpacePlan& plan) { return plan.arena_bytes; });
   return text;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -37,6 +38,7 @@ struct RunConfig {
   bool poison = false;
   std::int64_t layers = 2;
   DeviceType device = DeviceType::cpu;
+  Offload offload = {};
 };
 
 inline std::string to_string(const RunConfig& run) {
@@ -53,7 +55,12 @@ inline std::string to_string(const RunConfig& run) {
          (run.pipeline > 1 ? " pipeline " + std::to_string(run.pipeline) + " " +
                                  std::string(name_of(run.schedule.schedule)) + " chunks " +
                                  std::to_string(run.schedule.chunks)
-                           : "");
+                           : "") +
+         (run.offload == Offload{} ? ""
+                                   : " states on " + std::string(name_of(run.offload.states)) + " but " +
+                                         std::to_string(run.offload.states_on_device) + ", parameters on " +
+                                         std::string(name_of(run.offload.parameters)) + ", staged " +
+                                         std::to_string(run.offload.staged));
 }
 
 inline int ranks_of(const RunConfig& run) { return run.pipeline * run.replicate * run.world; }
@@ -105,7 +112,9 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
                              .resident_units = run.stage == 3 ? run.resident_units : 0,
                              .state_over_replicas = run.state_over_replicas,
                              .parameters_over_replicas = run.parameters_over_replicas,
-                             .pipeline = run.schedule};
+                             .pipeline = run.schedule,
+                             .offload = run.offload};
+  options.engine.disk_directory = std::filesystem::temp_directory_path();
   options.engine.optimizer.options = AdamWOptions{.weight_decay = 0.1};
   options.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay", .weight_decay = 0.0}};
   options.engine.clip.max_norm = run.max_norm;

@@ -29,8 +29,9 @@ Buffer passing(const std::string& name, std::int64_t bytes, std::vector<Lifetime
   return {.name = name, .category = Category::activations, .bytes = bytes, .lifetimes = std::move(lifetimes)};
 }
 
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+std::int64_t aligned(std::int64_t bytes, Space space) {
+  const std::int64_t alignment = alignment_of(space);
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 TEST(MemoryPlan, IsEmptyForNothing) {
@@ -171,7 +172,7 @@ void check(const std::vector<Program>& programs, const MemoryPlan& plan) {
           plan.offsets.at(p).at(static_cast<std::size_t>(&buffer - &programs[p].buffers[0]));
       ASSERT_EQ(offsets.size(), std::max<std::size_t>(buffer.lifetimes.size(), 1));
       for (const std::int64_t offset : offsets) {
-        ASSERT_EQ(offset % kAlignmentBytes, 0);
+        ASSERT_EQ(offset % alignment_of(buffer.space), 0);
         auto& top = end[static_cast<std::size_t>(buffer.space)];
         const bool lives = buffer.persistent || !buffer.lifetimes.empty();
         if (lives && buffer.bytes > 0) top = std::max(top, offset + buffer.bytes);
@@ -217,12 +218,13 @@ void check(const std::vector<Program>& programs, const MemoryPlan& plan) {
   }
   for (std::size_t space = 0; space < kSpaces; ++space) {
     const SpacePlan& got = plan.spaces[space];
-    EXPECT_EQ(got.arena_bytes, end[space]);
+    const auto which = static_cast<Space>(space);
+    EXPECT_EQ(got.arena_bytes, which == Space::device ? end[space] : aligned(end[space], which));
     EXPECT_EQ(got.persistent_bytes, persistent_bytes[space]);
     EXPECT_EQ(got.live_peak_bytes, peak[space]);
     EXPECT_EQ(std::accumulate(got.at_peak.begin(), got.at_peak.end(), std::int64_t{0}), peak[space]);
     EXPECT_LE(got.live_peak_bytes, got.bound_bytes);
-    EXPECT_LE(got.bound_bytes, aligned(got.arena_bytes));
+    EXPECT_LE(got.bound_bytes, aligned(got.arena_bytes, which));
   }
 }
 

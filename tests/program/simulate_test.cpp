@@ -147,7 +147,8 @@ TEST(Simulate, DefaultCostsFollowBytes) {
       case Opcode::accumulate:
       case Opcode::send:
       case Opcode::receive:
-        FAIL() << "one microbatch needs no local sum, one pipeline rank no messages";
+      case Opcode::copy:
+        FAIL() << "one microbatch needs no local sum, one pipeline rank no messages, the device no copies";
     }
     EXPECT_NEAR(span.end_us - span.start_us, expected + 0.5, 1e-9) << describe(program, span.instruction);
   }

@@ -1,0 +1,101 @@
+// What is off the device changes no bit: optimizer states, their share on the device, parameters; over
+// stages, worlds, microbatches, types and a pipeline.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "tests/engine/matrix.h"
+
+namespace tessera::testing {
+namespace {
+
+// The run with everything on the device and the plainest order.
+const RunResult& reference(RunConfig run) {
+  static std::map<std::string, RunResult> known;
+  run.offload = {};
+  run.stage = 0;
+  run.prefetch = 0;
+  run.strict_order = true;
+  run.recompute = Recompute::none;
+  run.state_over_replicas = run.parameters_over_replicas = false;
+  const auto [entry, is_new] = known.try_emplace(to_string(run));
+  if (is_new) entry->second = run_training(run);
+  return entry->second;
+}
+
+std::vector<Offload> tiers(int stage) {
+  std::vector<Offload> all;
+  for (const Space states : {Space::device, Space::host, Space::disk})
+    for (const double on_device : {0.0, 0.5})
+      for (const Space parameters : {Space::device, Space::host, Space::disk}) {
+        if (states == Space::device && on_device > 0) continue;
+        if (parameters != Space::device && stage < 3) continue;
+        all.push_back({.states = states, .states_on_device = on_device, .parameters = parameters});
+      }
+  return all;
+}
+
+void expect_equal(const RunConfig& run) {
+  const RunResult result = run_training(run);
+  const RunResult& expected = reference(run);
+  ASSERT_EQ(result.losses, expected.losses) << to_string(run);
+  ASSERT_EQ(result.norms, expected.norms) << to_string(run);
+  ASSERT_TRUE(result.weights == expected.weights) << to_string(run);
+}
+
+using Cell = std::tuple<Family, DType, int>;
+
+class OffloadMatrix : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(OffloadMatrix, ChangesNoBit) {
+  const auto [family, dtype, world] = GetParam();
+  int variant = 0;
+  for (int stage = 1; stage <= 3; ++stage)
+    for (const Offload& offload : tiers(stage))
+      for (const int pipeline : {1, 2}) {
+        RunConfig run{.family = family,
+                      .world = world,
+                      .pipeline = pipeline,
+                      .stage = stage,
+                      .dtype = dtype,
+                      .steps = 3,
+                      .poison = true};
+        run.offload = offload;
+        run.offload.staged = 1 + variant % 3;
+        run.prefetch = variant % 3;
+        run.microbatches = 1 + variant % 2;
+        run.reduce = variant % 4 < 2 ? ReduceWhen::each : ReduceWhen::last;
+        run.strict_order = variant % 5 == 4;
+        run.recompute = variant % 3 == 2 ? Recompute::full : Recompute::none;
+        expect_equal(run);
+        ++variant;
+      }
+}
+
+std::string cell_name(const ::testing::TestParamInfo<Cell>& info) {
+  const auto& [family, dtype, world] = info.param;
+  return std::string(family == Family::llama ? "llama_" : "gpt2_") + std::string(name_of(dtype)) + "_world" +
+         std::to_string(world);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, OffloadMatrix,
+                         ::testing::Combine(::testing::Values(Family::gpt2, Family::llama),
+                                            ::testing::Values(DType::fp32, DType::bf16),
+                                            ::testing::Values(1, 2)),
+                         cell_name);
+
+TEST(OffloadReplicas, ChangeNoBit) {
+  for (const Space states : {Space::host, Space::disk})
+    for (const Space parameters : {Space::device, Space::host})
+      for (const bool sliced : {false, true}) {
+        RunConfig run{
+            .world = 2, .replicate = 2, .stage = 3, .dtype = DType::bf16, .steps = 3, .poison = true};
+        run.offload = {.states = states, .parameters = parameters};
+        run.state_over_replicas = run.parameters_over_replicas = sliced;
+        expect_equal(run);
+      }
+}
+
+}  // namespace
+}  // namespace tessera::testing
