@@ -90,11 +90,11 @@ cudaError_t cudaFree(void* begin) {
 }
 
 cudaError_t cudaHostAlloc(void** result, std::size_t bytes, unsigned) {
-  *result = ::operator new(bytes, std::align_val_t(256));
+  *result = ::operator new(bytes, std::align_val_t(4096));
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* begin) {
-  ::operator delete(begin, std::align_val_t(256));
+  ::operator delete(begin, std::align_val_t(4096));
   return cudaSuccess;
 }
 

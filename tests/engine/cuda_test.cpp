@@ -46,6 +46,26 @@ TEST_P(CudaMatrix, EveryRunHasTheSameBits) {
     }
 }
 
+// The host's update and the GPU's are the same math.
+TEST_P(CudaMatrix, WhatIsOffTheGpuChangesNoBit) {
+  RunConfig whole = base();
+  whole.steps = 2;
+  const RunResult expected = run_training(whole);
+  for (const Offload& offload :
+       {Offload{.states = Space::host}, Offload{.states = Space::disk},
+        Offload{.states = Space::host, .states_on_device = 0.5},
+        Offload{.states = Space::host, .parameters = Space::host},
+        Offload{.states = Space::disk, .parameters = Space::disk}, Offload{.parameters = Space::host}}) {
+    RunConfig run = whole;
+    run.stage = 3;
+    run.strict_order = false;
+    run.prefetch = 1;
+    run.poison = true;
+    run.offload = offload;
+    EXPECT_TRUE(run_training(run) == expected) << to_string(run);
+  }
+}
+
 TEST_P(CudaMatrix, LossesAndNormsAreNearThoseOfTheCpu) {
   RunConfig on_cpu = base();
   on_cpu.device = DeviceType::cpu;
