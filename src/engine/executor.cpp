@@ -228,7 +228,8 @@ void Executor::write_persistent(BufferId buffer, std::int64_t offset, std::span<
     return transfer(persistent_address(0, buffer) + offset, from.data(),
                     static_cast<std::int64_t>(from.size()));
   const Blocks blocks(memory_.disk_offset(0, buffer) + offset, from.size());
-  memory_.disk().read(blocks.first, blocks.memory.base(), blocks.size);  // what lies beside it stays
+  if (blocks.size != static_cast<std::int64_t>(from.size()))  // what lies beside it stays
+    memory_.disk().read(blocks.first, blocks.memory.base(), blocks.size);
   std::copy_n(from.data(), from.size(), blocks.wanted);
   memory_.disk().write(blocks.first, blocks.memory.base(), blocks.size);
 }
@@ -236,7 +237,7 @@ void Executor::write_persistent(BufferId buffer, std::int64_t offset, std::span<
 void Executor::clear_persistent(BufferId buffer) {
   const Buffer& cleared = programs_[0].buffers[static_cast<std::size_t>(buffer)];
   if (cleared.space == Space::device) return zero(persistent_address(0, buffer), cleared.bytes);
-  constexpr std::int64_t kAtOnce = std::int64_t{1} << 22;
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 24;
   const std::vector<std::byte> nothing(static_cast<std::size_t>(std::min(kAtOnce, cleared.bytes)));
   for (std::int64_t done = 0; done < cleared.bytes; done += kAtOnce)
     write_persistent(

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t kChunkNumel = 1 << 16;
+constexpr std::int64_t kChunkNumel = 1 << 20;  // at once, on its way to or from a buffer
 
 std::string_view name_of(State state) {
   constexpr std::string_view kNames[] = {"master", "parameter", "moment1", "moment2"};

@@ -71,6 +71,9 @@ expect_output("spiral in C, two ranks, stage 3" "ranks 2  stage 3  accuracy 0\\.
 consumer(${SOURCE}/examples/two_operators)
 expect_output("two operators on two ranks" "the same losses, bit for bit" ${WORK}/two_operators/two_operators 50)
 consumer(${SOURCE}/examples/train_gpt)
+consumer(${SOURCE}/examples/larger_than_memory)
+expect_output("states on disk, under a limit of memory" "in memory: 0\\.0[0-9] GiB planned.* on disk: 0\\.14 GiB"
+  ${WORK}/larger_than_memory/larger_than_memory ${SOURCE}/README.md --preset gpt2-tiny --limit 2 --directory ${WORK})
 consumer(${SOURCE}/tests/install/consumer)
 expect_output("a consumer of everything" "tessera::tessera links" ${WORK}/consumer/consumer)
 
