@@ -1,0 +1,14 @@
+// The C API's structs as the engine's own.
+#pragma once
+
+#include <vector>
+
+#include "tessera/c_api.h"
+#include "tessera/engine.h"
+
+namespace tessera::c_api {
+
+std::vector<UnitSpec> to_specs(const tessera_unit* units, std::int32_t count);
+EngineOptions to_options(const tessera_options& options, int ranks);
+
+}  // namespace tessera::c_api
