@@ -18,12 +18,14 @@ struct tessera_world {
 };
 
 struct tessera_lease {
-  std::optional<tessera::UnitLease> lease;  // none: ended, free for the next use
+  const tessera::Engine* engine;
+  std::optional<tessera::UnitLease> lease = {};  // none: ended, free for the next use
 };
 
 struct tessera_engine {
   tessera::Engine engine;
   std::string first_nonfinite = {};
+  std::vector<tessera_scheduled_use> uses = {};             // of the running step, once asked for
   std::vector<std::unique_ptr<tessera_lease>> leases = {};  // as many as were open at once; go before engine
 };
 
@@ -70,7 +72,7 @@ void write_result(tessera_engine& engine, StepResult from, tessera_step_result* 
 tessera_lease& free_lease(tessera_engine& engine) {
   for (const auto& lease : engine.leases)
     if (!lease->lease) return *lease;
-  return *engine.leases.emplace_back(std::make_unique<tessera_lease>());
+  return *engine.leases.emplace_back(std::make_unique<tessera_lease>(tessera_lease{&engine.engine}));
 }
 
 const UnitLease& lease_of(const tessera_lease* lease) {
@@ -89,7 +91,8 @@ static_assert(TESSERA_EVALUATE == static_cast<int>(StepKind::evaluate) &&
               TESSERA_NO_WEIGHT == static_cast<int>(SkipReason::no_weight) &&
               TESSERA_MOMENT2 == static_cast<int>(State::moment2) && TESSERA_CATEGORIES == kCategories &&
               TESSERA_WORKSPACE == static_cast<int>(Category::workspace) &&
-              TESSERA_OPTIMIZER_STATE == static_cast<int>(Category::optimizer_state));
+              TESSERA_OPTIMIZER_STATE == static_cast<int>(Category::optimizer_state) &&
+              TESSERA_SHARD == static_cast<int>(Axis::shard));
 
 }  // namespace
 }  // namespace tessera::c_api
@@ -140,8 +143,10 @@ tessera_status tessera_engine_create(tessera_world* world, const tessera_unit* u
   return guarded([&] {
     tessera_engine*& out = given(engine, "engine");
     const Communicator& communicator = given(world, "world").communicator;
-    out = new tessera_engine{.engine = Engine(communicator, to_specs(units, unit_count),
-                                              to_options(given(options, "options"), communicator.world()))};
+    std::vector<UnitSpec> specs = to_specs(units, unit_count);
+    EngineOptions made =
+        to_options(given(options, "options"), span_of(units, unit_count, "units"), communicator.world());
+    out = new tessera_engine{.engine = Engine(communicator, std::move(specs), std::move(made))};
   });
 }
 
@@ -182,6 +187,50 @@ tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pa
 
 tessera_status tessera_skip_unit(tessera_engine* engine, int32_t unit, int32_t pass) {
   return guarded([&] { given(engine, "engine").engine.skip(unit, checked<Pass>(pass, 3, "pass")); });
+}
+
+tessera_status tessera_place(const tessera_engine* engine, int32_t axis, int32_t* place) {
+  return guarded([&] {
+    const Engine& of = given(engine, "engine").engine;
+    given(place, "place") = of.options().mesh.place(of.rank(), checked<Axis>(axis, 3, "axis"));
+  });
+}
+
+tessera_status tessera_scheduled_uses(tessera_engine* engine, const tessera_scheduled_use** uses,
+                                      int32_t* count) {
+  return guarded([&] {
+    given(uses, "uses");
+    given(count, "count");
+    std::vector<tessera_scheduled_use>& list = given(engine, "engine").uses;
+    list.clear();
+    for (const Instruction& use : engine->engine.running().instructions)
+      if (use.op == Opcode::use)
+        list.push_back({.unit = use.unit,
+                        .pass = static_cast<std::int32_t>(use.pass),
+                        .edge = static_cast<std::int32_t>(use.edge),
+                        .microbatch = use.microbatch});
+    *uses = list.data();
+    *count = static_cast<std::int32_t>(list.size());
+  });
+}
+
+tessera_status tessera_lease_handover(const tessera_lease* lease, tessera_handover* handover) {
+  return guarded([&] {
+    const UnitLease& held = lease_of(lease);
+    const Engine& engine = *lease->engine;
+    const auto at = [&](const PerMicrobatch& buffers) {
+      const BufferId buffer = buffers.of(held.microbatch());
+      return buffer < 0 ? nullptr : engine.address(buffer);
+    };
+    const std::vector<UnitBuffers>& buffers = engine.running().unit_buffers;
+    const auto unit = static_cast<std::size_t>(held.unit());
+    tessera_handover& out = given(handover, "handover") = {};
+    out.output = at(buffers[unit].output);
+    out.output_gradient = at(buffers[unit].output_gradient);
+    if (unit == 0) return;
+    out.input = at(buffers[unit - 1].output);
+    out.input_gradient = at(buffers[unit - 1].output_gradient);
+  });
 }
 
 tessera_status tessera_lease_parameter(const tessera_lease* lease, int32_t parameter, tessera_view* view) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "src/engine/c_api_support.h"
 
 namespace tessera::c_api {
@@ -47,6 +49,42 @@ Optimizer to_optimizer(const tessera_options& o) {
   return optimizer;
 }
 
+Mesh to_mesh(const tessera_options& o, int ranks) {
+  Mesh mesh{.pipeline = o.pipeline, .replicate = o.replicate, .shard = o.shard};
+  if (mesh.shard != 0) return mesh;
+  const int others = std::max(1, mesh.pipeline) * std::max(1, mesh.replicate);
+  if (ranks % others != 0)
+    throw UsageError(
+        fmt::format("shard is 0, what the other axes leave, but pipeline {} and replicate {} do not divide "
+                    "{} ranks",
+                    o.pipeline, o.replicate, ranks));
+  mesh.shard = ranks / others;
+  return mesh;
+}
+
+Pipeline to_pipeline(const tessera_options& o) {
+  Pipeline pipeline{.schedule = checked<PipelineSchedule>(o.schedule, 4, "schedule"),
+                    .chunks = o.chunks,
+                    .cuts = {},
+                    .gather_once = o.gather_once != 0};
+  for (const std::int32_t cut : span_of(o.cuts, o.cut_count, "cuts")) pipeline.cuts.push_back(cut);
+  return pipeline;
+}
+
+// None where no unit hands anything on: the caller's activations are all its own.
+ActivationSpec to_activations(std::span<const tessera_unit> units) {
+  ActivationSpec spec;
+  bool any = false;
+  for (const tessera_unit& unit : units) {
+    if (unit.output_bytes < 0)
+      throw UsageError(fmt::format("tessera_unit.output_bytes of '{}' is {}; use 0 or more", unit.name,
+                                   unit.output_bytes));
+    spec.units.push_back({.output_bytes = unit.output_bytes, .reads_batch = false});
+    any |= unit.output_bytes > 0;
+  }
+  return any ? spec : ActivationSpec{};
+}
+
 void check_bytes(std::size_t bytes) {
   if (bytes != sizeof(tessera_options))
     throw UsageError(
@@ -58,6 +96,7 @@ void check_bytes(std::size_t bytes) {
 // The numbers of the header are those of the enumerators.
 static_assert(TESSERA_FP16 == static_cast<int>(DType::fp16) &&
               TESSERA_BACKWARD == static_cast<int>(Pass::backward) &&
+              TESSERA_LOOPED == static_cast<int>(PipelineSchedule::looped) &&
               TESSERA_CLOSE == static_cast<int>(UseEdge::close) &&
               TESSERA_REDUCE_LAST == static_cast<int>(ReduceWhen::last));
 
@@ -68,6 +107,7 @@ std::vector<UnitSpec> to_specs(const tessera_unit* units, std::int32_t count) {
   for (const tessera_unit& unit : span_of(units, count, "units")) {
     UnitSpec& spec = specs.emplace_back();
     spec.name = &given(unit.name, "tessera_unit.name");
+    spec.read_in_forward_only = unit.read_in_forward_only != 0;
     for (const tessera_parameter& parameter :
          span_of(unit.parameters, unit.parameter_count, "tessera_unit.parameters"))
       spec.parameters.push_back(to_spec(parameter));
@@ -75,17 +115,20 @@ std::vector<UnitSpec> to_specs(const tessera_unit* units, std::int32_t count) {
   return specs;
 }
 
-EngineOptions to_options(const tessera_options& o, int ranks) {
+EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit> units, int ranks) {
   check_bytes(o.struct_bytes);
   EngineOptions options;
-  options.mesh.replicate = o.replicate;
-  options.mesh.shard = o.shard == 0 ? ranks : o.shard;
+  options.mesh = to_mesh(o, ranks);
   options.strategy.placements = Placements::of_stage(o.stage);
   options.strategy.reduce = checked<ReduceWhen>(o.reduce, 3, "reduce");
   options.strategy.prefetch = o.prefetch;
   options.strategy.resident_units = o.resident_units;
-  options.programs = {{.kind = StepKind::train, .microbatches = o.microbatches}};
-  if (o.evaluation != 0) options.programs.push_back({.kind = StepKind::evaluate});
+  options.strategy.state_over_replicas = o.state_over_replicas != 0;
+  options.strategy.parameters_over_replicas = o.parameters_over_replicas != 0;
+  options.strategy.pipeline = to_pipeline(o);
+  const ActivationSpec activations = to_activations(units);
+  options.programs = {{.kind = StepKind::train, .microbatches = o.microbatches, .activations = activations}};
+  if (o.evaluation != 0) options.programs.push_back({.kind = StepKind::evaluate, .activations = activations});
   for (const tessera_use& use : span_of(o.order, o.order_count, "order"))
     options.order.push_back({.unit = use.unit,
                              .pass = checked<Pass>(use.pass, 3, "tessera_use.pass"),
@@ -111,7 +154,9 @@ tessera_status tessera_options_init(tessera_options* options, size_t bytes) {
     check_bytes(bytes);
     tessera_options& defaults = given(options, "options") = {};
     defaults.struct_bytes = bytes;
+    defaults.pipeline = 1;
     defaults.replicate = 1;
+    defaults.chunks = 1;
     defaults.prefetch = 1;
     defaults.microbatches = 1;
     defaults.beta1 = 0.9;
