@@ -158,6 +158,7 @@ static tessera_status create_engine(tessera_world* world, int stage, tessera_eng
   tessera_unit units[LAYERS];
   tessera_options options;
   memset(parameters, 0, sizeof parameters); /* fp32, trainable, of group 0 */
+  memset(units, 0, sizeof units);           /* hand nothing on */
   for (int k = 0; k < LAYERS; ++k) {
     shapes[k][0] = kIn[k];
     shapes[k][1] = kOut[k];

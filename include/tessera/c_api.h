@@ -68,11 +68,13 @@ typedef struct tessera_parameter {
 } tessera_parameter;
 
 /* The parameters that are gathered and released together. Units and, over all units, parameters are numbered
-   in the order of declaration. */
+   in the order of declaration. Set what is not used to 0. */
 typedef struct tessera_unit {
   const char* name;
   const tessera_parameter* parameters;
   int32_t parameter_count;
+  int32_t read_in_forward_only; /* 1: backward does not read them (an embedding's tables) */
+  int64_t output_bytes;         /* what it hands on to the next unit for a microbatch, for a pipeline */
 } tessera_unit;
 
 /* -- Options -- */
@@ -81,7 +83,8 @@ enum { TESSERA_FORWARD = 0, TESSERA_RECOMPUTE = 1, TESSERA_BACKWARD = 2 };      
 enum { TESSERA_WHOLE = 0, TESSERA_OPEN = 1, TESSERA_CLOSE = 2 };                         /* edge of a use */
 enum { TESSERA_TRAIN = 0, TESSERA_EVALUATE = 1 };                                        /* kind of a step */
 enum { TESSERA_REDUCE_AUTOMATIC = 0, TESSERA_REDUCE_EACH = 1, TESSERA_REDUCE_LAST = 2 }; /* reduce */
-enum { TESSERA_ADAMW = 0, TESSERA_ADAM = 1, TESSERA_SGD = 2 };                           /* optimizer */
+enum { TESSERA_1F1B = 0, TESSERA_GPIPE = 1, TESSERA_INTERLEAVED = 2, TESSERA_LOOPED = 3 }; /* schedule */
+enum { TESSERA_ADAMW = 0, TESSERA_ADAM = 1, TESSERA_SGD = 2 };                             /* optimizer */
 
 typedef struct tessera_use {
   int32_t unit;
@@ -99,15 +102,24 @@ typedef struct tessera_group {
 
 /* Set all by tessera_options_init, then change what differs. Defaults are in brackets. */
 typedef struct tessera_options {
-  size_t struct_bytes;    /* set by tessera_options_init */
-  int32_t shard;          /* ranks along the mesh's shard axis [0: all] */
-  int32_t replicate;      /* and along its replicate axis [1] */
-  int32_t stage;          /* ZeRO, 0 to 3 [0] */
-  int32_t reduce;         /* [TESSERA_REDUCE_AUTOMATIC] */
-  int32_t prefetch;       /* uses ahead whose parameters are gathered [1] */
-  int32_t resident_units; /* see Strategy::resident_units [0] */
-  int32_t microbatches;   /* of a training step [1] */
-  int32_t evaluation;     /* 1: there are evaluations too, of one microbatch [0] */
+  size_t struct_bytes;         /* set by tessera_options_init */
+  int32_t pipeline;            /* ranks along the mesh's pipeline axis: parts of the chain of units [1] */
+  int32_t replicate;           /* along its replicate axis [1] */
+  int32_t shard;               /* and along its shard axis [0: as many as the others leave] */
+  int32_t stage;               /* ZeRO, 0 to 3 [0] */
+  int32_t reduce;              /* [TESSERA_REDUCE_AUTOMATIC] */
+  int32_t prefetch;            /* uses ahead whose parameters are gathered [1] */
+  int32_t resident_units;      /* see Strategy::resident_units [0] */
+  int32_t microbatches;        /* of a training step [1] */
+  int32_t evaluation;          /* 1: there are evaluations too, of one microbatch [0] */
+  int32_t state_over_replicas; /* 1: see Strategy::state_over_replicas [0] */
+  int32_t parameters_over_replicas; /* 1: see Strategy::parameters_over_replicas [0] */
+
+  int32_t schedule;    /* of a pipeline's passes [TESSERA_1F1B] */
+  int32_t chunks;      /* runs of units on each pipeline rank: interleaved, looped [1] */
+  const int32_t* cuts; /* first unit of every chunk but the first, ascending [NULL: equal counts] */
+  int32_t cut_count;
+  int32_t gather_once; /* 1: see Pipeline::gather_once [0] */
 
   int32_t optimizer;           /* [TESSERA_ADAMW] */
   double beta1;                /* adamw, adam [0.9] */
@@ -158,6 +170,38 @@ tessera_status tessera_begin(tessera_engine* engine, int32_t kind, int32_t micro
 tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pass, tessera_lease** lease);
 /* Instead: contributes nothing, still meets every collective. */
 tessera_status tessera_skip_unit(tessera_engine* engine, int32_t unit, int32_t pass);
+
+/* -- A mesh's own part of a step -- */
+
+enum { TESSERA_PIPELINE = 0, TESSERA_REPLICATE = 1, TESSERA_SHARD = 2 }; /* axis */
+
+/* This rank's place along an axis. Ranks of one place along replicate and shard work on the same samples. */
+tessera_status tessera_place(const tessera_engine* engine, int32_t axis, int32_t* place);
+
+typedef struct tessera_scheduled_use {
+  int32_t unit;
+  int32_t pass;
+  int32_t edge; /* TESSERA_CLOSE: here the lease of the matching TESSERA_OPEN ends; no use of its own */
+  int32_t microbatch;
+} tessera_scheduled_use;
+
+/* The uses of the step that has begun, in the order in which this rank makes them: with a pipeline those of
+   its units only. Valid until the next begin. */
+tessera_status tessera_scheduled_uses(tessera_engine* engine, const tessera_scheduled_use** uses,
+                                      int32_t* count);
+
+/* What units hand on (tessera_unit.output_bytes), where it lies during a lease; NULL where there is none. A
+   forward or recompute reads input and a forward writes output; a backward reads output_gradient, and
+   writes input_gradient. Between ranks of a pipeline they travel by themselves. */
+typedef struct tessera_handover {
+  const void* input;
+  void* output;
+  const void* output_gradient;
+  void* input_gradient;
+} tessera_handover;
+
+/* Of the innermost open lease. */
+tessera_status tessera_lease_handover(const tessera_lease* lease, tessera_handover* handover);
 
 typedef struct tessera_view {
   void* data; /* valid until the lease ends */

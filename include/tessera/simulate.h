@@ -22,6 +22,7 @@ struct CostModel {
   double disk_bytes_per_us = 2e3;          // reading and writing
   Cluster cluster = {};                    // what collectives and messages take
   double issue_us = 0.0;                   // fixed cost of any instruction
+  double wake_us = 0.0;  // until a lane goes on behind what it waited for in another: a thread's wake-up
   // Whether the thread that issues also computes, as on the CPU: nothing is issued while the compute lane is
   // busy, so a gather starts no sooner than the strategy's prefetch says. On a device the host runs ahead,
   // and only waits hold a gather back.

@@ -53,7 +53,7 @@ struct PipelineConfig {
   std::string schedule = "1f1b";
   std::int64_t chunks = 1;
   std::string cuts = "balanced";
-  bool gather_once = false;
+  std::string gather_once = "false";
 };
 
 struct OffloadConfig {

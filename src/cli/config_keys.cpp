@@ -176,13 +176,16 @@ void add_pipeline(Keys& keys, PipelineConfig& c) {
               "the messages more."));
   keys.push_back(
       text("pipeline.cuts", &c.cuts,
-           "Where the chain is cut: \"balanced\" by the units' operations, \"count\" into equal counts "
-           "of units, or the first unit of each chunk but the first, such as \"5,9\". Unit 0 is the "
+           "Where the chain is cut: \"balanced\" by the units' operations, as well as run.device_memory "
+           "allows, \"count\" into equal counts of units, or the first unit of each chunk but the first, "
+           "such as \"5,9\". Unit 0 is the "
            "embedding, the last one the head."));
-  keys.push_back(
-      boolean("pipeline.gather_once", &c.gather_once,
-              "At stage 3: whether a unit stays gathered while its chunk takes several microbatches in a "
-              "row in one direction."));
+  Key gather_once = text("pipeline.gather_once", &c.gather_once,
+                         "At stage 3: whether a unit stays gathered while its chunk takes several "
+                         "microbatches in a row in one direction. \"auto\": if run.device_memory allows.",
+                         {"auto", "true", "false"});
+  gather_once.boolean_words = true;
+  keys.push_back(std::move(gather_once));
 }
 
 void add_offload(Keys& keys, OffloadConfig& c) {

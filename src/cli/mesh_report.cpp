@@ -83,6 +83,8 @@ nlohmann::json mesh_json(const Setup& setup, std::span<const TrainerPlan> plans)
           {"tensor", mesh.tensor},
           {"schedule", name_of(pipeline.schedule)},
           {"chunks", pipeline.chunks},
+          {"cuts", pipeline.cuts},
+          {"gather_once", pipeline.gather_once},
           {"pipeline_ranks", std::move(rows)}};
 }
 

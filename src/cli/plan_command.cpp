@@ -37,6 +37,9 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   if (setup.config.strategy.resident_units == kAuto)
     fmt::print("resident  {} units keep their parameters (auto)\n",
                setup.options.engine.strategy.resident_units);
+  if (setup.config.pipeline.gather_once == "auto" && setup.options.engine.mesh.pipeline > 1)
+    fmt::print("gather    once for a chunk's microbatches in a row: {} (auto)\n",
+               setup.options.engine.strategy.pipeline.gather_once);
   if (has_grid(setup.options.engine.mesh)) fmt::print("\n{}", mesh_grid(setup, plans.by_pipeline_rank));
   fmt::print("\n{}\n", plans.table());
   fmt::print("arena     {} bytes, of which {} persist; no plan can take less than {}\n",

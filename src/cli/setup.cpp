@@ -6,8 +6,8 @@
 #include <charconv>
 #include <chrono>
 
+#include "src/cli/pipeline_setup.h"
 #include "tessera/hugging_face.h"
-#include "tessera/pipeline.h"
 
 namespace tessera::cli {
 
@@ -74,45 +74,6 @@ Strategy strategy_of(const StrategyConfig& config) {
   strategy.state_over_replicas = config.state_over_replicas;
   strategy.parameters_over_replicas = config.parameters_over_replicas;
   return strategy;
-}
-
-// "5,9" as numbers.
-std::vector<int> listed_cuts(const std::string& list) {
-  std::vector<int> cuts;
-  for (const char *at = list.data(), *end = at + list.size(); at != end;) {
-    int cut = 0;
-    const auto [next, error] = std::from_chars(at, end, cut);
-    if (error != std::errc() || (next != end && *next != ',') || (next != end && next + 1 == end))
-      throw UsageError(
-          fmt::format("pipeline.cuts is \"{}\"; it must be \"balanced\", \"count\", or units "
-                      "separated by commas, such as \"5,9\"",
-                      list));
-    cuts.push_back(cut);
-    at = next == end ? end : next + 1;
-  }
-  return cuts;
-}
-
-// How the chain is cut. Partition checks it against the model.
-Pipeline pipeline_of(const Config& config, const Model& model, const TrainerOptions& options) {
-  Pipeline pipeline;
-  const int ranks = static_cast<int>(config.mesh.pipeline);
-  if (ranks == 1) return pipeline;
-  for (const ScheduleRow& row : pipeline_schedules())
-    if (row.name == config.pipeline.schedule) pipeline.schedule = row.schedule;
-  pipeline.chunks = static_cast<int>(config.pipeline.chunks);
-  pipeline.gather_once = config.pipeline.gather_once;
-  const int units = static_cast<int>(model.modules.size());
-  const Partition even(units, ranks, pipeline);  // refuses what no cuts could mend
-  if (config.pipeline.cuts == "count") return pipeline;
-  if (config.pipeline.cuts == "balanced") {
-    const Target target(options.engine.threads_per_rank, options.engine.device);
-    pipeline.cuts = balanced_cuts(model.forward_flops(options.batch, target), ranks * pipeline.chunks);
-  } else {
-    pipeline.cuts = listed_cuts(config.pipeline.cuts);
-  }
-  const Partition checked(units, ranks, pipeline);
-  return pipeline;
 }
 
 OptimizerOptions optimizer_options(const OptimizerConfig& c) {
@@ -234,9 +195,9 @@ Setup make_setup(const Config& config) {
   setup.model = std::make_shared<const Model>(
       std::visit([&](const auto& dimensions) { return make_model(dimensions, type); }, setup.dimensions));
   setup.options = trainer_options(config, *setup.model);
-  setup.options.engine.strategy.pipeline = pipeline_of(config, *setup.model, setup.options);
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
+  setup.options.engine.strategy.pipeline = pipeline_of(config, *setup.model, setup.options);
   if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();
   setup.grid = {.world = setup.options.engine.mesh.data_ranks(),
                 .microbatches = setup.options.microbatches,

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "src/comm/ordered_chain.h"
+#include "src/device/wait.h"
 
 namespace tessera {
 
@@ -57,7 +58,7 @@ std::shared_ptr<Backend> ControlBackend::subgroup(const std::vector<int>& ranks,
 
 std::vector<char> ControlBackend::exchange(const LocalCall& call, std::uint64_t sequence, int peer,
                                            const void* data, std::int64_t bytes) {
-  if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
+  device::sleep_exactly(delay_);
   FrameHeader header;
   header.member = me_;
   header.peer = peer;

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <thread>
+
+#include "src/device/wait.h"
 
 namespace tessera::comm {
 
@@ -29,7 +30,7 @@ std::shared_ptr<Backend> LocalBackend::subgroup(const std::vector<int>& ranks, c
 
 template <class Pull>
 void LocalBackend::collective(const LocalCall& call, const void* source, const Pull& pull) {
-  if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
+  device::sleep_exactly(delay_);
   group_->collective(rank_, call, source, deadline_, [&] { count(pull()); });
 }
 
@@ -75,12 +76,12 @@ void LocalBackend::meet(const LocalCall& call) {
 }
 
 void LocalBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
-  if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
+  device::sleep_exactly(delay_);
   group_->send(rank_, to, LocalCall::make(Operation::send, bytes, label), data, deadline_);
 }
 
 void LocalBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
-  if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
+  device::sleep_exactly(delay_);
   group_->recv(rank_, from, LocalCall::make(Operation::recv, bytes, label), data, deadline_);
   count(bytes);
 }

@@ -6,9 +6,9 @@
 #include <array>
 #include <limits>
 #include <numeric>
-#include <thread>
 
 #include "src/comm/ordered_chain.h"
+#include "src/device/wait.h"
 
 namespace tessera::comm {
 namespace {
@@ -52,9 +52,7 @@ Traffic MpiBackend::Parts::traffic(const Part& part) const {
   return {.bytes = bytes, .total_bytes = bytes, .root = root};
 }
 
-void MpiBackend::delay() const {
-  if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
-}
+void MpiBackend::delay() const { device::sleep_exactly(delay_); }
 
 void MpiBackend::begin(const LocalCall& call) {
   delay();

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <numeric>
-#include <thread>
 
 #include "kernels/check.h"
 #include "kernels/reduce.h"
 #include "src/comm/puller.h"
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
+#include "src/device/wait.h"
 
 namespace tessera::comm {
 namespace {
@@ -88,7 +88,7 @@ ArenaRegistration NcclBackend::register_arena(Arena&) {
 
 template <class Work>
 void NcclBackend::collective(const LocalCall& call, std::int64_t received_bytes, const Work& work) {
-  if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
+  device::sleep_exactly(delay_);
   meeting_->meet(call);
   const NcclCall issued{call, ++sequence_};
   const device::Activity activity(&describe, &issued);
@@ -98,7 +98,7 @@ void NcclBackend::collective(const LocalCall& call, std::int64_t received_bytes,
 
 template <class Work>
 void NcclBackend::message(const LocalCall& call, std::uint64_t sequence, int peer, const Work& work) {
-  if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
+  device::sleep_exactly(delay_);
   const NcclCall issued{call, sequence, global_ranks_[static_cast<std::size_t>(peer)]};
   meeting_->rethrow_failure(fmt::format("{} on '{}'", call.text(sequence), name()));
   const device::Activity activity(&describe, &issued);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 #include <ctime>
+#include <thread>
 
 namespace tessera::device {
 namespace {
@@ -70,6 +71,12 @@ void Signal::wake() noexcept {
   epoch_.fetch_add(1);
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&epoch_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr,
           0);
+}
+
+void sleep_until_exactly(Clock::time_point time) {
+  constexpr std::chrono::microseconds kYieldFor{200};  // longer than a kernel takes to wake a thread
+  std::this_thread::sleep_until(time - kYieldFor);
+  while (Clock::now() < time) sched_yield();
 }
 
 }  // namespace tessera::device

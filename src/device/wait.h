@@ -85,4 +85,11 @@ class Signal {
   std::atomic<std::uint32_t> sleepers_{0};
 };
 
+// Delays for tests: sleeps until shortly before the time and yields until it, so that it ends within
+// microseconds of it where a core is free. 0 or less: at once.
+void sleep_until_exactly(Clock::time_point time);
+inline void sleep_exactly(std::chrono::nanoseconds time) {
+  if (time.count() > 0) sleep_until_exactly(Clock::now() + time);
+}
+
 }  // namespace tessera::device

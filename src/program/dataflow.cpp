@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-Dataflow::Dataflow(std::vector<const Program*> programs, bool compute_issues)
-    : programs_(std::move(programs)), compute_issues_(compute_issues) {
+Dataflow::Dataflow(std::vector<const Program*> programs, bool compute_issues, double wake_us)
+    : programs_(std::move(programs)), compute_issues_(compute_issues), wake_us_(wake_us) {
   Node nodes = 0;
   for (const Program* program : programs_) {
     first_.push_back(nodes);
@@ -42,10 +42,14 @@ void Dataflow::each_edge(Visit visit) {
     for (InstructionId id = 0; id < static_cast<InstructionId>(instructions.size()); ++id) {
       const Instruction& instruction = instructions[static_cast<std::size_t>(id)];
       InstructionId& prior = latest[static_cast<std::size_t>(instruction.lane)];
-      if (prior != kNone) visit(root(node(r, prior)), root(node(r, id)));
+      const Node after = root(node(r, id));
+      if (prior != kNone) visit(root(node(r, prior)), {.after = after, .wakes = false});
       if (compute_issues_ && instruction.lane != Lane::compute && computed != kNone)
-        visit(root(node(r, computed)), root(node(r, id)));
-      for (const InstructionId wait : instruction.waits) visit(root(node(r, wait)), root(node(r, id)));
+        visit(root(node(r, computed)), {.after = after, .wakes = true});
+      for (const InstructionId wait : instruction.waits)
+        visit(
+            root(node(r, wait)),
+            {.after = after, .wakes = instructions[static_cast<std::size_t>(wait)].lane != instruction.lane});
       prior = id;
     }
   }
@@ -54,14 +58,15 @@ void Dataflow::each_edge(Visit visit) {
 void Dataflow::find_edges() {
   edges_into_.assign(parent_.size(), 0);
   begin_.assign(parent_.size() + 1, 0);
-  each_edge([&](Node before, Node after) {
-    ++edges_into_[static_cast<std::size_t>(after)];
+  each_edge([&](Node before, const Edge& edge) {
+    ++edges_into_[static_cast<std::size_t>(edge.after)];
     ++begin_[static_cast<std::size_t>(before) + 1];
   });
   std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
-  after_.resize(begin_.back());
+  edges_.resize(begin_.back());
   std::vector<std::size_t> filled = begin_;
-  each_edge([&](Node before, Node after) { after_[filled[static_cast<std::size_t>(before)]++] = after; });
+  each_edge(
+      [&](Node before, const Edge& edge) { edges_[filled[static_cast<std::size_t>(before)]++] = edge; });
 }
 
 std::vector<Dataflow::Node> Dataflow::order() {
@@ -72,7 +77,7 @@ std::vector<Dataflow::Node> Dataflow::order() {
   for (std::size_t next = 0; next < ready.size(); ++next) {
     const auto of = static_cast<std::size_t>(ready[next]);
     for (std::size_t edge = begin_[of]; edge < begin_[of + 1]; ++edge)
-      if (--missing[static_cast<std::size_t>(after_[edge])] == 0) ready.push_back(after_[edge]);
+      if (--missing[static_cast<std::size_t>(edges_[edge].after)] == 0) ready.push_back(edges_[edge].after);
   }
   return ready;
 }
@@ -96,8 +101,8 @@ std::vector<std::vector<Dataflow::Times>> Dataflow::run(const std::vector<std::v
   for (const Node of : sorted) {
     const auto at = static_cast<std::size_t>(of);
     for (std::size_t edge = begin_[at]; edge < begin_[at + 1]; ++edge) {
-      double& later = start[static_cast<std::size_t>(after_[edge])];
-      later = std::max(later, start[at] + longest[at]);
+      double& later = start[static_cast<std::size_t>(edges_[edge].after)];
+      later = std::max(later, start[at] + longest[at] + (edges_[edge].wakes ? wake_us_ : 0.0));
     }
   }
   std::vector<std::vector<Times>> times(programs_.size());

@@ -12,8 +12,9 @@ namespace tessera {
 class Dataflow {
  public:
   // `programs[r]` is what the r-th rank runs; they must outlive it. Edges: the instruction before in its
-  // lane, what it waits for and, with `compute_issues`, the compute lane's last before it.
-  Dataflow(std::vector<const Program*> programs, bool compute_issues);
+  // lane, what it waits for and, with `compute_issues`, the compute lane's last before it. Behind one of
+  // another lane it begins `wake_us` after that is over.
+  Dataflow(std::vector<const Program*> programs, bool compute_issues, double wake_us = 0);
 
   // Instruction x of rank r and y of rank s begin when both can, and end together.
   void merge(int r, InstructionId x, int s, InstructionId y);
@@ -28,10 +29,14 @@ class Dataflow {
 
  private:
   using Node = int;
+  struct Edge {
+    Node after = 0;  // a root
+    bool wakes = false;
+  };
 
   Node node(int r, InstructionId id) const { return first_[static_cast<std::size_t>(r)] + id; }
   Node root(Node of);
-  // Calls visit(before, after) for every edge.
+  // Calls visit(before, edge) for every edge.
   template <typename Visit>
   void each_edge(Visit visit);
   void find_edges();
@@ -40,11 +45,12 @@ class Dataflow {
 
   std::vector<const Program*> programs_;
   bool compute_issues_;
+  double wake_us_;
   std::vector<Node> first_;         // by rank
   std::vector<Node> parent_;        // union-find
   std::vector<int> edges_into_;     // by root: their count
-  std::vector<std::size_t> begin_;  // of each root's edges in after_
-  std::vector<Node> after_;         // roots
+  std::vector<std::size_t> begin_;  // of each root's edges in edges_
+  std::vector<Edge> edges_;
 };
 
 }  // namespace tessera

@@ -39,6 +39,8 @@ void CostModel::check() const {
                     flops_per_us, memory_bytes_per_us));
   if (!(issue_us >= 0))
     throw UsageError(fmt::format("simulate: issue_us is {}; it must be 0 or more", issue_us));
+  if (!(wake_us >= 0))
+    throw UsageError(fmt::format("simulate: wake_us is {}; it must be 0 or more", wake_us));
   cluster.check();
 }
 
@@ -82,7 +84,7 @@ Timeline simulate(const Program& program, const Layout& layout, const Mesh& mesh
   cost.check();
   const int rank = mesh.rank({program.pipeline_rank, 0, 0, 0});
   const InstructionCosts costs(program, layout, mesh, cost, rank);
-  Dataflow flow({&program}, cost.compute_issues);
+  Dataflow flow({&program}, cost.compute_issues, cost.wake_us);
   const auto times = flow.run({durations_of(program, costs)});
   if (times.empty())
     throw UsageError("simulate: the program's instructions wait for each other; see verify()");

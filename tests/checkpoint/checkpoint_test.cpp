@@ -64,6 +64,34 @@ INSTANTIATE_TEST_SUITE_P(All, Checkpoint,
                          ::testing::Combine(::testing::Values(1, 2, 4), ::testing::Values(0, 1, 2, 3),
                                             ::testing::Values(DType::fp32, DType::bf16)));
 
+// Where states live is no part of what is saved: a run goes on with them elsewhere.
+TEST(CheckpointOffload, ContinuesBitwiseInAnotherSpace) {
+  const std::array<Offload, 3> offloads = {Offload{.states = Space::disk, .parameters = Space::disk},
+                                           Offload{.states = Space::host, .states_on_device = 0.5},
+                                           Offload{}};
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    std::vector<std::uint32_t> expected;
+    ToyRun{.type = type}.run([&](Communicator ranks, Engine& engine) {
+      steps(engine, 0, 6);
+      const std::vector<float> all = read_everything(engine);
+      if (ranks.rank() == 0) expected = bits(all);
+    });
+    for (const Offload& saved : offloads)
+      for (const Offload& continued : offloads) {
+        const TemporaryFolder folder;
+        save_three({.type = type, .offload = saved}, folder.file("run"));
+        ToyRun{.type = type, .offload = continued}.run([&](Communicator ranks, Engine& engine) {
+          load_checkpoint(folder.file("run"), ranks, engine);
+          steps(engine, 3, 6);
+          const std::vector<float> all = read_everything(engine);
+          if (ranks.rank() == 0) {
+            EXPECT_EQ(bits(all), expected);
+          }
+        });
+      }
+  }
+}
+
 TEST(CheckpointFiles, EachBufferIsStoredOnce) {
   for (const int stage : {0, 2, 3}) {
     const ToyRun run{.world = 4, .stage = stage};

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,12 @@ struct ToyRun {
   int world = 2;
   int stage = 3;
   DType type = DType::bf16;
+  Offload offload = {};
 
   EngineOptions options() const {
     EngineOptions result = toy_options(world, stage);
+    result.strategy.offload = offload;
+    result.disk_directory = std::filesystem::temp_directory_path();
     result.loss_scaling = LossScaleOptions{.initial = 1024.0, .growth_interval = 2};
     return result;
   }

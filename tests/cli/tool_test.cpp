@@ -328,6 +328,65 @@ TEST_F(Tool, Plans) {
   EXPECT_EQ(plan({"--set", "run.device_memory=1"}).at("fits"), false);
 }
 
+// Cuts by cost alone, then as a budget below what they take allows, then one that none can keep.
+TEST_F(Tool, CutsAsTheBudgetAllows) {
+  const auto run_plan = [&](const Arguments& more) {
+    Arguments all = {"plan",  config_,          "--json", folder_.file("json"), "--set", "mesh.pipeline=2",
+                     "--set", "model.layers=6", "--set",  "mesh.shard=1"};
+    for (const std::string& setting : more) all.insert(all.end(), {"--set", setting});
+    return run(all);
+  };
+  const auto plan = [&](const Arguments& more) {
+    const Result result = run_plan(more);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return json::parse(read(folder_.file("json")));
+  };
+  const auto fullest = [](const json& result) {
+    std::int64_t most = 0;
+    for (const json& rank : result.at("mesh").at("pipeline_ranks"))
+      most = std::max(most, rank.at("arena_bytes").get<std::int64_t>());
+    return most;
+  };
+  const json free = plan({});
+  std::int64_t budget = fullest(free);  // the least that any cuts need
+  for (int cut = 1; cut < 8; ++cut)
+    budget = std::min(budget, fullest(plan({"pipeline.cuts=" + std::to_string(cut)})));
+  ASSERT_LT(budget, fullest(free)) << "the cheapest cuts are the smallest, too: they show nothing";
+  const json bound = plan({"run.device_memory=" + std::to_string(budget)});
+  EXPECT_NE(bound.at("mesh").at("cuts"), free.at("mesh").at("cuts"));
+  EXPECT_LE(fullest(bound), budget);
+  EXPECT_EQ(plan({"run.device_memory=" + std::to_string(fullest(free))}).at("mesh").at("cuts"),
+            free.at("mesh").at("cuts"));
+  const Result none = run_plan({"run.device_memory=" + std::to_string(budget - 1)});
+  EXPECT_NE(none.status, 0);
+  EXPECT_NE(none.err.find("pipeline.cuts is \"balanced\", but no cuts"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("run.device_memory = " + std::to_string(budget - 1)), std::string::npos);
+}
+
+TEST_F(Tool, GathersOnceWhereTheBudgetAllows) {
+  const auto plan = [&](const Arguments& more) {
+    Arguments all = {"plan", config_, "--json", folder_.file("json")};
+    for (const char* setting : {"mesh.pipeline=2", "strategy.stage=3", "pipeline.schedule=gpipe",
+                                "run.microbatches=4", "model.layers=6", "pipeline.cuts=count"})
+      all.insert(all.end(), {"--set", setting});
+    for (const std::string& setting : more) all.insert(all.end(), {"--set", setting});
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return std::pair(json::parse(read(folder_.file("json"))), result.out);
+  };
+  const auto bytes = [](const json& result) {
+    return result.at("predicted").at("arena_bytes").get<std::int64_t>();
+  };
+  const std::int64_t once = bytes(plan({"pipeline.gather_once=true"}).first);
+  ASSERT_LT(bytes(plan({}).first), once);
+  for (const bool fits : {true, false}) {
+    const auto [result, out] = plan(
+        {"pipeline.gather_once=\"auto\"", "run.device_memory=" + std::to_string(fits ? once : once - 1)});
+    EXPECT_EQ(result.at("mesh").at("gather_once"), fits);
+    EXPECT_NE(out.find(fits ? "in a row: true (auto)" : "in a row: false (auto)"), std::string::npos) << out;
+  }
+}
+
 TEST_F(Tool, Simulates) {
   const auto simulate = [&](const Arguments& more) {
     Arguments all = {"simulate", config_, "--json", folder_.file("json"), "--trace", folder_.file("trace")};

@@ -45,7 +45,7 @@ struct CUnits {
   std::array<tessera_parameter, 3> b{{{"b.weight", matrix.data(), 2, TESSERA_FP32, 0, 0, "a.weight"},
                                       {"b.half", &half, 1, TESSERA_BF16, 0, 0, nullptr},
                                       {"b.frozen", &five, 1, TESSERA_FP32, 1, 0, nullptr}}};
-  std::array<tessera_unit, 2> units{{{"a", a.data(), 2}, {"b", b.data(), 3}}};
+  std::array<tessera_unit, 2> units{{{"a", a.data(), 2, 0, 0}, {"b", b.data(), 3, 0, 0}}};
 };
 const std::array<std::vector<int>, 2> kTrainable{{{0, 1}, {2, 3}}};
 
@@ -240,6 +240,33 @@ TEST(CApiErrors, SayWhatWasWrong) {
   };
   EXPECT_EQ(with_engines(1, 0, body), TESSERA_USAGE);
   EXPECT_TRUE(says("the program expects"));
+}
+
+TEST(CApiUnits, ThoseReadInForwardOnlyAreNotGatheredForBackward) {
+  const auto rank_main = [](tessera_world* world, void*) -> tessera_status {
+    CUnits units;
+    units.units[0].read_in_forward_only = 1;
+    tessera_options options;
+    tessera_engine* engine = nullptr;
+    tessera_lease* lease = nullptr;
+    tessera_view view{};
+    TRY(tessera_options_init(&options, sizeof options));
+    options.groups = kGroups.data();
+    options.group_count = 2;
+    TRY(tessera_engine_create(world, units.units.data(), 1, &options, &engine));
+    TRY(tessera_initialize(engine, c_fill, nullptr));
+    TRY(tessera_begin(engine, TESSERA_TRAIN, 1));
+    TRY(tessera_use_unit(engine, 0, TESSERA_FORWARD, &lease));
+    TRY(tessera_lease_parameter(lease, 0, &view));
+    TRY(tessera_lease_end(lease));
+    TRY(tessera_use_unit(engine, 0, TESSERA_BACKWARD, &lease));
+    EXPECT_EQ(tessera_lease_parameter(lease, 0, &view), TESSERA_USAGE);
+    EXPECT_TRUE(says("read_in_forward_only"));
+    TRY(tessera_lease_end(lease));
+    TRY(tessera_abandon(engine, nullptr));
+    return tessera_engine_destroy(engine);
+  };
+  EXPECT_EQ(tessera_run_ranks(1, 20'000, rank_main, nullptr), TESSERA_OK) << tessera_last_error();
 }
 
 TEST(CApiErrors, RefuseWhatDoesNotFit) {

@@ -70,9 +70,10 @@ Program chain_program(const std::vector<UnitSpec>& units, const Layout& layout, 
 // The overlap that the executor is held to: 12 units, compute 25 ms and communication 10 ms each.
 class Overlap : public ::testing::Test {
  protected:
-  Timeline run(int prefetch, bool compute_issues = true) const {
+  Timeline run(int prefetch, bool compute_issues = true, double wake_us = 0) const {
     const Program program = chain_program(units_, layout_, prefetch);
-    const CostModel cost{.compute_issues = compute_issues,
+    const CostModel cost{.wake_us = wake_us,
+                         .compute_issues = compute_issues,
                          .duration_us = [](const Program&, const Instruction& instruction) {
                            switch (instruction.op) {
                              case Opcode::use:
@@ -103,6 +104,16 @@ TEST_F(Overlap, WithoutPrefetchEveryGatherShows) {
   const Timeline timeline = run(0);
   // The last unit's parameters stay from its forward to its backward; the other gathers all delay a use.
   EXPECT_GE(timeline.exposed_us, 23 * 10e3);
+}
+
+// Without prefetch the 12 gathers of forward and 11 of backward (the last unit's parameters stay) show: each
+// wakes its lane and then the compute lane, but that the first is issued at once. Some more at the step's
+// end.
+TEST_F(Overlap, AGatherThatShowsWakesTwoLanes) {
+  const double more = run(0, true, 100).total_us - run(0).total_us;
+  EXPECT_GE(more, 45 * 100);
+  EXPECT_LE(more, 50 * 100);
+  EXPECT_LE(run(1, true, 100).total_us - run(1).total_us, 10 * 100);
 }
 
 // Where the host runs ahead, a gather that has memory of its own need not be issued early to run early.

@@ -273,6 +273,7 @@ TEST(SimulateWorld, RefusesWhatDoesNotFit) {
   };
   EXPECT_EQ(refusal({}), "");
   EXPECT_NE(refusal({.memory_bytes_per_us = 0}).find("memory_bytes_per_us is 0"), std::string::npos);
+  EXPECT_NE(refusal({.wake_us = -1}).find("wake_us is -1"), std::string::npos);
   EXPECT_NE(refusal({.issue_us = -1}).find("issue_us is -1"), std::string::npos);
   EXPECT_NE(refusal({.cluster = {.ranks_per_node = -3}}).find("ranks_per_node is -3"), std::string::npos);
   std::ranges::fill(made.program_of_rank, 0);

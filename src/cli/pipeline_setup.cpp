@@ -1,0 +1,133 @@
+#include "src/cli/pipeline_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "tessera/pipeline.h"
+
+namespace tessera::cli {
+
+namespace {
+
+// "5,9" as numbers.
+std::vector<int> listed_cuts(const std::string& list) {
+  std::vector<int> cuts;
+  for (const char *at = list.data(), *end = at + list.size(); at != end;) {
+    int cut = 0;
+    const auto [next, error] = std::from_chars(at, end, cut);
+    if (error != std::errc() || (next != end && *next != ',') || (next != end && next + 1 == end))
+      throw UsageError(
+          fmt::format("pipeline.cuts is \"{}\"; it must be \"balanced\", \"count\", or units "
+                      "separated by commas, such as \"5,9\"",
+                      list));
+    cuts.push_back(cut);
+    at = next == end ? end : next + 1;
+  }
+  return cuts;
+}
+
+std::int64_t fullest_bytes(const Model& model, const TrainerOptions& options) {
+  const std::vector<TrainerPlan> plans = plan_pipeline(model, options);
+  return plans[static_cast<std::size_t>(fullest_pipeline_rank(plans))]
+      .memory.space(Space::device)
+      .arena_bytes;
+}
+
+// In what proportion units take memory, near enough to look for cuts: parameters and all that goes with them,
+// and what microbatches in flight save. Only a plan says what a rank takes.
+std::vector<double> weights_of_units(const Model& model, const TrainerOptions& options) {
+  const EngineOptions& engine = options.engine;
+  const Placements& placements = engine.strategy.placements;
+  const auto per_rank = [&](Placement placement) {
+    return placement == Placement::sharded ? 1.0 / engine.mesh.shard : 1.0;
+  };
+  const ActivationSpec activations =
+      model.activations(options.batch, Target(engine.threads_per_rank, engine.device));
+  const int in_flight = std::min(options.microbatches, engine.mesh.pipeline);
+  std::vector<double> weights;
+  const std::vector<UnitSpec> units = model.units();
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    double weight =
+        static_cast<double>(activations.units[unit].saved_bytes + activations.units[unit].output_bytes) *
+        in_flight;
+    for (const ParameterSpec& parameter : units[unit].parameters)
+      weight += static_cast<double>(numel_of(parameter.shape)) *
+                (per_rank(placements.parameters) * static_cast<double>(bytes_of(parameter.dtype)) +
+                 per_rank(placements.gradients) * 4.0 +
+                 per_rank(placements.optimizer_state) * 4.0 * (1 + engine.optimizer.moments()));
+    weights.push_back(weight);
+  }
+  return weights;
+}
+
+double heaviest_chunk(const std::vector<double>& weights, std::vector<int> cuts) {
+  cuts.push_back(static_cast<int>(weights.size()));
+  double heaviest = 0;
+  int first = 0;
+  for (const int end : cuts) {
+    double sum = 0;
+    for (; first < end; ++first) sum += weights[static_cast<std::size_t>(first)];
+    heaviest = std::max(heaviest, sum);
+  }
+  return heaviest;
+}
+
+// Cuts by cost; where a rank's plan is beyond the budget, the cheapest whose heaviest chunk is lighter, and
+// so on until all fit.
+std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options) {
+  const EngineOptions& engine = options.engine;
+  Pipeline& pipeline = options.engine.strategy.pipeline;
+  const int chunks = engine.mesh.pipeline * pipeline.chunks;
+  const std::vector<double> cost =
+      model.forward_flops(options.batch, Target(engine.threads_per_rank, engine.device));
+  pipeline.cuts = balanced_cuts(cost, chunks);
+  const std::int64_t budget = engine.device_memory_bytes;
+  if (budget == 0) return pipeline.cuts;
+  const std::vector<double> weights = weights_of_units(model, options);
+  std::int64_t least = fullest_bytes(model, options);
+  while (least > budget) {
+    const double lighter = heaviest_chunk(weights, pipeline.cuts) * (1 - 1e-9);
+    std::vector<int> cuts = balanced_cuts(cost, chunks, weights, lighter);
+    if (cuts.empty())
+      throw UsageError(fmt::format(
+          "pipeline.cuts is \"balanced\", but no cuts into {} chunks were found with which every rank keeps "
+          "within run.device_memory = {}: at best one takes {} bytes; take more ranks, a smaller "
+          "microbatch, or more memory",
+          chunks, budget, least));
+    pipeline.cuts = std::move(cuts);
+    const std::int64_t bytes = fullest_bytes(model, options);
+    if (bytes <= budget) break;
+    least = std::min(least, bytes);
+  }
+  return pipeline.cuts;
+}
+
+}  // namespace
+
+Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions options) {
+  Pipeline& pipeline = options.engine.strategy.pipeline;
+  const PipelineConfig& given = config.pipeline;
+  const int ranks = static_cast<int>(config.mesh.pipeline);
+  if (ranks == 1) return pipeline;
+  for (const ScheduleRow& row : pipeline_schedules())
+    if (row.name == given.schedule) pipeline.schedule = row.schedule;
+  pipeline.chunks = static_cast<int>(given.chunks);
+  pipeline.gather_once = given.gather_once == "true";
+  const int units = static_cast<int>(model.modules.size());
+  const Partition even(units, ranks, pipeline);  // refuses what no cuts could mend
+  if (given.cuts == "balanced")
+    pipeline.cuts = cuts_that_fit(model, options);
+  else if (given.cuts != "count")
+    pipeline.cuts = listed_cuts(given.cuts);
+  const Partition checked(units, ranks, pipeline);
+  if (given.gather_once == "auto") {
+    pipeline.gather_once = true;
+    const std::int64_t budget = options.engine.device_memory_bytes;
+    pipeline.gather_once = budget == 0 || fullest_bytes(model, options) <= budget;
+  }
+  return pipeline;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,168 @@
+#include "src/engine/c_api_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/engine/c_api_support.h"
+
+namespace tessera::c_api {
+namespace {
+
+ParameterSpec to_spec(const tessera_parameter& parameter) {
+  ParameterSpec spec;
+  spec.name = &given(parameter.name, "tessera_parameter.name");
+  for (const std::int64_t dim : span_of(parameter.shape, parameter.dims, "tessera_parameter.shape"))
+    spec.shape.push_back(dim);
+  spec.dtype = checked<DType>(parameter.dtype, 3, "tessera_parameter.dtype");
+  spec.trainable = parameter.frozen == 0;
+  spec.group = parameter.group;
+  if (parameter.tied_to != nullptr) spec.tied_to = parameter.tied_to;
+  return spec;
+}
+
+OptimizerOptions to_optimizer_options(const tessera_options& o) {
+  switch (o.optimizer) {
+    case TESSERA_ADAMW:
+      return AdamWOptions{o.beta1, o.beta2, o.epsilon, o.weight_decay};
+    case TESSERA_ADAM:
+      return AdamOptions{o.beta1, o.beta2, o.epsilon, o.weight_decay};
+    case TESSERA_SGD:
+      return SgdOptions{o.momentum, o.nesterov != 0, o.weight_decay};
+    default:
+      throw UsageError(fmt::format(
+          "optimizer {} is not known; use TESSERA_ADAMW, TESSERA_ADAM or TESSERA_SGD", o.optimizer));
+  }
+}
+
+Optimizer to_optimizer(const tessera_options& o) {
+  Optimizer optimizer;
+  optimizer.options = to_optimizer_options(o);
+  if (o.groups == nullptr && o.group_count == 0) return optimizer;
+  optimizer.groups.clear();
+  for (const tessera_group& group : span_of(o.groups, o.group_count, "groups")) {
+    ParameterGroup& added = optimizer.groups.emplace_back();
+    added.name = &given(group.name, "tessera_group.name");
+    if (group.own_weight_decay != 0) added.weight_decay = group.weight_decay;
+    added.learning_rate_factor = group.learning_rate_factor;
+  }
+  return optimizer;
+}
+
+Mesh to_mesh(const tessera_options& o, int ranks) {
+  Mesh mesh{.pipeline = o.pipeline, .replicate = o.replicate, .shard = o.shard};
+  if (mesh.shard != 0) return mesh;
+  const int others = std::max(1, mesh.pipeline) * std::max(1, mesh.replicate);
+  if (ranks % others != 0)
+    throw UsageError(
+        fmt::format("shard is 0, what the other axes leave, but pipeline {} and replicate {} do not divide "
+                    "{} ranks",
+                    o.pipeline, o.replicate, ranks));
+  mesh.shard = ranks / others;
+  return mesh;
+}
+
+Pipeline to_pipeline(const tessera_options& o) {
+  Pipeline pipeline{.schedule = checked<PipelineSchedule>(o.schedule, 4, "schedule"),
+                    .chunks = o.chunks,
+                    .cuts = {},
+                    .gather_once = o.gather_once != 0};
+  for (const std::int32_t cut : span_of(o.cuts, o.cut_count, "cuts")) pipeline.cuts.push_back(cut);
+  return pipeline;
+}
+
+// None where no unit hands anything on: the caller's activations are all its own.
+ActivationSpec to_activations(std::span<const tessera_unit> units) {
+  ActivationSpec spec;
+  bool any = false;
+  for (const tessera_unit& unit : units) {
+    if (unit.output_bytes < 0)
+      throw UsageError(fmt::format("tessera_unit.output_bytes of '{}' is {}; use 0 or more", unit.name,
+                                   unit.output_bytes));
+    spec.units.push_back({.output_bytes = unit.output_bytes, .reads_batch = false});
+    any |= unit.output_bytes > 0;
+  }
+  return any ? spec : ActivationSpec{};
+}
+
+void check_bytes(std::size_t bytes) {
+  if (bytes != sizeof(tessera_options))
+    throw UsageError(
+        fmt::format("tessera_options has {} bytes here and {} in the caller: use the header of "
+                    "this library, and tessera_options_init",
+                    sizeof(tessera_options), bytes));
+}
+
+// The numbers of the header are those of the enumerators.
+static_assert(TESSERA_FP16 == static_cast<int>(DType::fp16) &&
+              TESSERA_BACKWARD == static_cast<int>(Pass::backward) &&
+              TESSERA_LOOPED == static_cast<int>(PipelineSchedule::looped) &&
+              TESSERA_CLOSE == static_cast<int>(UseEdge::close) &&
+              TESSERA_REDUCE_LAST == static_cast<int>(ReduceWhen::last));
+
+}  // namespace
+
+std::vector<UnitSpec> to_specs(const tessera_unit* units, std::int32_t count) {
+  std::vector<UnitSpec> specs;
+  for (const tessera_unit& unit : span_of(units, count, "units")) {
+    UnitSpec& spec = specs.emplace_back();
+    spec.name = &given(unit.name, "tessera_unit.name");
+    spec.read_in_forward_only = unit.read_in_forward_only != 0;
+    for (const tessera_parameter& parameter :
+         span_of(unit.parameters, unit.parameter_count, "tessera_unit.parameters"))
+      spec.parameters.push_back(to_spec(parameter));
+  }
+  return specs;
+}
+
+EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit> units, int ranks) {
+  check_bytes(o.struct_bytes);
+  EngineOptions options;
+  options.mesh = to_mesh(o, ranks);
+  options.strategy.placements = Placements::of_stage(o.stage);
+  options.strategy.reduce = checked<ReduceWhen>(o.reduce, 3, "reduce");
+  options.strategy.prefetch = o.prefetch;
+  options.strategy.resident_units = o.resident_units;
+  options.strategy.state_over_replicas = o.state_over_replicas != 0;
+  options.strategy.parameters_over_replicas = o.parameters_over_replicas != 0;
+  options.strategy.pipeline = to_pipeline(o);
+  const ActivationSpec activations = to_activations(units);
+  options.programs = {{.kind = StepKind::train, .microbatches = o.microbatches, .activations = activations}};
+  if (o.evaluation != 0) options.programs.push_back({.kind = StepKind::evaluate, .activations = activations});
+  for (const tessera_use& use : span_of(o.order, o.order_count, "order"))
+    options.order.push_back({.unit = use.unit,
+                             .pass = checked<Pass>(use.pass, 3, "tessera_use.pass"),
+                             .edge = checked<UseEdge>(use.edge, 3, "tessera_use.edge")});
+  options.optimizer = to_optimizer(o);
+  options.clip.max_norm = o.clip;
+  if (o.initial_loss_scale != 0) options.loss_scaling = LossScaleOptions{.initial = o.initial_loss_scale};
+  options.device_memory_bytes = o.device_memory_bytes;
+  options.external_bytes = o.external_bytes;
+  options.zero_gradients = o.zero_gradients != 0;
+  options.threads_per_rank = o.threads;
+  options.deadline = checked_deadline(o.deadline_ms);
+  return options;
+}
+
+}  // namespace tessera::c_api
+
+using namespace tessera;
+using namespace tessera::c_api;
+
+tessera_status tessera_options_init(tessera_options* options, size_t bytes) {
+  return guarded([&] {
+    check_bytes(bytes);
+    tessera_options& defaults = given(options, "options") = {};
+    defaults.struct_bytes = bytes;
+    defaults.pipeline = 1;
+    defaults.replicate = 1;
+    defaults.chunks = 1;
+    defaults.prefetch = 1;
+    defaults.microbatches = 1;
+    defaults.beta1 = 0.9;
+    defaults.beta2 = 0.999;
+    defaults.epsilon = 1e-8;
+    defaults.threads = 1;
+    defaults.deadline_ms = 60'000;
+  });
+}
