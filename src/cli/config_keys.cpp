@@ -139,7 +139,9 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
                          "How many uses ahead parameters are gathered; 0 gathers when needed and hides "
                          "nothing."));
   keys.push_back(text("strategy.recompute", &c.recompute,
-                      "Which activations are recomputed in backward rather than kept.", {"none", "full"}));
+                      "Which activations are made again just before backward rather than kept: selective, "
+                      "the outputs of norms and activation functions; full, all but each unit's input.",
+                      {"none", "selective", "full"}));
   Key resident = integer("strategy.resident_units", &c.resident_units, 0,
                          "At stage 3: units, counted from the last, that keep their gathered parameters from "
                          "forward to backward. \"auto\": as many as run.device_memory allows.");

@@ -69,7 +69,8 @@ Strategy strategy_of(const StrategyConfig& config) {
                     : config.reduce == "last" ? ReduceWhen::last
                                               : ReduceWhen::automatic;
   strategy.prefetch = static_cast<int>(config.prefetch);
-  strategy.recompute = config.recompute == "full" ? Recompute::full : Recompute::none;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+    if (config.recompute == name_of(recompute)) strategy.recompute = recompute;
   strategy.resident_units = config.resident_units == kAuto ? 0 : static_cast<int>(config.resident_units);
   strategy.state_over_replicas = config.state_over_replicas;
   strategy.parameters_over_replicas = config.parameters_over_replicas;

@@ -13,6 +13,10 @@ void Builder::access_activations(Instruction& use) {
   const auto read = [&](BufferId read_from) {
     if (read_from >= 0) insert_sorted(use.reads, read_from);
   };
+  const auto update = [&](BufferId updated) {
+    read(updated);
+    if (updated >= 0) insert_sorted(use.writes, updated);
+  };
   const int microbatch = use.microbatch;
   if (const BufferId batch = program_.batch.of(microbatch); batch >= 0 && reads_batch(use.unit))
     buffer(batch).lifetimes.empty() ? fresh(batch) : read(batch);
@@ -22,13 +26,17 @@ void Builder::access_activations(Instruction& use) {
   switch (use.pass) {
     case Pass::forward:
       fresh(own.output.of(microbatch));
-      fresh(own.saved.of(microbatch));  // ends here where a recompute will write it again
+      // Both end here where a recompute will write them again.
+      fresh(own.saved.of(microbatch));
+      fresh(own.recomputable.of(microbatch));
       break;
     case Pass::recompute:
-      fresh(own.saved.of(microbatch));
+      use.selective ? read(own.saved.of(microbatch)) : fresh(own.saved.of(microbatch));
+      fresh(own.recomputable.of(microbatch));
       break;
     case Pass::backward:
       read(own.saved.of(microbatch));
+      update(own.recomputable.of(microbatch));
       read(own.output_gradient.of(microbatch));
       if (use.unit > 0)
         fresh(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output_gradient.of(microbatch));
