@@ -81,7 +81,12 @@ void check_strategy(const Config& config) {
                       config.offload.parameters));
   require(!config.offload.directory.empty(),
           "offload.directory is empty; name a folder on a local disk, such as \".\"");
-  require(strategy.resident_units != kAuto || config.run.device_memory > 0,
+}
+
+void check_budget(const Config& config) {
+  require(config.strategy.recompute != "auto" || config.run.device_memory > 0,
+          "strategy.recompute is \"auto\"; it needs the budget run.device_memory");
+  require(config.strategy.resident_units != kAuto || config.run.device_memory > 0,
           "strategy.resident_units is \"auto\"; it needs the budget run.device_memory");
 }
 
@@ -129,6 +134,7 @@ void check(const Config& config) {
   check_model(config.model);
   check_mesh(config.mesh);
   check_strategy(config);
+  check_budget(config);
   check_pipeline(config);
   check_optimizer(config.optimizer);
   check_run(config);

@@ -140,8 +140,9 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
                          "nothing."));
   keys.push_back(text("strategy.recompute", &c.recompute,
                       "Which activations are made again just before backward rather than kept: selective, "
-                      "the outputs of norms and activation functions; full, all but each unit's input.",
-                      {"none", "selective", "full"}));
+                      "the outputs of norms and activation functions; full, all but each unit's input; auto, "
+                      "for each unit as little as run.device_memory allows.",
+                      {"none", "selective", "full", "auto"}));
   Key resident = integer("strategy.resident_units", &c.resident_units, 0,
                          "At stage 3: units, counted from the last, that keep their gathered parameters from "
                          "forward to backward. \"auto\": as many as run.device_memory allows.");

@@ -245,6 +245,9 @@ Setup make_setup(const Config& config) {
   setup.evaluation_grid = setup.grid;
   setup.evaluation_grid.microbatches = setup.options.evaluation_microbatches;
   setup.schedule = schedule_of(config, setup.grid.samples_per_step());
+  if (config.strategy.recompute == "auto")
+    setup.options.engine.strategy.unit_activations =
+        choose_activations(*setup.model, setup.options, config.run.device_memory);
   if (config.strategy.resident_units == kAuto)
     setup.options.engine.strategy.resident_units = chosen_resident_units(setup);
   return setup;

@@ -74,6 +74,16 @@ int fit_resident_units(const Model& model, const TrainerOptions& options, std::i
                             step_specs(engine_options(model, options)), budget_bytes);
 }
 
+std::vector<ActivationChoice> choose_activations(const Model& model, const TrainerOptions& options,
+                                                 std::int64_t budget_bytes, CostModel rates) {
+  const Target target(options.engine.threads_per_rank, options.engine.device);
+  rates.forward_flops = model.forward_flops(options.batch, target);
+  rates.recompute_flops = model.recompute_flops(options.batch, target);
+  return choose_activations(layout_of(model, options.engine.mesh), options.engine.mesh,
+                            step_specs(engine_options(model, options)), rates, budget_bytes)
+      .units;
+}
+
 TrainerOptions on_one_rank(const TrainerOptions& options) {
   TrainerOptions alone = options;
   alone.engine.mesh = {};
