@@ -2,6 +2,8 @@
 // the matrix products of the step's linear layers alone, run through oneDNN on weights of their own, one
 // after the other with nothing between them.
 //   bench_step --benchmark_filter=one_rank      one rank with all threads
+//   bench_step --benchmark_filter=recompute     two blocks of the same width and a small vocabulary: the step
+//                                               with selective and full recomputation beside the one without
 //   bench_step --benchmark_filter=two_ranks     two ranks of one thread each, stage 3, beside two that share
 //                                               nothing
 // Tokens a second are of all ranks together.
@@ -104,7 +106,7 @@ void train(Trainer& trainer, const BatchShape& batch) {
   trainer.train_step(1e-4, [&](int, void* target) {
     auto* tokens = static_cast<std::int32_t*>(target);
     for (std::int64_t t = 0; t < 2 * batch.tokens(); ++t)
-      tokens[t] = static_cast<std::int32_t>(t * 7919 % 50257);
+      tokens[t] = static_cast<std::int32_t>(t * 7919 % trainer.model().vocabulary);
   });
 }
 
@@ -128,6 +130,34 @@ void one_rank(benchmark::State& state) {
     state.SetIterationTime(seconds);
   }
   pairs.report(state, static_cast<double>(batch.tokens()), "tokens/s");
+}
+
+// Blocks alone recompute, so there is little else: no large vocabulary, and 256 tokens.
+void recompute(benchmark::State& state) {
+  const BatchShape batch{.sequences = 256 / state.range(1), .length = state.range(1)};
+  const int threads = read_cores();
+  const auto model = std::make_shared<const Model>(make_gpt2(
+      {.vocabulary = 1024, .context = 1024, .layers = 2, .heads = 12, .channels = 768}, type_of(state)));
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (const Recompute choice : {Recompute::none, Recompute::selective, Recompute::full}) {
+    TrainerOptions options = options_of(batch, 1, 0, threads);
+    options.engine.strategy.recompute = choice;
+    trainers.push_back(std::make_unique<Trainer>(make_local_world(1)[0], model, options));
+    train(*trainers.back(), batch);
+  }
+  Pairs pairs({"none", "selective", "full"});
+  for (auto round : state) {
+    double sum = 0;
+    for (std::size_t contender = 0; contender < trainers.size(); ++contender) {
+      const double seconds = seconds_of([&] { train(*trainers[contender], batch); });
+      pairs.add(contender, seconds);
+      sum += seconds;
+    }
+    state.SetIterationTime(sum);
+  }
+  pairs.report(state, static_cast<double>(batch.tokens()), "tokens/s");
+  for (const auto& [name, contender] : {std::pair("selective/none", 1), std::pair("full/none", 2)})
+    state.counters[name] = 1 / pairs.ratio(static_cast<std::size_t>(contender));
 }
 
 // Each contender is run by both ranks' threads at once, from one barrier to the next.
@@ -178,6 +208,7 @@ void arguments(benchmark::internal::Benchmark* benchmark) {
 }
 
 BENCHMARK(one_rank)->Apply(arguments);
+BENCHMARK(recompute)->Apply(arguments)->Iterations(25);
 BENCHMARK(two_ranks)->Apply(arguments);
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Fitting a memory budget before a byte is taken: how many units can stay resident, and what to change where
-// nothing fits. Pure.
+// Fitting a memory budget before a byte is taken: how many units can stay resident, which activations to make
+// again, and what to change where nothing fits. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "tessera/memory_plan.h"
 #include "tessera/program.h"
+#include "tessera/simulate.h"
 
 namespace tessera {
 
@@ -26,6 +27,27 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
 // parameters only; specs' own resident_units are ignored.
 int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
                        std::int64_t budget_bytes);
+
+// What becomes of each unit's activations, and what the arena of the pipeline rank that needs most then
+// takes.
+struct ChosenActivations {
+  std::vector<ActivationChoice> units;
+  std::int64_t arena_bytes = 0;
+};
+
+// For each unit what of its activations to keep and what to make again, so that every pipeline rank's plan is
+// within `budget_bytes` of device memory and the least time is spent, as `cost` has it. The specs' own
+// choices are ignored. A search, not a proof: see docs/memory.md. Throws UsageError, naming the bytes that
+// would do, where no choice fits.
+ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
+                                     const std::vector<StepSpec>& specs, const CostModel& cost,
+                                     std::int64_t budget_bytes);
+
+// Offload::states_on_device where states are on host or disk: the share of the units with which every
+// pipeline rank's plan is within `budget_bytes` of device memory and a step takes the least time, as `cost`
+// has it; −1 where not even 0 fits. The specs' own share is ignored.
+double choose_states_on_device(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
+                               const CostModel& cost, std::int64_t budget_bytes);
 
 // Rows of "category  bytes" at the peak of the device arena, its total, and what the total consists of.
 std::string describe_plan(const MemoryPlan& plan);

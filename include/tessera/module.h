@@ -44,8 +44,11 @@ struct ModuleContext {
   // 0 (the memory holds garbage), add where it is 1.
   std::span<void* const> gradients;
   std::span<const float> betas;
-  void* saved = nullptr;      // saved_bytes, kept from forward or recompute to backward
-  void* workspace = nullptr;  // workspace_bytes, for this call only
+  // In a recompute pass: `saved` is what forward wrote, and only `recomputable` is wanted.
+  bool selective = false;
+  void* saved = nullptr;         // saved_bytes, kept from forward or a full recompute to backward
+  void* recomputable = nullptr;  // recomputable_bytes, kept from forward or any recompute to backward
+  void* workspace = nullptr;     // workspace_bytes, for this call only
   std::int64_t workspace_bytes = 0;
   const void* batch = nullptr;  // the microbatch as the model lays it out, see Model::batch_bytes
   float loss_scale = 1.0f;
@@ -62,7 +65,8 @@ struct ModuleContext {
 // target they were asked for.
 struct ModuleNeeds {
   UnitActivations activations;
-  double forward_flops = 0;  // multiplications and additions of the matmuls; backward is twice that
+  double forward_flops = 0;    // multiplications and additions of the matmuls; backward is twice that
+  double recompute_flops = 0;  // of those, what a full recompute repeats; a selective one repeats none
 };
 
 class Module {
@@ -78,8 +82,9 @@ class Module {
   virtual ModuleNeeds needs(const BatchShape& shape, const Target& target) const = 0;
 
   // input: the previous module's output, null for the first. output: null in a recompute pass, where only
-  // `saved` is wanted, and where the module has no output. In a training step the last module may leave all
-  // its work to backward, which follows at once.
+  // `saved` and `recomputable` are wanted, with the bits of the forward pass, and where the module has no
+  // output. A selective recompute pass comes only to modules that have something recomputable. In a training
+  // step the last module may leave all its work to backward, which follows at once.
   virtual void forward(const ModuleContext& context, const void* input, void* output) = 0;
   // output_gradient: of this module's output, null for the last. input_gradient: to overwrite, null for the
   // first.
@@ -101,6 +106,7 @@ struct Model {
   std::vector<UnitSpec> units() const;
   ActivationSpec activations(const BatchShape& shape, const Target& target) const;
   std::vector<double> forward_flops(const BatchShape& shape, const Target& target) const;
+  std::vector<double> recompute_flops(const BatchShape& shape, const Target& target) const;
   std::int64_t parameter_numel() const;  // ties counted once
 };
 

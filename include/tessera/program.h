@@ -84,6 +84,7 @@ struct Instruction {
   int microbatch = -1;               // −1 after the last microbatch
   int channel = -1;                  // for collectives and messages: index into Program::channels
   int peer = -1;                     // for messages: the other rank's place along the channel's axis
+  bool selective = false;            // a recompute: of what is recomputable, from what is saved
   bool accumulate = false;           // reduce_scatter, accumulate: continues from what the destination holds
   std::vector<InstructionId> waits;  // on other lanes; ascending, and none that others imply
   std::vector<BufferId> reads;       // ascending
@@ -116,7 +117,8 @@ enum class BufferRole : std::uint8_t {
   batch,            // the microbatch's inputs and targets
   output,           // what unit `unit` hands to the next, here or received from the unit's rank
   output_gradient,  // the gradient of that, written by the next unit's backward, here or received
-  saved,            // what unit `unit` keeps from forward or recompute to backward
+  saved,            // what unit `unit` keeps from forward, or a full recompute, to backward
+  recomputable,     // what it keeps from forward, or any recompute, to backward
   workspace,        // scratch of unit `unit` during a use
   scalars           // one slot a rank for reduce_scalars
 };
@@ -197,6 +199,7 @@ struct UnitBuffers {
   PerMicrobatch output;
   PerMicrobatch output_gradient;
   PerMicrobatch saved;
+  PerMicrobatch recomputable;
   BufferId workspace = -1;
 };
 
@@ -260,9 +263,11 @@ inline bool reads_parameters(const UnitSpec& unit, Pass pass) {
 // its activations.
 struct UnitActivations {
   std::int64_t output_bytes = 0;
-  std::int64_t saved_bytes = 0;
-  std::int64_t workspace_bytes = 0;  // the most any pass needs
-  bool reads_batch = true;           // in any pass: its pipeline rank then needs the microbatch itself
+  std::int64_t saved_bytes = 0;         // kept from forward to backward unless recompute is full
+  std::int64_t recomputable_bytes = 0;  // the same unless it is selective or full: cheap to make again from
+                                        // what is saved and the input; backward may overwrite it
+  std::int64_t workspace_bytes = 0;     // the most any pass needs
+  bool reads_batch = true;              // in any pass: its pipeline rank then needs the microbatch itself
 };
 
 struct ActivationSpec {
@@ -285,7 +290,7 @@ struct StepSpec {
 };
 
 // The default order of `StepSpec::order`.
-std::vector<Use> default_order(int units, Recompute recompute);
+std::vector<Use> default_order(int units, const StepSpec& spec);
 
 // Builds the program of every rank with this coordinate along the mesh's pipeline axis (they are equal: a
 // rank differs only in which shard it holds). `layout` is of all units, over mesh.shard shards and

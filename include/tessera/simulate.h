@@ -27,7 +27,10 @@ struct CostModel {
   // busy, so a gather starts no sooner than the strategy's prefetch says. On a device the host runs ahead,
   // and only waits hold a gather back.
   bool compute_issues = true;
-  std::vector<double> forward_flops = {};  // by unit, one microbatch; backward is twice that, recompute once
+  std::vector<double> forward_flops = {};  // by unit, one microbatch; backward is twice that
+  // What a full recompute repeats of them; empty: all. A selective one repeats none: it takes the time that
+  // what it makes takes to be written, and as much to be read.
+  std::vector<double> recompute_flops = {};
   // Overrides everything above where it returns a value of 0 or more: the duration in µs. Where the members
   // of a collective, or the two ends of a message, are given different ones, the longest counts.
   std::function<double(const Program&, const Instruction&)> duration_us = {};

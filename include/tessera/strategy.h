@@ -27,8 +27,20 @@ struct Placements {
 // are sharded and last where they are replicated. With one microbatch the two are the same.
 enum class ReduceWhen : std::uint8_t { automatic, each, last };
 
-// Which activations a unit keeps from forward to backward: all it saves, or only its input.
-enum class Recompute : std::uint8_t { none, full };
+// Which activations a unit makes again just before its backward, rather than keep them from its forward on.
+enum class Recompute : std::uint8_t {
+  none,
+  selective,  // what is cheap to make again: outputs of norms and activation functions; no matmul is repeated
+  full        // all but its input
+};
+
+std::string_view name_of(Recompute recompute);
+
+// What becomes of one unit's activations between its forward and its backward.
+struct ActivationChoice {
+  Recompute recompute = Recompute::none;
+  bool operator==(const ActivationChoice&) const = default;
+};
 
 // In which order a pipeline rank runs the forward and backward passes of its chunks; docs/architecture.md
 // draws them. The order changes time and memory, never a result.
@@ -84,7 +96,10 @@ struct Strategy {
   // Uses ahead of the running one whose parameters are already being gathered; 0 gathers when needed and
   // hides nothing. Also, at 1 or more, a unit's gradient is reduced behind the next unit's backward.
   int prefetch = 1;
+  // Of every unit but the last, whose backward follows its forward at once.
   Recompute recompute = Recompute::none;
+  // One for each unit, in place of `recompute`; empty: all units alike.
+  std::vector<ActivationChoice> unit_activations = {};
   // With sharded parameters: how many units, counted from the last, keep their gathered parameters from
   // forward to backward. 0 releases all; see fit_resident_units() for as many as a budget allows.
   int resident_units = 0;
@@ -101,6 +116,8 @@ struct Strategy {
 
   // Throws UsageError for a combination that means nothing, naming the field.
   void check() const;
+  // What holds for a unit, numbered from 0.
+  ActivationChoice activations_of(int unit) const;
   // each or last, never automatic.
   ReduceWhen reduce_when(int microbatches) const;
 };

@@ -45,6 +45,17 @@ int fullest_pipeline_rank(std::span<const TrainerPlan> plans);
 // budget.h; −1 where not even none fits.
 int fit_resident_units(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes);
 
+// What becomes of each unit's activations so that the plan fits `budget_bytes` of device memory and the least
+// is made again, see choose_activations() in budget.h; UsageError where nothing fits. Time by `rates`, whose
+// operations by unit are filled in here.
+std::vector<ActivationChoice> choose_activations(const Model& model, const TrainerOptions& options,
+                                                 std::int64_t budget_bytes, CostModel rates = {});
+
+// The share of the units that keep their optimizer states on the device, see choose_states_on_device() in
+// budget.h; −1 where nothing fits.
+double choose_states_on_device(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes,
+                               CostModel rates = {});
+
 // Text for a person: categories by row; what one rank would hold unsharded (stage 0) on its device beside
 // what the plan gives it, in each space where it has anything.
 std::string memory_table(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);

@@ -79,9 +79,16 @@ void check_strategy(const Config& config) {
           fmt::format("offload.parameters is \"{}\" and strategy.state_over_replicas is true; that needs "
                       "strategy.parameters_over_replicas, too",
                       config.offload.parameters));
+  require(config.offload.states_on_device != kAuto || config.run.device_memory > 0,
+          "offload.states_on_device is \"auto\"; it needs the budget run.device_memory");
   require(!config.offload.directory.empty(),
           "offload.directory is empty; name a folder on a local disk, such as \".\"");
-  require(strategy.resident_units != kAuto || config.run.device_memory > 0,
+}
+
+void check_budget(const Config& config) {
+  require(config.strategy.recompute != "auto" || config.run.device_memory > 0,
+          "strategy.recompute is \"auto\"; it needs the budget run.device_memory");
+  require(config.strategy.resident_units != kAuto || config.run.device_memory > 0,
           "strategy.resident_units is \"auto\"; it needs the budget run.device_memory");
 }
 
@@ -129,6 +136,7 @@ void check(const Config& config) {
   check_model(config.model);
   check_mesh(config.mesh);
   check_strategy(config);
+  check_budget(config);
   check_pipeline(config);
   check_optimizer(config.optimizer);
   check_run(config);

@@ -139,7 +139,10 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
                          "How many uses ahead parameters are gathered; 0 gathers when needed and hides "
                          "nothing."));
   keys.push_back(text("strategy.recompute", &c.recompute,
-                      "Which activations are recomputed in backward rather than kept.", {"none", "full"}));
+                      "Which activations are made again just before backward rather than kept: selective, "
+                      "the outputs of norms and activation functions; full, all but each unit's input; auto, "
+                      "for each unit as little as run.device_memory allows.",
+                      {"none", "selective", "full", "auto"}));
   Key resident = integer("strategy.resident_units", &c.resident_units, 0,
                          "At stage 3: units, counted from the last, that keep their gathered parameters from "
                          "forward to backward. \"auto\": as many as run.device_memory allows.");
@@ -194,9 +197,13 @@ void add_offload(Keys& keys, OffloadConfig& c) {
                       "Where master weights and moments lie. Off the device, the host updates them: "
                       "gradients go down as units are reduced, updated parameters come up.",
                       spaces));
-  keys.push_back(number("offload.states_on_device", &c.states_on_device, {.min = 0.0, .max = 1.0},
-                        "The share of the units, from the first on, that keep their states on the device "
-                        "all the same and are updated there at the same time."));
+  Key share =
+      number("offload.states_on_device", &c.states_on_device, {.min = 0.0, .max = 1.0},
+             "The share of the units, from the first on, that keep their states on the device all the "
+             "same and are updated there at the same time; \"auto\": as run.device_memory allows and "
+             "takes the least time by a cost model.");
+  share.words = {"auto"};
+  keys.push_back(std::move(share));
   keys.push_back(text("offload.parameters", &c.parameters,
                       "Where a rank's shard of the parameters lies; at stage 3 only.", spaces));
   keys.push_back(integer("offload.staged", &c.staged, 1,
@@ -381,7 +388,7 @@ std::string allowed(const Key& key) {
     case KeyKind::integer:
       return "an integer" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
     case KeyKind::number:
-      return "a number" + range_text(key);
+      return "a number" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
     case KeyKind::boolean:
       return "true or false";
     case KeyKind::bytes:
@@ -395,6 +402,7 @@ std::string value_text(const Key& key) {
   if (const auto* const* value = std::get_if<std::int64_t*>(&key.target))
     return key.takes_auto() && **value == kAuto ? "\"auto\"" : std::to_string(**value);
   if (const auto* const* value = std::get_if<double*>(&key.target)) {
+    if (key.takes_auto() && **value == kAuto) return "\"auto\"";
     std::string shortest = fmt::format("{}", **value);  // reads back as the same value
     return shortest.find_first_of(".e") == std::string::npos ? shortest + ".0" : shortest;
   }

@@ -17,8 +17,9 @@ struct Key {
   std::string name;  // "section.key"
   KeyKind kind = KeyKind::text;
   std::variant<std::string*, std::int64_t*, double*, bool*> target;
-  std::string meaning;                  // with the unit; one sentence or two
-  std::vector<std::string> words = {};  // text: the only values. integer: "auto" where it stands for kAuto
+  std::string meaning;  // with the unit; one sentence or two
+  std::vector<std::string> words =
+      {};  // text: the only values. integer, number: "auto" where it stands for kAuto
   double min = std::numeric_limits<double>::lowest();
   double max = std::numeric_limits<double>::max();
   bool above_min = false;      // min itself is not allowed
@@ -26,7 +27,7 @@ struct Key {
 
   std::string section() const { return name.substr(0, name.find('.')); }
   std::string leaf() const { return name.substr(name.find('.') + 1); }
-  bool takes_auto() const { return kind == KeyKind::integer && !words.empty(); }
+  bool takes_auto() const { return (kind == KeyKind::integer || kind == KeyKind::number) && !words.empty(); }
 };
 
 // All keys, sections together, in the order of the documentation. Pointers are into `config`.

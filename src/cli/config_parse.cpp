@@ -64,6 +64,10 @@ void set_integer(const Key& key, const Written& written) {
 }
 
 void set_number(const Key& key, const Written& written) {
+  if (key.takes_auto() && written.value.value_exact<std::string>() == "auto") {
+    *std::get<double*>(key.target) = kAuto;
+    return;
+  }
   auto value = written.value.value_exact<double>();
   if (const auto whole = written.value.value_exact<std::int64_t>()) value = static_cast<double>(*whole);
   if (!value || !in_range(key, *value)) refuse(key, written);

@@ -22,6 +22,28 @@ std::string page_title(const Setup& setup, int pipeline_rank) {
                      mesh.pipeline > 1 ? fmt::format(" at place {} of the pipeline", pipeline_rank) : "");
 }
 
+// "embed none, block.0 to block.3 full, …": runs of units with the same choice.
+std::string chosen_words(const Setup& setup) {
+  const std::vector<std::string>& names = setup.model->names;
+  const std::vector<ActivationChoice>& chosen = setup.options.engine.strategy.unit_activations;
+  std::string text;
+  for (std::size_t first = 0, end = 0; first < chosen.size(); first = end) {
+    while (end < chosen.size() && chosen[end] == chosen[first]) ++end;
+    text += fmt::format("{}{}{} {}", first == 0 ? "" : ", ", names[first],
+                        end - first > 1 ? " to " + names[end - 1] : "", name_of(chosen[first].recompute));
+  }
+  return text;
+}
+
+nlohmann::json activations_json(const Setup& setup) {
+  nlohmann::json units = nlohmann::json::array();
+  const Strategy& strategy = setup.options.engine.strategy;
+  for (std::size_t unit = 0; unit < setup.model->names.size(); ++unit)
+    units.push_back({{"unit", setup.model->names[unit]},
+                     {"recompute", name_of(strategy.activations_of(static_cast<int>(unit)).recompute)}});
+  return units;
+}
+
 }  // namespace
 
 int plan_command(const RunArguments& arguments, const PlanArguments& show) {
@@ -40,6 +62,10 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   if (setup.config.pipeline.gather_once == "auto" && setup.options.engine.mesh.pipeline > 1)
     fmt::print("gather    once for a chunk's microbatches in a row: {} (auto)\n",
                setup.options.engine.strategy.pipeline.gather_once);
+  if (setup.config.offload.states_on_device == kAuto)
+    fmt::print("states    {:.0f} % of the units keep theirs on the device (auto)\n",
+               100 * setup.options.engine.strategy.offload.states_on_device);
+  if (setup.config.strategy.recompute == "auto") fmt::print("recompute {} (auto)\n", chosen_words(setup));
   if (has_grid(setup.options.engine.mesh)) fmt::print("\n{}", mesh_grid(setup, plans.by_pipeline_rank));
   fmt::print("\n{}\n", plans.table());
   fmt::print("arena     {} bytes, of which {} persist; no plan can take less than {}\n",
@@ -64,6 +90,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   result["mesh"] = mesh_json(setup, plans.by_pipeline_rank);
   result["stage"] = setup.config.strategy.stage;
   result["resident_units"] = setup.options.engine.strategy.resident_units;
+  result["activations"] = activations_json(setup);
   result["tokens_per_step"] = setup.tokens_per_step();
   result["peak_instruction"] = instruction;
   result["peak_program"] = name_of(at_peak.kind);

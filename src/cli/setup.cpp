@@ -57,7 +57,7 @@ Space space_of(const std::string& name) {
 
 Offload offload_of(const OffloadConfig& config) {
   return {.states = space_of(config.states),
-          .states_on_device = config.states_on_device,
+          .states_on_device = config.states_on_device == kAuto ? 0.0 : config.states_on_device,
           .parameters = space_of(config.parameters),
           .staged = static_cast<int>(config.staged)};
 }
@@ -69,7 +69,8 @@ Strategy strategy_of(const StrategyConfig& config) {
                     : config.reduce == "last" ? ReduceWhen::last
                                               : ReduceWhen::automatic;
   strategy.prefetch = static_cast<int>(config.prefetch);
-  strategy.recompute = config.recompute == "full" ? Recompute::full : Recompute::none;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+    if (config.recompute == name_of(recompute)) strategy.recompute = recompute;
   strategy.resident_units = config.resident_units == kAuto ? 0 : static_cast<int>(config.resident_units);
   strategy.state_over_replicas = config.state_over_replicas;
   strategy.parameters_over_replicas = config.parameters_over_replicas;
@@ -205,6 +206,12 @@ Setup make_setup(const Config& config) {
   setup.evaluation_grid = setup.grid;
   setup.evaluation_grid.microbatches = setup.options.evaluation_microbatches;
   setup.schedule = schedule_of(config, setup.grid.samples_per_step());
+  if (config.strategy.recompute == "auto")
+    setup.options.engine.strategy.unit_activations =
+        choose_activations(*setup.model, setup.options, config.run.device_memory);
+  if (config.offload.states_on_device == kAuto)  // none where not even that fits: the engine refuses it
+    setup.options.engine.strategy.offload.states_on_device =
+        std::max(0.0, choose_states_on_device(*setup.model, setup.options, config.run.device_memory));
   if (config.strategy.resident_units == kAuto)
     setup.options.engine.strategy.resident_units = chosen_resident_units(setup);
   return setup;

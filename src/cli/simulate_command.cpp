@@ -37,7 +37,9 @@ CostModel cost_of(const Setup& setup, const ClusterArguments& arguments) {
                      .bytes_per_us = arguments.outer_link_gigabytes * 1e3};
   for (const AlgorithmRow& row : collective_algorithms())
     if (row.name == arguments.collectives) cluster.algorithm = row.algorithm;
-  cost.forward_flops = setup.model->forward_flops(setup.options.batch, setup.options.engine.threads_per_rank);
+  const Target target = setup.options.engine.threads_per_rank;
+  cost.forward_flops = setup.model->forward_flops(setup.options.batch, target);
+  cost.recompute_flops = setup.model->recompute_flops(setup.options.batch, target);
   return cost;
 }
 

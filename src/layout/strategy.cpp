@@ -4,6 +4,11 @@
 
 namespace tessera {
 
+std::string_view name_of(Recompute recompute) {
+  constexpr std::string_view kNames[] = {"none", "selective", "full"};
+  return kNames[static_cast<int>(recompute)];
+}
+
 Placements Placements::of_stage(int stage) {
   if (stage < 0 || stage > 3)
     throw UsageError("stage " + std::to_string(stage) + " is not a ZeRO stage; it must be 0, 1, 2 or 3");
@@ -60,6 +65,11 @@ void Offload::check() const {
 std::string_view name_of(Space space) {
   constexpr std::string_view kNames[] = {"device", "host", "disk"};
   return kNames[static_cast<int>(space)];
+}
+
+ActivationChoice Strategy::activations_of(int unit) const {
+  return unit_activations.empty() ? ActivationChoice{.recompute = recompute}
+                                  : unit_activations.at(static_cast<std::size_t>(unit));
 }
 
 ReduceWhen Strategy::reduce_when(int microbatches) const {

@@ -75,7 +75,8 @@ class HiddenLayer final : public Module {
                             .saved_bytes = out_bytes,
                             .workspace_bytes = workspace(shape).bytes +
                                                kernels::linear_workspace_bytes(linear(shape), target)},
-            .forward_flops = linear_flops(shape, place_)};
+            .forward_flops = linear_flops(shape, place_),
+            .recompute_flops = linear_flops(shape, place_)};
   }
 
   void forward(const ModuleContext& context, const void* input, void* output) override {

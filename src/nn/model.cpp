@@ -33,6 +33,13 @@ std::vector<double> Model::forward_flops(const BatchShape& shape, const Target& 
   return flops;
 }
 
+std::vector<double> Model::recompute_flops(const BatchShape& shape, const Target& target) const {
+  std::vector<double> flops;
+  flops.reserve(modules.size());
+  for (const auto& module : modules) flops.push_back(module->needs(shape, target).recompute_flops);
+  return flops;
+}
+
 std::int64_t Model::parameter_numel() const {
   std::int64_t numel = 0;
   for (const auto& module : modules)

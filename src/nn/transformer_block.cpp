@@ -1,8 +1,8 @@
-// A block keeps, per token: query, key and value, the output of attention, the residual stream between the
+// A block saves, per token: query, key and value, the output of attention, the residual stream between the
 // halves, what the MLP's activation sees, and the log-sum-exp of each head; for GPT-2 that is 3 + 1 + 1 + 4
-// times `channels`. The outputs of both norms and of the activation are computed again in backward: that
-// reads and writes memory once, while the matmuls around it take tens of operations per element. One
-// workspace serves both passes.
+// times `channels`. Recomputable are the outputs of both norms and of the activation, 1 + 1 + 4: making them
+// reads and writes memory once, while the matmuls around it take tens of operations per element. Backward
+// overwrites them with their gradients.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -102,29 +102,53 @@ struct Saved {
   }
 };
 
-// Offsets in the workspace; the kernels' scratch follows. `attention_gradient` and `qkv_gradient` lie over
-// `hidden` and `up_gradient`, which backward is done with when it comes to attention.
-struct Workspace {
-  std::int64_t normed = 0;  // [tokens, channels]: output of a norm, then its gradient
-  std::int64_t mean = 0;    // [tokens] fp32, as is the next
-  std::int64_t rstd = 0;
-  std::int64_t hidden = 0;              // [tokens, hidden]: output of the activation, then its gradient
-  std::int64_t up_gradient = 0;         // [tokens, up channels]; for GELU it is `hidden`
-  std::int64_t attention_gradient = 0;  // [tokens, channels]
-  std::int64_t qkv_gradient = 0;        // [tokens, qkv channels]
+// Offsets of what backward makes besides. `attention` and `qkv` lie over `up`, which it is done with when it
+// comes to attention.
+struct Gradients {
+  std::int64_t up = 0;         // [tokens, up channels]
+  std::int64_t attention = 0;  // [tokens, channels]
+  std::int64_t qkv = 0;        // [tokens, qkv channels]
   std::int64_t bytes = 0;
 
-  Workspace(const TransformerConfig& config, const Shapes& shapes) {
+  explicit Gradients(const Shapes& shapes) {
+    Regions of_mlp, of_attention;
+    up = of_mlp.take(shapes.up_bytes);
+    attention = of_attention.take(shapes.narrow_bytes);
+    qkv = of_attention.take(shapes.qkv_bytes);
+    bytes = std::max(of_mlp.bytes(), of_attention.bytes());
+  }
+};
+
+// Whether they lie over `hidden`, rather than in the workspace: GELU's gradient takes the place of its
+// output.
+bool gradients_over_hidden(const TransformerConfig& config) { return config.mlp == MlpKind::gelu; }
+
+std::int64_t workspace_bytes(const TransformerConfig& config, const Shapes& shapes) {
+  return gradients_over_hidden(config) ? 0 : Gradients(shapes).bytes;
+}
+
+// Offsets in `recomputable`.
+struct Recomputable {
+  struct NormOutput {
+    std::int64_t normed = 0;  // [tokens, channels], then its gradient
+    std::int64_t mean = 0;    // [tokens] fp32, as is the next
+    std::int64_t rstd = 0;
+  };
+  NormOutput norm1, norm2;
+  std::int64_t hidden = 0;  // [tokens, hidden]: output of the activation, then its gradient
+  std::int64_t bytes = 0;
+
+  Recomputable(const TransformerConfig& config, const Shapes& shapes) {
     Regions regions;
-    normed = regions.take(shapes.narrow_bytes);
-    if (config.norm.kind == NormKind::layer) mean = regions.take(shapes.rows * 4);
-    rstd = regions.take(shapes.rows * 4);
-    Regions of_attention = regions;
-    up_gradient = hidden = regions.take(shapes.hidden_bytes);
-    if (config.mlp == MlpKind::swiglu) up_gradient = regions.take(shapes.up_bytes);
-    attention_gradient = of_attention.take(shapes.narrow_bytes);
-    qkv_gradient = of_attention.take(shapes.qkv_bytes);
-    bytes = std::max(regions.bytes(), of_attention.bytes());
+    for (NormOutput* norm : {&norm1, &norm2}) {
+      norm->normed = regions.take(shapes.narrow_bytes);
+      if (config.norm.kind == NormKind::layer) norm->mean = regions.take(shapes.rows * 4);
+      norm->rstd = regions.take(shapes.rows * 4);
+    }
+    hidden =
+        regions.take(gradients_over_hidden(config) ? std::max(shapes.hidden_bytes, Gradients(shapes).bytes)
+                                                   : shapes.hidden_bytes);
+    bytes = regions.bytes();
   }
 };
 
@@ -147,38 +171,51 @@ std::int64_t scratch_bytes(const TransformerConfig& config, const Shapes& shapes
 class BlockPass {
  public:
   BlockPass(const TransformerConfig& config, const ModuleContext& context, const Shapes& shapes)
-      : BlockPass(config, context, shapes, Saved(shapes), Workspace(config, shapes)) {}
+      : BlockPass(config, context, shapes, Saved(shapes), Recomputable(config, shapes), Gradients(shapes)) {}
 
-  // x -> middle, norm2 of middle in `normed_`.
+  // x -> middle, norm2 of middle.
   void attend(const void* input) const {
-    norm_forward(context_, compute_, norm_, indices_.norm1, {.input = input, .output = normed_});
-    linear(shapes_.qkv, normed_, indices_.qkv, qkv_);
+    norm_forward(context_, compute_, norm1_.pass, indices_.norm1, {.input = input, .output = norm1_.normed});
+    linear(shapes_.qkv, norm1_.normed, indices_.qkv, qkv_);
     if (!config_.rotary.empty())
       kernels::rotary_forward(compute_, shapes_.rotary, config_.rotary.data(), qkv_);
     kernels::attention_forward(compute_, shapes_.attention, qkv_, attention_, log_sum_exp_);
     linear(shapes_.projection, attention_, indices_.projection, middle_);
-    norm_forward(context_, compute_, norm_, indices_.norm2,
-                 {.input = middle_, .residual = input, .sum = middle_, .output = normed_});
+    norm_forward(context_, compute_, norm2_.pass, indices_.norm2,
+                 {.input = middle_, .residual = input, .sum = middle_, .output = norm2_.normed});
   }
 
-  void expand() const { linear(shapes_.up, normed_, indices_.up, preactivation_); }
+  void expand() const { linear(shapes_.up, norm2_.normed, indices_.up, preactivation_); }
+
+  // Apart from the matmul before it, so that its bits do not depend on whether that is repeated.
+  void activate() const {
+    if (config_.mlp == MlpKind::swiglu)
+      kernels::swiglu_forward(compute_, swiglu(), preactivation_, hidden_);
+    else
+      kernels::gelu_forward(compute_, config_.type, shapes_.rows * config_.hidden, preactivation_, hidden_);
+  }
+
+  // All that is recomputable, from what is saved: the same kernels on the same values.
+  void repeat(const void* input) const {
+    norm_forward(context_, compute_, norm1_.pass, indices_.norm1, {.input = input, .output = norm1_.normed});
+    norm_forward(context_, compute_, norm2_.pass, indices_.norm2,
+                 {.input = middle_, .output = norm2_.normed});
+    activate();
+  }
 
   void contract(void* output) const {
-    activate();
     linear(shapes_.down, hidden_, indices_.down, output);
     kernels::add(compute_, config_.type, shapes_.rows * config_.channels, output, middle_, output);
   }
 
   // gradient: of the block's output -> of `middle`.
   void mlp_backward(const void* output_gradient, void* middle_gradient) const {
-    activate();
     parameter_gradients(shapes_.down, hidden_, output_gradient, indices_.down);
     input_gradient(shapes_.down, output_gradient, indices_.down, hidden_);
     activate_backward();
-    norm_forward(context_, compute_, norm_, indices_.norm2, {.input = middle_, .output = normed_});
-    parameter_gradients(shapes_.up, normed_, up_gradient_, indices_.up);
-    input_gradient(shapes_.up, up_gradient_, indices_.up, normed_);
-    normalise_backward(middle_, output_gradient, middle_gradient, indices_.norm2);
+    parameter_gradients(shapes_.up, norm2_.normed, up_gradient_, indices_.up);
+    input_gradient(shapes_.up, up_gradient_, indices_.up, norm2_.normed);
+    normalise_backward(norm2_, indices_.norm2, middle_, output_gradient, middle_gradient);
   }
 
   // gradient: of `middle` -> of the block's input, in place.
@@ -193,46 +230,48 @@ class BlockPass {
                                  .qkv_gradient = qkv_gradient_});
     if (!config_.rotary.empty())
       kernels::rotary_backward(compute_, shapes_.rotary, config_.rotary.data(), qkv_gradient_);
-    norm_forward(context_, compute_, norm_, indices_.norm1, {.input = input, .output = normed_});
-    parameter_gradients(shapes_.qkv, normed_, qkv_gradient_, indices_.qkv);
-    input_gradient(shapes_.qkv, qkv_gradient_, indices_.qkv, normed_);
-    normalise_backward(input, gradient, gradient, indices_.norm1);
+    parameter_gradients(shapes_.qkv, norm1_.normed, qkv_gradient_, indices_.qkv);
+    input_gradient(shapes_.qkv, qkv_gradient_, indices_.qkv, norm1_.normed);
+    normalise_backward(norm1_, indices_.norm1, input, gradient, gradient);
   }
 
  private:
+  // A norm's output, and its statistics in `pass`.
+  struct NormOutput {
+    NormPass pass;
+    void* normed = nullptr;
+
+    NormOutput(const TransformerConfig& config, const Shapes& shapes, void* base,
+               const Recomputable::NormOutput& offsets)
+        : pass(norm_of(config, shapes)), normed(at(base, offsets.normed)) {
+      pass.mean = at<float>(base, offsets.mean);
+      pass.rstd = at<float>(base, offsets.rstd);
+    }
+  };
+
   BlockPass(const TransformerConfig& config, const ModuleContext& context, const Shapes& shapes,
-            const Saved& saved, const Workspace& own)
+            const Saved& saved, const Recomputable& again, const Gradients& gradients)
       : config_(config),
         context_(context),
         shapes_(shapes),
         indices_(config),
-        compute_(compute_context(context, own.bytes)),
-        norm_(norm_of(config, shapes)),
+        compute_(compute_context(context, workspace_bytes(config, shapes))),
+        norm1_(config, shapes, context.recomputable, again.norm1),
+        norm2_(config, shapes, context.recomputable, again.norm2),
         qkv_(at(context.saved, saved.qkv)),
         attention_(at(context.saved, saved.attention)),
         log_sum_exp_(at<float>(context.saved, saved.log_sum_exp)),
         middle_(at(context.saved, saved.middle)),
         preactivation_(at(context.saved, saved.preactivation)),
-        normed_(at(context.workspace, own.normed)),
-        hidden_(at(context.workspace, own.hidden)),
-        up_gradient_(at(context.workspace, own.up_gradient)),
-        attention_gradient_(at(context.workspace, own.attention_gradient)),
-        qkv_gradient_(at(context.workspace, own.qkv_gradient)) {
-    norm_.mean = at<float>(context.workspace, own.mean);
-    norm_.rstd = at<float>(context.workspace, own.rstd);
+        hidden_(at(context.recomputable, again.hidden)) {
+    void* base = gradients_over_hidden(config) ? hidden_ : context.workspace;
+    up_gradient_ = at(base, gradients.up);
+    attention_gradient_ = at(base, gradients.attention);
+    qkv_gradient_ = at(base, gradients.qkv);
   }
 
   kernels::SwigluShape swiglu() const {
     return {.rows = shapes_.rows, .hidden = config_.hidden, .type = config_.type};
-  }
-
-  // Apart from the matmul before it, because a recompute pass wants only that, and its bits must be those of
-  // forward.
-  void activate() const {
-    if (config_.mlp == MlpKind::swiglu)
-      kernels::swiglu_forward(compute_, swiglu(), preactivation_, hidden_);
-    else
-      kernels::gelu_forward(compute_, config_.type, shapes_.rows * config_.hidden, preactivation_, hidden_);
   }
 
   // hidden_ -> up_gradient_.
@@ -265,12 +304,12 @@ class BlockPass {
                                    gradient);
   }
 
-  // From the gradient in `normed_`; `residual_gradient` came past the norm and is added.
-  void normalise_backward(const void* input, const void* residual_gradient, void* gradient,
-                          std::size_t gain) const {
-    norm_backward(context_, compute_, norm_, gain,
+  // From the gradient in `norm.normed`; `residual_gradient` came past the norm and is added.
+  void normalise_backward(const NormOutput& norm, std::size_t gain, const void* input,
+                          const void* residual_gradient, void* gradient) const {
+    norm_backward(context_, compute_, norm.pass, gain,
                   {.input = input,
-                   .output_gradient = normed_,
+                   .output_gradient = norm.normed,
                    .residual_gradient = residual_gradient,
                    .input_gradient = gradient});
   }
@@ -280,17 +319,16 @@ class BlockPass {
   const Shapes& shapes_;
   Indices indices_;
   kernels::ComputeContext compute_;
-  NormPass norm_;
+  NormOutput norm1_, norm2_;
   void* qkv_;
   void* attention_;
   float* log_sum_exp_;
   void* middle_;
   void* preactivation_;
-  void* normed_;
   void* hidden_;
-  void* up_gradient_;
-  void* attention_gradient_;
-  void* qkv_gradient_;
+  void* up_gradient_ = nullptr;
+  void* attention_gradient_ = nullptr;
+  void* qkv_gradient_ = nullptr;
 };
 
 class Block final : public Module {
@@ -335,21 +373,26 @@ class Block final : public Module {
     const auto tokens = static_cast<double>(shape.tokens());
     const auto channels = static_cast<double>(config_.channels);
     const double pairs = tokens * static_cast<double>(shape.length + 1) / 2;  // that the causal mask leaves
-    const auto columns = static_cast<double>(shapes.qkv.out + config_.channels + shapes.up.out +
-                                             config_.hidden);  // of all matrices, `channels` in the other dim
+    // Of all matrices, with `channels` in the other dim; only the last one's product is never repeated.
+    const auto columns = static_cast<double>(shapes.qkv.out + config_.channels + shapes.up.out);
+    const double repeated = 2.0 * tokens * columns * channels + 2.0 * pairs * 2.0 * channels;
     return {.activations = {.output_bytes = shapes.narrow_bytes,
                             .saved_bytes = Saved(shapes).bytes,
+                            .recomputable_bytes = Recomputable(config_, shapes).bytes,
                             .workspace_bytes =
-                                Workspace(config_, shapes).bytes + scratch_bytes(config_, shapes, target),
+                                workspace_bytes(config_, shapes) + scratch_bytes(config_, shapes, target),
                             .reads_batch = false},
-            .forward_flops = 2.0 * tokens * columns * channels + 2.0 * pairs * 2.0 * channels};
+            .forward_flops = repeated + 2.0 * tokens * static_cast<double>(config_.hidden) * channels,
+            .recompute_flops = repeated};
   }
 
   void forward(const ModuleContext& context, const void* input, void* output) override {
     const Shapes shapes(config_, context.shape);
     const BlockPass pass(config_, context, shapes);
+    if (context.selective) return pass.repeat(input);
     pass.attend(input);
     pass.expand();
+    pass.activate();
     if (output != nullptr) pass.contract(output);
   }
 

@@ -40,11 +40,18 @@ std::vector<Change> changes() {
   return {
       {"stage 1", raise_to(1)},
       {"stage 2", raise_to(2)},
+      {"recompute = selective",
+       [](Strategy& strategy) {
+         if (strategy.recompute != Recompute::none || !strategy.unit_activations.empty()) return false;
+         strategy.recompute = Recompute::selective;
+         return true;
+       }},
       {"no resident units", [](Strategy& strategy) { return std::exchange(strategy.resident_units, 0) > 0; }},
       {"stage 3", raise_to(3)},
       {"recompute = full",
        [](Strategy& strategy) {
-         return std::exchange(strategy.recompute, Recompute::full) != Recompute::full;
+         const bool chosen = !std::exchange(strategy.unit_activations, {}).empty();
+         return std::exchange(strategy.recompute, Recompute::full) != Recompute::full || chosen;
        }},
       {"prefetch = 0", [](Strategy& strategy) { return std::exchange(strategy.prefetch, 0) > 0; }}};
 }

@@ -208,6 +208,8 @@ void Builder::add_unit_buffers(UnitId unit) {
   if (mine(unit)) {
     buffers.saved =
         add_per_microbatch(describe("saved", BufferRole::saved, Category::activations, needs.saved_bytes));
+    buffers.recomputable = add_per_microbatch(
+        describe("recomputable", BufferRole::recomputable, Category::activations, needs.recomputable_bytes));
     if (needs.workspace_bytes > 0)
       buffers.workspace = add_buffer(
           describe("workspace", BufferRole::workspace, Category::workspace, needs.workspace_bytes));
@@ -267,7 +269,7 @@ void rename(std::vector<BufferId>& list, const std::vector<BufferId>& names) {
 void Builder::compact() {
   std::vector<PerMicrobatch*> groups = {&program_.batch};
   for (UnitBuffers& unit : program_.unit_buffers)
-    groups.insert(groups.end(), {&unit.output, &unit.output_gradient, &unit.saved});
+    groups.insert(groups.end(), {&unit.output, &unit.output_gradient, &unit.saved, &unit.recomputable});
   std::vector<BufferId> kept(program_.buffers.size());
   for (std::size_t id = 0; id < kept.size(); ++id) kept[id] = static_cast<BufferId>(id);
   for (PerMicrobatch* group : groups) {

@@ -30,8 +30,11 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
   if (units != 0 && units != layout.units().size())
     throw UsageError(
         fmt::format("activations are given for {} units; the model has {}", units, layout.units().size()));
-  if (units != 0 && !spec.order.empty() &&
-      spec.order != default_order(static_cast<int>(units), spec.strategy.recompute))
+  const std::size_t choices = spec.strategy.unit_activations.size();
+  if (choices != 0 && choices != layout.units().size())
+    throw UsageError(fmt::format("strategy.unit_activations is given for {} units; the model has {}", choices,
+                                 layout.units().size()));
+  if (units != 0 && !spec.order.empty() && spec.order != default_order(static_cast<int>(units), spec))
     throw UsageError(
         "activations flow along the default order; a trainer with an order of its own keeps its own "
         "activations");
@@ -144,7 +147,7 @@ void Builder::lay_out_uses() {
 
 void Builder::lay_out_pass(const ChunkPass& pass) {
   const Chunk& chunk = partition_.chunk(pass.chunk);
-  for (const Use& use : default_order(static_cast<int>(layout_.units().size()), spec_.strategy.recompute)) {
+  for (const Use& use : default_order(static_cast<int>(layout_.units().size()), spec_)) {
     const bool forward = use.pass == Pass::forward;
     if (use.unit < chunk.first || use.unit >= chunk.end || forward != (pass.pass == Pass::forward)) continue;
     slots_.push_back({.use = use,
@@ -236,6 +239,8 @@ void Builder::issue_use(int position) {
                   .waits = {},
                   .reads = {},
                   .writes = {}};
+  use.selective = use.pass == Pass::recompute &&
+                  spec_.strategy.activations_of(use.unit).recompute == Recompute::selective;
   access_parameters(slot.use, use);
   if (slot.use.pass == Pass::backward) access_gradients(use, position);
   access_activations(use);
@@ -261,39 +266,6 @@ void Builder::access_gradients(Instruction& use, int position) {
       insert_sorted(use.reads, gradient);
     }
     insert_sorted(use.writes, gradient);
-  }
-}
-
-void Builder::access_activations(Instruction& use) {
-  const auto id = static_cast<InstructionId>(program_.instructions.size());
-  const auto fresh = [&](BufferId written) {
-    if (written < 0) return;
-    begin(written, id);
-    insert_sorted(use.writes, written);
-  };
-  const auto read = [&](BufferId read_from) {
-    if (read_from >= 0) insert_sorted(use.reads, read_from);
-  };
-  const int microbatch = use.microbatch;
-  if (const BufferId batch = program_.batch.of(microbatch); batch >= 0 && reads_batch(use.unit))
-    buffer(batch).lifetimes.empty() ? fresh(batch) : read(batch);
-  const UnitBuffers& own = program_.unit_buffers[static_cast<std::size_t>(use.unit)];
-  fresh(own.workspace);
-  if (use.unit > 0) read(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output.of(microbatch));
-  switch (use.pass) {
-    case Pass::forward:
-      fresh(own.output.of(microbatch));
-      fresh(own.saved.of(microbatch));  // ends here where a recompute will write it again
-      break;
-    case Pass::recompute:
-      fresh(own.saved.of(microbatch));
-      break;
-    case Pass::backward:
-      read(own.saved.of(microbatch));
-      read(own.output_gradient.of(microbatch));
-      if (use.unit > 0)
-        fresh(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output_gradient.of(microbatch));
-      break;
   }
 }
 

@@ -1,7 +1,7 @@
 // Builds one program: buffers first (build_buffers.cpp), then instructions with their accesses
-// (build_step.cpp; build_gathers.cpp, build_messages.cpp and build_reductions.cpp have those that
-// communicate, build_offload.cpp has copies and updates). Lifetimes follow from the accesses and from the
-// rules of each placement.
+// (build_step.cpp; build_activations.cpp has what modules keep, build_gathers.cpp, build_messages.cpp and
+// build_reductions.cpp what communicates, build_offload.cpp copies and updates). Lifetimes follow from the
+// accesses and from the rules of each placement.
 #pragma once
 
 #include <algorithm>
@@ -138,6 +138,9 @@ class Builder {
   void issue_update(FlatId flat);
   void hand_on(FlatId flat);
 
+  // build_activations.cpp
+  void access_activations(Instruction& use);
+
   // build_messages.cpp: what pipeline ranks send each other
   void find_messages();
   void issue_receives(int position);
@@ -148,7 +151,6 @@ class Builder {
 
   void access_parameters(const Use& of, Instruction& use);
   void access_gradients(Instruction& use, int position);
-  void access_activations(Instruction& use);
   void touch(BufferId buffer, InstructionId instruction);
   void begin(BufferId buffer, InstructionId instruction);
   void release_behind(BufferId buffer, InstructionId instruction, int position);

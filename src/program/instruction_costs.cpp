@@ -21,6 +21,9 @@ InstructionCosts::InstructionCosts(const Program& program, const Layout& layout,
   for (int axis = 0; axis < kGroups; ++axis)
     for (const int member : mesh.group(static_cast<Axis>(axis), rank))
       nodes_[static_cast<std::size_t>(axis)].push_back(cost.cluster.node_of(member));
+  if (!cost.recompute_flops.empty() && cost.recompute_flops.size() != cost.forward_flops.size())
+    throw UsageError(fmt::format("simulate: recompute_flops is given for {} units, forward_flops for {}",
+                                 cost.recompute_flops.size(), cost.forward_flops.size()));
   find_whole_updates();
 }
 
@@ -75,8 +78,24 @@ double InstructionCosts::default_us(const Instruction& instruction) const {
 // An opened use is charged where it opens.
 double InstructionCosts::use_us(const Instruction& use) const {
   if (cost_.forward_flops.empty() || use.edge == UseEdge::close) return 0;
-  const double forward = cost_.forward_flops[static_cast<std::size_t>(use.unit)];
-  return (use.pass == Pass::backward ? 2 * forward : forward) / cost_.flops_per_us;
+  const auto unit = static_cast<std::size_t>(use.unit);
+  const double forward = cost_.forward_flops[unit];
+  switch (use.pass) {
+    case Pass::forward:
+      return forward / cost_.flops_per_us;
+    case Pass::recompute:
+      if (use.selective) return selective_us(use);
+      return (cost_.recompute_flops.empty() ? forward : cost_.recompute_flops[unit]) / cost_.flops_per_us;
+    case Pass::backward:
+      return 2 * forward / cost_.flops_per_us;
+  }
+  return 0;
+}
+
+double InstructionCosts::selective_us(const Instruction& use) const {
+  const BufferId made =
+      program_.unit_buffers[static_cast<std::size_t>(use.unit)].recomputable.of(use.microbatch);
+  return made < 0 ? 0 : 2 * static_cast<double>(buffer(made).bytes) / cost_.memory_bytes_per_us;
 }
 
 double InstructionCosts::message_us(const Instruction& message) const {

@@ -23,6 +23,7 @@ class InstructionCosts {
  private:
   double default_us(const Instruction& instruction) const;
   double use_us(const Instruction& use) const;
+  double selective_us(const Instruction& use) const;
   double message_us(const Instruction& message) const;
   double gather_us(const Instruction& gather) const;
   double reduction_us(const Instruction& reduction) const;

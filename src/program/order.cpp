@@ -61,12 +61,30 @@ void check_order(const Layout& layout, const std::vector<Use>& uses, StepKind ki
 
 }  // namespace
 
-std::vector<Use> default_order(int units, Recompute recompute) {
+namespace {
+
+// A trainer that owns its activations knows by itself whether it has any to make again.
+bool recomputes(const StepSpec& spec, UnitId unit) {
+  const std::vector<UnitActivations>& units = spec.activations.units;
+  switch (spec.strategy.activations_of(unit).recompute) {
+    case Recompute::none:
+      return false;
+    case Recompute::selective:
+      return units.empty() || units[static_cast<std::size_t>(unit)].recomputable_bytes > 0;
+    case Recompute::full:
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Use> default_order(int units, const StepSpec& spec) {
   std::vector<Use> order;
   for (UnitId unit = 0; unit < units; ++unit) order.push_back({unit, Pass::forward});
   for (UnitId unit = units - 1; unit >= 0; --unit) {
     // The last unit's backward follows its forward at once: what it saved is still there.
-    if (recompute == Recompute::full && unit + 1 < units) order.push_back({unit, Pass::recompute});
+    if (unit + 1 < units && recomputes(spec, unit)) order.push_back({unit, Pass::recompute});
     order.push_back({unit, Pass::backward});
   }
   return order;
@@ -115,7 +133,7 @@ std::map<std::tuple<int, int, Pass>, int> pass_times(PipelineSchedule schedule, 
 
 std::vector<Use> uses_of(const Layout& layout, const StepSpec& spec) {
   std::vector<Use> uses = spec.order;
-  if (uses.empty()) uses = default_order(static_cast<int>(layout.units().size()), spec.strategy.recompute);
+  if (uses.empty()) uses = default_order(static_cast<int>(layout.units().size()), spec);
   check_order(layout, uses, spec.kind);
   if (spec.kind == StepKind::evaluate)
     std::erase_if(uses, [](const Use& use) { return use.pass != Pass::forward; });

@@ -44,6 +44,7 @@ std::string describe(const Program& program, InstructionId id) {
   if (instruction.op == Opcode::use) {
     if (instruction.edge == UseEdge::open) text += "opening ";
     if (instruction.edge == UseEdge::close) text += "closing ";
+    if (instruction.selective) text += "selective ";
     text += name_of(instruction.pass);
   } else {
     text += name_of(instruction.op);
@@ -121,7 +122,7 @@ void add(Hasher& hasher, const Instruction& instruction) {
         static_cast<std::int64_t>(instruction.pass), static_cast<std::int64_t>(instruction.edge),
         std::int64_t{instruction.unit}, std::int64_t{instruction.flat}, std::int64_t{instruction.microbatch},
         std::int64_t{instruction.channel}, std::int64_t{instruction.peer},
-        std::int64_t{instruction.accumulate}})
+        std::int64_t{instruction.selective}, std::int64_t{instruction.accumulate}})
     hasher.add(value);
   hasher.add(instruction.waits);
   hasher.add(instruction.reads);

@@ -103,7 +103,9 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   context.device = options.engine.device;
   context.stream = engine.stream();
   bind(lease, context);
+  context.selective = use.selective;
   context.saved = address(own.saved.of(use.microbatch));
+  context.recomputable = address(own.recomputable.of(use.microbatch));
   context.workspace = address(own.workspace);
   if (own.workspace >= 0)
     context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;

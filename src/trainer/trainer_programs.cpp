@@ -60,6 +60,13 @@ Layout layout_of(const Model& model, const Mesh& mesh) {
   return Layout(model.units(), mesh.shard, mesh.replicate);
 }
 
+CostModel with_operations(CostModel rates, const Model& model, const TrainerOptions& options) {
+  const Target target(options.engine.threads_per_rank, options.engine.device);
+  rates.forward_flops = model.forward_flops(options.batch, target);
+  rates.recompute_flops = model.recompute_flops(options.batch, target);
+  return rates;
+}
+
 }  // namespace
 
 TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank) {
@@ -72,6 +79,21 @@ TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int 
 int fit_resident_units(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes) {
   return fit_resident_units(layout_of(model, options.engine.mesh), options.engine.mesh,
                             step_specs(engine_options(model, options)), budget_bytes);
+}
+
+std::vector<ActivationChoice> choose_activations(const Model& model, const TrainerOptions& options,
+                                                 std::int64_t budget_bytes, CostModel rates) {
+  return choose_activations(layout_of(model, options.engine.mesh), options.engine.mesh,
+                            step_specs(engine_options(model, options)),
+                            with_operations(std::move(rates), model, options), budget_bytes)
+      .units;
+}
+
+double choose_states_on_device(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes,
+                               CostModel rates) {
+  return choose_states_on_device(layout_of(model, options.engine.mesh), options.engine.mesh,
+                                 step_specs(engine_options(model, options)),
+                                 with_operations(std::move(rates), model, options), budget_bytes);
 }
 
 TrainerOptions on_one_rank(const TrainerOptions& options) {

@@ -307,6 +307,37 @@ TEST_F(Tool, ASignalFinishesTheStepSavesAndExitsWell) {
   }
 }
 
+TEST_F(Tool, PlansTheActivationsThatABudgetAllows) {
+  expect_refused(
+      run({"plan", config_, "--set", "strategy.recompute=auto", "--set", "run.device_memory=1000"}),
+      {"1000 bytes", "needs"});
+  const auto plan = [&](const Arguments& more) {
+    Arguments all = {"plan", config_, "--json", folder_.file("json"), "--set", "model.layers=4"};
+    for (const std::string& setting : more) all.insert(all.end(), {"--set", setting});
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 0) << result.err;
+    json planned = json::parse(read(folder_.file("json")));
+    planned["out"] = result.out;
+    return planned;
+  };
+  const auto bytes = [](const json& planned) {
+    return planned.at("predicted").at("arena_bytes").get<std::int64_t>();
+  };
+  const std::string long_batch = "run.sequences=64";  // so that activations are most of the memory
+  const json none = plan({long_batch}), full = plan({long_batch, "strategy.recompute=full"});
+  ASSERT_GT(bytes(none), bytes(full));
+  const std::int64_t budget = (bytes(none) + bytes(full)) / 2;
+  const json chosen =
+      plan({long_batch, "strategy.recompute=auto", "run.device_memory=" + std::to_string(budget)});
+  EXPECT_LE(bytes(chosen), budget);
+  EXPECT_GT(bytes(chosen), bytes(full));
+  EXPECT_NE(chosen.at("out").get<std::string>().find("(auto)"), std::string::npos);
+  std::set<std::string> choices;
+  for (const json& unit : chosen.at("activations")) choices.insert(unit.at("recompute").get<std::string>());
+  EXPECT_GT(choices.size(), 1u) << "the budget asks for a mixture: " << chosen.at("activations");
+  EXPECT_EQ(none.at("activations").size(), 6u);
+}
+
 TEST_F(Tool, Plans) {
   const auto plan = [&](const Arguments& more) {
     Arguments all = {"plan", config_, "--json", folder_.file("json")};

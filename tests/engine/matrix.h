@@ -32,6 +32,7 @@ struct RunConfig {
   bool strict_order = false;
   int resident_units = 0;
   Recompute recompute = Recompute::none;
+  std::vector<ActivationChoice> unit_activations = {};  // by unit, in place of `recompute`
   int microbatches = 2;
   int steps = 20;
   double max_norm = 0.5;
@@ -41,13 +42,20 @@ struct RunConfig {
   Offload offload = {};
 };
 
+inline std::string choices_of(const RunConfig& run) {
+  std::string text;
+  for (const ActivationChoice& choice : run.unit_activations)
+    text += (text.empty() ? " units " : ",") + std::string(name_of(choice.recompute));
+  return text;
+}
+
 inline std::string to_string(const RunConfig& run) {
   return std::string(run.family == Family::llama ? "llama " : "") + "world " + std::to_string(run.world) +
          " stage " + std::to_string(run.stage) + " reduce " + std::to_string(static_cast<int>(run.reduce)) +
          " " + std::string(name_of(run.dtype)) + " prefetch " + std::to_string(run.prefetch) +
          (run.strict_order ? " strict" : " overlap") + " resident " + std::to_string(run.resident_units) +
-         (run.recompute == Recompute::full ? " recompute" : "") + " microbatches " +
-         std::to_string(run.microbatches) +
+         (run.recompute == Recompute::none ? "" : " recompute " + std::string(name_of(run.recompute))) +
+         choices_of(run) + " microbatches " + std::to_string(run.microbatches) +
          (run.replicate > 1 ? " replicate " + std::to_string(run.replicate) +
                                   (run.state_over_replicas ? " with sliced states" : "") +
                                   (run.parameters_over_replicas ? " and parameters" : "")
@@ -109,6 +117,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
                              .reduce = run.reduce,
                              .prefetch = run.prefetch,
                              .recompute = run.recompute,
+                             .unit_activations = run.unit_activations,
                              .resident_units = run.stage == 3 ? run.resident_units : 0,
                              .state_over_replicas = run.state_over_replicas,
                              .parameters_over_replicas = run.parameters_over_replicas,

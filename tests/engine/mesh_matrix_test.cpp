@@ -33,6 +33,7 @@ RunConfig unpiped(RunConfig run) {
   run.strict_order = true;
   run.resident_units = 0;
   run.recompute = Recompute::none;
+  run.unit_activations = {};
   run.state_over_replicas = run.parameters_over_replicas = false;
   return run;
 }

@@ -101,6 +101,22 @@ TEST(Gpt2, RecomputeSavesTheBitsThatForwardSaved) {
   }
 }
 
+TEST(Gpt2, SelectiveRecomputeMakesTheSameBitsAndLeavesWhatIsSavedAlone) {
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    SmallGpt2 small(type);
+    small.run.forward(StepKind::train);
+    for (int unit = 1; unit + 1 < small.run.units(); ++unit) {
+      Memory& saved = small.run.saved(static_cast<std::size_t>(unit));
+      Memory& recomputable = small.run.recomputable(static_cast<std::size_t>(unit));
+      const std::vector<std::uint8_t> kept = saved.contents(), before = recomputable.contents();
+      recomputable.fill_with_nan();
+      small.run.recompute_selectively(unit);
+      EXPECT_EQ(recomputable.contents(), before) << "unit " << unit;
+      EXPECT_EQ(saved.contents(), kept) << "unit " << unit;
+    }
+  }
+}
+
 // Padding to 256 bytes apart, forward writes every byte it has a block save.
 TEST(Gpt2, NothingSavedIsUnused) {
   SmallGpt2 small(DType::fp32);

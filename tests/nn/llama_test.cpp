@@ -158,6 +158,22 @@ TEST(Llama, RecomputeSavesTheBitsThatForwardSaved) {
   }
 }
 
+TEST(Llama, SelectiveRecomputeMakesTheSameBitsAndLeavesWhatIsSavedAlone) {
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    SmallLlama small(type);
+    small.run.forward(StepKind::train);
+    for (int unit = 1; unit + 1 < small.run.units(); ++unit) {
+      Memory& saved = small.run.saved(static_cast<std::size_t>(unit));
+      Memory& recomputable = small.run.recomputable(static_cast<std::size_t>(unit));
+      const std::vector<std::uint8_t> kept = saved.contents(), before = recomputable.contents();
+      recomputable.fill_with_nan();
+      small.run.recompute_selectively(unit);
+      EXPECT_EQ(recomputable.contents(), before) << "unit " << unit;
+      EXPECT_EQ(saved.contents(), kept) << "unit " << unit;
+    }
+  }
+}
+
 TEST(Llama, BackwardLeavesWhatItReadsAlone) {
   SmallLlama small(DType::bf16);
   small.run.forward(StepKind::train);
@@ -300,6 +316,7 @@ TEST(LlamaModel, SavesWhatItSays) {
     const std::int64_t column = 512 * bytes_of(type);
     EXPECT_EQ(spec.units[1].output_bytes, 384 * column);
     EXPECT_EQ(spec.units[1].saved_bytes, (640 + 384 + 384 + 2048) * column + 6 * 512 * 4);
+    EXPECT_EQ(spec.units[1].recomputable_bytes, (384 + 384 + 1024) * column + 2 * 512 * 4);
     EXPECT_EQ(spec.units[0].saved_bytes, 0);
     EXPECT_EQ(spec.units[7].saved_bytes, 0);
   }

@@ -71,6 +71,7 @@ class ModelRun {
       outputs_.emplace_back(std::make_unique<Memory>(unit.output_bytes));
       output_gradients_.emplace_back(std::make_unique<Memory>(unit.output_bytes));
       saved_.emplace_back(std::make_unique<Memory>(unit.saved_bytes));
+      recomputable_.emplace_back(std::make_unique<Memory>(unit.recomputable_bytes));
       workspaces_.emplace_back(std::make_unique<Memory>(unit.workspace_bytes));
     }
     for (const UnitSpec& unit : model_.units())
@@ -86,6 +87,7 @@ class ModelRun {
   Memory& output(std::size_t unit) { return *outputs_[unit]; }
   Memory& output_gradient(std::size_t unit) { return *output_gradients_[unit]; }
   Memory& saved(std::size_t unit) { return *saved_[unit]; }
+  Memory& recomputable(std::size_t unit) { return *recomputable_[unit]; }
   void* batch() { return batch_.data(); }
   int units() const { return static_cast<int>(model_.modules.size()); }
 
@@ -114,6 +116,7 @@ class ModelRun {
     for (int unit = 0; unit < units(); ++unit) use(unit, Pass::forward, kind);
   }
   void recompute(int unit) { use(unit, Pass::recompute, StepKind::train); }
+  void recompute_selectively(int unit) { use(unit, Pass::recompute, StepKind::train, true); }
   // The first write to a gradient overwrites, or adds for those in `adds`; later ones, of tied parameters,
   // add.
   void backward(const std::set<std::string>& adds = {}) {
@@ -152,7 +155,7 @@ class ModelRun {
     return values;
   }
 
-  void use(int unit, Pass pass, StepKind kind) {
+  void use(int unit, Pass pass, StepKind kind, bool selective = false) {
     const auto u = static_cast<std::size_t>(unit);
     Module& module = *model_.modules[u];
     std::vector<void*> parameters, gradients;
@@ -174,7 +177,9 @@ class ModelRun {
                                    .parameters = parameters,
                                    .gradients = gradients,
                                    .betas = betas,
+                                   .selective = selective,
                                    .saved = saved_[u]->data(),
+                                   .recomputable = recomputable_[u]->data(),
                                    .workspace = workspaces_[u]->data(),
                                    .workspace_bytes = spec_.units[u].workspace_bytes,
                                    .batch = batch_.data(),
@@ -199,7 +204,7 @@ class ModelRun {
   int threads_;
   ActivationSpec spec_;
   Memory batch_;
-  std::vector<std::unique_ptr<Memory>> outputs_, output_gradients_, saved_, workspaces_;
+  std::vector<std::unique_ptr<Memory>> outputs_, output_gradients_, saved_, recomputable_, workspaces_;
   std::map<std::string, Tensor> tensors_;
   std::set<std::string> touched_;
 };

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/program/small_models.h"
 
 namespace tessera::testing {
@@ -66,6 +68,37 @@ TEST_F(Budget, CountsTheEmbeddersOwnMemory) {
   const std::int64_t budget = arena_bytes(specs_at(1));
   EXPECT_NE(advice(0, 0, budget).find("would fit with stage 1"), std::string::npos);
   EXPECT_EQ(advice(0, 1, budget).find("would fit with stage 1:"), std::string::npos);
+}
+
+// Beside every share: none that fits takes less time.
+TEST_F(Budget, ChoosesTheShareOfStatesOnTheDevice) {
+  const CostModel cost{.memory_bytes_per_us = 200e3, .forward_flops = std::vector<double>(kUnits, 1e6)};
+  std::vector<StepSpec> specs = specs_at(2);
+  for (StepSpec& spec : specs) spec.strategy.offload.states = Space::host;
+  struct Figures {
+    std::int64_t bytes;
+    double us;
+  };
+  std::vector<Figures> shares;
+  for (int count = 0; count <= kUnits; ++count) {
+    for (StepSpec& spec : specs) spec.strategy.offload.states_on_device = static_cast<double>(count) / kUnits;
+    const PlannedPrograms planned = build_and_plan(layout_, mesh_, specs);
+    shares.push_back({planned.plan.space(Space::device).arena_bytes,
+                      simulate(planned.programs[0], layout_, mesh_, cost).total_us});
+  }
+  EXPECT_GT(shares.back().bytes, shares.front().bytes);
+  EXPECT_LT(shares.back().us, shares.front().us) << "the device is no faster: the test shows nothing";
+  for (const Figures& budget : shares) {
+    const double share = choose_states_on_device(layout_, mesh_, specs, cost, budget.bytes);
+    ASSERT_GE(share, 0);
+    const Figures& chosen = shares.at(static_cast<std::size_t>(std::lround(share * kUnits)));
+    EXPECT_LE(chosen.bytes, budget.bytes);
+    for (const Figures& other : shares)
+      if (other.bytes <= budget.bytes) {
+        EXPECT_LE(chosen.us, other.us);
+      }
+  }
+  EXPECT_EQ(choose_states_on_device(layout_, mesh_, specs, cost, shares.front().bytes - 1), -1);
 }
 
 TEST_F(Budget, SaysWhereNothingFits) {

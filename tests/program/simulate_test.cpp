@@ -53,6 +53,37 @@ TEST(Simulate, LanesAndWaitsByHand) {
   EXPECT_DOUBLE_EQ(timeline.hidden(), 1 - 20.0 / 30.0);
 }
 
+// None, selective and full, of a chain whose last unit recomputes nothing in any case.
+TEST(Simulate, RecomputeTakesWhatItRepeats) {
+  const std::vector<UnitSpec> units = testing::chain(3, 100);
+  const Layout layout(units, 1);
+  const ActivationSpec activations = testing::activations(3);
+  const CostModel cost{.flops_per_us = 2,
+                       .memory_bytes_per_us = 16,
+                       .forward_flops = {100, 200, 300},
+                       .recompute_flops = {70, 80, 90}};
+  const auto passes_us = [&](Recompute recompute, const CostModel& by) {
+    StepSpec spec{.strategy = {}, .activations = activations, .order = {}};
+    spec.strategy.recompute = recompute;
+    const Program program = build_step(layout, {}, spec);
+    double sum = 0;
+    for (const Span& span : simulate(program, layout, {}, by).spans)
+      if (program.instructions[static_cast<std::size_t>(span.instruction)].op == Opcode::use)
+        sum += span.end_us - span.start_us;
+    return sum;
+  };
+  const double plain = passes_us(Recompute::none, cost);
+  EXPECT_DOUBLE_EQ(plain, 3 * 600 / 2.0);
+  const auto made_bytes = static_cast<double>(activations.units[0].recomputable_bytes);
+  EXPECT_DOUBLE_EQ(passes_us(Recompute::selective, cost), plain + 2 * 2 * made_bytes / 16);
+  EXPECT_DOUBLE_EQ(passes_us(Recompute::full, cost), plain + (70 + 80) / 2.0);
+  CostModel without = cost;
+  without.recompute_flops.clear();
+  EXPECT_DOUBLE_EQ(passes_us(Recompute::full, without), plain + (100 + 200) / 2.0);
+  without.recompute_flops = {1};
+  EXPECT_THROW(passes_us(Recompute::full, without), UsageError);
+}
+
 TEST(Simulate, HiddenIsAShare) {
   EXPECT_DOUBLE_EQ(Timeline{}.hidden(), 1);
   EXPECT_DOUBLE_EQ((Timeline{.communication_us = 10, .exposed_us = 10}.hidden()), 0);

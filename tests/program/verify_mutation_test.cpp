@@ -131,6 +131,25 @@ void delete_each_wait(const Program& program, const MemoryPlan* plan) {
 
 TEST(VerifyMutations, DeletingAnyWaitIsFound) { on_each_program(1, delete_each_wait); }
 
+TEST(VerifyMutations, ChoicesByUnitAreProvedToo) {
+  for (const int stage : {0, 3})
+    for (const int microbatches : {1, 3}) {
+      StepSpec spec{.microbatches = microbatches,
+                    .strategy = {.placements = Placements::of_stage(stage)},
+                    .activations = testing::activations(5),
+                    .order = {}};
+      for (const Recompute recompute :
+           {Recompute::selective, Recompute::none, Recompute::full, Recompute::selective, Recompute::full})
+        spec.strategy.unit_activations.push_back({.recompute = recompute});
+      on_program(build_step(Layout(testing::chain(5, 100), 2), {.shard = 2}, spec),
+                 [](const Program& program, const MemoryPlan* plan) {
+                   const VerifyReport report = verified(program, plan);
+                   EXPECT_TRUE(report.ok()) << report.to_string();
+                   delete_each_wait(program, plan);
+                 });
+    }
+}
+
 // A trainer's own order: uses inside uses, a unit used twice, and a backward that is not the reverse.
 TEST(VerifyMutations, OrdersOfTheirOwnAreProvedToo) {
   using enum Pass;

@@ -1,0 +1,142 @@
+// What becomes of activations between forward and backward changes no bit: nothing, selective and full
+// recomputation, of all units alike and of each by itself; and what it leaves in memory is what it should.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/engine/matrix.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr std::int64_t kLayers = 3;
+constexpr int kUnits = 5;  // with the embedding and the head
+
+std::vector<ActivationChoice> choices(std::initializer_list<Recompute> recompute) {
+  std::vector<ActivationChoice> made;
+  for (const Recompute unit : recompute) made.push_back({.recompute = unit});
+  return made;
+}
+
+// All alike, then mixtures.
+std::vector<std::vector<ActivationChoice>> mixtures() {
+  constexpr Recompute none = Recompute::none, selective = Recompute::selective, full = Recompute::full;
+  return {choices({selective, selective, selective, selective, selective}),
+          choices({full, full, full, full, full}),
+          choices({none, full, selective, none, none}),
+          choices({full, none, selective, full, selective}),
+          choices({selective, selective, none, selective, full}),
+          choices({none, none, full, selective, none})};
+}
+
+struct Cell {
+  Family family;
+  int world, pipeline;
+  DType dtype;
+};
+
+class ActivationsMatrix : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(ActivationsMatrix, EveryChoiceGivesTheSameBits) {
+  const Cell cell = GetParam();
+  RunConfig run{.family = cell.family,
+                .world = cell.world,
+                .pipeline = cell.pipeline,
+                .reduce = ReduceWhen::each,
+                .dtype = cell.dtype,
+                .steps = 6,
+                .poison = true,
+                .layers = kLayers};
+  if (cell.pipeline > 1) run.reduce = ReduceWhen::last;
+  const RunResult expected = run_training(run);
+  EXPECT_NE(expected.losses.front(), expected.losses.back()) << "the reference run does not learn";
+  for (const int stage : {1, 3})
+    for (const std::vector<ActivationChoice>& mixture : mixtures()) {
+      run.stage = stage;
+      run.unit_activations = mixture;
+      const RunResult result = run_training(run);
+      ASSERT_EQ(result.losses, expected.losses) << to_string(run);
+      ASSERT_EQ(result.norms, expected.norms) << to_string(run);
+      ASSERT_TRUE(result.weights == expected.weights) << to_string(run);
+    }
+}
+
+std::string cell_name(const ::testing::TestParamInfo<Cell>& info) {
+  const Cell& cell = info.param;
+  return std::string(cell.family == Family::llama ? "llama" : "gpt2") + "_world" +
+         std::to_string(cell.world) + "_pipeline" + std::to_string(cell.pipeline) + "_" +
+         std::string(name_of(cell.dtype));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, ActivationsMatrix,
+    ::testing::Values(Cell{Family::gpt2, 1, 1, DType::fp32}, Cell{Family::gpt2, 1, 1, DType::bf16},
+                      Cell{Family::gpt2, 2, 1, DType::fp32}, Cell{Family::gpt2, 2, 1, DType::bf16},
+                      Cell{Family::gpt2, 1, 2, DType::bf16}, Cell{Family::llama, 1, 1, DType::fp32},
+                      Cell{Family::llama, 1, 1, DType::bf16}, Cell{Family::llama, 2, 1, DType::fp32},
+                      Cell{Family::llama, 2, 1, DType::bf16}, Cell{Family::llama, 1, 2, DType::fp32}),
+    cell_name);
+
+TrainerPlan plan_of(RunConfig run, Recompute recompute) {
+  run.recompute = recompute;
+  TrainerOptions options = trainer_options(run);
+  options.batch.sequences = 8;
+  return plan_trainer(small_model(run), options);
+}
+
+// Bytes of activations that live when the first backward begins, which is when most do.
+std::int64_t activations_before_backward(const TrainerPlan& plan) {
+  const Program& program = plan.programs.front();
+  const auto backward = std::ranges::find(program.instructions, Pass::backward, &Instruction::pass);
+  return live_bytes(program, Space::device)[static_cast<std::size_t>(backward - program.instructions.begin())]
+                                           [static_cast<std::size_t>(Category::activations)];
+}
+
+TEST(Activations, EachChoiceTakesLessThanTheOneBefore) {
+  for (const Family family : {Family::gpt2, Family::llama}) {
+    RunConfig run{.family = family, .microbatches = 1, .layers = kLayers};
+    const TrainerPlan none = plan_of(run, Recompute::none), selective = plan_of(run, Recompute::selective),
+                      full = plan_of(run, Recompute::full);
+    const auto arena = [](const TrainerPlan& plan) { return plan.memory.space(Space::device).arena_bytes; };
+    EXPECT_GT(arena(none), arena(selective));
+    EXPECT_GT(arena(selective), arena(full));
+
+    // What is released is what the modules say they can make again, of every block.
+    const UnitActivations block = small_model(run).activations({.sequences = 8, .length = 16}, 1).units[1];
+    EXPECT_EQ(activations_before_backward(none) - activations_before_backward(selective),
+              kLayers * block.recomputable_bytes);
+    EXPECT_EQ(activations_before_backward(selective) - activations_before_backward(full),
+              kLayers * block.saved_bytes);
+  }
+}
+
+TEST(Activations, OnlyASelectiveRecomputeLeavesWhatIsSavedAlone) {
+  for (const Recompute recompute : {Recompute::selective, Recompute::full}) {
+    const TrainerPlan plan = plan_of({.layers = kLayers}, recompute);
+    const Program& program = plan.programs.front();
+    int recomputes = 0;
+    for (const Instruction& use : program.instructions) {
+      if (use.op != Opcode::use || use.pass != Pass::recompute) continue;
+      const UnitBuffers& own = program.unit_buffers[static_cast<std::size_t>(use.unit)];
+      const auto writes = [&](const PerMicrobatch& buffers) {
+        return std::ranges::count(use.writes, buffers.of(use.microbatch)) > 0;
+      };
+      ++recomputes;
+      EXPECT_EQ(use.selective, recompute == Recompute::selective);
+      if (own.saved.empty()) continue;  // the embedding, which a full recompute passes through
+      EXPECT_TRUE(writes(own.recomputable));
+      EXPECT_EQ(writes(own.saved), recompute == Recompute::full);
+    }
+    // Two microbatches; the head's backward follows its forward.
+    EXPECT_EQ(recomputes, 2 * (recompute == Recompute::full ? kUnits - 1 : kLayers));
+  }
+}
+
+TEST(Activations, ChoicesMustBeOnePerUnit) {
+  EXPECT_THROW(plan_of({.unit_activations = std::vector<ActivationChoice>(kUnits - 1), .layers = kLayers},
+                       Recompute::none),
+               UsageError);
+}
+
+}  // namespace
+}  // namespace tessera::testing

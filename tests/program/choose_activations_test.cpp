@@ -1,0 +1,226 @@
+// Activations chosen for a budget: never above it, refused where nothing fits, and hardly slower than the
+// best of all choices.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "tessera/budget.h"
+#include "tests/program/sanitized.h"
+#include "tests/program/small_models.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr ActivationChoice kNone = {.recompute = Recompute::none},
+                           kSelective = {.recompute = Recompute::selective},
+                           kFull = {.recompute = Recompute::full};
+
+// A random chain on a random mesh, with what its passes take.
+struct RandomChain {
+  RandomChain(unsigned seed, int most_units, int most_pipeline) : generator(seed) {
+    const int units = pick(3, most_units);
+    const bool alike = pick(0, 2) == 0;  // transformer blocks are
+    ActivationSpec activations{.units = {}, .batch_bytes = 512};
+    std::vector<UnitSpec> specs;
+    for (int unit = 0; unit < units; ++unit) {
+      if (alike && unit > 0) {
+        activations.units.push_back(activations.units[0]);
+        cost.forward_flops.push_back(cost.forward_flops[0]);
+        cost.recompute_flops.push_back(cost.recompute_flops[0]);
+      } else {
+        activations.units.push_back({.output_bytes = 256 * pick(1, 400),
+                                     .saved_bytes = 256 * pick(0, 4000),
+                                     .recomputable_bytes = 256 * pick(0, 2000),
+                                     .workspace_bytes = 256 * pick(0, 1000)});
+        cost.forward_flops.push_back(1e6 * pick(1, 1000));
+        cost.recompute_flops.push_back(cost.forward_flops.back() * 0.1 * pick(3, 10));
+      }
+      specs.push_back(chain(unit + 1, 100 * pick(1, 300)).back());
+    }
+    cost.memory_bytes_per_us = 100.0 * pick(1, 30);
+    mesh = {.pipeline = pick(1, most_pipeline), .shard = pick(1, 2)};
+    layout = Layout(specs, mesh.shard);
+    const int stage = 3 * pick(0, 1);
+    StepSpec train{.microbatches = pick(1, 3),
+                   .strategy = {.placements = Placements::of_stage(stage), .prefetch = pick(0, 2)},
+                   .activations = activations,
+                   .order = {}};
+    StepSpec evaluate = train;
+    evaluate.kind = StepKind::evaluate;
+    specs_of = {train, evaluate};
+  }
+
+  int pick(int from, int to) {
+    return from + static_cast<int>(generator() % static_cast<unsigned>(to - from + 1));
+  }
+  int units() const { return static_cast<int>(layout.units().size()); }
+
+  std::vector<StepSpec> with(const std::vector<ActivationChoice>& units) const {
+    std::vector<StepSpec> specs = specs_of;
+    for (StepSpec& spec : specs) spec.strategy.unit_activations = units;
+    return specs;
+  }
+  std::int64_t arena_bytes(const std::vector<ActivationChoice>& units) const {
+    std::int64_t most = 0;
+    for (int rank = 0; rank < mesh.pipeline; ++rank)
+      most = std::max(most,
+                      build_and_plan(layout, mesh, with(units), rank).plan.space(Space::device).arena_bytes);
+    return most;
+  }
+  std::int64_t arena_of_all(const ActivationChoice& choice) const {
+    return arena_bytes(std::vector<ActivationChoice>(layout.units().size(), choice));
+  }
+  // On one pipeline rank.
+  double step_us(const std::vector<ActivationChoice>& units) const {
+    return simulate(build_and_plan(layout, mesh, with(units)).programs[0], layout, mesh, cost).total_us;
+  }
+  ChosenActivations choose(std::int64_t budget) const {
+    return choose_activations(layout, mesh, specs_of, cost, budget);
+  }
+
+  std::mt19937 generator;
+  CostModel cost;
+  Mesh mesh;
+  Layout layout{chain(1, 1), 1};
+  std::vector<StepSpec> specs_of;
+};
+
+// Calls visit() with every mixture of the choices; the last unit's changes nothing.
+template <class Visit>
+void each_mixture(int units, std::span<const ActivationChoice> choices, Visit visit) {
+  std::vector<ActivationChoice> mixture(static_cast<std::size_t>(units), choices[0]);
+  std::vector<std::size_t> at(mixture.size());
+  for (;;) {
+    visit(mixture);
+    std::size_t unit = 0;
+    for (; unit + 1 < at.size(); ++unit) {
+      at[unit] = (at[unit] + 1) % choices.size();
+      mixture[unit] = choices[at[unit]];
+      if (at[unit] != 0) break;
+    }
+    if (unit + 1 == at.size()) return;
+  }
+}
+
+TEST(ChooseActivations, IsWithinThreePercentOfTheBestMixture) {
+  double worst = 1;
+  int tight = 0;
+  for (unsigned seed = 0; seed < (kSanitized ? 3 : 8); ++seed) {
+    RandomChain random(seed, 6, 1);
+    struct Measured {
+      std::int64_t bytes;
+      double us;
+    };
+    std::vector<Measured> all;
+    const ActivationChoice choices[] = {kNone, kSelective, kFull};
+    each_mixture(random.units(), choices, [&](const std::vector<ActivationChoice>& mixture) {
+      all.push_back({random.arena_bytes(mixture), random.step_us(mixture)});
+    });
+    const std::vector<ActivationChoice> full(random.layout.units().size(), kFull);
+    const auto [least, most] = std::ranges::minmax(all, {}, &Measured::bytes);
+    for (const double share : {0.0, 0.1, 0.3, 0.5, 0.7, 0.9}) {
+      const auto budget =
+          least.bytes + static_cast<std::int64_t>(share * static_cast<double>(most.bytes - least.bytes));
+      if (budget < random.arena_of_all(kFull)) continue;  // packing: one mixture in many lies below
+      const ChosenActivations chosen = random.choose(budget);
+      ASSERT_LE(random.arena_bytes(chosen.units), budget) << "seed " << seed;
+      EXPECT_EQ(random.arena_bytes(chosen.units), chosen.arena_bytes);
+      double best = random.step_us(chosen.units);
+      const double us = best;
+      for (const Measured& mixture : all)
+        if (mixture.bytes <= budget) best = std::min(best, mixture.us);
+      worst = std::max(worst, us / best);
+      tight += random.step_us(full) > 1.03 * best;
+      EXPECT_LE(us, 1.03 * best) << "seed " << seed << ", share " << share;
+    }
+  }
+  std::printf("at most %.4f of the best mixture's time; in %d cases full recompute takes more than 1.03\n",
+              worst, tight);
+  EXPECT_GT(tight, kSanitized ? 3 : 20) << "the budgets are too easy to tell anything";
+}
+
+TEST(ChooseActivations, IsWithinThreePercentWithEightUnits) {
+  for (unsigned seed = 100; seed < (kSanitized ? 101 : 106); ++seed) {
+    RandomChain random(seed, 8, 1);
+    const std::int64_t budget = (random.arena_of_all(kNone) + random.arena_of_all(kFull)) / 2;
+    const double us = random.step_us(random.choose(budget).units);
+    const ActivationChoice choices[] = {kNone, kFull};
+    each_mixture(random.units(), choices, [&](const std::vector<ActivationChoice>& mixture) {
+      if (random.arena_bytes(mixture) <= budget) {
+        EXPECT_LE(us, 1.03 * random.step_us(mixture)) << "seed " << seed;
+      }
+    });
+  }
+}
+
+TEST(ChooseActivations, NeverExceedsTheBudget) {
+  int refused = 0, chosen = 0;
+  for (unsigned seed = 1000; seed < (kSanitized ? 1020 : 1200); ++seed) {
+    RandomChain random(seed, 8, 3);
+    if (random.units() < random.mesh.pipeline) continue;
+    const std::int64_t least = random.arena_of_all(kFull), most = random.arena_of_all(kNone);
+    const auto budget =
+        static_cast<std::int64_t>(static_cast<double>(least) * 0.8 +
+                                  static_cast<double>(most - least * 4 / 5) * 0.01 * random.pick(0, 110));
+    try {
+      const ChosenActivations made = random.choose(budget);
+      ++chosen;
+      EXPECT_LE(made.arena_bytes, budget) << "seed " << seed;
+      EXPECT_EQ(random.arena_bytes(made.units), made.arena_bytes) << "seed " << seed;
+    } catch (const UsageError& error) {
+      ++refused;
+      EXPECT_LT(budget, least) << "seed " << seed << ": " << error.what();
+    }
+  }
+  EXPECT_GT(refused, kSanitized ? 0 : 10);
+  EXPECT_GT(chosen, kSanitized ? 10 : 100);
+}
+
+TEST(ChooseActivations, KeepsAllWhereAllFitsAndNamesTheLeastThatWould) {
+  RandomChain random(7, 6, 1);
+  const std::int64_t most = random.arena_of_all(kNone);
+  EXPECT_EQ(random.step_us(random.choose(most).units),
+            random.step_us(std::vector<ActivationChoice>(random.layout.units().size(), kNone)));
+  try {
+    random.choose(1000);
+    FAIL() << "1000 bytes are enough";
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("1000 bytes"), std::string::npos) << text;
+    const std::size_t at = text.find("needs ") + 6;
+    const std::int64_t least = std::stoll(text.substr(at));
+    EXPECT_LE(random.choose(least).arena_bytes, least);
+    EXPECT_THROW(random.choose(least - 1), UsageError);
+  }
+}
+
+// The blocks of a model that differ in place alone: a plan of many is found soon.
+TEST(ChooseActivations, TakesManyEqualBlocksAndMicrobatches) {
+  constexpr int kUnits = 48;
+  const Layout layout(chain(kUnits, 1000), 2);
+  const Mesh mesh{.pipeline = 4, .shard = 2};
+  StepSpec spec{.microbatches = 8,
+                .strategy = {.placements = Placements::of_stage(3)},
+                .activations = activations(kUnits),
+                .order = {}};
+  CostModel cost{.forward_flops = std::vector<double>(kUnits, 1e8)};
+  const auto arena = [&](Recompute recompute) {
+    StepSpec all = spec;
+    all.strategy.recompute = recompute;
+    return build_and_plan(layout, mesh, {&all, 1}, 0).plan.space(Space::device).arena_bytes;
+  };
+  const std::int64_t budget = (arena(Recompute::none) + arena(Recompute::full)) / 2;
+  const ChosenActivations chosen = choose_activations(layout, mesh, {spec}, cost, budget);
+  EXPECT_LE(chosen.arena_bytes, budget);
+  // The first rank has the most microbatches in flight, the last but one at a time.
+  const auto kept = [&](int rank) {
+    return std::count(chosen.units.begin() + rank * 12, chosen.units.begin() + rank * 12 + 12, kNone);
+  };
+  EXPECT_LT(kept(0), 12);
+  EXPECT_GE(kept(3), kept(0));
+}
+
+}  // namespace
+}  // namespace tessera::testing
