@@ -84,6 +84,7 @@ enum { TESSERA_WHOLE = 0, TESSERA_OPEN = 1, TESSERA_CLOSE = 2 };                
 enum { TESSERA_TRAIN = 0, TESSERA_EVALUATE = 1 };                                        /* kind of a step */
 enum { TESSERA_REDUCE_AUTOMATIC = 0, TESSERA_REDUCE_EACH = 1, TESSERA_REDUCE_LAST = 2 }; /* reduce */
 enum { TESSERA_1F1B = 0, TESSERA_GPIPE = 1, TESSERA_INTERLEAVED = 2, TESSERA_LOOPED = 3 }; /* schedule */
+enum { TESSERA_DEVICE = 0, TESSERA_HOST = 1, TESSERA_DISK = 2 };                           /* space */
 enum { TESSERA_ADAMW = 0, TESSERA_ADAM = 1, TESSERA_SGD = 2 };                             /* optimizer */
 
 typedef struct tessera_use {
@@ -120,6 +121,12 @@ typedef struct tessera_options {
   const int32_t* cuts; /* first unit of every chunk but the first, ascending [NULL: equal counts] */
   int32_t cut_count;
   int32_t gather_once; /* 1: see Pipeline::gather_once [0] */
+
+  int32_t states;             /* where master weights and moments live [TESSERA_DEVICE] */
+  double states_on_device;    /* share of the units whose states stay there all the same [0] */
+  int32_t parameters;         /* where parameter shards live; stage 3 only [TESSERA_DEVICE] */
+  int32_t staged;             /* see Offload::staged [2] */
+  const char* disk_directory; /* of the file for what lives on the disk [NULL: nothing does] */
 
   int32_t optimizer;           /* [TESSERA_ADAMW] */
   double beta1;                /* adamw, adam [0.9] */

@@ -71,6 +71,13 @@ Pipeline to_pipeline(const tessera_options& o) {
   return pipeline;
 }
 
+Offload to_offload(const tessera_options& o) {
+  return {.states = checked<Space>(o.states, kSpaces, "states"),
+          .states_on_device = o.states_on_device,
+          .parameters = checked<Space>(o.parameters, kSpaces, "parameters"),
+          .staged = o.staged};
+}
+
 // None where no unit hands anything on: the caller's activations are all its own.
 ActivationSpec to_activations(std::span<const tessera_unit> units) {
   ActivationSpec spec;
@@ -98,6 +105,7 @@ static_assert(TESSERA_FP16 == static_cast<int>(DType::fp16) &&
               TESSERA_BACKWARD == static_cast<int>(Pass::backward) &&
               TESSERA_LOOPED == static_cast<int>(PipelineSchedule::looped) &&
               TESSERA_CLOSE == static_cast<int>(UseEdge::close) &&
+              TESSERA_DISK == static_cast<int>(Space::disk) &&
               TESSERA_REDUCE_LAST == static_cast<int>(ReduceWhen::last));
 
 }  // namespace
@@ -126,6 +134,8 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.strategy.state_over_replicas = o.state_over_replicas != 0;
   options.strategy.parameters_over_replicas = o.parameters_over_replicas != 0;
   options.strategy.pipeline = to_pipeline(o);
+  options.strategy.offload = to_offload(o);
+  if (o.disk_directory != nullptr) options.disk_directory = o.disk_directory;
   const ActivationSpec activations = to_activations(units);
   options.programs = {{.kind = StepKind::train, .microbatches = o.microbatches, .activations = activations}};
   if (o.evaluation != 0) options.programs.push_back({.kind = StepKind::evaluate, .activations = activations});
@@ -158,6 +168,7 @@ tessera_status tessera_options_init(tessera_options* options, size_t bytes) {
     defaults.replicate = 1;
     defaults.chunks = 1;
     defaults.prefetch = 1;
+    defaults.staged = Offload().staged;
     defaults.microbatches = 1;
     defaults.beta1 = 0.9;
     defaults.beta2 = 0.999;

@@ -156,10 +156,18 @@ tessera_status c_steps(tessera_engine* engine, int rank, Record& run) {
 
 const std::array<tessera_group, 2> kGroups{{{"decay", 0, 0.0, 1.0}, {"no_decay", 1, 0.0, 0.5}}};
 
-tessera_status make_engine(tessera_world* world, int stage, tessera_engine** engine) {
+struct Where {
+  int stage = 0;
+  int states = TESSERA_DEVICE, parameters = TESSERA_DEVICE;
+};
+
+tessera_status make_engine(tessera_world* world, const Where& where, tessera_engine** engine) {
   tessera_options options;
   TRY(tessera_options_init(&options, sizeof options));
-  options.stage = stage;
+  options.stage = where.stage;
+  options.states = where.states;
+  options.parameters = where.parameters;
+  options.disk_directory = "/tmp";
   options.microbatches = kMicrobatches;
   options.weight_decay = 0.1;
   options.groups = kGroups.data();
@@ -171,11 +179,11 @@ tessera_status make_engine(tessera_world* world, int stage, tessera_engine** eng
 
 // Runs `body` with an engine of the toy on each of `ranks` ranks.
 template <typename Body>
-tessera_status with_engines(int ranks, int stage, const Body& body) {
+tessera_status with_engines(int ranks, const Where& where, const Body& body) {
   struct Context {
-    int stage;
+    const Where& where;
     const Body& body;
-  } context{stage, body};
+  } context{where, body};
   return tessera_run_ranks(
       ranks, 20'000,
       [](tessera_world* world, void* user) -> tessera_status {
@@ -183,7 +191,7 @@ tessera_status with_engines(int ranks, int stage, const Body& body) {
         std::int32_t rank = -1;
         tessera_engine* engine = nullptr;
         TRY(tessera_world_rank(world, &rank));
-        TRY(make_engine(world, c.stage, &engine));
+        TRY(make_engine(world, c.where, &engine));
         const tessera_status status = c.body(engine, rank);
         EXPECT_EQ(tessera_engine_destroy(engine), TESSERA_OK);
         return status;
@@ -196,12 +204,12 @@ tessera_status with_engines(int ranks, int stage, const Body& body) {
   return ::testing::AssertionFailure() << "the error is: " << tessera_last_error();
 }
 
-class CApi : public ::testing::TestWithParam<int> {};
+class CApi : public ::testing::TestWithParam<Where> {};
 
 TEST_P(CApi, HasTheBitsOfTheEngine) {
-  Record cpp{.stage = GetParam()}, c{.stage = GetParam()};
+  Record cpp{.stage = GetParam().stage}, c{.stage = GetParam().stage};
   run_cpp(cpp);
-  ASSERT_EQ(with_engines(kRanks, c.stage,
+  ASSERT_EQ(with_engines(kRanks, GetParam(),
                          [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, c); }),
             TESSERA_OK)
       << tessera_last_error();
@@ -211,7 +219,9 @@ TEST_P(CApi, HasTheBitsOfTheEngine) {
   EXPECT_EQ(cpp.norms, c.norms);
   EXPECT_EQ(cpp.weight, c.weight);
 }
-INSTANTIATE_TEST_SUITE_P(Stages, CApi, ::testing::Values(0, 3));
+INSTANTIATE_TEST_SUITE_P(Stages, CApi,
+                         ::testing::Values(Where{0}, Where{3}, Where{1, TESSERA_HOST},
+                                           Where{3, TESSERA_DISK, TESSERA_HOST}));
 
 TEST(CApiErrors, SayWhatWasWrong) {
   const auto body = [](tessera_engine* engine, int) -> tessera_status {
@@ -238,7 +248,7 @@ TEST(CApiErrors, SayWhatWasWrong) {
     EXPECT_TRUE(says("the lease has ended"));
     return tessera_use_unit(engine, 0, TESSERA_FORWARD, &lease);  // out of order: the engine fails
   };
-  EXPECT_EQ(with_engines(1, 0, body), TESSERA_USAGE);
+  EXPECT_EQ(with_engines(1, {0}, body), TESSERA_USAGE);
   EXPECT_TRUE(says("the program expects"));
 }
 
@@ -279,14 +289,14 @@ TEST(CApiErrors, RefuseWhatDoesNotFit) {
   EXPECT_EQ(tessera_run_ranks(0, 1000, well, nullptr), TESSERA_USAGE);
   EXPECT_EQ(tessera_run_ranks(1, 0, well, nullptr), TESSERA_USAGE);
   EXPECT_TRUE(says("deadline_ms is 0"));
-  EXPECT_EQ(with_engines(1, 4, [](tessera_engine*, int) { return TESSERA_OK; }), TESSERA_USAGE);
+  EXPECT_EQ(with_engines(1, {4}, [](tessera_engine*, int) { return TESSERA_OK; }), TESSERA_USAGE);
   EXPECT_EQ(tessera_engine_destroy(nullptr), TESSERA_OK);
 }
 
 // What rank 1 returns is what the whole run returns, and rank 0 is told while it waits for it.
 TEST(CApiErrors, ARankThatReturnsAnErrorEndsTheOthers) {
   tessera_status rank0 = TESSERA_OK;
-  const tessera_status all = with_engines(2, 3, [&](tessera_engine* engine, int rank) -> tessera_status {
+  const tessera_status all = with_engines(2, {3}, [&](tessera_engine* engine, int rank) -> tessera_status {
     if (rank == 1) return TESSERA_USER + 5;
     Record run;
     rank0 = c_steps(engine, rank, run);
@@ -300,7 +310,7 @@ TEST(CApiErrors, ARankThatReturnsAnErrorEndsTheOthers) {
 
 TEST(CApiErrors, AnEngineDestroyedWithAnOpenLeaseFailsTheOthers) {
   tessera_status rank0 = TESSERA_OK;
-  const tessera_status all = with_engines(2, 3, [&](tessera_engine* engine, int rank) -> tessera_status {
+  const tessera_status all = with_engines(2, {3}, [&](tessera_engine* engine, int rank) -> tessera_status {
     Record run;
     if (rank == 0) return rank0 = c_steps(engine, rank, run);
     tessera_lease* lease = nullptr;
@@ -324,7 +334,7 @@ TEST(CApiErrors, NothingIsThrown) {
     return tessera_initialize(
         engine, [](auto, auto, auto, auto, auto) -> tessera_status { return TESSERA_USER + 1; }, nullptr);
   };
-  EXPECT_EQ(with_engines(1, 0, body), TESSERA_USER + 1);
+  EXPECT_EQ(with_engines(1, {0}, body), TESSERA_USER + 1);
   EXPECT_TRUE(says("fill returned 101"));
 }
 
@@ -340,7 +350,7 @@ TEST(CApiPlan, TellsBytes) {
     EXPECT_GE(arena, sum);
     return tessera_plan_bytes(engine, &arena, nullptr);
   };
-  EXPECT_EQ(with_engines(2, 3, body), TESSERA_OK) << tessera_last_error();
+  EXPECT_EQ(with_engines(2, {3}, body), TESSERA_OK) << tessera_last_error();
 }
 
 }  // namespace
