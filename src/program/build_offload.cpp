@@ -63,8 +63,8 @@ void Builder::issue_updates() {
   const auto prepare_until = [&](std::size_t count) {
     for (; prepared < std::min(count, flats.size()); ++prepared) prepare_update(flats[prepared]);
   };
-  const auto ahead = static_cast<std::size_t>(offload().staged) - 1;
-  if (ahead > 0) prepare_until(ahead);  // whatever the decision will be
+  const auto staged = static_cast<std::size_t>(offload().staged);
+  prepare_until(staged);  // whatever the decision will be
   Instruction decide{.op = Opcode::reduce_scalars,
                      .lane = Lane::compute,
                      .channel = channel(Lane::compute, Axis::world),
@@ -73,10 +73,9 @@ void Builder::issue_updates() {
                      .writes = {program_.scalars}};
   add(std::move(decide));
   for (std::size_t next = 0; next < flats.size(); ++next) {
-    prepare_until(next + 1);
     issue_update(flats[next]);
     hand_on(flats[next]);
-    prepare_until(next + 1 + ahead);
+    prepare_until(next + 1 + staged);  // in the place of what has just gone
   }
 }
 
@@ -88,8 +87,12 @@ void Builder::prepare_update(FlatId flat) {
   };
   window(buffers.master, buffers.update.master);
   for (const std::size_t k : {0, 1}) window(buffers.moments[k], buffers.update.moments[k]);
-  if (buffers.master != buffers.parameter) return;  // the parameter is made from its master
-  host_updates(flat) ? part_on_host(flat, -1) : part_on_device(flat, -1);
+  if (buffers.master == buffers.parameter) {
+    host_updates(flat) ? part_on_host(flat, -1) : part_on_device(flat, -1);
+  } else {
+    // Made from its master, in memory that is free of the copies of units before.
+    begin(buffers.update.parameter, next_id());
+  }
 }
 
 void Builder::issue_update(FlatId flat) {
@@ -102,7 +105,6 @@ void Builder::issue_update(FlatId flat) {
     insert_sorted(update.reads, state);
     insert_sorted(update.writes, state);
   }
-  if (touched.parameter != touched.master) begin(touched.parameter, next_id());
   insert_sorted(update.writes, touched.parameter);
   add(std::move(update));
 }

@@ -140,6 +140,54 @@ TEST(OffloadPrograms, GradientsGoDownDuringBackward) {
   EXPECT_EQ(down, 4);
 }
 
+// With given durations: behind the decision, updates and copies overlap but for the first and the last.
+TEST(OffloadPrograms, UpdatesOverlapCopies) {
+  constexpr int kUnits = 12;
+  for (const Space states : {Space::host, Space::disk})
+    for (const double update : {8.0, 20.0, 60.0})
+      for (const int staged : {2, 3}) {
+        const WholeMesh made(testing::chain(kUnits, 4096 - 7), {.shard = 2},
+                             spec_of(2, {.states = states, .staged = staged}, 1, kUnits));
+        const Program& program = made.programs[0];
+        double copies = 0, decided = 0, last_copies = 0;
+        const CostModel cost{.duration_us = [&](const Program& of, const Instruction& instruction) {
+          if (instruction.op == Opcode::update) return update;
+          if (instruction.op != Opcode::copy) return 1.0;
+          return static_cast<double>(of.buffers[static_cast<std::size_t>(instruction.writes[0])].bytes) /
+                 4096;
+        }};
+        const Timeline timeline = simulate(program, made.layout, {.shard = 2}, cost);
+        for (const Span& span : timeline.spans) {
+          const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+          if (instruction.op == Opcode::reduce_scalars) decided = span.end_us;
+          // The busiest lane: io for states on the disk, else uploads.
+          if (span.start_us < decided || decided == 0 || instruction.op != Opcode::copy) continue;
+          if ((instruction.lane == Lane::io) == (states == Space::disk))
+            copies += span.end_us - span.start_us;
+          if (instruction.flat == kUnits - 1) last_copies += span.end_us - span.start_us;
+        }
+        const double phase = timeline.total_us - decided;
+        EXPECT_LE(phase, 1.05 * std::max(copies, kUnits * update) + update + last_copies)
+            << name_of(states) << " update " << update << " staged " << staged;
+        EXPECT_GT(phase, 0.99 * std::max(copies, kUnits * update));
+      }
+}
+
+// Each gradient goes down behind its own reduction, while the backward goes on.
+TEST(OffloadPrograms, DownloadsHideBehindBackward) {
+  constexpr int kUnits = 12;
+  const WholeMesh made(testing::chain(kUnits, 4096 - 7), {.shard = 2},
+                       spec_of(2, {.states = Space::host}, 1, kUnits));
+  const Program& program = made.programs[0];
+  const CostModel cost{.duration_us = [](const Program&, const Instruction& instruction) {
+    return instruction.op == Opcode::use ? (instruction.pass == Pass::backward ? 20.0 : 10.0)
+           : instruction.op == Opcode::copy && instruction.lane == Lane::download ? 18.0
+                                                                                  : 0.0;
+  }};
+  const Timeline timeline = simulate(program, made.layout, {.shard = 2}, cost);
+  EXPECT_LE(timeline.total_us, 1.05 * kUnits * 30.0 + 18.0);
+}
+
 TEST(OffloadPrograms, MutationsAreFound) {
   const StepSpec spec = spec_of(3, {.states = Space::disk, .parameters = Space::host}, 2, 3);
   const auto spoilt = [&](const std::function<bool(Instruction&)>& change) {
