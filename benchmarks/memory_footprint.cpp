@@ -1,14 +1,16 @@
 // How many bytes a rank takes: for models × stages × ranks, what the plan predicts by category, and, for runs
 // that fit this machine, what the operating system measures while two steps run. Under mpirun the processes
 // are the ranks of what is measured.
-//   memory_footprint [--models A,B] [--stages 0,3] [--ranks 1,64] [--measure GIB] [--check] [--csv F] [--json
-//   F] memory_footprint --formula       the model states of the ZeRO paper (Rajbhandari et al. 2020, figure
-//   1)
+//   memory_footprint [--models A,B] [--stages 0,3] [--ranks 1,64] [--offload-states device,host,disk]
+//                    [--offload-parameters device,host,disk] [--measure GIB] [--check] [--csv F] [--json F]
+//   memory_footprint --formula
+// The latter prints the model states of the ZeRO paper (Rajbhandari et al. 2020, figure 1).
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -19,6 +21,7 @@
 #include "tessera/communicator.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/memory_report.h"
 #include "tessera/model.h"
 #include "tessera/trainer.h"
 
@@ -29,6 +32,8 @@ struct Options {
   std::vector<std::string> models;
   std::vector<int> stages = {0, 1, 2, 3};
   std::vector<int> ranks = {1, 8, 64};
+  std::vector<std::string> states = {"device"}, shards = {"device"};  // names of spaces where these live
+  std::string directory = ".";
   std::string parameters = "bf16";
   bool recompute = false;
   std::int64_t sequences = 1;
@@ -66,20 +71,44 @@ Model model_of(const std::string& name, DType type) {
                                    : make_gpt2(Gpt2Config::preset(name), type);
 }
 
+std::vector<std::string> space_names() {
+  std::vector<std::string> names;
+  for (int space = 0; space < kSpaces; ++space) names.emplace_back(name_of(static_cast<Space>(space)));
+  return names;
+}
+
+Space space_of(const std::string& name) {
+  const std::vector<std::string> names = space_names();
+  return static_cast<Space>(std::ranges::find(names, name) - names.begin());
+}
+
 struct Row {
   std::string model;
   std::int64_t parameters = 0;
   int stage = 0;
   int ranks = 0;
-  SpacePlan plan;
-  std::optional<std::int64_t> measured;  // bytes a rank
+  Offload offload;
+  MemoryPlan plan;
+  std::optional<std::int64_t> measured;  // bytes a rank, of device and host
+
+  // What a process holds on the CPU, where the device is memory of the host, too.
+  std::int64_t predicted_in_memory() const {
+    return plan.space(Space::device).arena_bytes + plan.space(Space::host).arena_bytes;
+  }
 };
+
+std::string describe(const Row& row) {
+  return fmt::format("{} on {} ranks at stage {} with states on the {} and parameters on the {}", row.model,
+                     row.ranks, row.stage, name_of(row.offload.states), name_of(row.offload.parameters));
+}
 
 TrainerOptions trainer_options(const Options& options, const Row& row) {
   TrainerOptions made;
   made.engine.mesh.shard = row.ranks;
   made.engine.strategy.placements = Placements::of_stage(row.stage);
   made.engine.strategy.recompute = options.recompute ? Recompute::full : Recompute::none;
+  made.engine.strategy.offload = row.offload;
+  made.engine.disk_directory = options.directory;
   made.engine.optimizer.options = AdamWOptions{};
   made.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay"}};
   made.batch = {.sequences = options.sequences, .length = std::min(options.length, context_of(row.model))};
@@ -134,35 +163,56 @@ std::int64_t measure(const Options& options, const Row& row, DType type) {
   int status = 0;
   waitpid(child, &status, 0);
   if (!whole || status != 0)
-    throw EnvironmentError(
-        fmt::format("memory_footprint: the run of {} at stage {} failed", row.model, row.stage));
+    throw EnvironmentError(fmt::format("memory_footprint: the run of {} failed", describe(row)));
   return bytes / row.ranks;
 }
 
-// What this process, a rank of `world`, takes at the plan's peak besides the arena: its part of what
+// What this process, a rank of `world`, takes at the plan's peak besides the arenas: its part of what
 // processes share.
-std::int64_t besides_arena(Communicator world, Model model, const TrainerOptions& options) {
+std::int64_t besides_arenas(Communicator world, Model model, const TrainerOptions& options) {
   Trainer trainer(std::move(world), std::make_shared<const Model>(std::move(model)), options);
   std::int64_t bytes = 0;
   trainer.engine().set_peak_observer([&] { bytes = std::max(bytes, read_proportional_bytes()); });
   train(trainer, options);
-  return bytes - trainer.engine().plan().space(Space::device).arena_bytes;
+  const MemoryPlan& plan = trainer.engine().plan();
+  return bytes - plan.space(Space::device).arena_bytes - plan.space(Space::host).arena_bytes;
 }
 
-// The arena and what a run takes more than one of next to no parameters does.
+// The arenas and what a run takes more than one of next to no parameters does.
 std::int64_t measure_processes(Communicator& world, const Options& options, const Row& row, DType type) {
   const TrainerOptions made = trainer_options(options, row);
   const Gpt2Config empty = {
       .vocabulary = 256, .context = made.batch.length, .layers = 1, .heads = 1, .channels = 16};
-  const std::int64_t besides = besides_arena(world, make_gpt2(empty, type), made);
-  auto more = static_cast<double>(besides_arena(world, model_of(row.model, type), made) - besides);
+  const std::int64_t besides = besides_arenas(world, make_gpt2(empty, type), made);
+  auto more = static_cast<double>(besides_arenas(world, model_of(row.model, type), made) - besides);
   world.all_reduce(&more, 1);
-  return row.plan.arena_bytes + static_cast<std::int64_t>(more) / row.ranks;
+  return row.predicted_in_memory() + static_cast<std::int64_t>(more) / row.ranks;
 }
 
 bool to_be_measured(const Communicator& world, const Options& options, const Row& row) {
-  if (static_cast<double>(row.plan.arena_bytes) * row.ranks >= options.measure_gib * 0x1p30) return false;
+  if (static_cast<double>(row.predicted_in_memory()) * row.ranks >= options.measure_gib * 0x1p30)
+    return false;
   return !world || world.world() == row.ranks;
+}
+
+// A row for each number of ranks, stage, and places of states and parameters that go together.
+std::vector<Row> cases_of(const Options& options, const std::string& name, std::int64_t parameters) {
+  std::vector<Row> rows;
+  for (const int ranks : options.ranks)
+    for (const int stage : options.stages)
+      for (const std::string& states : options.states)
+        for (const std::string& shards : options.shards) {
+          const Offload offload = {.states = space_of(states), .parameters = space_of(shards)};
+          if (offload.parameters != Space::device && stage < 3) continue;  // only what is sharded leaves it
+          rows.push_back({.model = name,
+                          .parameters = parameters,
+                          .stage = stage,
+                          .ranks = ranks,
+                          .offload = offload,
+                          .plan = {},
+                          .measured = {}});
+        }
+  return rows;
 }
 
 // `world` is empty where ranks are threads.
@@ -171,82 +221,92 @@ std::vector<Row> rows_of(Communicator& world, const Options& options) {
   std::vector<Row> rows;
   for (const std::string& name : options.models) {
     const Model model = model_of(name, type);
-    for (const int ranks : options.ranks)
-      for (const int stage : options.stages) {
-        Row row{.model = name,
-                .parameters = model.parameter_numel(),
-                .stage = stage,
-                .ranks = ranks,
-                .plan = {},
-                .measured = {}};
-        row.plan = plan_trainer(model, trainer_options(options, row)).memory.space(Space::device);
-        if (to_be_measured(world, options, row))
-          row.measured = world ? measure_processes(world, options, row, type) : measure(options, row, type);
-        rows.push_back(row);
-      }
+    for (Row& row : cases_of(options, name, model.parameter_numel())) {
+      row.plan = plan_trainer(model, trainer_options(options, row)).memory;
+      if (to_be_measured(world, options, row))
+        row.measured = world ? measure_processes(world, options, row, type) : measure(options, row, type);
+      rows.push_back(std::move(row));
+    }
   }
   return rows;
 }
 
 std::string gib(std::int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / 0x1p30); }
 
+// A line for each space that holds anything; what is measured is of device and host together.
 void print_table(const std::vector<Row>& rows) {
-  fmt::print("GiB a rank, at the plan's peak\n{:<12}{:>9}{:>6}{:>6}", "model", "10^9 par.", "ranks", "stage");
+  fmt::print("GiB a rank, at each space's peak\n{:<12}{:>9}{:>6}{:>6}{:>8}{:>12}{:>8}", "model", "10^9 par.",
+             "ranks", "stage", "states", "parameters", "space");
   for (int category = 0; category < kCategories; ++category)
     fmt::print("{:>20}", name_of(static_cast<Category>(category)));
   fmt::print("{:>11}{:>11}\n", "predicted", "measured");
-  for (const Row& row : rows) {
-    fmt::print("{:<12}{:>9.3f}{:>6}{:>6}", row.model, static_cast<double>(row.parameters) / 1e9, row.ranks,
-               row.stage);
-    for (const std::int64_t bytes : row.plan.at_peak) fmt::print("{:>20}", gib(bytes));
-    fmt::print("{:>11}{:>11}\n", gib(row.plan.arena_bytes), row.measured ? gib(*row.measured) : "");
-  }
+  for (const Row& row : rows)
+    for (const Space space : spaces_held(row.plan)) {
+      const SpacePlan& plan = row.plan.space(space);
+      fmt::print("{:<12}{:>9.3f}{:>6}{:>6}{:>8}{:>12}{:>8}", row.model,
+                 static_cast<double>(row.parameters) / 1e9, row.ranks, row.stage, name_of(row.offload.states),
+                 name_of(row.offload.parameters), name_of(space));
+      for (const std::int64_t bytes : plan.at_peak) fmt::print("{:>20}", gib(bytes));
+      fmt::print("{:>11}{:>11}\n", gib(plan.arena_bytes),
+                 row.measured && space == Space::device ? gib(*row.measured) : "");
+    }
 }
 
 // Whether what was measured is within 3% and 24 MiB of the plan; says where not, and where nothing was.
 bool as_planned(const std::vector<Row>& rows) {
   bool ok = !rows.empty();
   for (const Row& row : rows) {
-    const auto predicted = static_cast<double>(row.plan.arena_bytes);
+    const auto predicted = static_cast<double>(row.predicted_in_memory());
     const double difference =
         row.measured ? std::abs(static_cast<double>(*row.measured) - predicted) : predicted;
     if (difference <= 0.03 * predicted + 24 * 0x1p20) continue;
     ok = false;
-    fmt::print("{} on {} ranks at stage {}: measured {} GiB, predicted {}: not within 3% and 24 MiB\n",
-               row.model, row.ranks, row.stage, row.measured ? gib(*row.measured) : "nothing, of",
-               gib(row.plan.arena_bytes));
+    fmt::print("{}: measured {} GiB, predicted {}: not within 3% and 24 MiB\n", describe(row),
+               row.measured ? gib(*row.measured) : "nothing, of", gib(row.predicted_in_memory()));
   }
   return ok;
 }
 
-nlohmann::json to_json(const Row& row) {
+nlohmann::json to_json(const SpacePlan& plan) {
   nlohmann::json categories = nlohmann::json::object();
   for (int category = 0; category < kCategories; ++category)
     categories[std::string(name_of(static_cast<Category>(category)))] =
-        row.plan.at_peak[static_cast<std::size_t>(category)];
-  nlohmann::json result = {{"model", row.model},
-                           {"parameters", row.parameters},
-                           {"ranks", row.ranks},
-                           {"stage", row.stage},
-                           {"categories", std::move(categories)},
-                           {"live_peak_bytes", row.plan.live_peak_bytes},
-                           {"predicted_bytes", row.plan.arena_bytes}};
+        plan.at_peak[static_cast<std::size_t>(category)];
+  return {{"categories", std::move(categories)},
+          {"live_peak_bytes", plan.live_peak_bytes},
+          {"predicted_bytes", plan.arena_bytes}};
+}
+
+// The device's figures, and those of host and disk under their names.
+nlohmann::json to_json(const Row& row) {
+  nlohmann::json result = to_json(row.plan.space(Space::device));
+  result.update({{"model", row.model},
+                 {"parameters", row.parameters},
+                 {"ranks", row.ranks},
+                 {"stage", row.stage},
+                 {"offload",
+                  {{"states", name_of(row.offload.states)}, {"parameters", name_of(row.offload.parameters)}}},
+                 {"host", to_json(row.plan.space(Space::host))},
+                 {"disk", to_json(row.plan.space(Space::disk))}});
   if (row.measured) result["measured_bytes"] = *row.measured;
   return result;
 }
 
 void write_csv(std::ostream& out, const std::vector<Row>& rows) {
-  out << "model,parameters,ranks,stage";
+  out << "model,parameters,ranks,stage,states on,parameters on,space";
   for (int category = 0; category < kCategories; ++category)
     out << "," << name_of(static_cast<Category>(category)) << " bytes";
   out << ",live peak bytes,predicted bytes,measured bytes\n";
-  for (const Row& row : rows) {
-    out << row.model << "," << row.parameters << "," << row.ranks << "," << row.stage;
-    for (const std::int64_t bytes : row.plan.at_peak) out << "," << bytes;
-    out << "," << row.plan.live_peak_bytes << "," << row.plan.arena_bytes << ",";
-    if (row.measured) out << *row.measured;
-    out << "\n";
-  }
+  for (const Row& row : rows)
+    for (const Space space : spaces_held(row.plan)) {
+      const SpacePlan& plan = row.plan.space(space);
+      out << row.model << "," << row.parameters << "," << row.ranks << "," << row.stage << ","
+          << name_of(row.offload.states) << "," << name_of(row.offload.parameters) << "," << name_of(space);
+      for (const std::int64_t bytes : plan.at_peak) out << "," << bytes;
+      out << "," << plan.live_peak_bytes << "," << plan.arena_bytes << ",";
+      if (row.measured && space == Space::device) out << *row.measured;
+      out << "\n";
+    }
 }
 
 std::ofstream open_for_writing(const std::string& path) {
@@ -305,6 +365,13 @@ int run(int argc, char** argv) {
   app.add_option("--ranks", options.ranks, "numbers of data-parallel ranks")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--offload-states", options.states, "where optimizer states live")
+      ->delimiter(',')
+      ->check(CLI::IsMember(space_names()));
+  app.add_option("--offload-parameters", options.shards, "where parameter shards live, at stage 3")
+      ->delimiter(',')
+      ->check(CLI::IsMember(space_names()));
+  app.add_option("--offload-directory", options.directory, "of the file on disk, where that is measured");
   app.add_option("--parameters", options.parameters, "their type")->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_flag("--recompute", options.recompute, "keep only each unit's input, and recompute the rest");
   app.add_option("--sequences", options.sequences, "of a microbatch on a rank")->check(CLI::PositiveNumber);

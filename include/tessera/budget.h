@@ -49,13 +49,25 @@ ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
 double choose_states_on_device(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
                                const CostModel& cost, std::int64_t budget_bytes);
 
-// Rows of "category  bytes" at the peak of the device arena, its total, and what the total consists of.
-std::string describe_plan(const MemoryPlan& plan);
+// What one rank may take, in bytes; 0: no limit.
+struct MemoryBudget {
+  std::int64_t device_bytes = 0;
+  std::int64_t host_bytes = 0;      // of the host's arena alone, also where the device is the CPU
+  std::int64_t external_bytes = 0;  // what the embedder takes of device_bytes, besides the arena
 
-// Why a plan does not fit, for a message: the table, the bytes that are missing, and the smallest change of
-// strategy (no resident units, no prefetch, full recompute, a higher stage) that would fit, or that none
-// does.
+  bool holds(const MemoryPlan& plan) const;
+};
+
+// Rows of "category  bytes" at the peak of a space, its total, and what the total consists of.
+std::string describe_plan(const MemoryPlan& plan, Space space = Space::device);
+
+// Why a plan does not fit, for a message: for each space that exceeds its budget the table and the bytes that
+// are missing, then up to three changes of strategy that would fit, by the time that a step of all ranks is
+// simulated to take with them, or that none does. A change is a higher stage, no resident units, states or
+// parameters elsewhere, recomputation, no prefetch, or as few of these together as fit. `plan` is of one of
+// the pipeline ranks. How long a step takes, compared to now, is said where `cost` has the passes'
+// operations.
 std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
-                           const MemoryPlan& plan, std::int64_t external_bytes, std::int64_t budget_bytes);
+                           const MemoryPlan& plan, const MemoryBudget& budget, const CostModel& cost = {});
 
 }  // namespace tessera

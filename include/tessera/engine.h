@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/budget.h"
 #include "tessera/communicator.h"
 #include "tessera/device.h"
 #include "tessera/layout.h"
@@ -39,7 +40,9 @@ struct EngineOptions {
   std::optional<LossScaleOptions> loss_scaling;  // without: the scale is 1; needed by fp16
   std::string disk_directory = {};               // on a local disk, of what the strategy offloads there
   std::int64_t device_memory_bytes = 0;          // budget of one rank; 0: none. Exceeding it is refused here
+  std::int64_t host_memory_bytes = 0;            // likewise, of what it keeps in the host's arena
   std::int64_t external_bytes = 0;  // what the embedder's own activations take, counted against the budget
+  CostModel cost = {};              // by which changes are told that would fit a budget which is exceeded
   bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
   DeviceType device = DeviceType::cpu;
@@ -53,6 +56,8 @@ struct EngineOptions {
 
 // What an engine with these options builds, a spec for each of its programs.
 std::vector<StepSpec> step_specs(const EngineOptions& options);
+// What an engine with these options may take.
+MemoryBudget memory_budget(const EngineOptions& options);
 
 // A unit's parameter or gradient during a lease.
 struct View {

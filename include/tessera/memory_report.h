@@ -28,10 +28,16 @@ std::vector<LiveBuffer> largest_at_peak(std::span<const Program> programs, const
 std::string describe_largest(std::span<const Program> programs, const MemoryPlan& plan, Space space,
                              int most);
 
-// One HTML document that needs no other file: for each program, live bytes by category over its instructions
-// and the place of every buffer in the arena over time, with names and lifetimes under the pointer; the
-// largest buffers at the peak. `title` is text, not HTML.
-std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, Space space,
-                        const std::string& title);
+// The device, and each other space in which the plan has anything.
+std::vector<Space> spaces_held(const MemoryPlan& plan);
+
+// "#12 backward of block.3, microbatch 0 of the train program": when a space of the plan is at its peak;
+// "all times" where all that it holds persists.
+std::string describe_peak(std::span<const Program> programs, const SpacePlan& space);
+
+// One HTML document that needs no other file: for each of spaces_held(), and each program, live bytes by
+// category over its instructions and the place of every buffer in the arena over time, with names and
+// lifetimes under the pointer; the largest buffers at the peak. `title` is text, not HTML.
+std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title);
 
 }  // namespace tessera

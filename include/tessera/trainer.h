@@ -56,6 +56,10 @@ std::vector<ActivationChoice> choose_activations(const Model& model, const Train
 double choose_states_on_device(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes,
                                CostModel rates = {});
 
+// Why `plan`, of one of the pipeline ranks, exceeds a budget of the options, and what would fit; see
+// explain_misfit() in tessera/budget.h.
+std::string explain_misfit(const Model& model, const TrainerOptions& options, const MemoryPlan& plan);
+
 // Text for a person: categories by row; what one rank would hold unsharded (stage 0) on its device beside
 // what the plan gives it, in each space where it has anything.
 std::string memory_table(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);

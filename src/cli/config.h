@@ -104,7 +104,7 @@ struct RunConfig {
   std::string device = "cpu";
   std::int64_t threads_per_rank = 1;
   bool pin = true;
-  std::int64_t device_memory = 0;
+  std::int64_t device_memory = 0, host_memory = 0;
   double deadline = 60.0;
   std::string metrics, trace;
   std::int64_t trace_steps = 2;

@@ -313,10 +313,17 @@ void add_run(Keys& keys, RunConfig& c) {
       boolean("run.pin", &c.pin,
               "Whether each rank keeps to its share of the cores, where there are as many as ranks. "
               "Ranks that mpirun starts stay where it puts them."));
-  Key memory = integer("run.device_memory", &c.device_memory, 0,
-                       "The budget of one rank; a run that would exceed it is refused. 0: none.", kMostExact);
-  memory.kind = KeyKind::bytes;
-  keys.push_back(std::move(memory));
+  const auto budget = [&](const char* name, std::int64_t* value, const char* meaning) {
+    Key key = integer(name, value, 0, meaning, kMostExact);
+    key.kind = KeyKind::bytes;
+    keys.push_back(std::move(key));
+  };
+  budget("run.device_memory", &c.device_memory,
+         "The budget of one rank; a run that would exceed it is refused. 0: none.");
+  budget("run.host_memory", &c.host_memory,
+         "Likewise, of what one rank keeps on the host by [offload]. It bounds that alone, also where the "
+         "device "
+         "is the CPU and run.device_memory a part of the same memory. 0: none.");
   keys.push_back(number("run.deadline", &c.deadline, {.min = 0.0, .max = 1e6, .above_min = true},
                         "Seconds that a rank waits for another before the run ends with an error."));
   keys.push_back(text("run.metrics", &c.metrics, "A file for one line of JSON per step. Empty: none."));

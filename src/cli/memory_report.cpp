@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tessera::cli {
 
 namespace {
@@ -23,6 +25,13 @@ RunPlans::RunPlans(const Setup& setup)
     : by_pipeline_rank(plan_pipeline(*setup.model, setup.options)),
       fullest(fullest_pipeline_rank(by_pipeline_rank)),
       alone(plan_trainer(*setup.model, on_one_rank(setup.options))) {}
+
+std::int64_t RunPlans::most_bytes(Space space) const {
+  std::int64_t most = 0;
+  for (const TrainerPlan& plan : by_pipeline_rank)
+    most = std::max(most, plan.memory.space(space).arena_bytes);
+  return most;
+}
 
 std::string RunPlans::table() const {
   const std::string whose = by_pipeline_rank.size() > 1

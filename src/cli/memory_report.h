@@ -16,6 +16,8 @@ struct RunPlans {
 
   explicit RunPlans(const Setup& setup);
   const TrainerPlan& of_fullest() const { return by_pipeline_rank[static_cast<std::size_t>(fullest)]; }
+  // The largest arena of a space on any pipeline rank.
+  std::int64_t most_bytes(Space space) const;
   // The table of memory, of the fullest pipeline rank, which it names where there are several.
   std::string table() const;
 };

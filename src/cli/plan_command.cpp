@@ -44,6 +44,51 @@ nlohmann::json activations_json(const Setup& setup) {
   return units;
 }
 
+void print_space(const TrainerPlan& plan, Space which) {
+  const SpacePlan& space = plan.memory.space(which);
+  fmt::print("arena     of {}: {} bytes, of which {} persist; no plan can take less than {}\n",
+             name_of(which), count(space.arena_bytes), count(space.persistent_bytes),
+             count(space.live_peak_bytes));
+  fmt::print("peak      of {} at {}\n", name_of(which), describe_peak(plan.programs, space));
+}
+
+void print_largest(const TrainerPlan& plan, Space which) {
+  fmt::print("\nlargest at the peak of {}\n{}", name_of(which),
+             describe_largest(plan.programs, plan.memory, which, kLargest));
+}
+
+void print_budget(const char* key, std::int64_t budget, std::int64_t needed) {
+  if (budget > 0)
+    fmt::print("budget    {}: {} bytes: {}\n", key, count(budget),
+               needed <= budget ? "it fits" : fmt::format("{} bytes are missing", count(needed - budget)));
+}
+
+// Why the first pipeline rank that exceeds a budget does, and what would fit; empty where all fit.
+std::string misfit(const Setup& setup, const RunPlans& plans) {
+  const MemoryBudget budget = memory_budget(setup.options.engine);
+  for (const TrainerPlan& plan : plans.by_pipeline_rank)
+    if (!budget.holds(plan.memory)) return explain_misfit(*setup.model, setup.options, plan.memory);
+  return {};
+}
+
+nlohmann::json largest_json(const TrainerPlan& plan, Space space) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const LiveBuffer& live : largest_at_peak(plan.programs, plan.memory, space, kLargest)) {
+    const Buffer& buffer =
+        plan.programs[static_cast<std::size_t>(live.program)].buffers[static_cast<std::size_t>(live.buffer)];
+    rows.push_back({{"name", buffer.name}, {"category", name_of(buffer.category)}, {"bytes", buffer.bytes}});
+  }
+  return rows;
+}
+
+nlohmann::json peak_json(const TrainerPlan& plan, Space which) {
+  const SpacePlan& space = plan.memory.space(which);
+  const Program& program = plan.programs.at(static_cast<std::size_t>(space.peak_program));
+  return {{"instruction", describe(program, space.peak_instruction)},
+          {"program", name_of(program.kind)},
+          {"largest", largest_json(plan, which)}};
+}
+
 }  // namespace
 
 int plan_command(const RunArguments& arguments, const PlanArguments& show) {
@@ -52,9 +97,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   const RunPlans plans(setup);
   const TrainerPlan& plan = plans.of_fullest();
-  const SpacePlan& device = plan.memory.space(Space::device);
-  const Program& at_peak = plan.programs.at(static_cast<std::size_t>(device.peak_program));
-  const std::string instruction = describe(at_peak, device.peak_instruction);
+  const std::vector<Space> spaces = spaces_held(plan.memory);
   print_model(setup);
   if (setup.config.strategy.resident_units == kAuto)
     fmt::print("resident  {} units keep their parameters (auto)\n",
@@ -68,19 +111,17 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   if (setup.config.strategy.recompute == "auto") fmt::print("recompute {} (auto)\n", chosen_words(setup));
   if (has_grid(setup.options.engine.mesh)) fmt::print("\n{}", mesh_grid(setup, plans.by_pipeline_rank));
   fmt::print("\n{}\n", plans.table());
-  fmt::print("arena     {} bytes, of which {} persist; no plan can take less than {}\n",
-             count(device.arena_bytes), count(device.persistent_bytes), count(device.live_peak_bytes));
-  fmt::print("peak      at {} of the {} program\n", instruction, name_of(at_peak.kind));
-  const std::int64_t budget = setup.options.engine.device_memory_bytes;
-  if (budget > 0)
-    fmt::print("budget    {} bytes: {}\n", count(budget),
-               device.arena_bytes <= budget
-                   ? "it fits"
-                   : fmt::format("{} bytes are missing", count(device.arena_bytes - budget)));
+  for (const Space space : spaces) print_space(plan, space);
+  const EngineOptions& engine = setup.options.engine;
+  print_budget("run.device_memory", engine.device_memory_bytes, plans.most_bytes(Space::device));
+  print_budget("run.host_memory", engine.host_memory_bytes, plans.most_bytes(Space::host));
+  const std::string why_not = misfit(setup, plans);
+  if (!why_not.empty()) fmt::print("\n{}\n", why_not);
 
-  if (show.why) fmt::print("\n{}", describe_largest(plan.programs, plan.memory, Space::device, kLargest));
+  if (show.why)
+    for (const Space space : spaces) print_largest(plan, space);
   if (page) {
-    page.stream() << memory_page(plan.programs, plan.memory, Space::device, page_title(setup, plans.fullest));
+    page.stream() << memory_page(plan.programs, plan.memory, page_title(setup, plans.fullest));
     page.commit();
   }
 
@@ -89,19 +130,18 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   result["ranks"] = setup.world();
   result["mesh"] = mesh_json(setup, plans.by_pipeline_rank);
   result["stage"] = setup.config.strategy.stage;
-  result["resident_units"] = setup.options.engine.strategy.resident_units;
+  result["resident_units"] = engine.strategy.resident_units;
   result["activations"] = activations_json(setup);
   result["tokens_per_step"] = setup.tokens_per_step();
-  result["peak_instruction"] = instruction;
-  result["peak_program"] = name_of(at_peak.kind);
-  result["budget_bytes"] = budget;
-  for (const LiveBuffer& live : largest_at_peak(plan.programs, plan.memory, Space::device, kLargest)) {
-    const Buffer& buffer =
-        plan.programs[static_cast<std::size_t>(live.program)].buffers[static_cast<std::size_t>(live.buffer)];
-    result["largest_at_peak"].push_back(
-        {{"name", buffer.name}, {"category", name_of(buffer.category)}, {"bytes", buffer.bytes}});
-  }
-  result["fits"] = budget == 0 || device.arena_bytes <= budget;
+  for (const Space space : spaces) result["peaks"][std::string(name_of(space))] = peak_json(plan, space);
+  const nlohmann::json device = result["peaks"]["device"];
+  result["peak_instruction"] = device.at("instruction");
+  result["peak_program"] = device.at("program");
+  result["largest_at_peak"] = device.at("largest");
+  result["budget_bytes"] = engine.device_memory_bytes;
+  result["host_budget_bytes"] = engine.host_memory_bytes;
+  result["fits"] = why_not.empty();
+  if (!why_not.empty()) result["misfit"] = why_not;
   write_json(file, result);
   return 0;
 }

@@ -137,6 +137,7 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
     engine.loss_scaling = LossScaleOptions{.initial = config.precision.initial_scale,
                                            .growth_interval = config.precision.growth_interval};
   engine.device_memory_bytes = run.device_memory;
+  engine.host_memory_bytes = run.host_memory;
   engine.device = run.device == "cuda" ? DeviceType::cuda : DeviceType::cpu;
   engine.threads_per_rank = static_cast<int>(run.threads_per_rank);
   engine.strict_order = config.strategy.strict_order;

@@ -7,7 +7,6 @@
 #include <bit>
 
 #include "src/engine/engine_impl.h"
-#include "tessera/budget.h"
 #include "tessera/verify.h"
 
 namespace tessera {
@@ -23,6 +22,12 @@ std::vector<StepSpec> step_specs(const EngineOptions& options) {
                      .activations = program.activations,
                      .order = options.order});
   return specs;
+}
+
+MemoryBudget memory_budget(const EngineOptions& options) {
+  return {.device_bytes = options.device_memory_bytes,
+          .host_bytes = options.host_memory_bytes,
+          .external_bytes = options.external_bytes};
 }
 
 namespace {
@@ -47,9 +52,10 @@ void check_options(const Communicator& world, const EngineOptions& options,
     throw UsageError(
         "disk_directory is empty, and strategy.offload has the disk hold something; name a "
         "directory on a local disk");
-  if (options.external_bytes < 0 || options.device_memory_bytes < 0)
-    throw UsageError(fmt::format("external_bytes is {} and device_memory_bytes {}; neither may be negative",
-                                 options.external_bytes, options.device_memory_bytes));
+  if (options.external_bytes < 0 || options.device_memory_bytes < 0 || options.host_memory_bytes < 0)
+    throw UsageError(fmt::format(
+        "external_bytes is {}, device_memory_bytes {} and host_memory_bytes {}; none may be negative",
+        options.external_bytes, options.device_memory_bytes, options.host_memory_bytes));
   const int groups = static_cast<int>(options.optimizer.groups.size());
   for (const UnitSpec& unit : units)
     for (const ParameterSpec& parameter : unit.parameters)
@@ -128,12 +134,10 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
   std::vector<PlannedPrograms> by_pipeline_rank;
   for (int rank = 0; rank < options.mesh.pipeline; ++rank)
     by_pipeline_rank.push_back(build_and_plan(layout, options.mesh, specs, rank));
-  const std::int64_t budget = options.device_memory_bytes;
-  if (budget > 0)
-    for (const PlannedPrograms& planned : by_pipeline_rank)
-      if (planned.plan.space(Space::device).arena_bytes + options.external_bytes > budget)
-        throw UsageError(
-            explain_misfit(layout, options.mesh, specs, planned.plan, options.external_bytes, budget));
+  const MemoryBudget budget = memory_budget(options);
+  for (const PlannedPrograms& planned : by_pipeline_rank)
+    if (!budget.holds(planned.plan))
+      throw UsageError(explain_misfit(layout, options.mesh, specs, planned.plan, budget, options.cost));
   check_verified(options, by_pipeline_rank);
 
   const std::string text = fingerprint(layout, options);

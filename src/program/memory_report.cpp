@@ -31,10 +31,17 @@ std::string lifetime_words(const Program& program, const Buffer& buffer, int lif
   return fmt::format("{} to {}", describe(program, life.first), describe(program, life.last));
 }
 
-nlohmann::json program_json(const Program& program, int index, const MemoryPlan& plan, Space space) {
-  nlohmann::json instructions = nlohmann::json::array(), buffers = nlohmann::json::array();
+nlohmann::json instructions_json(const Program& program) {
+  nlohmann::json instructions = nlohmann::json::array();
   for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id)
     instructions.push_back(describe(program, id));
+  return {{"kind", name_of(program.kind)},
+          {"microbatches", program.microbatches},
+          {"instructions", std::move(instructions)}};
+}
+
+nlohmann::json buffers_json(const Program& program, int index, const MemoryPlan& plan, Space space) {
+  nlohmann::json buffers = nlohmann::json::array();
   for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
     const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
     if (buffer.space != space || buffer.persistent || buffer.lifetimes.empty() || buffer.bytes == 0) continue;
@@ -46,10 +53,39 @@ nlohmann::json program_json(const Program& program, int index, const MemoryPlan&
                        {"bytes", buffer.bytes},
                        {"lives", std::move(lives)}});
   }
-  return {{"kind", name_of(program.kind)},
-          {"microbatches", program.microbatches},
-          {"instructions", std::move(instructions)},
-          {"buffers", std::move(buffers)}};
+  return buffers;
+}
+
+nlohmann::json space_json(std::span<const Program> programs, const MemoryPlan& plan, Space space) {
+  const SpacePlan& peak = plan.space(space);
+  nlohmann::json persistent = nlohmann::json::array(), buffers = nlohmann::json::array(),
+                 largest = nlohmann::json::array();
+  for (const LiveBuffer& live : persistent_of(programs, plan, space)) {
+    const Buffer& buffer = buffer_of(programs, live);
+    persistent.push_back({{"name", buffer.name},
+                          {"category", static_cast<int>(buffer.category)},
+                          {"bytes", buffer.bytes},
+                          {"offset", live.offset}});
+  }
+  for (int index = 0; index < static_cast<int>(programs.size()); ++index)
+    buffers.push_back(buffers_json(programs[static_cast<std::size_t>(index)], index, plan, space));
+  for (const LiveBuffer& live : largest_at_peak(programs, plan, space, 10)) {
+    const Buffer& buffer = buffer_of(programs, live);
+    largest.push_back(
+        {{"name", buffer.name},
+         {"category", static_cast<int>(buffer.category)},
+         {"bytes", buffer.bytes},
+         {"alive", lifetime_words(programs[static_cast<std::size_t>(live.program)], buffer, live.lifetime)}});
+  }
+  return {{"space", name_of(space)},
+          {"arena", peak.arena_bytes},
+          {"live_peak", peak.live_peak_bytes},
+          {"peak_program", peak.peak_program},
+          {"peak_instruction", peak.peak_instruction},
+          {"peak", programs.empty() ? "" : describe_peak(programs, peak)},
+          {"persistent", std::move(persistent)},
+          {"buffers", std::move(buffers)},  // by program
+          {"largest", std::move(largest)}};
 }
 
 void replace(std::string& text, std::string_view what, std::string_view with) {
@@ -95,37 +131,29 @@ std::string describe_largest(std::span<const Program> programs, const MemoryPlan
   return text;
 }
 
-std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, Space space,
-                        const std::string& title) {
-  const SpacePlan& peak = plan.space(space);
+std::vector<Space> spaces_held(const MemoryPlan& plan) {
+  std::vector<Space> held = {Space::device};
+  for (const Space space : {Space::host, Space::disk})
+    if (plan.space(space).arena_bytes > 0) held.push_back(space);
+  return held;
+}
+
+std::string describe_peak(std::span<const Program> programs, const SpacePlan& space) {
+  if (space.live_peak_bytes == space.persistent_bytes) return "all times";
+  const Program& program = programs[static_cast<std::size_t>(space.peak_program)];
+  return fmt::format("{} of the {} program", describe(program, space.peak_instruction),
+                     name_of(program.kind));
+}
+
+std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title) {
   nlohmann::json data = {{"title", title},
-                         {"space", name_of(space)},
-                         {"arena", peak.arena_bytes},
-                         {"live_peak", peak.live_peak_bytes},
-                         {"peak_program", peak.peak_program},
-                         {"peak_instruction", peak.peak_instruction}};
+                         {"categories", nlohmann::json::array()},
+                         {"programs", nlohmann::json::array()},
+                         {"spaces", nlohmann::json::array()}};
   for (int category = 0; category < kCategories; ++category)
     data["categories"].push_back(name_of(static_cast<Category>(category)));
-  data["persistent"] = nlohmann::json::array();
-  for (const LiveBuffer& live : persistent_of(programs, plan, space)) {
-    const Buffer& buffer = buffer_of(programs, live);
-    data["persistent"].push_back({{"name", buffer.name},
-                                  {"category", static_cast<int>(buffer.category)},
-                                  {"bytes", buffer.bytes},
-                                  {"offset", live.offset}});
-  }
-  data["programs"] = nlohmann::json::array();
-  for (int index = 0; index < static_cast<int>(programs.size()); ++index)
-    data["programs"].push_back(program_json(programs[static_cast<std::size_t>(index)], index, plan, space));
-  data["largest"] = nlohmann::json::array();
-  for (const LiveBuffer& live : largest_at_peak(programs, plan, space, 10)) {
-    const Buffer& buffer = buffer_of(programs, live);
-    data["largest"].push_back(
-        {{"name", buffer.name},
-         {"category", static_cast<int>(buffer.category)},
-         {"bytes", buffer.bytes},
-         {"alive", lifetime_words(programs[static_cast<std::size_t>(live.program)], buffer, live.lifetime)}});
-  }
+  for (const Program& program : programs) data["programs"].push_back(instructions_json(program));
+  for (const Space space : spaces_held(plan)) data["spaces"].push_back(space_json(programs, plan, space));
   std::string text = data.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   // Inside a script element only "</" could end it.
   for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3)

@@ -23,6 +23,13 @@ void check_batch(const Model& model, const TrainerOptions& options) {
     throw UsageError(fmt::format("generation: model '{}' has no tokens to generate", model.name));
 }
 
+CostModel with_operations(CostModel rates, const Model& model, const TrainerOptions& options) {
+  const Target target(options.engine.threads_per_rank, options.engine.device);
+  rates.forward_flops = model.forward_flops(options.batch, target);
+  rates.recompute_flops = model.recompute_flops(options.batch, target);
+  return rates;
+}
+
 }  // namespace
 
 BatchShape generation_shape(const TrainerOptions& options) {
@@ -51,6 +58,7 @@ EngineOptions engine_options(const Model& model, const TrainerOptions& options) 
   }
   engine.order.clear();
   engine.external_bytes = 0;
+  engine.cost = with_operations(std::move(engine.cost), model, options);
   return engine;
 }
 
@@ -58,13 +66,6 @@ namespace {
 
 Layout layout_of(const Model& model, const Mesh& mesh) {
   return Layout(model.units(), mesh.shard, mesh.replicate);
-}
-
-CostModel with_operations(CostModel rates, const Model& model, const TrainerOptions& options) {
-  const Target target(options.engine.threads_per_rank, options.engine.device);
-  rates.forward_flops = model.forward_flops(options.batch, target);
-  rates.recompute_flops = model.recompute_flops(options.batch, target);
-  return rates;
 }
 
 }  // namespace
@@ -94,6 +95,12 @@ double choose_states_on_device(const Model& model, const TrainerOptions& options
   return choose_states_on_device(layout_of(model, options.engine.mesh), options.engine.mesh,
                                  step_specs(engine_options(model, options)),
                                  with_operations(std::move(rates), model, options), budget_bytes);
+}
+
+std::string explain_misfit(const Model& model, const TrainerOptions& options, const MemoryPlan& plan) {
+  const EngineOptions engine = engine_options(model, options);
+  return explain_misfit(layout_of(model, engine.mesh), engine.mesh, step_specs(engine), plan,
+                        memory_budget(engine), engine.cost);
 }
 
 TrainerOptions on_one_rank(const TrainerOptions& options) {

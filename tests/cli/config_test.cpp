@@ -110,6 +110,7 @@ TEST(Config, ReadsWhatItWrites) {
   Config config;
   config.data.train = "a \"quoted\"\\ name\nover two lines\t\x01";
   config.run.device_memory = 5'000'000'000;
+  config.run.host_memory = 6'000'000'000;
   config.run.resume = "auto";
   config.run.checkpoint = "ck";
   config.strategy.resident_units = kAuto;

@@ -418,6 +418,42 @@ TEST_F(Tool, GathersOnceWhereTheBudgetAllows) {
   }
 }
 
+TEST_F(Tool, PlansEverySpace) {
+  const Arguments offloaded = {
+      "plan", config_, "--set", "offload.states=disk", "--set", "offload.parameters=host"};
+  const auto plan = [&](const Arguments& more) {
+    Arguments all = offloaded;
+    all.insert(all.end(), {"--json", folder_.file("json"), "--html", folder_.file("page"), "--why"});
+    all.insert(all.end(), more.begin(), more.end());
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return std::pair(result.out, json::parse(read(folder_.file("json"))));
+  };
+  const auto [out, all] = plan({});
+  for (const std::string space : {"device", "host", "disk"}) {
+    for (const std::string& part :
+         {"arena     of " + space, "peak      of " + space + " at " + (space == "disk" ? "all times" : "#"),
+          "largest at the peak of " + space})
+      EXPECT_NE(out.find(part), std::string::npos) << "'" << part << "' is not in: " << out;
+    const json& peak = all.at("peaks").at(space);
+    EXPECT_EQ(peak.at("instruction").get<std::string>().front(), '#');
+    EXPECT_FALSE(peak.at("largest").empty());
+    EXPECT_NE(read(folder_.file("page")).find("\"space\":\"" + space + "\""), std::string::npos);
+  }
+  EXPECT_EQ(all.at("fits"), true);
+  EXPECT_EQ(all.at("peak_instruction"), all.at("peaks").at("device").at("instruction"));
+  EXPECT_EQ(all.at("largest_at_peak"), all.at("peaks").at("device").at("largest"));
+
+  const auto [misfit, refused] = plan({"--set", "run.host_memory=10000"});
+  EXPECT_EQ(refused.at("fits"), false);
+  EXPECT_EQ(refused.at("host_budget_bytes"), 10000);
+  const std::int64_t needed = refused.at("predicted_host").at("arena_bytes");
+  EXPECT_NE(misfit.find("host_memory is 10000 bytes, but the plan needs " + std::to_string(needed)),
+            std::string::npos)
+      << misfit;
+  EXPECT_EQ(refused.at("misfit").get<std::string>().find("device_memory"), std::string::npos);
+}
+
 TEST_F(Tool, Simulates) {
   const auto simulate = [&](const Arguments& more) {
     Arguments all = {"simulate", config_, "--json", folder_.file("json"), "--trace", folder_.file("trace")};
@@ -670,6 +706,16 @@ TEST_F(Tool, ABudgetThatIsExceeded) {
   const Result result = train({"run.device_memory=10000"});
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.err.find("tessera: "), std::string::npos);
+  EXPECT_EQ(folder_.entries(), entries_);
+}
+
+TEST_F(Tool, ABudgetOfTheHostThatIsExceeded) {
+  const Result result = train({"run.host_memory=10000", "offload.states=host"});
+  EXPECT_EQ(result.status, 1);
+  for (const char* part : {"tessera: ", "host_memory is 10000 bytes", "bytes are missing", "optimizer state",
+                           "would fit with offload.states = device", "× the step's time"})
+    EXPECT_NE(result.err.find(part), std::string::npos) << "'" << part << "' is not in: " << result.err;
+  EXPECT_EQ(train({"run.host_memory=10 MiB", "offload.states=host"}).status, 0);
   EXPECT_EQ(folder_.entries(), entries_);
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <regex>
 
 #include "tests/program/small_models.h"
 
@@ -28,8 +29,8 @@ class Budget : public ::testing::Test {
   }
   std::string advice(int stage, std::int64_t external_bytes, std::int64_t budget) const {
     const std::vector<StepSpec> specs = specs_at(stage);
-    return explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan, external_bytes,
-                          budget);
+    return explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
+                          {.device_bytes = budget, .external_bytes = external_bytes});
   }
 
   Layout layout_{chain(kUnits, 10'000), kShards};
@@ -103,6 +104,109 @@ TEST_F(Budget, ChoosesTheShareOfStatesOnTheDevice) {
 
 TEST_F(Budget, SaysWhereNothingFits) {
   EXPECT_NE(advice(0, 0, 1000).find("no change of strategy fits"), std::string::npos);
+}
+
+// A model whose passes take nearly all of the time, for advice that is told in time.
+CostModel slow_passes() {
+  return {.flops_per_us = 1.0, .forward_flops = std::vector<double>(kUnits, 1000.0)};
+}
+
+// What each line of the advice names, and the step's time with it.
+struct Line {
+  std::string changes;
+  std::int64_t bytes = 0;
+  double time = 0;
+};
+std::vector<Line> lines_of(const std::string& text) {
+  static const std::regex kLine(
+      "would fit with ([^:]*): ([0-9]+) bytes(?:, [0-9]+ on the (?:host|disk))*, ([0-9.]+) × the step's "
+      "time");
+  std::vector<Line> lines;
+  for (std::sregex_iterator at(text.begin(), text.end(), kLine); at != std::sregex_iterator(); ++at)
+    lines.push_back({(*at)[1], std::stoll((*at)[2]), std::stod((*at)[3])});
+  return lines;
+}
+
+TEST_F(Budget, ListsThreeThatFitByTheirTime) {
+  for (int stage = 0; stage < 3; ++stage) {
+    const std::vector<StepSpec> specs = specs_at(stage);
+    const std::int64_t budget = arena_bytes(specs_at(stage + 1));
+    const std::vector<Line> lines =
+        lines_of(explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
+                                {.device_bytes = budget}, slow_passes()));
+    ASSERT_GE(lines.size(), 2u) << stage;
+    EXPECT_LE(lines.size(), 3u);
+    double before = 0;
+    for (const Line& line : lines) {
+      EXPECT_LE(line.bytes, budget) << line.changes;
+      EXPECT_GE(line.time, before) << line.changes;
+      before = line.time;
+    }
+  }
+}
+
+// Full recompute repeats the forward, a third of each unit's time, but for the last unit, whose backward
+// follows at once.
+TEST_F(Budget, TellsWhatAChangeCosts) {
+  std::vector<StepSpec> specs = specs_at(0);
+  for (StepSpec& spec : specs)
+    for (UnitActivations& unit : spec.activations.units) unit.saved_bytes = 1'000'000;
+  std::vector<StepSpec> recomputed = specs;
+  for (StepSpec& spec : recomputed) spec.strategy.recompute = Recompute::full;
+  const std::int64_t budget = arena_bytes(recomputed);
+  const std::vector<Line> lines =
+      lines_of(explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
+                              {.device_bytes = budget}, slow_passes()));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].changes, "recompute = full");
+  EXPECT_EQ(lines[0].bytes, budget);
+  EXPECT_NEAR(lines[0].time, 1 + (kUnits - 1) / (3.0 * kUnits), 0.01);
+}
+
+// Neither alone fits, and nothing is named that could stay away.
+TEST_F(Budget, NamesChangesThatFitTogetherOnly) {
+  std::vector<StepSpec> specs = specs_at(3);
+  for (StepSpec& spec : specs)
+    for (UnitActivations& unit : spec.activations.units) unit.saved_bytes = 20'000;
+  std::vector<StepSpec> both = specs;
+  for (StepSpec& spec : both) {
+    spec.strategy.recompute = Recompute::full;
+    spec.strategy.offload.states = Space::host;
+  }
+  const MemoryPlan plan = build_and_plan(layout_, mesh_, both).plan;
+  const std::string text =
+      explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
+                     {.device_bytes = plan.space(Space::device).arena_bytes}, slow_passes());
+  const std::vector<Line> lines = lines_of(text);
+  ASSERT_EQ(lines.size(), 1u) << text;
+  EXPECT_EQ(lines[0].changes, "recompute = full, offload.states = host");
+  EXPECT_NE(text.find(std::to_string(plan.space(Space::host).arena_bytes) + " on the host"),
+            std::string::npos);
+}
+
+// The host's arena has a budget of its own: states that exceed it go to the disk, or back.
+TEST_F(Budget, OfTheHostIsKeptToo) {
+  std::vector<StepSpec> specs = specs_at(3);
+  for (StepSpec& spec : specs) spec.strategy.offload.states = Space::host;
+  const MemoryPlan plan = build_and_plan(layout_, mesh_, specs).plan;
+  const std::int64_t on_host = plan.space(Space::host).arena_bytes;
+  EXPECT_TRUE((MemoryBudget{.host_bytes = on_host}).holds(plan));
+  EXPECT_FALSE((MemoryBudget{.host_bytes = on_host - 1}).holds(plan));
+  EXPECT_TRUE((MemoryBudget{}).holds(plan));
+  const std::string text = explain_misfit(layout_, mesh_, specs, plan, {.host_bytes = on_host - 1});
+  EXPECT_NE(text.find("host_memory is " + std::to_string(on_host - 1) + " bytes, but the plan needs " +
+                      std::to_string(on_host) + ": 1 bytes are missing"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("device_memory"), std::string::npos) << text;
+  EXPECT_NE(text.find("would fit with offload.states = device"), std::string::npos) << text;
+  EXPECT_NE(text.find("would fit with offload.states = disk"), std::string::npos) << text;
+  // With as little on the device as now, only the disk is left.
+  const std::string both =
+      explain_misfit(layout_, mesh_, specs, plan,
+                     {.device_bytes = plan.space(Space::device).arena_bytes, .host_bytes = on_host - 1});
+  EXPECT_EQ(both.find("= device"), std::string::npos) << both;
+  EXPECT_NE(both.find("would fit with offload.states = disk"), std::string::npos) << both;
 }
 
 TEST_F(Budget, TheTableAddsUpToTheArena) {

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tessera/budget.h"
 #include "tests/program/gpt2_sizes.h"
 
 namespace tessera {
@@ -28,6 +29,11 @@ Planned planned(Recompute recompute) {
   made.programs.push_back(build_step(layout, {.shard = 2}, spec));
   made.plan = plan_memory(made.programs);
   return made;
+}
+
+nlohmann::json data_of(const std::string& page) {
+  const std::size_t begin = page.find("const data = ") + 13;
+  return nlohmann::json::parse(page.substr(begin, page.find(";\n", begin) - begin));
 }
 
 TEST(MemoryReport, AllBuffersAtThePeakMakeUpThePeak) {
@@ -63,22 +69,59 @@ TEST(MemoryReport, TheTableNamesTheLargest) {
 
 TEST(MemoryReport, ThePageHoldsEveryLifetimeAndNoForeignMarkup) {
   const Planned made = planned(Recompute::full);
-  const std::string page =
-      memory_page(made.programs, made.plan, Space::device, "a </script><b>title</b> \xff");
+  const std::string page = memory_page(made.programs, made.plan, "a </script><b>title</b> \xff");
   EXPECT_EQ(page.find("__DATA__"), std::string::npos);
   EXPECT_EQ(page.find("</script><b>"), std::string::npos);
   EXPECT_EQ(page.find("http"), std::string::npos) << "the page loads nothing";
-  const std::size_t begin = page.find("const data = ") + 13;
-  const nlohmann::json data = nlohmann::json::parse(page.substr(begin, page.find(";\n", begin) - begin));
-  EXPECT_EQ(data.at("arena"), made.plan.space(Space::device).arena_bytes);
+  const nlohmann::json data = data_of(page);
+  ASSERT_EQ(data.at("spaces").size(), 1u);
+  const nlohmann::json& device = data.at("spaces")[0];
+  EXPECT_EQ(device.at("space"), "device");
+  EXPECT_EQ(device.at("arena"), made.plan.space(Space::device).arena_bytes);
   ASSERT_EQ(data.at("programs").size(), 2u);
   for (std::size_t index = 0; index < 2; ++index) {
     std::size_t expected = 0, seen = 0;
     for (const Buffer& buffer : made.programs[index].buffers)
       if (buffer.bytes > 0) expected += buffer.lifetimes.size();
-    for (const nlohmann::json& buffer : data.at("programs")[index].at("buffers"))
-      seen += buffer.at("lives").size();
+    for (const nlohmann::json& buffer : device.at("buffers").at(index)) seen += buffer.at("lives").size();
     EXPECT_EQ(seen, expected);
+  }
+}
+
+TEST(MemoryReport, EachSpaceThatHoldsAnythingIsShown) {
+  const testing::Gpt2Sizes sizes{
+      .name = "small", .layers = 4, .channels = 64, .heads = 4, .vocabulary = 500, .context = 64};
+  StepSpec spec;
+  spec.activations = sizes.activations(2, 64);
+  spec.strategy = {.placements = Placements::of_stage(3),
+                   .offload = {.states = Space::disk, .parameters = Space::host}};
+  const Layout layout(sizes.units(), 2);
+  const PlannedPrograms made = build_and_plan(layout, {.shard = 2}, std::vector{spec});
+  const std::vector<Space> held = spaces_held(made.plan);
+  EXPECT_EQ(held, (std::vector{Space::device, Space::host, Space::disk}));
+  EXPECT_EQ(spaces_held(planned(Recompute::none).plan), std::vector{Space::device});
+  const nlohmann::json data = data_of(memory_page(made.programs, made.plan, "three"));
+  ASSERT_EQ(data.at("spaces").size(), 3u);
+  for (std::size_t index = 0; index < 3; ++index) {
+    const SpacePlan& space = made.plan.space(held[index]);
+    const nlohmann::json& shown = data.at("spaces")[index];
+    EXPECT_EQ(shown.at("space"), name_of(held[index]));
+    EXPECT_EQ(shown.at("arena"), space.arena_bytes);
+    std::int64_t persistent = 0, at_peak = 0;
+    for (const nlohmann::json& buffer : shown.at("persistent"))
+      persistent += buffer.at("bytes").get<std::int64_t>();
+    EXPECT_EQ(persistent, space.persistent_bytes);
+    for (const nlohmann::json& buffer : shown.at("buffers")[0])
+      for (const nlohmann::json& life : buffer.at("lives"))
+        if (life[0] <= space.peak_instruction && space.peak_instruction <= life[1])
+          at_peak += buffer.at("bytes").get<std::int64_t>();
+    EXPECT_EQ(persistent + at_peak, space.live_peak_bytes);
+    const std::string peak = describe_peak(made.programs, space);
+    EXPECT_EQ(shown.at("peak"), peak);
+    if (held[index] == Space::disk)
+      EXPECT_EQ(peak, "all times");
+    else
+      EXPECT_TRUE(peak.starts_with("#") && peak.ends_with(" of the train program")) << peak;
   }
 }
 
