@@ -2,6 +2,7 @@
 // the matrix products of the step's linear layers alone, run through oneDNN on weights of their own, one
 // after the other with nothing between them.
 //   bench_step --benchmark_filter=one_rank      one rank with all threads
+//   bench_step --benchmark_filter=offload       gpt2-124m with states on device, host and disk
 //   bench_step --benchmark_filter=recompute     two blocks of the same width and a small vocabulary: the step
 //                                               with selective and full recomputation beside the one without
 //   bench_step --benchmark_filter=two_ranks     two ranks of one thread each, stage 3, beside two that share
@@ -160,6 +161,63 @@ void recompute(benchmark::State& state) {
     state.counters[name] = 1 / pairs.ratio(static_cast<std::size_t>(contender));
 }
 
+// Of the last traced step: the lane's instructions, and how fast updates go through memory.
+double gigabytes_per_second(const Engine& engine, Lane lane, Opcode op) {
+  const Program& program = engine.program(0);
+  double us = 0, bytes = 0;
+  for (const Span& span : engine.trace()) {
+    const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+    if (instruction.lane != lane || instruction.op != op) continue;
+    us += span.end_us - span.start_us;
+    const auto size = [&](BufferId id) { return program.buffers[static_cast<std::size_t>(id)].bytes; };
+    if (op == Opcode::copy) bytes += static_cast<double>(size(instruction.reads[0]));
+    // AdamW on 16-bit parameters reads gradient, master and two moments and writes the last three and the
+    // parameter: 28 bytes, where the gradient has 2.
+    else
+      bytes += 28.0 * static_cast<double>(engine.layout().flat(instruction.flat).padded_numel);
+  }
+  return us > 0 ? bytes / us / 1e3 : 0;
+}
+
+// The same steps with states, then parameters too, in other spaces; OFFLOAD_DIRECTORY names the disk.
+void offload(benchmark::State& state) {
+  const BatchShape batch{.sequences = 256 / state.range(1), .length = state.range(1)};
+  const int threads = read_cores();
+  const auto model = std::make_shared<const Model>(make_gpt2({}, DType::bf16));
+  const char* directory = std::getenv("OFFLOAD_DIRECTORY");
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (const Offload& offload :
+       {Offload{}, Offload{.states = Space::host}, Offload{.states = Space::host, .states_on_device = 0.5},
+        Offload{.states = Space::host, .parameters = Space::host}, Offload{.states = Space::disk}}) {
+    TrainerOptions options = options_of(batch, 1, 3, threads);
+    options.engine.strategy.offload = offload;
+    options.engine.disk_directory = directory == nullptr ? "." : directory;
+    trainers.push_back(std::make_unique<Trainer>(make_local_world(1)[0], model, options));
+    trainers.back()->engine().set_tracing(true);
+    train(*trainers.back(), batch);
+  }
+  Pairs pairs({"device", "host", "host, half", "host, parameters too", "disk"});
+  for (auto round : state) {
+    double sum = 0;
+    for (std::size_t contender = 0; contender < trainers.size(); ++contender) {
+      const double seconds = seconds_of([&] { train(*trainers[contender], batch); });
+      pairs.add(contender, seconds);
+      sum += seconds;
+    }
+    state.SetIterationTime(sum);
+  }
+  pairs.report(state, static_cast<double>(batch.tokens()), "tokens/s");
+  const auto rate = [&](std::size_t contender, Lane lane, Opcode op) {
+    return gigabytes_per_second(trainers[contender]->engine(), lane, op);
+  };
+  for (const auto& [name, contender] : {std::pair("host/device", 1), std::pair("half/device", 2),
+                                        std::pair("parameters/device", 3), std::pair("disk/device", 4)})
+    state.counters[name] = 1 / pairs.ratio(static_cast<std::size_t>(contender));
+  state.counters["update GB/s, device"] = rate(0, Lane::compute, Opcode::update);
+  state.counters["update GB/s, host"] = rate(1, Lane::host, Opcode::update);
+  state.counters["disk GB/s"] = rate(4, Lane::io, Opcode::copy);
+}
+
 // Each contender is run by both ranks' threads at once, from one barrier to the next.
 void two_ranks(benchmark::State& state) {
   const DType type = type_of(state);
@@ -210,6 +268,12 @@ void arguments(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK(one_rank)->Apply(arguments);
 BENCHMARK(recompute)->Apply(arguments)->Iterations(25);
 BENCHMARK(two_ranks)->Apply(arguments);
+BENCHMARK(offload)
+    ->ArgNames({"bits", "length"})
+    ->Args({16, 256})
+    ->Iterations(7)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace tessera
