@@ -70,13 +70,13 @@ struct Offload {
   double states_on_device = 0.0;
   // Parameter shards, or replicas' slices of them. Needs sharded parameters.
   Space parameters = Space::device;
+  // Flats whose states from the disk are on the host at a time: being read, updated, or written back. At 1
+  // nothing of that overlaps.
+  int staged = 2;
   // What units save, and their inputs, from forward to backward: device or host. Of every unit but the last.
   // With prefetch they come up while the use before theirs runs, and their memory on the device stays taken
   // while they go down behind one use.
   Space activations = Space::device;
-  // Flats whose states from the disk are on the host at a time: being read, updated, or written back. At 1
-  // nothing of that overlaps.
-  int staged = 2;
 
   // Throws UsageError for a share or a count that means nothing.
   void check() const;

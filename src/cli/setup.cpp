@@ -59,8 +59,8 @@ Offload offload_of(const OffloadConfig& config) {
   return {.states = space_of(config.states),
           .states_on_device = config.states_on_device == kAuto ? 0.0 : config.states_on_device,
           .parameters = space_of(config.parameters),
-          .activations = space_of(config.activations),
-          .staged = static_cast<int>(config.staged)};
+          .staged = static_cast<int>(config.staged),
+          .activations = space_of(config.activations)};
 }
 
 Strategy strategy_of(const StrategyConfig& config) {
