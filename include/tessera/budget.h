@@ -35,13 +35,16 @@ struct ChosenActivations {
   std::int64_t arena_bytes = 0;
 };
 
-// For each unit what of its activations to keep and what to make again, so that every pipeline rank's plan is
-// within `budget_bytes` of device memory and the least time is spent, as `cost` has it. The specs' own
-// choices are ignored. A search, not a proof: see docs/memory.md. Throws UsageError, naming the bytes that
-// would do, where no choice fits.
+// None, selective and full, all of it on the device.
+std::span<const ActivationChoice> recompute_choices();
+
+// For each unit one of the choices `among`, so that every pipeline rank's plan is within `budget_bytes` of
+// device memory and the least time is spent, as `cost` has it. The specs' own choices are ignored. A search,
+// not a proof: see docs/memory.md. Throws UsageError, naming the bytes that would do, where no choice fits.
 ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
                                      const std::vector<StepSpec>& specs, const CostModel& cost,
-                                     std::int64_t budget_bytes);
+                                     std::int64_t budget_bytes,
+                                     std::span<const ActivationChoice> among = recompute_choices());
 
 // Offload::states_on_device where states are on host or disk: the share of the units with which every
 // pipeline rank's plan is within `budget_bytes` of device memory and a step takes the least time, as `cost`

@@ -80,12 +80,12 @@ struct Instruction {
   Pass pass = Pass::forward;
   UseEdge edge = UseEdge::whole;
   UnitId unit = -1;
-  FlatId flat = -1;                  // for all but use, reduce_scalars and messages of activations
-  int microbatch = -1;               // −1 after the last microbatch
-  int channel = -1;                  // for collectives and messages: index into Program::channels
-  int peer = -1;                     // for messages: the other rank's place along the channel's axis
-  bool selective = false;            // a recompute: of what is recomputable, from what is saved
-  bool accumulate = false;           // reduce_scatter, accumulate: continues from what the destination holds
+  FlatId flat = -1;         // for all but use, reduce_scalars, and messages and copies of activations
+  int microbatch = -1;      // −1 after the last microbatch
+  int channel = -1;         // for collectives and messages: index into Program::channels
+  int peer = -1;            // for messages: the other rank's place along the channel's axis
+  bool selective = false;   // a recompute: of what is recomputable, from what is saved
+  bool accumulate = false;  // reduce_scatter, accumulate: continues from what the destination holds
   std::vector<InstructionId> waits;  // on other lanes; ascending, and none that others imply
   std::vector<BufferId> reads;       // ascending
   std::vector<BufferId> writes;      // ascending; a buffer that is updated in place is in both
@@ -118,6 +118,7 @@ enum class BufferRole : std::uint8_t {
   output,           // what unit `unit` hands to the next, here or received from the unit's rank
   output_gradient,  // the gradient of that, written by the next unit's backward, here or received
   saved,            // what unit `unit` keeps from forward, or a full recompute, to backward
+  offloaded,        // on the host: what unit `unit` saved (index 0), its input (1)
   recomputable,     // what it keeps from forward, or any recompute, to backward
   workspace,        // scratch of unit `unit` during a use
   scalars           // one slot a rank for reduce_scalars
@@ -200,6 +201,8 @@ struct UnitBuffers {
   PerMicrobatch output_gradient;
   PerMicrobatch saved;
   PerMicrobatch recomputable;
+  // Where they leave the device: what the unit saved, and its input, which is the output of the unit before.
+  PerMicrobatch saved_on_host, input_on_host;
   BufferId workspace = -1;
 };
 

@@ -36,12 +36,6 @@ enum class Recompute : std::uint8_t {
 
 std::string_view name_of(Recompute recompute);
 
-// What becomes of one unit's activations between its forward and its backward.
-struct ActivationChoice {
-  Recompute recompute = Recompute::none;
-  bool operator==(const ActivationChoice&) const = default;
-};
-
 // In which order a pipeline rank runs the forward and backward passes of its chunks; docs/architecture.md
 // draws them. The order changes time and memory, never a result.
 enum class PipelineSchedule : std::uint8_t {
@@ -57,6 +51,14 @@ enum class Space : std::uint8_t { device, host, disk };
 inline constexpr int kSpaces = 3;
 std::string_view name_of(Space space);
 
+// What becomes of one unit's activations between its forward and its backward.
+struct ActivationChoice {
+  Recompute recompute = Recompute::none;
+  // Where what it saves, unless recompute is full, and its input wait: the device or the host.
+  Space kept = Space::device;
+  bool operator==(const ActivationChoice&) const = default;
+};
+
 // What lives elsewhere than on the device between its uses (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity,
 // Rajbhandari et al. 2021). Programs bring it and take it back by copies on lanes of their own.
 struct Offload {
@@ -71,6 +73,10 @@ struct Offload {
   // Flats whose states from the disk are on the host at a time: being read, updated, or written back. At 1
   // nothing of that overlaps.
   int staged = 2;
+  // What units save, and their inputs, from forward to backward: device or host. Of every unit but the last.
+  // With prefetch they come up while the use before theirs runs, and their memory on the device stays taken
+  // while they go down behind one use.
+  Space activations = Space::device;
 
   // Throws UsageError for a share or a count that means nothing.
   void check() const;
@@ -98,7 +104,7 @@ struct Strategy {
   int prefetch = 1;
   // Of every unit but the last, whose backward follows its forward at once.
   Recompute recompute = Recompute::none;
-  // One for each unit, in place of `recompute`; empty: all units alike.
+  // One for each unit, in place of `recompute` and `offload.activations`; empty: all units alike.
   std::vector<ActivationChoice> unit_activations = {};
   // With sharded parameters: how many units, counted from the last, keep their gathered parameters from
   // forward to backward. 0 releases all; see fit_resident_units() for as many as a budget allows.

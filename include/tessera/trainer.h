@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/budget.h"
 #include "tessera/engine.h"
 #include "tessera/module.h"
 
@@ -48,8 +49,9 @@ int fit_resident_units(const Model& model, const TrainerOptions& options, std::i
 // What becomes of each unit's activations so that the plan fits `budget_bytes` of device memory and the least
 // is made again, see choose_activations() in budget.h; UsageError where nothing fits. Time by `rates`, whose
 // operations by unit are filled in here.
-std::vector<ActivationChoice> choose_activations(const Model& model, const TrainerOptions& options,
-                                                 std::int64_t budget_bytes, CostModel rates = {});
+std::vector<ActivationChoice> choose_activations(
+    const Model& model, const TrainerOptions& options, std::int64_t budget_bytes,
+    std::span<const ActivationChoice> among = recompute_choices(), CostModel rates = {});
 
 // The share of the units that keep their optimizer states on the device, see choose_states_on_device() in
 // budget.h; −1 where nothing fits.

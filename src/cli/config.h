@@ -57,7 +57,7 @@ struct PipelineConfig {
 };
 
 struct OffloadConfig {
-  std::string states = "device", parameters = "device";
+  std::string states = "device", parameters = "device", activations = "device";
   double states_on_device = 0.0;
   std::int64_t staged = 2;
   std::string directory = ".";

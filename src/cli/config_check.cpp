@@ -86,6 +86,10 @@ void check_strategy(const Config& config) {
 }
 
 void check_budget(const Config& config) {
+  require(config.offload.activations != "auto" || config.strategy.recompute == "auto",
+          fmt::format(
+              "offload.activations is \"auto\"; that needs strategy.recompute = \"auto\", which is \"{}\"",
+              config.strategy.recompute));
   require(config.strategy.recompute != "auto" || config.run.device_memory > 0,
           "strategy.recompute is \"auto\"; it needs the budget run.device_memory");
   require(config.strategy.resident_units != kAuto || config.run.device_memory > 0,

@@ -206,6 +206,10 @@ void add_offload(Keys& keys, OffloadConfig& c) {
   keys.push_back(std::move(share));
   keys.push_back(text("offload.parameters", &c.parameters,
                       "Where a rank's shard of the parameters lies; at stage 3 only.", spaces));
+  keys.push_back(text("offload.activations", &c.activations,
+                      "Where what units save, and their inputs, wait from forward to backward. auto, with "
+                      "strategy.recompute = \"auto\": on the host for the units where that takes less time.",
+                      {"device", "host", "auto"}));
   keys.push_back(integer("offload.staged", &c.staged, 1,
                          "Of states on the disk: for how many units they are in memory at a time, being "
                          "read, updated or written back."));

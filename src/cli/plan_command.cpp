@@ -31,6 +31,7 @@ std::string chosen_words(const Setup& setup) {
     while (end < chosen.size() && chosen[end] == chosen[first]) ++end;
     text += fmt::format("{}{}{} {}", first == 0 ? "" : ", ", names[first],
                         end - first > 1 ? " to " + names[end - 1] : "", name_of(chosen[first].recompute));
+    if (chosen[first].kept == Space::host) text += " on the host";
   }
   return text;
 }
@@ -40,7 +41,8 @@ nlohmann::json activations_json(const Setup& setup) {
   const Strategy& strategy = setup.options.engine.strategy;
   for (std::size_t unit = 0; unit < setup.model->names.size(); ++unit)
     units.push_back({{"unit", setup.model->names[unit]},
-                     {"recompute", name_of(strategy.activations_of(static_cast<int>(unit)).recompute)}});
+                     {"recompute", name_of(strategy.activations_of(static_cast<int>(unit)).recompute)},
+                     {"kept", name_of(strategy.activations_of(static_cast<int>(unit)).kept)}});
   return units;
 }
 

@@ -59,7 +59,8 @@ Offload offload_of(const OffloadConfig& config) {
   return {.states = space_of(config.states),
           .states_on_device = config.states_on_device == kAuto ? 0.0 : config.states_on_device,
           .parameters = space_of(config.parameters),
-          .staged = static_cast<int>(config.staged)};
+          .staged = static_cast<int>(config.staged),
+          .activations = space_of(config.activations)};
 }
 
 Strategy strategy_of(const StrategyConfig& config) {
@@ -157,6 +158,16 @@ int chosen_resident_units(const Setup& setup) {
   return std::max(0, fit_resident_units(*setup.model, setup.options, setup.config.run.device_memory));
 }
 
+// What "auto" may choose for a unit.
+std::vector<ActivationChoice> allowed_choices(const Config& config) {
+  std::vector<ActivationChoice> allowed;
+  for (const Space kept : {Space::device, Space::host})
+    if (config.offload.activations == "auto" || config.offload.activations == name_of(kept))
+      for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+        allowed.push_back({.recompute = recompute, .kept = kept});
+  return allowed;
+}
+
 void check_encoding(const TokenSource& train, const TokenSource& validation) {
   if ((train.encoding() == TokenEncoding::text) != (validation.encoding() == TokenEncoding::text))
     throw UsageError(fmt::format(
@@ -209,7 +220,7 @@ Setup make_setup(const Config& config) {
   setup.schedule = schedule_of(config, setup.grid.samples_per_step());
   if (config.strategy.recompute == "auto")
     setup.options.engine.strategy.unit_activations =
-        choose_activations(*setup.model, setup.options, config.run.device_memory);
+        choose_activations(*setup.model, setup.options, config.run.device_memory, allowed_choices(config));
   if (config.offload.states_on_device == kAuto)  // none where not even that fits: the engine refuses it
     setup.options.engine.strategy.offload.states_on_device =
         std::max(0.0, choose_states_on_device(*setup.model, setup.options, config.run.device_memory));

@@ -43,6 +43,9 @@ void Strategy::check() const {
         " while placements.parameters is replicated, where every unit stays; it must be 0 unless "
         "parameters are sharded");
   offload.check();
+  for (const ActivationChoice& choice : unit_activations)
+    if (choice.kept == Space::disk)
+      throw UsageError("unit_activations has a unit whose `kept` is disk; it must be device or host");
   if (offload.parameters != Space::device && placements.parameters == Placement::replicated)
     throw UsageError(
         "offload.parameters is " + std::string(name_of(offload.parameters)) +
@@ -59,6 +62,7 @@ void Offload::check() const {
   if (states_on_device > 0 && states == Space::device)
     throw UsageError("offload.states_on_device is " + std::to_string(states_on_device) +
                      " while offload.states is device, where all are; it must be 0");
+  if (activations == Space::disk) throw UsageError("offload.activations is disk; it must be device or host");
   if (staged < 1) throw UsageError("offload.staged is " + std::to_string(staged) + "; it must be 1 or more");
 }
 
@@ -68,7 +72,7 @@ std::string_view name_of(Space space) {
 }
 
 ActivationChoice Strategy::activations_of(int unit) const {
-  return unit_activations.empty() ? ActivationChoice{.recompute = recompute}
+  return unit_activations.empty() ? ActivationChoice{.recompute = recompute, .kept = offload.activations}
                                   : unit_activations.at(static_cast<std::size_t>(unit));
 }
 

@@ -210,6 +210,19 @@ void Builder::add_unit_buffers(UnitId unit) {
         add_per_microbatch(describe("saved", BufferRole::saved, Category::activations, needs.saved_bytes));
     buffers.recomputable = add_per_microbatch(
         describe("recomputable", BufferRole::recomputable, Category::activations, needs.recomputable_bytes));
+    if (leaves_device(unit)) {
+      const auto on_host = [&](std::string_view what, int index, std::int64_t bytes) {
+        Buffer waiting = describe(what, BufferRole::offloaded, Category::activations, bytes);
+        waiting.space = Space::host;
+        waiting.index = index;
+        return add_per_microbatch(waiting);
+      };
+      if (spec_.strategy.activations_of(unit).recompute != Recompute::full)
+        buffers.saved_on_host = on_host("saved_on_host", 0, needs.saved_bytes);
+      if (unit > 0)
+        buffers.input_on_host = on_host(
+            "input_on_host", 1, spec_.activations.units[static_cast<std::size_t>(unit) - 1].output_bytes);
+    }
     if (needs.workspace_bytes > 0)
       buffers.workspace = add_buffer(
           describe("workspace", BufferRole::workspace, Category::workspace, needs.workspace_bytes));
@@ -269,7 +282,8 @@ void rename(std::vector<BufferId>& list, const std::vector<BufferId>& names) {
 void Builder::compact() {
   std::vector<PerMicrobatch*> groups = {&program_.batch};
   for (UnitBuffers& unit : program_.unit_buffers)
-    groups.insert(groups.end(), {&unit.output, &unit.output_gradient, &unit.saved, &unit.recomputable});
+    groups.insert(groups.end(), {&unit.output, &unit.output_gradient, &unit.saved, &unit.recomputable,
+                                 &unit.saved_on_host, &unit.input_on_host});
   std::vector<BufferId> kept(program_.buffers.size());
   for (std::size_t id = 0; id < kept.size(); ++id) kept[id] = static_cast<BufferId>(id);
   for (PerMicrobatch* group : groups) {

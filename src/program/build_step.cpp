@@ -89,9 +89,11 @@ Program Builder::build() {
   find_messages();
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
     slots_[static_cast<std::size_t>(position)].begin = next_id();
+    bring_activations(position);
     issue_gathers(position);
     issue_receives(position);
     issue_use(position);
+    take_down_activations(position);
     issue_sends(position);
     issue_reductions(position);
   }

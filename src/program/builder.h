@@ -35,6 +35,7 @@ class Builder {
     int microbatch = 0;
     int time = 0;              // when its pass starts, see pass_times()
     InstructionId begin = -1;  // the first that is issued at its position
+    bool brought = false;      // what the use needs of what waited on the host has been asked for
     InstructionId instruction = -1;
   };
   // Uses first..last (positions) between which a flat's gathered parameters stay.
@@ -140,6 +141,14 @@ class Builder {
 
   // build_activations.cpp
   void access_activations(Instruction& use);
+  bool leaves_device(UnitId unit) const;
+  // A buffer on the device, and the one on the host where its contents wait.
+  struct Waiting {
+    BufferId device, host;
+  };
+  std::vector<Waiting> waiting_of(const Slot& slot) const;
+  void bring_activations(int position);
+  void take_down_activations(int position);
 
   // build_messages.cpp: what pipeline ranks send each other
   void find_messages();

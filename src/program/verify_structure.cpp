@@ -55,7 +55,7 @@ class Structure {
       report(id, fmt::format("is of unit {}; the program has {} units", instruction.unit, units));
     const auto flats = static_cast<int>(program_.flat_buffers.size());
     const bool has_flat = instruction.op != Opcode::use && instruction.op != Opcode::reduce_scalars &&
-                          !is_message(instruction.op);
+                          instruction.op != Opcode::copy && !is_message(instruction.op);
     if (instruction.flat >= flats || instruction.flat < (has_flat ? 0 : -1))
       report(id, fmt::format("is of flat {}; the program has {} flats", instruction.flat, flats));
     if (instruction.microbatch < -1 || instruction.microbatch >= program_.microbatches)

@@ -83,10 +83,11 @@ int fit_resident_units(const Model& model, const TrainerOptions& options, std::i
 }
 
 std::vector<ActivationChoice> choose_activations(const Model& model, const TrainerOptions& options,
-                                                 std::int64_t budget_bytes, CostModel rates) {
+                                                 std::int64_t budget_bytes,
+                                                 std::span<const ActivationChoice> among, CostModel rates) {
   return choose_activations(layout_of(model, options.engine.mesh), options.engine.mesh,
                             step_specs(engine_options(model, options)),
-                            with_operations(std::move(rates), model, options), budget_bytes)
+                            with_operations(std::move(rates), model, options), budget_bytes, among)
       .units;
 }
 

@@ -186,6 +186,7 @@ TEST(Config, ValuesThatDoNotGoTogether) {
       {{"strategy.stage=2", "strategy.resident_units=1"}, {"resident_units", "stage is 2"}},
       {{"strategy.resident_units=auto"}, {"resident_units", "run.device_memory"}},
       {{"strategy.recompute=auto"}, {"strategy.recompute", "run.device_memory"}},
+      {{"offload.activations=auto"}, {"offload.activations", "strategy.recompute", "none"}},
       {{"optimizer.momentum=0.9"}, {"optimizer.momentum", "adamw"}},
       {{"optimizer.kind=sgd", "optimizer.nesterov=true"}, {"optimizer.nesterov", "momentum above 0"}},
       {{"run.steps=0"}, {"run.steps and run.seconds"}},

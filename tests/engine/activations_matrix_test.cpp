@@ -1,5 +1,6 @@
 // What becomes of activations between forward and backward changes no bit: nothing, selective and full
-// recomputation, of all units alike and of each by itself; and what it leaves in memory is what it should.
+// recomputation, waiting on the device or the host, of all units alike and of each by itself; and what it
+// leaves in memory is what it should.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +19,12 @@ std::vector<ActivationChoice> choices(std::initializer_list<Recompute> recompute
   return made;
 }
 
+std::vector<ActivationChoice> on_host(std::vector<ActivationChoice> choices,
+                                      std::initializer_list<int> units) {
+  for (const int unit : units) choices[static_cast<std::size_t>(unit)].kept = Space::host;
+  return choices;
+}
+
 // All alike, then mixtures.
 std::vector<std::vector<ActivationChoice>> mixtures() {
   constexpr Recompute none = Recompute::none, selective = Recompute::selective, full = Recompute::full;
@@ -26,7 +33,12 @@ std::vector<std::vector<ActivationChoice>> mixtures() {
           choices({none, full, selective, none, none}),
           choices({full, none, selective, full, selective}),
           choices({selective, selective, none, selective, full}),
-          choices({none, none, full, selective, none})};
+          choices({none, none, full, selective, none}),
+          on_host(choices({none, none, none, none, none}), {0, 1, 2, 3, 4}),
+          on_host(choices({selective, selective, selective, selective, selective}), {0, 1, 2, 3, 4}),
+          on_host(choices({full, full, full, full, full}), {0, 1, 2, 3, 4}),
+          on_host(choices({none, selective, none, full, none}), {1, 2}),
+          on_host(choices({full, none, selective, selective, full}), {2, 3})};
 }
 
 struct Cell {
@@ -50,9 +62,12 @@ TEST_P(ActivationsMatrix, EveryChoiceGivesTheSameBits) {
   if (cell.pipeline > 1) run.reduce = ReduceWhen::last;
   const RunResult expected = run_training(run);
   EXPECT_NE(expected.losses.front(), expected.losses.back()) << "the reference run does not learn";
+  int variant = 0;
   for (const int stage : {1, 3})
     for (const std::vector<ActivationChoice>& mixture : mixtures()) {
       run.stage = stage;
+      run.prefetch = ++variant % 3;
+      run.strict_order = variant % 4 == 0;
       run.unit_activations = mixture;
       const RunResult result = run_training(run);
       ASSERT_EQ(result.losses, expected.losses) << to_string(run);
@@ -130,6 +145,43 @@ TEST(Activations, OnlyASelectiveRecomputeLeavesWhatIsSavedAlone) {
     // Two microbatches; the head's backward follows its forward.
     EXPECT_EQ(recomputes, 2 * (recompute == Recompute::full ? kUnits - 1 : kLayers));
   }
+}
+
+// On the device, of all blocks but the one before the head, whose backward is near, no more than what goes
+// down behind one forward and comes up ahead of one backward.
+TEST(Activations, WhatWaitsOnTheHostTakesNoDeviceMemory) {
+  for (const Family family : {Family::gpt2, Family::llama})
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      RunConfig run{.family = family, .stage = 1, .microbatches = 1, .layers = 8};
+      const TrainerPlan kept = plan_of(run, recompute);
+      run.offload.activations = Space::host;
+      const TrainerPlan waiting = plan_of(run, recompute);
+      const auto arena = [](const TrainerPlan& plan, Space space) {
+        return plan.memory.space(space).arena_bytes;
+      };
+      // With full recompute the peak is elsewhere.
+      if (recompute != Recompute::full) {
+        EXPECT_LT(arena(waiting, Space::device), arena(kept, Space::device)) << name_of(recompute);
+      }
+      EXPECT_EQ(arena(kept, Space::host), 0);
+
+      const std::vector<UnitActivations> units =
+          small_model(run).activations({.sequences = 8, .length = 16}, 1).units;
+      const UnitActivations& block = units[1];
+      const std::int64_t each = block.output_bytes + (recompute == Recompute::full ? 0 : block.saved_bytes);
+      EXPECT_GE(activations_before_backward(kept) - activations_before_backward(waiting), 6 * each)
+          << name_of(recompute);
+      EXPECT_EQ(waiting.memory.space(Space::host).live_peak_bytes, 8 * each) << name_of(recompute);
+    }
+}
+
+TEST(Activations, TheDiskIsRefused) {
+  RunConfig run{.layers = kLayers};
+  run.offload.activations = Space::disk;
+  EXPECT_THROW(plan_of(run, Recompute::none), UsageError);
+  run.offload = {};
+  run.unit_activations.assign(kUnits, {.kept = Space::disk});
+  EXPECT_THROW(plan_of(run, Recompute::none), UsageError);
 }
 
 TEST(Activations, ChoicesMustBeOnePerUnit) {

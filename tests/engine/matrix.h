@@ -45,7 +45,8 @@ struct RunConfig {
 inline std::string choices_of(const RunConfig& run) {
   std::string text;
   for (const ActivationChoice& choice : run.unit_activations)
-    text += (text.empty() ? " units " : ",") + std::string(name_of(choice.recompute));
+    text += (text.empty() ? " units " : ",") + std::string(name_of(choice.recompute)) +
+            (choice.kept == Space::host ? " on host" : "");
   return text;
 }
 

@@ -155,6 +155,32 @@ TEST(ChooseActivations, IsWithinThreePercentWithEightUnits) {
   }
 }
 
+// Over links of any speed: waiting on the host takes less time than making again, or more.
+TEST(ChooseActivations, KeepsOnTheHostWhereThatIsFaster) {
+  const ActivationChoice host = {.recompute = Recompute::none, .kept = Space::host};
+  const ActivationChoice choices[] = {kNone, kFull, host};
+  int waiting = 0, made_again = 0;
+  for (unsigned seed = 200; seed < (kSanitized ? 201 : 208); ++seed)
+    for (const double link_bytes_per_us : {10.0, 300.0, 1e5}) {
+      RandomChain random(seed, 5, 1);
+      random.cost.host_link_bytes_per_us = link_bytes_per_us;
+      const std::int64_t budget = (random.arena_of_all(kNone) + random.arena_of_all(kFull)) / 2;
+      const std::vector<ActivationChoice> chosen =
+          choose_activations(random.layout, random.mesh, random.specs_of, random.cost, budget, choices).units;
+      ASSERT_LE(random.arena_bytes(chosen), budget);
+      waiting += static_cast<int>(std::ranges::count(chosen, host));
+      made_again += static_cast<int>(std::ranges::count(chosen, kFull));
+      const double us = random.step_us(chosen);
+      each_mixture(random.units(), choices, [&](const std::vector<ActivationChoice>& mixture) {
+        if (random.arena_bytes(mixture) <= budget) {
+          EXPECT_LE(us, 1.03 * random.step_us(mixture)) << "seed " << seed << ", link " << link_bytes_per_us;
+        }
+      });
+    }
+  EXPECT_GT(waiting, 0);
+  EXPECT_GT(made_again, 0);
+}
+
 TEST(ChooseActivations, NeverExceedsTheBudget) {
   int refused = 0, chosen = 0;
   for (unsigned seed = 1000; seed < (kSanitized ? 1020 : 1200); ++seed) {

@@ -132,22 +132,28 @@ void delete_each_wait(const Program& program, const MemoryPlan* plan) {
 TEST(VerifyMutations, DeletingAnyWaitIsFound) { on_each_program(1, delete_each_wait); }
 
 TEST(VerifyMutations, ChoicesByUnitAreProvedToo) {
+  using enum Recompute;
+  using enum Space;
+  const std::vector<ActivationChoice> choices[] = {
+      {{selective, device}, {none, device}, {full, device}, {selective, device}, {full, device}},
+      {{none, host}, {selective, host}, {full, host}, {none, device}, {selective, host}},
+      {{full, host}, {none, host}, {none, host}, {selective, host}, {none, device}}};
   for (const int stage : {0, 3})
-    for (const int microbatches : {1, 3}) {
-      StepSpec spec{.microbatches = microbatches,
-                    .strategy = {.placements = Placements::of_stage(stage)},
-                    .activations = testing::activations(5),
-                    .order = {}};
-      for (const Recompute recompute :
-           {Recompute::selective, Recompute::none, Recompute::full, Recompute::selective, Recompute::full})
-        spec.strategy.unit_activations.push_back({.recompute = recompute});
-      on_program(build_step(Layout(testing::chain(5, 100), 2), {.shard = 2}, spec),
-                 [](const Program& program, const MemoryPlan* plan) {
-                   const VerifyReport report = verified(program, plan);
-                   EXPECT_TRUE(report.ok()) << report.to_string();
-                   delete_each_wait(program, plan);
-                 });
-    }
+    for (const int microbatches : {1, 3})
+      for (const std::vector<ActivationChoice>& units : choices) {
+        const StepSpec spec{.microbatches = microbatches,
+                            .strategy = {.placements = Placements::of_stage(stage),
+                                         .prefetch = microbatches - 1,
+                                         .unit_activations = units},
+                            .activations = testing::activations(5),
+                            .order = {}};
+        on_program(build_step(Layout(testing::chain(5, 100), 2), {.shard = 2}, spec),
+                   [](const Program& program, const MemoryPlan* plan) {
+                     const VerifyReport report = verified(program, plan);
+                     EXPECT_TRUE(report.ok()) << report.to_string();
+                     delete_each_wait(program, plan);
+                   });
+      }
 }
 
 // A trainer's own order: uses inside uses, a unit used twice, and a backward that is not the reverse.

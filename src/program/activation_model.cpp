@@ -1,0 +1,227 @@
+#include "src/program/activation_model.h"
+
+#include <functional>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "tessera/memory_plan.h"
+
+namespace tessera {
+namespace {
+
+// The unit's activations, and its input, which a choice may move.
+UnitId owner_of(const Buffer& buffer) {
+  if (buffer.space != Space::device) return -1;
+  if (buffer.role == BufferRole::saved || buffer.role == BufferRole::recomputable) return buffer.unit;
+  return buffer.role == BufferRole::output ? buffer.unit + 1 : -1;
+}
+
+bool is_pass(const Instruction& instruction) {
+  return instruction.op == Opcode::use && instruction.pass != Pass::recompute;
+}
+
+// By instruction.
+std::vector<std::size_t> slots_of(const Program& program) {
+  std::vector<std::size_t> slots;
+  std::size_t slot = 0;
+  for (const Instruction& instruction : program.instructions) {
+    slots.push_back(slot);
+    slot += is_pass(instruction);
+  }
+  return slots;
+}
+
+}  // namespace
+
+ActivationModel::ActivationModel(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
+                                 const CostModel& cost, int rank, std::span<const ActivationChoice> among)
+    : options_(layout.units().size()) {
+  for (const ActivationChoice& choice : among) {
+    for (std::vector<Option>& of_unit : options_) of_unit.push_back({.choice = choice, .bytes = {}});
+    std::size_t begin = 0;  // of the program's slots
+    for (StepSpec& spec : specs) {
+      if (spec.kind != StepKind::train) continue;
+      spec.strategy.unit_activations.assign(options_.size(), choice);
+      const Program program = build_step(layout, mesh, spec, rank);
+      add_memory(program, begin);
+      add_times(program, InstructionCosts(program, layout, mesh, cost, mesh.rank({rank, 0, 0, 0})));
+      begin += slots_of(program).back() + 1;
+    }
+  }
+  for (std::vector<Option>& of_unit : options_) finish(of_unit);
+  merge_slots();
+}
+
+bool ActivationModel::copies() const {
+  return std::ranges::any_of(options_, [](const std::vector<Option>& of_unit) {
+    return std::ranges::any_of(of_unit, [](const Option& option) { return option.hidden_us > 0; });
+  });
+}
+
+double ActivationModel::us(const Picks& picks) const {
+  double sum = 0;
+  for (std::size_t unit = 0; unit < picks.size(); ++unit) sum += us_of(options_[unit][picks[unit]]);
+  return sum;
+}
+
+ActivationModel::Picks ActivationModel::least() const {
+  Picks picks;
+  for (const std::vector<Option>& of_unit : options_) picks.push_back(of_unit.size() - 1);
+  return picks;
+}
+
+ActivationModel::Picks ActivationModel::solve(Bytes budget) const {
+  Picks picks = least();
+  Row load = loads(picks);
+  while (reduce_excess(picks, load, budget)) {
+  }
+  if (std::ranges::max(load) > budget) return picks;
+  do {
+    while (improve_one(picks, load, budget)) {
+    }
+  } while (improve_two(picks, load, budget));
+  return picks;
+}
+
+void ActivationModel::add_memory(const Program& program, std::size_t begin) {
+  const std::vector<std::size_t> slots = slots_of(program);
+  std::vector<Bytes> owned(program.instructions.size() + 1);  // of the units, by instruction, as changes
+  rest_.resize(std::max(rest_.size(), begin + slots.back() + 1));
+  for (const Buffer& buffer : program.buffers) {
+    const UnitId unit = owner_of(buffer);
+    if (unit < 0 || unit >= static_cast<UnitId>(options_.size())) continue;
+    Row& bytes = options_[static_cast<std::size_t>(unit)].back().bytes;
+    bytes.resize(rest_.size());
+    for (const Lifetime& life : buffer.lifetimes) {
+      owned[static_cast<std::size_t>(life.first)] += buffer.bytes;
+      owned[static_cast<std::size_t>(life.last) + 1] -= buffer.bytes;
+      for (std::size_t slot = slots[static_cast<std::size_t>(life.first)];
+           slot <= slots[static_cast<std::size_t>(life.last)]; ++slot)
+        bytes[begin + slot] += buffer.bytes;
+    }
+  }
+  const std::vector<CategoryBytes> live = live_bytes(program, Space::device);
+  Bytes of_units = 0;
+  for (std::size_t at = 0; at < live.size(); ++at) {
+    of_units += owned[at];
+    Bytes& rest = rest_[begin + slots[at]];
+    rest = std::max(rest, std::accumulate(live[at].begin(), live[at].end(), Bytes{0}) - of_units);
+  }
+}
+
+void ActivationModel::add_times(const Program& program, const InstructionCosts& costs) {
+  std::vector<double> copying(options_.size());  // since the last use
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.op == Opcode::copy && instruction.flat < 0)
+      copying[static_cast<std::size_t>(instruction.unit)] += costs.us(instruction);
+    if (instruction.op != Opcode::use) continue;
+    const double us = costs.us(instruction);
+    if (instruction.pass == Pass::recompute)
+      options_[static_cast<std::size_t>(instruction.unit)].back().us += us;
+    for (std::size_t unit = 0; unit < copying.size(); ++unit) {
+      const double copies = std::exchange(copying[unit], 0.0);
+      options_[unit].back().us += std::max(0.0, copies - us);
+      options_[unit].back().hidden_us += std::min(copies, us);
+    }
+  }
+}
+
+void ActivationModel::finish(std::vector<Option>& options) const {
+  for (Option& option : options) option.bytes.resize(rest_.size());
+  const auto beats = [](const Option& a, const Option& b) {
+    return a.us <= b.us && a.hidden_us <= b.hidden_us &&
+           std::ranges::equal(a.bytes, b.bytes, std::less_equal<>());
+  };
+  std::vector<Option> kept;
+  for (const Option& option : options)
+    if (std::ranges::none_of(kept, [&](const Option& other) { return beats(other, option); }))
+      kept.push_back(option);
+  std::ranges::stable_sort(kept, std::greater<>(), [](const Option& option) {
+    return std::accumulate(option.bytes.begin(), option.bytes.end(), Bytes{0});
+  });
+  options = std::move(kept);
+}
+
+void ActivationModel::merge_slots() {
+  std::map<Row, Bytes> distinct;  // what all options take in the slot -> the most of the rest
+  for (std::size_t slot = 0; slot < rest_.size(); ++slot) {
+    Row key;
+    for (const std::vector<Option>& of_unit : options_)
+      for (const Option& option : of_unit) key.push_back(option.bytes[slot]);
+    Bytes& rest = distinct.try_emplace(std::move(key), 0).first->second;
+    rest = std::max(rest, rest_[slot]);
+  }
+  rest_.clear();
+  for (std::vector<Option>& of_unit : options_)
+    for (Option& option : of_unit) option.bytes.clear();
+  for (const auto& [key, rest] : distinct) {
+    rest_.push_back(rest);
+    auto next = key.begin();
+    for (std::vector<Option>& of_unit : options_)
+      for (Option& option : of_unit) option.bytes.push_back(*next++);
+  }
+}
+
+ActivationModel::Row ActivationModel::loads(const Picks& picks) const {
+  Row load = rest_;
+  for (std::size_t unit = 0; unit < picks.size(); ++unit)
+    for (std::size_t slot = 0; slot < load.size(); ++slot)
+      load[slot] += options_[unit][picks[unit]].bytes[slot];
+  return load;
+}
+
+bool ActivationModel::reduce_excess(Picks& picks, Row& load, Bytes budget) const {
+  Bytes best = 0;
+  for (const Bytes bytes : load) best += std::max<Bytes>(0, bytes - budget);
+  if (best == 0) return false;
+  std::optional<Change> found;
+  each_change(picks, [&](const Change& change) {
+    Bytes excess = 0;
+    for (std::size_t slot = 0; slot < load.size(); ++slot)
+      excess += std::max<Bytes>(0, load[slot] + added(picks, change, slot) - budget);
+    if (excess < best) best = excess, found = change;
+  });
+  if (found) make(picks, load, *found);
+  return found.has_value();
+}
+
+bool ActivationModel::improve_one(Picks& picks, Row& load, Bytes budget) const {
+  double best = 0;
+  Change found{};
+  each_change(picks, [&](const Change& change) {
+    const double saves = saved_us(picks, change);
+    if (saves <= 0) return;
+    double share = 1e-9;
+    for (std::size_t slot = 0; slot < load.size(); ++slot) {
+      const Bytes more = added(picks, change, slot), left = budget - load[slot];
+      if (more > left) return;
+      if (more > 0) share = std::max(share, static_cast<double>(more) / static_cast<double>(left));
+    }
+    if (saves / share > best) best = saves / share, found = change;
+  });
+  if (best > 0) make(picks, load, found);
+  return best > 0;
+}
+
+bool ActivationModel::improve_two(Picks& picks, Row& load, Bytes budget) const {
+  double best = 0;
+  Change up{}, down{};
+  each_change(picks, [&](const Change& a) {
+    if (saved_us(picks, a) <= best) return;
+    each_change(picks, [&](const Change& b) {
+      const double saves = saved_us(picks, a) + saved_us(picks, b);
+      if (a.unit == b.unit || saves <= best * (1 + 1e-9)) return;
+      for (std::size_t slot = 0; slot < load.size(); ++slot)
+        if (load[slot] + added(picks, a, slot) + added(picks, b, slot) > budget) return;
+      best = saves, up = a, down = b;
+    });
+  });
+  if (best <= 0) return false;
+  make(picks, load, up);
+  make(picks, load, down);
+  return true;
+}
+
+}  // namespace tessera

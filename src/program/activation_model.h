@@ -1,0 +1,101 @@
+// A linear model of what activations take: of each unit under each choice, during each pass, on top of all
+// else. Read off the built programs; searched for choices that fit a budget.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/program/instruction_costs.h"
+#include "tessera/program.h"
+
+namespace tessera {
+
+// One pipeline rank's memory: `rest`, and for each unit the row of the option that is picked.
+class ActivationModel {
+ public:
+  using Bytes = std::int64_t;
+  using Row = std::vector<Bytes>;  // by slot: a forward or backward pass, with what is issued ahead of it
+  using Picks = std::vector<std::size_t>;  // by unit of the model: index of an option
+  struct Option {
+    ActivationChoice choice;
+    double us = 0;         // what it adds to a step
+    double hidden_us = 0;  // copies besides, behind compute
+    Row bytes;
+  };
+
+  ActivationModel(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs, const CostModel& cost,
+                  int rank, std::span<const ActivationChoice> among);
+
+  const std::vector<std::vector<Option>>& options() const { return options_; }
+
+  // Whether copies take time that other copies may be in the way of.
+  bool copies() const;
+  void weigh_hidden(double weight) { weight_ = weight; }
+
+  double us(const Picks& picks) const;
+
+  Bytes peak(const Picks& picks) const { return std::ranges::max(loads(picks)); }
+
+  // Of each unit the option that takes the least memory over all slots.
+  Picks least() const;
+
+  // Little time within `budget`: from the least memory, the changes that save the most time for the memory
+  // they take; then exchanges of two units' options while any saves time. Where nothing is found to fit, what
+  // exceeds the budget least.
+  Picks solve(Bytes budget) const;
+
+ private:
+  void add_memory(const Program& program, std::size_t begin);
+
+  // What is repeated, and what of its copies is longer than the use that runs meanwhile.
+  void add_times(const Program& program, const InstructionCosts& costs);
+
+  // Drops options that another beats in time and memory, and puts the least memory last.
+  void finish(std::vector<Option>& options) const;
+
+  // Microbatches repeat each other's slots: of those that differ in `rest_` alone, the fullest stays.
+  void merge_slots();
+
+  Row loads(const Picks& picks) const;
+
+  // A unit's change to another option.
+  struct Change {
+    std::size_t unit, option;
+  };
+
+  double us_of(const Option& option) const { return option.us + weight_ * option.hidden_us; }
+  double saved_us(const Picks& picks, const Change& change) const {
+    return us_of(options_[change.unit][picks[change.unit]]) - us_of(options_[change.unit][change.option]);
+  }
+  Bytes added(const Picks& picks, const Change& change, std::size_t slot) const {
+    return options_[change.unit][change.option].bytes[slot] -
+           options_[change.unit][picks[change.unit]].bytes[slot];
+  }
+  void make(Picks& picks, Row& load, const Change& change) const {
+    for (std::size_t slot = 0; slot < load.size(); ++slot) load[slot] += added(picks, change, slot);
+    picks[change.unit] = change.option;
+  }
+  template <class Visit>
+  void each_change(const Picks& picks, Visit visit) const {
+    for (std::size_t unit = 0; unit < picks.size(); ++unit)
+      for (std::size_t option = 0; option < options_[unit].size(); ++option)
+        if (option != picks[unit]) visit(Change{unit, option});
+  }
+
+  // The change that takes the most off what exceeds the budget, summed over the slots.
+  bool reduce_excess(Picks& picks, Row& load, Bytes budget) const;
+
+  // The change that saves the most time for the share it takes of what is left where it is tightest.
+  bool improve_one(Picks& picks, Row& load, Bytes budget) const;
+
+  // The exchange that saves the most time.
+  bool improve_two(Picks& picks, Row& load, Bytes budget) const;
+
+  std::vector<std::vector<Option>> options_;  // by unit, the least memory last
+  Row rest_;
+  double weight_ = 0;  // of hidden_us
+};
+
+}  // namespace tessera
