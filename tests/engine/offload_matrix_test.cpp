@@ -53,21 +53,22 @@ TEST_P(OffloadMatrix, ChangesNoBit) {
   int variant = 0;
   for (int stage = 1; stage <= 3; ++stage)
     for (const Offload& offload : tiers(stage))
-      for (const int pipeline : {1, 2}) {
+      for (int mixture = 0; mixture < 12; ++mixture) {
         RunConfig run{.family = family,
                       .world = world,
-                      .pipeline = pipeline,
+                      .pipeline = 1 + mixture % 2,
                       .stage = stage,
                       .dtype = dtype,
-                      .steps = 3,
+                      .recompute = static_cast<Recompute>(mixture / 2 % 3),
+                      .steps = 2,
                       .poison = true};
         run.offload = offload;
-        run.offload.staged = 1 + variant % 3;
-        run.prefetch = variant % 3;
-        run.microbatches = 1 + variant % 2;
-        run.reduce = variant % 4 < 2 ? ReduceWhen::each : ReduceWhen::last;
+        run.offload.activations = mixture < 6 ? Space::device : Space::host;
+        run.offload.staged = 1 + variant / 12 % 3;
+        run.prefetch = variant % 5 % 3;
+        run.microbatches = 1 + variant / 12 % 2;
+        run.reduce = variant % 7 < 4 ? ReduceWhen::each : ReduceWhen::last;
         run.strict_order = variant % 5 == 4;
-        run.recompute = variant % 3 == 2 ? Recompute::full : Recompute::none;
         expect_equal(run);
         ++variant;
       }
