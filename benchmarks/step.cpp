@@ -133,6 +133,21 @@ void one_rank(benchmark::State& state) {
   pairs.report(state, static_cast<double>(batch.tokens()), "tokens/s");
 }
 
+// A step of each in turn.
+void take_turns(benchmark::State& state, Pairs& pairs, const std::vector<std::unique_ptr<Trainer>>& trainers,
+                const BatchShape& batch) {
+  for (auto round : state) {
+    double sum = 0;
+    for (std::size_t contender = 0; contender < trainers.size(); ++contender) {
+      const double seconds = seconds_of([&] { train(*trainers[contender], batch); });
+      pairs.add(contender, seconds);
+      sum += seconds;
+    }
+    state.SetIterationTime(sum);
+  }
+  pairs.report(state, static_cast<double>(batch.tokens()), "tokens/s");
+}
+
 // Blocks alone recompute, so there is little else: no large vocabulary, and 256 tokens.
 void recompute(benchmark::State& state) {
   const BatchShape batch{.sequences = 256 / state.range(1), .length = state.range(1)};
@@ -147,16 +162,7 @@ void recompute(benchmark::State& state) {
     train(*trainers.back(), batch);
   }
   Pairs pairs({"none", "selective", "full"});
-  for (auto round : state) {
-    double sum = 0;
-    for (std::size_t contender = 0; contender < trainers.size(); ++contender) {
-      const double seconds = seconds_of([&] { train(*trainers[contender], batch); });
-      pairs.add(contender, seconds);
-      sum += seconds;
-    }
-    state.SetIterationTime(sum);
-  }
-  pairs.report(state, static_cast<double>(batch.tokens()), "tokens/s");
+  take_turns(state, pairs, trainers, batch);
   for (const auto& [name, contender] : {std::pair("selective/none", 1), std::pair("full/none", 2)})
     state.counters[name] = 1 / pairs.ratio(static_cast<std::size_t>(contender));
 }
@@ -197,16 +203,7 @@ void offload(benchmark::State& state) {
     train(*trainers.back(), batch);
   }
   Pairs pairs({"device", "host", "host, half", "host, parameters too", "disk"});
-  for (auto round : state) {
-    double sum = 0;
-    for (std::size_t contender = 0; contender < trainers.size(); ++contender) {
-      const double seconds = seconds_of([&] { train(*trainers[contender], batch); });
-      pairs.add(contender, seconds);
-      sum += seconds;
-    }
-    state.SetIterationTime(sum);
-  }
-  pairs.report(state, static_cast<double>(batch.tokens()), "tokens/s");
+  take_turns(state, pairs, trainers, batch);
   const auto rate = [&](std::size_t contender, Lane lane, Opcode op) {
     return gigabytes_per_second(trainers[contender]->engine(), lane, op);
   };
