@@ -116,6 +116,7 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"checkpoint", summary.checkpoint},
                            {"export", summary.exported},
                            {"direct_exchange", summary.exchange.direct},
+                           {"disk", summary.disk},
                            {"sample", summary.sample}};
   if (summary.validation_loss) result["validation_loss"] = *summary.validation_loss;
   if (summary.hidden) result["hidden"] = *summary.hidden;
@@ -139,8 +140,10 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   fmt::print("\n{}", plans.table());
   const auto a_rank = [&](std::int64_t bytes) { return static_cast<double>(bytes) / ranks / (1 << 20); };
   // What was measured is of all ranks, of whatever part of the pipeline.
-  if (setup.options.engine.mesh.pipeline > 1)
-    fmt::print("{:<22}{:>16}{:>16.2f}\n", "total, mean of ranks", "", a_rank(measured.predicted_bytes));
+  const bool pipelined = setup.options.engine.mesh.pipeline > 1;
+  if (pipelined || plans.of_fullest().memory.space(Space::host).arena_bytes > 0)
+    fmt::print("{:<22}{:>16}{:>16.2f}\n", pipelined ? "total, mean of ranks" : "device and host", "",
+               a_rank(measured.predicted_bytes));
   fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "", a_rank(measured.growth_bytes));
   fmt::print("(measured: how much {} grew at {} peak{}; with code, stacks and libraries)\n\n",
              ranks_are_processes() ? "the processes" : "the process", ranks_are_processes() ? "their" : "its",
@@ -150,7 +153,9 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
              static_cast<double>(summary.tokens) / std::max(summary.step_seconds, 1e-9));
   fmt::print("loss {:.4f} -> {:.4f}", summary.first_loss, summary.loss);
   if (summary.validation_loss) fmt::print(", validation {:.4f}", *summary.validation_loss);
-  if (summary.hidden) fmt::print("; {:.0f}% of communication hidden behind compute", *summary.hidden * 100.0);
+  if (summary.hidden)
+    fmt::print("; {:.0f}% of communication{} hidden behind compute", *summary.hidden * 100.0,
+               setup.options.engine.strategy.offload == Offload{} ? "" : " and copies");
   fmt::print("\n");
   if (!summary.sample.empty()) fmt::print("\nsample:\n{}\n", escaped(summary.sample));
   if (summary.interrupted) fmt::print("ended by a signal\n");

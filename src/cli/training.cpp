@@ -77,6 +77,7 @@ class RankTraining {
 
   void run() {
     if (first_) report_exchange();
+    if (first_) report_disk();
     if (ranks_are_processes())
       trainer_.engine().set_peak_observer([this] {
         if (run_steps_ < kWeighed)
@@ -115,6 +116,11 @@ class RankTraining {
     interrupted_ = decision == interrupted;
     if (first_) summary_.interrupted = interrupted_;
     return decision == go;
+  }
+
+  void report_disk() {
+    summary_.disk = trainer_.engine().disk_description();
+    if (!summary_.disk.empty()) fmt::print("disk      {}\n", summary_.disk);
   }
 
   void report_exchange() {

@@ -26,6 +26,7 @@ struct RunSummary {
   std::optional<double> hidden;  // the share of communication behind compute, over the traced steps
   std::int64_t skipped = 0;
   std::int64_t peak_bytes = 0;  // of a process that is one rank: proportional, at the plan's peak
+  std::string disk;             // how the file there is read and written; empty where nothing lies on it
   ArenaRegistration exchange;   // how processes of one host exchange what is large
   bool interrupted = false;
   std::string checkpoint;  // the last one saved

@@ -238,6 +238,24 @@ TEST_F(Tool, AResumedRunContinuesBitwise) {
   EXPECT_EQ(train(changed).status, 1);
 }
 
+TEST_F(Tool, AResumedRunMayHaveItsStatesElsewhere) {
+  const std::string whole = folder_.file("whole"), parts = folder_.file("parts");
+  ASSERT_EQ(train({"run.metrics=" + whole}).status, 0);
+  const Arguments saving = {"run.checkpoint=" + folder_.file("saved"), "run.metrics=" + parts,
+                            "run.resume=auto"};
+  Arguments first = saving;
+  first.insert(first.end(), {"run.steps=3", "strategy.stage=3", "offload.states=disk",
+                             "offload.parameters=host", "offload.directory=" + folder_.file(".")});
+  const Result on_disk = train(first);
+  ASSERT_EQ(on_disk.status, 0) << on_disk.err;
+  EXPECT_NE(on_disk.out.find("\ndisk      "), std::string::npos) << on_disk.out;
+  EXPECT_NE(on_disk.out.find("\ndevice and host "), std::string::npos) << on_disk.out;
+  const Result second = train(saving);
+  ASSERT_EQ(second.status, 0) << second.err;
+  EXPECT_EQ(second.out.find("\ndisk      "), std::string::npos) << second.out;
+  EXPECT_EQ(losses(parts), losses(whole));
+}
+
 // Resumed half way at another stage, with the head tied and with one of its own.
 TEST_F(Tool, TrainsALlama) {
   const Arguments llama = {"model.family=llama", "model.preset=llama-tiny", "model.kv_heads=1",
