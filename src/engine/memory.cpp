@@ -66,8 +66,6 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
     const Buffer& buffer = program.buffers[id];
     first[id] = static_cast<int>(watch.tenancies.size());
     for (std::size_t k = 0; k < buffer.lifetimes.size(); ++k) {
-      watch.begins[static_cast<std::size_t>(buffer.lifetimes[k].first)].push_back(
-          static_cast<int>(watch.tenancies.size()));
       watch.tenancies.push_back({buffer.space, plan_.offset(index, static_cast<BufferId>(id), k),
                                  buffer.bytes, buffer.category, buffer.lifetimes[k].first, 0});
     }
@@ -84,7 +82,11 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
       if (buffer.persistent || lifetime < 0) continue;
       const int tenancy = first[static_cast<std::size_t>(id)] + lifetime;
       watch.touches[at].push_back(tenancy);
-      ++watch.tenancies[static_cast<std::size_t>(tenancy)].accesses;
+      Tenancy& touched_now = watch.tenancies[static_cast<std::size_t>(tenancy)];
+      if (touched_now.accesses++ > 0) continue;
+      // Its lifetime may begin sooner, at an instruction that the first access need not wait for.
+      touched_now.first = static_cast<InstructionId>(at);
+      watch.begins[at].push_back(tenancy);
     }
   }
   watch.remaining = std::make_unique<std::atomic<int>[]>(watch.tenancies.size());

@@ -40,8 +40,8 @@ class StepMemory {
   const device::Disk* disk() const { return disk_.get(); }  // null where nothing lies on the disk
   const ByteCounters& counters(Space space) const { return *counters_[static_cast<std::size_t>(space)]; }
 
-  // Around every instruction of a step: a buffer is alive from before the instruction that begins its
-  // lifetime to after the last that touches it, on whichever lanes these run. With poison nothing else may be
+  // Around every instruction of a step: a buffer is alive from before the first instruction that
+  // touches it in a lifetime to after the last, on whichever lanes these run. With poison nothing else may be
   // touched.
   void begin_step(int program);
   void before(int program, InstructionId instruction);
@@ -61,7 +61,7 @@ class StepMemory {
   };
   struct Watch {
     std::vector<Tenancy> tenancies;
-    std::vector<std::vector<int>> begins;   // [instruction] tenancies that begin there
+    std::vector<std::vector<int>> begins;   // [instruction] tenancies that it is the first to touch
     std::vector<std::vector<int>> touches;  // [instruction] tenancies it touches
     std::unique_ptr<std::atomic<int>[]> remaining;
   };

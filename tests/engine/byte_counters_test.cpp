@@ -52,7 +52,9 @@ Expected expected_of(const TrainerPlan& plan, const Program& program, Space spac
     for (const Lifetime& life : buffer.lifetimes) {
       InstructionId last = life.last;
       while (!touches(program.instructions[static_cast<std::size_t>(last)], id)) --last;
-      for (InstructionId at = life.first; at <= last; ++at) {
+      InstructionId first = life.first;
+      while (!touches(program.instructions[static_cast<std::size_t>(first)], id)) ++first;
+      for (InstructionId at = first; at <= last; ++at) {
         curve[static_cast<std::size_t>(at)][static_cast<std::size_t>(buffer.category)] += buffer.bytes;
         if (sent) in_messages[static_cast<std::size_t>(at)] += buffer.bytes;
       }
