@@ -6,12 +6,9 @@
 
 #include "kernels/kernels.h"
 #include "tessera/dtype.h"
+#include "tessera/shape.h"
 
 namespace tessera::kernels {
-
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // Parts of a workspace begin on cache lines.
 constexpr std::int64_t workspace_part_bytes(std::int64_t bytes) { return round_up(bytes, 64); }

@@ -22,6 +22,10 @@ struct PlannedPrograms {
 PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs,
                                int pipeline_rank = 0);
 
+// The same of every pipeline rank, by its coordinate.
+std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
+                                           std::span<const StepSpec> specs);
+
 // The most units, 0 to all, that can keep their gathered parameters from forward to backward within
 // `budget_bytes` of device memory on every pipeline rank; −1 where not even 0 fits. Meaningful with sharded
 // parameters only; specs' own resident_units are ignored.

@@ -1,13 +1,21 @@
 // The extents of a tensor, outermost dim first.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <numeric>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace tessera {
+
+// The least multiple of `multiple`, which is above 0, that is no less than `value`, which is not negative.
+template <std::integral Integer>
+constexpr Integer round_up(Integer value, std::type_identity_t<Integer> multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 using Shape = std::vector<std::int64_t>;
 

@@ -19,9 +19,7 @@ constexpr std::uint64_t kMagic = 0x314152455353'4554;  // "TESSERA1", little-end
 constexpr std::int64_t kPrefixBytes = 32;
 constexpr std::int64_t kMostHeaderBytes = std::int64_t{1} << 30;
 
-std::int64_t align_up(std::int64_t bytes) {
-  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-}
+std::int64_t align_up(std::int64_t bytes) { return round_up(bytes, kAlignmentBytes); }
 
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 

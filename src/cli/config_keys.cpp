@@ -11,9 +11,6 @@ namespace tessera::cli {
 
 namespace {
 
-constexpr double kMostInt = 2147483647.0;
-constexpr double kMostExact = 9007199254740992.0;  // 2^53: every integer up to here is a double
-
 Key text(std::string name, std::string* target, std::string meaning, std::vector<std::string> words = {}) {
   return {.name = std::move(name),
           .kind = KeyKind::text,
@@ -29,6 +26,18 @@ Key integer(std::string name, std::int64_t* target, double min, std::string mean
           .meaning = std::move(meaning),
           .min = min,
           .max = max};
+}
+
+Key bytes(std::string name, std::int64_t* target, std::string meaning) {
+  Key key = integer(std::move(name), target, 0, std::move(meaning), kMostExact);
+  key.kind = KeyKind::bytes;
+  return key;
+}
+
+// Of an integer or a number: "auto" may stand for kAuto.
+Key or_auto(Key key) {
+  key.words = {"auto"};
+  return key;
 }
 
 Key boolean(std::string name, bool* target, std::string meaning) {
@@ -143,11 +152,10 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
                       "the outputs of norms and activation functions; full, all but each unit's input; auto, "
                       "for each unit as little as run.device_memory allows.",
                       {"none", "selective", "full", "auto"}));
-  Key resident = integer("strategy.resident_units", &c.resident_units, 0,
-                         "At stage 3: units, counted from the last, that keep their gathered parameters from "
-                         "forward to backward. \"auto\": as many as run.device_memory allows.");
-  resident.words = {"auto"};
-  keys.push_back(std::move(resident));
+  keys.push_back(
+      or_auto(integer("strategy.resident_units", &c.resident_units, 0,
+                      "At stage 3: units, counted from the last, that keep their gathered parameters from "
+                      "forward to backward. \"auto\": as many as run.device_memory allows.")));
   keys.push_back(
       boolean("strategy.state_over_replicas", &c.state_over_replicas,
               "Whether each replica keeps and updates only its slice of its shard's optimizer state. "
@@ -197,13 +205,11 @@ void add_offload(Keys& keys, OffloadConfig& c) {
                       "Where master weights and moments lie. Off the device, the host updates them: "
                       "gradients go down as units are reduced, updated parameters come up.",
                       spaces));
-  Key share =
+  keys.push_back(or_auto(
       number("offload.states_on_device", &c.states_on_device, {.min = 0.0, .max = 1.0},
              "The share of the units, from the first on, that keep their states on the device all the "
              "same and are updated there at the same time; \"auto\": as run.device_memory allows and "
-             "takes the least time by a cost model.");
-  share.words = {"auto"};
-  keys.push_back(std::move(share));
+             "takes the least time by a cost model.")));
   keys.push_back(text("offload.parameters", &c.parameters,
                       "Where a rank's shard of the parameters lies; at stage 3 only.", spaces));
   keys.push_back(text("offload.activations", &c.activations,
@@ -295,10 +301,8 @@ void add_run(Keys& keys, RunConfig& c) {
            "which the transformers library loads: it gets a config.json, too. Empty: nowhere."));
   keys.push_back(text("run.export_type", &c.export_type, "The type of the weights that are exported.",
                       {"fp32", "bf16", "fp16"}));
-  Key file_bytes = integer("run.export_file_bytes", &c.export_file_bytes, 0,
-                           "The most bytes of weights in one exported file; 0: one file.", kMostExact);
-  file_bytes.kind = KeyKind::bytes;
-  keys.push_back(std::move(file_bytes));
+  keys.push_back(bytes("run.export_file_bytes", &c.export_file_bytes,
+                       "The most bytes of weights in one exported file; 0: one file."));
   Key resume =
       text("run.resume", &c.resume,
            "Whether to continue from the last checkpoint in run.checkpoint; \"auto\": where there is "
@@ -317,17 +321,12 @@ void add_run(Keys& keys, RunConfig& c) {
       boolean("run.pin", &c.pin,
               "Whether each rank keeps to its share of the cores, where there are as many as ranks. "
               "Ranks that mpirun starts stay where it puts them."));
-  const auto budget = [&](const char* name, std::int64_t* value, const char* meaning) {
-    Key key = integer(name, value, 0, meaning, kMostExact);
-    key.kind = KeyKind::bytes;
-    keys.push_back(std::move(key));
-  };
-  budget("run.device_memory", &c.device_memory,
-         "The budget of one rank; a run that would exceed it is refused. 0: none.");
-  budget("run.host_memory", &c.host_memory,
-         "Likewise, of what one rank keeps on the host by [offload]. It bounds that alone, also where the "
-         "device "
-         "is the CPU and run.device_memory a part of the same memory. 0: none.");
+  keys.push_back(bytes("run.device_memory", &c.device_memory,
+                       "The budget of one rank; a run that would exceed it is refused. 0: none."));
+  keys.push_back(
+      bytes("run.host_memory", &c.host_memory,
+            "Likewise, of what one rank keeps on the host by [offload]. It bounds that alone, also where the "
+            "device is the CPU and run.device_memory a part of the same memory. 0: none."));
   keys.push_back(number("run.deadline", &c.deadline, {.min = 0.0, .max = 1e6, .above_min = true},
                         "Seconds that a rank waits for another before the run ends with an error."));
   keys.push_back(text("run.metrics", &c.metrics, "A file for one line of JSON per step. Empty: none."));
@@ -342,37 +341,6 @@ void add_run(Keys& keys, RunConfig& c) {
       integer("run.sample_tokens", &c.sample_tokens, 0, "Tokens to sample at the end of the run; 0: none."));
   keys.push_back(number("run.sample_temperature", &c.sample_temperature, {.min = 0.0, .max = 100.0},
                         "0 takes the most likely token; 1 draws from the model's distribution."));
-}
-
-std::string range_text(const Key& key) {
-  const bool low = key.min > std::numeric_limits<double>::lowest();
-  const bool high = key.max < kMostInt;
-  if (low && high && !key.above_min) return fmt::format(" from {} to {}", key.min, key.max);
-  std::string result = low ? fmt::format("{} {}", key.above_min ? " above" : " of at least", key.min) : "";
-  if (high) result += fmt::format("{}at most {}", low ? " and " : " of ", key.max);
-  return result;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string result;
-  for (std::size_t i = 0; i < words.size(); ++i)
-    result += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + ("\"" + words[i] + "\"");
-  return result;
-}
-
-// A TOML basic string.
-std::string quoted(const std::string& value) {
-  std::string result = "\"";
-  for (const char c : value) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\')
-      result += std::string("\\") + c;
-    else if (byte < 0x20 || byte == 0x7f)
-      result += fmt::format("\\u{:04x}", byte);
-    else
-      result += c;
-  }
-  return result + "\"";
 }
 
 }  // namespace
@@ -390,87 +358,6 @@ std::vector<Key> keys_of(Config& config) {
   add_schedule(keys, config.schedule);
   add_run(keys, config.run);
   return keys;
-}
-
-std::string allowed(const Key& key) {
-  switch (key.kind) {
-    case KeyKind::text:
-      return key.words.empty() ? "text" : joined(key.words);
-    case KeyKind::integer:
-      return "an integer" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
-    case KeyKind::number:
-      return "a number" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
-    case KeyKind::boolean:
-      return "true or false";
-    case KeyKind::bytes:
-      return "bytes: an integer of at least 0, or text such as \"512 MiB\" or \"4 GiB\"";
-  }
-  return "";
-}
-
-std::string value_text(const Key& key) {
-  if (const auto* const* value = std::get_if<bool*>(&key.target)) return **value ? "true" : "false";
-  if (const auto* const* value = std::get_if<std::int64_t*>(&key.target))
-    return key.takes_auto() && **value == kAuto ? "\"auto\"" : std::to_string(**value);
-  if (const auto* const* value = std::get_if<double*>(&key.target)) {
-    if (key.takes_auto() && **value == kAuto) return "\"auto\"";
-    std::string shortest = fmt::format("{}", **value);  // reads back as the same value
-    return shortest.find_first_of(".e") == std::string::npos ? shortest + ".0" : shortest;
-  }
-  const std::string& value = *std::get<std::string*>(key.target);
-  return key.boolean_words && (value == "true" || value == "false") ? value : quoted(value);
-}
-
-std::string closest(std::string_view name, const std::vector<std::string>& known) {
-  std::string best;
-  const std::size_t leaf_length = name.size() - std::min(name.size(), name.find('.') + 1);
-  std::size_t best_edits = std::max<std::size_t>(2, leaf_length / 3) + 1;
-  for (const std::string& candidate : known) {
-    // Levenshtein's distance, one row at a time.
-    std::vector<std::size_t> row(candidate.size() + 1);
-    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= name.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i;
-      for (std::size_t j = 1; j < row.size(); ++j) {
-        const std::size_t replaced = diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1);
-        diagonal = row[j];
-        row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-      }
-    }
-    if (row.back() < best_edits) {
-      best_edits = row.back();
-      best = candidate;
-    }
-  }
-  return best;
-}
-
-std::int64_t parse_bytes(std::string_view text) {
-  std::size_t used = 0;
-  double value = 0.0;
-  try {
-    value = std::stod(std::string(text), &used);
-  } catch (const std::exception&) {
-    return -1;
-  }
-  while (used < text.size() && text[used] == ' ') ++used;
-  const std::string_view unit = text.substr(used);
-  double factor = 0.0;
-  for (const auto& [name, bytes] : {std::pair<std::string_view, double>{"", 1.0},
-                                    {"B", 1.0},
-                                    {"KiB", 1024.0},
-                                    {"MiB", 1048576.0},
-                                    {"GiB", 1073741824.0},
-                                    {"TiB", 1099511627776.0},
-                                    {"kB", 1e3},
-                                    {"MB", 1e6},
-                                    {"GB", 1e9},
-                                    {"TB", 1e12}})
-    if (unit == name) factor = bytes;
-  const double bytes = value * factor;
-  if (factor == 0.0 || !(bytes >= 0.0) || bytes > kMostExact) return -1;
-  return static_cast<std::int64_t>(bytes);
 }
 
 }  // namespace tessera::cli

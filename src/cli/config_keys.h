@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -10,6 +11,9 @@
 #include "src/cli/config.h"
 
 namespace tessera::cli {
+
+inline constexpr double kMostInt = 2147483647.0;
+inline constexpr double kMostExact = 9007199254740992.0;  // 2^53: every integer up to here is a double
 
 enum class KeyKind : std::uint8_t { text, integer, number, boolean, bytes };
 
@@ -44,5 +48,8 @@ std::string closest(std::string_view name, const std::vector<std::string>& known
 
 // "4 GiB", "512MiB", "1e9", "123456": bytes, or −1 where the text is none.
 std::int64_t parse_bytes(std::string_view text);
+
+// "5,9": integers separated by commas, one of which may end the text; nothing where it is something else.
+std::optional<std::vector<int>> parse_integers(std::string_view text);
 
 }  // namespace tessera::cli

@@ -3,29 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "src/cli/config_keys.h"
 #include "tessera/pipeline.h"
 
 namespace tessera::cli {
 
 namespace {
 
-// "5,9" as numbers.
 std::vector<int> listed_cuts(const std::string& list) {
-  std::vector<int> cuts;
-  for (const char *at = list.data(), *end = at + list.size(); at != end;) {
-    int cut = 0;
-    const auto [next, error] = std::from_chars(at, end, cut);
-    if (error != std::errc() || (next != end && *next != ',') || (next != end && next + 1 == end))
-      throw UsageError(
-          fmt::format("pipeline.cuts is \"{}\"; it must be \"balanced\", \"count\", or units "
-                      "separated by commas, such as \"5,9\"",
-                      list));
-    cuts.push_back(cut);
-    at = next == end ? end : next + 1;
-  }
-  return cuts;
+  const std::optional<std::vector<int>> cuts = parse_integers(list);
+  if (!cuts || list.ends_with(','))
+    throw UsageError(
+        fmt::format("pipeline.cuts is \"{}\"; it must be \"balanced\", \"count\", or units "
+                    "separated by commas, such as \"5,9\"",
+                    list));
+  return *cuts;
 }
 
 std::int64_t fullest_bytes(const Model& model, const TrainerOptions& options) {

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 
+#include "src/cli/config_keys.h"
 #include "src/cli/pipeline_setup.h"
+#include "tessera/budget.h"
 #include "tessera/hugging_face.h"
 
 namespace tessera::cli {
@@ -70,8 +71,8 @@ Strategy strategy_of(const StrategyConfig& config) {
                     : config.reduce == "last" ? ReduceWhen::last
                                               : ReduceWhen::automatic;
   strategy.prefetch = static_cast<int>(config.prefetch);
-  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
-    if (config.recompute == name_of(recompute)) strategy.recompute = recompute;
+  for (const ActivationChoice& choice : recompute_choices())
+    if (config.recompute == name_of(choice.recompute)) strategy.recompute = choice.recompute;
   strategy.resident_units = config.resident_units == kAuto ? 0 : static_cast<int>(config.resident_units);
   strategy.state_over_replicas = config.state_over_replicas;
   strategy.parameters_over_replicas = config.parameters_over_replicas;
@@ -163,8 +164,8 @@ std::vector<ActivationChoice> allowed_choices(const Config& config) {
   std::vector<ActivationChoice> allowed;
   for (const Space kept : {Space::device, Space::host})
     if (config.offload.activations == "auto" || config.offload.activations == name_of(kept))
-      for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
-        allowed.push_back({.recompute = recompute, .kept = kept});
+      for (const ActivationChoice& choice : recompute_choices())
+        allowed.push_back({.recompute = choice.recompute, .kept = kept});
   return allowed;
 }
 
@@ -267,17 +268,13 @@ std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& d
     if (tokens.empty()) tokens.push_back('\n');
     return tokens;
   }
-  for (const char *at = prompt.data(), *end = at + prompt.size(); at != end;) {
-    std::int32_t token = 0;
-    const auto [next, error] = std::from_chars(at, end, token);
-    if (error != std::errc() || token < 0 || (next != end && *next != ','))
-      throw UsageError(
-          fmt::format("run.sample_prompt is \"{}\"; the data are tokens, so it must be token ids "
-                      "separated by commas, such as \"464,2068\"",
-                      prompt));
-    tokens.push_back(token);
-    at = next == end ? end : next + 1;
-  }
+  const std::optional<std::vector<int>> ids = parse_integers(prompt);
+  if (!ids || std::ranges::any_of(*ids, [](int id) { return id < 0; }))
+    throw UsageError(
+        fmt::format("run.sample_prompt is \"{}\"; the data are tokens, so it must be token ids "
+                    "separated by commas, such as \"464,2068\"",
+                    prompt));
+  tokens.assign(ids->begin(), ids->end());
   if (tokens.empty()) tokens.push_back(0);
   return tokens;
 }

@@ -21,8 +21,6 @@ using std::chrono::nanoseconds;
 constexpr int kFairShare = 16;  // a group takes no more than this part of the room, if it can do with it
 constexpr int kSlices = 4;      // sleeps of 1, 2, 4, then 8 ms
 
-std::int64_t rounded_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 bool is_gone(int process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
 }  // namespace
@@ -65,7 +63,7 @@ void SharedMutex::lock() {
 std::int64_t SharedWorld::range_bytes(int ranks, std::int64_t room_bytes) {
   const std::int64_t head = static_cast<std::int64_t>(sizeof(SharedWorld)) + ranks * 64;
   static_assert(sizeof(Rank) == 64);
-  return rounded_up(head, kBlockBytes) + rounded_up(room_bytes, kBlockBytes);
+  return round_up(head, kBlockBytes) + round_up(room_bytes, kBlockBytes);
 }
 
 SharedWorld::SharedWorld(int ranks, std::int64_t range_bytes) : ranks_(ranks) {
@@ -156,7 +154,7 @@ SharedWorld::Room SharedWorld::find_or_take(const RoomWanted& wanted, bool& firs
   const std::int64_t fair_bytes = std::max(wanted.least_bytes, blocks_ * kBlockBytes / kFairShare);
   for (std::int64_t bytes = std::min(wanted.best_bytes, fair_bytes);
        unused >= 0 && bytes >= wanted.least_bytes; bytes /= 2) {
-    const std::int64_t blocks = rounded_up(bytes, kBlockBytes) / kBlockBytes;
+    const std::int64_t blocks = round_up(bytes, kBlockBytes) / kBlockBytes;
     const auto gap = gap_of(blocks);
     if (!gap) continue;
     groups_[static_cast<std::size_t>(unused)] = {

@@ -70,7 +70,7 @@ void NcclBackend::bind(Stream& stream, std::int64_t most_shard_numel) {
   const int own = global_rank();
   host_->all_gather(&own, global_ranks_.data(), sizeof own, {"set-up", "connecting GPUs"});
   meeting_ = host_->subgroup(all_ranks(world()), name());
-  const std::int64_t wanted = kernels::round_up(most_shard_numel * bytes_of(DType::fp32), kAlignment);
+  const std::int64_t wanted = round_up(most_shard_numel * bytes_of(DType::fp32), kAlignment);
   const std::int64_t allowed = world_->options().staging_bytes / world() / kAlignment * kAlignment;
   channel_ = std::make_unique<NcclChannel>(
       *world_, host_,

@@ -19,10 +19,6 @@ constexpr std::int64_t kPageBytes = 4096;
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;
 
-std::uintptr_t round_up(std::uintptr_t value, std::uintptr_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 [[noreturn]] void throw_refused(std::int64_t bytes, int code) {
   throw EnvironmentError(
       fmt::format("cannot take an arena of {} bytes ({:.1f} GiB): {}; {:.1f} GiB are available", bytes,

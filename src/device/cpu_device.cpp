@@ -4,6 +4,7 @@
 
 #include "src/device/cpu_stream.h"
 #include "tessera/error.h"
+#include "tessera/memory_plan.h"
 
 namespace tessera {
 namespace {
@@ -11,7 +12,6 @@ namespace {
 // Bases of ranks that lie alike within a page alias in the caches; this many bytes a rank keep them apart.
 constexpr std::int64_t kStaggerBytes = 21 * 256;
 constexpr int kStaggers = 128;
-constexpr std::int64_t kPageBytes = 4096;
 
 class CpuDevice final : public Device {
  public:
@@ -32,10 +32,10 @@ class CpuDevice final : public Device {
                   .shared = shared});
   }
 
-  // In whole pages from its base, so that files can be read into it directly.
+  // In whole blocks from its base, so that files can be read into it directly.
   Arena make_host_arena(std::int64_t bytes) override {
     return Arena({.bytes = bytes,
-                  .stagger_bytes = kPageBytes * (options_.rank % kStaggers),
+                  .stagger_bytes = kBlockBytes * (options_.rank % kStaggers),
                   .fill_poisoned = options_.fill_poisoned});
   }
 

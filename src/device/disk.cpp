@@ -7,6 +7,7 @@
 #include "src/device/disk_file.h"
 #include "src/device/disk_queue.h"
 #include "tessera/error.h"
+#include "tessera/shape.h"
 
 namespace tessera::device {
 namespace {
@@ -43,8 +44,7 @@ std::unique_ptr<DiskQueue> make_queue(const DiskFile& file, const DiskOptions& o
 
 Disk::Disk(const DiskOptions& options) {
   check_options(options);
-  const std::int64_t pages = (options.bytes + kDiskAlignment - 1) / kDiskAlignment;
-  file_ = std::make_unique<DiskFile>(options.directory, pages * kDiskAlignment);
+  file_ = std::make_unique<DiskFile>(options.directory, round_up(options.bytes, kDiskAlignment));
   queue_ = make_queue(*file_, options);
 }
 

@@ -8,10 +8,12 @@
 #include <memory>
 #include <string>
 
+#include "tessera/memory_plan.h"
+
 namespace tessera::device {
 
 // Offsets, lengths and addresses of a transfer are multiples of this: what any O_DIRECT asks for.
-inline constexpr std::int64_t kDiskAlignment = 4096;
+inline constexpr std::int64_t kDiskAlignment = kBlockBytes;
 
 struct DiskOptions {
   std::string directory;               // an existing one on the disk to use

@@ -131,9 +131,7 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
       partition(static_cast<int>(layout.units().size()), options.mesh.pipeline, options.strategy.pipeline),
       scaler(options.loss_scaling.value_or(LossScaleOptions{})) {
   const std::vector<StepSpec> specs = step_specs(options);
-  std::vector<PlannedPrograms> by_pipeline_rank;
-  for (int rank = 0; rank < options.mesh.pipeline; ++rank)
-    by_pipeline_rank.push_back(build_and_plan(layout, options.mesh, specs, rank));
+  std::vector<PlannedPrograms> by_pipeline_rank = plan_pipeline(layout, options.mesh, specs);
   const MemoryBudget budget = memory_budget(options);
   for (const PlannedPrograms& planned : by_pipeline_rank)
     if (!budget.holds(planned.plan))

@@ -206,8 +206,7 @@ void Executor::transfer(void* to, const void* from, std::int64_t bytes) {
 struct Executor::Blocks {
   Blocks(std::int64_t offset, std::size_t bytes)
       : first(offset / kBlockBytes * kBlockBytes),
-        size((offset + static_cast<std::int64_t>(bytes) + kBlockBytes - 1) / kBlockBytes * kBlockBytes -
-             first),
+        size(round_up(offset + static_cast<std::int64_t>(bytes), kBlockBytes) - first),
         memory({.bytes = size, .huge_pages = false}),
         wanted(memory.base() + (offset - first)) {}
   std::int64_t first, size;

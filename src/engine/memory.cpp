@@ -7,8 +7,7 @@ namespace {
 
 // What poison works on: no memory is shared within so many bytes.
 std::int64_t rounded(std::int64_t bytes, Space space) {
-  const std::int64_t granule = space == Space::device ? 8 : alignment_of(space);
-  return (bytes + granule - 1) / granule * granule;
+  return round_up(bytes, space == Space::device ? 8 : alignment_of(space));
 }
 
 }  // namespace
@@ -66,8 +65,10 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
     const Buffer& buffer = program.buffers[id];
     first[id] = static_cast<int>(watch.tenancies.size());
     for (std::size_t k = 0; k < buffer.lifetimes.size(); ++k) {
-      watch.tenancies.push_back({buffer.space, plan_.offset(index, static_cast<BufferId>(id), k),
-                                 buffer.bytes, buffer.category, buffer.lifetimes[k].first, 0});
+      watch.tenancies.push_back({.space = buffer.space,
+                                 .offset = plan_.offset(index, static_cast<BufferId>(id), k),
+                                 .bytes = buffer.bytes,
+                                 .category = buffer.category});
     }
   }
   for (std::size_t at = 0; at < program.instructions.size(); ++at) {

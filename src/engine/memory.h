@@ -56,7 +56,7 @@ class StepMemory {
     std::int64_t offset = 0;
     std::int64_t bytes = 0;
     Category category = Category::parameters;
-    InstructionId first = 0;
+    InstructionId first = 0;  // to touch it
     int accesses = 0;
   };
   struct Watch {

@@ -198,15 +198,12 @@ void Executor::copy(InstructionId id) {
   const BufferId from = instruction.reads[0], to = instruction.writes[0];
   const Buffer& source = program().buffers[static_cast<std::size_t>(from)];
   const Buffer& target = program().buffers[static_cast<std::size_t>(to)];
-  const auto whole_blocks = [](std::int64_t bytes) {
-    return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-  };
   if (target.space == Space::disk)
     return memory_.disk().write(memory_.disk_offset(program_, to), address(from, id),
-                                whole_blocks(source.bytes));
+                                round_up(source.bytes, kBlockBytes));
   if (source.space == Space::disk)
     return memory_.disk().read(memory_.disk_offset(program_, from), address(to, id),
-                               whole_blocks(source.bytes));
+                               round_up(source.bytes, kBlockBytes));
   Stream& stream = lane(instruction.lane);
   if (instruction.flat < 0) return device_.copy(stream, address(to, id), address(from, id), source.bytes);
   const Flat& flat = layout_.flat(instruction.flat);

@@ -9,10 +9,6 @@
 namespace tessera {
 namespace {
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 std::int64_t alignment_numel(DType dtype) { return kAlignmentBytes / bytes_of(dtype); }
 
 // Checks the dims, and that the bytes of the parameter can be counted at all.

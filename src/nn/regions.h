@@ -8,9 +8,7 @@
 
 namespace tessera::nn {
 
-constexpr std::int64_t align_up(std::int64_t bytes) {
-  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-}
+constexpr std::int64_t align_up(std::int64_t bytes) { return round_up(bytes, kAlignmentBytes); }
 
 // Hands out consecutive offsets, each aligned; bytes() is the end of the last region, aligned as well.
 class Regions {

@@ -10,8 +10,8 @@ namespace {
 // Of the pipeline rank that needs most.
 std::int64_t arena_bytes(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs) {
   std::int64_t most = 0;
-  for (int rank = 0; rank < mesh.pipeline; ++rank)
-    most = std::max(most, build_and_plan(layout, mesh, specs, rank).plan.space(Space::device).arena_bytes);
+  for (const PlannedPrograms& planned : plan_pipeline(layout, mesh, specs))
+    most = std::max(most, planned.plan.space(Space::device).arena_bytes);
   return most;
 }
 
@@ -25,6 +25,14 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
   for (std::size_t index = 0; index < result.programs.size(); ++index)
     link(result.programs[index], &result.plan, static_cast<int>(index));
   return result;
+}
+
+std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
+                                           std::span<const StepSpec> specs) {
+  std::vector<PlannedPrograms> by_rank;
+  for (int rank = 0; rank < mesh.pipeline; ++rank)
+    by_rank.push_back(build_and_plan(layout, mesh, specs, rank));
+  return by_rank;
 }
 
 int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,

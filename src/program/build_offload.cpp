@@ -79,14 +79,22 @@ void Builder::issue_updates() {
   }
 }
 
+// Of the flat's states on the disk, each with what the update touches of it on the host.
+std::vector<std::pair<BufferId, BufferId>> Builder::windows_of(FlatId flat) const {
+  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  std::vector<std::pair<BufferId, BufferId>> windows;
+  const auto add = [&](BufferId state, BufferId at_update) {
+    if (state != at_update && state != buffers.parameter) windows.emplace_back(state, at_update);
+  };
+  add(buffers.master, buffers.update.master);
+  for (const std::size_t k : {0, 1}) add(buffers.moments[k], buffers.update.moments[k]);
+  return windows;
+}
+
 // Brings what the update reads of what is elsewhere.
 void Builder::prepare_update(FlatId flat) {
   const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
-  const auto window = [&](BufferId state, BufferId at_update) {
-    if (state != at_update && state != buffers.parameter) copy(flat, -1, state, at_update);
-  };
-  window(buffers.master, buffers.update.master);
-  for (const std::size_t k : {0, 1}) window(buffers.moments[k], buffers.update.moments[k]);
+  for (const auto& [state, window] : windows_of(flat)) copy(flat, -1, state, window);
   if (buffers.master == buffers.parameter) {
     host_updates(flat) ? part_on_host(flat, -1) : part_on_device(flat, -1);
   } else {
@@ -118,11 +126,7 @@ void Builder::hand_on(FlatId flat) {
     updated = buffers.on_host;
   }
   if (updated != buffers.parameter) copy(flat, -1, updated, buffers.parameter);
-  const auto window = [&](BufferId state, BufferId at_update) {
-    if (state != at_update && state != buffers.parameter) copy(flat, -1, at_update, state);
-  };
-  window(buffers.master, buffers.update.master);
-  for (const std::size_t k : {0, 1}) window(buffers.moments[k], buffers.update.moments[k]);
+  for (const auto& [state, window] : windows_of(flat)) copy(flat, -1, window, state);
   if (program_.state_over_replicas && !program_.parameters_over_replicas)
     gather_in_place(flat, buffers.parameter, Axis::replicate);
   if (!parameters_sharded() && state_sharded()) gather_in_place(flat, buffers.parameter, Axis::shard);

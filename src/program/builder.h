@@ -9,6 +9,7 @@
 #include <map>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "src/program/order.h"
@@ -135,6 +136,7 @@ class Builder {
   void resume_sum(FlatId flat, int microbatch);
   void take_down(FlatId flat, int microbatch);
   void issue_updates();
+  std::vector<std::pair<BufferId, BufferId>> windows_of(FlatId flat) const;
   void prepare_update(FlatId flat);
   void issue_update(FlatId flat);
   void hand_on(FlatId flat);

@@ -15,8 +15,7 @@ struct Figures {
 Figures figures_of(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
                    const CostModel& cost) {
   Figures most;
-  for (int rank = 0; rank < mesh.pipeline; ++rank) {
-    const PlannedPrograms planned = build_and_plan(layout, mesh, specs, rank);
+  for (const PlannedPrograms& planned : plan_pipeline(layout, mesh, specs)) {
     most.arena_bytes = std::max(most.arena_bytes, planned.plan.space(Space::device).arena_bytes);
     for (const Program& program : planned.programs)
       if (program.kind == StepKind::train)

@@ -16,10 +16,7 @@ namespace {
 
 using Index = std::size_t;
 
-std::int64_t aligned(std::int64_t bytes, Space space) {
-  const std::int64_t alignment = alignment_of(space);
-  return (bytes + alignment - 1) / alignment * alignment;
-}
+std::int64_t aligned(std::int64_t bytes, Space space) { return round_up(bytes, alignment_of(space)); }
 
 // The buffers of one name in all programs.
 struct Shared {

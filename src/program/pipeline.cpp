@@ -57,7 +57,7 @@ Order all_forward_first(const PipelineShape& shape, int rank) {
 // made as if it were, and what does not exist left out: leaving out makes no cycle.
 Order one_forward_one_backward(const PipelineShape& shape, int rank) {
   const int p = shape.ranks;
-  const int full = (shape.microbatches + p - 1) / p * p;
+  const int full = round_up(shape.microbatches, p);
   const int ahead = shape.chunks == 1 ? p - 1 - rank : 2 * (p - 1 - rank) + (shape.chunks - 1) * p;
   Order order = weave(passes(shape, rank, Pass::forward, full, p),
                       passes(shape, rank, Pass::backward, full, p), static_cast<std::size_t>(ahead));

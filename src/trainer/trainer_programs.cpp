@@ -38,7 +38,7 @@ BatchShape generation_shape(const TrainerOptions& options) {
 
 BatchBuffer::BatchBuffer(const Model& model, const BatchShape& shape) {
   constexpr std::int64_t kAlign = 16;
-  total = model.batch_bytes ? (model.batch_bytes(shape) + kAlign - 1) / kAlign * kAlign : 0;
+  total = model.batch_bytes ? round_up(model.batch_bytes(shape), kAlign) : 0;
   logits = total + static_cast<std::int64_t>(sizeof(LossTotal));
 }
 

@@ -109,6 +109,35 @@ train = ")" + folder_.file("text.txt") +
     return all;
   }
 
+  // The same training as one run and, saved between them, as two.
+  struct Parts {
+    Arguments saving;          // the settings of the second part
+    std::string whole, parts;  // metrics
+    Result ended, first, second;
+  };
+
+  // `always` is set in all three runs, `whole_only` in the whole one, `first_only` in the first part, which
+  // ends after three steps; `suffix` tells the files of several such trainings apart.
+  Parts run_in_parts(const Arguments& always = {}, const Arguments& whole_only = {},
+                     const Arguments& first_only = {}, const std::string& suffix = "") const {
+    const auto with = [](Arguments all, const Arguments& more) {
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    Parts run{.saving = {},
+              .whole = folder_.file("whole" + suffix),
+              .parts = folder_.file("parts" + suffix),
+              .ended = {},
+              .first = {},
+              .second = {}};
+    run.saving = with(always, {"run.checkpoint=" + folder_.file("saved" + suffix), "run.metrics=" + run.parts,
+                               "run.resume=auto"});
+    run.ended = train(with(with(always, whole_only), {"run.metrics=" + run.whole}));
+    if (run.ended.status == 0) run.first = train(with(with(run.saving, {"run.steps=3"}), first_only));
+    if (run.first.status == 0) run.second = train(run.saving);
+    return run;
+  }
+
   // "tessera: …", one line, status 1, and no new file.
   void expect_refused(const Result& result, const Arguments& parts) const {
     EXPECT_EQ(result.status, 1) << result.err;
@@ -209,14 +238,9 @@ TEST_F(Tool, WeightsLeaveAndEnterAsSafetensors) {
 }
 
 TEST_F(Tool, AResumedRunContinuesBitwise) {
-  const std::string whole = folder_.file("whole"), parts = folder_.file("parts");
-  ASSERT_EQ(train({"run.metrics=" + whole}).status, 0);
-  const Arguments saving = {"run.checkpoint=" + folder_.file("saved"), "run.metrics=" + parts,
-                            "run.resume=auto"};
-  Arguments first = saving;
-  first.push_back("run.steps=3");
-  ASSERT_EQ(train(first).status, 0);
-  const Result second = train(saving);
+  const auto [saving, whole, parts, ended, first, second] = run_in_parts();
+  ASSERT_EQ(ended.status, 0);
+  ASSERT_EQ(first.status, 0);
   ASSERT_EQ(second.status, 0) << second.err;
   EXPECT_NE(second.out.find("resumed   at step 3"), std::string::npos) << second.out;
   EXPECT_EQ(second.out.find("changed"), std::string::npos) << second.out;
@@ -239,18 +263,14 @@ TEST_F(Tool, AResumedRunContinuesBitwise) {
 }
 
 TEST_F(Tool, AResumedRunMayHaveItsStatesElsewhere) {
-  const std::string whole = folder_.file("whole"), parts = folder_.file("parts");
-  ASSERT_EQ(train({"run.metrics=" + whole}).status, 0);
-  const Arguments saving = {"run.checkpoint=" + folder_.file("saved"), "run.metrics=" + parts,
-                            "run.resume=auto"};
-  Arguments first = saving;
-  first.insert(first.end(), {"run.steps=3", "strategy.stage=3", "offload.states=disk",
-                             "offload.parameters=host", "offload.directory=" + folder_.file(".")});
-  const Result on_disk = train(first);
+  const auto [saving, whole, parts, ended, on_disk, second] =
+      run_in_parts({}, {},
+                   {"strategy.stage=3", "offload.states=disk", "offload.parameters=host",
+                    "offload.directory=" + folder_.file(".")});
+  ASSERT_EQ(ended.status, 0);
   ASSERT_EQ(on_disk.status, 0) << on_disk.err;
   EXPECT_NE(on_disk.out.find("\ndisk      "), std::string::npos) << on_disk.out;
   EXPECT_NE(on_disk.out.find("\ndevice and host "), std::string::npos) << on_disk.out;
-  const Result second = train(saving);
   ASSERT_EQ(second.status, 0) << second.err;
   EXPECT_EQ(second.out.find("\ndisk      "), std::string::npos) << second.out;
   EXPECT_EQ(losses(parts), losses(whole));
@@ -267,14 +287,10 @@ TEST_F(Tool, TrainsALlama) {
   };
   std::vector<std::vector<std::string>> all;
   for (const std::string tied : {"true", "false"}) {
-    const std::string whole = folder_.file("whole" + tied), parts = folder_.file("parts" + tied);
-    ASSERT_EQ(train(with({"model.tied=" + tied, "strategy.stage=0", "run.metrics=" + whole})).status, 0);
-    const Arguments saving = with({"model.tied=" + tied, "run.checkpoint=" + folder_.file("saved" + tied),
-                                   "run.metrics=" + parts, "run.resume=auto"});
-    Arguments first = saving;
-    first.push_back("run.steps=3");
-    ASSERT_EQ(train(first).status, 0);
-    const Result second = train(saving);
+    const auto [saving, whole, parts, ended, first, second] =
+        run_in_parts(with({"model.tied=" + tied}), {"strategy.stage=0"}, {}, tied);
+    ASSERT_EQ(ended.status, 0);
+    ASSERT_EQ(first.status, 0);
     ASSERT_EQ(second.status, 0) << second.err;
     EXPECT_EQ(losses(parts), losses(whole)) << "tied " << tied;
     EXPECT_EQ(losses(whole).size(), 6u);

@@ -90,30 +90,14 @@ TEST(Gpt2, TheSameBitsEveryTime) {
 TEST(Gpt2, RecomputeSavesTheBitsThatForwardSaved) {
   for (const DType type : {DType::fp32, DType::bf16}) {
     SmallGpt2 small(type);
-    small.run.forward(StepKind::train);
-    for (int unit = 0; unit < small.run.units(); ++unit) {
-      Memory& saved = small.run.saved(static_cast<std::size_t>(unit));
-      const std::vector<std::uint8_t> before = saved.contents();
-      saved.fill_with_nan();
-      small.run.recompute(unit);
-      EXPECT_EQ(saved.contents(), before) << "unit " << unit;
-    }
+    expect_recompute_repeats(small.run);
   }
 }
 
 TEST(Gpt2, SelectiveRecomputeMakesTheSameBitsAndLeavesWhatIsSavedAlone) {
   for (const DType type : {DType::fp32, DType::bf16}) {
     SmallGpt2 small(type);
-    small.run.forward(StepKind::train);
-    for (int unit = 1; unit + 1 < small.run.units(); ++unit) {
-      Memory& saved = small.run.saved(static_cast<std::size_t>(unit));
-      Memory& recomputable = small.run.recomputable(static_cast<std::size_t>(unit));
-      const std::vector<std::uint8_t> kept = saved.contents(), before = recomputable.contents();
-      recomputable.fill_with_nan();
-      small.run.recompute_selectively(unit);
-      EXPECT_EQ(recomputable.contents(), before) << "unit " << unit;
-      EXPECT_EQ(saved.contents(), kept) << "unit " << unit;
-    }
+    expect_selective_recompute_repeats(small.run);
   }
 }
 

@@ -209,4 +209,30 @@ class ModelRun {
   std::set<std::string> touched_;
 };
 
+// Made again, what each unit saves has the bits that forward left.
+inline void expect_recompute_repeats(ModelRun& run) {
+  run.forward(StepKind::train);
+  for (int unit = 0; unit < run.units(); ++unit) {
+    Memory& saved = run.saved(static_cast<std::size_t>(unit));
+    const std::vector<std::uint8_t> before = saved.contents();
+    saved.fill_with_nan();
+    run.recompute(unit);
+    EXPECT_EQ(saved.contents(), before) << "unit " << unit;
+  }
+}
+
+// The same of what is recomputable, of the blocks, while what is saved stays as it is.
+inline void expect_selective_recompute_repeats(ModelRun& run) {
+  run.forward(StepKind::train);
+  for (int unit = 1; unit + 1 < run.units(); ++unit) {
+    Memory& saved = run.saved(static_cast<std::size_t>(unit));
+    Memory& recomputable = run.recomputable(static_cast<std::size_t>(unit));
+    const std::vector<std::uint8_t> kept = saved.contents(), before = recomputable.contents();
+    recomputable.fill_with_nan();
+    run.recompute_selectively(unit);
+    EXPECT_EQ(recomputable.contents(), before) << "unit " << unit;
+    EXPECT_EQ(saved.contents(), kept) << "unit " << unit;
+  }
+}
+
 }  // namespace tessera::testing

@@ -18,8 +18,7 @@ struct WholeMesh {
 
   WholeMesh(const std::vector<UnitSpec>& units, const Mesh& on, const StepSpec& spec)
       : layout(units, on.shard, on.replicate), mesh(on), program_of_rank(on.places(Axis::pipeline)) {
-    for (int rank = 0; rank < on.pipeline; ++rank) {
-      PlannedPrograms planned = build_and_plan(layout, on, {&spec, 1}, rank);
+    for (PlannedPrograms& planned : plan_pipeline(layout, on, {&spec, 1})) {
       programs.push_back(std::move(planned.programs[0]));
       plans.push_back(std::move(planned.plan));
     }

@@ -1,0 +1,139 @@
+// Keys in words: what a value may be, what it is, and which key was meant.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "src/cli/config_keys.h"
+
+namespace tessera::cli {
+
+namespace {
+
+std::string range_text(const Key& key) {
+  const bool low = key.min > std::numeric_limits<double>::lowest();
+  const bool high = key.max < kMostInt;
+  if (low && high && !key.above_min) return fmt::format(" from {} to {}", key.min, key.max);
+  std::string result = low ? fmt::format("{} {}", key.above_min ? " above" : " of at least", key.min) : "";
+  if (high) result += fmt::format("{}at most {}", low ? " and " : " of ", key.max);
+  return result;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string result;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    result += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + ("\"" + words[i] + "\"");
+  return result;
+}
+
+// A TOML basic string.
+std::string quoted(const std::string& value) {
+  std::string result = "\"";
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      result += std::string("\\") + c;
+    else if (byte < 0x20 || byte == 0x7f)
+      result += fmt::format("\\u{:04x}", byte);
+    else
+      result += c;
+  }
+  return result + "\"";
+}
+
+}  // namespace
+
+std::string allowed(const Key& key) {
+  switch (key.kind) {
+    case KeyKind::text:
+      return key.words.empty() ? "text" : joined(key.words);
+    case KeyKind::integer:
+      return "an integer" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
+    case KeyKind::number:
+      return "a number" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
+    case KeyKind::boolean:
+      return "true or false";
+    case KeyKind::bytes:
+      return "bytes: an integer of at least 0, or text such as \"512 MiB\" or \"4 GiB\"";
+  }
+  return "";
+}
+
+std::string value_text(const Key& key) {
+  if (const auto* const* value = std::get_if<bool*>(&key.target)) return **value ? "true" : "false";
+  if (const auto* const* value = std::get_if<std::int64_t*>(&key.target))
+    return key.takes_auto() && **value == kAuto ? "\"auto\"" : std::to_string(**value);
+  if (const auto* const* value = std::get_if<double*>(&key.target)) {
+    if (key.takes_auto() && **value == kAuto) return "\"auto\"";
+    std::string shortest = fmt::format("{}", **value);  // reads back as the same value
+    return shortest.find_first_of(".e") == std::string::npos ? shortest + ".0" : shortest;
+  }
+  const std::string& value = *std::get<std::string*>(key.target);
+  return key.boolean_words && (value == "true" || value == "false") ? value : quoted(value);
+}
+
+std::string closest(std::string_view name, const std::vector<std::string>& known) {
+  std::string best;
+  const std::size_t leaf_length = name.size() - std::min(name.size(), name.find('.') + 1);
+  std::size_t best_edits = std::max<std::size_t>(2, leaf_length / 3) + 1;
+  for (const std::string& candidate : known) {
+    // Levenshtein's distance, one row at a time.
+    std::vector<std::size_t> row(candidate.size() + 1);
+    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= name.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j < row.size(); ++j) {
+        const std::size_t replaced = diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+      }
+    }
+    if (row.back() < best_edits) {
+      best_edits = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::int64_t parse_bytes(std::string_view text) {
+  std::size_t used = 0;
+  double value = 0.0;
+  try {
+    value = std::stod(std::string(text), &used);
+  } catch (const std::exception&) {
+    return -1;
+  }
+  while (used < text.size() && text[used] == ' ') ++used;
+  const std::string_view unit = text.substr(used);
+  double factor = 0.0;
+  for (const auto& [name, bytes] : {std::pair<std::string_view, double>{"", 1.0},
+                                    {"B", 1.0},
+                                    {"KiB", 1024.0},
+                                    {"MiB", 1048576.0},
+                                    {"GiB", 1073741824.0},
+                                    {"TiB", 1099511627776.0},
+                                    {"kB", 1e3},
+                                    {"MB", 1e6},
+                                    {"GB", 1e9},
+                                    {"TB", 1e12}})
+    if (unit == name) factor = bytes;
+  const double bytes = value * factor;
+  if (factor == 0.0 || !(bytes >= 0.0) || bytes > kMostExact) return -1;
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::optional<std::vector<int>> parse_integers(std::string_view text) {
+  std::vector<int> integers;
+  for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+    int integer = 0;
+    const auto [next, error] = std::from_chars(at, end, integer);
+    if (error != std::errc() || (next != end && *next != ',')) return std::nullopt;
+    integers.push_back(integer);
+    at = next == end ? end : next + 1;
+  }
+  return integers;
+}
+
+}  // namespace tessera::cli
