@@ -86,8 +86,11 @@ void NcclWorld::look() {
   std::string call;
   for (NcclChannel* channel : channels_)
     if (call.empty()) call = channel->oldest();
-  if (call.empty()) call = "between calls";
-  host_->rethrow_failure(call);
+  // A rank that waits for nobody learns of a peer's end in its next call, which the message then names.
+  if (call.empty())
+    call = "between calls";
+  else
+    host_->rethrow_failure(call);
   for (NcclChannel* channel : channels_) try {
       channel->look();
     } catch (const CommunicationError&) {
