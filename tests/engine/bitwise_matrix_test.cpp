@@ -20,12 +20,14 @@ TEST_P(BitwiseMatrix, EveryStrategyGivesTheSameBits) {
   const RunResult expected = run_training(base);
   EXPECT_LT(expected.losses.back(), expected.losses.front() * 0.95) << "the reference run does not learn";
   EXPECT_GT(expected.norms.front(), base.max_norm) << "clipping never happens";
+  int cell = static_cast<int>(dtype) + world;  // so that a sample takes others of each
   for (int stage = 0; stage <= 3; ++stage)
     for (int prefetch = 0; prefetch <= 2; ++prefetch)
       for (bool strict : {true, false})
         for (int resident : {0, 2})
           for (Recompute recompute : {Recompute::none, Recompute::full}) {
             if (resident > 0 && stage < 3) continue;
+            if (!is_sampled(cell++)) continue;
             RunConfig run = base;
             run.stage = stage;
             run.prefetch = prefetch;
@@ -33,10 +35,7 @@ TEST_P(BitwiseMatrix, EveryStrategyGivesTheSameBits) {
             run.resident_units = resident;
             run.recompute = recompute;
             run.poison = true;
-            const RunResult result = run_training(run);
-            ASSERT_EQ(result.losses, expected.losses) << to_string(run);
-            ASSERT_EQ(result.norms, expected.norms) << to_string(run);
-            ASSERT_TRUE(result.weights == expected.weights) << to_string(run);
+            ASSERT_TRUE(same_bits(run_training(run), expected)) << to_string(run);
           }
 }
 

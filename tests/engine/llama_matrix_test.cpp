@@ -32,10 +32,7 @@ TEST_P(LlamaMatrix, EveryStageGivesTheSameBits) {
       run.strict_order = false;
       run.recompute = recompute;
       run.poison = true;
-      const RunResult result = run_training(run);
-      ASSERT_EQ(result.losses, expected.losses) << to_string(run);
-      ASSERT_EQ(result.norms, expected.norms) << to_string(run);
-      ASSERT_TRUE(result.weights == expected.weights) << to_string(run);
+      ASSERT_TRUE(same_bits(run_training(run), expected)) << to_string(run);
     }
 }
 

@@ -1,7 +1,11 @@
 // One run of a small language model for the bitwise matrix: a configuration in, losses and final weights out.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -72,6 +76,14 @@ inline std::string to_string(const RunConfig& run) {
                                          std::to_string(run.offload.staged));
 }
 
+// Whether to run cell `index` of a matrix: all of them or, where TESSERA_SAMPLE is set, one in so many, for
+// builds in which a run takes long. A prime larger than any axis meets every value of each.
+inline bool is_sampled(int index) {
+  const char* set = std::getenv("TESSERA_SAMPLE");
+  const int each = set == nullptr ? 1 : std::stoi(set);
+  return index % each == 0;
+}
+
 inline int ranks_of(const RunConfig& run) { return run.pipeline * run.replicate * run.world; }
 // Ranks that see different samples; the pipeline axis is the slowest, so a rank's place among them is rank
 // mod this.
@@ -82,6 +94,26 @@ struct RunResult {
   std::vector<float> weights;  // masters, then rounded parameters, in parameter order
   bool operator==(const RunResult&) const = default;
 };
+
+template <typename T>
+::testing::AssertionResult same_bits(const std::string& what, const std::vector<T>& values,
+                                     const std::vector<T>& expected) {
+  if (values.size() != expected.size())
+    return ::testing::AssertionFailure() << values.size() << " of " << what << " and not " << expected.size();
+  for (std::size_t k = 0; k < values.size(); ++k)
+    if (std::memcmp(&values[k], &expected[k], sizeof(T)) != 0)
+      return ::testing::AssertionFailure()
+             << what << "[" << k << "] is " << values[k] << " and not " << expected[k];
+  return ::testing::AssertionSuccess();
+}
+
+inline ::testing::AssertionResult same_bits(const RunResult& result, const RunResult& expected) {
+  auto losses = same_bits("losses", result.losses, expected.losses);
+  if (!losses) return losses;
+  auto norms = same_bits("norms", result.norms, expected.norms);
+  if (!norms) return norms;
+  return same_bits("weights", result.weights, expected.weights);
+}
 
 // Sequences of one global batch, the same for any world: sample g of the step.
 inline std::int32_t token_at(std::uint64_t sample, std::int64_t place, std::int64_t vocabulary) {

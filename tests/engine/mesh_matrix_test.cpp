@@ -127,12 +127,11 @@ TEST_P(MeshMatrix, PipelineAndScheduleChangeNoBit) {
   const std::vector<Cell> cells = sample();
   ASSERT_GE(cells.size(), 200u);
   for (std::size_t k = static_cast<std::size_t>(GetParam()); k < cells.size(); k += kParts) {
+    if (!is_sampled(static_cast<int>(k / kParts) + GetParam())) continue;
     const RunConfig run = run_of(cells[k], static_cast<int>(k));
     const RunResult result = run_training(run);
     const RunResult& expected = reference(run);
-    ASSERT_EQ(result.losses, expected.losses) << to_string(run);
-    ASSERT_EQ(result.norms, expected.norms) << to_string(run);
-    ASSERT_TRUE(result.weights == expected.weights) << to_string(run);
+    ASSERT_TRUE(same_bits(result, expected)) << to_string(run);
     if (run.dtype != DType::fp32 || data_ranks(run) == 1) continue;
     // One rank that takes all samples itself adds them up in another order.
     RunConfig alone = run;

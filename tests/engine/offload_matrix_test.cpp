@@ -39,9 +39,7 @@ std::vector<Offload> tiers(int stage) {
 void expect_equal(const RunConfig& run) {
   const RunResult result = run_training(run);
   const RunResult& expected = reference(run);
-  ASSERT_EQ(result.losses, expected.losses) << to_string(run);
-  ASSERT_EQ(result.norms, expected.norms) << to_string(run);
-  ASSERT_TRUE(result.weights == expected.weights) << to_string(run);
+  ASSERT_TRUE(same_bits(result, expected)) << to_string(run);
 }
 
 using Cell = std::tuple<Family, DType, int>;
@@ -53,7 +51,8 @@ TEST_P(OffloadMatrix, ChangesNoBit) {
   int variant = 0;
   for (int stage = 1; stage <= 3; ++stage)
     for (const Offload& offload : tiers(stage))
-      for (int mixture = 0; mixture < 12; ++mixture) {
+      for (int mixture = 0; mixture < 12; ++mixture, ++variant) {
+        if (!is_sampled(variant + world)) continue;
         RunConfig run{.family = family,
                       .world = world,
                       .pipeline = 1 + mixture % 2,
@@ -70,7 +69,6 @@ TEST_P(OffloadMatrix, ChangesNoBit) {
         run.reduce = variant % 7 < 4 ? ReduceWhen::each : ReduceWhen::last;
         run.strict_order = variant % 5 == 4;
         expect_equal(run);
-        ++variant;
       }
 }
 
