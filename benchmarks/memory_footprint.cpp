@@ -35,7 +35,7 @@ struct Options {
   std::vector<std::string> states = {"device"}, shards = {"device"};  // names of spaces where these live
   std::string directory = ".";
   std::string parameters = "bf16";
-  bool recompute = false;
+  bool recompute = false, update_reduced = false;
   std::int64_t sequences = 1;
   std::int64_t length = 1024;
   int microbatches = 1;
@@ -106,6 +106,7 @@ TrainerOptions trainer_options(const Options& options, const Row& row) {
   TrainerOptions made;
   made.engine.mesh.shard = row.ranks;
   made.engine.strategy.placements = Placements::of_stage(row.stage);
+  made.engine.strategy.update = options.update_reduced ? UpdateWhen::reduced : UpdateWhen::decided;
   made.engine.strategy.recompute = options.recompute ? Recompute::full : Recompute::none;
   made.engine.strategy.offload = row.offload;
   made.engine.disk_directory = options.directory;
@@ -374,6 +375,8 @@ int run(int argc, char** argv) {
   app.add_option("--offload-directory", options.directory, "of the file on disk, where that is measured");
   app.add_option("--parameters", options.parameters, "their type")->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_flag("--recompute", options.recompute, "keep only each unit's input, and recompute the rest");
+  app.add_flag("--update-reduced", options.update_reduced,
+               "update each unit as soon as its gradient is reduced, which frees it; no clipping");
   app.add_option("--sequences", options.sequences, "of a microbatch on a rank")->check(CLI::PositiveNumber);
   app.add_option("--length", options.length, "tokens of a sequence; at most the model's context")
       ->check(CLI::PositiveNumber);

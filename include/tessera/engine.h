@@ -118,6 +118,13 @@ class UnitLease {
   InstructionId instruction_;
 };
 
+// What a training step with Strategy::update reduced needs when it begins, since its updates run before it
+// ends. Equal on all ranks.
+struct StepTerms {
+  double learning_rate = 0.0;
+  double weight = 0.0;  // exactly Σ weight, over all ranks, of the StepInputs that will end it
+};
+
 // What the caller adds to a step: this rank's sums over all its microbatches.
 struct StepInputs {
   double learning_rate = 0.0;  // equal on all ranks
@@ -130,6 +137,7 @@ enum class SkipReason : std::uint8_t { none, not_finite, abandoned, no_weight };
 struct StepResult {
   std::int64_t step = 0;  // updates applied so far, this one included
   bool applied = false;
+  // not_finite, also of a step that was applied all the same (Strategy::update reduced).
   SkipReason reason = SkipReason::none;
   std::string first_nonfinite;  // the parameter, where that is the reason
   double loss = 0.0;            // Σ loss / Σ weight over all ranks and microbatches
@@ -173,19 +181,21 @@ class Engine {
   const EngineOptions& options() const;
 
   // Begins a step of the program with this kind and number of microbatches. UsageError that lists the
-  // programs where there is none.
-  void begin(StepKind kind, int microbatches = 1);
-  void begin_program(int index);  // by place in EngineOptions::programs
+  // programs where there is none, and for a training step with Strategy::update reduced whose terms are
+  // missing; any other ignores them.
+  void begin(StepKind kind, int microbatches = 1, const StepTerms& terms = {});
+  void begin_program(int index, const StepTerms& terms = {});  // by place in EngineOptions::programs
 
   // The next use of the program. Blocks the calling thread until the unit's parameters are gathered. Where
   // the order opens a use, the lease stays until the matching close, with other leases inside.
   UnitLease use(UnitId unit, Pass pass);
   // Instead of use: contributes nothing (its gradients are zeroed), still meets every collective.
   void skip(UnitId unit, Pass pass);
-  // After the last use: reduces, decides, updates. Returns when the step is complete on this rank.
+  // After the last use: reduces, decides, updates. Returns when the step is complete on this rank. UsageError
+  // where it ends on other terms than it began with.
   StepResult step(const StepInputs& inputs);
   // Instead of the rest of a training step: drops the gradients on all ranks; still to be met by every other
-  // rank's step() or abandon(). The result says abandoned.
+  // rank's step() or abandon(). The result says abandoned. UsageError with Strategy::update reduced.
   StepResult abandon();
 
   // The scale that the gradients of this step carry; a power of two.

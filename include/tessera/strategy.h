@@ -27,6 +27,15 @@ struct Placements {
 // are sharded and last where they are replicated. With one microbatch the two are the same.
 enum class ReduceWhen : std::uint8_t { automatic, each, last };
 
+// When optimizer states and parameters are updated.
+enum class UpdateWhen : std::uint8_t {
+  decided,  // behind the step's decision: gradients can be clipped, and a step that goes wrong skipped
+  // As soon as a flat's gradient is reduced and no use of the step reads it any more: behind it backward goes
+  // on, and the gradient's memory is free. Then there is nothing to decide: no clipping, no loss scaling, no
+  // abandoning, and what is not finite enters the weights. Engine::begin needs the StepTerms.
+  reduced
+};
+
 // Which activations a unit makes again just before its backward, rather than keep them from its forward on.
 enum class Recompute : std::uint8_t {
   none,
@@ -99,6 +108,7 @@ struct Pipeline {
 struct Strategy {
   Placements placements;
   ReduceWhen reduce = ReduceWhen::automatic;
+  UpdateWhen update = UpdateWhen::decided;
   // Uses ahead of the running one whose parameters are already being gathered; 0 gathers when needed and
   // hides nothing. Also, at 1 or more, a unit's gradient is reduced behind the next unit's backward.
   int prefetch = 1;

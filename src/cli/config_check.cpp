@@ -79,6 +79,10 @@ void check_strategy(const Config& config) {
           fmt::format("offload.parameters is \"{}\" and strategy.state_over_replicas is true; that needs "
                       "strategy.parameters_over_replicas, too",
                       config.offload.parameters));
+  require(strategy.update != "reduced" || (config.optimizer.clip == 0.0 && !config.precision.loss_scaling),
+          fmt::format("strategy.update is \"reduced\", before the gradient's norm is known; it needs "
+                      "optimizer.clip = 0 and precision.loss_scaling = false; they are {} and {}",
+                      config.optimizer.clip, config.precision.loss_scaling));
   require(config.offload.states_on_device != kAuto || config.run.device_memory > 0,
           "offload.states_on_device is \"auto\"; it needs the budget run.device_memory");
   require(!config.offload.directory.empty(),

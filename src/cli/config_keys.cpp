@@ -144,6 +144,13 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
                       "When gradients are reduced over the ranks: after each microbatch, or once after the "
                       "last. Automatic is each at stages 2 and 3, last at 0 and 1.",
                       {"automatic", "each", "last"}));
+  keys.push_back(
+      text("strategy.update", &c.update,
+           "When optimizer states and parameters are updated: decided, behind the step's decision "
+           "on clipping and skipping; reduced, as soon as a gradient is reduced, beside the rest of "
+           "backward, which frees its memory. Reduced needs optimizer.clip = 0 and "
+           "precision.loss_scaling = false, and ends the run at a gradient that is not finite.",
+           {"decided", "reduced"}));
   keys.push_back(integer("strategy.prefetch", &c.prefetch, 0,
                          "How many uses ahead parameters are gathered; 0 gathers when needed and hides "
                          "nothing."));

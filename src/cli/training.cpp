@@ -207,6 +207,12 @@ class RankTraining {
     prefetch(data_.train, setup_.grid, step_ + 1);
     const StepResult result =
         trainer_.train_step(setup_.schedule.learning_rate(step_), fetch(data_.train, setup_.grid, step_));
+    if (result.applied && result.reason == SkipReason::not_finite)
+      throw Error(fmt::format(
+          "step {}: the gradient of {} is not finite and is in the weights, as strategy.update is "
+          "\"reduced\"; "
+          "resume from the last saved run, with a smaller learning rate or strategy.update = \"decided\"",
+          step_ + 1, result.first_nonfinite));
     last_step_seconds_ = seconds_since(begin);
     ++step_;
     ++run_steps_;

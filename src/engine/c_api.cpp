@@ -176,6 +176,14 @@ tessera_status tessera_begin(tessera_engine* engine, int32_t kind, int32_t micro
       [&] { given(engine, "engine").engine.begin(checked<StepKind>(kind, 2, "kind"), microbatches); });
 }
 
+tessera_status tessera_begin_on_terms(tessera_engine* engine, int32_t microbatches, double learning_rate,
+                                      double weight) {
+  return guarded([&] {
+    given(engine, "engine")
+        .engine.begin(StepKind::train, microbatches, {.learning_rate = learning_rate, .weight = weight});
+  });
+}
+
 tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pass, tessera_lease** lease) {
   return guarded([&] {
     tessera_lease*& out = given(lease, "lease");

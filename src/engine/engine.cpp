@@ -43,6 +43,16 @@ void check_options(const Communicator& world, const EngineOptions& options,
   if (units.empty()) throw UsageError("units is empty; a model has at least one");
   if (options.threads_per_rank < 1)
     throw UsageError(fmt::format("threads_per_rank is {}; it must be at least 1", options.threads_per_rank));
+  if (options.strategy.update == UpdateWhen::reduced && options.clip.max_norm > 0)
+    throw UsageError(fmt::format(
+        "clip.max_norm is {} and strategy.update is reduced, where updates run before the norm is known; "
+        "switch clipping off (0), or update when decided",
+        options.clip.max_norm));
+  if (options.strategy.update == UpdateWhen::reduced && options.loss_scaling)
+    throw UsageError(
+        "loss_scaling is given and strategy.update is reduced, where no step can be skipped; train in bf16 "
+        "or "
+        "fp32, or update when decided");
   if (!world.reaches(options.device))
     throw UnsupportedError(fmt::format(
         "device is {}: {} ranks exchange what lies in memory of the host only; use one rank, or a "
@@ -230,12 +240,12 @@ double StepTiming::hidden() const {
   return std::clamp(1.0 - exposed_us / communication_us, 0.0, 1.0);
 }
 
-void Engine::begin(StepKind kind, int microbatches) {
+void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {
   impl_->guarded("begin", [&] {
     const std::vector<Program>& programs = impl_->programs;
     for (std::size_t index = 0; index < programs.size(); ++index)
       if (programs[index].kind == kind && programs[index].microbatches == microbatches)
-        return begin_program(static_cast<int>(index));
+        return begin_program(static_cast<int>(index), terms);
     std::string known;
     for (const Program& program : programs)
       known += fmt::format("{}{} with {} microbatches", known.empty() ? "" : ", ", name_of(program.kind),
@@ -245,15 +255,25 @@ void Engine::begin(StepKind kind, int microbatches) {
   });
 }
 
-void Engine::begin_program(int index) {
+void Engine::begin_program(int index, const StepTerms& terms) {
   impl_->guarded("begin", [&] {
     if (impl_->running())
       throw UsageError(fmt::format("begin: a step is running; the program expects {}", impl_->expected()));
     if (index < 0 || index >= static_cast<int>(impl_->programs.size()))
       throw UsageError(
           fmt::format("begin: program {} does not exist; there are {}", index, impl_->programs.size()));
+    if (impl_->updates_early(index) && !(terms.weight > 0 && std::isfinite(terms.weight)))
+      throw UsageError(fmt::format(
+          "begin: terms.weight is {}; with strategy.update reduced a training step begins with the "
+          "weight that all ranks' inputs will add up to, above 0, and the learning rate",
+          terms.weight));
     impl_->abandoned = false;
+    impl_->terms = terms;
     impl_->executor->start(index);
+    if (impl_->updates_early(index))
+      impl_->executor->update_early({.learning_rate = terms.learning_rate,
+                                     .step = impl_->steps_applied + 1,
+                                     .gradient_scale = 1.0 / (terms.weight * impl_->scale())});
     impl_->executor->advance();
   });
 }
@@ -264,6 +284,9 @@ StepResult Engine::step(const StepInputs& inputs) {
     const InstructionId next = impl_->executor->advance();
     if (impl_->instruction(next).op != Opcode::reduce_scalars || !impl_->open_uses.empty())
       throw UsageError(fmt::format("step: the program expects {} first", impl_->expected()));
+    if (impl_->updates_early() && inputs.learning_rate != impl_->terms.learning_rate)
+      throw UsageError(fmt::format("step: the learning rate is {}; the step began with {}",
+                                   inputs.learning_rate, impl_->terms.learning_rate));
     return impl_->finish_step(inputs);
   });
 }
@@ -273,6 +296,8 @@ StepResult Engine::abandon() {
     if (!impl_->running()) throw UsageError("abandon: no step is running; call begin first");
     if (!impl_->open_uses.empty())
       throw UsageError(fmt::format("abandon: a lease is open; end it first ({})", impl_->expected()));
+    if (impl_->updates_early())
+      throw UsageError("abandon: with strategy.update reduced some of the step is already in the weights");
     impl_->abandoned = true;
     for (;;) {
       const InstructionId next = impl_->executor->advance();
@@ -305,11 +330,16 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
       static_cast<double>(hash >> 32) + static_cast<double>(executor->program_index()) * 0x1p32;
   scalar(scalars, Scalar::loss_scale) = scale();
   const StepKind kind = program().kind;
+  const bool early = updates_early();
   microbatches_begun += program().microbatches;
   executor->finish(header);
   StepResult result = executor->decision().result;
   if (kind == StepKind::train && result.reason != SkipReason::abandoned) {
-    result.applied = result.reason == SkipReason::none;
+    if (early && result.weight != terms.weight)
+      throw UsageError(fmt::format(
+          "step: the ranks' weights add up to {}; the step began with {}, by which it was updated",
+          result.weight, terms.weight));
+    result.applied = early || result.reason == SkipReason::none;
     if (result.applied) ++steps_applied;
     if (options.loss_scaling && result.reason != SkipReason::no_weight)
       scaler.record(result.applied ? StepOutcome::applied : StepOutcome::skipped);

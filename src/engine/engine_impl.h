@@ -38,6 +38,7 @@ struct Engine::Impl {
       written_in;  // [parameter] the microbatch whose gradient it holds, counted over all steps
   std::int64_t microbatches_begun = 0;  // before this step
   bool abandoned = false;
+  StepTerms terms = {};  // of the running step
 
   bool running() const { return !executor->idle(); }
   const Program& program() const { return executor->program(); }
@@ -45,6 +46,11 @@ struct Engine::Impl {
     return program().instructions[static_cast<std::size_t>(id)];
   }
   std::string expected();  // what the program wants next, in words
+  bool updates_early(int index) const {
+    return options.strategy.update == UpdateWhen::reduced &&
+           programs[static_cast<std::size_t>(index)].kind == StepKind::train;
+  }
+  bool updates_early() const { return updates_early(executor->program_index()); }
   float scale() const { return options.loss_scaling ? static_cast<float>(scaler.scale()) : 1.0f; }
 
   // Runs `body`; whatever it throws has failed this rank for all others, and this engine for good.

@@ -175,6 +175,7 @@ void Executor::start(int program) {
   program_ = program;
   cursor_ = 0;
   decision_ = {};
+  updates_early_ = false;
   memory_.begin_step(program);
   zero(own_scalar(0), std::int64_t{8} * this->program().scalars_numel);
   tracing_ = tracing_next_;
@@ -295,15 +296,18 @@ void Executor::close_use(InstructionId use) {
 }
 
 void Executor::finish(const ScalarHeader& header) {
-  learning_rate_ = header[static_cast<std::size_t>(Scalar::learning_rate)];
   device_.copy(lane(Lane::compute), own_scalar(0), header.data(), sizeof header);
   {
     const Waits waits(*this);
     issue(cursor_++);
   }
   decide_step();
-  // Behind the decision there is the update only: a step that is skipped ends here, on all ranks alike.
-  const bool skipped = decision_.result.reason != SkipReason::none;
+  if (!updates_early_)
+    update_ = {.learning_rate = decision_.result.learning_rate,
+               .step = decision_.result.step + 1,
+               .gradient_scale = decision_.gradient_scale};
+  // Behind the decision there are updates only: a step that is skipped ends here, on all ranks alike.
+  const bool skipped = !updates_early_ && decision_.result.reason != SkipReason::none;
   const InstructionId count = skipped ? cursor_ : static_cast<InstructionId>(program().instructions.size());
   for (; cursor_ < count; ++cursor_) issue(cursor_);
   const double begin = tracing_ ? now_us() : 0.0;

@@ -36,6 +36,17 @@ class Executor {
 
   // Begins a step: the cursor stands at the first instruction.
   void start(int program);
+  // What updates multiply by and count as.
+  struct UpdateTerms {
+    double learning_rate = 0.0;
+    std::int64_t step = 0;  // from 1
+    double gradient_scale = 0.0;
+  };
+  // Of the step that has begun, where its updates do not wait for its decision.
+  void update_early(const UpdateTerms& terms) {
+    update_ = terms;
+    updates_early_ = true;
+  }
   // Issues everything up to the next use, or to reduce_scalars, and returns the place of that.
   InstructionId advance();
   // A use runs on the calling thread between these two; what it waits for is done when open_use returns.
@@ -151,7 +162,8 @@ class Executor {
   std::vector<Event> events_;                      // [instruction] of the running step
   int program_ = -1;
   InstructionId cursor_ = 0;
-  double learning_rate_ = 0;
+  UpdateTerms update_ = {};  // not to be written while updates may run
+  bool updates_early_ = false;
   Decision decision_;
 
   const int peak_program_;

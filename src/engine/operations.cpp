@@ -242,9 +242,9 @@ void Executor::update(InstructionId id) {
          .parameter_type = flat.dtype,
          .parameter = own_master ? at(buffers.parameter, id, begin, bytes_of(flat.dtype)) : nullptr,
          .group = run.group,
-         .learning_rate = learning_rate_,
-         .step = decision_.result.step + 1,
-         .gradient_scale = decision_.gradient_scale,
+         .learning_rate = update_.learning_rate,
+         .step = update_.step,
+         .gradient_scale = update_.gradient_scale,
          .threads = options_.threads_per_rank,
          .device = on_host ? DeviceType::cpu : device_.type(),
          .stream = on_host ? nullptr : lane(Lane::compute).native()});

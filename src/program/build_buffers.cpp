@@ -140,7 +140,8 @@ void Builder::add_gradient_buffers(FlatId id) {
   if (!nothing_to_add(id)) {
     Buffer accumulator =
         gradients("accumulator", BufferRole::accumulator, gradients_sharded() ? Part::shard : Part::all);
-    accumulator.persistent = !host_updates(id);  // else it is there around reductions only
+    accumulator.persistent =
+        !host_updates(id) && !updates_early();  // else it is there while it holds something
     buffers.reduced = buffers.accumulator = add_flat_buffer(id, accumulator, 4);
     if (reduce_when_ == ReduceWhen::last)
       buffers.local_sum =

@@ -53,30 +53,47 @@ void Builder::take_down(FlatId flat, int microbatch) {
   if (buffers.host_gradient >= 0) copy(flat, microbatch, buffers.reduced, buffers.host_gradient);
 }
 
-// What the host updates comes first: the device's own then run beside it.
-void Builder::issue_updates() {
-  std::vector<FlatId> flats;
-  for (const bool on_host : {true, false})
-    for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
-      if (trains(flat) && host_updates(flat) == on_host) flats.push_back(flat);
-  std::size_t prepared = 0;
-  const auto prepare_until = [&](std::size_t count) {
-    for (; prepared < std::min(count, flats.size()); ++prepared) prepare_update(flats[prepared]);
-  };
-  const auto staged = static_cast<std::size_t>(offload().staged);
-  prepare_until(staged);  // whatever the decision will be
-  Instruction decide{.op = Opcode::reduce_scalars,
-                     .lane = Lane::compute,
-                     .channel = channel(Lane::compute, Axis::world),
-                     .waits = {},
-                     .reads = {program_.scalars},
-                     .writes = {program_.scalars}};
-  add(std::move(decide));
-  for (std::size_t next = 0; next < flats.size(); ++next) {
-    issue_update(flats[next]);
-    hand_on(flats[next]);
-    prepare_until(next + 1 + staged);  // in the place of what has just gone
+// As many flats' states as fit their memory on the host.
+void Builder::prepare_updates() {
+  const std::size_t ahead = handed_on_ + static_cast<std::size_t>(offload().staged);
+  for (; prepared_ < std::min(ahead, updates_.size()); ++prepared_) {
+    bring_states(updates_[prepared_].flat);
+    // Not of a flat that uses still read: they bring it to the same place.
+    if (!updates_early()) bring_parameter(updates_[prepared_].flat);
   }
+}
+
+void Builder::hand_on_next() {
+  hand_on(updates_[handed_on_++].flat);
+  prepare_updates();  // in the place of what has just gone
+}
+
+// Those whose place is behind the use at this position, or at one before it.
+void Builder::issue_updates(int position) {
+  // What an update made goes up a use later: copies that the use behind it needs would stand behind it.
+  const int later = updates_early() && spec_.strategy.prefetch > 0 ? 1 : 0;
+  const auto due = [&](std::size_t update, int at) {
+    return update < updates_.size() && updates_[update].behind <= at;
+  };
+  while (handed_on_ < updated_ && due(handed_on_, position - later)) hand_on_next();
+  if (due(updated_, position + offload().staged)) prepare_updates();
+  while (due(updated_, position)) {
+    const FlatId flat = updates_[updated_].flat;
+    while (prepared_ <= updated_) hand_on_next();
+    if (updates_early()) bring_parameter(flat);
+    issue_update(flat);
+    ++updated_;
+    if (later == 0) hand_on_next();
+  }
+}
+
+void Builder::decide() {
+  add({.op = Opcode::reduce_scalars,
+       .lane = Lane::compute,
+       .channel = channel(Lane::compute, Axis::world),
+       .waits = {},
+       .reads = {program_.scalars},
+       .writes = {program_.scalars}});
 }
 
 // Of the flat's states on the disk, each with what the update touches of it on the host.
@@ -91,10 +108,12 @@ std::vector<std::pair<BufferId, BufferId>> Builder::windows_of(FlatId flat) cons
   return windows;
 }
 
-// Brings what the update reads of what is elsewhere.
-void Builder::prepare_update(FlatId flat) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+void Builder::bring_states(FlatId flat) {
   for (const auto& [state, window] : windows_of(flat)) copy(flat, -1, state, window);
+}
+
+void Builder::bring_parameter(FlatId flat) {
+  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
   if (buffers.master == buffers.parameter) {
     host_updates(flat) ? part_on_host(flat, -1) : part_on_device(flat, -1);
   } else {
@@ -107,7 +126,7 @@ void Builder::issue_update(FlatId flat) {
   const UpdateBuffers& touched = program_.flat_buffers[static_cast<std::size_t>(flat)].update;
   Instruction update = about(Opcode::update, host_updates(flat) ? Lane::host : Lane::compute, flat);
   update.reads = {touched.gradient};
-  insert_sorted(update.reads, program_.scalars);
+  if (!updates_early()) insert_sorted(update.reads, program_.scalars);
   for (BufferId state : {touched.master, touched.moments[0], touched.moments[1]}) {
     if (state < 0) continue;
     insert_sorted(update.reads, state);

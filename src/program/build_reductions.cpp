@@ -99,7 +99,15 @@ void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
 
 void Builder::issue_end() {
   exchange_shared();
-  issue_updates();
+  const int all = static_cast<int>(slots_.size());
+  if (updates_early()) {
+    issue_updates(all);
+    while (handed_on_ < updated_) hand_on_next();
+    return decide();
+  }
+  prepare_updates();  // whatever the decision will be
+  decide();
+  issue_updates(all);
 }
 
 }  // namespace tessera

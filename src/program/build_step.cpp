@@ -85,6 +85,7 @@ Program Builder::build() {
   for (UnitId unit = 0; unit < static_cast<UnitId>(layout_.units().size()); ++unit) add_unit_buffers(unit);
   add_scalars();
   lay_out_uses();
+  lay_out_updates();
   find_residences();
   find_messages();
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
@@ -96,6 +97,7 @@ Program Builder::build() {
     take_down_activations(position);
     issue_sends(position);
     issue_reductions(position);
+    if (updates_early()) issue_updates(position);
   }
   end_begin_ = next_id();
   issue_end();
@@ -162,6 +164,28 @@ void Builder::lay_out_order() {
   const std::vector<Use> uses = uses_of(layout_, spec_);
   for (int microbatch = 0; microbatch < spec_.microbatches; ++microbatch)
     for (const Use& use : uses) slots_.push_back({.use = use, .microbatch = microbatch});
+}
+
+// Of those at one place what the host updates comes first: the device's own then run beside it.
+void Builder::lay_out_updates() {
+  const int end = static_cast<int>(slots_.size());
+  std::vector<int> last_use(layout_.flats().size());
+  for (int position = 0; position < end; ++position)
+    for (const FlatId flat : layout_.flats_used_by(slots_[static_cast<std::size_t>(position)].use.unit))
+      last_use[static_cast<std::size_t>(flat)] = position;
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat) {
+    if (!trains(flat)) continue;
+    int behind = end;
+    if (updates_early() && !shared(flat)) {
+      behind = last_use[static_cast<std::size_t>(flat)];
+      // On the compute lane, which goes on with the next use while the gradient is reduced.
+      if (!host_updates(flat) && spec_.strategy.prefetch > 0) behind = std::min(behind + 1, end - 1);
+    }
+    updates_.push_back({flat, behind});
+  }
+  std::ranges::sort(updates_, {}, [&](const Update& update) {
+    return std::tuple(update.behind, !host_updates(update.flat), update.flat);
+  });
 }
 
 InstructionId Builder::add(Instruction instruction) {

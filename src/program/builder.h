@@ -62,6 +62,12 @@ class Builder {
     std::size_t next = 0;
   };
 
+  // The update of a flat, issued behind the use at a position; as many as there are uses: behind all of them.
+  struct Update {
+    FlatId flat = 0;
+    int behind = 0;
+  };
+
   bool train() const { return spec_.kind == StepKind::train; }
   bool parameters_sharded() const { return placements_.parameters == Placement::sharded; }
   bool gradients_sharded() const { return placements_.gradients == Placement::sharded; }
@@ -84,6 +90,7 @@ class Builder {
   bool parameters_come_and_go() const {
     return parameters_sharded() || offload().parameters != Space::device;
   }
+  bool updates_early() const { return spec_.strategy.update == UpdateWhen::reduced; }
   // Where the flat's master and moments are.
   Space state_space(FlatId flat) const;
   bool host_updates(FlatId flat) const { return state_space(flat) != Space::device; }
@@ -111,6 +118,7 @@ class Builder {
   void lay_out_uses();
   void lay_out_pass(const ChunkPass& pass);
   void lay_out_order();
+  void lay_out_updates();
   void find_residences();
   bool stays(FlatId flat, int from, int to, int in_flight) const;
   InstructionId add(Instruction instruction);
@@ -135,9 +143,13 @@ class Builder {
   BufferId part_on_device(FlatId flat, int microbatch);
   void resume_sum(FlatId flat, int microbatch);
   void take_down(FlatId flat, int microbatch);
-  void issue_updates();
+  void prepare_updates();
+  void hand_on_next();
+  void issue_updates(int position);
+  void decide();
   std::vector<std::pair<BufferId, BufferId>> windows_of(FlatId flat) const;
-  void prepare_update(FlatId flat);
+  void bring_states(FlatId flat);
+  void bring_parameter(FlatId flat);
   void issue_update(FlatId flat);
   void hand_on(FlatId flat);
 
@@ -193,6 +205,10 @@ class Builder {
     bool behind_all = false;
   };
   std::vector<PendingEnd> pending_ends_;
+  std::vector<Update> updates_;      // in order of issue
+  std::size_t prepared_ = 0;         // of them: what they read of states has been asked for
+  std::size_t updated_ = 0;          // and these are issued
+  std::size_t handed_on_ = 0;        // and what they made has gone on
   std::vector<bool> has_secondary_;  // by flat: gathered over the replicas in this step
   InstructionId end_begin_ = -1;     // the first behind all uses
 };

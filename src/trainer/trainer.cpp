@@ -139,7 +139,10 @@ void Trainer::Impl::collect(Pass pass, const ModuleContext& context) {
 }
 
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch) {
-  engine.begin_program(program);
+  // Known beforehand where no target is left out of the loss; the engine tells where one was.
+  engine.begin_program(program, {.learning_rate = learning_rate,
+                                 .weight = static_cast<double>(options.batch.tokens() * options.microbatches *
+                                                               options.engine.mesh.data_ranks())});
   shape = program == kGenerateProgram ? generation_shape(options) : options.batch;
   loss = weight = 0;
   for (const Instruction& instruction : engine.running().instructions)

@@ -262,6 +262,20 @@ TEST_F(Tool, AResumedRunContinuesBitwise) {
   EXPECT_EQ(train(changed).status, 1);
 }
 
+TEST_F(Tool, UpdatesAsSoonAsGradientsAreReduced) {
+  const std::string decided = folder_.file("decided"), reduced = folder_.file("reduced");
+  ASSERT_EQ(train({"optimizer.clip=0", "run.metrics=" + decided}).status, 0);
+  const Result result =
+      train({"optimizer.clip=0", "strategy.update=reduced", "strategy.stage=2", "run.metrics=" + reduced});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(losses(decided).size(), 6u);
+  EXPECT_EQ(losses(reduced), losses(decided));
+  const Result diverged = train({"optimizer.clip=0", "strategy.update=reduced", "schedule.kind=constant",
+                                 "schedule.learning_rate=1000", "optimizer.weight_decay=1", "run.steps=40"});
+  EXPECT_EQ(diverged.status, 1);
+  EXPECT_NE(diverged.err.find("is not finite and is in the weights"), std::string::npos) << diverged.err;
+}
+
 TEST_F(Tool, AResumedRunMayHaveItsStatesElsewhere) {
   const auto [saving, whole, parts, ended, on_disk, second] =
       run_in_parts({}, {},
@@ -652,6 +666,7 @@ TEST_F(Tool, RefusesABadConfiguration) {
   expect_refused(train({}, {"--ranks", "0"}), {"mesh.shard is 0", "at least 1"});
   expect_refused(train({}, {"--ranks", "5000"}), {"5000", "1024"});
   expect_refused(train({"precision.parameters=fp16"}), {"fp16"});
+  expect_refused(train({"strategy.update=reduced"}), {"strategy.update", "optimizer.clip = 0", "are 1 and"});
   expect_refused(train({"run.length=17"}), {"run.length is 17", "16"});
   expect_refused(train({"model.channels=15"}), {"channels"});
   expect_refused(train({"run.resume=true", "run.checkpoint=" + folder_.file("none")}),

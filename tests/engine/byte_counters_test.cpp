@@ -147,6 +147,19 @@ TEST(EngineByteCounters, FollowEverySpace) {
       }
 }
 
+TEST(EngineByteCounters, FollowWhatEarlyUpdatesFree) {
+  for (const int stage : {0, 2, 3})
+    for (const Offload& offload : {Offload{}, Offload{.states = Space::host}, Offload{.states = Space::disk}})
+      expect_followed({.world = 2,
+                       .stage = stage,
+                       .dtype = DType::bf16,
+                       .strict_order = true,
+                       .microbatches = 2,
+                       .max_norm = 0,
+                       .offload = offload,
+                       .update = UpdateWhen::reduced});
+}
+
 // By schedule, stage and whether in strict order: every pipeline rank against its own plan.
 class PipelineByteCounters : public ::testing::TestWithParam<std::tuple<ScheduleRow, int, bool>> {};
 

@@ -17,6 +17,7 @@ constexpr int kRanks = 2, kSteps = 3, kMicrobatches = 2;
 
 struct Record {
   int stage = 0;
+  int update = TESSERA_UPDATE_DECIDED;
   std::vector<double> losses = {}, norms = {};  // by rank 0
   std::vector<float> weight = {};
 };
@@ -73,7 +74,7 @@ void run_cpp(Record& run) {
   run_local(kRanks, kBlocking, [&](Communicator world) {
     EngineOptions options = toy_options(kRanks, run.stage);
     options.programs = {{.kind = StepKind::train, .microbatches = kMicrobatches}};
-    options.clip.max_norm = 1.0;
+    options.clip.max_norm = run.update == TESSERA_UPDATE_DECIDED ? 1.0 : 0.0;
     Engine engine(world, cpp_units(), options);
     engine.initialize(toy_fill());
     for (int step = 0; step < kSteps; ++step) {
@@ -137,7 +138,10 @@ tessera_status c_steps(tessera_engine* engine, int rank, Record& run) {
   for (int step = 0; step < kSteps; ++step) {
     tessera_step_inputs inputs{.learning_rate = 0.01, .weight = 3.0, .loss = 0.0};
     tessera_step_result result{};
-    TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
+    if (run.update == TESSERA_UPDATE_DECIDED)
+      TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
+    else
+      TRY(tessera_begin_on_terms(engine, kMicrobatches, inputs.learning_rate, kRanks * inputs.weight));
     for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch)
       TRY(c_microbatch(engine, rank, step, inputs.loss));
     TRY(tessera_step(engine, &inputs, &result));
@@ -159,6 +163,7 @@ const std::array<tessera_group, 2> kGroups{{{"decay", 0, 0.0, 1.0}, {"no_decay",
 struct Where {
   int stage = 0;
   int states = TESSERA_DEVICE, parameters = TESSERA_DEVICE;
+  int update = TESSERA_UPDATE_DECIDED;
 };
 
 tessera_status make_engine(tessera_world* world, const Where& where, tessera_engine** engine) {
@@ -172,7 +177,8 @@ tessera_status make_engine(tessera_world* world, const Where& where, tessera_eng
   options.weight_decay = 0.1;
   options.groups = kGroups.data();
   options.group_count = 2;
-  options.clip = 1.0;
+  options.update = where.update;
+  options.clip = where.update == TESSERA_UPDATE_DECIDED ? 1.0 : 0.0;
   const CUnits units;
   return tessera_engine_create(world, units.units.data(), 2, &options, engine);
 }
@@ -207,7 +213,7 @@ tessera_status with_engines(int ranks, const Where& where, const Body& body) {
 class CApi : public ::testing::TestWithParam<Where> {};
 
 TEST_P(CApi, HasTheBitsOfTheEngine) {
-  Record cpp{.stage = GetParam().stage}, c{.stage = GetParam().stage};
+  Record cpp{.stage = GetParam().stage, .update = GetParam().update}, c = cpp;
   run_cpp(cpp);
   ASSERT_EQ(with_engines(kRanks, GetParam(),
                          [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, c); }),
@@ -221,7 +227,8 @@ TEST_P(CApi, HasTheBitsOfTheEngine) {
 }
 INSTANTIATE_TEST_SUITE_P(Stages, CApi,
                          ::testing::Values(Where{0}, Where{3}, Where{1, TESSERA_HOST},
-                                           Where{3, TESSERA_DISK, TESSERA_HOST}));
+                                           Where{3, TESSERA_DISK, TESSERA_HOST},
+                                           Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_REDUCED}));
 
 TEST(CApiErrors, SayWhatWasWrong) {
   const auto body = [](tessera_engine* engine, int) -> tessera_status {

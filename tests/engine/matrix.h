@@ -44,6 +44,7 @@ struct RunConfig {
   std::int64_t layers = 2;
   DeviceType device = DeviceType::cpu;
   Offload offload = {};
+  UpdateWhen update = UpdateWhen::decided;
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -69,6 +70,7 @@ inline std::string to_string(const RunConfig& run) {
                                  std::string(name_of(run.schedule.schedule)) + " chunks " +
                                  std::to_string(run.schedule.chunks)
                            : "") +
+         (run.update == UpdateWhen::reduced ? " updated when reduced" : "") +
          (run.offload == Offload{} ? ""
                                    : " states on " + std::string(name_of(run.offload.states)) + " but " +
                                          std::to_string(run.offload.states_on_device) + ", parameters on " +
@@ -148,6 +150,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.mesh = {.pipeline = run.pipeline, .replicate = run.replicate, .shard = run.world};
   options.engine.strategy = {.placements = Placements::of_stage(run.stage),
                              .reduce = run.reduce,
+                             .update = run.update,
                              .prefetch = run.prefetch,
                              .recompute = run.recompute,
                              .unit_activations = run.unit_activations,

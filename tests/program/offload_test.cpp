@@ -51,13 +51,16 @@ TEST(OffloadPrograms, AreProvedOnEveryMesh) {
       for (int stage = 0; stage <= 3; ++stage)
         for (const int microbatches : {1, 3})
           for (const bool tied : {false, true})
-            for (const bool sliced : {false, true}) {
+            for (const auto& [sliced, update] :
+                 {std::pair(false, UpdateWhen::decided), std::pair(true, UpdateWhen::decided),
+                  std::pair(false, UpdateWhen::reduced), std::pair(true, UpdateWhen::reduced)}) {
               if (offload.parameters != Space::device && stage < 3) continue;
               if (sliced && (stage == 0 || mesh.replicate == 1)) continue;
               const std::vector<UnitSpec> units = tied ? testing::tied_model(mesh.pipeline)
                                                        : testing::chain(mesh.pipeline + 1, 100, DType::fp32);
               StepSpec spec = spec_of(stage, offload, microbatches, static_cast<int>(units.size()));
               spec.strategy.reduce = (proved & 1) != 0 ? ReduceWhen::each : ReduceWhen::last;
+              spec.strategy.update = update;
               spec.strategy.prefetch = proved % 3;
               spec.strategy.state_over_replicas = sliced;
               spec.strategy.parameters_over_replicas = sliced && stage == 3;
@@ -70,7 +73,7 @@ TEST(OffloadPrograms, AreProvedOnEveryMesh) {
               ++proved;
             }
   }
-  EXPECT_GT(proved, kSanitized ? 1000 : 4000);
+  EXPECT_GT(proved, kSanitized ? 2000 : 8000);
 }
 
 std::int64_t persistent(const Program& program, Space space, Category category) {
@@ -186,6 +189,52 @@ TEST(OffloadPrograms, DownloadsHideBehindBackward) {
   }};
   const Timeline timeline = simulate(program, made.layout, {.shard = 2}, cost);
   EXPECT_LE(timeline.total_us, 1.05 * kUnits * 30.0 + 18.0);
+}
+
+// What is updated as soon as it is reduced, too.
+TEST(OffloadPrograms, EarlyUpdatesHideBehindBackward) {
+  constexpr int kUnits = 12;
+  for (const Space states : {Space::host, Space::disk})
+    for (const int microbatches : {1, 2}) {
+      StepSpec spec = spec_of(2, {.states = states}, microbatches, kUnits);
+      const CostModel cost{.duration_us = [](const Program&, const Instruction& instruction) {
+        return instruction.op == Opcode::use      ? (instruction.pass == Pass::backward ? 20.0 : 10.0)
+               : instruction.op == Opcode::update ? 18.0
+               : instruction.op == Opcode::copy   ? 2.0
+                                                  : 0.0;
+      }};
+      const auto total_us = [&](UpdateWhen update) {
+        spec.strategy.update = update;
+        const WholeMesh made(testing::chain(kUnits, 4096 - 7), {.shard = 2}, spec);
+        EXPECT_TRUE(made.verified().ok());
+        return simulate(made.programs[0], made.layout, {.shard = 2}, cost).total_us;
+      };
+      const double backward = microbatches * kUnits * 30.0;
+      EXPECT_LE(total_us(UpdateWhen::reduced), 1.05 * backward + 18.0);
+      EXPECT_GE(total_us(UpdateWhen::decided), backward + kUnits * 18.0);
+    }
+}
+
+// On the device a gradient's memory is free behind its update, so that those of two units or three are there
+// at a time.
+TEST(OffloadPrograms, EarlyUpdatesFreeGradients) {
+  constexpr int kUnits = 8;
+  for (const int stage : {0, 1, 2, 3})
+    for (const int world : {1, 2}) {
+      StepSpec spec = spec_of(stage, {}, 1, kUnits);
+      const auto gradient_bytes = [&](UpdateWhen update) {
+        spec.strategy.update = update;
+        const WholeMesh made(testing::chain(kUnits, 4096), {.shard = world}, spec);
+        std::int64_t most = 0;
+        for (const CategoryBytes& at : live_bytes(made.programs[0], Space::device))
+          most = std::max(most, at[static_cast<std::size_t>(Category::gradients)]);
+        return most;
+      };
+      // A bf16 gradient and, among several ranks, the fp32 sum.
+      const std::int64_t unit = 2 * 4096 + (world == 1 ? 0 : 4 * 4096 / (stage >= 2 ? world : 1));
+      EXPECT_LE(gradient_bytes(UpdateWhen::reduced), 3 * unit) << "stage " << stage << " world " << world;
+      EXPECT_GE(gradient_bytes(UpdateWhen::decided), (world == 1 ? kUnits : kUnits / world) * 2 * 4096);
+    }
 }
 
 TEST(OffloadPrograms, MutationsAreFound) {

@@ -1,0 +1,208 @@
+// Updates as soon as gradients are reduced: the same bits as behind the decision, where nothing is clipped or
+// skipped; and what then cannot be decided is refused or told.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "tests/engine/matrix.h"
+#include "tests/engine/toy.h"
+
+namespace tessera::testing {
+namespace {
+
+// ---- the same bits ----
+
+const RunResult& reference(RunConfig run) {
+  static std::map<std::string, RunResult> known;
+  run.update = UpdateWhen::decided;
+  run.offload = {};
+  run.stage = run.prefetch = 0;
+  run.strict_order = true;
+  run.recompute = Recompute::none;
+  run.state_over_replicas = run.parameters_over_replicas = false;
+  const auto [entry, is_new] = known.try_emplace(to_string(run));
+  if (is_new) entry->second = run_training(run);
+  return entry->second;
+}
+
+using Cell = std::tuple<Family, DType, int>;
+class EarlyUpdate : public ::testing::TestWithParam<Cell> {};
+
+TEST_P(EarlyUpdate, ChangesNoBit) {
+  const auto [family, dtype, world] = GetParam();
+  int variant = 0;
+  for (int stage = 0; stage <= 3; ++stage)
+    for (const Space states : {Space::device, Space::host, Space::disk})
+      for (const Space parameters : {Space::device, Space::host, Space::disk})
+        for (const double on_device : {0.0, 0.5})
+          for (const int microbatches : {1, 3})
+            for (const int pipeline : {1, 2}) {
+              if (parameters != Space::device && stage < 3) continue;
+              if (states == Space::device && on_device > 0) continue;
+              if (!is_sampled(variant++ + world)) continue;
+              RunConfig run{.family = family,
+                            .world = world,
+                            .pipeline = pipeline,
+                            .stage = stage,
+                            .reduce = variant % 7 < 4 ? ReduceWhen::each : ReduceWhen::last,
+                            .dtype = dtype,
+                            .prefetch = variant % 5 % 3,
+                            .strict_order = variant % 5 == 4,
+                            .recompute = static_cast<Recompute>(variant % 3),
+                            .microbatches = microbatches,
+                            .steps = 2,
+                            .max_norm = 0,
+                            .poison = true,
+                            .offload = {.states = states,
+                                        .states_on_device = on_device,
+                                        .parameters = parameters,
+                                        .staged = 1 + variant % 3,
+                                        .activations = variant % 4 == 0 ? Space::host : Space::device},
+                            .update = UpdateWhen::reduced};
+              ASSERT_TRUE(same_bits(run_training(run), reference(run))) << to_string(run);
+            }
+}
+
+std::string cell_name(const ::testing::TestParamInfo<Cell>& info) {
+  const auto& [family, dtype, world] = info.param;
+  return std::string(family == Family::llama ? "llama_" : "gpt2_") + std::string(name_of(dtype)) + "_world" +
+         std::to_string(world);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EarlyUpdate,
+                         ::testing::Combine(::testing::Values(Family::gpt2, Family::llama),
+                                            ::testing::Values(DType::fp32, DType::bf16),
+                                            ::testing::Values(1, 2)),
+                         cell_name);
+
+TEST(EarlyUpdateReplicas, ChangeNoBit) {
+  for (const int stage : {0, 1, 2, 3})
+    for (const bool sliced : {false, true})
+      for (const Space states : {Space::device, Space::host}) {
+        if (sliced && stage == 0) continue;
+        RunConfig run{.world = 2,
+                      .replicate = 2,
+                      .stage = stage,
+                      .dtype = DType::bf16,
+                      .steps = 2,
+                      .max_norm = 0,
+                      .poison = true,
+                      .offload = {.states = states},
+                      .update = UpdateWhen::reduced};
+        run.state_over_replicas = sliced;
+        run.parameters_over_replicas = sliced && stage == 3;
+        ASSERT_TRUE(same_bits(run_training(run), reference(run))) << to_string(run);
+      }
+}
+
+// ---- the verbs ----
+
+EngineOptions early_options(int world) {
+  EngineOptions options = toy_options(world, 2);
+  options.strategy.update = UpdateWhen::reduced;
+  return options;
+}
+
+// All ranks' toy_weight.
+StepTerms terms_of(int world) { return {.learning_rate = 0.01, .weight = world * (world + 3) / 2.0}; }
+
+StepResult early_step(Engine& engine, const ToyStep& step, const StepTerms& terms) {
+  engine.begin(StepKind::train, 1, terms);
+  toy_uses(engine, step);
+  return engine.step({.learning_rate = step.learning_rate,
+                      .weight = toy_weight(engine.rank()),
+                      .loss = toy_loss(engine.rank(), step.step)});
+}
+
+// What the body, of a world of one rank, fails with.
+std::string refusal(const std::function<void(Engine&)>& body) {
+  try {
+    run_local(1, kBlocking, [&](Communicator world) {
+      Engine engine(world, toy_units(DType::bf16), early_options(1));
+      engine.initialize(toy_fill());
+      body(engine);
+    });
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+void expect_in(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(EarlyUpdateVerbs, TermsMustBeGiven) {
+  expect_in(refusal([](Engine& engine) { engine.begin(StepKind::train); }), {"begin: terms.weight is 0"});
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  expect_in(refusal([&](Engine& engine) { engine.begin(StepKind::train, 1, {.weight = nan}); }),
+            {"begin: terms.weight is nan"});
+}
+
+TEST(EarlyUpdateVerbs, TermsMustHold) {
+  StepTerms other = terms_of(1);
+  other.weight += 1;
+  expect_in(refusal([&](Engine& engine) { early_step(engine, {}, other); }), {"add up to 2", "began with 3"});
+  other = terms_of(1);
+  other.learning_rate = 0.5;
+  expect_in(refusal([&](Engine& engine) { early_step(engine, {}, other); }), {"is 0.01", "began with 0.5"});
+}
+
+TEST(EarlyUpdateVerbs, NothingIsAbandoned) {
+  expect_in(refusal([&](Engine& engine) {
+              engine.begin(StepKind::train, 1, terms_of(1));
+              engine.abandon();
+            }),
+            {"abandon", "strategy.update"});
+}
+
+TEST(EarlyUpdateVerbs, ClippingAndScalingAreRefused) {
+  run_local(1, kBlocking, [&](Communicator world) {
+    EngineOptions options = early_options(1);
+    options.clip.max_norm = 1;
+    EXPECT_THROW(Engine(world, toy_units(DType::bf16), options), UsageError);
+    options = early_options(1);
+    options.loss_scaling.emplace();
+    EXPECT_THROW(Engine(world, toy_units(DType::bf16), options), UsageError);
+  });
+}
+
+TEST(EarlyUpdateVerbs, WhatIsNotFiniteIsAppliedAndTold) {
+  for (const int world : {1, 2})
+    run_local(world, kBlocking, [&](Communicator comm) {
+      Engine engine(comm, toy_units(DType::bf16), early_options(world));
+      engine.initialize(toy_fill());
+      const StepResult good = early_step(engine, {.step = 0}, terms_of(world));
+      EXPECT_TRUE(good.applied);
+      EXPECT_EQ(good.reason, SkipReason::none);
+      const auto spoilt = [&](const GradientAt& at) {
+        return at.parameter == kBlockWeight && at.index == 5 && at.rank == world - 1
+                   ? std::numeric_limits<float>::infinity()
+                   : toy_gradient(at);
+      };
+      const StepResult bad = early_step(engine, {.step = 1, .gradient = spoilt}, terms_of(world));
+      EXPECT_TRUE(bad.applied);
+      EXPECT_EQ(bad.reason, SkipReason::not_finite);
+      EXPECT_EQ(bad.first_nonfinite, "block.0.weight");
+      EXPECT_EQ(bad.step, 2);
+    });
+}
+
+// Evaluations know no terms.
+TEST(EarlyUpdateVerbs, EvaluationsNeedNone) {
+  run_local(1, kBlocking, [&](Communicator world) {
+    EngineOptions options = early_options(1);
+    options.programs = {{.kind = StepKind::train}, {.kind = StepKind::evaluate}};
+    Engine engine(world, toy_units(DType::bf16), options);
+    engine.initialize(toy_fill());
+    engine.begin(StepKind::evaluate);
+    toy_uses(engine, {}, StepKind::evaluate);
+    EXPECT_EQ(engine.step({.weight = 2, .loss = 3}).loss, 1.5);
+    EXPECT_EQ(engine.steps_applied(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing
