@@ -52,6 +52,8 @@ struct EngineOptions {
   bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
   std::chrono::milliseconds deadline{60'000};  // of every wait for a peer
   Waiting waiting = Waiting::automatic;
+  // For tests and experiments: microseconds that an instruction of the engine's own takes longer, asleep.
+  std::function<double(const Program& program, const Instruction& instruction)> delay_us = {};
 };
 
 // What an engine with these options builds, a spec for each of its programs.

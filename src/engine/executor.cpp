@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "kernels/reduce.h"
+#include "src/device/wait.h"
 #include "src/program/opcodes.h"
 
 namespace tessera {
@@ -333,6 +334,10 @@ void Executor::run(InstructionId id) {
   memory_.before(program_, id);
   const double begin = tracing_ ? now_us() : 0.0;
   perform(id);
+  if (options_.delay_us) {
+    const double us = options_.delay_us(program(), instruction_at(id));
+    device::sleep_exactly(std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3)));
+  }
   if (tracing_) spans_[static_cast<std::size_t>(id)] = {id, instruction_at(id).lane, begin, now_us()};
   observe(id);
   memory_.after(program_, id);

@@ -48,19 +48,29 @@ void Builder::issue_gathers(int position) {
     if (residence.earliest > position) continue;
     const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(residence.flat)];
     const int microbatch = slots_[static_cast<std::size_t>(residence.first)].microbatch;
-    if (!parameters_sharded()) {  // the one shard is the whole
+    const InstructionId first = next_id();
+    if (parameters_sharded()) {
+      Instruction gather = about(Opcode::all_gather, Lane::gather, residence.flat);
+      gather.microbatch = microbatch;
+      gather.channel = channel(Lane::gather);
+      gather.reads = {shard_to_gather(residence.flat, microbatch)};
+      gather.writes = {buffers.gathered};
+      begin(buffers.gathered, next_id());
+      residence.gather = add(std::move(gather));
+    } else {  // the one shard is the whole
       const BufferId whole = part_on_host(residence.flat, microbatch);
       residence.gather = copy(residence.flat, microbatch, whole, buffers.gathered);
-      continue;
     }
-    Instruction gather = about(Opcode::all_gather, Lane::gather, residence.flat);
-    gather.microbatch = microbatch;
-    gather.channel = channel(Lane::gather);
-    gather.reads = {shard_to_gather(residence.flat, microbatch)};
-    gather.writes = {buffers.gathered};
-    begin(buffers.gathered, next_id());
-    residence.gather = add(std::move(gather));
+    // What it was brought through stays while the uses ahead of its own run, which need not wait for it then.
+    for (const BufferId through : {buffers.on_host, buffers.on_device})
+      if (residence.first > position && brought_since(through, first))
+        pending_ends_.push_back({through, buffer(through).lifetimes.back().last, residence.first - 1});
   }
+}
+
+bool Builder::brought_since(BufferId id, InstructionId first) {
+  return !buffer(id).persistent && !buffer(id).lifetimes.empty() &&
+         buffer(id).lifetimes.back().first >= first;
 }
 
 // The buffer with this rank's shard: of slices that replicas keep, it is made first.

@@ -64,7 +64,11 @@ void Builder::prepare_updates() {
 }
 
 void Builder::hand_on_next() {
-  hand_on(updates_[handed_on_++].flat);
+  const FlatId flat = updates_[handed_on_++].flat;
+  hand_on(flat);
+  // While one gradient is read by its update, the next comes down beside it.
+  if (updates_early() && host_updates(flat))
+    touch(program_.flat_buffers[static_cast<std::size_t>(flat)].update.gradient, next_id() - 1);
   prepare_updates();  // in the place of what has just gone
 }
 
@@ -75,7 +79,6 @@ void Builder::issue_updates(int position) {
   const auto due = [&](std::size_t update, int at) {
     return update < updates_.size() && updates_[update].behind <= at;
   };
-  while (handed_on_ < updated_ && due(handed_on_, position - later)) hand_on_next();
   if (due(updated_, position + offload().staged)) prepare_updates();
   while (due(updated_, position)) {
     const FlatId flat = updates_[updated_].flat;
@@ -85,6 +88,7 @@ void Builder::issue_updates(int position) {
     ++updated_;
     if (later == 0) hand_on_next();
   }
+  while (handed_on_ < updated_ && due(handed_on_, position - later)) hand_on_next();
 }
 
 void Builder::decide() {

@@ -127,6 +127,7 @@ class Builder {
   Instruction about(Opcode op, Lane lane, FlatId flat) const;
 
   void issue_gathers(int position);
+  bool brought_since(BufferId id, InstructionId first);
   BufferId shard_to_gather(FlatId flat, int microbatch);
   void issue_use(int position);
   void issue_reductions(int position);

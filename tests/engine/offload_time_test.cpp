@@ -1,0 +1,180 @@
+// What is off the device hides behind compute, in real steps whose uses, copies and updates sleep for known
+// times: against the longer of the two, and against the simulator.
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "src/device/wait.h"
+#include "tests/engine/pipeline_toy.h"
+#include "tests/program/mesh_programs.h"
+#include "tests/program/sanitized.h"
+
+namespace tessera::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+constexpr int kUnits = 12, kAttempts = 5;
+constexpr double kForwardUs = 2000, kBackwardUs = 4000, kUsesUs = kUnits * (kForwardUs + kBackwardUs);
+constexpr double kQuietUs = 2e3;  // sleeps that took longer in all tell nothing
+
+struct Case {
+  std::string name;
+  int stage = 1;
+  UpdateWhen update = UpdateWhen::decided;
+  Offload offload = {};
+  double copy_us = 0, update_us = 0;
+  double most_us = 0;            // the longer of compute and transfers, phase by phase
+  double first_and_last_us = 0;  // what has nothing to hide behind
+};
+
+double use_us(const Instruction& use) { return use.pass == Pass::backward ? kBackwardUs : kForwardUs; }
+
+// What the engine's instructions take besides.
+double added_us(const Case& of, const Instruction& instruction) {
+  return instruction.op == Opcode::copy ? of.copy_us : instruction.op == Opcode::update ? of.update_us : 0.0;
+}
+
+EngineOptions options_of(const Case& of) {
+  EngineOptions options = toy_options(1, of.stage);
+  options.mesh = {.shard = 2};
+  options.strategy.update = of.update;
+  options.strategy.offload = of.offload;
+  options.strategy.prefetch = 2;
+  options.disk_directory = std::filesystem::temp_directory_path();
+  options.delay_us = [&of](const Program&, const Instruction& instruction) {
+    return added_us(of, instruction);
+  };
+  ActivationSpec activations;
+  activations.units.assign(kUnits, {.output_bytes = 256, .saved_bytes = 512, .reads_batch = false});
+  options.programs = {{.kind = StepKind::train, .activations = activations}};
+  return options;
+}
+
+void run_step(Engine& engine, double weight) {
+  engine.begin(StepKind::train, 1, {.learning_rate = 0.01, .weight = weight * engine.world()});
+  for (const Instruction& use : engine.program(0).instructions) {
+    if (use.op != Opcode::use) continue;
+    UnitLease lease = engine.use(use.unit, use.pass);
+    const auto until = Clock::now() + microseconds(static_cast<int>(use_us(use)));
+    if (use.pass == Pass::backward) write_gradients(engine, lease, {});
+    device::sleep_until_exactly(until);
+    lease.end();
+  }
+  EXPECT_TRUE(engine.step({.learning_rate = 0.01, .weight = weight}).applied);
+}
+
+struct Measured {
+  double step_us = 0;       // on the rank where it took longest
+  double stretched_us = 0;  // what its sleeps took longer than asked to, on the rank where that is most
+};
+
+double stretched_us(const Case& of, const Engine& engine) {
+  double stretched = 0;
+  for (const Span& span : engine.trace()) {
+    const Instruction& done = engine.program(0).instructions[static_cast<std::size_t>(span.instruction)];
+    const double asked = done.op == Opcode::use ? use_us(done) : added_us(of, done);
+    // Those of the disk sleep on top of what they move.
+    if (asked > 0 && done.lane != Lane::io) stretched += span.end_us - span.start_us - asked;
+  }
+  return stretched;
+}
+
+// The shortest of a few steps.
+Measured measure(const Case& of) {
+  std::vector<Measured> steps(kAttempts);
+  std::mutex mutex;
+  run_local(2, kBlocking, [&](Communicator world) {
+    Engine engine(world, chain(kUnits), options_of(of));
+    engine.initialize(toy_fill());
+    for (Measured& step : steps) {
+      world.barrier();
+      engine.set_tracing(true);
+      run_step(engine, 3.0);
+      const std::scoped_lock lock(mutex);
+      step.step_us = std::max(step.step_us, engine.timing().total_us);
+      step.stretched_us = std::max(step.stretched_us, stretched_us(of, engine));
+    }
+  });
+  return *std::ranges::min_element(steps, {}, &Measured::step_us);
+}
+
+double simulated_us(const Case& of) {
+  const WholeMesh made(chain(kUnits), {.shard = 2}, step_specs(options_of(of))[0]);
+  return made
+      .simulated({.duration_us =
+                      [&](const Program&, const Instruction& instruction) {
+                        return instruction.op == Opcode::use ? use_us(instruction)
+                                                             : added_us(of, instruction);
+                      }})
+      .total_us;
+}
+
+class OffloadTime : public ::testing::TestWithParam<Case> {};
+
+TEST_P(OffloadTime, IsThatOfTheLongerOfComputeAndTransfers) {
+  ::prctl(PR_SET_TIMERSLACK, 1);  // threads inherit it: sleeps end within microseconds of their time
+  const Case& of = GetParam();
+  const Measured real = measure(of);
+  const double predicted = simulated_us(of), bound = 1.05 * of.most_us + of.first_and_last_us;
+  std::printf("%s: %.1f ms, at most %.1f ms; simulated %.1f ms; sleeps stretched by %.1f ms\n",
+              of.name.c_str(), real.step_us / 1e3, bound / 1e3, predicted / 1e3, real.stretched_us / 1e3);
+  EXPECT_LE(predicted, bound);
+  EXPECT_GE(real.step_us, of.most_us);
+  if (real.stretched_us > kQuietUs || kSanitized) GTEST_SKIP() << "the machine is too busy to tell";
+  EXPECT_LE(real.step_us, bound);
+  EXPECT_LE(std::fabs(real.step_us - predicted) / real.step_us, 0.05);
+}
+
+// Each unit is one fp32 parameter: it goes down, too, to be updated on the host.
+INSTANTIATE_TEST_SUITE_P(Cases, OffloadTime,
+                         ::testing::Values(Case{.name = "host_decided",
+                                                .offload = {.states = Space::host},
+                                                .copy_us = 1000,
+                                                .update_us = 3000,
+                                                .most_us = kUsesUs + kUnits * 3000,
+                                                .first_and_last_us = 4000},
+                                           Case{.name = "copies_longer_than_updates",
+                                                .offload = {.states = Space::disk},
+                                                .copy_us = 2000,
+                                                .update_us = 2000,
+                                                .most_us = kUsesUs +
+                                                           kUnits * 8000,  // two moments, there and back
+
+                                                .first_and_last_us = 10'000},
+                                           Case{.name = "host_reduced",
+                                                .update = UpdateWhen::reduced,
+                                                .offload = {.states = Space::host},
+                                                .copy_us = 1000,
+                                                .update_us = 3000,
+                                                .most_us = kUsesUs,
+                                                .first_and_last_us = 6000},
+                                           Case{.name = "disk_reduced",
+                                                .stage = 2,
+                                                .update = UpdateWhen::reduced,
+                                                .offload = {.states = Space::disk, .staged = 3},
+                                                .copy_us = 800,
+                                                .update_us = 3000,
+                                                .most_us = kUsesUs,
+                                                .first_and_last_us = 8000},
+                                           Case{.name = "activations",
+                                                .offload = {.activations = Space::host},
+                                                .copy_us = 900,
+                                                .most_us = kUsesUs,
+                                                .first_and_last_us = 3600},
+                                           Case{.name = "parameters",
+                                                .stage = 3,
+                                                .offload = {.parameters = Space::host},
+                                                .copy_us = 1500,
+                                                .most_us = kUsesUs + kUnits * 1500,
+                                                .first_and_last_us = 6000}),
+                         [](const auto& made) { return made.param.name; });
+
+}  // namespace
+}  // namespace tessera::testing
