@@ -2,6 +2,7 @@
 // the matrix products of the step's linear layers alone, run through oneDNN on weights of their own, one
 // after the other with nothing between them.
 //   bench_step --benchmark_filter=one_rank      one rank with all threads
+//   bench_step --benchmark_filter=host_update   gpt2-124m's update by the host, inside steps
 //   bench_step --benchmark_filter=offload       gpt2-124m with states on device, host and disk
 //   bench_step --benchmark_filter=recompute     two blocks of the same width and a small vocabulary: the step
 //                                               with selective and full recomputation beside the one without
@@ -14,6 +15,7 @@
 #include <memory>
 #include <mutex>
 
+#include "benchmarks/memory_limit.h"
 #include "benchmarks/pairs.h"
 #include "kernels/matmul.h"
 #include "tessera/communicator.h"
@@ -215,6 +217,57 @@ void offload(benchmark::State& state) {
   state.counters["disk GB/s"] = rate(4, Lane::io, Opcode::copy);
 }
 
+// Of the last traced step: from the first update's begin to the last copy's end, and of that in updates.
+std::pair<double, double> update_seconds(const Engine& engine) {
+  const Program& program = engine.program(0);
+  double first = 1e18, last = 0, updating = 0;
+  for (const Span& span : engine.trace()) {
+    const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+    const bool update = instruction.op == Opcode::update;
+    if (update) first = std::min(first, span.start_us);
+    if (update) updating += span.end_us - span.start_us;
+    if (span.start_us >= first) last = std::max(last, span.end_us);
+  }
+  return {(last - first) * 1e-6, updating * 1e-6};
+}
+
+// The update inside steps, on the device, on the host with one instruction after the other, and on the host
+// with lanes, against the memory's limit for as many bytes: 28 a parameter (see above). On the CPU the copies
+// up, which run beside the host's, use the same memory and cores: 4 bytes more.
+void host_update(benchmark::State& state) {
+  const BatchShape batch{.sequences = 1, .length = 64};
+  const int threads = read_cores();
+  const auto model = std::make_shared<const Model>(make_gpt2({}, DType::bf16));
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (const auto& [states, in_order] :
+       {std::pair(Space::device, false), std::pair(Space::host, true), std::pair(Space::host, false)}) {
+    TrainerOptions options = options_of(batch, 1, 0, threads);
+    options.engine.strategy.offload.states = states;
+    options.engine.strict_order = in_order;
+    trainers.push_back(std::make_unique<Trainer>(make_local_world(1)[0], model, options));
+    trainers.back()->engine().set_tracing(true);
+    train(*trainers.back(), batch);
+  }
+  std::int64_t numel = 0;
+  for (const Flat& flat : trainers[0]->engine().layout().flats()) numel += flat.padded_numel;
+  const std::int64_t most = numel * 32 / kReadAndWritten / 16 * 16;
+  const Streams streams(most, 3);
+  Pairs updates({"limit", "device", "host_in_order", "host"}), phases({"limit", "host"});
+  for (auto round : state) {
+    updates.add(0, seconds_of([&] { read_and_write(threads, streams, most * 28 / 32 / 16 * 16); }));
+    phases.add(0, seconds_of([&] { read_and_write(threads, streams, most); }));
+    for (std::size_t contender = 0; contender < trainers.size(); ++contender) {
+      train(*trainers[contender], batch);
+      const auto [phase, update] = update_seconds(trainers[contender]->engine());
+      updates.add(contender + 1, update);
+      if (contender == 2) phases.add(1, phase);
+      state.SetIterationTime(phase);
+    }
+  }
+  updates.report(state, static_cast<double>(numel) * 28e-9, "GB/s");
+  state.counters["host with copies/limit"] = phases.ratio(1);
+}
+
 // Each contender is run by both ranks' threads at once, from one barrier to the next.
 void two_ranks(benchmark::State& state) {
   const DType type = type_of(state);
@@ -265,6 +318,7 @@ void arguments(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK(one_rank)->Apply(arguments);
 BENCHMARK(recompute)->Apply(arguments)->Iterations(25);
 BENCHMARK(two_ranks)->Apply(arguments);
+BENCHMARK(host_update)->Iterations(15)->UseManualTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(offload)
     ->ArgNames({"bits", "length"})
     ->Args({16, 256})
