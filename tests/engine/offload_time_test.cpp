@@ -1,6 +1,7 @@
 // What is off the device hides behind compute, in real steps whose uses, copies and updates sleep for known
 // times: against the longer of the two, and against the simulator.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 #include "src/device/wait.h"
 #include "tests/engine/pipeline_toy.h"
@@ -175,6 +177,36 @@ INSTANTIATE_TEST_SUITE_P(Cases, OffloadTime,
                                                 .most_us = kUsesUs + kUnits * 1500,
                                                 .first_and_last_us = 6000}),
                          [](const auto& made) { return made.param.name; });
+
+// A rank's lanes are threads of the rank's own: they keep to its cores.
+TEST(OffloadCores, UpdatesOnTheHostKeepToTheRanks) {
+  constexpr int kRanks = 2;
+  if (read_cores() < kRanks) GTEST_SKIP() << "a core for each rank is needed";
+  const auto cores_of_this_thread = [] {
+    cpu_set_t set;
+    EXPECT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
+    std::set<int> cores;
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) cores.insert(core);
+    return cores;
+  };
+  std::vector<std::set<int>> own(kRanks), updating(kRanks);
+  run_local(kRanks, {.waiting = Waiting::block, .pin = true}, [&](Communicator world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    own[rank] = cores_of_this_thread();
+    EngineOptions options = toy_options(kRanks, 2);
+    options.strategy.offload.states = Space::host;
+    options.delay_us = [&, rank](const Program&, const Instruction& instruction) {
+      if (instruction.op == Opcode::update) updating[rank].merge(cores_of_this_thread());
+      return 0.0;
+    };
+    Engine engine(world, toy_units(DType::bf16), options);
+    engine.initialize(toy_fill());
+    EXPECT_TRUE(toy_step(engine, {}).applied);
+  });
+  EXPECT_EQ(updating, own);
+  for (const int core : own[0]) EXPECT_FALSE(own[1].contains(core)) << core;
+}
 
 }  // namespace
 }  // namespace tessera::testing
