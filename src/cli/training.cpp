@@ -210,8 +210,8 @@ class RankTraining {
     if (result.applied && result.reason == SkipReason::not_finite)
       throw Error(fmt::format(
           "step {}: the gradient of {} is not finite and is in the weights, as strategy.update is "
-          "\"reduced\"; "
-          "resume from the last saved run, with a smaller learning rate or strategy.update = \"decided\"",
+          "\"reduced\"; resume from the last saved run, with a smaller learning rate or strategy.update = "
+          "\"decided\"",
           step_ + 1, result.first_nonfinite));
     last_step_seconds_ = seconds_since(begin);
     ++step_;

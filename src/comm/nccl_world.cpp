@@ -30,7 +30,8 @@ NcclLibrary read_nccl_library() try {
 namespace comm {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEach{5};
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kLookEach{5}, kUntilNextCall{250};
 
 }  // namespace
 
@@ -86,11 +87,20 @@ void NcclWorld::look() {
   std::string call;
   for (NcclChannel* channel : channels_)
     if (call.empty()) call = channel->oldest();
-  // A rank that waits for nobody learns of a peer's end in its next call, which the message then names.
-  if (call.empty())
+  if (call.empty()) {
     call = "between calls";
-  else
+    // Where a call follows soon, it is that call which meets the peer's end: the message names it.
+    try {
+      host_->rethrow_failure(call);
+    } catch (const std::exception&) {
+      const Clock::time_point now = Clock::now();
+      if (!peer_failed_) peer_failed_ = now;
+      if (now - *peer_failed_ < kUntilNextCall) return;
+      throw;
+    }
+  } else {
     host_->rethrow_failure(call);
+  }
   for (NcclChannel* channel : channels_) try {
       channel->look();
     } catch (const CommunicationError&) {

@@ -2,9 +2,11 @@
 // whether a peer has failed, and then ends all of it.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -38,6 +40,7 @@ class NcclWorld {
   std::condition_variable changed_;
   std::vector<NcclChannel*> channels_;
   std::vector<FailureFlag> flags_;
+  std::optional<std::chrono::steady_clock::time_point> peer_failed_;  // first seen with no call in flight
   bool ended_ = false;
   std::thread thread_;  // since the first channel
 };

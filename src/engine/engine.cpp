@@ -51,8 +51,7 @@ void check_options(const Communicator& world, const EngineOptions& options,
   if (options.strategy.update == UpdateWhen::reduced && options.loss_scaling)
     throw UsageError(
         "loss_scaling is given and strategy.update is reduced, where no step can be skipped; train in bf16 "
-        "or "
-        "fp32, or update when decided");
+        "or fp32, or update when decided");
   if (!world.reaches(options.device))
     throw UnsupportedError(fmt::format(
         "device is {}: {} ranks exchange what lies in memory of the host only; use one rank, or a "

@@ -140,8 +140,8 @@ void Builder::add_gradient_buffers(FlatId id) {
   if (!nothing_to_add(id)) {
     Buffer accumulator =
         gradients("accumulator", BufferRole::accumulator, gradients_sharded() ? Part::shard : Part::all);
-    accumulator.persistent =
-        !host_updates(id) && !updates_early();  // else it is there while it holds something
+    // Elsewhere it is there only while it holds something.
+    accumulator.persistent = !host_updates(id) && !updates_early();
     buffers.reduced = buffers.accumulator = add_flat_buffer(id, accumulator, 4);
     if (reduce_when_ == ReduceWhen::last)
       buffers.local_sum =

@@ -66,6 +66,22 @@ TEST_P(CudaMatrix, WhatIsOffTheGpuChangesNoBit) {
   }
 }
 
+TEST_P(CudaMatrix, UpdatesAsSoonAsGradientsAreReducedChangeNoBit) {
+  RunConfig decided = base();
+  decided.steps = 2;
+  decided.max_norm = 0;
+  const RunResult expected = run_training(decided);
+  for (const Space states : {Space::device, Space::host}) {
+    RunConfig run = decided;
+    run.strict_order = false;
+    run.prefetch = 1;
+    run.poison = true;
+    run.offload.states = states;
+    run.update = UpdateWhen::reduced;
+    EXPECT_TRUE(same_bits(run_training(run), expected)) << to_string(run);
+  }
+}
+
 TEST_P(CudaMatrix, LossesAndNormsAreNearThoseOfTheCpu) {
   RunConfig on_cpu = base();
   on_cpu.device = DeviceType::cpu;

@@ -2,11 +2,9 @@
 // skipped; and what then cannot be decided is refused or told.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <limits>
-#include <map>
 
-#include "tests/engine/matrix.h"
+#include "tests/engine/small_models.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {
@@ -14,21 +12,7 @@ namespace {
 
 // ---- the same bits ----
 
-const RunResult& reference(RunConfig run) {
-  static std::map<std::string, RunResult> known;
-  run.update = UpdateWhen::decided;
-  run.offload = {};
-  run.stage = run.prefetch = 0;
-  run.strict_order = true;
-  run.recompute = Recompute::none;
-  run.state_over_replicas = run.parameters_over_replicas = false;
-  const auto [entry, is_new] = known.try_emplace(to_string(run));
-  if (is_new) entry->second = run_training(run);
-  return entry->second;
-}
-
-using Cell = std::tuple<Family, DType, int>;
-class EarlyUpdate : public ::testing::TestWithParam<Cell> {};
+class EarlyUpdate : public ::testing::TestWithParam<SmallModel> {};
 
 TEST_P(EarlyUpdate, ChangesNoBit) {
   const auto [family, dtype, world] = GetParam();
@@ -61,21 +45,11 @@ TEST_P(EarlyUpdate, ChangesNoBit) {
                                         .staged = 1 + variant % 3,
                                         .activations = variant % 4 == 0 ? Space::host : Space::device},
                             .update = UpdateWhen::reduced};
-              ASSERT_TRUE(same_bits(run_training(run), reference(run))) << to_string(run);
+              ASSERT_TRUE(same_bits(run_training(run), plain_run(run))) << to_string(run);
             }
 }
 
-std::string cell_name(const ::testing::TestParamInfo<Cell>& info) {
-  const auto& [family, dtype, world] = info.param;
-  return std::string(family == Family::llama ? "llama_" : "gpt2_") + std::string(name_of(dtype)) + "_world" +
-         std::to_string(world);
-}
-
-INSTANTIATE_TEST_SUITE_P(Models, EarlyUpdate,
-                         ::testing::Combine(::testing::Values(Family::gpt2, Family::llama),
-                                            ::testing::Values(DType::fp32, DType::bf16),
-                                            ::testing::Values(1, 2)),
-                         cell_name);
+INSTANTIATE_TEST_SUITE_P(Models, EarlyUpdate, small_models(), name_of_small_model);
 
 TEST(EarlyUpdateReplicas, ChangeNoBit) {
   for (const int stage : {0, 1, 2, 3})
@@ -93,7 +67,7 @@ TEST(EarlyUpdateReplicas, ChangeNoBit) {
                       .update = UpdateWhen::reduced};
         run.state_over_replicas = sliced;
         run.parameters_over_replicas = sliced && stage == 3;
-        ASSERT_TRUE(same_bits(run_training(run), reference(run))) << to_string(run);
+        ASSERT_TRUE(same_bits(run_training(run), plain_run(run))) << to_string(run);
       }
 }
 

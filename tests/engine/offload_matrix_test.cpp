@@ -3,26 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <map>
 
-#include "tests/engine/matrix.h"
+#include "tests/engine/small_models.h"
 
 namespace tessera::testing {
 namespace {
-
-// The run with everything on the device and the plainest order.
-const RunResult& reference(RunConfig run) {
-  static std::map<std::string, RunResult> known;
-  run.offload = {};
-  run.stage = 0;
-  run.prefetch = 0;
-  run.strict_order = true;
-  run.recompute = Recompute::none;
-  run.state_over_replicas = run.parameters_over_replicas = false;
-  const auto [entry, is_new] = known.try_emplace(to_string(run));
-  if (is_new) entry->second = run_training(run);
-  return entry->second;
-}
 
 std::vector<Offload> tiers(int stage) {
   std::vector<Offload> all;
@@ -38,13 +23,11 @@ std::vector<Offload> tiers(int stage) {
 
 void expect_equal(const RunConfig& run) {
   const RunResult result = run_training(run);
-  const RunResult& expected = reference(run);
+  const RunResult& expected = plain_run(run);
   ASSERT_TRUE(same_bits(result, expected)) << to_string(run);
 }
 
-using Cell = std::tuple<Family, DType, int>;
-
-class OffloadMatrix : public ::testing::TestWithParam<Cell> {};
+class OffloadMatrix : public ::testing::TestWithParam<SmallModel> {};
 
 TEST_P(OffloadMatrix, ChangesNoBit) {
   const auto [family, dtype, world] = GetParam();
@@ -72,17 +55,7 @@ TEST_P(OffloadMatrix, ChangesNoBit) {
       }
 }
 
-std::string cell_name(const ::testing::TestParamInfo<Cell>& info) {
-  const auto& [family, dtype, world] = info.param;
-  return std::string(family == Family::llama ? "llama_" : "gpt2_") + std::string(name_of(dtype)) + "_world" +
-         std::to_string(world);
-}
-
-INSTANTIATE_TEST_SUITE_P(Models, OffloadMatrix,
-                         ::testing::Combine(::testing::Values(Family::gpt2, Family::llama),
-                                            ::testing::Values(DType::fp32, DType::bf16),
-                                            ::testing::Values(1, 2)),
-                         cell_name);
+INSTANTIATE_TEST_SUITE_P(Models, OffloadMatrix, small_models(), name_of_small_model);
 
 TEST(OffloadReplicas, ChangeNoBit) {
   for (const Space states : {Space::host, Space::disk})

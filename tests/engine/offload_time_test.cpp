@@ -11,16 +11,13 @@
 #include <filesystem>
 #include <set>
 
-#include "src/device/wait.h"
 #include "tests/engine/pipeline_toy.h"
+#include "tests/engine/sleeping.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/sanitized.h"
 
 namespace tessera::testing {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-using std::chrono::microseconds;
 
 constexpr int kUnits = 12, kAttempts = 5;
 constexpr double kForwardUs = 2000, kBackwardUs = 4000, kUsesUs = kUnits * (kForwardUs + kBackwardUs);
@@ -61,14 +58,7 @@ EngineOptions options_of(const Case& of) {
 
 void run_step(Engine& engine, double weight) {
   engine.begin(StepKind::train, 1, {.learning_rate = 0.01, .weight = weight * engine.world()});
-  for (const Instruction& use : engine.program(0).instructions) {
-    if (use.op != Opcode::use) continue;
-    UnitLease lease = engine.use(use.unit, use.pass);
-    const auto until = Clock::now() + microseconds(static_cast<int>(use_us(use)));
-    if (use.pass == Pass::backward) write_gradients(engine, lease, {});
-    device::sleep_until_exactly(until);
-    lease.end();
-  }
+  sleeping_uses(engine, use_us);
   EXPECT_TRUE(engine.step({.learning_rate = 0.01, .weight = weight}).applied);
 }
 

@@ -10,9 +10,9 @@
 #include <mutex>
 #include <random>
 
-#include "src/device/wait.h"
 #include "tessera/pipeline.h"
 #include "tests/engine/pipeline_toy.h"
+#include "tests/engine/sleeping.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/sanitized.h"
 
@@ -123,14 +123,7 @@ double stretched_us(const Cell& cell, const Engine& engine) {
 
 void run_step(const Cell& cell, Engine& engine) {
   engine.begin(StepKind::train, cell.options.programs[0].microbatches);
-  for (const Instruction& use : engine.program(0).instructions) {
-    if (use.op != Opcode::use) continue;
-    UnitLease lease = engine.use(use.unit, use.pass);
-    const auto until = Clock::now() + microseconds(static_cast<int>(cell.use_us(use.unit, use.pass)));
-    if (use.pass == Pass::backward) write_gradients(engine, lease, {});
-    device::sleep_until_exactly(until);
-    lease.end();
-  }
+  sleeping_uses(engine, [&](const Instruction& use) { return cell.use_us(use.unit, use.pass); });
   EXPECT_TRUE(engine.step({.learning_rate = 0.01}).applied);
 }
 
