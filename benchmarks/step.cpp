@@ -169,20 +169,15 @@ void recompute(benchmark::State& state) {
     state.counters[name] = 1 / pairs.ratio(static_cast<std::size_t>(contender));
 }
 
-// Of the last traced step: the lane's instructions, and how fast updates go through memory.
-double gigabytes_per_second(const Engine& engine, Lane lane, Opcode op) {
+// Of the last traced step: how fast the lane copies while it does.
+double copied_gigabytes_per_second(const Engine& engine, Lane lane) {
   const Program& program = engine.program(0);
   double us = 0, bytes = 0;
   for (const Span& span : engine.trace()) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
-    if (instruction.lane != lane || instruction.op != op) continue;
+    if (instruction.lane != lane || instruction.op != Opcode::copy) continue;
     us += span.end_us - span.start_us;
-    const auto size = [&](BufferId id) { return program.buffers[static_cast<std::size_t>(id)].bytes; };
-    if (op == Opcode::copy) bytes += static_cast<double>(size(instruction.reads[0]));
-    // AdamW on 16-bit parameters reads gradient, master and two moments and writes the last three and the
-    // parameter: 28 bytes, where the gradient has 2.
-    else
-      bytes += 28.0 * static_cast<double>(engine.layout().flat(instruction.flat).padded_numel);
+    bytes += static_cast<double>(program.buffers[static_cast<std::size_t>(instruction.reads[0])].bytes);
   }
   return us > 0 ? bytes / us / 1e3 : 0;
 }
@@ -206,15 +201,10 @@ void offload(benchmark::State& state) {
   }
   Pairs pairs({"device", "host", "host, half", "host, parameters too", "disk"});
   take_turns(state, pairs, trainers, batch);
-  const auto rate = [&](std::size_t contender, Lane lane, Opcode op) {
-    return gigabytes_per_second(trainers[contender]->engine(), lane, op);
-  };
   for (const auto& [name, contender] : {std::pair("host/device", 1), std::pair("half/device", 2),
                                         std::pair("parameters/device", 3), std::pair("disk/device", 4)})
     state.counters[name] = 1 / pairs.ratio(static_cast<std::size_t>(contender));
-  state.counters["update GB/s, device"] = rate(0, Lane::compute, Opcode::update);
-  state.counters["update GB/s, host"] = rate(1, Lane::host, Opcode::update);
-  state.counters["disk GB/s"] = rate(4, Lane::io, Opcode::copy);
+  state.counters["disk GB/s"] = copied_gigabytes_per_second(trainers[4]->engine(), Lane::io);
 }
 
 // Of the last traced step: from the first update's begin to the last copy's end, and of that in updates.
@@ -232,8 +222,8 @@ std::pair<double, double> update_seconds(const Engine& engine) {
 }
 
 // The update inside steps, on the device, on the host with one instruction after the other, and on the host
-// with lanes, against the memory's limit for as many bytes: 28 a parameter (see above). On the CPU the copies
-// up, which run beside the host's, use the same memory and cores: 4 bytes more.
+// with lanes, against the memory's limit for as many bytes. On the CPU the copies up, which run beside the
+// host's, use the same memory and cores: they read and write 2 bytes a parameter.
 void host_update(benchmark::State& state) {
   const BatchShape batch{.sequences = 1, .length = 64};
   const int threads = read_cores();
@@ -250,11 +240,12 @@ void host_update(benchmark::State& state) {
   }
   std::int64_t numel = 0;
   for (const Flat& flat : trainers[0]->engine().layout().flats()) numel += flat.padded_numel;
-  const std::int64_t most = numel * 32 / kReadAndWritten / 16 * 16;
+  const auto limit_numel = [&](std::int64_t bytes) { return numel * bytes / kReadAndWritten / 16 * 16; };
+  const std::int64_t updated = limit_numel(kUpdatedBytes), most = limit_numel(kUpdatedBytes + 4);
   const Streams streams(most, 3);
   Pairs updates({"limit", "device", "host_in_order", "host"}), phases({"limit", "host"});
   for (auto round : state) {
-    updates.add(0, seconds_of([&] { read_and_write(threads, streams, most * 28 / 32 / 16 * 16); }));
+    updates.add(0, seconds_of([&] { read_and_write(threads, streams, updated); }));
     phases.add(0, seconds_of([&] { read_and_write(threads, streams, most); }));
     for (std::size_t contender = 0; contender < trainers.size(); ++contender) {
       train(*trainers[contender], batch);
@@ -264,7 +255,7 @@ void host_update(benchmark::State& state) {
       state.SetIterationTime(phase);
     }
   }
-  updates.report(state, static_cast<double>(numel) * 28e-9, "GB/s");
+  updates.report(state, static_cast<double>(numel * kUpdatedBytes) * 1e-9, "GB/s");
   state.counters["host with copies/limit"] = phases.ratio(1);
 }
 

@@ -87,19 +87,16 @@ void NcclWorld::look() {
   std::string call;
   for (NcclChannel* channel : channels_)
     if (call.empty()) call = channel->oldest();
-  if (call.empty()) {
-    call = "between calls";
-    // Where a call follows soon, it is that call which meets the peer's end: the message names it.
-    try {
-      host_->rethrow_failure(call);
-    } catch (const std::exception&) {
-      const Clock::time_point now = Clock::now();
-      if (!peer_failed_) peer_failed_ = now;
-      if (now - *peer_failed_ < kUntilNextCall) return;
-      throw;
-    }
-  } else {
+  const bool between_calls = call.empty();
+  if (between_calls) call = "between calls";
+  try {
     host_->rethrow_failure(call);
+  } catch (const std::exception&) {
+    const Clock::time_point now = Clock::now();
+    if (!peer_failed_) peer_failed_ = now;
+    // Where a call follows soon, it is that call which meets the peer's end: the message names it.
+    if (between_calls && now - *peer_failed_ < kUntilNextCall) return;
+    throw;
   }
   for (NcclChannel* channel : channels_) try {
       channel->look();

@@ -40,7 +40,7 @@ class NcclWorld {
   std::condition_variable changed_;
   std::vector<NcclChannel*> channels_;
   std::vector<FailureFlag> flags_;
-  std::optional<std::chrono::steady_clock::time_point> peer_failed_;  // first seen with no call in flight
+  std::optional<std::chrono::steady_clock::time_point> peer_failed_;  // first seen
   bool ended_ = false;
   std::thread thread_;  // since the first channel
 };

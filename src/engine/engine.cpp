@@ -261,7 +261,9 @@ void Engine::begin_program(int index, const StepTerms& terms) {
     if (index < 0 || index >= static_cast<int>(impl_->programs.size()))
       throw UsageError(
           fmt::format("begin: program {} does not exist; there are {}", index, impl_->programs.size()));
-    if (impl_->updates_early(index) && !(terms.weight > 0 && std::isfinite(terms.weight)))
+    const bool early = impl_->options.strategy.update == UpdateWhen::reduced &&
+                       impl_->programs[static_cast<std::size_t>(index)].kind == StepKind::train;
+    if (early && !(terms.weight > 0 && std::isfinite(terms.weight)))
       throw UsageError(fmt::format(
           "begin: terms.weight is {}; with strategy.update reduced a training step begins with the "
           "weight that all ranks' inputs will add up to, above 0, and the learning rate",
@@ -269,7 +271,7 @@ void Engine::begin_program(int index, const StepTerms& terms) {
     impl_->abandoned = false;
     impl_->terms = terms;
     impl_->executor->start(index);
-    if (impl_->updates_early(index))
+    if (early)
       impl_->executor->update_early({.learning_rate = terms.learning_rate,
                                      .step = impl_->steps_applied + 1,
                                      .gradient_scale = 1.0 / (terms.weight * impl_->scale())});
@@ -283,7 +285,7 @@ StepResult Engine::step(const StepInputs& inputs) {
     const InstructionId next = impl_->executor->advance();
     if (impl_->instruction(next).op != Opcode::reduce_scalars || !impl_->open_uses.empty())
       throw UsageError(fmt::format("step: the program expects {} first", impl_->expected()));
-    if (impl_->updates_early() && inputs.learning_rate != impl_->terms.learning_rate)
+    if (impl_->executor->updates_early() && inputs.learning_rate != impl_->terms.learning_rate)
       throw UsageError(fmt::format("step: the learning rate is {}; the step began with {}",
                                    inputs.learning_rate, impl_->terms.learning_rate));
     return impl_->finish_step(inputs);
@@ -295,7 +297,7 @@ StepResult Engine::abandon() {
     if (!impl_->running()) throw UsageError("abandon: no step is running; call begin first");
     if (!impl_->open_uses.empty())
       throw UsageError(fmt::format("abandon: a lease is open; end it first ({})", impl_->expected()));
-    if (impl_->updates_early())
+    if (impl_->executor->updates_early())
       throw UsageError("abandon: with strategy.update reduced some of the step is already in the weights");
     impl_->abandoned = true;
     for (;;) {
@@ -329,11 +331,11 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
       static_cast<double>(hash >> 32) + static_cast<double>(executor->program_index()) * 0x1p32;
   scalar(scalars, Scalar::loss_scale) = scale();
   const StepKind kind = program().kind;
-  const bool early = updates_early();
   microbatches_begun += program().microbatches;
   executor->finish(header);
   StepResult result = executor->decision().result;
   if (kind == StepKind::train && result.reason != SkipReason::abandoned) {
+    const bool early = executor->updates_early();
     if (early && result.weight != terms.weight)
       throw UsageError(fmt::format(
           "step: the ranks' weights add up to {}; the step began with {}, by which it was updated",

@@ -46,11 +46,6 @@ struct Engine::Impl {
     return program().instructions[static_cast<std::size_t>(id)];
   }
   std::string expected();  // what the program wants next, in words
-  bool updates_early(int index) const {
-    return options.strategy.update == UpdateWhen::reduced &&
-           programs[static_cast<std::size_t>(index)].kind == StepKind::train;
-  }
-  bool updates_early() const { return updates_early(executor->program_index()); }
   float scale() const { return options.loss_scaling ? static_cast<float>(scaler.scale()) : 1.0f; }
 
   // Runs `body`; whatever it throws has failed this rank for all others, and this engine for good.

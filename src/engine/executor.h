@@ -47,6 +47,8 @@ class Executor {
     update_ = terms;
     updates_early_ = true;
   }
+  // Of the step that has begun, or the last one.
+  bool updates_early() const { return updates_early_; }
   // Issues everything up to the next use, or to reduce_scalars, and returns the place of that.
   InstructionId advance();
   // A use runs on the calling thread between these two; what it waits for is done when open_use returns.

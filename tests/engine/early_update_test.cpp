@@ -4,8 +4,8 @@
 
 #include <limits>
 
+#include "tests/engine/failing.h"
 #include "tests/engine/small_models.h"
-#include "tests/engine/toy.h"
 
 namespace tessera::testing {
 namespace {
@@ -90,18 +90,9 @@ StepResult early_step(Engine& engine, const ToyStep& step, const StepTerms& term
                       .loss = toy_loss(engine.rank(), step.step)});
 }
 
-// What the body, of a world of one rank, fails with.
+// What the body, on the one rank of a world, fails with.
 std::string refusal(const std::function<void(Engine&)>& body) {
-  try {
-    run_local(1, kBlocking, [&](Communicator world) {
-      Engine engine(world, toy_units(DType::bf16), early_options(1));
-      engine.initialize(toy_fill());
-      body(engine);
-    });
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing";
+  return run_failing(early_options(1), [&](Engine& engine, int) { body(engine); })[0].message;
 }
 
 void expect_in(const std::string& text, const std::vector<std::string>& parts) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -70,6 +71,7 @@ inline std::string to_string(const RunConfig& run) {
                                  std::string(name_of(run.schedule.schedule)) + " chunks " +
                                  std::to_string(run.schedule.chunks)
                            : "") +
+         (run.max_norm > 0 ? "" : " unclipped") +
          (run.update == UpdateWhen::reduced ? " updated when reduced" : "") +
          (run.offload == Offload{} ? ""
                                    : " states on " + std::string(name_of(run.offload.states)) + " but " +
@@ -235,6 +237,15 @@ inline RunResult run_training(const RunConfig& run, const Place& place = placed)
   for (const RunResult& result : results)
     if (result != results[0]) throw Error("ranks differ: " + to_string(run));
   return results[0];
+}
+
+// The same, trained once in a process for all that ask. Runs that to_string() does not tell apart must be
+// equal.
+inline const RunResult& known_run(const RunConfig& run) {
+  static std::map<std::string, RunResult> known;
+  const auto [entry, is_new] = known.try_emplace(to_string(run));
+  if (is_new) entry->second = run_training(run);
+  return entry->second;
 }
 
 }  // namespace tessera::testing

@@ -45,13 +45,7 @@ double furthest(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 // One run of each cell is enough: cells that differ in pipeline alone share their reference.
-const RunResult& reference(const RunConfig& run) {
-  static std::map<std::string, RunResult> known;
-  const RunConfig plain = unpiped(run);
-  const auto [entry, is_new] = known.try_emplace(to_string(plain));
-  if (is_new) entry->second = run_training(plain);
-  return entry->second;
-}
+const RunResult& reference(const RunConfig& run) { return known_run(unpiped(run)); }
 
 struct Cell {
   Mesh mesh;

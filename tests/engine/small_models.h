@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
 #include <string>
 #include <tuple>
 
@@ -26,7 +25,6 @@ inline std::string name_of_small_model(const ::testing::TestParamInfo<SmallModel
 
 // The same training with everything on the device, updated when decided, in the plainest order.
 inline const RunResult& plain_run(RunConfig run) {
-  static std::map<std::string, RunResult> known;
   run.offload = {};
   run.update = UpdateWhen::decided;
   run.stage = 0;
@@ -34,10 +32,7 @@ inline const RunResult& plain_run(RunConfig run) {
   run.strict_order = true;
   run.recompute = Recompute::none;
   run.state_over_replicas = run.parameters_over_replicas = false;
-  const std::string key = to_string(run) + (run.max_norm > 0 ? " clipped" : "");
-  const auto [entry, is_new] = known.try_emplace(key);
-  if (is_new) entry->second = run_training(run);
-  return entry->second;
+  return known_run(run);
 }
 
 }  // namespace tessera::testing
