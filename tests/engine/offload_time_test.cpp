@@ -1,7 +1,6 @@
 // What is off the device hides behind compute, in real steps whose uses, copies and updates sleep for known
 // times: against the longer of the two, and against the simulator.
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "tests/engine/pipeline_toy.h"
@@ -19,7 +19,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr int kUnits = 12, kAttempts = 5;
+constexpr int kUnits = 12, kAttempts = 5, kRounds = 3;
 constexpr double kForwardUs = 2000, kBackwardUs = 4000, kUsesUs = kUnits * (kForwardUs + kBackwardUs);
 constexpr double kQuietUs = 2e3;  // sleeps that took longer in all tell nothing
 
@@ -56,56 +56,27 @@ EngineOptions options_of(const Case& of) {
   return options;
 }
 
-void run_step(Engine& engine, double weight) {
-  engine.begin(StepKind::train, 1, {.learning_rate = 0.01, .weight = weight * engine.world()});
-  sleeping_uses(engine, use_us);
-  EXPECT_TRUE(engine.step({.learning_rate = 0.01, .weight = weight}).applied);
+// What the instruction was to take.
+double asked_us(const Case& of, const Instruction& instruction) {
+  return instruction.op == Opcode::use ? use_us(instruction) : added_us(of, instruction);
 }
 
-struct Measured {
-  double step_us = 0;       // on the rank where it took longest
-  double stretched_us = 0;  // what its sleeps took longer than asked to, on the rank where that is most
-};
-
-double stretched_us(const Case& of, const Engine& engine) {
-  double stretched = 0;
-  for (const Span& span : engine.trace()) {
-    const Instruction& done = engine.program(0).instructions[static_cast<std::size_t>(span.instruction)];
-    const double asked = done.op == Opcode::use ? use_us(done) : added_us(of, done);
-    // Those of the disk sleep on top of what they move.
-    if (asked > 0 && done.lane != Lane::io) stretched += span.end_us - span.start_us - asked;
-  }
-  return stretched;
-}
-
-// The shortest of a few steps.
 Measured measure(const Case& of) {
-  std::vector<Measured> steps(kAttempts);
-  std::mutex mutex;
-  run_local(2, kBlocking, [&](Communicator world) {
-    Engine engine(world, chain(kUnits), options_of(of));
-    engine.initialize(toy_fill());
-    for (Measured& step : steps) {
-      world.barrier();
-      engine.set_tracing(true);
-      run_step(engine, 3.0);
-      const std::scoped_lock lock(mutex);
-      step.step_us = std::max(step.step_us, engine.timing().total_us);
-      step.stretched_us = std::max(step.stretched_us, stretched_us(of, engine));
-    }
+  const auto run_step = [](Engine& engine) {
+    constexpr double kWeight = 3.0;
+    engine.begin(StepKind::train, 1, {.learning_rate = 0.01, .weight = kWeight * engine.world()});
+    sleeping_uses(engine, use_us);
+    EXPECT_TRUE(engine.step({.learning_rate = 0.01, .weight = kWeight}).applied);
+  };
+  // Those of the disk sleep on top of what they move.
+  return shortest_step(kAttempts, chain(kUnits), options_of(of), {}, run_step, [&](const Instruction& done) {
+    return done.lane == Lane::io ? 0.0 : asked_us(of, done);
   });
-  return *std::ranges::min_element(steps, {}, &Measured::step_us);
 }
 
-double simulated_us(const Case& of) {
+double simulated_us(const Case& of, const std::function<double(const Program&, const Instruction&)>& us) {
   const WholeMesh made(chain(kUnits), {.shard = 2}, step_specs(options_of(of))[0]);
-  return made
-      .simulated({.duration_us =
-                      [&](const Program&, const Instruction& instruction) {
-                        return instruction.op == Opcode::use ? use_us(instruction)
-                                                             : added_us(of, instruction);
-                      }})
-      .total_us;
+  return made.simulated({.duration_us = us}).total_us;
 }
 
 class OffloadTime : public ::testing::TestWithParam<Case> {};
@@ -113,15 +84,30 @@ class OffloadTime : public ::testing::TestWithParam<Case> {};
 TEST_P(OffloadTime, IsThatOfTheLongerOfComputeAndTransfers) {
   ::prctl(PR_SET_TIMERSLACK, 1);  // threads inherit it: sleeps end within microseconds of their time
   const Case& of = GetParam();
-  const Measured real = measure(of);
-  const double predicted = simulated_us(of), bound = 1.05 * of.most_us + of.first_and_last_us;
-  std::printf("%s: %.1f ms, at most %.1f ms; simulated %.1f ms; sleeps stretched by %.1f ms\n",
-              of.name.c_str(), real.step_us / 1e3, bound / 1e3, predicted / 1e3, real.stretched_us / 1e3);
-  EXPECT_LE(predicted, bound);
-  EXPECT_GE(real.step_us, of.most_us);
-  if (real.stretched_us > kQuietUs || kSanitized) GTEST_SKIP() << "the machine is too busy to tell";
-  EXPECT_LE(real.step_us, bound);
-  EXPECT_LE(std::fabs(real.step_us - predicted) / real.step_us, 0.05);
+  const double asked = simulated_us(
+      of, [&](const Program&, const Instruction& instruction) { return asked_us(of, instruction); });
+  const double bound = 1.05 * of.most_us + of.first_and_last_us;
+  EXPECT_LE(asked, bound);
+  for (int round = 0; round < kRounds; ++round) {
+    const Measured real = measure(of);
+    EXPECT_GE(real.step_us, of.most_us);
+    // A disk moves what it is told to besides sleeping, and how fast is the machine's.
+    const double predicted = simulated_us(of, [&](const Program& program, const Instruction& instruction) {
+      const double us = asked_us(of, instruction);
+      if (instruction.lane != Lane::io) return us;
+      return std::max(us, real.took_us[static_cast<std::size_t>(&instruction - program.instructions.data())]);
+    });
+    const double most = bound + predicted - asked, error = std::fabs(real.step_us - predicted) / real.step_us;
+    std::printf("%s: %.1f ms, at most %.1f ms; simulated %.1f ms; sleeps stretched by %.1f ms\n",
+                of.name.c_str(), real.step_us / 1e3, most / 1e3, predicted / 1e3, real.stretched_us / 1e3);
+    if (real.stretched_us > kQuietUs || kSanitized) continue;
+    if (round + 1 < kRounds && (real.step_us > most || error > 0.05))
+      continue;  // threads may have waited for a core
+    EXPECT_LE(real.step_us, most);
+    EXPECT_LE(error, 0.05);
+    return;
+  }
+  GTEST_SKIP() << "the machine is too busy to tell";
 }
 
 // Each unit is one fp32 parameter: it goes down, too, to be updated on the host.
@@ -172,30 +158,23 @@ INSTANTIATE_TEST_SUITE_P(Cases, OffloadTime,
 TEST(OffloadCores, UpdatesOnTheHostKeepToTheRanks) {
   constexpr int kRanks = 2;
   if (read_cores() < kRanks) GTEST_SKIP() << "a core for each rank is needed";
-  const auto cores_of_this_thread = [] {
-    cpu_set_t set;
-    EXPECT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
-    std::set<int> cores;
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) cores.insert(core);
-    return cores;
-  };
-  std::vector<std::set<int>> own(kRanks), updating(kRanks);
+  std::vector<std::vector<int>> own(kRanks);
+  std::vector<std::set<std::vector<int>>> updating(kRanks);  // one set of cores in all updates
   run_local(kRanks, {.waiting = Waiting::block, .pin = true}, [&](Communicator world) {
     const auto rank = static_cast<std::size_t>(world.rank());
-    own[rank] = cores_of_this_thread();
+    own[rank] = allowed_cores();
     EngineOptions options = toy_options(kRanks, 2);
     options.strategy.offload.states = Space::host;
     options.delay_us = [&, rank](const Program&, const Instruction& instruction) {
-      if (instruction.op == Opcode::update) updating[rank].merge(cores_of_this_thread());
+      if (instruction.op == Opcode::update) updating[rank].insert(allowed_cores());
       return 0.0;
     };
     Engine engine(world, toy_units(DType::bf16), options);
     engine.initialize(toy_fill());
     EXPECT_TRUE(toy_step(engine, {}).applied);
   });
-  EXPECT_EQ(updating, own);
-  for (const int core : own[0]) EXPECT_FALSE(own[1].contains(core)) << core;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) EXPECT_EQ(updating[rank], std::set{own[rank]});
+  for (const int core : own[0]) EXPECT_EQ(std::ranges::count(own[1], core), 0) << core;
 }
 
 }  // namespace

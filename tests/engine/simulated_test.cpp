@@ -107,44 +107,18 @@ Cell random_cell(std::mt19937& random) {
   return cell;
 }
 
-struct Measured {
-  double step_us = 0;       // on the rank where it took longest
-  double stretched_us = 0;  // what its passes slept longer than asked to, on the rank where that is most
-};
-
-double stretched_us(const Cell& cell, const Engine& engine) {
-  double stretched = 0;
-  for (const Span& span : engine.trace()) {
-    const Instruction& use = engine.program(0).instructions[static_cast<std::size_t>(span.instruction)];
-    if (use.op == Opcode::use) stretched += span.end_us - span.start_us - cell.use_us(use.unit, use.pass);
-  }
-  return stretched;
-}
-
-void run_step(const Cell& cell, Engine& engine) {
-  engine.begin(StepKind::train, cell.options.programs[0].microbatches);
-  sleeping_uses(engine, [&](const Instruction& use) { return cell.use_us(use.unit, use.pass); });
-  EXPECT_TRUE(engine.step({.learning_rate = 0.01}).applied);
-}
-
-// The shortest of a few steps.
+// What its passes take tells how quiet the machine was.
 Measured measure(const Cell& cell) {
-  std::vector<Measured> steps(kSteps);
-  std::mutex mutex;
-  run_local(cell.mesh.world(), kBlocking, [&](Communicator world) {
-    world.set_delay(microseconds(static_cast<int>(cell.communication_us)));
-    Engine engine(world, cell.units, cell.options);
-    engine.initialize(toy_fill());
-    for (Measured& step : steps) {
-      world.barrier();
-      engine.set_tracing(true);
-      run_step(cell, engine);
-      const std::scoped_lock lock(mutex);
-      step.step_us = std::max(step.step_us, engine.timing().total_us);
-      step.stretched_us = std::max(step.stretched_us, stretched_us(cell, engine));
-    }
-  });
-  return *std::ranges::min_element(steps, {}, &Measured::step_us);
+  const auto use_us = [&](const Instruction& done) {
+    return done.op == Opcode::use ? cell.use_us(done.unit, done.pass) : 0.0;
+  };
+  const auto run_step = [&](Engine& engine) {
+    engine.begin(StepKind::train, cell.options.programs[0].microbatches);
+    sleeping_uses(engine, use_us);
+    EXPECT_TRUE(engine.step({.learning_rate = 0.01}).applied);
+  };
+  return shortest_step(kSteps, cell.units, cell.options,
+                       microseconds(static_cast<int>(cell.communication_us)), run_step, use_us);
 }
 
 // A busy machine stretches sleeps: of a few attempts, while there is time, the best counts.

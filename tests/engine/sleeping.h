@@ -1,7 +1,10 @@
-// Uses that sleep for known times, for tests that tell time.
+// Steps that sleep for known times, for tests that tell time.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <mutex>
+#include <vector>
 
 #include "src/device/wait.h"
 #include "tests/engine/toy.h"
@@ -21,6 +24,46 @@ void sleeping_uses(Engine& engine, const Microseconds& use_us) {
     device::sleep_until_exactly(until);
     lease.end();
   }
+}
+
+struct Measured {
+  double step_us = 0;                // on the rank where it took longest
+  double stretched_us = 0;           // what sleeps took longer than asked to, on the rank where that is most
+  std::vector<double> took_us = {};  // by instruction, on the rank where it took longest; where programs
+                                     // differ by rank, of no use
+};
+
+// The shortest of so many steps, each run by run_step(engine), in a world whose communication takes `delay`.
+// asked_us(instruction) is what one was to take: 0 where that is not looked at.
+template <typename RunStep, typename Microseconds>
+Measured shortest_step(int count, const std::vector<UnitSpec>& units, const EngineOptions& options,
+                       std::chrono::microseconds delay, const RunStep& run_step,
+                       const Microseconds& asked_us) {
+  std::vector<Measured> steps(static_cast<std::size_t>(count));
+  std::mutex mutex;
+  run_local(options.mesh.world(), kBlocking, [&](Communicator world) {
+    world.set_delay(delay);
+    Engine engine(world, units, options);
+    engine.initialize(toy_fill());
+    for (Measured& step : steps) {
+      world.barrier();
+      engine.set_tracing(true);
+      run_step(engine);
+      const std::vector<Instruction>& instructions = engine.program(0).instructions;
+      double stretched = 0;
+      const std::scoped_lock lock(mutex);
+      step.took_us.resize(std::max(step.took_us.size(), instructions.size()));
+      for (const Span& span : engine.trace()) {
+        const auto id = static_cast<std::size_t>(span.instruction);
+        const double asked = asked_us(instructions[id]), took = span.end_us - span.start_us;
+        if (asked > 0) stretched += took - asked;
+        step.took_us[id] = std::max(step.took_us[id], took);
+      }
+      step.step_us = std::max(step.step_us, engine.timing().total_us);
+      step.stretched_us = std::max(step.stretched_us, stretched);
+    }
+  });
+  return *std::ranges::min_element(steps, {}, &Measured::step_us);
 }
 
 }  // namespace tessera::testing
