@@ -209,6 +209,10 @@ class Engine {
   // Moments are zeroed. Between steps.
   using Fill = std::function<void(ParameterId parameter, std::int64_t begin, std::span<float> values)>;
   void initialize(const Fill& fill);
+  // With Strategy::update next: does the updates that the last step left (collective). Before a step of
+  // another program, read() and write() it is done by itself; whoever looks at parameters or states in
+  // another way calls it first. Does nothing where nothing is left. Between steps.
+  void finish_updates();
   // Elements [begin, begin + values.numel) of a state, on every rank (collective, equal arguments). Between
   // steps.
   void read(ParameterId parameter, State state, std::int64_t begin, std::span<float> values);
@@ -218,7 +222,7 @@ class Engine {
 
   // For checkpoints, between steps: the bytes of a persistent buffer of a flat on this rank, 0 where it has
   // none (an fp32 parameter is its own master); all of them, to and from memory of the host; and where they
-  // lie, empty where that is not in memory that the host can read.
+  // lie, empty where that is not in memory that the host can read. UsageError where finish_updates() is due.
   std::int64_t persistent_bytes(FlatId flat, State state) const;
   void read_persistent(FlatId flat, State state, std::span<std::byte> to);
   void write_persistent(FlatId flat, State state, std::span<const std::byte> from);

@@ -86,6 +86,7 @@ struct Instruction {
   int peer = -1;            // for messages: the other rank's place along the channel's axis
   bool selective = false;   // a recompute: of what is recomputable, from what is saved
   bool accumulate = false;  // reduce_scatter, accumulate: continues from what the destination holds
+  bool carried = false;     // of the update that the step before left: does nothing where that left none
   std::vector<InstructionId> waits;  // on other lanes; ascending, and none that others imply
   std::vector<BufferId> reads;       // ascending
   std::vector<BufferId> writes;      // ascending; a buffer that is updated in place is in both

@@ -33,8 +33,13 @@ enum class UpdateWhen : std::uint8_t {
   // As soon as a flat's gradient is reduced and no use of the step reads it any more: behind it backward goes
   // on, and the gradient's memory is free. Then there is nothing to decide: no clipping, no loss scaling, no
   // abandoning, and what is not finite enters the weights. Engine::begin needs the StepTerms.
-  reduced
+  reduced,
+  // What the host updates: by the next step, each flat ahead of its first use there, so that updates and
+  // uploads hide behind that step's forward. Decided as above, and with the same bits; until then states and
+  // parameters are those of before (Engine::finish_updates). What the device updates is updated when decided.
+  next
 };
+std::string_view name_of(UpdateWhen update);
 
 // Which activations a unit makes again just before its backward, rather than keep them from its forward on.
 enum class Recompute : std::uint8_t {

@@ -102,6 +102,7 @@ void verify_buffers(const OpenFile& file) {
 }  // namespace
 
 RunState load_checkpoint(const fs::path& path, Communicator world, Engine& engine) {
+  engine.finish_updates();
   std::unique_ptr<Source> source;
   // All is checked on every rank before the first byte of any engine changes.
   together(world, "checkpoint open", [&] { source = std::make_unique<Source>(resolve(path), engine); });

@@ -83,6 +83,10 @@ void check_strategy(const Config& config) {
           fmt::format("strategy.update is \"reduced\", before the gradient's norm is known; it needs "
                       "optimizer.clip = 0 and precision.loss_scaling = false; they are {} and {}",
                       config.optimizer.clip, config.precision.loss_scaling));
+  require(
+      strategy.update != "next" || config.offload.states != "device",
+      "strategy.update is \"next\", when the host updates what it keeps, and offload.states is \"device\"; "
+      "set it to \"host\" or \"disk\"");
   require(config.offload.states_on_device != kAuto || config.run.device_memory > 0,
           "offload.states_on_device is \"auto\"; it needs the budget run.device_memory");
   require(!config.offload.directory.empty(),

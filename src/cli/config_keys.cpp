@@ -148,9 +148,10 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
       text("strategy.update", &c.update,
            "When optimizer states and parameters are updated: decided, behind the step's decision "
            "on clipping and skipping; reduced, as soon as a gradient is reduced, beside the rest of "
-           "backward, which frees its memory. Reduced needs optimizer.clip = 0 and "
-           "precision.loss_scaling = false, and ends the run at a gradient that is not finite.",
-           {"decided", "reduced"}));
+           "backward, which frees its memory; next, of what the host updates, by the next step beside its "
+           "forward. Reduced needs optimizer.clip = 0 and precision.loss_scaling = false, and ends the "
+           "run at a gradient that is not finite; next needs offload.states.",
+           {"decided", "reduced", "next"}));
   keys.push_back(integer("strategy.prefetch", &c.prefetch, 0,
                          "How many uses ahead parameters are gathered; 0 gathers when needed and hides "
                          "nothing."));

@@ -129,7 +129,7 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.mesh = to_mesh(o, ranks);
   options.strategy.placements = Placements::of_stage(o.stage);
   options.strategy.reduce = checked<ReduceWhen>(o.reduce, 3, "reduce");
-  options.strategy.update = checked<UpdateWhen>(o.update, 2, "update");
+  options.strategy.update = checked<UpdateWhen>(o.update, 3, "update");
   options.strategy.prefetch = o.prefetch;
   options.strategy.resident_units = o.resident_units;
   options.strategy.state_over_replicas = o.state_over_replicas != 0;

@@ -268,6 +268,8 @@ void Engine::begin_program(int index, const StepTerms& terms) {
           "begin: terms.weight is {}; with strategy.update reduced a training step begins with the "
           "weight that all ranks' inputs will add up to, above 0, and the learning rate",
           terms.weight));
+    // The same program takes them along.
+    if (impl_->executor->carried_from() != index) finish_updates();
     impl_->abandoned = false;
     impl_->terms = terms;
     impl_->executor->start(index);

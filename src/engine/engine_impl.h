@@ -78,6 +78,8 @@ struct Engine::Impl {
   void load(FlatId flat, State state, std::int64_t offset, std::span<float> values);
   std::int64_t element_bytes(FlatId flat, State state) const;
   void check_between_steps(const char* call) const;
+  // Also that the last step's updates are done: this rank's call alone cannot do them.
+  void check_finished(const char* call) const;
 };
 
 template <typename Body>

@@ -90,6 +90,9 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
   std::size_t instructions = 0;
   for (const Program& program : programs) {
     open_channels(world, program);
+    std::vector<InstructionId>& carried = carried_of_.emplace_back();
+    for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id)
+      if (program.instructions[static_cast<std::size_t>(id)].carried) carried.push_back(id);
     for (const Instruction& instruction : program.instructions) {
       std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.
@@ -177,6 +180,8 @@ void Executor::start(int program) {
   cursor_ = 0;
   decision_ = {};
   updates_early_ = false;
+  carries_ = carried_from_ >= 0;
+  carried_from_ = -1;
   memory_.begin_step(program);
   zero(own_scalar(0), std::int64_t{8} * this->program().scalars_numel);
   tracing_ = tracing_next_;
@@ -317,11 +322,31 @@ void Executor::finish(const ScalarHeader& header) {
     for (const std::unique_ptr<Stream>& lane : lanes_)
       if (lane) lane->synchronize();
   }
-  if (skipped) memory_.end_step(program_, cursor_);
+  if (skipped) {
+    memory_.end_step(program_, cursor_);
+  } else if (!carried_of_[static_cast<std::size_t>(program_)].empty()) {
+    carried_from_ = program_;
+    carried_ = update_;
+  }
   if (tracing_) {
     exposed_us_ += now_us() - begin;
     spans_.resize(static_cast<std::size_t>(count));
     finish_trace();
+  }
+  program_ = -1;
+}
+
+void Executor::finish_carried() {
+  program_ = carried_from_;
+  carried_from_ = -1;
+  carries_ = true;
+  tracing_ = false;
+  memory_.begin_step(program_);
+  const Waits waits(*this);
+  for (const InstructionId id : carried_of_[static_cast<std::size_t>(program_)]) {
+    Stream& stream = lane(instruction_at(id).lane);
+    stream.run({&Executor::run_task, this, static_cast<std::uint64_t>(id)});
+    stream.synchronize();
   }
   program_ = -1;
 }
@@ -333,8 +358,9 @@ void Executor::run_task(void* self, std::uint64_t id) {
 void Executor::run(InstructionId id) {
   memory_.before(program_, id);
   const double begin = tracing_ ? now_us() : 0.0;
-  perform(id);
-  if (options_.delay_us) {
+  const bool idle = instruction_at(id).carried && !carries_;
+  if (!idle) perform(id);
+  if (options_.delay_us && !idle) {
     const double us = options_.delay_us(program(), instruction_at(id));
     device::sleep_exactly(std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3)));
   }

@@ -49,6 +49,12 @@ class Executor {
   }
   // Of the step that has begun, or the last one.
   bool updates_early() const { return updates_early_; }
+  // The program whose last step left updates to the next one; −1 where none is left. Only that program may be
+  // started then, and takes them along.
+  int carried_from() const { return carried_from_; }
+  // Does these updates, one instruction after the other, between steps.
+  void finish_carried();
+  void drop_carried() { carried_from_ = -1; }
   // Issues everything up to the next use, or to reduce_scalars, and returns the place of that.
   InstructionId advance();
   // A use runs on the calling thread between these two; what it waits for is done when open_use returns.
@@ -162,10 +168,14 @@ class Executor {
   std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat
   std::map<ChannelKey, Communicator> channels_;    // programs never run at the same time and share them
   std::vector<Event> events_;                      // [instruction] of the running step
+  std::vector<std::vector<InstructionId>> carried_of_;  // [program] its carried instructions
   int program_ = -1;
   InstructionId cursor_ = 0;
   UpdateTerms update_ = {};  // not to be written while updates may run
   bool updates_early_ = false;
+  int carried_from_ = -1;
+  bool carries_ = false;      // the running step does what the one before left
+  UpdateTerms carried_ = {};  // of that one; not to be written while a step runs
   Decision decision_;
 
   const int peak_program_;

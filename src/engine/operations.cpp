@@ -221,6 +221,7 @@ void Executor::update(InstructionId id) {
   const DType gradient_type = reduced_type(flat_id);
   const bool own_master = buffers.master != buffers.parameter;
   const bool on_host = instruction_at(id).lane == Lane::host;
+  const UpdateTerms& terms = instruction_at(id).carried ? carried_ : update_;
   const auto state_of = [&](BufferId buffer, std::int64_t offset) {
     return buffer < 0 ? nullptr : reinterpret_cast<float*>(at(buffer, id, offset, 4));
   };
@@ -242,9 +243,9 @@ void Executor::update(InstructionId id) {
          .parameter_type = flat.dtype,
          .parameter = own_master ? at(buffers.parameter, id, begin, bytes_of(flat.dtype)) : nullptr,
          .group = run.group,
-         .learning_rate = update_.learning_rate,
-         .step = update_.step,
-         .gradient_scale = update_.gradient_scale,
+         .learning_rate = terms.learning_rate,
+         .step = terms.step,
+         .gradient_scale = terms.gradient_scale,
          .threads = options_.threads_per_rank,
          .device = on_host ? DeviceType::cpu : device_.type(),
          .stream = on_host ? nullptr : lane(Lane::compute).native()});

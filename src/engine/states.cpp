@@ -90,6 +90,15 @@ void Engine::Impl::check_between_steps(const char* call) const {
     throw UsageError(fmt::format("{}: a step is running; parameters can be reached between steps", call));
 }
 
+void Engine::Impl::check_finished(const char* call) const {
+  check_between_steps(call);
+  if (executor->carried_from() >= 0)
+    throw UsageError(fmt::format(
+        "{}: the last step left its updates to the next (strategy.update); call finish_updates() on every "
+        "rank first",
+        call));
+}
+
 // Keeps what of [offset, offset + values) of the flat lies in this rank's buffer.
 void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::span<const float> values) {
   const BufferId buffer = buffer_of(flat, state);
@@ -126,6 +135,7 @@ void Engine::initialize(const Fill& fill) {
   impl_->guarded("initialize", [&] {
     Impl& impl = *impl_;
     impl.check_between_steps("initialize");
+    impl.executor->drop_carried();
     std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
     for (FlatId flat = 0; flat < static_cast<FlatId>(impl.layout.flats().size()); ++flat) {
       for (State state : {State::parameter, State::master, State::moment1, State::moment2})
@@ -166,10 +176,18 @@ std::pair<FlatId, std::int64_t> find_range(const Layout& layout, const char* cal
 
 }  // namespace
 
+void Engine::finish_updates() {
+  impl_->guarded("finish_updates", [&] {
+    impl_->check_between_steps("finish_updates");
+    if (impl_->executor->carried_from() >= 0) impl_->executor->finish_carried();
+  });
+}
+
 void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::span<float> values) {
   impl_->guarded("read", [&] {
     Impl& impl = *impl_;
     impl.check_between_steps("read");
+    finish_updates();
     const auto [flat, offset] = find_range(impl.layout, "read", parameter, begin, values.size());
     if (!impl.exists(flat, state))
       throw UsageError(
@@ -197,6 +215,7 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
   impl_->guarded("write", [&] {
     Impl& impl = *impl_;
     impl.check_between_steps("write");
+    finish_updates();
     const auto [flat, offset] = find_range(impl.layout, "write", parameter, begin, values.size());
     const bool trainable = impl.layout.flat(flat).trainable;
     if (!impl.exists(flat, state) || (state == State::parameter && trainable))
@@ -215,6 +234,7 @@ std::int64_t Engine::persistent_bytes(FlatId flat, State state) const {
 }
 
 std::span<std::byte> Engine::persistent(FlatId flat, State state) {
+  impl_->check_finished("persistent");
   const BufferId buffer = impl_->own_buffer(flat, state);
   if (buffer < 0) return {};
   const Space space = impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].space;
@@ -227,7 +247,7 @@ std::span<std::byte> Engine::persistent(FlatId flat, State state) {
 
 void Engine::read_persistent(FlatId flat, State state, std::span<std::byte> to) {
   impl_->guarded("read_persistent", [&] {
-    impl_->check_between_steps("read_persistent");
+    impl_->check_finished("read_persistent");
     impl_->check_persistent("read_persistent", flat, state, to.size());
     impl_->executor->read_persistent(impl_->own_buffer(flat, state), 0, to);
   });
@@ -235,7 +255,7 @@ void Engine::read_persistent(FlatId flat, State state, std::span<std::byte> to) 
 
 void Engine::write_persistent(FlatId flat, State state, std::span<const std::byte> from) {
   impl_->guarded("write_persistent", [&] {
-    impl_->check_between_steps("write_persistent");
+    impl_->check_finished("write_persistent");
     impl_->check_persistent("write_persistent", flat, state, from.size());
     impl_->executor->write_persistent(impl_->own_buffer(flat, state), 0, from);
   });

@@ -9,6 +9,11 @@ std::string_view name_of(Recompute recompute) {
   return kNames[static_cast<int>(recompute)];
 }
 
+std::string_view name_of(UpdateWhen update) {
+  constexpr std::string_view kNames[] = {"decided", "reduced", "next"};
+  return kNames[static_cast<int>(update)];
+}
+
 Placements Placements::of_stage(int stage) {
   if (stage < 0 || stage > 3)
     throw UsageError("stage " + std::to_string(stage) + " is not a ZeRO stage; it must be 0, 1, 2 or 3");
@@ -43,6 +48,10 @@ void Strategy::check() const {
         " while placements.parameters is replicated, where every unit stays; it must be 0 unless "
         "parameters are sharded");
   offload.check();
+  if (update == UpdateWhen::next && offload.states == Space::device)
+    throw UsageError(
+        "update is next while offload.states is device; what waits for the next step is updated on the host: "
+        "offload.states must be host or disk");
   for (const ActivationChoice& choice : unit_activations)
     if (choice.kept == Space::disk)
       throw UsageError("unit_activations has a unit whose `kept` is disk; it must be device or host");

@@ -164,6 +164,7 @@ void Builder::add_gradient_buffers(FlatId id) {
   Buffer down = gradients("host_gradient", BufferRole::host_gradient,
                           of_sums ? buffer(buffers.accumulator).part : state_part());
   down.space = Space::host;
+  down.persistent = carries(id);
   buffers.host_gradient = buffers.update.gradient =
       add_flat_buffer(id, down, buffers.accumulator >= 0 ? 4 : element);
   // Programs of other counts of microbatches have other buffers.

@@ -56,7 +56,7 @@ void Builder::take_down(FlatId flat, int microbatch) {
 // As many flats' states as fit their memory on the host.
 void Builder::prepare_updates() {
   const std::size_t ahead = handed_on_ + static_cast<std::size_t>(offload().staged);
-  for (; prepared_ < std::min(ahead, updates_.size()); ++prepared_) {
+  for (; prepared_ < std::min(ahead, carrying_ ? carried_ : updates_.size()); ++prepared_) {
     bring_states(updates_[prepared_].flat);
     // Not of a flat that uses still read: they bring it to the same place.
     if (!updates_early()) bring_parameter(updates_[prepared_].flat);
@@ -89,6 +89,17 @@ void Builder::issue_updates(int position) {
     if (later == 0) hand_on_next();
   }
   while (handed_on_ < updated_ && due(handed_on_, position - later)) hand_on_next();
+}
+
+// The updates of the step before that are due ahead of the use at this position.
+void Builder::issue_carried(int position) {
+  carrying_ = true;
+  for (; updated_ < carried_ && updates_[updated_].behind <= position; ++updated_) {
+    prepare_updates();
+    issue_update(updates_[updated_].flat);
+    hand_on_next();
+  }
+  carrying_ = false;
 }
 
 void Builder::decide() {
@@ -130,7 +141,7 @@ void Builder::issue_update(FlatId flat) {
   const UpdateBuffers& touched = program_.flat_buffers[static_cast<std::size_t>(flat)].update;
   Instruction update = about(Opcode::update, host_updates(flat) ? Lane::host : Lane::compute, flat);
   update.reads = {touched.gradient};
-  if (!updates_early()) insert_sorted(update.reads, program_.scalars);
+  if (!updates_early() && !carrying_) insert_sorted(update.reads, program_.scalars);
   for (BufferId state : {touched.master, touched.moments[0], touched.moments[1]}) {
     if (state < 0) continue;
     insert_sorted(update.reads, state);

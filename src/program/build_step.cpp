@@ -90,6 +90,7 @@ Program Builder::build() {
   find_messages();
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
     slots_[static_cast<std::size_t>(position)].begin = next_id();
+    issue_carried(position);
     bring_activations(position);
     issue_gathers(position);
     issue_receives(position);
@@ -166,6 +167,18 @@ void Builder::lay_out_order() {
     for (const Use& use : uses) slots_.push_back({.use = use, .microbatch = microbatch});
 }
 
+// Ahead of the flat's first use, so far that its gather finds it done, and that the host never waits for the
+// use between two updates.
+int Builder::carried_place(FlatId flat) const {
+  const auto first = std::ranges::find_if(slots_, [&](const Slot& slot) {
+    const std::span<const FlatId> used = layout_.flats_used_by(slot.use.unit);
+    return std::ranges::find(used, flat) != used.end();
+  });
+  const int prefetch = spec_.strategy.prefetch;
+  const int ahead = prefetch == 0 ? 0 : std::max(prefetch + 1, offload().staged);
+  return std::max(static_cast<int>(first - slots_.begin()) - ahead, 0);
+}
+
 // Of those at one place what the host updates comes first: the device's own then run beside it.
 void Builder::lay_out_updates() {
   const int end = static_cast<int>(slots_.size());
@@ -181,6 +194,8 @@ void Builder::lay_out_updates() {
       // On the compute lane, which goes on with the next use while the gradient is reduced.
       if (!host_updates(flat) && spec_.strategy.prefetch > 0) behind = std::min(behind + 1, end - 1);
     }
+    if (carries(flat)) behind = carried_place(flat);
+    carried_ += carries(flat) ? 1 : 0;
     updates_.push_back({flat, behind});
   }
   std::ranges::sort(updates_, {}, [&](const Update& update) {
@@ -189,6 +204,7 @@ void Builder::lay_out_updates() {
 }
 
 InstructionId Builder::add(Instruction instruction) {
+  instruction.carried = carrying_;
   const auto id = static_cast<InstructionId>(program_.instructions.size());
   for (BufferId read : instruction.reads) touch(read, id);
   for (BufferId write : instruction.writes) touch(write, id);

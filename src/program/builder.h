@@ -63,6 +63,7 @@ class Builder {
   };
 
   // The update of a flat, issued behind the use at a position; as many as there are uses: behind all of them.
+  // A carried one is issued ahead of the use there.
   struct Update {
     FlatId flat = 0;
     int behind = 0;
@@ -91,6 +92,8 @@ class Builder {
     return parameters_sharded() || offload().parameters != Space::device;
   }
   bool updates_early() const { return spec_.strategy.update == UpdateWhen::reduced; }
+  // Whether the flat's update is the next step's.
+  bool carries(FlatId flat) const { return spec_.strategy.update == UpdateWhen::next && host_updates(flat); }
   // Where the flat's master and moments are.
   Space state_space(FlatId flat) const;
   bool host_updates(FlatId flat) const { return state_space(flat) != Space::device; }
@@ -119,6 +122,7 @@ class Builder {
   void lay_out_pass(const ChunkPass& pass);
   void lay_out_order();
   void lay_out_updates();
+  int carried_place(FlatId flat) const;
   void find_residences();
   bool stays(FlatId flat, int from, int to, int in_flight) const;
   InstructionId add(Instruction instruction);
@@ -145,6 +149,7 @@ class Builder {
   void resume_sum(FlatId flat, int microbatch);
   void take_down(FlatId flat, int microbatch);
   void prepare_updates();
+  void issue_carried(int position);
   void hand_on_next();
   void issue_updates(int position);
   void decide();
@@ -210,6 +215,8 @@ class Builder {
   std::size_t prepared_ = 0;         // of them: what they read of states has been asked for
   std::size_t updated_ = 0;          // and these are issued
   std::size_t handed_on_ = 0;        // and what they made has gone on
+  std::size_t carried_ = 0;          // of updates_, the first so many are of the step before
+  bool carrying_ = false;            // what is added belongs to these
   std::vector<bool> has_secondary_;  // by flat: gathered over the replicas in this step
   InstructionId end_begin_ = -1;     // the first behind all uses
 };

@@ -47,6 +47,7 @@ std::string describe(const Program& program, InstructionId id) {
     if (instruction.selective) text += "selective ";
     text += name_of(instruction.pass);
   } else {
+    if (instruction.carried) text += "carried ";
     text += name_of(instruction.op);
     if (instruction.op == Opcode::all_gather && !instruction.writes.empty())
       text +=
@@ -122,7 +123,8 @@ void add(Hasher& hasher, const Instruction& instruction) {
         static_cast<std::int64_t>(instruction.pass), static_cast<std::int64_t>(instruction.edge),
         std::int64_t{instruction.unit}, std::int64_t{instruction.flat}, std::int64_t{instruction.microbatch},
         std::int64_t{instruction.channel}, std::int64_t{instruction.peer},
-        std::int64_t{instruction.selective}, std::int64_t{instruction.accumulate}})
+        std::int64_t{instruction.selective}, std::int64_t{instruction.accumulate},
+        std::int64_t{instruction.carried}})
     hasher.add(value);
   hasher.add(instruction.waits);
   hasher.add(instruction.reads);

@@ -113,6 +113,8 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
   alone.engine.strategy.parameters_over_replicas = false;
   alone.engine.strategy.pipeline = {};
   alone.engine.strategy.offload = {};
+  UpdateWhen& update = alone.engine.strategy.update;
+  if (update == UpdateWhen::next) update = UpdateWhen::decided;  // the host has nothing to update
   return alone;
 }
 

@@ -276,6 +276,19 @@ TEST_F(Tool, UpdatesAsSoonAsGradientsAreReduced) {
   EXPECT_NE(diverged.err.find("is not finite and is in the weights"), std::string::npos) << diverged.err;
 }
 
+// Saved and continued in the middle, it is what it is without.
+TEST_F(Tool, UpdatesInTheNextStep) {
+  const std::string decided = folder_.file("decided");
+  ASSERT_EQ(train({"run.metrics=" + decided}).status, 0);
+  const auto [saving, whole, parts, ended, first, second] =
+      run_in_parts({"strategy.update=next", "offload.states=host", "strategy.stage=2"});
+  ASSERT_EQ(ended.status, 0) << ended.err;
+  ASSERT_EQ(second.status, 0) << second.err;
+  EXPECT_EQ(losses(decided).size(), 6u);
+  EXPECT_EQ(losses(whole), losses(decided));
+  EXPECT_EQ(losses(parts), losses(decided));
+}
+
 TEST_F(Tool, AResumedRunMayHaveItsStatesElsewhere) {
   const auto [saving, whole, parts, ended, on_disk, second] =
       run_in_parts({}, {},
@@ -667,6 +680,8 @@ TEST_F(Tool, RefusesABadConfiguration) {
   expect_refused(train({}, {"--ranks", "5000"}), {"5000", "1024"});
   expect_refused(train({"precision.parameters=fp16"}), {"fp16"});
   expect_refused(train({"strategy.update=reduced"}), {"strategy.update", "optimizer.clip = 0", "are 1 and"});
+  expect_refused(train({"strategy.update=next"}),
+                 {"strategy.update", "offload.states is \"device\"", "\"host\" or \"disk\""});
   expect_refused(train({"run.length=17"}), {"run.length is 17", "16"});
   expect_refused(train({"model.channels=15"}), {"channels"});
   expect_refused(train({"run.resume=true", "run.checkpoint=" + folder_.file("none")}),

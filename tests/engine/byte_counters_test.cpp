@@ -160,6 +160,19 @@ TEST(EngineByteCounters, FollowWhatEarlyUpdatesFree) {
                        .update = UpdateWhen::reduced});
 }
 
+TEST(EngineByteCounters, FollowWhatUpdatesOfTheNextStepHold) {
+  for (const bool strict : {true, false})
+    for (const int stage : {0, 2, 3})
+      for (const Space states : {Space::host, Space::disk})
+        expect_followed({.world = 2,
+                         .stage = stage,
+                         .dtype = DType::bf16,
+                         .strict_order = strict,
+                         .microbatches = 2,
+                         .offload = {.states = states},
+                         .update = UpdateWhen::next});
+}
+
 // By schedule, stage and whether in strict order: every pipeline rank against its own plan.
 class PipelineByteCounters : public ::testing::TestWithParam<std::tuple<ScheduleRow, int, bool>> {};
 

@@ -74,7 +74,7 @@ void run_cpp(Record& run) {
   run_local(kRanks, kBlocking, [&](Communicator world) {
     EngineOptions options = toy_options(kRanks, run.stage);
     options.programs = {{.kind = StepKind::train, .microbatches = kMicrobatches}};
-    options.clip.max_norm = run.update == TESSERA_UPDATE_DECIDED ? 1.0 : 0.0;
+    options.clip.max_norm = run.update == TESSERA_UPDATE_REDUCED ? 0.0 : 1.0;
     Engine engine(world, cpp_units(), options);
     engine.initialize(toy_fill());
     for (int step = 0; step < kSteps; ++step) {
@@ -138,10 +138,10 @@ tessera_status c_steps(tessera_engine* engine, int rank, Record& run) {
   for (int step = 0; step < kSteps; ++step) {
     tessera_step_inputs inputs{.learning_rate = 0.01, .weight = 3.0, .loss = 0.0};
     tessera_step_result result{};
-    if (run.update == TESSERA_UPDATE_DECIDED)
-      TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
-    else
+    if (run.update == TESSERA_UPDATE_REDUCED)
       TRY(tessera_begin_on_terms(engine, kMicrobatches, inputs.learning_rate, kRanks * inputs.weight));
+    else
+      TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
     for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch)
       TRY(c_microbatch(engine, rank, step, inputs.loss));
     TRY(tessera_step(engine, &inputs, &result));
@@ -178,7 +178,7 @@ tessera_status make_engine(tessera_world* world, const Where& where, tessera_eng
   options.groups = kGroups.data();
   options.group_count = 2;
   options.update = where.update;
-  options.clip = where.update == TESSERA_UPDATE_DECIDED ? 1.0 : 0.0;
+  options.clip = where.update == TESSERA_UPDATE_REDUCED ? 0.0 : 1.0;
   const CUnits units;
   return tessera_engine_create(world, units.units.data(), 2, &options, engine);
 }
@@ -228,7 +228,8 @@ TEST_P(CApi, HasTheBitsOfTheEngine) {
 INSTANTIATE_TEST_SUITE_P(Stages, CApi,
                          ::testing::Values(Where{0}, Where{3}, Where{1, TESSERA_HOST},
                                            Where{3, TESSERA_DISK, TESSERA_HOST},
-                                           Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_REDUCED}));
+                                           Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_REDUCED},
+                                           Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_NEXT}));
 
 TEST(CApiErrors, SayWhatWasWrong) {
   const auto body = [](tessera_engine* engine, int) -> tessera_status {

@@ -82,6 +82,18 @@ TEST_P(CudaMatrix, UpdatesAsSoonAsGradientsAreReducedChangeNoBit) {
   }
 }
 
+TEST_P(CudaMatrix, UpdatesOfTheNextStepChangeNoBit) {
+  RunConfig run = base();
+  run.steps = 2;
+  const RunResult expected = run_training(run);
+  run.strict_order = false;
+  run.prefetch = 1;
+  run.poison = true;
+  run.offload.states = Space::host;
+  run.update = UpdateWhen::next;
+  EXPECT_TRUE(same_bits(run_training(run), expected)) << to_string(run);
+}
+
 TEST_P(CudaMatrix, LossesAndNormsAreNearThoseOfTheCpu) {
   RunConfig on_cpu = base();
   on_cpu.device = DeviceType::cpu;

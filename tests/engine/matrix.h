@@ -72,7 +72,7 @@ inline std::string to_string(const RunConfig& run) {
                                  std::to_string(run.schedule.chunks)
                            : "") +
          (run.max_norm > 0 ? "" : " unclipped") +
-         (run.update == UpdateWhen::reduced ? " updated when reduced" : "") +
+         (run.update == UpdateWhen::decided ? "" : " updated " + std::string(name_of(run.update))) +
          (run.offload == Offload{} ? ""
                                    : " states on " + std::string(name_of(run.offload.states)) + " but " +
                                          std::to_string(run.offload.states_on_device) + ", parameters on " +

@@ -33,8 +33,8 @@ struct Measured {
                                      // differ by rank, of no use
 };
 
-// The shortest of so many steps, each run by run_step(engine), in a world whose communication takes `delay`.
-// asked_us(instruction) is what one was to take: 0 where that is not looked at.
+// The shortest of so many steps behind a first one, each run by run_step(engine), in a world whose
+// communication takes `delay`. asked_us(instruction) is what one was to take: 0 where that is not looked at.
 template <typename RunStep, typename Microseconds>
 Measured shortest_step(int count, const std::vector<UnitSpec>& units, const EngineOptions& options,
                        std::chrono::microseconds delay, const RunStep& run_step,
@@ -45,6 +45,7 @@ Measured shortest_step(int count, const std::vector<UnitSpec>& units, const Engi
     world.set_delay(delay);
     Engine engine(world, units, options);
     engine.initialize(toy_fill());
+    run_step(engine);  // what a step leaves to the next, the first has not
     for (Measured& step : steps) {
       world.barrier();
       engine.set_tracing(true);

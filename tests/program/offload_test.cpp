@@ -53,7 +53,9 @@ TEST(OffloadPrograms, AreProvedOnEveryMesh) {
           for (const bool tied : {false, true})
             for (const auto& [sliced, update] :
                  {std::pair(false, UpdateWhen::decided), std::pair(true, UpdateWhen::decided),
-                  std::pair(false, UpdateWhen::reduced), std::pair(true, UpdateWhen::reduced)}) {
+                  std::pair(false, UpdateWhen::reduced), std::pair(true, UpdateWhen::reduced),
+                  std::pair(false, UpdateWhen::next), std::pair(true, UpdateWhen::next)}) {
+              if (update == UpdateWhen::next && offload.states == Space::device) continue;
               if (offload.parameters != Space::device && stage < 3) continue;
               if (sliced && (stage == 0 || mesh.replicate == 1)) continue;
               const std::vector<UnitSpec> units = tied ? testing::tied_model(mesh.pipeline)
@@ -191,27 +193,65 @@ TEST(OffloadPrograms, DownloadsHideBehindBackward) {
   EXPECT_LE(timeline.total_us, 1.05 * kUnits * 30.0 + 18.0);
 }
 
-// What is updated as soon as it is reduced, too.
-TEST(OffloadPrograms, EarlyUpdatesHideBehindBackward) {
+// What is updated as soon as it is reduced, too; and behind a forward what the step before left.
+TEST(OffloadPrograms, UpdatesHideBehindPasses) {
   constexpr int kUnits = 12;
+  constexpr double kForwardUs = 10, kBackwardUs = 20, kUpdateUs = 8, kCopyUs = 1;
   for (const Space states : {Space::host, Space::disk})
-    for (const int microbatches : {1, 2}) {
-      StepSpec spec = spec_of(2, {.states = states}, microbatches, kUnits);
-      const CostModel cost{.duration_us = [](const Program&, const Instruction& instruction) {
-        return instruction.op == Opcode::use      ? (instruction.pass == Pass::backward ? 20.0 : 10.0)
-               : instruction.op == Opcode::update ? 18.0
-               : instruction.op == Opcode::copy   ? 2.0
-                                                  : 0.0;
-      }};
-      const auto total_us = [&](UpdateWhen update) {
-        spec.strategy.update = update;
-        const WholeMesh made(testing::chain(kUnits, 4096 - 7), {.shard = 2}, spec);
-        EXPECT_TRUE(made.verified().ok());
-        return simulate(made.programs[0], made.layout, {.shard = 2}, cost).total_us;
-      };
-      const double backward = microbatches * kUnits * 30.0;
-      EXPECT_LE(total_us(UpdateWhen::reduced), 1.05 * backward + 18.0);
-      EXPECT_GE(total_us(UpdateWhen::decided), backward + kUnits * 18.0);
+    for (const int stage : {1, 2, 3})
+      for (const int microbatches : {1, 2}) {
+        StepSpec spec = spec_of(stage, {.states = states}, microbatches, kUnits);
+        const CostModel cost{.duration_us = [](const Program&, const Instruction& instruction) {
+          return instruction.op == Opcode::use
+                     ? (instruction.pass == Pass::backward ? kBackwardUs : kForwardUs)
+                 : instruction.op == Opcode::update ? kUpdateUs
+                 : instruction.op == Opcode::copy   ? kCopyUs
+                                                    : 0.0;
+        }};
+        const auto total_us = [&](UpdateWhen update) {
+          spec.strategy.update = update;
+          const WholeMesh made(testing::chain(kUnits, 4096 - 7), {.shard = 2}, spec);
+          EXPECT_TRUE(made.verified().ok());
+          return simulate(made.programs[0], made.layout, {.shard = 2}, cost).total_us;
+        };
+        const double passes = microbatches * kUnits * (kForwardUs + kBackwardUs);
+        const double one = kUpdateUs + 8 * kCopyUs;  // with all its copies
+        EXPECT_LE(total_us(UpdateWhen::reduced), 1.05 * passes + one);
+        EXPECT_LE(total_us(UpdateWhen::next), 1.05 * passes + one);
+        EXPECT_GE(total_us(UpdateWhen::decided), passes + kUnits * kUpdateUs);
+      }
+}
+
+// The gradients of what the host updates stay there until then, and nowhere else.
+TEST(OffloadPrograms, CarriedUpdatesComeFirst) {
+  constexpr int kUnits = 6;
+  for (const double on_device : {0.0, 0.5})
+    for (const int prefetch : {0, 1, 2}) {
+      StepSpec spec = spec_of(3, {.states = Space::host, .states_on_device = on_device}, 2, kUnits);
+      spec.strategy.update = UpdateWhen::next;
+      spec.strategy.prefetch = prefetch;
+      const WholeMesh made(testing::chain(kUnits, 4096), {.shard = 2}, spec);
+      const Program& program = made.programs[0];
+      std::vector<bool> updated(kUnits), used(kUnits);
+      int carried = 0;
+      for (const Instruction& instruction : program.instructions) {
+        const auto unit = static_cast<std::size_t>(std::max(instruction.unit, 0));
+        if (instruction.op == Opcode::use) used[unit] = true;
+        if (instruction.op != Opcode::update) {
+          EXPECT_TRUE(!instruction.carried || !used[unit]);
+          continue;
+        }
+        EXPECT_FALSE(updated[unit]);
+        updated[unit] = true;
+        const bool on_host = instruction.lane == Lane::host;
+        EXPECT_EQ(instruction.carried, on_host);
+        EXPECT_EQ(used[unit], !on_host);
+        carried += on_host ? 1 : 0;
+      }
+      EXPECT_EQ(std::ranges::count(updated, true), kUnits);
+      EXPECT_EQ(carried, on_device > 0 ? kUnits / 2 : kUnits);
+      EXPECT_EQ(persistent(program, Space::host, Category::gradients),
+                carried * 4 * made.layout.flat(0).shard_numel);
     }
 }
 

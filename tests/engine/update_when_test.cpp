@@ -1,5 +1,5 @@
-// Updates as soon as gradients are reduced: the same bits as behind the decision, where nothing is clipped or
-// skipped; and what then cannot be decided is refused or told.
+// Updates at other times than behind the decision: the same bits. Where they come as soon as gradients are
+// reduced, what then cannot be decided is refused or told.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -12,9 +12,9 @@ namespace {
 
 // ---- the same bits ----
 
-class EarlyUpdate : public ::testing::TestWithParam<SmallModel> {};
+class UpdateTimes : public ::testing::TestWithParam<SmallModel> {};
 
-TEST_P(EarlyUpdate, ChangesNoBit) {
+TEST_P(UpdateTimes, ChangeNoBit) {
   const auto [family, dtype, world] = GetParam();
   int variant = 0;
   for (int stage = 0; stage <= 3; ++stage)
@@ -22,7 +22,10 @@ TEST_P(EarlyUpdate, ChangesNoBit) {
       for (const Space parameters : {Space::device, Space::host, Space::disk})
         for (const double on_device : {0.0, 0.5})
           for (const int microbatches : {1, 3})
-            for (const int pipeline : {1, 2}) {
+            for (const auto& [pipeline, update] :
+                 {std::pair(1, UpdateWhen::reduced), std::pair(2, UpdateWhen::reduced),
+                  std::pair(1, UpdateWhen::next), std::pair(2, UpdateWhen::next)}) {
+              if (update == UpdateWhen::next && states == Space::device) continue;
               if (parameters != Space::device && stage < 3) continue;
               if (states == Space::device && on_device > 0) continue;
               if (!is_sampled(variant++ + world)) continue;
@@ -37,24 +40,26 @@ TEST_P(EarlyUpdate, ChangesNoBit) {
                             .recompute = static_cast<Recompute>(variant % 3),
                             .microbatches = microbatches,
                             .steps = 2,
-                            .max_norm = 0,
+                            .max_norm = update == UpdateWhen::next ? 0.5 : 0,
                             .poison = true,
                             .offload = {.states = states,
                                         .states_on_device = on_device,
                                         .parameters = parameters,
                                         .staged = 1 + variant % 3,
                                         .activations = variant % 4 == 0 ? Space::host : Space::device},
-                            .update = UpdateWhen::reduced};
+                            .update = update};
               ASSERT_TRUE(same_bits(run_training(run), plain_run(run))) << to_string(run);
             }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EarlyUpdate, small_models(), name_of_small_model);
+INSTANTIATE_TEST_SUITE_P(Models, UpdateTimes, small_models(), name_of_small_model);
 
-TEST(EarlyUpdateReplicas, ChangeNoBit) {
+TEST(UpdateTimesOfReplicas, ChangeNoBit) {
   for (const int stage : {0, 1, 2, 3})
     for (const bool sliced : {false, true})
-      for (const Space states : {Space::device, Space::host}) {
+      for (const auto& [states, update] :
+           {std::pair(Space::device, UpdateWhen::reduced), std::pair(Space::host, UpdateWhen::reduced),
+            std::pair(Space::host, UpdateWhen::next)}) {
         if (sliced && stage == 0) continue;
         RunConfig run{.world = 2,
                       .replicate = 2,
@@ -64,7 +69,7 @@ TEST(EarlyUpdateReplicas, ChangeNoBit) {
                       .max_norm = 0,
                       .poison = true,
                       .offload = {.states = states},
-                      .update = UpdateWhen::reduced};
+                      .update = update};
         run.state_over_replicas = sliced;
         run.parameters_over_replicas = sliced && stage == 3;
         ASSERT_TRUE(same_bits(run_training(run), plain_run(run))) << to_string(run);
