@@ -30,9 +30,23 @@ bool raise(Strategy& strategy, int stage) {
   return true;
 }
 
-bool move_states(Offload& offload, Space space) {
-  if (space == Space::device) offload.states_on_device = 0;
-  return std::exchange(offload.states, space) != space;
+bool move_states(Strategy& strategy, Space space) {
+  if (space == Space::device) {
+    strategy.offload.states_on_device = 0;
+    if (strategy.update == UpdateWhen::next) strategy.update = UpdateWhen::decided;
+  }
+  return std::exchange(strategy.offload.states, space) != space;
+}
+
+bool move_activations(StepSpec& spec) {
+  if (!spec.order.empty() || !spec.strategy.unit_activations.empty()) return false;
+  return std::exchange(spec.strategy.offload.activations, Space::host) != Space::host;
+}
+
+// What is on its way to or from the disk, one unit's at a time.
+bool stage_one(StepSpec& spec) {
+  Offload& offload = spec.strategy.offload;
+  return offload.on_disk() && std::exchange(offload.staged, 1) > 1;
 }
 
 // An order of a trainer's own says itself what is recomputed.
@@ -56,7 +70,7 @@ std::vector<Change> changes() {
     return [number](StepSpec& spec) { return raise(spec.strategy, number); };
   };
   const auto states = [](Space space) {
-    return [space](StepSpec& spec) { return move_states(spec.strategy.offload, space); };
+    return [space](StepSpec& spec) { return move_states(spec.strategy, space); };
   };
   const auto parameters = [](Space space) {
     return [space](StepSpec& spec) {
@@ -72,9 +86,12 @@ std::vector<Change> changes() {
           [](StepSpec& spec) { return std::exchange(spec.strategy.resident_units, 0) > 0; },
           stage(3),
           states(Space::host),
+          move_activations,
           recompute_all,
           parameters(Space::host),
           states(Space::disk),
+          parameters(Space::disk),
+          stage_one,
           [](StepSpec& spec) { return std::exchange(spec.strategy.prefetch, 0) > 0; }};
 }
 
@@ -89,6 +106,11 @@ std::string describe_changes(const Strategy& from, const Strategy& to) {
     parts.push_back(fmt::format("offload.states = {}", name_of(to.offload.states)));
   if (to.offload.parameters != from.offload.parameters)
     parts.push_back(fmt::format("offload.parameters = {}", name_of(to.offload.parameters)));
+  if (to.offload.activations != from.offload.activations)
+    parts.push_back(fmt::format("offload.activations = {}", name_of(to.offload.activations)));
+  if (to.offload.staged != from.offload.staged)
+    parts.push_back(fmt::format("offload.staged = {}", to.offload.staged));
+  if (to.update != from.update) parts.push_back(fmt::format("update = {}", name_of(to.update)));
   if (to.prefetch != from.prefetch) parts.push_back("prefetch = 0");
   return fmt::format("{}", fmt::join(parts, ", "));
 }

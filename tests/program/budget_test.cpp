@@ -157,10 +157,14 @@ TEST_F(Budget, TellsWhatAChangeCosts) {
   const std::vector<Line> lines =
       lines_of(explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
                               {.device_bytes = budget}, slow_passes()));
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0].changes, "recompute = full");
-  EXPECT_EQ(lines[0].bytes, budget);
-  EXPECT_NEAR(lines[0].time, 1 + (kUnits - 1) / (3.0 * kUnits), 0.01);
+  // What waits on the host is not made again, and its copies hide behind passes as slow as these.
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].changes, "stage 3, offload.activations = host");
+  EXPECT_LE(lines[0].bytes, budget);
+  EXPECT_NEAR(lines[0].time, 1, 0.01);
+  EXPECT_EQ(lines[1].changes, "recompute = full");
+  EXPECT_EQ(lines[1].bytes, budget);
+  EXPECT_NEAR(lines[1].time, 1 + (kUnits - 1) / (3.0 * kUnits), 0.01);
 }
 
 // Neither alone fits, and nothing is named that could stay away.
@@ -207,6 +211,48 @@ TEST_F(Budget, OfTheHostIsKeptToo) {
                      {.device_bytes = plan.space(Space::device).arena_bytes, .host_bytes = on_host - 1});
   EXPECT_EQ(both.find("= device"), std::string::npos) << both;
   EXPECT_NE(both.find("would fit with offload.states = disk"), std::string::npos) << both;
+}
+
+// States that are on the disk already: parameters can follow them, and less of them be on the way at a time.
+TEST_F(Budget, OfTheHostIsMetByTheDisk) {
+  std::vector<StepSpec> specs = specs_at(3);
+  for (StepSpec& spec : specs)
+    spec.strategy.offload = {.states = Space::disk, .parameters = Space::host, .staged = 4};
+  const auto planned = [&](Space parameters, int staged) {
+    std::vector<StepSpec> changed = specs;
+    for (StepSpec& spec : changed) {
+      spec.strategy.offload.parameters = parameters;
+      spec.strategy.offload.staged = staged;
+    }
+    return build_and_plan(layout_, mesh_, changed).plan;
+  };
+  const MemoryPlan plan = planned(Space::host, 4);
+  const auto advice_for = [&](const MemoryPlan& least) {
+    // The device keeps what it has, so that nothing can go there.
+    return explain_misfit(layout_, mesh_, specs, plan,
+                          {.device_bytes = std::max(plan.space(Space::device).arena_bytes,
+                                                    least.space(Space::device).arena_bytes),
+                           .host_bytes = least.space(Space::host).arena_bytes});
+  };
+  const std::string moved = advice_for(planned(Space::disk, 4));
+  EXPECT_NE(moved.find("would fit with offload.parameters = disk"), std::string::npos) << moved;
+  const std::string staged = advice_for(planned(Space::host, 1));
+  EXPECT_NE(staged.find("would fit with offload.staged = 1"), std::string::npos) << staged;
+  const std::string both = advice_for(planned(Space::disk, 1));
+  EXPECT_NE(both.find("would fit with offload.parameters = disk, offload.staged = 1"), std::string::npos)
+      << both;
+}
+
+// Without states off the device nothing is left to a next step.
+TEST_F(Budget, StatesComeBackWithTheirUpdates) {
+  std::vector<StepSpec> specs = specs_at(3);
+  for (StepSpec& spec : specs) {
+    spec.strategy.offload.states = Space::host;
+    spec.strategy.update = UpdateWhen::next;
+  }
+  const std::string text =
+      explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan, {.host_bytes = 1});
+  EXPECT_NE(text.find("would fit with offload.states = device, update = decided"), std::string::npos) << text;
 }
 
 TEST_F(Budget, TheTableAddsUpToTheArena) {
