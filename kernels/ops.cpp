@@ -20,6 +20,14 @@ void sgd_update(const ComputeContext& context, const SgdArguments& arguments) {
   ops_of(context.device).sgd_update(context, arguments);
 }
 
+void add_loss(const ComputeContext& context, const LossTotal* total, double* to) {
+  ops_of(context.device).add_loss(context, total, to);
+}
+
+void set_gate(const ComputeContext& context, const GateArguments& arguments, UpdateGate* gate) {
+  ops_of(context.device).set_gate(context, arguments, gate);
+}
+
 void cast(const ComputeContext& context, std::int64_t numel, DType input_type, const void* input,
           DType output_type, void* output) {
   ops_of(context.device).cast(context, numel, input_type, input, output_type, output);

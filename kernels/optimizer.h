@@ -7,17 +7,11 @@
 
 #include "kernels/adamw_math.h"
 #include "kernels/context.h"
+#include "kernels/gate_math.h"
 #include "kernels/sgd_math.h"
 #include "tessera/dtype.h"
 
 namespace tessera::kernels {
-
-// A decision that is made where the update runs: whether it runs at all, and the gradient's scale. Lets a
-// step be skipped on a device that the host does not wait for.
-struct UpdateGate {
-  double gradient_scale = 1.0;  // unscale * clip / weight, as in AdamWSettings
-  std::int32_t apply = 1;       // 0: the update changes nothing
-};
 
 struct AdamWArguments {
   std::int64_t numel = 0;

@@ -175,7 +175,7 @@ void GradientClip::check() const {
 double GradientClip::factor(double norm) const {
   require(std::isfinite(norm) && norm >= 0.0, "gradient clipping", "norm", norm,
           "finite; skip a step whose gradients are not");
-  return max_norm == 0.0 ? 1.0 : std::min(1.0, max_norm / (norm + 1e-6));
+  return kernels::clip_factor(norm, max_norm);
 }
 
 }  // namespace tessera

@@ -274,6 +274,38 @@ void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::i
       }
 }
 
+void add_gates(Cases& cases) {
+  const auto values_of = [](const UpdateGate& gate) {
+    return Doubles{gate.gradient_scale, static_cast<double>(gate.apply)};
+  };
+  for (const int ranks : {1, 5})
+    for (const int flats : {1, 3, 700})
+      for (const int bad : {-1, flats / 2})
+        cases.push_back(
+            {label("gate", DType::fp32, {ranks, flats, bad}), 0.0, [=](Session& s, Random& random) {
+               const std::int64_t numel = 8 + 2 * flats;
+               std::vector<double> scalars(static_cast<std::size_t>(ranks * numel));
+               for (double& value : scalars) value = std::fabs(random.normal());
+               for (int rank = 0; rank < ranks; ++rank)
+                 scalars[static_cast<std::size_t>(rank * numel + 2)] = 0.0;
+               if (bad >= 0)
+                 scalars[static_cast<std::size_t>((ranks - 1) * numel + 8 + 2 * bad)] =
+                     std::numeric_limits<double>::infinity();
+               set_gate(s.context(),
+                        {.scalars = s.input(scalars),
+                         .ranks = ranks,
+                         .numel = numel,
+                         .weight = 0,
+                         .weight_on_device = 1,
+                         .abandoned = 2,
+                         .loss_scale = 3,
+                         .square_sums = 8,
+                         .flats = flats,
+                         .max_norm = 0.5},
+                        s.result<UpdateGate>(values_of));
+             }});
+}
+
 void add_swiglu(Cases& cases, const SwigluShape& shape) {
   cases.push_back(
       {label("swiglu", shape.type, {shape.rows, shape.hidden}), 0.0, [=](Session& s, Random& random) {
@@ -489,6 +521,7 @@ Cases all_cases() {
     for (const std::int64_t numel : {1, 7, 1003, 40001}) add_elementwise(cases, type, numel);
   for (const DType gradient : kAllTypes)
     for (const DType parameter : kAllTypes) add_updates(cases, gradient, parameter, 1003);
+  add_gates(cases);
   for (const DType type : kComputeTypes) {
     for (const std::int64_t hidden : {29, 64, 1376})
       add_swiglu(cases, {.rows = 17, .hidden = hidden, .type = type});

@@ -1,0 +1,51 @@
+#include "kernels/gate.h"
+
+#include "kernels/cuda/sweep.cuh"
+#include "kernels/ops.h"
+
+namespace tessera::kernels::cuda {
+namespace {
+
+__global__ void add_loss_kernel(const LossTotal* total, double* to) {
+  to[0] += total->sum;
+  to[1] += static_cast<double>(total->counted);
+}
+
+__device__ inline double over_ranks(const GateArguments& a, int slot) {
+  double sum = 0.0;
+  for (int rank = 0; rank < a.ranks; ++rank) sum += a.scalars[rank * a.numel + slot];
+  return sum;
+}
+
+// One block: a thread adds up a flat's squares over the ranks, the first thread those of the flats in order.
+__global__ void __launch_bounds__(kBlock) set_gate_kernel(GateArguments a, UpdateGate* gate) {
+  __shared__ double sums[kBlock];
+  double square_sum = 0.0;
+  for (int first = 0; first < a.flats; first += kBlock) {
+    const int flat = first + static_cast<int>(threadIdx.x);
+    const int count = a.flats - first < kBlock ? a.flats - first : kBlock;
+    __syncthreads();
+    if (flat < a.flats) sums[threadIdx.x] = over_ranks(a, a.square_sums + 2 * flat);
+    __syncthreads();
+    for (int i = 0; threadIdx.x == 0 && i < count; ++i) square_sum += sums[i];
+  }
+  if (threadIdx.x != 0) return;
+  double weight = 0.0;
+  for (int rank = 0; rank < a.ranks; ++rank) {
+    const double* slots = a.scalars + rank * a.numel;
+    weight += slots[a.weight] + slots[a.weight_on_device];
+  }
+  *gate = gate_of(over_ranks(a, a.abandoned) > 0.0, weight, a.scalars[a.loss_scale], square_sum, a.max_norm);
+}
+
+}  // namespace
+
+void add_loss(const ComputeContext& context, const LossTotal* total, double* to) {
+  start(context, "add_loss", {1, 1}, add_loss_kernel, total, to);
+}
+
+void set_gate(const ComputeContext& context, const GateArguments& arguments, UpdateGate* gate) {
+  start(context, "set_gate", {1, kBlock}, set_gate_kernel, arguments, gate);
+}
+
+}  // namespace tessera::kernels::cuda

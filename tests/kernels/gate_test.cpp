@@ -1,0 +1,115 @@
+// What a step adds up and decides where its updates run.
+#include "kernels/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace tessera::kernels {
+namespace {
+
+constexpr int kHeader = 8;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Scalars of some ranks: the header's slots are weight, another weight, abandoned, loss scale.
+struct Scalars {
+  int ranks, flats;
+  std::vector<double> values;
+
+  Scalars(int ranks_in, int flats_in, std::uint64_t seed) : ranks(ranks_in), flats(flats_in) {
+    std::mt19937_64 random(seed);
+    std::uniform_real_distribution<double> uniform(0.1, 3.0);
+    values.resize(static_cast<std::size_t>(ranks * numel()));
+    for (double& value : values) value = uniform(random);
+    for (int rank = 0; rank < ranks; ++rank) {
+      at(rank, 2) = 0.0;
+      at(rank, 3) = 1024.0;
+    }
+  }
+  std::int64_t numel() const { return kHeader + 2 * flats + 3; }  // others follow
+  double& at(int rank, int slot) { return values[static_cast<std::size_t>(rank * numel() + slot)]; }
+  double& square_sum(int rank, int flat) { return at(rank, kHeader + 2 * flat); }
+
+  UpdateGate gate(double max_norm) const {
+    UpdateGate gate{.gradient_scale = std::nan(""), .apply = -7};
+    set_gate({},
+             {.scalars = values.data(),
+              .ranks = ranks,
+              .numel = numel(),
+              .weight = 0,
+              .weight_on_device = 1,
+              .abandoned = 2,
+              .loss_scale = 3,
+              .square_sums = kHeader,
+              .flats = flats,
+              .max_norm = max_norm},
+             &gate);
+    return gate;
+  }
+};
+
+TEST(Gate, IsThatOfTheSums) {
+  for (const int ranks : {1, 2, 7})
+    for (const int flats : {1, 5, 300})
+      for (const double max_norm : {0.0, 0.5, 1e9}) {
+        Scalars scalars(ranks, flats, static_cast<std::uint64_t>(ranks * 1000 + flats));
+        long double weight = 0, squares = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          weight += scalars.at(rank, 0) + scalars.at(rank, 1);
+          for (int flat = 0; flat < flats; ++flat) squares += scalars.square_sum(rank, flat);
+        }
+        const auto unscale = static_cast<double>(1.0L / (weight * 1024.0L));
+        const double norm = static_cast<double>(std::sqrt(squares)) * unscale;
+        const double factor = max_norm == 0.0 ? 1.0 : std::min(1.0, max_norm / (norm + 1e-6));
+        const UpdateGate gate = scalars.gate(max_norm);
+        EXPECT_EQ(gate.apply, 1);
+        EXPECT_NEAR(gate.gradient_scale, factor * unscale, 1e-13 * factor * unscale);
+      }
+}
+
+TEST(Gate, ClipsWhereTheNormIsAbove) {
+  Scalars scalars(2, 3, 1);
+  const double whole = scalars.gate(0.0).gradient_scale;
+  EXPECT_EQ(scalars.gate(1e9).gradient_scale, whole);
+  const double clipped = scalars.gate(1e-4).gradient_scale;
+  EXPECT_LT(clipped, whole);
+  EXPECT_GT(clipped, 0.0);
+}
+
+TEST(Gate, IsClosedForWhatIsSkipped) {
+  const auto closed = [](const auto& spoil) {
+    Scalars scalars(3, 4, 2);
+    spoil(scalars);
+    return scalars.gate(1.0).apply == 0;
+  };
+  EXPECT_FALSE(closed([](Scalars&) {}));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(closed([&](Scalars& s) { s.at(rank, 2) = 1.0; }));
+    for (const double bad : {kInfinity, std::nan("")})
+      for (int flat = 0; flat < 4; ++flat)
+        EXPECT_TRUE(closed([&](Scalars& s) { s.square_sum(rank, flat) = bad; }));
+  }
+  EXPECT_TRUE(closed([](Scalars& s) {
+    for (int rank = 0; rank < 3; ++rank) s.at(rank, 0) = s.at(rank, 1) = 0.0;
+  }));
+  // Finite squares whose sum is not.
+  EXPECT_TRUE(closed([](Scalars& s) {
+    for (int rank = 0; rank < 3; ++rank) s.square_sum(rank, 0) = std::numeric_limits<double>::max();
+  }));
+}
+
+TEST(Gate, LossesAddUp) {
+  double to[3] = {0.25, 3.0, -1.0};
+  const LossTotal total{.sum = 2.5, .counted = 7};
+  add_loss({}, &total, to);
+  add_loss({}, &total, to);
+  EXPECT_EQ(to[0], 5.25);
+  EXPECT_EQ(to[1], 17.0);
+  EXPECT_EQ(to[2], -1.0);
+}
+
+}  // namespace
+}  // namespace tessera::kernels
