@@ -107,6 +107,27 @@ class Stream {
   void synchronize() { synchronize(record()); }
 };
 
+// Times at which a device's streams reach points of their order, by the device's own clock: a GPU's between
+// two of its kernels, the CPU's when the task is run that marks. Slots are made up front: nothing is
+// allocated per mark. A step is timed by these; Event is what streams wait for.
+class Marks {
+ public:
+  virtual ~Marks() = default;
+  Marks() = default;
+  Marks(const Marks&) = delete;
+  Marks& operator=(const Marks&) = delete;
+
+  // Time 0 is when it returns: by then `stream`, of the device, has done all that it was given. On a GPU the
+  // times of host and device agree to half of what it takes to hear from an idle stream, microseconds.
+  virtual void begin(Stream& stream) = 0;
+  // `slot` gets the time at which `stream`, of the device or its host, has done all that came before. Called
+  // where the stream's tasks are run, or submitted if it is on the caller; several threads may, of other
+  // slots.
+  virtual void mark(std::size_t slot, Stream& stream) = 0;
+  // µs since begin(); the slot was marked since, and its stream has been waited for.
+  virtual double us(std::size_t slot) const = 0;
+};
+
 struct ArenaOptions {
   std::int64_t bytes = 0;
   std::int64_t stagger_bytes = 0;  // the base lies this far after a 2 MiB boundary; a multiple of 256
@@ -219,6 +240,8 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
   // A stream of the CPU, whatever the device: its tasks work on the host and may block.
   virtual std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) = 0;
+  // For points of streams of either kind, at most `slots` between two begins.
+  virtual std::unique_ptr<Marks> make_marks(std::size_t slots) = 0;
   virtual FailureFlag failure() const = 0;
   virtual ByteCounters& counters() = 0;
 

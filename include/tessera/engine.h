@@ -154,9 +154,9 @@ struct StepResult {
 // sees, or a moment of the optimizer.
 enum class State : std::uint8_t { master, parameter, moment1, moment2 };
 
-// A step's timing on this rank, by the clock of the lanes.
+// A step's timing on this rank. What a lane does is timed where it does it: on a GPU's stream by the GPU.
 struct StepTiming {
-  double total_us = 0;
+  double total_us = 0;          // by the host's clock, until the step is complete
   double communication_us = 0;  // collectives, messages, copies and host updates off the compute lane
   double exposed_us = 0;        // the compute lane waited for other lanes
   double hidden() const;        // 1 − exposed / communication, within [0, 1]
@@ -261,7 +261,8 @@ class Engine {
   // none.
   void set_peak_observer(std::function<void()> observer);
 
-  // Measures the next steps where on; costs two clock readings an instruction.
+  // Measures the next steps where on; costs two clock readings an instruction, on a GPU two of its events,
+  // and waits for the GPU when a step begins. Between steps; what it needs is allocated here, when first on.
   void set_tracing(bool on);
   StepTiming timing() const;            // of the last traced step
   std::span<const Span> trace() const;  // its instructions, in order of issue; µs from the step's begin

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "src/device/clock_marks.h"
 #include "src/device/cpu_stream.h"
 #include "tessera/error.h"
 #include "tessera/memory_plan.h"
@@ -44,6 +45,9 @@ class CpuDevice final : public Device {
   }
   std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) override {
     return make_stream(options);
+  }
+  std::unique_ptr<Marks> make_marks(std::size_t slots) override {
+    return std::make_unique<device::ClockMarks>(slots);
   }
 
   FailureFlag failure() const override { return settings_.failure; }

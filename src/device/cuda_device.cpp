@@ -2,6 +2,7 @@
 
 #include "src/device/activity.h"
 #include "src/device/cpu_stream.h"
+#include "src/device/cuda_marks.h"
 #include "src/device/cuda_stream.h"
 #include "tessera/error.h"
 
@@ -103,6 +104,9 @@ class CudaDevice final : public Device {
                                              .policy = device::WaitPolicy::choose(Waiting::automatic, 0),
                                              .deadline = options_.deadline,
                                              .failure = settings_.failure});
+  }
+  std::unique_ptr<Marks> make_marks(std::size_t slots) override {
+    return std::make_unique<device::CudaMarks>(slots, settings_);
   }
 
   FailureFlag failure() const override { return settings_.failure; }

@@ -17,11 +17,6 @@ namespace {
 constexpr std::chrono::microseconds kYieldFor{200};
 constexpr std::chrono::microseconds kSleep{20};
 
-std::string describe(const void* context) {
-  const auto& settings = *static_cast<const CudaStreamSettings*>(context);
-  return fmt::format("rank {}, GPU {}", settings.rank, settings.ordinal);
-}
-
 void lower_to(std::atomic<std::uint64_t>& value, std::uint64_t limit) {
   std::uint64_t seen = value.load();
   while (seen > limit && !value.compare_exchange_weak(seen, limit)) {
@@ -36,9 +31,14 @@ void raise_to(std::atomic<std::uint64_t>& value, std::uint64_t limit) {
 
 }  // namespace
 
+std::string describe_gpu(const void* settings) {
+  const auto& of = *static_cast<const CudaStreamSettings*>(settings);
+  return fmt::format("rank {}, GPU {}", of.rank, of.ordinal);
+}
+
 CudaStream::CudaStream(const StreamOptions& options, const CudaStreamSettings& settings)
     : options_(options), settings_(settings), ring_(options.capacity) {
-  const Activity activity(&describe, &settings_);
+  const Activity activity(&describe_gpu, &settings_);
   make_current(settings_.ordinal);
   try {
     take();
@@ -77,7 +77,7 @@ CudaStream::~CudaStream() {
 template <class Operation>
 void CudaStream::perform(const Operation& operation) {
   if (failed_at_.load() != kNever) return;
-  const Activity activity(&describe, &settings_);
+  const Activity activity(&describe_gpu, &settings_);
   try {
     settings_.failure.rethrow();
     make_current(settings_.ordinal);
@@ -113,7 +113,7 @@ Event CudaStream::record() {
   const std::uint64_t ticket = recorded_.load() + 1;
   try {
     wait_until(ring_.replaced_by(ticket));
-    const Activity activity(&describe, &settings_);
+    const Activity activity(&describe_gpu, &settings_);
     make_current(settings_.ordinal);
     check_cuda(cudaEventRecord(events_[ring_.slot(ticket)], stream_), "cudaEventRecord");
     recorded_.store(ticket);
@@ -130,7 +130,7 @@ bool CudaStream::reached(std::uint64_t ticket) const noexcept {
     ignore_cuda(result);
     return false;
   }
-  const Activity activity(&describe, &settings_);
+  const Activity activity(&describe_gpu, &settings_);
   try {
     check_cuda(result, "a kernel or a copy");
     raise_to(completed_, ticket);

@@ -19,6 +19,8 @@ struct CudaStreamSettings {
   std::chrono::nanoseconds deadline{};
   FailureFlag failure;
 };
+// For an Activity (activity.h) whose context are the settings: the rank and its GPU.
+std::string describe_gpu(const void* settings);
 
 class CudaStream final : public Stream {
  public:

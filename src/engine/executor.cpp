@@ -38,11 +38,6 @@ std::vector<Piece> unwritten(const Layout& layout, const std::set<ParameterId>& 
   return pieces;
 }
 
-// What could hide behind compute: collectives, messages, copies, the host's updates.
-bool overlaps_compute(const Instruction& instruction) {
-  return instruction.lane != Lane::compute && instruction.op != Opcode::square_sum;
-}
-
 std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
   std::vector<GroupRun> runs;
   for (ParameterId id : layout.flat(flat).parameters) {
@@ -74,7 +69,8 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
                .disk_directory = options.disk_directory}),
       registration_(Communicator(world).register_arena(memory_.arena())),
       peak_program_(plan.space(Space::device).peak_program),
-      peak_instruction_(plan.space(Space::device).peak_instruction) {
+      peak_instruction_(plan.space(Space::device).peak_instruction),
+      trace_(device, programs) {
   const std::set<ParameterId> written = written_parameters(layout, programs);
   std::int64_t square_bytes = 0;
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
@@ -112,7 +108,16 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
   }
   bind_channels();
   events_.resize(instructions);
-  spans_.reserve(instructions);
+  name_ranges();
+}
+
+void Executor::name_ranges() {
+  if (!device::profiled()) return;
+  for (const Program& program : programs_) {
+    std::vector<const void*>& names = ranges_.emplace_back();
+    for (std::size_t id = 0; id < program.instructions.size(); ++id)
+      names.push_back(device::range_name(describe(program, static_cast<InstructionId>(id))));
+  }
 }
 
 // Collectives have a communicator per axis and lane. Messages have one per pair of ranks and direction, so
@@ -184,12 +189,7 @@ void Executor::start(int program) {
   carried_from_ = -1;
   memory_.begin_step(program);
   zero(own_scalar(0), std::int64_t{8} * this->program().scalars_numel);
-  tracing_ = tracing_next_;
-  spans_.clear();
-  if (!tracing_) return;
-  spans_.resize(this->program().instructions.size());
-  exposed_us_ = 0;
-  epoch_ = std::chrono::steady_clock::now();
+  trace_.start(this->program(), lane(Lane::compute));
 }
 
 std::byte* Executor::address(BufferId buffer, InstructionId at) const {
@@ -270,34 +270,37 @@ class Executor::Waits {
   Communicator& world_;
 };
 
-void Executor::wait_for(const Instruction& instruction, Stream& stream) {
+void Executor::wait_for(InstructionId id, Stream& stream) {
+  const Instruction& instruction = instruction_at(id);
   if (instruction.waits.empty()) return;
-  const bool timed = tracing_ && instruction.lane == Lane::compute;
-  const double begin = timed ? now_us() : 0.0;
   std::optional<Waits> waits;  // other lanes' streams only note for what they will wait
-  if (instruction.lane == Lane::compute) waits.emplace(*this);
+  if (instruction.lane == Lane::compute) {
+    trace_.waits(id, stream);
+    waits.emplace(*this);
+  }
   for (InstructionId wait : instruction.waits) stream.wait(events_[static_cast<std::size_t>(wait)]);
-  if (timed) exposed_us_ += now_us() - begin;
 }
 
 void Executor::issue(InstructionId id) {
   Stream& stream = *lanes_[static_cast<std::size_t>(instruction_at(id).lane)];
-  wait_for(instruction_at(id), stream);
+  wait_for(id, stream);
   stream.run({&Executor::run_task, this, static_cast<std::uint64_t>(id)});
   events_[static_cast<std::size_t>(id)] = stream.record();
 }
 
 void Executor::open_use(InstructionId use) {
-  wait_for(instruction_at(use), *lanes_[static_cast<std::size_t>(Lane::compute)]);
+  wait_for(use, lane(Lane::compute));
   memory_.before(program_, use);
-  if (tracing_) spans_[static_cast<std::size_t>(use)] = {use, Lane::compute, now_us(), 0};
+  trace_.begin(use, lane(Lane::compute));
+  use_range_.emplace(range_of(use));
 }
 
 void Executor::close_use(InstructionId use) {
-  if (tracing_) spans_[static_cast<std::size_t>(use)].end_us = now_us();
+  use_range_.reset();
+  trace_.end(use, lane(Lane::compute));
   observe(use);
   memory_.after(program_, use);
-  events_[static_cast<std::size_t>(use)] = lanes_[static_cast<std::size_t>(Lane::compute)]->record();
+  events_[static_cast<std::size_t>(use)] = lane(Lane::compute).record();
   ++cursor_;
 }
 
@@ -316,7 +319,7 @@ void Executor::finish(const ScalarHeader& header) {
   const bool skipped = !updates_early_ && decision_.result.reason != SkipReason::none;
   const InstructionId count = skipped ? cursor_ : static_cast<InstructionId>(program().instructions.size());
   for (; cursor_ < count; ++cursor_) issue(cursor_);
-  const double begin = tracing_ ? now_us() : 0.0;
+  trace_.issued(lane(Lane::compute));
   {
     const Waits waits(*this);
     for (const std::unique_ptr<Stream>& lane : lanes_)
@@ -328,11 +331,7 @@ void Executor::finish(const ScalarHeader& header) {
     carried_from_ = program_;
     carried_ = update_;
   }
-  if (tracing_) {
-    exposed_us_ += now_us() - begin;
-    spans_.resize(static_cast<std::size_t>(count));
-    finish_trace();
-  }
+  trace_.finish(count);
   program_ = -1;
 }
 
@@ -340,7 +339,6 @@ void Executor::finish_carried() {
   program_ = carried_from_;
   carried_from_ = -1;
   carries_ = true;
-  tracing_ = false;
   memory_.begin_step(program_);
   const Waits waits(*this);
   for (const InstructionId id : carried_of_[static_cast<std::size_t>(program_)]) {
@@ -356,29 +354,19 @@ void Executor::run_task(void* self, std::uint64_t id) {
 }
 
 void Executor::run(InstructionId id) {
+  const device::Range range(range_of(id));
+  Stream& stream = lane(instruction_at(id).lane);
   memory_.before(program_, id);
-  const double begin = tracing_ ? now_us() : 0.0;
+  trace_.begin(id, stream);
   const bool idle = instruction_at(id).carried && !carries_;
   if (!idle) perform(id);
   if (options_.delay_us && !idle) {
     const double us = options_.delay_us(program(), instruction_at(id));
     device::sleep_exactly(std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3)));
   }
-  if (tracing_) spans_[static_cast<std::size_t>(id)] = {id, instruction_at(id).lane, begin, now_us()};
+  trace_.end(id, stream);
   observe(id);
   memory_.after(program_, id);
-}
-
-double Executor::now_us() const {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - epoch_).count();
-}
-
-void Executor::finish_trace() {
-  timing_ = {.total_us = now_us(), .exposed_us = exposed_us_};
-  for (const Span& span : spans_) {
-    const Instruction& spanned = instruction_at(span.instruction);
-    if (overlaps_compute(spanned)) timing_.communication_us += span.end_us - span.start_us;
-  }
 }
 
 }  // namespace tessera

@@ -1,20 +1,23 @@
 // Runs a program on the lanes: issues instructions in order, each behind its waits. Owns streams, channels'
-// communicators, memory and the clock of a traced step. What an instruction does is in operations.cpp; no
-// stage, schedule or option is known here.
+// communicators and memory, and names and times what it runs for profilers and traces. What an instruction
+// does is in operations.cpp; no stage, schedule or option is known here.
 #pragma once
 
 #include <array>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "kernels/context.h"
+#include "src/device/ranges.h"
 #include "src/engine/decision.h"
 #include "src/engine/memory.h"
+#include "src/engine/step_trace.h"
 #include "tessera/communicator.h"
 #include "tessera/engine.h"
 
@@ -92,10 +95,10 @@ class Executor {
 
   std::int64_t bytes_received(Axis axis) const;
   void set_peak_observer(std::function<void()> observer) { peak_observer_ = std::move(observer); }
-  void set_tracing(bool on) { tracing_next_ = on; }
+  void set_tracing(bool on) { trace_.set(on); }
   const ArenaRegistration& registration() const { return registration_; }
-  const StepTiming& timing() const { return timing_; }
-  std::span<const Span> trace() const { return spans_; }
+  const StepTiming& timing() const { return trace_.timing(); }
+  std::span<const Span> trace() const { return trace_.spans(); }
 
  private:
   struct Slice {
@@ -107,11 +110,14 @@ class Executor {
   // Peers are told that this rank's own thread waits for them while one of these is there.
   class Waits;
   void issue(InstructionId id);
-  void wait_for(const Instruction& instruction, Stream& stream);
+  void wait_for(InstructionId id, Stream& stream);
   static void run_task(void* self, std::uint64_t id);
   void run(InstructionId id);
-  double now_us() const;
-  void finish_trace();
+  void name_ranges();
+  const void* range_of(InstructionId id) const {
+    return ranges_.empty() ? nullptr
+                           : ranges_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(id)];
+  }
   // While what the instruction touches still lives.
   void observe(InstructionId id) {
     if (id == peak_instruction_ && program_ == peak_program_ && peak_observer_) peak_observer_();
@@ -182,12 +188,10 @@ class Executor {
   const InstructionId peak_instruction_;
   std::function<void()> peak_observer_;
 
-  bool tracing_next_ = false;
-  bool tracing_ = false;
-  std::vector<Span> spans_;
-  double exposed_us_ = 0;
-  StepTiming timing_;
-  std::chrono::steady_clock::time_point epoch_;
+  StepTrace trace_;
+  std::vector<std::vector<const void*>>
+      ranges_;                              // [program][instruction]; empty where no profiler is attached
+  std::optional<device::Range> use_range_;  // of the open use
 
   // Last: where a step failed, lanes may still run operations, which use all of the above, until they are
   // destroyed.

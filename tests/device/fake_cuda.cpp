@@ -4,9 +4,11 @@
 #include <deque>
 #include <set>
 
-// An event counts how often it was recorded, and up to which of these its stream has come.
+// An event counts how often it was recorded, and up to which of these its stream has come, and when.
 struct CUevent_st {
+  bool timed = false;
   std::uint64_t recorded = 0, reached = 0;
+  float reached_ms = 0;
 };
 // Each operation is an event's record, or the wait for one.
 struct CUstream_st {
@@ -28,7 +30,7 @@ bool advance(CUstream_st& stream) {
   if (stream.held || stream.operations.empty()) return false;
   const auto [event, count, wait] = stream.operations.front();
   if (wait && event->reached < count) return false;
-  if (!wait) event->reached = count;
+  if (!wait) event->reached = count, event->reached_ms = state().now_ms;
   stream.operations.pop_front();
   return true;
 }
@@ -81,9 +83,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (state().events == state().most_events) return cudaErrorMemoryAllocation;
   *event = new CUevent_st;
+  (*event)->timed = (flags & cudaEventDisableTiming) == 0;
   ++state().events;
   return cudaSuccess;
 }
@@ -110,4 +113,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (state().fault != cudaSuccess) return state().fault;
   advance_all();
   return event->reached == event->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  advance_all();
+  for (const CUevent_st* event : {start, end}) {
+    if (!event->timed || event->recorded == 0) return cudaErrorInvalidResourceHandle;
+    if (event->reached != event->recorded) return cudaErrorNotReady;
+  }
+  return *ms = end->reached_ms - start->reached_ms, cudaSuccess;
 }

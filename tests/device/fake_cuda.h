@@ -14,6 +14,7 @@ struct State {
   unsigned last_flags = 0;      // of the stream made last
   int last_priority = 0;
   cudaError_t fault = cudaSuccess;  // what asking for an event, or recording one, returns
+  float now_ms = 0;                 // the GPU's clock
 };
 State& state();
 

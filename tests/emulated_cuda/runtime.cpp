@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -54,6 +55,8 @@ struct CUstream_st {
 };
 struct CUevent_st {
   std::atomic<cudaStream_t> waits_for{nullptr};  // held when it was recorded
+  bool timed = false, recorded = false;
+  std::chrono::steady_clock::time_point time;  // of being recorded
 };
 
 namespace tessera::emulated_cuda {
@@ -148,18 +151,28 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return *event = new CUevent_st, cudaSuccess;
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  *event = new CUevent_st;
+  return (*event)->timed = flags == cudaEventDefault, cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->waits_for.store(stream->held.load() ? stream : nullptr);
+  event->recorded = true;
+  event->time = std::chrono::steady_clock::now();
   if (stream->held_next.exchange(false)) stream->held.store(true);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const cudaStream_t stream = event->waits_for.load();
   return stream != nullptr && stream->held.load() ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  for (const cudaEvent_t event : {start, end}) {
+    if (!event->timed || !event->recorded) return cudaErrorInvalidValue;
+    if (const cudaError_t result = cudaEventQuery(event); result != cudaSuccess) return result;
+  }
+  return *ms = std::chrono::duration<float, std::milli>(end->time - start->time).count(), cudaSuccess;
 }
 
 cudaError_t cudaGetLastError() { return cudaSuccess; }

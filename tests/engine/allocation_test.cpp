@@ -65,13 +65,14 @@ void quiet_uses(Engine& engine, int microbatches, StepKind kind) {
 
 TEST(Allocations, TheEngineMakesNoneAfterTheFirstStep) {
   for (int stage = 0; stage <= 3; ++stage)
-    for (bool strict : {false, true})
+    for (const auto& [strict, traced] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}})
       run_local(2, kBlocking, [&](Communicator world) {
         EngineOptions options = toy_options(2, stage);
         options.strict_order = strict;
         options.programs = {{.kind = StepKind::train, .microbatches = 2}, {.kind = StepKind::evaluate}};
         Engine engine(world, toy_units(DType::bf16), options);
         engine.initialize(toy_fill());
+        engine.set_tracing(traced);
         const auto round = [&] {
           engine.begin(StepKind::train, 2);
           quiet_uses(engine, 2, StepKind::train);
@@ -86,8 +87,10 @@ TEST(Allocations, TheEngineMakesNoneAfterTheFirstStep) {
         const Allocations seen = watch(world, [&] {
           for (int k = 0; k < 5; ++k) round();
         });
-        EXPECT_EQ(seen.large, 0) << "stage " << stage << (strict ? " strict" : "");
-        EXPECT_EQ(seen.small, 0) << "stage " << stage << (strict ? " strict" : "");
+        EXPECT_EQ(seen.large, 0) << "stage " << stage << (strict ? " strict" : "")
+                                 << (traced ? " traced" : "");
+        EXPECT_EQ(seen.small, 0) << "stage " << stage << (strict ? " strict" : "")
+                                 << (traced ? " traced" : "");
       });
 }
 

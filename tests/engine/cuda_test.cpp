@@ -7,6 +7,7 @@
 
 #include "tessera/device.h"
 #include "tests/engine/matrix.h"
+#include "tests/engine/trace.h"
 
 namespace tessera::testing {
 namespace {
@@ -124,6 +125,32 @@ TEST_P(CudaMatrix, LogitsAreNearThoseOfTheCpu) {
   for (const float logit : expected) largest = std::max(largest, std::abs(logit));
   for (std::size_t k = 0; k < expected.size(); ++k)
     EXPECT_NEAR(found[k], expected[k], tolerance() * largest) << k;
+}
+
+// Marks of the GPU, and of the host where it updates.
+TEST(CudaEngine, TracesSayWhatItsLanesDid) {
+  if (const std::string why = read_cuda_machine().unusable; !why.empty()) GTEST_SKIP() << why;
+  for (const Space states : {Space::device, Space::host}) {
+    RunConfig run{.stage = 3, .microbatches = 2, .device = DeviceType::cuda};
+    run.offload.states = states;
+    const TrainerOptions options = trainer_options(run);
+    Trainer trainer(make_local_world(1)[0], std::make_shared<const Model>(small_model(run)), options);
+    const auto step = [&](int number) {
+      const BatchShape& shape = options.batch;
+      EXPECT_TRUE(trainer.train_step(1e-3, fetch_samples(0, 1, run.microbatches, number, 61, shape)).applied);
+    };
+    Engine& engine = trainer.engine();
+    step(0);
+    EXPECT_TRUE(engine.trace().empty());
+    for (int number = 1; number < 4; ++number) {
+      engine.set_tracing(true);
+      step(number);
+      expect_in_order(engine, engine.program(0));
+    }
+    engine.set_tracing(false);
+    step(4);
+    EXPECT_TRUE(engine.trace().empty());
+  }
 }
 
 TEST(CudaEngine, TwoRanksAreRefused) {

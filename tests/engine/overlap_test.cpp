@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/engine/toy.h"
+#include "tests/engine/trace.h"
 #include "tests/program/sanitized.h"
 
 namespace tessera::testing {
@@ -76,6 +77,7 @@ Outcome run(bool strict, int prefetch, int steps) {
         lease.end();
       }
       EXPECT_TRUE(engine.step({.learning_rate = 0.01}).applied);
+      expect_in_order(engine, engine.program(0));
       const Timing timing{engine.timing().total_us, bound_of(engine, engine.program(0)), engine.timing()};
       if (world.rank() == 0 && (step == 0 || timing.step_us < outcome.best.step_us)) outcome.best = timing;
     }
