@@ -67,6 +67,7 @@ struct ModuleNeeds {
   UnitActivations activations;
   double forward_flops = 0;    // multiplications and additions of the matmuls; backward is twice that
   double recompute_flops = 0;  // of those, what a full recompute repeats; a selective one repeats none
+  double masked_flops = 0;     // what the causal mask spares: not in either of the above
 };
 
 class Module {
@@ -108,6 +109,12 @@ struct Model {
   std::vector<double> forward_flops(const BatchShape& shape, const Target& target) const;
   std::vector<double> recompute_flops(const BatchShape& shape, const Target& target) const;
   std::int64_t parameter_numel() const;  // ties counted once
+  // Operations of a training step per token of sequences of `length`, as model FLOPs utilisation counts them
+  // (Chowdhery et al. 2022, PaLM, appendix B): 6N + 12 · layers · channels · length, where N counts the
+  // parameters that activations are multiplied by; embeddings that are looked up, biases and norms are not.
+  // It includes what the causal mask spares, and nothing that is recomputed. UsageError for a length that the
+  // model does not take.
+  double flops_per_token(std::int64_t length) const;
 };
 
 }  // namespace tessera

@@ -103,6 +103,7 @@ struct RunConfig {
   std::string resume = "false";
   std::int64_t seed = 1;
   std::string device = "cpu";
+  double peak_tflops = 0.0;
   std::int64_t threads_per_rank = 1;
   bool pin = true;
   std::int64_t device_memory = 0, host_memory = 0;

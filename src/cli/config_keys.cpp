@@ -324,6 +324,11 @@ void add_run(Keys& keys, RunConfig& c) {
            "Where the model lies and computes: \"cuda\", a GPU for each rank, in turn on each host.",
            {"cpu", "cuda"}));
   keys.push_back(
+      number("run.peak_tflops", &c.peak_tflops, {.min = 0.0, .max = 1e9},
+             "10^12 operations a second that one rank's device reaches at best in the type of "
+             "precision.parameters: what model FLOPs utilisation is a share of. 0: by the data sheet "
+             "of a GPU that is known; of any other device no share is given."));
+  keys.push_back(
       integer("run.threads_per_rank", &c.threads_per_rank, 1, "Compute threads of one rank.", 4096));
   keys.push_back(
       boolean("run.pin", &c.pin,

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "src/cli/output.h"
+#include "src/cli/utilisation.h"
 
 namespace tessera::cli {
 
@@ -59,6 +60,10 @@ std::string Progress::status(const ProgressState& state) const {
     text += fmt::format("  {}/{}", duration(state.elapsed), duration(limits_.seconds));
   text += fmt::format("  loss {:.4f}  rate {:.2e}  {:.0f} tokens/s", state.result.loss,
                       state.result.learning_rate, state.tokens_per_second);
+  if (state.utilisation)
+    text += fmt::format("  MFU {:.1f}%", *state.utilisation * 100.0);
+  else if (state.model_flops > 0.0)
+    text += "  " + flops_text(state.model_flops);
   if (state.hidden) text += fmt::format("  hidden {:.0f}%", *state.hidden * 100.0);
   if (!state.result.applied) text += "  (skipped)";
   const double done = fraction_done(limits_, state.step, state.elapsed);

@@ -21,7 +21,9 @@ struct ProgressState {
   StepResult result = {};
   std::int64_t step = 0;
   double tokens_per_second = 0.0;
-  std::optional<double> hidden = {};  // the share of communication behind compute; none measured yet
+  double model_flops = 0.0;                // a second, by Model::flops_per_token; 0: not shown
+  std::optional<double> utilisation = {};  // the share of the devices' peak that this is; none: not known
+  std::optional<double> hidden = {};       // the share of communication behind compute; none measured yet
 };
 
 // Part of the run that is done, 0 to 1, by the limit that is nearer.

@@ -1,10 +1,9 @@
 // `tessera simulate`: how long a step of a run takes on a described cluster, without running.
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "src/cli/commands.h"
 #include "src/cli/report.h"
+#include "src/cli/utilisation.h"
 #include "tessera/simulate.h"
 
 namespace tessera::cli {
@@ -72,13 +71,11 @@ struct Figures {
   double model_flops_utilisation = 0;  // of the peak; what recomputation repeats does not count
 };
 
-Figures figures_of(const Setup& setup, const CostModel& cost, const ClusterArguments& arguments,
-                   double total_us) {
-  const double forward = std::accumulate(cost.forward_flops.begin(), cost.forward_flops.end(), 0.0);
-  const double flops = 3 * forward * setup.options.microbatches * setup.options.engine.mesh.data_ranks();
-  const double peak_per_us = 1e3 * (arguments.peak_gflops > 0 ? arguments.peak_gflops : arguments.gflops);
-  return {.tokens_per_second = static_cast<double>(setup.tokens_per_step()) / total_us * 1e6,
-          .model_flops_utilisation = flops / (total_us * peak_per_us * setup.world())};
+Figures figures_of(const Setup& setup, const ClusterArguments& arguments, double total_us) {
+  const double peak_gflops = arguments.peak_gflops > 0 ? arguments.peak_gflops : arguments.gflops;
+  const double rate = static_cast<double>(setup.tokens_per_step()) / total_us * 1e6;
+  return {.tokens_per_second = rate,
+          .model_flops_utilisation = *utilisation_of(setup, 1e9 * peak_gflops).share(rate)};
 }
 
 void print_cluster(const Setup& setup, const Cluster& cluster) {
@@ -161,7 +158,7 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   const WorldTimeline world =
       simulate({.mesh = mesh, .programs = plans.programs, .program_of_rank = mesh.places(Axis::pipeline)},
                plans.layout, cost);
-  const Figures figures = figures_of(setup, cost, cluster, world.total_us);
+  const Figures figures = figures_of(setup, cluster, world.total_us);
   const std::vector<Row> rows = rows_of(world, plans.programs.size());
   print_model(setup);
   print_cluster(setup, cost.cluster);

@@ -106,7 +106,9 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"first_step", summary.first_step},
                            {"seconds", summary.seconds},
                            {"tokens", summary.tokens},
-                           {"tokens_per_second", summary.tokens / std::max(summary.step_seconds, 1e-9)},
+                           {"tokens_per_second", summary.tokens_per_second()},
+                           {"model_flops_per_token", summary.utilisation.flops_per_token},
+                           {"model_flops_per_second", summary.utilisation.flops(summary.tokens_per_second())},
                            {"first_loss", summary.first_loss},
                            {"loss", summary.loss},
                            {"skipped", summary.skipped},
@@ -120,6 +122,10 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"sample", summary.sample}};
   if (summary.validation_loss) result["validation_loss"] = *summary.validation_loss;
   if (summary.hidden) result["hidden"] = *summary.hidden;
+  if (const auto share = summary.utilisation.share(summary.tokens_per_second())) {
+    result["peak_flops_per_second"] = *summary.utilisation.peak_flops;
+    result["model_flops_utilisation"] = *share;
+  }
   result["memory"] = memory_json(plans);
   result["mesh"] = mesh_json(setup, plans.by_pipeline_rank);
   result["memory"]["measured_bytes"] = measured.growth_bytes;
@@ -148,9 +154,15 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   fmt::print("(measured: how much {} grew at {} peak{}; with code, stacks and libraries)\n\n",
              ranks_are_processes() ? "the processes" : "the process", ranks_are_processes() ? "their" : "its",
              ranks > 1 ? fmt::format(", over {} ranks", ranks) : "");
-  fmt::print("{} tokens in {} steps and {}: {:.0f} tokens/s\n", count(summary.tokens),
-             summary.step - summary.first_step, duration(summary.seconds),
-             static_cast<double>(summary.tokens) / std::max(summary.step_seconds, 1e-9));
+  const double rate = summary.tokens_per_second();
+  fmt::print("{} tokens in {} steps and {}: {:.0f} tokens/s, {} of the model", count(summary.tokens),
+             summary.step - summary.first_step, duration(summary.seconds), rate,
+             flops_text(summary.utilisation.flops(rate)));
+  if (const auto share = summary.utilisation.share(rate))
+    fmt::print(", {:.1f}% of the {} that {} could reach", *share * 100.0,
+               flops_text(*summary.utilisation.peak_flops),
+               ranks > 1 ? fmt::format("{} ranks", ranks) : "the device");
+  fmt::print("\n");
   fmt::print("loss {:.4f} -> {:.4f}", summary.first_loss, summary.loss);
   if (summary.validation_loss) fmt::print(", validation {:.4f}", *summary.validation_loss);
   if (summary.hidden)

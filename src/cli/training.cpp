@@ -33,14 +33,16 @@ double seconds_since(Clock::time_point start) {
 struct Placement {
   Communicator world;
   TrainerOptions options;
-  int gpus = 0;  // of this host, of which its ranks take one each, in turn
+  int gpus = 0;          // of this host, of which its ranks take one each, in turn
+  std::string gpu = {};  // the name of this rank's
 };
 
 Placement placement_of(const Communicator& world, const TrainerOptions& options) {
   Placement placement{.world = world, .options = options};
   if (options.engine.device != DeviceType::cuda) return placement;
   if (world.world() > 1) placement.world = make_nccl_world(world, {.deadline = options.engine.deadline});
-  placement.gpus = static_cast<int>(read_cuda_machine().gpus.size());
+  const CudaMachine machine = read_cuda_machine();
+  placement.gpus = static_cast<int>(machine.gpus.size());
   const HostPlace place = place_on_host(placement.world);
   if (placement.gpus == 0) return placement;  // the engine says why
   if (place.ranks > placement.gpus && std::getenv("NCCL_HOSTID") == nullptr)
@@ -49,6 +51,7 @@ Placement placement_of(const Communicator& world, const TrainerOptions& options)
         "for a test, processes that have an NCCL_HOSTID each can share one",
         world.world(), place.ranks, placement.gpus));
   placement.options.engine.device_ordinal = place.rank % placement.gpus;
+  placement.gpu = machine.gpus[static_cast<std::size_t>(place.rank % placement.gpus)].name;
   return placement;
 }
 
@@ -73,6 +76,7 @@ class RankTraining {
         trainer_(placement.world, setup.model, placement.options) {
     disk_.set_deadline(
         std::max<std::chrono::milliseconds>(kCheckpointDeadline, setup.options.engine.deadline));
+    if (first_) summary_.utilisation = utilisation_of(setup, peak_flops(setup, placement.gpu));
   }
 
   void run() {
@@ -257,6 +261,8 @@ class RankTraining {
                      .result = result,
                      .step = step_,
                      .tokens_per_second = shown_rate_,
+                     .model_flops = summary_.utilisation.flops(shown_rate_),
+                     .utilisation = summary_.utilisation.share(shown_rate_),
                      .hidden = summary_.hidden});
     if (!result.applied && result.reason == SkipReason::not_finite)
       progress_->note(
@@ -270,7 +276,9 @@ class RankTraining {
                            {"applied", result.applied},
                            {"tokens", step_ * setup_.tokens_per_step()},
                            {"seconds", seconds_since(start_)},
-                           {"tokens_per_second", rate}};
+                           {"tokens_per_second", rate},
+                           {"model_flops_per_second", summary_.utilisation.flops(rate)}};
+    if (const auto share = summary_.utilisation.share(rate)) line["model_flops_utilisation"] = *share;
     if (measured) line["hidden"] = trainer_.engine().timing().hidden();
     files_.metrics.write(line);
   }

@@ -2,6 +2,7 @@
 // take together. Rank 0 also reports.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <string>
@@ -11,16 +12,20 @@
 #include "src/cli/output.h"
 #include "src/cli/progress.h"
 #include "src/cli/setup.h"
+#include "src/cli/utilisation.h"
 
 namespace tessera::cli {
 
 // What rank 0 knows at the end.
 struct RunSummary {
+  double tokens_per_second() const { return static_cast<double>(tokens) / std::max(step_seconds, 1e-9); }
+
   std::int64_t first_step = 0;  // of the checkpoint that was continued
   std::int64_t step = 0;
   double seconds = 0.0;       // of the whole loop
   double step_seconds = 0.0;  // of training steps only
   std::int64_t tokens = 0;    // trained on since the start
+  Utilisation utilisation;
   double first_loss = 0.0, loss = 0.0;
   std::optional<double> validation_loss;
   std::optional<double> hidden;  // the share of communication behind compute, over the traced steps

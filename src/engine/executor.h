@@ -189,9 +189,8 @@ class Executor {
   std::function<void()> peak_observer_;
 
   StepTrace trace_;
-  std::vector<std::vector<const void*>>
-      ranges_;                              // [program][instruction]; empty where no profiler is attached
-  std::optional<device::Range> use_range_;  // of the open use
+  std::vector<std::vector<const void*>> ranges_;  // [program][instruction]; empty without a profiler
+  std::optional<device::Range> use_range_;        // of the open use
 
   // Last: where a step failed, lanes may still run operations, which use all of the above, until they are
   // destroyed.

@@ -40,6 +40,16 @@ std::vector<double> Model::recompute_flops(const BatchShape& shape, const Target
   return flops;
 }
 
+double Model::flops_per_token(std::int64_t length) const {
+  const BatchShape one{.sequences = 1, .length = length};
+  double forward = 0;
+  for (const auto& module : modules) {
+    const ModuleNeeds needs = module->needs(one, 1);
+    forward += needs.forward_flops + needs.masked_flops;
+  }
+  return 3 * forward / static_cast<double>(one.tokens());  // backward is twice forward
+}
+
 std::int64_t Model::parameter_numel() const {
   std::int64_t numel = 0;
   for (const auto& module : modules)

@@ -372,10 +372,12 @@ class Block final : public Module {
     const Shapes shapes(config_, shape);
     const auto tokens = static_cast<double>(shape.tokens());
     const auto channels = static_cast<double>(config_.channels);
+    const double all_pairs = tokens * static_cast<double>(shape.length);
     const double pairs = tokens * static_cast<double>(shape.length + 1) / 2;  // that the causal mask leaves
+    const double pair_flops = 2.0 * 2.0 * channels;                           // a score, and a value's part
     // Of all matrices, with `channels` in the other dim; only the last one's product is never repeated.
     const auto columns = static_cast<double>(shapes.qkv.out + config_.channels + shapes.up.out);
-    const double repeated = 2.0 * tokens * columns * channels + 2.0 * pairs * 2.0 * channels;
+    const double repeated = 2.0 * tokens * columns * channels + pairs * pair_flops;
     return {.activations = {.output_bytes = shapes.narrow_bytes,
                             .saved_bytes = Saved(shapes).bytes,
                             .recomputable_bytes = Recomputable(config_, shapes).bytes,
@@ -383,7 +385,8 @@ class Block final : public Module {
                                 workspace_bytes(config_, shapes) + scratch_bytes(config_, shapes, target),
                             .reads_batch = false},
             .forward_flops = repeated + 2.0 * tokens * static_cast<double>(config_.hidden) * channels,
-            .recompute_flops = repeated};
+            .recompute_flops = repeated,
+            .masked_flops = (all_pairs - pairs) * pair_flops};
   }
 
   void forward(const ModuleContext& context, const void* input, void* output) override {

@@ -10,6 +10,7 @@
 #include "src/cli/metrics.h"
 #include "src/cli/progress.h"
 #include "src/cli/setup.h"
+#include "src/cli/utilisation.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::cli {
@@ -135,6 +136,42 @@ TEST(Progress, FitsANarrowTerminal) {
     ASSERT_EQ(text.rfind("\r", 0), 0u);
     EXPECT_LT(text.find("\033[K") - 1, static_cast<std::size_t>(columns)) << text;
   }
+}
+
+TEST(Progress, ShowsTheShareOfThePeakOnlyWhereThatIsKnown) {
+  const auto line_of = [](const ProgressState& state) {
+    ::testing::internal::CaptureStdout();
+    Progress progress({.steps = 100}, 0);
+    progress.step(state);
+    return ::testing::internal::GetCapturedStdout();
+  };
+  const std::string known = line_of({.step = 1, .model_flops = 4e14, .utilisation = 0.404});
+  EXPECT_NE(known.find("  MFU 40.4%"), std::string::npos) << known;
+  EXPECT_EQ(known.find("FLOP/s"), std::string::npos) << known;
+  const std::string unknown = line_of({.step = 1, .model_flops = 4.04e14});
+  EXPECT_NE(unknown.find("  404.0 TFLOP/s"), std::string::npos) << unknown;
+  EXPECT_EQ(unknown.find("MFU"), std::string::npos) << unknown;
+}
+
+TEST(Utilisation, IsOfTheDevicesOfAllRanks) {
+  const std::vector<std::string> settings = {"mesh.shard=4", "run.peak_tflops=0.5",
+                                             "precision.parameters=fp32"};
+  const auto setup = make_setup(parse_config("", "test", settings));
+  const Utilisation given = utilisation_of(setup, peak_flops(setup, "NVIDIA H100 80GB HBM3"));
+  EXPECT_EQ(given.peak_flops, 4 * 0.5e12) << "what is given counts";
+  EXPECT_EQ(given.flops_per_token, setup.model->flops_per_token(setup.config.run.length));
+  EXPECT_DOUBLE_EQ(*given.share(1e3), given.flops_per_token * 1e3 / 2e12);
+
+  const auto plain = make_setup(parse_config("", "test", std::vector<std::string>{"mesh.shard=2"}));
+  EXPECT_EQ(peak_flops(plain, ""), std::nullopt);
+  EXPECT_EQ(peak_flops(plain, "NVIDIA H200 NVL"), std::nullopt) << "another GPU than the H200";
+  EXPECT_EQ(utilisation_of(plain, std::nullopt).share(1e3), std::nullopt);
+  EXPECT_GT(utilisation_of(plain, std::nullopt).flops(1e3), 0);
+  EXPECT_EQ(known_peak_flops("NVIDIA A100-SXM4-80GB", DType::bf16), 312e12);
+  EXPECT_EQ(known_peak_flops("NVIDIA A100-SXM4-80GB", DType::fp32), 19.5e12);
+  EXPECT_EQ(flops_text(9.89e14), "989.0 TFLOP/s");
+  EXPECT_EQ(flops_text(1.5e6), "1.5 MFLOP/s");
+  EXPECT_EQ(flops_text(2e18), "2000.0 PFLOP/s");
 }
 
 TEST(Metrics, ARunThatContinuesDropsWhatItWritesAgain) {

@@ -168,7 +168,7 @@ TEST_F(Tool, Trains) {
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.err, "");
   for (const char* part : {"step 6/6", "tokens/s", "measured", "predicted", "gathered parameters",
-                           "sample:", "hidden", "validation loss"})
+                           "sample:", "hidden", "validation loss", "FLOP/s of the model\n"})
     EXPECT_NE(result.out.find(part), std::string::npos) << "'" << part << "' is not in: " << result.out;
   EXPECT_EQ(result.out.find('\r'), std::string::npos) << "no bar in a file";
 
@@ -181,6 +181,9 @@ TEST_F(Tool, Trains) {
   EXPECT_GT(summary.at("memory").at("measured_bytes"), 0);
   EXPECT_EQ(summary.at("memory").at("predicted_bytes"),
             2 * summary.at("memory").at("predicted").at("arena_bytes").get<std::int64_t>());
+  EXPECT_EQ(summary.count("model_flops_utilisation"), 0u) << "the CPU's peak is not known";
+  EXPECT_DOUBLE_EQ(summary.at("model_flops_per_second"), summary.at("model_flops_per_token").get<double>() *
+                                                             summary.at("tokens_per_second").get<double>());
   EXPECT_GE(summary.at("hidden"), 0.0);
   EXPECT_LE(summary.at("hidden"), 1.0);
   EXPECT_EQ(summary.at("sample").get<std::string>().rfind("The ", 0), 0u);
@@ -193,6 +196,25 @@ TEST_F(Tool, Trains) {
   const json trace = json::parse(read(folder_.file("trace")));
   EXPECT_GT(trace.at("traceEvents").size(), 20u);
   EXPECT_EQ(folder_.entries(), entries_ + 3);
+}
+
+TEST_F(Tool, TellsTheShareOfAPeakThatIsGiven) {
+  expect_refused(train({"run.peak_tflops=-1"}), {"run.peak_tflops", "-1"});
+  const Result result = train({"run.metrics=" + folder_.file("metrics"), "run.peak_tflops=0.25"},
+                              {"--json", folder_.file("json")});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("% of the 500.0 GFLOP/s that 2 ranks could reach"), std::string::npos)
+      << result.out;
+  EXPECT_NE(result.out.find("  MFU "), std::string::npos) << result.out;
+  const json summary = json::parse(read(folder_.file("json")));
+  EXPECT_EQ(summary.at("peak_flops_per_second"), 500e9);
+  for (const json& line : read_lines(folder_.file("metrics"))) {
+    EXPECT_GT(line.at("model_flops_per_second"), 0.0);
+    EXPECT_DOUBLE_EQ(line.at("model_flops_utilisation"),
+                     line.at("model_flops_per_second").get<double>() / 500e9);
+    EXPECT_DOUBLE_EQ(line.at("model_flops_per_second"), summary.at("model_flops_per_token").get<double>() *
+                                                            line.at("tokens_per_second").get<double>());
+  }
 }
 
 // Weights leave a run as a file and as a checkpoint's export: the same bytes, and a run that starts from them

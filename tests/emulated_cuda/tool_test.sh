@@ -24,6 +24,9 @@ done
 [ "$(figure loss 0.json)" = "$(figure loss 3.json)" ]
 awk -v a="$(figure loss cpu.json)" -v b="$(figure loss 0.json)" 'BEGIN {exit !(a > 0 && (a - b) ^ 2 < (1e-3 * a) ^ 2)}'
 grep -q '^device    rank 0 on GPU 0 of 9' 3.txt
+grep -q 'FLOP/s of the model$' 3.txt  # of no known GPU, so no share of a peak
+"$emulated" train run.toml --set run.device=cuda --set run.peak_tflops=1 >share.txt
+grep -q '% of the 2.0 TFLOP/s that 2 ranks could reach$' share.txt
 grep -q '^exchange  NCCL 2\.28\.9' 3.txt
 "$emulated" info | grep -q '^NCCL           2\.28\.9'
 # A run saved from GPUs and resumed is one that never stopped, on a mesh with all axes.

@@ -28,6 +28,54 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+// A matrix product of forward, [rows, inner] · [inner, columns], and how often there is one.
+struct Product {
+  std::int64_t rows, inner, columns, times;
+};
+double flops_of(const std::vector<Product>& products) {
+  double flops = 0;
+  for (const auto& [rows, inner, columns, times] : products)
+    flops += 2.0 * static_cast<double>(rows * inner * columns * times);
+  return flops;
+}
+
+// Backward has two products for each of forward's. One sequence of 4 tokens.
+TEST(FlopsPerToken, AreThoseOfTheMatrixProductsThreeTimes) {
+  const Model gpt2 =
+      make_gpt2({.vocabulary = 10, .context = 4, .layers = 2, .heads = 2, .channels = 6}, DType::fp32);
+  EXPECT_EQ(4 * gpt2.flops_per_token(4), 3 * flops_of({{4, 6, 18, 2},     // queries, keys, values; 2 layers
+                                                       {4, 3, 4, 2 * 2},  // scores, of each head
+                                                       {4, 4, 3, 2 * 2},  // values, likewise
+                                                       {4, 6, 6, 2},
+                                                       {4, 6, 24, 2},
+                                                       {4, 24, 6, 2},
+                                                       {4, 6, 10, 1}}));  // logits
+  // 4 heads share the keys and values of 2.
+  const Model llama = make_llama(
+      {.vocabulary = 10, .context = 4, .layers = 1, .heads = 4, .kv_heads = 2, .channels = 8, .hidden = 20},
+      DType::bf16);
+  EXPECT_EQ(4 * llama.flops_per_token(4), 3 * flops_of({{4, 8, 8 + 4 + 4, 1},
+                                                        {4, 2, 4, 4},
+                                                        {4, 4, 2, 4},
+                                                        {4, 8, 8, 1},
+                                                        {4, 8, 20 + 20, 1},
+                                                        {4, 20, 8, 1},
+                                                        {4, 8, 10, 1}}));
+  const Model mlp = make_mlp({.inputs = 3, .hidden = {5}, .classes = 4}, DType::fp32);
+  EXPECT_EQ(mlp.flops_per_token(1), 3 * flops_of({{1, 3, 5, 1}, {1, 5, 4, 1}}));
+  EXPECT_TRUE(contains(message_of([&] { gpt2.flops_per_token(5); }), "length of a microbatch is 5"));
+}
+
+// 6N + 12 · layers · channels · length, with N without position embeddings, biases and norms.
+TEST(FlopsPerToken, AreThoseOfThePaper) {
+  const Gpt2Config config = Gpt2Config::preset("gpt2-124m");
+  const double channels = 768, layers = 12;
+  const double multiplied = 50257 * channels + layers * 12 * channels * channels;
+  EXPECT_EQ(make_gpt2(config, DType::bf16).flops_per_token(1024),
+            6 * multiplied + 12 * layers * channels * 1024);
+  EXPECT_NEAR(multiplied, 124'439'808, 0.01 * 124'439'808);
+}
+
 TEST(Gpt2Presets, HaveThePublishedNumberOfParameters) {
   const auto numel = [](std::string_view preset) {
     return make_gpt2(Gpt2Config::preset(preset), DType::bf16).parameter_numel();
