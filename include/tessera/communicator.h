@@ -39,10 +39,12 @@ struct ReduceScatter {
   bool accumulate = false;
 };
 
-// Whether peers read the arenas that were registered together where they lie.
+// Whether peers read the arenas that were registered together where they lie; between GPUs, whether NCCL may
+// where its transports can.
 struct ArenaRegistration {
   bool direct = false;
   std::string reason = {};  // why not; empty where direct
+  std::string note = {};    // what else is not as it should be; costs speed only
 };
 
 // The ranks of one group, for one lane: calls are made by one thread at a time, in the same order on all
@@ -92,8 +94,9 @@ class Communicator {
   // return when they are enqueued: they run in the stream's order, and are complete where an event recorded
   // behind them is. Takes what they need of that memory, now and for good: `most_shard_numel` is the most
   // that a reduce_scatter() will have; larger ones go in parts. Collective over the members, and before any
-  // other call; ranks bind communicators of the same members in the same order. Where the stream runs on the
-  // CPU, and where a rank is alone in a world that reaches no such device, nothing changes.
+  // other call; ranks bind communicators of the same members, however ordered, in the same order. Where the
+  // stream runs on the CPU, and where a rank is alone in a world that reaches no such device, nothing
+  // changes.
   //
   // All but send() and recv() still wait until the members have called them, so that errors name the same as
   // without a stream; these two are matched on the device, in order and by nothing else. What fails later,
@@ -104,9 +107,13 @@ class Communicator {
   // Whether an arena has to be shared (ArenaOptions::shared) for register_arena() to be of use: ranks are
   // processes of one host.
   bool wants_shared_arena() const;
+  // What the memory of such an arena is best taken from; none: the device's own allocator.
+  ArenaSource arena_source() const;
   // Collective: each rank registers an arena of its own. From then on, until the arena is destroyed, a
   // collective on this or any other communicator of these ranks pulls straight from the peers' buffers where
   // all of them lie in the arenas registered here; other buffers take a copy more. Results do not change.
+  // Between GPUs it is of the communicators that are bound by now, all of whose calls are then given buffers
+  // in these arenas only.
   ArenaRegistration register_arena(Arena& arena);
 
   // Tells every peer, on every communicator of this world, that this rank failed; their calls end, naming it.

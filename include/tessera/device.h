@@ -159,6 +159,15 @@ class ArenaMemory {
   virtual void fill(std::int64_t offset, std::int64_t bytes, int value) = 0;
 };
 
+// Where the memory of an arena comes from, if not from the device's own allocator. Both are called with the
+// device current on the calling thread and nothing of the arena in use.
+struct ArenaSource {
+  std::function<void*(std::int64_t bytes)> take = {};  // null where refused: the device's own is asked then
+  std::function<void(void* memory)> give_back = {};    // throws nothing
+
+  explicit operator bool() const { return take != nullptr; }
+};
+
 // One range of bytes, taken once and given back when destroyed. Zero when taken. Moves, does not copy.
 class Arena {
  public:
@@ -232,8 +241,9 @@ class Device {
 
   virtual DeviceType type() const = 0;
   virtual std::string name() const = 0;
-  // Memory of the device. `shared` as in ArenaOptions; a GPU's is always private.
-  virtual Arena make_arena(std::int64_t bytes, bool shared = false) = 0;
+  // Memory of the device. `shared` as in ArenaOptions; a GPU's is always private. `source` is asked first, by
+  // a GPU only.
+  virtual Arena make_arena(std::int64_t bytes, bool shared = false, const ArenaSource& source = {}) = 0;
   // Memory of the host of exactly these bytes, that the device copies from and to without staging (pinned).
   // Its base is a multiple of 4096.
   virtual Arena make_host_arena(std::int64_t bytes) = 0;

@@ -127,13 +127,21 @@ class RankTraining {
     if (!summary_.disk.empty()) fmt::print("disk      {}\n", summary_.disk);
   }
 
+  void report_nccl() const {
+    const ArenaRegistration& exchange = summary_.exchange;
+    fmt::print(
+        "exchange  NCCL {} between GPUs, {}\n", read_nccl_library().version,
+        exchange.direct ? "with their arenas registered" : "without registered arenas: " + exchange.reason);
+    if (!exchange.note.empty()) fmt::print("          {}\n", exchange.note);
+  }
+
   void report_exchange() {
     summary_.exchange = trainer_.engine().arena_registration();
     if (gpus_ > 0) {
       const EngineOptions& engine = trainer_.engine().options();
       fmt::print("device    rank 0 on GPU {} of {}; the ranks of a host take its GPUs in turn\n",
                  engine.device_ordinal, gpus_);
-      if (setup_.world() > 1) fmt::print("exchange  NCCL {} between GPUs\n", read_nccl_library().version);
+      if (setup_.world() > 1) report_nccl();
       return;
     }
     if (!ranks_are_processes()) return;

@@ -78,6 +78,7 @@ class Backend {
   virtual void bind(Stream&, std::int64_t) {}
 
   virtual bool wants_shared_arena() const = 0;
+  virtual ArenaSource arena_source() { return {}; }
   virtual ArenaRegistration register_arena(Arena& arena) = 0;
 
   // This rank found that `culprit` failed, of the world; -1 where that is not known. From any thread.

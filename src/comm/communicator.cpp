@@ -128,6 +128,7 @@ void Communicator::bind(Stream& stream, std::int64_t most_shard_numel) {
 }
 
 bool Communicator::wants_shared_arena() const { return backend_->wants_shared_arena(); }
+ArenaSource Communicator::arena_source() const { return backend_->arena_source(); }
 ArenaRegistration Communicator::register_arena(Arena& arena) { return backend_->register_arena(arena); }
 
 void Communicator::fail(const std::string& message) { backend_->fail(global_rank(), message); }

@@ -76,12 +76,9 @@ void NcclBackend::bind(Stream& stream, std::int64_t most_shard_numel) {
       *world_, host_,
       NcclChannel::Options{.stream = native,
                            .ordinal = ordinal,
+                           .members = global_ranks_,
                            .staging_bytes = world() * std::max(std::min(wanted, allowed), kLeastSlot),
                            .deadline = deadline_});
-}
-
-ArenaRegistration NcclBackend::register_arena(Arena&) {
-  return {.direct = false, .reason = "the world is of GPUs; NCCL moves what lies there"};
 }
 
 // ---- what a call is made of ----

@@ -38,8 +38,9 @@ class NcclBackend final : public Backend {
   bool reaches(DeviceType) const override { return true; }
   void bind(Stream& stream, std::int64_t most_shard_numel) override;
 
-  // An arena of the host is none of NCCL's; one of a GPU needs no registration to be reached.
+  // An arena of the host is none of NCCL's.
   bool wants_shared_arena() const override { return false; }
+  ArenaSource arena_source() override { return NcclWorld::arena_source(world_); }
   ArenaRegistration register_arena(Arena& arena) override;
 
   void fail(int culprit, const std::string& message) override { host_->fail(culprit, message); }

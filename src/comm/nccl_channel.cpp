@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -65,7 +66,7 @@ NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const 
     : world_(world), host_(std::move(host)), options_(options), deadline_(options.deadline) {
   device::make_current(options_.ordinal);
   try {
-    check_cuda(cudaMalloc(&staging_, static_cast<std::size_t>(options_.staging_bytes)), "cudaMalloc");
+    take_staging();
     flights_.resize(kMostInFlight);
     for (Flight& flight : flights_)
       for (cudaEvent_t* event : {&flight.begin, &flight.end})
@@ -79,6 +80,16 @@ NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const 
   world_.watch(*this);
 }
 
+// NCCL's own kind of memory where it can be had, like the arena.
+void NcclChannel::take_staging() {
+  const auto bytes = static_cast<std::size_t>(options_.staging_bytes);
+  staging_of_nccl_ = nccl().ncclMemAlloc(&staging_, bytes) == ncclSuccess;
+  if (!staging_of_nccl_) {
+    ignore_cuda(cudaGetLastError());
+    check_cuda(cudaMalloc(&staging_, bytes), "cudaMalloc");
+  }
+}
+
 void NcclChannel::connect() {
   const auto describe = [](const void* context) {
     const auto& channel = *static_cast<const NcclChannel*>(context);
@@ -86,22 +97,41 @@ void NcclChannel::connect() {
   };
   const device::Activity activity(describe, this);
   current_.call = LocalCall::make(Operation::barrier, 0, {"set-up", "connecting GPUs"});
-  ncclUniqueId id{};
-  if (host_->rank() == 0) check_nccl(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId");
-  host_->broadcast(&id, sizeof id, 0, {"set-up", "connecting GPUs"});
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  std::vector<int> ranks = options_.members;
+  std::ranges::sort(ranks);
+  NcclParent& parent = world_.parent(ranks);
+  try {
+    if (!parent.made()) {
+      ncclUniqueId id{};
+      if (host_->rank() == 0) check_nccl(nccl().ncclGetUniqueId(&id), "ncclGetUniqueId");
+      host_->broadcast(&id, sizeof id, 0, {"set-up", "connecting GPUs"});
+      const auto place = std::ranges::find(ranks, host_->global_rank());
+      parent.make(id, host_->world(), static_cast<int>(place - ranks.begin()));
+      settle(parent);
+    }
+    parent.split(host_->rank());
+    settle(parent);
+  } catch (...) {
+    parent.abort();
+    throw;
+  }
   {
     const std::lock_guard lock(mutex_);
-    check_nccl(nccl().ncclCommInitRankConfig(&communicator_, host_->world(), id, host_->rank(), &config),
-               "ncclCommInitRankConfig");
+    communicator_ = parent.take_child();
   }
   settle();
+}
+
+void NcclChannel::settle(const NcclParent& parent) {
+  if (!wait_for(
+          deadline_, [&] { return parent.ready(); }, [this] { host_->rethrow_failure(text(current_)); }))
+    report_late(current_);
 }
 
 NcclChannel::~NcclChannel() {
   world_.forget(*this);
   if (!drained()) abort();
+  while (!registered_.empty()) release_memory(registered_.begin()->first);
   if (communicator_ != nullptr) nccl().ncclCommDestroy(communicator_);
   give_back();
 }
@@ -111,7 +141,10 @@ void NcclChannel::give_back() noexcept {
   for (Flight& flight : flights_)
     for (cudaEvent_t event : {flight.begin, flight.end})
       if (event != nullptr) ignore_cuda(cudaEventDestroy(event));
-  if (staging_ != nullptr) ignore_cuda(cudaFree(staging_));
+  if (staging_ == nullptr) return;
+  if (!staging_of_nccl_) return ignore_cuda(cudaFree(staging_));
+  ignore_cuda(cudaDeviceSynchronize());  // as cudaFree does
+  nccl().ncclMemFree(staging_);
 }
 
 bool NcclChannel::drained() noexcept try {

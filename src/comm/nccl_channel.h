@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -19,6 +20,7 @@
 
 namespace tessera::comm {
 
+class NcclParent;
 class NcclWorld;
 
 // EnvironmentError naming the call, the error, NCCL's own words and what the thread is busy with, unless it
@@ -36,11 +38,13 @@ class NcclChannel {
  public:
   struct Options {
     cudaStream_t stream = nullptr;
-    int ordinal = 0;  // the stream's GPU
+    int ordinal = 0;           // the stream's GPU
+    std::vector<int> members;  // of the world
     std::int64_t staging_bytes = 0;
     std::chrono::nanoseconds deadline{};
   };
-  // Collective over the members of `host`, on which it brings NCCL's unique id from the first of them to all.
+  // Collective over the members of `host`: split from the communicator of these ranks, which the first of
+  // their channels makes, by a unique id that `host` brings from the first of them to all.
   NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const Options& options);
   // Waits for what is in flight, unless the world failed. Tells nobody.
   ~NcclChannel();
@@ -51,6 +55,12 @@ class NcclChannel {
   std::byte* staging() const { return static_cast<std::byte*>(staging_); }
   std::int64_t staging_bytes() const { return options_.staging_bytes; }
   void set_deadline(std::chrono::nanoseconds deadline);
+
+  // In nccl_arena.cpp. Registers this memory and its own staging memory with NCCL, until release_memory() or
+  // its end: all that calls are given lies in these then. Nothing is in flight. EnvironmentError where NCCL
+  // refuses; part of it may then be registered.
+  void register_memory(void* memory, std::int64_t bytes);
+  void release_memory(const void* memory) noexcept;
 
   // work() enqueues all of the call on the stream; the call is in flight from then on.
   template <class Work>
@@ -96,7 +106,9 @@ class NcclChannel {
     std::optional<device::Clock::time_point> begun;  // seen to have
   };
 
+  void take_staging();
   void connect();
+  void settle(const NcclParent& parent);
   void give_back() noexcept;
   void begin(const NcclCall& call);
   void end();
@@ -118,11 +130,13 @@ class NcclChannel {
   const std::shared_ptr<Backend> host_;
   const Options options_;
   void* staging_ = nullptr;
-  NcclCall current_;  // of the issuing thread
+  bool staging_of_nccl_ = false;  // taken by ncclMemAlloc
+  NcclCall current_;              // of the issuing thread
 
   mutable std::mutex mutex_;  // guards the rest, and every use of the communicator
   std::chrono::nanoseconds deadline_;
   ncclComm_t communicator_ = nullptr;
+  std::multimap<const void*, void*> registered_;  // NCCL's handles, by the memory they were made with
   bool aborted_ = false;
   std::vector<Flight> flights_;  // a ring
   std::size_t oldest_ = 0, in_flight_ = 0;

@@ -10,7 +10,8 @@ namespace tessera::comm {
 #define TESSERA_FOR_EACH_NCCL(function) \
   function(ncclGetVersion) function(ncclGetErrorString) function(ncclGetLastError) \
   function(ncclGetUniqueId) function(ncclCommInitRankConfig) function(ncclCommGetAsyncError) \
-  function(ncclCommDestroy) function(ncclCommAbort) \
+  function(ncclCommSplit) function(ncclCommDestroy) function(ncclCommAbort) \
+  function(ncclMemAlloc) function(ncclMemFree) function(ncclCommRegister) function(ncclCommDeregister) \
   function(ncclGroupStart) function(ncclGroupEnd) \
   function(ncclAllGather) function(ncclBroadcast) function(ncclSend) function(ncclRecv)
 // clang-format on

@@ -45,6 +45,11 @@ NcclWorld::~NcclWorld() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
+  try {
+    host_->rethrow_failure({});
+  } catch (const std::exception&) {  // the peers may not come to give theirs back
+    for (auto& [ranks, parent] : parents_) parent.abort();
+  }
 }
 
 void NcclWorld::attach(FailureFlag flag) {

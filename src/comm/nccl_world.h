@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "src/comm/backend.h"
+#include "src/comm/nccl_parent.h"
 
 namespace tessera::comm {
 
@@ -29,6 +31,17 @@ class NcclWorld {
   void watch(NcclChannel& channel);
   void forget(NcclChannel& channel) noexcept;
 
+  // What communicators of these ranks, of the world and ascending, are split from; made by who asks first.
+  NcclParent& parent(const std::vector<int>& ranks) { return parents_[ranks]; }
+
+  // Memory that NCCL can register in every way it has. What it refuses is asked of the runtime, and noted.
+  static ArenaSource arena_source(const std::shared_ptr<NcclWorld>& world);
+  const std::string& arena_note() const { return arena_note_; }
+  // Registers memory with the communicators in use. EnvironmentError where NCCL refuses; it may then be
+  // registered with some, until it is released.
+  void register_memory(void* memory, std::int64_t bytes);
+  void release_memory(const void* memory) noexcept;
+
  private:
   void run();
   // Throws where something failed.
@@ -43,6 +56,10 @@ class NcclWorld {
   std::optional<std::chrono::steady_clock::time_point> peer_failed_;  // first seen
   bool ended_ = false;
   std::thread thread_;  // since the first channel
+
+  // Of the rank's own thread.
+  std::map<std::vector<int>, NcclParent> parents_;
+  std::string arena_note_;
 };
 
 }  // namespace tessera::comm

@@ -26,7 +26,7 @@ class CpuDevice final : public Device {
   DeviceType type() const override { return DeviceType::cpu; }
   std::string name() const override { return "cpu"; }
 
-  Arena make_arena(std::int64_t bytes, bool shared) override {
+  Arena make_arena(std::int64_t bytes, bool shared, const ArenaSource&) override {
     return Arena({.bytes = bytes,
                   .stagger_bytes = kStaggerBytes * (options_.rank % kStaggers),
                   .fill_poisoned = options_.fill_poisoned,

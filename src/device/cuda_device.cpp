@@ -16,9 +16,13 @@ using device::make_current;
 
 class CudaMemory final : public ArenaMemory {
  public:
-  CudaMemory(int ordinal, std::int64_t bytes, bool of_host) : ordinal_(ordinal), of_host_(of_host) {
+  CudaMemory(int ordinal, std::int64_t bytes, bool of_host, const ArenaSource& source)
+      : ordinal_(ordinal), of_host_(of_host) {
     make_current(ordinal_);
-    if (of_host_)
+    if (source) base_ = source.take(bytes);
+    if (base_ != nullptr)
+      source_give_back_ = source.give_back;
+    else if (of_host_)
       check_cuda(cudaHostAlloc(&base_, static_cast<std::size_t>(bytes), cudaHostAllocDefault),
                  "cudaHostAlloc");
     else
@@ -43,11 +47,14 @@ class CudaMemory final : public ArenaMemory {
  private:
   void give_back() noexcept {
     ignore_cuda(cudaSetDevice(ordinal_));
-    ignore_cuda(of_host_ ? cudaFreeHost(base_) : cudaFree(base_));
+    if (!source_give_back_) return ignore_cuda(of_host_ ? cudaFreeHost(base_) : cudaFree(base_));
+    ignore_cuda(cudaDeviceSynchronize());  // as cudaFree does
+    source_give_back_(base_);
   }
 
   int ordinal_;
   bool of_host_;
+  std::function<void(void*)> source_give_back_;  // of base_; none: the runtime's
   void* base_ = nullptr;
 };
 
@@ -88,8 +95,10 @@ class CudaDevice final : public Device {
   DeviceType type() const override { return DeviceType::cuda; }
   std::string name() const override { return name_; }
 
-  Arena make_arena(std::int64_t bytes, bool) override { return take(bytes, false); }
-  Arena make_host_arena(std::int64_t bytes) override { return take(bytes, true); }
+  Arena make_arena(std::int64_t bytes, bool, const ArenaSource& source) override {
+    return take(bytes, false, source);
+  }
+  Arena make_host_arena(std::int64_t bytes) override { return take(bytes, true, {}); }
 
   std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
     if (options.capacity < 1)
@@ -124,12 +133,13 @@ class CudaDevice final : public Device {
   }
 
  private:
-  Arena take(std::int64_t bytes, bool of_host) {
+  Arena take(std::int64_t bytes, bool of_host, const ArenaSource& source) {
     if (bytes < 0) throw UsageError(fmt::format("an arena of {} bytes: use 0 or more", bytes));
     if (bytes == 0) return {};
     const Request request{options_, bytes, of_host};
     const Activity activity(&describe, &request);
-    return {std::make_unique<CudaMemory>(options_.ordinal, bytes, of_host), bytes, options_.fill_poisoned};
+    return {std::make_unique<CudaMemory>(options_.ordinal, bytes, of_host, source), bytes,
+            options_.fill_poisoned};
   }
 
   CudaDeviceOptions options_;

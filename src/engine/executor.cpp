@@ -66,8 +66,8 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       memory_(device, programs, plan,
               {.poison = options.poison,
                .shared = world.wants_shared_arena(),
+               .source = world.arena_source(),
                .disk_directory = options.disk_directory}),
-      registration_(Communicator(world).register_arena(memory_.arena())),
       peak_program_(plan.space(Space::device).peak_program),
       peak_instruction_(plan.space(Space::device).peak_instruction),
       trace_(device, programs) {
@@ -107,6 +107,7 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
         std::max(scalars_.size(), static_cast<std::size_t>(program.scalars_numel * world.world())));
   }
   bind_channels();
+  registration_ = world_.register_arena(memory_.arena());
   events_.resize(instructions);
   name_ranges();
 }

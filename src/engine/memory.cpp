@@ -22,7 +22,7 @@ StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, con
   if (const std::int64_t bytes = plan.space(Space::disk).arena_bytes; bytes > 0)
     disk_ = std::make_unique<device::Disk>(
         device::DiskOptions{.directory = options.disk_directory, .bytes = bytes});
-  arena() = device.make_arena(plan.space(Space::device).arena_bytes, options.shared);
+  arena() = device.make_arena(plan.space(Space::device).arena_bytes, options.shared, options.source);
   Arena& host = arenas_[static_cast<std::size_t>(Space::host)];
   if (const std::int64_t bytes = plan.space(Space::host).arena_bytes; bytes > 0)
     host = device.make_host_arena(bytes);

@@ -21,6 +21,7 @@ class StepMemory {
   struct Options {
     bool poison = false;
     bool shared = false;         // a device arena for Communicator::register_arena()
+    ArenaSource source = {};     // of that arena
     std::string disk_directory;  // of the file for Space::disk
   };
   // Takes the arenas of `plan`: memory from `device`, and a file where anything lies on the disk.

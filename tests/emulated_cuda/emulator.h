@@ -4,6 +4,8 @@
 #include <cuda_runtime.h>
 
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace tessera::emulated_cuda {
 
@@ -26,6 +28,20 @@ class Access {
 
 // Those that have been neither destroyed nor aborted.
 int nccl_communicators();
+// Of all ranks, since the process began.
+struct NcclSetUp {
+  int unique_ids = 0, splits = 0;
+};
+NcclSetUp nccl_set_up();
+struct NcclMemory {
+  int registered = 0;                     // ranges, with all communicators
+  int arenas = 0;                         // by ncclMemAlloc, that were not given back
+  std::vector<std::string> misuses = {};  // of these, since the process began
+};
+NcclMemory nccl_memory();
+// From now on ncclMemAlloc, or ncclCommRegister, fails on this GPU; -1: on none.
+void refuse_nccl_memory(int gpu);
+void refuse_nccl_registration(int gpu);
 // From now on those of a rank report an error, without a call; -1: of none.
 void lose_network(int rank);
 

@@ -10,14 +10,19 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/comm/nccl_library.h"
 #include "tests/emulated_cuda/emulator.h"
+#include "tests/emulated_cuda/nccl_memory.h"
 
 namespace {
 
 using tessera::emulated_cuda::Access;
+using tessera::emulated_cuda::forget_registered;
+using tessera::emulated_cuda::is_foreign;
+using tessera::emulated_cuda::note_misuse;
 
 std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * (type == ncclFloat32 ? 4 : 1); }
 
@@ -26,11 +31,20 @@ struct Message {
   std::vector<char> bytes;
 };
 
+struct Clique;
+
+// One split of a communicator, in which its ranks come one after the other.
+struct Split {
+  std::map<int, std::pair<int, int>> wanted;    // [rank] colour and key
+  std::map<int, std::shared_ptr<Clique>> made;  // by colour
+};
+
 // What the ranks of one communicator share.
 struct Clique {
   explicit Clique(int ranks) : gpu_of(static_cast<std::size_t>(ranks), -1) {}
 
   std::mutex mutex;
+  std::map<int, Split> splits;  // in order, from 1
   std::vector<int> gpu_of;
   int joined = 0;
   std::map<std::pair<int, int>, std::deque<Message>> messages;  // by sender and receiver
@@ -39,7 +53,7 @@ struct Clique {
 std::mutex registry_mutex;
 std::map<std::string, std::weak_ptr<Clique>> registry;
 std::atomic<int> alive{0};
-std::atomic<std::uint64_t> ids{0};
+std::atomic<int> unique_ids{0}, splits_begun{0};
 std::atomic<int> lost_rank{-1};  // whose communicators have failed on their own
 
 }  // namespace
@@ -55,6 +69,8 @@ struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
   std::deque<Receive> pending;
+  int splits = 0;                   // begun
+  ncclComm_t* splitting = nullptr;  // where the one in progress writes
   ncclResult_t error = ncclSuccess;
   std::string words;
 
@@ -77,6 +93,7 @@ struct ncclComm {
     const std::lock_guard lock(clique->mutex);
     clique->messages[{rank, peer}].push_back(std::move(message));
   }
+  bool finish_split();
   // Takes what has come.
   ncclResult_t progress() {
     if (error != ncclSuccess) return error;
@@ -86,6 +103,7 @@ struct ncclComm {
       if (clique->joined < ranks()) return ncclInProgress;
       if (check_gpus() != ncclSuccess) return error;
     }
+    if (splitting != nullptr && !finish_split()) return ncclInProgress;
     for (auto receive = pending.begin(); receive != pending.end();) {
       Message message;
       {
@@ -105,6 +123,33 @@ struct ncclComm {
     return ncclSuccess;
   }
 };
+
+bool ncclComm::finish_split() {
+  auto* const child = new ncclComm;
+  const int gpu = clique->gpu_of[static_cast<std::size_t>(rank)];
+  {
+    const std::lock_guard lock(clique->mutex);
+    Split& split = clique->splits[splits];
+    if (static_cast<int>(split.wanted.size()) < ranks()) return delete child, false;
+    const auto [color, key] = split.wanted.at(rank);
+    int members = 0;
+    for (const auto& [other, wanted] : split.wanted) {
+      members += wanted.first == color ? 1 : 0;
+      child->rank += wanted.first == color && std::pair(wanted.second, other) < std::pair(key, rank) ? 1 : 0;
+    }
+    std::shared_ptr<Clique>& made = split.made[color];
+    if (!made) made = std::make_shared<Clique>(members);
+    child->clique = made;
+  }
+  {
+    const std::lock_guard lock(child->clique->mutex);
+    child->clique->gpu_of[static_cast<std::size_t>(child->rank)] = gpu;
+    ++child->clique->joined;
+  }
+  ++alive;
+  *std::exchange(splitting, nullptr) = child;
+  return true;
+}
 
 namespace {
 
@@ -126,7 +171,13 @@ ncclResult_t start_queued() {
   std::set<ncclComm_t> communicators;
   for (const Queued& call : calls) communicators.insert(call.communicator);
   for (const ncclComm_t one : communicators)  // as NCCL demands of its callers
-    if (!one->pending.empty()) return one->fail(ncclInvalidUsage, "a call before the last was enqueued");
+    if (!one->pending.empty() || one->splitting != nullptr)
+      return one->fail(ncclInvalidUsage, "a call before the last was enqueued");
+  // Of a communicator with registered memory all calls must be given such; NCCL does not look.
+  for (const Queued& call : calls)
+    for (const void* memory : {call.send, static_cast<const void*>(call.receive)})
+      if (memory != nullptr && is_foreign(call.communicator, memory, call.bytes))
+        return call.communicator->fail(ncclInvalidUsage, call.call + " with memory that is not registered");
   for (const Queued& call : calls)
     if (call.send != nullptr) call.communicator->send(call.call, call.send, call.bytes, call.peer);
   for (const Queued& call : calls)
@@ -161,7 +212,7 @@ const char* ncclGetLastError(ncclComm_t communicator) {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   *id = {};
-  const std::string name = "emulated " + std::to_string(++ids);
+  const std::string name = "emulated " + std::to_string(++unique_ids);
   return name.copy(id->internal, NCCL_UNIQUE_ID_BYTES - 1), ncclSuccess;
 }
 
@@ -186,15 +237,30 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
   return ncclInProgress;
 }
 
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* result, ncclConfig_t* config) {
+  if (config == nullptr || config->blocking != 0 || color < 0) return ncclInvalidArgument;
+  if (parent->splitting != nullptr || !parent->pending.empty())
+    return parent->fail(ncclInvalidUsage, "a split before the last call was enqueued");
+  if (const ncclResult_t state = parent->progress(); state != ncclSuccess) return state;
+  *result = nullptr;
+  parent->splitting = result;
+  ++splits_begun;
+  const std::lock_guard lock(parent->clique->mutex);
+  parent->clique->splits[++parent->splits].wanted[parent->rank] = {color, key};
+  return ncclInProgress;
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   return *state = communicator->progress(), ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   if (!communicator->pending.empty()) return ncclInvalidUsage;
+  if (forget_registered(communicator)) note_misuse("ncclCommDestroy with registered memory");
   return ncclCommAbort(communicator);
 }
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  forget_registered(communicator);
   delete communicator;
   return --alive, ncclSuccess;
 }
@@ -258,6 +324,8 @@ namespace tessera {
 
 int emulated_cuda::nccl_communicators() { return alive.load(); }
 void emulated_cuda::lose_network(int rank) { lost_rank.store(rank); }
+
+emulated_cuda::NcclSetUp emulated_cuda::nccl_set_up() { return {unique_ids.load(), splits_begun.load()}; }
 
 const comm::Nccl& comm::nccl() {
 #define TESSERA_NCCL_OWN(function) .function = ::function,

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "tests/emulated_cuda/emulator.h"
+#include "tests/emulated_cuda/nccl_memory.h"
 
 namespace tessera::emulated_cuda {
 namespace {
@@ -84,6 +85,7 @@ cudaError_t cudaMalloc(void** result, std::size_t bytes) {
 }
 
 cudaError_t cudaFree(void* begin) {
+  tessera::emulated_cuda::note_freed(begin);
   const std::lock_guard lock(memory().mutex);
   const auto found = memory().ranges.find(begin);
   if (found == memory().ranges.end()) return begin == nullptr ? cudaSuccess : cudaErrorInvalidValue;
@@ -150,6 +152,7 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st;

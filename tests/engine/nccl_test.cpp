@@ -6,6 +6,7 @@
 
 #include "src/comm/backend.h"
 #include "tests/engine/matrix.h"
+#include "tests/engine/trace.h"
 
 namespace tessera::testing {
 namespace {
@@ -179,6 +180,27 @@ INSTANTIATE_TEST_SUITE_P(Worlds, NcclMatrix,
                          ::testing::Combine(::testing::Values(2, 4),
                                             ::testing::Values(DType::fp32, DType::bf16)),
                          cell_name);
+
+// Collectives are timed on the GPU's streams, and what of them the compute stream waited for.
+TEST(NcclEngine, TracesSayWhatTheLanesOfEachRankDid) {
+  if (const std::string why = missing_gpus(2); !why.empty()) GTEST_SKIP() << why;
+  const RunConfig run{.world = 2, .stage = 3, .device = DeviceType::cuda};
+  const auto model = std::make_shared<const Model>(small_model(run));
+  run_local(2, {}, [&](Communicator host) {
+    TrainerOptions options = trainer_options(run);
+    Trainer trainer(placed(host, options), model, options);
+    Engine& engine = trainer.engine();
+    for (int step = 0; step < 3; ++step) {
+      engine.set_tracing(step > 0);
+      const auto fetch =
+          fetch_samples(host.rank(), 2, run.microbatches, step, model->vocabulary, options.batch);
+      EXPECT_TRUE(trainer.train_step(1e-3, fetch).applied);
+      if (step == 0) continue;
+      expect_in_order(engine, engine.program(0));
+      EXPECT_GT(engine.timing().communication_us, 0);
+    }
+  });
+}
 
 TEST(NcclEngine, ARankThatThrowsInAStepEndsTheOthersAndIsNamed) {
   if (const std::string why = missing_gpus(3); !why.empty()) GTEST_SKIP() << why;

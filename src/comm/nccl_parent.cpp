@@ -1,0 +1,49 @@
+#include "src/comm/nccl_parent.h"
+
+#include <utility>
+
+#include "src/comm/nccl_channel.h"
+
+namespace tessera::comm {
+namespace {
+
+ncclConfig_t without_blocking() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+}  // namespace
+
+NcclParent::~NcclParent() {
+  if (communicator_ != nullptr) nccl().ncclCommDestroy(communicator_);
+}
+
+void NcclParent::make(const ncclUniqueId& id, int ranks, int rank) {
+  ncclConfig_t config = without_blocking();
+  check_nccl(nccl().ncclCommInitRankConfig(&communicator_, ranks, id, rank, &config),
+             "ncclCommInitRankConfig");
+}
+
+void NcclParent::split(int key) {
+  ncclConfig_t config = without_blocking();
+  check_nccl(nccl().ncclCommSplit(communicator_, 0, key, &child_, &config), "ncclCommSplit", communicator_);
+}
+
+bool NcclParent::ready() const {
+  ncclResult_t state = ncclSuccess;
+  check_nccl(nccl().ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError", communicator_);
+  check_nccl(state, "connecting GPUs", communicator_);
+  return state == ncclSuccess;
+}
+
+ncclComm_t NcclParent::take_child() { return std::exchange(child_, nullptr); }
+
+void NcclParent::abort() noexcept {
+  if (communicator_ != nullptr) nccl().ncclCommAbort(communicator_);
+  communicator_ = nullptr;
+  if (child_ != nullptr) nccl().ncclCommAbort(child_);
+  child_ = nullptr;
+}
+
+}  // namespace tessera::comm

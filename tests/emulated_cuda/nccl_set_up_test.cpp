@@ -1,0 +1,199 @@
+// How communicators between GPUs come to be and go: what is split from what, and memory that is registered
+// with them.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/comm/contract.h"
+#include "tests/emulated_cuda/emulator.h"
+
+namespace tessera::emulated_cuda {
+namespace {
+
+using contract::contains;
+using std::chrono::milliseconds;
+
+// A rank's GPU, and its world over it.
+struct Rank {
+  explicit Rank(const Communicator& host)
+      : device(make_cuda_device(
+            {.rank = host.rank(), .ordinal = host.rank(), .deadline = milliseconds(20'000)})),
+        world(make_nccl_world(host, {.deadline = milliseconds(20'000)})) {
+    world.attach(device->failure());
+  }
+  std::unique_ptr<Stream> stream() {
+    return device->make_stream({.name = "lane", .on_caller = true, .cpus = {}});
+  }
+
+  std::unique_ptr<Device> device;
+  Communicator world;
+};
+
+// Where rank r of the group puts its world rank, in bytes.
+std::vector<int> gathered(Rank& rank, Communicator& group, Stream& stream) {
+  const Arena arena = rank.device->make_arena(group.world());
+  std::vector<std::byte> own{static_cast<std::byte>(group.global_rank())};
+  rank.device->copy(stream, arena.base() + group.rank(), own.data(), 1);
+  group.all_gather(arena.base() + group.rank(), arena.base(), 1);
+  std::vector<std::byte> all(static_cast<std::size_t>(group.world()));
+  rank.device->copy(stream, all.data(), arena.base(), group.world());
+  stream.synchronize();
+  std::vector<int> ranks;
+  for (const std::byte one : all) ranks.push_back(static_cast<int>(one));
+  return ranks;
+}
+
+TEST(NcclSetUp, SplitsCommunicatorsOfTheSameRanksFromOne) {
+  const NcclSetUp before = nccl_set_up();
+  run_local(4, {}, [](Communicator host) {
+    Rank rank(host);
+    const std::vector<int> pair = host.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3};
+    const std::vector<std::vector<int>> groups = {{0, 1, 2, 3}, {0, 1, 2, 3}, pair, {pair[1], pair[0]}};
+    for (const std::vector<int>& members : groups) {
+      const auto stream = rank.stream();
+      Communicator group = rank.world.subgroup(members, "lane");
+      group.bind(*stream, 0);
+      EXPECT_EQ(gathered(rank, group, *stream), members);
+    }
+  });
+  EXPECT_EQ(nccl_set_up().unique_ids - before.unique_ids, 1 + 2) << "of all ranks, and of each pair";
+  EXPECT_EQ(nccl_set_up().splits - before.splits, 4 * 4) << "each rank takes part in each of its own";
+  EXPECT_EQ(nccl_communicators(), 0);
+}
+
+TEST(NcclSetUp, AnErrorInASplitEndsItOnAllRanks) {
+  std::vector<std::string> messages;
+  EXPECT_THROW(run_local(
+                   2, {},
+                   [](Communicator host) {
+                     Rank rank(host);
+                     const auto first = rank.stream(), second = rank.stream();
+                     Communicator gather = rank.world.duplicate("gather");
+                     Communicator reduce = rank.world.duplicate("reduce");
+                     gather.bind(*first, 0);
+                     host.barrier();
+                     if (host.rank() == 1) lose_network(1);
+                     reduce.bind(*second, 0);
+                   },
+                   &messages),
+               Error);
+  lose_network(-1);
+  EXPECT_TRUE(
+      contains(messages[1], "rank 1, GPU 1: ncclCommSplit failed: remote error (the network is down)"))
+      << messages[1];
+  EXPECT_TRUE(contains(messages[0], "rank 1 failed")) << messages[0];
+  EXPECT_EQ(nccl_communicators(), 0);
+}
+
+TEST(NcclSetUp, AnArenaIsRegisteredWithEveryCommunicatorUntilItGoes) {
+  const std::size_t misuses = nccl_memory().misuses.size();
+  run_local(2, {}, [](Communicator host) {
+    Rank rank(host);
+    const auto first = rank.stream(), second = rank.stream();
+    Communicator gather = rank.world.duplicate("gather"), reduce = rank.world.duplicate("reduce");
+    gather.bind(*first, 0);
+    reduce.bind(*second, 0);
+    Arena arena = rank.device->make_arena(4096, false, rank.world.arena_source());
+    Arena other = rank.device->make_arena(4096);
+    host.barrier();
+    EXPECT_EQ(nccl_memory().arenas, 2 * 3) << "and the communicators' staging memory";
+    host.barrier();
+    const ArenaRegistration registration = rank.world.register_arena(arena);
+    EXPECT_TRUE(registration.direct) << registration.reason;
+    EXPECT_EQ(registration.reason + registration.note, "");
+    host.barrier();
+    EXPECT_EQ(nccl_memory().registered, 2 * 2 * 2) << "ranks, communicators, arena and staging memory";
+    gather.all_gather(arena.base() + host.rank(), arena.base(), 1);
+    first->synchronize();
+    host.barrier();
+    arena = {};  // before the communicators
+    host.barrier();
+    EXPECT_EQ(nccl_memory().registered, 0);
+    EXPECT_EQ(nccl_memory().arenas, 2 * 2);
+    host.barrier();
+    arena = rank.device->make_arena(4096, false, rank.world.arena_source());
+    EXPECT_TRUE(rank.world.register_arena(arena).direct) << "another";
+    {
+      Arena third = rank.device->make_arena(4096, false, rank.world.arena_source());
+      EXPECT_TRUE(rank.world.register_arena(third).direct);
+    }
+    gather.all_gather(arena.base() + host.rank(), arena.base(), 1);  // the second one still is
+    first->synchronize();
+    host.barrier();
+    EXPECT_EQ(nccl_memory().registered, 2 * 2 * 2);
+    host.barrier();
+    gather = {}, reduce = {};  // before the arena
+    host.barrier();
+    EXPECT_EQ(nccl_memory().registered, 0);
+  });
+  EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
+  EXPECT_EQ(nccl_memory().arenas, 0);
+}
+
+// The emulation tells what NCCL would take with undefined results.
+TEST(NcclSetUp, CallsAreGivenRegisteredMemoryOnly) {
+  std::vector<std::string> messages;
+  EXPECT_THROW(run_local(
+                   2, {},
+                   [](Communicator host) {
+                     Rank rank(host);
+                     const auto stream = rank.stream();
+                     Communicator lane = rank.world.duplicate("gather");
+                     lane.bind(*stream, 0);
+                     Arena arena = rank.device->make_arena(64, false, rank.world.arena_source());
+                     const Arena other = rank.device->make_arena(64);
+                     EXPECT_TRUE(rank.world.register_arena(arena).direct);
+                     lane.all_gather(other.base() + host.rank(), other.base(), 1);
+                   },
+                   &messages),
+               Error);
+  EXPECT_TRUE(contains(messages[0] + messages[1], "with memory that is not registered")) << messages[0];
+}
+
+TEST(NcclSetUp, WhatOneRankCannotRegisterNoneDoes) {
+  const std::size_t misuses = nccl_memory().misuses.size();
+  refuse_nccl_registration(1);
+  run_local(2, {}, [](Communicator host) {
+    Rank rank(host);
+    Arena arena = rank.device->make_arena(64, false, rank.world.arena_source());
+    EXPECT_EQ(rank.world.register_arena(arena).reason, "rank 0: no communicator is bound to a GPU");
+    const auto stream = rank.stream();
+    Communicator lane = rank.world.duplicate("gather");
+    lane.bind(*stream, 0);
+    const ArenaRegistration registration = rank.world.register_arena(arena);
+    EXPECT_FALSE(registration.direct);
+    EXPECT_TRUE(contains(registration.reason, "rank 1: ncclCommRegister failed: unhandled system error"))
+        << registration.reason;
+    host.barrier();
+    EXPECT_EQ(nccl_memory().registered, 0);
+    lane.all_gather(arena.base() + host.rank(), arena.base(), 1);
+    stream->synchronize();
+    host.barrier();
+  });
+  refuse_nccl_registration(-1);
+  EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
+}
+
+TEST(NcclSetUp, MemoryThatNcclRefusesIsTakenFromTheRuntime) {
+  const std::size_t misuses = nccl_memory().misuses.size();
+  refuse_nccl_memory(0);
+  run_local(2, {}, [](Communicator host) {
+    Rank rank(host);
+    const auto stream = rank.stream();
+    Communicator lane = rank.world.duplicate("gather");
+    lane.bind(*stream, 0);
+    Arena arena = rank.device->make_arena(64, false, rank.world.arena_source());
+    const ArenaRegistration registration = rank.world.register_arena(arena);
+    EXPECT_TRUE(registration.direct) << registration.reason;
+    EXPECT_EQ(registration.note,
+              "rank 0: ncclMemAlloc of 64 bytes failed: unhandled cuda error; cudaMalloc took its place");
+    host.barrier();
+    EXPECT_EQ(nccl_memory().arenas, 2) << "rank 1's, and its staging memory";
+    host.barrier();
+  });
+  refuse_nccl_memory(-1);
+  EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
+}
+
+}  // namespace
+}  // namespace tessera::emulated_cuda

@@ -1,0 +1,52 @@
+// An engine's arena, registered with the communicators of its lanes.
+#include <gtest/gtest.h>
+
+#include "tests/emulated_cuda/emulator.h"
+#include "tests/engine/matrix.h"
+
+namespace tessera::testing {
+namespace {
+
+using emulated_cuda::nccl_memory;
+
+RunConfig base() {
+  return {.world = 2, .stage = 3, .microbatches = 2, .steps = 2, .device = DeviceType::cuda};
+}
+
+// The emulation fails a call with memory that lies elsewhere.
+TEST(RegisteredArena, HoldsAllThatRanksExchange) {
+  const std::size_t misuses = nccl_memory().misuses.size();
+  const RunResult expected = run_training(base());
+  emulated_cuda::refuse_nccl_registration(1);
+  const RunResult without = run_training(base());
+  emulated_cuda::refuse_nccl_registration(-1);
+  EXPECT_TRUE(same_bits(without, expected)) << "without registration";
+  RunConfig mesh = base();
+  mesh.pipeline = 2;
+  mesh.replicate = 2;
+  mesh.state_over_replicas = true;
+  mesh.poison = true;
+  EXPECT_NO_THROW(run_training(mesh));
+  EXPECT_EQ(nccl_memory().registered, 0);
+  EXPECT_EQ(nccl_memory().arenas, 0);
+  EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
+  EXPECT_EQ(emulated_cuda::nccl_communicators(), 0);
+}
+
+TEST(RegisteredArena, IsSaid) {
+  run_local(2, {}, [](Communicator host) {
+    TrainerOptions options = trainer_options(base());
+    const Communicator world = placed(host, options);
+    Trainer trainer(world, std::make_shared<const Model>(small_model(base())), options);
+    const ArenaRegistration& registration = trainer.engine().arena_registration();
+    EXPECT_TRUE(registration.direct) << registration.reason;
+    EXPECT_EQ(registration.note, "");
+    host.barrier();
+    EXPECT_GE(nccl_memory().arenas, 2 * (1 + 3)) << "and staging memory";
+    EXPECT_GE(nccl_memory().registered, 2 * 2 * 3) << "of gathers, reductions and the step's scalars";
+    host.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing
