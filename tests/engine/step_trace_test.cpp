@@ -123,6 +123,7 @@ TEST_F(StepTraces, AddUpWhatLanesDidAndTheComputeLaneWaited) {
     EXPECT_EQ(trace_.timing().communication_us, 10 + 15 + 19);
     EXPECT_EQ(trace_.timing().exposed_us, 10 + 17 + 20);
     EXPECT_GT(trace_.timing().total_us, 0);
+    run(6, compute_, 90, 95);  // between steps: of none
   }
   EXPECT_EQ(device_.made, 1) << "marks are made once, before the first traced step";
 }
