@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -54,6 +55,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
   std::atomic<cudaStream_t> waits_for{nullptr};  // held when it was recorded
+  std::chrono::steady_clock::time_point recorded;
 };
 
 namespace tessera::emulated_cuda {
@@ -155,6 +157,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSucce
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->waits_for.store(stream->held.load() ? stream : nullptr);
   if (stream->held_next.exchange(false)) stream->held.store(true);
+  event->recorded = std::chrono::steady_clock::now();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(end->recorded - begin->recorded).count();
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
