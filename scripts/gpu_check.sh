@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds what runs on a GPU, runs every test of it, collectives and training by two processes that share it, kernels
-# under compute-sanitizer, and prints one table. Needs the CUDA toolkit (also as laid out by NVIDIA's pip wheels, see
-# CONTRIBUTING.md), CMake, ninja, a compiler, no network.
+# under compute-sanitizer, kernels beside their limits (benchmarks/cuda_kernels.cpp), PyTorch's fused AdamW where python3
+# has torch, and steps of gpt2-124m; prints one table. Needs the CUDA toolkit (also as laid out by NVIDIA's pip wheels,
+# see CONTRIBUTING.md), CMake, ninja, a compiler, no network.
 #   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [-- CMAKE_ARGUMENT...]
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
 #   --json FILE        the table (build/gpu-check.json by default)
@@ -28,12 +29,13 @@ mkdir -p "$build/logs" "$(dirname "$json")"
 started=$SECONDS
 left() { echo $((seconds - (SECONDS - started))); }
 
-# One row a check: name, result, seconds, note.
+# One row a check: name, result, seconds, note, and where there is one a ratio and the least that is asked of it. The
+# result is passed or failed, measured where nothing is asked, skipped where something else is missing.
 rows=() failed=0
 row() {
-  rows+=("$1|$2|$3|$4")
-  [ "$2" = passed ] || failed=1
-  printf '%-34s %-8s %5s s  %s\n' "$1" "$2" "$3" "$4"
+  rows+=("$1|$2|$3|$4|${5:-}|${6:-}")
+  [ "$2" != failed ] || failed=1
+  printf '%-34s %-8s %5s s  %-16s %s\n' "$1" "$2" "$3" "${5:+$5${6:+ of $6}}" "$4"
 }
 # check NAME LIMIT NOTE_COMMAND COMMAND...: runs it within LIMIT and the time that is left; its output goes to a log.
 check() {
@@ -49,6 +51,13 @@ check() {
   row "$name" failed $((SECONDS - begin)) "$words (see $log)"
   return 1
 }
+# Rows that a command prints as name|result|ratio|required|note.
+add_rows() {
+  local name result ratio required note
+  while IFS='|' read -r name result ratio required note; do
+    row "$name" "$result" 0 "$note" "$ratio" "$required"
+  done < <("$@")
+}
 nothing() { :; }
 last_error() { grep -m 1 -E 'error|Error' "$1" | cut -c1-100 || true; }
 last_line() { tail -n 1 "$1" | cut -c1-100; }
@@ -63,11 +72,11 @@ sanitizer_words() { grep -m 1 'ERROR SUMMARY' "$1" | sed 's/^=* *//' || true; }
 finish() {
   {
     printf '{"gpu": "%s", "seconds": %d, "checks": [' "$gpu" $((SECONDS - started))
-    local separator='' name result took note
+    local separator='' name result took note ratio required
     for line in "${rows[@]}"; do
-      IFS='|' read -r name result took note <<<"$line"
-      printf '%s\n  {"name": "%s", "result": "%s", "seconds": %s, "note": "%s"}' "$separator" "$name" "$result" "$took" \
-        "$(sed 's/[\\"]/\\&/g' <<<"$note")"
+      IFS='|' read -r name result took note ratio required <<<"$line"
+      printf '%s\n  {"name": "%s", "result": "%s", "seconds": %s, "ratio": %s, "required": %s, "note": "%s"}' \
+        "$separator" "$name" "$result" "$took" "${ratio:-null}" "${required:-null}" "$(sed 's/[\\"]/\\&/g' <<<"$note")"
       separator=,
     done
     printf '\n]}\n'
@@ -77,7 +86,7 @@ finish() {
 }
 
 arguments=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_WERROR=ON -DTESSERA_WITH_CUDA=ON -DTESSERA_WITH_MPI=OFF
-           -DTESSERA_EXAMPLES=OFF -DTESSERA_BENCHMARKS=OFF)
+           -DTESSERA_EXAMPLES=OFF)
 if [ -n "$libraries" ]; then
   mkdir -p "$build/libraries"
   tar --extract --file "$libraries" --directory "$build/libraries"
@@ -92,7 +101,8 @@ if [ -n "$gpu" ]; then arguments+=(-DCMAKE_CUDA_ARCHITECTURES=native); fi
 check configure 120 last_error cmake -S . -B "$build" "${arguments[@]}" "$@" || finish
 mapfile -t tests < <(ctest --test-dir "$build" -N -L gpu | sed -n 's/^ *Test *#[0-9]*: //p')
 [ ${#tests[@]} -gt 0 ] || { row tests failed 0 "no test has the label gpu"; finish; }
-check build 420 last_error cmake --build "$build" --parallel "$(nproc)" --target tessera_cli "${tests[@]}" || finish
+check build 420 last_error cmake --build "$build" --parallel "$(nproc)" \
+  --target tessera_cli bench_cuda_kernels "${tests[@]}" || finish
 check 'tessera info' 20 nothing "$build/bin/tessera" info || true
 cat "$build/logs/tessera_info.log"
 if [ -z "$gpu" ]; then row GPU failed 0 "none is here, so no test can run"; finish; fi
@@ -109,6 +119,23 @@ if [ -n "$contract" ]; then
 else
   row NCCL failed 0 "this build has none"
 fi
+
+# Kernels beside their limits: a row each.
+results=$build/logs/cuda_kernels.json
+: >"$results"
+check benchmarks 90 nothing "$build/bin/bench_cuda_kernels" --benchmark_out="$results" --benchmark_out_format=json || true
+add_rows awk -f scripts/benchmark_rows.awk "$results"
+# The same tensors by PyTorch's fused AdamW: how many times as long it takes.
+peer_results=$build/logs/torch_adamw.json
+: >"$peer_results"
+if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$build/logs/torch.log"; then
+  check "PyTorch's AdamW" 60 nothing python3 benchmarks/peers/torch_adamw.py --device cuda --numel $((1 << 26)) \
+    --json "$peer_results" || true
+  add_rows awk -f scripts/adamw_beside.awk "$results" "$peer_results"
+else
+  row "AdamW beside PyTorch" skipped 0 "python3 has no torch that sees a GPU (see $build/logs/torch.log)"
+fi
+check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$build/bin/tessera" || true
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 if [ -x "$sanitizer" ]; then
   for tool in memcheck racecheck; do

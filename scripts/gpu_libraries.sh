@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the libraries that Tessera is built from, as installed on this Debian machine, for scripts/gpu_check.sh on a
-# machine that has a GPU and no packages.
+# Packs the libraries that Tessera is built from, as installed on this Debian machine, and the headers that
+# scripts/cudnn_frontend.sh gets, for scripts/gpu_check.sh on a machine that has a GPU and no packages.
 #   scripts/gpu_libraries.sh [FILE]      build/gpu-libraries.tar.xz by default
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,5 +18,7 @@ for package in "${packages[@]}"; do
   dpkg-query --listfiles "$package" 2>/dev/null || { echo "gpu_libraries: $package is not installed" >&2; exit 1; }
 done | grep -E '^/usr/(include|lib|share/cmake|share/pkgconfig)' | sort -u |
   while read -r path; do if [ -L "$path" ] || [ -f "$path" ]; then echo "${path#/}"; fi; done >"$list"
-tar --create --xz --file "$file" --directory / --files-from "$list"
+scripts/cudnn_frontend.sh
+tar --create --xz --file "$file" --directory / --files-from "$list" \
+  --directory "$PWD/build/cudnn-frontend" --transform 's,^include,usr/include,' include
 echo "$file: $(wc -l <"$list") files, $(du -h "$file" | cut -f1)"

@@ -5,6 +5,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 scripts/install_packages.sh
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  scripts/cudnn_frontend.sh || say "without cuDNN: its frontend's headers could not be had"
+fi
 configure release
 build release
 say "testing"

@@ -339,6 +339,13 @@ struct CudaMachine {
 };
 CudaMachine read_cuda_machine();  // never throws for a missing driver or GPU
 
+// What attention in bf16 on a GPU runs by, where the build has it. Loads it.
+struct CudnnLibrary {
+  std::string version;   // that was loaded; empty where none was
+  std::string unusable;  // why none was
+};
+CudnnLibrary read_cudnn_library();  // never throws for a missing library
+
 // What this build and this machine have of io_uring. Files of states are read and written by threads where it
 // cannot be used.
 struct UringMachine {

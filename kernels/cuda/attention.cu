@@ -1,6 +1,6 @@
-// Attention where cuDNN is absent: fp32 arithmetic on tiles of kTile queries by kTile keys in shared memory,
-// with a running maximum (Dao et al. 2022). Backward is two kernels, one that owns tiles of queries and one
-// that owns tiles of keys, so that every sum has one owner and a fixed order.
+// Attention where cuDNN does not take it (cudnn_attention.h): fp32 arithmetic on tiles of kTile queries by
+// kTile keys in shared memory, with a running maximum (Dao et al. 2022). Backward is two kernels, one that
+// owns tiles of queries and one that owns tiles of keys, so that every sum has one owner and a fixed order.
 #include "kernels/attention.h"
 
 #include <math_constants.h>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/check.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/ops.h"
@@ -388,9 +389,8 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
 Heads heads_of(const AttentionShape& shape, std::initializer_list<const void*> tensors) {
   check_attention(shape);
   if (shape.head_channels() > kMostChannels)
-    throw UnsupportedError("attention: on CUDA without cuDNN a head has at most " +
-                           std::to_string(kMostChannels) + " channels, not " +
-                           std::to_string(shape.head_channels()));
+    throw UnsupportedError("attention: on CUDA a head has at most " + std::to_string(kMostChannels) +
+                           " channels, not " + std::to_string(shape.head_channels()));
   bool vectorized = shape.head_channels() % 4 == 0;
   for (const void* tensor : tensors)
     vectorized = vectorized && is_aligned(4, {{tensor, bytes_of(shape.type)}});
@@ -425,17 +425,28 @@ void with_chunks(const Heads& heads, Function&& function) {
     function(std::integral_constant<int, 2>{});
 }
 
+// cuDNN reads whole vectors; all tensors of an arena begin at some.
+bool are_vectors(std::initializer_list<const void*> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const void* tensor) {
+    return is_aligned(width_of(1), {{tensor, 1}});
+  });
+}
+
 }  // namespace
 
 std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& /*target*/) {
   heads_of(shape, {});
-  return 0;
+  return cudnn_takes_forward(shape) ? cudnn_forward_workspace_bytes(shape) : 0;
 }
 
 void attention_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv,
                        void* output, float* log_sum_exp) {
   const Heads heads = heads_of(shape, {qkv, output});
+  check_workspace(context, cuda::attention_forward_workspace_bytes(shape, context.target()),
+                  "attention_forward");
   if (shape.batch < 1 || shape.sequence < 1) return;
+  if (cudnn_takes_forward(shape) && are_vectors({qkv, output, log_sum_exp}))
+    return cudnn_forward(context, shape, qkv, output, log_sum_exp);
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);
     with_chunks(heads, [&](auto chunks) {
@@ -448,7 +459,8 @@ void attention_forward(const ComputeContext& context, const AttentionShape& shap
 
 std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, const Target& /*target*/) {
   heads_of(shape, {});
-  return workspace_part_bytes(shape.batch * shape.heads * shape.sequence * 4);
+  return std::max(workspace_part_bytes(shape.batch * shape.heads * shape.sequence * 4),
+                  cudnn_takes_backward(shape) ? cudnn_backward_workspace_bytes(shape) : 0);
 }
 
 void attention_backward(const ComputeContext& context, const AttentionShape& shape,
@@ -458,6 +470,9 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
   check_workspace(context, cuda::attention_backward_workspace_bytes(shape, context.target()), op);
   const std::int64_t statistics = shape.batch * shape.heads * shape.sequence;
   if (statistics == 0) return;
+  if (cudnn_takes_backward(shape) &&
+      are_vectors({a.qkv, a.output, a.log_sum_exp, a.output_gradient, a.qkv_gradient}))
+    return cudnn_backward(context, shape, a);
   auto* delta = static_cast<float*>(context.workspace.data);
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);

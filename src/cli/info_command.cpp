@@ -13,13 +13,21 @@ namespace {
 
 const char* or_none(const std::string& version) { return version.empty() ? "none" : version.c_str(); }
 
-void print_cuda(const CudaMachine& cuda, const NcclLibrary& nccl) {
+void print_cuda(const CudaMachine& cuda, const NcclLibrary& nccl, const CudnnLibrary& cudnn) {
   fmt::print("built with     CUDA {}, NCCL {}, cuDNN {}\n", or_none(cuda.cuda), or_none(cuda.nccl),
              or_none(cuda.cudnn));
   if (nccl.unusable.empty())
     fmt::print("NCCL           {}\n", nccl.version);
   else
     fmt::print("NCCL           none: {}\n", nccl.unusable);
+  // Which kernels attention runs by is the build's choice: without the library it does not fall back.
+  if (cudnn.unusable.empty())
+    fmt::print(
+        "cuDNN          {}: GPU attention in bf16, heads of 8, 16, ... 128 channels; else own kernels\n",
+        cudnn.version);
+  else
+    fmt::print("cuDNN          none: {}{}\n", cudnn.unusable,
+               cuda.cuda.empty() || !cuda.cudnn.empty() ? "" : "; GPU attention runs by own kernels");
   if (!cuda.driver.empty()) fmt::print("GPU driver     serves CUDA up to {}\n", cuda.driver);
   if (!cuda.unusable.empty()) fmt::print("GPUs           none: {}\n", cuda.unusable);
   for (std::size_t i = 0; i < cuda.gpus.size(); ++i) {
@@ -31,7 +39,7 @@ void print_cuda(const CudaMachine& cuda, const NcclLibrary& nccl) {
   }
 }
 
-nlohmann::json to_json(const CudaMachine& cuda, const NcclLibrary& nccl) {
+nlohmann::json to_json(const CudaMachine& cuda, const NcclLibrary& nccl, const CudnnLibrary& cudnn) {
   nlohmann::json gpus = nlohmann::json::array();
   for (const CudaGpu& gpu : cuda.gpus)
     gpus.push_back({{"name", gpu.name},
@@ -39,9 +47,16 @@ nlohmann::json to_json(const CudaMachine& cuda, const NcclLibrary& nccl) {
                     {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
                     {"multiprocessors", gpu.multiprocessors},
                     {"bytes_per_second", gpu.bytes_per_second}});
-  return {{"version", cuda.cuda},           {"nccl", cuda.nccl},   {"nccl_loaded", nccl.version},
-          {"nccl_unusable", nccl.unusable}, {"cudnn", cuda.cudnn}, {"driver", cuda.driver},
-          {"unusable", cuda.unusable},      {"gpus", gpus}};
+  return {{"version", cuda.cuda},
+          {"nccl", cuda.nccl},
+          {"nccl_loaded", nccl.version},
+          {"nccl_unusable", nccl.unusable},
+          {"cudnn", cuda.cudnn},
+          {"cudnn_loaded", cudnn.version},
+          {"cudnn_unusable", cudnn.unusable},
+          {"driver", cuda.driver},
+          {"unusable", cuda.unusable},
+          {"gpus", gpus}};
 }
 
 }  // namespace
@@ -69,7 +84,8 @@ int info_command(const std::string& json) {
   fmt::print("huge pages     {}\n", machine.huge_pages ? "yes" : "no");
   const UringMachine uring = read_uring_machine();
   fmt::print("io_uring       {}\n", uring.unusable.empty() ? "yes" : "none: " + uring.unusable);
-  print_cuda(cuda, nccl);
+  const CudnnLibrary cudnn = read_cudnn_library();
+  print_cuda(cuda, nccl, cudnn);
   if (file) {
     const nlohmann::json result = {{"version", TESSERA_VERSION},
                                    {"build", TESSERA_BUILD},
@@ -83,7 +99,7 @@ int info_command(const std::string& json) {
                                    {"available_bytes", machine.available_bytes},
                                    {"huge_pages", machine.huge_pages},
                                    {"io_uring", {{"built", uring.built}, {"unusable", uring.unusable}}},
-                                   {"cuda", to_json(cuda, nccl)}};
+                                   {"cuda", to_json(cuda, nccl, cudnn)}};
     file.stream() << result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     file.commit();
   }

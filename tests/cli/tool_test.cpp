@@ -646,7 +646,8 @@ TEST_F(Tool, TellsWhatItIs) {
   EXPECT_EQ(cuda.at("unusable").get<std::string>().empty(), !cuda.at("gpus").empty());
   EXPECT_EQ(cuda.at("nccl_unusable").get<std::string>().empty(),
             !cuda.at("nccl_loaded").get<std::string>().empty());
-  for (const char* key : {"version", "nccl", "nccl_loaded", "nccl_unusable", "cudnn", "unusable"})
+  for (const char* key : {"version", "nccl", "nccl_loaded", "nccl_unusable", "cudnn", "cudnn_loaded",
+                          "cudnn_unusable", "unusable"})
     EXPECT_NE(result.out.find(cuda.at(key).get<std::string>()), std::string::npos) << key;
   EXPECT_NE(result.out.find(info.at("version").get<std::string>()), std::string::npos);
 }

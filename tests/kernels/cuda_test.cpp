@@ -563,6 +563,11 @@ Cases all_cases() {
         attention(30);
         attention(128);
       }
+    // In bf16 cuDNN's where the build has it: full tiles, and heads that share keys and values unevenly
+    // filled.
+    add_attention(cases, {.batch = 1, .sequence = 256, .channels = 128, .heads = 2, .type = type});
+    add_attention(cases,
+                  {.batch = 3, .sequence = 130, .channels = 432, .heads = 6, .type = type, .kv_heads = 2});
   }
   return cases;
 }

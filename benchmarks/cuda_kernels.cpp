@@ -1,0 +1,295 @@
+// The kernels of a GPU, each in turn with its limit, in times between device events. Of what is bound by
+// memory the limit is a copy within the device that moves as many bytes as the kernel must read and write at
+// the least; of attention it is a matrix product of as many operations. The counter `required` is the ratio
+// to the limit that is asked of a kernel; scripts/gpu_check.sh compares.
+//   bench_cuda_kernels [--small] [Google Benchmark's own arguments]
+//   --small   tensors of a few kilobytes, that show only that every call is legal
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "benchmarks/gpu.h"
+#include "kernels/cross_entropy_chunks.h"
+#include "kernels/kernels.h"
+
+namespace tessera {
+namespace {
+
+using kernels::ComputeContext;
+
+constexpr int kRounds = 25, kSmallRounds = 2;
+
+// A kernel that must move `bytes`, beside the copy that does: half of them read, half of them written.
+Measurement beside_copy(const Gpu& gpu, Tensors& tensors, double required, std::int64_t bytes,
+                        std::function<double()> kernel) {
+  const std::int64_t copied = bytes / 2;
+  void *const from = tensors.take_filled(copied / 4, DType::fp32), *const to = tensors.take(copied);
+  return {.required = required,
+          .work = static_cast<double>(bytes) * 1e-9,
+          .limit =
+              [&gpu, from, to, copied] {
+                return gpu.seconds_of([&] { gpu.device().copy(gpu.stream(), to, from, copied); });
+              },
+          .kernel = std::move(kernel)};
+}
+
+Measurement adamw(const Gpu& gpu, Tensors& tensors, DType type, std::int64_t numel) {
+  kernels::AdamWArguments arguments{
+      .numel = numel, .gradient_type = type, .parameter_type = type, .coefficients = {}};
+  arguments.gradient = tensors.take_filled(numel, type);
+  for (float** state : {&arguments.master, &arguments.m, &arguments.v})
+    *state = static_cast<float*>(tensors.take_filled(numel, DType::fp32));
+  if (type == DType::bf16) arguments.parameter = tensors.take(numel * 2);
+  arguments.coefficients = kernels::make_adamw_coefficients({.learning_rate = 1e-4, .weight_decay = 0.1});
+  // 28 bytes a parameter for both types: a bf16 parameter is 2 bytes to write and its gradient 2 to read, an
+  // fp32 one is its own master and its gradient 4 to read.
+  return beside_copy(gpu, tensors, 0.92, numel * 28, [&gpu, arguments, context = tensors.context()] {
+    return gpu.seconds_of([&] { kernels::adamw_update(context, arguments); });
+  });
+}
+
+// Both norms with the residual addition around them: forward reads input and residual and writes their sum
+// and the output, backward reads the sum and both gradients and writes one.
+constexpr std::int64_t kNormTensors = 4;
+
+template <class Shape>
+std::int64_t norm_bytes(const Shape& shape, std::int64_t statistics) {
+  return shape.rows * (kNormTensors * shape.channels * bytes_of(shape.type) + statistics * 4);
+}
+
+template <bool kLayer, class Shape>
+Measurement norm_forward(const Gpu& gpu, Tensors& tensors, const Shape& shape) {
+  const std::int64_t numel = shape.rows * shape.channels;
+  std::conditional_t<kLayer, kernels::LayerNormForward, kernels::RmsNormForward> arguments;
+  arguments.input = tensors.take_filled(numel, shape.type);
+  arguments.residual = tensors.take_filled(numel, shape.type);
+  arguments.sum = tensors.take(numel * bytes_of(shape.type));
+  arguments.gain = tensors.take_filled(shape.channels, shape.type);
+  arguments.output = tensors.take(numel * bytes_of(shape.type));
+  arguments.rstd = tensors.floats(shape.rows);
+  if constexpr (kLayer) {
+    arguments.bias = tensors.take_filled(shape.channels, shape.type);
+    arguments.mean = tensors.floats(shape.rows);
+  }
+  const auto call = [shape, arguments, context = tensors.context()] {
+    if constexpr (kLayer)
+      kernels::layer_norm_forward(context, shape, arguments);
+    else
+      kernels::rms_norm_forward(context, shape, arguments);
+  };
+  return beside_copy(gpu, tensors, 0.85, norm_bytes(shape, kLayer ? 2 : 1),
+                     [&gpu, call] { return gpu.seconds_of(call); });
+}
+
+template <bool kLayer, class Shape>
+Measurement norm_backward(const Gpu& gpu, Tensors& tensors, const Shape& shape) {
+  const std::int64_t numel = shape.rows * shape.channels;
+  std::conditional_t<kLayer, kernels::LayerNormBackward, kernels::RmsNormBackward> arguments;
+  arguments.input = tensors.take_filled(numel, shape.type);
+  arguments.rstd = static_cast<float*>(tensors.take_filled(shape.rows, DType::fp32));
+  arguments.gain = tensors.take_filled(shape.channels, shape.type);
+  arguments.output_gradient = tensors.take_filled(numel, shape.type);
+  arguments.residual_gradient = tensors.take_filled(numel, shape.type);
+  arguments.input_gradient = tensors.take(numel * bytes_of(shape.type));
+  arguments.gain_gradient = tensors.take(shape.channels * bytes_of(shape.type));
+  std::int64_t workspace = 0;
+  if constexpr (kLayer) {
+    arguments.mean = static_cast<float*>(tensors.take_filled(shape.rows, DType::fp32));
+    arguments.bias_gradient = tensors.take(shape.channels * bytes_of(shape.type));
+    workspace = kernels::layer_norm_backward_workspace_bytes(shape, {1, DeviceType::cuda});
+  } else {
+    workspace = kernels::rms_norm_backward_workspace_bytes(shape, {1, DeviceType::cuda});
+  }
+  const auto call = [shape, arguments, context = tensors.context(workspace)] {
+    if constexpr (kLayer)
+      kernels::layer_norm_backward(context, shape, arguments);
+    else
+      kernels::rms_norm_backward(context, shape, arguments);
+  };
+  return beside_copy(gpu, tensors, 0.85, norm_bytes(shape, kLayer ? 2 : 1),
+                     [&gpu, call] { return gpu.seconds_of(call); });
+}
+
+// The matrix products inside the op, on tensors of their own.
+std::function<void()> products_of(Tensors& tensors, const kernels::CrossEntropyShape& shape, bool backward) {
+  std::vector<kernels::MatmulShape> products = {kernels::logits_shape(shape, shape.rows)};
+  if (backward) {
+    products.push_back(kernels::input_gradient_shape(shape, shape.rows));
+    products.push_back(kernels::weight_gradient_shape(shape, shape.rows, 0.0f));
+  }
+  // Rows are padded to whole vectors, as those of the op are.
+  const std::int64_t stride = round_up(shape.vocabulary, 64);
+  std::int64_t workspace = 0;
+  for (std::size_t i = 0; i < products.size(); ++i) {
+    (i == 0 ? products[i].ldc : products[i].lda) = stride;
+    workspace = std::max(workspace, kernels::matmul_workspace_bytes(products[i], {1, DeviceType::cuda}));
+  }
+  void* const logits = tensors.take_filled(shape.rows * stride, DType::fp32);
+  void* const input = tensors.take_filled(shape.rows * shape.channels, shape.type);
+  void* const weight = tensors.take_filled(shape.vocabulary * shape.channels, shape.type);
+  void* const result = tensors.take(std::max(shape.rows, shape.vocabulary) * shape.channels * 4);
+  return [=, context = tensors.context(workspace)] {
+    kernels::matmul(context, products[0], input, weight, nullptr, logits);
+    if (products.size() == 1) return;
+    kernels::matmul(context, products[1], logits, weight, nullptr, result);
+    kernels::matmul(context, products[2], logits, input, nullptr, result);
+  };
+}
+
+// The op less its products is what reads the logits once and, in backward, writes their gradient.
+Measurement cross_entropy(const Gpu& gpu, Tensors& tensors, const kernels::CrossEntropyShape& shape,
+                          bool backward) {
+  void* const input = tensors.take_filled(shape.rows * shape.channels, shape.type);
+  void* const weight = tensors.take_filled(shape.vocabulary * shape.channels, shape.type);
+  const kernels::CrossEntropyForwardBackward arguments{
+      .input = input,
+      .weight = weight,
+      .targets = tensors.take_targets(shape.rows, shape.vocabulary),
+      .losses = tensors.floats(shape.rows),
+      .total = static_cast<kernels::CrossEntropyLoss*>(tensors.take(sizeof(kernels::CrossEntropyLoss))),
+      .input_gradient = tensors.take(shape.rows * shape.channels * bytes_of(shape.type)),
+      .weight_gradient = tensors.take(shape.vocabulary * shape.channels * bytes_of(shape.type))};
+  const ComputeContext context =
+      tensors.context(kernels::cross_entropy_workspace_bytes(shape, {1, DeviceType::cuda}));
+  const auto call = [=] {
+    if (backward)
+      kernels::cross_entropy_forward_backward(context, shape, arguments);
+    else
+      kernels::cross_entropy_forward(context, shape, input, weight, arguments.targets, arguments.losses,
+                                     arguments.total);
+  };
+  const std::int64_t each = 4 + (backward ? bytes_of(shape.type) : 0);
+  return beside_copy(gpu, tensors, 0.85, shape.rows * shape.vocabulary * each,
+                     [&gpu, call, products = products_of(tensors, shape, backward)] {
+                       return gpu.seconds_of(call) - gpu.seconds_of(products);
+                     });
+}
+
+Measurement attention(const Gpu& gpu, Tensors& tensors, const kernels::AttentionShape& shape, bool backward) {
+  const std::int64_t rows = shape.batch * shape.sequence;
+  const std::int64_t packed = rows * shape.qkv_channels(), out = rows * shape.channels;
+  const Target target{1, DeviceType::cuda};
+  const ComputeContext context =
+      tensors.context(std::max(kernels::attention_forward_workspace_bytes(shape, target),
+                               kernels::attention_backward_workspace_bytes(shape, target)));
+  const void* qkv = tensors.take_filled(packed, shape.type);
+  void* const output = tensors.take(out * bytes_of(shape.type));
+  float* const log_sum_exp = tensors.floats(shape.batch * shape.heads * shape.sequence);
+  const kernels::AttentionBackward arguments{.qkv = qkv,
+                                             .output = output,
+                                             .log_sum_exp = log_sum_exp,
+                                             .output_gradient = tensors.take_filled(out, shape.type),
+                                             .qkv_gradient = tensors.take(packed * bytes_of(shape.type))};
+  kernels::attention_forward(context, shape, qkv, output, log_sum_exp);  // what backward starts from
+  const auto call = [=] {
+    if (backward)
+      kernels::attention_backward(context, shape, arguments);
+    else
+      kernels::attention_forward(context, shape, qkv, output, log_sum_exp);
+  };
+  // Below the diagonal: two products of every query with every key forward, five backward.
+  const auto pairs_of_rows = static_cast<double>(shape.batch * shape.heads * shape.sequence) *
+                             static_cast<double>(shape.sequence + 1) / 2;
+  const double operations =
+      (backward ? 5 : 2) * 2.0 * pairs_of_rows * static_cast<double>(shape.head_channels());
+  const kernels::MatmulShape product{.m = shape.channels * 4,
+                                     .n = shape.channels * 4,
+                                     .k = shape.channels * 4,
+                                     .transpose_b = true,
+                                     .input_type = shape.type,
+                                     .output_type = shape.type};
+  void *const a = tensors.take_filled(product.m * product.k, product.input_type),
+              *const b = tensors.take_filled(product.n * product.k, product.input_type),
+              *const c = tensors.take(product.m * product.n * bytes_of(product.output_type));
+  const ComputeContext of_product = tensors.context(kernels::matmul_workspace_bytes(product, target));
+  const double share = operations / (2.0 * static_cast<double>(product.m * product.n * product.k));
+  return {.work = operations * 1e-12,
+          .unit = "TFLOP/s",
+          .limit =
+              [=, &gpu] {
+                return share *
+                       gpu.seconds_of([&] { kernels::matmul(of_product, product, a, b, nullptr, c); });
+              },
+          .kernel = [&gpu, call] { return gpu.seconds_of(call); }};
+}
+
+using Make = std::function<Measurement(const Gpu&, Tensors&)>;
+
+void add(bool small, const std::string& name, const Make& make) {
+  benchmark::RegisterBenchmark(name.c_str(), [make](benchmark::State& state) { run(state, make); })
+      ->Iterations(small ? kSmallRounds : kRounds)
+      ->UseManualTime()
+      ->Unit(benchmark::kMillisecond);
+}
+
+// Each moves a gigabyte or so, beyond any cache; with `small` some kilobytes.
+void add_all(bool small) {
+  const auto rows = [&](std::int64_t count) { return small ? 8 : count; };
+  for (const DType type : {DType::bf16, DType::fp32}) {
+    const std::int64_t numel = small ? 1 << 10 : 1 << 26;
+    add(small, fmt::format("adamw/{}/{}", name_of(type), numel),
+        [=](const Gpu& gpu, Tensors& tensors) { return adamw(gpu, tensors, type, numel); });
+  }
+  for (const std::int64_t channels : {768, 4096}) {
+    const kernels::LayerNormShape layer{
+        .rows = rows((std::int64_t{1} << 27) / channels), .channels = channels, .type = DType::bf16};
+    const kernels::RmsNormShape rms{.rows = layer.rows, .channels = channels, .type = DType::bf16};
+    add(small, fmt::format("layer_norm_forward/{}", channels),
+        [=](const Gpu& gpu, Tensors& tensors) { return norm_forward<true>(gpu, tensors, layer); });
+    add(small, fmt::format("layer_norm_backward/{}", channels),
+        [=](const Gpu& gpu, Tensors& tensors) { return norm_backward<true>(gpu, tensors, layer); });
+    add(small, fmt::format("rms_norm_forward/{}", channels),
+        [=](const Gpu& gpu, Tensors& tensors) { return norm_forward<false>(gpu, tensors, rms); });
+    add(small, fmt::format("rms_norm_backward/{}", channels),
+        [=](const Gpu& gpu, Tensors& tensors) { return norm_backward<false>(gpu, tensors, rms); });
+  }
+  for (const bool backward : {false, true}) {
+    // Few channels, so that the products take less than the rest; one chunk, beyond any cache.
+    const kernels::CrossEntropyShape head{.rows = rows(4096),
+                                          .channels = 64,
+                                          .vocabulary = small ? 1000 : 50257,
+                                          .type = DType::bf16,
+                                          .chunk_bytes = std::int64_t{1} << 31};
+    add(small, backward ? "cross_entropy_forward_backward" : "cross_entropy_forward",
+        [=](const Gpu& gpu, Tensors& tensors) { return cross_entropy(gpu, tensors, head, backward); });
+    for (kernels::AttentionShape shape :
+         {kernels::AttentionShape{.batch = 8, .sequence = 1024, .channels = 768, .heads = 12},
+          kernels::AttentionShape{
+              .batch = 1, .sequence = 4096, .channels = 2048, .heads = 16, .kv_heads = 4}}) {
+      shape.type = DType::bf16;
+      if (small) shape.batch = 1, shape.sequence = 8, shape.channels = shape.heads * 8;
+      add(small,
+          fmt::format("attention_{}/{}x{}", backward ? "backward" : "forward", shape.heads,
+                      shape.kv_heads_or_heads()),
+          [=](const Gpu& gpu, Tensors& tensors) { return attention(gpu, tensors, shape, backward); });
+    }
+  }
+}
+
+int run_all(int argc, char** argv) {
+  bool small = false;
+  std::vector<char*> arguments;
+  for (int i = 0; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--small")
+      small = true;
+    else
+      arguments.push_back(argv[i]);
+  }
+  int count = static_cast<int>(arguments.size());
+  arguments.push_back(nullptr);
+  add_all(small);
+  benchmark::Initialize(&count, arguments.data());
+  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 1;
+  if (const std::string missing = read_cuda_machine().unusable; !missing.empty()) {
+    fmt::print("skipped: no GPU can be used: {}\n", missing);
+    return 0;
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) { return tessera::run_all(argc, argv); }
