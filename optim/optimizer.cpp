@@ -80,7 +80,8 @@ void run_adam(const UpdateArguments& run, const kernels::AdamWSettings& settings
                                           .v = run.moments[1],
                                           .parameter_type = run.parameter_type,
                                           .parameter = separate_parameter(run),
-                                          .coefficients = kernels::make_adamw_coefficients(settings)});
+                                          .coefficients = kernels::make_adamw_coefficients(settings),
+                                          .gate = run.gate});
 }
 
 void run_sgd(const UpdateArguments& run, const kernels::SgdCoefficients& coefficients) {
@@ -91,7 +92,8 @@ void run_sgd(const UpdateArguments& run, const kernels::SgdCoefficients& coeffic
                                         .momentum = run.moments[0],
                                         .parameter_type = run.parameter_type,
                                         .parameter = separate_parameter(run),
-                                        .coefficients = coefficients});
+                                        .coefficients = coefficients,
+                                        .gate = run.gate});
 }
 
 // Calls the kernel of the optimizer that the options name.

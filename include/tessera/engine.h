@@ -15,6 +15,7 @@
 #include "tessera/device.h"
 #include "tessera/layout.h"
 #include "tessera/loss_scaler.h"
+#include "tessera/loss_total.h"
 #include "tessera/memory_plan.h"
 #include "tessera/mesh.h"
 #include "tessera/optimizer.h"
@@ -193,6 +194,10 @@ class Engine {
   UnitLease use(UnitId unit, Pass pass);
   // Instead of use: contributes nothing (its gradients are zeroed), still meets every collective.
   void skip(UnitId unit, Pass pass);
+  // Adds, behind what is enqueued on stream(), a microbatch's losses and count to the step's loss and weight,
+  // beside what step() is given: for a trainer whose sums lie on the device, so that they need not come to
+  // the host. `total` is read in that order. Within a step.
+  void add_loss(const LossTotal* total);
   // After the last use: reduces, decides, updates. Returns when the step is complete on this rank. UsageError
   // where it ends on other terms than it began with.
   StepResult step(const StepInputs& inputs);

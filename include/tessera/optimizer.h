@@ -16,6 +16,10 @@
 
 namespace tessera {
 
+namespace kernels {
+struct UpdateGate;  // kernels/gate_math.h
+}
+
 // AdamW (Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019), in PyTorch's order: decay
 // by 1 − learning_rate · weight_decay, then the step. State: two moments.
 struct AdamWOptions {
@@ -55,15 +59,18 @@ struct ParameterGroup {
 struct UpdateArguments {
   std::int64_t numel = 0;
   DType gradient_type = DType::fp32;
-  const void* gradient = nullptr;       // the accumulated sum, of gradient_type; only read
-  float* master = nullptr;              // fp32, updated in place
-  std::array<float*, 2> moments = {};   // the first Optimizer::moments() are used, updated in place
-  DType parameter_type = DType::fp32;   // what the updated master is cast to,
-  void* parameter = nullptr;            // and where to; null where an fp32 parameter is its own master
-  int group = 0;                        // index into Optimizer::groups
-  double learning_rate = 0.0;           // the schedule's, before the group's factor
-  std::int64_t step = 1;                // updates applied with this one, from 1: skipped steps do not count
-  double gradient_scale = 1.0;          // clip factor / (loss scale · total weight)
+  const void* gradient = nullptr;      // the accumulated sum, of gradient_type; only read
+  float* master = nullptr;             // fp32, updated in place
+  std::array<float*, 2> moments = {};  // the first Optimizer::moments() are used, updated in place
+  DType parameter_type = DType::fp32;  // what the updated master is cast to,
+  void* parameter = nullptr;           // and where to; null where an fp32 parameter is its own master
+  int group = 0;                       // index into Optimizer::groups
+  double learning_rate = 0.0;          // the schedule's, before the group's factor
+  std::int64_t step = 1;               // updates applied with this one, from 1: skipped steps do not count
+  double gradient_scale = 1.0;         // clip factor / (loss scale · total weight)
+  // Not null: read where the update runs, in place of gradient_scale, and says whether it changes anything.
+  // Lies where all of the pointers lie.
+  const kernels::UpdateGate* gate = nullptr;
   int threads = 1;                      // the result is the same for any
   DeviceType device = DeviceType::cpu;  // where all of the pointers lie
   void* stream = nullptr;               // to enqueue the update on: a cudaStream_t, null on the CPU

@@ -5,6 +5,8 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/gate_math.h"
+
 namespace tessera {
 namespace {
 
@@ -24,6 +26,12 @@ class Scalars {
     return total;
   }
   double sum(Scalar which) const { return sum(static_cast<int>(which)); }
+  // Of both, rank by rank.
+  double sum(Scalar which, Scalar on_device) const {
+    double total = 0;
+    for (int rank = 0; rank < ranks(); ++rank) total += at(rank, which) + at(rank, on_device);
+    return total;
+  }
 
  private:
   const DecisionInputs& inputs_;
@@ -88,8 +96,8 @@ Decision decide(const DecisionInputs& inputs) {
   result.step = static_cast<std::int64_t>(scalars.at(0, Scalar::step));
   result.learning_rate = scalars.at(0, Scalar::learning_rate);
   result.loss_scale = scalars.at(0, Scalar::loss_scale);
-  result.weight = scalars.sum(Scalar::weight);
-  result.loss = result.weight > 0 ? scalars.sum(Scalar::loss) / result.weight : 0.0;
+  result.weight = scalars.sum(Scalar::weight, Scalar::weight_on_device);
+  result.loss = result.weight > 0 ? scalars.sum(Scalar::loss, Scalar::loss_on_device) / result.weight : 0.0;
   if (inputs.program.kind == StepKind::evaluate) return decision;
 
   if (abandoned) {
@@ -100,11 +108,13 @@ Decision decide(const DecisionInputs& inputs) {
     result.reason = SkipReason::no_weight;
     return decision;
   }
-  const double unscale = 1.0 / (result.weight * result.loss_scale);
-  const double norm = std::sqrt(square_sum(inputs, scalars)) * unscale;
-  result.gradient_norm = norm;
+  const double squares = square_sum(inputs, scalars);
+  const double unscale = kernels::unscale_of(result.weight, result.loss_scale);
+  result.gradient_norm = kernels::norm_of(squares, unscale);
   result.first_nonfinite = first_nonfinite(inputs, scalars);
-  if (!result.first_nonfinite.empty() || !std::isfinite(norm)) {
+  const kernels::UpdateGate gate =
+      kernels::gate_of(abandoned, result.weight, result.loss_scale, squares, inputs.clip.max_norm);
+  if (gate.apply == 0) {
     result.reason = SkipReason::not_finite;
     return decision;
   }
@@ -113,7 +123,7 @@ Decision decide(const DecisionInputs& inputs) {
     for (ParameterId id = 0; id < inputs.layout.parameters(); ++id)
       result.parameter_norms.push_back(
           std::sqrt(scalars.sum(parameter_square_sum_slot(flats, inputs.layout.place(id).home))) * unscale);
-  decision.gradient_scale = inputs.clip.factor(norm) * unscale;
+  decision.gradient_scale = gate.gradient_scale;
   return decision;
 }
 

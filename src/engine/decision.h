@@ -11,7 +11,19 @@
 namespace tessera {
 
 // Places in a rank's slot of the scalars, before the per-flat values (see kScalarHeader).
-enum class Scalar : int { loss, weight, step, learning_rate, abandoned, hash_low, hash_high, loss_scale };
+enum class Scalar : int {
+  loss,
+  weight,
+  step,
+  learning_rate,
+  abandoned,
+  hash_low,
+  hash_high,
+  loss_scale,
+  loss_on_device,  // to be added to loss and weight; these two never come from the host
+  weight_on_device
+};
+inline constexpr int kHostScalars = static_cast<int>(Scalar::loss_on_device);
 
 inline double& scalar(std::span<double> slot, Scalar which) { return slot[static_cast<std::size_t>(which)]; }
 inline double scalar(std::span<const double> slot, Scalar which) {

@@ -281,6 +281,14 @@ void Engine::begin_program(int index, const StepTerms& terms) {
   });
 }
 
+void Engine::add_loss(const LossTotal* total) {
+  impl_->guarded("add_loss", [&] {
+    if (!impl_->running()) throw UsageError("add_loss: no step is running; call begin first");
+    if (total == nullptr) throw UsageError("add_loss: total is null; give an address on the device");
+    impl_->executor->add_loss(total);
+  });
+}
+
 StepResult Engine::step(const StepInputs& inputs) {
   return impl_->guarded("step", [&] {
     if (!impl_->running()) throw UsageError("step: no step is running; call begin first");

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "kernels/gate.h"
 #include "kernels/reduce.h"
 #include "src/device/wait.h"
 #include "src/program/opcodes.h"
@@ -26,6 +27,19 @@ std::set<ParameterId> written_parameters(const Layout& layout, const std::vector
         written.insert(layout.place(id).home);
     }
   return written;
+}
+
+// Where all that follows on the decision is the device's own updates, in place: one that a closed gate stops
+// leaves everything as it was.
+bool can_be_gated(const Program& program) {
+  return program.kind == StepKind::train &&
+         std::ranges::all_of(program.instructions, [&](const Instruction& instruction) {
+           if (instruction.op != Opcode::update || instruction.carried) return true;
+           const BufferId updated =
+               program.flat_buffers[static_cast<std::size_t>(instruction.flat)].update.parameter;
+           return instruction.lane == Lane::compute &&
+                  program.buffers[static_cast<std::size_t>(updated)].persistent;
+         });
 }
 
 // Of a flat's gradient, what none writes: padding, and the parameters of units that are on other pipeline
@@ -72,14 +86,17 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       peak_instruction_(plan.space(Space::device).peak_instruction),
       trace_(device, programs) {
   const std::set<ParameterId> written = written_parameters(layout, programs);
-  std::int64_t square_bytes = 0;
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
     gaps_.push_back(unwritten(layout, written, flat));
-    square_bytes =
-        std::max(square_bytes, kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel));
+    square_bytes_ =
+        std::max(square_bytes_, kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel));
     group_runs_.push_back(group_runs(layout, flat));
   }
-  square_workspace_ = device.make_arena(square_bytes);
+  square_bytes_ = round_up(square_bytes_, kAlignmentBytes);
+  square_workspace_ =
+      device.make_arena(square_bytes_ + static_cast<std::int64_t>(sizeof(kernels::UpdateGate)));
+  gate_ = reinterpret_cast<kernels::UpdateGate*>(square_workspace_.base() + square_bytes_);
+  std::ranges::transform(programs, std::back_inserter(gated_), can_be_gated);
   // A rank without peers has nothing to hide behind its compute: its threads then work on one instruction at
   // a time instead of taking each other's cores.
   const bool on_caller = options.strict_order || world.world() == 1;
@@ -185,7 +202,7 @@ void Executor::start(int program) {
   program_ = program;
   cursor_ = 0;
   decision_ = {};
-  updates_early_ = false;
+  updates_early_ = gate_set_ = false;
   carries_ = carried_from_ >= 0;
   carried_from_ = -1;
   memory_.begin_step(program);
@@ -201,6 +218,11 @@ std::byte* Executor::address(BufferId buffer, InstructionId at) const {
 double* Executor::own_scalar(int slot) const {
   auto* all = reinterpret_cast<double*>(persistent_address(program_, program().scalars));
   return all + std::int64_t{rank_} * program().scalars_numel + slot;
+}
+
+void Executor::add_loss(const LossTotal* total) {
+  kernels::add_loss({.workspace = {}, .device = device_.type(), .stream = stream()}, total,
+                    own_scalar(static_cast<int>(Scalar::loss_on_device)));
 }
 
 void Executor::zero(void* memory, std::int64_t bytes) { device_.fill(lane(Lane::compute), memory, 0, bytes); }
@@ -311,13 +333,14 @@ void Executor::finish(const ScalarHeader& header) {
     const Waits waits(*this);
     issue(cursor_++);
   }
-  decide_step();
   if (!updates_early_)
-    update_ = {.learning_rate = decision_.result.learning_rate,
-               .step = decision_.result.step + 1,
-               .gradient_scale = decision_.gradient_scale};
-  // Behind the decision there are updates only: a step that is skipped ends here, on all ranks alike.
-  const bool skipped = !updates_early_ && decision_.result.reason != SkipReason::none;
+    update_ = {.learning_rate = scalar(header, Scalar::learning_rate),
+               .step = static_cast<std::int64_t>(scalar(header, Scalar::step)) + 1};
+  gate_set_ = !updates_early_ && gated_[static_cast<std::size_t>(program_)];
+  gate_set_ ? set_gate() : decide_step();
+  // Behind the decision there are updates only: a step that is skipped ends here, on all ranks alike, unless
+  // the gate skips them.
+  const bool skipped = !updates_early_ && !gate_set_ && decision_.result.reason != SkipReason::none;
   const InstructionId count = skipped ? cursor_ : static_cast<InstructionId>(program().instructions.size());
   for (; cursor_ < count; ++cursor_) issue(cursor_);
   trace_.issued(lane(Lane::compute));
@@ -326,9 +349,10 @@ void Executor::finish(const ScalarHeader& header) {
     for (const std::unique_ptr<Stream>& lane : lanes_)
       if (lane) lane->synchronize();
   }
-  if (skipped) {
-    memory_.end_step(program_, cursor_);
-  } else if (!carried_of_[static_cast<std::size_t>(program_)].empty()) {
+  if (gate_set_) decide_step();
+  if (skipped) memory_.end_step(program_, cursor_);
+  if (decision_.result.reason == SkipReason::none &&
+      !carried_of_[static_cast<std::size_t>(program_)].empty()) {
     carried_from_ = program_;
     carried_ = update_;
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/context.h"
+#include "kernels/gate_math.h"
 #include "src/device/ranges.h"
 #include "src/engine/decision.h"
 #include "src/engine/memory.h"
@@ -64,7 +65,7 @@ class Executor {
   void open_use(InstructionId use);
   void close_use(InstructionId use);
   // Issues all that is left and waits for every lane. `header` is this rank's part of the scalars, by Scalar.
-  using ScalarHeader = std::array<double, kScalarHeader>;
+  using ScalarHeader = std::array<double, kHostScalars>;
   void finish(const ScalarHeader& header);
   bool idle() const { return program_ < 0; }
 
@@ -85,6 +86,8 @@ class Executor {
   void clear_persistent(BufferId buffer);
   const ByteCounters& bytes(Space space) const { return memory_.counters(space); }
   const device::Disk* disk() const { return memory_.disk(); }
+  // Adds to this rank's loss and weight of the running step, behind what the compute lane was given.
+  void add_loss(const LossTotal* total);
   // Zeroes memory of the device before what the compute lane is given next.
   void zero(void* memory, std::int64_t bytes);
   // Copies bytes between the host and the device, behind what the compute lane was given; returns when they
@@ -130,6 +133,7 @@ class Executor {
   void accumulate(InstructionId id);
   void square_sum(InstructionId id);
   void reduce_scalars(const Instruction& instruction);
+  void set_gate();
   void decide_step();
   void update(InstructionId id);
   void message(InstructionId id);
@@ -168,8 +172,10 @@ class Executor {
   Coordinates place_;  // in the mesh
   StepMemory memory_;
   ArenaRegistration registration_;
-  std::vector<std::vector<Piece>> gaps_;           // [flat] what no use on this rank writes of its gradient
-  Arena square_workspace_;                         // of the flat with the most elements
+  std::vector<std::vector<Piece>> gaps_;  // [flat] what no use on this rank writes of its gradient
+  Arena square_workspace_;                // of the flat with the most elements; behind it, the gate
+  std::int64_t square_bytes_ = 0;
+  kernels::UpdateGate* gate_ = nullptr;            // on the device
   std::vector<double> scalars_;                    // of all ranks, on the host
   std::vector<std::vector<GroupRun>> group_runs_;  // [flat] in the part this rank updates, by the whole flat
   std::map<ChannelKey, Communicator> channels_;    // programs never run at the same time and share them
@@ -179,6 +185,8 @@ class Executor {
   InstructionId cursor_ = 0;
   UpdateTerms update_ = {};  // not to be written while updates may run
   bool updates_early_ = false;
+  std::vector<bool> gated_;  // [program] whether its updates can run ahead of the host's knowing the decision
+  bool gate_set_ = false;    // in the running step
   int carried_from_ = -1;
   bool carries_ = false;      // the running step does what the one before left
   UpdateTerms carried_ = {};  // of that one; not to be written while a step runs

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/gate.h"
 #include "kernels/reduce.h"
 #include "src/engine/executor.h"
 
@@ -143,7 +144,7 @@ void Executor::square_sum(InstructionId id) {
   const Slice slice = slice_of(flat);
   const BufferId reduced = program().flat_buffers[static_cast<std::size_t>(flat)].reduced;
   const DType type = reduced_type(flat);
-  const kernels::ComputeContext context = compute(id, {square_workspace_.base(), square_workspace_.bytes()});
+  const kernels::ComputeContext context = compute(id, {square_workspace_.base(), square_bytes_});
   const auto sum = [&](std::int64_t offset, std::int64_t numel, int slot) {
     static_assert(sizeof(kernels::SumOfSquares) == 2 * sizeof(double));
     kernels::sum_of_squares(context, numel, type, at(reduced, id, offset, bytes_of(type)),
@@ -181,6 +182,24 @@ void Executor::reduce_scalars(const Instruction& instruction) {
   channel.all_gather(own_scalar(0), gathered, std::int64_t{8} * running.scalars_numel, label(instruction));
 }
 
+// The decision, where the device's updates read it.
+void Executor::set_gate() {
+  const Program& running = program();
+  kernels::set_gate({.workspace = {}, .device = device_.type(), .stream = stream()},
+                    {.scalars = reinterpret_cast<double*>(persistent_address(program_, running.scalars)),
+                     .ranks = world_.world(),
+                     .numel = running.scalars_numel,
+                     .weight = static_cast<int>(Scalar::weight),
+                     .weight_on_device = static_cast<int>(Scalar::weight_on_device),
+                     .abandoned = static_cast<int>(Scalar::abandoned),
+                     .loss_scale = static_cast<int>(Scalar::loss_scale),
+                     .square_sums = square_sum_slot(0),
+                     .flats = static_cast<int>(layout_.flats().size()),
+                     .max_norm = options_.clip.max_norm},
+                    gate_);
+}
+
+// The decision, for the host.
 void Executor::decide_step() {
   const Program& running = program();
   const std::int64_t bytes = running.buffers[static_cast<std::size_t>(running.scalars)].bytes;
@@ -191,6 +210,7 @@ void Executor::decide_step() {
                       .clip = options_.clip,
                       .parameter_norms = options_.parameter_norms,
                       .scalars = {scalars_.data(), static_cast<std::size_t>(bytes) / sizeof(double)}});
+  if (!updates_early_) update_.gradient_scale = decision_.gradient_scale;
 }
 
 void Executor::copy(InstructionId id) {
@@ -221,7 +241,8 @@ void Executor::update(InstructionId id) {
   const DType gradient_type = reduced_type(flat_id);
   const bool own_master = buffers.master != buffers.parameter;
   const bool on_host = instruction_at(id).lane == Lane::host;
-  const UpdateTerms& terms = instruction_at(id).carried ? carried_ : update_;
+  const bool carried = instruction_at(id).carried;
+  const UpdateTerms& terms = carried ? carried_ : update_;
   const auto state_of = [&](BufferId buffer, std::int64_t offset) {
     return buffer < 0 ? nullptr : reinterpret_cast<float*>(at(buffer, id, offset, 4));
   };
@@ -246,6 +267,7 @@ void Executor::update(InstructionId id) {
          .learning_rate = terms.learning_rate,
          .step = terms.step,
          .gradient_scale = terms.gradient_scale,
+         .gate = gate_set_ && !carried ? gate_ : nullptr,
          .threads = options_.threads_per_rank,
          .device = on_host ? DeviceType::cpu : device_.type(),
          .stream = on_host ? nullptr : lane(Lane::compute).native()});

@@ -47,9 +47,7 @@ struct Trainer::Impl {
   Engine engine;
   Communicator results = world.duplicate("results");  // what only the last pipeline rank has
   BatchShape shape;                                   // of the running program
-  double loss = 0;
-  double weight = 0;
-  float* logits = nullptr;  // on the host
+  float* logits = nullptr;                            // on the host
   std::int64_t logits_row = 0;
   std::vector<std::byte> staging;  // a batch on the host
   // The pointers of the running use; sized once for the unit with the most parameters.
@@ -127,15 +125,12 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   lease.end();
 }
 
-// Brings to the host what the last module wrote in its last pass of a microbatch.
+// What the last module wrote in its last pass of a microbatch: losses stay on the device until the step ends.
 void Trainer::Impl::collect(Pass pass, const ModuleContext& context) {
   const Pass last_pass = context.kind == StepKind::train ? Pass::backward : Pass::forward;
   if (pass != last_pass) return;
   if (logits) return engine.transfer(logits, context.logits, 4 * model->vocabulary);
-  LossTotal total;
-  engine.transfer(&total, context.total, sizeof total);
-  loss += total.sum;
-  weight += static_cast<double>(total.counted);
+  engine.add_loss(context.total);
 }
 
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch) {
@@ -144,10 +139,9 @@ StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fe
                                  .weight = static_cast<double>(options.batch.tokens() * options.microbatches *
                                                                options.engine.mesh.data_ranks())});
   shape = program == kGenerateProgram ? generation_shape(options) : options.batch;
-  loss = weight = 0;
   for (const Instruction& instruction : engine.running().instructions)
     if (instruction.op == Opcode::use) run_use(instruction, fetch);
-  return engine.step({.learning_rate = learning_rate, .weight = weight, .loss = loss});
+  return engine.step({.learning_rate = learning_rate, .weight = 0});
 }
 
 Trainer::Trainer(Communicator world, std::shared_ptr<const Model> model, const TrainerOptions& options)
