@@ -20,7 +20,8 @@ struct GateArguments {
   int weight = 0, weight_on_device = 0;  // these two add up to the rank's weight
   int abandoned = 0;                     // above 0 where the rank abandons the step
   int loss_scale = 0;                    // the first rank's counts
-  int square_sums = 0;                   // the first flat's; the next are two slots behind each other
+  std::uint32_t agreed = 0;  // bit k: slot k is to be the same on all ranks; else the gate is closed
+  int square_sums = 0;       // the first flat's; the next are two slots behind each other
   int flats = 0;
   double max_norm = 0.0;  // 0: no clipping
 };

@@ -21,7 +21,11 @@ void set_gate(const ComputeContext&, const GateArguments& a, UpdateGate* gate) {
   const double weight =
       over_ranks([&](const double* slots) { return slots[a.weight] + slots[a.weight_on_device]; });
   const double abandoned = over_ranks([&](const double* slots) { return slots[a.abandoned]; });
-  *gate = gate_of(abandoned > 0.0, weight, a.scalars[a.loss_scale], square_sum, a.max_norm);
+  bool agree = true;
+  for (int slot = 0; a.agreed >> slot != 0; ++slot)
+    for (int rank = 1; rank < a.ranks && (a.agreed >> slot & 1) != 0; ++rank)
+      agree &= a.scalars[rank * a.numel + slot] == a.scalars[slot];
+  *gate = gate_of(!agree || abandoned > 0.0, weight, a.scalars[a.loss_scale], square_sum, a.max_norm);
 }
 
 }  // namespace tessera::kernels::cpu

@@ -35,7 +35,12 @@ __global__ void __launch_bounds__(kBlock) set_gate_kernel(GateArguments a, Updat
     const double* slots = a.scalars + rank * a.numel;
     weight += slots[a.weight] + slots[a.weight_on_device];
   }
-  *gate = gate_of(over_ranks(a, a.abandoned) > 0.0, weight, a.scalars[a.loss_scale], square_sum, a.max_norm);
+  bool agree = true;
+  for (int slot = 0; a.agreed >> slot != 0; ++slot)
+    for (int rank = 1; rank < a.ranks && (a.agreed >> slot & 1) != 0; ++rank)
+      agree &= a.scalars[rank * a.numel + slot] == a.scalars[slot];
+  *gate = gate_of(!agree || over_ranks(a, a.abandoned) > 0.0, weight, a.scalars[a.loss_scale], square_sum,
+                  a.max_norm);
 }
 
 }  // namespace

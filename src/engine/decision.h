@@ -30,6 +30,15 @@ inline double scalar(std::span<const double> slot, Scalar which) {
   return slot[static_cast<std::size_t>(which)];
 }
 
+// Those that must be the same on all ranks, as bits.
+constexpr std::uint32_t agreed_scalars() {
+  std::uint32_t bits = 0;
+  for (const Scalar which :
+       {Scalar::hash_low, Scalar::hash_high, Scalar::step, Scalar::learning_rate, Scalar::loss_scale})
+    bits |= 1U << static_cast<int>(which);
+  return bits;
+}
+
 struct Decision {
   StepResult result;            // all but `step` and `applied` of an update that is yet to run
   double gradient_scale = 0.0;  // clip factor / (loss scale · total weight); what the update multiplies by

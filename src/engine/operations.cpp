@@ -193,6 +193,7 @@ void Executor::set_gate() {
                      .weight_on_device = static_cast<int>(Scalar::weight_on_device),
                      .abandoned = static_cast<int>(Scalar::abandoned),
                      .loss_scale = static_cast<int>(Scalar::loss_scale),
+                     .agreed = agreed_scalars(),
                      .square_sums = square_sum_slot(0),
                      .flats = static_cast<int>(layout_.flats().size()),
                      .max_norm = options_.clip.max_norm},

@@ -299,6 +299,7 @@ void add_gates(Cases& cases) {
                          .weight_on_device = 1,
                          .abandoned = 2,
                          .loss_scale = 3,
+                         .agreed = bad == 0 ? 1U << 5 : 0,
                          .square_sums = 8,
                          .flats = flats,
                          .max_norm = 0.5},

@@ -27,6 +27,7 @@ struct Scalars {
     for (int rank = 0; rank < ranks; ++rank) {
       at(rank, 2) = 0.0;
       at(rank, 3) = 1024.0;
+      at(rank, 5) = 7.0;
     }
   }
   std::int64_t numel() const { return kHeader + 2 * flats + 3; }  // others follow
@@ -43,6 +44,7 @@ struct Scalars {
               .weight_on_device = 1,
               .abandoned = 2,
               .loss_scale = 3,
+              .agreed = 1U << 3 | 1U << 5,
               .square_sums = kHeader,
               .flats = flats,
               .max_norm = max_norm},
@@ -95,6 +97,12 @@ TEST(Gate, IsClosedForWhatIsSkipped) {
   EXPECT_TRUE(closed([](Scalars& s) {
     for (int rank = 0; rank < 3; ++rank) s.at(rank, 0) = s.at(rank, 1) = 0.0;
   }));
+  // What two slots hold must be the same everywhere.
+  for (const int slot : {3, 5}) {
+    EXPECT_TRUE(closed([&](Scalars& s) { s.at(2, slot) += 1.0; }));
+    EXPECT_TRUE(closed([&](Scalars& s) { s.at(1, slot) = std::nan(""); }));
+  }
+  EXPECT_FALSE(closed([&](Scalars& s) { s.at(2, 4) += 1.0; }));
   // Finite squares whose sum is not.
   EXPECT_TRUE(closed([](Scalars& s) {
     for (int rank = 0; rank < 3; ++rank) s.square_sum(rank, 0) = std::numeric_limits<double>::max();
