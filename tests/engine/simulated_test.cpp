@@ -12,6 +12,7 @@
 
 #include "tessera/pipeline.h"
 #include "tests/engine/pipeline_toy.h"
+#include "tests/engine/quiet.h"
 #include "tests/engine/sleeping.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/sanitized.h"
@@ -121,14 +122,23 @@ Measured measure(const Cell& cell) {
                        microseconds(static_cast<int>(cell.communication_us)), run_step, use_us);
 }
 
+struct Best {
+  Measured step;
+  bool quiet = true;  // of a step that took longer than predicted: nothing disturbed any attempt
+};
+
 // A busy machine stretches sleeps: of a few attempts, while there is time, the best counts.
-Measured best_of(const Cell& cell, double predicted_us, Clock::time_point until) {
-  Measured best = measure(cell);
-  for (int attempt = 1; attempt < kAttempts && Clock::now() < until; ++attempt) {
-    if (best.step_us <= 1.01 * predicted_us) break;
+Best best_of(const Cell& cell, double predicted_us, Clock::time_point until) {
+  Best best;
+  for (int attempt = 0; attempt == 0 || (attempt < kAttempts && Clock::now() < until); ++attempt) {
+    const ProcessorTime time;
     const Measured next = measure(cell);
-    if (next.step_us < best.step_us) best = next;
+    best.quiet &= time.was_quiet();
+    if (attempt == 0 || next.step_us < best.step.step_us) best.step = next;
+    if (best.step.step_us <= 1.01 * predicted_us) break;
   }
+  best.quiet |= best.step.step_us <= 1.01 * predicted_us;
+  best.quiet &= best.step.stretched_us <= kQuietUs;
   return best;
 }
 
@@ -161,9 +171,8 @@ TEST(Simulated, StepsTakeWhatTheyWerePredictedTo) {
     Cell cell = random_cell(random);
     cell.wake_us = wake_us;
     const double predicted = cell.simulated_us();
-    const Measured real = best_of(cell, predicted, begin + std::chrono::seconds(35));
+    const auto [real, quiet] = best_of(cell, predicted, begin + std::chrono::seconds(35));
     const double error = std::fabs(predicted - real.step_us) / real.step_us;
-    const bool quiet = real.stretched_us <= kQuietUs;
     if (quiet) errors.push_back(error);
     disturbed += !quiet;
     std::printf("%2d  predicted %7.2f ms, real %7.2f ms, error %5.2f %%, sleeps stretched by %5.2f ms  %s\n",
@@ -171,7 +180,7 @@ TEST(Simulated, StepsTakeWhatTheyWerePredictedTo) {
                 to_string(cell).c_str());
   }
   if (errors.size() < kCells / 2 || kSanitized)
-    GTEST_SKIP() << "sleeps were stretched in " << disturbed << " cells: the machine is too busy to tell";
+    GTEST_SKIP() << disturbed << " cells were disturbed: the machine is too busy to tell";
   std::ranges::sort(errors);
   const double median = errors[errors.size() / 2], worst = errors.back();
   std::printf("median error %.2f %%, worst %.2f %%, of %zu cells; %d were disturbed\n", median * 100,
