@@ -333,10 +333,11 @@ void Executor::finish(const ScalarHeader& header) {
     const Waits waits(*this);
     issue(cursor_++);
   }
-  if (!updates_early_)
+  if (!updates_early_) {  // where they are, lanes may read these now
     update_ = {.learning_rate = scalar(header, Scalar::learning_rate),
                .step = static_cast<std::int64_t>(scalar(header, Scalar::step)) + 1};
-  gate_set_ = !updates_early_ && gated_[static_cast<std::size_t>(program_)];
+    gate_set_ = gated_[static_cast<std::size_t>(program_)];
+  }
   gate_set_ ? set_gate() : decide_step();
   // Behind the decision there are updates only: a step that is skipped ends here, on all ranks alike, unless
   // the gate skips them.

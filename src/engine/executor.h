@@ -186,7 +186,7 @@ class Executor {
   UpdateTerms update_ = {};  // not to be written while updates may run
   bool updates_early_ = false;
   std::vector<bool> gated_;  // [program] whether its updates can run ahead of the host's knowing the decision
-  bool gate_set_ = false;    // in the running step
+  bool gate_set_ = false;    // in the running step; not to be written while updates may run
   int carried_from_ = -1;
   bool carries_ = false;      // the running step does what the one before left
   UpdateTerms carried_ = {};  // of that one; not to be written while a step runs

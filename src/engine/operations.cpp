@@ -268,7 +268,7 @@ void Executor::update(InstructionId id) {
          .learning_rate = terms.learning_rate,
          .step = terms.step,
          .gradient_scale = terms.gradient_scale,
-         .gate = gate_set_ && !carried ? gate_ : nullptr,
+         .gate = !carried && gate_set_ ? gate_ : nullptr,
          .threads = options_.threads_per_rank,
          .device = on_host ? DeviceType::cpu : device_.type(),
          .stream = on_host ? nullptr : lane(Lane::compute).native()});
