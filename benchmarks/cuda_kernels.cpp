@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "benchmarks/gpu.h"
+#include "benchmarks/updated_bytes.h"
 #include "kernels/cross_entropy_chunks.h"
 #include "kernels/kernels.h"
 
@@ -41,11 +42,10 @@ Measurement adamw(const Gpu& gpu, Tensors& tensors, DType type, std::int64_t num
     *state = static_cast<float*>(tensors.take_filled(numel, DType::fp32));
   if (type == DType::bf16) arguments.parameter = tensors.take(numel * 2);
   arguments.coefficients = kernels::make_adamw_coefficients({.learning_rate = 1e-4, .weight_decay = 0.1});
-  // 28 bytes a parameter for both types: a bf16 parameter is 2 bytes to write and its gradient 2 to read, an
-  // fp32 one is its own master and its gradient 4 to read.
-  return beside_copy(gpu, tensors, 0.92, numel * 28, [&gpu, arguments, context = tensors.context()] {
-    return gpu.seconds_of([&] { kernels::adamw_update(context, arguments); });
-  });
+  return beside_copy(gpu, tensors, 0.92, numel * kUpdatedBytes,
+                     [&gpu, arguments, context = tensors.context()] {
+                       return gpu.seconds_of([&] { kernels::adamw_update(context, arguments); });
+                     });
 }
 
 // Both norms with the residual addition around them: forward reads input and residual and writes their sum

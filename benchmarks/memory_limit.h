@@ -7,14 +7,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "benchmarks/updated_bytes.h"
 #include "hwy/highway.h"
 #include "tessera/device.h"
 
 namespace tessera {
 
-// AdamW on a 16-bit parameter reads its gradient, master and two moments, and writes the last three and the
-// parameter: 2 + 3 · (4 + 4) + 2 bytes.
-constexpr std::int64_t kUpdatedBytes = 28;
 constexpr std::int64_t kReadAndWritten = 24;  // bytes of an element of each of the three
 
 // [0, count) in equal parts, one a thread, as the kernel splits it.

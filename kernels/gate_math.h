@@ -45,4 +45,46 @@ TESSERA_HOST_DEVICE inline UpdateGate gate_of(bool refused, double weight, doubl
   return {.gradient_scale = clip_factor(norm, max_norm) * unscale, .apply = 1};
 }
 
+// Scalars of all ranks, [ranks][numel], and the slots of a rank's that the decision is made of.
+struct GateArguments {
+  const double* scalars = nullptr;
+  int ranks = 0;
+  std::int64_t numel = 0;
+  int weight = 0, weight_on_device = 0;  // these two add up to the rank's weight
+  int abandoned = 0;                     // above 0 where the rank abandons the step
+  int loss_scale = 0;                    // the first rank's counts
+  std::uint32_t agreed = 0;  // bit k: slot k is to be the same on all ranks; else the gate is closed
+  int square_sums = 0;       // the first flat's; the next are two slots behind each other
+  int flats = 0;
+  double max_norm = 0.0;  // 0: no clipping
+
+  TESSERA_HOST_DEVICE double at(int rank, int slot) const { return scalars[rank * numel + slot]; }
+  // Over ranks, in their order.
+  TESSERA_HOST_DEVICE double sum(int slot) const {
+    double total = 0.0;
+    for (int rank = 0; rank < ranks; ++rank) total += at(rank, slot);
+    return total;
+  }
+  // Of both, rank by rank.
+  TESSERA_HOST_DEVICE double sum(int slot, int other) const {
+    double total = 0.0;
+    for (int rank = 0; rank < ranks; ++rank) total += at(rank, slot) + at(rank, other);
+    return total;
+  }
+  TESSERA_HOST_DEVICE double square_sum(int flat) const { return sum(square_sums + 2 * flat); }
+  TESSERA_HOST_DEVICE bool agree() const {
+    bool same = true;
+    for (int slot = 0; agreed >> slot != 0; ++slot)
+      for (int rank = 1; rank < ranks && (agreed >> slot & 1) != 0; ++rank)
+        same &= at(rank, slot) == at(0, slot);
+    return same;
+  }
+};
+
+// Of the squares of all flats.
+TESSERA_HOST_DEVICE inline UpdateGate gate_of(const GateArguments& a, double square_sum) {
+  return gate_of(!a.agree() || a.sum(a.abandoned) > 0.0, a.sum(a.weight, a.weight_on_device),
+                 a.at(0, a.loss_scale), square_sum, a.max_norm);
+}
+
 }  // namespace tessera::kernels

@@ -137,6 +137,8 @@ struct Strategy {
 
   // Throws UsageError for a combination that means nothing, naming the field.
   void check() const;
+  // All optimizer states on the device, and no update left to the next step, as only the host's can be.
+  void keep_states_on_device();
   // What holds for a unit, numbered from 0.
   ActivationChoice activations_of(int unit) const;
   // each or last, never automatic.

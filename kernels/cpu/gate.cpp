@@ -9,23 +9,10 @@ void add_loss(const ComputeContext&, const LossTotal* total, double* to) {
   to[1] += static_cast<double>(total->counted);
 }
 
-void set_gate(const ComputeContext&, const GateArguments& a, UpdateGate* gate) {
-  const auto over_ranks = [&](auto value_of) {
-    double sum = 0.0;
-    for (int rank = 0; rank < a.ranks; ++rank) sum += value_of(a.scalars + rank * a.numel);
-    return sum;
-  };
+void set_gate(const ComputeContext&, const GateArguments& arguments, UpdateGate* gate) {
   double square_sum = 0.0;
-  for (int flat = 0; flat < a.flats; ++flat)
-    square_sum += over_ranks([&](const double* slots) { return slots[a.square_sums + 2 * flat]; });
-  const double weight =
-      over_ranks([&](const double* slots) { return slots[a.weight] + slots[a.weight_on_device]; });
-  const double abandoned = over_ranks([&](const double* slots) { return slots[a.abandoned]; });
-  bool agree = true;
-  for (int slot = 0; a.agreed >> slot != 0; ++slot)
-    for (int rank = 1; rank < a.ranks && (a.agreed >> slot & 1) != 0; ++rank)
-      agree &= a.scalars[rank * a.numel + slot] == a.scalars[slot];
-  *gate = gate_of(!agree || abandoned > 0.0, weight, a.scalars[a.loss_scale], square_sum, a.max_norm);
+  for (int flat = 0; flat < arguments.flats; ++flat) square_sum += arguments.square_sum(flat);
+  *gate = gate_of(arguments, square_sum);
 }
 
 }  // namespace tessera::kernels::cpu

@@ -11,12 +11,6 @@ __global__ void add_loss_kernel(const LossTotal* total, double* to) {
   to[1] += static_cast<double>(total->counted);
 }
 
-__device__ inline double over_ranks(const GateArguments& a, int slot) {
-  double sum = 0.0;
-  for (int rank = 0; rank < a.ranks; ++rank) sum += a.scalars[rank * a.numel + slot];
-  return sum;
-}
-
 // One block: a thread adds up a flat's squares over the ranks, the first thread those of the flats in order.
 __global__ void __launch_bounds__(kBlock) set_gate_kernel(GateArguments a, UpdateGate* gate) {
   __shared__ double sums[kBlock];
@@ -25,22 +19,11 @@ __global__ void __launch_bounds__(kBlock) set_gate_kernel(GateArguments a, Updat
     const int flat = first + static_cast<int>(threadIdx.x);
     const int count = a.flats - first < kBlock ? a.flats - first : kBlock;
     __syncthreads();
-    if (flat < a.flats) sums[threadIdx.x] = over_ranks(a, a.square_sums + 2 * flat);
+    if (flat < a.flats) sums[threadIdx.x] = a.square_sum(flat);
     __syncthreads();
     for (int i = 0; threadIdx.x == 0 && i < count; ++i) square_sum += sums[i];
   }
-  if (threadIdx.x != 0) return;
-  double weight = 0.0;
-  for (int rank = 0; rank < a.ranks; ++rank) {
-    const double* slots = a.scalars + rank * a.numel;
-    weight += slots[a.weight] + slots[a.weight_on_device];
-  }
-  bool agree = true;
-  for (int slot = 0; a.agreed >> slot != 0; ++slot)
-    for (int rank = 1; rank < a.ranks && (a.agreed >> slot & 1) != 0; ++rank)
-      agree &= a.scalars[rank * a.numel + slot] == a.scalars[slot];
-  *gate = gate_of(!agree || over_ranks(a, a.abandoned) > 0.0, weight, a.scalars[a.loss_scale], square_sum,
-                  a.max_norm);
+  if (threadIdx.x == 0) *gate = gate_of(a, square_sum);
 }
 
 }  // namespace

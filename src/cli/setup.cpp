@@ -70,9 +70,8 @@ Strategy strategy_of(const StrategyConfig& config) {
   strategy.reduce = config.reduce == "each"   ? ReduceWhen::each
                     : config.reduce == "last" ? ReduceWhen::last
                                               : ReduceWhen::automatic;
-  strategy.update = config.update == "reduced" ? UpdateWhen::reduced
-                    : config.update == "next"  ? UpdateWhen::next
-                                               : UpdateWhen::decided;
+  for (const UpdateWhen update : {UpdateWhen::decided, UpdateWhen::reduced, UpdateWhen::next})
+    if (config.update == name_of(update)) strategy.update = update;
   strategy.prefetch = static_cast<int>(config.prefetch);
   for (const ActivationChoice& choice : recompute_choices())
     if (config.recompute == name_of(choice.recompute)) strategy.recompute = choice.recompute;

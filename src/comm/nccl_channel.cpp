@@ -57,6 +57,13 @@ void check_nccl(ncclResult_t result, const char* call, ncclComm_t communicator) 
   throw EnvironmentError(message);
 }
 
+bool is_done(ncclComm_t communicator, const char* call) {
+  ncclResult_t state = ncclSuccess;
+  check_nccl(nccl().ncclCommGetAsyncError(communicator, &state), "ncclCommGetAsyncError", communicator);
+  check_nccl(state, call, communicator);
+  return state == ncclSuccess;
+}
+
 NcclChannel::GroupEnd::~GroupEnd() noexcept(false) {
   const ncclResult_t result = nccl().ncclGroupEnd();
   if (std::uncaught_exceptions() == exceptions) check_nccl(result, "ncclGroupEnd", communicator);
@@ -69,8 +76,8 @@ NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const 
     take_staging();
     flights_.resize(kMostInFlight);
     for (Flight& flight : flights_)
-      for (cudaEvent_t* event : {&flight.begin, &flight.end})
-        check_cuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      for (device::CudaEvent* event : {&flight.begin, &flight.end})
+        *event = device::make_cuda_event(cudaEventDisableTiming);
     connect();
   } catch (...) {
     abort();
@@ -90,6 +97,11 @@ void NcclChannel::take_staging() {
   }
 }
 
+template <class Done>
+void NcclChannel::settle(const Done& done) {
+  if (!wait_for(deadline_, done, [this] { host_->rethrow_failure(text(current_)); })) report_late(current_);
+}
+
 void NcclChannel::connect() {
   const auto describe = [](const void* context) {
     const auto& channel = *static_cast<const NcclChannel*>(context);
@@ -107,10 +119,10 @@ void NcclChannel::connect() {
       host_->broadcast(&id, sizeof id, 0, {"set-up", "connecting GPUs"});
       const auto place = std::ranges::find(ranks, host_->global_rank());
       parent.make(id, host_->world(), static_cast<int>(place - ranks.begin()));
-      settle(parent);
+      settle([&] { return parent.ready(); });
     }
     parent.split(host_->rank());
-    settle(parent);
+    settle([&] { return parent.ready(); });
   } catch (...) {
     parent.abort();
     throw;
@@ -120,12 +132,6 @@ void NcclChannel::connect() {
     communicator_ = parent.take_child();
   }
   settle();
-}
-
-void NcclChannel::settle(const NcclParent& parent) {
-  if (!wait_for(
-          deadline_, [&] { return parent.ready(); }, [this] { host_->rethrow_failure(text(current_)); }))
-    report_late(current_);
 }
 
 NcclChannel::~NcclChannel() {
@@ -138,9 +144,7 @@ NcclChannel::~NcclChannel() {
 
 void NcclChannel::give_back() noexcept {
   ignore_cuda(cudaSetDevice(options_.ordinal));
-  for (Flight& flight : flights_)
-    for (cudaEvent_t event : {flight.begin, flight.end})
-      if (event != nullptr) ignore_cuda(cudaEventDestroy(event));
+  flights_.clear();
   if (staging_ == nullptr) return;
   if (!staging_of_nccl_) return ignore_cuda(cudaFree(staging_));
   ignore_cuda(cudaDeviceSynchronize());  // as cudaFree does
@@ -179,25 +183,21 @@ void NcclChannel::begin(const NcclCall& call) {
   Flight& next = flight(in_flight_);
   next.call = call;
   next.begun.reset();
-  check_cuda(cudaEventRecord(next.begin, options_.stream), "cudaEventRecord");
+  check_cuda(cudaEventRecord(next.begin.get(), options_.stream), "cudaEventRecord");
 }
 
 void NcclChannel::end() {
   const std::lock_guard lock(mutex_);
-  check_cuda(cudaEventRecord(flight(in_flight_).end, options_.stream), "cudaEventRecord");
+  check_cuda(cudaEventRecord(flight(in_flight_).end.get(), options_.stream), "cudaEventRecord");
   ++in_flight_;
 }
 
 void NcclChannel::settle() {
-  const auto enqueued = [this] {
+  settle([this] {
     const std::lock_guard lock(mutex_);
     check_alive();
-    const ncclResult_t found = state();
-    check_nccl(found, current_.call.shown, communicator_);
-    return found == ncclSuccess;
-  };
-  if (!wait_for(deadline_, enqueued, [this] { host_->rethrow_failure(text(current_)); }))
-    report_late(current_);
+    return is_done(communicator_, current_.call.shown);
+  });
 }
 
 void NcclChannel::check_alive() const {
@@ -207,17 +207,11 @@ void NcclChannel::check_alive() const {
       fmt::format("rank {}: {}: the communicator was aborted", host_->global_rank(), text(current_)), -1);
 }
 
-ncclResult_t NcclChannel::state() const {
-  ncclResult_t found = ncclSuccess;
-  check_nccl(nccl().ncclCommGetAsyncError(communicator_, &found), "ncclCommGetAsyncError", communicator_);
-  return found;
-}
-
 // ---- the watch ----
 
 void NcclChannel::forget_landed() {
   while (in_flight_ > 0) {
-    const cudaError_t result = cudaEventQuery(flight(0).end);
+    const cudaError_t result = cudaEventQuery(flight(0).end.get());
     ignore_cuda(result);  // a kernel that failed is its stream's to report
     if (result == cudaErrorNotReady) return;
     oldest_ = (oldest_ + 1) % flights_.size();
@@ -231,12 +225,12 @@ void NcclChannel::look() {
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) return;
-    check_nccl(state(), "NCCL", communicator_);
+    is_done(communicator_, "NCCL");
     forget_landed();
     if (in_flight_ == 0) return;
     Flight& first = flight(0);
     if (!first.begun) {
-      const cudaError_t result = cudaEventQuery(first.begin);
+      const cudaError_t result = cudaEventQuery(first.begin.get());
       ignore_cuda(result);
       if (result != cudaErrorNotReady) first.begun = Clock::now();
     } else if (Clock::now() - *first.begun >= deadline_) {

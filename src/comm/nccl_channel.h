@@ -7,8 +7,6 @@
 // it.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -17,6 +15,7 @@
 
 #include "src/comm/local_group.h"
 #include "src/comm/nccl_library.h"
+#include "src/device/cuda_handles.h"
 
 namespace tessera::comm {
 
@@ -26,6 +25,9 @@ class NcclWorld;
 // EnvironmentError naming the call, the error, NCCL's own words and what the thread is busy with, unless it
 // succeeded or is in progress.
 void check_nccl(ncclResult_t result, const char* call, ncclComm_t communicator = nullptr);
+// Whether NCCL has enqueued, or made, all that the communicator was asked for. Throws as check_nccl() does,
+// naming `call`, where any of it failed.
+bool is_done(ncclComm_t communicator, const char* call);
 
 // A call in words: the peer is that of a message, of the world; -1 of a collective.
 struct NcclCall {
@@ -102,21 +104,22 @@ class NcclChannel {
   // In flight: between two events of the stream.
   struct Flight {
     NcclCall call;
-    cudaEvent_t begin = nullptr, end = nullptr;
+    device::CudaEvent begin, end;
     std::optional<device::Clock::time_point> begun;  // seen to have
   };
 
   void take_staging();
   void connect();
-  void settle(const NcclParent& parent);
   void give_back() noexcept;
   void begin(const NcclCall& call);
   void end();
   // Until NCCL has enqueued what it was given.
   void settle();
-  // These five with the lock held.
+  // Until done(); meanwhile hears of failed peers, and reports current_ at the deadline.
+  template <class Done>
+  void settle(const Done& done);
+  // These four with the lock held.
   void check_alive() const;
-  ncclResult_t state() const;
   void forget_landed();
   Flight& flight(std::size_t place) { return flights_[(oldest_ + place) % flights_.size()]; }
   const Flight& flight(std::size_t place) const { return flights_[(oldest_ + place) % flights_.size()]; }

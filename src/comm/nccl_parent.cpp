@@ -30,12 +30,7 @@ void NcclParent::split(int key) {
   check_nccl(nccl().ncclCommSplit(communicator_, 0, key, &child_, &config), "ncclCommSplit", communicator_);
 }
 
-bool NcclParent::ready() const {
-  ncclResult_t state = ncclSuccess;
-  check_nccl(nccl().ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError", communicator_);
-  check_nccl(state, "connecting GPUs", communicator_);
-  return state == ncclSuccess;
-}
+bool NcclParent::ready() const { return is_done(communicator_, "connecting GPUs"); }
 
 ncclComm_t NcclParent::take_child() { return std::exchange(child_, nullptr); }
 

@@ -12,21 +12,17 @@ namespace tessera::device {
 class CudaMarks final : public Marks {
  public:
   CudaMarks(std::size_t slots, const CudaStreamSettings& settings);
-  ~CudaMarks() override;
 
   void begin(Stream& stream) override;
   void mark(std::size_t slot, Stream& stream) override;
   double us(std::size_t slot) const override;
 
  private:
-  void take();
-  void give_back() noexcept;
-
   const CudaStreamSettings settings_;
   ClockMarks clock_;
   std::vector<std::uint8_t> of_host_;  // [slot] marked on a stream of the host; no bits: threads write them
-  std::vector<cudaEvent_t> events_;    // [slot]
-  cudaEvent_t zero_ = nullptr;
+  std::vector<CudaEvent> events_;      // [slot]
+  CudaEvent zero_;
   double zero_us_ = 0;  // when the stream came to zero_, by the host's clock; before begin() returned
 };
 

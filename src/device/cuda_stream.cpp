@@ -40,30 +40,15 @@ CudaStream::CudaStream(const StreamOptions& options, const CudaStreamSettings& s
     : options_(options), settings_(settings), ring_(options.capacity) {
   const Activity activity(&describe_gpu, &settings_);
   make_current(settings_.ordinal);
-  try {
-    take();
-  } catch (...) {
-    give_back();
-    throw;
-  }
-}
-
-void CudaStream::take() {
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   // Fills run on the default stream, which orders itself with every stream that does not refuse.
   const unsigned flags = settings_.ordered_with_fills ? cudaStreamDefault : cudaStreamNonBlocking;
-  check_cuda(cudaStreamCreateWithPriority(&stream_, flags, options_.urgent ? greatest : least),
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithPriority(&stream, flags, options_.urgent ? greatest : least),
              "cudaStreamCreateWithPriority");
-  events_.resize(static_cast<std::size_t>(options_.capacity));
-  for (cudaEvent_t& event : events_)
-    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-}
-
-void CudaStream::give_back() noexcept {
-  for (cudaEvent_t event : events_)
-    if (event != nullptr) ignore_cuda(cudaEventDestroy(event));
-  if (stream_ != nullptr) ignore_cuda(cudaStreamDestroy(stream_));
+  stream_.reset(stream);
+  for (int i = 0; i < options_.capacity; ++i) events_.push_back(make_cuda_event(cudaEventDisableTiming));
 }
 
 CudaStream::~CudaStream() {
@@ -71,7 +56,6 @@ CudaStream::~CudaStream() {
     synchronize(record());
   } catch (...) {  // the flag holds it, or it is late
   }
-  give_back();
 }
 
 template <class Operation>
@@ -96,7 +80,7 @@ void CudaStream::wait(Event event) {
   if (event.stream == nullptr || event.stream == this) return;
   perform([&] {
     if (const auto* other = dynamic_cast<const CudaStream*>(event.stream))
-      other->precede(stream_, event.ticket);
+      other->precede(stream_.get(), event.ticket);
     else
       event.stream->synchronize(event);
   });
@@ -105,7 +89,7 @@ void CudaStream::wait(Event event) {
 void CudaStream::precede(cudaStream_t later, std::uint64_t ticket) const {
   if (failed_at_.load() <= ticket) settings_.failure.rethrow();
   if (completed_.load() >= ticket) return;
-  check_cuda(cudaStreamWaitEvent(later, events_[ring_.slot(ticket)], 0), "cudaStreamWaitEvent");
+  check_cuda(cudaStreamWaitEvent(later, events_[ring_.slot(ticket)].get(), 0), "cudaStreamWaitEvent");
 }
 
 Event CudaStream::record() {
@@ -115,7 +99,7 @@ Event CudaStream::record() {
     wait_until(ring_.replaced_by(ticket));
     const Activity activity(&describe_gpu, &settings_);
     make_current(settings_.ordinal);
-    check_cuda(cudaEventRecord(events_[ring_.slot(ticket)], stream_), "cudaEventRecord");
+    check_cuda(cudaEventRecord(events_[ring_.slot(ticket)].get(), stream_.get()), "cudaEventRecord");
     recorded_.store(ticket);
   } catch (...) {
     fail(ticket);
@@ -125,7 +109,7 @@ Event CudaStream::record() {
 
 bool CudaStream::reached(std::uint64_t ticket) const noexcept {
   if (completed_.load() >= ticket || failed_at_.load() <= ticket) return true;
-  const cudaError_t result = cudaEventQuery(events_[ring_.slot(ticket)]);
+  const cudaError_t result = cudaEventQuery(events_[ring_.slot(ticket)].get());
   if (result == cudaErrorNotReady) {
     ignore_cuda(result);
     return false;

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <limits>
 
-#include "src/device/cuda_check.h"
+#include "src/device/cuda_handles.h"
 #include "src/device/ticket_ring.h"
 #include "tessera/device.h"
 
@@ -35,15 +35,13 @@ class CudaStream final : public Stream {
   Event record() override;
   void synchronize(Event event) override { wait_until(event.ticket); }
   bool done(Event event) const noexcept override { return reached(event.ticket); }
-  void* native() const noexcept override { return stream_; }
+  void* native() const noexcept override { return stream_.get(); }
 
  private:
   static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
   template <class Operation>
   void perform(const Operation& operation);
-  void take();
-  void give_back() noexcept;
   bool reached(std::uint64_t ticket) const noexcept;
   void wait_until(std::uint64_t ticket) const;
   void precede(cudaStream_t later, std::uint64_t ticket) const;
@@ -53,8 +51,8 @@ class CudaStream final : public Stream {
   const StreamOptions options_;
   const CudaStreamSettings settings_;
   const TicketRing ring_;
-  cudaStream_t stream_ = nullptr;
-  std::vector<cudaEvent_t> events_;
+  CudaStreamHandle stream_;
+  std::vector<CudaEvent> events_;
   std::atomic<std::uint64_t> recorded_{0};
   // Learnt by asking, which any thread may do.
   mutable std::atomic<std::uint64_t> completed_{0};

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "src/device/shared_library.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
 
@@ -19,16 +20,14 @@ struct Loaded {
   std::size_t version = 0;
 };
 
-// As the loader finds it, or else where it was when this was built.
 Loaded load() {
   const std::string name = fmt::format("libcudnn.so.{}", CUDNN_MAJOR);
-  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  const std::string reason = library == nullptr ? dlerror() : "";
-  if (library == nullptr) library = dlopen(TESSERA_CUDNN_FILE, RTLD_NOW | RTLD_LOCAL);
   constexpr const char* kWayOut =
       "install it, name its folder in LD_LIBRARY_PATH, or build with -DTESSERA_WITH_CUDNN=OFF";
-  if (library == nullptr)
-    throw EnvironmentError(fmt::format("attention in bf16 on CUDA needs {}: {}; {}", name, reason, kWayOut));
+  void* library = device::open_library({.name = name,
+                                        .built_at = TESSERA_CUDNN_FILE,
+                                        .needing = "attention in bf16 on CUDA needs",
+                                        .way_out = kWayOut});
   const auto get_version = reinterpret_cast<std::size_t (*)()>(dlsym(library, "cudnnGetVersion"));
   const std::size_t version = get_version == nullptr ? 0 : get_version();
   // Which shapes a plan exists for, and in how much memory, is known of this build's version and later ones.

@@ -39,13 +39,7 @@ class Scalars {
 };
 
 void check_agreement(const Scalars& scalars, bool abandoned) {
-  struct Agreed {
-    Scalar which;
-    const char* name;
-  };
-  for (const Agreed& agreed : {Agreed{Scalar::hash_low, "program"}, Agreed{Scalar::hash_high, "program"},
-                               Agreed{Scalar::step, "step"}, Agreed{Scalar::learning_rate, "learning rate"},
-                               Agreed{Scalar::loss_scale, "loss scale"}}) {
+  for (const AgreedScalar& agreed : kAgreedScalars) {
     // Whoever abandons a step knows no rate for it.
     if (abandoned && agreed.which == Scalar::learning_rate) continue;
     const double expected = scalars.at(0, agreed.which);
@@ -113,7 +107,7 @@ Decision decide(const DecisionInputs& inputs) {
   result.gradient_norm = kernels::norm_of(squares, unscale);
   result.first_nonfinite = first_nonfinite(inputs, scalars);
   const kernels::UpdateGate gate =
-      kernels::gate_of(abandoned, result.weight, result.loss_scale, squares, inputs.clip.max_norm);
+      kernels::gate_of(false, result.weight, result.loss_scale, squares, inputs.clip.max_norm);
   if (gate.apply == 0) {
     result.reason = SkipReason::not_finite;
     return decision;

@@ -30,12 +30,20 @@ inline double scalar(std::span<const double> slot, Scalar which) {
   return slot[static_cast<std::size_t>(which)];
 }
 
-// Those that must be the same on all ranks, as bits.
+// What must be the same on all ranks, in the order in which a difference is looked for.
+struct AgreedScalar {
+  Scalar which;
+  const char* name;
+};
+inline constexpr AgreedScalar kAgreedScalars[] = {{Scalar::hash_low, "program"},
+                                                  {Scalar::hash_high, "program"},
+                                                  {Scalar::step, "step"},
+                                                  {Scalar::learning_rate, "learning rate"},
+                                                  {Scalar::loss_scale, "loss scale"}};
+// As bits.
 constexpr std::uint32_t agreed_scalars() {
   std::uint32_t bits = 0;
-  for (const Scalar which :
-       {Scalar::hash_low, Scalar::hash_high, Scalar::step, Scalar::learning_rate, Scalar::loss_scale})
-    bits |= 1U << static_cast<int>(which);
+  for (const AgreedScalar& agreed : kAgreedScalars) bits |= 1U << static_cast<int>(agreed.which);
   return bits;
 }
 

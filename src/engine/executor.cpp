@@ -221,8 +221,7 @@ double* Executor::own_scalar(int slot) const {
 }
 
 void Executor::add_loss(const LossTotal* total) {
-  kernels::add_loss({.workspace = {}, .device = device_.type(), .stream = stream()}, total,
-                    own_scalar(static_cast<int>(Scalar::loss_on_device)));
+  kernels::add_loss(compute(Lane::compute), total, own_scalar(static_cast<int>(Scalar::loss_on_device)));
 }
 
 void Executor::zero(void* memory, std::int64_t bytes) { device_.fill(lane(Lane::compute), memory, 0, bytes); }

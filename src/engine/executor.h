@@ -159,6 +159,7 @@ class Executor {
   DType reduced_type(FlatId flat) const;
   CallLabel label(const Instruction& instruction) const;
   Stream& lane(Lane which) { return *lanes_[static_cast<std::size_t>(which)]; }
+  kernels::ComputeContext compute(Lane on, kernels::Workspace workspace = {});
   kernels::ComputeContext compute(InstructionId id, kernels::Workspace workspace = {});
   // Place `slot` of this rank's scalars, on the device.
   double* own_scalar(int slot) const;

@@ -75,11 +75,15 @@ std::byte* Executor::at(BufferId buffer, InstructionId id, std::int64_t offset,
   return address(buffer, id) + (offset - slice_of(instruction_at(id).flat, part).offset) * element_bytes;
 }
 
-kernels::ComputeContext Executor::compute(InstructionId id, kernels::Workspace workspace) {
+kernels::ComputeContext Executor::compute(Lane on, kernels::Workspace workspace) {
   return {.threads = options_.threads_per_rank,
           .workspace = workspace,
           .device = device_.type(),
-          .stream = lane(instruction_at(id).lane).native()};
+          .stream = lane(on).native()};
+}
+
+kernels::ComputeContext Executor::compute(InstructionId id, kernels::Workspace workspace) {
+  return compute(instruction_at(id).lane, workspace);
 }
 
 void Executor::all_gather(InstructionId id) {
@@ -185,7 +189,7 @@ void Executor::reduce_scalars(const Instruction& instruction) {
 // The decision, where the device's updates read it.
 void Executor::set_gate() {
   const Program& running = program();
-  kernels::set_gate({.workspace = {}, .device = device_.type(), .stream = stream()},
+  kernels::set_gate(compute(Lane::compute),
                     {.scalars = reinterpret_cast<double*>(persistent_address(program_, running.scalars)),
                      .ranks = world_.world(),
                      .numel = running.scalars_numel,

@@ -64,6 +64,12 @@ void Strategy::check() const {
                      " and state_over_replicas is true; that needs parameters_over_replicas, too");
 }
 
+void Strategy::keep_states_on_device() {
+  offload.states = Space::device;
+  offload.states_on_device = 0.0;
+  if (update == UpdateWhen::next) update = UpdateWhen::decided;
+}
+
 void Offload::check() const {
   if (!(states_on_device >= 0 && states_on_device <= 1))
     throw UsageError("offload.states_on_device is " + std::to_string(states_on_device) +

@@ -169,23 +169,23 @@ void Builder::lay_out_order() {
 
 // Ahead of the flat's first use, so far that its gather finds it done, and that the host never waits for the
 // use between two updates.
-int Builder::carried_place(FlatId flat) const {
-  const auto first = std::ranges::find_if(slots_, [&](const Slot& slot) {
-    const std::span<const FlatId> used = layout_.flats_used_by(slot.use.unit);
-    return std::ranges::find(used, flat) != used.end();
-  });
+int Builder::carried_place(int first_use) const {
   const int prefetch = spec_.strategy.prefetch;
   const int ahead = prefetch == 0 ? 0 : std::max(prefetch + 1, offload().staged);
-  return std::max(static_cast<int>(first - slots_.begin()) - ahead, 0);
+  return std::max(first_use - ahead, 0);
 }
 
 // Of those at one place what the host updates comes first: the device's own then run beside it.
 void Builder::lay_out_updates() {
   const int end = static_cast<int>(slots_.size());
-  std::vector<int> last_use(layout_.flats().size());
-  for (int position = 0; position < end; ++position)
-    for (const FlatId flat : layout_.flats_used_by(slots_[static_cast<std::size_t>(position)].use.unit))
-      last_use[static_cast<std::size_t>(flat)] = position;
+  std::vector<int> first_use(layout_.flats().size(), end), last_use(layout_.flats().size());
+  for (int position = 0; position < end; ++position) {
+    for (const FlatId flat : layout_.flats_used_by(slots_[static_cast<std::size_t>(position)].use.unit)) {
+      const auto of = static_cast<std::size_t>(flat);
+      first_use[of] = std::min(first_use[of], position);
+      last_use[of] = position;
+    }
+  }
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat) {
     if (!trains(flat)) continue;
     int behind = end;
@@ -194,7 +194,7 @@ void Builder::lay_out_updates() {
       // On the compute lane, which goes on with the next use while the gradient is reduced.
       if (!host_updates(flat) && spec_.strategy.prefetch > 0) behind = std::min(behind + 1, end - 1);
     }
-    if (carries(flat)) behind = carried_place(flat);
+    if (carries(flat)) behind = carried_place(first_use[static_cast<std::size_t>(flat)]);
     carried_ += carries(flat) ? 1 : 0;
     updates_.push_back({flat, behind});
   }

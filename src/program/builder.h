@@ -122,7 +122,7 @@ class Builder {
   void lay_out_pass(const ChunkPass& pass);
   void lay_out_order();
   void lay_out_updates();
-  int carried_place(FlatId flat) const;
+  int carried_place(int first_use) const;
   void find_residences();
   bool stays(FlatId flat, int from, int to, int in_flight) const;
   InstructionId add(Instruction instruction);

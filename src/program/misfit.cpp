@@ -31,11 +31,12 @@ bool raise(Strategy& strategy, int stage) {
 }
 
 bool move_states(Strategy& strategy, Space space) {
-  if (space == Space::device) {
-    strategy.offload.states_on_device = 0;
-    if (strategy.update == UpdateWhen::next) strategy.update = UpdateWhen::decided;
-  }
-  return std::exchange(strategy.offload.states, space) != space;
+  const Space before = strategy.offload.states;
+  if (space == Space::device)
+    strategy.keep_states_on_device();
+  else
+    strategy.offload.states = space;
+  return before != space;
 }
 
 bool move_activations(StepSpec& spec) {

@@ -112,9 +112,8 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
   alone.engine.strategy.state_over_replicas = false;
   alone.engine.strategy.parameters_over_replicas = false;
   alone.engine.strategy.pipeline = {};
+  alone.engine.strategy.keep_states_on_device();
   alone.engine.strategy.offload = {};
-  UpdateWhen& update = alone.engine.strategy.update;
-  if (update == UpdateWhen::next) update = UpdateWhen::decided;  // the host has nothing to update
   return alone;
 }
 

@@ -4,8 +4,7 @@
 
 #include <thread>
 
-#include "tests/comm/contract.h"
-#include "tests/emulated_cuda/emulator.h"
+#include "tests/emulated_cuda/gpu_rank.h"
 
 namespace tessera::emulated_cuda {
 namespace {
@@ -13,16 +12,13 @@ namespace {
 using contract::contains;
 using std::chrono::milliseconds;
 
-// A rank's GPU with a stream, and a communicator bound to it.
-struct Rank {
+// With a stream, and a communicator bound to it.
+struct Rank : GpuRank {
   explicit Rank(const Communicator& host)
-      : device(make_cuda_device(
-            {.rank = host.rank(), .ordinal = host.rank(), .deadline = milliseconds(20'000)})),
-        world(make_nccl_world(host, {.deadline = milliseconds(20'000)})),
+      : GpuRank(host),
         lane(world.duplicate("gather")),
-        stream(device->make_stream({.name = "gather", .on_caller = true, .cpus = {}})),
+        stream(make_stream("gather")),
         arena(device->make_arena(4096)) {
-    world.attach(device->failure());
     lane.bind(*stream);
   }
   void gather(const char* unit) {
@@ -30,8 +26,7 @@ struct Rank {
   }
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream->native()); }
 
-  std::unique_ptr<Device> device;
-  Communicator world, lane;
+  Communicator lane;
   std::unique_ptr<Stream> stream;
   Arena arena;
 };

@@ -4,33 +4,15 @@
 
 #include <thread>
 
-#include "tests/comm/contract.h"
-#include "tests/emulated_cuda/emulator.h"
+#include "tests/emulated_cuda/gpu_rank.h"
 
 namespace tessera::emulated_cuda {
 namespace {
 
 using contract::contains;
-using std::chrono::milliseconds;
-
-// A rank's GPU, and its world over it.
-struct Rank {
-  explicit Rank(const Communicator& host)
-      : device(make_cuda_device(
-            {.rank = host.rank(), .ordinal = host.rank(), .deadline = milliseconds(20'000)})),
-        world(make_nccl_world(host, {.deadline = milliseconds(20'000)})) {
-    world.attach(device->failure());
-  }
-  std::unique_ptr<Stream> stream() {
-    return device->make_stream({.name = "lane", .on_caller = true, .cpus = {}});
-  }
-
-  std::unique_ptr<Device> device;
-  Communicator world;
-};
 
 // Where rank r of the group puts its world rank, in bytes.
-std::vector<int> gathered(Rank& rank, Communicator& group, Stream& stream) {
+std::vector<int> gathered(GpuRank& rank, Communicator& group, Stream& stream) {
   const Arena arena = rank.device->make_arena(group.world());
   std::vector<std::byte> own{static_cast<std::byte>(group.global_rank())};
   rank.device->copy(stream, arena.base() + group.rank(), own.data(), 1);
@@ -46,11 +28,11 @@ std::vector<int> gathered(Rank& rank, Communicator& group, Stream& stream) {
 TEST(NcclSetUp, SplitsCommunicatorsOfTheSameRanksFromOne) {
   const NcclSetUp before = nccl_set_up();
   run_local(4, {}, [](Communicator host) {
-    Rank rank(host);
+    GpuRank rank(host);
     const std::vector<int> pair = host.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3};
     const std::vector<std::vector<int>> groups = {{0, 1, 2, 3}, {0, 1, 2, 3}, pair, {pair[1], pair[0]}};
     for (const std::vector<int>& members : groups) {
-      const auto stream = rank.stream();
+      const auto stream = rank.make_stream("lane");
       Communicator group = rank.world.subgroup(members, "lane");
       group.bind(*stream, 0);
       EXPECT_EQ(gathered(rank, group, *stream), members);
@@ -66,8 +48,8 @@ TEST(NcclSetUp, AnErrorInASplitEndsItOnAllRanks) {
   EXPECT_THROW(run_local(
                    2, {},
                    [](Communicator host) {
-                     Rank rank(host);
-                     const auto first = rank.stream(), second = rank.stream();
+                     GpuRank rank(host);
+                     const auto first = rank.make_stream("lane"), second = rank.make_stream("lane");
                      Communicator gather = rank.world.duplicate("gather");
                      Communicator reduce = rank.world.duplicate("reduce");
                      gather.bind(*first, 0);
@@ -88,8 +70,8 @@ TEST(NcclSetUp, AnErrorInASplitEndsItOnAllRanks) {
 TEST(NcclSetUp, AnArenaIsRegisteredWithEveryCommunicatorUntilItGoes) {
   const std::size_t misuses = nccl_memory().misuses.size();
   run_local(2, {}, [](Communicator host) {
-    Rank rank(host);
-    const auto first = rank.stream(), second = rank.stream();
+    GpuRank rank(host);
+    const auto first = rank.make_stream("lane"), second = rank.make_stream("lane");
     Communicator gather = rank.world.duplicate("gather"), reduce = rank.world.duplicate("reduce");
     gather.bind(*first, 0);
     reduce.bind(*second, 0);
@@ -136,8 +118,8 @@ TEST(NcclSetUp, CallsAreGivenRegisteredMemoryOnly) {
   EXPECT_THROW(run_local(
                    2, {},
                    [](Communicator host) {
-                     Rank rank(host);
-                     const auto stream = rank.stream();
+                     GpuRank rank(host);
+                     const auto stream = rank.make_stream("lane");
                      Communicator lane = rank.world.duplicate("gather");
                      lane.bind(*stream, 0);
                      Arena arena = rank.device->make_arena(64, false, rank.world.arena_source());
@@ -154,10 +136,10 @@ TEST(NcclSetUp, WhatOneRankCannotRegisterNoneDoes) {
   const std::size_t misuses = nccl_memory().misuses.size();
   refuse_nccl_registration(1);
   run_local(2, {}, [](Communicator host) {
-    Rank rank(host);
+    GpuRank rank(host);
     Arena arena = rank.device->make_arena(64, false, rank.world.arena_source());
     EXPECT_EQ(rank.world.register_arena(arena).reason, "rank 0: no communicator is bound to a GPU");
-    const auto stream = rank.stream();
+    const auto stream = rank.make_stream("lane");
     Communicator lane = rank.world.duplicate("gather");
     lane.bind(*stream, 0);
     const ArenaRegistration registration = rank.world.register_arena(arena);
@@ -178,8 +160,8 @@ TEST(NcclSetUp, MemoryThatNcclRefusesIsTakenFromTheRuntime) {
   const std::size_t misuses = nccl_memory().misuses.size();
   refuse_nccl_memory(0);
   run_local(2, {}, [](Communicator host) {
-    Rank rank(host);
-    const auto stream = rank.stream();
+    GpuRank rank(host);
+    const auto stream = rank.make_stream("lane");
     Communicator lane = rank.world.duplicate("gather");
     lane.bind(*stream, 0);
     Arena arena = rank.device->make_arena(64, false, rank.world.arena_source());
