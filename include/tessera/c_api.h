@@ -83,6 +83,7 @@ enum { TESSERA_FORWARD = 0, TESSERA_RECOMPUTE = 1, TESSERA_BACKWARD = 2 };      
 enum { TESSERA_WHOLE = 0, TESSERA_OPEN = 1, TESSERA_CLOSE = 2 };                          /* edge of a use */
 enum { TESSERA_TRAIN = 0, TESSERA_EVALUATE = 1 };                                         /* kind of a step */
 enum { TESSERA_REDUCE_AUTOMATIC = 0, TESSERA_REDUCE_EACH = 1, TESSERA_REDUCE_LAST = 2 };  /* reduce */
+enum { TESSERA_REDUCTION_EXACT = 0, TESSERA_REDUCTION_NATIVE = 1 };                       /* reduction */
 enum { TESSERA_UPDATE_DECIDED = 0, TESSERA_UPDATE_REDUCED = 1, TESSERA_UPDATE_NEXT = 2 }; /* update */
 enum { TESSERA_1F1B = 0, TESSERA_GPIPE = 1, TESSERA_INTERLEAVED = 2, TESSERA_LOOPED = 3 }; /* schedule */
 enum { TESSERA_DEVICE = 0, TESSERA_HOST = 1, TESSERA_DISK = 2 };                           /* space */
@@ -110,6 +111,7 @@ typedef struct tessera_options {
   int32_t shard;               /* and along its shard axis [0: as many as the others leave] */
   int32_t stage;               /* ZeRO, 0 to 3 [0] */
   int32_t reduce;              /* [TESSERA_REDUCE_AUTOMATIC] */
+  int32_t reduction;           /* how ranks add, see tessera/reduction.h [TESSERA_REDUCTION_EXACT] */
   int32_t update;              /* when states are updated, see Strategy::update [TESSERA_UPDATE_DECIDED] */
   int32_t prefetch;            /* uses ahead whose parameters are gathered [1] */
   int32_t resident_units;      /* see Strategy::resident_units [0] */

@@ -15,6 +15,7 @@
 #include "tessera/device.h"
 #include "tessera/dtype.h"
 #include "tessera/error.h"
+#include "tessera/reduction.h"
 
 namespace tessera {
 
@@ -29,14 +30,23 @@ struct CallLabel {
 };
 
 // Rank r's shard becomes the sum over ranks of slice r, [r*shard_numel, (r+1)*shard_numel), of their full
-// buffers, exactly: one fp32 chain in rank order 0 .. world-1, begun from the shard's values if accumulate,
-// else from contribution 0 (docs/numerics.md).
+// buffers. An exact one is one fp32 chain in rank order 0 .. world-1, begun from the shard's values if
+// accumulate, else from contribution 0 (docs/numerics.md). A native one is a sum in the wire's type in an
+// order that is not said, added to the shard in fp32 if accumulate.
 struct ReduceScatter {
   const void* full = nullptr;  // world * shard_numel elements of type wire
   DType wire = DType::fp32;
   float* shard = nullptr;  // shard_numel; may be slice r of full itself if wire is fp32 and not accumulate
   std::int64_t shard_numel = 0;  // the same on all ranks
   bool accumulate = false;
+  Reduction reduction = Reduction::exact;  // the same on all ranks; native needs reduces_natively()
+};
+
+// Of the reduce-scatters that a communicator bound to a stream will be asked for: what memory they need.
+struct MostReduced {
+  std::int64_t numel = 0;         // of an exact one's shard; larger ones go in parts
+  std::int64_t native_bytes = 0;  // of a native one's shard in the wire's type, unless that is fp32 and it
+                                  // does not accumulate; none may be larger
 };
 
 // Whether peers read the arenas that were registered together where they lie; between GPUs, whether NCCL may
@@ -92,17 +102,19 @@ class Communicator {
   bool reaches(DeviceType device) const;
   // From now on every copy of this communicator takes buffers in memory of the stream's device, and its calls
   // return when they are enqueued: they run in the stream's order, and are complete where an event recorded
-  // behind them is. Takes what they need of that memory, now and for good: `most_shard_numel` is the most
-  // that a reduce_scatter() will have; larger ones go in parts. Collective over the members, and before any
-  // other call; ranks bind communicators of the same members, however ordered, in the same order. Where the
-  // stream runs on the CPU, and where a rank is alone in a world that reaches no such device, nothing
-  // changes.
+  // behind them is. Takes what they need of that memory, now and for good. Collective over the members, and
+  // before any other call; ranks bind communicators of the same members, however ordered, in the same order.
+  // Where the stream runs on the CPU, and where a rank is alone in a world that reaches no such device,
+  // nothing changes.
   //
   // All but send() and recv() still wait until the members have called them, so that errors name the same as
   // without a stream; these two are matched on the device, in order and by nothing else. What fails later,
   // there, sets the flag that was attached, which ends waits for the stream. all_reduce() of fp64 is an
   // UnsupportedError on a GPU.
-  void bind(Stream& stream, std::int64_t most_shard_numel = 0);
+  void bind(Stream& stream, const MostReduced& most = {});
+  // Whether reduce_scatter() can be native: where it is bound to a GPU, and where a rank is alone, whose sums
+  // are its own either way.
+  bool reduces_natively() const;
 
   // Whether an arena has to be shared (ArenaOptions::shared) for register_arena() to be of use: ranks are
   // processes of one host.
@@ -206,7 +218,7 @@ ControlOptions control_options_from_environment();
 struct NcclOptions {
   // Of set-up, and of what runs on the GPU once its inputs are there; set_deadline() changes it.
   std::chrono::milliseconds deadline{60'000};
-  // The most memory of the GPU that a bound communicator takes to bring together what it reduces.
+  // The most memory of the GPU that a bound communicator takes to bring together what it reduces exactly.
   std::int64_t staging_bytes = 32 << 20;
 };
 

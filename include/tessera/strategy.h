@@ -7,6 +7,7 @@
 
 #include "tessera/dtype.h"
 #include "tessera/error.h"
+#include "tessera/reduction.h"
 
 namespace tessera {
 
@@ -113,6 +114,7 @@ struct Pipeline {
 struct Strategy {
   Placements placements;
   ReduceWhen reduce = ReduceWhen::automatic;
+  Reduction reduction = Reduction::exact;  // native: between GPUs only
   UpdateWhen update = UpdateWhen::decided;
   // Uses ahead of the running one whose parameters are already being gathered; 0 gathers when needed and
   // hides nothing. Also, at 1 or more, a unit's gradient is reduced behind the next unit's backward.

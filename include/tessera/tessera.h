@@ -23,6 +23,7 @@
 #include "tessera/philox.h"
 #include "tessera/pipeline.h"
 #include "tessera/program.h"
+#include "tessera/reduction.h"
 #include "tessera/safetensors.h"
 #include "tessera/shape.h"
 #include "tessera/simulate.h"

@@ -87,6 +87,10 @@ void check_strategy(const Config& config) {
       strategy.update != "next" || config.offload.states != "device",
       "strategy.update is \"next\", when the host updates what it keeps, and offload.states is \"device\"; "
       "set it to \"host\" or \"disk\"");
+  require(strategy.reduction == "exact" || config.run.device == "cuda",
+          fmt::format("strategy.reduction is \"{}\", but run.device is \"{}\": only GPUs have a reduction "
+                      "of their own; set it to \"exact\"",
+                      strategy.reduction, config.run.device));
   require(config.offload.states_on_device != kAuto || config.run.device_memory > 0,
           "offload.states_on_device is \"auto\"; it needs the budget run.device_memory");
   require(!config.offload.directory.empty(),

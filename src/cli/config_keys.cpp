@@ -144,6 +144,12 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
                       "When gradients are reduced over the ranks: after each microbatch, or once after the "
                       "last. Automatic is each at stages 2 and 3, last at 0 and 1.",
                       {"automatic", "each", "last"}));
+  keys.push_back(text("strategy.reduction", &c.reduction,
+                      "How gradients are added over the ranks: exact, in one fp32 chain in rank order, the "
+                      "same bits on every backend and at every stage; native, as NCCL does it fastest, in "
+                      "its order and rounded to their type on the way. Native needs run.device = "
+                      "\"cuda\".",
+                      {"exact", "native"}));
   keys.push_back(
       text("strategy.update", &c.update,
            "When optimizer states and parameters are updated: decided, behind the step's decision "

@@ -70,6 +70,7 @@ Strategy strategy_of(const StrategyConfig& config) {
   strategy.reduce = config.reduce == "each"   ? ReduceWhen::each
                     : config.reduce == "last" ? ReduceWhen::last
                                               : ReduceWhen::automatic;
+  strategy.reduction = config.reduction == name_of(Reduction::native) ? Reduction::native : Reduction::exact;
   for (const UpdateWhen update : {UpdateWhen::decided, UpdateWhen::reduced, UpdateWhen::next})
     if (config.update == name_of(update)) strategy.update = update;
   strategy.prefetch = static_cast<int>(config.prefetch);

@@ -129,8 +129,10 @@ class RankTraining {
 
   void report_nccl() const {
     const ArenaRegistration& exchange = summary_.exchange;
+    const Reduction reduction = setup_.options.engine.strategy.reduction;
     fmt::print(
-        "exchange  NCCL {} between GPUs, {}\n", read_nccl_library().version,
+        "exchange  NCCL {} between GPUs, {}, {}\n", read_nccl_library().version,
+        reduction == Reduction::native ? "sums of its own" : "exact sums",
         exchange.direct ? "with their arenas registered" : "without registered arenas: " + exchange.reason);
     if (!exchange.note.empty()) fmt::print("          {}\n", exchange.note);
   }

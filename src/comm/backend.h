@@ -10,6 +10,7 @@ namespace tessera::comm {
 enum class Operation : std::uint8_t {
   all_gather,
   reduce_scatter,
+  native_reduce_scatter,
   all_reduce_fp32,
   all_reduce_fp64,
   broadcast,
@@ -25,6 +26,8 @@ constexpr const char* name_of(Operation operation) {
       return "all_gather";
     case Operation::reduce_scatter:
       return "reduce_scatter";
+    case Operation::native_reduce_scatter:
+      return "native reduce_scatter";
     case Operation::all_reduce_fp32:
       return "all_reduce";
     case Operation::all_reduce_fp64:
@@ -75,7 +78,8 @@ class Backend {
   virtual void rethrow_failure(const std::string& call) = 0;
 
   virtual bool reaches(DeviceType device) const { return device == DeviceType::cpu || world() == 1; }
-  virtual void bind(Stream&, std::int64_t) {}
+  virtual void bind(Stream&, const MostReduced&) {}
+  virtual bool reduces_natively() const { return world() == 1; }
 
   virtual bool wants_shared_arena() const = 0;
   virtual ArenaSource arena_source() { return {}; }

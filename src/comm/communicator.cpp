@@ -75,6 +75,10 @@ void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
         "reduce_scatter: the shard overlaps the full buffer; it may be this rank's slice of it if the wire "
         "is fp32 and "
         "accumulate is false");
+  if (call.reduction == Reduction::native && !reduces_natively())
+    throw UnsupportedError(fmt::format(
+        "reduce_scatter on '{}': reduction is native, which only GPUs have; use exact, or bind it to one",
+        name()));
   backend_->reduce_scatter(call, label);
 }
 
@@ -120,12 +124,14 @@ void Communicator::recv(void* data, std::int64_t bytes, int from, CallLabel labe
 
 bool Communicator::reaches(DeviceType device) const { return backend_->reaches(device); }
 
-void Communicator::bind(Stream& stream, std::int64_t most_shard_numel) {
-  if (most_shard_numel < 0)
-    throw UsageError(fmt::format("bind to stream '{}' for shards of {} elements: use 0 or more",
-                                 stream.name(), most_shard_numel));
-  backend_->bind(stream, most_shard_numel);
+void Communicator::bind(Stream& stream, const MostReduced& most) {
+  if (most.numel < 0 || most.native_bytes < 0)
+    throw UsageError(fmt::format("bind to stream '{}' for shards of {} elements and {} bytes: use 0 or more",
+                                 stream.name(), most.numel, most.native_bytes));
+  backend_->bind(stream, most);
 }
+
+bool Communicator::reduces_natively() const { return backend_->reduces_natively(); }
 
 bool Communicator::wants_shared_arena() const { return backend_->wants_shared_arena(); }
 ArenaSource Communicator::arena_source() const { return backend_->arena_source(); }

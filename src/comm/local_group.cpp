@@ -37,6 +37,7 @@ std::string LocalCall::full_text(std::uint64_t sequence) const {
     case Operation::barrier:
       return text;
     case Operation::reduce_scatter:
+    case Operation::native_reduce_scatter:
       return text + fmt::format(" with {} elements a rank of {}", count, tessera::name_of(type));
     case Operation::all_reduce_fp32:
       return text + fmt::format(" with {} elements of fp32", count);

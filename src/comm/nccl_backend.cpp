@@ -25,6 +25,10 @@ const std::byte* bytes_at(const void* base, std::int64_t offset) {
 }
 std::byte* bytes_at(void* base, std::int64_t offset) { return static_cast<std::byte*>(base) + offset; }
 
+ncclDataType_t nccl_type(DType type) {
+  return type == DType::fp32 ? ncclFloat32 : type == DType::bf16 ? ncclBfloat16 : ncclFloat16;
+}
+
 std::vector<int> all_ranks(int world) {
   std::vector<int> ranks(static_cast<std::size_t>(world));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -56,7 +60,7 @@ std::shared_ptr<Backend> NcclBackend::subgroup(const std::vector<int>& ranks, co
   return made;
 }
 
-void NcclBackend::bind(Stream& stream, std::int64_t most_shard_numel) {
+void NcclBackend::bind(Stream& stream, const MostReduced& most) {
   auto* const native = static_cast<cudaStream_t>(stream.native());
   if (native == nullptr) return;
   if (channel_)
@@ -70,14 +74,15 @@ void NcclBackend::bind(Stream& stream, std::int64_t most_shard_numel) {
   const int own = global_rank();
   host_->all_gather(&own, global_ranks_.data(), sizeof own, {"set-up", "connecting GPUs"});
   meeting_ = host_->subgroup(all_ranks(world()), name());
-  const std::int64_t wanted = round_up(most_shard_numel * bytes_of(DType::fp32), kAlignment);
+  const std::int64_t wanted = round_up(most.numel * bytes_of(DType::fp32), kAlignment);
   const std::int64_t allowed = world_->options().staging_bytes / world() / kAlignment * kAlignment;
   channel_ = std::make_unique<NcclChannel>(
       *world_, host_,
       NcclChannel::Options{.stream = native,
                            .ordinal = ordinal,
                            .members = global_ranks_,
-                           .staging_bytes = world() * std::max(std::min(wanted, allowed), kLeastSlot),
+                           .staging_bytes = std::max(
+                               world() * std::max(std::min(wanted, allowed), kLeastSlot), most.native_bytes),
                            .deadline = deadline_});
 }
 
@@ -126,9 +131,12 @@ void NcclBackend::copy(void* to, const void* from, std::int64_t bytes) {
              "cudaMemcpyAsync");
 }
 
+kernels::ComputeContext NcclBackend::on_stream() const {
+  return {.workspace = {}, .device = DeviceType::cuda, .stream = channel_->stream()};
+}
+
 void NcclBackend::chain(std::int64_t numel, DType type, bool accumulate, float* result) {
-  kernels::ordered_chain({.workspace = {}, .device = DeviceType::cuda, .stream = channel_->stream()}, numel,
-                         type, contributions_, accumulate ? 1.0f : 0.0f, result);
+  kernels::ordered_chain(on_stream(), numel, type, contributions_, accumulate ? 1.0f : 0.0f, result);
 }
 
 // ---- calls ----
@@ -145,14 +153,15 @@ void NcclBackend::all_gather(const void* shard, void* full, std::int64_t shard_b
   });
 }
 
-// Each rank's slice of every rank's buffer comes to its staging memory, part by part, and is added there in
-// rank order.
 void NcclBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
   if (!channel_) return host_->reduce_scatter(request, label);
-  LocalCall call = LocalCall::make(Operation::reduce_scatter, request.shard_numel, label);
+  const bool native = request.reduction == Reduction::native;
+  LocalCall call = LocalCall::make(native ? Operation::native_reduce_scatter : Operation::reduce_scatter,
+                                   request.shard_numel, label);
   call.type = request.wire;
   const std::int64_t width = bytes_of(request.wire);
   collective(call, (world() - 1) * request.shard_numel * width, [&] {
+    if (native) return reduce_natively(request);
     const std::int64_t slot_bytes = channel_->staging_bytes() / world() / kAlignment * kAlignment;
     const std::int64_t part = slot_bytes / width;
     for (std::int64_t begin = 0; begin < request.shard_numel; begin += part)
@@ -160,6 +169,28 @@ void NcclBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) 
   });
 }
 
+// NCCL's sum has the wire's type: what is to be fp32, or to be added to, comes by way of the staging memory.
+void NcclBackend::reduce_natively(const ReduceScatter& call) {
+  if (call.shard_numel == 0) return;
+  const bool staged = call.wire != DType::fp32 || call.accumulate;
+  const std::int64_t bytes = call.shard_numel * bytes_of(call.wire);
+  if (staged && bytes > channel_->staging_bytes())
+    throw UsageError(
+        fmt::format("native reduce_scatter on '{}' of a shard of {} bytes; it was bound for at most {}",
+                    name(), bytes, channel_->staging_bytes()));
+  void* const sum = staged ? channel_->staging() : static_cast<void*>(call.shard);
+  channel_->group([&](ncclComm_t communicator) {
+    check_nccl(nccl().ncclReduceScatter(call.full, sum, static_cast<std::size_t>(call.shard_numel),
+                                        nccl_type(call.wire), ncclSum, communicator, channel_->stream()),
+               "ncclReduceScatter", communicator);
+  });
+  if (staged)
+    kernels::accumulate(on_stream(), call.shard_numel, call.wire, sum, call.accumulate ? 1.0f : 0.0f,
+                        call.shard);
+}
+
+// Each rank's slice of every rank's buffer comes to its staging memory, part by part, and is added there in
+// rank order.
 void NcclBackend::reduce_part(const ReduceScatter& call, std::int64_t begin, std::int64_t numel,
                               std::int64_t slot_bytes) {
   const std::int64_t width = bytes_of(call.wire);

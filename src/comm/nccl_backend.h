@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 
+#include "kernels/context.h"
 #include "src/comm/nccl_channel.h"
 #include "src/comm/nccl_world.h"
 
@@ -36,7 +37,8 @@ class NcclBackend final : public Backend {
   void meet(const LocalCall& call) override { host_->meet(call); }
   void rethrow_failure(const std::string& call) override { host_->rethrow_failure(call); }
   bool reaches(DeviceType) const override { return true; }
-  void bind(Stream& stream, std::int64_t most_shard_numel) override;
+  void bind(Stream& stream, const MostReduced& most) override;
+  bool reduces_natively() const override { return channel_ != nullptr || Backend::reduces_natively(); }
 
   // An arena of the host is none of NCCL's.
   bool wants_shared_arena() const override { return false; }
@@ -62,8 +64,10 @@ class NcclBackend final : public Backend {
   };
   template <class Place>
   void exchange(const Blocks& blocks, const Place& place);
+  void reduce_natively(const ReduceScatter& call);
   void reduce_part(const ReduceScatter& call, std::int64_t begin, std::int64_t numel,
                    std::int64_t slot_bytes);
+  kernels::ComputeContext on_stream() const;
   void chain(std::int64_t numel, DType type, bool accumulate, float* result);
   void copy(void* to, const void* from, std::int64_t bytes);
   std::byte* staged(int rank, std::int64_t slot_bytes) const {

@@ -13,7 +13,7 @@ namespace tessera::comm {
   function(ncclCommSplit) function(ncclCommDestroy) function(ncclCommAbort) \
   function(ncclMemAlloc) function(ncclMemFree) function(ncclCommRegister) function(ncclCommDeregister) \
   function(ncclGroupStart) function(ncclGroupEnd) \
-  function(ncclAllGather) function(ncclBroadcast) function(ncclSend) function(ncclRecv)
+  function(ncclAllGather) function(ncclReduceScatter) function(ncclBroadcast) function(ncclSend) function(ncclRecv)
 // clang-format on
 
 struct Nccl {

@@ -106,7 +106,8 @@ static_assert(TESSERA_FP16 == static_cast<int>(DType::fp16) &&
               TESSERA_LOOPED == static_cast<int>(PipelineSchedule::looped) &&
               TESSERA_CLOSE == static_cast<int>(UseEdge::close) &&
               TESSERA_DISK == static_cast<int>(Space::disk) &&
-              TESSERA_REDUCE_LAST == static_cast<int>(ReduceWhen::last));
+              TESSERA_REDUCE_LAST == static_cast<int>(ReduceWhen::last) &&
+              TESSERA_REDUCTION_NATIVE == static_cast<int>(Reduction::native));
 
 }  // namespace
 
@@ -129,6 +130,7 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.mesh = to_mesh(o, ranks);
   options.strategy.placements = Placements::of_stage(o.stage);
   options.strategy.reduce = checked<ReduceWhen>(o.reduce, 3, "reduce");
+  options.strategy.reduction = checked<Reduction>(o.reduction, 2, "reduction");
   options.strategy.update = checked<UpdateWhen>(o.update, 3, "update");
   options.strategy.prefetch = o.prefetch;
   options.strategy.resident_units = o.resident_units;

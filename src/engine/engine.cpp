@@ -57,6 +57,9 @@ void check_options(const Communicator& world, const EngineOptions& options,
         "device is {}: {} ranks exchange what lies in memory of the host only; use one rank, or a "
         "world of make_nccl_world",
         name_of(options.device), world.world()));
+  if (options.strategy.reduction == Reduction::native && options.device == DeviceType::cpu)
+    throw UsageError(
+        "strategy.reduction is native and device is cpu; only GPUs have a reduction of their own: use exact");
   if (options.strategy.offload.on_disk() && options.disk_directory.empty())
     throw UsageError(
         "disk_directory is empty, and strategy.offload has the disk hold something; name a "
@@ -75,8 +78,9 @@ void check_options(const Communicator& world, const EngineOptions& options,
 
 // Everything besides the programs that must be equal on all ranks for their results to be.
 std::string fingerprint(const Layout& layout, const EngineOptions& options) {
-  std::string text = fmt::format("{} clip {} norms {} zero {}", options.optimizer.name(),
-                                 options.clip.max_norm, options.parameter_norms, options.zero_gradients);
+  std::string text =
+      fmt::format("{} clip {} norms {} zero {} {}", options.optimizer.name(), options.clip.max_norm,
+                  options.parameter_norms, options.zero_gradients, name_of(options.strategy.reduction));
   std::visit(
       [&](const auto& optimizer) {
         using Kind = std::decay_t<decltype(optimizer)>;

@@ -154,13 +154,19 @@ void Executor::open_channels(const Communicator& world, const Program& program) 
 
 // Collective over the members of each channel: in an order in which no two ranks wait for each other.
 void Executor::bind_channels() {
-  std::map<ChannelKey, std::int64_t> most_reduced;
+  std::map<ChannelKey, MostReduced> most_reduced;
   for (const Program& program : programs_)
     for (const Instruction& instruction : program.instructions) {
       if (instruction.op != Opcode::reduce_scatter) continue;
-      const Axis axis = program.channels[static_cast<std::size_t>(instruction.channel)].axis;
-      std::int64_t& most = most_reduced[{axis, instruction.lane, instruction.peer}];
-      most = std::max(most, layout_.flat(instruction.flat).shard_numel);
+      const Axis axis = axis_of(program, instruction);
+      MostReduced& most = most_reduced[{axis, instruction.lane, instruction.peer}];
+      const Flat& flat = layout_.flat(instruction.flat);
+      const std::int64_t numel = axis == Axis::replicate ? flat.slice_numel : flat.shard_numel;
+      const DType wire = wire_of(program, instruction);
+      if (options_.strategy.reduction == Reduction::exact)
+        most.numel = std::max(most.numel, numel);
+      else if (wire != DType::fp32 || instruction.accumulate)
+        most.native_bytes = std::max(most.native_bytes, numel * bytes_of(wire));
     }
   std::map<std::tuple<Axis, std::vector<int>, std::string>, ChannelKey> in_order;
   for (auto& [key, channel] : channels_)

@@ -143,7 +143,10 @@ class Executor {
   void open_channels(const Communicator& world, const Program& program);
   void bind_channels();
   std::vector<int> members_of(const ChannelKey& key) const;
-  Axis axis_of(const Instruction& instruction) const;
+  static Axis axis_of(const Program& program, const Instruction& instruction);
+  Axis axis_of(const Instruction& instruction) const { return axis_of(program(), instruction); }
+  // Of what a reduce-scatter brings together.
+  DType wire_of(const Program& program, const Instruction& instruction) const;
   Communicator& channel_of(const Instruction& instruction);
   // The elements of a flat in this rank's shard, and in its replica's slice of that.
   Slice shard_of(FlatId flat) const;

@@ -44,8 +44,8 @@ Communicator& Executor::channel_of(const Instruction& instruction) {
   return channels_.at({axis_of(instruction), instruction.lane, instruction.peer});
 }
 
-Axis Executor::axis_of(const Instruction& instruction) const {
-  return program().channels[static_cast<std::size_t>(instruction.channel)].axis;
+Axis Executor::axis_of(const Program& program, const Instruction& instruction) {
+  return program.channels[static_cast<std::size_t>(instruction.channel)].axis;
 }
 
 Executor::Slice Executor::shard_of(FlatId flat) const {
@@ -100,23 +100,29 @@ void Executor::all_gather(InstructionId id) {
                      own.numel * element, label(instruction));
 }
 
+DType Executor::wire_of(const Program& program, const Instruction& instruction) const {
+  const FlatBuffers& buffers = program.flat_buffers[static_cast<std::size_t>(instruction.flat)];
+  const bool of_sums = buffers.local_sum >= 0 || axis_of(program, instruction) == Axis::replicate;
+  return of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype;
+}
+
 void Executor::reduce_scatter(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
-  const bool of_sums = buffers.local_sum >= 0;
   const Slice shard_slice = shard_of(instruction.flat);
+  const DType wire = wire_of(program(), instruction);
   Communicator& channel = channel_of(instruction);
   if (axis_of(instruction) == Axis::replicate) {
     const Slice own = slice_of(instruction.flat);
     return channel.reduce_scatter(
         {.full = at(buffers.accumulator, id, shard_slice.offset, 4),
-         .wire = DType::fp32,
+         .wire = wire,
          .shard = reinterpret_cast<float*>(at(buffers.accumulator, id, own.offset, 4)),
-         .shard_numel = own.numel},
+         .shard_numel = own.numel,
+         .reduction = options_.strategy.reduction},
         label(instruction));
   }
-  const std::byte* full = address(of_sums ? buffers.local_sum : buffers.gradient, id);
-  const DType wire = of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype;
+  const std::byte* full = address(buffers.local_sum >= 0 ? buffers.local_sum : buffers.gradient, id);
   auto* shard = reinterpret_cast<float*>(at(buffers.accumulator, id, shard_slice.offset, 4));
   if (channel.world() == 1)  // the same sum, by all threads of the rank
     return kernels::accumulate(compute(id), shard_slice.numel, wire, full,
@@ -125,7 +131,8 @@ void Executor::reduce_scatter(InstructionId id) {
                           .wire = wire,
                           .shard = shard,
                           .shard_numel = shard_slice.numel,
-                          .accumulate = instruction.accumulate},
+                          .accumulate = instruction.accumulate,
+                          .reduction = options_.strategy.reduction},
                          label(instruction));
 }
 

@@ -14,6 +14,11 @@ std::string_view name_of(UpdateWhen update) {
   return kNames[static_cast<int>(update)];
 }
 
+std::string_view name_of(Reduction reduction) {
+  constexpr std::string_view kNames[] = {"exact", "native"};
+  return kNames[static_cast<int>(reduction)];
+}
+
 Placements Placements::of_stage(int stage) {
   if (stage < 0 || stage > 3)
     throw UsageError("stage " + std::to_string(stage) + " is not a ZeRO stage; it must be 0, 1, 2 or 3");

@@ -703,6 +703,7 @@ TEST_F(Tool, RefusesABadConfiguration) {
   expect_refused(train({}, {"--ranks", "5000"}), {"5000", "1024"});
   expect_refused(train({"precision.parameters=fp16"}), {"fp16"});
   expect_refused(train({"strategy.update=reduced"}), {"strategy.update", "optimizer.clip = 0", "are 1 and"});
+  expect_refused(train({"strategy.reduction=native"}), {"strategy.reduction", "\"cpu\"", "\"exact\""});
   expect_refused(train({"strategy.update=next"}),
                  {"strategy.update", "offload.states is \"device\"", "\"host\" or \"disk\""});
   expect_refused(train({"run.length=17"}), {"run.length is 17", "16"});

@@ -13,14 +13,14 @@ namespace {
 // has them exchanged there, waits, and brings them back.
 class ThroughGpu final : public comm::Backend {
  public:
-  ThroughGpu(std::shared_ptr<Device> device, const Communicator& world, std::int64_t most_shard_numel)
+  ThroughGpu(std::shared_ptr<Device> device, const Communicator& world, const MostReduced& most)
       : device_(std::move(device)),
-        most_shard_numel_(most_shard_numel),
+        most_(most),
         host_(world.duplicate("host")),
         bound_(world),
         stream_(device_->make_stream({.name = world.name(), .on_caller = true, .cpus = {}})),
         arena_(device_->make_arena(kArenaBytes)) {
-    bound_.bind(*stream_, most_shard_numel);
+    bound_.bind(*stream_, most);
   }
 
   int rank() const override { return bound_.rank(); }
@@ -28,7 +28,7 @@ class ThroughGpu final : public comm::Backend {
   int global_rank() const override { return bound_.global_rank(); }
   const std::string& name() const override { return bound_.name(); }
   std::shared_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name) override {
-    return std::make_shared<ThroughGpu>(device_, host_.subgroup(ranks, name), most_shard_numel_);
+    return std::make_shared<ThroughGpu>(device_, host_.subgroup(ranks, name), most_);
   }
 
   void all_gather(const void* shard, void* full, std::int64_t bytes, CallLabel label) override {
@@ -81,6 +81,7 @@ class ThroughGpu final : public comm::Backend {
 
   void meet(const comm::LocalCall&) override { throw Error("nothing is made over this backend"); }
   void rethrow_failure(const std::string& call) override { bound_.backend()->rethrow_failure(call); }
+  bool reduces_natively() const override { return bound_.reduces_natively(); }
   bool wants_shared_arena() const override { return bound_.wants_shared_arena(); }
   ArenaRegistration register_arena(Arena& arena) override { return bound_.register_arena(arena); }
   void fail(int culprit, const std::string& message) override { bound_.backend()->fail(culprit, message); }
@@ -124,7 +125,7 @@ class ThroughGpu final : public comm::Backend {
   };
 
   const std::shared_ptr<Device> device_;
-  const std::int64_t most_shard_numel_;
+  const MostReduced most_;
   Communicator host_, bound_;
   const std::unique_ptr<Stream> stream_;
   Arena arena_;
@@ -142,51 +143,49 @@ std::string missing_gpus(int world) {
              : std::to_string(gpus) + " GPUs are here, the test needs " + std::to_string(world);
 }
 
-// `most_shard_numel` decides in how many parts a reduction goes.
-BackendUnderTest nccl(const std::string& name, int world, std::int64_t most_shard_numel) {
-  return {
-      .name = name,
-      .world = world,
-      .run =
-          [most_shard_numel](int ranks, const RunOptions& options,
-                             const std::function<void(Communicator)>& rank_main,
-                             std::vector<std::string>* messages) {
-            const auto on_gpu = [&](const Communicator& host) {
-              const int gpus = static_cast<int>(read_cuda_machine().gpus.size());
-              const std::shared_ptr<Device> device =
-                  make_cuda_device({.rank = host.rank(), .ordinal = host.rank() % gpus});
-              Communicator world_of_gpus = make_nccl_world(host, {.deadline = options.deadline});
-              world_of_gpus.attach(device->failure());
-              rank_main(Communicator(std::make_shared<ThroughGpu>(device, world_of_gpus, most_shard_numel)));
-            };
-            if (launched_by_variables())
-              run_processes(ranks, options, on_gpu, messages);
-            else
-              run_local(ranks, {.deadline = options.deadline}, on_gpu, messages);
-          },
-      .missing = [world] { return missing_gpus(world); },
-      .checks_messages = false,
-      .has_meetings = false};
+// `most.numel` decides in how many parts an exact reduction goes.
+BackendUnderTest nccl(const std::string& name, int world, const MostReduced& most) {
+  return {.name = name,
+          .world = world,
+          .run =
+              [most](int ranks, const RunOptions& options, const std::function<void(Communicator)>& rank_main,
+                     std::vector<std::string>* messages) {
+                const auto on_gpu = [&](const Communicator& host) {
+                  const int gpus = static_cast<int>(read_cuda_machine().gpus.size());
+                  const std::shared_ptr<Device> device =
+                      make_cuda_device({.rank = host.rank(), .ordinal = host.rank() % gpus});
+                  Communicator world_of_gpus = make_nccl_world(host, {.deadline = options.deadline});
+                  world_of_gpus.attach(device->failure());
+                  rank_main(Communicator(std::make_shared<ThroughGpu>(device, world_of_gpus, most)));
+                };
+                if (launched_by_variables())
+                  run_processes(ranks, options, on_gpu, messages);
+                else
+                  run_local(ranks, {.deadline = options.deadline}, on_gpu, messages);
+              },
+          .missing = [world] { return missing_gpus(world); },
+          .checks_messages = false,
+          .has_meetings = false};
 }
 
 // As threads, unless processes were started: then as these.
 std::vector<BackendUnderTest> worlds(const std::vector<BackendUnderTest>& of_threads) {
   if (!launched_by_variables()) return of_threads;
   const int world = control_options_from_environment().world;
-  return {nccl("processes", world, 5000), nccl("parts", world, 0)};
+  return {nccl("processes", world, {.numel = 5000}), nccl("parts", world, {})};
 }
 
 std::string name_of_test(const testing::TestParamInfo<BackendUnderTest>& test) {
   return test.param.name + std::to_string(test.param.world);
 }
 
-INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorContract,
-                         testing::ValuesIn(worlds({nccl("nccl", 1, 5000), nccl("nccl", 2, 5000),
-                                                   nccl("nccl", 3, 5000), nccl("parts", 2, 0),
-                                                   nccl("parts", 4, 0)})),
-                         name_of_test);
+INSTANTIATE_TEST_SUITE_P(
+    Nccl, CommunicatorContract,
+    testing::ValuesIn(worlds({nccl("nccl", 1, {.numel = 5000}), nccl("nccl", 2, {.numel = 5000}),
+                              nccl("nccl", 3, {.numel = 5000}), nccl("parts", 2, {}), nccl("parts", 4, {})})),
+    name_of_test);
 INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorErrors,
-                         testing::ValuesIn(worlds({nccl("nccl", 2, 0), nccl("nccl", 3, 0)})), name_of_test);
+                         testing::ValuesIn(worlds({nccl("nccl", 2, {}), nccl("nccl", 3, {})})), name_of_test);
 
 class NcclWorld : public testing::Test {
  protected:
@@ -218,7 +217,8 @@ TEST_F(NcclWorld, IsBoundOnceAndSumsNoDoublesThere) {
     const std::unique_ptr<Device> device = make_cuda_device({.rank = host.rank(), .ordinal = host.rank()});
     const auto stream = device->make_stream({.name = "lane", .on_caller = true, .cpus = {}});
     Communicator lane = make_nccl_world(host).duplicate("reduce");
-    EXPECT_THROW(lane.bind(*stream, -1), UsageError);
+    EXPECT_THROW(lane.bind(*stream, {.numel = -1}), UsageError);
+    EXPECT_THROW(lane.bind(*stream, {.native_bytes = -1}), UsageError);
     lane.bind(*stream);
     EXPECT_THROW(lane.bind(*stream), UsageError);
     Arena arena = device->make_arena(64);
@@ -246,7 +246,119 @@ TEST_F(NcclWorld, SumsInPlaceOnRanksBehindTheFirstSweep) {
     ranks.reduce_scatter({.full = full.data(), .shard = full.data() + me * kNumel, .shard_numel = kNumel});
     EXPECT_TRUE(raw(full) == raw(expected)) << "rank " << me;
   };
-  nccl("nccl", kWorld, 0).run(kWorld, {}, rank_main, nullptr);
+  nccl("nccl", kWorld, {}).run(kWorld, {}, rank_main, nullptr);
+}
+
+constexpr MostReduced kNative{.native_bytes = 20'000};
+
+class NativeReduction : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = GetParam().missing(); !why.empty()) GTEST_SKIP() << why;
+  }
+  void run(const std::function<void(Communicator)>& rank_main) {
+    GetParam().run(GetParam().world, {}, rank_main, nullptr);
+  }
+};
+
+// Half a unit in the wire's last place for each rank, and one of fp32 for each microbatch, of the magnitudes
+// that were added.
+double rounding(DType wire, int ranks, int microbatches) {
+  const double half = wire == DType::fp32 ? 0x1p-24 : wire == DType::bf16 ? 0x1p-8 : 0x1p-11;
+  return ranks * half + microbatches * 0x1p-24;
+}
+
+TEST_P(NativeReduction, IsTheSumWithinItsTypesRounding) {
+  run([](Communicator ranks) {
+    const int n = ranks.world(), me = ranks.rank();
+    for (const DType wire : {DType::fp32, DType::bf16, DType::fp16})
+      for (const std::int64_t numel : {0, 1, 7, 1000, 4097}) {
+        std::vector<float> shard(static_cast<std::size_t>(numel), 99.0f);
+        std::vector<double> sums(shard.size()), magnitudes(shard.size());
+        for (int microbatch = 0; microbatch < 3; ++microbatch) {
+          const auto full = stored_buffer(wire, me, microbatch, n * numel);
+          const auto unchanged = full;
+          ranks.reduce_scatter({.full = full.data(),
+                                .wire = wire,
+                                .shard = shard.data(),
+                                .shard_numel = numel,
+                                .accumulate = microbatch > 0,
+                                .reduction = Reduction::native});
+          ASSERT_EQ(full, unchanged);
+          for (std::size_t i = 0; i < shard.size(); ++i) {
+            for (int peer = 0; peer < n; ++peer) {
+              const float value =
+                  widened(wire, stored(wire, peer, microbatch, me * numel + static_cast<std::int64_t>(i)));
+              sums[i] += value;
+              magnitudes[i] += std::abs(value);
+            }
+            ASSERT_NEAR(shard[i], sums[i], rounding(wire, n, microbatch + 1) * magnitudes[i])
+                << "rank " << me << ", element " << i << " of " << name_of(wire);
+          }
+        }
+      }
+  });
+}
+
+TEST_P(NativeReduction, InPlaceChangesThisRanksSliceAlone) {
+  run([](Communicator ranks) {
+    const int n = ranks.world(), me = ranks.rank();
+    constexpr std::int64_t kNumel = 5000;
+    std::vector<float> full, out(kNumel);
+    for (std::int64_t i = 0; i < n * kNumel; ++i) full.push_back(value_of(me, 0, i));
+    std::vector<float> expected = full;
+    const Reduction native = Reduction::native;
+    ranks.reduce_scatter(
+        {.full = full.data(), .shard = out.data(), .shard_numel = kNumel, .reduction = native});
+    std::copy(out.begin(), out.end(), expected.begin() + me * kNumel);
+    ranks.reduce_scatter({.full = full.data(),
+                          .shard = full.data() + me * kNumel,
+                          .shard_numel = kNumel,
+                          .reduction = native});
+    ASSERT_EQ(raw(full), raw(expected));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Nccl, NativeReduction,
+                         testing::ValuesIn(worlds({nccl("nccl", 1, kNative), nccl("nccl", 2, kNative),
+                                                   nccl("nccl", 4, kNative)})),
+                         name_of_test);
+
+TEST_F(NcclWorld, ANativeReductionMeetsItsLikeOnly) {
+  std::vector<std::string> messages;
+  const auto rank_main = [](Communicator ranks) {
+    std::vector<float> full(16), shard(8);
+    ranks.reduce_scatter({.full = full.data(),
+                          .shard = shard.data(),
+                          .shard_numel = 8,
+                          .reduction = ranks.rank() == 0 ? Reduction::exact : Reduction::native},
+                         {.unit = "block.0"});
+  };
+  EXPECT_THROW(nccl("nccl", 2, kNative).run(2, {}, rank_main, &messages), Error);
+  EXPECT_TRUE(contains(messages[0], "rank 1 called native reduce_scatter #1 of unit 'block.0'"))
+      << messages[0];
+}
+
+TEST_F(NcclWorld, SaysWhatANativeReductionNeeds) {
+  run_local(2, {}, [](Communicator host) {
+    const std::unique_ptr<Device> device = make_cuda_device({.rank = host.rank(), .ordinal = host.rank()});
+    const auto stream = device->make_stream({.name = "lane", .on_caller = true, .cpus = {}});
+    Communicator lane = make_nccl_world(host).duplicate("reduce");
+    Arena arena = device->make_arena(3 << 20);
+    ReduceScatter call{.full = arena.base(),
+                       .wire = DType::bf16,
+                       .shard = reinterpret_cast<float*>(arena.base() + (2 << 20)),
+                       .shard_numel = 100'000,
+                       .reduction = Reduction::native};
+    EXPECT_FALSE(lane.reduces_natively());
+    EXPECT_THROW(lane.reduce_scatter(call), UnsupportedError) << "it lies on the host still";
+    lane.bind(*stream, {.native_bytes = 200'000});
+    EXPECT_TRUE(lane.reduces_natively());
+    lane.reduce_scatter(call);
+    stream->synchronize();
+    call.shard_numel += 1;
+    EXPECT_THROW(lane.reduce_scatter(call), UsageError) << "larger than what it was bound for";
+  });
 }
 
 TEST_F(NcclWorld, RefusesTwoRanksOnOneGpuAndNamesTheReason) {

@@ -31,6 +31,7 @@ int nccl_communicators();
 // Of all ranks, since the process began.
 struct NcclSetUp {
   int unique_ids = 0, splits = 0;
+  int sums = 0;  // ncclReduceScatter, by each rank
 };
 NcclSetUp nccl_set_up();
 struct NcclMemory {

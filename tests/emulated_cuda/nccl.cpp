@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/float_types.h"
 #include "src/comm/nccl_library.h"
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/nccl_memory.h"
@@ -23,12 +24,50 @@ using tessera::emulated_cuda::Access;
 using tessera::emulated_cuda::forget_registered;
 using tessera::emulated_cuda::is_foreign;
 using tessera::emulated_cuda::note_misuse;
+using tessera::kernels::Bf16;
+using tessera::kernels::Fp16;
+using tessera::kernels::from_float;
+using tessera::kernels::to_float;
 
-std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * (type == ncclFloat32 ? 4 : 1); }
+std::size_t bytes_of(std::size_t count, ncclDataType_t type) {
+  return count * (type == ncclFloat32 ? 4 : type == ncclUint8 ? 1 : 2);
+}
 
 struct Message {
   std::string call;  // of the sender; the receiver's must be the same
   std::vector<char> bytes;
+};
+
+// What one reduction receives, until all of it has come.
+struct Sum {
+  ncclDataType_t type;
+  std::size_t count;
+  void* to;
+  std::vector<std::vector<char>> parts;  // [rank]
+  std::size_t come = 0;
+
+  void take(int from, std::vector<char> part, int own) {
+    parts[static_cast<std::size_t>(from)] = std::move(part);
+    if (++come < parts.size()) return;
+    const Access access;
+    if (type == ncclFloat32) return add<float>(own);
+    if (type == ncclBfloat16) return add<Bf16>(own);
+    add<Fp16>(own);
+  }
+  template <class T>
+  void add(int own) {
+    const auto ranks = static_cast<int>(parts.size());
+    auto* const sums = static_cast<T*>(to);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto of = [&](int rank) {
+        return reinterpret_cast<const T*>(parts[static_cast<std::size_t>(rank)].data())[i];
+      };
+      T sum = of((own + 1) % ranks);
+      for (int step = 2; step <= ranks; ++step)
+        sum = from_float<T>(to_float(sum) + to_float(of((own + step) % ranks)));
+      sums[i] = sum;
+    }
+  }
 };
 
 struct Clique;
@@ -53,7 +92,7 @@ struct Clique {
 std::mutex registry_mutex;
 std::map<std::string, std::weak_ptr<Clique>> registry;
 std::atomic<int> alive{0};
-std::atomic<int> unique_ids{0}, splits_begun{0};
+std::atomic<int> unique_ids{0}, splits_begun{0}, sums_begun{0};
 std::atomic<int> lost_rank{-1};  // whose communicators have failed on their own
 
 }  // namespace
@@ -64,6 +103,7 @@ struct ncclComm {
     void* to;
     std::size_t bytes;
     int peer;
+    std::shared_ptr<Sum> sum = nullptr;  // that it is a part of, if any
   };
 
   std::shared_ptr<Clique> clique;
@@ -116,8 +156,12 @@ struct ncclComm {
       if (message.call != receive->call || message.bytes.size() != receive->bytes)
         return fail(ncclInvalidUsage, "rank " + std::to_string(receive->peer) + " called " + message.call +
                                           ", this rank " + receive->call);
-      const Access access;
-      std::memcpy(receive->to, message.bytes.data(), receive->bytes);
+      if (receive->sum) {
+        receive->sum->take(receive->peer, std::move(message.bytes), rank);
+      } else {
+        const Access access;
+        std::memcpy(receive->to, message.bytes.data(), receive->bytes);
+      }
       receive = pending.erase(receive);
     }
     return ncclSuccess;
@@ -161,6 +205,7 @@ struct Queued {
   void* receive = nullptr;
   std::size_t bytes = 0;
   int peer = 0;
+  std::shared_ptr<Sum> sum = nullptr;
 };
 thread_local int depth = 0;
 thread_local std::vector<Queued> queue;
@@ -182,7 +227,7 @@ ncclResult_t start_queued() {
     if (call.send != nullptr) call.communicator->send(call.call, call.send, call.bytes, call.peer);
   for (const Queued& call : calls)
     if (call.receive != nullptr)
-      call.communicator->pending.push_back({call.call, call.receive, call.bytes, call.peer});
+      call.communicator->pending.push_back({call.call, call.receive, call.bytes, call.peer, call.sum});
   // Also where all has come: who does not ask has not waited.
   return communicators.empty() ? ncclSuccess : ncclInProgress;
 }
@@ -288,6 +333,31 @@ ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, n
   return enqueue(std::move(calls));
 }
 
+ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+                               ncclRedOp_t, ncclComm_t communicator, cudaStream_t) {
+  if (type == ncclUint8) return communicator->fail(ncclInvalidArgument, "a sum of bytes");
+  ++sums_begun;
+  const std::size_t bytes = bytes_of(count, type);
+  const std::string call = text("reduce-scatter", bytes) + " of type " + std::to_string(type);
+  const auto sum = std::make_shared<Sum>(Sum{.type = type, .count = count, .to = receive, .parts = {}});
+  sum->parts.resize(static_cast<std::size_t>(communicator->ranks()));
+  std::vector<Queued> calls;
+  for (int peer = 0; peer < communicator->ranks(); ++peer) {
+    calls.push_back({.communicator = communicator,
+                     .call = call,
+                     .send = static_cast<const char*>(send) + static_cast<std::size_t>(peer) * bytes,
+                     .bytes = bytes,
+                     .peer = peer});
+    calls.push_back({.communicator = communicator,
+                     .call = call,
+                     .receive = receive,
+                     .bytes = bytes,
+                     .peer = peer,
+                     .sum = sum});
+  }
+  return enqueue(std::move(calls));
+}
+
 ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
                            ncclComm_t communicator, cudaStream_t) {
   const std::size_t bytes = bytes_of(count, type);
@@ -325,7 +395,9 @@ namespace tessera {
 int emulated_cuda::nccl_communicators() { return alive.load(); }
 void emulated_cuda::lose_network(int rank) { lost_rank.store(rank); }
 
-emulated_cuda::NcclSetUp emulated_cuda::nccl_set_up() { return {unique_ids.load(), splits_begun.load()}; }
+emulated_cuda::NcclSetUp emulated_cuda::nccl_set_up() {
+  return {unique_ids.load(), splits_begun.load(), sums_begun.load()};
+}
 
 const comm::Nccl& comm::nccl() {
 #define TESSERA_NCCL_OWN(function) .function = ::function,

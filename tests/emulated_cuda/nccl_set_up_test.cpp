@@ -34,13 +34,30 @@ TEST(NcclSetUp, SplitsCommunicatorsOfTheSameRanksFromOne) {
     for (const std::vector<int>& members : groups) {
       const auto stream = rank.make_stream("lane");
       Communicator group = rank.world.subgroup(members, "lane");
-      group.bind(*stream, 0);
+      group.bind(*stream);
       EXPECT_EQ(gathered(rank, group, *stream), members);
     }
   });
   EXPECT_EQ(nccl_set_up().unique_ids - before.unique_ids, 1 + 2) << "of all ranks, and of each pair";
   EXPECT_EQ(nccl_set_up().splits - before.splits, 4 * 4) << "each rank takes part in each of its own";
   EXPECT_EQ(nccl_communicators(), 0);
+}
+
+TEST(NcclSetUp, ANativeReductionIsOneCallOfNccls) {
+  const int before = nccl_set_up().sums;
+  run_local(2, {}, [](Communicator host) {
+    GpuRank rank(host);
+    const auto stream = rank.make_stream("reduce");
+    Communicator reduce = rank.world.duplicate("reduce");
+    reduce.bind(*stream);
+    const Arena arena = rank.device->make_arena(4096);
+    auto* const full = reinterpret_cast<float*>(arena.base());
+    for (const Reduction reduction : {Reduction::exact, Reduction::native})
+      reduce.reduce_scatter(
+          {.full = full, .shard = full + 512 * reduce.rank(), .shard_numel = 512, .reduction = reduction});
+    stream->synchronize();
+  });
+  EXPECT_EQ(nccl_set_up().sums - before, 2) << "one by each rank";
 }
 
 TEST(NcclSetUp, AnErrorInASplitEndsItOnAllRanks) {
@@ -52,10 +69,10 @@ TEST(NcclSetUp, AnErrorInASplitEndsItOnAllRanks) {
                      const auto first = rank.make_stream("lane"), second = rank.make_stream("lane");
                      Communicator gather = rank.world.duplicate("gather");
                      Communicator reduce = rank.world.duplicate("reduce");
-                     gather.bind(*first, 0);
+                     gather.bind(*first);
                      host.barrier();
                      if (host.rank() == 1) lose_network(1);
-                     reduce.bind(*second, 0);
+                     reduce.bind(*second);
                    },
                    &messages),
                Error);
@@ -73,8 +90,8 @@ TEST(NcclSetUp, AnArenaIsRegisteredWithEveryCommunicatorUntilItGoes) {
     GpuRank rank(host);
     const auto first = rank.make_stream("lane"), second = rank.make_stream("lane");
     Communicator gather = rank.world.duplicate("gather"), reduce = rank.world.duplicate("reduce");
-    gather.bind(*first, 0);
-    reduce.bind(*second, 0);
+    gather.bind(*first);
+    reduce.bind(*second);
     Arena arena = rank.device->make_arena(4096, false, rank.world.arena_source());
     Arena other = rank.device->make_arena(4096);
     host.barrier();
@@ -121,7 +138,7 @@ TEST(NcclSetUp, CallsAreGivenRegisteredMemoryOnly) {
                      GpuRank rank(host);
                      const auto stream = rank.make_stream("lane");
                      Communicator lane = rank.world.duplicate("gather");
-                     lane.bind(*stream, 0);
+                     lane.bind(*stream);
                      Arena arena = rank.device->make_arena(64, false, rank.world.arena_source());
                      const Arena other = rank.device->make_arena(64);
                      EXPECT_TRUE(rank.world.register_arena(arena).direct);
@@ -141,7 +158,7 @@ TEST(NcclSetUp, WhatOneRankCannotRegisterNoneDoes) {
     EXPECT_EQ(rank.world.register_arena(arena).reason, "rank 0: no communicator is bound to a GPU");
     const auto stream = rank.make_stream("lane");
     Communicator lane = rank.world.duplicate("gather");
-    lane.bind(*stream, 0);
+    lane.bind(*stream);
     const ArenaRegistration registration = rank.world.register_arena(arena);
     EXPECT_FALSE(registration.direct);
     EXPECT_TRUE(contains(registration.reason, "rank 1: ncclCommRegister failed: unhandled system error"))
@@ -163,7 +180,7 @@ TEST(NcclSetUp, MemoryThatNcclRefusesIsTakenFromTheRuntime) {
     GpuRank rank(host);
     const auto stream = rank.make_stream("lane");
     Communicator lane = rank.world.duplicate("gather");
-    lane.bind(*stream, 0);
+    lane.bind(*stream);
     Arena arena = rank.device->make_arena(64, false, rank.world.arena_source());
     const ArenaRegistration registration = rank.world.register_arena(arena);
     EXPECT_TRUE(registration.direct) << registration.reason;

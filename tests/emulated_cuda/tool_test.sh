@@ -21,6 +21,9 @@ for stage in 0 3; do
     --json $stage.json >$stage.txt
 done
 [ -n "$(figure loss 0.json)" ]
+"$emulated" train run.toml --set run.device=cuda --set strategy.reduction=native --json native.json >native.txt
+awk -v a="$(figure loss 0.json)" -v b="$(figure loss native.json)" 'BEGIN {exit !(b > 0 && (a - b) ^ 2 < (1e-3 * a) ^ 2)}'
+grep -q '^exchange  NCCL .*, sums of its own' native.txt
 [ "$(figure loss 0.json)" = "$(figure loss 3.json)" ]
 awk -v a="$(figure loss cpu.json)" -v b="$(figure loss 0.json)" 'BEGIN {exit !(a > 0 && (a - b) ^ 2 < (1e-3 * a) ^ 2)}'
 grep -q '^device    rank 0 on GPU 0 of 9' 3.txt

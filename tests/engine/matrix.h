@@ -46,6 +46,7 @@ struct RunConfig {
   DeviceType device = DeviceType::cpu;
   Offload offload = {};
   UpdateWhen update = UpdateWhen::decided;
+  Reduction reduction = Reduction::exact;
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -152,6 +153,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.mesh = {.pipeline = run.pipeline, .replicate = run.replicate, .shard = run.world};
   options.engine.strategy = {.placements = Placements::of_stage(run.stage),
                              .reduce = run.reduce,
+                             .reduction = run.reduction,
                              .update = run.update,
                              .prefetch = run.prefetch,
                              .recompute = run.recompute,

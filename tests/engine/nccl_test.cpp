@@ -36,7 +36,7 @@ class ThroughHost final : public comm::Backend {
     return std::make_shared<ThroughHost>(host_.subgroup(ranks, name), device_);
   }
   bool reaches(DeviceType) const override { return true; }
-  void bind(Stream& stream, std::int64_t) override { stream_ = &stream; }
+  void bind(Stream& stream, const MostReduced&) override { stream_ = &stream; }
 
   void all_gather(const void* shard, void* full, std::int64_t bytes, CallLabel label) override {
     if (stream_ == nullptr) return host_.all_gather(shard, full, bytes, label);
@@ -114,6 +114,13 @@ class NcclMatrix : public ::testing::TestWithParam<Cell> {
             .steps = 3,
             .device = DeviceType::cuda};
   }
+  static void expect_near(const RunResult& found, const RunResult& expected) {
+    ASSERT_EQ(found.losses.size(), expected.losses.size());
+    for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+      EXPECT_NEAR(found.losses[step], expected.losses[step], tolerance() * expected.losses[step]) << step;
+      EXPECT_NEAR(found.norms[step], expected.norms[step], 10 * tolerance() * expected.norms[step]) << step;
+    }
+  }
   static double tolerance() { return std::get<DType>(GetParam()) == DType::fp32 ? 1e-4 : 2e-2; }
 };
 
@@ -144,12 +151,36 @@ TEST_P(NcclMatrix, SoItIsWhereTheLastMicrobatchReduces) {
 TEST_P(NcclMatrix, LossesAndNormsAreNearThoseOfTheCpu) {
   RunConfig on_cpu = base();
   on_cpu.device = DeviceType::cpu;
-  const RunResult expected = run_training(on_cpu), found = run_training(base());
-  ASSERT_EQ(found.losses.size(), expected.losses.size());
-  for (std::size_t step = 0; step < expected.losses.size(); ++step) {
-    EXPECT_NEAR(found.losses[step], expected.losses[step], tolerance() * expected.losses[step]) << step;
-    EXPECT_NEAR(found.norms[step], expected.norms[step], 10 * tolerance() * expected.norms[step]) << step;
+  expect_near(run_training(base()), run_training(on_cpu));
+}
+
+// All ranks have the same bits then, too, as run_training() demands.
+TEST_P(NcclMatrix, NativeSumsAreNearExactOnes) {
+  const RunResult expected = run_training(base());
+  for (const int stage : {0, 2, 3}) {
+    for (const ReduceWhen reduce : {ReduceWhen::each, ReduceWhen::last}) {
+      RunConfig run = base();
+      run.reduction = Reduction::native;
+      run.stage = stage;
+      run.reduce = reduce;
+      run.strict_order = false;
+      run.prefetch = 1;
+      run.poison = stage == 3;
+      SCOPED_TRACE(to_string(run));
+      expect_near(run_training(run), expected);
+    }
   }
+}
+
+TEST_P(NcclMatrix, SoTheyAreOverReplicas) {
+  RunConfig run = base();
+  run.world /= 2;
+  run.replicate = 2;
+  run.stage = 2;
+  run.state_over_replicas = true;
+  const RunResult expected = run_training(run);
+  run.reduction = Reduction::native;
+  expect_near(run_training(run), expected);
 }
 
 // Outputs and their gradients go from GPU to GPU.

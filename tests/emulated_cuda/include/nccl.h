@@ -23,7 +23,8 @@ enum ncclResult_t {
   ncclRemoteError,
   ncclInProgress
 };
-enum ncclDataType_t { ncclUint8 = 1, ncclFloat32 = 7 };
+enum ncclDataType_t { ncclUint8 = 1, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 };
+enum ncclRedOp_t { ncclSum };
 struct ncclConfig_t {
   int blocking;
 };
@@ -49,6 +50,9 @@ ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type,
                            ncclComm_t communicator, cudaStream_t stream);
+// In the order of a ring that ends at the receiver, rounded to the type behind each addition.
+ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+                               ncclRedOp_t operation, ncclComm_t communicator, cudaStream_t stream);
 ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
                            ncclComm_t communicator, cudaStream_t stream);
 ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer,
