@@ -46,6 +46,13 @@ tessera_status tessera_run_ranks(int32_t ranks, int64_t deadline_ms, tessera_ran
 /* This process as a rank among those that a launcher (mpirun, srun) started. TESSERA_UNSUPPORTED in a build
    without MPI. Destroy the engine first; a rank that goes wrong should call tessera_world_fail before. */
 tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** world);
+/* The same for a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun). Meant as the
+   host of tessera_world_create_nccl. */
+tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_world** world);
+/* The ranks of `host` as GPUs, one each, that exchange by NCCL: for engines whose options.device is
+   TESSERA_CUDA. Collective. Within a rank_main it is destroyed before that returns. TESSERA_UNSUPPORTED in a
+   build without NCCL, TESSERA_ENVIRONMENT where libnccl cannot be loaded. One rank alone needs none. */
+tessera_status tessera_world_create_nccl(tessera_world* host, int64_t deadline_ms, tessera_world** world);
 tessera_status tessera_world_destroy(tessera_world* world); /* of one that was created; NULL is well */
 tessera_status tessera_world_fail(tessera_world* world, const char* message);
 
@@ -87,6 +94,7 @@ enum { TESSERA_REDUCTION_EXACT = 0, TESSERA_REDUCTION_NATIVE = 1 };             
 enum { TESSERA_UPDATE_DECIDED = 0, TESSERA_UPDATE_REDUCED = 1, TESSERA_UPDATE_NEXT = 2 }; /* update */
 enum { TESSERA_1F1B = 0, TESSERA_GPIPE = 1, TESSERA_INTERLEAVED = 2, TESSERA_LOOPED = 3 }; /* schedule */
 enum { TESSERA_DEVICE = 0, TESSERA_HOST = 1, TESSERA_DISK = 2 };                           /* space */
+enum { TESSERA_CPU = 0, TESSERA_CUDA = 1 };                                                /* device */
 enum { TESSERA_ADAMW = 0, TESSERA_ADAM = 1, TESSERA_SGD = 2 };                             /* optimizer */
 
 typedef struct tessera_use {
@@ -147,6 +155,8 @@ typedef struct tessera_options {
   const tessera_use* order; /* of one microbatch [NULL: forward in unit order, then backward in reverse] */
   int32_t order_count;
   int32_t zero_gradients;      /* 1: gradients begin as 0 and are always added to [0] */
+  int32_t device;              /* where it trains [TESSERA_CPU] */
+  int32_t device_ordinal;      /* of TESSERA_CUDA: which GPU [0] */
   int32_t threads;             /* of a rank's updates and sums [1] */
   int64_t deadline_ms;         /* of every wait for a peer [60000] */
   int64_t device_memory_bytes; /* a rank's budget; more is refused at create [0: none] */
@@ -215,7 +225,7 @@ typedef struct tessera_handover {
   void* input_gradient;
 } tessera_handover;
 
-/* Of the innermost open lease. */
+/* Of the innermost open lease. On a GPU these and a lease's views are memory of that GPU. */
 tessera_status tessera_lease_handover(const tessera_lease* lease, tessera_handover* handover);
 
 typedef struct tessera_view {
@@ -230,6 +240,22 @@ tessera_status tessera_lease_parameter(const tessera_lease* lease, int32_t param
 tessera_status tessera_lease_gradient(const tessera_lease* lease, int32_t parameter, tessera_view* view);
 /* The lease has ended even where this fails; the handle must not be used again. */
 tessera_status tessera_lease_end(tessera_lease* lease);
+
+/* -- On a GPU -- */
+
+/* A cudaStream_t: what a unit's work is to be enqueued on, within its lease; NULL on the CPU. */
+tessera_status tessera_stream(const tessera_engine* engine, void** stream);
+/* Copies between memory of the host and of the device, behind what is enqueued; returns when it is there. */
+tessera_status tessera_transfer(tessera_engine* engine, void* to, const void* from, int64_t bytes);
+
+typedef struct tessera_loss_total {
+  double sum;      /* of losses */
+  int64_t counted; /* of what they are of, tokens say: adds to the step's weight */
+} tessera_loss_total;
+
+/* Adds, behind what is enqueued, to the loss and weight that tessera_step is given: for sums that lie on the
+   device, as `total` does. Within a step. */
+tessera_status tessera_add_loss(tessera_engine* engine, const tessera_loss_total* total);
 
 typedef struct tessera_step_inputs {
   double learning_rate; /* equal on all ranks */
@@ -261,6 +287,9 @@ tessera_status tessera_step(tessera_engine* engine, const tessera_step_inputs* i
                             tessera_step_result* result);
 /* Instead of the rest of a training step: all ranks drop it. */
 tessera_status tessera_abandon(tessera_engine* engine, tessera_step_result* result);
+
+/* With TESSERA_UPDATE_NEXT: does what the last step left to the next. Collective, between steps. */
+tessera_status tessera_finish_updates(tessera_engine* engine);
 
 tessera_status tessera_loss_scale(const tessera_engine* engine, float* scale);
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -119,6 +120,23 @@ tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** wor
   return guarded([&] {
     tessera_world*& out = given(world, "world");
     out = new tessera_world{make_mpi_world({.deadline = checked_deadline(deadline_ms)})};
+  });
+}
+
+tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_world** world) {
+  return guarded([&] {
+    tessera_world*& out = given(world, "world");
+    ControlOptions options = control_options_from_environment();
+    options.deadline = checked_deadline(deadline_ms);
+    out = new tessera_world{make_control_world(options)};
+  });
+}
+
+tessera_status tessera_world_create_nccl(tessera_world* host, int64_t deadline_ms, tessera_world** world) {
+  return guarded([&] {
+    tessera_world*& out = given(world, "world");
+    out = new tessera_world{
+        make_nccl_world(given(host, "host").communicator, {.deadline = checked_deadline(deadline_ms)})};
   });
 }
 
@@ -261,6 +279,24 @@ tessera_status tessera_lease_end(tessera_lease* lease) {
   });
 }
 
+tessera_status tessera_stream(const tessera_engine* engine, void** stream) {
+  return guarded([&] { given(stream, "stream") = given(engine, "engine").engine.stream(); });
+}
+
+tessera_status tessera_transfer(tessera_engine* engine, void* to, const void* from, int64_t bytes) {
+  return guarded([&] {
+    span_of(static_cast<const std::byte*>(from), bytes, "from");
+    span_of(static_cast<std::byte*>(to), bytes, "to");
+    given(engine, "engine").engine.transfer(to, from, bytes);
+  });
+}
+
+tessera_status tessera_add_loss(tessera_engine* engine, const tessera_loss_total* total) {
+  static_assert(sizeof(tessera_loss_total) == sizeof(LossTotal) &&
+                offsetof(tessera_loss_total, counted) == offsetof(LossTotal, counted));
+  return guarded([&] { given(engine, "engine").engine.add_loss(reinterpret_cast<const LossTotal*>(total)); });
+}
+
 tessera_status tessera_step(tessera_engine* engine, const tessera_step_inputs* inputs,
                             tessera_step_result* result) {
   return guarded([&] {
@@ -274,6 +310,10 @@ tessera_status tessera_step(tessera_engine* engine, const tessera_step_inputs* i
 
 tessera_status tessera_abandon(tessera_engine* engine, tessera_step_result* result) {
   return guarded([&] { write_result(given(engine, "engine"), engine->engine.abandon(), result); });
+}
+
+tessera_status tessera_finish_updates(tessera_engine* engine) {
+  return guarded([&] { given(engine, "engine").engine.finish_updates(); });
 }
 
 tessera_status tessera_loss_scale(const tessera_engine* engine, float* scale) {

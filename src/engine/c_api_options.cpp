@@ -107,6 +107,7 @@ static_assert(TESSERA_FP16 == static_cast<int>(DType::fp16) &&
               TESSERA_CLOSE == static_cast<int>(UseEdge::close) &&
               TESSERA_DISK == static_cast<int>(Space::disk) &&
               TESSERA_REDUCE_LAST == static_cast<int>(ReduceWhen::last) &&
+              TESSERA_CUDA == static_cast<int>(DeviceType::cuda) &&
               TESSERA_REDUCTION_NATIVE == static_cast<int>(Reduction::native));
 
 }  // namespace
@@ -152,6 +153,8 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.device_memory_bytes = o.device_memory_bytes;
   options.external_bytes = o.external_bytes;
   options.zero_gradients = o.zero_gradients != 0;
+  options.device = checked<DeviceType>(o.device, 2, "device");
+  options.device_ordinal = o.device_ordinal;
   options.threads_per_rank = o.threads;
   options.deadline = checked_deadline(o.deadline_ms);
   return options;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tests/engine/gpus.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {
@@ -18,6 +19,7 @@ constexpr int kRanks = 2, kSteps = 3, kMicrobatches = 2;
 struct Record {
   int stage = 0;
   int update = TESSERA_UPDATE_DECIDED;
+  bool add_loss = false;                        // rather than give it to tessera_step
   std::vector<double> losses = {}, norms = {};  // by rank 0
   std::vector<float> weight = {};
 };
@@ -125,8 +127,14 @@ tessera_status c_microbatch(tessera_engine* engine, int rank, int step, double& 
       TRY(tessera_lease_parameter(lease, id, &p));
       TRY(tessera_lease_gradient(lease, id, &g));
       EXPECT_EQ(p.numel, g.numel);
-      loss +=
-          add_gradient(p.data, g.data, p.numel, static_cast<DType>(p.dtype), g.beta, mixed(rank, step, id));
+      // On the host, wherever the views lie.
+      const std::int64_t bytes = p.numel * bytes_of(static_cast<DType>(p.dtype));
+      std::vector<std::byte> parameter(static_cast<std::size_t>(bytes)), gradient(parameter);
+      TRY(tessera_transfer(engine, parameter.data(), p.data, bytes));
+      TRY(tessera_transfer(engine, gradient.data(), g.data, bytes));
+      loss += add_gradient(parameter.data(), gradient.data(), p.numel, static_cast<DType>(p.dtype), g.beta,
+                           mixed(rank, step, id));
+      TRY(tessera_transfer(engine, g.data, gradient.data(), bytes));
     }
     TRY(tessera_lease_end(lease));
   }
@@ -144,6 +152,11 @@ tessera_status c_steps(tessera_engine* engine, int rank, Record& run) {
       TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
     for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch)
       TRY(c_microbatch(engine, rank, step, inputs.loss));
+    const tessera_loss_total total{.sum = inputs.loss, .counted = 3};
+    if (run.add_loss) {
+      inputs.loss = inputs.weight = 0.0;
+      TRY(tessera_add_loss(engine, &total));
+    }
     TRY(tessera_step(engine, &inputs, &result));
     EXPECT_EQ(result.step, step + 1);
     EXPECT_EQ(result.applied, 1);
@@ -164,9 +177,10 @@ struct Where {
   int stage = 0;
   int states = TESSERA_DEVICE, parameters = TESSERA_DEVICE;
   int update = TESSERA_UPDATE_DECIDED;
+  int device = TESSERA_CPU;
 };
 
-tessera_status make_engine(tessera_world* world, const Where& where, tessera_engine** engine) {
+tessera_status make_engine(tessera_world* world, int rank, const Where& where, tessera_engine** engine) {
   tessera_options options;
   TRY(tessera_options_init(&options, sizeof options));
   options.stage = where.stage;
@@ -178,6 +192,8 @@ tessera_status make_engine(tessera_world* world, const Where& where, tessera_eng
   options.groups = kGroups.data();
   options.group_count = 2;
   options.update = where.update;
+  options.device = where.device;
+  options.device_ordinal = where.device == TESSERA_CUDA ? rank : 0;
   options.clip = where.update == TESSERA_UPDATE_REDUCED ? 0.0 : 1.0;
   const CUnits units;
   return tessera_engine_create(world, units.units.data(), 2, &options, engine);
@@ -197,9 +213,12 @@ tessera_status with_engines(int ranks, const Where& where, const Body& body) {
         std::int32_t rank = -1;
         tessera_engine* engine = nullptr;
         TRY(tessera_world_rank(world, &rank));
-        TRY(make_engine(world, c.where, &engine));
+        tessera_world* gpus = nullptr;
+        if (c.where.device == TESSERA_CUDA) TRY(tessera_world_create_nccl(world, 20'000, &gpus));
+        TRY(make_engine(gpus != nullptr ? gpus : world, rank, c.where, &engine));
         const tessera_status status = c.body(engine, rank);
         EXPECT_EQ(tessera_engine_destroy(engine), TESSERA_OK);
+        EXPECT_EQ(tessera_world_destroy(gpus), TESSERA_OK);
         return status;
       },
       &context);
@@ -213,6 +232,8 @@ tessera_status with_engines(int ranks, const Where& where, const Body& body) {
 class CApi : public ::testing::TestWithParam<Where> {};
 
 TEST_P(CApi, HasTheBitsOfTheEngine) {
+  if (GetParam().device == TESSERA_CUDA)
+    if (const std::string why = missing_gpus(kRanks); !why.empty()) GTEST_SKIP() << why;
   Record cpp{.stage = GetParam().stage, .update = GetParam().update}, c = cpp;
   run_cpp(cpp);
   ASSERT_EQ(with_engines(kRanks, GetParam(),
@@ -230,6 +251,64 @@ INSTANTIATE_TEST_SUITE_P(Stages, CApi,
                                            Where{3, TESSERA_DISK, TESSERA_HOST},
                                            Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_REDUCED},
                                            Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_NEXT}));
+INSTANTIATE_TEST_SUITE_P(
+    Gpus, CApi,
+    ::testing::Values(Where{.device = TESSERA_CUDA}, Where{.stage = 3, .device = TESSERA_CUDA},
+                      Where{.stage = 2, .states = TESSERA_HOST, .device = TESSERA_CUDA}));
+
+TEST(CApiLoss, CanBeAddedWhereItLies) {
+  Record given{.stage = 1}, added{.stage = 1, .add_loss = true};
+  for (Record* run : {&given, &added})
+    ASSERT_EQ(with_engines(kRanks, {1},
+                           [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, *run); }),
+              TESSERA_OK)
+        << tessera_last_error();
+  EXPECT_EQ(given.losses, added.losses);
+  EXPECT_EQ(given.norms, added.norms);
+  EXPECT_EQ(given.weight, added.weight);
+}
+
+TEST(CApiUpdates, WhatWaitsForTheNextStepCanBeFinished) {
+  const Where next{.stage = 1, .states = TESSERA_HOST, .update = TESSERA_UPDATE_NEXT};
+  const auto body = [](tessera_engine* engine, int rank) -> tessera_status {
+    EXPECT_EQ(tessera_finish_updates(engine), TESSERA_OK) << "nothing is left";
+    Record run{.update = TESSERA_UPDATE_NEXT};
+    TRY(c_steps(engine, rank, run));
+    TRY(tessera_finish_updates(engine));
+    TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
+    return tessera_finish_updates(engine);
+  };
+  EXPECT_EQ(with_engines(1, next, body), TESSERA_USAGE);
+  EXPECT_TRUE(says("finish_updates: a step is running"));
+}
+
+TEST(CApiGpu, StreamsAreNoneOnTheCpuAndCopiesAreChecked) {
+  const auto body = [](tessera_engine* engine, int) -> tessera_status {
+    void* stream = &engine;
+    TRY(tessera_stream(engine, &stream));
+    EXPECT_EQ(stream, nullptr);
+    EXPECT_EQ(tessera_stream(engine, nullptr), TESSERA_USAGE);
+    EXPECT_EQ(tessera_transfer(engine, nullptr, &stream, 4), TESSERA_USAGE);
+    EXPECT_TRUE(says("to is null"));
+    EXPECT_EQ(tessera_transfer(engine, &stream, &stream, -4), TESSERA_USAGE);
+    TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
+    return tessera_add_loss(engine, nullptr);
+  };
+  EXPECT_EQ(with_engines(1, {}, body), TESSERA_USAGE);
+  EXPECT_TRUE(says("add_loss: total is null"));
+}
+
+TEST(CApiGpu, SaysWhatIsMissing) {
+  EXPECT_EQ(tessera_world_create_nccl(nullptr, 1000, nullptr), TESSERA_USAGE);
+  tessera_world* world = nullptr;
+  EXPECT_EQ(tessera_world_create_nccl(nullptr, 1000, &world), TESSERA_USAGE);
+  EXPECT_TRUE(says("host is null"));
+  unsetenv("WORLD_SIZE");
+  EXPECT_EQ(tessera_world_create_from_variables(1000, &world), TESSERA_USAGE);
+  EXPECT_TRUE(says("WORLD_SIZE is not set"));
+  EXPECT_EQ(with_engines(1, {.device = 7}, [](tessera_engine*, int) { return TESSERA_OK; }), TESSERA_USAGE);
+  EXPECT_TRUE(says("device 7 is not known; use 0 to 1"));
+}
 
 TEST(CApiErrors, SayWhatWasWrong) {
   const auto body = [](tessera_engine* engine, int) -> tessera_status {

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "src/comm/backend.h"
+#include "tests/engine/gpus.h"
 #include "tests/engine/matrix.h"
 #include "tests/engine/trace.h"
 
@@ -12,15 +13,6 @@ namespace tessera::testing {
 namespace {
 
 using Cell = std::tuple<int, DType>;
-
-std::string missing_gpus(int world) {
-  if (const std::string why = read_nccl_library().unusable; !why.empty()) return why;
-  const CudaMachine machine = read_cuda_machine();
-  if (!machine.unusable.empty()) return machine.unusable;
-  const auto gpus = static_cast<int>(machine.gpus.size());
-  return gpus >= world ? std::string()
-                       : std::to_string(gpus) + " GPUs are here, the test needs " + std::to_string(world);
-}
 
 // What NCCL is compared with: brings what lies on GPUs to the host and has threads exchange it there.
 class ThroughHost final : public comm::Backend {
