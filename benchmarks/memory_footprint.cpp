@@ -6,6 +6,7 @@
 //   memory_footprint --formula
 // The latter prints the model states of the ZeRO paper (Rajbhandari et al. 2020, figure 1).
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <ranges>
 
 #include "tessera/communicator.h"
 #include "tessera/device.h"
@@ -33,9 +35,12 @@ struct Options {
   std::vector<int> stages = {0, 1, 2, 3};
   std::vector<int> ranks = {1, 8, 64};
   std::vector<std::string> states = {"device"}, shards = {"device"};  // names of spaces where these live
+  std::vector<std::string> activations = {"device"};
+  double states_on_device = 0;
   std::string directory = ".";
   std::string parameters = "bf16";
-  bool recompute = false, update_reduced = false;
+  Recompute recompute = Recompute::none;
+  UpdateWhen update = UpdateWhen::decided;
   std::int64_t sequences = 1;
   std::int64_t length = 1024;
   int microbatches = 1;
@@ -98,16 +103,18 @@ struct Row {
 };
 
 std::string describe(const Row& row) {
-  return fmt::format("{} on {} ranks at stage {} with states on the {} and parameters on the {}", row.model,
-                     row.ranks, row.stage, name_of(row.offload.states), name_of(row.offload.parameters));
+  return fmt::format(
+      "{} on {} ranks at stage {} with states on the {}, parameters on the {} and activations on the {}",
+      row.model, row.ranks, row.stage, name_of(row.offload.states), name_of(row.offload.parameters),
+      name_of(row.offload.activations));
 }
 
 TrainerOptions trainer_options(const Options& options, const Row& row) {
   TrainerOptions made;
   made.engine.mesh.shard = row.ranks;
   made.engine.strategy.placements = Placements::of_stage(row.stage);
-  made.engine.strategy.update = options.update_reduced ? UpdateWhen::reduced : UpdateWhen::decided;
-  made.engine.strategy.recompute = options.recompute ? Recompute::full : Recompute::none;
+  made.engine.strategy.update = options.update;
+  made.engine.strategy.recompute = options.recompute;
   made.engine.strategy.offload = row.offload;
   made.engine.disk_directory = options.directory;
   made.engine.optimizer.options = AdamWOptions{};
@@ -196,23 +203,27 @@ bool to_be_measured(const Communicator& world, const Options& options, const Row
   return !world || world.world() == row.ranks;
 }
 
-// A row for each number of ranks, stage, and places of states and parameters that go together.
+// A row for each number of ranks, stage, and places of states, parameters and activations that go together.
 std::vector<Row> cases_of(const Options& options, const std::string& name, std::int64_t parameters) {
   std::vector<Row> rows;
   for (const int ranks : options.ranks)
     for (const int stage : options.stages)
       for (const std::string& states : options.states)
-        for (const std::string& shards : options.shards) {
-          const Offload offload = {.states = space_of(states), .parameters = space_of(shards)};
-          if (offload.parameters != Space::device && stage < 3) continue;  // only what is sharded leaves it
-          rows.push_back({.model = name,
-                          .parameters = parameters,
-                          .stage = stage,
-                          .ranks = ranks,
-                          .offload = offload,
-                          .plan = {},
-                          .measured = {}});
-        }
+        for (const std::string& shards : options.shards)
+          for (const std::string& activations : options.activations) {
+            const Offload offload = {.states = space_of(states),
+                                     .states_on_device = options.states_on_device,
+                                     .parameters = space_of(shards),
+                                     .activations = space_of(activations)};
+            if (offload.parameters != Space::device && stage < 3) continue;  // only what is sharded leaves it
+            rows.push_back({.model = name,
+                            .parameters = parameters,
+                            .stage = stage,
+                            .ranks = ranks,
+                            .offload = offload,
+                            .plan = {},
+                            .measured = {}});
+          }
   return rows;
 }
 
@@ -236,17 +247,17 @@ std::string gib(std::int64_t bytes) { return fmt::format("{:.3f}", static_cast<d
 
 // A line for each space that holds anything; what is measured is of device and host together.
 void print_table(const std::vector<Row>& rows) {
-  fmt::print("GiB a rank, at each space's peak\n{:<12}{:>9}{:>6}{:>6}{:>8}{:>12}{:>8}", "model", "10^9 par.",
-             "ranks", "stage", "states", "parameters", "space");
+  fmt::print("GiB a rank, at each space's peak\n{:<12}{:>9}{:>6}{:>6}{:>8}{:>12}{:>13}{:>8}", "model",
+             "10^9 par.", "ranks", "stage", "states", "parameters", "activations", "space");
   for (int category = 0; category < kCategories; ++category)
     fmt::print("{:>20}", name_of(static_cast<Category>(category)));
   fmt::print("{:>11}{:>11}\n", "predicted", "measured");
   for (const Row& row : rows)
     for (const Space space : spaces_held(row.plan)) {
       const SpacePlan& plan = row.plan.space(space);
-      fmt::print("{:<12}{:>9.3f}{:>6}{:>6}{:>8}{:>12}{:>8}", row.model,
+      fmt::print("{:<12}{:>9.3f}{:>6}{:>6}{:>8}{:>12}{:>13}{:>8}", row.model,
                  static_cast<double>(row.parameters) / 1e9, row.ranks, row.stage, name_of(row.offload.states),
-                 name_of(row.offload.parameters), name_of(space));
+                 name_of(row.offload.parameters), name_of(row.offload.activations), name_of(space));
       for (const std::int64_t bytes : plan.at_peak) fmt::print("{:>20}", gib(bytes));
       fmt::print("{:>11}{:>11}\n", gib(plan.arena_bytes),
                  row.measured && space == Space::device ? gib(*row.measured) : "");
@@ -286,7 +297,10 @@ nlohmann::json to_json(const Row& row) {
                  {"ranks", row.ranks},
                  {"stage", row.stage},
                  {"offload",
-                  {{"states", name_of(row.offload.states)}, {"parameters", name_of(row.offload.parameters)}}},
+                  {{"states", name_of(row.offload.states)},
+                   {"states_on_device", row.offload.states_on_device},
+                   {"parameters", name_of(row.offload.parameters)},
+                   {"activations", name_of(row.offload.activations)}}},
                  {"host", to_json(row.plan.space(Space::host))},
                  {"disk", to_json(row.plan.space(Space::disk))}});
   if (row.measured) result["measured_bytes"] = *row.measured;
@@ -294,7 +308,7 @@ nlohmann::json to_json(const Row& row) {
 }
 
 void write_csv(std::ostream& out, const std::vector<Row>& rows) {
-  out << "model,parameters,ranks,stage,states on,parameters on,space";
+  out << "model,parameters,ranks,stage,states on,parameters on,activations on,space";
   for (int category = 0; category < kCategories; ++category)
     out << "," << name_of(static_cast<Category>(category)) << " bytes";
   out << ",live peak bytes,predicted bytes,measured bytes\n";
@@ -302,7 +316,8 @@ void write_csv(std::ostream& out, const std::vector<Row>& rows) {
     for (const Space space : spaces_held(row.plan)) {
       const SpacePlan& plan = row.plan.space(space);
       out << row.model << "," << row.parameters << "," << row.ranks << "," << row.stage << ","
-          << name_of(row.offload.states) << "," << name_of(row.offload.parameters) << "," << name_of(space);
+          << name_of(row.offload.states) << "," << name_of(row.offload.parameters) << ","
+          << name_of(row.offload.activations) << "," << name_of(space);
       for (const std::int64_t bytes : plan.at_peak) out << "," << bytes;
       out << "," << plan.live_peak_bytes << "," << plan.arena_bytes << ",";
       if (row.measured && space == Space::device) out << *row.measured;
@@ -355,6 +370,16 @@ void print_formula() {
       states_of(layout_of(10'000'000'000, 1), 0, {2, 2 + 4, 12}) / 1e9);
 }
 
+template <class Enum>
+void add_choice(CLI::App& app, const std::string& name, Enum& value, std::initializer_list<Enum> all,
+                const std::string& text) {
+  std::map<std::string, Enum> names;
+  for (const Enum one : all) names.emplace(name_of(one), one);
+  app.add_option(name, value, text)
+      ->transform(CLI::CheckedTransformer(names).description(""))
+      ->option_text(fmt::format("{{{}}}", fmt::join(names | std::views::keys, ",")));
+}
+
 int run(int argc, char** argv) {
   Options options;
   CLI::App app("Bytes that a rank takes, predicted and measured.", "memory_footprint");
@@ -372,11 +397,19 @@ int run(int argc, char** argv) {
   app.add_option("--offload-parameters", options.shards, "where parameter shards live, at stage 3")
       ->delimiter(',')
       ->check(CLI::IsMember(space_names()));
+  app.add_option("--offload-activations", options.activations,
+                 "where what units keep for backward waits: device or host")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"device", "host"}));
+  app.add_option("--states-on-device", options.states_on_device,
+                 "share of the units whose states stay on the device all the same")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--offload-directory", options.directory, "of the file on disk, where that is measured");
   app.add_option("--parameters", options.parameters, "their type")->check(CLI::IsMember({"bf16", "fp32"}));
-  app.add_flag("--recompute", options.recompute, "keep only each unit's input, and recompute the rest");
-  app.add_flag("--update-reduced", options.update_reduced,
-               "update each unit as soon as its gradient is reduced, which frees it; no clipping");
+  add_choice(app, "--recompute", options.recompute, {Recompute::none, Recompute::selective, Recompute::full},
+             "which activations are made again before backward");
+  add_choice(app, "--update", options.update, {UpdateWhen::decided, UpdateWhen::reduced, UpdateWhen::next},
+             "when states are updated; next is of what the host updates");
   app.add_option("--sequences", options.sequences, "of a microbatch on a rank")->check(CLI::PositiveNumber);
   app.add_option("--length", options.length, "tokens of a sequence; at most the model's context")
       ->check(CLI::PositiveNumber);
