@@ -21,8 +21,9 @@ namespace tessera::kernels::HWY_NAMESPACE {
 // A rule computes new masters from gradients and keeps its own state:
 //   V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes)
 
-// Elements that are fetched ahead: the hardware fetches streams by itself, but stops at every page.
-constexpr std::int64_t kAhead = 64;
+// Elements that are fetched ahead: the hardware fetches streams by itself, but stops at every page, and too
+// late for an element's square root and division to hide what the third cache level takes.
+constexpr std::int64_t kAhead = 512;
 
 // As adamw_element, operation by operation.
 class AdamWRule {
@@ -124,6 +125,7 @@ void update(const Rule rule, const Gradient* gradient, Parameter* parameter, con
 #pragma GCC unroll 4
       for (int part = 0; part < 4; ++part) {
         const std::int64_t j = i + 16 * part;
+        hwy::Prefetch(gradient + j + kAhead);
         master[part] = rule(load16(gradient + j), j, 16);
       }
 #pragma GCC unroll 4
