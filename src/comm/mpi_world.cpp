@@ -17,8 +17,10 @@ MpiWorld::MpiWorld(Place place, const MpiOptions& options)
 }
 
 MpiWorld::~MpiWorld() {
+  const bool failed = shared().failed();
   shared().end(rank());
-  if (place_.wire) place_.wire->tell_ended();
+  // Who ends because the world has failed is not to be heard of before the failure.
+  if (place_.wire && !failed) place_.wire->tell_ended();
 }
 
 int MpiWorld::ranks_here() const {
