@@ -76,8 +76,8 @@ struct StreamOptions {
 //
 // On a GPU, run() runs the task at once on the calling thread, with the GPU current there, and the task
 // enqueues its work on native(), without waiting for it; events are points in that order. `capacity` then
-// counts events: a record() beyond it blocks until the oldest is done. A wait for an event of a CPU's stream
-// blocks the caller.
+// counts events: a record() beyond it blocks until the oldest is done. For an event of a thread of the host
+// (make_host_stream) the GPU waits, too; for one of another CPU's stream the caller does.
 //
 // Failure: a task that throws fails the stream and sets the device's failure flag; later operations are
 // skipped, and every wait for an event at or after the failure throws what the flag holds: the rank's first
@@ -248,7 +248,8 @@ class Device {
   // Its base is a multiple of 4096.
   virtual Arena make_host_arena(std::int64_t bytes) = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
-  // A stream of the CPU, whatever the device: its tasks work on the host and may block.
+  // A stream of the CPU, whatever the device: its tasks work on the host and may block. What a GPU copies
+  // behind an event of it lies in an arena of the host: other memory may be read when the copy is given.
   virtual std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) = 0;
   // For points of streams of either kind, at most `slots` between two begins.
   virtual std::unique_ptr<Marks> make_marks(std::size_t slots) = 0;

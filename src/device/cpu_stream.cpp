@@ -130,6 +130,7 @@ ThreadStream::~ThreadStream() {
     thread_.join();
   else
     thread_.detach();
+  if (state.settings.word) state.settings.word->store(static_cast<std::uint32_t>(state.submitted.load()));
 }
 
 void ThreadStream::wait(Event event) {

@@ -16,6 +16,9 @@ struct StreamSettings {
   WaitPolicy policy;
   std::chrono::nanoseconds deadline{};
   FailureFlag failure;
+  // Where a stream is to tell a device, too, what it has done: follows StreamState::completed, modulo 2^32.
+  // Behind the stream's end it is past all that anybody waits for.
+  std::shared_ptr<std::atomic<std::uint32_t>> word = {};
 };
 
 // Operations are numbered from 1; `completed` and `failed_at` speak of those numbers.
@@ -34,6 +37,7 @@ struct StreamState {
   void fail(std::uint64_t ticket);
   void complete(std::uint64_t ticket) {
     completed.store(ticket);
+    if (settings.word) settings.word->store(static_cast<std::uint32_t>(ticket));
     progress.notify();
   }
   [[noreturn]] void throw_late(const char* what, std::uint64_t ticket) const;
@@ -76,6 +80,8 @@ class ThreadStream final : public Stream {
   Event record() override { return {this, queue_->state.submitted.load()}; }
   void synchronize(Event event) override { queue_->state.wait_for(event.ticket); }
   bool done(Event event) const noexcept override { return queue_->state.reached(event.ticket); }
+  // Null where there is none.
+  const std::atomic<std::uint32_t>* word() const noexcept { return queue_->state.settings.word.get(); }
 
  private:
   // A task, or the wait for an event where the task is empty.

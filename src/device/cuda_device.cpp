@@ -4,6 +4,7 @@
 #include "src/device/cpu_stream.h"
 #include "src/device/cuda_marks.h"
 #include "src/device/cuda_stream.h"
+#include "src/device/host_words.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -109,10 +110,12 @@ class CudaDevice final : public Device {
     return std::make_unique<device::CudaStream>(options, settings_);
   }
   std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) override {
+    words_.push_back(device::make_host_word(options_.ordinal));
     return device::make_cpu_stream(options, {.rank = options_.rank,
                                              .policy = device::WaitPolicy::choose(Waiting::automatic, 0),
                                              .deadline = options_.deadline,
-                                             .failure = settings_.failure});
+                                             .failure = settings_.failure,
+                                             .word = words_.back()});
   }
   std::unique_ptr<Marks> make_marks(std::size_t slots) override {
     return std::make_unique<device::CudaMarks>(slots, settings_);
@@ -145,6 +148,8 @@ class CudaDevice final : public Device {
   CudaDeviceOptions options_;
   std::string name_;
   device::CudaStreamSettings settings_;
+  std::vector<std::shared_ptr<std::atomic<std::uint32_t>>>
+      words_;  // a GPU may still look at a stream's behind its end
   ByteCounters counters_;
 };
 

@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "src/device/activity.h"
+#include "src/device/cpu_stream.h"
+#include "src/device/host_words.h"
 #include "src/device/wait.h"
 #include "tessera/error.h"
 
@@ -80,9 +82,12 @@ void CudaStream::wait(Event event) {
   if (event.stream == nullptr || event.stream == this) return;
   perform([&] {
     if (const auto* other = dynamic_cast<const CudaStream*>(event.stream))
-      other->precede(stream_.get(), event.ticket);
-    else
-      event.stream->synchronize(event);
+      return other->precede(stream_.get(), event.ticket);
+    const auto* host = dynamic_cast<const ThreadStream*>(event.stream);
+    if (host == nullptr || host->word() == nullptr || host->done(event))
+      return event.stream->synchronize(event);
+    behind_host_.store(true);
+    enqueue_wait(stream_.get(), *host->word(), static_cast<std::uint32_t>(event.ticket));
   });
 }
 
@@ -139,6 +144,7 @@ void CudaStream::wait_until(std::uint64_t ticket) const {
       std::this_thread::sleep_for(kSleep);
   }
   if (failed_at_.load() <= ticket || completed_.load() < ticket) settings_.failure.rethrow();
+  if (behind_host_.load() && settings_.failure.failed()) settings_.failure.rethrow();
 }
 
 void CudaStream::fail(std::uint64_t ticket) const {

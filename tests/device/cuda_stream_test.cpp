@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "src/device/cpu_stream.h"
+#include "src/device/host_words.h"
 #include "tessera/error.h"
 #include "tests/device/fake_cuda.h"
 
@@ -98,6 +102,61 @@ TEST_F(CudaStreams, WaitForEachOther) {
   gather.synchronize(gathered);
   compute.wait(gathered);
   EXPECT_EQ(fake_cuda::state().waits, 1) << "of nothing, of itself, of what is known to be done";
+}
+
+// A thread of the host, as the device of such streams makes it.
+std::unique_ptr<Stream> host_stream(const CudaStreamSettings& settings) {
+  return device::make_cpu_stream({.name = "host", .cpus = {}},
+                                 {.rank = settings.rank,
+                                  .policy = {},
+                                  .deadline = std::chrono::seconds(20),
+                                  .failure = settings.failure,
+                                  .word = device::make_host_word(settings.ordinal)});
+}
+
+// A task that takes until it is told to end.
+struct Held {
+  std::atomic<bool> may_end{false};
+  static void run(void* context, std::uint64_t) {
+    while (!static_cast<Held*>(context)->may_end.load()) std::this_thread::yield();
+  }
+};
+
+TEST_F(CudaStreams, WaitForThreadsOfTheHostWhileTheCallerGoesOn) {
+  settings_.deadline = std::chrono::seconds(20);
+  CudaStream lane = stream("upload"), other = stream("compute");
+  const auto host = host_stream(settings_);
+  for (int round = 1; round <= 3; ++round) {
+    Held held;
+    host->run({.run = &Held::run, .context = &held});
+    lane.wait(host->record());
+    const Event behind = lane.record();
+    other.wait(behind);
+    const Event behind_that = other.record();
+    EXPECT_FALSE(lane.done(behind));
+    EXPECT_FALSE(other.done(behind_that));
+    held.may_end.store(true);
+    lane.synchronize(behind);
+    other.synchronize(behind_that);
+    EXPECT_EQ(fake_cuda::state().host_waits, round);
+  }
+  host->synchronize();
+  lane.wait(host->record());
+  EXPECT_EQ(fake_cuda::state().host_waits, 3) << "it is done";
+}
+
+TEST_F(CudaStreams, BehindAThreadOfTheHostThatFailedThrowItsCause) {
+  settings_.deadline = std::chrono::seconds(20);
+  CudaStream lane = stream("upload");
+  const auto host = host_stream(settings_);
+  Held held;
+  host->run({.run = &Held::run, .context = &held});
+  host->run({.run = [](void*, std::uint64_t) { throw EnvironmentError("the disk is full"); }});
+  lane.wait(host->record());
+  const Event behind = lane.record();
+  EXPECT_FALSE(lane.done(behind));
+  held.may_end.store(true);
+  EXPECT_EQ(message_of(lane, behind), "the disk is full");
 }
 
 TEST_F(CudaStreams, WaitForAnEventAndNotForTheOneThatReplacedIt) {

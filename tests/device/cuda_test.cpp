@@ -64,6 +64,47 @@ class Gate {
   Stream* held_ = nullptr;
 };
 
+// A thread of the host that waits until it is told to write.
+struct Writer {
+  std::atomic<bool> may{false};
+  int* to = nullptr;
+  static void write(void* context, std::uint64_t value) {
+    auto& self = *static_cast<Writer*>(context);
+    while (!self.may.load()) std::this_thread::yield();
+    *self.to = static_cast<int>(value);
+  }
+};
+
+TEST_F(Cuda, WaitsForAThreadOfTheHostWithoutHoldingUpTheCaller) {
+  const Arena host = device_->make_host_arena(sizeof(int)), there = device_->make_arena(sizeof(int));
+  const auto thread = device_->make_host_stream({.name = "host", .cpus = {}});
+  const auto gpu = stream("gpu");
+  for (const int value : {7, 8, 9}) {
+    Writer writer{.to = reinterpret_cast<int*>(host.base())};
+    thread->run({.run = &Writer::write, .context = &writer, .argument = static_cast<std::uint64_t>(value)});
+    gpu->wait(thread->record());
+    run(*gpu, [&] { device_->copy(*gpu, there.base(), host.base(), sizeof(int)); });
+    const Event copied = gpu->record();
+    std::this_thread::sleep_for(milliseconds(20));
+    EXPECT_FALSE(gpu->done(copied)) << "the host has not written yet";
+    writer.may.store(true);
+    gpu->synchronize(copied);
+    EXPECT_EQ(read<int>(*gpu, there.base()), value);
+    thread->synchronize();
+  }
+}
+
+TEST_F(Cuda, AThreadOfTheHostThatFailsLeavesNoGpuWaiting) {
+  const auto thread = device_->make_host_stream({.name = "host", .cpus = {}});
+  const auto gpu = stream("gpu");
+  thread->run({.run = [](void*, std::uint64_t) {
+    std::this_thread::sleep_for(milliseconds(20));
+    throw EnvironmentError("the disk is full");
+  }});
+  gpu->wait(thread->record());
+  EXPECT_THROW(gpu->synchronize(), EnvironmentError);
+}
+
 TEST_F(Cuda, DescribesEachGpu) {
   const CudaMachine machine = read_cuda_machine();
   EXPECT_FALSE(machine.driver.empty());

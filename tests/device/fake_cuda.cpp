@@ -1,8 +1,13 @@
 #include "tests/device/fake_cuda.h"
 
+#include <cuda.h>
+
+#include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <set>
+#include <string_view>
 
 // An event counts how often it was recorded, and up to which of these its stream has come, and when.
 struct CUevent_st {
@@ -10,12 +15,13 @@ struct CUevent_st {
   std::uint64_t recorded = 0, reached = 0;
   float reached_ms = 0;
 };
-// Each operation is an event's record, or the wait for one.
+// Each operation is an event's record, or the wait for one, or for a word of the host's memory.
 struct CUstream_st {
   struct Operation {
     CUevent_st* event;
     std::uint64_t count;
     bool wait;
+    const std::atomic<std::uint32_t>* word = nullptr;
   };
   std::deque<Operation> operations;
   bool held = false;
@@ -28,9 +34,11 @@ std::set<CUstream_st*> streams;
 
 bool advance(CUstream_st& stream) {
   if (stream.held || stream.operations.empty()) return false;
-  const auto [event, count, wait] = stream.operations.front();
-  if (wait && event->reached < count) return false;
-  if (!wait) event->reached = count, event->reached_ms = state().now_ms;
+  const auto [event, count, wait, word] = stream.operations.front();
+  if (word != nullptr && static_cast<std::int32_t>(word->load() - static_cast<std::uint32_t>(count)) < 0)
+    return false;
+  if (event != nullptr && wait && event->reached < count) return false;
+  if (event != nullptr && !wait) event->reached = count, event->reached_ms = state().now_ms;
   stream.operations.pop_front();
   return true;
 }
@@ -108,6 +116,29 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   stream->operations.push_back({event, event->recorded, true});
   return cudaSuccess;
 }
+
+namespace {
+
+CUresult CUDAAPI wait_value(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags) {
+  if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
+  ++state().host_waits;
+  stream->operations.push_back(
+      {nullptr, value, true, reinterpret_cast<const std::atomic<std::uint32_t>*>(word)});
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  if (std::string_view(name) != "cuStreamWaitValue32") return cudaErrorInvalidValue;
+  *function = reinterpret_cast<void*>(&wait_value);
+  return *found = cudaDriverEntryPointSuccess, cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  return *memory = std::malloc(bytes), cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (state().fault != cudaSuccess) return state().fault;

@@ -11,6 +11,7 @@ struct State {
   int streams = 0, events = 0;  // that exist
   int most_events = 1'000'000;  // more are refused
   int waits = 0;                // of a stream for an event
+  int host_waits = 0;           // of a stream for a word of the host's memory
   unsigned last_flags = 0;      // of the stream made last
   int last_priority = 0;
   cudaError_t fault = cudaSuccess;  // what asking for an event, or recording one, returns

@@ -46,6 +46,9 @@ void refuse_nccl_registration(int gpu);
 // From now on those of a rank report an error, without a call; -1: of none.
 void lose_network(int rank);
 
+// Waits of streams for words of the host's memory, since the process began.
+int host_waits();
+
 // From now on work that is given to `stream` does not end: events recorded there are not done before
 // release().
 void hold(cudaStream_t stream);

@@ -1,4 +1,5 @@
 // The emulated GPU's memory, streams and events.
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
@@ -7,6 +8,8 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string_view>
+#include <thread>
 
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/nccl_memory.h"
@@ -71,8 +74,11 @@ void release(cudaStream_t stream) { stream->held.store(false); }
 namespace {
 
 thread_local int current_gpu = 0;
+std::atomic<int> waits_for_host{0};
 
 }  // namespace
+
+int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
 
 cudaError_t cudaMalloc(void** result, std::size_t bytes) {
   bytes = (bytes + kPage - 1) / kPage * kPage;
@@ -177,6 +183,20 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
     if (const cudaError_t result = cudaEventQuery(event); result != cudaSuccess) return result;
   }
   return *ms = std::chrono::duration<float, std::milli>(end->time - start->time).count(), cudaSuccess;
+}
+
+CUresult cuStreamWaitValue32(CUstream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  ++waits_for_host;
+  const auto& word = *reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
+  while (static_cast<std::int32_t>(word.load() - value) < 0) std::this_thread::yield();
+  return CUDA_SUCCESS;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const bool known = std::string_view(name) == "cuStreamWaitValue32";
+  *function = known ? reinterpret_cast<void*>(&cuStreamWaitValue32) : nullptr;
+  *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
 }
 
 cudaError_t cudaGetLastError() { return cudaSuccess; }

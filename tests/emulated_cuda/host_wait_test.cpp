@@ -1,0 +1,71 @@
+// Streams of a GPU that wait for threads of the host. That nobody else waits meanwhile only a GPU can show.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/emulated_cuda/gpu_rank.h"
+
+namespace tessera::emulated_cuda {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Waiting {
+  std::unique_ptr<Device> device = make_cuda_device({});
+  std::unique_ptr<Stream> host = device->make_host_stream({.name = "host", .cpus = {}});
+  std::unique_ptr<Stream> gpu = device->make_stream({.name = "gpu", .cpus = {}});
+};
+
+void write_late(void* to, std::uint64_t value) {
+  std::this_thread::sleep_for(milliseconds(5));
+  *static_cast<std::uint64_t*>(to) = value;
+}
+
+TEST(HostWait, WhatComesBehindItSeesWhatTheHostWrote) {
+  Waiting on;
+  const Arena host = on.device->make_host_arena(8), there = on.device->make_arena(8);
+  const int before = host_waits();
+  for (std::uint64_t value = 1; value <= 20; ++value) {
+    std::uint64_t seen = 0;
+    on.host->run({.run = &write_late, .context = host.base(), .argument = value});
+    on.gpu->wait(on.host->record());
+    on.device->copy(*on.gpu, there.base(), host.base(), 8);
+    on.device->copy(*on.gpu, &seen, there.base(), 8);
+    on.gpu->synchronize();
+    EXPECT_EQ(seen, value);
+  }
+  EXPECT_EQ(host_waits() - before, 20) << "the GPU's, not the caller's";
+}
+
+TEST(HostWait, NothingIsWaitedForThatIsDone) {
+  Waiting on;
+  on.host->synchronize();
+  const int before = host_waits();
+  on.gpu->wait(on.host->record());
+  EXPECT_EQ(host_waits(), before);
+}
+
+TEST(HostWait, AThreadThatFailsLeavesNoGpuWaiting) {
+  Waiting on;
+  on.host->run({.run = [](void*, std::uint64_t) {
+    std::this_thread::sleep_for(milliseconds(5));
+    throw EnvironmentError("the disk is full");
+  }});
+  on.gpu->wait(on.host->record());
+  EXPECT_THROW(on.gpu->synchronize(), EnvironmentError);
+}
+
+TEST(HostWait, AThreadThatIsEndedLeavesNoGpuWaiting) {
+  Waiting on;
+  const int before = host_waits();
+  on.host->run({.run = [](void*, std::uint64_t) { std::this_thread::sleep_for(milliseconds(20)); }});
+  for (int i = 0; i < 10; ++i) on.host->run({.run = [](void*, std::uint64_t) {}});
+  std::thread other([&] { on.gpu->wait(on.host->record()); });
+  while (host_waits() == before) std::this_thread::yield();
+  on.host.reset();  // with ten tasks to go
+  other.join();
+  EXPECT_TRUE(on.device->failure().failed());
+}
+
+}  // namespace
+}  // namespace tessera::emulated_cuda

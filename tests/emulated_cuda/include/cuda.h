@@ -1,0 +1,13 @@
+// The part of CUDA's driver interface that src/device uses.
+#pragma once
+
+#include <cuda_runtime.h>
+
+enum CUresult { CUDA_SUCCESS };
+using CUstream = cudaStream_t;
+using CUdeviceptr = unsigned long long;
+using cuuint32_t = std::uint32_t;
+inline constexpr unsigned CU_STREAM_WAIT_VALUE_GEQ = 0;
+
+// Found by cudaGetDriverEntryPointByVersion(). Waits at once, as streams do all that they are given.
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
