@@ -6,7 +6,6 @@
 //   memory_footprint --formula
 // The latter prints the model states of the ZeRO paper (Rajbhandari et al. 2020, figure 1).
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +17,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <ranges>
 
 #include "tessera/communicator.h"
 #include "tessera/device.h"
@@ -371,13 +369,14 @@ void print_formula() {
 }
 
 template <class Enum>
-void add_choice(CLI::App& app, const std::string& name, Enum& value, std::initializer_list<Enum> all,
+void add_choice(CLI::App& app, const std::string& name, Enum& value, const std::vector<Enum>& all,
                 const std::string& text) {
-  std::map<std::string, Enum> names;
-  for (const Enum one : all) names.emplace(name_of(one), one);
-  app.add_option(name, value, text)
-      ->transform(CLI::CheckedTransformer(names).description(""))
-      ->option_text(fmt::format("{{{}}}", fmt::join(names | std::views::keys, ",")));
+  std::vector<std::string> names;
+  for (const Enum one : all) names.emplace_back(name_of(one));
+  const auto choose = [&value, all](const std::string& chosen) {
+    value = *std::ranges::find(all, chosen, [](Enum one) { return name_of(one); });
+  };
+  app.add_option_function<std::string>(name, choose, text)->check(CLI::IsMember(names));
 }
 
 int run(int argc, char** argv) {
@@ -406,10 +405,12 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--offload-directory", options.directory, "of the file on disk, where that is measured");
   app.add_option("--parameters", options.parameters, "their type")->check(CLI::IsMember({"bf16", "fp32"}));
-  add_choice(app, "--recompute", options.recompute, {Recompute::none, Recompute::selective, Recompute::full},
-             "which activations are made again before backward");
-  add_choice(app, "--update", options.update, {UpdateWhen::decided, UpdateWhen::reduced, UpdateWhen::next},
-             "when states are updated; next is of what the host updates");
+  add_choice<Recompute>(app, "--recompute", options.recompute,
+                        {Recompute::none, Recompute::selective, Recompute::full},
+                        "which activations are made again before backward");
+  add_choice<UpdateWhen>(app, "--update", options.update,
+                         {UpdateWhen::decided, UpdateWhen::reduced, UpdateWhen::next},
+                         "when states are updated; next is of what the host updates");
   app.add_option("--sequences", options.sequences, "of a microbatch on a rank")->check(CLI::PositiveNumber);
   app.add_option("--length", options.length, "tokens of a sequence; at most the model's context")
       ->check(CLI::PositiveNumber);
