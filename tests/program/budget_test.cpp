@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <regex>
+#include <string>
 
 #include "tests/program/small_models.h"
 
@@ -117,13 +117,32 @@ struct Line {
   std::int64_t bytes = 0;
   double time = 0;
 };
+// Of "CHANGES: N bytes[, N on the host][, N on the disk], F × the step's time".
+Line line_of(const std::string& text) {
+  const std::size_t colon = text.find(": ");
+  Line line{.changes = text.substr(0, colon)};
+  std::vector<std::string> figures;
+  for (std::size_t begin = colon + 2, end = 0; end != std::string::npos; begin = end + 2) {
+    end = text.find(", ", begin);
+    figures.push_back(text.substr(begin, end - begin));
+  }
+  std::size_t digits = 0;
+  line.bytes = std::stoll(figures.front(), &digits);
+  EXPECT_EQ(figures.front().substr(digits), " bytes") << text;
+  line.time = std::stod(figures.back(), &digits);
+  EXPECT_EQ(figures.back().substr(digits), " × the step's time") << text;
+  for (std::size_t k = 1; k + 1 < figures.size(); ++k)
+    EXPECT_TRUE(figures[k].ends_with(" on the host") || figures[k].ends_with(" on the disk")) << text;
+  return line;
+}
+
 std::vector<Line> lines_of(const std::string& text) {
-  static const std::regex kLine(
-      "would fit with ([^:]*): ([0-9]+) bytes(?:, [0-9]+ on the (?:host|disk))*, ([0-9.]+) × the step's "
-      "time");
+  static const std::string kBegin = "would fit with ", kEnd = "the step's time";
   std::vector<Line> lines;
-  for (std::sregex_iterator at(text.begin(), text.end(), kLine); at != std::sregex_iterator(); ++at)
-    lines.push_back({(*at)[1], std::stoll((*at)[2]), std::stod((*at)[3])});
+  for (std::size_t at = text.find(kBegin); at != std::string::npos; at = text.find(kBegin, at + 1)) {
+    const std::size_t begin = at + kBegin.size(), end = text.find(kEnd, begin) + kEnd.size();
+    lines.push_back(line_of(text.substr(begin, end - begin)));
+  }
   return lines;
 }
 
