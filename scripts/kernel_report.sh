@@ -6,6 +6,12 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 architectures=("${@:-}")
 if [ -z "${architectures[0]}" ]; then architectures=(80 90 100); fi
+for architecture in "${architectures[@]}"; do
+  [[ $architecture =~ ^[0-9]+[af]?$ ]] || {
+    echo "kernel_report: '$architecture' is no architecture; name a compute capability without its dot, such as 90" >&2
+    exit 2
+  }
+done
 nvcc=${CUDACXX:-nvcc}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
