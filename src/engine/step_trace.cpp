@@ -65,6 +65,8 @@ void StepTrace::finish(InstructionId count) {
     end_us = std::max(end_us, span.end_us);
     if (overlaps_compute(instruction)) timing_.communication_us += span.end_us - span.start_us;
   }
+  // The thread may have been put aside between the marks' zero and its own.
+  timing_.total_us = std::max(timing_.total_us, end_us);
   for (std::size_t k = 0; k < waited_.size(); ++k)
     timing_.exposed_us += marks_->us(begin_of(waited_[k])) - marks_->us(wait_of(k));
   timing_.exposed_us += std::max(0.0, end_us - marks_->us(last()));
