@@ -148,8 +148,8 @@ class CudaDevice final : public Device {
   CudaDeviceOptions options_;
   std::string name_;
   device::CudaStreamSettings settings_;
-  std::vector<std::shared_ptr<std::atomic<std::uint32_t>>>
-      words_;  // a GPU may still look at a stream's behind its end
+  // Of the host's streams, whose ends they outlive: the GPU may still look.
+  std::vector<std::shared_ptr<std::atomic<std::uint32_t>>> words_;
   ByteCounters counters_;
 };
 

@@ -143,8 +143,9 @@ void CudaStream::wait_until(std::uint64_t ticket) const {
     else
       std::this_thread::sleep_for(kSleep);
   }
-  if (failed_at_.load() <= ticket || completed_.load() < ticket) settings_.failure.rethrow();
-  if (behind_host_.load() && settings_.failure.failed()) settings_.failure.rethrow();
+  const bool behind_failure = behind_host_.load() && settings_.failure.failed();
+  if (failed_at_.load() <= ticket || completed_.load() < ticket || behind_failure)
+    settings_.failure.rethrow();
 }
 
 void CudaStream::fail(std::uint64_t ticket) const {

@@ -138,60 +138,6 @@ void Executor::name_ranges() {
   }
 }
 
-// Collectives have a communicator per axis and lane. Messages have one per pair of ranks and direction, so
-// that on each rank only the one lane that sends, or receives, ever uses it.
-void Executor::open_channels(const Communicator& world, const Program& program) {
-  for (const Instruction& instruction : program.instructions) {
-    if (instruction.channel < 0) continue;
-    const Axis axis = program.channels[static_cast<std::size_t>(instruction.channel)].axis;
-    const ChannelKey key{axis, instruction.lane, instruction.peer};
-    if (channels_.contains(key)) continue;
-    // Both ends of a message name the sender's lane.
-    const Lane named = instruction.op == Opcode::receive ? other_end(instruction.lane) : instruction.lane;
-    channels_.emplace(key, world.subgroup(members_of(key), std::string(name_of(named))));
-  }
-}
-
-// Collective over the members of each channel: in an order in which no two ranks wait for each other.
-void Executor::bind_channels() {
-  std::map<ChannelKey, MostReduced> most_reduced;
-  for (const Program& program : programs_)
-    for (const Instruction& instruction : program.instructions) {
-      if (instruction.op != Opcode::reduce_scatter) continue;
-      const Axis axis = axis_of(program, instruction);
-      MostReduced& most = most_reduced[{axis, instruction.lane, instruction.peer}];
-      const Flat& flat = layout_.flat(instruction.flat);
-      const std::int64_t numel = axis == Axis::replicate ? flat.slice_numel : flat.shard_numel;
-      const DType wire = wire_of(program, instruction);
-      if (options_.strategy.reduction == Reduction::exact)
-        most.numel = std::max(most.numel, numel);
-      else if (wire != DType::fp32 || instruction.accumulate)
-        most.native_bytes = std::max(most.native_bytes, numel * bytes_of(wire));
-    }
-  std::map<std::tuple<Axis, std::vector<int>, std::string>, ChannelKey> in_order;
-  for (auto& [key, channel] : channels_)
-    in_order[{std::get<Axis>(key), members_of(key), channel.name()}] = key;
-  for (const auto& [place, key] : in_order)
-    channels_.at(key).bind(lane(std::get<Lane>(key)), most_reduced[key]);
-}
-
-// Of a message: who sends, then who receives.
-std::vector<int> Executor::members_of(const ChannelKey& key) const {
-  const auto& [axis, lane, peer] = key;
-  std::vector<int> ranks = options_.mesh.group(axis, rank_);
-  if (peer < 0) return ranks;
-  const int other = ranks[static_cast<std::size_t>(peer)];
-  const bool sends = lane == Lane::send_output || lane == Lane::send_gradient;
-  return sends ? std::vector{rank_, other} : std::vector{other, rank_};
-}
-
-std::int64_t Executor::bytes_received(Axis axis) const {
-  std::int64_t bytes = 0;
-  for (const auto& [key, channel] : channels_)
-    if (std::get<Axis>(key) == axis) bytes += channel.bytes_received();
-  return bytes;
-}
-
 // Where a step failed, an operation of one lane may still wait for an event of another: none is left when the
 // first lane goes. The failure that ended the step ends such waits.
 Executor::~Executor() {

@@ -138,6 +138,8 @@ class Executor {
   void update(InstructionId id);
   void message(InstructionId id);
   void copy(InstructionId id);
+
+  // channels.cpp
   // Axis, lane and, for messages, the other rank's place along the axis.
   using ChannelKey = std::tuple<Axis, Lane, int>;
   void open_channels(const Communicator& world, const Program& program);
@@ -145,9 +147,11 @@ class Executor {
   std::vector<int> members_of(const ChannelKey& key) const;
   static Axis axis_of(const Program& program, const Instruction& instruction);
   Axis axis_of(const Instruction& instruction) const { return axis_of(program(), instruction); }
+  Communicator& channel_of(const Instruction& instruction);
+
+  // operations.cpp, too
   // Of what a reduce-scatter brings together.
   DType wire_of(const Program& program, const Instruction& instruction) const;
-  Communicator& channel_of(const Instruction& instruction);
   // The elements of a flat in this rank's shard, and in its replica's slice of that.
   Slice shard_of(FlatId flat) const;
   Slice slice_of(FlatId flat) const;

@@ -40,14 +40,6 @@ CallLabel Executor::label(const Instruction& instruction) const {
   return {program().units[static_cast<std::size_t>(instruction.unit)]};
 }
 
-Communicator& Executor::channel_of(const Instruction& instruction) {
-  return channels_.at({axis_of(instruction), instruction.lane, instruction.peer});
-}
-
-Axis Executor::axis_of(const Program& program, const Instruction& instruction) {
-  return program.channels[static_cast<std::size_t>(instruction.channel)].axis;
-}
-
 Executor::Slice Executor::shard_of(FlatId flat) const {
   const std::int64_t numel = layout_.flat(flat).shard_numel;
   return {numel * place_[static_cast<std::size_t>(Axis::shard)], numel};
