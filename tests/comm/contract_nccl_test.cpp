@@ -4,6 +4,7 @@
 
 #include "src/comm/backend.h"
 #include "tests/comm/contract_tests.h"
+#include "tests/comm/gpus.h"
 #include "tests/comm/processes.h"
 
 namespace tessera::contract {
@@ -132,16 +133,8 @@ class ThroughGpu final : public comm::Backend {
   std::int64_t used_ = 0;
 };
 
-// Why a world of so many GPUs cannot be made; empty where it can. Processes can share them (see launch.sh).
-std::string missing_gpus(int world) {
-  if (const std::string why = read_nccl_library().unusable; !why.empty()) return why;
-  const CudaMachine machine = read_cuda_machine();
-  if (!machine.unusable.empty()) return machine.unusable;
-  const int gpus = static_cast<int>(machine.gpus.size());
-  return gpus >= world || launched_by_variables()
-             ? std::string()
-             : std::to_string(gpus) + " GPUs are here, the test needs " + std::to_string(world);
-}
+// Why a world of so many ranks cannot be made. Processes can share GPUs (see launch.sh).
+std::string missing_world(int world) { return missing_gpus(launched_by_variables() ? 1 : world); }
 
 // `most.numel` decides in how many parts an exact reduction goes.
 BackendUnderTest nccl(const std::string& name, int world, const MostReduced& most) {
@@ -163,7 +156,7 @@ BackendUnderTest nccl(const std::string& name, int world, const MostReduced& mos
                 else
                   run_local(ranks, {.deadline = options.deadline}, on_gpu, messages);
               },
-          .missing = [world] { return missing_gpus(world); },
+          .missing = [world] { return missing_world(world); },
           .checks_messages = false,
           .has_meetings = false};
 }
@@ -190,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorErrors,
 class NcclWorld : public testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string why = missing_gpus(2); !why.empty()) GTEST_SKIP() << why;
+    if (const std::string why = missing_world(2); !why.empty()) GTEST_SKIP() << why;
   }
 };
 
@@ -232,7 +225,7 @@ TEST_F(NcclWorld, IsBoundOnceAndSumsNoDoublesThere) {
 TEST_F(NcclWorld, SumsInPlaceOnRanksBehindTheFirstSweep) {
   constexpr int kWorld = 9;
   constexpr std::int64_t kNumel = 1500;  // in two parts
-  if (const std::string why = missing_gpus(kWorld); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = missing_world(kWorld); !why.empty()) GTEST_SKIP() << why;
   const auto rank_main = [](Communicator ranks) {
     const int me = ranks.rank();
     std::vector<float> full;
@@ -270,53 +263,28 @@ double rounding(DType wire, int ranks, int microbatches) {
 
 TEST_P(NativeReduction, IsTheSumWithinItsTypesRounding) {
   run([](Communicator ranks) {
-    const int n = ranks.world(), me = ranks.rank();
-    for (const DType wire : {DType::fp32, DType::bf16, DType::fp16})
-      for (const std::int64_t numel : {0, 1, 7, 1000, 4097}) {
-        std::vector<float> shard(static_cast<std::size_t>(numel), 99.0f);
-        std::vector<double> sums(shard.size()), magnitudes(shard.size());
-        for (int microbatch = 0; microbatch < 3; ++microbatch) {
-          const auto full = stored_buffer(wire, me, microbatch, n * numel);
-          const auto unchanged = full;
-          ranks.reduce_scatter({.full = full.data(),
-                                .wire = wire,
-                                .shard = shard.data(),
-                                .shard_numel = numel,
-                                .accumulate = microbatch > 0,
-                                .reduction = Reduction::native});
-          ASSERT_EQ(full, unchanged);
+    std::vector<double> sums, magnitudes;
+    reduce_microbatches(
+        ranks, Reduction::native, [&](DType wire, int microbatch, const std::vector<float>& shard) {
+          if (microbatch == 0) {
+            sums.assign(shard.size(), 0.0);
+            magnitudes.assign(shard.size(), 0.0);
+          }
           for (std::size_t i = 0; i < shard.size(); ++i) {
-            for (int peer = 0; peer < n; ++peer) {
-              const float value =
-                  widened(wire, stored(wire, peer, microbatch, me * numel + static_cast<std::int64_t>(i)));
+            for (int peer = 0; peer < ranks.world(); ++peer) {
+              const float value = contribution(ranks, wire, peer, microbatch, shard.size(), i);
               sums[i] += value;
               magnitudes[i] += std::abs(value);
             }
-            ASSERT_NEAR(shard[i], sums[i], rounding(wire, n, microbatch + 1) * magnitudes[i])
-                << "rank " << me << ", element " << i << " of " << name_of(wire);
+            ASSERT_NEAR(shard[i], sums[i], rounding(wire, ranks.world(), microbatch + 1) * magnitudes[i])
+                << "rank " << ranks.rank() << ", element " << i << " of " << name_of(wire);
           }
-        }
-      }
+        });
   });
 }
 
 TEST_P(NativeReduction, InPlaceChangesThisRanksSliceAlone) {
-  run([](Communicator ranks) {
-    const int n = ranks.world(), me = ranks.rank();
-    constexpr std::int64_t kNumel = 5000;
-    std::vector<float> full, out(kNumel);
-    for (std::int64_t i = 0; i < n * kNumel; ++i) full.push_back(value_of(me, 0, i));
-    std::vector<float> expected = full;
-    const Reduction native = Reduction::native;
-    ranks.reduce_scatter(
-        {.full = full.data(), .shard = out.data(), .shard_numel = kNumel, .reduction = native});
-    std::copy(out.begin(), out.end(), expected.begin() + me * kNumel);
-    ranks.reduce_scatter({.full = full.data(),
-                          .shard = full.data() + me * kNumel,
-                          .shard_numel = kNumel,
-                          .reduction = native});
-    ASSERT_EQ(raw(full), raw(expected));
-  });
+  run([](Communicator ranks) { check_in_place(ranks, Reduction::native); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Nccl, NativeReduction,

@@ -34,48 +34,73 @@ TEST_P(CommunicatorContract, AllGatherPutsEveryShardInItsPlace) {
   });
 }
 
+// Of every type and several sizes, three microbatches are reduced into the same shard; check(wire,
+// microbatch, shard) behind each.
+template <class Check>
+void reduce_microbatches(Communicator& ranks, Reduction reduction, const Check& check) {
+  const int n = ranks.world(), me = ranks.rank();
+  for (const DType wire : {DType::fp32, DType::bf16, DType::fp16})
+    for (const std::int64_t numel : {0, 1, 7, 64, 1000, 4097}) {
+      std::vector<float> shard(static_cast<std::size_t>(numel), 99.0f);
+      for (int microbatch = 0; microbatch < 3; ++microbatch) {
+        const auto full = stored_buffer(wire, me, microbatch, n * numel);
+        const auto unchanged = full;
+        ranks.reduce_scatter({.full = full.data(),
+                              .wire = wire,
+                              .shard = shard.data(),
+                              .shard_numel = numel,
+                              .accumulate = microbatch > 0,
+                              .reduction = reduction},
+                             {.unit = "u"});
+        ASSERT_EQ(full, unchanged);
+        ASSERT_NO_FATAL_FAILURE(check(wire, microbatch, shard));
+      }
+    }
+}
+
+// What `peer` gave there to element i of this rank's shard of `numel`.
+inline float contribution(const Communicator& ranks, DType wire, int peer, int microbatch, std::size_t numel,
+                          std::size_t i) {
+  const std::size_t place = static_cast<std::size_t>(ranks.rank()) * numel + i;
+  return widened(wire, stored(wire, peer, microbatch, static_cast<std::int64_t>(place)));
+}
+
 TEST_P(CommunicatorContract, ReduceScatterIsOneChainInRankOrder) {
   run([&](Communicator ranks) {
-    const int n = ranks.world(), me = ranks.rank();
-    for (const DType wire : {DType::fp32, DType::bf16, DType::fp16})
-      for (std::int64_t numel : {0, 1, 7, 64, 1000, 4097}) {
-        std::vector<float> shard(static_cast<std::size_t>(numel), 99.0f), expected = shard;
-        for (int microbatch = 0; microbatch < 3; ++microbatch) {
-          const auto full = stored_buffer(wire, me, microbatch, n * numel);
-          const auto unchanged = full;
-          ranks.reduce_scatter({.full = full.data(),
-                                .wire = wire,
-                                .shard = shard.data(),
-                                .shard_numel = numel,
-                                .accumulate = microbatch > 0},
-                               {.unit = "u"});
-          ASSERT_EQ(full, unchanged);
-          for (std::int64_t i = 0; i < numel; ++i)
-            for (int peer = 0; peer < n; ++peer) {
-              float& sum = expected[static_cast<std::size_t>(i)];
-              const float value = widened(wire, stored(wire, peer, microbatch, me * numel + i));
-              sum = peer == 0 && microbatch == 0 ? value : sum + value;
+    std::vector<float> expected;
+    reduce_microbatches(
+        ranks, Reduction::exact, [&](DType wire, int microbatch, const std::vector<float>& shard) {
+          expected.resize(shard.size());
+          for (std::size_t i = 0; i < shard.size(); ++i)
+            for (int peer = 0; peer < ranks.world(); ++peer) {
+              const float value = contribution(ranks, wire, peer, microbatch, shard.size(), i);
+              expected[i] = peer == 0 && microbatch == 0 ? value : expected[i] + value;
             }
-          ASSERT_EQ(raw(shard), raw(expected))
-              << "rank " << me << ", " << numel << " of " << name_of(wire) << ", microbatch " << microbatch;
-        }
-      }
+          ASSERT_EQ(raw(shard), raw(expected)) << "rank " << ranks.rank() << ", " << shard.size() << " of "
+                                               << name_of(wire) << ", microbatch " << microbatch;
+        });
   });
 }
 
+// In place the slice of this rank has the bits of a reduction to elsewhere, and nothing else changes.
+inline void check_in_place(Communicator& ranks, Reduction reduction) {
+  const int n = ranks.world(), me = ranks.rank();
+  for (const std::int64_t numel : {1, 7, 1000, 5000}) {
+    std::vector<float> full, out(static_cast<std::size_t>(numel));
+    for (std::int64_t i = 0; i < n * numel; ++i) full.push_back(value_of(me, 0, i));
+    std::vector<float> expected = full;
+    ReduceScatter call{
+        .full = full.data(), .shard = out.data(), .shard_numel = numel, .reduction = reduction};
+    ranks.reduce_scatter(call);
+    std::copy(out.begin(), out.end(), expected.begin() + me * numel);
+    call.shard = full.data() + me * numel;
+    ranks.reduce_scatter(call);
+    ASSERT_EQ(raw(full), raw(expected)) << "only this rank's slice changes";
+  }
+}
+
 TEST_P(CommunicatorContract, ReduceScatterInPlaceGivesTheSameBits) {
-  run([&](Communicator ranks) {
-    const int n = ranks.world(), me = ranks.rank();
-    for (std::int64_t numel : {1, 7, 1000, 5000}) {
-      std::vector<float> full, out(static_cast<std::size_t>(numel));
-      for (std::int64_t i = 0; i < n * numel; ++i) full.push_back(value_of(me, 0, i));
-      std::vector<float> expected = full;
-      ranks.reduce_scatter({.full = full.data(), .shard = out.data(), .shard_numel = numel});
-      std::copy(out.begin(), out.end(), expected.begin() + me * numel);
-      ranks.reduce_scatter({.full = full.data(), .shard = full.data() + me * numel, .shard_numel = numel});
-      ASSERT_EQ(raw(full), raw(expected)) << "only this rank's slice changes";
-    }
-  });
+  run([&](Communicator ranks) { check_in_place(ranks, Reduction::exact); });
 }
 
 template <class Element>

@@ -6,7 +6,7 @@
 #include "tessera/communicator.h"
 #include "tessera/device.h"
 
-namespace tessera::testing {
+namespace tessera::contract {
 
 // Empty where a world of so many can be made.
 inline std::string missing_gpus(int world) {
@@ -18,4 +18,4 @@ inline std::string missing_gpus(int world) {
                        : std::to_string(gpus) + " GPUs are here, the test needs " + std::to_string(world);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::contract

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "tests/engine/gpus.h"
+#include "tests/comm/gpus.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {
@@ -233,7 +233,7 @@ class CApi : public ::testing::TestWithParam<Where> {};
 
 TEST_P(CApi, HasTheBitsOfTheEngine) {
   if (GetParam().device == TESSERA_CUDA)
-    if (const std::string why = missing_gpus(kRanks); !why.empty()) GTEST_SKIP() << why;
+    if (const std::string why = contract::missing_gpus(kRanks); !why.empty()) GTEST_SKIP() << why;
   Record cpp{.stage = GetParam().stage, .update = GetParam().update}, c = cpp;
   run_cpp(cpp);
   ASSERT_EQ(with_engines(kRanks, GetParam(),

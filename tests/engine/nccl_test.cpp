@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "src/comm/backend.h"
-#include "tests/engine/gpus.h"
+#include "tests/comm/gpus.h"
 #include "tests/engine/matrix.h"
 #include "tests/engine/trace.h"
 
@@ -93,7 +93,8 @@ Communicator through_host(const Communicator& host, TrainerOptions& options) {
 class NcclMatrix : public ::testing::TestWithParam<Cell> {
  protected:
   void SetUp() override {
-    if (const std::string why = missing_gpus(std::get<int>(GetParam())); !why.empty()) GTEST_SKIP() << why;
+    if (const std::string why = contract::missing_gpus(std::get<int>(GetParam())); !why.empty())
+      GTEST_SKIP() << why;
   }
   static RunConfig base() {
     const auto [world, dtype] = GetParam();
@@ -206,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, NcclMatrix,
 
 // Collectives are timed on the GPU's streams, and what of them the compute stream waited for.
 TEST(NcclEngine, TracesSayWhatTheLanesOfEachRankDid) {
-  if (const std::string why = missing_gpus(2); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = contract::missing_gpus(2); !why.empty()) GTEST_SKIP() << why;
   const RunConfig run{.world = 2, .stage = 3, .device = DeviceType::cuda};
   const auto model = std::make_shared<const Model>(small_model(run));
   run_local(2, {}, [&](Communicator host) {
@@ -226,7 +227,7 @@ TEST(NcclEngine, TracesSayWhatTheLanesOfEachRankDid) {
 }
 
 TEST(NcclEngine, ARankThatThrowsInAStepEndsTheOthersAndIsNamed) {
-  if (const std::string why = missing_gpus(3); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = contract::missing_gpus(3); !why.empty()) GTEST_SKIP() << why;
   const RunConfig run{.world = 3, .stage = 3, .device = DeviceType::cuda};
   const auto model = std::make_shared<const Model>(small_model(run));
   const auto start = std::chrono::steady_clock::now();
