@@ -17,6 +17,34 @@ if(TESSERA_SANITIZE)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
 endif()
 
+# tessera_precompile(NAME LINK ... HEADERS ...): a target whose compiled headers others reuse, where their flags are the
+# same. A source includes what it uses all the same: many builds go without.
+function(tessera_precompile name)
+  if(NOT TESSERA_PRECOMPILE)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "LINK;HEADERS" ${ARGN})
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/empty.cpp CONTENT "")
+  add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/empty.cpp)
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_flags)
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+
+# tessera_precompiled(NAME PRECOMPILED): a target that reuses them.
+function(tessera_precompiled name precompiled)
+  if(TESSERA_PRECOMPILE)
+    target_precompile_headers(${name} REUSE_FROM ${precompiled})
+  endif()
+endfunction()
+
+set(TESSERA_COMMON_HEADERS
+  <algorithm> <array> <chrono> <cmath> <cstdint> <cstring> <functional> <map> <memory> <optional> <set> <span> <string>
+  <string_view> <thread> <utility> <vector> <fmt/format.h>)
+if(TESSERA_PRECOMPILE)  # whoever reads fmt's header must read it alike
+  target_compile_definitions(tessera_flags INTERFACE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_COMPILE_DEFINITIONS>)
+endif()
+tessera_precompile(tessera_headers LINK fmt::fmt HEADERS ${TESSERA_COMMON_HEADERS})
+
 set(TESSERA_FLOORS "" CACHE INTERNAL "")
 
 # Used in sources of the library only, and header-only: who links the library needs none of them.
@@ -37,6 +65,9 @@ function(tessera_floor name)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_include_directories(tessera_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(tessera_${name} PUBLIC ${ARG_PUBLIC} PRIVATE $<BUILD_INTERFACE:tessera_flags> ${ARG_PRIVATE})
+  if(NOT "OpenMP::OpenMP_CXX" IN_LIST ARG_PRIVATE)  # a flag of its own
+    tessera_precompiled(tessera_${name} tessera_headers)
+  endif()
   set(TESSERA_FLOORS "${TESSERA_FLOORS};tessera_${name}" CACHE INTERNAL "")
 endfunction()
 
@@ -48,13 +79,25 @@ function(tessera_timeout seconds)
   set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
-# tessera_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds] [SHARDS n]): one GoogleTest program, registered
+# tessera_test_objects(NAME SOURCES ... LINK ...): tests that several programs link.
+function(tessera_test_objects name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_flags GTest::gtest)
+  tessera_precompiled(${name} tessera_test_headers)
+endfunction()
+
+# tessera_test(NAME [SOURCES ...] LINK ... [LABELS ...] [TIMEOUT seconds] [SHARDS n]): one GoogleTest program, registered
 # with ctest; with SHARDS as NAME_1 to NAME_n, which share its tests and may run at the same time.
 function(tessera_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_flags GTest::gtest_main)
+  if(NOT "${ARG_SOURCES}" MATCHES "\\.c(;|$)")  # another language
+    tessera_precompiled(${name} tessera_test_headers)
+  endif()
   if(ARG_SHARDS)
     foreach(shard RANGE 1 ${ARG_SHARDS})
       math(EXPR index "${shard} - 1")

@@ -16,7 +16,9 @@ configure() {
   mkdir -p build
   log=build/configure-$preset.log
   local launcher=()
-  if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+  if command -v ccache >/dev/null; then  # which finds more without compiled headers
+    launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DTESSERA_PRECOMPILE=OFF)
+  fi
   say "configuring $preset"
   if ! cmake --preset "$preset" "${launcher[@]}" "$@" >"$log" 2>&1; then
     tail -n 40 "$log" >&2

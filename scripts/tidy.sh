@@ -6,10 +6,10 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 command -v clang-tidy >/dev/null || { echo "tidy: clang-tidy is missing; apt-get install clang-tidy" >&2; exit 1; }
-build_folder=${TESSERA_TIDY_BUILD:-build/release}
+build_folder=${TESSERA_TIDY_BUILD:-build/tidy}
 if [ ! -f "$build_folder/compile_commands.json" ]; then
-  [ "$build_folder" = build/release ] || { echo "tidy: no compile_commands.json in $build_folder" >&2; exit 1; }
-  configure release
+  [ "$build_folder" = build/tidy ] || { echo "tidy: no compile_commands.json in $build_folder" >&2; exit 1; }
+  configure release -B build/tidy -DTESSERA_PRECOMPILE=OFF  # clang cannot read what GCC precompiled
 fi
 
 [ $# -gt 0 ] || set -- src kernels optim

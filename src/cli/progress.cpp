@@ -78,7 +78,8 @@ void Progress::step(const ProgressState& state) {
   if (columns_ > 0) {
     if (done < 1.0 && last_drawn_ >= 0.0 && state.elapsed - last_drawn_ < kRedraw) return;
     last_drawn_ = state.elapsed;
-    print("\r" + (bar(done) + last_status_).substr(0, static_cast<std::size_t>(columns_ - 1)) + "\033[K");
+    const std::string line = (bar(done) + last_status_).substr(0, static_cast<std::size_t>(columns_ - 1));
+    print(fmt::format("\r{}\033[K", line));
     bar_shown_ = true;
     return;
   }

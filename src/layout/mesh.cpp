@@ -38,6 +38,7 @@ Coordinates Mesh::coordinates(int rank) const {
 
 std::vector<int> Mesh::places(Axis axis) const {
   std::vector<int> result;
+  result.reserve(static_cast<std::size_t>(world()));
   for (int rank = 0; rank < world(); ++rank) result.push_back(place(rank, axis));
   return result;
 }

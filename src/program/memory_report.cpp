@@ -157,7 +157,7 @@ std::string memory_page(std::span<const Program> programs, const MemoryPlan& pla
   std::string text = data.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   // Inside a script element only "</" could end it.
   for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3)
-    text.insert(at + 1, "\\");
+    text.insert(at + 1, 1, '\\');
   std::string page(kMemoryPage);
   replace(page, "__DATA__", text);
   return page;

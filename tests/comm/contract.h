@@ -1,10 +1,11 @@
-// The contract of tessera::Communicator as tests that any backend is run through: a test program includes
-// contract_tests.h and instantiates the suite with a BackendUnderTest for each world.
+// The contract of tessera::Communicator as tests that any backend is run through: a test program links the
+// objects comm_contract and instantiates the suites below with a BackendUnderTest for each world.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -16,8 +17,10 @@
 
 namespace tessera::contract {
 
+using std::chrono::milliseconds;
+
 struct RunOptions {
-  std::chrono::milliseconds deadline{20'000};
+  milliseconds deadline{20'000};
 };
 
 // Runs a function on every rank of a new world, as run_local does: rethrows the cause, fills `messages` per
@@ -59,6 +62,8 @@ class CommunicatorContract : public testing::TestWithParam<BackendUnderTest> {
     return messages;
   }
 };
+
+class CommunicatorErrors : public CommunicatorContract {};
 
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -129,6 +134,63 @@ inline std::vector<std::uint64_t> raw(const std::vector<double>& values) {
   std::vector<std::uint64_t> bits;
   for (double value : values) bits.push_back(std::bit_cast<std::uint64_t>(value));
   return bits;
+}
+
+// Of every type and several sizes, three microbatches are reduced into the same shard; check(wire,
+// microbatch, shard) behind each.
+template <class Check>
+void reduce_microbatches(Communicator& ranks, Reduction reduction, const Check& check) {
+  const int n = ranks.world(), me = ranks.rank();
+  for (const DType wire : {DType::fp32, DType::bf16, DType::fp16})
+    for (const std::int64_t numel : {0, 1, 7, 64, 1000, 4097}) {
+      std::vector<float> shard(static_cast<std::size_t>(numel), 99.0f);
+      for (int microbatch = 0; microbatch < 3; ++microbatch) {
+        const auto full = stored_buffer(wire, me, microbatch, n * numel);
+        const auto unchanged = full;
+        ranks.reduce_scatter({.full = full.data(),
+                              .wire = wire,
+                              .shard = shard.data(),
+                              .shard_numel = numel,
+                              .accumulate = microbatch > 0,
+                              .reduction = reduction},
+                             {.unit = "u"});
+        ASSERT_EQ(full, unchanged);
+        ASSERT_NO_FATAL_FAILURE(check(wire, microbatch, shard));
+      }
+    }
+}
+
+// What `peer` gave there to element i of this rank's shard of `numel`.
+inline float contribution(const Communicator& ranks, DType wire, int peer, int microbatch, std::size_t numel,
+                          std::size_t i) {
+  const std::size_t place = static_cast<std::size_t>(ranks.rank()) * numel + i;
+  return widened(wire, stored(wire, peer, microbatch, static_cast<std::int64_t>(place)));
+}
+
+// In place the slice of this rank has the bits of a reduction to elsewhere, and nothing else changes.
+inline void check_in_place(Communicator& ranks, Reduction reduction) {
+  const int n = ranks.world(), me = ranks.rank();
+  for (const std::int64_t numel : {1, 7, 1000, 5000}) {
+    std::vector<float> full, out(static_cast<std::size_t>(numel));
+    for (std::int64_t i = 0; i < n * numel; ++i) full.push_back(value_of(me, 0, i));
+    std::vector<float> expected = full;
+    ReduceScatter call{
+        .full = full.data(), .shard = out.data(), .shard_numel = numel, .reduction = reduction};
+    ranks.reduce_scatter(call);
+    std::copy(out.begin(), out.end(), expected.begin() + me * numel);
+    call.shard = full.data() + me * numel;
+    ranks.reduce_scatter(call);
+    ASSERT_EQ(raw(full), raw(expected)) << "only this rank's slice changes";
+  }
+}
+
+// Every rank must fail, and know both calls: as its own finding or as another's report.
+inline void expect_mismatch(const std::vector<std::string>& messages, const std::string& one,
+                            const std::string& other) {
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    EXPECT_TRUE(contains(messages[rank], one) && contains(messages[rank], other))
+        << "rank " << rank << " should name '" << one << "' and '" << other << "': " << messages[rank];
+  }
 }
 
 }  // namespace tessera::contract

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "src/comm/control_wire.h"
-#include "tests/comm/contract_tests.h"
+#include "tests/comm/contract.h"
 #include "tests/comm/processes.h"
 
 namespace tessera::contract {

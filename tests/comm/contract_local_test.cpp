@@ -1,5 +1,5 @@
 // The contract, for ranks that are threads.
-#include "tests/comm/contract_tests.h"
+#include "tests/comm/contract.h"
 
 namespace tessera::contract {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "src/comm/backend.h"
-#include "tests/comm/contract_tests.h"
+#include "tests/comm/contract.h"
 #include "tests/comm/gpus.h"
 #include "tests/comm/processes.h"
 

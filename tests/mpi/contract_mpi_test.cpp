@@ -2,7 +2,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "tests/comm/contract_tests.h"
+#include "tests/comm/contract.h"
 #include "tests/mpi/harness.h"
 
 namespace tessera::contract {

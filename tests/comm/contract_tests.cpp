@@ -1,14 +1,10 @@
 // The tests of the contract (see contract.h). What only threads can show is in local_*_test.cpp.
-#pragma once
-
 #include <thread>
 
 #include "src/comm/local_group.h"
 #include "tests/comm/contract.h"
 
 namespace tessera::contract {
-
-using std::chrono::milliseconds;
 
 // ---- data ----
 
@@ -34,37 +30,6 @@ TEST_P(CommunicatorContract, AllGatherPutsEveryShardInItsPlace) {
   });
 }
 
-// Of every type and several sizes, three microbatches are reduced into the same shard; check(wire,
-// microbatch, shard) behind each.
-template <class Check>
-void reduce_microbatches(Communicator& ranks, Reduction reduction, const Check& check) {
-  const int n = ranks.world(), me = ranks.rank();
-  for (const DType wire : {DType::fp32, DType::bf16, DType::fp16})
-    for (const std::int64_t numel : {0, 1, 7, 64, 1000, 4097}) {
-      std::vector<float> shard(static_cast<std::size_t>(numel), 99.0f);
-      for (int microbatch = 0; microbatch < 3; ++microbatch) {
-        const auto full = stored_buffer(wire, me, microbatch, n * numel);
-        const auto unchanged = full;
-        ranks.reduce_scatter({.full = full.data(),
-                              .wire = wire,
-                              .shard = shard.data(),
-                              .shard_numel = numel,
-                              .accumulate = microbatch > 0,
-                              .reduction = reduction},
-                             {.unit = "u"});
-        ASSERT_EQ(full, unchanged);
-        ASSERT_NO_FATAL_FAILURE(check(wire, microbatch, shard));
-      }
-    }
-}
-
-// What `peer` gave there to element i of this rank's shard of `numel`.
-inline float contribution(const Communicator& ranks, DType wire, int peer, int microbatch, std::size_t numel,
-                          std::size_t i) {
-  const std::size_t place = static_cast<std::size_t>(ranks.rank()) * numel + i;
-  return widened(wire, stored(wire, peer, microbatch, static_cast<std::int64_t>(place)));
-}
-
 TEST_P(CommunicatorContract, ReduceScatterIsOneChainInRankOrder) {
   run([&](Communicator ranks) {
     std::vector<float> expected;
@@ -80,23 +45,6 @@ TEST_P(CommunicatorContract, ReduceScatterIsOneChainInRankOrder) {
                                                << name_of(wire) << ", microbatch " << microbatch;
         });
   });
-}
-
-// In place the slice of this rank has the bits of a reduction to elsewhere, and nothing else changes.
-inline void check_in_place(Communicator& ranks, Reduction reduction) {
-  const int n = ranks.world(), me = ranks.rank();
-  for (const std::int64_t numel : {1, 7, 1000, 5000}) {
-    std::vector<float> full, out(static_cast<std::size_t>(numel));
-    for (std::int64_t i = 0; i < n * numel; ++i) full.push_back(value_of(me, 0, i));
-    std::vector<float> expected = full;
-    ReduceScatter call{
-        .full = full.data(), .shard = out.data(), .shard_numel = numel, .reduction = reduction};
-    ranks.reduce_scatter(call);
-    std::copy(out.begin(), out.end(), expected.begin() + me * numel);
-    call.shard = full.data() + me * numel;
-    ranks.reduce_scatter(call);
-    ASSERT_EQ(raw(full), raw(expected)) << "only this rank's slice changes";
-  }
 }
 
 TEST_P(CommunicatorContract, ReduceScatterInPlaceGivesTheSameBits) {
@@ -252,17 +200,6 @@ TEST_P(CommunicatorContract, CountsTheBytesOfTheClosedForm) {
 }
 
 // ---- errors ----
-
-class CommunicatorErrors : public CommunicatorContract {};
-
-// Every rank must fail, and know both calls: as its own finding or as another's report.
-void expect_mismatch(const std::vector<std::string>& messages, const std::string& one,
-                     const std::string& other) {
-  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    EXPECT_TRUE(contains(messages[rank], one) && contains(messages[rank], other))
-        << "rank " << rank << " should name '" << one << "' and '" << other << "': " << messages[rank];
-  }
-}
 
 TEST_P(CommunicatorErrors, DifferentOperationsAreNamedByAll) {
   const auto messages = run_to_failure({}, [&](Communicator ranks) {
