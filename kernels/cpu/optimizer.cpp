@@ -20,10 +20,16 @@ namespace tessera::kernels::HWY_NAMESPACE {
 //
 // A rule computes new masters from gradients and keeps its own state:
 //   V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes)
+// and fetches the 64 elements of it from i on into the caches:
+//   void fetch(std::int64_t i)
 
-// Elements that are fetched ahead: the hardware fetches streams by itself, but stops at every page, and too
-// late for an element's square root and division to hide what the third cache level takes.
-constexpr std::int64_t kAhead = 512;
+// Elements of `stream` that share cache lines with 64 of them from i on are fetched: a line once.
+template <class Element>
+HWY_INLINE void fetch_lines(const Element* stream, std::int64_t i) {
+  constexpr std::int64_t kLine = 64 / sizeof(Element);
+#pragma GCC unroll 4
+  for (std::int64_t line = 0; line < 64; line += kLine) hwy::Prefetch(stream + i + line);
+}
 
 // As adamw_element, operation by operation.
 class AdamWRule {
@@ -44,7 +50,6 @@ class AdamWRule {
         decay_(set16(a.coefficients.decay)) {}
 
   HWY_INLINE V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes) const {
-    for (const float* stream : {master_, m_, v_}) hwy::Prefetch(stream + i + kAhead);
     const V16 old = load_some(master_ + i, lanes);
     const V16 g = fma(l2_, old, mul(gradient, scale_));
     const V16 m = fma(beta1_, load_some(m_ + i, lanes), mul(one_minus_beta1_, g));
@@ -55,6 +60,10 @@ class AdamWRule {
     store_some(v, v_ + i, lanes);
     store_some(master, master_ + i, lanes);
     return master;
+  }
+
+  HWY_INLINE void fetch(std::int64_t i) const {
+    for (const float* stream : {master_, m_, v_}) fetch_lines(stream, i);
   }
 
  private:
@@ -89,6 +98,11 @@ class SgdRule {
     return master;
   }
 
+  HWY_INLINE void fetch(std::int64_t i) const {
+    for (const float* stream : {master_, buffer_})
+      if (stream != nullptr) fetch_lines(stream, i);
+  }
+
  private:
   float *master_, *buffer_;
   V16 scale_, weight_decay_, momentum_, minus_rate_;
@@ -110,9 +124,11 @@ HWY_INLINE void put_streamed(V16 master, T* parameter, std::int64_t i) {
   stream16(master, parameter + i);
 }
 
+// The elements of a call, and how it goes through memory, which never changes a result.
 struct Range {
   std::int64_t begin, end;
-  bool streamed;
+  bool streamed;       // stores of the 16-bit parameter bypass the caches
+  std::int64_t ahead;  // from the element that is updated to the one that is fetched
 };
 
 // `rule` is a copy of its own: nothing that is stored can change it, so that it stays in registers.
@@ -121,11 +137,12 @@ void update(const Rule rule, const Gradient* gradient, Parameter* parameter, con
   std::int64_t i = range.begin;
   if (range.streamed) {
     for (; i + 64 <= range.end; i += 64) {
+      rule.fetch(i + range.ahead);
+      fetch_lines(gradient, i + range.ahead);
       V16 master[4];
 #pragma GCC unroll 4
       for (int part = 0; part < 4; ++part) {
         const std::int64_t j = i + 16 * part;
-        hwy::Prefetch(gradient + j + kAhead);
         master[part] = rule(load16(gradient + j), j, 16);
       }
 #pragma GCC unroll 4
@@ -165,12 +182,14 @@ void update_range(const Arguments& a, const Range& range) {
   }
 }
 
-void adamw_range(const AdamWArguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
-  update_range<AdamWRule>(a, {begin, end, streamed});
+void adamw_range(const AdamWArguments& a, std::int64_t begin, std::int64_t end, bool streamed,
+                 std::int64_t ahead) {
+  update_range<AdamWRule>(a, {begin, end, streamed, ahead});
 }
 
-void sgd_range(const SgdArguments& a, std::int64_t begin, std::int64_t end, bool streamed) {
-  update_range<SgdRule>(a, {begin, end, streamed});
+void sgd_range(const SgdArguments& a, std::int64_t begin, std::int64_t end, bool streamed,
+               std::int64_t ahead) {
+  update_range<SgdRule>(a, {begin, end, streamed, ahead});
 }
 
 }  // namespace tessera::kernels::HWY_NAMESPACE
@@ -186,11 +205,12 @@ namespace {
 
 // From here on an update's streams are taken to leave the caches before the parameter is used.
 constexpr std::int64_t kStreamedNumel = 1 << 19;
-
-// Whether the stores of the 16-bit parameter bypass the caches. Never changes a result.
-bool is_streamed(std::int64_t numel, const void* parameter) {
-  return numel >= kStreamedNumel && reinterpret_cast<std::uintptr_t>(parameter) % 64 == 0;
-}
+// Elements from the one that is updated to the one that is fetched. The hardware fetches streams by itself,
+// but stops at every page, and too late for a square root and a division to hide what the memory takes, or
+// the third cache level, where updates of fewer elements than kCachedNumel find what the step before left.
+constexpr std::int64_t kAhead = 512, kCachedAhead = 1024, kCachedNumel = 1 << 21;
+// What a thread takes at a time: long beside what its begin waits for, short beside an update.
+constexpr std::int64_t kChunk = 1 << 18;
 
 // The arguments with the gate's scale instead of their own.
 template <class Arguments>
@@ -200,29 +220,27 @@ Arguments gated(Arguments arguments) {
   return arguments;
 }
 
-bool is_closed(const UpdateGate* gate) { return gate != nullptr && gate->apply == 0; }
+template <class Arguments, class Function>
+void update(const ComputeContext& context, const Arguments& given, const Function& update_range) {
+  if (given.gate != nullptr && given.gate->apply == 0) return;
+  const Arguments arguments = gated(given);
+  const std::int64_t numel = arguments.numel;
+  const bool streamed =
+      numel >= kStreamedNumel && reinterpret_cast<std::uintptr_t>(arguments.parameter) % 64 == 0;
+  parallel_chunks(context.threads, numel, kChunk, [&](std::int64_t begin, std::int64_t end) {
+    update_range(arguments, begin, end, streamed, numel < kCachedNumel ? kCachedAhead : kAhead);
+  });
+}
 
 }  // namespace
 
 void adamw_update(const ComputeContext& context, const AdamWArguments& given) {
-  if (is_closed(given.gate)) return;
-  const AdamWArguments arguments = gated(given);
-  const bool streamed = is_streamed(arguments.numel, arguments.parameter);
-  parallel_ranges(context.threads, arguments.numel, kElementwiseGrain,
-                  [&](std::int64_t begin, std::int64_t end, int) {
-                    HWY_DYNAMIC_DISPATCH(adamw_range)(arguments, begin, end, streamed);
-                  });
+  update(context, given, [](const auto&... arguments) { HWY_DYNAMIC_DISPATCH(adamw_range)(arguments...); });
 }
 
 void sgd_update(const ComputeContext& context, const SgdArguments& given) {
   check_momentum(given);
-  if (is_closed(given.gate)) return;
-  const SgdArguments arguments = gated(given);
-  const bool streamed = is_streamed(arguments.numel, arguments.parameter);
-  parallel_ranges(context.threads, arguments.numel, kElementwiseGrain,
-                  [&](std::int64_t begin, std::int64_t end, int) {
-                    HWY_DYNAMIC_DISPATCH(sgd_range)(arguments, begin, end, streamed);
-                  });
+  update(context, given, [](const auto&... arguments) { HWY_DYNAMIC_DISPATCH(sgd_range)(arguments...); });
 }
 
 }  // namespace tessera::kernels::cpu

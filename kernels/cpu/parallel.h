@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 namespace tessera::kernels {
@@ -32,6 +33,19 @@ void parallel_ranges(int threads, std::int64_t count, std::int64_t grain, Functi
     const std::int64_t end = std::min(count, grains * (thread + 1) / members * grain);
     if (begin < end) function(begin, end, static_cast<int>(thread));
   }
+}
+
+// Calls function(begin, end) for chunks of [0, count), each taken by whichever thread is free: one that
+// shares its core with another lane's thread takes fewer. With one thread it is a plain call.
+template <class Function>
+void parallel_chunks(int threads, std::int64_t count, std::int64_t chunk, Function&& function) {
+  if (count <= 0) return;
+  const int team = static_cast<int>(std::min<std::int64_t>(threads, (count + chunk - 1) / chunk));
+  if (team <= 1) return function(std::int64_t{0}, count);
+  std::atomic<std::int64_t> next{0};
+#pragma omp parallel num_threads(team)
+  for (std::int64_t begin; (begin = next.fetch_add(chunk, std::memory_order_relaxed)) < count;)
+    function(begin, std::min(begin + chunk, count));
 }
 
 }  // namespace tessera::kernels
