@@ -210,7 +210,7 @@ constexpr std::int64_t kStreamedNumel = 1 << 19;
 // the third cache level, where updates of fewer elements than kCachedNumel find what the step before left.
 constexpr std::int64_t kAhead = 512, kCachedAhead = 1024, kCachedNumel = 1 << 21;
 // What a thread takes at a time: long beside what its begin waits for, short beside an update.
-constexpr std::int64_t kChunk = 1 << 18;
+constexpr std::int64_t kMostChunk = 1 << 18;
 
 // The arguments with the gate's scale instead of their own.
 template <class Arguments>
@@ -227,7 +227,10 @@ void update(const ComputeContext& context, const Arguments& given, const Functio
   const std::int64_t numel = arguments.numel;
   const bool streamed =
       numel >= kStreamedNumel && reinterpret_cast<std::uintptr_t>(arguments.parameter) % 64 == 0;
-  parallel_chunks(context.threads, numel, kChunk, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t fair =
+      numel / (4 * std::max(context.threads, 1)) / kElementwiseGrain * kElementwiseGrain;
+  const std::int64_t chunk = std::clamp(fair, kElementwiseGrain, kMostChunk);
+  parallel_chunks(context.threads, numel, chunk, [&](std::int64_t begin, std::int64_t end) {
     update_range(arguments, begin, end, streamed, numel < kCachedNumel ? kCachedAhead : kAhead);
   });
 }
