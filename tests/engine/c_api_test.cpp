@@ -19,6 +19,7 @@ constexpr int kRanks = 2, kSteps = 3, kMicrobatches = 2;
 struct Record {
   int stage = 0;
   int update = TESSERA_UPDATE_DECIDED;
+  int ranks = kRanks;
   bool add_loss = false;                        // rather than give it to tessera_step
   std::vector<double> losses = {}, norms = {};  // by rank 0
   std::vector<float> weight = {};
@@ -73,8 +74,8 @@ double add_gradient(const void* parameter, void* gradient, std::int64_t numel, D
 }
 
 void run_cpp(Record& run) {
-  run_local(kRanks, kBlocking, [&](Communicator world) {
-    EngineOptions options = toy_options(kRanks, run.stage);
+  run_local(run.ranks, kBlocking, [&](Communicator world) {
+    EngineOptions options = toy_options(run.ranks, run.stage);
     options.programs = {{.kind = StepKind::train, .microbatches = kMicrobatches}};
     options.clip.max_norm = run.update == TESSERA_UPDATE_REDUCED ? 0.0 : 1.0;
     Engine engine(world, cpp_units(), options);
@@ -147,7 +148,7 @@ tessera_status c_steps(tessera_engine* engine, int rank, Record& run) {
     tessera_step_inputs inputs{.learning_rate = 0.01, .weight = 3.0, .loss = 0.0};
     tessera_step_result result{};
     if (run.update == TESSERA_UPDATE_REDUCED)
-      TRY(tessera_begin_on_terms(engine, kMicrobatches, inputs.learning_rate, kRanks * inputs.weight));
+      TRY(tessera_begin_on_terms(engine, kMicrobatches, inputs.learning_rate, run.ranks * inputs.weight));
     else
       TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
     for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch)
@@ -178,7 +179,14 @@ struct Where {
   int states = TESSERA_DEVICE, parameters = TESSERA_DEVICE;
   int update = TESSERA_UPDATE_DECIDED;
   int device = TESSERA_CPU;
+  int ranks = kRanks;
 };
+
+// Why an engine cannot be there; empty where it can. One rank needs no NCCL.
+std::string missing(const Where& where) {
+  if (where.device == TESSERA_CPU) return "";
+  return where.ranks > 1 ? contract::missing_gpus(where.ranks) : read_cuda_machine().unusable;
+}
 
 tessera_status make_engine(tessera_world* world, int rank, const Where& where, tessera_engine** engine) {
   tessera_options options;
@@ -214,7 +222,8 @@ tessera_status with_engines(int ranks, const Where& where, const Body& body) {
         tessera_engine* engine = nullptr;
         TRY(tessera_world_rank(world, &rank));
         tessera_world* gpus = nullptr;
-        if (c.where.device == TESSERA_CUDA) TRY(tessera_world_create_nccl(world, 20'000, &gpus));
+        if (c.where.device == TESSERA_CUDA && c.where.ranks > 1)
+          TRY(tessera_world_create_nccl(world, 20'000, &gpus));
         TRY(make_engine(gpus != nullptr ? gpus : world, rank, c.where, &engine));
         const tessera_status status = c.body(engine, rank);
         EXPECT_EQ(tessera_engine_destroy(engine), TESSERA_OK);
@@ -232,11 +241,11 @@ tessera_status with_engines(int ranks, const Where& where, const Body& body) {
 class CApi : public ::testing::TestWithParam<Where> {};
 
 TEST_P(CApi, HasTheBitsOfTheEngine) {
-  if (GetParam().device == TESSERA_CUDA)
-    if (const std::string why = contract::missing_gpus(kRanks); !why.empty()) GTEST_SKIP() << why;
-  Record cpp{.stage = GetParam().stage, .update = GetParam().update}, c = cpp;
+  const Where& where = GetParam();
+  if (const std::string why = missing(where); !why.empty()) GTEST_SKIP() << why;
+  Record cpp{.stage = where.stage, .update = where.update, .ranks = where.ranks}, c = cpp;
   run_cpp(cpp);
-  ASSERT_EQ(with_engines(kRanks, GetParam(),
+  ASSERT_EQ(with_engines(where.ranks, where,
                          [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, c); }),
             TESSERA_OK)
       << tessera_last_error();
@@ -254,7 +263,9 @@ INSTANTIATE_TEST_SUITE_P(Stages, CApi,
 INSTANTIATE_TEST_SUITE_P(
     Gpus, CApi,
     ::testing::Values(Where{.device = TESSERA_CUDA}, Where{.stage = 3, .device = TESSERA_CUDA},
-                      Where{.stage = 2, .states = TESSERA_HOST, .device = TESSERA_CUDA}));
+                      Where{.stage = 2, .states = TESSERA_HOST, .device = TESSERA_CUDA},
+                      Where{.stage = 3, .device = TESSERA_CUDA, .ranks = 1},
+                      Where{.stage = 1, .states = TESSERA_HOST, .device = TESSERA_CUDA, .ranks = 1}));
 
 TEST(CApiLoss, CanBeAddedWhereItLies) {
   Record given{.stage = 1}, added{.stage = 1, .add_loss = true};
