@@ -112,6 +112,18 @@ class ThreadRanks {
 };
 
 #ifdef TESSERA_HAS_MPI
+// Keeps the calling thread on one of two ranks' cores.
+class OnOwnCores {
+ public:
+  explicit OnOwnCores(int rank) : all_(allowed_cores()) { bind_thread(share_of_cores(all_, rank, 2), ""); }
+  ~OnOwnCores() { bind_thread(all_, ""); }
+  OnOwnCores(const OnOwnCores&) = delete;
+  OnOwnCores& operator=(const OnOwnCores&) = delete;
+
+ private:
+  std::vector<int> all_;
+};
+
 // This process's full buffer as a rank of two.
 class ProcessRank {
  public:
@@ -125,6 +137,7 @@ class ProcessRank {
   Communicator& ranks() { return ranks_; }
   double seconds(Kind kind, std::int64_t bytes, int calls, bool library) {
     const RankBuffers buffers{arena_.base(), nullptr, bytes / 2, ranks_.rank()};
+    const OnOwnCores pinned(ranks_.rank());  // as threads are
     return seconds_between_barriers(ranks_, calls, [&] {
       if (!library)
         call(kind, ranks_, buffers);
