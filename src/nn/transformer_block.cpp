@@ -1,14 +1,11 @@
-// A block saves, per token: query, key and value, the output of attention, the residual stream between the
-// halves, what the MLP's activation sees, and the log-sum-exp of each head; for GPT-2 that is 3 + 1 + 1 + 4
-// times `channels`. Recomputable are the outputs of both norms and of the activation, 1 + 1 + 4: making them
-// reads and writes memory once, while the matmuls around it take tens of operations per element. Backward
-// overwrites them with their gradients.
+// A transformer block: its parameters, and the steps its passes are made of (block_memory.h: where tensors
+// lie).
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <initializer_list>
 
 #include "kernels/kernels.h"
+#include "src/nn/block_memory.h"
 #include "src/nn/regions.h"
 #include "src/nn/support.h"
 #include "src/nn/transformer.h"
@@ -33,145 +30,12 @@ struct Indices {
   }
 };
 
-std::int64_t qkv_channels(const TransformerConfig& config) {
-  return config.channels + 2 * config.kv_heads * (config.channels / config.heads);
-}
-
-// Columns that the MLP's activation sees.
-std::int64_t up_channels(const TransformerConfig& config) {
-  return config.mlp == MlpKind::swiglu ? 2 * config.hidden : config.hidden;
-}
-
-// The shapes of every op in a block, for one microbatch.
-struct Shapes {
-  kernels::AttentionShape attention;
-  kernels::RotaryShape rotary;
-  kernels::LinearShape qkv, projection, up, down;
-  std::int64_t rows = 0;
-  // Of [tokens, columns]:
-  std::int64_t narrow_bytes = 0;  // channels
-  std::int64_t qkv_bytes = 0;     // query, key and value
-  std::int64_t up_bytes = 0;      // what the activation sees
-  std::int64_t hidden_bytes = 0;  // what it gives
-
-  Shapes(const TransformerConfig& config, const BatchShape& batch) : rows(batch.tokens()) {
-    const auto linear = [&](std::int64_t in, std::int64_t out) {
-      return kernels::LinearShape{.rows = rows, .in = in, .out = out, .type = config.type};
-    };
-    attention = {.batch = batch.sequences,
-                 .sequence = batch.length,
-                 .channels = config.channels,
-                 .heads = config.heads,
-                 .type = config.type,
-                 .kv_heads = config.kv_heads};
-    rotary = {.batch = batch.sequences,
-              .sequence = batch.length,
-              .heads = config.heads + config.kv_heads,
-              .head_channels = config.channels / config.heads,
-              .row_numel = qkv_channels(config),
-              .type = config.type};
-    qkv = linear(config.channels, qkv_channels(config));
-    projection = linear(config.channels, config.channels);
-    up = linear(config.channels, up_channels(config));
-    down = linear(config.hidden, config.channels);
-    const std::int64_t column_bytes = rows * bytes_of(config.type);
-    narrow_bytes = column_bytes * config.channels;
-    qkv_bytes = column_bytes * qkv.out;
-    up_bytes = column_bytes * up.out;
-    hidden_bytes = column_bytes * config.hidden;
-  }
-};
-
-// Offsets in `saved`.
-struct Saved {
-  std::int64_t qkv = 0;            // [tokens, qkv channels], rotated
-  std::int64_t attention = 0;      // [tokens, channels]
-  std::int64_t log_sum_exp = 0;    // [sequences, heads, length] fp32
-  std::int64_t middle = 0;         // [tokens, channels]: the input plus the attention half
-  std::int64_t preactivation = 0;  // [tokens, up channels]
-  std::int64_t bytes = 0;
-
-  explicit Saved(const Shapes& shapes) {
-    Regions regions;
-    qkv = regions.take(shapes.qkv_bytes);
-    attention = regions.take(shapes.narrow_bytes);
-    log_sum_exp = regions.take(shapes.rows * shapes.attention.heads * 4);
-    middle = regions.take(shapes.narrow_bytes);
-    preactivation = regions.take(shapes.up_bytes);
-    bytes = regions.bytes();
-  }
-};
-
-// Offsets of what backward makes besides. `attention` and `qkv` lie over `up`, which it is done with when it
-// comes to attention.
-struct Gradients {
-  std::int64_t up = 0;         // [tokens, up channels]
-  std::int64_t attention = 0;  // [tokens, channels]
-  std::int64_t qkv = 0;        // [tokens, qkv channels]
-  std::int64_t bytes = 0;
-
-  explicit Gradients(const Shapes& shapes) {
-    Regions of_mlp, of_attention;
-    up = of_mlp.take(shapes.up_bytes);
-    attention = of_attention.take(shapes.narrow_bytes);
-    qkv = of_attention.take(shapes.qkv_bytes);
-    bytes = std::max(of_mlp.bytes(), of_attention.bytes());
-  }
-};
-
-// Whether they lie over `hidden`, rather than in the workspace: GELU's gradient takes the place of its
-// output.
-bool gradients_over_hidden(const TransformerConfig& config) { return config.mlp == MlpKind::gelu; }
-
-std::int64_t workspace_bytes(const TransformerConfig& config, const Shapes& shapes) {
-  return gradients_over_hidden(config) ? 0 : Gradients(shapes).bytes;
-}
-
-// Offsets in `recomputable`.
-struct Recomputable {
-  struct NormOutput {
-    std::int64_t normed = 0;  // [tokens, channels], then its gradient
-    std::int64_t mean = 0;    // [tokens] fp32, as is the next
-    std::int64_t rstd = 0;
-  };
-  NormOutput norm1, norm2;
-  std::int64_t hidden = 0;  // [tokens, hidden]: output of the activation, then its gradient
-  std::int64_t bytes = 0;
-
-  Recomputable(const TransformerConfig& config, const Shapes& shapes) {
-    Regions regions;
-    for (NormOutput* norm : {&norm1, &norm2}) {
-      norm->normed = regions.take(shapes.narrow_bytes);
-      if (config.norm.kind == NormKind::layer) norm->mean = regions.take(shapes.rows * 4);
-      norm->rstd = regions.take(shapes.rows * 4);
-    }
-    hidden =
-        regions.take(gradients_over_hidden(config) ? std::max(shapes.hidden_bytes, Gradients(shapes).bytes)
-                                                   : shapes.hidden_bytes);
-    bytes = regions.bytes();
-  }
-};
-
-NormPass norm_of(const TransformerConfig& config, const Shapes& shapes) {
-  return {.norm = config.norm, .rows = shapes.rows, .channels = config.channels, .type = config.type};
-}
-
-std::int64_t scratch_bytes(const TransformerConfig& config, const Shapes& shapes, const Target& target) {
-  return std::max({kernels::linear_workspace_bytes(shapes.qkv, target),
-                   kernels::linear_workspace_bytes(shapes.projection, target),
-                   kernels::linear_workspace_bytes(shapes.up, target),
-                   kernels::linear_workspace_bytes(shapes.down, target),
-                   kernels::attention_forward_workspace_bytes(shapes.attention, target),
-                   kernels::attention_backward_workspace_bytes(shapes.attention, target),
-                   config.rotary.empty() ? 0 : kernels::rotary_workspace_bytes(shapes.rotary),
-                   norm_workspace_bytes(norm_of(config, shapes), target)});
-}
-
 // One pass over one microbatch: the addresses of every tensor, and the steps the passes are made of.
 class BlockPass {
  public:
-  BlockPass(const TransformerConfig& config, const ModuleContext& context, const Shapes& shapes)
-      : BlockPass(config, context, shapes, Saved(shapes), Recomputable(config, shapes), Gradients(shapes)) {}
+  BlockPass(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes)
+      : BlockPass(config, context, shapes, BlockSaved(shapes), BlockRecomputable(config, shapes),
+                  BlockGradients(shapes)) {}
 
   // x -> middle, norm2 of middle.
   void attend(const void* input) const {
@@ -241,21 +105,21 @@ class BlockPass {
     NormPass pass;
     void* normed = nullptr;
 
-    NormOutput(const TransformerConfig& config, const Shapes& shapes, void* base,
-               const Recomputable::NormOutput& offsets)
+    NormOutput(const TransformerConfig& config, const BlockShapes& shapes, void* base,
+               const BlockRecomputable::NormOutput& offsets)
         : pass(norm_of(config, shapes)), normed(at(base, offsets.normed)) {
       pass.mean = at<float>(base, offsets.mean);
       pass.rstd = at<float>(base, offsets.rstd);
     }
   };
 
-  BlockPass(const TransformerConfig& config, const ModuleContext& context, const Shapes& shapes,
-            const Saved& saved, const Recomputable& again, const Gradients& gradients)
+  BlockPass(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes,
+            const BlockSaved& saved, const BlockRecomputable& again, const BlockGradients& gradients)
       : config_(config),
         context_(context),
         shapes_(shapes),
         indices_(config),
-        compute_(compute_context(context, workspace_bytes(config, shapes))),
+        compute_(compute_context(context, gradient_workspace_bytes(config, shapes))),
         norm1_(config, shapes, context.recomputable, again.norm1),
         norm2_(config, shapes, context.recomputable, again.norm2),
         qkv_(at(context.saved, saved.qkv)),
@@ -316,7 +180,7 @@ class BlockPass {
 
   const TransformerConfig& config_;
   const ModuleContext& context_;
-  const Shapes& shapes_;
+  const BlockShapes& shapes_;
   Indices indices_;
   kernels::ComputeContext compute_;
   NormOutput norm1_, norm2_;
@@ -369,7 +233,7 @@ class Block final : public Module {
 
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
-    const Shapes shapes(config_, shape);
+    const BlockShapes shapes(config_, shape);
     const auto tokens = static_cast<double>(shape.tokens());
     const auto channels = static_cast<double>(config_.channels);
     const double all_pairs = tokens * static_cast<double>(shape.length);
@@ -379,10 +243,10 @@ class Block final : public Module {
     const auto columns = static_cast<double>(shapes.qkv.out + config_.channels + shapes.up.out);
     const double repeated = 2.0 * tokens * columns * channels + pairs * pair_flops;
     return {.activations = {.output_bytes = shapes.narrow_bytes,
-                            .saved_bytes = Saved(shapes).bytes,
-                            .recomputable_bytes = Recomputable(config_, shapes).bytes,
-                            .workspace_bytes =
-                                workspace_bytes(config_, shapes) + scratch_bytes(config_, shapes, target),
+                            .saved_bytes = BlockSaved(shapes).bytes,
+                            .recomputable_bytes = BlockRecomputable(config_, shapes).bytes,
+                            .workspace_bytes = gradient_workspace_bytes(config_, shapes) +
+                                               scratch_bytes(config_, shapes, target),
                             .reads_batch = false},
             .forward_flops = repeated + 2.0 * tokens * static_cast<double>(config_.hidden) * channels,
             .recompute_flops = repeated,
@@ -390,7 +254,7 @@ class Block final : public Module {
   }
 
   void forward(const ModuleContext& context, const void* input, void* output) override {
-    const Shapes shapes(config_, context.shape);
+    const BlockShapes shapes(config_, context.shape);
     const BlockPass pass(config_, context, shapes);
     if (context.selective) return pass.repeat(input);
     pass.attend(input);
@@ -401,7 +265,7 @@ class Block final : public Module {
 
   void backward(const ModuleContext& context, const void* input, const void* output_gradient,
                 void* input_gradient) override {
-    const Shapes shapes(config_, context.shape);
+    const BlockShapes shapes(config_, context.shape);
     const BlockPass pass(config_, context, shapes);
     pass.mlp_backward(output_gradient, input_gradient);
     pass.attention_backward(input, input_gradient);

@@ -146,7 +146,7 @@ TEST(Gpt2Model, InitialsAreGpt2s) {
   }
 }
 
-// Nine tensors of [tokens, channels] and the log-sum-exp, nothing else; see transformer_block.cpp.
+// Nine tensors of [tokens, channels] and the log-sum-exp, nothing else; see block_memory.h.
 TEST(Gpt2Model, SavesWhatItSays) {
   const Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
   const BatchShape shape = {.sequences = 2, .length = 256};
