@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "tessera/error.h"
 
@@ -133,22 +134,23 @@ class TensorParser {
 // Tensors fill their part of the file, each byte once.
 void check_places(const std::vector<TensorEntry>& tensors, std::int64_t data_bytes,
                   const std::string& source) {
-  const TensorEntry* previous = nullptr;
+  std::int64_t free_from = 0;
+  std::string_view previous;
   for (const TensorEntry& tensor : tensors) {
-    const std::int64_t free_from = previous ? previous->end : 0;
     if (tensor.end > data_bytes)
       refuse(source,
              fmt::format("tensor '{}' ends at byte {} of the data, of which the file has {}: it is truncated",
                          tensor.name, tensor.end, data_bytes));
     if (tensor.begin < free_from)
-      refuse(source, fmt::format("tensor '{}' overlaps tensor '{}'", tensor.name, previous->name));
+      refuse(source, fmt::format("tensor '{}' overlaps tensor '{}'", tensor.name, previous));
     if (tensor.begin > free_from)
       refuse(source, fmt::format("{} bytes before tensor '{}' belong to none", tensor.begin - free_from,
                                  tensor.name));
-    previous = &tensor;
+    free_from = tensor.end;
+    previous = tensor.name;
   }
-  if (const std::int64_t end = previous ? previous->end : 0; end != data_bytes)
-    refuse(source, fmt::format("{} bytes at its end belong to no tensor", data_bytes - end));
+  if (free_from != data_bytes)
+    refuse(source, fmt::format("{} bytes at its end belong to no tensor", data_bytes - free_from));
 }
 
 void check_metadata(const json& metadata, const std::string& source) {

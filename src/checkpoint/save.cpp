@@ -69,7 +69,8 @@ fs::path save_checkpoint(const fs::path& folder, Communicator world, Engine& eng
   if (state.step < 0) throw UsageError(fmt::format("step is {}; it must be 0 or more", state.step));
   engine.finish_updates();
   const std::string name = step_name(state.step);
-  const fs::path temporary = folder / (name + ".tmp"), final = folder / name;
+  const fs::path temporary = folder / (name + ".tmp");
+  fs::path final = folder / name;
   const bool first = engine.rank() == 0;
 
   Cleanup cleanup;

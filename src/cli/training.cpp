@@ -57,10 +57,11 @@ Placement placement_of(const Communicator& world, const TrainerOptions& options)
 
 class RankTraining {
  public:
-  RankTraining(Communicator world, const Setup& setup, const Data& data, RunFiles& files, RunSummary& summary)
+  RankTraining(const Communicator& world, const Setup& setup, const Data& data, RunFiles& files,
+               RunSummary& summary)
       : RankTraining(placement_of(world, setup.options), setup, data, files, summary) {}
 
-  RankTraining(Placement placement, const Setup& setup, const Data& data, RunFiles& files,
+  RankTraining(const Placement& placement, const Setup& setup, const Data& data, RunFiles& files,
                RunSummary& summary)
       : setup_(setup),
         run_(setup.config.run),

@@ -79,6 +79,7 @@ void ControlBackend::reduce(const LocalCall& call, Element* data, std::int64_t n
   const std::int64_t bytes = numel * static_cast<std::int64_t>(sizeof(Element));
   const std::vector<char> all = collective(call, data, bytes);
   std::vector<const void*> contributions;
+  contributions.reserve(static_cast<std::size_t>(world()));
   for (int peer = 0; peer < world(); ++peer) contributions.push_back(all.data() + peer * bytes);
   sum_into(contributions, numel, data);
   bytes_received_ += (world() - 1) * bytes;
@@ -99,6 +100,7 @@ void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel labe
   const std::int64_t slice = request.shard_numel * bytes_of(request.wire);
   const std::vector<char> all = collective(call, request.full, world() * slice);
   std::vector<const void*> contributions;
+  contributions.reserve(static_cast<std::size_t>(world()));
   for (int peer = 0; peer < world(); ++peer)
     contributions.push_back(all.data() + (peer * world() + me_) * slice);
   if (request.shard_numel > 0)

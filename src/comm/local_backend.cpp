@@ -104,6 +104,7 @@ std::vector<Communicator> communicators_of(const std::shared_ptr<LocalWorld>& wo
   std::vector<int> ranks(static_cast<std::size_t>(world->ranks()));
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<Communicator> communicators;
+  communicators.reserve(ranks.size());
   for (int rank : ranks)
     communicators.emplace_back(
         std::make_shared<LocalBackend>(world, world->join_group(nullptr, ranks, "world", rank), rank));

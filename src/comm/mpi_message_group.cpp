@@ -59,14 +59,14 @@ MPI_Request& MpiMessageGroup::receive_of(Requests& requests, int member) const {
 }
 
 MPI_Request& MpiMessageGroup::send_of(Requests& requests, int member) const {
-  return requests[static_cast<std::size_t>(members() + member)];
+  return requests[static_cast<std::size_t>(members()) + static_cast<std::size_t>(member)];
 }
 
 // ---- waits ----
 
 bool MpiMessageGroup::missing(const Requests& requests, int member) const {
   return requests[static_cast<std::size_t>(member)] != MPI_REQUEST_NULL ||
-         requests[static_cast<std::size_t>(members() + member)] != MPI_REQUEST_NULL;
+         requests[static_cast<std::size_t>(members()) + static_cast<std::size_t>(member)] != MPI_REQUEST_NULL;
 }
 
 // Throws if the world has failed or a peer that is waited for ended a while ago.

@@ -102,6 +102,7 @@ constexpr std::array<Preset<LlamaConfig>, 8> kLlama = {{
 
 std::vector<std::string> names_of(const auto& presets) {
   std::vector<std::string> names;
+  names.reserve(presets.size());
   for (const auto& preset : presets) names.emplace_back(preset.name);
   return names;
 }

@@ -30,6 +30,7 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
                                            std::span<const StepSpec> specs) {
   std::vector<PlannedPrograms> by_rank;
+  by_rank.reserve(static_cast<std::size_t>(std::max(mesh.pipeline, 0)));
   for (int rank = 0; rank < mesh.pipeline; ++rank)
     by_rank.push_back(build_and_plan(layout, mesh, specs, rank));
   return by_rank;

@@ -41,7 +41,7 @@ bool InstructionCosts::overlaps_compute(const Instruction& instruction) const {
 }
 
 double InstructionCosts::default_us(const Instruction& instruction) const {
-  const Flat* flat = instruction.flat < 0 ? nullptr : &layout_.flat(instruction.flat);
+  const auto flat = [&]() -> const Flat& { return layout_.flat(instruction.flat); };
   switch (instruction.op) {
     case Opcode::use:
       return use_us(instruction);
@@ -56,19 +56,19 @@ double InstructionCosts::default_us(const Instruction& instruction) const {
     case Opcode::reduce_scatter:
       return reduction_us(instruction);
     case Opcode::accumulate:  // without a microbatch: what another pipeline rank has of a tied flat
-      return memory_us(instruction, instruction.microbatch < 0 ? flat->slice_numel : flat->padded_numel,
+      return memory_us(instruction, instruction.microbatch < 0 ? flat().slice_numel : flat().padded_numel,
                        cost_.memory_bytes_per_us);
     case Opcode::square_sum:
-      return memory_us(instruction, flat->slice_numel, cost_.memory_bytes_per_us);
+      return memory_us(instruction, flat().slice_numel, cost_.memory_bytes_per_us);
     case Opcode::copy:
       return copy_us(instruction);
     case Opcode::update: {
       const bool whole = updates_whole_[static_cast<std::size_t>(instruction.flat)];
       return memory_us(
           instruction,
-          whole                          ? flat->padded_numel
-          : program_.state_over_replicas ? flat->slice_numel
-                                         : flat->shard_numel,
+          whole                          ? flat().padded_numel
+          : program_.state_over_replicas ? flat().slice_numel
+                                         : flat().shard_numel,
           instruction.lane == Lane::host ? cost_.host_memory_bytes_per_us : cost_.memory_bytes_per_us);
     }
   }

@@ -81,6 +81,7 @@ bool recomputes(const StepSpec& spec, UnitId unit) {
 
 std::vector<Use> default_order(int units, const StepSpec& spec) {
   std::vector<Use> order;
+  order.reserve(3 * static_cast<std::size_t>(std::max(units, 0)));
   for (UnitId unit = 0; unit < units; ++unit) order.push_back({unit, Pass::forward});
   for (UnitId unit = units - 1; unit >= 0; --unit) {
     // The last unit's backward follows its forward at once: what it saved is still there.

@@ -80,6 +80,7 @@ std::vector<Traits> traits_of(std::span<const PackItem> items, const Conflicts& 
 template <typename Key>
 Order order_by(const std::vector<Traits>& traits, Key key) {
   std::vector<std::pair<double, double>> keys;
+  keys.reserve(traits.size());
   for (const Traits& t : traits) keys.push_back(key(t));
   Order order(traits.size());
   std::iota(order.begin(), order.end(), Index{0});

@@ -119,6 +119,7 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
 
 std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions& options) {
   std::vector<TrainerPlan> plans;
+  plans.reserve(static_cast<std::size_t>(std::max(options.engine.mesh.pipeline, 0)));
   for (int rank = 0; rank < options.engine.mesh.pipeline; ++rank)
     plans.push_back(plan_trainer(model, options, rank));
   return plans;
