@@ -80,14 +80,15 @@ void run_threads(const Setup& setup, const Data& data, RunFiles& files, RunSumma
                  Failure& failure) {
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   try {
-    run_local(setup.world(), {.deadline = deadline, .pin = setup.config.run.pin}, [&](Communicator world) {
-      try {
-        train_rank(std::move(world), setup, data, files, summary);
-      } catch (const std::exception& error) {
-        failure.end_later(error.what(), deadline * 3 / 2 + std::chrono::seconds(1));
-        throw;
-      }
-    });
+    run_local(setup.world(), {.deadline = deadline, .pin = setup.config.run.pin},
+              [&](const Communicator& world) {
+                try {
+                  train_rank(world, setup, data, files, summary);
+                } catch (const std::exception& error) {
+                  failure.end_later(error.what(), deadline * 3 / 2 + std::chrono::seconds(1));
+                  throw;
+                }
+              });
   } catch (const std::exception& error) {
     failure.end(error.what());
   }

@@ -358,9 +358,9 @@ class RankTraining {
 
 }  // namespace
 
-void train_rank(Communicator world, const Setup& setup, const Data& data, RunFiles& files,
+void train_rank(const Communicator& world, const Setup& setup, const Data& data, RunFiles& files,
                 RunSummary& summary) {
-  RankTraining(std::move(world), setup, data, files, summary).run();
+  RankTraining(world, setup, data, files, summary).run();
 }
 
 }  // namespace tessera::cli

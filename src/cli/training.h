@@ -50,7 +50,7 @@ extern std::atomic<int> stop_signal;
 
 // Runs on every rank's thread, with equal arguments. `files` and `summary` are touched by rank 0 only, but
 // for peak_bytes.
-void train_rank(Communicator world, const Setup& setup, const Data& data, RunFiles& files,
+void train_rank(const Communicator& world, const Setup& setup, const Data& data, RunFiles& files,
                 RunSummary& summary);
 
 }  // namespace tessera::cli

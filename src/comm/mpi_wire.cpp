@@ -54,8 +54,9 @@ void MpiWire::tell_failure(const SharedFailure& failure) {
   if (finalized()) return;
   auto* const copy = new SharedFailure(failure);  // kept: nobody knows when the last one has it
   std::vector<MPI_Request> requests(others_.size(), MPI_REQUEST_NULL);
-  for (std::size_t i = 0; i < others_.size(); ++i)  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks)
+  for (std::size_t i = 0; i < others_.size(); ++i)
     MPI_Isend(copy, sizeof *copy, MPI_BYTE, others_[i], kFailureTag, messages_, &requests[i]);
+  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks)
   const auto limit = device::Clock::now() + kMoment;
   int done = 0;
   while (done == 0 && device::Clock::now() < limit) {
