@@ -23,7 +23,7 @@ namespace tessera::kernels::HWY_NAMESPACE {
 // and fetches the 64 elements of it from i on into the caches:
 //   void fetch(std::int64_t i)
 
-// Elements of `stream` that share cache lines with 64 of them from i on are fetched: a line once.
+// Fetches the cache lines of the 64 elements from i on, each once.
 template <class Element>
 HWY_INLINE void fetch_lines(const Element* stream, std::int64_t i) {
   constexpr std::int64_t kLine = 64 / sizeof(Element);
@@ -209,7 +209,7 @@ constexpr std::int64_t kStreamedNumel = 1 << 19;
 // but stops at every page, and too late for a square root and a division to hide what the memory takes, or
 // the third cache level, where updates of fewer elements than kCachedNumel find what the step before left.
 constexpr std::int64_t kAhead = 512, kCachedAhead = 1024, kCachedNumel = 1 << 21;
-// What a thread takes at a time: long beside what its begin waits for, short beside an update.
+// The most that a thread takes at a time: long beside what its begin waits for, short beside an update.
 constexpr std::int64_t kMostChunk = 1 << 18;
 
 // The arguments with the gate's scale instead of their own.
@@ -227,12 +227,10 @@ void update(const ComputeContext& context, const Arguments& given, const Functio
   const std::int64_t numel = arguments.numel;
   const bool streamed =
       numel >= kStreamedNumel && reinterpret_cast<std::uintptr_t>(arguments.parameter) % 64 == 0;
-  const std::int64_t fair =
-      numel / (4 * std::max(context.threads, 1)) / kElementwiseGrain * kElementwiseGrain;
-  const std::int64_t chunk = std::clamp(fair, kElementwiseGrain, kMostChunk);
-  parallel_chunks(context.threads, numel, chunk, [&](std::int64_t begin, std::int64_t end) {
-    update_range(arguments, begin, end, streamed, numel < kCachedNumel ? kCachedAhead : kAhead);
-  });
+  parallel_chunks(
+      context.threads, numel, kElementwiseGrain, kMostChunk, [&](std::int64_t begin, std::int64_t end) {
+        update_range(arguments, begin, end, streamed, numel < kCachedNumel ? kCachedAhead : kAhead);
+      });
 }
 
 }  // namespace

@@ -36,10 +36,14 @@ void parallel_ranges(int threads, std::int64_t count, std::int64_t grain, Functi
 }
 
 // Calls function(begin, end) for chunks of [0, count), each taken by whichever thread is free: one that
-// shares its core with another lane's thread takes fewer. With one thread it is a plain call.
+// shares its core with another lane's thread takes fewer. A chunk is a quarter of a thread's share in
+// multiples of `grain`, at least one and at most `most` elements. With one thread it is a plain call.
 template <class Function>
-void parallel_chunks(int threads, std::int64_t count, std::int64_t chunk, Function&& function) {
+void parallel_chunks(int threads, std::int64_t count, std::int64_t grain, std::int64_t most,
+                     Function&& function) {
   if (count <= 0) return;
+  const std::int64_t quarter = count / (4 * std::max(threads, 1)) / grain * grain;
+  const std::int64_t chunk = std::clamp(quarter, grain, most);
   const int team = static_cast<int>(std::min<std::int64_t>(threads, (count + chunk - 1) / chunk));
   if (team <= 1) return function(std::int64_t{0}, count);
   std::atomic<std::int64_t> next{0};

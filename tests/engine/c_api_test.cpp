@@ -207,15 +207,15 @@ tessera_status make_engine(tessera_world* world, int rank, const Where& where, t
   return tessera_engine_create(world, units.units.data(), 2, &options, engine);
 }
 
-// Runs `body` with an engine of the toy on each of `ranks` ranks.
+// Runs `body` with an engine of the toy on each rank.
 template <typename Body>
-tessera_status with_engines(int ranks, const Where& where, const Body& body) {
+tessera_status with_engines(const Where& where, const Body& body) {
   struct Context {
     const Where& where;
     const Body& body;
   } context{where, body};
   return tessera_run_ranks(
-      ranks, 20'000,
+      where.ranks, 20'000,
       [](tessera_world* world, void* user) -> tessera_status {
         const auto& c = *static_cast<Context*>(user);
         std::int32_t rank = -1;
@@ -245,8 +245,7 @@ TEST_P(CApi, HasTheBitsOfTheEngine) {
   if (const std::string why = missing(where); !why.empty()) GTEST_SKIP() << why;
   Record cpp{.stage = where.stage, .update = where.update, .ranks = where.ranks}, c = cpp;
   run_cpp(cpp);
-  ASSERT_EQ(with_engines(where.ranks, where,
-                         [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, c); }),
+  ASSERT_EQ(with_engines(where, [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, c); }),
             TESSERA_OK)
       << tessera_last_error();
   ASSERT_EQ(cpp.losses.size(), static_cast<std::size_t>(kSteps));
@@ -270,7 +269,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(CApiLoss, CanBeAddedWhereItLies) {
   Record given{.stage = 1}, added{.stage = 1, .add_loss = true};
   for (Record* run : {&given, &added})
-    ASSERT_EQ(with_engines(kRanks, {1},
+    ASSERT_EQ(with_engines({.stage = 1},
                            [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, *run); }),
               TESSERA_OK)
         << tessera_last_error();
@@ -280,7 +279,7 @@ TEST(CApiLoss, CanBeAddedWhereItLies) {
 }
 
 TEST(CApiUpdates, WhatWaitsForTheNextStepCanBeFinished) {
-  const Where next{.stage = 1, .states = TESSERA_HOST, .update = TESSERA_UPDATE_NEXT};
+  const Where next{.stage = 1, .states = TESSERA_HOST, .update = TESSERA_UPDATE_NEXT, .ranks = 1};
   const auto body = [](tessera_engine* engine, int rank) -> tessera_status {
     EXPECT_EQ(tessera_finish_updates(engine), TESSERA_OK) << "nothing is left";
     Record run{.update = TESSERA_UPDATE_NEXT};
@@ -289,7 +288,7 @@ TEST(CApiUpdates, WhatWaitsForTheNextStepCanBeFinished) {
     TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
     return tessera_finish_updates(engine);
   };
-  EXPECT_EQ(with_engines(1, next, body), TESSERA_USAGE);
+  EXPECT_EQ(with_engines(next, body), TESSERA_USAGE);
   EXPECT_TRUE(says("finish_updates: a step is running"));
 }
 
@@ -305,7 +304,7 @@ TEST(CApiGpu, StreamsAreNoneOnTheCpuAndCopiesAreChecked) {
     TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
     return tessera_add_loss(engine, nullptr);
   };
-  EXPECT_EQ(with_engines(1, {}, body), TESSERA_USAGE);
+  EXPECT_EQ(with_engines({.ranks = 1}, body), TESSERA_USAGE);
   EXPECT_TRUE(says("add_loss: total is null"));
 }
 
@@ -317,7 +316,8 @@ TEST(CApiGpu, SaysWhatIsMissing) {
   unsetenv("WORLD_SIZE");
   EXPECT_EQ(tessera_world_create_from_variables(1000, &world), TESSERA_USAGE);
   EXPECT_TRUE(says("WORLD_SIZE is not set"));
-  EXPECT_EQ(with_engines(1, {.device = 7}, [](tessera_engine*, int) { return TESSERA_OK; }), TESSERA_USAGE);
+  EXPECT_EQ(with_engines({.device = 7, .ranks = 1}, [](tessera_engine*, int) { return TESSERA_OK; }),
+            TESSERA_USAGE);
   EXPECT_TRUE(says("device 7 is not known; use 0 to 1"));
 }
 
@@ -346,7 +346,7 @@ TEST(CApiErrors, SayWhatWasWrong) {
     EXPECT_TRUE(says("the lease has ended"));
     return tessera_use_unit(engine, 0, TESSERA_FORWARD, &lease);  // out of order: the engine fails
   };
-  EXPECT_EQ(with_engines(1, {0}, body), TESSERA_USAGE);
+  EXPECT_EQ(with_engines({.ranks = 1}, body), TESSERA_USAGE);
   EXPECT_TRUE(says("the program expects"));
 }
 
@@ -387,20 +387,22 @@ TEST(CApiErrors, RefuseWhatDoesNotFit) {
   EXPECT_EQ(tessera_run_ranks(0, 1000, well, nullptr), TESSERA_USAGE);
   EXPECT_EQ(tessera_run_ranks(1, 0, well, nullptr), TESSERA_USAGE);
   EXPECT_TRUE(says("deadline_ms is 0"));
-  EXPECT_EQ(with_engines(1, {4}, [](tessera_engine*, int) { return TESSERA_OK; }), TESSERA_USAGE);
+  EXPECT_EQ(with_engines({.stage = 4, .ranks = 1}, [](tessera_engine*, int) { return TESSERA_OK; }),
+            TESSERA_USAGE);
   EXPECT_EQ(tessera_engine_destroy(nullptr), TESSERA_OK);
 }
 
 // What rank 1 returns is what the whole run returns, and rank 0 is told while it waits for it.
 TEST(CApiErrors, ARankThatReturnsAnErrorEndsTheOthers) {
   tessera_status rank0 = TESSERA_OK;
-  const tessera_status all = with_engines(2, {3}, [&](tessera_engine* engine, int rank) -> tessera_status {
-    if (rank == 1) return TESSERA_USER + 5;
-    Record run;
-    rank0 = c_steps(engine, rank, run);
-    EXPECT_TRUE(says("rank 1"));
-    return rank0;
-  });
+  const tessera_status all =
+      with_engines({.stage = 3}, [&](tessera_engine* engine, int rank) -> tessera_status {
+        if (rank == 1) return TESSERA_USER + 5;
+        Record run;
+        rank0 = c_steps(engine, rank, run);
+        EXPECT_TRUE(says("rank 1"));
+        return rank0;
+      });
   EXPECT_EQ(rank0, TESSERA_COMMUNICATION);
   EXPECT_EQ(all, TESSERA_USER + 5);
   EXPECT_TRUE(says("rank 1 returned 105"));
@@ -408,14 +410,15 @@ TEST(CApiErrors, ARankThatReturnsAnErrorEndsTheOthers) {
 
 TEST(CApiErrors, AnEngineDestroyedWithAnOpenLeaseFailsTheOthers) {
   tessera_status rank0 = TESSERA_OK;
-  const tessera_status all = with_engines(2, {3}, [&](tessera_engine* engine, int rank) -> tessera_status {
-    Record run;
-    if (rank == 0) return rank0 = c_steps(engine, rank, run);
-    tessera_lease* lease = nullptr;
-    TRY(tessera_initialize(engine, c_fill, nullptr));
-    TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
-    return tessera_use_unit(engine, 0, TESSERA_FORWARD, &lease);  // and away
-  });
+  const tessera_status all =
+      with_engines({.stage = 3}, [&](tessera_engine* engine, int rank) -> tessera_status {
+        Record run;
+        if (rank == 0) return rank0 = c_steps(engine, rank, run);
+        tessera_lease* lease = nullptr;
+        TRY(tessera_initialize(engine, c_fill, nullptr));
+        TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
+        return tessera_use_unit(engine, 0, TESSERA_FORWARD, &lease);  // and away
+      });
   EXPECT_EQ(rank0, TESSERA_COMMUNICATION);
   EXPECT_EQ(all, TESSERA_COMMUNICATION);
   EXPECT_TRUE(says("destroyed before end()"));
@@ -432,7 +435,7 @@ TEST(CApiErrors, NothingIsThrown) {
     return tessera_initialize(
         engine, [](auto, auto, auto, auto, auto) -> tessera_status { return TESSERA_USER + 1; }, nullptr);
   };
-  EXPECT_EQ(with_engines(1, {0}, body), TESSERA_USER + 1);
+  EXPECT_EQ(with_engines({.ranks = 1}, body), TESSERA_USER + 1);
   EXPECT_TRUE(says("fill returned 101"));
 }
 
@@ -448,7 +451,7 @@ TEST(CApiPlan, TellsBytes) {
     EXPECT_GE(arena, sum);
     return tessera_plan_bytes(engine, &arena, nullptr);
   };
-  EXPECT_EQ(with_engines(2, {3}, body), TESSERA_OK) << tessera_last_error();
+  EXPECT_EQ(with_engines({.stage = 3}, body), TESSERA_OK) << tessera_last_error();
 }
 
 }  // namespace
