@@ -1,9 +1,15 @@
 #include "kernels/cuda/cudnn_graph.h"
 
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#include <cudnn_frontend.h>
+
 #include <cmath>
-#include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "src/device/activity.h"
+#include "src/device/cudnn_library.h"
 #include "tessera/error.h"
 
 // The library's headers call through what is found here.
@@ -40,53 +46,64 @@ void output(const Tensor& tensor, CudnnTensor name, const CudnnLayout& layout,
   tensor->set_output(true);
 }
 
+void load_library() {
+  static const bool loaded = [] { return (fe::cudnn_dlhandle = device::cudnn_library()) != nullptr; }();
+  static_cast<void>(loaded);
+}
+
+void check_status(cudnnStatus_t status, const char* call) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  const std::string activity = device::Activity::current();
+  throw EnvironmentError((activity.empty() ? "" : activity + ": ") + "attention by cuDNN: " + call +
+                         " failed: " + fe::detail::get_error_string(status));
+}
+
 std::string describe(const AttentionShape& s) {
   return "attention by cuDNN, " + std::to_string(s.batch) + " x " + std::to_string(s.sequence) + ", " +
          std::to_string(s.heads) + " heads of " + std::to_string(s.head_channels()) + " channels, " +
          std::to_string(s.kv_heads_or_heads()) + " of keys and values";
 }
 
-}  // namespace
-
-std::unique_ptr<Graph> describe_attention(const AttentionShape& shape, const AttentionSlice& slice,
-                                          bool backward, int capability) {
+Graph describe_attention(const AttentionShape& shape, const AttentionSlice& slice, bool backward,
+                         int capability) {
   const CudnnLayouts layouts = cudnn_layouts(shape, slice);
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_channels())));
-  auto graph = std::make_unique<Graph>();
-  graph->set_io_data_type(fe::DataType_t::BFLOAT16)
+  Graph graph;
+  graph.set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT)
       .set_sm_version(capability);
-  const Tensor query = input(*graph, kQuery, layouts.query), key = input(*graph, kKey, layouts.key_value),
-               value = input(*graph, kValue, layouts.key_value);
+  const Tensor query = input(graph, kQuery, layouts.query), key = input(graph, kKey, layouts.key_value),
+               value = input(graph, kValue, layouts.key_value);
   if (backward) {
     const auto [of_query, of_key, of_value] =
-        graph->sdpa_backward(query, key, value, input(*graph, kOutput, layouts.output),
-                             input(*graph, kOutputGradient, layouts.output),
-                             input(*graph, kStatistics, layouts.statistics, fe::DataType_t::FLOAT),
-                             fe::graph::SDPA_backward_attributes()
-                                 .set_name("attention_backward")
-                                 .set_attn_scale(scale)
-                                 .set_causal_mask(true)
-                                 .set_deterministic_algorithm(true));
+        graph.sdpa_backward(query, key, value, input(graph, kOutput, layouts.output),
+                            input(graph, kOutputGradient, layouts.output),
+                            input(graph, kStatistics, layouts.statistics, fe::DataType_t::FLOAT),
+                            fe::graph::SDPA_backward_attributes()
+                                .set_name("attention_backward")
+                                .set_attn_scale(scale)
+                                .set_causal_mask(true)
+                                .set_deterministic_algorithm(true));
     output(of_query, kQueryGradient, layouts.query);
     output(of_key, kKeyGradient, layouts.key_value);
     output(of_value, kValueGradient, layouts.key_value);
   } else {
-    const auto [result, statistics] = graph->sdpa(query, key, value,
-                                                  fe::graph::SDPA_attributes()
-                                                      .set_name("attention_forward")
-                                                      .set_generate_stats(true)
-                                                      .set_attn_scale(scale)
-                                                      .set_causal_mask(true));
+    const auto [result, statistics] = graph.sdpa(query, key, value,
+                                                 fe::graph::SDPA_attributes()
+                                                     .set_name("attention_forward")
+                                                     .set_generate_stats(true)
+                                                     .set_attn_scale(scale)
+                                                     .set_causal_mask(true));
     output(result, kOutput, layouts.output);
     output(statistics, kStatistics, layouts.statistics, fe::DataType_t::FLOAT);
   }
   return graph;
 }
 
-void compile_attention(Graph& graph, cudnnHandle_t handle, const AttentionShape& shape,
-                       std::int64_t workspace_bytes) {
+// Returns the bytes that the chosen plan needs.
+std::int64_t compile_attention(Graph& graph, cudnnHandle_t handle, const AttentionShape& shape,
+                               std::int64_t workspace_bytes) {
   const auto check = [&](fe::error_t error, const char* what) {
     if (error.is_bad())
       throw UnsupportedError(describe(shape) + ", in " + std::to_string(workspace_bytes) +
@@ -106,6 +123,63 @@ void compile_attention(Graph& graph, cudnnHandle_t handle, const AttentionShape&
     throw UnsupportedError(describe(shape) + ": cuDNN's plan needs " + std::to_string(needed_bytes) +
                            " bytes of workspace, planned are " + std::to_string(workspace_bytes) +
                            "; build with -DTESSERA_WITH_CUDNN=OFF for Tessera's own kernels");
+  return needed_bytes;
+}
+
+}  // namespace
+
+CudnnHandle::CudnnHandle() {
+  load_library();
+  cudnnHandle_t handle = nullptr;
+  check_status(fe::detail::create_handle(&handle), "cudnnCreate");
+  handle_ = handle;
+}
+
+CudnnHandle::~CudnnHandle() { fe::detail::destroy_handle(static_cast<cudnnHandle_t>(handle_)); }
+
+void CudnnHandle::set_stream(void* stream) {
+  check_status(fe::detail::set_stream(static_cast<cudnnHandle_t>(handle_), static_cast<cudaStream_t>(stream)),
+               "cudnnSetStream");
+}
+
+struct AttentionGraph::Compiled {
+  Graph graph;
+  cudnnHandle_t handle = nullptr;
+  std::int64_t workspace_bytes = 0;
+  std::unordered_map<std::int64_t, void*> tensors = {};  // kept, so that a run allocates none
+};
+
+AttentionGraph::AttentionGraph(const AttentionShape& shape, const AttentionSlice& slice, bool backward,
+                               const CudnnTarget& target, std::int64_t workspace_bytes) {
+  load_library();
+  compiled_ = std::make_unique<Compiled>(
+      Compiled{.graph = describe_attention(shape, slice, backward, target.capability)});
+  if (target.handle != nullptr) {
+    compiled_->handle = static_cast<cudnnHandle_t>(target.handle->handle_);
+  } else {
+    const auto gpu = std::make_shared<fe::DeviceProperties>();
+    fe::error_t error = gpu->deserialize({target.description.begin(), target.description.end()});
+    if (error.is_bad())
+      throw UsageError("no description of a GPU that cuDNN reads: " + error.get_message() + ": " +
+                       target.description);
+    compiled_->graph.set_device_properties(gpu);
+  }
+  compiled_->workspace_bytes = compile_attention(compiled_->graph, compiled_->handle, shape, workspace_bytes);
+}
+
+AttentionGraph::~AttentionGraph() = default;
+AttentionGraph::AttentionGraph(AttentionGraph&&) noexcept = default;
+AttentionGraph& AttentionGraph::operator=(AttentionGraph&&) noexcept = default;
+
+std::int64_t AttentionGraph::workspace_bytes() const { return compiled_->workspace_bytes; }
+
+void AttentionGraph::set(CudnnTensor name, const void* tensor) {
+  compiled_->tensors[name] = const_cast<void*>(tensor);
+}
+
+void AttentionGraph::run(void* workspace) {
+  fe::error_t error = compiled_->graph.execute(compiled_->handle, compiled_->tensors, workspace);
+  if (error.is_bad()) throw EnvironmentError("attention by cuDNN: execute failed: " + error.get_message());
 }
 
 }  // namespace tessera::kernels::cuda

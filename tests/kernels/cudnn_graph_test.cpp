@@ -8,17 +8,13 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "src/device/cudnn_library.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
 
 namespace tessera::kernels::cuda {
 namespace {
-
-namespace fe = cudnn_frontend;
 
 struct Gpu {
   const char* name;
@@ -46,25 +42,13 @@ class CudnnGraph : public ::testing::TestWithParam<Gpu> {
   void SetUp() override {
     if (read_cuda_machine().unusable.empty()) GTEST_SKIP() << "there is a GPU, and its own driver";
     ASSERT_NE(dlopen(TESSERA_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
-    fe::cudnn_dlhandle = device::cudnn_library();
-    const std::string text = description_of(GetParam());
-    gpu_ = std::make_shared<fe::DeviceProperties>();
-    fe::error_t error = gpu_->deserialize({text.begin(), text.end()});
-    ASSERT_TRUE(error.is_good()) << error.get_message();
   }
 
-  // The workspace of the plan that was chosen.
-  std::int64_t compile(const AttentionShape& shape, const AttentionSlice& slice, bool backward,
-                       std::int64_t workspace_bytes) {
-    const auto graph = describe_attention(shape, slice, backward, GetParam().capability);
-    graph->set_device_properties(gpu_);
-    compile_attention(*graph, nullptr, shape, workspace_bytes);
-    std::int64_t needed_bytes = -1;
-    EXPECT_TRUE(graph->get_workspace_size(needed_bytes).is_good());
-    return needed_bytes;
+  AttentionGraph compile(const AttentionShape& shape, const AttentionSlice& slice, bool backward,
+                         std::int64_t workspace_bytes) {
+    const CudnnTarget target{.capability = GetParam().capability, .description = description_of(GetParam())};
+    return AttentionGraph(shape, slice, backward, target, workspace_bytes);
   }
-
-  std::shared_ptr<fe::DeviceProperties> gpu_;
 };
 
 std::vector<AttentionShape> shapes() {
@@ -94,9 +78,9 @@ TEST_P(CudnnGraph, FindsAPlanWithinTheWorkspace) {
   for (const AttentionShape& shape : shapes()) {
     ASSERT_TRUE(cudnn_forward_fits(shape) && cudnn_backward_fits(shape));
     const AttentionSlice slice = backward_slice(shape);
-    EXPECT_LE(compile(shape, whole(shape), false, kSpareBytes), kSpareBytes);
+    EXPECT_LE(compile(shape, whole(shape), false, kSpareBytes).workspace_bytes(), kSpareBytes);
     const std::int64_t bytes = cudnn_slice_bytes(shape, slice);
-    EXPECT_LE(compile(shape, slice, true, bytes), bytes);
+    EXPECT_LE(compile(shape, slice, true, bytes).workspace_bytes(), bytes);
   }
 }
 
@@ -104,7 +88,7 @@ TEST_P(CudnnGraph, NeedsWhatIsCounted) {
   const AttentionShape shape = {
       .batch = 2, .sequence = 256, .channels = 512, .heads = 4, .type = DType::bf16, .kv_heads = 2};
   const std::int64_t counted = cudnn_slice_bytes(shape, whole(shape)) - kSpareBytes;
-  const std::int64_t needed = compile(shape, whole(shape), true, counted + kSpareBytes);
+  const std::int64_t needed = compile(shape, whole(shape), true, counted + kSpareBytes).workspace_bytes();
   EXPECT_LE(needed, counted + 4096) << "the spare bytes are for other versions";
   EXPECT_GE(needed, 2 * 4 * 256 * 4);
 }
@@ -129,18 +113,21 @@ TEST_P(CudnnGraph, TakesItsTensorsByName) {
   const AttentionShape shape = {
       .batch = 2, .sequence = 256, .channels = 512, .heads = 4, .type = DType::bf16, .kv_heads = 2};
   alignas(256) static std::byte memory[256];
+  const auto why_not = [&](AttentionGraph& graph) -> std::string {
+    try {
+      graph.run(memory);
+    } catch (const EnvironmentError& error) {
+      return error.what();
+    }
+    return "ran";
+  };
   for (const bool backward : {false, true}) {
-    const auto graph = describe_attention(shape, whole(shape), backward, GetParam().capability);
-    graph->set_device_properties(gpu_);
-    compile_attention(*graph, nullptr, shape, cudnn_slice_bytes(shape, whole(shape)));
-    std::unordered_map<std::int64_t, void*> tensors;
+    AttentionGraph graph = compile(shape, whole(shape), backward, cudnn_slice_bytes(shape, whole(shape)));
     for (std::int64_t name = kQuery; name <= (backward ? kValueGradient : kStatistics); ++name)
-      tensors[name] = memory;
-    fe::error_t error = graph->execute(nullptr, tensors, memory);
-    EXPECT_EQ(error.get_code(), fe::error_code_t::CUDNN_BACKEND_API_FAILED) << error.get_message();
-    tensors.erase(kKey);
-    error = graph->execute(nullptr, tensors, memory);
-    EXPECT_EQ(error.get_code(), fe::error_code_t::INVALID_VARIANT_PACK) << error.get_message();
+      if (name != kKey) graph.set(static_cast<CudnnTensor>(name), memory);
+    EXPECT_NE(why_not(graph).find("Uid 2 not found"), std::string::npos) << why_not(graph);
+    graph.set(kKey, memory);
+    EXPECT_NE(why_not(graph).find("CUDNN_STATUS_BAD_PARAM"), std::string::npos) << why_not(graph);
   }
 }
 
