@@ -15,7 +15,8 @@ class ControlHub {
  public:
   // EnvironmentError where the port cannot be listened on.
   ControlHub(int world, int port, std::chrono::nanoseconds linger);
-  // Serves the others until they have ended or the world has failed, at most for `linger`.
+  // Serves the others until they have ended, at most for `linger`. Where the world has failed, it waits only
+  // for those that are still to come, a moment, and tells them.
   ~ControlHub();
   ControlHub(const ControlHub&) = delete;
   ControlHub& operator=(const ControlHub&) = delete;
@@ -78,13 +79,13 @@ class ControlHub {
   asio::ip::tcp::acceptor acceptor_;
   asio::steady_timer timer_;
   std::vector<SessionPointer> sessions_;
-  std::vector<bool> ended_;
+  std::vector<bool> came_, ended_;  // by rank
   std::map<std::uint64_t, Group> groups_;
   std::map<Key, Pending> pending_;
   bool failed_ = false;
   std::vector<char> failure_;  // the frame
   bool closing_ = false;
-  device::Clock::time_point close_by_;
+  device::Clock::time_point close_by_, latecomers_by_;
   std::thread thread_;
 };
 

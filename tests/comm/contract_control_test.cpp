@@ -124,6 +124,23 @@ TEST(ControlWorld, ARankWhoseConnectionEndsHasFailed) {
       << text;
 }
 
+TEST(ControlWorld, ARankThatComesAfterTheFailureHearsOfIt) {
+  const int port = free_port();
+  std::thread first([&] {
+    Communicator ranks = make_control_world({.world = 2, .port = port, .deadline = milliseconds(15'000)});
+    ranks.fail("its data is gone");
+  });
+  std::this_thread::sleep_for(milliseconds(200));
+  std::string text;
+  try {
+    make_control_world({.rank = 1, .world = 2, .port = port, .deadline = milliseconds(15'000)}).barrier();
+  } catch (const CommunicationError& error) {
+    text = error.what();
+  }
+  first.join();
+  EXPECT_TRUE(contains(text, "rank 0 failed: its data is gone")) << text;
+}
+
 TEST(ControlOptions, AreReadFromTheEnvironment) {
   const auto set = [](const char* name, const char* value) {
     value == nullptr ? unsetenv(name) : setenv(name, value, 1);
