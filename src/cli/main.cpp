@@ -1,4 +1,6 @@
 // The tool: reads the command line, runs a command, turns what it throws into one line and an exit status.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -64,6 +66,13 @@ void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
                      "write the timeline of all pipeline ranks to this file (Chrome trace)");
 }
 
+void check_cluster_options(const ClusterArguments& cluster) {
+  if (cluster.peak_gflops > 0 && cluster.peak_gflops < cluster.gflops)
+    throw CLI::ValidationError(
+        "--peak-gflops", fmt::format("{:g} is below --gflops, {:g}: no module exceeds its device's peak",
+                                     cluster.peak_gflops, cluster.gflops));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Tessera trains models sharded over ranks.", "tessera");
   app.require_subcommand(1);
@@ -90,7 +99,10 @@ int run(int argc, char** argv) {
       app.add_subcommand("simulate", "Predict the time of a step on a cluster; needs no device");
   add_run_options(*simulate, arguments);
   add_cluster_options(*simulate, cluster);
-  simulate->callback([&] { status = simulate_command(arguments, cluster); });
+  simulate->callback([&] {
+    check_cluster_options(cluster);
+    status = simulate_command(arguments, cluster);
+  });
 
   CLI::App* info = app.add_subcommand("info", "Show what this build and machine have");
   info->add_option("--json", json, "write the result to this file as JSON");

@@ -101,6 +101,9 @@ void print_result(const WorldTimeline& world, const Figures& figures, const std:
   ms("exposed communication", world.exposed_us);
   percent("utilisation", world.utilisation);
   percent("model FLOPs of peak", figures.model_flops_utilisation);
+  if (figures.model_flops_utilisation > 1)
+    fmt::print(
+        "  above 100 %: attention of masked pairs of tokens counts as the model's, and takes no time\n");
   fmt::print("{:<22}{:>12.0f}\n", "tokens/s", figures.tokens_per_second);
   fmt::print("\n{:>8}{:>8}{:>14}{:>20}{:>14}{:>14}{:>14}\n", "pipeline", "ranks", "compute ms",
              "communication ms", "exposed ms", "idle ms", "MiB a rank");

@@ -625,6 +625,8 @@ TEST_F(Tool, SimulatesAClusterOfAnySize) {
   for (const char* part : {"--collectives", "star", "ring", "hierarchical"})
     EXPECT_NE(unknown.find(part), std::string::npos) << unknown;
   EXPECT_NE(refusal({"--ranks-per-node", "0"}).find("--ranks-per-node"), std::string::npos);
+  const std::string below = refusal({"--gflops", "50", "--peak-gflops", "20"});
+  EXPECT_NE(below.find("--peak-gflops: 20 is below --gflops, 50"), std::string::npos) << below;
   EXPECT_NE(refusal({"--inner-latency", "-1"}).find("--inner-latency"), std::string::npos);
 }
 
