@@ -69,19 +69,19 @@ HWY_INLINE V16 max(V16 a, V16 b) {
   return a;
 }
 
-// a * b + c, rounded once. Targets without the instruction go through the C library.
-HWY_INLINE FloatVector fused(FloatVector a, FloatVector b, FloatVector c) {
+// a * b + c, rounded once. Targets without the instruction call the C library's, lane by lane, from one place.
 #if HWY_NATIVE_FMA
-  return hn::MulAdd(a, b, c);
+HWY_INLINE FloatVector fused(FloatVector a, FloatVector b, FloatVector c) { return hn::MulAdd(a, b, c); }
 #else
+HWY_NOINLINE inline FloatVector fused(FloatVector a, FloatVector b, FloatVector c) {
   alignas(64) float x[kVectorLanes], y[kVectorLanes], z[kVectorLanes];
   hn::Store(a, FloatTag(), x);
   hn::Store(b, FloatTag(), y);
   hn::Store(c, FloatTag(), z);
   for (int lane = 0; lane < kVectorLanes; ++lane) z[lane] = std::fma(x[lane], y[lane], z[lane]);
   return hn::Load(FloatTag(), z);
-#endif
 }
+#endif
 HWY_INLINE V16 fma(V16 a, V16 b, V16 c) {
   TESSERA_FOR_PARTS a.part[i] = fused(a.part[i], b.part[i], c.part[i]);
   return a;
