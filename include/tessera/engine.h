@@ -210,10 +210,14 @@ class Engine {
   std::int64_t steps_applied() const;
 
   // Fills parameters from a function of global coordinates: `fill(parameter, begin, values)` sets elements
-  // begin, begin + 1, … row-major. Called for what this rank holds only; must give equal values on all ranks.
-  // Moments are zeroed. Between steps.
+  // begin, begin + 1, … row-major. Must give equal values on all ranks. Called for what this rank holds, and
+  // for up to 16 elements of every parameter, which the ranks compare at the next step: one that was given
+  // others (another seed, say) ends it with a CommunicationError. Moments are zeroed. Between steps.
   using Fill = std::function<void(ParameterId parameter, std::int64_t begin, std::span<float> values)>;
   void initialize(const Fill& fill);
+  // The same, called for what this rank holds only: the ranks compare `identity`, a hash of where the values
+  // come from.
+  void initialize(const Fill& fill, std::uint64_t identity);
   // With Strategy::update next: does the updates that the last step left (collective). Before a step of
   // another program, read() and write() it is done by itself; whoever looks at parameters or states in
   // another way calls it first. Does nothing where nothing is left. Between steps.
@@ -221,8 +225,9 @@ class Engine {
   // Elements [begin, begin + values.numel) of a state, on every rank (collective, equal arguments). Between
   // steps.
   void read(ParameterId parameter, State state, std::int64_t begin, std::span<float> values);
-  // The same inwards: every rank gives the same values and keeps what it holds. Writing the master also
-  // writes the rounded parameter; a trainable parameter is written through its master only.
+  // The same inwards: every rank gives the same values, as they find at the next step, and keeps what it
+  // holds. Writing the master also writes the rounded parameter; a trainable parameter is written through its
+  // master only.
   void write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values);
 
   // For checkpoints, between steps: the bytes of a persistent buffer of a flat on this rank, 0 where it has

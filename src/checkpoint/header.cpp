@@ -279,6 +279,7 @@ Header decode(const FileReader& file) {
                                          file.path().string(), parsed.at("version").dump(), kVersion));
     Header header = header_of(parsed);
     header.file_bytes = file.bytes();
+    header.checksum = prefix[2];
     if (end_of(header, kPrefixBytes + static_cast<std::int64_t>(bytes), file) != file.bytes())
       damaged(file, "its buffers do not fill it");
     return header;

@@ -48,6 +48,7 @@ struct Header {
   std::vector<StoredUnit> units;
   std::vector<StoredBuffer> buffers;
   std::int64_t file_bytes = 0;  // set by encode() and decode()
+  std::uint64_t checksum = 0;   // of all the above as it is stored; set by decode()
 };
 
 std::string_view name_of(State state);

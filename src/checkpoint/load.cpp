@@ -99,6 +99,23 @@ void verify_buffers(const OpenFile& file) {
   }
 }
 
+// Ranks may see different folders, or the newest checkpoint at different times.
+void check_same_checkpoint(Communicator& world, const fs::path& path, const Header& header) {
+  struct Opened {
+    std::uint64_t checksum;
+    std::int64_t step;
+  };
+  const Opened own{header.checksum, header.state.step};
+  std::vector<Opened> all(static_cast<std::size_t>(world.world()));
+  world.all_gather(&own, all.data(), sizeof own, {"checkpoint", "comparing what was opened"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank].checksum != all[0].checksum)
+      throw EnvironmentError(
+          fmt::format("checkpoint '{}': rank {} finds step {} ({:016x}) there, rank 0 step {} ({:016x}); all "
+                      "ranks must see the same folder",
+                      path.string(), rank, all[rank].step, all[rank].checksum, all[0].step, all[0].checksum));
+}
+
 }  // namespace
 
 RunState load_checkpoint(const fs::path& path, Communicator world, Engine& engine) {
@@ -106,6 +123,7 @@ RunState load_checkpoint(const fs::path& path, Communicator world, Engine& engin
   std::unique_ptr<Source> source;
   // All is checked on every rank before the first byte of any engine changes.
   together(world, "checkpoint open", [&] { source = std::make_unique<Source>(resolve(path), engine); });
+  check_same_checkpoint(world, path, source->header());
   together(world, "checkpoint read", [&] { source->read(); });
   engine.set_counters(source->header().counters);
   return source->header().state;

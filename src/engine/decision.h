@@ -20,6 +20,7 @@ enum class Scalar : int {
   hash_low,
   hash_high,
   loss_scale,
+  given,           // a hash of the values that the engines were given
   loss_on_device,  // to be added to loss and weight; these two never come from the host
   weight_on_device
 };
@@ -38,6 +39,7 @@ struct AgreedScalar {
 inline constexpr AgreedScalar kAgreedScalars[] = {{Scalar::hash_low, "program"},
                                                   {Scalar::hash_high, "program"},
                                                   {Scalar::step, "step"},
+                                                  {Scalar::given, "initial values of hash"},
                                                   {Scalar::learning_rate, "learning rate"},
                                                   {Scalar::loss_scale, "loss scale"}};
 // As bits.
@@ -62,8 +64,8 @@ struct DecisionInputs {
 };
 
 // Sums over ranks in rank order, norms over flats in model order (DESIGN: numerics).
-// Throws CommunicationError naming the first rank that differs from rank 0 in program, step, learning rate or
-// loss scale, and both values.
+// Throws CommunicationError naming the first rank that differs from rank 0 in what they are to agree on, and
+// both values.
 Decision decide(const DecisionInputs& inputs);
 
 }  // namespace tessera

@@ -1,7 +1,9 @@
 // Parameters and optimizer state by global coordinates, between steps.
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/casts.h"
 #include "src/engine/engine_impl.h"
@@ -131,7 +133,37 @@ void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span
   }
 }
 
+namespace {
+
+// One run of elements of each parameter, the same on all ranks.
+std::uint64_t sample_of(const Layout& layout, const Engine::Fill& fill) {
+  constexpr std::int64_t kSampled = 16;
+  std::uint64_t hash = 0;
+  for (ParameterId id = 0; id < layout.parameters(); ++id) {
+    const Place& place = layout.place(id);
+    if (place.home != id) continue;  // tied
+    std::array<float, kSampled> values{};
+    const std::int64_t numel = std::min(kSampled, place.numel);
+    const auto begin = static_cast<std::int64_t>(XXH3_64bits(&id, sizeof id) %
+                                                 static_cast<std::uint64_t>(place.numel - numel + 1));
+    fill(id, begin, std::span(values).first(static_cast<std::size_t>(numel)));
+    hash = XXH3_64bits_withSeed(values.data(), sizeof values, hash);
+  }
+  return hash;
+}
+
+}  // namespace
+
 void Engine::initialize(const Fill& fill) {
+  std::uint64_t sample = 0;
+  impl_->guarded("initialize", [&] {
+    impl_->check_between_steps("initialize");
+    sample = sample_of(impl_->layout, fill);
+  });
+  initialize(fill, sample);
+}
+
+void Engine::initialize(const Fill& fill, std::uint64_t identity) {
   impl_->guarded("initialize", [&] {
     Impl& impl = *impl_;
     impl.check_between_steps("initialize");
@@ -153,6 +185,7 @@ void Engine::initialize(const Fill& fill) {
         }
       }
     }
+    impl.given = identity;
     impl.steps_applied = 0;
     impl.scaler = LossScaler(impl.options.loss_scaling.value_or(LossScaleOptions{}));
   });
@@ -223,6 +256,9 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
                                    state == State::parameter
                                        ? "is trainable; write its master, which the parameter follows"
                                        : fmt::format("has no {}", name_of(state))));
+    const std::int64_t where[] = {parameter, static_cast<std::int64_t>(state), begin};
+    impl.given = XXH3_64bits_withSeed(where, sizeof where, impl.given);
+    impl.given = XXH3_64bits_withSeed(values.data(), values.size_bytes(), impl.given);
     impl.store(flat, state, offset, values);
     if (state == State::master) impl.store(flat, State::parameter, offset, values);
   });
@@ -279,6 +315,7 @@ void Engine::set_counters(const Counters& counters) {
           fmt::format("set_counters: steps_applied is {}; it cannot be negative", counters.steps_applied));
     impl_->scaler.restore(counters.loss_scaler);
     impl_->steps_applied = counters.steps_applied;
+    impl_->given = 0;  // states that were restored are compared by who restores them
   });
 }
 

@@ -111,6 +111,21 @@ TEST_F(Damage, FileOfAnotherStep) {
   expect_mentions(error(), {"rank-00001.tessera", "step 4", "step 3"});
 }
 
+TEST_F(Damage, RanksThatSeeDifferentFolders) {
+  run_.run([&](Communicator ranks, Engine& engine) {
+    steps(engine, 0, 4);
+    save_checkpoint(folder_.file("other"), ranks, engine, state_at(4));
+  });
+  run_.run([&](Communicator ranks, Engine& engine) {
+    try {
+      load_checkpoint(folder_.file(ranks.rank() == 0 ? "run" : "other"), ranks, engine);
+      ADD_FAILURE() << "loaded";
+    } catch (const EnvironmentError& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 1 finds step 4"), std::string::npos) << error.what();
+    }
+  });
+}
+
 TEST_F(Damage, OtherMeshPlacementOrType) {
   expect_mentions(load_error({.world = 1}, folder_.file("run")), {"mesh", "shard 2", "one rank"});
   expect_mentions(load_error({.world = 4}, folder_.file("run")), {"mesh", "shard 2", "shard 4"});

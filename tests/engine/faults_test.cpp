@@ -143,6 +143,32 @@ TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
   }
 }
 
+TEST(Step, UnequalInitialValuesAreNamed) {
+  const auto seeded = [](int seed) {
+    return [seed](ParameterId id, std::int64_t begin, std::span<float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] =
+            static_cast<float>(id + seed) + 0.01f * static_cast<float>(begin + static_cast<std::int64_t>(i));
+    };
+  };
+  for (const int stage : {0, 3})
+    for (const bool by_write : {false, true}) {
+      const std::vector<Fate> fates = run_failing(toy_options(2, stage), [&](Engine& engine, int rank) {
+        engine.initialize(seeded(by_write ? 5 : 5 + rank));
+        const float value = 0.5f + static_cast<float>(rank);
+        if (by_write) engine.write(0, State::master, 1, {&value, 1});
+        engine.begin(StepKind::train);
+        toy_uses(engine, {});
+        engine.step({.learning_rate = 0.1});
+      });
+      for (const Fate& fate : fates) {
+        EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
+        EXPECT_EQ(fate.culprit, 1);
+        EXPECT_NE(fate.message.find("rank 1 has initial values of hash"), std::string::npos) << fate.message;
+      }
+    }
+}
+
 TEST(Step, UnequalLearningRatesAreNamed) {
   const std::vector<Fate> fates = run_failing(toy_options(2, 1), [](Engine& engine, int rank) {
     engine.begin(StepKind::train);

@@ -43,11 +43,13 @@ TEST(Initialize, AsksForWhatTheRankHoldsOnly) {
   for (int stage : {2, 3})
     on_engines(4, stage, DType::bf16, [&](Engine& engine) {
       std::set<std::pair<ParameterId, std::int64_t>> asked;
-      engine.initialize([&](ParameterId parameter, std::int64_t begin, std::span<float> values) {
-        for (std::size_t k = 0; k < values.size(); ++k)
-          EXPECT_TRUE(asked.insert({parameter, begin + static_cast<std::int64_t>(k)}).second)
-              << "asked twice";
-      });
+      engine.initialize(
+          [&](ParameterId parameter, std::int64_t begin, std::span<float> values) {
+            for (std::size_t k = 0; k < values.size(); ++k)
+              EXPECT_TRUE(asked.insert({parameter, begin + static_cast<std::int64_t>(k)}).second)
+                  << "asked twice";
+          },
+          0);
       std::set<std::pair<ParameterId, std::int64_t>> held;
       const Layout& layout = engine.layout();
       for (ParameterId id = 0; id < layout.parameters(); ++id)
