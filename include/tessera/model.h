@@ -27,7 +27,7 @@ struct Gpt2Config {
 
 // Units: "embed", "block.0" …, "head". A microbatch is int32 inputs [sequences, length], then int32 targets
 // of the same shape, −1 where not counted. type: fp32 or bf16, of parameters and activations; fp16 throws
-// UnsupportedError on the CPU. Throws UsageError naming the field that is wrong.
+// UnsupportedError. Throws UsageError naming the field that is wrong.
 Model make_gpt2(const Gpt2Config& config, DType type);
 
 // How Llama 3.1 and later stretch the rotary embedding over a longer context than they were first trained
@@ -64,7 +64,7 @@ struct LlamaConfig {
 
 // Units and microbatch as for GPT-2. A block's matrices, each [out, in]: attention.qkv (queries of all heads,
 // then keys, then values), attention.projection, mlp.gate_up (gate, then up), mlp.down. type: fp32 or bf16;
-// fp16 throws UnsupportedError on the CPU. Throws UsageError naming the field that is wrong.
+// fp16 throws UnsupportedError. Throws UsageError naming the field that is wrong.
 Model make_llama(const LlamaConfig& config, DType type);
 
 // A classifier: linear layers with GELU between, softmax cross-entropy at the end.

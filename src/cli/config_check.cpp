@@ -69,11 +69,12 @@ void check_strategy(const Config& config) {
       fmt::format("offload.parameters is \"{}\"; it needs strategy.stage = 3, where parameters are sharded; "
                   "the stage is {}",
                   config.offload.parameters, strategy.stage));
-  require(
-      config.offload.states_on_device == 0 || config.offload.states != "device",
-      fmt::format("offload.states_on_device is {}, but offload.states is \"device\", where all are; set it "
-                  "to \"host\" or \"disk\"",
-                  config.offload.states_on_device));
+  require(config.offload.states_on_device == 0 || config.offload.states != "device",
+          fmt::format(
+              "offload.states_on_device is {}, but offload.states is \"device\", where all are; set it "
+              "to \"host\" or \"disk\"",
+              config.offload.states_on_device == kAuto ? "\"auto\""
+                                                       : fmt::format("{}", config.offload.states_on_device)));
   require(config.offload.parameters == "device" || !strategy.state_over_replicas ||
               strategy.parameters_over_replicas,
           fmt::format("offload.parameters is \"{}\" and strategy.state_over_replicas is true; that needs "
@@ -119,6 +120,10 @@ void check_optimizer(const OptimizerConfig& optimizer) {
 
 void check_schedule(const Config& config) {
   const ScheduleConfig& schedule = config.schedule;
+  require(schedule.batch_scaling == "none" || schedule.base_batch > 0,
+          fmt::format("schedule.batch_scaling is \"{}\"; it needs schedule.base_batch, the batch that the "
+                      "learning rate was found for",
+                      schedule.batch_scaling));
   const std::int64_t total = schedule.total_steps > 0 ? schedule.total_steps : config.run.steps;
   if (schedule.kind == "constant") return;
   require(total > 0, fmt::format("schedule.kind is \"{}\", which needs an end: set run.steps or "
@@ -157,8 +162,6 @@ void check(const Config& config) {
   check_optimizer(config.optimizer);
   check_run(config);
   check_schedule(config);
-  require(config.precision.parameters != "fp16",
-          "precision.parameters is \"fp16\"; the CPU computes in \"fp32\" and \"bf16\" only");
 }
 
 }  // namespace tessera::cli

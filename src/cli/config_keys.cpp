@@ -240,12 +240,11 @@ void add_offload(Keys& keys, OffloadConfig& c) {
 
 void add_precision(Keys& keys, PrecisionConfig& c) {
   keys.push_back(text("precision.parameters", &c.parameters,
-                      "Type of parameters, activations and gradients; master weights and moments are fp32. "
-                      "fp16 needs a GPU.",
-                      {"fp32", "bf16", "fp16"}));
+                      "Type of parameters, activations and gradients; master weights and moments are fp32.",
+                      {"fp32", "bf16"}));
   keys.push_back(boolean("precision.loss_scaling", &c.loss_scaling,
                          "Dynamic loss scaling: a step whose gradients are not finite is skipped and the "
-                         "scale halved. fp16 needs it."));
+                         "scale halved."));
   keys.push_back(number("precision.initial_scale", &c.initial_scale, {.min = 1.0, .max = 16777216.0},
                         "The loss scale to begin with, a power of two."));
   keys.push_back(integer("precision.growth_interval", &c.growth_interval, 1,

@@ -25,8 +25,11 @@ std::string section_title(const std::string& section) {
   for (const auto& [name, title] :
        {std::pair<const char*, const char*>{"model", "What is trained."},
         {"data",
-         "What it is trained on. A token file has a header of 256 32-bit integers, magic 20240520 "
-         "(16-bit tokens) or 20240801 (32-bit tokens)."},
+         "What it is trained on. A token file has a header of 256 32-bit integers: magic, version and the "
+         "count of "
+         "tokens, which follow it; the magic is 20240520 and the version 1 for 16-bit tokens, 20240801 and 7 "
+         "for "
+         "32-bit ones."},
         {"mesh", "How the ranks are arranged; their number is the product."},
         {"strategy", "What is sharded, and when it is gathered and reduced (docs/memory.md)."},
         {"pipeline", "How the chain of units is cut over pipeline ranks, and in which order these run it."},

@@ -1,8 +1,13 @@
 // The tool: reads the command line, runs a command, turns what it throws into one line and an exit status.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 
 #include "src/cli/commands.h"
@@ -14,6 +19,31 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
+
+const CLI::Validator kPositive(
+    [](const std::string& text) {
+      double value = 0.0;
+      const bool is = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0.0;
+      return is ? std::string() : fmt::format("{} is no number above 0", text);
+    },
+    "POSITIVE");
+
+// A file that is opened must not take the place of a standard stream that was closed: what is printed would
+// land in it.
+void fill_standard_streams() {
+  for (const int stream : {0, 1, 2})
+    if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF)
+      ::open("/dev/null", stream == 0 ? O_RDONLY : O_WRONLY);
+}
+
+// What was printed has to have arrived.
+int flushed(int status) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fprintf(stderr, "tessera: cannot write to the standard output: %s\n",
+               std::strerror(errno == 0 ? EIO : errno));
+  return kFailed;
+}
 
 void add_config_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("config", arguments.config, "TOML file (docs/configuration.md)")->required();
@@ -35,27 +65,26 @@ void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
   std::vector<std::string> algorithms;
   for (const AlgorithmRow& row : collective_algorithms()) algorithms.emplace_back(row.name);
   command.add_option("--gflops", cluster.gflops, "10^9 operations a second that modules reach")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command
       .add_option("--peak-gflops", cluster.peak_gflops,
                   "10^9 operations a second that utilisation is measured against; as --gflops by default")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--memory", cluster.memory_gigabytes, "GB a second of memory")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
+  command.add_option("--memory", cluster.memory_gigabytes, "GB a second of memory")->check(kPositive);
   CLI::Option* nodes =
       command.add_option("--ranks-per-node", cluster.ranks_per_node, "ranks on a node; all by default")
-          ->check(CLI::PositiveNumber);
+          ->check(kPositive);
   command
       .add_option("--inner-link,--link", cluster.inner_link_gigabytes,
                   "GB a second into a rank from another of its node")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   command
       .add_option("--inner-latency,--latency", cluster.inner_latency_us,
                   "microseconds of a message inside a node")
       ->check(CLI::NonNegativeNumber);
   command
       .add_option("--outer-link", cluster.outer_link_gigabytes, "GB a second into a rank from another node")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->needs(nodes);
   command.add_option("--outer-latency", cluster.outer_latency_us, "microseconds of a message between nodes")
       ->check(CLI::NonNegativeNumber)
@@ -126,7 +155,9 @@ int run(int argc, char** argv) {
   add_config_options(*exporting, arguments);
   exporting->add_option("folder", path, "a checkpoint, or the folder of all: the newest")->required();
   exporting->add_option("output", output, "a .safetensors file, or a folder: then with config.json")
-      ->required();
+      ->required()
+      ->check(
+          [](const std::string& text) { return text.empty() ? "it is empty; name a file or a folder" : ""; });
   exporting->callback([&] { status = export_command(arguments, path, output); });
 
   CLI::App* config = app.add_subcommand("config", "Print the documentation of all keys (Markdown)");
@@ -145,7 +176,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return tessera::cli::run(argc, argv);
+    tessera::cli::fill_standard_streams();
+    return tessera::cli::flushed(tessera::cli::run(argc, argv));
   } catch (const std::exception& error) {
     std::fflush(stdout);
     std::fprintf(stderr, "tessera: %s\n", error.what());

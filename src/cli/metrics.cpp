@@ -1,5 +1,7 @@
 #include "src/cli/metrics.h"
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -26,8 +28,15 @@ Metrics::Metrics(const std::string& path, bool keep) : path_(path) {
 }
 
 void Metrics::open(std::ios::openmode mode) {
+  errno = 0;
   out_.open(path_, mode);
-  if (!out_) throw EnvironmentError("run.metrics: cannot write '" + path_ + "'");
+  check_written();
+}
+
+void Metrics::check_written() const {
+  if (!out_)
+    throw EnvironmentError("run.metrics: cannot write '" + path_ +
+                           "': " + std::strerror(errno == 0 ? EIO : errno));
 }
 
 void Metrics::rewind(std::int64_t step) {
@@ -44,8 +53,9 @@ void Metrics::rewind(std::int64_t step) {
 
 void Metrics::write(const nlohmann::json& line) {
   if (path_.empty()) return;
+  errno = 0;
   out_ << line.dump() << std::endl;
-  if (!out_) throw EnvironmentError("run.metrics: cannot write '" + path_ + "'");
+  check_written();
 }
 
 }  // namespace tessera::cli

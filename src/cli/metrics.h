@@ -21,6 +21,7 @@ class Metrics {
 
  private:
   void open(std::ios::openmode mode);
+  void check_written() const;
 
   std::string path_;
   std::ofstream out_;

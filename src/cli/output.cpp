@@ -1,10 +1,13 @@
 #include "src/cli/output.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -69,14 +72,69 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-OutputFile::OutputFile(const std::filesystem::path& path) : path_(path), partial_(path) {
+void check_can_write(const char* key, const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(folder);
+  while (!std::filesystem::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  const std::string probe = there / fmt::format(".tessera-{}", ::getpid());
+  const int file = ::open(probe.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+  if (file < 0)
+    throw EnvironmentError(
+        fmt::format("{}: cannot write into '{}': {}", key, folder.string(), std::strerror(errno)));
+  ::close(file);
+  ::unlink(probe.c_str());
+}
+
+namespace {
+
+// Keeps the reason of the first write that failed: a stream tells later, and not why.
+class ReasonBuffer final : public std::filebuf {
+ public:
+  int reason() const { return reason_; }
+
+ protected:
+  int_type overflow(int_type c) override {
+    errno = 0;
+    const int_type result = std::filebuf::overflow(c);
+    if (traits_type::eq_int_type(result, traits_type::eof())) keep();
+    return result;
+  }
+  std::streamsize xsputn(const char* text, std::streamsize count) override {
+    errno = 0;
+    const std::streamsize written = std::filebuf::xsputn(text, count);
+    if (written != count) keep();
+    return written;
+  }
+
+ private:
+  void keep() {
+    if (reason_ == 0) reason_ = errno;
+  }
+  int reason_ = 0;
+};
+
+}  // namespace
+
+class OutputFile::Stream : public std::ostream {
+ public:
+  Stream() : std::ostream(nullptr) { rdbuf(&buffer); }
+  ReasonBuffer buffer;
+};
+
+OutputFile::OutputFile() : out_(std::make_unique<Stream>()) {}
+OutputFile::~OutputFile() { discard(); }
+std::ostream& OutputFile::stream() { return *out_; }
+
+OutputFile::OutputFile(const std::filesystem::path& path)
+    : path_(path), partial_(path), out_(std::make_unique<Stream>()) {
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path, ignored);
   // A pipe, a terminal or /dev/stdout is written as it is: a rename would replace it.
   if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) partial_ += ".partial";
   errno = 0;
-  if (!std::filesystem::is_directory(there)) out_.open(partial_, std::ios::binary | std::ios::trunc);
-  if (!out_.is_open()) {
+  if (!std::filesystem::is_directory(there))
+    out_->buffer.open(partial_, std::ios::binary | std::ios::out | std::ios::trunc);
+  if (!out_->buffer.is_open()) {
     const int code = errno == 0 ? EISDIR : errno;
     path_.clear();  // nothing to discard
     throw EnvironmentError(fmt::format("cannot write '{}': {}", path.string(), std::strerror(code)));
@@ -86,24 +144,24 @@ OutputFile::OutputFile(const std::filesystem::path& path) : path_(path), partial
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::exchange(other.path_, {})),
       partial_(std::exchange(other.partial_, {})),
-      out_(std::move(other.out_)) {}
+      out_(std::exchange(other.out_, std::make_unique<Stream>())) {}
 
 OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
   discard();
   path_ = std::exchange(other.path_, {});
   partial_ = std::exchange(other.partial_, {});
-  out_ = std::move(other.out_);
+  std::swap(out_, other.out_);
   return *this;
 }
 
 void OutputFile::commit() {
   if (path_.empty()) return;
-  errno = 0;
-  out_.close();
+  const bool written = out_->buffer.close() != nullptr && *out_;
+  const int code = out_->buffer.reason();
   std::error_code error;
-  if (out_ && partial_ != path_) std::filesystem::rename(partial_, path_, error);
-  if (!out_ || error) {
-    const std::string reason = error ? error.message() : std::strerror(errno == 0 ? EIO : errno);
+  if (written && partial_ != path_) std::filesystem::rename(partial_, path_, error);
+  if (!written || error) {
+    const std::string reason = error ? error.message() : std::strerror(code == 0 ? EIO : code);
     const std::string path = path_.string();
     discard();
     throw EnvironmentError(fmt::format("cannot write '{}': {}", path, reason));
@@ -113,7 +171,7 @@ void OutputFile::commit() {
 
 void OutputFile::discard() noexcept {
   if (path_.empty()) return;
-  out_.close();
+  out_->buffer.close();
   std::error_code ignored;
   if (partial_ != path_) std::filesystem::remove(partial_, ignored);
   path_.clear();

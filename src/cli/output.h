@@ -4,7 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
+#include <memory>
+#include <ostream>
 #include <string>
 #include <string_view>
 
@@ -15,26 +16,31 @@ std::string duration(double seconds);        // "0:07", "1:02:03"
 std::string count(std::int64_t value);       // "10,745,344"
 std::string escaped(std::string_view text);  // bytes that are not printable UTF-8, newline or tab: \x1b
 
+// That files can be made in the folder, or where it is to be made: what is saved after hours is refused
+// before. EnvironmentError naming `key`.
+void check_can_write(const char* key, const std::filesystem::path& folder);
+
 // A file that is there whole or not at all: written beside its place and renamed by commit(). What is no
 // regular file, /dev/stdout say, is written in place.
 class OutputFile {
  public:
-  OutputFile() = default;  // writes nowhere
+  OutputFile();  // writes nowhere
   // Creates the partial file, so that a path that cannot be written is known before the work.
   // EnvironmentError.
   explicit OutputFile(const std::filesystem::path& path);
-  ~OutputFile() { discard(); }
+  ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&& other) noexcept;
 
   explicit operator bool() const { return !path_.empty(); }
-  std::ostream& stream() { return out_; }
+  std::ostream& stream();
   void commit();
   void discard() noexcept;
 
  private:
+  class Stream;
   std::filesystem::path path_, partial_;
-  std::ofstream out_;
+  std::unique_ptr<Stream> out_;
 };
 
 }  // namespace tessera::cli

@@ -1,6 +1,7 @@
 #include "src/cli/setup.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -242,6 +243,30 @@ SafetensorsExport export_options(const Setup& setup) {
       .config = std::visit([&](const auto& d) { return hugging_face_config(d, type); }, setup.dimensions)};
 }
 
+void check_same_model(const std::string& configuration, const Setup& setup, const std::string& checkpoint) {
+  Config stored;
+  try {
+    stored = parse_config(configuration, checkpoint);
+  } catch (const UsageError&) {  // of another version
+    return;
+  }
+  const auto function_of = [&](Dimensions dimensions) {
+    return std::visit(
+        [](auto& of) {
+          of.context = 1;  // how long a sequence may be changes nothing of shorter ones
+          return hugging_face_config(of, DType::fp32);
+        },
+        dimensions);
+  };
+  if (function_of(dimensions_of(stored.model)) == function_of(setup.dimensions)) return;
+  std::vector<std::string> changes;
+  for (const std::string& change : differences(stored, setup.config))
+    if (change.starts_with("model.")) changes.push_back(change);
+  throw UsageError(fmt::format(
+      "the checkpoint in '{}' is of a model that computes something else ({}); keep the keys of [model]",
+      checkpoint, fmt::join(changes, ", ")));
+}
+
 Data open_data(const Setup& setup) {
   const DataConfig& config = setup.config.data;
   if (config.train.empty())
@@ -264,7 +289,8 @@ Data open_data(const Setup& setup) {
   return data;
 }
 
-std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data) {
+std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data,
+                                        std::int64_t vocabulary) {
   std::vector<std::int32_t> tokens;
   if (data.encoding == TokenEncoding::text) {
     for (const char c : prompt) tokens.push_back(static_cast<unsigned char>(c));
@@ -272,11 +298,11 @@ std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& d
     return tokens;
   }
   const std::optional<std::vector<int>> ids = parse_integers(prompt);
-  if (!ids || std::ranges::any_of(*ids, [](int id) { return id < 0; }))
+  if (!ids || std::ranges::any_of(*ids, [&](int id) { return id < 0 || id >= vocabulary; }))
     throw UsageError(
-        fmt::format("run.sample_prompt is \"{}\"; the data are tokens, so it must be token ids "
+        fmt::format("run.sample_prompt is \"{}\"; the data are tokens, so it must be token ids from 0 to {}, "
                     "separated by commas, such as \"464,2068\"",
-                    prompt));
+                    prompt, vocabulary - 1));
   tokens.assign(ids->begin(), ids->end());
   if (tokens.empty()) tokens.push_back(0);
   return tokens;

@@ -43,10 +43,14 @@ struct Data {
   std::optional<Sampler> validation;
 };
 
+// UsageError naming what differs where `configuration`, a checkpoint's, is of a model that computes something
+// else: shapes alone do not tell heads, say. A text that this build cannot read passes.
+void check_same_model(const std::string& configuration, const Setup& setup, const std::string& checkpoint);
+
 // Opens and checks the files. EnvironmentError or UsageError naming file and keys.
 Data open_data(const Setup& setup);
 
-// What the sample text begins with, in tokens of this data.
-std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data);
+// What the sample text begins with, in tokens of this data, of which there are `vocabulary`.
+std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data, std::int64_t vocabulary);
 
 }  // namespace tessera::cli

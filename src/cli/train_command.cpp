@@ -121,6 +121,7 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"direct_exchange", summary.exchange.direct},
                            {"disk", summary.disk},
                            {"sample", summary.sample}};
+  if (summary.step == summary.first_step) result["first_loss"] = result["loss"] = nullptr;  // of no step
   if (summary.validation_loss) result["validation_loss"] = *summary.validation_loss;
   if (summary.hidden) result["hidden"] = *summary.hidden;
   if (const auto share = summary.utilisation.share(summary.tokens_per_second())) {
@@ -155,6 +156,12 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   fmt::print("(measured: how much {} grew at {} peak{}; with code, stacks and libraries)\n\n",
              ranks_are_processes() ? "the processes" : "the process", ranks_are_processes() ? "their" : "its",
              ranks > 1 ? fmt::format(", over {} ranks", ranks) : "");
+  if (summary.step == summary.first_step) {
+    fmt::print("no step was trained: run.steps is {}, and {} were done before\n", setup.config.run.steps,
+               summary.first_step);
+    if (!summary.sample.empty()) fmt::print("\nsample:\n{}\n", escaped(summary.sample));
+    return;
+  }
   const double rate = summary.tokens_per_second();
   fmt::print("{} tokens in {} steps and {}: {:.0f} tokens/s, {} of the model", count(summary.tokens),
              summary.step - summary.first_step, duration(summary.seconds), rate,
@@ -184,12 +191,19 @@ int train_command(const RunArguments& arguments) {
                     to_string(setup.options.engine.mesh), setup.world(), kMostThreads));
   const Data data = open_data(setup);
   if (setup.options.generation)
-    prompt_tokens(setup.config.run.sample_prompt, data);  // refused now, not later
+    prompt_tokens(setup.config.run.sample_prompt, data, setup.model->vocabulary);  // refused now, not later
   Communicator world = world_of_processes(setup);
   const bool first = !world || world.rank() == 0;  // prints and writes files
   Failure failure;
   OutputFile json = arguments.json.empty() || !first ? OutputFile() : OutputFile(arguments.json);
   RunFiles files;
+  if (const RunConfig& run = setup.config.run; first) {
+    if (!run.checkpoint.empty()) check_can_write("run.checkpoint", run.checkpoint);
+    if (run.export_path.ends_with(".safetensors"))
+      check_can_write("run.export", std::filesystem::absolute(run.export_path).parent_path());
+    else if (!run.export_path.empty())
+      check_can_write("run.export", run.export_path);
+  }
   if (first && !setup.config.run.trace.empty()) files.trace = OutputFile(setup.config.run.trace);
   if (const RunConfig& run = setup.config.run; first && !run.metrics.empty())
     files.metrics = Metrics(run.metrics, run.resume != "false");

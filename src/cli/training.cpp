@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kTraceFrom = 2;    // steps that only warm up caches and primitives
 constexpr std::int64_t kMeasureEach = 4;  // every so many steps overlap is measured
 constexpr std::int64_t kWeighed = 3;      // steps in which a process looks at its memory
+constexpr int kMostRefused = 50;          // steps in a row that are skipped; a loss scale falls by 2^50
 constexpr double kSmooth = 0.9;           // of the tokens a second that are shown
 // A checkpoint may keep the disk busy on one rank for longer than a step's deadline allows.
 constexpr std::chrono::minutes kCheckpointDeadline{30};
@@ -89,6 +91,8 @@ class RankTraining {
           summary_.peak_bytes = std::max(summary_.peak_bytes, read_proportional_bytes());
       });
     begin_weights();
+    if (first_) summary_.step = step_;
+    if (first_ && step_ == 0) files_.metrics.rewind(0);  // lines of a run that ended before it saved
     start_ = Clock::now();
     prefetch(data_.train, setup_.grid, step_);
     Progress progress({.first_step = step_, .steps = run_.steps, .seconds = run_.seconds});
@@ -107,17 +111,18 @@ class RankTraining {
   }
 
  private:
-  // Rank 0 decides, from limits, clock and signals; the others hear it. Before each step.
+  // Rank 0 decides, from limits and clock; a signal to any rank ends all. Before each step.
   bool continues() {
     enum Decision : std::int32_t { go, done, interrupted };
-    std::int32_t decision = go;
-    if (first_) {
+    std::int32_t decision = stop_signal.load() != 0 ? interrupted : go;
+    if (first_ && decision == go) {
       const double expected_end = seconds_since(start_) + last_step_seconds_ / 2;
       if (run_.steps > 0 && step_ >= run_.steps) decision = done;
       if (run_.seconds > 0.0 && expected_end >= run_.seconds) decision = done;
-      if (stop_signal.load() != 0) decision = interrupted;
     }
-    control_.broadcast(&decision, sizeof decision, 0, {.operation = "stop decision"});
+    std::vector<std::int32_t> all(static_cast<std::size_t>(setup_.world()));
+    control_.all_gather(&decision, all.data(), sizeof decision, {.operation = "stop decision"});
+    decision = std::ranges::count(all, static_cast<std::int32_t>(interrupted)) > 0 ? interrupted : all[0];
     interrupted_ = decision == interrupted;
     if (first_) summary_.interrupted = interrupted_;
     return decision == go;
@@ -181,6 +186,7 @@ class RankTraining {
           fmt::format("the checkpoint in '{}' has read {} samples in {} steps; with this batch it "
                       "would have been {}: keep run.sequences, run.microbatches and the mesh",
                       run_.checkpoint, state.samples, step_, expected));
+    check_same_model(state.configuration, setup_, run_.checkpoint);
     if (!first_) return;
     summary_.first_step = step_;
     files_.metrics.rewind(step_);
@@ -193,7 +199,8 @@ class RankTraining {
     try {
       for (const std::string& change :
            differences(parse_config(state.configuration, "checkpoint"), setup_.config))
-        if (!change.starts_with("run.")) fmt::print("changed   {}\n", change);
+        if (!change.starts_with("run.") || change.starts_with("run.length"))
+          fmt::print("changed   {}\n", change);
     } catch (const UsageError&) {
       fmt::print("changed   the checkpoint's configuration is of another version\n");
     }
@@ -228,6 +235,12 @@ class RankTraining {
           "\"reduced\"; resume from the last saved run, with a smaller learning rate or strategy.update = "
           "\"decided\"",
           step_ + 1, result.first_nonfinite));
+    refused_ = result.reason == SkipReason::not_finite ? refused_ + 1 : 0;
+    if (refused_ == kMostRefused)
+      throw Error(fmt::format(
+          "step {}: {} steps in a row were skipped, as gradients, that of {} last, were not finite; resume "
+          "from the last saved run with a smaller learning rate, or look at the data",
+          step_ + 1, refused_, result.first_nonfinite));
     last_step_seconds_ = seconds_since(begin);
     ++step_;
     ++run_steps_;
@@ -321,9 +334,9 @@ class RankTraining {
   }
 
   void sample() {
-    const std::vector<std::int32_t> tokens =
-        trainer_.generate(prompt_tokens(run_.sample_prompt, data_), static_cast<int>(run_.sample_tokens),
-                          run_.sample_temperature, static_cast<std::uint64_t>(run_.seed));
+    const std::vector<std::int32_t> tokens = trainer_.generate(
+        prompt_tokens(run_.sample_prompt, data_, setup_.model->vocabulary),
+        static_cast<int>(run_.sample_tokens), run_.sample_temperature, static_cast<std::uint64_t>(run_.seed));
     if (!first_) return;
     for (const std::int32_t token : tokens) {
       if (data_.encoding == TokenEncoding::text)
@@ -351,6 +364,7 @@ class RankTraining {
   std::int64_t run_steps_ = 0;   // since this start
   std::int64_t saved_step_ = 0;  // nothing is saved before the first step
   bool interrupted_ = false;
+  int refused_ = 0;  // steps in a row
   double last_step_seconds_ = 0.0, shown_rate_ = 0.0;
   StepTiming measured_;  // sums
   std::vector<Span> spans_;

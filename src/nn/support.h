@@ -20,7 +20,7 @@ inline constexpr int kNoDecay = 1;
 // Throws UsageError naming `field` unless 1 ≤ value < 2^31.
 void check_dim(std::string_view model, std::string_view field, std::int64_t value);
 
-// Throws UnsupportedError for fp16, which the CPU has no arithmetic for.
+// Throws UnsupportedError for fp16, which the kernels do not compute in.
 void check_type(std::string_view model, DType type);
 
 // Where and by how many threads, and what of the workspace lies behind the module's own regions, for a

@@ -202,12 +202,12 @@ Data data_of(TokenEncoding encoding) {
 TEST(Prompt, BytesOfTextAndIdsOfTokens) {
   using Tokens = std::vector<std::int32_t>;
   const Data text = data_of(TokenEncoding::text), tokens = data_of(TokenEncoding::uint16);
-  EXPECT_EQ(prompt_tokens("A\xff", text), (Tokens{65, 255}));
-  EXPECT_EQ(prompt_tokens("", text).size(), 1u);
-  EXPECT_EQ(prompt_tokens("464,2068", tokens), (Tokens{464, 2068}));
-  EXPECT_EQ(prompt_tokens("", tokens).size(), 1u);
+  EXPECT_EQ(prompt_tokens("A\xff", text, 256), (Tokens{65, 255}));
+  EXPECT_EQ(prompt_tokens("", text, 256).size(), 1u);
+  EXPECT_EQ(prompt_tokens("464,2068", tokens, 50257), (Tokens{464, 2068}));
+  EXPECT_EQ(prompt_tokens("", tokens, 50257).size(), 1u);
   for (const char* wrong : {"The ", "1,,2", "-3", "1 2", "99999999999"})
-    EXPECT_THROW(prompt_tokens(wrong, tokens), UsageError) << wrong;
+    EXPECT_THROW(prompt_tokens(wrong, tokens, 50257), UsageError) << wrong;
 }
 
 }  // namespace

@@ -1,0 +1,162 @@
+// The tool as a user runs it: a process, its exit status, what it prints and the files it leaves.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/trainer/temporary_folder.h"
+
+namespace tessera::testing {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+inline std::string read(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+inline std::vector<json> read_lines(const std::string& path) {
+  std::vector<json> lines;
+  std::istringstream text(read(path));
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+struct Result {
+  int status = -1;  // exit status; −signal where it was ended by one
+  std::string out, err;
+};
+
+class Tool : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 600; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of a text\n";
+    folder_.write("text.txt", std::as_bytes(std::span(text)));
+    const std::string config = R"([model]
+layers = 2
+heads = 2
+channels = 16
+context = 16
+[mesh]
+shard = 2
+[schedule]
+kind = "cosine"
+total_steps = 6
+[run]
+steps = 6
+sequences = 2
+length = 16
+microbatches = 2
+deadline = 20
+[data]
+train = ")" + folder_.file("text.txt") +
+                               "\"\n";
+    config_ = folder_.write("run.toml", std::as_bytes(std::span(config)));
+    entries_ = folder_.entries();
+  }
+
+  // Starts the tool; its output goes to files beside the folder, so that the folder shows what the tool left.
+  pid_t start(const Arguments& arguments, rlim_t file_limit = RLIM_INFINITY) const {
+    std::vector<std::string> all = {TESSERA_TOOL};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    std::vector<char*> pointers;
+    for (std::string& one : all) pointers.push_back(one.data());
+    pointers.push_back(nullptr);
+    const std::string out = outputs_.file("out"), err = outputs_.file("err");
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDOUT_FILENO);
+    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDERR_FILENO);
+    const rlimit limit{file_limit, file_limit};
+    if (file_limit != RLIM_INFINITY) ::setrlimit(RLIMIT_FSIZE, &limit);
+    ::execv(pointers[0], pointers.data());
+    ::_exit(127);
+  }
+
+  Result finish(pid_t child) const {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
+            .out = read(outputs_.file("out")),
+            .err = read(outputs_.file("err"))};
+  }
+
+  Result run(const Arguments& arguments) const { return finish(start(arguments)); }
+
+  Result train(const Arguments& settings, const Arguments& more = {}) const {
+    return run(train_arguments(settings, more));
+  }
+  Arguments train_arguments(const Arguments& settings, const Arguments& more = {}) const {
+    Arguments all = {"train", config_};
+    for (const std::string& setting : settings) all.insert(all.end(), {"--set", setting});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  // The same training as one run and, saved between them, as two.
+  struct Parts {
+    Arguments saving;          // the settings of the second part
+    std::string whole, parts;  // metrics
+    Result ended, first, second;
+  };
+
+  // `always` is set in all three runs, `whole_only` in the whole one, `first_only` in the first part, which
+  // ends after three steps; `suffix` tells the files of several such trainings apart.
+  Parts run_in_parts(const Arguments& always = {}, const Arguments& whole_only = {},
+                     const Arguments& first_only = {}, const std::string& suffix = "") const {
+    const auto with = [](Arguments all, const Arguments& more) {
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    Parts run{.saving = {},
+              .whole = folder_.file("whole" + suffix),
+              .parts = folder_.file("parts" + suffix),
+              .ended = {},
+              .first = {},
+              .second = {}};
+    run.saving = with(always, {"run.checkpoint=" + folder_.file("saved" + suffix), "run.metrics=" + run.parts,
+                               "run.resume=auto"});
+    run.ended = train(with(with(always, whole_only), {"run.metrics=" + run.whole}));
+    if (run.ended.status == 0) run.first = train(with(with(run.saving, {"run.steps=3"}), first_only));
+    if (run.first.status == 0) run.second = train(run.saving);
+    return run;
+  }
+
+  // "tessera: …", one line, status 1, and no new file.
+  void expect_refused(const Result& result, const Arguments& parts) const {
+    EXPECT_EQ(result.status, 1) << result.err;
+    EXPECT_EQ(result.err.rfind("tessera: ", 0), 0u) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(result.err.find(part), std::string::npos) << "'" << part << "' is not in: " << result.err;
+    EXPECT_EQ(folder_.entries(), entries_) << "something was left behind";
+  }
+
+  // The loss of every step in a metrics file, as it is written there: all digits.
+  std::vector<std::string> losses(const std::string& metrics) const {
+    std::vector<std::string> result;
+    for (const json& line : read_lines(metrics))
+      if (line.contains("loss")) result.push_back(line.at("step").dump() + " " + line.at("loss").dump());
+    return result;
+  }
+
+  TemporaryFolder folder_, outputs_;
+  std::string config_;
+  std::ptrdiff_t entries_ = 0;
+};
+
+}  // namespace tessera::testing

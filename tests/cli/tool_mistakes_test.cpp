@@ -1,0 +1,121 @@
+// What a user gets wrong is refused before the work, or told; nothing that was done is lost for it.
+#include <gmock/gmock.h>
+
+#include "tessera/data.h"
+#include "tests/cli/tool.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_F(Tool, SeesThatItCanSaveBeforeItTrains) {
+  const std::string text = folder_.file("text.txt");
+  for (const std::string& place : {text + "/below", std::string("/proc/none")}) {
+    expect_refused(train({"run.checkpoint=" + place}), {"run.checkpoint: cannot write into '" + place + "'"});
+    expect_refused(train({"run.export=" + place + "/all.safetensors"}),
+                   {"run.export: cannot write into '" + place + "'"});
+    expect_refused(train({"run.export=" + place}), {"run.export: cannot write into '" + place + "'"});
+  }
+}
+
+TEST_F(Tool, KeepsToTheModelOfACheckpoint) {
+  const std::string saved = folder_.file("saved");
+  ASSERT_EQ(train({"run.checkpoint=" + saved}).status, 0);
+  const Result resumed =
+      train({"run.checkpoint=" + saved, "run.resume=true", "run.steps=8", "model.heads=4"});
+  EXPECT_EQ(resumed.status, 1);
+  EXPECT_THAT(resumed.err, HasSubstr("computes something else (model.heads: 2 -> 4)"));
+  const Result exported =
+      run({"checkpoint", "export", config_, saved, folder_.file("weights"), "--set", "model.heads=4"});
+  EXPECT_EQ(exported.status, 1);
+  EXPECT_THAT(exported.err, HasSubstr("computes something else (model.heads: 2 -> 4)"));
+  EXPECT_EQ(run({"checkpoint", "export", config_, saved, ""}).status, 2);
+  // A longer sequence is another order of samples, but the same model.
+  const Result shorter = train({"run.checkpoint=" + saved, "run.resume=true", "run.steps=8", "run.length=8"});
+  EXPECT_EQ(shorter.status, 0) << shorter.err;
+  EXPECT_THAT(shorter.out, HasSubstr("changed   run.length: 16 -> 8"));
+}
+
+TEST_F(Tool, SaysWhereNothingIsLeftToTrain) {
+  const std::string saved = "run.checkpoint=" + folder_.file("saved");
+  ASSERT_EQ(train({saved}).status, 0);
+  const Result none = train({saved, "run.resume=true", "run.steps=4", "schedule.total_steps=4"},
+                            {"--json", folder_.file("json")});
+  EXPECT_EQ(none.status, 0) << none.err;
+  EXPECT_THAT(none.out, HasSubstr("no step was trained: run.steps is 4, and 6 were done before"));
+  const json summary = json::parse(read(folder_.file("json")));
+  EXPECT_EQ(summary.at("steps"), 6);
+  EXPECT_TRUE(summary.at("loss").is_null());
+}
+
+TEST_F(Tool, BeginsTheMetricsOfARunThatNeverSavedAgain) {
+  const std::string metrics = folder_.file("metrics");
+  const Arguments settings = {"run.metrics=" + metrics, "run.resume=auto",
+                              "run.checkpoint=" + folder_.file("saved")};
+  std::ofstream(metrics) << "{\"step\":1,\"loss\":9.0}\n{\"step\":2,\"loss\":9.0}\n";
+  ASSERT_EQ(train(settings).status, 0);
+  const std::vector<json> lines = read_lines(metrics);
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_NE(lines.at(0).at("loss"), 9.0);
+}
+
+TEST_F(Tool, EndsWhereNoGradientIsFinite) {
+  const Result result =
+      train({"schedule.learning_rate=1000", "optimizer.clip=0", "run.steps=400", "schedule.kind=constant"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("50 steps in a row were skipped"));
+}
+
+TEST_F(Tool, RefusesAPromptThatTheModelHasNoTokensFor) {
+  {
+    TokenWriter writer(folder_.file("tokens.bin"), TokenEncoding::uint16);
+    writer.append(std::vector<std::int32_t>(4000, 7));
+    writer.finish();
+  }
+  entries_ = folder_.entries();
+  expect_refused(
+      train({"data.train=" + folder_.file("tokens.bin"), "run.sample_tokens=4", "run.sample_prompt=300"}),
+      {"run.sample_prompt is \"300\"", "token ids from 0 to 255"});
+}
+
+TEST_F(Tool, TellsWhyAFileCannotBeWritten) {
+  for (const Arguments& arguments : {Arguments{"plan", config_, "--json", "/dev/full"},
+                                     {"plan", config_, "--html", "/dev/full"},
+                                     {"simulate", config_, "--trace", "/dev/full"}}) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.status, 1);
+    EXPECT_THAT(result.err, HasSubstr("cannot write '/dev/full': No space left on device"));
+  }
+  const Result metrics = train({"run.metrics=/dev/full"});
+  EXPECT_EQ(metrics.status, 1);
+  EXPECT_THAT(metrics.err, HasSubstr("run.metrics: cannot write '/dev/full': No space left on device"));
+}
+
+TEST_F(Tool, FailsWhereItsOutputGoesNowhere) {
+  const auto shell = [&](const std::string& redirected) {
+    return std::system((std::string(TESSERA_TOOL) + " plan " + config_ + redirected).c_str());
+  };
+  EXPECT_EQ(shell(" > /dev/null"), 0);
+  EXPECT_NE(shell(" > /dev/full 2> /dev/null"), 0);
+  // What is printed does not land in a file that took the place of a stream.
+  EXPECT_EQ(shell(" --json " + folder_.file("json") + " >&-"), 0);
+  EXPECT_TRUE(json::accept(read(folder_.file("json"))));
+}
+
+TEST_F(Tool, PrintsThePlanThatTheReadmeShows) {
+  const std::string source = TESSERA_SOURCE_DIR;
+  const Result plan = run({"plan", source + "/examples/train_gpt_pipeline/mesh.toml"});
+  const std::size_t begin = plan.out.find("pipeline  units"), end = plan.out.find("\n\n", begin);
+  ASSERT_NE(begin, std::string::npos) << plan.out << plan.err;
+  EXPECT_THAT(read(source + "/README.md"), HasSubstr(plan.out.substr(begin, end - begin)));
+}
+
+TEST_F(Tool, NamesNumbersThatAreNotPositive) {
+  const Result result = run({"simulate", config_, "--gflops", "0"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.err, HasSubstr("--gflops: 0 is no number above 0"));
+}
+
+}  // namespace
+}  // namespace tessera::testing
