@@ -32,6 +32,23 @@ int place_of(int rank, const std::vector<int>& ranks) {
   return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
+std::span<const char> bytes_at(const void* data, std::int64_t begin, std::int64_t bytes) {
+  return {static_cast<const char*>(data) + begin, static_cast<std::size_t>(bytes)};
+}
+
+void put(void* data, std::int64_t begin, const char* from, std::int64_t bytes) {
+  if (bytes > 0) std::memcpy(static_cast<char*>(data) + begin, from, static_cast<std::size_t>(bytes));
+}
+
+// The same bytes of every block, behind one another.
+std::span<const char> of_every_block(std::vector<char>& columns, const void* data, int blocks,
+                                     std::int64_t block_bytes, std::int64_t begin, std::int64_t bytes) {
+  columns.resize(static_cast<std::size_t>(blocks * bytes));
+  for (int block = 0; block < blocks; ++block)
+    put(columns.data(), block * bytes, static_cast<const char*>(data) + block * block_bytes + begin, bytes);
+  return columns;
+}
+
 }  // namespace
 
 ControlBackend::ControlBackend(std::shared_ptr<ControlWorld> world, std::uint64_t parent,
@@ -56,8 +73,12 @@ std::shared_ptr<Backend> ControlBackend::subgroup(const std::vector<int>& ranks,
 
 // ---- what a call is made of ----
 
-std::vector<char> ControlBackend::exchange(const LocalCall& call, std::uint64_t sequence, int peer,
-                                           const void* data, std::int64_t bytes) {
+void ControlBackend::exchange(const LocalCall& call, std::uint64_t sequence, int peer,
+                              const Content& content) {
+  const std::string text = fmt::format("{} on '{}'", call.text(sequence), name_);
+  if (content.each_bytes > kMostFrameBytes)
+    throw UsageError(fmt::format("{}: {} ranks bring {} bytes at once; a control connection takes at most {}",
+                                 text, world(), content.each_bytes, kMostFrameBytes));
   device::sleep_exactly(delay_);
   FrameHeader header;
   header.member = me_;
@@ -66,45 +87,67 @@ std::vector<char> ControlBackend::exchange(const LocalCall& call, std::uint64_t 
   header.sequence = sequence;
   header.deadline_us = deadline_.count();
   header.call = WireCall(call);
-  return world_->exchange(header, {static_cast<const char*>(data), static_cast<std::size_t>(bytes)},
-                          fmt::format("{} on '{}'", call.text(sequence), name_));
-}
-
-std::vector<char> ControlBackend::collective(const LocalCall& call, const void* data, std::int64_t bytes) {
-  return exchange(call, ++sequence_, -1, data, bytes);
+  const std::int64_t most = std::max<std::int64_t>(world_->piece_bytes() / content.each_bytes, 1);
+  Range range;
+  do {
+    range.count = std::min(most, content.numel - range.begin);
+    const std::span<const char> own = content.bring ? content.bring(range) : std::span<const char>();
+    const std::vector<char> all = world_->exchange(header, own, text);
+    if (content.take) content.take(range, all);
+    ++header.piece;
+    range.begin += range.count;
+  } while (range.begin < content.numel);
 }
 
 template <class Element>
 void ControlBackend::reduce(const LocalCall& call, Element* data, std::int64_t numel) {
-  const std::int64_t bytes = numel * static_cast<std::int64_t>(sizeof(Element));
-  const std::vector<char> all = collective(call, data, bytes);
-  std::vector<const void*> contributions;
-  contributions.reserve(static_cast<std::size_t>(world()));
-  for (int peer = 0; peer < world(); ++peer) contributions.push_back(all.data() + peer * bytes);
-  sum_into(contributions, numel, data);
-  bytes_received_ += (world() - 1) * bytes;
+  const auto element = static_cast<std::int64_t>(sizeof(Element));
+  std::vector<const void*> contributions(static_cast<std::size_t>(world()));
+  Content content{.numel = numel, .each_bytes = world() * element};
+  content.bring = [&](const Range& range) {
+    return bytes_at(data, range.begin * element, range.count * element);
+  };
+  content.take = [&](const Range& range, const std::vector<char>& all) {
+    for (int peer = 0; peer < world(); ++peer)
+      contributions[static_cast<std::size_t>(peer)] = all.data() + peer * range.count * element;
+    sum_into(contributions, range.count, data + range.begin);
+  };
+  collective(call, content);
+  bytes_received_ += (world() - 1) * numel * element;
 }
 
 // ---- calls ----
 
 void ControlBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
-  const std::vector<char> all =
-      collective(LocalCall::make(Operation::all_gather, shard_bytes, label), shard, shard_bytes);
-  if (!all.empty()) std::memcpy(full, all.data(), all.size());
+  Content content{.numel = shard_bytes, .each_bytes = world()};
+  content.bring = [&](const Range& range) { return bytes_at(shard, range.begin, range.count); };
+  content.take = [&](const Range& range, const std::vector<char>& all) {
+    for (int peer = 0; peer < world(); ++peer)
+      put(full, peer * shard_bytes + range.begin, all.data() + peer * range.count, range.count);
+  };
+  collective(LocalCall::make(Operation::all_gather, shard_bytes, label), content);
   bytes_received_ += (world() - 1) * shard_bytes;
 }
 
 void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
   LocalCall call = LocalCall::make(Operation::reduce_scatter, request.shard_numel, label);
   call.type = request.wire;
-  const std::int64_t slice = request.shard_numel * bytes_of(request.wire);
-  const std::vector<char> all = collective(call, request.full, world() * slice);
-  std::vector<const void*> contributions;
-  contributions.reserve(static_cast<std::size_t>(world()));
-  for (int peer = 0; peer < world(); ++peer)
-    contributions.push_back(all.data() + (peer * world() + me_) * slice);
-  if (request.shard_numel > 0)
-    ordered_chain(contributions, request.wire, request.shard_numel, request.accumulate, request.shard);
+  const std::int64_t element = bytes_of(request.wire), slice = request.shard_numel * element;
+  std::vector<char> columns;
+  std::vector<const void*> contributions(static_cast<std::size_t>(world()));
+  Content content{.numel = request.shard_numel, .each_bytes = std::int64_t{world()} * world() * element};
+  content.bring = [&](const Range& range) {
+    return of_every_block(columns, request.full, world(), slice, range.begin * element,
+                          range.count * element);
+  };
+  content.take = [&](const Range& range, const std::vector<char>& all) {
+    if (range.count == 0) return;
+    for (int peer = 0; peer < world(); ++peer)
+      contributions[static_cast<std::size_t>(peer)] =
+          all.data() + (std::int64_t{peer} * world() + me_) * range.count * element;
+    ordered_chain(contributions, request.wire, range.count, request.accumulate, request.shard + range.begin);
+  };
+  collective(call, content);
   bytes_received_ += (world() - 1) * slice;
 }
 
@@ -119,29 +162,44 @@ void ControlBackend::all_reduce(double* data, std::int64_t numel, CallLabel labe
 void ControlBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel label) {
   LocalCall call = LocalCall::make(Operation::broadcast, bytes, label);
   call.root = root;
-  const std::vector<char> all = collective(call, data, me_ == root ? bytes : 0);
-  if (me_ == root) return;
-  if (!all.empty()) std::memcpy(data, all.data(), all.size());
-  bytes_received_ += bytes;
+  Content content{.numel = bytes};
+  if (me_ == root)
+    content.bring = [&](const Range& range) { return bytes_at(data, range.begin, range.count); };
+  else
+    content.take = [&](const Range& range, const std::vector<char>& all) {
+      put(data, range.begin, all.data(), range.count);
+    };
+  collective(call, content);
+  if (me_ != root) bytes_received_ += bytes;
 }
 
 void ControlBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
-  const std::vector<char> all =
-      collective(LocalCall::make(Operation::all_to_all, block_bytes, label), input, world() * block_bytes);
-  for (int peer = 0; block_bytes > 0 && peer < world(); ++peer)
-    std::memcpy(static_cast<char*>(output) + peer * block_bytes,
-                all.data() + (peer * world() + me_) * block_bytes, static_cast<std::size_t>(block_bytes));
+  std::vector<char> columns;
+  Content content{.numel = block_bytes, .each_bytes = std::int64_t{world()} * world()};
+  content.bring = [&](const Range& range) {
+    return of_every_block(columns, input, world(), block_bytes, range.begin, range.count);
+  };
+  content.take = [&](const Range& range, const std::vector<char>& all) {
+    for (int peer = 0; peer < world(); ++peer)
+      put(output, peer * block_bytes + range.begin,
+          all.data() + (std::int64_t{peer} * world() + me_) * range.count, range.count);
+  };
+  collective(LocalCall::make(Operation::all_to_all, block_bytes, label), content);
   bytes_received_ += (world() - 1) * block_bytes;
 }
 
 void ControlBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
-  exchange(LocalCall::make(Operation::send, bytes, label), ++sent_[to], to, data, bytes);
+  Content content{.numel = bytes};
+  content.bring = [&](const Range& range) { return bytes_at(data, range.begin, range.count); };
+  exchange(LocalCall::make(Operation::send, bytes, label), ++sent_[to], to, content);
 }
 
 void ControlBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
-  const std::vector<char> came =
-      exchange(LocalCall::make(Operation::recv, bytes, label), ++taken_[from], from, nullptr, 0);
-  if (!came.empty()) std::memcpy(data, came.data(), came.size());
+  Content content{.numel = bytes};
+  content.take = [&](const Range& range, const std::vector<char>& all) {
+    put(data, range.begin, all.data(), range.count);
+  };
+  exchange(LocalCall::make(Operation::recv, bytes, label), ++taken_[from], from, content);
   bytes_received_ += bytes;
 }
 

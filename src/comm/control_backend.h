@@ -1,9 +1,10 @@
 // The `control` backend: ranks are processes that a launcher started without MPI; what they exchange goes
-// over a connection from each to rank 0. For rendezvous, decisions and failures, and for NCCL's set-up: small
-// things.
+// over a connection from each to rank 0, large calls in pieces. For rendezvous, decisions and failures, and
+// for NCCL's set-up: small things.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 
 #include "src/comm/backend.h"
@@ -32,7 +33,7 @@ class ControlBackend final : public Backend {
   void send(const void* data, std::int64_t bytes, int to, CallLabel label) override;
   void recv(void* data, std::int64_t bytes, int from, CallLabel label) override;
 
-  void meet(const LocalCall& call) override { collective(call, nullptr, 0); }
+  void meet(const LocalCall& call) override { collective(call, {}); }
   void rethrow_failure(const std::string& call) override { world_->rethrow_failure(call); }
 
   bool wants_shared_arena() const override { return false; }
@@ -47,10 +48,20 @@ class ControlBackend final : public Backend {
   std::int64_t bytes_received() const override { return bytes_received_.load(); }
 
  private:
-  // What all members brought, in their order.
-  std::vector<char> collective(const LocalCall& call, const void* data, std::int64_t bytes);
-  std::vector<char> exchange(const LocalCall& call, std::uint64_t sequence, int peer, const void* data,
-                             std::int64_t bytes);
+  struct Range {
+    std::int64_t begin = 0, count = 0;
+  };
+  // What a call moves, and how it is cut.
+  struct Content {
+    std::int64_t numel = 0;       // elements, or bytes
+    std::int64_t each_bytes = 1;  // the most that one of these takes in a frame
+    // What this rank brings to a piece, valid until it is asked for the next; none: nothing.
+    std::function<std::span<const char>(const Range&)> bring = {};
+    // What all members brought, in their order; none: no use is made of it.
+    std::function<void(const Range&, const std::vector<char>& all)> take = {};
+  };
+  void collective(const LocalCall& call, const Content& content) { exchange(call, ++sequence_, -1, content); }
+  void exchange(const LocalCall& call, std::uint64_t sequence, int peer, const Content& content);
   template <class Element>
   void reduce(const LocalCall& call, Element* data, std::int64_t numel);
 

@@ -87,7 +87,8 @@ void ControlHub::read(const SessionPointer& session) {
                      session->incoming.bytes.resize(static_cast<std::size_t>(session->incoming.header.bytes));
                      asio::async_read(session->socket, asio::buffer(session->incoming.bytes),
                                       [this, session](const asio::error_code& error_behind, std::size_t) {
-                                        if (error_behind) return lose(session);
+                                        if (error_behind)
+                                          return lose(session, "its connection ended within what it sent");
                                         take(session);
                                         if (session->socket.is_open()) read(session);
                                       });
@@ -108,14 +109,14 @@ void ControlHub::write_next(const SessionPointer& session) {
                     });
 }
 
-void ControlHub::lose(const SessionPointer& session) {
+void ControlHub::lose(const SessionPointer& session, const char* why) {
   asio::error_code ignored;
   session->socket.close(ignored);
   std::erase(sessions_, session);
   const int rank = session->rank;
   if (rank < 0 || ended_[static_cast<std::size_t>(rank)]) return;
   ended_[static_cast<std::size_t>(rank)] = true;
-  fail(rank, rank, "its connection ended, and so did its process");
+  fail(rank, rank, why);
 }
 
 void ControlHub::take(const SessionPointer& session) {
@@ -169,9 +170,10 @@ void ControlHub::take_call(const SessionPointer& session, Frame frame) {
   const bool sends = header.call.operation == Operation::send;
   const bool message = header.peer >= 0;
   const int from = sends ? header.member : header.peer, to = sends ? header.peer : header.member;
+  const auto piece = static_cast<std::uint64_t>(header.piece);
   const Key key = message ? Key{header.group, static_cast<std::uint64_t>(from) + 1,
-                                static_cast<std::uint64_t>(to) + 1, header.sequence}
-                          : Key{header.group, 0, 0, header.sequence};
+                                static_cast<std::uint64_t>(to) + 1, header.sequence, piece}
+                          : Key{header.group, 0, 0, header.sequence, piece};
   Pending& pending = pending_[key];
   if (pending.members.empty()) {
     pending.group = header.group;

@@ -52,15 +52,16 @@ class ControlHub {
     std::vector<Part> parts;  // by place in members
     bool message = false;
   };
-  // Of the group, its members' messages (sender and receiver; -1 and -1: of collectives), and the number.
-  using Key = std::array<std::uint64_t, 4>;
+  // Of the group, its members' messages (sender and receiver; -1 and -1: of collectives), the number, and the
+  // piece.
+  using Key = std::array<std::uint64_t, 5>;
 
   void accept();
   void read(const SessionPointer& session);
   void take(const SessionPointer& session);
   void write(const SessionPointer& session, std::vector<char> frame);
   void write_next(const SessionPointer& session);
-  void lose(const SessionPointer& session);
+  void lose(const SessionPointer& session, const char* why = "its connection ended, and so did its process");
   void take_group(const Frame& frame);
   void take_call(const SessionPointer& session, Frame frame);
   void complete(const Pending& pending);

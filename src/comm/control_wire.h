@@ -12,6 +12,11 @@
 
 namespace tessera::comm {
 
+// Behind a header, at most. A call of more goes in pieces, of kPieceBytes each where that can be: rank 0
+// holds several, and a failure is to find its turn between two.
+constexpr std::int64_t kMostFrameBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
+
 enum class FrameKind : std::uint32_t {
   hello,   // to the hub: a rank is there (member)
   group,   // to the hub: the ranks of a group, and its name
@@ -43,16 +48,15 @@ struct FrameHeader {
   FrameKind kind = FrameKind::hello;
   std::int32_t member = 0;  // in the group; the rank in hello, the reporter in fail and failed
   std::int32_t peer = -1;   // of a message, in the group; the culprit in fail and failed
-  std::int32_t padding = 0;
-  std::uint64_t id = 0;  // of the call, for its reply
+  std::int32_t piece = 0;   // of the call
+  std::uint64_t id = 0;     // of the call, for its reply
   std::uint64_t group = 0, sequence = 0;
   std::int64_t deadline_us = 0;
   std::int64_t bytes = 0;  // behind the header
   WireCall call;
 
   bool valid() const {
-    constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
-    return magic == kMagic && header_bytes == sizeof(FrameHeader) && bytes >= 0 && bytes <= kMostBytes;
+    return magic == kMagic && header_bytes == sizeof(FrameHeader) && bytes >= 0 && bytes <= kMostFrameBytes;
   }
 };
 

@@ -11,43 +11,41 @@
 namespace tessera::comm {
 namespace {
 
-using asio::ip::tcp;
 using device::Clock;
 
-constexpr std::chrono::milliseconds kTryEach{20};
 // The hub keeps the deadlines; it is asked no longer than this beyond them.
 constexpr std::chrono::seconds kHubGrace{5};
 constexpr std::chrono::milliseconds kHubTells{500};
+// How long a failure, or a rank's end, waits for what is being sent and for the hub to take it.
+constexpr std::chrono::milliseconds kLastWords{500};
+
+double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+void check_fits(const std::string& call, std::size_t bytes) {
+  if (bytes > static_cast<std::size_t>(kMostFrameBytes))
+    throw UsageError(fmt::format("{}: {} bytes at once; a control connection takes at most {}", call, bytes,
+                                 kMostFrameBytes));
+}
 
 }  // namespace
 
-ControlWorld::ControlWorld(const ControlOptions& options) : options_(options), socket_(io_) {
+ControlWorld::ControlWorld(const ControlOptions& options, std::int64_t piece_bytes)
+    : options_(options), piece_bytes_(piece_bytes) {
+  const Clock::time_point limit = Clock::now() + options_.deadline;
   if (options_.rank == 0)
     hub_ = std::make_unique<ControlHub>(options_.world, options_.port, options_.deadline);
-  connect();
   FrameHeader hello;
   hello.member = options_.rank;
-  send(hello, {});
+  asio::error_code error = link_.connect(options_.address, options_.port, limit);
+  if (!error) error = send(hello, {}, limit - Clock::now());
+  if (error)
+    throw CommunicationError(
+        fmt::format("rank {}: no connection to rank 0 at {}:{} within {:.1f} s ({}); MASTER_ADDR and "
+                    "MASTER_PORT must name its host and a free port there",
+                    options_.rank, options_.address, options_.port, seconds(options_.deadline),
+                    error.message()),
+        0);
   receiver_ = std::thread([this] { receive(); });
-}
-
-void ControlWorld::connect() {
-  const Clock::time_point limit = Clock::now() + options_.deadline;
-  for (;;) {
-    asio::error_code error;
-    const auto places = tcp::resolver(io_).resolve(options_.address, std::to_string(options_.port), error);
-    if (!error) asio::connect(socket_, places, error);
-    if (!error) break;
-    if (Clock::now() >= limit)
-      throw CommunicationError(
-          fmt::format("rank {}: no connection to rank 0 at {}:{} within {:.1f} s ({}); MASTER_ADDR and "
-                      "MASTER_PORT must name its host and a free port there",
-                      options_.rank, options_.address, options_.port,
-                      std::chrono::duration<double>(options_.deadline).count(), error.message()),
-          0);
-    std::this_thread::sleep_for(kTryEach);
-  }
-  socket_.set_option(tcp::no_delay(true));
 }
 
 ControlWorld::~ControlWorld() {
@@ -55,25 +53,32 @@ ControlWorld::~ControlWorld() {
     const std::lock_guard lock(mutex_);
     closing_ = true;
   }
-  try {
-    FrameHeader bye;
-    bye.kind = FrameKind::bye;
-    send(bye, {});
-    socket_.shutdown(tcp::socket::shutdown_both);
-  } catch (const std::exception&) {  // it is gone
-  }
-  if (receiver_.joinable()) receiver_.join();
+  FrameHeader bye;
+  bye.kind = FrameKind::bye;
+  send(bye, {}, kLastWords);  // where it is not taken, the end of the connection says the same
+  link_.shut();
+  receiver_.join();
 }
 
-void ControlWorld::send(const FrameHeader& header, std::span<const char> bytes) {
-  const std::vector<char> frame = packed(header, bytes);
-  const std::lock_guard lock(sending_);
-  asio::write(socket_, asio::buffer(frame));
+asio::error_code ControlWorld::send(const FrameHeader& header, std::span<const char> bytes,
+                                    std::chrono::nanoseconds within) {
+  const Clock::time_point limit = Clock::now() + within;
+  return link_.write(packed(header, bytes), limit);
+}
+
+void ControlWorld::note_unsent(const std::string& call, const asio::error_code& error,
+                               std::chrono::nanoseconds within) {
+  if (error == asio::error::timed_out)
+    note({rank(), 0,
+          fmt::format("{}: rank 0 does not take what is sent within {:.1f} s", call, seconds(within))});
+  else
+    note({0, 0, fmt::format("the connection to it ended: {}", error.message())});
+  link_.shut_if_broken();  // behind the note, which the receiver's would else forestall
 }
 
 void ControlWorld::receive() noexcept try {
   for (;;) {
-    Frame frame = read_frame(socket_);
+    Frame frame = link_.read();
     if (frame.header.kind == FrameKind::failed) {
       {
         const std::lock_guard lock(mutex_);
@@ -99,6 +104,7 @@ void ControlWorld::receive() noexcept try {
 
 std::uint64_t ControlWorld::announce(std::uint64_t parent, const std::vector<int>& ranks,
                                      const std::string& name) {
+  const std::string call = fmt::format("group '{}'", name);
   const std::string arguments = fmt::format("{:x}|{}|{}", parent, fmt::join(ranks, ","), name);
   FrameHeader header;
   header.kind = FrameKind::group;
@@ -111,15 +117,16 @@ std::uint64_t ControlWorld::announce(std::uint64_t parent, const std::vector<int
   std::vector<char> bytes(ranks.size() * sizeof(int));
   std::memcpy(bytes.data(), ranks.data(), bytes.size());
   bytes.insert(bytes.end(), name.begin(), name.end());
-  try {
-    send(header, bytes);
-  } catch (const std::system_error&) {  // the group's first call says so
-  }
+  check_fits(call, bytes.size());
+  // The group's first call says what came of it.
+  if (const auto error = send(header, bytes, options_.deadline)) note_unsent(call, error, options_.deadline);
   return header.group;
 }
 
 std::vector<char> ControlWorld::exchange(FrameHeader header, std::span<const char> bytes,
                                          const std::string& call) {
+  check_fits(call, bytes.size());
+  const std::chrono::microseconds deadline(header.deadline_us);
   Slot slot;
   header.kind = FrameKind::call;
   {
@@ -128,14 +135,9 @@ std::vector<char> ControlWorld::exchange(FrameHeader header, std::span<const cha
     header.id = ++last_id_;
     slots_[header.id] = &slot;
   }
-  try {
-    send(header, bytes);
-  } catch (const std::system_error& error) {
-    note({0, 0, fmt::format("the connection to it ended: {}", error.what())});
-  }
+  if (const auto error = send(header, bytes, deadline)) note_unsent(call, error, deadline);
   std::unique_lock lock(mutex_);
-  const auto limit = std::chrono::microseconds(header.deadline_us) + kHubGrace;
-  changed_.wait_for(lock, limit, [&] { return slot.done || failure_.has_value(); });
+  changed_.wait_for(lock, deadline + kHubGrace, [&] { return slot.done || failure_.has_value(); });
   slots_.erase(header.id);
   if (slot.done) return std::move(slot.bytes);
   if (!failure_)
@@ -149,11 +151,11 @@ void ControlWorld::fail(int culprit, const std::string& message) {
   header.kind = FrameKind::fail;
   header.member = rank();
   header.peer = culprit;
-  try {
-    send(header, message);
-  } catch (const std::system_error&) {  // then the hub knows
-  }
-  if (!hub_) return;
+  // Where it is not taken, the connection's end will tell the hub.
+  const std::string_view words = std::string_view(message).substr(0, kMostFrameBytes);
+  const asio::error_code error = send(header, words, kLastWords);
+  link_.shut_if_broken();
+  if (error || !hub_) return;
   // The process may end now, and the hub with it: it has told the others when it tells this rank.
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, kHubTells, [this] { return heard_; });

@@ -2,31 +2,35 @@
 // hub.
 #pragma once
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
+#include <optional>
 #include <thread>
 
 #include "src/comm/control_hub.h"
+#include "src/comm/control_link.h"
 
 namespace tessera::comm {
 
 class ControlWorld {
  public:
-  // Connects to the hub. CommunicationError where that takes longer than the deadline.
-  explicit ControlWorld(const ControlOptions& options);
+  // Connects to the hub. CommunicationError where that takes longer than the deadline. Calls that bring more
+  // than `piece_bytes` go in pieces; the same on all ranks.
+  explicit ControlWorld(const ControlOptions& options, std::int64_t piece_bytes = kPieceBytes);
   ~ControlWorld();  // tells the hub that this rank makes no further calls
   ControlWorld(const ControlWorld&) = delete;
   ControlWorld& operator=(const ControlWorld&) = delete;
 
   const ControlOptions& options() const { return options_; }
   int rank() const { return options_.rank; }
+  std::int64_t piece_bytes() const { return piece_bytes_; }
 
   // Has the hub know a group, and returns its key: equal for its members, and no other group's.
   std::uint64_t announce(std::uint64_t parent, const std::vector<int>& ranks, const std::string& name);
-  // This rank's part of a call; returns the parts of all, behind one another. `call` opens messages.
+  // This rank's part of a call, or of a piece of it; returns the parts of all, behind one another. `call`
+  // opens messages. UsageError, and nothing is sent, where a frame does not hold it.
   std::vector<char> exchange(FrameHeader header, std::span<const char> bytes, const std::string& call);
 
+  // Waits a moment at most, whatever this rank's other threads send.
   void fail(int culprit, const std::string& message);
   void rethrow_failure(const std::string& call);
 
@@ -40,17 +44,17 @@ class ControlWorld {
     std::vector<char> bytes;
   };
 
-  void connect();
-  void send(const FrameHeader& header, std::span<const char> bytes);
+  asio::error_code send(const FrameHeader& header, std::span<const char> bytes,
+                        std::chrono::nanoseconds within);
+  void note_unsent(const std::string& call, const asio::error_code& error, std::chrono::nanoseconds within);
   void receive() noexcept;
   void note(Failure failure);
   [[noreturn]] void throw_failed(const std::string& call, const Failure& failure) const;
 
   const ControlOptions options_;
+  const std::int64_t piece_bytes_;
   std::unique_ptr<ControlHub> hub_;  // of rank 0; outlives the connection
-  asio::io_context io_;
-  asio::ip::tcp::socket socket_;
-  std::mutex sending_;
+  ControlLink link_;
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;

@@ -2,8 +2,11 @@
 // launch.sh as processes.
 #include <asio.hpp>
 #include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <thread>
 
-#include "src/comm/control_wire.h"
+#include "src/comm/control_backend.h"
 #include "tests/comm/contract.h"
 #include "tests/comm/processes.h"
 
@@ -16,9 +19,11 @@ int free_port() {
   return asio::ip::tcp::acceptor(io, any).local_endpoint().port();
 }
 
+using Make = std::function<Communicator(const ControlOptions&)>;
+
 // What run_local() does, for a world of control connections.
-void run_control(int world, const RunOptions& options, const std::function<void(Communicator)>& rank_main,
-                 std::vector<std::string>* messages) {
+void run_control(const Make& make, int world, const RunOptions& options,
+                 const std::function<void(Communicator)>& rank_main, std::vector<std::string>* messages) {
   const int port = free_port();
   std::vector<std::string> texts(static_cast<std::size_t>(world));
   std::vector<std::exception_ptr> causes(texts.size());
@@ -32,8 +37,7 @@ void run_control(int world, const RunOptions& options, const std::function<void(
         texts[own] = error.what();
       };
       try {
-        Communicator ranks =
-            make_control_world({.rank = rank, .world = world, .port = port, .deadline = options.deadline});
+        Communicator ranks = make({.rank = rank, .world = world, .port = port, .deadline = options.deadline});
         try {
           rank_main(ranks);
         } catch (const std::exception& error) {
@@ -59,8 +63,22 @@ std::vector<BackendUnderTest> worlds(const std::vector<int>& of_threads) {
   if (launched_by_variables())
     return {{.name = "processes", .world = control_options_from_environment().world, .run = run_processes}};
   std::vector<BackendUnderTest> made;
-  for (const int world : of_threads) made.push_back({.name = "control", .world = world, .run = run_control});
+  for (const int world : of_threads)
+    made.push_back(
+        {.name = "control", .world = world, .run = std::bind_front(run_control, make_control_world)});
   return made;
+}
+
+// Of whose calls a control connection takes a few bytes at once.
+std::vector<BackendUnderTest> worlds_in_pieces() {
+  if (launched_by_variables()) return {};
+  const Make make = [](const ControlOptions& options) {
+    std::vector<int> ranks(static_cast<std::size_t>(options.world));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return Communicator(std::make_shared<comm::ControlBackend>(
+        std::make_shared<comm::ControlWorld>(options, 1000), 0, ranks, "world"));
+  };
+  return {{.name = "pieces", .world = 3, .run = std::bind_front(run_control, make)}};
 }
 
 std::string name_of_test(const testing::TestParamInfo<BackendUnderTest>& test) {
@@ -70,6 +88,8 @@ std::string name_of_test(const testing::TestParamInfo<BackendUnderTest>& test) {
 INSTANTIATE_TEST_SUITE_P(Control, CommunicatorContract, testing::ValuesIn(worlds({1, 2, 3, 4})),
                          name_of_test);
 INSTANTIATE_TEST_SUITE_P(Control, CommunicatorErrors, testing::ValuesIn(worlds({2, 3})), name_of_test);
+INSTANTIATE_TEST_SUITE_P(InPieces, CommunicatorContract, testing::ValuesIn(worlds_in_pieces()), name_of_test);
+INSTANTIATE_TEST_SUITE_P(InPieces, CommunicatorErrors, testing::ValuesIn(worlds_in_pieces()), name_of_test);
 
 TEST(ControlWorld, SaysWhatCannotBeReachedOrListenedOn) {
   const int port = free_port();
@@ -139,6 +159,116 @@ TEST(ControlWorld, ARankThatComesAfterTheFailureHearsOfIt) {
   }
   first.join();
   EXPECT_TRUE(contains(text, "rank 0 failed: its data is gone")) << text;
+}
+
+// Where rank 0 should be: takes connections as long as the system has room for them, and reads nothing.
+class DeafRankZero {
+ public:
+  explicit DeafRankZero(int room) : acceptor_(io_) {
+    acceptor_.open(asio::ip::tcp::v4());
+    acceptor_.bind({asio::ip::address_v4::loopback(), 0});
+    acceptor_.listen(room);
+  }
+  int port() const { return acceptor_.local_endpoint().port(); }
+  Communicator rank_one(milliseconds deadline) const {
+    return make_control_world({.rank = 1, .world = 2, .port = port(), .deadline = deadline});
+  }
+
+ private:
+  asio::io_context io_;
+  asio::ip::tcp::acceptor acceptor_;
+};
+
+using Clock = std::chrono::steady_clock;
+
+TEST(ControlWorld, ACallThatRankZeroDoesNotTakeEndsAtItsDeadline) {
+  const DeafRankZero deaf(4);
+  std::vector<std::string> texts;
+  const Clock::time_point begin = Clock::now();
+  {
+    Communicator ranks = deaf.rank_one(milliseconds(200));
+    std::vector<char> many(64 << 20);
+    const std::vector<std::function<void()>> calls = {
+        [&] { ranks.broadcast(many.data(), std::ssize(many), 1, {.unit = "block.0"}); },
+        [&] { ranks.barrier(); }};
+    for (const auto& call : calls) try {
+        call();
+      } catch (const CommunicationError& error) {
+        EXPECT_EQ(error.culprit(), 0);
+        texts.emplace_back(error.what());
+      }
+    ranks.fail("it gives up");
+  }
+  EXPECT_LT(Clock::now() - begin, milliseconds(3000));
+  const std::string what =
+      "broadcast #1 of unit 'block.0' on 'world': rank 0 does not take what is sent within 0.2 s";
+  EXPECT_EQ(texts,
+            (std::vector<std::string>{"rank 1: " + what,
+                                      "rank 1: barrier #2 on 'world': this rank failed before: " + what}));
+}
+
+TEST(ControlWorld, AFailureDoesNotWaitBehindACallThatRankZeroDoesNotTake) {
+  const DeafRankZero deaf(4);
+  constexpr milliseconds kDeadline(1500);
+  Communicator ranks = deaf.rank_one(kDeadline);
+  std::thread calls([&] {
+    std::vector<char> many(64 << 20);
+    EXPECT_THROW(ranks.broadcast(many.data(), std::ssize(many), 1), CommunicationError);
+  });
+  std::this_thread::sleep_for(milliseconds(100));
+  const Clock::time_point begin = Clock::now();
+  ranks.fail("it gives up");
+  EXPECT_LT(Clock::now() - begin, kDeadline - milliseconds(300));
+  calls.join();
+}
+
+TEST(ControlWorld, AnAttemptToConnectEndsAtTheDeadline) {
+  const DeafRankZero deaf(0);
+  // The system then drops what would open another connection, as a host does that is gone.
+  asio::io_context io;
+  std::vector<asio::ip::tcp::socket> others;
+  for (int i = 0; i < 4; ++i) {
+    others.emplace_back(io);
+    others.back().async_connect({asio::ip::address_v4::loopback(), static_cast<unsigned short>(deaf.port())},
+                                [](const asio::error_code&) {});
+  }
+  std::this_thread::sleep_for(milliseconds(20));
+  const Clock::time_point begin = Clock::now();
+  try {
+    deaf.rank_one(milliseconds(200));
+    FAIL() << "it has no room";
+  } catch (const CommunicationError& error) {
+    EXPECT_TRUE(contains(error.what(), "within 0.2 s (Connection timed out); MASTER_ADDR")) << error.what();
+  }
+  EXPECT_LT(Clock::now() - begin, milliseconds(2000));
+}
+
+std::string usage_error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(ControlWorld, RefusesWhatAFrameDoesNotHoldBeforeItIsSent) {
+  const auto world = std::make_shared<comm::ControlWorld>(ControlOptions{.port = free_port()});
+  const auto bytes = static_cast<std::size_t>(comm::kMostFrameBytes) + 1;
+  const std::unique_ptr<char[]> untouched(new char[bytes]);  // so that it takes no memory
+  EXPECT_EQ(
+      usage_error_of([&] {
+        world->exchange({}, {untouched.get(), bytes}, "broadcast #1 on 'world'");
+      }),
+      "broadcast #1 on 'world': 1073741825 bytes at once; a control connection takes at most 1073741824");
+  std::vector<int> ranks(40'000);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  Communicator many(std::make_shared<comm::ControlBackend>(world, 0, ranks, "many"));
+  std::vector<char> input(ranks.size()), output(ranks.size());
+  EXPECT_EQ(usage_error_of([&] { many.all_to_all(input.data(), output.data(), 1); }),
+            "all_to_all #1 on 'many': 40000 ranks bring 1600000000 bytes at once; a control connection takes "
+            "at most 1073741824");
+  Communicator(std::make_shared<comm::ControlBackend>(world, 0, std::vector<int>{0}, "world")).barrier();
 }
 
 TEST(ControlOptions, AreReadFromTheEnvironment) {
