@@ -351,7 +351,7 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(text("run.trace", &c.trace,
                       "A file for the timeline of rank 0 (Chrome trace; Perfetto opens it). Empty: none."));
   keys.push_back(integer("run.trace_steps", &c.trace_steps, 1,
-                         "Steps on the timeline, after the first two of the run.", 100));
+                         "Steps on the timeline, after the first two of the run where there are more.", 100));
   keys.push_back(
       text("run.sample_prompt", &c.sample_prompt,
            "What the sample text continues, as bytes; for tokens, their ids separated by commas."));

@@ -14,6 +14,7 @@
 #include "src/cli/mesh_report.h"
 #include "src/cli/processes.h"
 #include "src/cli/training.h"
+#include "src/cli/weights_config.h"
 
 namespace tessera::cli {
 
@@ -192,6 +193,7 @@ int train_command(const RunArguments& arguments) {
   const Data data = open_data(setup);
   if (setup.options.generation)
     prompt_tokens(setup.config.run.sample_prompt, data, setup.model->vocabulary);  // refused now, not later
+  if (!setup.config.model.weights.empty()) check_weights_config(setup.config.model.weights, setup);
   Communicator world = world_of_processes(setup);
   const bool first = !world || world.rank() == 0;  // prints and writes files
   Failure failure;

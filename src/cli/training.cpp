@@ -93,6 +93,8 @@ class RankTraining {
     begin_weights();
     if (first_) summary_.step = step_;
     if (first_ && step_ == 0) files_.metrics.rewind(0);  // lines of a run that ended before it saved
+    if (run_.steps > 0)
+      trace_from_ = std::clamp(run_.steps - step_ - run_.trace_steps, std::int64_t{0}, kTraceFrom);
     start_ = Clock::now();
     prefetch(data_.train, setup_.grid, step_);
     Progress progress({.first_step = step_, .steps = run_.steps, .seconds = run_.seconds});
@@ -222,7 +224,7 @@ class RankTraining {
 
   void train_step() {
     const bool traced =
-        first_ && files_.trace && run_steps_ >= kTraceFrom && run_steps_ < kTraceFrom + run_.trace_steps;
+        first_ && files_.trace && run_steps_ >= trace_from_ && run_steps_ < trace_from_ + run_.trace_steps;
     const bool measured = first_ && (traced || run_steps_ % kMeasureEach == kTraceFrom);
     trainer_.engine().set_tracing(measured);
     const Clock::time_point begin = Clock::now();
@@ -364,7 +366,8 @@ class RankTraining {
   std::int64_t run_steps_ = 0;   // since this start
   std::int64_t saved_step_ = 0;  // nothing is saved before the first step
   bool interrupted_ = false;
-  int refused_ = 0;  // steps in a row
+  int refused_ = 0;                       // steps in a row
+  std::int64_t trace_from_ = kTraceFrom;  // earlier in a run that is shorter
   double last_step_seconds_ = 0.0, shown_rate_ = 0.0;
   StepTiming measured_;  // sums
   std::vector<Span> spans_;

@@ -37,6 +37,25 @@ TEST_F(Tool, KeepsToTheModelOfACheckpoint) {
   EXPECT_THAT(shorter.out, HasSubstr("changed   run.length: 16 -> 8"));
 }
 
+TEST_F(Tool, KeepsToTheModelOfTheWeights) {
+  const std::string weights = folder_.file("weights");
+  ASSERT_EQ(train({"run.export=" + weights}).status, 0);
+  EXPECT_EQ(train({"model.weights=" + weights, "run.steps=1", "schedule.total_steps=1"}).status, 0);
+  for (const std::string& path : {weights, weights + "/model.safetensors"}) {
+    const Result other = train({"model.weights=" + path, "model.heads=4"});
+    EXPECT_EQ(other.status, 1);
+    EXPECT_THAT(other.err, HasSubstr("has n_head 2, the model of this run has 4"));
+  }
+  std::ofstream(weights + "/config.json") << "{";
+  EXPECT_THAT(train({"model.weights=" + weights}).err, HasSubstr("config.json' is no JSON object"));
+}
+
+TEST_F(Tool, TracesARunOfOneStep) {
+  const std::string trace = folder_.file("trace");
+  ASSERT_EQ(train({"run.trace=" + trace, "run.steps=1", "schedule.total_steps=1"}).status, 0);
+  EXPECT_GT(json::parse(read(trace)).at("traceEvents").size(), 20u);
+}
+
 TEST_F(Tool, SaysWhereNothingIsLeftToTrain) {
   const std::string saved = "run.checkpoint=" + folder_.file("saved");
   ASSERT_EQ(train({saved}).status, 0);

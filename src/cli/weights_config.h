@@ -1,0 +1,16 @@
+// Whether the weights that a run starts from are of its model: tensors of equal names and shapes may still
+// belong to one that computes something else.
+#pragma once
+
+#include <filesystem>
+
+#include "src/cli/setup.h"
+
+namespace tessera::cli {
+
+// Compares the config.json that lies beside the weights with what the model's would be, in what changes
+// results and no tensor shows: heads, activation, epsilon, rotary embedding. Nothing where there is none.
+// UsageError naming the key and both values; EnvironmentError where it is no JSON.
+void check_weights_config(const std::filesystem::path& weights, const Setup& setup);
+
+}  // namespace tessera::cli
