@@ -34,3 +34,18 @@ for run in processes straight; do
 done
 grep -q 'resumed   at step 8' processes/more.txt
 diff -r processes/checkpoints/step-00000010 straight/checkpoints/step-00000010
+
+# A signal to any rank ends the run after a step, as well as it would end by itself.
+(cd processes && "$launcher" "$ranks" "$tool" train ../run.toml --set run.checkpoint= --set run.steps=0 \
+  --set run.seconds=60 >signal.txt) &
+run=$!
+until grep -q 'step 1' processes/signal.txt 2>/dev/null; do sleep 0.1; kill -0 $run; done
+last=$((ranks - 1))
+for process in /proc/[0-9]*; do
+  if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$last\|PMI_RANK=$last" &&
+    [ "$(readlink "$process/cwd")" = "$folder/processes" ]; then
+    kill -TERM "${process#/proc/}"
+  fi
+done
+wait $run
+grep -q 'ended by a signal' processes/signal.txt
