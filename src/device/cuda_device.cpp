@@ -125,11 +125,13 @@ class CudaDevice final : public Device {
   ByteCounters& counters() override { return counters_; }
 
   void copy(Stream& stream, void* to, const void* from, std::int64_t bytes) override {
+    make_current(options_.ordinal);
     check_cuda(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
                                static_cast<cudaStream_t>(stream.native())),
                "cudaMemcpyAsync");
   }
   void fill(Stream& stream, void* to, int value, std::int64_t bytes) override {
+    make_current(options_.ordinal);
     check_cuda(cudaMemsetAsync(to, value, static_cast<std::size_t>(bytes),
                                static_cast<cudaStream_t>(stream.native())),
                "cudaMemsetAsync");

@@ -12,6 +12,8 @@ CudaMarks::CudaMarks(std::size_t slots, const CudaStreamSettings& settings)
   while (events_.size() < slots) events_.push_back(make_cuda_event(cudaEventDefault));
 }
 
+CudaMarks::~CudaMarks() { ignore_cuda(cudaSetDevice(settings_.ordinal)); }
+
 void CudaMarks::begin(Stream& stream) {
   const Activity activity(&describe_gpu, &settings_);
   make_current(settings_.ordinal);
@@ -36,6 +38,7 @@ void CudaMarks::mark(std::size_t slot, Stream& stream) {
 double CudaMarks::us(std::size_t slot) const {
   if (of_host_[slot]) return clock_.us(slot);
   const Activity activity(&describe_gpu, &settings_);
+  make_current(settings_.ordinal);
   float since_zero_ms = 0;
   check_cuda(cudaEventElapsedTime(&since_zero_ms, zero_.get(), events_[slot].get()), "cudaEventElapsedTime");
   return zero_us_ + 1e3 * static_cast<double>(since_zero_ms);

@@ -12,6 +12,7 @@ namespace tessera::device {
 class CudaMarks final : public Marks {
  public:
   CudaMarks(std::size_t slots, const CudaStreamSettings& settings);
+  ~CudaMarks() override;
 
   void begin(Stream& stream) override;
   void mark(std::size_t slot, Stream& stream) override;

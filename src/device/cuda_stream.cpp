@@ -58,6 +58,7 @@ CudaStream::~CudaStream() {
     synchronize(record());
   } catch (...) {  // the flag holds it, or it is late
   }
+  ignore_cuda(cudaSetDevice(settings_.ordinal));
 }
 
 template <class Operation>
@@ -86,7 +87,6 @@ void CudaStream::wait(Event event) {
     const auto* host = dynamic_cast<const ThreadStream*>(event.stream);
     if (host == nullptr || host->word() == nullptr || host->done(event))
       return event.stream->synchronize(event);
-    behind_host_.store(true);
     enqueue_wait(stream_.get(), *host->word(), static_cast<std::uint32_t>(event.ticket));
   });
 }
@@ -114,13 +114,14 @@ Event CudaStream::record() {
 
 bool CudaStream::reached(std::uint64_t ticket) const noexcept {
   if (completed_.load() >= ticket || failed_at_.load() <= ticket) return true;
-  const cudaError_t result = cudaEventQuery(events_[ring_.slot(ticket)].get());
-  if (result == cudaErrorNotReady) {
-    ignore_cuda(result);
-    return false;
-  }
   const Activity activity(&describe_gpu, &settings_);
   try {
+    make_current(settings_.ordinal);  // whichever thread asks: else it would make a context on the first GPU
+    const cudaError_t result = cudaEventQuery(events_[ring_.slot(ticket)].get());
+    if (result == cudaErrorNotReady) {
+      ignore_cuda(result);
+      return false;
+    }
     check_cuda(result, "a kernel or a copy");
     raise_to(completed_, ticket);
   } catch (const Error&) {
@@ -143,9 +144,9 @@ void CudaStream::wait_until(std::uint64_t ticket) const {
     else
       std::this_thread::sleep_for(kSleep);
   }
-  const bool behind_failure = behind_host_.load() && settings_.failure.failed();
-  if (failed_at_.load() <= ticket || completed_.load() < ticket || behind_failure)
-    settings_.failure.rethrow();
+  // Behind a failure, events say nothing: streams go on past threads of the host that failed, and past
+  // collectives that were aborted.
+  settings_.failure.rethrow();
 }
 
 void CudaStream::fail(std::uint64_t ticket) const {

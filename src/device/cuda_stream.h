@@ -54,8 +54,6 @@ class CudaStream final : public Stream {
   CudaStreamHandle stream_;
   std::vector<CudaEvent> events_;
   std::atomic<std::uint64_t> recorded_{0};
-  // Whether it waits for threads of the host, behind whose failure, too, it goes on.
-  std::atomic<bool> behind_host_{false};
   // Learnt by asking, which any thread may do.
   mutable std::atomic<std::uint64_t> completed_{0};
   mutable std::atomic<std::uint64_t> failed_at_{kNever};
