@@ -39,7 +39,11 @@ void NcclChannel::register_memory(void* memory, std::int64_t bytes) {
   }
 }
 
-// Of a communicator that was aborted, NCCL has given all back.
+void NcclChannel::end_registrations() noexcept {
+  while (!registered_.empty()) release_memory(registered_.begin()->first);
+}
+
+// Of a communicator that was aborted, NCCL gives all back itself.
 void NcclChannel::release_memory(const void* memory) noexcept {
   const std::lock_guard lock(mutex_);
   const auto [first, last] = registered_.equal_range(memory);
@@ -55,8 +59,13 @@ void NcclWorld::register_memory(void* memory, std::int64_t bytes) {
 }
 
 void NcclWorld::release_memory(const void* memory) noexcept {
-  const std::lock_guard lock(mutex_);
-  for (NcclChannel* channel : channels_) channel->release_memory(memory);
+  {
+    const std::lock_guard lock(mutex_);
+    for (NcclChannel* channel : channels_) channel->release_memory(memory);
+    if (!aborted_) return;
+    end_taken();
+  }
+  wait_for_ends(options_.deadline);
 }
 
 // NCCL takes registered memory from all members of a communicator, or from none.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "src/comm/nccl_world.h"
 #include "src/device/activity.h"
@@ -80,8 +81,7 @@ NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const 
         *event = device::make_cuda_event(cudaEventDisableTiming);
     connect();
   } catch (...) {
-    abort();
-    give_back();
+    if (world_.forget(*this, false)) give_back();
     throw;
   }
   world_.watch(*this);
@@ -99,7 +99,7 @@ void NcclChannel::take_staging() {
 
 template <class Done>
 void NcclChannel::settle(const Done& done) {
-  if (!wait_for(deadline_, done, [this] { host_->rethrow_failure(text(current_)); })) report_late(current_);
+  if (!wait_for(deadline(), done, [this] { host_->rethrow_failure(text(current_)); })) report_late(current_);
 }
 
 void NcclChannel::connect() {
@@ -124,7 +124,7 @@ void NcclChannel::connect() {
     parent.split(host_->rank());
     settle([&] { return parent.ready(); });
   } catch (...) {
-    parent.abort();
+    world_.drop(parent);
     throw;
   }
   {
@@ -135,31 +135,38 @@ void NcclChannel::connect() {
 }
 
 NcclChannel::~NcclChannel() {
-  world_.forget(*this);
-  if (!drained()) abort();
-  while (!registered_.empty()) release_memory(registered_.begin()->first);
-  if (communicator_ != nullptr) nccl().ncclCommDestroy(communicator_);
-  give_back();
+  device::ignore_cuda(cudaSetDevice(options_.ordinal));
+  const bool drained = landed([this] { host_->rethrow_failure({}); });
+  if (drained) end_registrations();
+  const bool ended = world_.forget(*this, drained);
+  if (ended && (drained || landed([] {}))) give_back();
 }
 
 void NcclChannel::give_back() noexcept {
   ignore_cuda(cudaSetDevice(options_.ordinal));
   flights_.clear();
   if (staging_ == nullptr) return;
+  // Only what was in flight here used it.
   if (!staging_of_nccl_) return ignore_cuda(cudaFree(staging_));
-  ignore_cuda(cudaDeviceSynchronize());  // as cudaFree does
   nccl().ncclMemFree(staging_);
 }
 
-bool NcclChannel::drained() noexcept try {
-  const auto landed = [this] {
+template <class Ask>
+bool NcclChannel::landed(const Ask& ask) noexcept try {
+  const auto done = [this] {
     const std::lock_guard lock(mutex_);
     forget_landed();
     return in_flight_ == 0;
   };
-  return wait_for(deadline_, landed, [this] { host_->rethrow_failure({}); });
+  ask();
+  return wait_for(deadline(), done, ask);
 } catch (const std::exception&) {
   return false;
+}
+
+std::chrono::nanoseconds NcclChannel::deadline() const {
+  const std::lock_guard lock(mutex_);
+  return deadline_;
 }
 
 void NcclChannel::set_deadline(nanoseconds deadline) {
@@ -172,18 +179,29 @@ void NcclChannel::set_deadline(nanoseconds deadline) {
 void NcclChannel::begin(const NcclCall& call) {
   device::make_current(options_.ordinal);
   current_ = call;
-  const auto room = [this] {
+  Flight* next = nullptr;
+  NcclCall oldest;
+  const auto room = [&] {
     const std::lock_guard lock(mutex_);
     check_alive();
     if (in_flight_ == flights_.size()) forget_landed();
-    return in_flight_ < flights_.size();
+    if (in_flight_ == flights_.size()) return oldest = flight(0).call, false;
+    next = &flight(in_flight_);
+    return true;
   };
-  if (!wait_for(deadline_, room, [&] { host_->rethrow_failure(text(call)); })) report_late(flight(0).call);
-  // The watch does not look at it before end().
-  Flight& next = flight(in_flight_);
-  next.call = call;
-  next.begun.reset();
-  check_cuda(cudaEventRecord(next.begin.get(), options_.stream), "cudaEventRecord");
+  if (!wait_for(deadline(), room, [&] { host_->rethrow_failure(text(call)); })) report_late(oldest);
+  // However many land meanwhile, it is this one, and the watch does not look at it before end().
+  next->call = call;
+  next->begun.reset();
+  check_cuda(cudaEventRecord(next->begin.get(), options_.stream), "cudaEventRecord");
+}
+
+NcclChannel::Issue::~Issue() noexcept(false) {
+  try {
+    channel.end();
+  } catch (const std::exception&) {
+    if (std::uncaught_exceptions() == exceptions) throw;  // else another is on its way
+  }
 }
 
 void NcclChannel::end() {
@@ -240,11 +258,10 @@ void NcclChannel::look() {
   if (late) report_late(*late);
 }
 
-void NcclChannel::abort() noexcept {
+ncclComm_t NcclChannel::take() noexcept {
   const std::lock_guard lock(mutex_);
   aborted_ = true;
-  if (communicator_ != nullptr) nccl().ncclCommAbort(communicator_);
-  communicator_ = nullptr;
+  return std::exchange(communicator_, nullptr);
 }
 
 std::string NcclChannel::oldest() {
@@ -266,11 +283,7 @@ void NcclChannel::report(int culprit, const std::string& message) {
 }
 
 void NcclChannel::report_late(const NcclCall& call) {
-  std::chrono::nanoseconds deadline{};
-  {
-    const std::lock_guard lock(mutex_);
-    deadline = deadline_;
-  }
+  const nanoseconds deadline = this->deadline();
   if (call.peer >= 0)
     report(call.peer, fmt::format("{}: no answer from rank {} within {:.1f} s", text(call), call.peer,
                                   seconds(deadline)));

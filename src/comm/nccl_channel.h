@@ -48,15 +48,18 @@ class NcclChannel {
   // Collective over the members of `host`: split from the communicator of these ranks, which the first of
   // their channels makes, by a unique id that `host` brings from the first of them to all.
   NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const Options& options);
-  // Waits for what is in flight, unless the world failed. Tells nobody.
+  // Waits for what is in flight here, unless the world failed, at most the deadline. Tells nobody and waits
+  // for no peer. What NCCL is not done with by then keeps its memory, to which the GPU may still write.
   ~NcclChannel();
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
 
   cudaStream_t stream() const { return options_.stream; }
+  int ordinal() const { return options_.ordinal; }
   std::byte* staging() const { return static_cast<std::byte*>(staging_); }
   std::int64_t staging_bytes() const { return options_.staging_bytes; }
   void set_deadline(std::chrono::nanoseconds deadline);
+  std::chrono::nanoseconds deadline() const;
 
   // In nccl_arena.cpp. Registers this memory and its own staging memory with NCCL, until release_memory() or
   // its end: all that calls are given lies in these then. Nothing is in flight. EnvironmentError where NCCL
@@ -64,12 +67,13 @@ class NcclChannel {
   void register_memory(void* memory, std::int64_t bytes);
   void release_memory(const void* memory) noexcept;
 
-  // work() enqueues all of the call on the stream; the call is in flight from then on.
+  // work() enqueues all of the call on the stream; the call is in flight from then on, also where it throws:
+  // part of it may have been enqueued.
   template <class Work>
   void issue(const NcclCall& call, const Work& work) {
     begin(call);
+    const Issue issue{*this};
     work();
-    end();
   }
   // Within issue(): exchange(communicator) makes calls of NCCL that belong together.
   template <class Exchange>
@@ -89,8 +93,8 @@ class NcclChannel {
   // Throws CommunicationError where NCCL reports an error, or a call has been running for longer than the
   // deadline.
   void look();
-  // Ends what is in flight, on the GPU, too. The channel is of no use any more.
-  void abort() noexcept;
+  // The communicator, the caller's to give back; null where it was taken. The channel is of no use any more.
+  ncclComm_t take() noexcept;
   // The oldest call in flight in words; empty where there is none.
   std::string oldest();
 
@@ -99,6 +103,11 @@ class NcclChannel {
   struct GroupEnd {
     ncclComm_t communicator;
     ~GroupEnd() noexcept(false);
+    int exceptions = std::uncaught_exceptions();
+  };
+  struct Issue {
+    NcclChannel& channel;
+    ~Issue() noexcept(false);
     int exceptions = std::uncaught_exceptions();
   };
   // In flight: between two events of the stream.
@@ -127,7 +136,10 @@ class NcclChannel {
   std::string text(const NcclCall& call) const;
   [[noreturn]] void report(int culprit, const std::string& message);
   [[noreturn]] void report_late(const NcclCall& call);
-  bool drained() noexcept;
+  // Whether all in flight has landed here, by the deadline; ask() is called now and then, and may throw.
+  template <class Ask>
+  bool landed(const Ask& ask) noexcept;
+  void end_registrations() noexcept;
 
   NcclWorld& world_;
   const std::shared_ptr<Backend> host_;

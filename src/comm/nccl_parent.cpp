@@ -15,10 +15,6 @@ ncclConfig_t without_blocking() {
 
 }  // namespace
 
-NcclParent::~NcclParent() {
-  if (communicator_ != nullptr) nccl().ncclCommDestroy(communicator_);
-}
-
 void NcclParent::make(const ncclUniqueId& id, int ranks, int rank) {
   ncclConfig_t config = without_blocking();
   check_nccl(nccl().ncclCommInitRankConfig(&communicator_, ranks, id, rank, &config),
@@ -27,18 +23,17 @@ void NcclParent::make(const ncclUniqueId& id, int ranks, int rank) {
 
 void NcclParent::split(int key) {
   ncclConfig_t config = without_blocking();
-  check_nccl(nccl().ncclCommSplit(communicator_, 0, key, &child_, &config), "ncclCommSplit", communicator_);
+  child_ = std::make_shared<ncclComm_t>(nullptr);
+  check_nccl(nccl().ncclCommSplit(communicator_, 0, key, child_.get(), &config), "ncclCommSplit",
+             communicator_);
 }
 
 bool NcclParent::ready() const { return is_done(communicator_, "connecting GPUs"); }
 
-ncclComm_t NcclParent::take_child() { return std::exchange(child_, nullptr); }
+ncclComm_t NcclParent::take_child() { return std::exchange(*child_, nullptr); }
 
-void NcclParent::abort() noexcept {
-  if (communicator_ != nullptr) nccl().ncclCommAbort(communicator_);
-  communicator_ = nullptr;
-  if (child_ != nullptr) nccl().ncclCommAbort(child_);
-  child_ = nullptr;
+NcclHandle NcclParent::take() {
+  return {.communicator = std::exchange(communicator_, nullptr), .split = std::exchange(child_, nullptr)};
 }
 
 }  // namespace tessera::comm

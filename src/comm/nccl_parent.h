@@ -3,15 +3,13 @@
 // calls waits.
 #pragma once
 
-#include "src/comm/nccl_library.h"
+#include "src/comm/nccl_end.h"
 
 namespace tessera::comm {
 
 class NcclParent {
  public:
   NcclParent() = default;
-  // Gives it back without waiting for anybody.
-  ~NcclParent();
   NcclParent(const NcclParent&) = delete;
   NcclParent& operator=(const NcclParent&) = delete;
 
@@ -25,12 +23,12 @@ class NcclParent {
   bool ready() const;
   // What the last split made, once ready: itself perhaps in progress still. The caller's to give back.
   ncclComm_t take_child();
-  // Ends what is in progress. It is of no use any more.
-  void abort() noexcept;
+  // The caller's to give back, with what is in progress. It can be made again.
+  NcclHandle take();
 
  private:
   ncclComm_t communicator_ = nullptr;
-  ncclComm_t child_ = nullptr;  // written by NCCL while a split is in progress
+  std::shared_ptr<ncclComm_t> child_;  // written by NCCL while a split is in progress
 };
 
 }  // namespace tessera::comm

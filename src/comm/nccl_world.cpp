@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "src/comm/nccl_backend.h"
 
@@ -45,11 +46,12 @@ NcclWorld::~NcclWorld() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  try {
-    host_->rethrow_failure({});
-  } catch (const std::exception&) {  // the peers may not come to give theirs back
-    for (auto& [ranks, parent] : parents_) parent.abort();
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [ranks, parent] : parents_) taken_.push_back(parent.take());
+    end_taken();
   }
+  wait_for_ends(options_.deadline);
 }
 
 void NcclWorld::attach(FailureFlag flag) {
@@ -60,12 +62,62 @@ void NcclWorld::attach(FailureFlag flag) {
 void NcclWorld::watch(NcclChannel& channel) {
   const std::lock_guard lock(mutex_);
   channels_.push_back(&channel);
+  ordinal_ = channel.ordinal();
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
 }
 
-void NcclWorld::forget(NcclChannel& channel) noexcept {
+bool NcclWorld::forget(NcclChannel& channel, bool drained) noexcept {
+  {
+    std::unique_lock lock(mutex_);
+    std::erase(channels_, &channel);
+    ordinal_ = channel.ordinal();
+    taken_.push_back({.communicator = channel.take()});
+    const std::exception_ptr cause = drained ? nullptr : failure();
+    if (cause) end_all(lock, cause);
+    if (!drained || aborted_ || channels_.empty()) end_taken();
+  }
+  return wait_for_ends(channel.deadline());
+}
+
+void NcclWorld::drop(NcclParent& parent) {
   const std::lock_guard lock(mutex_);
-  std::erase(channels_, &channel);
+  taken_.push_back(parent.take());
+}
+
+void NcclWorld::end_all(std::unique_lock<std::mutex>& lock, const std::exception_ptr& cause) {
+  aborted_ = true;
+  for (NcclChannel* channel : channels_) taken_.push_back({.communicator = channel->take()});
+  std::vector<FailureFlag> flags = std::exchange(flags_, {});
+  lock.unlock();
+  // First: an aborted kernel's stream looks as if it had done its work, and NCCL may take its time.
+  for (FailureFlag& flag : flags) flag.set(cause);
+  lock.lock();
+  end_taken();
+}
+
+void NcclWorld::end_taken() {
+  std::erase_if(taken_, [](const NcclHandle& one) { return one.communicator == nullptr; });
+  if (!taken_.empty()) ends_.emplace_back(std::exchange(taken_, {}), ordinal_);
+}
+
+std::exception_ptr NcclWorld::failure() const noexcept try {
+  host_->rethrow_failure({});
+  return nullptr;
+} catch (const std::exception&) {
+  return std::current_exception();
+}
+
+bool NcclWorld::wait_for_ends(std::chrono::nanoseconds deadline) noexcept {
+  std::vector<NcclEnd> ends;
+  {
+    const std::lock_guard lock(mutex_);
+    ends = ends_;
+  }
+  const Clock::time_point limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(deadline);
+  const bool done = std::ranges::all_of(ends, [&](const NcclEnd& end) { return end.wait_until(limit); });
+  const std::lock_guard lock(mutex_);
+  std::erase_if(ends_, [](const NcclEnd& end) { return end.wait_until(Clock::now()); });
+  return done;
 }
 
 void NcclWorld::run() {
@@ -76,14 +128,7 @@ void NcclWorld::run() {
     try {
       look();
     } catch (...) {
-      const std::exception_ptr cause = std::current_exception();
-      for (NcclChannel* channel : channels_) channel->abort();
-      // Its hooks are not this thread's to hold up.
-      std::vector<FailureFlag> flags = flags_;
-      lock.unlock();
-      for (FailureFlag& flag : flags) flag.set(cause);
-      lock.lock();
-      flags_.clear();
+      end_all(lock, std::current_exception());
     }
   }
 }

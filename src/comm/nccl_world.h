@@ -1,5 +1,5 @@
 // What one rank's communicators between GPUs share: a thread that watches what they have in flight and
-// whether a peer has failed, and then ends all of it.
+// whether a peer has failed, and then ends all of it; and how they are given back.
 #pragma once
 
 #include <chrono>
@@ -21,6 +21,7 @@ class NcclChannel;
 class NcclWorld {
  public:
   NcclWorld(std::shared_ptr<Backend> host, const NcclOptions& options);
+  // Waits for what NCCL is given back, at most the deadline. Tells nobody.
   ~NcclWorld();
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
@@ -29,10 +30,15 @@ class NcclWorld {
   // Set when the world fails: what waits for the GPU ends then.
   void attach(FailureFlag flag);
   void watch(NcclChannel& channel);
-  void forget(NcclChannel& channel) noexcept;
+  // Not watched any more; gives its communicator back when none of this rank's is in use, for NCCL waits for
+  // all that the GPU does. At once where something is still in flight on it: where the world failed, with all
+  // others. Whether NCCL is done, by the deadline, with what it was given back.
+  bool forget(NcclChannel& channel, bool drained) noexcept;
 
   // What communicators of these ranks, of the world and ascending, are split from; made by who asks first.
   NcclParent& parent(const std::vector<int>& ranks) { return parents_[ranks]; }
+  // One that failed; given back with the channel that asked for it.
+  void drop(NcclParent& parent);
 
   // Memory that NCCL can register in every way it has. What it refuses is asked of the runtime, and noted.
   static ArenaSource arena_source(const std::shared_ptr<NcclWorld>& world);
@@ -44,8 +50,13 @@ class NcclWorld {
 
  private:
   void run();
-  // Throws where something failed.
+  // Throws where something failed. With the lock held.
   void look();
+  // Tells the rank, then ends all that its channels have.
+  void end_all(std::unique_lock<std::mutex>& lock, const std::exception_ptr& cause);
+  void end_taken();                             // with the lock held
+  std::exception_ptr failure() const noexcept;  // of the world
+  bool wait_for_ends(std::chrono::nanoseconds deadline) noexcept;
 
   const std::shared_ptr<Backend> host_;
   const NcclOptions options_;
@@ -55,6 +66,10 @@ class NcclWorld {
   std::vector<FailureFlag> flags_;
   std::optional<std::chrono::steady_clock::time_point> peer_failed_;  // first seen
   bool ended_ = false;
+  bool aborted_ = false;  // by end_all()
+  int ordinal_ = 0;       // the rank's GPU
+  std::vector<NcclHandle> taken_;
+  std::vector<NcclEnd> ends_;
   std::thread thread_;  // since the first channel
 
   // Of the rank's own thread.

@@ -3,7 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,7 +39,7 @@ NcclSetUp nccl_set_up();
 struct NcclMemory {
   int registered = 0;                     // ranges, with all communicators
   int arenas = 0;                         // by ncclMemAlloc, that were not given back
-  std::vector<std::string> misuses = {};  // of these, since the process began
+  std::vector<std::string> misuses = {};  // of these, and waits for good, since the process began
 };
 NcclMemory nccl_memory();
 // From now on ncclMemAlloc, or ncclCommRegister, fails on this GPU; -1: on none.
@@ -45,6 +47,12 @@ void refuse_nccl_memory(int gpu);
 void refuse_nccl_registration(int gpu);
 // From now on those of a rank report an error, without a call; -1: of none.
 void lose_network(int rank);
+
+// Of ncclGetVersion, and of what the library is refused for.
+void set_nccl_version(int version);
+// Of CUDA's calls, since the process began: those about what is another GPU's than the calling thread's
+// current one, where they would make a context.
+int calls_on_another_gpu();
 
 // Waits of streams for words of the host's memory, since the process began.
 int host_waits();
@@ -54,5 +62,12 @@ int host_waits();
 void hold(cudaStream_t stream);
 void hold_behind_next_event(cudaStream_t stream);
 void release(cudaStream_t stream);
+// What a stream has to do, which may outlive it.
+struct StreamWork;
+std::shared_ptr<StreamWork> work_of(cudaStream_t stream);
+void release(StreamWork& work);
+// Until none of its streams is held. After kForGood that is a misuse, in nccl_memory().
+void wait_for_gpu(int ordinal, const std::string& who);
+constexpr std::chrono::seconds kForGood{4};
 
 }  // namespace tessera::emulated_cuda

@@ -67,5 +67,35 @@ TEST(HostWait, AThreadThatIsEndedLeavesNoGpuWaiting) {
   EXPECT_TRUE(on.device->failure().failed());
 }
 
+// Each call of CUDA makes a context on the thread's current GPU, the first one unless it says which: hundreds
+// of megabytes there, for each rank.
+TEST(HostWait, AThreadOfTheHostAsksTheGpuOfItsRank) {
+  const int before = calls_on_another_gpu();
+  const std::unique_ptr<Device> device = make_cuda_device({.ordinal = 3});
+  {
+    const auto host = device->make_host_stream({.name = "host", .cpus = {}});
+    const auto gpu = device->make_stream({.name = "gpu", .cpus = {}});
+    const auto native = static_cast<cudaStream_t>(gpu->native());
+    const auto marks = device->make_marks(2);
+    marks->begin(*gpu);
+    for (std::size_t slot : {0, 1}) marks->mark(slot, *gpu);
+    gpu->synchronize();
+    hold(native);
+    host->wait(gpu->record());
+    std::this_thread::sleep_for(milliseconds(20));
+    release(native);
+    host->synchronize();
+    const auto anybody = [&] {
+      Arena arena = device->make_host_arena(8);
+      device->copy(*gpu, arena.base(), arena.base() + 4, 4);
+      gpu->synchronize();
+      EXPECT_GE(marks->us(1) - marks->us(0), 0);
+    };
+    std::thread(anybody).join();
+    EXPECT_FALSE(device->failure().failed()) << device->failure().message();
+  }
+  EXPECT_EQ(calls_on_another_gpu(), before);
+}
+
 }  // namespace
 }  // namespace tessera::emulated_cuda

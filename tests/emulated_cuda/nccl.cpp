@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -10,13 +11,14 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include "kernels/float_types.h"
 #include "src/comm/nccl_library.h"
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/nccl_memory.h"
+#include "tests/emulated_cuda/nccl_sum.h"
 
 namespace {
 
@@ -24,10 +26,8 @@ using tessera::emulated_cuda::Access;
 using tessera::emulated_cuda::forget_registered;
 using tessera::emulated_cuda::is_foreign;
 using tessera::emulated_cuda::note_misuse;
-using tessera::kernels::Bf16;
-using tessera::kernels::Fp16;
-using tessera::kernels::from_float;
-using tessera::kernels::to_float;
+using tessera::emulated_cuda::StreamWork;
+using tessera::emulated_cuda::Sum;
 
 std::size_t bytes_of(std::size_t count, ncclDataType_t type) {
   return count * (type == ncclFloat32 ? 4 : type == ncclUint8 ? 1 : 2);
@@ -36,38 +36,6 @@ std::size_t bytes_of(std::size_t count, ncclDataType_t type) {
 struct Message {
   std::string call;  // of the sender; the receiver's must be the same
   std::vector<char> bytes;
-};
-
-// What one reduction receives, until all of it has come.
-struct Sum {
-  ncclDataType_t type;
-  std::size_t count;
-  void* to;
-  std::vector<std::vector<char>> parts;  // [rank]
-  std::size_t come = 0;
-
-  void take(int from, std::vector<char> part, int own) {
-    parts[static_cast<std::size_t>(from)] = std::move(part);
-    if (++come < parts.size()) return;
-    const Access access;
-    if (type == ncclFloat32) return add<float>(own);
-    if (type == ncclBfloat16) return add<Bf16>(own);
-    add<Fp16>(own);
-  }
-  template <class T>
-  void add(int own) {
-    const auto ranks = static_cast<int>(parts.size());
-    auto* const sums = static_cast<T*>(to);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto of = [&](int rank) {
-        return reinterpret_cast<const T*>(parts[static_cast<std::size_t>(rank)].data())[i];
-      };
-      T sum = of((own + 1) % ranks);
-      for (int step = 2; step <= ranks; ++step)
-        sum = from_float<T>(to_float(sum) + to_float(of((own + step) % ranks)));
-      sums[i] = sum;
-    }
-  }
 };
 
 struct Clique;
@@ -85,7 +53,7 @@ struct Clique {
   std::mutex mutex;
   std::map<int, Split> splits;  // in order, from 1
   std::vector<int> gpu_of;
-  int joined = 0;
+  int joined = 0, left = 0;
   std::map<std::pair<int, int>, std::deque<Message>> messages;  // by sender and receiver
 };
 
@@ -93,6 +61,7 @@ std::mutex registry_mutex;
 std::map<std::string, std::weak_ptr<Clique>> registry;
 std::atomic<int> alive{0};
 std::atomic<int> unique_ids{0}, splits_begun{0}, sums_begun{0};
+std::atomic<int> library_version{22809};
 std::atomic<int> lost_rank{-1};  // whose communicators have failed on their own
 
 }  // namespace
@@ -109,8 +78,9 @@ struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
   std::deque<Receive> pending;
-  int splits = 0;                   // begun
-  ncclComm_t* splitting = nullptr;  // where the one in progress writes
+  std::set<std::shared_ptr<StreamWork>> streams;  // of its kernels
+  int splits = 0;                                 // begun
+  ncclComm_t* splitting = nullptr;                // where the one in progress writes
   ncclResult_t error = ncclSuccess;
   std::string words;
 
@@ -209,6 +179,7 @@ struct Queued {
 };
 thread_local int depth = 0;
 thread_local std::vector<Queued> queue;
+thread_local std::vector<ncclComm_t> ending;  // aborted in it
 
 ncclResult_t start_queued() {
   const std::vector<Queued> calls = std::move(queue);
@@ -232,8 +203,29 @@ ncclResult_t start_queued() {
   return communicators.empty() ? ncclSuccess : ncclInProgress;
 }
 
-ncclResult_t enqueue(std::vector<Queued> calls) {
+void drop(ncclComm_t communicator) {
+  forget_registered(communicator);
+  {
+    const std::lock_guard lock(communicator->clique->mutex);
+    ++communicator->clique->left;
+  }
+  delete communicator;
+  --alive;
+}
+
+ncclResult_t end_aborted() {
+  const std::vector<ncclComm_t> all = std::exchange(ending, {});
+  for (const ncclComm_t one : all) {
+    tessera::emulated_cuda::wait_for_gpu(one->clique->gpu_of[static_cast<std::size_t>(one->rank)],
+                                         "ncclCommAbort");
+    drop(one);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t enqueue(cudaStream_t stream, std::vector<Queued> calls) {
   ncclGroupStart();
+  for (const Queued& call : calls) call.communicator->streams.insert(tessera::emulated_cuda::work_of(stream));
   for (Queued& call : calls) queue.push_back(std::move(call));
   return ncclGroupEnd();
 }
@@ -244,7 +236,7 @@ std::string text(const char* call, std::size_t bytes) {
 
 }  // namespace
 
-ncclResult_t ncclGetVersion(int* version) { return *version = 22809, ncclSuccess; }
+ncclResult_t ncclGetVersion(int* version) { return *version = library_version.load(), ncclSuccess; }
 const char* ncclGetErrorString(ncclResult_t result) {
   constexpr const char* kNames[] = {"no error",       "unhandled cuda error", "unhandled system error",
                                     "internal error", "invalid argument",     "invalid usage",
@@ -299,25 +291,41 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
   return *state = communicator->progress(), ncclSuccess;
 }
 
+// Where the others are of this host, as here, destroying is theirs to do, too: their connections end it.
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   if (!communicator->pending.empty()) return ncclInvalidUsage;
   if (forget_registered(communicator)) note_misuse("ncclCommDestroy with registered memory");
-  return ncclCommAbort(communicator);
+  const std::shared_ptr<Clique> clique = communicator->clique;
+  drop(communicator);
+  const auto limit = std::chrono::steady_clock::now() + tessera::emulated_cuda::kForGood;
+  const auto is_alone = [&] {
+    const std::lock_guard lock(clique->mutex);
+    return clique->left < clique->joined;
+  };
+  while (is_alone()) {
+    if (std::chrono::steady_clock::now() >= limit)
+      return note_misuse("ncclCommDestroy waited for good"), ncclSuccess;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return ncclSuccess;
 }
+// Its own kernels end; then all that the GPU does is waited for, in a group at its end.
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
-  forget_registered(communicator);
-  delete communicator;
-  return --alive, ncclSuccess;
+  for (const auto& stream : communicator->streams) tessera::emulated_cuda::release(*stream);
+  ending.push_back(communicator);
+  return depth == 0 ? end_aborted() : ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart() { return ++depth, ncclSuccess; }
 ncclResult_t ncclGroupEnd() {
   if (depth == 0) return ncclInvalidUsage;
-  return --depth == 0 ? start_queued() : ncclSuccess;
+  if (--depth > 0) return ncclSuccess;
+  end_aborted();
+  return start_queued();
 }
 
 ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-                           ncclComm_t communicator, cudaStream_t) {
+                           ncclComm_t communicator, cudaStream_t stream) {
   const std::size_t bytes = bytes_of(count, type);
   const std::string call = text("all-gather", bytes);
   char* const to = static_cast<char*>(receive);
@@ -330,11 +338,11 @@ ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, n
                      .bytes = bytes,
                      .peer = peer});
   }
-  return enqueue(std::move(calls));
+  return enqueue(stream, std::move(calls));
 }
 
 ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type,
-                               ncclRedOp_t, ncclComm_t communicator, cudaStream_t) {
+                               ncclRedOp_t, ncclComm_t communicator, cudaStream_t stream) {
   if (type == ncclUint8) return communicator->fail(ncclInvalidArgument, "a sum of bytes");
   ++sums_begun;
   const std::size_t bytes = bytes_of(count, type);
@@ -355,11 +363,11 @@ ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t coun
                      .peer = peer,
                      .sum = sum});
   }
-  return enqueue(std::move(calls));
+  return enqueue(stream, std::move(calls));
 }
 
 ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-                           ncclComm_t communicator, cudaStream_t) {
+                           ncclComm_t communicator, cudaStream_t stream) {
   const std::size_t bytes = bytes_of(count, type);
   const std::string call = text("broadcast", bytes);
   std::vector<Queued> calls;
@@ -367,33 +375,34 @@ ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, n
     calls.push_back({.communicator = communicator, .call = call, .send = send, .bytes = bytes, .peer = peer});
   calls.push_back(
       {.communicator = communicator, .call = call, .receive = receive, .bytes = bytes, .peer = root});
-  return enqueue(std::move(calls));
+  return enqueue(stream, std::move(calls));
 }
 
 ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t communicator, cudaStream_t) {
+                      ncclComm_t communicator, cudaStream_t stream) {
   const std::size_t bytes = bytes_of(count, type);
-  return enqueue({{.communicator = communicator,
-                   .call = text("message", bytes),
-                   .send = send,
-                   .bytes = bytes,
-                   .peer = peer}});
+  return enqueue(stream, {{.communicator = communicator,
+                           .call = text("message", bytes),
+                           .send = send,
+                           .bytes = bytes,
+                           .peer = peer}});
 }
 
 ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t communicator, cudaStream_t) {
+                      ncclComm_t communicator, cudaStream_t stream) {
   const std::size_t bytes = bytes_of(count, type);
-  return enqueue({{.communicator = communicator,
-                   .call = text("message", bytes),
-                   .receive = receive,
-                   .bytes = bytes,
-                   .peer = peer}});
+  return enqueue(stream, {{.communicator = communicator,
+                           .call = text("message", bytes),
+                           .receive = receive,
+                           .bytes = bytes,
+                           .peer = peer}});
 }
 
 namespace tessera {
 
 int emulated_cuda::nccl_communicators() { return alive.load(); }
 void emulated_cuda::lose_network(int rank) { lost_rank.store(rank); }
+void emulated_cuda::set_nccl_version(int version) { library_version.store(version); }
 
 emulated_cuda::NcclSetUp emulated_cuda::nccl_set_up() {
   return {unique_ids.load(), splits_begun.load(), sums_begun.load()};

@@ -2,6 +2,7 @@
 // left behind.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <thread>
 
 #include "tests/emulated_cuda/gpu_rank.h"
@@ -146,6 +147,83 @@ TEST(EmulatedNccl, ACallThatNoPeerJoinsNamesRankUnitOperationAndNumber) {
                          "all_gather #2 of unit 'block.1' on 'gather': no answer from rank 1 within 0.3 s "
                          "(rank 1 is at #1, all_gather of unit 'block.0')"))
         << text;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// NCCL's abort waits for all that its GPU does: for the other lane's kernel, too.
+TEST(EmulatedNccl, LanesThatBothHaveWorkInFlightEndTogetherWhenAPeerFails) {
+  const std::size_t misuses = nccl_memory().misuses.size();
+  const auto start = std::chrono::steady_clock::now();
+  const auto messages = messages_of(3, [](Communicator host) {
+    Rank rank(host);
+    const auto other_stream = rank.make_stream("reduce");
+    Communicator other = rank.world.duplicate("reduce");
+    other.bind(*other_stream);
+    rank.gather("block.0");
+    rank.stream->synchronize();
+    other.all_gather(rank.arena.base() + 256 * host.rank(), rank.arena.base(), 256, {.unit = "block.0"});
+    other_stream->synchronize();
+    if (host.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(50));
+      throw Error("token 70000");
+    }
+    hold(rank.native());
+    hold(static_cast<cudaStream_t>(other_stream->native()));
+    rank.gather("block.1");
+    rank.stream->synchronize();
+  });
+  EXPECT_LT(seconds_since(start), 3);
+  for (int rank : {0, 2}) {
+    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(contains(text, "rank 1 failed: token 70000")) << text;
+  }
+  EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
+}
+
+TEST(EmulatedNccl, ARankGivesItsCommunicatorsBackWithoutItsPeers) {
+  const std::size_t misuses = nccl_memory().misuses.size();
+  run_local(2, {}, [](Communicator host) {
+    std::optional<Rank> rank(host);
+    rank->gather("block.0");
+    rank->stream->synchronize();
+    host.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    if (host.rank() == 1) rank.reset();
+    EXPECT_LT(seconds_since(start), 2);
+    host.barrier();
+  });
+  EXPECT_EQ(nccl_communicators(), 0);
+  EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
+}
+
+// One whose calls have ended goes while another's have not: NCCL would wait for these.
+TEST(EmulatedNccl, ALaneGoesBesideOneThatIsBusy) {
+  const std::size_t misuses = nccl_memory().misuses.size();
+  run_local(2, {}, [](Communicator host) {
+    Rank rank(host);
+    {
+      const auto stream = rank.make_stream("reduce");
+      Communicator other = rank.world.duplicate("reduce");
+      other.bind(*stream);
+      other.all_gather(rank.arena.base() + 256 * host.rank(), rank.arena.base(), 256);
+      stream->synchronize();
+      hold_behind_next_event(rank.native());
+      rank.gather("block.0");
+      host.barrier();
+    }
+    EXPECT_FALSE(rank.device->failure().failed()) << rank.device->failure().message();
+    release(rank.native());
+    rank.gather("block.1");
+    rank.stream->synchronize();
+    host.barrier();
+    EXPECT_EQ(nccl_communicators(), 2 * 3) << "it is given back with the other";
+    host.barrier();
+  });
+  EXPECT_EQ(nccl_communicators(), 0);
+  EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
 }
 
 }  // namespace

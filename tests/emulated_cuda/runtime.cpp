@@ -3,13 +3,16 @@
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/nccl_memory.h"
@@ -52,33 +55,85 @@ using tessera::emulated_cuda::kGpus;
 using tessera::emulated_cuda::kPage;
 using tessera::emulated_cuda::memory;
 
-// What is given to a stream is done at once, unless it is held.
-struct CUstream_st {
+namespace tessera::emulated_cuda {
+
+// Of a stream, which it may outlive. What is given to it is done at once, unless it is held.
+struct StreamWork {
   int ordinal = 0;
   std::atomic<bool> held{false}, held_next{false};
 };
+
+}  // namespace tessera::emulated_cuda
+
+using tessera::emulated_cuda::StreamWork;
+
+struct CUstream_st {
+  std::shared_ptr<StreamWork> work = std::make_shared<StreamWork>();
+};
 struct CUevent_st {
-  std::atomic<cudaStream_t> waits_for{nullptr};  // held when it was recorded
+  int ordinal = 0;
+  std::mutex mutex;                       // guards the next
+  std::shared_ptr<StreamWork> waits_for;  // held when it was recorded
   bool timed = false, recorded = false;
   std::chrono::steady_clock::time_point time;  // of being recorded
 };
 
 namespace tessera::emulated_cuda {
 
-void hold(cudaStream_t stream) { stream->held.store(true); }
-void hold_behind_next_event(cudaStream_t stream) { stream->held_next.store(true); }
-void release(cudaStream_t stream) { stream->held.store(false); }
+void hold(cudaStream_t stream) { stream->work->held.store(true); }
+void hold_behind_next_event(cudaStream_t stream) { stream->work->held_next.store(true); }
+void release(cudaStream_t stream) { release(*stream->work); }
+void release(StreamWork& work) { work.held.store(false); }
+std::shared_ptr<StreamWork> work_of(cudaStream_t stream) { return stream->work; }
+
+namespace {
+
+struct AllWork {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<StreamWork>> of_streams;
+};
+AllWork& all_work() {
+  static AllWork one;
+  return one;
+}
+
+bool is_busy(int ordinal) {
+  const std::lock_guard lock(all_work().mutex);
+  std::erase_if(all_work().of_streams, [](const auto& one) { return one.expired(); });
+  return std::ranges::any_of(all_work().of_streams, [&](const auto& one) {
+    const std::shared_ptr<StreamWork> work = one.lock();
+    return work && work->ordinal == ordinal && work->held.load();
+  });
+}
+
+}  // namespace
+
+void wait_for_gpu(int ordinal, const std::string& who) {
+  const auto limit = std::chrono::steady_clock::now() + kForGood;
+  while (is_busy(ordinal)) {
+    if (std::chrono::steady_clock::now() >= limit) return note_misuse(who + " waited for good");
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
 
 }  // namespace tessera::emulated_cuda
 
 namespace {
 
 thread_local int current_gpu = 0;
-std::atomic<int> waits_for_host{0};
+std::atomic<int> waits_for_host{0}, calls_elsewhere{0};
+
+// A call makes a context on the current GPU, whatever it is about.
+bool is_elsewhere(int ordinal) {
+  const bool elsewhere = current_gpu != ordinal;
+  calls_elsewhere += elsewhere ? 1 : 0;
+  return elsewhere;
+}
 
 }  // namespace
 
 int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
+int tessera::emulated_cuda::calls_on_another_gpu() { return calls_elsewhere.load(); }
 
 cudaError_t cudaMalloc(void** result, std::size_t bytes) {
   bytes = (bytes + kPage - 1) / kPage * kPage;
@@ -115,7 +170,8 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t) {
+                            cudaStream_t stream) {
+  if (is_elsewhere(stream->work->ordinal)) return cudaErrorInvalidValue;
   return cudaMemcpy(to, from, bytes, kind);
 }
 cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStream_t) {
@@ -151,31 +207,49 @@ cudaError_t cudaSetDevice(int ordinal) {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   *stream = new CUstream_st;
-  return (*stream)->ordinal = current_gpu, cudaSuccess;
+  (*stream)->work->ordinal = current_gpu;
+  tessera::emulated_cuda::AllWork& all = tessera::emulated_cuda::all_work();
+  const std::lock_guard lock(all.mutex);
+  return all.of_streams.push_back((*stream)->work), cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
-  return *ordinal = stream->ordinal, cudaSuccess;
+  return *ordinal = stream->work->ordinal, cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  is_elsewhere(stream->work->ordinal);
+  return delete stream, cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+  return tessera::emulated_cuda::wait_for_gpu(current_gpu, "cudaDeviceSynchronize"), cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st;
+  (*event)->ordinal = current_gpu;
   return (*event)->timed = flags == cudaEventDefault, cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  is_elsewhere(event->ordinal);
+  return delete event, cudaSuccess;
+}
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  event->waits_for.store(stream->held.load() ? stream : nullptr);
+  if (is_elsewhere(stream->work->ordinal) || event->ordinal != stream->work->ordinal)
+    return cudaErrorInvalidValue;
+  {
+    const std::lock_guard lock(event->mutex);
+    event->waits_for = stream->work->held.load() ? stream->work : nullptr;
+  }
   event->recorded = true;
   event->time = std::chrono::steady_clock::now();
-  if (stream->held_next.exchange(false)) stream->held.store(true);
+  if (stream->work->held_next.exchange(false)) stream->work->held.store(true);
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const cudaStream_t stream = event->waits_for.load();
-  return stream != nullptr && stream->held.load() ? cudaErrorNotReady : cudaSuccess;
+  if (is_elsewhere(event->ordinal)) return cudaErrorInvalidValue;
+  const std::lock_guard lock(event->mutex);
+  return event->waits_for && event->waits_for->held.load() ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   for (const cudaEvent_t event : {start, end}) {
