@@ -1,6 +1,7 @@
 #include "src/comm/nccl_library.h"
 
-#include <cstdlib>
+#include <dlfcn.h>
+
 #include <string>
 
 #include "src/device/shared_library.h"
@@ -9,13 +10,20 @@ namespace tessera::comm {
 namespace {
 
 Nccl load() {
-  // A rank's communicators work at the same time, and only this has NCCL start their kernels in one order on
-  // all GPUs: that of the host. Read when NCCL is first used; the user's own setting stays.
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  void* library = device::open_library({.name = "libnccl.so." + std::to_string(NCCL_MAJOR),
+  ask_for_launch_order();
+  const std::string name = "libnccl.so." + std::to_string(NCCL_MAJOR);
+  void* library = device::open_library({.name = name,
                                         .built_at = TESSERA_NCCL_FILE,
                                         .needing = "collectives between GPUs need",
                                         .way_out = "install NCCL or name its folder in LD_LIBRARY_PATH"});
+  // Before what only later ones have is looked for.
+  const auto get_version =
+      reinterpret_cast<decltype(&ncclGetVersion)>(device::find_function(library, "NCCL", "ncclGetVersion"));
+  int version = 0;
+  get_version(&version);
+  Dl_info from{};
+  const bool known = dladdr(reinterpret_cast<void*>(get_version), &from) != 0 && from.dli_fname != nullptr;
+  check_nccl_version(version, known ? from.dli_fname : name);
   Nccl functions{};
 #define TESSERA_NCCL_FIND(function) \
   functions.function =              \

@@ -4,6 +4,8 @@
 
 #include <nccl.h>
 
+#include <string>
+
 namespace tessera::comm {
 
 // clang-format off
@@ -22,7 +24,15 @@ struct Nccl {
 #undef TESSERA_NCCL_MEMBER
 };
 
-// EnvironmentError naming the file where it cannot be loaded. It stays for good.
+// EnvironmentError naming the file where it cannot be loaded, is too old, or is told by the environment to do
+// what the project's communicators cannot work with. It stays for good.
 const Nccl& nccl();
+
+// In nccl_needs.cpp, of nccl(). EnvironmentError where this version of `file` cannot be used.
+void check_nccl_version(int version, const std::string& file);
+// Before the library is loaded: that kernels start in one order. EnvironmentError where the environment says
+// otherwise.
+void ask_for_launch_order();
+std::string nccl_version_text(int version);
 
 }  // namespace tessera::comm

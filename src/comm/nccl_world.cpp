@@ -22,8 +22,7 @@ Communicator make_nccl_world(const Communicator& host, const NcclOptions& option
 NcclLibrary read_nccl_library() try {
   int version = 0;
   comm::check_nccl(comm::nccl().ncclGetVersion(&version), "ncclGetVersion");
-  return {.version = fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100),
-          .unusable = {}};
+  return {.version = comm::nccl_version_text(version), .unusable = {}};
 } catch (const Error& error) {
   return {.version = {}, .unusable = error.what()};
 }

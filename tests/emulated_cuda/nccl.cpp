@@ -410,6 +410,7 @@ emulated_cuda::NcclSetUp emulated_cuda::nccl_set_up() {
 
 const comm::Nccl& comm::nccl() {
 #define TESSERA_NCCL_OWN(function) .function = ::function,
+  check_nccl_version(library_version.load(), "libnccl.so.2");
   static constexpr Nccl functions = {TESSERA_FOR_EACH_NCCL(TESSERA_NCCL_OWN)};
 #undef TESSERA_NCCL_OWN
   return functions;

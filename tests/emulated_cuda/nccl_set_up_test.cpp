@@ -2,8 +2,10 @@
 // with them.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <thread>
 
+#include "src/comm/nccl_library.h"
 #include "tests/emulated_cuda/gpu_rank.h"
 
 namespace tessera::emulated_cuda {
@@ -192,6 +194,35 @@ TEST(NcclSetUp, MemoryThatNcclRefusesIsTakenFromTheRuntime) {
   });
   refuse_nccl_memory(-1);
   EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
+}
+
+TEST(NcclSetUp, AnNcclThatIsTooOldIsRefused) {
+  const auto refusal = [](int version) {
+    set_nccl_version(version);
+    const std::string unusable = read_nccl_library().unusable;
+    set_nccl_version(22809);
+    return unusable;
+  };
+  EXPECT_EQ(refusal(22601),
+            "libnccl.so.2 is version 2.26.1; collectives between GPUs need 2.26.2 or later: install it or "
+            "name its folder in LD_LIBRARY_PATH");
+  EXPECT_EQ(refusal(22602), "");
+  set_nccl_version(22005);
+  EXPECT_THROW(make_nccl_world(make_local_world(1)[0]), EnvironmentError);
+  set_nccl_version(22809);
+}
+
+TEST(NcclSetUp, AnEnvironmentInWhichGpusCouldDeadlockIsRefused) {
+  constexpr const char* kVariable = "NCCL_LAUNCH_ORDER_IMPLICIT";
+  unsetenv(kVariable);
+  comm::ask_for_launch_order();
+  EXPECT_STREQ(std::getenv(kVariable), "1");
+  for (const char* value : {"0", "", "on"}) {
+    setenv(kVariable, value, 1);
+    EXPECT_THROW(comm::ask_for_launch_order(), EnvironmentError) << value;
+    EXPECT_STREQ(std::getenv(kVariable), value) << "it is the user's";
+  }
+  unsetenv(kVariable);
 }
 
 }  // namespace
