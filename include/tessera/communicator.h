@@ -227,7 +227,12 @@ struct NcclOptions {
 // made from it exchange memory of the host as `host` does, until they are bound to a CUDA stream: then memory
 // of that stream's GPU, by NCCL. NCCL takes no two ranks on one GPU, unless they are processes with an
 // NCCL_HOSTID each. UnsupportedError in a build without NCCL; EnvironmentError where libnccl cannot be
-// loaded.
+// loaded, is older than 2.26.2, or NCCL_LAUNCH_ORDER_IMPLICIT is 0.
+//
+// One that is bound goes without its peers, when its last copy does: it waits, at most the deadline, for what
+// this rank has in flight on it, and NCCL's memory is given back when none of the rank's is in use. A peer
+// may then still be reading what this rank sent: where ranks go on, or end well, all first wait for their
+// streams and then meet, by a barrier() of one that is not bound, say.
 Communicator make_nccl_world(const Communicator& host, const NcclOptions& options = {});
 
 // NCCL as this machine has it; loads it.

@@ -172,6 +172,8 @@ class Engine {
   // (collective). UsageError for options that do not fit, or a budget that is exceeded (with the table of
   // what is missing).
   Engine(Communicator world, std::vector<UnitSpec> units, EngineOptions options);
+  // Waits for no peer. On GPUs of several processes, all ranks first meet behind their last step, by a
+  // barrier() of the world: a peer's GPU may still be reading what this one sent.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -110,6 +110,8 @@ class RankTraining {
     summary_seconds();
     if (run_.sample_tokens > 0 && !interrupted_) sample();
     if (first_ && files_.trace) write_trace();
+    // What comes next tells nobody: a rank's communicators between GPUs go while no peer needs them.
+    control_.barrier({.operation = "end of the run"});
   }
 
  private:
