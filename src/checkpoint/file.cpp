@@ -130,15 +130,4 @@ void replace_text(const std::filesystem::path& path, const std::string& text) {
   std::filesystem::rename(partial, path);
 }
 
-void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
-  if (errno == EEXIST && ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-    std::filesystem::remove_all(from);
-    return;
-  }
-  // A file system without these: what stood there goes first.
-  std::filesystem::remove_all(to);
-  std::filesystem::rename(from, to);
-}
-
 }  // namespace tessera::checkpoint

@@ -61,7 +61,4 @@ void sync_folder(const std::filesystem::path& folder);
 // Replaces `path` by a file with this text: a reader sees the old or the new one.
 void replace_text(const std::filesystem::path& path, const std::string& text);
 
-// Puts folder `from` in the place of `to`, in one step where the system can; what stood there is removed.
-void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to);
-
 }  // namespace tessera::checkpoint

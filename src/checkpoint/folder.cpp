@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "src/checkpoint/replace.h"
 #include "tessera/checkpoint.h"
 
 namespace tessera::checkpoint {
@@ -54,13 +55,14 @@ void remove_temporaries(const fs::path& folder) {
   std::vector<fs::path> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
     if (is_temporary(entry.path().filename().string())) found.push_back(entry.path());
-  for (const fs::path& path : found) fs::remove_all(path);
+  for (const fs::path& path : found)
+    if (!restore_aside(path)) fs::remove_all(path);
 }
 
 void prune(const fs::path& folder, int keep, const fs::path& kept) {
   std::vector<fs::path> all = checkpoints_in(folder);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i)
-    if (all[i] != kept) fs::remove_all(all[i]);
+    if (all[i] != kept) remove_folder(all[i]);
 }
 
 }  // namespace tessera::checkpoint

@@ -5,6 +5,7 @@
 #include "src/checkpoint/buffers.h"
 #include "src/checkpoint/folder.h"
 #include "src/checkpoint/header.h"
+#include "src/checkpoint/replace.h"
 
 namespace tessera {
 
