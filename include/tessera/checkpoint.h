@@ -39,8 +39,11 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Commu
 // on all ranks. After a checksum that does not match, the engine's states are undefined.
 RunState load_checkpoint(const std::filesystem::path& path, Communicator world, Engine& engine);
 
-// The newest checkpoint in a folder: what `latest` names or, failing that, the one of the highest step.
-// Nothing where there is none.
+// The newest checkpoint in a folder: what `latest` names or, where there is no such file, the one of the
+// highest step; the folder itself where it is a checkpoint's own. Nothing where there is none.
+// EnvironmentError with path and reason where that cannot be told, as where the folder cannot be read; and
+// where `latest` names a step's folder that is gone or lacks the file of rank 0: an older step is taken only
+// when it is named, never for want of the newest.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
 
 // What a checkpoint says of itself.

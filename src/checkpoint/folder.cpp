@@ -1,10 +1,13 @@
 #include "src/checkpoint/folder.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
 
+#include "src/checkpoint/file.h"
 #include "src/checkpoint/replace.h"
 #include "tessera/checkpoint.h"
 
@@ -13,6 +16,8 @@ namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr int kLooks = 4;  // at `latest`, which a save may repoint meanwhile
 
 // The step of "step-00000100"; −1 for any other name.
 std::int64_t step_of(const std::string& name) {
@@ -23,9 +28,67 @@ std::int64_t step_of(const std::string& name) {
 
 bool is_temporary(const std::string& name) { return name.starts_with("step-") && name.ends_with(".tmp"); }
 
+[[noreturn]] void cannot_look_at(const fs::path& path, const std::string& reason) {
+  throw EnvironmentError(fmt::format("cannot look for a checkpoint at '{}': {}", path.string(), reason));
+}
+
+// Whether it is there. What cannot be told is no "no": EnvironmentError.
+bool there(const fs::path& path, struct stat& status) {
+  if (::stat(path.c_str(), &status) == 0) return true;
+  if (errno != ENOENT) cannot_look_at(path, std::strerror(errno));
+  if (::lstat(path.c_str(), &status) == 0) cannot_look_at(path, "a link to what is not there");
+  return false;
+}
+
+bool there(const fs::path& path) {
+  struct stat status {};
+  return there(path, status);
+}
+
 bool is_checkpoint(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path / file_name(0), ignored);
+  struct stat status {};
+  if (!there(path) || !there(path / file_name(0), status)) return false;
+  if (!S_ISREG(status.st_mode)) cannot_look_at(path / file_name(0), "not a regular file");
+  return true;
+}
+
+// What is named as a step's folder, ascending.
+std::vector<fs::path> steps_in(const fs::path& folder) {
+  std::vector<fs::path> found;
+  if (!there(folder)) return found;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (const fs::directory_iterator end; !error && entry != end; entry.increment(error))
+    if (step_of(entry->path().filename().string()) >= 0) found.push_back(entry->path());
+  if (error) cannot_look_at(folder, error.message());
+  std::ranges::sort(found, {}, [](const fs::path& path) { return step_of(path.filename().string()); });
+  return found;
+}
+
+// What `latest` says; empty where there is none.
+std::string read_latest(const fs::path& folder) {
+  const fs::path path = folder / kLatest;
+  if (!there(path)) return "";
+  const FileReader file(path);
+  std::string text(static_cast<std::size_t>(std::min<std::int64_t>(file.bytes(), 256)), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string name = text.substr(0, text.find('\n'));
+  if (step_of(name) < 0)
+    throw EnvironmentError(
+        fmt::format("checkpoint file '{}' does not name a step's folder; "
+                    "remove it to take the newest there",
+                    path.string()));
+  return name;
+}
+
+[[noreturn]] void refuse_latest(const fs::path& folder, const std::string& name) {
+  const fs::path path = folder / name;
+  throw EnvironmentError(fmt::format(
+      "the newest checkpoint, '{}', cannot be used: {}; another step's folder "
+      "may be named instead, or this "
+      "one removed with '{}', which names it",
+      path.string(), there(path) ? fmt::format("its file '{}' is missing", file_name(0)) : "it is not there",
+      (folder / kLatest).string()));
 }
 
 }  // namespace
@@ -34,19 +97,12 @@ std::string step_name(std::int64_t step) { return fmt::format("step-{:08}", step
 std::string file_name(int rank) { return fmt::format("rank-{:05}.tessera", rank); }
 
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
-    if (step_of(entry->path().filename().string()) >= 0 && is_checkpoint(entry->path()))
-      found.push_back(entry->path());
-  std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
-    return step_of(a.filename().string()) < step_of(b.filename().string());
-  });
+  std::vector<fs::path> found = steps_in(folder);
+  std::erase_if(found, [](const fs::path& path) { return !is_checkpoint(path); });
   return found;
 }
 
 fs::path resolve(const fs::path& path) {
-  if (is_checkpoint(path)) return path;
   if (const auto latest = latest_checkpoint(path)) return *latest;
   throw UsageError(fmt::format("there is no checkpoint in '{}'", path.string()));
 }
@@ -60,7 +116,11 @@ void remove_temporaries(const fs::path& folder) {
 }
 
 void prune(const fs::path& folder, int keep, const fs::path& kept) {
-  std::vector<fs::path> all = checkpoints_in(folder);
+  std::vector<fs::path> all = steps_in(folder);
+  // What cannot be told stays, and ends no run that has just saved.
+  std::error_code ignored;
+  std::erase_if(all,
+                [&](const fs::path& path) { return !fs::is_regular_file(path / file_name(0), ignored); });
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i)
     if (all[i] != kept) remove_folder(all[i]);
 }
@@ -70,12 +130,16 @@ void prune(const fs::path& folder, int keep, const fs::path& kept) {
 namespace tessera {
 
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder) {
-  std::ifstream in(folder / checkpoint::kLatest);
-  std::string name;
-  if (in && std::getline(in, name) && checkpoint::step_of(name) >= 0 &&
-      checkpoint::is_checkpoint(folder / name))
-    return folder / name;
-  const std::vector<std::filesystem::path> all = checkpoint::checkpoints_in(folder);
+  using namespace checkpoint;
+  if (is_checkpoint(folder)) return folder;
+  std::string name = read_latest(folder);
+  for (int look = 0; !name.empty(); ++look) {
+    if (is_checkpoint(folder / name)) return folder / name;
+    const std::string again = read_latest(folder);
+    if (again == name || look == kLooks) refuse_latest(folder, name);
+    name = again;
+  }
+  const std::vector<std::filesystem::path> all = checkpoints_in(folder);
   if (all.empty()) return std::nullopt;
   return all.back();
 }

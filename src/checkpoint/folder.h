@@ -13,10 +13,11 @@ inline constexpr const char* kLatest = "latest";
 std::string step_name(std::int64_t step);  // "step-00000100"
 std::string file_name(int rank);           // "rank-00000.tessera"
 
-// Complete checkpoints, ascending by step.
+// Complete checkpoints, ascending by step. EnvironmentError where the folder or one of them cannot be looked
+// at.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 
-// `path` itself where it is a checkpoint's own folder, else the newest in it. UsageError where there is none.
+// latest_checkpoint() of `path`; UsageError where there is none.
 std::filesystem::path resolve(const std::filesystem::path& path);
 
 // Removes what an interrupted save left behind.

@@ -113,5 +113,59 @@ TEST_F(Folder, PrunesByNameFirst) {
   EXPECT_EQ(std::distance(fs::directory_iterator(place_), fs::directory_iterator()), 1);
 }
 
+TEST_F(Folder, WhatLatestNamesIsUsedOrRefused) {
+  make("step-00000003"), make("step-00000006");
+  name_latest("step-00000006");
+  EXPECT_EQ(latest_checkpoint(place_), place_ / "step-00000006");
+  fs::remove(place_ / "step-00000006" / file_name(0));
+  const std::string damaged = environment_error([&] { latest_checkpoint(place_); });
+  expect_mentions(damaged,
+                  {"run/step-00000006", "rank-00000.tessera", "missing", "another step", "run/latest"});
+  EXPECT_EQ(environment_error([&] { inspect_checkpoint(place_); }), damaged);
+  EXPECT_EQ(latest_checkpoint(place_ / "step-00000003"), place_ / "step-00000003");
+  fs::remove(place_ / "step-00000006");
+  expect_mentions(environment_error([&] { latest_checkpoint(place_); }),
+                  {"run/step-00000006", "is not there", "run/latest"});
+  for (const char* name : {"", "step-", "../step-00000003", "step-00000003x"}) {
+    name_latest(name);
+    expect_mentions(environment_error([&] { latest_checkpoint(place_); }), {"run/latest", "does not name"});
+  }
+  fs::remove(place_ / kLatest);
+  EXPECT_EQ(latest_checkpoint(place_), place_ / "step-00000003");
+}
+
+TEST_F(Folder, WhatCannotBeReadIsNotTakenForNothing) {
+  const auto refused = [this](const std::string& name, const std::vector<std::string>& parts) {
+    expect_mentions(environment_error([&] { latest_checkpoint(place_); }), parts);
+    fs::remove_all(place_ / name);
+    EXPECT_FALSE(latest_checkpoint(place_));
+  };
+  EXPECT_FALSE(latest_checkpoint(place_));
+  fs::create_directories(place_);
+  std::ofstream(place_ / "step-00000003") << "no folder";
+  refused("step-00000003", {"step-00000003", "Not a directory"});
+  fs::create_symlink("step-00000003", place_ / "step-00000003");
+  refused("step-00000003", {"step-00000003", "symbolic links"});
+  fs::create_symlink("elsewhere", place_ / "step-00000003");
+  refused("step-00000003", {"step-00000003", "a link to what is not there"});
+  fs::create_directories(place_ / "step-00000003" / file_name(0));
+  refused("step-00000003", {"step-00000003/rank-00000.tessera", "not a regular file"});
+  fs::create_symlink("latest", place_ / kLatest);
+  refused(kLatest, {"run/latest", "symbolic links"});
+  fs::create_directories(place_ / kLatest);
+  refused(kLatest, {"run/latest", "Is a directory"});
+}
+
+TEST_F(Folder, AFolderThatCannotBeReadIsNotTakenForAnEmptyOne) {
+  std::ofstream(folder_.file("file")) << "no folder";
+  expect_mentions(environment_error([&] { latest_checkpoint(folder_.file("file")); }),
+                  {"/file", "Not a directory"});
+  fs::create_symlink("nowhere", folder_.file("link"));
+  expect_mentions(environment_error([&] { latest_checkpoint(folder_.file("link")); }),
+                  {"/link", "a link to what is not there"});
+  expect_mentions(environment_error([&] { latest_checkpoint(folder_.file(std::string(300, 'x'))); }),
+                  {"xxx", "File name too long"});
+}
+
 }  // namespace
 }  // namespace tessera::testing
