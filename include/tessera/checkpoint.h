@@ -63,10 +63,14 @@ struct CheckpointInfo {
   int units = 0;
   std::int64_t parameter_numel = 0;  // ties counted once
   std::vector<File> files;
+  // Of the files: one that is missing, or of another rank, step or run than its name and place say. Such a
+  // checkpoint does not load. Which files are missing is not known of one that an earlier build wrote.
+  std::vector<std::string> problems;
 };
 
-// Needs no ranks. `verify` also reads every buffer and compares its checksum. `path` as for
-// load_checkpoint(); errors likewise.
+// Needs no ranks. `path` as for load_checkpoint(); errors likewise. `verify` also reads every buffer and
+// compares its checksum, and a problem is then an EnvironmentError: what passes, a run of the same kind can
+// load.
 CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, bool verify = false);
 
 }  // namespace tessera

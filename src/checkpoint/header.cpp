@@ -101,6 +101,7 @@ json to_json(const Header& header) {
           {"optimizer", header.optimizer},
           {"layout", header.layout},
           {"parameter_numel", header.parameter_numel},
+          {"ranks", header.ranks},
           {"units", to_json(header.units)},
           {"buffers", std::move(buffers)}};
 }
@@ -140,6 +141,7 @@ Header header_of(const json& j) {
   header.optimizer = j.at("optimizer");
   header.layout = j.at("layout");
   header.parameter_numel = j.at("parameter_numel");
+  header.ranks = j.value("ranks", std::vector<int>());
   header.units = units_of(j.at("units"));
   header.buffers = buffers_of(j.at("buffers"));
   return header;

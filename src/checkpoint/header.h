@@ -45,6 +45,7 @@ struct Header {
   std::string optimizer;
   std::string layout;  // fingerprint of `units` and the shards
   std::int64_t parameter_numel = 0;
+  std::vector<int> ranks;  // that have a file, ascending; empty where an earlier build wrote it
   std::vector<StoredUnit> units;
   std::vector<StoredBuffer> buffers;
   std::int64_t file_bytes = 0;  // set by encode() and decode()
@@ -53,7 +54,7 @@ struct Header {
 
 std::string_view name_of(State state);
 
-// What `engine` is, without state, counters and buffers.
+// What `engine` is, without state, counters, ranks and buffers.
 Header describe(const Engine& engine);
 
 // UsageError naming the first thing that differs between what is stored and what the engine is.

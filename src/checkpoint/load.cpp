@@ -1,14 +1,13 @@
-// load_checkpoint() and inspect_checkpoint().
+// load_checkpoint(): every rank reads what it holds, after all agree that it is there.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 #include <memory>
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/buffers.h"
 #include "src/checkpoint/folder.h"
-#include "src/checkpoint/header.h"
+#include "src/checkpoint/open_file.h"
 
 namespace tessera {
 
@@ -16,19 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace checkpoint;
-
-struct OpenFile {
-  FileReader reader;
-  Header header;
-  explicit OpenFile(const fs::path& path) : reader(path), header(decode(reader)) {}
-};
-
-void check_checksum(const OpenFile& file, const StoredBuffer& stored, std::span<const std::byte> data) {
-  if (const std::uint64_t found = checksum_of(data); found != stored.checksum)
-    throw EnvironmentError(fmt::format(
-        "checkpoint file '{}' is damaged: checksum of the {} of unit {} is {:016x}, expected {:016x}",
-        file.reader.path().string(), checkpoint::name_of(stored.state), stored.unit, found, stored.checksum));
-}
 
 // The files that hold what this rank needs, and which buffer comes from where.
 class Source {
@@ -59,16 +45,8 @@ class Source {
     std::unique_ptr<OpenFile>& file = files_[rank];
     if (file) return *file;
     file = std::make_unique<OpenFile>(folder / file_name(rank));
-    const std::string path = file->reader.path().string();
-    check_same(file->header, here, path);
-    const Header& first = files_.at(0)->header;
-    if (file->header.state.step != first.state.step ||
-        !(file->header.counters.steps_applied == first.counters.steps_applied))
-      throw EnvironmentError(fmt::format("checkpoint file '{}' is of step {}, that of rank 0 of step {}",
-                                         path, file->header.state.step, first.state.step));
-    if (file->header.rank != rank)
-      throw EnvironmentError(fmt::format("checkpoint file '{}' was written by rank {}, expected {}", path,
-                                         file->header.rank, rank));
+    check_same(file->header, here, file->reader.path().string());
+    check_belongs(*file, rank, files_.at(0)->header);
     return *file;
   }
 
@@ -89,15 +67,6 @@ class Source {
   std::vector<const StoredBuffer*> stored_;         // by buffer
   std::vector<const OpenFile*> from_;               // by buffer
 };
-
-void verify_buffers(const OpenFile& file) {
-  std::vector<std::byte> data;
-  for (const StoredBuffer& stored : file.header.buffers) {
-    data.resize(static_cast<std::size_t>(stored.bytes));
-    file.reader.read(stored.offset, data);
-    check_checksum(file, stored, data);
-  }
-}
 
 // Ranks may see different folders, or the newest checkpoint at different times.
 void check_same_checkpoint(Communicator& world, const fs::path& path, const Header& header) {
@@ -127,34 +96,6 @@ RunState load_checkpoint(const fs::path& path, Communicator world, Engine& engin
   together(world, "checkpoint read", [&] { source->read(); });
   engine.set_counters(source->header().counters);
   return source->header().state;
-}
-
-CheckpointInfo inspect_checkpoint(const fs::path& path, bool verify) {
-  CheckpointInfo info;
-  info.path = resolve(path);
-  std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(info.path))
-    if (entry.path().extension() == ".tessera") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  for (const fs::path& name : files) {
-    const OpenFile file(name);
-    const Header& header = file.header;
-    if (verify) verify_buffers(file);
-    if (header.rank == 0) {
-      info.state = header.state;
-      info.counters = header.counters;
-      info.mesh = header.mesh;
-      info.placements = header.placements;
-      info.layout = header.layout;
-      info.units = static_cast<int>(header.units.size());
-      info.parameter_numel = header.parameter_numel;
-    }
-    info.files.push_back({.name = name.filename().string(),
-                          .rank = header.rank,
-                          .bytes = file.reader.bytes(),
-                          .buffers = static_cast<int>(header.buffers.size())});
-  }
-  return info;
 }
 
 }  // namespace tessera

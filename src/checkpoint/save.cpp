@@ -1,6 +1,8 @@
 // save_checkpoint(): every rank writes its file, rank 0 the folder around them.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/buffers.h"
 #include "src/checkpoint/folder.h"
@@ -14,16 +16,36 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
+// What this rank's file holds.
+std::vector<PersistentBuffer> stored_by(Engine& engine) {
+  std::vector<PersistentBuffer> stored = buffers_of(engine);
+  std::erase_if(stored, [&](const PersistentBuffer& buffer) {
+    return storing_rank(engine.options().mesh, engine.rank(), buffer) != engine.rank();
+  });
+  return stored;
+}
+
+// The ranks that write a file: those with something to store, and rank 0, which has the run's state.
+std::vector<int> writers(Communicator& world, const Engine& engine, bool stores) {
+  constexpr int kNone = -1;
+  const int mine = stores || engine.rank() == 0 ? engine.rank() : kNone;
+  std::vector<int> ranks(static_cast<std::size_t>(world.world()));
+  world.all_gather(&mine, ranks.data(), sizeof mine, {.operation = "checkpoint writers"});
+  std::erase(ranks, kNone);
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
 // This rank's file; none where it has nothing to store.
-void write_file(const fs::path& folder, Engine& engine, const RunState& state) {
+void write_file(const fs::path& folder, Engine& engine, const RunState& state,
+                const std::vector<PersistentBuffer>& stored, const std::vector<int>& ranks) {
   Header header = describe(engine);
   header.state = state;
   header.counters = engine.counters();
-  std::vector<PersistentBuffer> stored;
+  header.ranks = ranks;
+  if (std::ranges::find(ranks, header.rank) == ranks.end()) return;
   OnHost host(engine);
-  for (const PersistentBuffer& buffer : buffers_of(engine)) {
-    if (storing_rank(header.mesh, header.rank, buffer) != header.rank) continue;
-    stored.push_back(buffer);
+  for (const PersistentBuffer& buffer : stored) {
     const Layout& layout = engine.layout();
     header.buffers.push_back(
         {.unit = layout.units().at(static_cast<std::size_t>(layout.flat(buffer.flat).unit)).name,
@@ -33,7 +55,6 @@ void write_file(const fs::path& folder, Engine& engine, const RunState& state) {
          .bytes = buffer.bytes,
          .checksum = checksum_of(host.bring(buffer))});
   }
-  if (stored.empty() && header.rank != 0) return;
   const std::vector<std::byte> head = encode(header);
   FileWriter file(folder / file_name(header.rank), header.file_bytes);
   file.write(head);
@@ -82,7 +103,9 @@ fs::path save_checkpoint(const fs::path& folder, Communicator world, Engine& eng
     cleanup.path = temporary;
     fs::create_directory(temporary);
   });
-  together(world, "checkpoint files", [&] { write_file(temporary, engine, state); });
+  const std::vector<PersistentBuffer> stored = stored_by(engine);
+  const std::vector<int> ranks = writers(world, engine, !stored.empty());
+  together(world, "checkpoint files", [&] { write_file(temporary, engine, state, stored, ranks); });
   together(world, "checkpoint rename", [&] {
     if (first) publish(folder, temporary, final, keep);
   });

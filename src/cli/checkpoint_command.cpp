@@ -37,6 +37,7 @@ nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
           {"units", info.units},
           {"parameter_numel", info.parameter_numel},
           {"files", std::move(files)},
+          {"problems", info.problems},
           {"verified", verified}};
 }
 
@@ -57,6 +58,7 @@ int inspect_command(const std::string& path, bool verify, const std::string& jso
   for (const CheckpointInfo::File& one : info.files)
     fmt::print("file        {}  {}  {} buffers{}\n", one.name, mib(one.bytes), one.buffers,
                verify ? ", verified" : "");
+  for (const std::string& problem : info.problems) fmt::print("problem     {}\n", problem);
   if (file) {
     file.stream() << to_json(info, verify).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
                   << "\n";

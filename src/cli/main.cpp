@@ -149,7 +149,7 @@ int run(int argc, char** argv) {
     });
   };
   add_inspect("inspect", "Show what a checkpoint says of itself", false);
-  add_inspect("verify", "The same, and compare the checksum of every buffer", true);
+  add_inspect("verify", "The same; refuse missing or foreign files and damaged buffers", true);
 
   CLI::App* exporting = checkpoint->add_subcommand("export", "Write the weights as safetensors");
   add_config_options(*exporting, arguments);

@@ -111,6 +111,45 @@ TEST_F(Damage, FileOfAnotherStep) {
   expect_mentions(error(), {"rank-00001.tessera", "step 4", "step 3"});
 }
 
+// What a run refuses, verify refuses, and inspect tells.
+TEST_F(Damage, VerifyRefusesWhatARunRefuses) {
+  const auto refused = [this](const std::vector<std::string>& parts) {
+    EXPECT_NE(error(), "");
+    const CheckpointInfo info = inspect_checkpoint(folder_.file("run"));
+    ASSERT_FALSE(info.problems.empty());
+    expect_mentions(info.problems[0], parts);
+    try {
+      inspect_checkpoint(folder_.file("run"), true);
+      ADD_FAILURE() << "verified";
+    } catch (const EnvironmentError& error) {
+      EXPECT_EQ(error.what(), info.problems[0]);
+    }
+  };
+  EXPECT_TRUE(inspect_checkpoint(folder_.file("run"), true).problems.empty());
+  fs::rename(file(1), folder_.file("kept"));
+  refused({"rank-00001.tessera", "is missing", "rank 1"});
+  fs::copy_file(file(0), file(1));
+  refused({"rank-00001.tessera", "written by rank 0"});
+  fs::remove(file(1));
+  run_.run([&](Communicator ranks, Engine& engine) {
+    steps(engine, 0, 4);
+    save_checkpoint(folder_.file("other"), ranks, engine, state_at(4));
+  });
+  fs::copy_file(fs::path(folder_.file("other")) / "step-00000004" / "rank-00001.tessera", file(1));
+  refused({"rank-00001.tessera", "step 4", "step 3"});
+  // Another type's, at the same step.
+  ToyRun other = run_;
+  other.type = DType::fp32;
+  save_three(other, folder_.file("wide"));
+  fs::copy_file(fs::path(folder_.file("wide")) / "step-00000003" / "rank-00001.tessera", file(1),
+                fs::copy_options::overwrite_existing);
+  refused({"rank-00001.tessera", "layout"});
+  fs::rename(folder_.file("kept"), file(1));
+  EXPECT_TRUE(inspect_checkpoint(folder_.file("run"), true).problems.empty());
+  fs::copy_file(file(1), file(7));
+  expect_mentions(inspect_checkpoint(folder_.file("run")).problems.at(0), {"rank-00007.tessera", "rank 1"});
+}
+
 TEST_F(Damage, RanksThatSeeDifferentFolders) {
   run_.run([&](Communicator ranks, Engine& engine) {
     steps(engine, 0, 4);

@@ -1,0 +1,33 @@
+#include "src/checkpoint/open_file.h"
+
+#include <fmt/format.h>
+
+namespace tessera::checkpoint {
+
+void check_belongs(const OpenFile& file, int rank, const Header& first) {
+  const Header& header = file.header;
+  const std::string path = file.reader.path().string();
+  if (header.rank != rank)
+    throw EnvironmentError(
+        fmt::format("checkpoint file '{}' was written by rank {}, expected {}", path, header.rank, rank));
+  if (header.state.step != first.state.step || header.counters.steps_applied != first.counters.steps_applied)
+    throw EnvironmentError(fmt::format(
+        "checkpoint file '{}' is of step {} ({} applied), that of rank 0 of step {} ({} applied)", path,
+        header.state.step, header.counters.steps_applied, first.state.step, first.counters.steps_applied));
+  if (to_string(header.mesh) != to_string(first.mesh) || !(header.placements == first.placements) ||
+      header.optimizer != first.optimizer || header.layout != first.layout)
+    throw EnvironmentError(fmt::format(
+        "checkpoint file '{}' is of another run than that of rank 0: mesh {}, optimizer {}, layout {} there; "
+        "{}, {}, {} here",
+        path, to_string(header.mesh), header.optimizer, header.layout, to_string(first.mesh), first.optimizer,
+        first.layout));
+}
+
+void check_checksum(const OpenFile& file, const StoredBuffer& stored, std::span<const std::byte> data) {
+  if (const std::uint64_t found = checksum_of(data); found != stored.checksum)
+    throw EnvironmentError(fmt::format(
+        "checkpoint file '{}' is damaged: checksum of the {} of unit {} is {:016x}, expected {:016x}",
+        file.reader.path().string(), checkpoint::name_of(stored.state), stored.unit, found, stored.checksum));
+}
+
+}  // namespace tessera::checkpoint
