@@ -9,6 +9,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,10 @@
 #include "tessera/engine.h"
 
 namespace tessera {
+
+namespace checkpoint {
+class FolderLock;
+}
 
 // What a run must know to continue, besides the engine's own states and counters.
 struct RunState {
@@ -29,7 +34,8 @@ struct RunState {
 // every rank gives the same `state`. `world` is any communicator of the engine's ranks; its deadline bounds
 // how much longer one rank's writing may take than another's. Returns the checkpoint's own folder.
 // EnvironmentError, the same on all ranks, where a file cannot be written, with the file, the bytes and the
-// system's reason: the temporary files are then removed, and earlier checkpoints untouched.
+// system's reason: the temporary files are then removed, and earlier checkpoints untouched. The same where
+// another process saves into the folder, see CheckpointLock.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
                                       const RunState& state, int keep = 2);
 
@@ -45,6 +51,34 @@ RunState load_checkpoint(const std::filesystem::path& path, Communicator world, 
 // where `latest` names a step's folder that is gone or lacks the file of rank 0: an older step is taken only
 // when it is named, never for want of the newest.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
+
+// The same, as rank 0 finds it, for all ranks: whether to continue, and what, is one decision. Collective;
+// EnvironmentError on all where a rank does not see what rank 0 found. `world` may be empty: one process,
+// which decides for ranks that are its threads.
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder,
+                                                       Communicator world);
+
+// A run's hold on the folder it saves into, which another run's saves would prune and whose temporary files
+// they would remove. From construction until it is destroyed, or the process ends, however it ends. Loading
+// and inspecting need none; save_checkpoint() takes one for as long as it runs, unless its process has it
+// already.
+class CheckpointLock {
+ public:
+  CheckpointLock();  // holds nothing
+  // Makes the folder where there is none. Collective, `world` as for latest_checkpoint(); rank 0's process
+  // holds the lock, an flock() of the file `lock` there. EnvironmentError on all ranks where another process
+  // holds it.
+  explicit CheckpointLock(const std::filesystem::path& folder, Communicator world = {});
+  CheckpointLock(CheckpointLock&&) noexcept;
+  CheckpointLock& operator=(CheckpointLock&&) noexcept;
+  ~CheckpointLock();
+
+  // On rank 0: why nothing is held, on a file system without locks; to be shown. Otherwise empty.
+  std::string note() const;
+
+ private:
+  std::unique_ptr<checkpoint::FolderLock> lock_;
+};
 
 // What a checkpoint says of itself.
 struct CheckpointInfo {

@@ -53,6 +53,7 @@ void raise(const Report& failed) {
 }  // namespace
 
 void together(Communicator& world, const char* operation, const std::function<void()>& work) {
+  if (!world) return work();
   const Report mine = attempt(work);
   std::vector<Report> all(static_cast<std::size_t>(world.world()));
   world.all_gather(&mine, all.data(), sizeof mine, {.operation = operation});

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "src/checkpoint/agree.h"
 #include "src/checkpoint/file.h"
 #include "src/checkpoint/replace.h"
 #include "tessera/checkpoint.h"
@@ -129,7 +130,9 @@ void prune(const fs::path& folder, int keep, const fs::path& kept) {
 
 namespace tessera {
 
-std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder) {
+namespace fs = std::filesystem;
+
+std::optional<fs::path> latest_checkpoint(const fs::path& folder) {
   using namespace checkpoint;
   if (is_checkpoint(folder)) return folder;
   std::string name = read_latest(folder);
@@ -139,9 +142,36 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
     if (again == name || look == kLooks) refuse_latest(folder, name);
     name = again;
   }
-  const std::vector<std::filesystem::path> all = checkpoints_in(folder);
+  const std::vector<fs::path> all = checkpoints_in(folder);
   if (all.empty()) return std::nullopt;
   return all.back();
+}
+
+std::optional<fs::path> latest_checkpoint(const fs::path& folder, Communicator world) {
+  using namespace checkpoint;
+  if (!world) return latest_checkpoint(folder);
+  const bool first = world.rank() == 0;
+  // By its name in the folder, which a rank may reach by another path; none where it is the folder itself.
+  struct Found {
+    std::int32_t any = 0;
+    char name[28] = {};
+  } found;
+  together(world, "newest checkpoint", [&] {
+    const auto path = first ? latest_checkpoint(folder) : std::nullopt;
+    found.any = path ? 1 : 0;
+    if (path && *path != folder) path->filename().string().copy(found.name, sizeof found.name - 1);
+  });
+  world.broadcast(&found, sizeof found, 0, {.operation = "newest checkpoint"});
+  if (found.any == 0) return std::nullopt;
+  const fs::path path = found.name[0] == '\0' ? folder : folder / found.name;
+  together(world, "newest checkpoint seen", [&] {
+    if (!first && !is_checkpoint(path))
+      throw EnvironmentError(
+          fmt::format("rank {} finds no checkpoint at '{}', where rank 0 finds one; all "
+                      "ranks must see the same folder",
+                      world.rank(), path.string()));
+  });
+  return path;
 }
 
 }  // namespace tessera

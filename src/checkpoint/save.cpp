@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/buffers.h"
 #include "src/checkpoint/folder.h"
 #include "src/checkpoint/header.h"
+#include "src/checkpoint/lock.h"
 #include "src/checkpoint/replace.h"
 
 namespace tessera {
@@ -95,10 +97,11 @@ fs::path save_checkpoint(const fs::path& folder, Communicator world, Engine& eng
   fs::path final = folder / name;
   const bool first = engine.rank() == 0;
 
+  std::optional<FolderLock> lock;
   Cleanup cleanup;
   together(world, "checkpoint folder", [&] {
     if (!first) return;
-    fs::create_directories(folder);
+    lock.emplace(folder);
     remove_temporaries(folder);
     cleanup.path = temporary;
     fs::create_directory(temporary);

@@ -303,8 +303,10 @@ void add_run(Keys& keys, RunConfig& c) {
                          "Steps between evaluations on the validation data; 0: none."));
   keys.push_back(integer("run.evaluation_microbatches", &c.evaluation_microbatches, 1,
                          "Microbatches of one rank in an evaluation."));
-  keys.push_back(text("run.checkpoint", &c.checkpoint,
-                      "Folder for checkpoints; one is saved at the end of the run. Empty: none."));
+  keys.push_back(
+      text("run.checkpoint", &c.checkpoint,
+           "Folder for checkpoints; one is saved at the end of the run. Of one run only: another is "
+           "refused while it saves there, and a fresh one where there are checkpoints. Empty: none."));
   keys.push_back(integer("run.checkpoint_every", &c.checkpoint_every, 0,
                          "Steps between checkpoints; 0: only at the end."));
   keys.push_back(integer("run.checkpoint_keep", &c.checkpoint_keep, 1, "The last checkpoints to keep."));
@@ -319,7 +321,7 @@ void add_run(Keys& keys, RunConfig& c) {
   Key resume =
       text("run.resume", &c.resume,
            "Whether to continue from the last checkpoint in run.checkpoint; \"auto\": where there is "
-           "one.",
+           "one. A last one that is damaged or cannot be read ends the run; none older is taken for it.",
            {"false", "true", "auto"});
   resume.boolean_words = true;
   keys.push_back(std::move(resume));

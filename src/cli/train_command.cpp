@@ -196,9 +196,6 @@ int train_command(const RunArguments& arguments) {
   if (!setup.config.model.weights.empty()) check_weights_config(setup.config.model.weights, setup);
   Communicator world = world_of_processes(setup);
   const bool first = !world || world.rank() == 0;  // prints and writes files
-  Failure failure;
-  OutputFile json = arguments.json.empty() || !first ? OutputFile() : OutputFile(arguments.json);
-  RunFiles files;
   if (const RunConfig& run = setup.config.run; first) {
     if (!run.checkpoint.empty()) check_can_write("run.checkpoint", run.checkpoint);
     if (run.export_path.ends_with(".safetensors"))
@@ -206,6 +203,10 @@ int train_command(const RunArguments& arguments) {
     else if (!run.export_path.empty())
       check_can_write("run.export", run.export_path);
   }
+  RunFiles files;
+  files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
+  Failure failure;
+  OutputFile json = arguments.json.empty() || !first ? OutputFile() : OutputFile(arguments.json);
   if (first && !setup.config.run.trace.empty()) files.trace = OutputFile(setup.config.run.trace);
   if (const RunConfig& run = setup.config.run; first && !run.metrics.empty())
     files.metrics = Metrics(run.metrics, run.resume != "false");
@@ -217,6 +218,7 @@ int train_command(const RunArguments& arguments) {
                count(setup.model->parameter_numel()), setup.world(), world ? " as processes" : "",
                setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
+  if (const std::string note = files.folder.lock.note(); !note.empty()) fmt::print("saving    {}\n", note);
   if (first && has_grid(setup.options.engine.mesh))
     fmt::print("{}", mesh_grid(setup, plan_pipeline(*setup.model, setup.options)));
   std::fflush(stdout);

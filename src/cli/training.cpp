@@ -165,8 +165,7 @@ class RankTraining {
 
   // Those of the checkpoint to continue, else of the file to start from, else the initial ones.
   void begin_weights() {
-    if (run_.resume == "true" || (run_.resume == "auto" && latest_checkpoint(run_.checkpoint)))
-      return resume();
+    if (files_.folder.continued) return resume(*files_.folder.continued);
     const std::string& weights = setup_.config.model.weights;
     if (weights.empty()) return;
     import_safetensors(weights, disk_, trainer_.engine(), hugging_face_weights(*setup_.model));
@@ -181,8 +180,8 @@ class RankTraining {
     progress_->note(fmt::format("step {}  exported {}", step_, summary_.exported));
   }
 
-  void resume() {
-    const RunState state = load_checkpoint(run_.checkpoint, disk_, trainer_.engine());
+  void resume(const std::filesystem::path& checkpoint) {
+    const RunState state = load_checkpoint(checkpoint, disk_, trainer_.engine());
     step_ = saved_step_ = state.step;
     const std::int64_t expected = step_ * setup_.grid.samples_per_step();
     if (state.samples != expected)

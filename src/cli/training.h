@@ -11,6 +11,7 @@
 #include "src/cli/metrics.h"
 #include "src/cli/output.h"
 #include "src/cli/progress.h"
+#include "src/cli/run_folder.h"
 #include "src/cli/setup.h"
 #include "src/cli/utilisation.h"
 
@@ -39,8 +40,9 @@ struct RunSummary {
   std::string sample;      // bytes, with the prompt
 };
 
-// Files that rank 0 writes.
+// Files that rank 0 writes, and the checkpoint that all ranks continue.
 struct RunFiles {
+  RunFolder folder;
   Metrics metrics;
   OutputFile trace;
 };
@@ -49,7 +51,7 @@ struct RunFiles {
 extern std::atomic<int> stop_signal;
 
 // Runs on every rank's thread, with equal arguments. `files` and `summary` are touched by rank 0 only, but
-// for peak_bytes.
+// for files.folder, which all read, and peak_bytes.
 void train_rank(const Communicator& world, const Setup& setup, const Data& data, RunFiles& files,
                 RunSummary& summary);
 

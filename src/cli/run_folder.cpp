@@ -1,0 +1,23 @@
+#include "src/cli/run_folder.h"
+
+#include <fmt/format.h>
+
+namespace tessera::cli {
+
+RunFolder open_run_folder(const RunConfig& run, const Communicator& world) {
+  RunFolder folder;
+  if (run.checkpoint.empty()) return folder;
+  // Held first: what is found is then no other run's last save.
+  folder.lock = CheckpointLock(run.checkpoint, world);
+  folder.continued = latest_checkpoint(run.checkpoint, world);
+  if (folder.continued && run.resume == "false")
+    throw UsageError(fmt::format(
+        "run.checkpoint, '{}', has checkpoints (newest: '{}') and run.resume is false: name another "
+        "folder, remove them, or resume (true or \"auto\")",
+        run.checkpoint, folder.continued->string()));
+  if (!folder.continued && run.resume == "true")
+    throw UsageError(fmt::format("run.resume is true and there is no checkpoint in '{}'", run.checkpoint));
+  return folder;
+}
+
+}  // namespace tessera::cli

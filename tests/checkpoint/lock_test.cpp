@@ -1,0 +1,153 @@
+// One run saves into a folder, and all its ranks continue the same.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+
+#include "src/checkpoint/lock.h"
+#include "tests/checkpoint/toy_run.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::Flock;
+using checkpoint::FolderLock;
+
+// Another process that holds a folder until it is killed.
+class Holder {
+ public:
+  explicit Holder(const fs::path& folder) {
+    int ready[2] = {};
+    EXPECT_EQ(::pipe(ready), 0);
+    child_ = ::fork();
+    if (child_ == 0) {
+      const int file = ::open((folder / "lock").c_str(), O_RDWR | O_CREAT, 0644);
+      if (::flock(file, LOCK_EX | LOCK_NB) == 0 && ::write(file, "process 7", 9) == 9 &&
+          ::write(ready[1], "x", 1) == 1)
+        for (;;) ::pause();
+      ::_exit(1);
+    }
+    ::close(ready[1]);
+    char word = 0;
+    EXPECT_EQ(::read(ready[0], &word, 1), 1) << "the other process does not hold the folder";
+    ::close(ready[0]);
+  }
+  ~Holder() { end(); }
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+
+  void end() {
+    if (child_ <= 0) return;
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+    child_ = -1;
+  }
+
+ private:
+  pid_t child_ = -1;
+};
+
+template <class Work>
+std::string environment_error(const Work& work) {
+  try {
+    work();
+  } catch (const EnvironmentError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+class Lock : public ::testing::Test {
+ protected:
+  TemporaryFolder folder_;
+  fs::path place_ = folder_.file("run");
+};
+
+TEST_F(Lock, AnotherRunIsRefusedUntilThisOneEnds) {
+  const ToyRun run;
+  save_three(run, place_);
+  std::ofstream(place_ / "step-00000009.tmp") << "of the other run";
+  Holder other(place_);
+  std::vector<std::string> messages(2);
+  run.run([&](Communicator ranks, Engine& engine) {
+    messages[static_cast<std::size_t>(ranks.rank())] =
+        environment_error([&] { save_checkpoint(place_, ranks, engine, state_at(4)); });
+    EXPECT_EQ(environment_error([&] { CheckpointLock(place_, ranks); }),
+              messages[static_cast<std::size_t>(ranks.rank())]);
+    load_checkpoint(place_, ranks, engine);
+  });
+  EXPECT_EQ(messages[0], messages[1]);
+  for (const char* part : {"another run is saving", "/run'", "process 7"})
+    EXPECT_NE(messages[0].find(part), std::string::npos) << messages[0];
+  EXPECT_TRUE(fs::exists(place_ / "step-00000009.tmp"));
+  EXPECT_EQ(inspect_checkpoint(place_, true).state.step, 3);
+  other.end();  // killed: its file stays, its hold does not
+  EXPECT_TRUE(fs::exists(place_ / "lock"));
+  run.run([&](Communicator ranks, Engine& engine) {
+    const CheckpointLock lock(place_, ranks);
+    EXPECT_EQ(lock.note(), "");
+    save_checkpoint(place_, ranks, engine, state_at(4));  // which finds the process's own
+    ranks.barrier();
+    EXPECT_TRUE(fs::exists(place_ / "lock"));
+    ranks.barrier();
+  });
+  EXPECT_FALSE(fs::exists(place_ / "lock"));
+  EXPECT_FALSE(fs::exists(place_ / "step-00000009.tmp"));
+}
+
+TEST_F(Lock, LeavesNoFolderThatItMade) {
+  { const CheckpointLock lock(place_); }
+  EXPECT_FALSE(fs::exists(place_));
+  fs::create_directories(place_);
+  { const CheckpointLock lock(place_); }
+  EXPECT_TRUE(fs::exists(place_));
+  std::ofstream(folder_.file("file")) << "in the way";
+  EXPECT_NE(environment_error([&] { CheckpointLock(folder_.file("file/run")); }).find("Not a directory"),
+            std::string::npos);
+}
+
+TEST_F(Lock, GoesOnWhereTheFileSystemHasNone) {
+  for (const int code : {ENOLCK, EOPNOTSUPP, ENOSYS}) {
+    static int refusal;
+    refusal = code;
+    const Flock lacking = [](int, int) { return errno = refusal, -1; };
+    const FolderLock lock(place_, lacking);
+    EXPECT_NE(lock.note().find("cannot be locked"), std::string::npos) << lock.note();
+    EXPECT_NE(lock.note().find("/run"), std::string::npos) << lock.note();
+  }
+  const Flock failing = [](int, int) { return errno = EIO, -1; };
+  EXPECT_NE(environment_error([&] { FolderLock(place_, failing); }).find("Input/output"), std::string::npos);
+}
+
+TEST_F(Lock, WhatIsContinuedIsOneDecision) {
+  save_three(ToyRun{}, place_);
+  const auto found = [&](const fs::path& on_first, const fs::path& on_second) {
+    std::vector<std::string> results(2);
+    run_local(2, {}, [&](Communicator ranks) {
+      std::string& result = results[static_cast<std::size_t>(ranks.rank())];
+      const std::string error = environment_error([&] {
+        const auto newest = latest_checkpoint(ranks.rank() == 0 ? on_first : on_second, ranks);
+        result = newest ? newest->filename().string() : "none";
+      });
+      if (!error.empty()) result = error;
+    });
+    EXPECT_EQ(results[0], results[1]);
+    return results[0];
+  };
+  EXPECT_EQ(found(place_, place_), "step-00000003");
+  EXPECT_EQ(found(place_ / "step-00000003", place_ / "step-00000003"), "step-00000003");
+  EXPECT_EQ(found(folder_.file("none"), place_), "none");
+  const std::string unseen = found(place_, folder_.file("none"));
+  EXPECT_NE(unseen.find("rank 1 finds no checkpoint"), std::string::npos) << unseen;
+  std::ofstream(folder_.file("file")) << "in the way";
+  EXPECT_NE(found(folder_.file("file"), place_).find("Not a directory"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::testing
