@@ -3,6 +3,7 @@
 //
 //   <folder>/step-00000100/rank-00000.tessera …   one file for each rank that has something to store
 //   <folder>/latest                               names the newest of them
+//   <folder>/lock                                 while a run saves there, see CheckpointLock
 //
 // A shard is stored by the rank that holds it (in the first replica), a replicated buffer by the first rank
 // of the shard group only. Every rank must see the folder.
@@ -97,8 +98,9 @@ struct CheckpointInfo {
   int units = 0;
   std::int64_t parameter_numel = 0;  // ties counted once
   std::vector<File> files;
-  // Of the files: one that is missing, or of another rank, step or run than its name and place say. Such a
-  // checkpoint does not load. Which files are missing is not known of one that an earlier build wrote.
+  // Of the files: one that is missing, or of another rank, step or run than its name and place say, with
+  // which the checkpoint does not load; one too many. What is missing is not known where an earlier build
+  // saved.
   std::vector<std::string> problems;
 };
 

@@ -83,13 +83,16 @@ std::string read_latest(const fs::path& folder) {
 }
 
 [[noreturn]] void refuse_latest(const fs::path& folder, const std::string& name) {
-  const fs::path path = folder / name;
+  const fs::path path = folder / name, aside = aside_of(path);
+  std::string reason = "it is not there";
+  if (there(path))
+    reason = fmt::format("its file '{}' is missing", file_name(0));
+  else if (there(aside))  // a save was killed as it replaced it
+    reason = fmt::format("it is not there, but as '{}', which may be renamed", aside.string());
   throw EnvironmentError(fmt::format(
-      "the newest checkpoint, '{}', cannot be used: {}; another step's folder "
-      "may be named instead, or this "
+      "the newest checkpoint, '{}', cannot be used: {}; another step's folder may be named instead, or this "
       "one removed with '{}', which names it",
-      path.string(), there(path) ? fmt::format("its file '{}' is missing", file_name(0)) : "it is not there",
-      (folder / kLatest).string()));
+      path.string(), reason, (folder / kLatest).string()));
 }
 
 }  // namespace

@@ -34,8 +34,7 @@ void remove_temporary(const fs::path& path) {
 }
 
 void replace_in_two_steps(const fs::path& from, const fs::path& to) {
-  fs::path aside = to;
-  aside += kAside;
+  const fs::path aside = aside_of(to);
   const bool stood = ::rename(to.c_str(), aside.c_str()) == 0;
   if (!stood && errno != ENOENT) refuse(to, aside, errno);
   if (::rename(from.c_str(), to.c_str()) != 0) {
@@ -47,6 +46,12 @@ void replace_in_two_steps(const fs::path& from, const fs::path& to) {
 }
 
 }  // namespace
+
+fs::path aside_of(const fs::path& path) {
+  fs::path aside = path;
+  aside += kAside;
+  return aside;
+}
 
 Rename system_rename() { return ::renameat2; }
 

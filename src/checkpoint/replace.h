@@ -15,6 +15,9 @@ Rename system_rename();
 void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to,
                     Rename rename = system_rename());
 
+// Where what stands at `path` steps aside to.
+std::filesystem::path aside_of(const std::filesystem::path& path);
+
 // Removes a folder that counts: at once in name, so that one half removed is a temporary.
 void remove_folder(const std::filesystem::path& path);
 

@@ -126,6 +126,9 @@ TEST_F(Folder, WhatLatestNamesIsUsedOrRefused) {
   fs::remove(place_ / "step-00000006");
   expect_mentions(environment_error([&] { latest_checkpoint(place_); }),
                   {"run/step-00000006", "is not there", "run/latest"});
+  make("step-00000006.old.tmp");
+  expect_mentions(environment_error([&] { latest_checkpoint(place_); }),
+                  {"step-00000006.old.tmp", "renamed"});
   for (const char* name : {"", "step-", "../step-00000003", "step-00000003x"}) {
     name_latest(name);
     expect_mentions(environment_error([&] { latest_checkpoint(place_); }), {"run/latest", "does not name"});
