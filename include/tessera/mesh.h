@@ -26,8 +26,10 @@ struct Mesh {
   int shard = 1;
   int tensor = 1;
 
-  // Count of ranks: the product of the axes.
-  int world() const { return pipeline * replicate * shard * tensor; }
+  static constexpr int kMostRanks = 1 << 20;
+  // Count of ranks: the product of the axes. UsageError unless every axis is at least 1, and for more than
+  // kMostRanks.
+  int world() const;
   // Count of ranks in a group along the axis.
   int extent(Axis axis) const;
   Coordinates coordinates(int rank) const;
@@ -40,9 +42,9 @@ struct Mesh {
   std::vector<int> group(Axis axis, int rank) const;
   // How many ranks see different samples: those of one pipeline and tensor rank. They are numbered as in the
   // mesh, so that a rank's place among them is its number there.
-  int data_ranks() const { return replicate * shard; }
+  int data_ranks() const;
   int data_rank(int rank) const { return place(rank, Axis::replicate) * shard + place(rank, Axis::shard); }
-  // Throws UsageError unless every axis is at least 1 and world() equals `world`.
+  // Throws UsageError unless world() equals `world`.
   void check(int world) const;
 };
 

@@ -72,9 +72,13 @@ double heaviest_chunk(const std::vector<double>& weights, std::vector<int> cuts)
 std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options) {
   const EngineOptions& engine = options.engine;
   Pipeline& pipeline = options.engine.strategy.pipeline;
-  const int chunks = engine.mesh.pipeline * pipeline.chunks;
   const std::vector<double> cost =
       model.forward_flops(options.batch, Target(engine.threads_per_rank, engine.device));
+  const auto units = static_cast<int>(cost.size());
+  const Partition equal(
+      units, engine.mesh.pipeline,
+      {.schedule = pipeline.schedule, .chunks = pipeline.chunks, .cuts = {}});  // its checks
+  const int chunks = engine.mesh.pipeline * pipeline.chunks;
   pipeline.cuts = balanced_cuts(cost, chunks);
   const std::int64_t budget = engine.device_memory_bytes;
   if (budget == 0) return pipeline.cuts;

@@ -52,7 +52,8 @@ Optimizer to_optimizer(const tessera_options& o) {
 Mesh to_mesh(const tessera_options& o, int ranks) {
   Mesh mesh{.pipeline = o.pipeline, .replicate = o.replicate, .shard = o.shard};
   if (mesh.shard != 0) return mesh;
-  const int others = std::max(1, mesh.pipeline) * std::max(1, mesh.replicate);
+  const int others =
+      Mesh{.pipeline = std::max(1, mesh.pipeline), .replicate = std::max(1, mesh.replicate)}.world();
   if (ranks % others != 0)
     throw UsageError(
         fmt::format("shard is 0, what the other axes leave, but pipeline {} and replicate {} do not divide "

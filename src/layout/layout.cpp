@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tessera/error.h"
+#include "tessera/mesh.h"
 
 namespace tessera {
 namespace {
@@ -53,6 +54,7 @@ Layout::Layout(std::vector<UnitSpec> units, int shards, int replicas)
     throw UsageError("shards is " + std::to_string(shards_) + "; a layout needs 1 shard or more");
   if (replicas_ < 1)
     throw UsageError("replicas is " + std::to_string(replicas_) + "; a layout needs 1 replica or more");
+  Mesh{.replicate = replicas_, .shard = shards_}.world();  // its checks
   number_parameters();
   own_.resize(units_.size());
   places_.resize(unit_of_.size());

@@ -21,6 +21,26 @@ std::array<int, kAxes> extents(const Mesh& mesh) {
 
 std::string_view name_of(Axis axis) { return kAxisNames[index_of(axis)]; }
 
+int Mesh::world() const {
+  const auto extent_of = extents(*this);
+  std::int64_t product = 1;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    if (extent_of[axis] < 1)
+      throw UsageError("mesh." + std::string(kAxisNames[axis]) + " is " + std::to_string(extent_of[axis]) +
+                       "; it must be 1 or more");
+    product *= extent_of[axis];
+    if (product > kMostRanks)
+      throw UsageError("mesh " + to_string(*this) + " has too many ranks; the product of its axes must be " +
+                       std::to_string(kMostRanks) + " or less");
+  }
+  return static_cast<int>(product);
+}
+
+int Mesh::data_ranks() const {
+  world();  // its checks
+  return replicate * shard;
+}
+
 int Mesh::extent(Axis axis) const { return axis == Axis::world ? world() : extents(*this)[index_of(axis)]; }
 
 Coordinates Mesh::coordinates(int rank) const {
@@ -72,15 +92,7 @@ std::vector<int> Mesh::group(Axis axis, int of_rank) const {
 }
 
 void Mesh::check(int expected_world) const {
-  const auto extent_of = extents(*this);
-  std::int64_t product = 1;
-  for (std::size_t axis = 0; axis < kAxes; ++axis) {
-    if (extent_of[axis] < 1)
-      throw UsageError("mesh." + std::string(kAxisNames[axis]) + " is " + std::to_string(extent_of[axis]) +
-                       "; it must be 1 or more");
-    if (__builtin_mul_overflow(product, static_cast<std::int64_t>(extent_of[axis]), &product))
-      throw UsageError("mesh " + to_string(*this) + " has more ranks than can be counted");
-  }
+  const int product = world();
   if (product != expected_world)
     throw UsageError("mesh " + to_string(*this) + " has " + std::to_string(product) +
                      " ranks, but the world has " + std::to_string(expected_world) +

@@ -29,6 +29,7 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
 
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
                                            std::span<const StepSpec> specs) {
+  mesh.world();  // its checks
   std::vector<PlannedPrograms> by_rank;
   by_rank.reserve(static_cast<std::size_t>(std::max(mesh.pipeline, 0)));
   for (int rank = 0; rank < mesh.pipeline; ++rank)
@@ -54,9 +55,11 @@ int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepS
 }
 
 bool MemoryBudget::holds(const MemoryPlan& plan) const {
-  const auto holds = [](std::int64_t budget, std::int64_t bytes) { return budget == 0 || bytes <= budget; };
-  return holds(device_bytes, plan.space(Space::device).arena_bytes + external_bytes) &&
-         holds(host_bytes, plan.space(Space::host).arena_bytes);
+  // Two figures that are not negative: their difference does not overflow.
+  const auto holds = [&plan](Space space, std::int64_t budget, std::int64_t external) {
+    return budget == 0 || plan.space(space).arena_bytes <= budget - external;
+  };
+  return holds(Space::device, device_bytes, external_bytes) && holds(Space::host, host_bytes, 0);
 }
 
 std::string describe_plan(const MemoryPlan& plan, Space space) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -232,7 +233,9 @@ class Search {
 std::string describe_misfit(const MemoryPlan& plan, const MemoryBudget& budget) {
   std::string text;
   const auto space = [&](Space which, std::int64_t bytes, std::int64_t external) {
-    const std::int64_t needed = plan.space(which).arena_bytes + external;
+    std::int64_t needed = 0;
+    if (__builtin_add_overflow(plan.space(which).arena_bytes, external, &needed))
+      needed = std::numeric_limits<std::int64_t>::max();
     if (bytes == 0 || needed <= bytes) return;
     text += fmt::format("{}_memory is {} bytes, but the plan needs {}: {} bytes are missing\n{}",
                         name_of(which), bytes, needed, needed - bytes, describe_plan(plan, which));

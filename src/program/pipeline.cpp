@@ -113,12 +113,13 @@ Partition::Partition(int units, int pipeline, const Pipeline& options) : ranks_(
   if (options.chunks > 1 && !row_of(options.schedule).several_chunks)
     throw UsageError(fmt::format("pipeline.chunks is {}, but schedule {} has one chunk on each rank",
                                  options.chunks, name_of(options.schedule)));
-  const int chunks = pipeline * options.chunks;
-  if (chunks > units)
+  const std::int64_t wanted = std::int64_t{pipeline} * options.chunks;
+  if (wanted > units)
     throw UsageError(
         fmt::format("mesh.pipeline {} with {} chunk{} a rank cuts the chain into {}, but it has {} "
                     "units; each chunk takes at least one",
-                    pipeline, options.chunks, options.chunks == 1 ? "" : "s", chunks, units));
+                    pipeline, options.chunks, options.chunks == 1 ? "" : "s", wanted, units));
+  const auto chunks = static_cast<int>(wanted);
   std::vector<int> bounds = checked_cuts(units, chunks, options);
   bounds.push_back(units);
   int first = 0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "tessera/error.h"
@@ -67,8 +68,23 @@ TEST(Mesh, Check) {
             "mesh shard 4 has 4 ranks, but the world has 2; the product of its axes must equal the world");
   EXPECT_EQ(refusal(Mesh{.shard = 0}, 1), "mesh.shard is 0; it must be 1 or more");
   EXPECT_EQ(refusal(Mesh{.replicate = -2, .shard = -1}, 2), "mesh.replicate is -2; it must be 1 or more");
-  EXPECT_NE(refusal(Mesh{.pipeline = 1 << 30, .replicate = 1 << 30, .shard = 16, .tensor = 1}, 1),
+  EXPECT_EQ(refusal(Mesh{.shard = Mesh::kMostRanks}, Mesh::kMostRanks), "accepted");
+  EXPECT_EQ(
+      refusal(Mesh{.replicate = 65536, .shard = 65536}, 0),
+      "mesh replicate 65536 × shard 65536 has too many ranks; the product of its axes must be 1048576 or "
+      "less");
+  EXPECT_NE(refusal(Mesh{.pipeline = 1 << 30, .replicate = 1 << 30, .shard = 16, .tensor = 1}, 0),
             "accepted");
+}
+
+TEST(Mesh, HasNoCountOfRanksWhereItWouldOverflow) {
+  for (const int most : {65536, std::numeric_limits<int>::max()}) {
+    const Mesh mesh{.replicate = most, .shard = most};
+    EXPECT_THROW(mesh.world(), UsageError);
+    EXPECT_THROW(mesh.data_ranks(), UsageError);
+    EXPECT_THROW(mesh.coordinates(0), UsageError);
+    EXPECT_THROW(mesh.group(Axis::shard, 0), UsageError);
+  }
 }
 
 TEST(Mesh, RanksAndCoordinatesOutsideAreRefused) {
