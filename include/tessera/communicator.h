@@ -150,6 +150,7 @@ class Communicator {
   std::shared_ptr<comm::Backend> backend_;
 };
 
+// Deadlines, here and everywhere: above 0 (UsageError); beyond a year they are a year.
 struct LocalOptions {
   std::chrono::milliseconds deadline{60'000};
   std::chrono::microseconds delay{0};

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "src/comm/backend.h"
+#include "src/device/wait.h"
 
 namespace tessera {
 namespace {
@@ -140,7 +141,9 @@ ArenaRegistration Communicator::register_arena(Arena& arena) { return backend_->
 void Communicator::fail(const std::string& message) { backend_->fail(global_rank(), message); }
 void Communicator::attach(FailureFlag flag) { backend_->attach(std::move(flag)); }
 void Communicator::set_waiting(bool waiting) { backend_->set_waiting(waiting); }
-void Communicator::set_deadline(std::chrono::milliseconds deadline) { backend_->set_deadline(deadline); }
+void Communicator::set_deadline(std::chrono::milliseconds deadline) {
+  backend_->set_deadline(device::checked_deadline(deadline, "deadline"));
+}
 void Communicator::set_delay(std::chrono::microseconds delay) { backend_->set_delay(delay); }
 std::int64_t Communicator::bytes_received() const { return backend_->bytes_received(); }
 

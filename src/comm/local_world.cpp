@@ -6,10 +6,18 @@
 #include "src/comm/local_group.h"
 
 namespace tessera::comm {
+namespace {
+
+LocalOptions checked(LocalOptions options) {
+  options.deadline = device::checked_deadline(options.deadline, "deadline");
+  return options;
+}
+
+}  // namespace
 
 LocalWorld::LocalWorld(int ranks, const LocalOptions& options)
     : ranks_(ranks),
-      options_(options),
+      options_(checked(options)),
       policy_(device::WaitPolicy::choose(options.waiting, ranks)),
       ended_(static_cast<std::size_t>(ranks)),
       states_(static_cast<std::size_t>(ranks)) {}

@@ -228,7 +228,9 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const Hosts& hosts, const M
 
 bool mpi_available() { return true; }
 
-Communicator make_mpi_world(const MpiOptions& options) {
+Communicator make_mpi_world(const MpiOptions& given) {
+  MpiOptions options = given;
+  options.deadline = device::checked_deadline(given.deadline, "deadline");
   Mpi& mpi = Mpi::started();
   const std::lock_guard lock(mpi.mutex());
   mpi.meet(options.deadline);

@@ -21,7 +21,7 @@ struct Run {
 
   void run_rank(int rank);
   void end_rank(int rank, std::exception_ptr cause, const std::string& message);
-  bool wait_for_all(std::chrono::nanoseconds deadline);
+  bool wait_for_all();
   std::exception_ptr first_cause();
 
   const std::shared_ptr<comm::LocalWorld> world;
@@ -57,8 +57,9 @@ void Run::end_rank(int rank, std::exception_ptr cause, const std::string& messag
   changed.notify_all();
 }
 
-// False where some are still running `deadline` after the first failure.
-bool Run::wait_for_all(std::chrono::nanoseconds deadline) {
+// False where some are still running when the deadline has passed since the first failure.
+bool Run::wait_for_all() {
+  const std::chrono::nanoseconds deadline = world->options().deadline;
   std::unique_lock lock(mutex);
   while (ended < world->ranks()) {
     const auto failure = world->first_failure();
@@ -110,7 +111,7 @@ void run_local(int world, const LocalOptions& options, const std::function<void(
   run->run_rank(0);
   bind_thread(cores, "");
 
-  const bool all_ended = run->wait_for_all(options.deadline);
+  const bool all_ended = run->wait_for_all();
   for (std::thread& thread : threads) all_ended ? thread.join() : thread.detach();
   if (messages != nullptr) {
     const std::lock_guard lock(run->mutex);

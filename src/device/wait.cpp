@@ -1,5 +1,6 @@
 #include "src/device/wait.h"
 
+#include <fmt/format.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,6 +9,8 @@
 #include <climits>
 #include <ctime>
 #include <thread>
+
+#include "tessera/error.h"
 
 namespace tessera::device {
 namespace {
@@ -28,6 +31,13 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, nanose
 }
 
 }  // namespace
+
+std::chrono::milliseconds checked_deadline(std::chrono::milliseconds deadline, std::string_view name) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  if (deadline <= std::chrono::milliseconds::zero())
+    throw UsageError(fmt::format("{} is {} ms; it must be 1 ms or more", name, deadline.count()));
+  return std::min(deadline, kLongest);
+}
 
 WaitPolicy WaitPolicy::choose(Waiting waiting, int busy_threads) {
   if (waiting == Waiting::automatic) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <string_view>
 
 #include "hwy/cache_control.h"
 #include "tessera/device.h"
@@ -25,6 +26,10 @@ struct WaitPolicy {
 
 // No limit: nothing but notify() ends the wait.
 inline constexpr std::chrono::nanoseconds kForever = std::chrono::nanoseconds::max();
+
+// A caller's deadline as waits take it: at most a year, so that its sum with the time, and a few of them,
+// stay within the clock's range. UsageError, naming it `name`, where it is not above 0.
+std::chrono::milliseconds checked_deadline(std::chrono::milliseconds deadline, std::string_view name);
 
 class Signal {
  public:

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "src/device/wait.h"
 #include "tessera/c_api.h"
 #include "tessera/error.h"
 
@@ -76,8 +77,7 @@ std::span<T> span_of(T* first, std::int64_t count, const char* name) {
 }
 
 inline std::chrono::milliseconds checked_deadline(std::int64_t deadline_ms) {
-  if (deadline_ms < 1) throw UsageError(fmt::format("deadline_ms is {}; use 1 or more", deadline_ms));
-  return std::chrono::milliseconds(deadline_ms);
+  return device::checked_deadline(std::chrono::milliseconds(deadline_ms), "deadline_ms");
 }
 
 }  // namespace tessera::c_api
