@@ -98,7 +98,7 @@ Decision decide(const DecisionInputs& inputs) {
     result.reason = SkipReason::abandoned;
     return decision;
   }
-  if (!(result.weight > 0)) {
+  if (result.weight <= 0) {
     result.reason = SkipReason::no_weight;
     return decision;
   }

@@ -97,6 +97,11 @@ TEST(Gate, IsClosedForWhatIsSkipped) {
   EXPECT_TRUE(closed([](Scalars& s) {
     for (int rank = 0; rank < 3; ++rank) s.at(rank, 0) = s.at(rank, 1) = 0.0;
   }));
+  // Each weight is finite, their sum is not; nor is a sum times the scale.
+  for (const double large : {std::numeric_limits<double>::max(), 1e307})
+    EXPECT_TRUE(closed([&](Scalars& s) { s.at(0, 0) = s.at(1, 1) = large; }));
+  for (const double bad : {kInfinity, std::nan(""), -99.0})
+    EXPECT_TRUE(closed([&](Scalars& s) { s.at(1, 0) = bad; }));
   // What two slots hold must be the same everywhere.
   for (const int slot : {3, 5}) {
     EXPECT_TRUE(closed([&](Scalars& s) { s.at(2, slot) += 1.0; }));
