@@ -38,9 +38,9 @@ typedef struct tessera_world tessera_world; /* a rank's place among all ranks */
 typedef tessera_status (*tessera_rank_main)(tessera_world* world, void* user);
 
 /* Runs rank_main for ranks 0 .. ranks-1, each on a thread, rank 0 on this one, and returns when all have
-   ended: TESSERA_OK, or what the rank returned that failed first, with its message. deadline_ms (above 0) is
-   of every wait for a peer. A rank still running that long after the first failure is left behind; the
-   process should then end. */
+   ended: TESSERA_OK, or what the rank returned that failed first, with its message. deadline_ms (above 0; a
+   year at most, beyond which it is one) is of every wait for a peer. A rank still running that long after the
+   first failure is left behind; the process should then end. */
 tessera_status tessera_run_ranks(int32_t ranks, int64_t deadline_ms, tessera_rank_main rank_main, void* user);
 
 /* This process as a rank among those that a launcher (mpirun, srun) started. TESSERA_UNSUPPORTED in a build
@@ -212,7 +212,7 @@ typedef struct tessera_scheduled_use {
 } tessera_scheduled_use;
 
 /* The uses of the step that has begun, in the order in which this rank makes them: with a pipeline those of
-   its units only. Valid until the next begin. */
+   its units only. Valid until the next begin. TESSERA_USAGE where no step is running. */
 tessera_status tessera_scheduled_uses(tessera_engine* engine, const tessera_scheduled_use** uses,
                                       int32_t* count);
 
@@ -259,8 +259,8 @@ typedef struct tessera_loss_total {
 tessera_status tessera_add_loss(tessera_engine* engine, const tessera_loss_total* total);
 
 typedef struct tessera_step_inputs {
-  double learning_rate; /* equal on all ranks */
-  double weight;        /* what the loss is divided by, summed over ranks */
+  double learning_rate; /* 0 or more, equal on all ranks */
+  double weight;        /* what the loss is divided by, summed over ranks; finite, 0 or more */
   double loss;          /* sum of the loss on this rank */
 } tessera_step_inputs;
 

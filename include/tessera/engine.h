@@ -51,7 +51,7 @@ struct EngineOptions {
   int threads_per_rank = 1;   // of the update and of local sums
   bool strict_order = false;  // one instruction after the other on the calling thread: for debugging
   bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
-  std::chrono::milliseconds deadline{60'000};  // of every wait for a peer
+  std::chrono::milliseconds deadline{60'000};  // of every wait for a peer; above 0, and a year at most
   Waiting waiting = Waiting::automatic;
   // For tests and experiments: microseconds that an instruction of the engine's own takes longer, asleep.
   std::function<double(const Program& program, const Instruction& instruction)> delay_us = {};
@@ -88,7 +88,8 @@ class Engine;
 
 // A use of a unit in progress: its parameters are gathered and, in backward, its gradients can be written.
 // Pointers are valid until end(); all gathers of a unit use one address. Moves, does not copy. Destroyed
-// without end(), it fails the engine on all ranks.
+// without end(), it fails the engine on all ranks. Where the engine goes first, which fails the others as
+// well, all calls throw UsageError.
 class UnitLease {
  public:
   UnitLease(UnitLease&& other) noexcept;
@@ -115,23 +116,24 @@ class UnitLease {
 
  private:
   friend class Engine;
-  UnitLease(Engine* engine, InstructionId instruction);
+  UnitLease(std::shared_ptr<Engine*> engine, InstructionId instruction);
+  Engine& engine() const;
 
-  Engine* engine_;
+  std::shared_ptr<Engine*> engine_;  // none: the use has ended; to null: the engine was destroyed
   InstructionId instruction_;
 };
 
 // What a training step with Strategy::update reduced needs when it begins, since its updates run before it
 // ends. Equal on all ranks.
 struct StepTerms {
-  double learning_rate = 0.0;
-  double weight = 0.0;  // exactly Σ weight, over all ranks, of the StepInputs that will end it
+  double learning_rate = 0.0;  // as in StepInputs
+  double weight = 0.0;         // exactly Σ weight, over all ranks, of the StepInputs that will end it
 };
 
 // What the caller adds to a step: this rank's sums over all its microbatches.
 struct StepInputs {
-  double learning_rate = 0.0;  // equal on all ranks
-  double weight = 1.0;         // what the loss sum is divided by, tokens say; the ranks' are added
+  double learning_rate = 0.0;  // 0 or more, finite in fp32; equal on all ranks
+  double weight = 1.0;         // what the loss sum is divided by, tokens say, 0 or more; the ranks' are added
   double loss = 0.0;           // Σ loss on this rank
 };
 
@@ -140,9 +142,10 @@ enum class SkipReason : std::uint8_t { none, not_finite, abandoned, no_weight };
 struct StepResult {
   std::int64_t step = 0;  // updates applied so far, this one included
   bool applied = false;
-  // not_finite, also of a step that was applied all the same (Strategy::update reduced).
+  // not_finite: a gradient, or the weight that it is divided by; also of a step that was applied all the same
+  // (Strategy::update reduced).
   SkipReason reason = SkipReason::none;
-  std::string first_nonfinite;  // the parameter, where that is the reason
+  std::string first_nonfinite;  // the parameter, where its gradient is the reason
   double loss = 0.0;            // Σ loss / Σ weight over all ranks and microbatches
   double weight = 0.0;          // Σ weight
   double gradient_norm = 0.0;   // of the mean gradient, before clipping; 0 for an evaluation
@@ -180,7 +183,7 @@ class Engine {
 
   const Layout& layout() const;
   const MemoryPlan& plan() const;
-  const Program& program(int index) const;
+  const Program& program(int index) const;  // by place in EngineOptions::programs
   int rank() const;
   int world() const;
   const EngineOptions& options() const;
@@ -201,7 +204,8 @@ class Engine {
   // the host. `total` is read in that order. Within a step.
   void add_loss(const LossTotal* total);
   // After the last use: reduces, decides, updates. Returns when the step is complete on this rank. UsageError
-  // where it ends on other terms than it began with.
+  // where it ends on other terms than it began with, and for inputs that are not what StepInputs says, on
+  // whichever rank: before anything is updated.
   StepResult step(const StepInputs& inputs);
   // Instead of the rest of a training step: drops the gradients on all ranks; still to be met by every other
   // rank's step() or abandon(). The result says abandoned. UsageError with Strategy::update reduced.
@@ -250,7 +254,7 @@ class Engine {
   // For modules: where a buffer of the running program lies during the innermost open use; nullptr where it
   // holds nothing then. Another use may find it elsewhere. Throws UsageError where no lease is open.
   void* address(BufferId buffer) const;
-  const Program& running() const;
+  const Program& running() const;  // UsageError where no step is running
   // What a module enqueues its work on: a cudaStream_t, null on the CPU.
   void* stream() const;
   // Copies bytes between the host and the device, behind what is enqueued there; returns when they are there.

@@ -227,9 +227,10 @@ tessera_status tessera_scheduled_uses(tessera_engine* engine, const tessera_sche
   return guarded([&] {
     given(uses, "uses");
     given(count, "count");
-    std::vector<tessera_scheduled_use>& list = given(engine, "engine").uses;
+    const Program& program = given(engine, "engine").engine.running();
+    std::vector<tessera_scheduled_use>& list = engine->uses;
     list.clear();
-    for (const Instruction& use : engine->engine.running().instructions)
+    for (const Instruction& use : program.instructions)
       if (use.op == Opcode::use)
         list.push_back({.unit = use.unit,
                         .pass = static_cast<std::int32_t>(use.pass),
@@ -301,15 +302,18 @@ tessera_status tessera_step(tessera_engine* engine, const tessera_step_inputs* i
                             tessera_step_result* result) {
   return guarded([&] {
     const tessera_step_inputs& in = given(inputs, "inputs");
-    write_result(
-        given(engine, "engine"),
-        engine->engine.step({.learning_rate = in.learning_rate, .weight = in.weight, .loss = in.loss}),
-        result);
+    tessera_engine& of = given(engine, "engine");
+    write_result(of,
+                 of.engine.step({.learning_rate = in.learning_rate, .weight = in.weight, .loss = in.loss}),
+                 result);
   });
 }
 
 tessera_status tessera_abandon(tessera_engine* engine, tessera_step_result* result) {
-  return guarded([&] { write_result(given(engine, "engine"), engine->engine.abandon(), result); });
+  return guarded([&] {
+    tessera_engine& of = given(engine, "engine");
+    write_result(of, of.engine.abandon(), result);
+  });
 }
 
 tessera_status tessera_finish_updates(tessera_engine* engine) {

@@ -5,75 +5,22 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 
 #include "src/engine/engine_impl.h"
 #include "tessera/verify.h"
 
 namespace tessera {
-
-std::vector<StepSpec> step_specs(const EngineOptions& options) {
-  std::vector<StepSpec> specs;
-  for (const ProgramSpec& program : options.programs)
-    specs.push_back({.kind = program.kind,
-                     .microbatches = program.microbatches,
-                     .strategy = options.strategy,
-                     .moments = options.optimizer.moments(),
-                     .parameter_norms = options.parameter_norms,
-                     .activations = program.activations,
-                     .order = options.order});
-  return specs;
-}
-
-MemoryBudget memory_budget(const EngineOptions& options) {
-  return {.device_bytes = options.device_memory_bytes,
-          .host_bytes = options.host_memory_bytes,
-          .external_bytes = options.external_bytes};
-}
-
 namespace {
 
-void check_options(const Communicator& world, const EngineOptions& options,
-                   const std::vector<UnitSpec>& units) {
-  if (!world) throw UsageError("world: an empty communicator; make one with make_local_world or run_local");
-  options.mesh.check(world.world());
-  options.optimizer.check();
-  options.clip.check();
-  if (options.loss_scaling) options.loss_scaling->check();
-  if (options.programs.empty()) throw UsageError("programs is empty; an engine runs at least one");
-  if (units.empty()) throw UsageError("units is empty; a model has at least one");
-  if (options.threads_per_rank < 1)
-    throw UsageError(fmt::format("threads_per_rank is {}; it must be at least 1", options.threads_per_rank));
-  if (options.strategy.update == UpdateWhen::reduced && options.clip.max_norm > 0)
-    throw UsageError(fmt::format(
-        "clip.max_norm is {} and strategy.update is reduced, where updates run before the norm is known; "
-        "switch clipping off (0), or update when decided",
-        options.clip.max_norm));
-  if (options.strategy.update == UpdateWhen::reduced && options.loss_scaling)
-    throw UsageError(
-        "loss_scaling is given and strategy.update is reduced, where no step can be skipped; train in bf16 "
-        "or fp32, or update when decided");
-  if (!world.reaches(options.device))
-    throw UnsupportedError(fmt::format(
-        "device is {}: {} ranks exchange what lies in memory of the host only; use one rank, or a "
-        "world of make_nccl_world",
-        name_of(options.device), world.world()));
-  if (options.strategy.reduction == Reduction::native && options.device == DeviceType::cpu)
-    throw UsageError(
-        "strategy.reduction is native and device is cpu; only GPUs have a reduction of their own: use exact");
-  if (options.strategy.offload.on_disk() && options.disk_directory.empty())
-    throw UsageError(
-        "disk_directory is empty, and strategy.offload has the disk hold something; name a "
-        "directory on a local disk");
-  if (options.external_bytes < 0 || options.device_memory_bytes < 0 || options.host_memory_bytes < 0)
-    throw UsageError(fmt::format(
-        "external_bytes is {}, device_memory_bytes {} and host_memory_bytes {}; none may be negative",
-        options.external_bytes, options.device_memory_bytes, options.host_memory_bytes));
-  const int groups = static_cast<int>(options.optimizer.groups.size());
-  for (const UnitSpec& unit : units)
-    for (const ParameterSpec& parameter : unit.parameters)
-      if (parameter.group < 0 || parameter.group >= groups)
-        throw UsageError(fmt::format("parameter '{}' is in group {}; the optimizer has groups 0 to {}",
-                                     parameter.name, parameter.group, groups - 1));
+// What a rank brings to a step; infinity and NaN compare as no less.
+void check_amount(const char* call, const char* name, double value, double most) {
+  if (!(value >= 0 && value <= most))
+    throw UsageError(fmt::format("{}: {} is {}; it must be 0 to {:.3g}", call, name, value, most));
+}
+void check_learning_rate(const char* call, const char* name, double value) {
+  check_amount(call, name, value, std::numeric_limits<float>::max());  // updates compute in fp32
 }
 
 // Everything besides the programs that must be equal on all ranks for their results to be.
@@ -137,8 +84,8 @@ void check_verified(const EngineOptions& options, const std::vector<PlannedProgr
 }  // namespace
 
 Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOptions options_in)
-    : options(std::move(options_in)),
-      world((check_options(world_in, options, units), std::move(world_in))),
+    : options(checked_options(std::move(options_in), world_in, units)),
+      world(std::move(world_in)),
       layout(std::move(units), options.mesh.shard, options.mesh.replicate),
       coordinates(options.mesh.coordinates(world.rank())),
       partition(static_cast<int>(layout.units().size()), options.mesh.pipeline, options.strategy.pipeline),
@@ -199,13 +146,18 @@ std::string Engine::Impl::expected() {
 }
 
 Engine::Engine(Communicator world, std::vector<UnitSpec> units, EngineOptions options)
-    : impl_(std::make_unique<Impl>(std::move(world), std::move(units), std::move(options))) {}
-Engine::~Engine() = default;
+    : impl_(std::make_unique<Impl>(std::move(world), std::move(units), std::move(options))) {
+  impl_->self = std::make_shared<Engine*>(this);
+}
+Engine::~Engine() { *impl_->self = nullptr; }
 
 const Layout& Engine::layout() const { return impl_->layout; }
 const MemoryPlan& Engine::plan() const { return impl_->plan; }
 const Program& Engine::program(int index) const {
-  return impl_->programs.at(static_cast<std::size_t>(index));
+  if (index < 0 || index >= static_cast<int>(impl_->programs.size()))
+    throw UsageError(
+        fmt::format("program: {} does not exist; the engine has 0 to {}", index, impl_->programs.size() - 1));
+  return impl_->programs[static_cast<std::size_t>(index)];
 }
 int Engine::rank() const { return impl_->world.rank(); }
 int Engine::world() const { return impl_->world.world(); }
@@ -215,10 +167,19 @@ std::int64_t Engine::steps_applied() const { return impl_->steps_applied; }
 void* Engine::address(BufferId buffer) const {
   if (impl_->open_uses.empty())
     throw UsageError("address: no lease is open; buffers lie still only within a use");
+  const auto buffers = static_cast<BufferId>(impl_->program().buffers.size());
+  if (buffer < 0 || buffer >= buffers)
+    throw UsageError(fmt::format("address: buffer {} does not exist; the running program has 0 to {}", buffer,
+                                 buffers - 1));
   return impl_->executor->address(buffer, impl_->open_uses.back());
 }
 void* Engine::stream() const { return impl_->executor->stream(); }
 void Engine::transfer(void* to, const void* from, std::int64_t bytes) {
+  if (bytes < 0) throw UsageError(fmt::format("transfer: bytes is {}; it must be 0 or more", bytes));
+  if (bytes == 0) return;
+  if (to == nullptr || from == nullptr)
+    throw UsageError(fmt::format("transfer: {} is null; it must be an address of {} bytes",
+                                 to == nullptr ? "to" : "from", bytes));
   impl_->executor->transfer(to, from, bytes);
 }
 const ByteCounters& Engine::bytes(Space space) const { return impl_->executor->bytes(space); }
@@ -227,13 +188,19 @@ std::string Engine::disk_description() const {
   return disk == nullptr ? std::string() : disk->description();
 }
 std::int64_t Engine::bytes_received(Axis axis) const { return impl_->executor->bytes_received(axis); }
-const Program& Engine::running() const { return impl_->program(); }
+const Program& Engine::running() const {
+  if (!impl_->running()) throw UsageError("running: no step is running; call begin first");
+  return impl_->program();
+}
 const ArenaRegistration& Engine::arena_registration() const { return impl_->executor->registration(); }
 void Engine::set_peak_observer(std::function<void()> observer) {
   impl_->check_between_steps("set_peak_observer");
   impl_->executor->set_peak_observer(std::move(observer));
 }
-void Engine::set_tracing(bool on) { impl_->executor->set_tracing(on); }
+void Engine::set_tracing(bool on) {
+  impl_->check_between_steps("set_tracing");
+  impl_->executor->set_tracing(on);
+}
 StepTiming Engine::timing() const { return impl_->executor->timing(); }
 std::span<const Span> Engine::trace() const { return impl_->executor->trace(); }
 void Engine::fail(const std::string& message) { impl_->fail(message); }
@@ -272,6 +239,7 @@ void Engine::begin_program(int index, const StepTerms& terms) {
           "begin: terms.weight is {}; with strategy.update reduced a training step begins with the "
           "weight that all ranks' inputs will add up to, above 0, and the learning rate",
           terms.weight));
+    if (early) check_learning_rate("begin", "terms.learning_rate", terms.learning_rate);
     // The same program takes them along.
     if (impl_->executor->carried_from() != index) finish_updates();
     impl_->abandoned = false;
@@ -299,6 +267,8 @@ StepResult Engine::step(const StepInputs& inputs) {
     const InstructionId next = impl_->executor->advance();
     if (impl_->instruction(next).op != Opcode::reduce_scalars || !impl_->open_uses.empty())
       throw UsageError(fmt::format("step: the program expects {} first", impl_->expected()));
+    check_learning_rate("step", "learning_rate", inputs.learning_rate);
+    check_amount("step", "weight", inputs.weight, std::numeric_limits<double>::max());
     if (impl_->executor->updates_early() && inputs.learning_rate != impl_->terms.learning_rate)
       throw UsageError(fmt::format("step: the learning rate is {}; the step began with {}",
                                    inputs.learning_rate, impl_->terms.learning_rate));

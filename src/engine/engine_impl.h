@@ -12,10 +12,15 @@
 
 namespace tessera {
 
+// Throws UsageError for options that mean nothing on this world; the deadline becomes one that waits take.
+EngineOptions checked_options(EngineOptions options, const Communicator& world,
+                              const std::vector<UnitSpec>& units);
+
 struct Engine::Impl {
   Impl(Communicator world, std::vector<UnitSpec> units, EngineOptions options);
   ~Impl();
 
+  std::shared_ptr<Engine*> self;  // leases hold it; to null when the engine is destroyed
   EngineOptions options;
   Communicator world;
   Layout layout;
@@ -72,6 +77,7 @@ struct Engine::Impl {
   int owner(FlatId flat, State state, std::int64_t offset) const;
   // The buffer of the state alone: −1 where there is none, and where the parameter is its own master.
   BufferId own_buffer(FlatId flat, State state) const;
+  void check_flat(const char* call, FlatId flat) const;
   void check_persistent(const char* call, FlatId flat, State state, std::size_t bytes) const;
   // The elements of the flat's state that this rank holds, where it holds any.
   std::pair<std::int64_t, std::int64_t> held(FlatId flat, State state) const;

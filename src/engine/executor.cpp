@@ -75,6 +75,8 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
       layout_(layout),
       programs_(programs),
       options_(options),
+      several_kinds_(std::ranges::any_of(
+          programs, [&](const Program& program) { return program.kind != programs.front().kind; })),
       rank_(world.rank()),
       place_(options.mesh.coordinates(rank_)),
       memory_(device, programs, plan,

@@ -176,6 +176,7 @@ class Executor {
   const Layout& layout_;
   const std::vector<Program>& programs_;
   const EngineOptions& options_;
+  const bool several_kinds_;  // of programs
   int rank_ = 0;
   Coordinates place_;  // in the mesh
   StepMemory memory_;

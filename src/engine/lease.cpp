@@ -9,10 +9,6 @@
 namespace tessera {
 namespace {
 
-void check_ended(const Engine* engine) {
-  if (!engine) throw UsageError("the lease has ended; its pointers and calls are no longer valid");
-}
-
 void check_parameter(const Layout& layout, UnitId unit, ParameterId parameter) {
   const auto count =
       static_cast<ParameterId>(layout.units()[static_cast<std::size_t>(unit)].parameters.size());
@@ -107,7 +103,7 @@ void Engine::Impl::zero_unwritten(InstructionId use) {
 }
 
 UnitLease Engine::use(UnitId unit, Pass pass) {
-  return impl_->guarded("use", [&] { return UnitLease(this, impl_->open("use", unit, pass)); });
+  return impl_->guarded("use", [&] { return UnitLease(impl_->self, impl_->open("use", unit, pass)); });
 }
 
 void Engine::skip(UnitId unit, Pass pass) {
@@ -122,40 +118,36 @@ void Engine::skip(UnitId unit, Pass pass) {
   });
 }
 
-UnitLease::UnitLease(Engine* engine, InstructionId instruction)
-    : engine_(engine), instruction_(instruction) {}
+UnitLease::UnitLease(std::shared_ptr<Engine*> engine, InstructionId instruction)
+    : engine_(std::move(engine)), instruction_(instruction) {}
 
-UnitLease::UnitLease(UnitLease&& other) noexcept
-    : engine_(std::exchange(other.engine_, nullptr)), instruction_(other.instruction_) {}
+UnitLease::UnitLease(UnitLease&& other) noexcept = default;
+
+Engine& UnitLease::engine() const {
+  if (!engine_) throw UsageError("the lease has ended; its pointers and calls are no longer valid");
+  if (*engine_ == nullptr)
+    throw UsageError("the lease's engine was destroyed; end all leases before, their pointers lie in it");
+  return **engine_;
+}
 
 UnitLease::~UnitLease() {
-  if (!engine_) return;
+  if (!engine_ || *engine_ == nullptr) return;
   try {
-    engine_->fail(fmt::format("the lease of {} was destroyed before end(){}",
-                              describe(engine_->impl_->program(), instruction_),
+    engine().fail(fmt::format("the lease of {} was destroyed before end(){}",
+                              describe(engine().impl_->program(), instruction_),
                               std::uncaught_exceptions() > 0 ? ", by an exception" : ""));
   } catch (...) {  // a destructor has nobody to tell; the flag is set or memory is gone
   }
 }
 
-UnitId UnitLease::unit() const {
-  check_ended(engine_);
-  return engine_->impl_->instruction(instruction_).unit;
-}
+UnitId UnitLease::unit() const { return engine().impl_->instruction(instruction_).unit; }
 
-Pass UnitLease::pass() const {
-  check_ended(engine_);
-  return engine_->impl_->instruction(instruction_).pass;
-}
+Pass UnitLease::pass() const { return engine().impl_->instruction(instruction_).pass; }
 
-int UnitLease::microbatch() const {
-  check_ended(engine_);
-  return engine_->impl_->instruction(instruction_).microbatch;
-}
+int UnitLease::microbatch() const { return engine().impl_->instruction(instruction_).microbatch; }
 
 View UnitLease::parameter(ParameterId parameter) const {
-  check_ended(engine_);
-  Engine::Impl& impl = *engine_->impl_;
+  Engine::Impl& impl = *engine().impl_;
   check_parameter(impl.layout, unit(), parameter);
   const UnitSpec& spec = impl.layout.units()[static_cast<std::size_t>(unit())];
   if (!reads_parameters(spec, pass()))
@@ -169,8 +161,7 @@ View UnitLease::parameter(ParameterId parameter) const {
 }
 
 View UnitLease::gradient(ParameterId parameter) const {
-  check_ended(engine_);
-  Engine::Impl& impl = *engine_->impl_;
+  Engine::Impl& impl = *engine().impl_;
   check_parameter(impl.layout, unit(), parameter);
   const Place& place = impl.layout.place(parameter);
   const Flat& flat = impl.layout.flat(place.flat);
@@ -186,14 +177,13 @@ View UnitLease::gradient(ParameterId parameter) const {
 
 float UnitLease::gradient_beta(ParameterId parameter) const {
   gradient(parameter);  // the same checks
-  Engine::Impl& impl = *engine_->impl_;
+  Engine::Impl& impl = *engine().impl_;
   const ParameterId home = impl.layout.place(parameter).home;
   return impl.written_in[static_cast<std::size_t>(home)] == impl.stamp(instruction_) ? 1.0f : 0.0f;
 }
 
 float UnitLease::gradient_beta() const {
-  check_ended(engine_);
-  const Layout& layout = engine_->layout();
+  const Layout& layout = engine().layout();
   const ParameterId first = layout.first_parameter(unit());
   const auto count =
       static_cast<ParameterId>(layout.units()[static_cast<std::size_t>(unit())].parameters.size());
@@ -212,8 +202,7 @@ float UnitLease::gradient_beta() const {
 }
 
 void UnitLease::end() {
-  check_ended(engine_);
-  Engine::Impl& impl = *engine_->impl_;
+  Engine::Impl& impl = *engine().impl_;
   impl.guarded("end", [&] {
     if (impl.open_uses.empty() || impl.open_uses.back() != instruction_)
       throw UsageError(
@@ -228,7 +217,7 @@ void UnitLease::end() {
                                      describe(impl.program(), instruction_), impl.expected()));
     }
     impl.open_uses.pop_back();
-    engine_ = nullptr;
+    engine_.reset();
     impl.close(closing);
   });
 }

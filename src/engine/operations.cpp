@@ -35,9 +35,33 @@ void Executor::perform(InstructionId id) {
   throw Error("a use reached the executor's lanes");
 }
 
+namespace {
+
+// Where ranks run different programs their calls may not even meet; then both are to say which.
+const char* operation_in(StepKind kind, Opcode opcode) {
+  const bool train = kind == StepKind::train;
+  switch (opcode) {
+    case Opcode::all_gather:
+      return train ? "all_gather (train)" : "all_gather (evaluate)";
+    case Opcode::reduce_scatter:
+      return train ? "reduce_scatter (train)" : "reduce_scatter (evaluate)";
+    case Opcode::reduce_scalars:
+      return train ? "all_gather (train)" : "all_gather (evaluate)";
+    case Opcode::send:
+      return train ? "send (train)" : "send (evaluate)";
+    case Opcode::receive:
+      return train ? "recv (train)" : "recv (evaluate)";
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
 CallLabel Executor::label(const Instruction& instruction) const {
-  if (instruction.unit < 0) return {"the step's scalars"};
-  return {program().units[static_cast<std::size_t>(instruction.unit)]};
+  const char* const operation = several_kinds_ ? operation_in(program().kind, instruction.op) : nullptr;
+  if (instruction.unit < 0) return {"the step's scalars", operation};
+  return {program().units[static_cast<std::size_t>(instruction.unit)], operation};
 }
 
 Executor::Slice Executor::shard_of(FlatId flat) const {

@@ -15,7 +15,8 @@ constexpr std::int64_t kChunkNumel = 1 << 20;  // at once, on its way to or from
 
 std::string_view name_of(State state) {
   constexpr std::string_view kNames[] = {"master", "parameter", "moment1", "moment2"};
-  return kNames[static_cast<int>(state)];
+  const auto index = static_cast<std::size_t>(state);
+  return index < std::size(kNames) ? kNames[index] : "such state";
 }
 
 }  // namespace
@@ -88,8 +89,7 @@ std::pair<std::int64_t, std::int64_t> Engine::Impl::held(FlatId flat, State stat
 }
 
 void Engine::Impl::check_between_steps(const char* call) const {
-  if (running())
-    throw UsageError(fmt::format("{}: a step is running; parameters can be reached between steps", call));
+  if (running()) throw UsageError(fmt::format("{}: a step is running; call it between steps", call));
 }
 
 void Engine::Impl::check_finished(const char* call) const {
@@ -200,10 +200,10 @@ std::pair<FlatId, std::int64_t> find_range(const Layout& layout, const char* cal
     throw UsageError(fmt::format("{}: parameter {} does not exist; the model has 0 to {}", call, parameter,
                                  layout.parameters() - 1));
   const Place& place = layout.place(parameter);
-  if (begin < 0 || begin + static_cast<std::int64_t>(numel) > place.numel)
-    throw UsageError(fmt::format("{}: elements {} to {} of '{}', which has {}", call, begin,
-                                 begin + static_cast<std::int64_t>(numel), layout.parameter(parameter).name,
-                                 place.numel));
+  // Nothing is added to `begin` before it is known to be small.
+  if (begin < 0 || begin > place.numel || numel > static_cast<std::size_t>(place.numel - begin))
+    throw UsageError(fmt::format("{}: {} elements from {} on, of '{}', which has {}", call, numel, begin,
+                                 layout.parameter(parameter).name, place.numel));
   return {place.flat, place.offset + begin};
 }
 
@@ -265,12 +265,14 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
 }
 
 std::int64_t Engine::persistent_bytes(FlatId flat, State state) const {
+  impl_->check_flat("persistent_bytes", flat);
   const BufferId buffer = impl_->own_buffer(flat, state);
   return buffer < 0 ? 0 : impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].bytes;
 }
 
 std::span<std::byte> Engine::persistent(FlatId flat, State state) {
   impl_->check_finished("persistent");
+  impl_->check_flat("persistent", flat);
   const BufferId buffer = impl_->own_buffer(flat, state);
   if (buffer < 0) return {};
   const Space space = impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].space;
@@ -297,7 +299,14 @@ void Engine::write_persistent(FlatId flat, State state, std::span<const std::byt
   });
 }
 
+void Engine::Impl::check_flat(const char* call, FlatId flat) const {
+  const auto flats = static_cast<FlatId>(layout.flats().size());
+  if (flat < 0 || flat >= flats)
+    throw UsageError(fmt::format("{}: flat {} does not exist; the model has 0 to {}", call, flat, flats - 1));
+}
+
 void Engine::Impl::check_persistent(const char* call, FlatId flat, State state, std::size_t bytes) const {
+  check_flat(call, flat);
   const BufferId buffer = own_buffer(flat, state);
   const std::int64_t held = buffer < 0 ? 0 : programs[0].buffers[static_cast<std::size_t>(buffer)].bytes;
   if (static_cast<std::int64_t>(bytes) != held)

@@ -186,9 +186,9 @@ TEST(States, WrongArgumentsAreNamed) {
       {[](Engine& e, std::vector<float>& v) { e.read(44, State::master, 0, v); }, {"read", "44", "0 to 8"}},
       {[](Engine& e, std::vector<float>& v) { e.read(-1, State::master, 0, v); }, {"read", "-1", "0 to 8"}},
       {[](Engine& e, std::vector<float>& v) { e.read(kEmbedBias, State::master, 10, v); },
-       {"read", "10 to 14", "'embed.bias'", "13"}},
+       {"read", "4 elements from 10 on", "'embed.bias'", "13"}},
       {[](Engine& e, std::vector<float>& v) { e.read(kEmbedBias, State::master, -1, v); },
-       {"read", "-1 to 3", "'embed.bias'"}},
+       {"read", "4 elements from -1 on", "'embed.bias'"}},
       {[](Engine& e, std::vector<float>& v) { e.read(kFrozen, State::master, 0, v); },
        {"read", "'block.0.frozen'", "master"}},
       {[](Engine& e, std::vector<float>& v) { e.read(kFrozen, State::moment1, 0, v); },
@@ -200,7 +200,7 @@ TEST(States, WrongArgumentsAreNamed) {
       {[](Engine& e, std::vector<float>& v) { e.write(kEmbedWeight, State::parameter, 0, v); },
        {"write", "'embed.weight'", "master"}},
       {[](Engine& e, std::vector<float>& v) { e.write(kEmbedBias, State::master, 10, v); },
-       {"write", "10 to 14", "'embed.bias'"}},
+       {"write", "4 elements from 10 on", "'embed.bias'"}},
       {[](Engine& e, std::vector<float>&) { e.set_counters({.steps_applied = -2}); }, {"set_counters", "-2"}},
   };
   for (const Wrong& wrong : wrongs) {

@@ -1,0 +1,83 @@
+// What engine options ask for, and whether they mean anything.
+#include <fmt/format.h>
+
+#include "src/device/wait.h"
+#include "src/engine/engine_impl.h"
+
+namespace tessera {
+
+std::vector<StepSpec> step_specs(const EngineOptions& options) {
+  std::vector<StepSpec> specs;
+  for (const ProgramSpec& program : options.programs)
+    specs.push_back({.kind = program.kind,
+                     .microbatches = program.microbatches,
+                     .strategy = options.strategy,
+                     .moments = options.optimizer.moments(),
+                     .parameter_norms = options.parameter_norms,
+                     .activations = program.activations,
+                     .order = options.order});
+  return specs;
+}
+
+MemoryBudget memory_budget(const EngineOptions& options) {
+  return {.device_bytes = options.device_memory_bytes,
+          .host_bytes = options.host_memory_bytes,
+          .external_bytes = options.external_bytes};
+}
+
+namespace {
+
+void check_options(const Communicator& world, const EngineOptions& options,
+                   const std::vector<UnitSpec>& units) {
+  if (!world) throw UsageError("world: an empty communicator; make one with make_local_world or run_local");
+  options.mesh.check(world.world());
+  options.optimizer.check();
+  options.clip.check();
+  if (options.loss_scaling) options.loss_scaling->check();
+  if (options.programs.empty()) throw UsageError("programs is empty; an engine runs at least one");
+  if (units.empty()) throw UsageError("units is empty; a model has at least one");
+  if (options.threads_per_rank < 1)
+    throw UsageError(fmt::format("threads_per_rank is {}; it must be at least 1", options.threads_per_rank));
+  if (options.strategy.update == UpdateWhen::reduced && options.clip.max_norm > 0)
+    throw UsageError(fmt::format(
+        "clip.max_norm is {} and strategy.update is reduced, where updates run before the norm is known; "
+        "switch clipping off (0), or update when decided",
+        options.clip.max_norm));
+  if (options.strategy.update == UpdateWhen::reduced && options.loss_scaling)
+    throw UsageError(
+        "loss_scaling is given and strategy.update is reduced, where no step can be skipped; train in bf16 "
+        "or fp32, or update when decided");
+  if (!world.reaches(options.device))
+    throw UnsupportedError(fmt::format(
+        "device is {}: {} ranks exchange what lies in memory of the host only; use one rank, or a "
+        "world of make_nccl_world",
+        name_of(options.device), world.world()));
+  if (options.strategy.reduction == Reduction::native && options.device == DeviceType::cpu)
+    throw UsageError(
+        "strategy.reduction is native and device is cpu; only GPUs have a reduction of their own: use exact");
+  if (options.strategy.offload.on_disk() && options.disk_directory.empty())
+    throw UsageError(
+        "disk_directory is empty, and strategy.offload has the disk hold something; name a "
+        "directory on a local disk");
+  if (options.external_bytes < 0 || options.device_memory_bytes < 0 || options.host_memory_bytes < 0)
+    throw UsageError(fmt::format(
+        "external_bytes is {}, device_memory_bytes {} and host_memory_bytes {}; none may be negative",
+        options.external_bytes, options.device_memory_bytes, options.host_memory_bytes));
+  const int groups = static_cast<int>(options.optimizer.groups.size());
+  for (const UnitSpec& unit : units)
+    for (const ParameterSpec& parameter : unit.parameters)
+      if (parameter.group < 0 || parameter.group >= groups)
+        throw UsageError(fmt::format("parameter '{}' is in group {}; the optimizer has groups 0 to {}",
+                                     parameter.name, parameter.group, groups - 1));
+}
+
+}  // namespace
+
+EngineOptions checked_options(EngineOptions options, const Communicator& world,
+                              const std::vector<UnitSpec>& units) {
+  check_options(world, options, units);
+  options.deadline = device::checked_deadline(options.deadline, "deadline");
+  return options;
+}
+
+}  // namespace tessera

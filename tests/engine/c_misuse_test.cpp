@@ -1,0 +1,121 @@
+// The C API given what means nothing: a status and a message, never a crash.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "tessera/c_api.h"
+
+namespace tessera::testing {
+namespace {
+
+#define TRY(call)                              \
+  do {                                         \
+    const tessera_status status_ = (call);     \
+    if (status_ != TESSERA_OK) return status_; \
+  } while (0)
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+
+::testing::AssertionResult refused(tessera_status status, const char* part) {
+  if (status == TESSERA_USAGE && std::strstr(tessera_last_error(), part) != nullptr)
+    return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "status " << status << ": " << tessera_last_error();
+}
+
+tessera_status make_engine(tessera_world* world, const tessera_options& options, tessera_engine** engine) {
+  const std::int64_t five = 5;
+  const tessera_parameter weight{"weight", &five, 1, TESSERA_FP32, 0, 0, nullptr};
+  const tessera_unit unit{"unit", &weight, 1, 0, 0};
+  return tessera_engine_create(world, &unit, 1, &options, engine);
+}
+
+TEST(CMisuse, NullEngines) {
+  const tessera_step_inputs inputs{.learning_rate = 0.1, .weight = 1.0, .loss = 0.0};
+  tessera_step_result result{};
+  for (tessera_step_result* out : {static_cast<tessera_step_result*>(nullptr), &result}) {
+    EXPECT_TRUE(refused(tessera_step(nullptr, &inputs, out), "engine is null"));
+    EXPECT_TRUE(refused(tessera_abandon(nullptr, out), "engine is null"));
+  }
+  EXPECT_TRUE(refused(tessera_step(nullptr, nullptr, nullptr), "inputs is null"));
+}
+
+tessera_status ask_for_uses(tessera_world* world, void*) {
+  tessera_options options;
+  tessera_engine* engine = nullptr;
+  const tessera_scheduled_use* uses = nullptr;
+  std::int32_t count = 0;
+  TRY(tessera_options_init(&options, sizeof options));
+  TRY(make_engine(world, options, &engine));
+  EXPECT_TRUE(refused(tessera_scheduled_uses(engine, &uses, &count), "no step is running"));
+  TRY(tessera_begin(engine, TESSERA_TRAIN, 1));
+  TRY(tessera_scheduled_uses(engine, &uses, &count));
+  EXPECT_EQ(count, 2);
+  TRY(tessera_abandon(engine, nullptr));
+  EXPECT_TRUE(refused(tessera_scheduled_uses(engine, &uses, &count), "no step is running"));
+  return tessera_engine_destroy(engine);
+}
+
+TEST(CMisuse, UsesWithoutAStep) {
+  EXPECT_EQ(tessera_run_ranks(1, 20'000, ask_for_uses, nullptr), TESSERA_OK) << tessera_last_error();
+}
+
+tessera_status read_far_away(tessera_world* world, void*) {
+  tessera_options options;
+  tessera_engine* engine = nullptr;
+  std::array<float, 10> values{};
+  TRY(tessera_options_init(&options, sizeof options));
+  TRY(make_engine(world, options, &engine));
+  const tessera_status status = tessera_read(engine, 0, TESSERA_MASTER, kMost - 3, values.data(), 10);
+  EXPECT_TRUE(refused(status, "10 elements from 9223372036854775804"));
+  TRY(tessera_engine_destroy(engine));
+  return status;  // the engine had failed
+}
+
+TEST(CMisuse, RangesThatOverflow) {
+  for (const int ranks : {1, 2})
+    EXPECT_EQ(tessera_run_ranks(ranks, 20'000, read_far_away, nullptr), TESSERA_USAGE);
+}
+
+tessera_status make_impossible_engines(tessera_world* world, void*) {
+  tessera_options defaults;
+  tessera_engine* engine = nullptr;
+  TRY(tessera_options_init(&defaults, sizeof defaults));
+  for (const std::int32_t most : {65536, std::numeric_limits<std::int32_t>::max()}) {
+    tessera_options options = defaults;
+    options.pipeline = options.replicate = most;
+    EXPECT_TRUE(refused(make_engine(world, options, &engine), "1048576 or less"));
+    options.shard = most;
+    EXPECT_TRUE(refused(make_engine(world, options, &engine), "1048576 or less"));
+  }
+  tessera_options options = defaults;
+  options.device_memory_bytes = 300;
+  options.external_bytes = kMost;
+  EXPECT_TRUE(refused(make_engine(world, options, &engine), "external bytes"));
+  options = defaults;
+  options.deadline_ms = -1;
+  EXPECT_TRUE(refused(make_engine(world, options, &engine), "deadline_ms is -1"));
+  EXPECT_EQ(engine, nullptr);
+  return TESSERA_OK;
+}
+
+TEST(CMisuse, Options) {
+  EXPECT_EQ(tessera_run_ranks(1, 20'000, make_impossible_engines, nullptr), TESSERA_OK)
+      << tessera_last_error();
+}
+
+TEST(CMisuse, TheLongestDeadlineIsLong) {
+  const auto meet = [](tessera_world* world, void*) -> tessera_status {
+    tessera_options options;
+    tessera_engine* engine = nullptr;
+    TRY(tessera_options_init(&options, sizeof options));
+    options.deadline_ms = kMost;
+    TRY(make_engine(world, options, &engine));
+    return tessera_engine_destroy(engine);
+  };
+  EXPECT_EQ(tessera_run_ranks(2, kMost, meet, nullptr), TESSERA_OK) << tessera_last_error();
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,254 @@
+// Arguments that mean nothing: each is refused by name and value, and nothing is done.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+
+#include "tessera/pipeline.h"
+#include "tests/engine/failing.h"
+
+namespace tessera::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+
+// What a UsageError of `body` says; another exception passes.
+std::string refusal(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_words(const std::string& text, const std::vector<std::string>& words) {
+  for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << ": " << text;
+}
+
+Engine make_engine(const EngineOptions& options) {
+  return Engine(make_local_world(1)[0], toy_units(DType::fp32), options);
+}
+std::string refused_options(const std::function<void(EngineOptions&)>& change) {
+  EngineOptions options = toy_options(1, 0);
+  change(options);
+  return refusal([&] { make_engine(options); });
+}
+
+TEST(Misuse, RangesThatOverflow) {
+  for (const int stage : {0, 3})
+    for (const bool write : {false, true})
+      for (const std::int64_t begin : {kMost - 3, kMost, std::int64_t{510}}) {
+        const std::vector<Fate> fates = run_failing(toy_options(2, stage), [&](Engine& engine, int) {
+          std::vector<float> values(11);
+          if (write)
+            engine.write(kEmbedWeight, State::master, begin, values);
+          else
+            engine.read(kEmbedWeight, State::master, begin, values);
+        });
+        for (const Fate& fate : fates) {
+          EXPECT_EQ(fate.kind, Fate::Kind::usage) << fate.message;
+          expect_words(fate.message, {"11 elements from " + std::to_string(begin), "has 520"});
+        }
+      }
+}
+
+TEST(Misuse, NumbersOfWhatDoesNotExist) {
+  Engine engine = make_engine(toy_options(1, 0));
+  for (const int number : {-5, 99, 9999}) {
+    const std::string text = std::to_string(number);
+    expect_words(refusal([&] { engine.program(number); }), {"program: " + text, "0 to 0"});
+    expect_words(refusal([&] { engine.persistent_bytes(number, State::master); }), {"flat " + text, "0 to"});
+    expect_words(refusal([&] { engine.persistent(number, State::master); }), {"flat " + text, "0 to"});
+    Engine reading = make_engine(toy_options(1, 0)), writing = make_engine(toy_options(1, 0));
+    expect_words(refusal([&] { reading.read_persistent(number, State::master, {}); }), {"flat " + text});
+    expect_words(refusal([&] { writing.write_persistent(number, State::master, {}); }), {"flat " + text});
+  }
+  engine.initialize(toy_fill());
+  engine.begin(StepKind::train);
+  UnitLease lease = engine.use(kEmbed, Pass::forward);
+  for (const BufferId buffer : {-5, 9999})
+    expect_words(refusal([&] { engine.address(buffer); }), {"buffer " + std::to_string(buffer), "0 to"});
+  lease.end();
+}
+
+TEST(Misuse, Transfers) {
+  Engine engine = make_engine(toy_options(1, 0));
+  char here = 0;
+  expect_words(refusal([&] { engine.transfer(nullptr, nullptr, 10); }), {"transfer: to is null", "10 bytes"});
+  expect_words(refusal([&] { engine.transfer(&here, nullptr, 1); }), {"transfer: from is null"});
+  expect_words(refusal([&] { engine.transfer(&here, &here, -10); }), {"transfer: bytes is -10"});
+  EXPECT_NO_THROW(engine.transfer(nullptr, nullptr, 0));
+}
+
+TEST(Misuse, CallsAtTheWrongTime) {
+  Engine engine = make_engine(toy_options(1, 0));
+  engine.initialize(toy_fill());
+  expect_words(refusal([&] { engine.running(); }), {"running: no step is running"});
+  engine.begin(StepKind::train);
+  EXPECT_NO_THROW(engine.running());
+  expect_words(refusal([&] { engine.set_tracing(true); }), {"set_tracing: a step is running"});
+  expect_words(refusal([&] { engine.set_peak_observer({}); }), {"set_peak_observer: a step is running"});
+  engine.abandon();
+  EXPECT_NO_THROW(engine.set_tracing(true));
+  expect_words(refusal([&] { engine.running(); }), {"running: no step is running"});
+}
+
+TEST(Misuse, ALeaseThatOutlivesItsEngine) {
+  std::optional<UnitLease> lease;
+  {
+    Engine engine = make_engine(toy_options(1, 3));
+    engine.initialize(toy_fill());
+    engine.begin(StepKind::train);
+    lease.emplace(engine.use(kEmbed, Pass::forward));
+  }
+  for (const auto& call : std::vector<std::function<void()>>{
+           [&] { lease->parameter(kEmbedWeight); }, [&] { lease->gradient(kEmbedWeight); },
+           [&] { lease->gradient_beta(); }, [&] { lease->unit(); }, [&] { lease->end(); }})
+    expect_words(refusal(call), {"the lease's engine was destroyed"});
+}
+
+TEST(Misuse, Deadlines) {
+  for (const milliseconds wrong : {milliseconds(0), milliseconds(-7), milliseconds::min()}) {
+    const std::vector<std::string> words = {"deadline is " + std::to_string(wrong.count()) + " ms", "1 ms"};
+    expect_words(refused_options([&](EngineOptions& options) { options.deadline = wrong; }), words);
+    expect_words(refusal([&] { run_local(1, {.deadline = wrong}, [](Communicator) {}); }), words);
+    expect_words(refusal([&] { make_local_world(1, {.deadline = wrong}); }), words);
+    expect_words(refusal([&] { make_local_world(1)[0].set_deadline(wrong); }), words);
+  }
+}
+
+TEST(Misuse, DeadlinesBeyondTheClockAreLong) {
+  run_local(2, {.deadline = milliseconds::max(), .waiting = Waiting::block}, [](Communicator world) {
+    if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(50));
+    world.barrier();
+    EngineOptions options = toy_options(2, 3);
+    options.deadline = milliseconds::max();
+    Engine engine(world, toy_units(DType::fp32), options);
+    engine.initialize(toy_fill());
+    if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_TRUE(toy_step(engine, {}).applied);
+  });
+}
+
+TEST(Misuse, MeshesAndChunksThatOverflow) {
+  for (const int most : {65536, std::numeric_limits<int>::max()}) {
+    const std::string text = std::to_string(most);
+    expect_words(refused_options([&](EngineOptions& o) { o.mesh.shard = o.mesh.replicate = most; }),
+                 {"replicate " + text, "1048576 or less"});
+    expect_words(refusal([&] { Layout(toy_units(DType::fp32), most, most); }), {"1048576 or less"});
+    expect_words(refusal([&] {
+                   const Mesh mesh{.pipeline = most, .replicate = most};
+                   plan_pipeline(Layout(toy_units(DType::fp32), 1), mesh, step_specs({}));
+                 }),
+                 {"pipeline " + text, "1048576 or less"});
+  }
+  const int chunks = std::numeric_limits<int>::max();
+  expect_words(refusal([&] {
+                 Partition(5, 2, {.schedule = PipelineSchedule::interleaved, .chunks = chunks, .cuts = {}});
+               }),
+               {"2147483647 chunks", "4294967294", "5 units"});
+}
+
+TEST(Misuse, BudgetsThatOverflow) {
+  for (const std::int64_t external : {kMost, std::int64_t{301}})
+    expect_words(refused_options([&](EngineOptions& options) {
+                   options.device_memory_bytes = 300;
+                   options.external_bytes = external;
+                 }),
+                 {"device_memory is 300 bytes", "external bytes", std::to_string(external)});
+}
+
+// On any rank: all are told, and none has updated anything.
+TEST(Misuse, InputsOfAStep) {
+  struct Wrong {
+    StepInputs inputs;
+    std::string word;
+  };
+  for (const Wrong& wrong :
+       {Wrong{{.weight = kInfinity}, "weight is inf"}, Wrong{{.weight = kNan}, "weight is nan"},
+        Wrong{{.weight = -1.0}, "weight is -1"}, Wrong{{.learning_rate = -1.0}, "learning_rate is -1"},
+        Wrong{{.learning_rate = kInfinity}, "learning_rate is inf"},
+        Wrong{{.learning_rate = kNan}, "learning_rate is nan"},
+        Wrong{{.learning_rate = 1e300}, "learning_rate is 1e+300"}}) {
+    const std::vector<Fate> fates = run_failing(toy_options(2, 1), [&](Engine& engine, int rank) {
+      engine.begin(StepKind::train);
+      toy_uses(engine, {});
+      engine.step(rank == 1 ? wrong.inputs : StepInputs{.learning_rate = 0.1});
+    });
+    EXPECT_EQ(fates[1].kind, Fate::Kind::usage) << fates[1].message;
+    expect_words(fates[1].message, {"step: " + wrong.word, "it must be 0 to"});
+    expect_blames(fates[0], 1);
+    expect_words(fates[0].message, {wrong.word});
+  }
+}
+
+TEST(Misuse, TermsOfAStep) {
+  EngineOptions options = toy_options(1, 0);
+  options.strategy.update = UpdateWhen::reduced;
+  for (const double wrong : {-1.0, kNan, 1e300}) {
+    Engine engine = make_engine(options);
+    engine.initialize(toy_fill());
+    expect_words(refusal([&] { engine.begin(StepKind::train, 1, {.learning_rate = wrong, .weight = 1.0}); }),
+                 {"begin: terms.learning_rate is ", "it must be 0 to"});
+  }
+}
+
+// Each rank's weight is well, their sum is not: no rank updates, and all say why.
+TEST(Misuse, WeightsWhoseSumIsInfinite) {
+  for (const Space states : {Space::device, Space::host}) {  // decided where the device updates, and before
+    EngineOptions options = toy_options(2, 1);
+    options.strategy.offload.states = states;
+    run_local(2, kBlocking, [&](Communicator world) {
+      Engine engine(world, toy_units(DType::fp32), options);
+      engine.initialize(toy_fill());
+      const std::vector<float> before = read_everything(engine);
+      engine.begin(StepKind::train);
+      toy_uses(engine, {});
+      const StepResult result =
+          engine.step({.learning_rate = 0.1, .weight = std::numeric_limits<double>::max()});
+      EXPECT_FALSE(result.applied);
+      EXPECT_EQ(result.reason, SkipReason::not_finite);
+      EXPECT_EQ(result.first_nonfinite, "");
+      EXPECT_EQ(result.weight, kInfinity);
+      EXPECT_EQ(read_everything(engine), before);
+    });
+  }
+}
+
+TEST(Misuse, RanksThatRunDifferentProgramsAreTold) {
+  EngineOptions options = toy_options(2, 0);
+  options.programs.push_back({.kind = StepKind::evaluate});
+  const std::vector<Fate> fates = run_failing(options, [](Engine& engine, int rank) {
+    const StepKind kind = rank == 0 ? StepKind::train : StepKind::evaluate;
+    engine.begin(kind);
+    toy_uses(engine, {}, kind);
+    engine.step({.learning_rate = 0.1});
+  });
+  std::string all;
+  for (const Fate& fate : fates) {
+    EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
+    all += fate.message + "\n";
+  }
+  expect_words(all, {"(train)", "(evaluate)"});
+}
+
+TEST(Misuse, ParametersOfOneShardOffTheDeviceOverReplicas) {
+  const Layout layout(toy_units(DType::fp32), 1, 2);
+  for (const Space space : {Space::host, Space::disk}) {
+    EngineOptions options = toy_options(1, 3);
+    options.mesh.replicate = 2;
+    options.strategy.state_over_replicas = options.strategy.parameters_over_replicas = true;
+    options.strategy.offload.parameters = space;
+    expect_words(refusal([&] { plan_pipeline(layout, options.mesh, step_specs(options)); }),
+                 {"strategy.parameters_over_replicas",
+                  "strategy.offload.parameters is " + std::string(name_of(space)), "mesh.shard is 1"});
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
