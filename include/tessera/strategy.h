@@ -132,8 +132,8 @@ struct Strategy {
   // The same for sharded parameters, too (hpZ of ZeRO++, Wang et al. 2023): between steps each replica keeps
   // its slice of its shard. A step's first gather of a unit brings the shard together over the replicas and
   // keeps it for the rest of the step, so that all other gathers stay within the shard group. Needs
-  // state_over_replicas. Where there is one shard (mesh.shard), parameters stay whole all the same, and must be
-  // on the device.
+  // state_over_replicas. Where there is one shard (mesh.shard), parameters stay whole all the same, and must
+  // be on the device.
   bool parameters_over_replicas = false;
   Pipeline pipeline = {};
   Offload offload = {};
