@@ -6,11 +6,25 @@
 #include "tessera/memory_plan.h"
 
 namespace tessera {
+
+void check_strategy(const Mesh& mesh, const Strategy& strategy) {
+  strategy.check();
+  const Space parameters = strategy.offload.parameters;
+  if (mesh.shard == 1 && mesh.replicate > 1 && strategy.state_over_replicas && parameters != Space::device)
+    throw UsageError(fmt::format(
+        "strategy.parameters_over_replicas is true and strategy.offload.parameters is {}, but mesh.shard is "
+        "1: a parameter of one shard stays whole between steps, and its replicas' slices are brought "
+        "together "
+        "on the device; make mesh.shard 2 or more, offload.parameters device, or parameters_over_replicas "
+        "and state_over_replicas false",
+        name_of(parameters)));
+}
+
 namespace {
 
 void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
-  spec.strategy.check();
   mesh.world();  // its checks
+  check_strategy(mesh, spec.strategy);
   if (layout.shards() != mesh.shard)
     throw UsageError(fmt::format("layout has {} shards, but the mesh's shard axis has {} ranks",
                                  layout.shards(), mesh.shard));
@@ -20,16 +34,6 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
   if (mesh.tensor != 1)
     throw UnsupportedError(
         fmt::format("mesh {}: this version has no tensor parallel ranks; tensor must be 1", to_string(mesh)));
-  const Space parameters = spec.strategy.offload.parameters;
-  if (mesh.shard == 1 && mesh.replicate > 1 && spec.strategy.state_over_replicas &&
-      parameters != Space::device)
-    throw UsageError(fmt::format(
-        "strategy.parameters_over_replicas is true and strategy.offload.parameters is {}, but mesh.shard is "
-        "1: a parameter of one shard stays whole between steps, and its replicas' slices are brought "
-        "together "
-        "on the device; make mesh.shard 2 or more, offload.parameters device, or parameters_over_replicas "
-        "and state_over_replicas false",
-        name_of(parameters)));
   if (mesh.pipeline > 1 && !spec.order.empty())
     throw UsageError(
         "order is given, but mesh.pipeline is above 1: there the schedule orders the uses; leave it empty");

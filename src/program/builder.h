@@ -24,6 +24,9 @@ inline void insert_sorted(std::vector<BufferId>& list, BufferId id) {
   if (at == list.end() || *at != id) list.insert(at, id);
 }
 
+// Throws UsageError for a strategy that means nothing, by itself or on this mesh.
+void check_strategy(const Mesh& mesh, const Strategy& strategy);
+
 class Builder {
  public:
   Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "src/program/builder.h"
 #include "tessera/budget.h"
 #include "tessera/error.h"
 
@@ -167,9 +168,9 @@ class Search {
     bool fit = true;
   };
 
-  static bool means_something(const std::vector<StepSpec>& specs) {
+  bool means_something(const std::vector<StepSpec>& specs) const {
     try {
-      for (const StepSpec& spec : specs) spec.strategy.check();
+      for (const StepSpec& spec : specs) check_strategy(mesh_, spec.strategy);
     } catch (const UsageError&) {
       return false;
     }

@@ -65,6 +65,18 @@ TEST_F(Budget, NamesTheChangeThatFits) {
   }
 }
 
+// On a mesh where what it would need first is refused.
+TEST_F(Budget, AdvisesNothingThatTheMeshRefuses) {
+  std::vector<StepSpec> specs = specs_at(3);
+  for (StepSpec& spec : specs)
+    spec.strategy.state_over_replicas = spec.strategy.parameters_over_replicas = true;
+  const Mesh mesh{.replicate = 2};
+  const Layout layout(chain(kUnits, 10'000), 1, 2);
+  const std::string text =
+      explain_misfit(layout, mesh, specs, build_and_plan(layout, mesh, specs).plan, {.device_bytes = 1});
+  EXPECT_NE(text.find("no change of strategy fits"), std::string::npos) << text;
+}
+
 TEST_F(Budget, CountsTheEmbeddersOwnMemory) {
   const std::int64_t budget = arena_bytes(specs_at(1));
   EXPECT_NE(advice(0, 0, budget).find("would fit with stage 1"), std::string::npos);
