@@ -13,7 +13,9 @@ namespace tessera {
 
 bool control_available() { return true; }
 
-Communicator make_control_world(const ControlOptions& options) {
+Communicator make_control_world(const ControlOptions& given) {
+  ControlOptions options = given;
+  options.deadline = device::checked_deadline(given.deadline, "deadline");
   if (options.world < 1 || options.rank < 0 || options.rank >= options.world)
     throw UsageError(fmt::format("rank {} of a world of {} ranks: use 0 to {}", options.rank, options.world,
                                  std::max(options.world - 1, 0)));

@@ -6,10 +6,13 @@
 #include <utility>
 
 #include "src/comm/nccl_backend.h"
+#include "src/device/wait.h"
 
 namespace tessera {
 
-Communicator make_nccl_world(const Communicator& host, const NcclOptions& options) {
+Communicator make_nccl_world(const Communicator& host, const NcclOptions& given) {
+  NcclOptions options = given;
+  options.deadline = device::checked_deadline(given.deadline, "deadline");
   if (!host)
     throw UsageError(
         "host: an empty communicator; make one with make_local_world, make_mpi_world or make_control_world");
