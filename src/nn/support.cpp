@@ -14,8 +14,7 @@ void check_dim(std::string_view model, std::string_view field, std::int64_t valu
 
 void check_type(std::string_view model, DType type) {
   if (type == DType::fp16)
-    throw UnsupportedError(
-        fmt::format("{}: its modules do not compute in fp16; use fp32 or bf16", model));
+    throw UnsupportedError(fmt::format("{}: its modules do not compute in fp16; use fp32 or bf16", model));
 }
 
 kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes) {
