@@ -69,7 +69,8 @@ HWY_INLINE V16 max(V16 a, V16 b) {
   return a;
 }
 
-// a * b + c, rounded once. Targets without the instruction call the C library's, lane by lane, from one place.
+// a * b + c, rounded once. Targets without the instruction call the C library's, lane by lane, from one
+// place.
 #if HWY_NATIVE_FMA
 HWY_INLINE FloatVector fused(FloatVector a, FloatVector b, FloatVector c) { return hn::MulAdd(a, b, c); }
 #else
