@@ -132,6 +132,7 @@ bool CudaStream::reached(std::uint64_t ticket) const noexcept {
 
 void CudaStream::wait_until(std::uint64_t ticket) const {
   const Clock::time_point begin = Clock::now();
+  const bool known = completed_.load() >= ticket && failed_at_.load() > ticket;
   while (!reached(ticket) && !settings_.failure.failed()) {
     const auto waited = Clock::now() - begin;
     if (waited >= settings_.deadline)
@@ -144,9 +145,11 @@ void CudaStream::wait_until(std::uint64_t ticket) const {
     else
       std::this_thread::sleep_for(kSleep);
   }
-  // Behind a failure, events say nothing: streams go on past threads of the host that failed, and past
-  // collectives that were aborted.
-  settings_.failure.rethrow();
+  // Behind a failure elsewhere, what is only now seen to be reached says nothing: streams go on past threads
+  // of the host that failed, and past collectives that were aborted.
+  const bool failed_here = failed_at_.load() != kNever;
+  if (failed_at_.load() <= ticket || completed_.load() < ticket || (!known && !failed_here))
+    settings_.failure.rethrow();
 }
 
 void CudaStream::fail(std::uint64_t ticket) const {
