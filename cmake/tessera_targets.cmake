@@ -43,7 +43,8 @@ set(TESSERA_COMMON_HEADERS
 if(TESSERA_PRECOMPILE)  # whoever reads fmt's header must read it alike
   target_compile_definitions(tessera_flags INTERFACE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_COMPILE_DEFINITIONS>)
 endif()
-tessera_precompile(tessera_headers LINK fmt::fmt HEADERS ${TESSERA_COMMON_HEADERS})
+tessera_precompile(tessera_headers LINK fmt::fmt nlohmann_json::nlohmann_json
+  HEADERS ${TESSERA_COMMON_HEADERS} <nlohmann/json.hpp>)
 
 set(TESSERA_FLOORS "" CACHE INTERNAL "")
 
