@@ -1,40 +1,23 @@
 // A run's folder as a user meets it: one run saves there, a fresh one starts in no used one, and what is
 // damaged or cannot be read is said, not passed over.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/cli/process.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using Arguments = std::vector<std::string>;
-
-std::string read(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-struct Result {
-  int status = -1;
-  std::string out, err;
-};
-
 class RunFolder : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -52,23 +35,11 @@ class RunFolder : public ::testing::Test {
 
   pid_t start(Arguments arguments, const std::string& name) const {
     arguments.insert(arguments.begin(), TESSERA_TOOL);
-    std::vector<char*> pointers;
-    for (std::string& one : arguments) pointers.push_back(one.data());
-    pointers.push_back(nullptr);
-    const std::string out = folder_.file(name + ".out"), err = folder_.file(name + ".err");
-    const pid_t child = ::fork();
-    if (child != 0) return child;
-    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDOUT_FILENO);
-    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDERR_FILENO);
-    ::execv(pointers[0], pointers.data());
-    ::_exit(127);
+    return start_process(std::move(arguments), printed(name));
   }
-  Result finish(pid_t child, const std::string& name) const {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
-            .out = read(folder_.file(name + ".out")),
-            .err = read(folder_.file(name + ".err"))};
+  Result finish(pid_t child, const std::string& name) const { return finish_process(child, printed(name)); }
+  Outputs printed(const std::string& name) const {
+    return {.out = folder_.file(name + ".out"), .err = folder_.file(name + ".err")};
   }
   Result run(const Arguments& arguments) const { return finish(start(arguments, "tool"), "tool"); }
   Arguments training(const Arguments& settings) const {

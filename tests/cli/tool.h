@@ -1,44 +1,26 @@
 // The tool as a user runs it: a process, its exit status, what it prints and the files it leaves.
 #pragma once
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/cli/process.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
 
 using nlohmann::json;
-using Arguments = std::vector<std::string>;
-
-inline std::string read(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 inline std::vector<json> read_lines(const std::string& path) {
   std::vector<json> lines;
   std::istringstream text(read(path));
   for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
   return lines;
 }
-
-struct Result {
-  int status = -1;  // exit status; −signal where it was ended by one
-  std::string out, err;
-};
 
 class Tool : public ::testing::Test {
  protected:
@@ -69,31 +51,14 @@ train = ")" + folder_.file("text.txt") +
     entries_ = folder_.entries();
   }
 
-  // Starts the tool; its output goes to files beside the folder, so that the folder shows what the tool left.
+  // Its output goes to files beside the folder, so that the folder shows what the tool left.
   pid_t start(const Arguments& arguments, rlim_t file_limit = RLIM_INFINITY) const {
-    std::vector<std::string> all = {TESSERA_TOOL};
+    Arguments all = {TESSERA_TOOL};
     all.insert(all.end(), arguments.begin(), arguments.end());
-    std::vector<char*> pointers;
-    for (std::string& one : all) pointers.push_back(one.data());
-    pointers.push_back(nullptr);
-    const std::string out = outputs_.file("out"), err = outputs_.file("err");
-    const pid_t child = ::fork();
-    if (child != 0) return child;
-    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDOUT_FILENO);
-    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDERR_FILENO);
-    const rlimit limit{file_limit, file_limit};
-    if (file_limit != RLIM_INFINITY) ::setrlimit(RLIMIT_FSIZE, &limit);
-    ::execv(pointers[0], pointers.data());
-    ::_exit(127);
+    return start_process(all, printed(), file_limit);
   }
-
-  Result finish(pid_t child) const {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
-            .out = read(outputs_.file("out")),
-            .err = read(outputs_.file("err"))};
-  }
+  Result finish(pid_t child) const { return finish_process(child, printed()); }
+  Outputs printed() const { return {.out = outputs_.file("out"), .err = outputs_.file("err")}; }
 
   Result run(const Arguments& arguments) const { return finish(start(arguments)); }
 
