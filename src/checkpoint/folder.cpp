@@ -73,7 +73,7 @@ std::string read_latest(const fs::path& folder) {
   const FileReader file(path);
   std::string text(static_cast<std::size_t>(std::min<std::int64_t>(file.bytes(), 256)), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
-  const std::string name = text.substr(0, text.find('\n'));
+  std::string name = text.substr(0, text.find('\n'));
   if (step_of(name) < 0)
     throw EnvironmentError(
         fmt::format("checkpoint file '{}' does not name a step's folder; "
