@@ -29,8 +29,11 @@ void check_nccl_version(int version, const std::string& file) {
 // Only this has NCCL start the kernels of a rank's communicators in one order on all GPUs: that of the host.
 // Read when NCCL is first used.
 void ask_for_launch_order() {
-  setenv(kLaunchOrder, "1", 0);
   const char* const value = std::getenv(kLaunchOrder);
+  if (value == nullptr) {
+    setenv(kLaunchOrder, "1", 0);
+    return;
+  }
   if (std::strtoll(value, nullptr, 0) == 0)
     throw EnvironmentError(
         fmt::format("{} is '{}' in the environment: GPUs could wait for each other for good; unset it, or "
