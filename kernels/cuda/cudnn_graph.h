@@ -1,4 +1,4 @@
-// A slice of attention as a graph of cuDNN. Needs libcudnn to be loaded, a GPU only to run. cuDNN's own
+// A slice of attention as a graph of cuDNN. Loads libcudnn; needs a GPU only to run. cuDNN's own
 // header, which takes long to compile, stays in the source.
 #pragma once
 

@@ -128,23 +128,6 @@ class Filler {
     if (failed_) std::ranges::fill(values, 0.0f);
   }
 
-  // A hash of how every tensor begins, equal where ranks read equal files.
-  std::uint64_t identity() {
-    std::uint64_t hash = 0;
-    try {
-      for (const std::vector<Source>& sources : sources_)
-        for (const Source& source : sources) {
-          bytes_.resize(
-              static_cast<std::size_t>(std::min<std::int64_t>(64, source.numel * bytes_of(source.type))));
-          source.file->read(source.offset, bytes_);
-          hash = XXH3_64bits_withSeed(bytes_.data(), bytes_.size(), hash);
-        }
-    } catch (...) {
-      failed_ = std::current_exception();
-    }
-    return hash;
-  }
-
   void rethrow() const {
     if (failed_) std::rethrow_exception(failed_);
   }
@@ -230,19 +213,34 @@ class Filler {
   std::int64_t staged_begin_ = 0;  // element of the tensor, as the parameter has them
 };
 
+// A hash of how every tensor begins, equal where ranks read equal files.
+std::uint64_t identity_of(const Sources& sources) {
+  std::uint64_t hash = 0;
+  std::vector<std::byte> bytes;
+  for (const std::vector<Source>& of_parameter : sources)
+    for (const Source& source : of_parameter) {
+      bytes.resize(
+          static_cast<std::size_t>(std::min<std::int64_t>(64, source.numel * bytes_of(source.type))));
+      source.file->read(source.offset, bytes);
+      hash = XXH3_64bits_withSeed(bytes.data(), bytes.size(), hash);
+    }
+  return hash;
+}
+
 }  // namespace
 
 void import_safetensors(const std::filesystem::path& path, Communicator world, Engine& engine,
                         const WeightMap& map) {
   std::optional<SafetensorsFiles> files;
   Sources sources;
+  std::uint64_t identity = 0;
   together(world, "weights", [&] {
     check_covers(map, engine.layout());
     files.emplace(path);
     sources = Matcher(*files, map).match(engine.layout());
+    identity = identity_of(sources);
   });
   Filler filler(engine, sources);
-  const std::uint64_t identity = filler.identity();
   engine.initialize([&](ParameterId parameter, std::int64_t begin,
                         std::span<float> values) { filler.fill(parameter, begin, values); },
                     identity);

@@ -23,7 +23,7 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
   const bool first = world.rank() == 0;
   Trainer trainer(std::move(world), setup.model, setup.options);
   const RunState state = load_checkpoint(checkpoint, disk, trainer.engine());
-  check_same_model(state.configuration, setup, checkpoint);
+  if (const auto stored = stored_config(state.configuration)) check_same_model(*stored, setup, checkpoint);
   const auto files = export_safetensors(output, disk, trainer.engine(), hugging_face_weights(*setup.model),
                                         export_options(setup));
   if (!first) return;

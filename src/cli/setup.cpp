@@ -243,13 +243,15 @@ SafetensorsExport export_options(const Setup& setup) {
       .config = std::visit([&](const auto& d) { return hugging_face_config(d, type); }, setup.dimensions)};
 }
 
-void check_same_model(const std::string& configuration, const Setup& setup, const std::string& checkpoint) {
-  Config stored;
+std::optional<Config> stored_config(const std::string& configuration) {
   try {
-    stored = parse_config(configuration, checkpoint);
-  } catch (const UsageError&) {  // of another version
-    return;
+    return parse_config(configuration, "checkpoint");
+  } catch (const UsageError&) {
+    return std::nullopt;
   }
+}
+
+void check_same_model(const Config& stored, const Setup& setup, const std::string& checkpoint) {
   const auto function_of = [&](Dimensions dimensions) {
     return std::visit(
         [](auto& of) {

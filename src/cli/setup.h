@@ -43,9 +43,12 @@ struct Data {
   std::optional<Sampler> validation;
 };
 
-// UsageError naming what differs where `configuration`, a checkpoint's, is of a model that computes something
-// else: shapes alone do not tell heads, say. A text that this build cannot read passes.
-void check_same_model(const std::string& configuration, const Setup& setup, const std::string& checkpoint);
+// A checkpoint's configuration; none where it is of another version.
+std::optional<Config> stored_config(const std::string& configuration);
+
+// UsageError naming what differs where `stored` is of a model that computes something else: shapes alone do
+// not tell heads, say.
+void check_same_model(const Config& stored, const Setup& setup, const std::string& checkpoint);
 
 // Opens and checks the files. EnvironmentError or UsageError naming file and keys.
 Data open_data(const Setup& setup);

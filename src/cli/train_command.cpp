@@ -182,6 +182,15 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   if (summary.interrupted) fmt::print("ended by a signal\n");
 }
 
+// What is written after the work.
+void check_places(const RunConfig& run) {
+  if (!run.checkpoint.empty()) check_can_write("run.checkpoint", run.checkpoint);
+  if (run.export_path.empty()) return;
+  const std::filesystem::path place = run.export_path;
+  const bool one_file = run.export_path.ends_with(".safetensors");
+  check_can_write("run.export", one_file ? absolute(place).parent_path() : place);
+}
+
 }  // namespace
 
 int train_command(const RunArguments& arguments) {
@@ -196,13 +205,7 @@ int train_command(const RunArguments& arguments) {
   if (!setup.config.model.weights.empty()) check_weights_config(setup.config.model.weights, setup);
   Communicator world = world_of_processes(setup);
   const bool first = !world || world.rank() == 0;  // prints and writes files
-  if (const RunConfig& run = setup.config.run; first) {
-    if (!run.checkpoint.empty()) check_can_write("run.checkpoint", run.checkpoint);
-    if (run.export_path.ends_with(".safetensors"))
-      check_can_write("run.export", std::filesystem::absolute(run.export_path).parent_path());
-    else if (!run.export_path.empty())
-      check_can_write("run.export", run.export_path);
-  }
+  if (first) check_places(setup.config.run);
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
   Failure failure;

@@ -91,8 +91,10 @@ class RankTraining {
           summary_.peak_bytes = std::max(summary_.peak_bytes, read_proportional_bytes());
       });
     begin_weights();
-    if (first_) summary_.step = step_;
-    if (first_ && step_ == 0) files_.metrics.rewind(0);  // lines of a run that ended before it saved
+    if (first_) {
+      summary_.first_step = summary_.step = step_;
+      files_.metrics.rewind(step_);  // what comes again, also of a run that ended before it saved
+    }
     if (run_.steps > 0)
       trace_from_ = std::clamp(run_.steps - step_ - run_.trace_steps, std::int64_t{0}, kTraceFrom);
     start_ = Clock::now();
@@ -117,7 +119,7 @@ class RankTraining {
  private:
   // Rank 0 decides, from limits and clock; a signal to any rank ends all. Before each step.
   bool continues() {
-    enum Decision : std::int32_t { go, done, interrupted };
+    enum Decision : std::int32_t { go, done, interrupted };  // a later one wins
     std::int32_t decision = stop_signal.load() != 0 ? interrupted : go;
     if (first_ && decision == go) {
       const double expected_end = seconds_since(start_) + last_step_seconds_ / 2;
@@ -126,7 +128,7 @@ class RankTraining {
     }
     std::vector<std::int32_t> all(static_cast<std::size_t>(setup_.world()));
     control_.all_gather(&decision, all.data(), sizeof decision, {.operation = "stop decision"});
-    decision = std::ranges::count(all, static_cast<std::int32_t>(interrupted)) > 0 ? interrupted : all[0];
+    decision = std::ranges::max(all);
     interrupted_ = decision == interrupted;
     if (first_) summary_.interrupted = interrupted_;
     return decision == go;
@@ -189,24 +191,19 @@ class RankTraining {
           fmt::format("the checkpoint in '{}' has read {} samples in {} steps; with this batch it "
                       "would have been {}: keep run.sequences, run.microbatches and the mesh",
                       run_.checkpoint, state.samples, step_, expected));
-    check_same_model(state.configuration, setup_, run_.checkpoint);
+    const std::optional<Config> stored = stored_config(state.configuration);
+    if (stored) check_same_model(*stored, setup_, run_.checkpoint);
     if (!first_) return;
-    summary_.first_step = step_;
-    files_.metrics.rewind(step_);
     fmt::print("resumed   at step {} from {}\n", step_, run_.checkpoint);
-    print_changes(state);
+    print_changes(stored);
   }
 
   // The configuration may change from run to run; say so, for it changes the result.
-  void print_changes(const RunState& state) const {
-    try {
-      for (const std::string& change :
-           differences(parse_config(state.configuration, "checkpoint"), setup_.config))
-        if (!change.starts_with("run.") || change.starts_with("run.length"))
-          fmt::print("changed   {}\n", change);
-    } catch (const UsageError&) {
-      fmt::print("changed   the checkpoint's configuration is of another version\n");
-    }
+  void print_changes(const std::optional<Config>& stored) const {
+    if (!stored) return fmt::print("changed   the checkpoint's configuration is of another version\n");
+    for (const std::string& change : differences(*stored, setup_.config))
+      if (!change.starts_with("run.") || change.starts_with("run.length"))
+        fmt::print("changed   {}\n", change);
   }
 
   // Has the disk read this rank's samples of a step while others are in use.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tessera/communicator.h"
+#include "tessera/mesh.h"
 
 namespace tessera {
 namespace {
@@ -30,9 +31,8 @@ bool launched_by_variables() {
 }
 
 ControlOptions control_options_from_environment() {
-  constexpr int kMostRanks = 1 << 20;
   ControlOptions options;
-  options.world = number("WORLD_SIZE", 1, kMostRanks);
+  options.world = number("WORLD_SIZE", 1, Mesh::kMostRanks);
   options.rank = number("RANK", 0, options.world - 1);
   if (options.world == 1 && std::getenv("MASTER_PORT") == nullptr) return options;
   const char* const address = std::getenv("MASTER_ADDR");

@@ -31,7 +31,7 @@ std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mes
                                            std::span<const StepSpec> specs) {
   mesh.world();  // its checks
   std::vector<PlannedPrograms> by_rank;
-  by_rank.reserve(static_cast<std::size_t>(std::max(mesh.pipeline, 0)));
+  by_rank.reserve(static_cast<std::size_t>(mesh.pipeline));
   for (int rank = 0; rank < mesh.pipeline; ++rank)
     by_rank.push_back(build_and_plan(layout, mesh, specs, rank));
   return by_rank;

@@ -54,7 +54,7 @@ class Holder {
 };
 
 template <class Work>
-std::string environment_error(const Work& work) {
+std::string error_or_none(const Work& work) {
   try {
     work();
   } catch (const EnvironmentError& error) {
@@ -77,8 +77,8 @@ TEST_F(Lock, AnotherRunIsRefusedUntilThisOneEnds) {
   std::vector<std::string> messages(2);
   run.run([&](Communicator ranks, Engine& engine) {
     messages[static_cast<std::size_t>(ranks.rank())] =
-        environment_error([&] { save_checkpoint(place_, ranks, engine, state_at(4)); });
-    EXPECT_EQ(environment_error([&] { CheckpointLock(place_, ranks); }),
+        error_or_none([&] { save_checkpoint(place_, ranks, engine, state_at(4)); });
+    EXPECT_EQ(error_or_none([&] { CheckpointLock(place_, ranks); }),
               messages[static_cast<std::size_t>(ranks.rank())]);
     load_checkpoint(place_, ranks, engine);
   });
@@ -108,7 +108,7 @@ TEST_F(Lock, LeavesNoFolderThatItMade) {
   { const CheckpointLock lock(place_); }
   EXPECT_TRUE(fs::exists(place_));
   std::ofstream(folder_.file("file")) << "in the way";
-  EXPECT_NE(environment_error([&] { CheckpointLock(folder_.file("file/run")); }).find("Not a directory"),
+  EXPECT_NE(error_or_none([&] { CheckpointLock(folder_.file("file/run")); }).find("Not a directory"),
             std::string::npos);
 }
 
@@ -122,7 +122,7 @@ TEST_F(Lock, GoesOnWhereTheFileSystemHasNone) {
     EXPECT_NE(lock.note().find("/run"), std::string::npos) << lock.note();
   }
   const Flock failing = [](int, int) { return errno = EIO, -1; };
-  EXPECT_NE(environment_error([&] { FolderLock(place_, failing); }).find("Input/output"), std::string::npos);
+  EXPECT_NE(error_or_none([&] { FolderLock(place_, failing); }).find("Input/output"), std::string::npos);
 }
 
 TEST_F(Lock, WhatIsContinuedIsOneDecision) {
@@ -131,7 +131,7 @@ TEST_F(Lock, WhatIsContinuedIsOneDecision) {
     std::vector<std::string> results(2);
     run_local(2, {}, [&](Communicator ranks) {
       std::string& result = results[static_cast<std::size_t>(ranks.rank())];
-      const std::string error = environment_error([&] {
+      const std::string error = error_or_none([&] {
         const auto newest = latest_checkpoint(ranks.rank() == 0 ? on_first : on_second, ranks);
         result = newest ? newest->filename().string() : "none";
       });

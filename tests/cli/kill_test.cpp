@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/cli/sample_text.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
@@ -49,8 +50,7 @@ std::int64_t unnamed_bytes(pid_t process, const std::string& folder) {
 class Kill : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    std::string text;
-    for (int i = 0; i < 600; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of a text\n";
+    const std::string text = sample_text(600);
     const std::string data = folder_.write("text.txt", std::as_bytes(std::span(text)));
     const std::string config =
         "model = {layers = 4, heads = 4, channels = 256, context = 16}\n"

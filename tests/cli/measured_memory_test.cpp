@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "tests/cli/sample_text.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
@@ -19,8 +20,7 @@ void train_and_compare(const std::string& parameters) {
   GTEST_SKIP() << "shadow memory counts as resident";
 #endif
   TemporaryFolder folder;
-  std::string text;
-  for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of a text\n";
+  const std::string text = sample_text(2000);
   folder.write("text.txt", std::as_bytes(std::span(text)));
   const std::string config = "[model]\npreset = \"gpt2-124m\"\n[precision]\nparameters = \"" + parameters +
                              "\"\n[run]\nsteps = 2\nlength = 64\nthreads_per_rank = 2\n[data]\ntrain = \"" +

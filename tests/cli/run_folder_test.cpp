@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/cli/process.h"
+#include "tests/cli/sample_text.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
@@ -21,8 +22,7 @@ namespace fs = std::filesystem;
 class RunFolder : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string text;
-    for (int i = 0; i < 600; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of a text\n";
+    const std::string text = sample_text(600);
     const std::string data = folder_.write("text.txt", std::as_bytes(std::span(text)));
     const std::string config =
         "model = {layers = 1, heads = 2, channels = 16, context = 16}\n"

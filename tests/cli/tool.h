@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/cli/process.h"
+#include "tests/cli/sample_text.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
@@ -25,8 +26,7 @@ inline std::vector<json> read_lines(const std::string& path) {
 class Tool : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string text;
-    for (int i = 0; i < 600; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of a text\n";
+    const std::string text = sample_text(600);
     folder_.write("text.txt", std::as_bytes(std::span(text)));
     const std::string config = R"([model]
 layers = 2
