@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "src/cli/processes.h"
@@ -107,6 +108,7 @@ class RankTraining {
       if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0) save();
     }
     if (!run_.checkpoint.empty() && step_ != saved_step_) save();
+    if (unwritten_) std::rethrow_exception(unwritten_);
     if (!run_.export_path.empty()) export_weights();
     if (progress_) progress_->finish();
     summary_seconds();
@@ -117,10 +119,11 @@ class RankTraining {
   }
 
  private:
-  // Rank 0 decides, from limits and clock; a signal to any rank ends all. Before each step.
+  // Rank 0 decides, from limits and clock; a signal to any rank, or metrics that cannot be written, end all.
+  // Before each step.
   bool continues() {
     enum Decision : std::int32_t { go, done, interrupted };  // a later one wins
-    std::int32_t decision = stop_signal.load() != 0 ? interrupted : go;
+    std::int32_t decision = stop_signal.load() != 0 || unwritten_ ? interrupted : go;
     if (first_ && decision == go) {
       const double expected_end = seconds_since(start_) + last_step_seconds_ / 2;
       if (run_.steps > 0 && step_ >= run_.steps) decision = done;
@@ -304,7 +307,16 @@ class RankTraining {
                            {"model_flops_per_second", summary_.utilisation.flops(rate)}};
     if (const auto share = summary_.utilisation.share(rate)) line["model_flops_utilisation"] = *share;
     if (measured) line["hidden"] = trainer_.engine().timing().hidden();
-    files_.metrics.write(line);
+    write_metrics(line);
+  }
+
+  // What cannot be written ends the run, but not before it saved what it trained.
+  void write_metrics(const nlohmann::json& line) {
+    try {
+      files_.metrics.write(line);
+    } catch (const EnvironmentError&) {
+      unwritten_ = std::current_exception();
+    }
   }
 
   void evaluate() {
@@ -313,8 +325,7 @@ class RankTraining {
     if (!first_) return;
     summary_.validation_loss = result.loss;
     progress_->note(fmt::format("step {}  validation loss {:.4f}", step_, result.loss));
-    files_.metrics.write(
-        {{"step", step_}, {"validation_loss", result.loss}, {"validation_tokens", result.weight}});
+    write_metrics({{"step", step_}, {"validation_loss", result.loss}, {"validation_tokens", result.weight}});
   }
 
   void save() {
@@ -364,6 +375,7 @@ class RankTraining {
   std::int64_t run_steps_ = 0;   // since this start
   std::int64_t saved_step_ = 0;  // nothing is saved before the first step
   bool interrupted_ = false;
+  std::exception_ptr unwritten_;          // why the metrics could not be written
   int refused_ = 0;                       // steps in a row
   std::int64_t trace_from_ = kTraceFrom;  // earlier in a run that is shorter
   double last_step_seconds_ = 0.0, shown_rate_ = 0.0;

@@ -1,6 +1,8 @@
 // What a user gets wrong is refused before the work, or told; nothing that was done is lost for it.
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "tessera/data.h"
 #include "tests/cli/tool.h"
 
@@ -106,9 +108,19 @@ TEST_F(Tool, TellsWhyAFileCannotBeWritten) {
     EXPECT_EQ(result.status, 1);
     EXPECT_THAT(result.err, HasSubstr("cannot write '/dev/full': No space left on device"));
   }
-  const Result metrics = train({"run.metrics=/dev/full"});
-  EXPECT_EQ(metrics.status, 1);
-  EXPECT_THAT(metrics.err, HasSubstr("run.metrics: cannot write '/dev/full': No space left on device"));
+}
+
+TEST_F(Tool, SavesWhatItTrainedWhereMetricsCannotBeWritten) {
+  const std::string saved = folder_.file("saved");
+  for (const Arguments& ranks : {Arguments{}, {"mesh.shard=2"}}) {
+    Arguments settings = {"run.metrics=/dev/full", "run.checkpoint=" + saved};
+    settings.insert(settings.end(), ranks.begin(), ranks.end());
+    const Result result = train(settings);
+    EXPECT_EQ(result.status, 1);
+    EXPECT_THAT(result.err, HasSubstr("run.metrics: cannot write '/dev/full': No space left on device"));
+    EXPECT_THAT(run({"checkpoint", "inspect", saved}).out, HasSubstr("step-00000001"));
+    std::filesystem::remove_all(saved);
+  }
 }
 
 TEST_F(Tool, FailsWhereItsOutputGoesNowhere) {
