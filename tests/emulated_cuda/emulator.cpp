@@ -10,7 +10,10 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
+
+#include "tests/emulated_cuda/stream_work.h"
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -110,11 +113,10 @@ double shuffle(double value, const Source& source) {
 
 float* dynamic_shared() { return shared_memory.data(); }
 
-cudaError_t run(dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& thread) {
-  const std::size_t count = std::size_t{threads.x} * threads.y * threads.z;
-  const bool fits = count >= 1 && count <= kMostThreads && blocks.x >= 1 && blocks.x <= 0x7fffffffu &&
-                    blocks.y >= 1 && blocks.y <= 0xffffu && blocks.z == 1 && threads.z == 1;
-  if (!fits) return cudaErrorInvalidValue;
+namespace {
+
+void run(dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& thread) {
+  const std::size_t count = std::size_t{threads.x} * threads.y;
   const Access access;
   body = &thread;
   blockDim = threads;
@@ -127,6 +129,17 @@ cudaError_t run(dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::
       shared_memory.assign(shared_bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
       run_block(count);
     }
+}
+
+}  // namespace
+
+cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t shared_bytes,
+                   std::function<void()> thread) {
+  const std::size_t count = std::size_t{threads.x} * threads.y * threads.z;
+  const bool fits = count >= 1 && count <= kMostThreads && blocks.x >= 1 && blocks.x <= 0x7fffffffu &&
+                    blocks.y >= 1 && blocks.y <= 0xffffu && blocks.z == 1 && threads.z == 1;
+  if (!fits) return cudaErrorInvalidValue;
+  work_of(stream)->give([=, thread = std::move(thread)] { run(blocks, threads, shared_bytes, thread); });
   return cudaSuccess;
 }
 

@@ -11,9 +11,11 @@
 
 namespace tessera::emulated_cuda {
 
-// Calls `thread` once for every thread of every block, as kernels see it. cudaErrorInvalidValue for a launch
-// that a GPU would refuse. Ends the process where threads wait at barriers that the others never reach.
-cudaError_t run(dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& thread);
+// Has the stream call `thread` once for every thread of every block, as kernels see it. cudaErrorInvalidValue
+// for a launch that a GPU would refuse. Ends the process where threads wait at barriers that the others never
+// reach.
+cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t shared_bytes,
+                   std::function<void()> thread);
 
 // Of the running block; filled with NaN before each block.
 float* dynamic_shared();
@@ -57,16 +59,13 @@ int calls_on_another_gpu();
 // Waits of streams for words of the host's memory, since the process began.
 int host_waits();
 
-// From now on work that is given to `stream` does not end: events recorded there are not done before
-// release().
+// From now on work that is given to `stream` is not done before release().
 void hold(cudaStream_t stream);
 void hold_behind_next_event(cudaStream_t stream);
 void release(cudaStream_t stream);
-// What a stream has to do, which may outlive it.
-struct StreamWork;
+class StreamWork;
 std::shared_ptr<StreamWork> work_of(cudaStream_t stream);
-void release(StreamWork& work);
-// Until none of its streams is held. After kForGood that is a misuse, in nccl_memory().
+// Until its streams have done all that they were given. After kForGood that is a misuse, in nccl_memory().
 void wait_for_gpu(int ordinal, const std::string& who);
 constexpr std::chrono::seconds kForGood{4};
 

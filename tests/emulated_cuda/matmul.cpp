@@ -2,9 +2,11 @@
 #include "kernels/matmul.h"
 
 #include "kernels/check.h"
+#include "kernels/cuda/launch_options.cuh"
 #include "kernels/float_types.h"
 #include "kernels/ops.h"
 #include "tests/emulated_cuda/emulator.h"
+#include "tests/emulated_cuda/stream_work.h"
 
 namespace tessera::kernels::cuda {
 namespace {
@@ -25,17 +27,7 @@ Matrix matrix(const void* data, DType type, std::int64_t leading, bool transpose
   return {data, type, transposed ? 1 : leading, transposed ? leading : 1};
 }
 
-}  // namespace
-
-std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target&) {
-  check_matmul(shape);
-  return 1024;
-}
-
-void matmul(const ComputeContext& context, const MatmulShape& s, const void* a, const void* b,
-            const void* bias, void* c) {
-  check_workspace(context, cuda::matmul_workspace_bytes(s, context.target()), "matmul");
-  check_bias(s, bias);
+void multiply(const MatmulShape& s, const void* a, const void* b, const void* bias, void* c) {
   const emulated_cuda::Access access;
   const auto leading = [](std::int64_t given, std::int64_t dense) { return given == 0 ? dense : given; };
   const Matrix left = matrix(a, s.input_type, leading(s.lda, s.transpose_a ? s.m : s.k), s.transpose_a);
@@ -54,6 +46,20 @@ void matmul(const ComputeContext& context, const MatmulShape& s, const void* a, 
       else
         static_cast<Bf16*>(c)[at] = from_float<Bf16>(static_cast<float>(sum));
     }
+}
+
+}  // namespace
+
+std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target&) {
+  check_matmul(shape);
+  return 1024;
+}
+
+void matmul(const ComputeContext& context, const MatmulShape& s, const void* a, const void* b,
+            const void* bias, void* c) {
+  check_workspace(context, cuda::matmul_workspace_bytes(s, context.target()), "matmul");
+  check_bias(s, bias);
+  emulated_cuda::work_of(stream_of(context))->give([=] { multiply(s, a, b, bias, c); });
 }
 
 }  // namespace tessera::kernels::cuda

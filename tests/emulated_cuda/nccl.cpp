@@ -1,9 +1,11 @@
-// Every call becomes messages between pairs of ranks, copied when they are sent, taken in order. Stands in
-// for src/comm/nccl_library.cpp, too.
+// Every call becomes messages between pairs of ranks, taken in order: at once their announcements, by which
+// the host's part of the call ends; by the stream what they carry. Stands in for src/comm/nccl_library.cpp,
+// too.
 #include <nccl.h>
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -19,6 +21,7 @@
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/nccl_memory.h"
 #include "tests/emulated_cuda/nccl_sum.h"
+#include "tests/emulated_cuda/stream_work.h"
 
 namespace {
 
@@ -33,9 +36,9 @@ std::size_t bytes_of(std::size_t count, ncclDataType_t type) {
   return count * (type == ncclFloat32 ? 4 : type == ncclUint8 ? 1 : 2);
 }
 
-struct Message {
+struct Announcement {
   std::string call;  // of the sender; the receiver's must be the same
-  std::vector<char> bytes;
+  std::size_t bytes;
 };
 
 struct Clique;
@@ -54,7 +57,10 @@ struct Clique {
   std::map<int, Split> splits;  // in order, from 1
   std::vector<int> gpu_of;
   int joined = 0, left = 0;
-  std::map<std::pair<int, int>, std::deque<Message>> messages;  // by sender and receiver
+  // By sender and receiver.
+  std::map<std::pair<int, int>, std::deque<Announcement>> announced;
+  std::map<std::pair<int, int>, std::deque<std::vector<char>>> sent;
+  std::condition_variable changed;  // the last, or that a communicator ends
 };
 
 std::mutex registry_mutex;
@@ -69,18 +75,17 @@ std::atomic<int> lost_rank{-1};  // whose communicators have failed on their own
 struct ncclComm {
   struct Receive {
     std::string call;
-    void* to;
     std::size_t bytes;
     int peer;
-    std::shared_ptr<Sum> sum = nullptr;  // that it is a part of, if any
   };
 
   std::shared_ptr<Clique> clique;
   int rank = 0;
   std::deque<Receive> pending;
-  std::set<std::shared_ptr<StreamWork>> streams;  // of its kernels
-  int splits = 0;                                 // begun
-  ncclComm_t* splitting = nullptr;                // where the one in progress writes
+  std::shared_ptr<std::atomic<bool>> ended = std::make_shared<std::atomic<bool>>(false);  // its kernels
+  std::set<std::shared_ptr<StreamWork>> streams;                                          // of its kernels
+  int splits = 0;                                                                         // begun
+  ncclComm_t* splitting = nullptr;  // where the one in progress writes
   ncclResult_t error = ncclSuccess;
   std::string words;
 
@@ -94,15 +99,6 @@ struct ncclComm {
     if (gpus.size() == clique->gpu_of.size()) return ncclSuccess;
     return fail(ncclInvalidUsage, "Duplicate GPU detected");
   }
-  void send(const std::string& call, const void* from, std::size_t bytes, int peer) {
-    Message message{call, std::vector<char>(bytes)};
-    {
-      const Access access;
-      std::memcpy(message.bytes.data(), from, bytes);
-    }
-    const std::lock_guard lock(clique->mutex);
-    clique->messages[{rank, peer}].push_back(std::move(message));
-  }
   bool finish_split();
   // Takes what has come.
   ncclResult_t progress() {
@@ -115,23 +111,17 @@ struct ncclComm {
     }
     if (splitting != nullptr && !finish_split()) return ncclInProgress;
     for (auto receive = pending.begin(); receive != pending.end();) {
-      Message message;
+      Announcement announcement;
       {
         const std::lock_guard lock(clique->mutex);
-        std::deque<Message>& way = clique->messages[{receive->peer, rank}];
+        std::deque<Announcement>& way = clique->announced[{receive->peer, rank}];
         if (way.empty()) return ncclInProgress;
-        message = std::move(way.front());
+        announcement = std::move(way.front());
         way.pop_front();
       }
-      if (message.call != receive->call || message.bytes.size() != receive->bytes)
-        return fail(ncclInvalidUsage, "rank " + std::to_string(receive->peer) + " called " + message.call +
-                                          ", this rank " + receive->call);
-      if (receive->sum) {
-        receive->sum->take(receive->peer, std::move(message.bytes), rank);
-      } else {
-        const Access access;
-        std::memcpy(receive->to, message.bytes.data(), receive->bytes);
-      }
+      if (announcement.call != receive->call || announcement.bytes != receive->bytes)
+        return fail(ncclInvalidUsage, "rank " + std::to_string(receive->peer) + " called " +
+                                          announcement.call + ", this rank " + receive->call);
       receive = pending.erase(receive);
     }
     return ncclSuccess;
@@ -170,6 +160,7 @@ namespace {
 // What the calling thread has put in its open group.
 struct Queued {
   ncclComm_t communicator;
+  std::shared_ptr<StreamWork> stream = nullptr;
   std::string call;
   const void* send = nullptr;  // either, with
   void* receive = nullptr;
@@ -180,6 +171,45 @@ struct Queued {
 thread_local int depth = 0;
 thread_local std::vector<Queued> queue;
 thread_local std::vector<ncclComm_t> ending;  // aborted in it
+
+// The part of a group that one communicator has on one stream.
+struct Kernel {
+  std::shared_ptr<Clique> clique;
+  int rank;
+  std::shared_ptr<const std::atomic<bool>> ended;
+  std::vector<Queued> calls;
+
+  void run() const {
+    for (const Queued& call : calls)
+      if (call.send != nullptr) send(call);
+    for (const Queued& call : calls)
+      if (call.receive != nullptr && !receive(call)) return;
+  }
+  void send(const Queued& call) const {
+    std::vector<char> bytes(call.bytes);
+    {
+      const Access access;
+      std::memcpy(bytes.data(), call.send, call.bytes);
+    }
+    const std::lock_guard lock(clique->mutex);
+    clique->sent[{rank, call.peer}].push_back(std::move(bytes));
+    clique->changed.notify_all();
+  }
+  bool receive(const Queued& call) const {
+    std::vector<char> bytes;
+    {
+      std::unique_lock lock(clique->mutex);
+      std::deque<std::vector<char>>& way = clique->sent[{call.peer, rank}];
+      clique->changed.wait(lock, [&] { return ended->load() || !way.empty(); });
+      if (ended->load()) return false;
+      bytes = std::move(way.front());
+      way.pop_front();
+    }
+    if (call.sum) return call.sum->take(call.peer, std::move(bytes), rank), true;
+    const Access access;
+    return std::memcpy(call.receive, bytes.data(), call.bytes), true;
+  }
+};
 
 ncclResult_t start_queued() {
   const std::vector<Queued> calls = std::move(queue);
@@ -194,11 +224,22 @@ ncclResult_t start_queued() {
     for (const void* memory : {call.send, static_cast<const void*>(call.receive)})
       if (memory != nullptr && is_foreign(call.communicator, memory, call.bytes))
         return call.communicator->fail(ncclInvalidUsage, call.call + " with memory that is not registered");
-  for (const Queued& call : calls)
-    if (call.send != nullptr) call.communicator->send(call.call, call.send, call.bytes, call.peer);
-  for (const Queued& call : calls)
-    if (call.receive != nullptr)
-      call.communicator->pending.push_back({call.call, call.receive, call.bytes, call.peer, call.sum});
+  std::map<std::pair<ncclComm_t, std::shared_ptr<StreamWork>>, std::vector<Queued>> kernels;
+  for (const Queued& call : calls) {
+    ncclComm& of = *call.communicator;
+    if (call.receive != nullptr) of.pending.push_back({call.call, call.bytes, call.peer});
+    if (call.send != nullptr) {
+      const std::lock_guard lock(of.clique->mutex);
+      of.clique->announced[{of.rank, call.peer}].push_back({call.call, call.bytes});
+    }
+    kernels[{call.communicator, call.stream}].push_back(call);
+  }
+  for (const auto& [place, of_kernel] : kernels) {
+    const auto& [communicator, stream] = place;
+    stream->give([kernel = Kernel{communicator->clique, communicator->rank, communicator->ended, of_kernel}] {
+      kernel.run();
+    });
+  }
   // Also where all has come: who does not ask has not waited.
   return communicators.empty() ? ncclSuccess : ncclInProgress;
 }
@@ -225,8 +266,11 @@ ncclResult_t end_aborted() {
 
 ncclResult_t enqueue(cudaStream_t stream, std::vector<Queued> calls) {
   ncclGroupStart();
-  for (const Queued& call : calls) call.communicator->streams.insert(tessera::emulated_cuda::work_of(stream));
-  for (Queued& call : calls) queue.push_back(std::move(call));
+  for (Queued& call : calls) {
+    call.stream = tessera::emulated_cuda::work_of(stream);
+    call.communicator->streams.insert(call.stream);
+    queue.push_back(std::move(call));
+  }
   return ncclGroupEnd();
 }
 
@@ -311,7 +355,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
 }
 // Its own kernels end; then all that the GPU does is waited for, in a group at its end.
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
-  for (const auto& stream : communicator->streams) tessera::emulated_cuda::release(*stream);
+  for (const auto& stream : communicator->streams) stream->release();
+  {
+    const std::lock_guard lock(communicator->clique->mutex);
+    communicator->ended->store(true);
+    communicator->clique->changed.notify_all();
+  }
   ending.push_back(communicator);
   return depth == 0 ? end_aborted() : ncclSuccess;
 }

@@ -87,7 +87,8 @@ ncclResult_t ncclMemFree(void* memory) {
     known = arenas.erase(memory);
   }
   if (known == 0) note_misuse("ncclMemFree of other memory");
-  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  note_freed(memory);
+  return free_at_once(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t communicator, void* memory, std::size_t bytes, void** handle) {

@@ -15,5 +15,7 @@ bool forget_registered(ncclComm_t communicator);
 void note_misuse(const std::string& text);
 // Memory of a GPU that is given back to the runtime.
 void note_freed(const void* begin);
+// Without waiting for the GPU, as cudaFree does.
+cudaError_t free_at_once(void* begin);
 
 }  // namespace tessera::emulated_cuda

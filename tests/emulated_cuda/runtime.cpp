@@ -7,15 +7,19 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/nccl_memory.h"
+#include "tests/emulated_cuda/stream_work.h"
 
 namespace tessera::emulated_cuda {
 namespace {
@@ -23,29 +27,57 @@ namespace {
 constexpr std::size_t kPage = 4096;
 constexpr int kGpus = 9;  // one more than a sweep of the ordered chain takes
 
+struct Range {
+  std::size_t bytes;
+  int ordinal;  // of the GPU; -1: the host's, pinned
+};
 struct Memory {
-  std::recursive_mutex mutex;  // of whoever works with it
-  std::map<void*, std::size_t> ranges;
+  std::recursive_mutex in_use;  // by whoever has access
   int accesses = 0;
+  std::mutex mutex;  // guards the next
+  std::map<const std::byte*, Range> ranges;
 
-  void protect(int how) const {
-    for (const auto& [begin, bytes] : ranges) mprotect(begin, bytes, how);
+  void protect(int how) {
+    const std::lock_guard lock(mutex);
+    for (const auto& [begin, range] : ranges)
+      if (range.ordinal >= 0) mprotect(const_cast<std::byte*>(begin), range.bytes, how);
+  }
+  void add(void* begin, std::size_t bytes, int ordinal) {
+    const std::lock_guard lock(mutex);
+    ranges[static_cast<std::byte*>(begin)] = {bytes, ordinal};
+  }
+  std::optional<Range> find(void* begin) {
+    const std::lock_guard lock(mutex);
+    const auto found = ranges.find(static_cast<std::byte*>(begin));
+    return found == ranges.end() ? std::nullopt : std::optional(found->second);
+  }
+  void remove(void* begin) {
+    const std::lock_guard lock(mutex);
+    ranges.erase(static_cast<std::byte*>(begin));
+  }
+  // Neither a GPU's nor pinned.
+  bool is_pageable(const void* at) {
+    const std::lock_guard lock(mutex);
+    const auto* const byte = static_cast<const std::byte*>(at);
+    const auto behind = ranges.upper_bound(byte);
+    return behind == ranges.begin() || byte >= std::prev(behind)->first + std::prev(behind)->second.bytes;
   }
 };
+// Never destroyed: threads of streams may go on to the end of the process.
 Memory& memory() {
-  static Memory one;
-  return one;
+  static auto* const one = new Memory;
+  return *one;
 }
 
 }  // namespace
 
 Access::Access() {
-  memory().mutex.lock();
+  memory().in_use.lock();
   if (memory().accesses++ == 0) memory().protect(PROT_READ | PROT_WRITE);
 }
 Access::~Access() {
   if (--memory().accesses == 0) memory().protect(PROT_NONE);
-  memory().mutex.unlock();
+  memory().in_use.unlock();
 }
 
 }  // namespace tessera::emulated_cuda
@@ -53,57 +85,77 @@ Access::~Access() {
 using tessera::emulated_cuda::Access;
 using tessera::emulated_cuda::kGpus;
 using tessera::emulated_cuda::kPage;
+using tessera::emulated_cuda::Mark;
 using tessera::emulated_cuda::memory;
-
-namespace tessera::emulated_cuda {
-
-// Of a stream, which it may outlive. What is given to it is done at once, unless it is held.
-struct StreamWork {
-  int ordinal = 0;
-  std::atomic<bool> held{false}, held_next{false};
-};
-
-}  // namespace tessera::emulated_cuda
-
 using tessera::emulated_cuda::StreamWork;
 
 struct CUstream_st {
-  std::shared_ptr<StreamWork> work = std::make_shared<StreamWork>();
+  std::shared_ptr<StreamWork> work;
+  bool held_next = false;
 };
 struct CUevent_st {
   int ordinal = 0;
-  std::mutex mutex;                       // guards the next
-  std::shared_ptr<StreamWork> waits_for;  // held when it was recorded
-  bool timed = false, recorded = false;
-  std::chrono::steady_clock::time_point time;  // of being recorded
+  bool timed = false;
+  std::mutex mutex;                  // guards the next
+  std::shared_ptr<const Mark> mark;  // where it was recorded last, if it was
+
+  std::shared_ptr<const Mark> last() {
+    const std::lock_guard lock(mutex);
+    return mark;
+  }
 };
 
 namespace tessera::emulated_cuda {
 
-void hold(cudaStream_t stream) { stream->work->held.store(true); }
-void hold_behind_next_event(cudaStream_t stream) { stream->work->held_next.store(true); }
-void release(cudaStream_t stream) { release(*stream->work); }
-void release(StreamWork& work) { work.held.store(false); }
+void hold(cudaStream_t stream) { stream->work->hold(); }
+void hold_behind_next_event(cudaStream_t stream) { stream->held_next = true; }
+void release(cudaStream_t stream) { stream->work->release(); }
 std::shared_ptr<StreamWork> work_of(cudaStream_t stream) { return stream->work; }
 
 namespace {
 
+// Of all streams, and the legacy stream of each GPU.
 struct AllWork {
   std::mutex mutex;
   std::vector<std::weak_ptr<StreamWork>> of_streams;
+  std::map<int, std::shared_ptr<StreamWork>> legacy;
+
+  std::vector<std::shared_ptr<StreamWork>> of(int ordinal) {
+    std::erase_if(of_streams, [](const auto& one) { return one.expired(); });
+    std::vector<std::shared_ptr<StreamWork>> found;
+    for (const auto& one : of_streams)
+      if (const auto work = one.lock(); work && work->ordinal() == ordinal) found.push_back(work);
+    return found;
+  }
+  StreamWork& legacy_of(int ordinal) {
+    std::shared_ptr<StreamWork>& work = legacy[ordinal];
+    if (!work) of_streams.push_back(work = StreamWork::start(ordinal, false));
+    return *work;
+  }
 };
 AllWork& all_work() {
-  static AllWork one;
-  return one;
+  static auto* const one = new AllWork;
+  return *one;
 }
 
 bool is_busy(int ordinal) {
   const std::lock_guard lock(all_work().mutex);
-  std::erase_if(all_work().of_streams, [](const auto& one) { return one.expired(); });
-  return std::ranges::any_of(all_work().of_streams, [&](const auto& one) {
-    const std::shared_ptr<StreamWork> work = one.lock();
-    return work && work->ordinal == ordinal && work->held.load();
-  });
+  return std::ranges::any_of(all_work().of(ordinal), [](const auto& work) { return !work->idle(); });
+}
+
+// Behind all that streams which order themselves with it were given, and ahead of all that they will be.
+std::shared_ptr<Mark> give_legacy(int ordinal, std::function<void()> operation) {
+  AllWork& all = all_work();
+  const std::lock_guard lock(all.mutex);
+  StreamWork& legacy = all.legacy_of(ordinal);
+  const auto streams = all.of(ordinal);
+  for (const auto& work : streams)
+    if (work->ordered_with_legacy()) legacy.wait_for(work->mark());
+  legacy.give(std::move(operation));
+  std::shared_ptr<Mark> mark = legacy.mark();
+  for (const auto& work : streams)
+    if (work->ordered_with_legacy()) work->wait_for(mark);
+  return mark;
 }
 
 }  // namespace
@@ -130,6 +182,24 @@ bool is_elsewhere(int ordinal) {
   return elsewhere;
 }
 
+// As what `to` and `from` are has it: what is neither a GPU's nor pinned is read before the call returns, or
+// written.
+void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) {
+  if (memory().is_pageable(from)) {
+    const auto* const begin = static_cast<const std::byte*>(from);
+    work.give([to, read = std::vector<std::byte>(begin, begin + bytes)] {
+      const Access access;
+      std::memcpy(to, read.data(), read.size());
+    });
+  } else {
+    work.give([to, from, bytes] {
+      const Access access;
+      std::memmove(to, from, bytes);
+    });
+  }
+  if (memory().is_pageable(to)) work.mark()->wait();
+}
+
 }  // namespace
 
 int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
@@ -139,45 +209,49 @@ cudaError_t cudaMalloc(void** result, std::size_t bytes) {
   bytes = (bytes + kPage - 1) / kPage * kPage;
   void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (begin == MAP_FAILED) return cudaErrorMemoryAllocation;
-  const std::lock_guard lock(memory().mutex);
-  memory().ranges[begin] = bytes;
-  *result = begin;
+  memory().add(*result = begin, bytes, current_gpu);
   return cudaSuccess;
 }
 
-cudaError_t cudaFree(void* begin) {
-  tessera::emulated_cuda::note_freed(begin);
-  const std::lock_guard lock(memory().mutex);
-  const auto found = memory().ranges.find(begin);
-  if (found == memory().ranges.end()) return begin == nullptr ? cudaSuccess : cudaErrorInvalidValue;
-  munmap(begin, found->second);
-  memory().ranges.erase(found);
+cudaError_t tessera::emulated_cuda::free_at_once(void* begin) {
+  const auto range = memory().find(begin);
+  if (!range) return cudaErrorInvalidValue;
+  memory().remove(begin);
+  munmap(begin, range->bytes);
   return cudaSuccess;
+}
+cudaError_t cudaFree(void* begin) {
+  if (begin == nullptr) return cudaSuccess;
+  tessera::emulated_cuda::note_freed(begin);
+  if (const auto range = memory().find(begin))
+    tessera::emulated_cuda::wait_for_gpu(range->ordinal, "cudaFree");
+  return tessera::emulated_cuda::free_at_once(begin);
 }
 
 cudaError_t cudaHostAlloc(void** result, std::size_t bytes, unsigned) {
   *result = ::operator new(bytes, std::align_val_t(4096));
+  memory().add(*result, bytes, -1);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* begin) {
+  tessera::emulated_cuda::wait_for_gpu(current_gpu, "cudaFreeHost");
+  memory().remove(begin);
   ::operator delete(begin, std::align_val_t(4096));
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  const Access access;
-  std::memmove(to, from, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  if (is_elsewhere(stream->work->ordinal)) return cudaErrorInvalidValue;
-  return cudaMemcpy(to, from, bytes, kind);
+  if (is_elsewhere(stream->work->ordinal())) return cudaErrorInvalidValue;
+  return give_copy(*stream->work, to, from, bytes), cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStream_t) {
-  const Access access;
-  std::memset(begin, value, bytes);
-  return cudaSuccess;
+cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStream_t stream) {
+  const auto set = [begin, value, bytes] {
+    const Access access;
+    std::memset(begin, value, bytes);
+  };
+  if (stream == cudaStreamLegacy) return tessera::emulated_cuda::give_legacy(current_gpu, set), cudaSuccess;
+  return stream->work->give(set), cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = *total = std::size_t{1} << 30;
@@ -205,25 +279,32 @@ cudaError_t cudaSetDevice(int ordinal) {
   return current_gpu = ordinal, cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  *stream = new CUstream_st;
-  (*stream)->work->ordinal = current_gpu;
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  *stream = new CUstream_st{.work = StreamWork::start(current_gpu, flags == cudaStreamDefault)};
   tessera::emulated_cuda::AllWork& all = tessera::emulated_cuda::all_work();
   const std::lock_guard lock(all.mutex);
   return all.of_streams.push_back((*stream)->work), cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
-  return *ordinal = stream->work->ordinal, cudaSuccess;
+  return *ordinal = stream->work->ordinal(), cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  is_elsewhere(stream->work->ordinal);
+  is_elsewhere(stream->work->ordinal());
+  stream->work->close();
   return delete stream, cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const auto mark = stream == cudaStreamLegacy ? tessera::emulated_cuda::give_legacy(current_gpu, [] {})
+                                               : stream->work->mark();
+  return mark->wait(), cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() {
   return tessera::emulated_cuda::wait_for_gpu(current_gpu, "cudaDeviceSynchronize"), cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (const auto mark = event->last()) stream->work->wait_for(mark);
+  return cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st;
   (*event)->ordinal = current_gpu;
@@ -234,35 +315,40 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return delete event, cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (is_elsewhere(stream->work->ordinal) || event->ordinal != stream->work->ordinal)
+  if (is_elsewhere(stream->work->ordinal()) || event->ordinal != stream->work->ordinal())
     return cudaErrorInvalidValue;
   {
     const std::lock_guard lock(event->mutex);
-    event->waits_for = stream->work->held.load() ? stream->work : nullptr;
+    event->mark = stream->work->mark();
   }
-  event->recorded = true;
-  event->time = std::chrono::steady_clock::now();
-  if (stream->work->held_next.exchange(false)) stream->work->held.store(true);
+  if (std::exchange(stream->held_next, false)) stream->work->hold();
   return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const auto mark = event->last()) mark->wait();
+  return cudaSuccess;
+}
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (is_elsewhere(event->ordinal)) return cudaErrorInvalidValue;
-  const std::lock_guard lock(event->mutex);
-  return event->waits_for && event->waits_for->held.load() ? cudaErrorNotReady : cudaSuccess;
+  const auto mark = event->last();
+  return mark && !mark->reached() ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   for (const cudaEvent_t event : {start, end}) {
-    if (!event->timed || !event->recorded) return cudaErrorInvalidValue;
+    if (!event->timed || !event->last()) return cudaErrorInvalidValue;
     if (const cudaError_t result = cudaEventQuery(event); result != cudaSuccess) return result;
   }
-  return *ms = std::chrono::duration<float, std::milli>(end->time - start->time).count(), cudaSuccess;
+  *ms = std::chrono::duration<float, std::milli>(end->last()->time() - start->last()->time()).count();
+  return cudaSuccess;
 }
 
-CUresult cuStreamWaitValue32(CUstream, CUdeviceptr address, cuuint32_t value, unsigned) {
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
   ++waits_for_host;
-  const auto& word = *reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
-  while (static_cast<std::int32_t>(word.load() - value) < 0) std::this_thread::yield();
+  stream->work->give([address, value] {
+    const auto& word = *reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
+    while (static_cast<std::int32_t>(word.load() - value) < 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  });
   return CUDA_SUCCESS;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,

@@ -9,5 +9,5 @@ using CUdeviceptr = unsigned long long;
 using cuuint32_t = std::uint32_t;
 inline constexpr unsigned CU_STREAM_WAIT_VALUE_GEQ = 0;
 
-// Found by cudaGetDriverEntryPointByVersion(). Waits at once, as streams do all that they are given.
+// Found by cudaGetDriverEntryPointByVersion().
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);

@@ -1,8 +1,9 @@
 // The part of CUDA's runtime and language that src/device/cuda_*.cpp, src/comm/nccl_*.cpp and kernels/cuda
-// use, on the CPU: a few GPUs whose memory the host cannot touch but through copies, whose streams do at once
-// what they are given, and whose blocks run one after the other, a fiber a thread. It shows what a kernel
-// computes and whether its barriers are where they must be; of speed, of races between blocks and streams and
-// of the real hardware it shows nothing. Threads of the host take turns.
+// use, on the CPU: a few GPUs whose memory the host cannot touch but through copies, whose streams do what they
+// are given each by a thread of its own, some later than others, and whose blocks run one after the other, a
+// fiber a thread. It shows what a kernel computes, whether its barriers are where they must be and, by what is
+// computed, whether streams wait for each other; of speed, of races between blocks and of the real hardware it
+// shows nothing. Kernels and copies take turns.
 #pragma once
 
 #include <cmath>
@@ -63,7 +64,6 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes);
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* memory);
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream);

@@ -1,6 +1,8 @@
 // Stands in for the file of this name in kernels/cuda, see cuda_runtime.h.
 #pragma once
 
+#include <tuple>
+
 #include "kernels/cuda/launch_options.cuh"
 #include "src/device/cuda_check.h"
 #include "tests/emulated_cuda/emulator.h"
@@ -8,11 +10,12 @@
 namespace tessera::kernels::cuda {
 
 template <class... Parameters, class... Arguments>
-void start(const ComputeContext&, const char* op, const Launch& launch, void (*kernel)(Parameters...),
+void start(const ComputeContext& context, const char* op, const Launch& launch, void (*kernel)(Parameters...),
            const Arguments&... arguments) {
-  device::check_cuda(
-      emulated_cuda::run(launch.blocks, launch.threads, launch.shared_bytes, [&] { kernel(arguments...); }),
-      op);
+  const std::tuple<Parameters...> copied(arguments...);
+  device::check_cuda(emulated_cuda::launch(stream_of(context), launch.blocks, launch.threads,
+                                           launch.shared_bytes, [=] { std::apply(kernel, copied); }),
+                     op);
 }
 
 inline float* dynamic_shared() { return emulated_cuda::dynamic_shared(); }

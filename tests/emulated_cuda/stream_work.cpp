@@ -1,0 +1,92 @@
+#include "tests/emulated_cuda/stream_work.h"
+
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace tessera::emulated_cuda {
+namespace {
+
+using std::chrono::microseconds;
+
+// Some streams are slow: whoever does not wait for them comes too early.
+microseconds draw_pause() {
+  static const char* const setting = std::getenv("EMULATED_CUDA_PACE");
+  static const unsigned seed = setting == nullptr ? 1 : static_cast<unsigned>(std::stoul(setting));
+  static std::mutex mutex;
+  static std::mt19937 draw(seed);
+  constexpr microseconds kPauses[] = {microseconds(0), microseconds(0), microseconds(50), microseconds(300)};
+  const std::lock_guard lock(mutex);
+  return seed == 0 ? microseconds(0) : kPauses[draw() % std::size(kPauses)];
+}
+
+}  // namespace
+
+std::shared_ptr<StreamWork> StreamWork::start(int ordinal, bool ordered_with_legacy) {
+  const std::shared_ptr<StreamWork> work(new StreamWork(ordinal, ordered_with_legacy, draw_pause()));
+  std::thread([work] { work->run(); }).detach();
+  return work;
+}
+
+void StreamWork::give(std::function<void()> operation) {
+  enqueue([this, operation = std::move(operation)] {
+    if (pause_.count() > 0) std::this_thread::sleep_for(pause_);
+    operation();
+  });
+}
+
+std::shared_ptr<Mark> StreamWork::mark() {
+  auto mark = std::make_shared<Mark>();
+  enqueue([mark] { mark->reach(); });
+  return mark;
+}
+
+void StreamWork::wait_for(std::shared_ptr<const Mark> mark) {
+  enqueue([mark = std::move(mark)] { mark->wait(); });
+}
+
+void StreamWork::hold() {
+  held_.store(true);
+  enqueue([this] { held_.wait(true); });
+}
+
+void StreamWork::release() {
+  held_.store(false);
+  held_.notify_all();
+}
+
+bool StreamWork::idle() const {
+  const std::lock_guard lock(mutex_);
+  return tasks_.empty();
+}
+
+void StreamWork::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  given_.notify_one();
+}
+
+void StreamWork::enqueue(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  given_.notify_one();
+}
+
+void StreamWork::run() {
+  for (;;) {
+    std::function<void()>* task = nullptr;
+    {
+      std::unique_lock lock(mutex_);
+      given_.wait(lock, [this] { return closed_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      task = &tasks_.front();  // stays where it is when others are given
+    }
+    (*task)();
+    const std::lock_guard lock(mutex_);
+    tasks_.pop_front();
+  }
+}
+
+}  // namespace tessera::emulated_cuda

@@ -1,0 +1,66 @@
+// What an emulated stream has to do, in order, by a thread of its own. Streams wait for each other through
+// marks alone, and are of different speed, so that a wait that is missing shows in what is computed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace tessera::emulated_cuda {
+
+// A point in a stream's order. Reached once.
+class Mark {
+ public:
+  void reach() {
+    time_ = std::chrono::steady_clock::now();
+    reached_.store(true);
+    reached_.notify_all();
+  }
+  void wait() const { reached_.wait(false); }
+  bool reached() const { return reached_.load(); }
+  std::chrono::steady_clock::time_point time() const { return time_; }  // of being reached
+
+ private:
+  std::chrono::steady_clock::time_point time_;
+  std::atomic<bool> reached_{false};
+};
+
+// Its thread keeps it alive as long as there is something to do, as a GPU does.
+class StreamWork {
+ public:
+  // Of streams in turn: at once, or with a pause ahead of each operation. EMULATED_CUDA_PACE, a number, draws
+  // other speeds; 0: none pauses.
+  static std::shared_ptr<StreamWork> start(int ordinal, bool ordered_with_legacy);
+
+  int ordinal() const { return ordinal_; }
+  bool ordered_with_legacy() const { return ordered_with_legacy_; }
+  void give(std::function<void()> operation);
+  std::shared_ptr<Mark> mark();
+  void wait_for(std::shared_ptr<const Mark> mark);
+  // What is given from now on is not done before release().
+  void hold();
+  void release();
+  bool idle() const;
+  void close();  // nothing will be given any more
+
+ private:
+  StreamWork(int ordinal, bool ordered_with_legacy, std::chrono::microseconds pause)
+      : ordinal_(ordinal), ordered_with_legacy_(ordered_with_legacy), pause_(pause) {}
+  void enqueue(std::function<void()> task);
+  void run();
+
+  const int ordinal_;
+  const bool ordered_with_legacy_;
+  const std::chrono::microseconds pause_;
+  std::atomic<bool> held_{false};
+  mutable std::mutex mutex_;  // guards the next
+  std::condition_variable given_;
+  std::deque<std::function<void()>> tasks_;  // the first is being done
+  bool closed_ = false;
+};
+
+}  // namespace tessera::emulated_cuda
