@@ -14,10 +14,21 @@ namespace {
 
 using nlohmann::json;
 
-// Of config.json, as transformers (4 and 5) writes it: each changes what is computed, and no tensor.
-constexpr const char* kKeys[] = {
-    "model_type",          "n_head",     "layer_norm_epsilon", "activation_function", "num_attention_heads",
-    "num_key_value_heads", "hidden_act", "rms_norm_eps",       "rope_theta",          "rope_scaling"};
+// The keys of config.json that change what is computed, and no tensor; with what the transformers library
+// takes where they are missing.
+json defaults_of(const std::string& model_type) {
+  if (model_type == "gpt2")
+    return {{"n_head", 12},
+            {"layer_norm_epsilon", 1e-5},
+            {"activation_function", "gelu_new"},
+            {"scale_attn_weights", true},
+            {"scale_attn_by_inverse_layer_idx", false}};
+  return {{"num_attention_heads", 32},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 10000.0},
+          {"rope_scaling", nullptr}};
+}
 
 // The rotary embedding's scaling: null, or by its numbers; "default" is none.
 json scaling_of(const json& scaling) {
@@ -31,13 +42,27 @@ json scaling_of(const json& scaling) {
   return numbers;
 }
 
-json value_of(const json& config, const std::string& key) {
-  const json& value = config.at(key);
-  if (key == "rope_scaling") return scaling_of(value);
-  // One function by several names.
-  if (value == "gelu_pytorch_tanh" || value == "gelu_fast") return "gelu_new";
-  if (value == "swish") return "silu";
-  return value;
+// One function by several names.
+json activation_of(const json& name) {
+  if (name == "gelu_pytorch_tanh" || name == "gelu_fast") return "gelu_new";
+  if (name == "swish") return "silu";
+  return name;
+}
+
+// The values of a config.json under the keys of defaults_of(). Version 5 of transformers writes
+// rope_parameters where version 4 writes rope_theta and rope_scaling.
+json values_of(json config, const std::string& model_type) {
+  if (const auto rope = config.find("rope_parameters"); rope != config.end() && rope->is_object()) {
+    config["rope_scaling"] = *rope;
+    if (rope->contains("rope_theta")) config["rope_theta"] = rope->at("rope_theta");
+  }
+  json values = defaults_of(model_type);
+  for (auto& [key, value] : values.items())
+    if (config.contains(key)) value = config[key];
+  for (const char* key : {"activation_function", "hidden_act"})
+    if (values.contains(key)) values[key] = activation_of(values[key]);
+  if (values.contains("rope_scaling")) values["rope_scaling"] = scaling_of(values["rope_scaling"]);
+  return values;
 }
 
 }  // namespace
@@ -52,13 +77,17 @@ void check_weights_config(const std::filesystem::path& weights, const Setup& set
     throw EnvironmentError(fmt::format("model.weights: '{}' is no JSON object", file.string()));
   const json own = json::parse(
       std::visit([](const auto& d) { return hugging_face_config(d, DType::fp32); }, setup.dimensions));
-  for (const char* key : kKeys) {
-    if (!stored.contains(key) || !own.contains(key) || value_of(stored, key) == value_of(own, key)) continue;
+  const auto refuse_other = [&](const std::string& key, const json& theirs, const json& ours) {
+    if (theirs == ours) return;
     throw UsageError(
         fmt::format("model.weights: '{}' has {} {}, the model of this run has {}; set the keys of "
                     "[model] as the weights need them",
-                    file.string(), key, stored[key].dump(), own[key].dump()));
-  }
+                    file.string(), key, theirs.dump(), ours.dump()));
+  };
+  const std::string type = own.at("model_type");
+  refuse_other("model_type", stored.value("model_type", json(type)), type);
+  const json theirs = values_of(stored, type), ours = values_of(own, type);
+  for (const auto& [key, value] : ours.items()) refuse_other(key, theirs.at(key), value);
 }
 
 }  // namespace tessera::cli

@@ -9,7 +9,8 @@
 namespace tessera::cli {
 
 // Compares the config.json that lies beside the weights with what the model's would be, in what changes
-// results and no tensor shows: heads, activation, epsilon, rotary embedding. Nothing where there is none.
+// results and no tensor shows: heads, attention's scale, activation, epsilon, rotary embedding; a key that is
+// missing there has the value that the transformers library takes. Nothing where there is no such file.
 // UsageError naming the key and both values; EnvironmentError where it is no JSON.
 void check_weights_config(const std::filesystem::path& weights, const Setup& setup);
 

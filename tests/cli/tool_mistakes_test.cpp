@@ -52,6 +52,39 @@ TEST_F(Tool, KeepsToTheModelOfTheWeights) {
   EXPECT_THAT(train({"model.weights=" + weights}).err, HasSubstr("config.json' is no JSON object"));
 }
 
+// Neither shows in a tensor. Version 5 of transformers writes rope_parameters; what is missing has a default.
+TEST_F(Tool, KeepsToTheAttentionAndTheRotaryEmbeddingOfTheWeights) {
+  const std::string weights = folder_.file("weights");
+  const auto with_config = [&](Arguments sets, const json& changes) {
+    json config = json::parse(read(weights + "/config.json"));
+    config.merge_patch(changes);
+    std::ofstream(weights + "/config.json") << config;
+    sets.insert(sets.end(), {"model.weights=" + weights, "run.steps=1", "schedule.total_steps=1"});
+    return train(sets);
+  };
+  ASSERT_EQ(train({"run.export=" + weights}).status, 0);
+  EXPECT_THAT(with_config({}, {{"scale_attn_by_inverse_layer_idx", true}}).err,
+              HasSubstr("has scale_attn_by_inverse_layer_idx true, the model of this run has false"));
+
+  const Arguments llama = {"model.family=llama", "model.preset=llama-tiny", "model.kv_heads=1",
+                           "model.hidden=16",    "model.rope_theta=500",    "model.norm_epsilon=1e-6"};
+  std::filesystem::remove_all(weights);
+  Arguments exporting = llama;
+  exporting.push_back("run.export=" + weights);
+  const Result exported = train(exporting);
+  ASSERT_EQ(exported.status, 0) << exported.err;
+  json rope = {{"rope_type", "default"}, {"rope_theta", 500.0}};
+  const json missing = {{"rope_theta", nullptr}, {"rope_scaling", nullptr}, {"rms_norm_eps", nullptr}};
+  EXPECT_THAT(with_config(llama, missing).err,
+              HasSubstr("has rope_theta 10000.0, the model of this run has 500.0"));
+  EXPECT_EQ(with_config(llama, {{"rope_parameters", rope}}).status, 0);
+  rope["rope_theta"] = 1000.0;
+  EXPECT_THAT(with_config(llama, {{"rope_parameters", rope}}).err, HasSubstr("has rope_theta 1000.0"));
+  rope.update({{"rope_theta", 500.0}, {"rope_type", "linear"}, {"factor", 4.0}});
+  EXPECT_THAT(with_config(llama, {{"rope_parameters", rope}}).err,
+              HasSubstr(R"(has rope_scaling {"factor":4.0,"rope_type":"linear"})"));
+}
+
 TEST_F(Tool, TracesARunOfOneStep) {
   const std::string trace = folder_.file("trace");
   ASSERT_EQ(train({"run.trace=" + trace, "run.steps=1", "schedule.total_steps=1"}).status, 0);
