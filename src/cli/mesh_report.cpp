@@ -37,6 +37,17 @@ std::vector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans)
   return rows;
 }
 
+constexpr int kMostColumns = 8;  // of ranks, one for each replica
+
+// The row's columns of ranks: where replicas are too many, one for all of them, whose ranks follow each
+// other.
+std::vector<std::vector<int>> columns_of(const Row& row) {
+  if (row.replicas.size() <= kMostColumns) return row.replicas;
+  std::vector<int> all;
+  for (const std::vector<int>& ranks : row.replicas) all.insert(all.end(), ranks.begin(), ranks.end());
+  return {all};
+}
+
 // "0-3" for four ranks or more in a row.
 std::string ranks_text(const std::vector<int>& ranks) {
   if (ranks.size() < 4) return fmt::format("{}", fmt::join(ranks, " "));
@@ -48,23 +59,22 @@ std::string ranks_text(const std::vector<int>& ranks) {
 bool has_grid(const Mesh& mesh) { return mesh.pipeline > 1 || mesh.replicate > 1; }
 
 std::string mesh_grid(const Setup& setup, std::span<const TrainerPlan> plans) {
-  const Mesh& mesh = setup.options.engine.mesh;
   const std::vector<Row> rows = rows_of(setup, plans);
   std::size_t width = 5, ranks_width = 8;
   for (const Row& row : rows) {
     width = std::max(width, fmt::format("{}", fmt::join(row.chunks, ", ")).size());
-    for (const std::vector<int>& ranks : row.replicas)
+    for (const std::vector<int>& ranks : columns_of(row))
       ranks_width = std::max(ranks_width, ranks_text(ranks).size());
   }
   std::string text = fmt::format("{:>8}  {:<{}}", "pipeline", "units", width);
-  for (int replica = 0; replica < mesh.replicate; ++replica)
-    text += fmt::format("  {:>{}}",
-                        fmt::format("ranks{}", mesh.replicate > 1 ? fmt::format(" [{}]", replica) : ""),
+  const std::size_t columns = columns_of(rows.front()).size();
+  for (std::size_t column = 0; column < columns; ++column)
+    text += fmt::format("  {:>{}}", fmt::format("ranks{}", columns > 1 ? fmt::format(" [{}]", column) : ""),
                         ranks_width);
   text += fmt::format("{:>14}\n", "MiB a rank");
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     text += fmt::format("{:>8}  {:<{}}", rank, fmt::format("{}", fmt::join(rows[rank].chunks, ", ")), width);
-    for (const std::vector<int>& ranks : rows[rank].replicas)
+    for (const std::vector<int>& ranks : columns_of(rows[rank]))
       text += fmt::format("  {:>{}}", ranks_text(ranks), ranks_width);
     text += fmt::format("{:>14.2f}\n", static_cast<double>(rows[rank].bytes) / (1 << 20));
   }

@@ -460,6 +460,8 @@ TEST_F(Tool, SimulatesAClusterOfAnySize) {
                             "mesh.replicate=16", "--set", "mesh.shard=16", "--set", "data.train="});
   EXPECT_EQ(large.status, 0) << large.err;
   EXPECT_NE(large.out.find("128 nodes"), std::string::npos) << large.out;
+  const Result planned = run({"plan", config_, "--set", "mesh.pipeline=2", "--set", "mesh.replicate=16"});
+  EXPECT_NE(planned.out.find("  0-31  "), std::string::npos) << planned.out;  // one column for all replicas
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
 
   // Wrong options are refused by name.
