@@ -154,8 +154,8 @@ struct StepResult {
   std::vector<double> parameter_norms;  // by ParameterId, of the mean gradient; empty unless asked for
 };
 
-// Which value of a parameter: the fp32 one (master, or the parameter itself), the rounded one that compute
-// sees, or a moment of the optimizer.
+// Which value of a parameter: the fp32 one that is updated (master, or an fp32 parameter itself), the one
+// that compute sees, or a moment of the optimizer. A frozen parameter has only what compute sees.
 enum class State : std::uint8_t { master, parameter, moment1, moment2 };
 
 // A step's timing on this rank. What a lane does is timed where it does it: on a GPU's stream by the GPU.
@@ -197,7 +197,8 @@ class Engine {
   // The next use of the program. Blocks the calling thread until the unit's parameters are gathered. Where
   // the order opens a use, the lease stays until the matching close, with other leases inside.
   UnitLease use(UnitId unit, Pass pass);
-  // Instead of use: contributes nothing (its gradients are zeroed), still meets every collective.
+  // Instead of use: contributes nothing (its gradients are zeroed), still meets every collective. Of a use
+  // that has others inside it only these can be skipped.
   void skip(UnitId unit, Pass pass);
   // Adds, behind what is enqueued on stream(), a microbatch's losses and count to the step's loss and weight,
   // beside what step() is given: for a trainer whose sums lie on the device, so that they need not come to

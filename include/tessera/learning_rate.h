@@ -8,14 +8,14 @@
 
 namespace tessera {
 
-// How the learning rate falls from its peak:
-//   constant              stays at the peak
-//   linear                a straight line from the peak, at the end of warmup, to the final value at
-//   total_steps cosine                half a cosine between the same two points (Loshchilov and Hutter, SGDR,
-//   ICLR 2017) warmup_stable_decay   the peak until decay_steps before total_steps, then a straight line to
-//   the final
-//                         value (Hu et al., MiniCPM, 2024)
-enum class ScheduleKind : std::uint8_t { constant, linear, cosine, warmup_stable_decay };
+// How the learning rate falls from its peak.
+enum class ScheduleKind : std::uint8_t {
+  constant,  // not at all
+  linear,    // a straight line from the peak, at the end of warmup, to the final value at total_steps
+  cosine,    // half a cosine between the same points (Loshchilov and Hutter, SGDR, ICLR 2017)
+  warmup_stable_decay  // the peak until decay_steps before total_steps, then a straight line to the final
+                       // value (Hu et al., MiniCPM, 2024)
+};
 
 std::string_view name_of(ScheduleKind kind);
 // The inverse of name_of; throws UsageError listing the kinds for anything else.
