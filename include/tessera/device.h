@@ -184,7 +184,7 @@ class Arena {
   std::int64_t bytes() const { return bytes_; }
 
   // Under AddressSanitizer, makes a range of offsets an error to touch, or legal again. Ranges are multiples
-  // of 8. What lies elsewhere is filled only, where that is asked for.
+  // of 8, but where the arena ends. What lies elsewhere is filled only, where that is asked for.
   void poison(std::int64_t offset, std::int64_t bytes);
   void unpoison(std::int64_t offset, std::int64_t bytes);
 

@@ -5,9 +5,10 @@
 namespace tessera {
 namespace {
 
-// What poison works on: no memory is shared within so many bytes.
-std::int64_t rounded(std::int64_t bytes, Space space) {
-  return round_up(bytes, space == Space::device ? 8 : alignment_of(space));
+// What poison works on: no memory is shared within so many bytes, but the arena may end there.
+std::int64_t covered(const Arena& arena, std::int64_t offset, std::int64_t bytes, Space space) {
+  const std::int64_t rounded = round_up(bytes, space == Space::device ? 8 : alignment_of(space));
+  return std::min(rounded, arena.bytes() - offset);
 }
 
 }  // namespace
@@ -40,15 +41,15 @@ StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, con
 }
 
 void StepMemory::hide(const Tenancy& tenancy) {
-  arenas_[static_cast<std::size_t>(tenancy.space)].poison(tenancy.offset,
-                                                          rounded(tenancy.bytes, tenancy.space));
+  Arena& arena = arenas_[static_cast<std::size_t>(tenancy.space)];
+  arena.poison(tenancy.offset, covered(arena, tenancy.offset, tenancy.bytes, tenancy.space));
 }
 
 void StepMemory::begin(const Tenancy& tenancy) {
   counters_[static_cast<std::size_t>(tenancy.space)]->add(tenancy.category, tenancy.bytes);
-  if (poison_)
-    arenas_[static_cast<std::size_t>(tenancy.space)].unpoison(tenancy.offset,
-                                                              rounded(tenancy.bytes, tenancy.space));
+  if (!poison_) return;
+  Arena& arena = arenas_[static_cast<std::size_t>(tenancy.space)];
+  arena.unpoison(tenancy.offset, covered(arena, tenancy.offset, tenancy.bytes, tenancy.space));
 }
 
 void StepMemory::end(const Tenancy& tenancy) {

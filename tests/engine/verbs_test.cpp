@@ -233,6 +233,20 @@ std::pair<std::vector<float>, int> train_units(const std::vector<UnitSpec>& unit
   return outcome;
 }
 
+// No multiple of 8, and the arena ends with one of them.
+TEST(Poison, CoversBuffersOfAnyBytes) {
+  EngineOptions options = toy_options(1, 0);
+  options.poison = true;
+  options.programs[0].activations.units.assign(toy_units(DType::fp32).size(),
+                                               {.output_bytes = 36, .saved_bytes = 36});
+  run_local(1, kBlocking, [&](Communicator world) {
+    Engine engine(world, toy_units(DType::fp32), options);
+    ASSERT_EQ(engine.plan().space(Space::device).arena_bytes % 8, 4);
+    engine.initialize(toy_fill());
+    EXPECT_TRUE(toy_step(engine, {.microbatches = 1}).applied);
+  });
+}
+
 TEST(ForwardOnly, ParametersAreNotGatheredForBackward) {
   std::vector<UnitSpec> units = toy_units(DType::bf16);
   const auto [states, gathers] = train_units(units);
