@@ -81,7 +81,7 @@ void check_weights_config(const std::filesystem::path& weights, const Setup& set
     if (theirs == ours) return;
     throw UsageError(
         fmt::format("model.weights: '{}' has {} {}, the model of this run has {}; set the keys of "
-                    "[model] as the weights need them",
+                    "[model] as the weights need them; what none of them says is not supported",
                     file.string(), key, theirs.dump(), ours.dump()));
   };
   const std::string type = own.at("model_type");
