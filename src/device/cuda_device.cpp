@@ -6,6 +6,8 @@
 #include "src/device/cuda_stream.h"
 #include "src/device/host_words.h"
 #include "tessera/error.h"
+#include "tessera/memory_plan.h"
+#include "tessera/shape.h"
 
 namespace tessera {
 namespace {
@@ -20,14 +22,19 @@ class CudaMemory final : public ArenaMemory {
   CudaMemory(int ordinal, std::int64_t bytes, bool of_host, const ArenaSource& source)
       : ordinal_(ordinal), of_host_(of_host) {
     make_current(ordinal_);
-    if (source) base_ = source.take(bytes);
-    if (base_ != nullptr)
+    if (source) taken_ = source.take(bytes);
+    if (taken_ != nullptr)
       source_give_back_ = source.give_back;
     else if (of_host_)
-      check_cuda(cudaHostAlloc(&base_, static_cast<std::size_t>(bytes), cudaHostAllocDefault),
+      check_cuda(cudaHostAlloc(&taken_, static_cast<std::size_t>(bytes + kBlockBytes), cudaHostAllocDefault),
                  "cudaHostAlloc");
     else
-      check_cuda(cudaMalloc(&base_, static_cast<std::size_t>(bytes)), "cudaMalloc");
+      check_cuda(cudaMalloc(&taken_, static_cast<std::size_t>(bytes)), "cudaMalloc");
+    base_ = static_cast<std::byte*>(taken_);
+    // Of small memory of the host the runtime aligns 256 bytes; files are read into it in whole blocks.
+    if (of_host_)
+      base_ += round_up(reinterpret_cast<std::intptr_t>(taken_), kBlockBytes) -
+               reinterpret_cast<std::intptr_t>(taken_);
     try {
       fill(0, bytes, 0);
       check_cuda(cudaStreamSynchronize(cudaStreamLegacy), "cudaStreamSynchronize");
@@ -38,7 +45,7 @@ class CudaMemory final : public ArenaMemory {
   }
   ~CudaMemory() override { give_back(); }
 
-  std::byte* base() const override { return static_cast<std::byte*>(base_); }
+  std::byte* base() const override { return base_; }
   void fill(std::int64_t offset, std::int64_t bytes, int value) override {
     make_current(ordinal_);
     check_cuda(cudaMemsetAsync(base() + offset, value, static_cast<std::size_t>(bytes), cudaStreamLegacy),
@@ -48,15 +55,16 @@ class CudaMemory final : public ArenaMemory {
  private:
   void give_back() noexcept {
     ignore_cuda(cudaSetDevice(ordinal_));
-    if (!source_give_back_) return ignore_cuda(of_host_ ? cudaFreeHost(base_) : cudaFree(base_));
+    if (!source_give_back_) return ignore_cuda(of_host_ ? cudaFreeHost(taken_) : cudaFree(taken_));
     ignore_cuda(cudaDeviceSynchronize());  // as cudaFree does
-    source_give_back_(base_);
+    source_give_back_(taken_);
   }
 
   int ordinal_;
   bool of_host_;
-  std::function<void(void*)> source_give_back_;  // of base_; none: the runtime's
-  void* base_ = nullptr;
+  std::function<void(void*)> source_give_back_;  // of what was taken; none: the runtime's
+  void* taken_ = nullptr;
+  std::byte* base_ = nullptr;
 };
 
 // The arena that is being taken, for the message of a refusal.

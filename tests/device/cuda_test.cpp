@@ -138,7 +138,7 @@ TEST_F(Cuda, ArenasAreZeroAlignedAndOfTheirBytes) {
     for (const bool of_host : {false, true}) {
       const Arena arena = of_host ? device_->make_host_arena(bytes) : device_->make_arena(bytes);
       EXPECT_EQ(arena.bytes(), bytes);
-      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(arena.base()) % 256, 0u);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(arena.base()) % (of_host ? 4096u : 256u), 0u);
       std::vector<char> seen(static_cast<std::size_t>(bytes), 'x');
       run(*lane, [&] { device_->copy(*lane, seen.data(), arena.base(), bytes); });
       lane->synchronize();

@@ -228,15 +228,19 @@ cudaError_t cudaFree(void* begin) {
   return tessera::emulated_cuda::free_at_once(begin);
 }
 
+// Aligned as it is promised, and no better.
+constexpr std::size_t kHostAlignment = 256;
+
 cudaError_t cudaHostAlloc(void** result, std::size_t bytes, unsigned) {
-  *result = ::operator new(bytes, std::align_val_t(4096));
+  void* const page = ::operator new(kHostAlignment + bytes, std::align_val_t(4096));
+  *result = static_cast<std::byte*>(page) + kHostAlignment;
   memory().add(*result, bytes, -1);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* begin) {
   tessera::emulated_cuda::wait_for_gpu(current_gpu, "cudaFreeHost");
   memory().remove(begin);
-  ::operator delete(begin, std::align_val_t(4096));
+  ::operator delete(static_cast<std::byte*>(begin) - kHostAlignment, std::align_val_t(4096));
   return cudaSuccess;
 }
 
