@@ -85,8 +85,8 @@ finish() {
   exit $failed
 }
 
-arguments=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_WERROR=ON -DTESSERA_WITH_CUDA=ON -DTESSERA_WITH_MPI=OFF
-           -DTESSERA_EXAMPLES=OFF)
+# Warnings are no errors here: the compiler is whichever the machine has.
+arguments=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_WITH_CUDA=ON -DTESSERA_WITH_MPI=OFF -DTESSERA_EXAMPLES=OFF)
 if [ -n "$libraries" ]; then
   mkdir -p "$build/libraries"
   tar --extract --file "$libraries" --directory "$build/libraries"
