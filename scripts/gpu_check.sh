@@ -2,7 +2,7 @@
 # Builds what runs on a GPU, runs every test of it, collectives and training by two processes that share it, kernels
 # under compute-sanitizer, kernels beside their limits (benchmarks/cuda_kernels.cpp), PyTorch's fused AdamW where python3
 # has torch, and steps of gpt2-124m; prints one table. Needs the CUDA toolkit (also as laid out by NVIDIA's pip wheels,
-# see CONTRIBUTING.md), CMake, ninja, a compiler, no network.
+# see CONTRIBUTING.md), NCCL and cuDNN beside it or among python3's packages, CMake, ninja, a compiler, no network.
 #   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [-- CMAKE_ARGUMENT...]
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
 #   --json FILE        the table (build/gpu-check.json by default)
@@ -87,14 +87,18 @@ finish() {
 
 # Warnings are no errors here: the compiler is whichever the machine has.
 arguments=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_WITH_CUDA=ON -DTESSERA_WITH_MPI=OFF -DTESSERA_EXAMPLES=OFF)
+# PyTorch brings NCCL and cuDNN along, which a toolkit alone has not.
+prefixes=$(python3 -c 'import nvidia
+print(*(f"{root}/{part}" for root in nvidia.__path__ for part in ("nccl", "cudnn")), sep=";")' 2>/dev/null || true)
 if [ -n "$libraries" ]; then
   mkdir -p "$build/libraries"
   tar --extract --file "$libraries" --directory "$build/libraries"
-  arguments+=(-DCMAKE_PREFIX_PATH="$PWD/$build/libraries/usr")
+  prefixes="$PWD/$build/libraries/usr;$prefixes"
   for folder in "$PWD/$build"/libraries/usr/lib/*-linux-gnu; do
     export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   done
 fi
+arguments+=(-DCMAKE_PREFIX_PATH="$prefixes")
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true)
 if [ -n "$gpu" ]; then arguments+=(-DCMAKE_CUDA_ARCHITECTURES=native); fi
 
@@ -119,6 +123,7 @@ if [ -n "$contract" ]; then
 else
   row NCCL failed 0 "this build has none"
 fi
+if grep -q '^built with .*cuDNN none$' "$build/logs/tessera_info.log"; then row cuDNN failed 0 "this build has none"; fi
 
 # Kernels beside their limits: a row each.
 results=$build/logs/cuda_kernels.json
