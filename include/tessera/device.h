@@ -270,7 +270,8 @@ struct CudaDeviceOptions {
   int rank = 0;                                 // appears in errors
   int ordinal = 0;                              // which of the GPUs that the driver shows this process
   std::chrono::milliseconds deadline{600'000};  // of a wait for an event, and of ending a stream
-  bool fill_poisoned = false;  // see ArenaOptions; its fills order the streams among each other
+  // See ArenaOptions; its fills order the streams among each other. Memory of the host is not filled.
+  bool fill_poisoned = false;
 };
 
 // One GPU, which becomes and stays the current one of every thread that works with it. UnsupportedError in a

@@ -151,8 +151,10 @@ class CudaDevice final : public Device {
     if (bytes == 0) return {};
     const Request request{options_, bytes, of_host};
     const Activity activity(&describe, &request);
+    // A fill runs on the GPU: memory of the host would be filled behind what threads of the host have put
+    // there since.
     return {std::make_unique<CudaMemory>(options_.ordinal, bytes, of_host, source), bytes,
-            options_.fill_poisoned};
+            options_.fill_poisoned && !of_host};
   }
 
   CudaDeviceOptions options_;

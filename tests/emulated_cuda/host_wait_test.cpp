@@ -37,6 +37,16 @@ TEST(HostWait, WhatComesBehindItSeesWhatTheHostWrote) {
   EXPECT_EQ(host_waits() - before, 20) << "the GPU's, not the caller's";
 }
 
+// The GPU fills in the order of its streams, which threads of the host are not in.
+TEST(HostWait, WhatTheHostWroteIsNotPoisonedByTheGpu) {
+  const std::unique_ptr<Device> device = make_cuda_device({.fill_poisoned = true});
+  Arena host = device->make_host_arena(8), there = device->make_arena(8);
+  for (Arena* arena : {&host, &there}) arena->poison(0, 8);
+  EXPECT_EQ(host.base()[0], std::byte{0});
+  const Access access;
+  EXPECT_EQ(there.base()[0], std::byte{0xFF});
+}
+
 TEST(HostWait, NothingIsWaitedForThatIsDone) {
   Waiting on;
   on.host->synchronize();
