@@ -79,6 +79,8 @@ class Backend {
 
   virtual bool reaches(DeviceType device) const { return device == DeviceType::cpu || world() == 1; }
   virtual void bind(Stream&, const MostReduced&) {}
+  // Both members of a pair, of which the first sends to the second, once it is bound.
+  virtual void connect_pair() {}
   virtual bool reduces_natively() const { return world() == 1; }
 
   virtual bool wants_shared_arena() const = 0;

@@ -86,6 +86,25 @@ void NcclBackend::bind(Stream& stream, const MostReduced& most) {
                            .deadline = deadline_});
 }
 
+// NCCL connects two ranks by the first message between them, for which both hosts wait. In a step one of them
+// may wait for what the other is given only behind that message.
+void NcclBackend::connect_pair() {
+  if (!channel_) return;
+  const int peer = 1 - rank();
+  const Operation operation = rank() == 0 ? Operation::send : Operation::recv;
+  message(LocalCall::make(operation, 1, {"set-up", "connecting GPUs"}), 0, peer,
+          [&](ncclComm_t communicator) {
+            if (operation == Operation::send)
+              check_nccl(
+                  nccl().ncclSend(channel_->staging(), 1, ncclUint8, peer, communicator, channel_->stream()),
+                  "ncclSend", communicator);
+            else
+              check_nccl(
+                  nccl().ncclRecv(channel_->staging(), 1, ncclUint8, peer, communicator, channel_->stream()),
+                  "ncclRecv", communicator);
+          });
+}
+
 // ---- what a call is made of ----
 
 template <class Work>

@@ -38,6 +38,7 @@ class NcclBackend final : public Backend {
   void rethrow_failure(const std::string& call) override { host_->rethrow_failure(call); }
   bool reaches(DeviceType) const override { return true; }
   void bind(Stream& stream, const MostReduced& most) override;
+  void connect_pair() override;
   bool reduces_natively() const override { return channel_ != nullptr || Backend::reduces_natively(); }
 
   // An arena of the host is none of NCCL's.

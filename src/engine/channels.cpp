@@ -2,6 +2,7 @@
 // instruction's.
 #include <algorithm>
 
+#include "src/comm/backend.h"
 #include "src/engine/executor.h"
 #include "src/program/opcodes.h"
 
@@ -39,8 +40,13 @@ void Executor::bind_channels() {
   std::map<std::tuple<Axis, std::vector<int>, std::string>, ChannelKey> in_order;
   for (auto& [key, channel] : channels_)
     in_order[{std::get<Axis>(key), members_of(key), channel.name()}] = key;
-  for (const auto& [place, key] : in_order)
-    channels_.at(key).bind(lane(std::get<Lane>(key)), most_reduced[key]);
+  for (const auto& [place, key] : in_order) {
+    const auto& [axis, on, peer] = key;
+    channels_.at(key).bind(lane(on), most_reduced[key]);
+    if (peer < 0) continue;
+    channels_.at(key).backend()->connect_pair();
+    lane(on).synchronize();
+  }
 }
 
 // Of a message: who sends, then who receives.

@@ -60,7 +60,8 @@ struct Clique {
   // By sender and receiver.
   std::map<std::pair<int, int>, std::deque<Announcement>> announced;
   std::map<std::pair<int, int>, std::deque<std::vector<char>>> sent;
-  std::condition_variable changed;  // the last, or that a communicator ends
+  std::condition_variable changed;                          // the last, or that a communicator ends
+  std::map<std::pair<int, int>, std::set<int>> connecting;  // who has begun the first message
 };
 
 std::mutex registry_mutex;
@@ -83,9 +84,10 @@ struct ncclComm {
   int rank = 0;
   std::deque<Receive> pending;
   std::shared_ptr<std::atomic<bool>> ended = std::make_shared<std::atomic<bool>>(false);  // its kernels
-  std::set<std::shared_ptr<StreamWork>> streams;                                          // of its kernels
-  int splits = 0;                                                                         // begun
-  ncclComm_t* splitting = nullptr;  // where the one in progress writes
+  std::set<std::pair<int, int>> first_messages;   // whose other end has to begin them, too
+  std::set<std::shared_ptr<StreamWork>> streams;  // of its kernels
+  int splits = 0;                                 // begun
+  ncclComm_t* splitting = nullptr;                // where the one in progress writes
   ncclResult_t error = ncclSuccess;
   std::string words;
 
@@ -99,6 +101,11 @@ struct ncclComm {
     if (gpus.size() == clique->gpu_of.size()) return ncclSuccess;
     return fail(ncclInvalidUsage, "Duplicate GPU detected");
   }
+  void connect(int peer, bool sends) {
+    const std::lock_guard lock(clique->mutex);
+    const std::pair ends = sends ? std::pair(rank, peer) : std::pair(peer, rank);
+    if (clique->connecting[ends].insert(rank).second) first_messages.insert(ends);
+  }
   bool finish_split();
   // Takes what has come.
   ncclResult_t progress() {
@@ -110,6 +117,11 @@ struct ncclComm {
       if (check_gpus() != ncclSuccess) return error;
     }
     if (splitting != nullptr && !finish_split()) return ncclInProgress;
+    {
+      const std::lock_guard lock(clique->mutex);
+      std::erase_if(first_messages, [&](const auto& ends) { return clique->connecting[ends].size() == 2; });
+      if (!first_messages.empty()) return ncclInProgress;
+    }
     for (auto receive = pending.begin(); receive != pending.end();) {
       Announcement announcement;
       {
@@ -224,6 +236,8 @@ ncclResult_t start_queued() {
     for (const void* memory : {call.send, static_cast<const void*>(call.receive)})
       if (memory != nullptr && is_foreign(call.communicator, memory, call.bytes))
         return call.communicator->fail(ncclInvalidUsage, call.call + " with memory that is not registered");
+  for (const Queued& call : calls)
+    if (call.call.starts_with("message")) call.communicator->connect(call.peer, call.send != nullptr);
   std::map<std::pair<ncclComm_t, std::shared_ptr<StreamWork>>, std::vector<Queued>> kernels;
   for (const Queued& call : calls) {
     ncclComm& of = *call.communicator;

@@ -2,9 +2,11 @@
 // with them.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <thread>
 
+#include "src/comm/backend.h"
 #include "src/comm/nccl_library.h"
 #include "tests/emulated_cuda/gpu_rank.h"
 
@@ -43,6 +45,29 @@ TEST(NcclSetUp, SplitsCommunicatorsOfTheSameRanksFromOne) {
   EXPECT_EQ(nccl_set_up().unique_ids - before.unique_ids, 1 + 2) << "of all ranks, and of each pair";
   EXPECT_EQ(nccl_set_up().splits - before.splits, 4 * 4) << "each rank takes part in each of its own";
   EXPECT_EQ(nccl_communicators(), 0);
+}
+
+// In a step a rank's host may wait for what its peer does only behind the message.
+TEST(NcclSetUp, AConnectedPairSendsAheadOfTheReceiver) {
+  std::atomic<bool> sent{false};
+  run_local(2, {}, [&](Communicator host) {
+    GpuRank rank(host);
+    const auto stream = rank.make_stream("messages");
+    Communicator pair = rank.world.duplicate("messages");
+    pair.bind(*stream);
+    pair.backend()->connect_pair();
+    stream->synchronize();
+    const Arena arena = rank.device->make_arena(8);
+    if (host.rank() == 0) {
+      pair.send(arena.base(), 8, 1);
+      sent.store(true);
+    } else {
+      while (!sent.load() && !rank.device->failure().failed()) std::this_thread::yield();
+      pair.recv(arena.base(), 8, 0);
+    }
+    stream->synchronize();
+    EXPECT_EQ(pair.bytes_received(), 8 * host.rank());
+  });
 }
 
 TEST(NcclSetUp, ANativeReductionIsOneCallOfNccls) {
