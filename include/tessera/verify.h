@@ -16,6 +16,9 @@ struct WorldPrograms {
   Mesh mesh;
   std::span<const Program> programs;      // distinct programs
   std::vector<int> program_of_rank = {};  // by rank, an index into `programs`; empty: all run programs[0]
+  // What communicates starts, on each rank, in the order of its program, behind the start of what was issued
+  // before, on whichever lane: so NCCL orders its kernels on a GPU (NCCL_LAUNCH_ORDER_IMPLICIT).
+  bool starts_in_order = false;
 };
 
 enum class Fault : std::uint8_t {

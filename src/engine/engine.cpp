@@ -74,8 +74,11 @@ void check_verified(const EngineOptions& options, const std::vector<PlannedProgr
       programs.push_back(planned.programs[index]);
       plans.push_back({&planned.plan, static_cast<int>(index)});
     }
-    const VerifyReport report =
-        verify({.mesh = options.mesh, .programs = programs, .program_of_rank = program_of_rank}, plans);
+    const VerifyReport report = verify({.mesh = options.mesh,
+                                        .programs = programs,
+                                        .program_of_rank = program_of_rank,
+                                        .starts_in_order = options.device == DeviceType::cuda},
+                                       plans);
     if (!report.ok())
       throw Error("the program does not verify; this is a defect of Tessera\n" + report.to_string());
   }

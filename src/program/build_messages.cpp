@@ -15,7 +15,11 @@ void Builder::find_messages() {
     for (const ChunkPass& sent : pipeline_order(spec_.strategy.pipeline.schedule, shape(), inbox.from)) {
       const int chunk = sent.chunk + step;
       if (sent.pass != pass || chunk < 0 || chunk >= chunks) continue;
-      inbox.messages.push_back({.chunk = chunk, .microbatch = sent.microbatch});
+      const int made = times_.at({sent.chunk, sent.microbatch, pass}) + duration_of(pass);
+      const auto from_then_on = std::ranges::lower_bound(slots_, made, {}, &Slot::time);
+      inbox.messages.push_back({.chunk = chunk,
+                                .microbatch = sent.microbatch,
+                                .due = static_cast<int>(from_then_on - slots_.begin())});
     }
     int due = static_cast<int>(slots_.size());
     for (auto message = inbox.messages.rbegin(); message != inbox.messages.rend(); ++message) {
@@ -25,7 +29,7 @@ void Builder::find_messages() {
                slot.microbatch == message->microbatch &&
                (slot.use.pass == Pass::forward) == (pass == Pass::forward);
       });
-      message->due = due = std::min(due, static_cast<int>(needs - slots_.begin()));
+      message->due = due = std::min({due, message->due, static_cast<int>(needs - slots_.begin())});
     }
   };
   fill(inboxes_[0], Lane::receive_output, Pass::forward, 1);
@@ -38,8 +42,9 @@ InstructionId Builder::add_message(Instruction message, int peer) {
   return add(std::move(message));
 }
 
-// Not before the sends of all passes before: where a device starts what communicates in the order of issue,
-// two ranks that receive ahead of what they send would wait for each other.
+// Where a device starts what communicates in the order of issue, a message that waits for its receiver holds
+// up what its sender issues behind it, and a receiver that waits what it sends itself. So both are issued
+// when the message is made, in a pipeline of equal passes: whatever waits does so for something earlier.
 void Builder::issue_receives(int position) {
   for (Inbox& inbox : inboxes_) {
     for (; inbox.next < inbox.messages.size(); ++inbox.next) {
@@ -72,6 +77,7 @@ void Builder::issue_sends(int position) {
   const Chunk& chunk = partition_.chunk(index);
   const auto send = [&](Lane lane, UnitId unit, BufferId buffer, int to, Pass pass) {
     if (buffer < 0) return;
+    const int receiver = partition_.chunk(to).rank;
     const InstructionId id = add_message({.op = Opcode::send,
                                           .lane = lane,
                                           .unit = unit,
@@ -79,8 +85,9 @@ void Builder::issue_sends(int position) {
                                           .waits = {},
                                           .reads = {buffer},
                                           .writes = {}},
-                                         partition_.chunk(to).rank);
-    keep_until_taken(buffer, id, lane, times_.at({to, slot.microbatch, pass}));
+                                         receiver);
+    const std::vector<int>& starts = starts_[static_cast<std::size_t>(receiver)];
+    keep_until_taken(buffer, id, lane, *std::ranges::lower_bound(starts, slot.time + duration_of(pass)));
   };
   const auto buffers = [&](UnitId unit) -> const UnitBuffers& {
     return program_.unit_buffers[static_cast<std::size_t>(unit)];

@@ -142,7 +142,7 @@ void Builder::lay_out_uses() {
   if (!spec_.order.empty()) {
     lay_out_order();
   } else {
-    if (pipelined()) times_ = pass_times(spec_.strategy.pipeline.schedule, shape(), spec_.kind);
+    if (pipelined()) find_times();
     for (const ChunkPass& pass : pipeline_order(spec_.strategy.pipeline.schedule, shape(), pipeline_rank_))
       if (train() || pass.pass == Pass::forward) lay_out_pass(pass);
   }
@@ -163,6 +163,14 @@ void Builder::lay_out_uses() {
       positions.push_back(position);
     }
   }
+}
+
+void Builder::find_times() {
+  times_ = pass_times(spec_.strategy.pipeline.schedule, shape(), spec_.kind);
+  starts_.resize(static_cast<std::size_t>(mesh_.pipeline));
+  for (const auto& [pass, start] : times_)
+    starts_[static_cast<std::size_t>(partition_.chunk(std::get<0>(pass)).rank)].push_back(start);
+  for (std::vector<int>& starts : starts_) std::ranges::sort(starts);
 }
 
 void Builder::lay_out_pass(const ChunkPass& pass) {

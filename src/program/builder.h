@@ -55,7 +55,7 @@ class Builder {
   struct Incoming {
     int chunk = 0;
     int microbatch = 0;
-    int due = 0;  // the position where the pass begins that needs it, or one that is sent behind it
+    int due = 0;  // the position where it is received: once it is made, and ahead of the pass that needs it
   };
   // All that comes in on one lane, in the order in which the neighbour sends it.
   struct Inbox {
@@ -121,6 +121,7 @@ class Builder {
 
   // build_step.cpp
   void find_holders();
+  void find_times();
   void lay_out_uses();
   void lay_out_pass(const ChunkPass& pass);
   void lay_out_order();
@@ -204,6 +205,7 @@ class Builder {
   std::array<Inbox, 2> inboxes_;                      // outputs, gradients
   std::vector<std::vector<int>> backward_positions_;  // [flat]: positions of uses that write its gradient
   std::map<std::tuple<int, int, Pass>, int> times_;   // of passes, by chunk and microbatch
+  std::vector<std::vector<int>> starts_;              // [pipeline rank]: the same, ascending
   std::map<Lane, int> taken_;                         // by lane: when all sent so far will have been taken
   // Lifetimes that end at a later position, whose instructions do not exist yet: with the use there, or with
   // all that is issued behind it.

@@ -105,7 +105,6 @@ std::map<std::tuple<int, int, Pass>, int> pass_times(PipelineSchedule schedule, 
       std::erase_if(ranks[rank].order, [](const ChunkPass& pass) { return pass.pass != Pass::forward; });
   }
   const int last_chunk = shape.ranks * shape.chunks - 1;
-  const auto duration = [](Pass pass) { return pass == Pass::forward ? 1 : 2; };
   std::map<std::tuple<int, int, Pass>, int> starts;
   // What a pass needs from another chunk; false where that has not run yet.
   const auto ready = [&](const ChunkPass& pass, int& at) {
@@ -113,7 +112,7 @@ std::map<std::tuple<int, int, Pass>, int> pass_times(PipelineSchedule schedule, 
     if (pass.chunk == (forward ? 0 : last_chunk)) return true;
     const auto needed = starts.find({pass.chunk + (forward ? -1 : 1), pass.microbatch, pass.pass});
     if (needed == starts.end()) return false;
-    at = needed->second + duration(pass.pass);
+    at = needed->second + duration_of(pass.pass);
     return true;
   };
   for (bool moved = true; moved;) {
@@ -123,7 +122,7 @@ std::map<std::tuple<int, int, Pass>, int> pass_times(PipelineSchedule schedule, 
         const ChunkPass& pass = rank.order[rank.next++];
         const int start = std::max(rank.free, at);
         starts[{pass.chunk, pass.microbatch, pass.pass}] = start;
-        rank.free = start + duration(pass.pass);
+        rank.free = start + duration_of(pass.pass);
         moved = true;
       }
   }

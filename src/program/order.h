@@ -15,8 +15,10 @@ namespace tessera {
 // Throws UsageError, naming the use, for an order that means nothing.
 std::vector<Use> uses_of(const Layout& layout, const StepSpec& spec);
 
-// When each pass of a pipeline starts, by chunk, microbatch and pass, were a forward to take 1, a backward 2,
-// and a message nothing.
+// How long a pass of a pipeline takes, were all of a kind equal.
+constexpr int duration_of(Pass pass) { return pass == Pass::forward ? 1 : 2; }
+
+// When each then starts, by chunk, microbatch and pass, were a message to take nothing.
 std::map<std::tuple<int, int, Pass>, int> pass_times(PipelineSchedule schedule, const PipelineShape& shape,
                                                      StepKind kind);
 

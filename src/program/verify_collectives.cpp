@@ -51,7 +51,8 @@ class World {
   }
 
  private:
-  // A step of a class: a node of the graph of waits, before matched collectives are merged.
+  // An instruction of a class: a node of the graph of waits, before matched collectives are merged. Where
+  // communication starts in order, its start is a node of its own.
   using Node = int;
   struct Edge {
     Node before = -1;
@@ -168,11 +169,16 @@ class World {
   }
 
   Node node(int c, InstructionId id) const { return first_node_[static_cast<std::size_t>(c)] + id; }
+  Node start(int c, InstructionId id) const { return node(c, id) + numel_of(c); }
+  int numel_of(int c) const {
+    return static_cast<int>(program_of(classes_[static_cast<std::size_t>(c)]).instructions.size());
+  }
   int class_of(Node of) const {
     return static_cast<int>(std::ranges::upper_bound(first_node_, of) - first_node_.begin()) - 1;
   }
   InstructionId instruction_of(Node of) const {
-    return of - first_node_[static_cast<std::size_t>(class_of(of))];
+    const int c = class_of(of);
+    return (of - first_node_[static_cast<std::size_t>(c)]) % numel_of(c);
   }
   Node root(Node of) {
     while (parent_[static_cast<std::size_t>(of)] != of) {
@@ -188,7 +194,7 @@ class World {
     Node nodes = 0;
     for (const RankClass& one : classes_) {
       first_node_.push_back(nodes);
-      nodes += static_cast<Node>(program_of(one).instructions.size());
+      nodes += (world_.starts_in_order ? 2 : 1) * static_cast<Node>(program_of(one).instructions.size());
     }
     for (Node of = 0; of < nodes; ++of) parent_.push_back(of);
     each_meeting([&](int c, std::size_t axis, int d) {
@@ -219,11 +225,18 @@ class World {
     for (int c = 0; c < static_cast<int>(classes_.size()); ++c) {
       const Program& runs = program_of(classes_[static_cast<std::size_t>(c)]);
       LaneClock latest = kNothingOver;
+      InstructionId started = -1;  // the last that communicates
       for (InstructionId id = 0; id < static_cast<InstructionId>(runs.instructions.size()); ++id) {
+        const bool in_order = world_.starts_in_order && communicates(at(runs, id).op);
+        const Node begin = in_order ? start(c, id) : node(c, id);
         InstructionId& prior = latest[static_cast<std::size_t>(at(runs, id).lane)];
-        if (prior >= 0) add(node(c, prior), node(c, id));
+        if (prior >= 0) add(node(c, prior), begin);
         prior = id;
-        for (InstructionId wait : at(runs, id).waits) add(node(c, wait), node(c, id));
+        for (InstructionId wait : at(runs, id).waits) add(node(c, wait), begin);
+        if (!in_order) continue;
+        if (started >= 0) add(start(c, started), begin);
+        add(begin, node(c, id));
+        started = id;
       }
     }
   }

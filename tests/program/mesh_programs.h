@@ -27,15 +27,24 @@ struct WholeMesh {
   WorldPrograms world() const {
     return {.mesh = mesh, .programs = programs, .program_of_rank = program_of_rank};
   }
-  VerifyReport verified() const {
-    std::vector<PlannedProgram> planned;
-    for (const MemoryPlan& plan : plans) planned.push_back({&plan, 0});
-    return verify(world(), planned);
+  VerifyReport verified() const { return verified(world()); }
+  // As where NCCL starts what communicates.
+  VerifyReport verified_in_order() const {
+    WorldPrograms in_order = world();
+    in_order.starts_in_order = true;
+    return verified(in_order);
   }
   // Without plans, which a spoilt program need not fit; for programs linked without one.
   VerifyReport verified_alone() const { return verify(world()); }
   WorldTimeline simulated(const CostModel& cost, Folding folding = Folding::folded) const {
     return simulate(world(), layout, cost, folding);
+  }
+
+ private:
+  VerifyReport verified(const WorldPrograms& of) const {
+    std::vector<PlannedProgram> planned;
+    for (const MemoryPlan& plan : plans) planned.push_back({&plan, 0});
+    return verify(of, planned);
   }
 };
 

@@ -48,6 +48,31 @@ TEST(VerifyWorld, CrossedOrderOnTwoLanesAloneIsNone) {
   EXPECT_TRUE(verified({.shard = 2}, one_sided, {0, 1}).ok());
 }
 
+// The second gather waits for the first, the reduction for the second to have started.
+TEST(VerifyWorld, WhatStartsBehindACallThatWaitsIsADeadlock) {
+  const auto program = [](bool reduces_first) {
+    HandMade made;
+    const BufferId shard = made.persistent("shard"), gathered = made.persistent("gathered");
+    const BufferId gradient = made.persistent("gradient"), sum = made.persistent("sum");
+    std::vector<InstructionId> reduction;
+    if (reduces_first) reduction = {made.reduce(1, gradient, sum)};
+    made.gather(0, shard, gathered, reduction);
+    made.gather(0, shard, gathered);
+    if (!reduces_first) made.reduce(1, gradient, sum);
+    return made.program();
+  };
+  const std::vector<Program> programs = {program(false), program(true)};
+  WorldPrograms world{.mesh = {.shard = 2}, .programs = programs, .program_of_rank = {0, 1}};
+  EXPECT_TRUE(verify(world).ok()) << verify(world).to_string();
+  world.starts_in_order = true;
+  const VerifyReport report = verify(world);
+  ASSERT_EQ(report.findings.size(), 1u) << report.to_string();
+  EXPECT_TRUE(has(report, Fault::deadlock));
+  EXPECT_NE(report.to_string().find("#2 reduce_scatter of b, microbatch 0 comes behind #0 all_gather"),
+            std::string::npos)
+      << report.to_string();
+}
+
 // Ranks deadlock only where they meet: in groups of one program each, all is well.
 TEST(VerifyWorld, OnlyRanksOfOneGroupWaitForEachOther) {
   const std::vector<Program> programs = {crossing(true, true), crossing(false, true)};
