@@ -261,7 +261,7 @@ class Engine {
   // Copies bytes between the host and the device, behind what is enqueued there; returns when they are there.
   void transfer(void* to, const void* from, std::int64_t bytes);
   // Bytes of a space that hold something, by category, now and at their most. At most the arena; in strict
-  // order at most the plan's live bytes.
+  // order, where no message between pipeline ranks is under way, at most the plan's live bytes.
   const ByteCounters& bytes(Space space = Space::device) const;
   // How the file on the disk is read and written, in words; empty where nothing lies there.
   std::string disk_description() const;
