@@ -106,7 +106,8 @@ class UnitLease {
   // In backward, of a trainable parameter: where to write the gradient of loss_scale() · Σ loss, in the
   // parameter's type.
   View gradient(ParameterId parameter) const;
-  // 0: overwrite, the memory holds garbage; 1: add to what is there.
+  // 0: overwrite, the memory holds garbage; 1: add to what is there. A unit with a parameter tied to another
+  // of its own writes the gradients in the order of its parameters.
   float gradient_beta(ParameterId parameter) const;
   // The same for all gradients of the unit; UsageError where they differ (a tied parameter).
   float gradient_beta() const;

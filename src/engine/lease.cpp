@@ -179,7 +179,11 @@ float UnitLease::gradient_beta(ParameterId parameter) const {
   gradient(parameter);  // the same checks
   Engine::Impl& impl = *engine().impl_;
   const ParameterId home = impl.layout.place(parameter).home;
-  return impl.written_in[static_cast<std::size_t>(home)] == impl.stamp(instruction_) ? 1.0f : 0.0f;
+  bool written = impl.written_in[static_cast<std::size_t>(home)] == impl.stamp(instruction_);
+  // A parameter that the unit has twice is written by the first of the two.
+  for (ParameterId id = impl.layout.first_parameter(unit()); id < parameter; ++id)
+    written |= impl.layout.place(id).home == home;
+  return written ? 1.0f : 0.0f;
 }
 
 float UnitLease::gradient_beta() const {

@@ -178,6 +178,32 @@ TEST(GradientBeta, IsPerParameterWhereTiesMixThem) {
   }
 }
 
+// A unit that has a parameter twice adds both gradients up.
+TEST(GradientBeta, AddsWithinAUnit) {
+  run_local(1, kBlocking, [](Communicator world) {
+    EngineOptions options = toy_options(1, 0);
+    options.optimizer.options = SgdOptions{};
+    Engine engine(world,
+                  {{.name = "unit",
+                    .parameters = {{.name = "first", .shape = {5}},
+                                   {.name = "again", .shape = {5}, .tied_to = "first"}}}},
+                  options);
+    engine.initialize([](ParameterId, std::int64_t, std::span<float> values) {
+      std::fill(values.begin(), values.end(), 0.0f);
+    });
+    engine.begin(StepKind::train);
+    engine.skip(0, Pass::forward);
+    UnitLease lease = engine.use(0, Pass::backward);
+    EXPECT_EQ(lease.gradient_beta(0), 0.0f);
+    EXPECT_EQ(lease.gradient_beta(1), 1.0f);
+    EXPECT_THROW(lease.gradient_beta(), UsageError);
+    write_gradients(engine, lease, {.gradient = [](const GradientAt& at) { return 1.0f + at.parameter; }});
+    lease.end();
+    engine.step({.learning_rate = 1});
+    EXPECT_EQ(read_state(engine, State::master), std::vector<float>(5, -3.0f));
+  });
+}
+
 TEST(Views, LieAtOneAddressInAllPassesAndSteps) {
   run_local(2, kBlocking, [](Communicator world) {
     EngineOptions options = toy_options(2, 3);
