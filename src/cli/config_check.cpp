@@ -39,7 +39,14 @@ void check_mesh(const MeshConfig& mesh) {
 void check_pipeline(const Config& config) {
   const PipelineConfig none;
   const PipelineConfig& pipeline = config.pipeline;
-  if (config.mesh.pipeline > 1) return;
+  if (config.mesh.pipeline > 1) {
+    require(
+        pipeline.gather_once == none.gather_once || config.strategy.stage == 3,
+        fmt::format("pipeline.gather_once is \"{}\"; it needs strategy.stage = 3, where units are gathered; "
+                    "the stage is {}",
+                    pipeline.gather_once, config.strategy.stage));
+    return;
+  }
   for (const auto& [name, unset] :
        {std::pair<const char*, bool>{"schedule", pipeline.schedule == none.schedule},
         {"chunks", pipeline.chunks == none.chunks},
@@ -96,6 +103,16 @@ void check_strategy(const Config& config) {
           "offload.states_on_device is \"auto\"; it needs the budget run.device_memory");
   require(!config.offload.directory.empty(),
           "offload.directory is empty; name a folder on a local disk, such as \".\"");
+}
+
+void check_precision(const PrecisionConfig& precision) {
+  const PrecisionConfig none;
+  for (const auto& [name, unset] :
+       {std::pair<const char*, bool>{"initial_scale", precision.initial_scale == none.initial_scale},
+        {"growth_interval", precision.growth_interval == none.growth_interval}})
+    require(precision.loss_scaling || unset,
+            fmt::format("precision.{} is set, but precision.loss_scaling is false: there is no loss scale",
+                        name));
 }
 
 void check_budget(const Config& config) {
@@ -158,6 +175,7 @@ void check(const Config& config) {
   check_mesh(config.mesh);
   check_strategy(config);
   check_budget(config);
+  check_precision(config.precision);
   check_pipeline(config);
   check_optimizer(config.optimizer);
   check_run(config);

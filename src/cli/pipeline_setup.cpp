@@ -13,7 +13,7 @@ namespace {
 
 std::vector<int> listed_cuts(const std::string& list) {
   const std::optional<std::vector<int>> cuts = parse_integers(list);
-  if (!cuts || list.ends_with(','))
+  if (!cuts || cuts->empty() || list.ends_with(','))
     throw UsageError(
         fmt::format("pipeline.cuts is \"{}\"; it must be \"balanced\", \"count\", or units "
                     "separated by commas, such as \"5,9\"",

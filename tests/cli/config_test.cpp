@@ -181,6 +181,10 @@ TEST(Config, ValuesThatDoNotGoTogether) {
   const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases = {
       {{"pipeline.chunks=2"}, {"pipeline.chunks", "mesh.pipeline is 1"}},
       {{"pipeline.cuts=3"}, {"pipeline.cuts", "mesh.pipeline is 1"}},
+      {{"mesh.pipeline=2", "strategy.stage=1", "pipeline.gather_once=auto"},
+       {"pipeline.gather_once is \"auto\"", "strategy.stage = 3", "the stage is 1"}},
+      {{"precision.initial_scale=2"}, {"precision.initial_scale", "precision.loss_scaling is false"}},
+      {{"precision.growth_interval=5"}, {"precision.growth_interval", "precision.loss_scaling is false"}},
       {{"strategy.state_over_replicas=true"}, {"strategy.state_over_replicas", "mesh.replicate", "3 and 1"}},
       {{"mesh.tensor=2"}, {"mesh.tensor is 2"}},
       {{"strategy.stage=2", "strategy.resident_units=1"}, {"resident_units", "stage is 2"}},

@@ -85,6 +85,12 @@ TEST_F(Tool, KeepsToTheAttentionAndTheRotaryEmbeddingOfTheWeights) {
               HasSubstr(R"(has rope_scaling {"factor":4.0,"rope_type":"linear"})"));
 }
 
+TEST_F(Tool, KnowsNoCutsWithoutAUnit) {
+  for (const char* cuts : {"", ",", "1,", "a"})
+    expect_refused(train({"mesh.pipeline=2", "pipeline.cuts=\"" + std::string(cuts) + "\""}),
+                   {"pipeline.cuts is \"" + std::string(cuts) + "\"; it must be \"balanced\""});
+}
+
 TEST_F(Tool, TracesARunOfOneStep) {
   const std::string trace = folder_.file("trace");
   ASSERT_EQ(train({"run.trace=" + trace, "run.steps=1", "schedule.total_steps=1"}).status, 0);
