@@ -202,6 +202,7 @@ class Builder {
   Program program_;
   std::vector<Slot> slots_;
   std::vector<Residence> residences_;                 // by first use
+  std::size_t gathered_ = 0;                          // of these, the first so many are gathered
   std::array<Inbox, 2> inboxes_;                      // outputs, gradients
   std::vector<std::vector<int>> backward_positions_;  // [flat]: positions of uses that write its gradient
   std::map<std::tuple<int, int, Pass>, int> times_;   // of passes, by chunk and microbatch
