@@ -1,0 +1,180 @@
+// One rank of a random case: its engine, and the model or the uses that run on it.
+#pragma once
+
+#include "src/nn/initialize.h"
+#include "tests/engine/random_case.h"
+#include "tests/engine/toy.h"
+
+namespace tessera::testing {
+
+// One rank's engine and the model on it.
+class Runner {
+ public:
+  Runner(const Communicator& world, const RandomCase& of, const EngineOptions& options)
+      : of_(of), options_(options), engine_(world, of.units, options) {
+    if (of.model == nullptr) {
+      engine_.initialize(toy_fill());
+      return;
+    }
+    std::vector<Initial> initials;
+    for (const auto& module : of.model->modules)
+      for (const Initial& initial : module->initials()) initials.push_back(initial);
+    engine_.initialize([&](ParameterId id, std::int64_t begin, std::span<float> values) {
+      initial_values(initials[static_cast<std::size_t>(id)], 5, engine_.layout().parameter(id).name, begin,
+                     values);
+    });
+  }
+
+  Engine& engine() { return engine_; }
+
+  StepResult run(const Event& event, int number) {
+    const StepShape& shape = of_.shapes[static_cast<std::size_t>(event.program)];
+    const int rank = engine_.rank() % options_.mesh.data_ranks();
+    engine_.begin_program(event.program, {.learning_rate = event.learning_rate, .weight = weight_of(event)});
+    double loss = 0;
+    int uses = 0;
+    for (const Instruction& use : engine_.running().instructions) {
+      if (use.op != Opcode::use) continue;
+      if (event.kind == Event::Kind::abandon && engine_.rank() % 2 == 0 && uses++ >= event.uses &&
+          open_.empty())
+        return engine_.abandon();
+      if (of_.model != nullptr && event.skipped_rank == rank &&
+          use.microbatch == event.at % shape.microbatches) {
+        engine_.skip(use.unit, use.pass);
+        continue;
+      }
+      spoilt_unit = event.spoilt_unit >= 0 && event.at / shape.microbatches == rank &&
+                            event.at % shape.microbatches == use.microbatch
+                        ? event.spoilt_unit
+                        : -1;
+      if (of_.model != nullptr)
+        run_use(use, shape, number);
+      else
+        loss += run_own(use, number);
+      spoilt_unit = -1;
+    }
+    if (event.kind == Event::Kind::abandon && engine_.rank() % 2 == 0) return engine_.abandon();
+    if (of_.model != nullptr) return engine_.step({.learning_rate = event.learning_rate, .weight = 0});
+    return engine_.step(
+        {.learning_rate = event.learning_rate, .weight = toy_weight(engine_.rank()), .loss = loss});
+  }
+
+ private:
+  // Of all ranks.
+  double weight_of(const Event& event) const {
+    const StepShape& shape = of_.shapes[static_cast<std::size_t>(event.program)];
+    const int ranks = options_.mesh.data_ranks();
+    double weight = 0;
+    for (int rank = 0; rank < ranks; ++rank) weight += toy_weight(rank);
+    if (of_.model == nullptr) return weight;
+    const std::int64_t microbatches = shape.microbatches * ranks - (event.skipped_rank >= 0 ? 1 : 0);
+    return static_cast<double>(std::max<std::int64_t>(1, shape.batch.tokens() * microbatches));
+  }
+
+  // A use of a trainer without modules, whose loss and gradients are made of the parameters that it finds.
+  double run_own(const Instruction& use, int number) {
+    if (use.edge != UseEdge::close) open_.push_back(engine_.use(use.unit, use.pass));
+    UnitLease& lease = open_.back();
+    const Layout& layout = engine_.layout();
+    const UnitSpec& unit = layout.units()[static_cast<std::size_t>(use.unit)];
+    const ParameterId first = layout.first_parameter(use.unit);
+    std::vector<std::vector<float>> values;
+    double sum = 0;
+    for (std::size_t k = 0; k < unit.parameters.size(); ++k) {
+      std::vector<float>& all =
+          values.emplace_back(static_cast<std::size_t>(numel_of(unit.parameters[k].shape)));
+      if (!reads_parameters(unit, use.pass)) continue;
+      const View view = lease.parameter(first + static_cast<ParameterId>(k));
+      kernels::cast({}, view.numel, view.dtype, view.data, DType::fp32, all.data());
+      for (const float value : all) sum += static_cast<double>(value);
+    }
+    if (use.edge == UseEdge::open) return sum;
+    if (use.pass == Pass::backward) {
+      ToyStep step{.step = number};
+      step.gradient = [&](const GradientAt& at) {
+        if (spoilt_unit == use.unit && at.index == 0) return std::numeric_limits<float>::infinity();
+        return toy_gradient(at) +
+               values[static_cast<std::size_t>(at.parameter - first)][static_cast<std::size_t>(at.index)];
+      };
+      write_gradients(engine_, lease, step, engine_.loss_scale());
+    }
+    lease.end();
+    open_.pop_back();
+    return sum;
+  }
+
+  void fill_batch(int number, int microbatch, const StepShape& shape, std::byte* batch) const {
+    const int data_ranks = options_.mesh.data_ranks();
+    const int rank = engine_.rank() % data_ranks;
+    if (of_.model->vocabulary > 0)
+      return fetch_samples(rank, data_ranks, shape.microbatches, number, of_.model->vocabulary, shape.batch)(
+          microbatch, batch);
+    auto* values = reinterpret_cast<float*>(batch);
+    const auto numel = static_cast<std::uint64_t>(of_.model->batch_bytes(shape.batch)) / 4;
+    const auto stream = static_cast<std::uint64_t>((number * 100 + microbatch) * data_ranks + rank);
+    for (std::uint64_t k = 0; k < numel; ++k)
+      values[k] = static_cast<float>(uniform(of_.seed, stream, k)) - 0.5f;
+  }
+
+  // As Trainer does.
+  void run_use(const Instruction& use, const StepShape& shape, int number) {
+    UnitLease lease = engine_.use(use.unit, use.pass);
+    const Program& program = engine_.running();
+    const Model& model = *of_.model;
+    const BatchBuffer layout(model, shape.batch);
+    const auto address = [&](BufferId buffer) { return buffer < 0 ? nullptr : engine_.address(buffer); };
+    const auto here = [&](const PerMicrobatch& buffers) { return address(buffers.of(use.microbatch)); };
+    const auto unit = static_cast<std::size_t>(use.unit);
+    const BufferId batch_buffer = program.batch.of(use.microbatch);
+    const bool reads = std::ranges::binary_search(use.reads, batch_buffer);
+    const bool writes = std::ranges::binary_search(use.writes, batch_buffer);
+    auto* batch = static_cast<std::byte*>(reads || writes ? address(batch_buffer) : nullptr);
+    if (writes && !reads) fill_batch(number, use.microbatch, shape, batch);
+
+    const UnitBuffers& own = program.unit_buffers[unit];
+    const UnitBuffers* previous = unit > 0 ? &program.unit_buffers[unit - 1] : nullptr;
+    std::vector<void*> parameters, gradients;
+    std::vector<float> betas;
+    const UnitSpec& spec = engine_.layout().units()[unit];
+    for (std::size_t k = 0; k < spec.parameters.size(); ++k) {
+      const ParameterId id = engine_.layout().first_parameter(use.unit) + static_cast<ParameterId>(k);
+      const bool written = use.pass == Pass::backward && spec.parameters[k].trainable;
+      parameters.push_back(reads_parameters(spec, use.pass) ? lease.parameter(id).data : nullptr);
+      gradients.push_back(written ? lease.gradient(id).data : nullptr);
+      betas.push_back(written ? lease.gradient_beta(id) : 0.0f);
+    }
+    const bool last = unit + 1 == model.modules.size();
+    auto* total = last ? reinterpret_cast<LossTotal*>(batch + layout.total) : nullptr;
+    ModuleContext context{.pass = use.pass,
+                          .kind = program.kind,
+                          .shape = shape.batch,
+                          .parameters = parameters,
+                          .gradients = gradients,
+                          .betas = betas,
+                          .selective = use.selective,
+                          .saved = here(own.saved),
+                          .recomputable = here(own.recomputable),
+                          .workspace = address(own.workspace),
+                          .batch = batch,
+                          .loss_scale = engine_.loss_scale(),
+                          .total = total};
+    if (own.workspace >= 0)
+      context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;
+    const void* input = previous != nullptr ? here(previous->output) : nullptr;
+    if (use.pass == Pass::backward)
+      model.modules[unit]->backward(context, input, here(own.output_gradient),
+                                    previous != nullptr ? here(previous->output_gradient) : nullptr);
+    else
+      model.modules[unit]->forward(context, input, use.pass == Pass::forward ? here(own.output) : nullptr);
+    if (last && use.pass == (program.kind == StepKind::train ? Pass::backward : Pass::forward))
+      engine_.add_loss(total);
+    lease.end();
+  }
+
+  const RandomCase& of_;
+  EngineOptions options_;
+  Engine engine_;
+  std::vector<UnitLease> open_;
+};
+
+}  // namespace tessera::testing
