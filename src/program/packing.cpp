@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -76,12 +77,15 @@ std::vector<Traits> traits_of(std::span<const PackItem> items, const Conflicts& 
   return traits;
 }
 
-// Items by descending key, then in their own order.
-template <typename Key>
-Order order_by(const std::vector<Traits>& traits, Key key) {
-  std::vector<std::pair<double, double>> keys;
+// What an order of placement goes by: the first value, then the second.
+using Keys = std::pair<double, double>;
+using KeysOf = std::function<Keys(const Traits&)>;
+
+// Items by descending keys, then in their own order.
+Order order_by(const std::vector<Traits>& traits, const KeysOf& keys_of) {
+  std::vector<Keys> keys;
   keys.reserve(traits.size());
-  for (const Traits& t : traits) keys.push_back(key(t));
+  for (const Traits& t : traits) keys.push_back(keys_of(t));
   Order order(traits.size());
   std::iota(order.begin(), order.end(), Index{0});
   std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return keys[a] > keys[b]; });
@@ -90,52 +94,43 @@ Order order_by(const std::vector<Traits>& traits, Key key) {
 
 // The orders of placement, those that most often reach the bound first. Only operations that IEEE 754 rounds
 // correctly, so that all machines agree.
-std::vector<Order> orders_of(const std::vector<Traits>& traits) {
-  using Keys = std::pair<double, double>;
-  std::vector<Order> orders = {
-      order_by(traits,
-               [](const Traits& t) {
-                 return Keys{t.bytes, -t.first};
-               }),
-      order_by(traits,
-               [](const Traits& t) {
-                 return Keys{t.bytes, t.duration};
-               }),
-      order_by(traits,
-               [](const Traits& t) {
-                 return Keys{t.duration, t.bytes};
-               }),
-      order_by(traits,
-               [](const Traits& t) {
-                 return Keys{t.load, t.bytes};
-               }),
-      order_by(traits,
-               [](const Traits& t) {
-                 return Keys{t.bytes * t.duration, -t.first};
-               }),
-      order_by(traits,
-               [](const Traits& t) {
-                 return Keys{t.rivals, t.bytes};
-               }),
-      order_by(traits,
-               [](const Traits& t) {
-                 return Keys{-t.first, t.bytes};
-               }),
-      order_by(traits,
-               [](const Traits& t) {
-                 return Keys{t.bytes, t.rivals};
-               }),
+std::vector<KeysOf> orders_of_placement() {
+  std::vector<KeysOf> orders = {
+      [](const Traits& t) {
+        return Keys{t.bytes, -t.first};
+      },
+      [](const Traits& t) {
+        return Keys{t.bytes, t.duration};
+      },
+      [](const Traits& t) {
+        return Keys{t.duration, t.bytes};
+      },
+      [](const Traits& t) {
+        return Keys{t.load, t.bytes};
+      },
+      [](const Traits& t) {
+        return Keys{t.bytes * t.duration, -t.first};
+      },
+      [](const Traits& t) {
+        return Keys{t.rivals, t.bytes};
+      },
+      [](const Traits& t) {
+        return Keys{-t.first, t.bytes};
+      },
+      [](const Traits& t) {
+        return Keys{t.bytes, t.rivals};
+      },
   };
   // Between those: the largest first, but what lives longer, near the peak, or earlier or later, counts more.
-  for (double slope : {0.0, -0.3, 0.3, -0.9, 0.9}) {
-    for (int powers_of_load : {0, 1, 4, 16, 64}) {
-      for (int roots_of_duration : {3, 2, 0}) {
-        orders.push_back(order_by(traits, [&](const Traits& t) {
+  for (const double slope : {0.0, -0.3, 0.3, -0.9, 0.9}) {
+    for (const int powers_of_load : {0, 1, 4, 16, 64}) {
+      for (const int roots_of_duration : {3, 2, 0}) {
+        orders.emplace_back([=](const Traits& t) {
           double weight = t.duration;
           for (int i = 0; i < roots_of_duration; ++i) weight = std::sqrt(weight);
           for (int i = 0; i < powers_of_load; ++i) weight *= t.load;
           return Keys{t.bytes * weight * (1 + slope * t.first), t.bytes};
-        }));
+        });
       }
     }
   }
@@ -243,13 +238,15 @@ class Packer {
 
  private:
   void try_orders() {
-    const std::vector<Order> orders = orders_of(traits_of(items_, conflicts_, curve_));
+    const std::vector<Traits> traits = traits_of(items_, conflicts_, curve_);
+    const std::vector<KeysOf> orders = orders_of_placement();
     for (Index i = 0; i < orders.size() && !finished(kOrderTests); ++i) {
       // The first orders reach the peak of live bytes nearly always; only then is a better bound worth its
       // time.
       if (i == 2) bound_ = heaviest_clique(items_, events_, conflicts_);
+      const Order order = order_by(traits, orders[i]);
       for (const Fit fit : {Fit::tightest, Fit::lowest}) {
-        Placed next{.order = orders[i], .fit = fit, .offsets = {}};
+        Placed next{.order = order, .fit = fit, .offsets = {}};
         if (placer_.place(next, best_.height - 1)) best_ = std::move(next);
         if (finished(kOrderTests)) return;
       }
