@@ -1,6 +1,7 @@
 #include "src/program/conflicts.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
 
@@ -50,6 +51,18 @@ bool improve(ItemSet& set, std::int64_t& bytes, std::span<const PackItem> items,
   return true;
 }
 
+// Bit b of word a to bit a of word b (Warren, Hacker's Delight, 7-3): swaps halves of ever smaller squares.
+void transpose(std::array<std::uint64_t, 64>& square) {
+  std::uint64_t low = 0x00000000FFFFFFFF;
+  for (std::size_t half = 32; half != 0; half /= 2, low ^= low << half) {
+    for (std::size_t a = 0; a < 64; a = ((a | half) + 1) & ~half) {
+      const std::uint64_t differ = ((square[a] >> half) ^ square[a | half]) & low;
+      square[a] ^= differ << half;
+      square[a | half] ^= differ;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<LifeEvent> events_of(std::span<const PackItem> items) {
@@ -89,9 +102,27 @@ Conflicts::Conflicts(std::size_t items, std::span<const LifeEvent> events)
     active[event.item / 64] ^= mask(event.item);
   }
   // So far a row holds what lived when its item's lives began; what began during them is in the others' rows.
-  for (std::size_t a = 0; a < items; ++a) {
-    for_each(row(a), [&](std::size_t b) { bits_[b * words_ + a / 64] |= mask(a); });
+  for (std::size_t below = 0; below < words_; ++below) {
+    for (std::size_t beside = 0; beside <= below; ++beside) mirror(items, below, beside);
   }
+}
+
+// Makes two squares of 64 × 64 bits, each the other's reflection, alike: what either has, both get.
+void Conflicts::mirror(std::size_t items, std::size_t below, std::size_t beside) {
+  const auto square_at = [&](std::size_t row, std::size_t column) {
+    std::array<std::uint64_t, 64> square{};
+    for (std::size_t a = 0; a < std::min<std::size_t>(64, items - 64 * row); ++a)
+      square[a] = bits_[(64 * row + a) * words_ + column];
+    transpose(square);
+    return square;
+  };
+  const auto take_in = [&](std::size_t row, std::size_t column, const std::array<std::uint64_t, 64>& square) {
+    for (std::size_t a = 0; a < std::min<std::size_t>(64, items - 64 * row); ++a)
+      bits_[(64 * row + a) * words_ + column] |= square[a];
+  };
+  const auto of_below = square_at(below, beside), of_beside = square_at(beside, below);
+  take_in(beside, below, of_below);
+  take_in(below, beside, of_beside);
 }
 
 std::int64_t heaviest_clique(std::span<const PackItem> items, std::span<const LifeEvent> events,

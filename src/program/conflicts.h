@@ -39,6 +39,8 @@ class Conflicts {
   std::span<const std::uint64_t> row(std::size_t item) const { return {&bits_[item * words_], words_}; }
 
  private:
+  void mirror(std::size_t items, std::size_t below, std::size_t beside);
+
   std::size_t words_;
   std::vector<std::uint64_t> bits_;
 };

@@ -208,6 +208,15 @@ void expect_budgets_to_help(const Case& of, const World& world) {
   }
 }
 
+// Advice for a budget that is exceeded, whatever the strategy.
+void expect_advice(const Case& of, const World& world) {
+  for (const int percent : {90, 40}) {
+    const MemoryPlan& plan = world.planned[0].plan;
+    const MemoryBudget budget{.device_bytes = plan.space(Space::device).arena_bytes * percent / 100};
+    EXPECT_FALSE(explain_misfit(world.layout, of.mesh, of.specs, plan, budget, of.cost).empty());
+  }
+}
+
 bool run_seed(std::uint64_t seed) {
   const Case of = draw_case(seed);
   SCOPED_TRACE(in_words(of, seed));
@@ -223,6 +232,7 @@ bool run_seed(std::uint64_t seed) {
     }
     expect_times_move_as_they_should(world, of.cost);
     if (seed % 4 == 0) expect_budgets_to_help(of, world);
+    if (seed % 4 == 1) expect_advice(of, world);
   } catch (const UnsupportedError& error) {
     EXPECT_NE(std::string(error.what()).find("no single sum of gradients"), std::string::npos)
         << error.what();
