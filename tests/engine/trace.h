@@ -18,6 +18,7 @@ inline void expect_in_order(const Engine& engine, const Program& program) {
   ASSERT_EQ(spans.size(), program.instructions.size());
   const auto on_host = [&](Lane lane) { return lane == Lane::host || lane == Lane::io; };
   std::array<double, kLanes> lane_end{};
+  lane_end.fill(-clocks_us);  // the step begins by the host's clock
   double last = 0, compute_us = 0;
   for (std::size_t id = 0; id < spans.size(); ++id) {
     const Instruction& instruction = program.instructions[id];
