@@ -115,9 +115,9 @@ float* dynamic_shared() { return shared_memory.data(); }
 
 namespace {
 
-void run(dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& thread) {
+void run(int gpu, dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& thread) {
   const std::size_t count = std::size_t{threads.x} * threads.y;
-  const Access access;
+  const Access access(gpu);
   body = &thread;
   blockDim = threads;
   gridDim = blocks;
@@ -139,7 +139,10 @@ cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t s
   const bool fits = count >= 1 && count <= kMostThreads && blocks.x >= 1 && blocks.x <= 0x7fffffffu &&
                     blocks.y >= 1 && blocks.y <= 0xffffu && blocks.z == 1 && threads.z == 1;
   if (!fits) return cudaErrorInvalidValue;
-  work_of(stream)->give([=, thread = std::move(thread)] { run(blocks, threads, shared_bytes, thread); });
+  const std::shared_ptr<StreamWork> work = work_of(stream);
+  work->give([=, gpu = work->ordinal(), thread = std::move(thread)] {
+    run(gpu, blocks, threads, shared_bytes, thread);
+  });
   return cudaSuccess;
 }
 

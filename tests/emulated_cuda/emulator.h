@@ -20,14 +20,17 @@ cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t s
 // Of the running block; filled with NaN before each block.
 float* dynamic_shared();
 
-// While one lives, the host may touch the GPU's memory: in kernels and copies. Else the process would end by
+// While one lives, the GPU's memory may be touched: by its kernels and copies. Else the process would end by
 // a signal. One thread at a time has one.
 class Access {
  public:
-  Access();
+  explicit Access(int gpu);
   ~Access();
   Access(const Access&) = delete;
   Access& operator=(const Access&) = delete;
+
+ private:
+  int gpu_;
 };
 
 // Those that have been neither destroyed nor aborted.

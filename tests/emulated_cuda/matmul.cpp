@@ -27,8 +27,8 @@ Matrix matrix(const void* data, DType type, std::int64_t leading, bool transpose
   return {data, type, transposed ? 1 : leading, transposed ? leading : 1};
 }
 
-void multiply(const MatmulShape& s, const void* a, const void* b, const void* bias, void* c) {
-  const emulated_cuda::Access access;
+void multiply(int gpu, const MatmulShape& s, const void* a, const void* b, const void* bias, void* c) {
+  const emulated_cuda::Access access(gpu);
   const auto leading = [](std::int64_t given, std::int64_t dense) { return given == 0 ? dense : given; };
   const Matrix left = matrix(a, s.input_type, leading(s.lda, s.transpose_a ? s.m : s.k), s.transpose_a);
   const Matrix right = matrix(b, s.input_type, leading(s.ldb, s.transpose_b ? s.k : s.n), s.transpose_b);
@@ -59,7 +59,8 @@ void matmul(const ComputeContext& context, const MatmulShape& s, const void* a, 
             const void* bias, void* c) {
   check_workspace(context, cuda::matmul_workspace_bytes(s, context.target()), "matmul");
   check_bias(s, bias);
-  emulated_cuda::work_of(stream_of(context))->give([=] { multiply(s, a, b, bias, c); });
+  const auto work = emulated_cuda::work_of(stream_of(context));
+  work->give([=, gpu = work->ordinal()] { multiply(gpu, s, a, b, bias, c); });
 }
 
 }  // namespace tessera::kernels::cuda

@@ -1,6 +1,7 @@
-// Every call becomes messages between pairs of ranks, taken in order: at once their announcements, by which
-// the host's part of the call ends; by the stream what they carry. Stands in for src/comm/nccl_library.cpp,
-// too.
+// Every call becomes messages between pairs of ranks, sent and taken in order by the stream; each ends when
+// it is taken. A GPU starts its calls in the order in which they were made, as by NCCL_LAUNCH_ORDER_IMPLICIT.
+// The host waits until peers do likewise for a communicator's first collective and the first message to a
+// peer. Stands in for src/comm/nccl_library.cpp, too.
 #include <nccl.h>
 
 #include <atomic>
@@ -28,6 +29,7 @@ namespace {
 using tessera::emulated_cuda::Access;
 using tessera::emulated_cuda::forget_registered;
 using tessera::emulated_cuda::is_foreign;
+using tessera::emulated_cuda::Mark;
 using tessera::emulated_cuda::note_misuse;
 using tessera::emulated_cuda::StreamWork;
 using tessera::emulated_cuda::Sum;
@@ -36,9 +38,10 @@ std::size_t bytes_of(std::size_t count, ncclDataType_t type) {
   return count * (type == ncclFloat32 ? 4 : type == ncclUint8 ? 1 : 2);
 }
 
-struct Announcement {
+struct Message {
   std::string call;  // of the sender; the receiver's must be the same
-  std::size_t bytes;
+  std::vector<char> bytes;
+  std::shared_ptr<Mark> taken;
 };
 
 struct Clique;
@@ -57,11 +60,10 @@ struct Clique {
   std::map<int, Split> splits;  // in order, from 1
   std::vector<int> gpu_of;
   int joined = 0, left = 0;
-  // By sender and receiver.
-  std::map<std::pair<int, int>, std::deque<Announcement>> announced;
-  std::map<std::pair<int, int>, std::deque<std::vector<char>>> sent;
-  std::condition_variable changed;                          // the last, or that a communicator ends
-  std::map<std::pair<int, int>, std::set<int>> connecting;  // who has begun the first message
+  std::map<std::pair<int, int>, std::deque<Message>> messages;  // by sender and receiver
+  std::condition_variable changed;  // of the last: one came or was taken, or a communicator ends
+  // Who has begun the first message, likewise; of a collective under kAll.
+  std::map<std::pair<int, int>, std::set<int>> connecting;
 };
 
 std::mutex registry_mutex;
@@ -73,18 +75,19 @@ std::atomic<int> lost_rank{-1};  // whose communicators have failed on their own
 
 }  // namespace
 
-struct ncclComm {
-  struct Receive {
-    std::string call;
-    std::size_t bytes;
-    int peer;
-  };
+// What a communicator's kernels on streams share with it.
+struct Kernels {
+  std::atomic<bool> ended{false};
+  std::string misuse;  // guarded by the clique's mutex
+};
+constexpr std::pair kAll{-1, -1};
 
+struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
-  std::deque<Receive> pending;
-  std::shared_ptr<std::atomic<bool>> ended = std::make_shared<std::atomic<bool>>(false);  // its kernels
-  std::set<std::pair<int, int>> first_messages;   // whose other end has to begin them, too
+  std::shared_ptr<Kernels> kernels = std::make_shared<Kernels>();
+  bool asked = true;                              // since its last call
+  std::set<std::pair<int, int>> first_calls;      // which its peers have to begin, too
   std::set<std::shared_ptr<StreamWork>> streams;  // of its kernels
   int splits = 0;                                 // begun
   ncclComm_t* splitting = nullptr;                // where the one in progress writes
@@ -101,13 +104,11 @@ struct ncclComm {
     if (gpus.size() == clique->gpu_of.size()) return ncclSuccess;
     return fail(ncclInvalidUsage, "Duplicate GPU detected");
   }
-  void connect(int peer, bool sends) {
+  void connect(const std::pair<int, int>& ends) {
     const std::lock_guard lock(clique->mutex);
-    const std::pair ends = sends ? std::pair(rank, peer) : std::pair(peer, rank);
-    if (clique->connecting[ends].insert(rank).second) first_messages.insert(ends);
+    if (clique->connecting[ends].insert(rank).second) first_calls.insert(ends);
   }
   bool finish_split();
-  // Takes what has come.
   ncclResult_t progress() {
     if (error != ncclSuccess) return error;
     if (lost_rank.load() == rank) return fail(ncclRemoteError, "the network is down");
@@ -115,28 +116,15 @@ struct ncclComm {
       const std::lock_guard lock(clique->mutex);
       if (clique->joined < ranks()) return ncclInProgress;
       if (check_gpus() != ncclSuccess) return error;
+      if (!kernels->misuse.empty()) return fail(ncclInvalidUsage, kernels->misuse);
     }
     if (splitting != nullptr && !finish_split()) return ncclInProgress;
-    {
-      const std::lock_guard lock(clique->mutex);
-      std::erase_if(first_messages, [&](const auto& ends) { return clique->connecting[ends].size() == 2; });
-      if (!first_messages.empty()) return ncclInProgress;
-    }
-    for (auto receive = pending.begin(); receive != pending.end();) {
-      Announcement announcement;
-      {
-        const std::lock_guard lock(clique->mutex);
-        std::deque<Announcement>& way = clique->announced[{receive->peer, rank}];
-        if (way.empty()) return ncclInProgress;
-        announcement = std::move(way.front());
-        way.pop_front();
-      }
-      if (announcement.call != receive->call || announcement.bytes != receive->bytes)
-        return fail(ncclInvalidUsage, "rank " + std::to_string(receive->peer) + " called " +
-                                          announcement.call + ", this rank " + receive->call);
-      receive = pending.erase(receive);
-    }
-    return ncclSuccess;
+    const std::lock_guard lock(clique->mutex);
+    std::erase_if(first_calls, [&](const std::pair<int, int>& ends) {
+      return static_cast<int>(clique->connecting[ends].size()) == (ends == kAll ? ranks() : 2);
+    });
+    if (!first_calls.empty()) return ncclInProgress;
+    return asked = true, ncclSuccess;
   }
 };
 
@@ -187,41 +175,67 @@ thread_local std::vector<ncclComm_t> ending;  // aborted in it
 // The part of a group that one communicator has on one stream.
 struct Kernel {
   std::shared_ptr<Clique> clique;
-  int rank;
-  std::shared_ptr<const std::atomic<bool>> ended;
+  int rank, gpu;
+  std::shared_ptr<Kernels> of;
   std::vector<Queued> calls;
+  std::shared_ptr<const Mark> before;  // the start of the one ahead on the GPU, if any
+  std::shared_ptr<Mark> started;
 
   void run() const {
+    if (before) before->wait();
+    started->reach();
+    std::vector<std::shared_ptr<Mark>> taken;
     for (const Queued& call : calls)
-      if (call.send != nullptr) send(call);
+      if (call.send != nullptr) taken.push_back(send(call));
     for (const Queued& call : calls)
       if (call.receive != nullptr && !receive(call)) return;
-  }
-  void send(const Queued& call) const {
-    std::vector<char> bytes(call.bytes);
-    {
-      const Access access;
-      std::memcpy(bytes.data(), call.send, call.bytes);
+    for (const auto& mark : taken) {
+      std::unique_lock lock(clique->mutex);
+      clique->changed.wait(lock, [&] { return of->ended.load() || mark->reached(); });
     }
+  }
+  std::shared_ptr<Mark> send(const Queued& call) const {
+    Message message{call.call, std::vector<char>(call.bytes), std::make_shared<Mark>()};
+    {
+      const Access access(gpu);
+      std::memcpy(message.bytes.data(), call.send, call.bytes);
+    }
+    const std::shared_ptr<Mark> taken = message.taken;
     const std::lock_guard lock(clique->mutex);
-    clique->sent[{rank, call.peer}].push_back(std::move(bytes));
+    clique->messages[{rank, call.peer}].push_back(std::move(message));
     clique->changed.notify_all();
+    return taken;
   }
   bool receive(const Queued& call) const {
-    std::vector<char> bytes;
+    Message message;
     {
       std::unique_lock lock(clique->mutex);
-      std::deque<std::vector<char>>& way = clique->sent[{call.peer, rank}];
-      clique->changed.wait(lock, [&] { return ended->load() || !way.empty(); });
-      if (ended->load()) return false;
-      bytes = std::move(way.front());
+      std::deque<Message>& way = clique->messages[{call.peer, rank}];
+      clique->changed.wait(lock, [&] { return of->ended.load() || !way.empty(); });
+      if (of->ended.load()) return false;
+      message = std::move(way.front());
       way.pop_front();
+      if (message.call != call.call || message.bytes.size() != call.bytes) {
+        of->misuse =
+            "rank " + std::to_string(call.peer) + " called " + message.call + ", this rank " + call.call;
+        return false;
+      }
+      message.taken->reach();
+      clique->changed.notify_all();
     }
-    if (call.sum) return call.sum->take(call.peer, std::move(bytes), rank), true;
-    const Access access;
-    return std::memcpy(call.receive, bytes.data(), call.bytes), true;
+    if (call.sum) return call.sum->take(call.peer, std::move(message.bytes), rank), true;
+    const Access access(gpu);
+    return std::memcpy(call.receive, message.bytes.data(), call.bytes), true;
   }
 };
+
+// Of the last kernel that each GPU was given.
+std::shared_ptr<Mark> behind_last_start(int gpu, const std::shared_ptr<Mark>& start) {
+  static auto* const mutex = new std::mutex;
+  static auto* const last = new std::map<int, std::shared_ptr<Mark>>;
+  const std::lock_guard lock(*mutex);
+  return std::exchange((*last)[gpu], start);
+}
 
 ncclResult_t start_queued() {
   const std::vector<Queued> calls = std::move(queue);
@@ -229,30 +243,34 @@ ncclResult_t start_queued() {
   std::set<ncclComm_t> communicators;
   for (const Queued& call : calls) communicators.insert(call.communicator);
   for (const ncclComm_t one : communicators)  // as NCCL demands of its callers
-    if (!one->pending.empty() || one->splitting != nullptr)
+    if (!one->asked || one->splitting != nullptr)
       return one->fail(ncclInvalidUsage, "a call before the last was enqueued");
   // Of a communicator with registered memory all calls must be given such; NCCL does not look.
   for (const Queued& call : calls)
     for (const void* memory : {call.send, static_cast<const void*>(call.receive)})
       if (memory != nullptr && is_foreign(call.communicator, memory, call.bytes))
         return call.communicator->fail(ncclInvalidUsage, call.call + " with memory that is not registered");
-  for (const Queued& call : calls)
-    if (call.call.starts_with("message")) call.communicator->connect(call.peer, call.send != nullptr);
   std::map<std::pair<ncclComm_t, std::shared_ptr<StreamWork>>, std::vector<Queued>> kernels;
   for (const Queued& call : calls) {
     ncclComm& of = *call.communicator;
-    if (call.receive != nullptr) of.pending.push_back({call.call, call.bytes, call.peer});
-    if (call.send != nullptr) {
-      const std::lock_guard lock(of.clique->mutex);
-      of.clique->announced[{of.rank, call.peer}].push_back({call.call, call.bytes});
-    }
+    const bool message = call.call.starts_with("message");
+    of.connect(!message               ? kAll
+               : call.send != nullptr ? std::pair(of.rank, call.peer)
+                                      : std::pair(call.peer, of.rank));
     kernels[{call.communicator, call.stream}].push_back(call);
   }
   for (const auto& [place, of_kernel] : kernels) {
     const auto& [communicator, stream] = place;
-    stream->give([kernel = Kernel{communicator->clique, communicator->rank, communicator->ended, of_kernel}] {
-      kernel.run();
-    });
+    const auto started = std::make_shared<Mark>();
+    const Kernel kernel{.clique = communicator->clique,
+                        .rank = communicator->rank,
+                        .gpu = stream->ordinal(),
+                        .of = communicator->kernels,
+                        .calls = of_kernel,
+                        .before = behind_last_start(stream->ordinal(), started),
+                        .started = started};
+    stream->give([kernel] { kernel.run(); });
+    communicator->asked = false;
   }
   // Also where all has come: who does not ask has not waited.
   return communicators.empty() ? ncclSuccess : ncclInProgress;
@@ -334,7 +352,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
 
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* result, ncclConfig_t* config) {
   if (config == nullptr || config->blocking != 0 || color < 0) return ncclInvalidArgument;
-  if (parent->splitting != nullptr || !parent->pending.empty())
+  if (parent->splitting != nullptr || !parent->asked)
     return parent->fail(ncclInvalidUsage, "a split before the last call was enqueued");
   if (const ncclResult_t state = parent->progress(); state != ncclSuccess) return state;
   *result = nullptr;
@@ -351,7 +369,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
 
 // Where the others are of this host, as here, destroying is theirs to do, too: their connections end it.
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
-  if (!communicator->pending.empty()) return ncclInvalidUsage;
+  if (!communicator->asked) return ncclInvalidUsage;
   if (forget_registered(communicator)) note_misuse("ncclCommDestroy with registered memory");
   const std::shared_ptr<Clique> clique = communicator->clique;
   drop(communicator);
@@ -372,7 +390,7 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   for (const auto& stream : communicator->streams) stream->release();
   {
     const std::lock_guard lock(communicator->clique->mutex);
-    communicator->ended->store(true);
+    communicator->kernels->ended.store(true);
     communicator->clique->changed.notify_all();
   }
   ending.push_back(communicator);
@@ -410,7 +428,11 @@ ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t coun
   ++sums_begun;
   const std::size_t bytes = bytes_of(count, type);
   const std::string call = text("reduce-scatter", bytes) + " of type " + std::to_string(type);
-  const auto sum = std::make_shared<Sum>(Sum{.type = type, .count = count, .to = receive, .parts = {}});
+  const auto sum = std::make_shared<Sum>(Sum{.type = type,
+                                             .count = count,
+                                             .to = receive,
+                                             .gpu = tessera::emulated_cuda::work_of(stream)->ordinal(),
+                                             .parts = {}});
   sum->parts.resize(static_cast<std::size_t>(communicator->ranks()));
   std::vector<Queued> calls;
   for (int peer = 0; peer < communicator->ranks(); ++peer) {

@@ -17,13 +17,14 @@ struct Sum {
   ncclDataType_t type;
   std::size_t count;
   void* to;
+  int gpu;
   std::vector<std::vector<char>> parts;  // [rank]
   std::size_t come = 0;
 
   void take(int from, std::vector<char> part, int own) {
     parts[static_cast<std::size_t>(from)] = std::move(part);
     if (++come < parts.size()) return;
-    const Access access;
+    const Access access(gpu);
     if (type == ncclFloat32) return add<float>(own);
     if (type == ncclBfloat16) return add<kernels::Bf16>(own);
     add<kernels::Fp16>(own);

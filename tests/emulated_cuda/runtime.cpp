@@ -32,15 +32,14 @@ struct Range {
   int ordinal;  // of the GPU; -1: the host's, pinned
 };
 struct Memory {
-  std::recursive_mutex in_use;  // by whoever has access
-  int accesses = 0;
-  std::mutex mutex;  // guards the next
+  std::mutex in_use;  // by whoever has access
+  std::mutex mutex;   // guards the next
   std::map<const std::byte*, Range> ranges;
 
-  void protect(int how) {
+  void protect(int gpu, int how) {
     const std::lock_guard lock(mutex);
     for (const auto& [begin, range] : ranges)
-      if (range.ordinal >= 0) mprotect(const_cast<std::byte*>(begin), range.bytes, how);
+      if (range.ordinal == gpu) mprotect(const_cast<std::byte*>(begin), range.bytes, how);
   }
   void add(void* begin, std::size_t bytes, int ordinal) {
     const std::lock_guard lock(mutex);
@@ -71,12 +70,12 @@ Memory& memory() {
 
 }  // namespace
 
-Access::Access() {
+Access::Access(int gpu) : gpu_(gpu) {
   memory().in_use.lock();
-  if (memory().accesses++ == 0) memory().protect(PROT_READ | PROT_WRITE);
+  memory().protect(gpu_, PROT_READ | PROT_WRITE);
 }
 Access::~Access() {
-  if (--memory().accesses == 0) memory().protect(PROT_NONE);
+  memory().protect(gpu_, PROT_NONE);
   memory().in_use.unlock();
 }
 
@@ -187,13 +186,13 @@ bool is_elsewhere(int ordinal) {
 void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) {
   if (memory().is_pageable(from)) {
     const auto* const begin = static_cast<const std::byte*>(from);
-    work.give([to, read = std::vector<std::byte>(begin, begin + bytes)] {
-      const Access access;
+    work.give([to, gpu = work.ordinal(), read = std::vector<std::byte>(begin, begin + bytes)] {
+      const Access access(gpu);
       std::memcpy(to, read.data(), read.size());
     });
   } else {
-    work.give([to, from, bytes] {
-      const Access access;
+    work.give([to, gpu = work.ordinal(), from, bytes] {
+      const Access access(gpu);
       std::memmove(to, from, bytes);
     });
   }
@@ -250,11 +249,12 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   return give_copy(*stream->work, to, from, bytes), cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStream_t stream) {
-  const auto set = [begin, value, bytes] {
-    const Access access;
+  const int gpu = stream == cudaStreamLegacy ? current_gpu : stream->work->ordinal();
+  const auto set = [begin, value, bytes, gpu] {
+    const Access access(gpu);
     std::memset(begin, value, bytes);
   };
-  if (stream == cudaStreamLegacy) return tessera::emulated_cuda::give_legacy(current_gpu, set), cudaSuccess;
+  if (stream == cudaStreamLegacy) return tessera::emulated_cuda::give_legacy(gpu, set), cudaSuccess;
   return stream->work->give(set), cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
