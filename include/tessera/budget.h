@@ -44,7 +44,7 @@ std::span<const ActivationChoice> recompute_choices();
 
 // For each unit one of the choices `among`, so that every pipeline rank's plan is within `budget_bytes` of
 // device memory and the least time is spent, as `cost` has it. The specs' own choices are ignored. A search,
-// not a proof: see docs/memory.md. Throws UsageError, naming the bytes that would do, where no choice fits.
+// not a proof: see docs/memory.md. Throws UsageError where no choice fits, as explain_misfit() has it.
 ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
                                      const std::vector<StepSpec>& specs, const CostModel& cost,
                                      std::int64_t budget_bytes,

@@ -1,7 +1,5 @@
 // Chooses by a linear model of memory. The plan of the real programs has the last word, and where model and
 // plan disagree, the model is asked again for as much more or less.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -134,6 +132,17 @@ class Chooser {
   std::set<Picks> seen_;
 };
 
+// Even the least does not fit.
+[[noreturn]] void refuse(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
+                         const CostModel& cost, Bytes budget, const ChosenActivations& least) {
+  for (StepSpec& spec : specs) spec.strategy.unit_activations = least.units;
+  for (const PlannedPrograms& planned : plan_pipeline(layout, mesh, specs))
+    if (planned.plan.space(Space::device).arena_bytes == least.arena_bytes)
+      throw UsageError("even where every unit keeps the least activations, " +
+                       explain_misfit(layout, mesh, specs, planned.plan, {.device_bytes = budget}, cost));
+  throw Error("no pipeline rank has the plan that its activations were chosen for");
+}
+
 }  // namespace
 
 std::span<const ActivationChoice> recompute_choices() {
@@ -155,11 +164,7 @@ ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
       if (partition.rank_of(unit) == rank)
         chosen.units[static_cast<std::size_t>(unit)] = own.units[static_cast<std::size_t>(unit)];
   }
-  if (chosen.arena_bytes > budget_bytes)
-    throw UsageError(fmt::format(
-        "device_memory is {} bytes, but even where every unit keeps the least activations the plan needs {}: "
-        "{} bytes are missing",
-        budget_bytes, chosen.arena_bytes, chosen.arena_bytes - budget_bytes));
+  if (chosen.arena_bytes > budget_bytes) refuse(layout, mesh, specs, cost, budget_bytes, chosen);
   return chosen;
 }
 
