@@ -118,7 +118,8 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
           .name = std::string(name_of(instruction.lane)),
           .on_caller = instruction.lane == Lane::compute ||
                        (moves ? options.strict_order : on_caller && !is_message(instruction.op)),
-          .cpus = {}};
+          .cpus = {},
+          .urgent = instruction.lane != Lane::compute};
       lane = of_host ? device.make_host_stream(stream) : device.make_stream(stream);
     }
     instructions = std::max(instructions, program.instructions.size());

@@ -59,6 +59,8 @@ void set_nccl_version(int version);
 // current one, where they would make a context.
 int calls_on_another_gpu();
 
+// Streams of the highest priority, since the process began.
+int urgent_streams();
 // Waits of streams for words of the host's memory, since the process began.
 int host_waits();
 

@@ -1,6 +1,8 @@
 // An engine's arena, registered with the communicators of its lanes.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/engine/matrix.h"
 
@@ -31,6 +33,23 @@ TEST(RegisteredArena, HoldsAllThatRanksExchange) {
   EXPECT_EQ(nccl_memory().arenas, 0);
   EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
   EXPECT_EQ(emulated_cuda::nccl_communicators(), 0);
+}
+
+// What others wait for comes before a rank's own compute.
+TEST(LanesOfAGpu, AllButComputeAreUrgent) {
+  const int before = emulated_cuda::urgent_streams();
+  run_local(2, {}, [&](Communicator host) {
+    TrainerOptions options = trainer_options(base());
+    const Communicator world = placed(host, options);
+    Trainer trainer(world, std::make_shared<const Model>(small_model(base())), options);
+    std::set<Lane> urgent;
+    for (const Instruction& instruction : trainer.engine().program(0).instructions)
+      if (instruction.lane != Lane::compute) urgent.insert(instruction.lane);
+    host.barrier();
+    EXPECT_GE(urgent.size(), 2u) << "gathers and reductions";
+    EXPECT_EQ(emulated_cuda::urgent_streams() - before, 2 * static_cast<int>(urgent.size()));
+    host.barrier();
+  });
 }
 
 TEST(RegisteredArena, IsSaid) {

@@ -172,7 +172,8 @@ void wait_for_gpu(int ordinal, const std::string& who) {
 namespace {
 
 thread_local int current_gpu = 0;
-std::atomic<int> waits_for_host{0}, calls_elsewhere{0};
+std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0};
+constexpr int kUrgent = -5;
 
 // A call makes a context on the current GPU, whatever it is about.
 bool is_elsewhere(int ordinal) {
@@ -201,6 +202,7 @@ void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) 
 
 }  // namespace
 
+int tessera::emulated_cuda::urgent_streams() { return streams_of_priority.load(); }
 int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
 int tessera::emulated_cuda::calls_on_another_gpu() { return calls_elsewhere.load(); }
 
@@ -274,7 +276,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 0, cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return *least = 0, *greatest = -5, cudaSuccess;
+  return *least = 0, *greatest = kUrgent, cudaSuccess;
 }
 cudaError_t cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = current_gpu, cudaSuccess; }
@@ -283,7 +285,8 @@ cudaError_t cudaSetDevice(int ordinal) {
   return current_gpu = ordinal, cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  streams_of_priority += priority == kUrgent ? 1 : 0;
   *stream = new CUstream_st{.work = StreamWork::start(current_gpu, flags == cudaStreamDefault)};
   tessera::emulated_cuda::AllWork& all = tessera::emulated_cuda::all_work();
   const std::lock_guard lock(all.mutex);
