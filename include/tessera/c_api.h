@@ -249,6 +249,8 @@ tessera_status tessera_lease_end(tessera_lease* lease);
 tessera_status tessera_stream(const tessera_engine* engine, void** stream);
 /* Copies between memory of the host and of the device, behind what is enqueued; returns when it is there. */
 tessera_status tessera_transfer(tessera_engine* engine, void* to, const void* from, int64_t bytes);
+/* From the host to the device likewise; returns when `from` may be changed, without waiting for the GPU. */
+tessera_status tessera_upload(tessera_engine* engine, void* to, const void* from, int64_t bytes);
 
 typedef struct tessera_loss_total {
   double sum;      /* of losses */

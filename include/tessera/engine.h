@@ -261,6 +261,9 @@ class Engine {
   void* stream() const;
   // Copies bytes between the host and the device, behind what is enqueued there; returns when they are there.
   void transfer(void* to, const void* from, std::int64_t bytes);
+  // From the host to the device likewise, a microbatch say; returns when `from` may be changed, which on a
+  // GPU is before it comes to the copy: the bytes go through pinned memory, 1 MiB at a time.
+  void upload(void* to, const void* from, std::int64_t bytes);
   // Bytes of a space that hold something, by category, now and at their most. At most the arena; in strict
   // order, where no message between pipeline ranks is under way, at most the plan's live bytes.
   const ByteCounters& bytes(Space space = Space::device) const;

@@ -292,6 +292,14 @@ tessera_status tessera_transfer(tessera_engine* engine, void* to, const void* fr
   });
 }
 
+tessera_status tessera_upload(tessera_engine* engine, void* to, const void* from, int64_t bytes) {
+  return guarded([&] {
+    span_of(static_cast<const std::byte*>(from), bytes, "from");
+    span_of(static_cast<std::byte*>(to), bytes, "to");
+    given(engine, "engine").engine.upload(to, from, bytes);
+  });
+}
+
 tessera_status tessera_add_loss(tessera_engine* engine, const tessera_loss_total* total) {
   static_assert(sizeof(tessera_loss_total) == sizeof(LossTotal) &&
                 offsetof(tessera_loss_total, counted) == offsetof(LossTotal, counted));

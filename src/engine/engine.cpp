@@ -23,6 +23,14 @@ void check_learning_rate(const char* call, const char* name, double value) {
   check_amount(call, name, value, std::numeric_limits<float>::max());  // updates compute in fp32
 }
 
+// Addresses between which the host and the device copy.
+void check_copy(const char* call, const void* to, const void* from, std::int64_t bytes) {
+  if (bytes < 0) throw UsageError(fmt::format("{}: bytes is {}; it must be 0 or more", call, bytes));
+  if (bytes > 0 && (to == nullptr || from == nullptr))
+    throw UsageError(fmt::format("{}: {} is null; it must be an address of {} bytes", call,
+                                 to == nullptr ? "to" : "from", bytes));
+}
+
 // Everything besides the programs that must be equal on all ranks for their results to be.
 std::string fingerprint(const Layout& layout, const EngineOptions& options) {
   std::string text =
@@ -178,12 +186,12 @@ void* Engine::address(BufferId buffer) const {
 }
 void* Engine::stream() const { return impl_->executor->stream(); }
 void Engine::transfer(void* to, const void* from, std::int64_t bytes) {
-  if (bytes < 0) throw UsageError(fmt::format("transfer: bytes is {}; it must be 0 or more", bytes));
-  if (bytes == 0) return;
-  if (to == nullptr || from == nullptr)
-    throw UsageError(fmt::format("transfer: {} is null; it must be an address of {} bytes",
-                                 to == nullptr ? "to" : "from", bytes));
-  impl_->executor->transfer(to, from, bytes);
+  check_copy("transfer", to, from, bytes);
+  if (bytes > 0) impl_->executor->transfer(to, from, bytes);
+}
+void Engine::upload(void* to, const void* from, std::int64_t bytes) {
+  check_copy("upload", to, from, bytes);
+  if (bytes > 0) impl_->executor->upload(to, from, bytes);
 }
 const ByteCounters& Engine::bytes(Space space) const { return impl_->executor->bytes(space); }
 std::string Engine::disk_description() const {

@@ -126,6 +126,7 @@ Executor::Executor(const Communicator& world, Device& device, const Layout& layo
     scalars_.resize(
         std::max(scalars_.size(), static_cast<std::size_t>(program.scalars_numel * world.world())));
   }
+  uploads_.emplace(device, lane(Lane::compute));
   bind_channels();
   registration_ = world_.register_arena(memory_.arena());
   events_.resize(instructions);
@@ -184,6 +185,10 @@ void Executor::zero(void* memory, std::int64_t bytes) { device_.fill(lane(Lane::
 void Executor::transfer(void* to, const void* from, std::int64_t bytes) {
   device_.copy(lane(Lane::compute), to, from, bytes);
   lane(Lane::compute).synchronize();
+}
+
+void Executor::upload(void* to, const void* from, std::int64_t bytes) {
+  uploads_->copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
 }
 
 // Bytes of the disk that hold [offset, offset + bytes), in whole blocks.

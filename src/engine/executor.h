@@ -16,6 +16,7 @@
 #include "kernels/context.h"
 #include "kernels/gate_math.h"
 #include "src/device/ranges.h"
+#include "src/device/uploads.h"
 #include "src/engine/decision.h"
 #include "src/engine/memory.h"
 #include "src/engine/step_trace.h"
@@ -93,6 +94,8 @@ class Executor {
   // Copies bytes between the host and the device, behind what the compute lane was given; returns when they
   // are there.
   void transfer(void* to, const void* from, std::int64_t bytes);
+  // From the host to the device, in the compute lane's order; returns when `from` may be changed.
+  void upload(void* to, const void* from, std::int64_t bytes);
   void* stream() { return lane(Lane::compute).native(); }
   const std::vector<Piece>& gaps(FlatId flat) const { return gaps_[static_cast<std::size_t>(flat)]; }
 
@@ -208,6 +211,8 @@ class Executor {
   StepTrace trace_;
   std::vector<std::vector<const void*>> ranges_;  // [program][instruction]; empty without a profiler
   std::optional<device::Range> use_range_;        // of the open use
+
+  std::optional<device::Uploads> uploads_;  // to the compute lane
 
   // Last: where a step failed, lanes may still run operations, which use all of the above, until they are
   // destroyed.

@@ -86,7 +86,7 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   if (among(use.reads) || among(use.writes)) batch = static_cast<std::byte*>(address(batch_buffer));
   if (among(use.writes) && !among(use.reads)) {  // this rank's first use of the microbatch that reads it
     fetch(use.microbatch, staging.data());
-    engine.transfer(batch, staging.data(), layout.total);
+    engine.upload(batch, staging.data(), layout.total);
   }
 
   const auto unit = static_cast<std::size_t>(use.unit);

@@ -61,6 +61,9 @@ int calls_on_another_gpu();
 
 // Streams of the highest priority, since the process began.
 int urgent_streams();
+// Copies from memory that is neither a GPU's nor pinned, since the process began: a GPU may hold the caller
+// up until it comes to one.
+int pageable_copies();
 // Waits of streams for words of the host's memory, since the process began.
 int host_waits();
 

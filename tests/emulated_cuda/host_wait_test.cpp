@@ -1,8 +1,12 @@
 // Streams of a GPU that wait for threads of the host. That nobody else waits meanwhile only a GPU can show.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <thread>
+#include <vector>
 
+#include "src/device/uploads.h"
 #include "tests/emulated_cuda/gpu_rank.h"
 
 namespace tessera::emulated_cuda {
@@ -48,6 +52,42 @@ TEST(HostWait, WhatTheHostWroteIsNotPoisonedByTheGpu) {
   stream->synchronize();
   EXPECT_EQ(seen, std::byte{0xFF});
   EXPECT_EQ(host.base()[0], std::byte{0});
+}
+
+// Nor does the host wait for a GPU that has not come to the copy, until both halves are taken.
+TEST(HostWait, UploadsReadTheHostBeforeTheGpuIsThere) {
+  const Waiting on;
+  constexpr std::int64_t kPiece = device::Uploads::kPieceBytes;
+  const Arena there = on.device->make_arena(5 * kPiece);
+  device::Uploads uploads(*on.device, *on.gpu);
+  std::vector<std::byte> sent(3 * kPiece), seen(5 * kPiece);
+  const auto native = static_cast<cudaStream_t>(on.gpu->native());
+  const int before = pageable_copies();
+  hold(native);
+  for (const int piece : {0, 1}) {
+    std::fill_n(sent.begin(), kPiece, static_cast<std::byte>(piece + 1));
+    uploads.copy(there.base() + piece * kPiece, sent.data(), kPiece);
+  }
+  for (std::int64_t i = 0; i < 3 * kPiece; ++i)
+    sent[static_cast<std::size_t>(i)] = static_cast<std::byte>(i / kPiece + 3);
+  std::atomic<bool> returned = false;
+  std::thread sender([&] {
+    uploads.copy(there.base() + 2 * kPiece, sent.data(), 3 * kPiece - 1);
+    returned = true;
+  });
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_FALSE(returned) << "what the GPU has not read is written over";
+  release(native);
+  sender.join();
+  std::ranges::fill(sent, std::byte{0xEE});
+  EXPECT_EQ(pageable_copies(), before);
+  on.device->copy(*on.gpu, seen.data(), there.base(), 5 * kPiece);
+  on.gpu->synchronize();
+  for (std::int64_t piece = 0; piece < 5; ++piece)
+    EXPECT_EQ(std::count(seen.begin() + piece * kPiece, seen.begin() + (piece + 1) * kPiece,
+                         static_cast<std::byte>(piece + 1)),
+              kPiece - (piece == 4 ? 1 : 0));
+  EXPECT_EQ(seen.back(), std::byte{0}) << "not sent";
 }
 
 TEST(HostWait, NothingIsWaitedForThatIsDone) {

@@ -172,7 +172,7 @@ void wait_for_gpu(int ordinal, const std::string& who) {
 namespace {
 
 thread_local int current_gpu = 0;
-std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0};
+std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
 constexpr int kUrgent = -5;
 
 // A call makes a context on the current GPU, whatever it is about.
@@ -186,6 +186,7 @@ bool is_elsewhere(int ordinal) {
 // written.
 void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) {
   if (memory().is_pageable(from)) {
+    ++pageable_reads;
     const auto* const begin = static_cast<const std::byte*>(from);
     work.give([to, gpu = work.ordinal(), read = std::vector<std::byte>(begin, begin + bytes)] {
       const Access access(gpu);
@@ -203,6 +204,7 @@ void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) 
 }  // namespace
 
 int tessera::emulated_cuda::urgent_streams() { return streams_of_priority.load(); }
+int tessera::emulated_cuda::pageable_copies() { return pageable_reads.load(); }
 int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
 int tessera::emulated_cuda::calls_on_another_gpu() { return calls_elsewhere.load(); }
 

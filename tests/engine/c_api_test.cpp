@@ -135,7 +135,7 @@ tessera_status c_microbatch(tessera_engine* engine, int rank, int step, double& 
       TRY(tessera_transfer(engine, gradient.data(), g.data, bytes));
       loss += add_gradient(parameter.data(), gradient.data(), p.numel, static_cast<DType>(p.dtype), g.beta,
                            mixed(rank, step, id));
-      TRY(tessera_transfer(engine, g.data, gradient.data(), bytes));
+      TRY(tessera_upload(engine, g.data, gradient.data(), bytes));
     }
     TRY(tessera_lease_end(lease));
   }
@@ -301,6 +301,7 @@ TEST(CApiGpu, StreamsAreNoneOnTheCpuAndCopiesAreChecked) {
     EXPECT_EQ(tessera_transfer(engine, nullptr, &stream, 4), TESSERA_USAGE);
     EXPECT_TRUE(says("to is null"));
     EXPECT_EQ(tessera_transfer(engine, &stream, &stream, -4), TESSERA_USAGE);
+    EXPECT_EQ(tessera_upload(engine, nullptr, &stream, 4), TESSERA_USAGE);
     TRY(tessera_begin(engine, TESSERA_TRAIN, kMicrobatches));
     return tessera_add_loss(engine, nullptr);
   };

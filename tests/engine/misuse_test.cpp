@@ -83,6 +83,8 @@ TEST(Misuse, Transfers) {
   expect_words(refusal([&] { engine.transfer(&here, nullptr, 1); }), {"transfer: from is null"});
   expect_words(refusal([&] { engine.transfer(&here, &here, -10); }), {"transfer: bytes is -10"});
   EXPECT_NO_THROW(engine.transfer(nullptr, nullptr, 0));
+  expect_words(refusal([&] { engine.upload(&here, nullptr, 1); }), {"upload: from is null", "1 bytes"});
+  EXPECT_NO_THROW(engine.upload(nullptr, nullptr, 0));
 }
 
 TEST(Misuse, CallsAtTheWrongTime) {
