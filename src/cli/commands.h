@@ -15,16 +15,19 @@ struct RunArguments {
 
 // What `simulate` assumes of the machines.
 struct ClusterArguments {
-  double gflops = 100.0;               // what modules reach on a rank, 10^9 a second
-  double peak_gflops = 0.0;            // what utilisation is measured against; 0: the same
-  double memory_gigabytes = 20.0;      // read plus written a second, of the optimizer, casts and sums
-  int ranks_per_node = 0;              // 0: all on one
-  double inner_link_gigabytes = 10.0;  // a second, into a rank from another of its node
-  double inner_latency_us = 5.0;       // of a message inside a node
-  double outer_link_gigabytes = 10.0;  // a second, into a rank from another node
-  double outer_latency_us = 5.0;       // of a message between nodes
-  std::string collectives = "ring";    // an algorithm's name
-  std::string trace;                   // path; empty: none
+  double gflops = 100.0;                // what modules reach on a rank, 10^9 a second
+  double peak_gflops = 0.0;             // what utilisation is measured against; 0: the same
+  double memory_gigabytes = 20.0;       // read plus written a second, of the optimizer, casts and sums
+  double host_memory_gigabytes = 20.0;  // the same where the host updates
+  double host_link_gigabytes = 25.0;    // copied a second between device and host, each way
+  double disk_gigabytes = 2.0;          // read or written a second
+  int ranks_per_node = 0;               // 0: all on one
+  double inner_link_gigabytes = 10.0;   // a second, into a rank from another of its node
+  double inner_latency_us = 5.0;        // of a message inside a node
+  double outer_link_gigabytes = 10.0;   // a second, into a rank from another node
+  double outer_latency_us = 5.0;        // of a message between nodes
+  std::string collectives = "ring";     // an algorithm's name
+  std::string trace;                    // path; empty: none
 };
 
 int train_command(const RunArguments& arguments);

@@ -62,6 +62,7 @@ void add_run_options(CLI::App& command, RunArguments& arguments) {
 }
 
 void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
+  command.option_defaults()->always_capture_default();
   std::vector<std::string> algorithms;
   for (const AlgorithmRow& row : collective_algorithms()) algorithms.emplace_back(row.name);
   command.add_option("--gflops", cluster.gflops, "10^9 operations a second that modules reach")
@@ -69,10 +70,25 @@ void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
   command
       .add_option("--peak-gflops", cluster.peak_gflops,
                   "10^9 operations a second that utilisation is measured against; as --gflops by default")
+      ->default_str("")
       ->check(kPositive);
-  command.add_option("--memory", cluster.memory_gigabytes, "GB a second of memory")->check(kPositive);
+  command
+      .add_option("--memory", cluster.memory_gigabytes,
+                  "GB a second of memory, read plus written, by updates, casts and sums")
+      ->check(kPositive);
+  command
+      .add_option("--host-memory", cluster.host_memory_gigabytes,
+                  "the same of the host's memory, where the host updates what is off the device")
+      ->check(kPositive);
+  command
+      .add_option("--host-link", cluster.host_link_gigabytes,
+                  "GB a second between device and host, each way, of what is off the device")
+      ->check(kPositive);
+  command.add_option("--disk", cluster.disk_gigabytes, "GB a second that a rank reads or writes on its disk")
+      ->check(kPositive);
   CLI::Option* nodes =
       command.add_option("--ranks-per-node", cluster.ranks_per_node, "ranks on a node; all by default")
+          ->default_str("")
           ->check(kPositive);
   command
       .add_option("--inner-link,--link", cluster.inner_link_gigabytes,

@@ -1,6 +1,9 @@
 // `tessera simulate`: how long a step of a run takes on a described cluster, without running.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "src/cli/commands.h"
 #include "src/cli/report.h"
 #include "src/cli/utilisation.h"
@@ -28,6 +31,10 @@ CostModel cost_of(const Setup& setup, const ClusterArguments& arguments) {
   CostModel cost;
   cost.flops_per_us = arguments.gflops * 1e3;
   cost.memory_bytes_per_us = arguments.memory_gigabytes * 1e3;
+  cost.host_memory_bytes_per_us = arguments.host_memory_gigabytes * 1e3;
+  cost.host_link_bytes_per_us = arguments.host_link_gigabytes * 1e3;
+  cost.disk_bytes_per_us = arguments.disk_gigabytes * 1e3;
+  cost.compute_issues = setup.options.engine.device == DeviceType::cpu;
   Cluster& cluster = cost.cluster;
   cluster.ranks_per_node = arguments.ranks_per_node;
   cluster.inside = {.alpha_us = arguments.inner_latency_us,
@@ -78,6 +85,26 @@ Figures figures_of(const Setup& setup, const ClusterArguments& arguments, double
           .model_flops_utilisation = *utilisation_of(setup, 1e9 * peak_gflops).share(rate)};
 }
 
+bool uses(const std::vector<Program>& programs, std::initializer_list<Lane> lanes) {
+  return std::ranges::any_of(programs, [&](const Program& program) {
+    return std::ranges::any_of(program.instructions, [&](const Instruction& instruction) {
+      return std::ranges::find(lanes, instruction.lane) != lanes.end();
+    });
+  });
+}
+
+// The rates that this step's time depends on.
+void print_rates(const Plans& plans, const CostModel& cost) {
+  fmt::print("a rank    {:g} GFLOP/s, memory {:g} GB/s", cost.flops_per_us / 1e3,
+             cost.memory_bytes_per_us / 1e3);
+  if (uses(plans.programs, {Lane::host}))
+    fmt::print(", the host's {:g}", cost.host_memory_bytes_per_us / 1e3);
+  if (uses(plans.programs, {Lane::upload, Lane::download}))
+    fmt::print("; to and from the host {:g} GB/s", cost.host_link_bytes_per_us / 1e3);
+  if (uses(plans.programs, {Lane::io})) fmt::print("; disk {:g} GB/s", cost.disk_bytes_per_us / 1e3);
+  fmt::print("\n");
+}
+
 void print_cluster(const Setup& setup, const Cluster& cluster) {
   const auto link = [](const LinkCost& of) {
     return fmt::format("{:g} GB/s, {:g} µs", of.bytes_per_us / 1e3, of.alpha_us);
@@ -90,28 +117,35 @@ void print_cluster(const Setup& setup, const Cluster& cluster) {
 
 void print_result(const WorldTimeline& world, const Figures& figures, const std::vector<Row>& rows,
                   const Plans& plans) {
-  const auto ms = [](const char* what, double us) { fmt::print("{:<22}{:>12.3f} ms\n", what, us / 1e3); };
+  // All times in one unit, so that columns compare.
+  const bool long_step = world.total_us >= 100e6;
+  const double unit_us = long_step ? 1e6 : 1e3;
+  const char* const unit = long_step ? "s" : "ms";
+  const auto time = [&](const char* what, double us) {
+    fmt::print("{:<22}{:>12.3f} {}\n", what, us / unit_us, unit);
+  };
   const auto percent = [](const char* what, double share) {
     fmt::print("{:<22}{:>12.1f} %\n", what, share * 100);
   };
   fmt::print("\n");
-  ms("step", world.total_us);
-  ms("  forward, backward", world.passes_span_us);
+  time("step", world.total_us);
+  time("  forward, backward", world.passes_span_us);
   percent("  bubble of that", world.bubble);
-  ms("exposed communication", world.exposed_us);
+  time("exposed communication", world.exposed_us);
   percent("utilisation", world.utilisation);
   percent("model FLOPs of peak", figures.model_flops_utilisation);
   if (figures.model_flops_utilisation > 1)
     fmt::print(
         "  above 100 %: attention of masked pairs of tokens counts as the model's, and takes no time\n");
   fmt::print("{:<22}{:>12.0f}\n", "tokens/s", figures.tokens_per_second);
-  fmt::print("\n{:>8}{:>8}{:>14}{:>20}{:>14}{:>14}{:>14}\n", "pipeline", "ranks", "compute ms",
-             "communication ms", "exposed ms", "idle ms", "MiB a rank");
+  const auto column = [&](const char* what) { return fmt::format("{} {}", what, unit); };
+  fmt::print("\n{:>8}{:>8}{:>14}{:>20}{:>14}{:>14}{:>14}\n", "pipeline", "ranks", column("compute"),
+             column("communication"), column("exposed"), column("idle"), "MiB a rank");
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     const Row& row = rows[rank];
     fmt::print("{:>8}{:>8}{:>14.3f}{:>20.3f}{:>14.3f}{:>14.3f}{:>14.2f}\n", rank, row.ranks,
-               row.compute_us / 1e3, row.communication_us / 1e3, row.exposed_us / 1e3, row.idle_us / 1e3,
-               static_cast<double>(plans.arena_bytes[rank]) / (1 << 20));
+               row.compute_us / unit_us, row.communication_us / unit_us, row.exposed_us / unit_us,
+               row.idle_us / unit_us, static_cast<double>(plans.arena_bytes[rank]) / (1 << 20));
   }
 }
 
@@ -120,9 +154,15 @@ nlohmann::json cluster_json(const CostModel& cost) {
   const auto link = [](const LinkCost& of) -> nlohmann::json {
     return {{"latency_us", of.alpha_us}, {"bytes_per_us", of.bytes_per_us}};
   };
-  return {{"ranks_per_node", cluster.ranks_per_node}, {"inner_link", link(cluster.inside)},
-          {"outer_link", link(cluster.between)},      {"collectives", name_of(cluster.algorithm)},
-          {"flops_per_us", cost.flops_per_us},        {"memory_bytes_per_us", cost.memory_bytes_per_us}};
+  return {{"ranks_per_node", cluster.ranks_per_node},
+          {"inner_link", link(cluster.inside)},
+          {"outer_link", link(cluster.between)},
+          {"collectives", name_of(cluster.algorithm)},
+          {"flops_per_us", cost.flops_per_us},
+          {"memory_bytes_per_us", cost.memory_bytes_per_us},
+          {"host_memory_bytes_per_us", cost.host_memory_bytes_per_us},
+          {"host_link_bytes_per_us", cost.host_link_bytes_per_us},
+          {"disk_bytes_per_us", cost.disk_bytes_per_us}};
 }
 
 nlohmann::json result_json(const Setup& setup, const WorldTimeline& world, const Figures& figures,
@@ -164,6 +204,7 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   const Figures figures = figures_of(setup, cluster, world.total_us);
   const std::vector<Row> rows = rows_of(world, plans.programs.size());
   print_model(setup);
+  print_rates(plans, cost);
   print_cluster(setup, cost.cluster);
   print_result(world, figures, rows, plans);
   if (trace) {

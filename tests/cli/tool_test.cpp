@@ -436,6 +436,33 @@ TEST_F(Tool, Simulates) {
               plan.at("mesh").at("pipeline_ranks").at(rank).at("arena_bytes"));
 }
 
+// Each rate counts where something depends on it, and is shown there.
+TEST_F(Tool, SimulatesWhatLivesOffTheDevice) {
+  const auto simulated = [&](const Arguments& more) {
+    Arguments all = {"simulate", config_, "--json", folder_.file("json"), "--set", "run.device=cuda"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return std::pair(result.out, json::parse(read(folder_.file("json"))).at("total_us").get<double>());
+  };
+  struct Case {
+    const char *states, *option, *shown;
+  };
+  for (const Case& c : {Case{"host", "--host-memory", "the host's 0.001"},
+                        Case{"host", "--host-link", "to and from the host 0.001 GB/s"},
+                        Case{"disk", "--disk", "disk 0.001 GB/s"}}) {
+    const std::string states = std::string("offload.states=") + c.states;
+    const auto [out, us] = simulated({"--set", states, c.option, "0.001"});
+    EXPECT_NE(out.find(c.shown), std::string::npos) << out;
+    EXPECT_GT(us, 2 * simulated({"--set", states}).second) << c.option;
+    const auto [without, unchanged] = simulated({c.option, "0.001"});
+    EXPECT_EQ(without.find(c.shown), std::string::npos) << without;
+    EXPECT_EQ(unchanged, simulated({}).second) << c.option;
+  }
+  EXPECT_NE(simulated({"--gflops", "1e-6"}).first.find("compute s"), std::string::npos);
+  EXPECT_NE(simulated({}).first.find("compute ms"), std::string::npos);
+}
+
 TEST_F(Tool, SimulatesAClusterOfAnySize) {
   const auto total_us = [&](const Arguments& more) {
     Arguments all = {"simulate", config_, "--json", folder_.file("json"), "--set", "mesh.shard=8"};
