@@ -202,7 +202,8 @@ int train_command(const RunArguments& arguments) {
   const Data data = open_data(setup);
   if (setup.options.generation)
     prompt_tokens(setup.config.run.sample_prompt, data, setup.model->vocabulary);  // refused now, not later
-  if (!setup.config.model.weights.empty()) check_weights_config(setup.config.model.weights, setup);
+  const std::string& weights = setup.config.model.weights;
+  const std::string weights_note = weights.empty() ? "" : check_weights_config(weights, setup);
   Communicator world = world_of_processes(setup);
   const bool first = !world || world.rank() == 0;  // prints and writes files
   if (first) check_places(setup.config.run);
@@ -221,6 +222,7 @@ int train_command(const RunArguments& arguments) {
                count(setup.model->parameter_numel()), setup.world(), world ? " as processes" : "",
                setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
+  if (first && !weights_note.empty()) fmt::print("weights   {}\n", weights_note);
   if (const std::string note = files.folder.lock.note(); !note.empty()) fmt::print("saving    {}\n", note);
   if (first && has_grid(setup.options.engine.mesh))
     fmt::print("{}", mesh_grid(setup, plan_pipeline(*setup.model, setup.options)));

@@ -65,13 +65,29 @@ json values_of(json config, const std::string& model_type) {
   return values;
 }
 
+// With the values that count where the keys are missing.
+json dropouts_of(const std::string& model_type) {
+  if (model_type == "gpt2") return {{"resid_pdrop", 0.1}, {"embd_pdrop", 0.1}, {"attn_pdrop", 0.1}};
+  return {{"attention_dropout", 0.0}};
+}
+
+std::string note_on_dropout(const json& config, const std::string& model_type) {
+  std::string dropped;
+  const json defaults = dropouts_of(model_type);
+  for (const auto& [key, missing] : defaults.items()) {
+    const json value = config.contains(key) ? config[key] : missing;
+    if (value != json(0.0)) dropped += fmt::format("{}{} {}", dropped.empty() ? "" : ", ", key, value.dump());
+  }
+  return dropped.empty() ? "" : fmt::format("trained without the dropout of config.json ({})", dropped);
+}
+
 }  // namespace
 
-void check_weights_config(const std::filesystem::path& weights, const Setup& setup) {
+std::string check_weights_config(const std::filesystem::path& weights, const Setup& setup) {
   const std::filesystem::path folder = is_directory(weights) ? weights : absolute(weights).parent_path();
   const std::filesystem::path file = folder / "config.json";
   std::ifstream in(file);
-  if (!in) return;
+  if (!in) return "";
   const json stored = json::parse(in, nullptr, false);
   if (!stored.is_object())
     throw EnvironmentError(fmt::format("model.weights: '{}' is no JSON object", file.string()));
@@ -88,6 +104,7 @@ void check_weights_config(const std::filesystem::path& weights, const Setup& set
   refuse_other("model_type", stored.value("model_type", json(type)), type);
   const json theirs = values_of(stored, type), ours = values_of(own, type);
   for (const auto& [key, value] : ours.items()) refuse_other(key, theirs.at(key), value);
+  return note_on_dropout(stored, type);
 }
 
 }  // namespace tessera::cli

@@ -42,7 +42,20 @@ TEST_F(Tool, KeepsToTheModelOfACheckpoint) {
 TEST_F(Tool, KeepsToTheModelOfTheWeights) {
   const std::string weights = folder_.file("weights");
   ASSERT_EQ(train({"run.export=" + weights}).status, 0);
-  EXPECT_EQ(train({"model.weights=" + weights, "run.steps=1", "schedule.total_steps=1"}).status, 0);
+  const auto started = [&] {
+    return train({"model.weights=" + weights, "run.steps=1", "schedule.total_steps=1"});
+  };
+  const Result own = started();
+  EXPECT_EQ(own.status, 0);
+  EXPECT_THAT(own.out, ::testing::Not(HasSubstr("dropout")));
+  json config = json::parse(read(weights + "/config.json"));
+  config["resid_pdrop"] = 0.25;
+  config.erase("attn_pdrop");  // the transformers library drops a tenth
+  std::ofstream(weights + "/config.json") << config;
+  const Result dropping = started();
+  EXPECT_EQ(dropping.status, 0) << dropping.err;
+  EXPECT_THAT(dropping.out, HasSubstr("weights   trained without the dropout of config.json (attn_pdrop 0.1, "
+                                      "resid_pdrop 0.25)"));
   for (const std::string& path : {weights, weights + "/model.safetensors"}) {
     const Result other = train({"model.weights=" + path, "model.heads=4"});
     EXPECT_EQ(other.status, 1);
