@@ -16,7 +16,14 @@ struct CrossEntropyShape {
   std::int64_t channels = 0;
   std::int64_t vocabulary = 0;
   DType type = DType::fp32;
-  std::int64_t chunk_bytes = 64 << 20;  // bound of one chunk's fp32 logits; a chunk has one row at least
+  // Bound of one chunk's fp32 logits; a chunk has one row at least. 0: kCpuChunkBytes on the CPU, the logits
+  // of kGpuChunkRows on a GPU.
+  std::int64_t chunk_bytes = 0;
+
+  static constexpr std::int64_t kCpuChunkBytes = 64 << 20;
+  // The weight's gradient is read and written for each chunk, 4 bytes an element in bf16, for 2 operations a
+  // row: an H100, which does 300 in the time of a byte, is bound by memory below 600 rows.
+  static constexpr std::int64_t kGpuChunkRows = 2048;
 };
 
 std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const Target& target);

@@ -7,6 +7,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/matmul.h"
+#include "tessera/device_type.h"
 
 namespace tessera::kernels {
 
@@ -15,17 +16,22 @@ struct Chunk {
   std::int64_t rows;
 };
 
-// Equal chunks as far as possible, none with more logits than chunk_bytes hold.
-inline std::int64_t rows_per_chunk(const CrossEntropyShape& shape) {
-  const std::int64_t most = std::max<std::int64_t>(1, shape.chunk_bytes / (4 * shape.vocabulary));
+// Equal chunks as far as possible, none beyond the bound that CrossEntropyShape::chunk_bytes says.
+inline std::int64_t rows_per_chunk(const CrossEntropyShape& shape, DeviceType device) {
+  const auto rows_of = [&](std::int64_t bytes) {
+    return std::max<std::int64_t>(1, bytes / (4 * shape.vocabulary));
+  };
+  const std::int64_t most = shape.chunk_bytes > 0       ? rows_of(shape.chunk_bytes)
+                            : device == DeviceType::cpu ? rows_of(CrossEntropyShape::kCpuChunkBytes)
+                                                        : CrossEntropyShape::kGpuChunkRows;
   const std::int64_t chunks = (shape.rows + most - 1) / most;
   return (shape.rows + chunks - 1) / chunks;
 }
 
 // Calls function(chunk) for each chunk of rows.
 template <class Function>
-void for_each_chunk(const CrossEntropyShape& shape, Function&& function) {
-  const std::int64_t rows = rows_per_chunk(shape);
+void for_each_chunk(const CrossEntropyShape& shape, DeviceType device, Function&& function) {
+  const std::int64_t rows = rows_per_chunk(shape, device);
   for (std::int64_t begin = 0; begin < shape.rows; begin += rows)
     function(Chunk{begin, std::min(rows, shape.rows - begin)});
 }

@@ -18,6 +18,9 @@ struct Gpt2Config {
   std::int64_t layers = 12;
   std::int64_t heads = 12;
   std::int64_t channels = 768;  // a multiple of heads
+  // Bound of the fp32 logits that exist at once; a microbatch of more is cut into chunks of tokens. 0: 64 MiB
+  // on the CPU, the logits of 2,048 tokens on a GPU.
+  std::int64_t logits_bytes = 0;
 
   // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, or gpt2-tiny (10M parameters, for bytes). Throws UsageError
   // that lists them.
@@ -55,6 +58,7 @@ struct LlamaConfig {
   double norm_epsilon = 1e-5;
   bool tied = false;  // the head is the token embedding
   RopeScaling rope_scaling = {};
+  std::int64_t logits_bytes = 0;  // as for GPT-2
 
   // llama-160m, llama-1b and llama-3b (Llama 3.2), llama-7b, llama-13b and llama-70b (Llama 2), llama-8b
   // (Llama 3), or llama-tiny (10M parameters, for bytes). Throws UsageError that lists them.

@@ -86,7 +86,7 @@ HWY_EXPORT(cross_entropy_row);
 namespace {
 
 std::int64_t logits_bytes(const CrossEntropyShape& shape) {
-  return workspace_part_bytes(rows_per_chunk(shape) * shape.vocabulary * 4);
+  return workspace_part_bytes(rows_per_chunk(shape, DeviceType::cpu) * shape.vocabulary * 4);
 }
 
 void check_arguments(const ComputeContext& context, const CrossEntropyShape& shape,
@@ -176,7 +176,7 @@ struct Head {
 std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const Target& target) {
   std::int64_t scratch_bytes = 0;
   float beta = 0.0f;
-  for_each_chunk(shape, [&](Chunk chunk) {
+  for_each_chunk(shape, DeviceType::cpu, [&](Chunk chunk) {
     const auto need = [&](const MatmulShape& product) {
       scratch_bytes = std::max(scratch_bytes, matmul_workspace_bytes(product, target));
     };
@@ -194,7 +194,7 @@ void cross_entropy_forward(const ComputeContext& context, const CrossEntropyShap
                            CrossEntropyLoss* total) {
   check_arguments(context, shape, targets, "cross_entropy_forward");
   const Head head(context, shape, input, weight, targets, losses);
-  for_each_chunk(shape, [&](Chunk chunk) { head.run(chunk, nullptr, 1.0f); });
+  for_each_chunk(shape, DeviceType::cpu, [&](Chunk chunk) { head.run(chunk, nullptr, 1.0f); });
   *total = head.total();
 }
 
@@ -204,7 +204,7 @@ void cross_entropy_forward_backward(const ComputeContext& context, const CrossEn
   check_beta(arguments.weight_beta, "cross_entropy_forward_backward");
   const Head head(context, shape, arguments.input, arguments.weight, arguments.targets, arguments.losses);
   float beta = arguments.weight_beta;
-  for_each_chunk(shape, [&](Chunk chunk) {
+  for_each_chunk(shape, DeviceType::cpu, [&](Chunk chunk) {
     const std::int64_t first = chunk.begin * shape.channels;
     head.run(chunk, &shape.type, arguments.scale);
     if (shape.type == DType::bf16) head.close_gaps(chunk);

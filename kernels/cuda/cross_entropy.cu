@@ -24,7 +24,7 @@ constexpr std::int64_t kPartBytes = 256;
 std::int64_t logits_stride(const CrossEntropyShape& shape) { return round_up(shape.vocabulary, kStride); }
 
 std::int64_t logits_bytes(const CrossEntropyShape& shape) {
-  return round_up(rows_per_chunk(shape) * logits_stride(shape) * 4, kPartBytes);
+  return round_up(rows_per_chunk(shape, DeviceType::cuda) * logits_stride(shape) * 4, kPartBytes);
 }
 
 // 16-bit gradients lie in the first half of their row of logits.
@@ -173,7 +173,7 @@ struct Head {
 
 std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const Target& target) {
   std::int64_t scratch_bytes = 0;
-  for_each_chunk(shape, [&](Chunk chunk) {
+  for_each_chunk(shape, DeviceType::cuda, [&](Chunk chunk) {
     const auto need = [&](const MatmulShape& product) {
       scratch_bytes = std::max(scratch_bytes, cuda::matmul_workspace_bytes(product, target));
     };
@@ -191,7 +191,7 @@ void cross_entropy_forward(const ComputeContext& context, const CrossEntropyShap
   check_workspace(context, cuda::cross_entropy_workspace_bytes(shape, context.target()),
                   "cross_entropy_forward");
   const Head head = {context, shape, input, weight, targets, losses};
-  for_each_chunk(shape, [&](Chunk chunk) { head.run(chunk, false, 1.0f); });
+  for_each_chunk(shape, DeviceType::cuda, [&](Chunk chunk) { head.run(chunk, false, 1.0f); });
   head.add_up(total);
 }
 
@@ -204,7 +204,7 @@ void cross_entropy_forward_backward(const ComputeContext& context, const CrossEn
   const Head head = {context, shape, a.input, a.weight, a.targets, a.losses};
   const ComputeContext products = head.behind_logits();
   float beta = a.weight_beta;
-  for_each_chunk(shape, [&](Chunk chunk) {
+  for_each_chunk(shape, DeviceType::cuda, [&](Chunk chunk) {
     head.run(chunk, true, a.scale);
     if (a.weight_gradient != nullptr)  // first, since input_gradient may be input
       cuda::matmul(products, weight_gradient_shape(shape, chunk.rows, beta, gradient_stride(shape)),

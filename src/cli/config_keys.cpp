@@ -100,6 +100,11 @@ void add_model(Keys& keys, ModelConfig& c) {
   keys.push_back(integer("model.heads", &c.heads, 0, "Attention heads in a block; 0 is the preset's."));
   keys.push_back(
       integer("model.channels", &c.channels, 0, "Width, a multiple of `heads`; 0 is the preset's."));
+  keys.push_back(
+      bytes("model.logits_memory", &c.logits_memory,
+            "The most bytes of fp32 logits at once: the head takes a microbatch in chunks of tokens. "
+            "Fewer chunks are faster, and a bf16 gradient of its weight is rounded less often. 0: "
+            "64 MiB on the CPU, the logits of 2,048 tokens on a GPU."));
   add_llama(keys, c);
   keys.push_back(text("model.weights", &c.weights,
                       "Weights to start from, instead of drawn ones: a .safetensors file, its index or its "

@@ -35,6 +35,7 @@ FamilyConfig common_dimensions(const ModelConfig& config) {
   change(config.layers, dimensions.layers);
   change(config.heads, dimensions.heads);
   change(config.channels, dimensions.channels);
+  change(config.logits_memory, dimensions.logits_bytes);
   return dimensions;
 }
 

@@ -39,6 +39,7 @@ Model make_gpt2(const Gpt2Config& config, DType type) {
        .hidden = 4 * config.channels,
        .norm = {.kind = nn::NormKind::layer, .epsilon = 1e-5f},
        .mlp = nn::MlpKind::gelu,
+       .logits_bytes = config.logits_bytes,
        .deviation = kDeviation,
        .residual_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config.layers))},
       config.layers);

@@ -76,7 +76,8 @@ Model make_llama(const LlamaConfig& config, DType type) {
        .biases = false,
        .learned_positions = false,
        .rotary = frequencies_of(config),
-       .tied = config.tied},
+       .tied = config.tied,
+       .logits_bytes = config.logits_bytes},
       config.layers);
 }
 

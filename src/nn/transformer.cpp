@@ -16,6 +16,9 @@ void check_batch(const TransformerConfig& config, const BatchShape& shape) {
 }
 
 Model make_transformer(const TransformerConfig& config, std::int64_t layers) {
+  if (config.logits_bytes < 0)
+    throw UsageError(
+        fmt::format("{}: logits_bytes is {}; it must be 0 or more", config.model, config.logits_bytes));
   Model model;
   model.name = config.model;
   model.vocabulary = config.vocabulary;

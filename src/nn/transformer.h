@@ -33,6 +33,7 @@ struct TransformerConfig {
   bool learned_positions = true;   // a table of them in the embedding
   std::vector<float> rotary = {};  // frequencies [head channels / 2]; empty: queries and keys are not rotated
   bool tied = true;                // the head's weight is embed.token
+  std::int64_t logits_bytes = 0;   // see Gpt2Config
   double deviation = 0.02;         // of the initial weights
   double residual_deviation = 0.02;  // of those that end a residual branch
 };

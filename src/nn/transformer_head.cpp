@@ -95,7 +95,8 @@ class Head final : public Module {
     return {.rows = shape.tokens(),
             .channels = config_.channels,
             .vocabulary = config_.vocabulary,
-            .type = config_.type};
+            .type = config_.type,
+            .chunk_bytes = config_.logits_bytes};
   }
 
   void normalise(const ModuleContext& context, const kernels::ComputeContext& compute, const Workspace& own,

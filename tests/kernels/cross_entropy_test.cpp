@@ -1,4 +1,5 @@
 // cross_entropy.h against float64.
+#include "kernels/cross_entropy_chunks.h"
 #include "tests/kernels/support.h"
 
 namespace tessera::kernels::testing {
@@ -141,6 +142,21 @@ TEST(CrossEntropy, MatchesFloat64) {
 TEST(CrossEntropy, WorkspaceIsBounded) {
   const CrossEntropyShape s = {.rows = 256, .channels = 16, .vocabulary = 5000, .chunk_bytes = 400000};
   EXPECT_LT(cross_entropy_workspace_bytes(s, 1), 2 * 400000);  // all logits would be 5,120,000
+}
+
+TEST(CrossEntropy, ChunksAreEqualAndWithinTheBound) {
+  struct Case {
+    std::int64_t rows, vocabulary, bytes, cpu, gpu;  // the last two: rows of a chunk
+  };
+  for (const Case& c :
+       {Case{16384, 50257, 0, 328, 2048}, Case{5000, 50257, 0, 313, 1667}, Case{300, 50257, 0, 300, 300},
+        Case{8192, 128256, 0, 128, 2048}, Case{8192, 256, 0, 8192, 2048}, Case{100, 1000, 40 * 4000, 34, 34},
+        Case{100, 1000, 1, 1, 1}}) {
+    const CrossEntropyShape s = {
+        .rows = c.rows, .channels = 8, .vocabulary = c.vocabulary, .chunk_bytes = c.bytes};
+    EXPECT_EQ(rows_per_chunk(s, DeviceType::cpu), c.cpu) << c.rows << " " << c.vocabulary;
+    EXPECT_EQ(rows_per_chunk(s, DeviceType::cuda), c.gpu) << c.rows << " " << c.vocabulary;
+  }
 }
 
 TEST(CrossEntropy, NothingCounted) {

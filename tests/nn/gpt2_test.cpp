@@ -243,6 +243,19 @@ TEST(Gpt2, LogitsOfARowWhetherOrNotTargetsCount) {
   }
 }
 
+TEST(Gpt2, LogitsAreBounded) {
+  constexpr BatchShape kBatch = {.sequences = 4, .length = 64};
+  const auto workspace = [&](std::int64_t logits_bytes) {
+    Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
+    config.logits_bytes = logits_bytes;
+    const Model model = make_gpt2(config, DType::bf16);
+    return model.modules.back()->needs(kBatch, 1).activations.workspace_bytes;
+  };
+  const std::int64_t row = 4 * Gpt2Config::preset("gpt2-tiny").vocabulary;
+  EXPECT_GE(workspace(0) - workspace(64 * row), (kBatch.tokens() - 64) * row);
+  EXPECT_THROW(workspace(-1), UsageError);
+}
+
 TEST(Gpt2, RefusesBadTokensAndRows) {
   SmallGpt2 small(DType::fp32);
   std::vector<float> logits(61);
