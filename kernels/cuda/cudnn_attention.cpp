@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn_graph.h"
+#include "kernels/cuda/kept.h"
 #include "src/device/cuda_check.h"
 
 namespace tessera::kernels::cuda {
@@ -13,16 +14,11 @@ namespace {
 // The GPU, and whatever else a compiled graph depends on.
 using Key = std::array<std::int64_t, 8>;
 
-// What one calling thread has made so far.
+// What one thread has made so far.
 struct Cache {
   std::map<int, CudnnHandle> handles;  // by GPU
   std::map<Key, AttentionGraph> graphs;
 };
-
-Cache& this_threads_cache() {
-  thread_local Cache cache;
-  return cache;
-}
 
 int capability_of(int ordinal) {
   int major = 0, minor = 0;
@@ -38,7 +34,7 @@ AttentionGraph& graph_of(const ComputeContext& context, const AttentionShape& sh
                          const AttentionSlice& slice, bool backward, std::int64_t workspace_bytes) {
   int ordinal = 0;
   device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
-  Cache& cache = this_threads_cache();
+  Cache& cache = kept<Cache>();
   CudnnHandle& handle = cache.handles[ordinal];
   handle.set_stream(context.stream);
   const Key key = {ordinal,        backward,      shape.sequence,

@@ -12,7 +12,7 @@ bool cudnn_takes_forward(const AttentionShape& shape);
 bool cudnn_takes_backward(const AttentionShape& shape);
 
 // As attention_forward() and attention_backward(), for shapes that it takes; tensors begin at multiples of 16
-// bytes. The first call for a shape on a thread compiles.
+// bytes. The first call for a shape compiles; so does one while other threads have what was compiled.
 std::int64_t cudnn_forward_workspace_bytes(const AttentionShape& shape);
 void cudnn_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv, void* output,
                    float* log_sum_exp);

@@ -10,6 +10,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/kept.h"
 #include "kernels/matmul_key.h"
 #include "kernels/ops.h"
 #include "src/device/activity.h"
@@ -56,16 +57,11 @@ struct Entry {
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-// What one calling thread has made so far, per GPU.
+// What one thread has made so far, per GPU.
 struct Cache {
   std::unordered_map<int, OwnedHandle> handles;
   std::unordered_map<MatmulKey, Entry, HashMatmulKey> entries;
 };
-
-Cache& this_threads_cache() {
-  thread_local Cache cache;
-  return cache;
-}
 
 cublasLtHandle_t handle_of(Cache& cache, const MatmulShape& shape, int ordinal) {
   OwnedHandle& owned = cache.handles[ordinal];
@@ -175,7 +171,7 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
   check_bias(shape, bias);
   int ordinal = 0;
   device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
-  Cache& cache = this_threads_cache();
+  Cache& cache = kept<Cache>();
   cublasLtHandle_t handle = handle_of(cache, shape, ordinal);
   const int alignment = alignment_of({a, b, c, bias});
   const MatmulKey key = key_of(shape, ordinal, alignment);
