@@ -21,6 +21,9 @@ namespace {
 
 // What any product may use, whatever the GPU: a plan does not depend on the machine it is made on.
 constexpr std::int64_t kWorkspaceBytes = 32 << 20;
+constexpr std::int64_t kWorkspaceAlignment = 256;
+// No preference speaks of a bias: any algorithm may read it by whole vectors.
+constexpr int kBiasAlignment = 16;
 
 void check(cublasStatus_t status, const MatmulShape& shape, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -42,12 +45,18 @@ using OwnedProduct = Owned<cublasLtMatmulDesc_t, &CublasLt::cublasLtMatmulDescDe
 using OwnedLayout = Owned<cublasLtMatrixLayout_t, &CublasLt::cublasLtMatrixLayoutDestroy>;
 using OwnedPreference = Owned<cublasLtMatmulPreference_t, &CublasLt::cublasLtMatmulPreferenceDestroy>;
 
-// Everything that the choice of an algorithm depends on.
-MatmulKey key_of(const MatmulShape& s, int ordinal, int alignment) {
+// What the choice of an algorithm depends on besides the shape and the GPU.
+struct Place {
+  int alignment = 0;                 // of the matrices
+  std::int64_t bias_copy_bytes = 0;  // of the workspace, which the algorithm does not get
+};
+
+MatmulKey key_of(const MatmulShape& s, int ordinal, const Place& place) {
   const std::int64_t flags = s.transpose_a | s.transpose_b << 1 | s.bias << 2 | (s.beta != 0.0f) << 3 |
                              static_cast<std::int64_t>(s.input_type) << 4 |
-                             static_cast<std::int64_t>(s.output_type) << 8 | std::int64_t{alignment} << 16 |
-                             std::int64_t{ordinal} << 32;
+                             static_cast<std::int64_t>(s.output_type) << 8 |
+                             std::int64_t{place.alignment} << 16 |
+                             std::int64_t{place.bias_copy_bytes > 0} << 24 | std::int64_t{ordinal} << 32;
   return {{s.m, s.n, s.k, s.lda, s.ldb, s.ldc, flags}};
 }
 
@@ -115,30 +124,30 @@ OwnedProduct make_product(const MatmulShape& shape) {
   return product;
 }
 
-OwnedPreference make_preference(const MatmulShape& shape, int alignment) {
+OwnedPreference make_preference(const MatmulShape& shape, const Place& place) {
   cublasLtMatmulPreference_t raw = nullptr;
   check(cublas_lt().cublasLtMatmulPreferenceCreate(&raw), shape, "cublasLtMatmulPreferenceCreate");
   OwnedPreference preference(raw);
   prefer(preference, shape, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-         static_cast<std::uint64_t>(kWorkspaceBytes));
+         static_cast<std::uint64_t>(kWorkspaceBytes - place.bias_copy_bytes));
   // A product that is split is added up apart and in order, never by atomics on the output.
   prefer(preference, shape, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (const auto operand :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-    prefer(preference, shape, operand, static_cast<std::uint32_t>(alignment));
+    prefer(preference, shape, operand, static_cast<std::uint32_t>(place.alignment));
   return preference;
 }
 
 // The rule: the first result of the heuristic, which is the same for the same shape, library and GPU.
-Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, int alignment) {
+Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const Place& place) {
   Entry entry;
   entry.product = make_product(s);
   entry.left = make_layout(s, s.input_type, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, s.ldb);
   entry.right = make_layout(s, s.input_type, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.lda);
   entry.output = make_layout(s, s.output_type, s.m, s.n, s.ldc);
-  const OwnedPreference preference = make_preference(s, alignment);
+  const OwnedPreference preference = make_preference(s, place);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   check(cublas_lt().cublasLtMatmulAlgoGetHeuristic(handle, entry.product.get(), entry.left.get(),
@@ -158,6 +167,17 @@ int alignment_of(std::initializer_list<const void*> operands) {
   return static_cast<int>(bits & -bits);
 }
 
+// Where a bias lies that no vector could be read from: in front of what is left of the workspace.
+Place place_of(const MatmulShape& shape, const void* a, const void* b, const void* bias, const void* c) {
+  Place place{.alignment = alignment_of({a, b, c})};
+  if (alignment_of({bias}) >= kBiasAlignment) return place;
+  place.bias_copy_bytes = round_up(shape.n * bytes_of(shape.output_type), kWorkspaceAlignment);
+  if (place.bias_copy_bytes > kWorkspaceBytes)
+    throw UnsupportedError(describe(shape) + ": on CUDA a bias of so many elements begins at a multiple of " +
+                           std::to_string(kBiasAlignment) + " bytes");
+  return place;
+}
+
 }  // namespace
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& /*target*/) {
@@ -173,17 +193,23 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
   device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
   Cache& cache = kept<Cache>();
   cublasLtHandle_t handle = handle_of(cache, shape, ordinal);
-  const int alignment = alignment_of({a, b, c, bias});
-  const MatmulKey key = key_of(shape, ordinal, alignment);
+  const Place place = place_of(shape, a, b, bias, c);
+  const MatmulKey key = key_of(shape, ordinal, place);
   auto found = cache.entries.find(key);
   if (found == cache.entries.end())
-    found = cache.entries.emplace(key, make_entry(handle, shape, alignment)).first;
+    found = cache.entries.emplace(key, make_entry(handle, shape, place)).first;
   const Entry& entry = found->second;
+  char* const workspace = static_cast<char*>(context.workspace.data);
+  if (place.bias_copy_bytes > 0) {
+    cuda::copy_bytes(context, shape.n * bytes_of(shape.output_type), bias, workspace);
+    bias = workspace;
+  }
   if (shape.bias) set(entry.product, shape, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  check(cublas_lt().cublasLtMatmul(
-            handle, entry.product.get(), &shape.alpha, b, entry.left.get(), a, entry.right.get(), &shape.beta,
-            c, entry.output.get(), c, entry.output.get(), &entry.algorithm, context.workspace.data,
-            static_cast<std::size_t>(kWorkspaceBytes), static_cast<cudaStream_t>(context.stream)),
+  check(cublas_lt().cublasLtMatmul(handle, entry.product.get(), &shape.alpha, b, entry.left.get(), a,
+                                   entry.right.get(), &shape.beta, c, entry.output.get(), c,
+                                   entry.output.get(), &entry.algorithm, workspace + place.bias_copy_bytes,
+                                   static_cast<std::size_t>(kWorkspaceBytes - place.bias_copy_bytes),
+                                   static_cast<cudaStream_t>(context.stream)),
         shape, "cublasLtMatmul");
 }
 
