@@ -17,6 +17,9 @@ namespace tessera::emulated_cuda {
 cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t shared_bytes,
                    std::function<void()> thread);
 
+// cudaErrorInvalidValue where the kernel has to ask for so much first (cudaFuncSetAttribute), and has not.
+cudaError_t allow_shared(const void* kernel, std::size_t bytes);
+
 // Of the running block; filled with NaN before each block.
 float* dynamic_shared();
 

@@ -50,6 +50,8 @@ void multiply(int gpu, const MatmulShape& s, const void* a, const void* b, const
 
 }  // namespace
 
+constexpr std::uintptr_t kWorkspaceAlignment = 256;
+
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target&) {
   check_matmul(shape);
   return 1024;
@@ -59,6 +61,8 @@ void matmul(const ComputeContext& context, const MatmulShape& s, const void* a, 
             const void* bias, void* c) {
   check_workspace(context, cuda::matmul_workspace_bytes(s, context.target()), "matmul");
   check_bias(s, bias);
+  if (reinterpret_cast<std::uintptr_t>(context.workspace.data) % kWorkspaceAlignment != 0)
+    throw UsageError("matmul: cuBLASLt's workspace begins at a multiple of 256 bytes");
   const auto work = emulated_cuda::work_of(stream_of(context));
   work->give([=, gpu = work->ordinal()] { multiply(gpu, s, a, b, bias, c); });
 }

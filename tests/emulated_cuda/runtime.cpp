@@ -375,6 +375,31 @@ const char* cudaGetErrorName(cudaError_t error) {
   return kNames[error];
 }
 const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
-cudaError_t set_dynamic_shared_bytes(int bytes) {
-  return bytes <= 163 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
+
+namespace {
+
+constexpr std::size_t kPlainSharedBytes = 48 * 1024;
+struct SharedBytes {
+  std::mutex mutex;
+  std::map<const void*, std::size_t> of_kernels;  // that asked
+};
+SharedBytes& shared_bytes() {
+  static auto* const one = new SharedBytes;
+  return *one;
+}
+
+}  // namespace
+
+cudaError_t set_dynamic_shared_bytes(const void* kernel, int bytes) {
+  if (bytes > 163 * 1024) return cudaErrorInvalidValue;
+  const std::lock_guard lock(shared_bytes().mutex);
+  shared_bytes().of_kernels[kernel] = static_cast<std::size_t>(bytes);
+  return cudaSuccess;
+}
+cudaError_t tessera::emulated_cuda::allow_shared(const void* kernel, std::size_t bytes) {
+  if (bytes <= kPlainSharedBytes) return cudaSuccess;
+  const std::lock_guard lock(shared_bytes().mutex);
+  const auto asked = shared_bytes().of_kernels.find(kernel);
+  return asked != shared_bytes().of_kernels.end() && bytes <= asked->second ? cudaSuccess
+                                                                            : cudaErrorInvalidValue;
 }

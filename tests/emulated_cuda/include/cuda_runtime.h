@@ -1,9 +1,10 @@
 // The part of CUDA's runtime and language that src/device/cuda_*.cpp, src/comm/nccl_*.cpp and kernels/cuda
 // use, on the CPU: a few GPUs whose memory the host cannot touch but through copies, whose streams do what
 // they are given each by a thread of its own, some later than others, and whose blocks run one after the
-// other, a fiber a thread. It shows what a kernel computes, whether its barriers are where they must be and,
-// by what is computed, whether streams wait for each other; of speed, of races between blocks and of the real
-// hardware it shows nothing. Kernels and copies take turns.
+// other, a fiber a thread. It shows what a kernel computes, whether its barriers are where they must be,
+// whether its vectors lie where a GPU takes them and, by what is computed, whether streams wait for each
+// other; of speed, of races between blocks and of the real hardware it shows nothing. Kernels and copies take
+// turns.
 #pragma once
 
 #include <cmath>
@@ -92,8 +93,8 @@ cudaError_t cudaGetLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 // The most dynamic shared memory of a block is that of an A100.
-cudaError_t set_dynamic_shared_bytes(int bytes);
+cudaError_t set_dynamic_shared_bytes(const void* kernel, int bytes);
 template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
-  return set_dynamic_shared_bytes(bytes);
+cudaError_t cudaFuncSetAttribute(Kernel kernel, cudaFuncAttribute, int bytes) {
+  return set_dynamic_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
 }

@@ -13,6 +13,8 @@ template <class... Parameters, class... Arguments>
 void start(const ComputeContext& context, const char* op, const Launch& launch, void (*kernel)(Parameters...),
            const Arguments&... arguments) {
   const std::tuple<Parameters...> copied(arguments...);
+  device::check_cuda(emulated_cuda::allow_shared(reinterpret_cast<const void*>(kernel), launch.shared_bytes),
+                     op);
   device::check_cuda(emulated_cuda::launch(stream_of(context), launch.blocks, launch.threads,
                                            launch.shared_bytes, [=] { std::apply(kernel, copied); }),
                      op);
