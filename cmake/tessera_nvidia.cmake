@@ -2,13 +2,17 @@
 # where TESSERA_NCCL_INCLUDE, TESSERA_NCCL_LIBRARY and the like say). Used by the build and, installed beside
 # tesseraConfig.cmake, by consumers: the libraries are looked for on their machine. NVIDIA's pip wheels have lib/
 # without lib64/, and NCCL and cuDNN in folders of their own beside the toolkit's.
-if(CUDAToolkit_ROOT)
-  find_library(CUDA_CUDART NAMES cudart libcudart.so.13 NAMES_PER_DIR HINTS ${CUDAToolkit_ROOT} PATH_SUFFIXES lib64 lib)
-elseif(CMAKE_CUDA_COMPILER)
-  get_filename_component(folder ${CMAKE_CUDA_COMPILER} DIRECTORY)
-  find_library(CUDA_CUDART NAMES cudart libcudart.so.13 NAMES_PER_DIR HINTS ${folder}/.. PATH_SUFFIXES lib64 lib)
+set(tessera_toolkit ${CUDAToolkit_ROOT})
+if(NOT tessera_toolkit AND CMAKE_CUDA_COMPILER)
+  get_filename_component(tessera_toolkit ${CMAKE_CUDA_COMPILER} DIRECTORY)
+  set(tessera_toolkit ${tessera_toolkit}/..)
 endif()
-mark_as_advanced(CUDA_CUDART)
+if(tessera_toolkit)  # under the names by which FindCUDAToolkit knows them; the wheels have no libcublasLt.so either
+  find_library(CUDA_CUDART NAMES cudart libcudart.so.13 NAMES_PER_DIR HINTS ${tessera_toolkit} PATH_SUFFIXES lib64 lib)
+  find_library(CUDA_cublasLt_LIBRARY NAMES cublasLt libcublasLt.so.13 NAMES_PER_DIR HINTS ${tessera_toolkit}
+               PATH_SUFFIXES lib64 lib)
+endif()
+mark_as_advanced(CUDA_CUDART CUDA_cublasLt_LIBRARY)
 find_package(CUDAToolkit 13 QUIET)
 
 function(tessera_find_nvidia name folder header)
