@@ -75,7 +75,7 @@ constexpr std::uint64_t permute(std::uint64_t index, std::uint64_t n, std::uint6
   if (index >= n)
     throw UsageError("permute: index " + std::to_string(index) + " is not below n = " + std::to_string(n));
   if (n <= 1) return 0;
-  const int half_bits = (std::bit_width(n - 1) + 1) / 2;
+  const int half_bits = (static_cast<int>(std::bit_width(n - 1)) + 1) / 2;
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
   // The key differs from that of random_block() under the same seed, so that neither repeats the other.
   const PhiloxKey key = {static_cast<std::uint32_t>(seed),
