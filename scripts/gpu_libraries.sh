@@ -8,7 +8,7 @@ file=${1:-build/gpu-libraries.tar.xz}
 mkdir -p "$(dirname "$file")"
 
 packages=(
-  libdnnl-dev libdnnl2 ocl-icd-libopencl1 libhwy-dev libhwy1 libfmt-dev libspdlog-dev libspdlog1.10 libfmt9
+  libdnnl-dev libdnnl2 ocl-icd-libopencl1 libhwy-dev libhwy1 libfmt-dev libfmt9
   libxxhash-dev libasio-dev nlohmann-json3-dev libtomlplusplus-dev libtomlplusplus3 libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev libbenchmark1debian liburing-dev liburing2
 )

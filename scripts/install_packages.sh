@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build pkg-config git clang-format
   libdnnl-dev libhwy-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-  libasio-dev libfmt-dev libspdlog-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev liburing-dev
+  libasio-dev libfmt-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev liburing-dev
   libopenmpi-dev openmpi-bin iproute2
   "$@"
 )

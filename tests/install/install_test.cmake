@@ -22,10 +22,10 @@ endfunction()
 function(consumer folder)
   get_filename_component(name ${folder} NAME)
   run("configuring ${name}" ${CMAKE_COMMAND} -S ${folder} -B ${WORK}/${name} -G ${GENERATOR}
-      -D CMAKE_PREFIX_PATH=${WORK}/moved -D CMAKE_BUILD_TYPE=${CONFIG} -D CMAKE_CXX_COMPILER=${CXX_COMPILER}
+      -D CMAKE_PREFIX_PATH=${PREFIX} -D CMAKE_BUILD_TYPE=${CONFIG} -D CMAKE_CXX_COMPILER=${CXX_COMPILER}
       "-DCMAKE_C_FLAGS=${sanitizers}" "-DCMAKE_CXX_FLAGS=${sanitizers}" ${ARGN})
   file(STRINGS ${WORK}/${name}/CMakeCache.txt found REGEX "^tessera_DIR:")
-  if(NOT found MATCHES "=${WORK}/moved/")
+  if(NOT found MATCHES "=${PREFIX}/")
     message(FATAL_ERROR "${name} found another package: ${found}")
   endif()
   run("building ${name}" ${CMAKE_COMMAND} --build ${WORK}/${name} --config ${CONFIG})
@@ -40,10 +40,11 @@ endfunction()
 
 file(REMOVE_RECURSE ${WORK})
 run("installing" ${CMAKE_COMMAND} --install ${BUILD} --config ${CONFIG} --prefix ${WORK}/first)
-file(RENAME ${WORK}/first ${WORK}/moved)
+set(PREFIX "${WORK}/moved to a folder")
+file(RENAME ${WORK}/first ${PREFIX})
 
 # What is installed must not lead back here.
-file(GLOB package ${WORK}/moved/${LIBDIR}/cmake/tessera/*.cmake)
+file(GLOB package ${PREFIX}/${LIBDIR}/cmake/tessera/*.cmake)
 list(LENGTH package files)
 if(files LESS 5)
   message(FATAL_ERROR "the package should have config, version, targets, their configuration and oneDNN: ${package}")
@@ -58,11 +59,11 @@ foreach(file IN LISTS package)
   endforeach()
 endforeach()
 foreach(header tessera.h engine.h c_api.h)
-  if(NOT EXISTS ${WORK}/moved/include/tessera/${header})
+  if(NOT EXISTS ${PREFIX}/include/tessera/${header})
     message(FATAL_ERROR "tessera/${header} is not installed")
   endif()
 endforeach()
-expect_output("the installed tool" "[0-9]+\\.[0-9]+" ${WORK}/moved/bin/tessera --version)
+expect_output("the installed tool" "[0-9]+\\.[0-9]+" ${PREFIX}/bin/tessera --version)
 
 consumer(${SOURCE}/examples/embed)
 expect_output("spiral, two ranks, stage 3" "ranks 2  stage 3  accuracy 0\\.[0-9]+" ${WORK}/embed/spiral 2 3 5)
@@ -84,7 +85,7 @@ expect_output("a consumer of everything" "tessera::tessera links" ${WORK}/consum
 function(expect_refusal argument pattern)
   file(REMOVE_RECURSE ${WORK}/refused)
   execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/refused -B ${WORK}/refused -G ${GENERATOR}
-                          -D CMAKE_PREFIX_PATH=${WORK}/moved ${argument}
+                          -D CMAKE_PREFIX_PATH=${PREFIX} ${argument}
                   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(REGEX REPLACE "[ \n]+" " " output "${output}")
   if(status EQUAL 0 OR NOT output MATCHES "${pattern}")
@@ -93,11 +94,29 @@ function(expect_refusal argument pattern)
 endfunction()
 expect_refusal(-DWANTED=0.99 "tesseraConfig.cmake, version: 0\\.1\\.0")
 expect_refusal(-DNO_CXX=ON "needs a project that enables CXX")
-file(STRINGS ${WORK}/moved/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_cuda REGEX "tessera_WITH_CUDA TRUE")
+file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_cuda REGEX "tessera_WITH_CUDA TRUE")
 if(with_cuda)
   expect_refusal(-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON "built with CUDA, whose toolkit was not found")
 endif()
-file(STRINGS ${WORK}/moved/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_liburing REGEX "tessera_WITH_LIBURING TRUE")
+file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_liburing REGEX "tessera_WITH_LIBURING TRUE")
 if(with_liburing)
   expect_refusal(-DTESSERA_LIBURING_LIBRARY=OFF "built with liburing, which was not found")
+endif()
+
+# Inside another project it is the library alone: no tool, no tests, no package that only these need, nothing to install.
+run("configuring within another project" ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/included -B ${WORK}/included
+    -G ${GENERATOR} -D TESSERA=${SOURCE} -D CMAKE_CXX_COMPILER=${CXX_COMPILER} -D TESSERA_WITH_CUDA=off -D TESSERA_WITH_MPI=0
+    -D CMAKE_DISABLE_FIND_PACKAGE_CLI11=ON -D CMAKE_DISABLE_FIND_PACKAGE_tomlplusplus=ON
+    -D CMAKE_DISABLE_FIND_PACKAGE_GTest=ON -D CMAKE_DISABLE_FIND_PACKAGE_benchmark=ON)
+run("installing within another project" ${CMAKE_COMMAND} --install ${WORK}/included --prefix ${WORK}/included/nothing)
+if(EXISTS ${WORK}/included/nothing)
+  message(FATAL_ERROR "a project that includes the library installs it, unasked")
+endif()
+
+# A word for an optional part that is none of CMake's is refused.
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/misspelt -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${CXX_COMPILER}
+                        -D TESSERA_WITH_MPI=none -D TESSERA_TESTS=OFF
+                RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(status EQUAL 0 OR NOT output MATCHES "TESSERA_WITH_MPI is 'none'; AUTO, ON or OFF")
+  message(FATAL_ERROR "TESSERA_WITH_MPI=none was not refused:\n${output}")
 endif()
