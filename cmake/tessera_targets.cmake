@@ -51,16 +51,18 @@ set(TESSERA_FLOORS "" CACHE INTERNAL "")
 # Used in sources of the library only, and header-only: who links the library needs none of them.
 set(TESSERA_HEADER_ONLY nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus tessera_xxhash tessera_asio CUDA::nvtx3)
 
-# tessera_floor(NAME sources... ): a static library tessera_NAME that sees include/ and the source root; users
+# tessera_floor(NAME sources... ): a library tessera_NAME that sees include/ and the source root; users
 # link it as tessera::NAME, from this tree or installed.
 function(tessera_floor name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   foreach(library IN LISTS TESSERA_HEADER_ONLY)
     list(TRANSFORM ARG_PRIVATE REPLACE "^${library}$" "$<BUILD_INTERFACE:${library}>")
   endforeach()
-  add_library(tessera_${name} STATIC ${ARG_SOURCES})
+  add_library(tessera_${name} ${ARG_SOURCES})  # static, or as BUILD_SHARED_LIBS says
   add_library(tessera::${name} ALIAS tessera_${name})
-  set_target_properties(tessera_${name} PROPERTIES EXPORT_NAME ${name})
+  set_target_properties(tessera_${name} PROPERTIES EXPORT_NAME ${name} DEFINE_SYMBOL ""
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    INSTALL_RPATH $ORIGIN INSTALL_RPATH_USE_LINK_PATH ON)
   target_compile_features(tessera_${name} PUBLIC cxx_std_20)
   target_include_directories(tessera_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

@@ -80,29 +80,6 @@ endif()
 consumer(${SOURCE}/tests/install/consumer)
 expect_output("a consumer of everything" "tessera::tessera links" ${WORK}/consumer/consumer)
 
-# A version that is not there is refused, and so are a project without C++, and a machine without what was built in:
-# CUDA's toolkit, liburing.
-function(expect_refusal argument pattern)
-  file(REMOVE_RECURSE ${WORK}/refused)
-  execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/refused -B ${WORK}/refused -G ${GENERATOR}
-                          -D CMAKE_PREFIX_PATH=${PREFIX} ${argument}
-                  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  string(REGEX REPLACE "[ \n]+" " " output "${output}")
-  if(status EQUAL 0 OR NOT output MATCHES "${pattern}")
-    message(FATAL_ERROR "${argument} was not refused for '${pattern}':\n${output}")
-  endif()
-endfunction()
-expect_refusal(-DWANTED=0.99 "tesseraConfig.cmake, version: 0\\.1\\.0")
-expect_refusal(-DNO_CXX=ON "needs a project that enables CXX")
-file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_cuda REGEX "tessera_WITH_CUDA TRUE")
-if(with_cuda)
-  expect_refusal(-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON "built with CUDA, whose toolkit was not found")
-endif()
-file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_liburing REGEX "tessera_WITH_LIBURING TRUE")
-if(with_liburing)
-  expect_refusal(-DTESSERA_LIBURING_LIBRARY=OFF "built with liburing, which was not found")
-endif()
-
 # Inside another project it is the library alone: no tool, no tests, no package that only these need, nothing to install.
 run("configuring within another project" ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/included -B ${WORK}/included
     -G ${GENERATOR} -D TESSERA=${SOURCE} -D CMAKE_CXX_COMPILER=${CXX_COMPILER} -D TESSERA_WITH_CUDA=off -D TESSERA_WITH_MPI=0
@@ -119,4 +96,31 @@ execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/misspelt -G ${G
                 RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
 if(status EQUAL 0 OR NOT output MATCHES "TESSERA_WITH_MPI is 'none'; AUTO, ON or OFF")
   message(FATAL_ERROR "TESSERA_WITH_MPI=none was not refused:\n${output}")
+endif()
+
+# A version that is not there is refused, and so are a project without C++, and a machine without what was built in:
+# CUDA's toolkit, liburing.
+function(expect_refusal argument pattern)
+  file(REMOVE_RECURSE ${WORK}/refused)
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/refused -B ${WORK}/refused -G ${GENERATOR}
+                          -D CMAKE_PREFIX_PATH=${PREFIX} ${argument}
+                  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(REGEX REPLACE "[ \n]+" " " output "${output}")
+  if(status EQUAL 0 OR NOT output MATCHES "${pattern}")
+    message(FATAL_ERROR "${argument} was not refused for '${pattern}':\n${output}")
+  endif()
+endfunction()
+expect_refusal(-DWANTED=0.99 "tesseraConfig.cmake, version: 0\\.1\\.0")
+file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake shared REGEX "tessera_SHARED TRUE")
+if(shared)  # it needs no more than itself
+  return()
+endif()
+expect_refusal(-DNO_CXX=ON "needs a project that enables CXX")
+file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_cuda REGEX "tessera_WITH_CUDA TRUE")
+if(with_cuda)
+  expect_refusal(-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON "built with CUDA, whose toolkit was not found")
+endif()
+file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_liburing REGEX "tessera_WITH_LIBURING TRUE")
+if(with_liburing)
+  expect_refusal(-DTESSERA_LIBURING_LIBRARY=OFF "built with liburing, which was not found")
 endif()
