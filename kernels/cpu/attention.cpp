@@ -10,6 +10,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/parallel.h"
+#include "tessera/shape.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"

@@ -12,6 +12,7 @@
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/ops.h"
+#include "tessera/shape.h"
 
 namespace tessera::kernels::cuda {
 namespace {

@@ -11,6 +11,7 @@
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
 #include "src/device/wait.h"
+#include "tessera/shape.h"
 
 namespace tessera::comm {
 namespace {

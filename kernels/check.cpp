@@ -1,0 +1,100 @@
+#include "kernels/check.h"
+
+#include "tessera/error.h"
+
+namespace tessera::kernels {
+
+void check_workspace(const ComputeContext& context, std::int64_t needed_bytes, const char* op) {
+  if (context.workspace.bytes >= needed_bytes && (needed_bytes == 0 || context.workspace.data != nullptr))
+    return;
+  throw UsageError(std::string(op) + ": the workspace has " + std::to_string(context.workspace.bytes) +
+                   " bytes, needed are " + std::to_string(needed_bytes));
+}
+
+void check_compute_type(DType type, const char* op) {
+  if (type == DType::fp32 || type == DType::bf16) return;
+  throw UsageError(std::string(op) + ": type " + std::string(name_of(type)) +
+                   " is not allowed; use fp32 or bf16");
+}
+
+void check_beta(float beta, const char* op) {
+  if (beta == 0.0f || beta == 1.0f) return;
+  throw UsageError(std::string(op) + ": beta is " + std::to_string(beta) + "; use 0 or 1");
+}
+
+void check_chain(std::size_t contributions, float beta) {
+  constexpr std::size_t kMostContributions = 1024;
+  check_beta(beta, "ordered_chain");
+  if (contributions < 1 || contributions > kMostContributions)
+    throw UsageError("ordered_chain: " + std::to_string(contributions) + " contributions; 1 to " +
+                     std::to_string(kMostContributions) + " are possible");
+}
+
+void check_momentum(const SgdArguments& arguments) {
+  if (arguments.momentum != nullptr || arguments.coefficients.momentum == 0.0f) return;
+  throw UsageError("sgd_update: momentum is " + std::to_string(arguments.coefficients.momentum) +
+                   ", but no momentum buffer is given");
+}
+
+void check_rotary(const RotaryShape& shape, const char* op) {
+  check_compute_type(shape.type, op);
+  if (shape.head_channels < 2 || shape.head_channels % 2 != 0)
+    throw UsageError(std::string(op) + ": a head has " + std::to_string(shape.head_channels) +
+                     " channels; it needs an even number");
+  if (shape.row_numel < shape.heads * shape.head_channels)
+    throw UsageError(std::string(op) + ": a row has " + std::to_string(shape.row_numel) + " elements, the " +
+                     std::to_string(shape.heads) + " heads need " +
+                     std::to_string(shape.heads * shape.head_channels));
+}
+
+void check_embedding(const EmbeddingShape& shape, const char* op) {
+  check_compute_type(shape.type, op);
+  if (shape.positions != 0 && shape.positions < shape.sequence)
+    throw UsageError(std::string(op) + ": the position table has " + std::to_string(shape.positions) +
+                     " rows, the sequence needs " + std::to_string(shape.sequence));
+}
+
+void check_pair(bool first, bool second, const char* what) {
+  if (first == second) return;
+  throw UsageError(std::string(what) + " go together; give both or neither");
+}
+
+void check_attention(const AttentionShape& shape) {
+  check_compute_type(shape.type, "attention");
+  if (shape.heads < 1 || shape.channels % shape.heads != 0)
+    throw UsageError("attention: " + std::to_string(shape.channels) + " channels cannot be split over " +
+                     std::to_string(shape.heads) + " heads; channels must be a multiple of heads");
+  if (shape.kv_heads < 0 || shape.heads % shape.kv_heads_or_heads() != 0)
+    throw UsageError("attention: " + std::to_string(shape.heads) + " heads cannot share " +
+                     std::to_string(shape.kv_heads) + " key and value heads; heads must be a multiple");
+}
+
+std::string describe(const MatmulShape& shape) {
+  return "matmul " + std::to_string(shape.m) + " x " + std::to_string(shape.n) + " x " +
+         std::to_string(shape.k) + " " + std::string(name_of(shape.input_type)) + " to " +
+         std::string(name_of(shape.output_type));
+}
+
+void check_matmul(const MatmulShape& s) {
+  check_compute_type(s.input_type, "matmul");
+  check_compute_type(s.output_type, "matmul");
+  if (s.output_type == DType::bf16 && s.input_type == DType::fp32)
+    throw UsageError(describe(s) + ": a bf16 output needs bf16 inputs");
+  if (s.m < 1 || s.n < 1 || s.k < 1) throw UsageError(describe(s) + ": every extent must be at least 1");
+  const auto check_leading = [&](std::int64_t leading, std::int64_t columns, const char* name) {
+    if (leading != 0 && leading < columns)
+      throw UsageError(describe(s) + ": " + name + " is " + std::to_string(leading) + ", at least " +
+                       std::to_string(columns) + " is needed");
+  };
+  check_leading(s.lda, s.transpose_a ? s.m : s.k, "lda");
+  check_leading(s.ldb, s.transpose_b ? s.k : s.n, "ldb");
+  check_leading(s.ldc, s.n, "ldc");
+}
+
+void check_bias(const MatmulShape& shape, const void* bias) {
+  if (shape.bias != (bias != nullptr))
+    throw UsageError(describe(shape) + ": a bias is " +
+                     (bias ? "given, but shape.bias is false" : "missing"));
+}
+
+}  // namespace tessera::kernels
