@@ -134,6 +134,14 @@ Passing passing_buffers(std::vector<Shared>& all, Space space, bool by_life) {
   return passing;
 }
 
+// Where the last buffer ends: up to an alignment below the packing's height.
+std::int64_t end_of(const Passing& passing, const Packing& packing) {
+  std::int64_t end = 0;
+  for (Index item = 0; item < passing.items.size(); ++item)
+    end = std::max(end, packing.offsets[item] + passing.buffers[item].shared->buffer->bytes);
+  return end;
+}
+
 // Places the persistent buffers of a space one after the other and the others above them.
 void place_space(std::vector<Shared>& all, Space space, SpacePlan& plan) {
   std::int64_t base = 0;
@@ -153,7 +161,7 @@ void place_space(std::vector<Shared>& all, Space space, SpacePlan& plan) {
     Passing parted = passing_buffers(all, space, true);
     Packing other = pack(parted.items);
     packing.bound = other.bound;
-    if (other.height < packing.height) {
+    if (end_of(parted, other) < end_of(passing, packing)) {
       packing = std::move(other);
       passing = std::move(parted);
     }

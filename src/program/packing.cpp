@@ -1,8 +1,9 @@
 // The problem (dynamic storage allocation) is NP-hard, and here an item has several lives at one address.
-// Greedy placement in many orders, then a search among the neighbours of the best order.
+// Greedy placement in many orders, named and drawn, then a search among the neighbours of the best order.
 #include "src/program/packing.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <functional>
@@ -20,9 +21,11 @@ using Order = std::vector<Index>;
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 // Work allowed, in tests of one item against another, so that the result does not depend on the clock. A test
-// takes about 2 ns.
+// takes about 1 ns.
 constexpr std::int64_t kOrderTests = 20'000'000;
+constexpr std::int64_t kDrawnTests = 6'000'000;
 constexpr std::int64_t kSearchTests = 20'000'000;
+constexpr Index kSortTests = 60;  // that putting an item into its place in an order takes as long as
 constexpr std::int64_t kSearchRounds = 20'000;
 // A search that has found nothing better for so many rounds goes back to the best.
 constexpr int kPatience = 200;
@@ -53,6 +56,9 @@ class RangeMax {
 struct Traits {
   double bytes = 0;
   double first = 0;     // position, as a fraction of all
+  double last = 0;      // likewise
+  double lives = 0;     // how many
+  double longest = 0;   // positions, of one life
   double duration = 0;  // positions, over all lives
   double rivals = 0;    // bytes of the items that conflict
   double load = 0;      // most bytes alive beside it, as a fraction of the peak
@@ -67,8 +73,12 @@ std::vector<Traits> traits_of(std::span<const PackItem> items, const std::vector
     Traits& t = traits[item];
     t.bytes = static_cast<double>(items[item].bytes);
     t.first = items[item].lives.front().first / static_cast<double>(curve.size());
+    t.last = items[item].lives.back().last / static_cast<double>(curve.size());
+    t.lives = static_cast<double>(items[item].lives.size());
     for (const Lifetime& life : items[item].lives) {
-      t.duration += life.last - life.first + 1;
+      const double positions = life.last - life.first + 1;
+      t.longest = std::max(t.longest, positions);
+      t.duration += positions;
       const auto most = load(static_cast<Index>(life.first), static_cast<Index>(life.last));
       t.load = std::max(t.load, static_cast<double>(most) / peak);
     }
@@ -82,8 +92,8 @@ void add_rivals(std::vector<Traits>& traits, std::span<const PackItem> items, co
              [&](Index rival) { traits[item].rivals += static_cast<double>(items[rival].bytes); });
 }
 
-// What an order of placement goes by: the first value, then the second.
-using Keys = std::pair<double, double>;
+// What an order of placement goes by: the first value, then the second, then the third.
+using Keys = std::array<double, 3>;
 using KeysOf = std::function<Keys(const Traits&)>;
 
 // Items by descending keys, then in their own order.
@@ -144,6 +154,44 @@ std::vector<KeysOf> orders_of_placement() {
   return orders;
 }
 
+// SplitMix64 (Steele, Lea and Flood 2014): a fixed sequence, so that the search is the same every time.
+class Sequence {
+ public:
+  Index below(Index n) {
+    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return static_cast<Index>((z ^ (z >> 31)) % n);
+  }
+
+ private:
+  std::uint64_t state_ = 0;
+};
+
+// Long lives one above the other, as they begin or end, and then the short ones between them: in a pipeline
+// the activations of each microbatch then lie together, and what is short and large fits where they end. What
+// counts as long, and how the short ones follow, is drawn: no one choice is good for all.
+KeysOf drawn_order(Sequence& sequence, double longest) {
+  const Index kind = sequence.below(3), of_long = sequence.below(3), of_short = sequence.below(6);
+  double least = longest;  // that counts as long
+  for (Index i = sequence.below(12) + 1; i > 0; --i) least /= 1.4;
+  return [=](const Traits& t) {
+    const auto load = [&](int doublings) {
+      double power = t.load;
+      for (int i = 0; i < doublings; ++i) power *= power;
+      return power;
+    };
+    if (kind == 2 && t.lives > 1) return Keys{2, t.bytes, -t.first};
+    if ((kind == 1 ? t.duration : t.longest) >= least)
+      return Keys{1, of_long == 0 ? -t.first : of_long == 1 ? t.last : t.longest, t.bytes};
+    const std::array<double, 6> keys = {
+        t.bytes,           t.bytes * std::sqrt(t.duration),
+        t.bytes * load(4), t.bytes * std::sqrt(std::sqrt(t.duration)) * load(2),
+        t.duration,        -t.first};
+    return Keys{0, keys[of_short], -t.first};
+  };
+}
+
 enum class Fit { tightest, lowest };
 
 struct Placed {
@@ -159,21 +207,18 @@ class Placer {
   Placer(std::span<const PackItem> items, const Conflicts& conflicts)
       : items_(items), conflicts_(conflicts) {}
 
-  // Sets the offsets and height of `placed` from its order. False, with both undefined, as soon as the height
-  // would pass `limit`.
-  bool place(Placed& placed, std::int64_t limit) {
-    ranges_.clear();
-    placed.offsets.resize(items_.size());
-    placed.height = 0;
-    for (const Index item : placed.order) {
+  // Sets the offsets and height of `placed` from its order, in which those of the first `kept` items are
+  // known. False, with both undefined, as soon as the height would pass `limit`.
+  bool place(Placed& placed, std::int64_t limit, Index kept = 0) {
+    start(placed, kept);
+    for (Index i = kept; i < placed.order.size(); ++i) {
+      const Index item = placed.order[i];
       const std::int64_t begin = find(item, placed.fit);
-      const std::int64_t end = begin + items_[item].bytes;
-      if (end > limit) return false;
-      const auto at = std::upper_bound(ranges_.begin(), ranges_.end(), begin,
-                                       [](std::int64_t x, const Range& range) { return x < range.begin; });
-      ranges_.insert(at, {begin, end, item});
+      const Range range = {begin, begin + items_[item].bytes, item};
+      if (range.end > limit) return false;
+      ranges_.insert(std::ranges::upper_bound(ranges_, begin, {}, &Range::begin), range);
       placed.offsets[item] = begin;
-      placed.height = std::max(placed.height, end);
+      placed.height = std::max(placed.height, range.end);
     }
     return true;
   }
@@ -186,6 +231,19 @@ class Placer {
     std::int64_t begin, end;
     Index item;
   };
+
+  void start(Placed& placed, Index kept) {
+    placed.offsets.resize(items_.size());
+    placed.height = 0;
+    ranges_.clear();
+    tests_ += static_cast<std::int64_t>(kept * (kept + 1) / 2);  // as if they were found again
+    for (const Index item : std::span(placed.order).first(kept)) {
+      const std::int64_t begin = placed.offsets[item];
+      ranges_.push_back({begin, begin + items_[item].bytes, item});
+      placed.height = std::max(placed.height, ranges_.back().end);
+    }
+    std::ranges::sort(ranges_, {}, &Range::begin);
+  }
 
   // Among the gaps between the placed items that conflict, the tightest or lowest that fits; above them else.
   std::int64_t find(Index item, Fit fit) {
@@ -211,20 +269,6 @@ class Placer {
   std::int64_t tests_ = 0;
 };
 
-// SplitMix64 (Steele, Lea and Flood 2014): a fixed sequence, so that the search is the same every time.
-class Sequence {
- public:
-  Index below(Index n) {
-    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return static_cast<Index>((z ^ (z >> 31)) % n);
-  }
-
- private:
-  std::uint64_t state_ = 0;
-};
-
 class Packer {
  public:
   // Items that all live and have bytes.
@@ -238,14 +282,17 @@ class Packer {
         bound_(live_peak_) {}
 
   Packing run() {
-    try_orders();
-    search();
+    std::vector<Traits> traits = traits_of(items_, curve_);
+    try_named_orders(traits);
+    search(kSearchTests);
+    const std::int64_t before = best_.height;
+    try_drawn_orders(traits);
+    if (best_.height < before) search(kDrawnTests);
     return {.offsets = best_.offsets, .height = best_.height, .live_peak = live_peak_, .bound = bound_};
   }
 
  private:
-  void try_orders() {
-    std::vector<Traits> traits = traits_of(items_, curve_);
+  void try_named_orders(std::vector<Traits>& traits) {
     const std::vector<KeysOf> orders = orders_of_placement();
     for (Index i = 0; i < orders.size() && !finished(kOrderTests); ++i) {
       // The first orders reach the peak of live bytes nearly always; only then is a better bound worth its
@@ -254,24 +301,41 @@ class Packer {
       if (i == kFirstByRivals) add_rivals(traits, items_, conflicts_);
       const Order order = order_by(traits, orders[i]);
       for (const Fit fit : {Fit::tightest, Fit::lowest}) {
-        Placed next{.order = order, .fit = fit, .offsets = {}};
-        if (placer_.place(next, best_.height - 1)) best_ = std::move(next);
+        try_order(order, fit);
         if (finished(kOrderTests)) return;
       }
     }
   }
 
+  void try_drawn_orders(const std::vector<Traits>& traits) {
+    if (static_cast<double>(items_.size()) * static_cast<double>(items_.size()) / 2 > kDrawnTests) return;
+    const double longest = std::ranges::max(traits, {}, &Traits::longest).longest;
+    Sequence draws;
+    const auto overhead = static_cast<std::int64_t>(kSortTests * items_.size());
+    const std::int64_t end = placer_.tests() + kDrawnTests;
+    for (std::int64_t round = 0; !finished(end - overhead * round); ++round) {
+      const KeysOf keys_of = drawn_order(draws, longest);
+      try_order(order_by(traits, keys_of), draws.below(2) == 0 ? Fit::tightest : Fit::lowest);
+    }
+  }
+
+  void try_order(Order order, Fit fit) {
+    Placed next{.order = std::move(order), .fit = fit, .offsets = {}};
+    if (placer_.place(next, best_.height - 1)) best_ = std::move(next);
+  }
+
   bool finished(std::int64_t tests) const { return best_.height == bound_ || placer_.tests() > tests; }
 
-  void search() {
-    const std::int64_t end = placer_.tests() + kSearchTests;
+  void search(std::int64_t tests) {
+    const std::int64_t end = placer_.tests() + tests;
     const auto overhead = static_cast<std::int64_t>(items_.size());
     Placed current = best_;
     int fruitless = 0;
     for (std::int64_t round = 0; round < kSearchRounds && !finished(end - overhead * round); ++round) {
       Placed next = current;
       change(next);
-      if (!placer_.place(next, current.height)) {
+      const auto unlike = std::ranges::mismatch(current.order, next.order).in1 - current.order.begin();
+      if (!placer_.place(next, current.height, static_cast<Index>(unlike))) {
         if (++fruitless % kPatience == 0) current = best_;
         continue;
       }

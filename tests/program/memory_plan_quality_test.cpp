@@ -8,6 +8,7 @@
 
 #include "src/program/packing.h"
 #include "tessera/memory_plan.h"
+#include "tessera/pipeline.h"
 #include "tessera/verify.h"
 #include "tests/program/gpt2_sizes.h"
 #include "tests/program/sanitized.h"
@@ -94,6 +95,44 @@ TEST(PlanQuality, PresetsTakeAtMostTwoPercentOverTheLiveBytes) {
     EXPECT_LE(usual.ratio, 1.02) << usual.where;
     EXPECT_LE(deep.ratio, sizes.layers > 6 ? 1.02 : 1.06) << deep.where;
   }
+}
+
+// The first pipeline rank has the most microbatches in flight, each with activations of its own, and between
+// them the embedding's parameters and gradients, which are large and short.
+TEST(PlanQuality, PipelinesTakeLittleOverTheBound) {
+  Worst worst;
+  double sum = 0;
+  int plans = 0;
+  for (const std::size_t preset : {1, 2}) {
+    if (testing::kSanitized && preset > 1) continue;
+    const Gpt2Sizes sizes = Gpt2Sizes::presets()[preset];
+    const Layout layout(sizes.units(), 4);
+    for (const int ranks : {2, 4}) {
+      for (const auto schedule : {PipelineSchedule::one_forward_one_backward, PipelineSchedule::gpipe,
+                                  PipelineSchedule::interleaved, PipelineSchedule::looped}) {
+        for (const Space states : {Space::device, Space::host}) {
+          StepSpec spec;
+          spec.microbatches = 8;
+          spec.activations = sizes.activations(1, sizes.context);
+          spec.strategy = {.placements = Placements::of_stage(3)};
+          spec.strategy.pipeline = {
+              .schedule = schedule, .chunks = schedule >= PipelineSchedule::interleaved ? 2 : 1, .cuts = {}};
+          spec.strategy.offload = {.states = states, .parameters = states};
+          const Program program = build_step(layout, {.pipeline = ranks, .shard = 4}, spec, 0);
+          const SpacePlan plan = plan_memory({&program, 1}).space(Space::device);
+          worst.see(plan.arena_bytes, plan.bound_bytes,
+                    sizes.name + ", " + std::to_string(ranks) + " ranks, " + std::string(name_of(schedule)) +
+                        ", states on " + std::string(name_of(states)));
+          sum += static_cast<double>(plan.arena_bytes) / static_cast<double>(plan.bound_bytes);
+          ++plans;
+        }
+      }
+    }
+  }
+  worst.print("pipelines at stage 3, arena to bound");
+  std::printf("%d pipelines: %.4f on average\n", plans, sum / plans);
+  EXPECT_LE(worst.ratio, 1.10) << worst.where;
+  EXPECT_LE(sum / plans, 1.02);
 }
 
 // Of what is not persistent alone, as if there were ever so many ranks.
