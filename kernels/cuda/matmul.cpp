@@ -15,6 +15,7 @@
 #include "kernels/ops.h"
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
+#include "tessera/shape.h"
 
 namespace tessera::kernels::cuda {
 namespace {
