@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "src/program/conflicts.h"
+#include "src/program/sweep.h"
 
 namespace tessera {
 namespace {
@@ -25,6 +26,8 @@ constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kOrderTests = 20'000'000;
 constexpr std::int64_t kDrawnTests = 6'000'000;
 constexpr std::int64_t kSearchTests = 20'000'000;
+// Of more items not all pairs are looked at: their bits alone are more than a gigabyte.
+constexpr Index kPairedItems = 100'000;
 constexpr Index kSortTests = 60;  // that putting an item into its place in an order takes as long as
 constexpr std::int64_t kSearchRounds = 20'000;
 // A search that has found nothing better for so many rounds goes back to the best.
@@ -285,9 +288,13 @@ class Packer {
     std::vector<Traits> traits = traits_of(items_, curve_);
     try_named_orders(traits);
     search(kSearchTests);
-    const std::int64_t before = best_.height;
-    try_drawn_orders(traits);
-    if (best_.height < before) search(kDrawnTests);
+    if (items_.size() * items_.size() / 2 > static_cast<Index>(kDrawnTests)) {
+      try_sweep();  // not even one order could be drawn
+    } else {
+      const std::int64_t before = best_.height;
+      try_drawn_orders(traits);
+      if (best_.height < before) search(kDrawnTests);
+    }
     return {.offsets = best_.offsets, .height = best_.height, .live_peak = live_peak_, .bound = bound_};
   }
 
@@ -308,7 +315,6 @@ class Packer {
   }
 
   void try_drawn_orders(const std::vector<Traits>& traits) {
-    if (static_cast<double>(items_.size()) * static_cast<double>(items_.size()) / 2 > kDrawnTests) return;
     const double longest = std::ranges::max(traits, {}, &Traits::longest).longest;
     Sequence draws;
     const auto overhead = static_cast<std::int64_t>(kSortTests * items_.size());
@@ -317,6 +323,15 @@ class Packer {
       const KeysOf keys_of = drawn_order(draws, longest);
       try_order(order_by(traits, keys_of), draws.below(2) == 0 ? Fit::tightest : Fit::lowest);
     }
+  }
+
+  // Leaves no order to search from.
+  void try_sweep() {
+    if (best_.height == bound_) return;
+    Packing swept = sweep(items_);
+    if (swept.height >= best_.height) return;
+    best_.height = swept.height;
+    best_.offsets = std::move(swept.offsets);
   }
 
   void try_order(Order order, Fit fit) {
@@ -398,7 +413,7 @@ Packing pack(std::span<const PackItem> items) {
     origin.push_back(item);
   }
   if (living.empty()) return {.offsets = std::vector<std::int64_t>(items.size(), 0)};
-  Packing packing = Packer(living).run();
+  Packing packing = living.size() > kPairedItems ? sweep(living) : Packer(living).run();
   std::vector<std::int64_t> offsets(items.size(), 0);
   for (Index i = 0; i < living.size(); ++i) offsets[origin[i]] = packing.offsets[i];
   packing.offsets = std::move(offsets);

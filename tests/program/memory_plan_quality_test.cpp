@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <iterator>
+#include <map>
 #include <random>
 
 #include "src/program/packing.h"
+#include "src/program/sweep.h"
 #include "tessera/memory_plan.h"
 #include "tessera/pipeline.h"
 #include "tessera/verify.h"
@@ -248,6 +251,90 @@ TEST(PlanQuality, RandomIntervalsTakeAtMostTenPercentOverTheLiveBytes) {
   }
   worst.print("random intervals, height to live bytes");
   EXPECT_LE(worst.ratio, 1.10) << worst.where;
+}
+
+// What `items` are given never overlaps: at every position the live ones, by offset, end before the next.
+void expect_apart(const std::vector<PackItem>& items, const Packing& packing) {
+  struct Event {
+    InstructionId position;
+    bool start;
+    std::size_t item;
+  };
+  std::vector<Event> events;
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    EXPECT_LE(packing.offsets[item] + items[item].bytes, packing.height);
+    for (const Lifetime& life : items[item].lives) {
+      events.push_back({life.first, true, item});
+      events.push_back({life.last + 1, false, item});
+    }
+  }
+  std::ranges::sort(events, {}, [](const Event& e) { return std::pair(e.position, e.start); });
+  std::map<std::int64_t, std::int64_t> alive;  // by offset, the end
+  for (const Event& event : events) {
+    const std::int64_t begin = packing.offsets[event.item], end = begin + items[event.item].bytes;
+    if (!event.start) {
+      alive.erase(begin);
+      continue;
+    }
+    const auto [at, is_new] = alive.emplace(begin, end);
+    ASSERT_TRUE(is_new) << event.item;
+    if (at != alive.begin()) {
+      ASSERT_LE(std::prev(at)->second, begin) << event.item;
+    }
+    if (std::next(at) != alive.end()) {
+      ASSERT_LE(end, std::next(at)->first) << event.item;
+    }
+  }
+}
+
+// Forward and backward of so many layers that their items cannot be held against each other one by one: what
+// is saved, and parameters that are gathered one ahead, at one address in both passes.
+TEST(PlanQuality, PacksAModelOfAHundredThousandLayers) {
+  const int layers = testing::kSanitized ? 40'000 : 100'000;
+  std::vector<PackItem> items;
+  for (int layer = 0; layer < layers; ++layer) {
+    const InstructionId forward = 2 * layer + 2, backward = 4 * layers + 2 - 2 * layer;
+    items.push_back({1024, {{forward, backward}}});
+    items.push_back({256 * (layer % 3 + 1), {{forward, backward}}});
+    items.push_back({4096, {{forward - 2, forward}, {backward - 2, backward}}});
+    items.push_back({2048, {{backward, backward + 1}}});
+  }
+  const std::clock_t start = std::clock();
+  const Packing packing = pack(items);
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  std::printf("%d layers, %zu items: height to live bytes %.5f, %.2f s\n", layers, items.size(),
+              static_cast<double>(packing.height) / static_cast<double>(packing.live_peak), seconds);
+  expect_apart(items, packing);
+  EXPECT_LE(static_cast<double>(packing.height), 1.001 * static_cast<double>(packing.live_peak));
+  EXPECT_EQ(pack(items).offsets, packing.offsets);
+  if (!testing::kSanitized) {
+    EXPECT_LT(seconds, 5);
+  }
+}
+
+TEST(PlanQuality, SweepsOfRandomItemsNeverOverlap) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 generator(seed);
+    const auto pick = [&](int from, int to) {
+      return from + static_cast<int>(generator() % static_cast<unsigned>(to - from + 1));
+    };
+    std::vector<PackItem> items;
+    const int positions = pick(10, 400), most_lives = pick(1, 4);
+    for (int count = pick(1, 200); count > 0; --count) {
+      PackItem item{.bytes = 256 * pick(1, 50), .lives = {}};
+      int from = pick(0, positions - 1);
+      for (int lives = pick(1, most_lives); lives > 0 && from < positions; --lives) {
+        item.lives.push_back({from, std::min(positions - 1, from + pick(0, pick(0, 1) * positions / 4))});
+        from = item.lives.back().last + pick(1, 20);
+      }
+      items.push_back(std::move(item));
+    }
+    const Packing packing = sweep(items);
+    EXPECT_GE(packing.height, packing.live_peak);
+    expect_apart(items, packing);
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST(PlanQuality, PlannedProgramsVerify) {
