@@ -1,5 +1,5 @@
-// Threads are fibers that run until a barrier or their end. A context is made by ucontext, and switched by
-// setjmp, which costs no system call.
+// Threads are fibers that run until a barrier or their end. A context is made by ucontext, once, and switched
+// by setjmp, which costs no system call.
 #include "tests/emulated_cuda/emulator.h"
 
 #include <ucontext.h>
@@ -30,8 +30,8 @@ struct Fiber {
   State state = State::fresh;
   dim3 index;
   std::jmp_buf place;
-  double exchanged = 0;  // by shuffles
-  std::unique_ptr<char[]> stack{new char[kStackBytes]};
+  double exchanged = 0;           // by shuffles
+  std::unique_ptr<char[]> stack;  // none before it first runs
 };
 
 std::vector<Fiber> fibers;
@@ -40,16 +40,17 @@ std::jmp_buf scheduler;
 const std::function<void()>* body = nullptr;
 std::vector<float> shared_memory;
 
-void enter() {
-  (*body)();
-  fibers[current].state = State::done;
-  _longjmp(scheduler, 1);
-}
-
 void pause(State state) {
   Fiber& self = fibers[current];
   self.state = state;
   if (_setjmp(self.place) == 0) _longjmp(scheduler, 1);
+}
+
+void enter() {
+  for (;;) {  // a thread of one block after the other
+    (*body)();
+    pause(State::done);
+  }
 }
 
 void resume(std::size_t index) {
@@ -57,7 +58,8 @@ void resume(std::size_t index) {
   current = index;
   threadIdx = fiber.index;
   if (_setjmp(scheduler) != 0) return;
-  if (fiber.state == State::ready) _longjmp(fiber.place, 1);
+  if (fiber.stack) _longjmp(fiber.place, 1);
+  fiber.stack.reset(new char[kStackBytes]);
   ucontext_t context;
   getcontext(&context);
   context.uc_stack.ss_sp = fiber.stack.get();

@@ -32,7 +32,7 @@ std::shared_ptr<StreamWork> StreamWork::start(int ordinal, bool ordered_with_leg
 
 void StreamWork::give(std::function<void()> operation) {
   enqueue([this, operation = std::move(operation)] {
-    if (pause_.count() > 0) std::this_thread::sleep_for(pause_);
+    if (std::exchange(starts_, false) && pause_.count() > 0) std::this_thread::sleep_for(pause_);
     operation();
   });
 }
@@ -44,7 +44,10 @@ std::shared_ptr<Mark> StreamWork::mark() {
 }
 
 void StreamWork::wait_for(std::shared_ptr<const Mark> mark) {
-  enqueue([mark = std::move(mark)] { mark->wait(); });
+  enqueue([this, mark = std::move(mark)] {
+    mark->wait();
+    starts_ = true;
+  });
 }
 
 void StreamWork::hold() {
@@ -79,6 +82,7 @@ void StreamWork::run() {
     std::function<void()>* task = nullptr;
     {
       std::unique_lock lock(mutex_);
+      if (tasks_.empty()) starts_ = true;
       given_.wait(lock, [this] { return closed_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
       task = &tasks_.front();  // stays where it is when others are given

@@ -32,8 +32,8 @@ class Mark {
 // Its thread keeps it alive as long as there is something to do, as a GPU does.
 class StreamWork {
  public:
-  // Of streams in turn: at once, or with a pause ahead of each operation. EMULATED_CUDA_PACE, a number, draws
-  // other speeds; 0: none pauses.
+  // Of streams in turn: at once, or with a pause whenever it starts to work, be it that it had nothing to do
+  // or waited for another. EMULATED_CUDA_PACE, a number, draws other speeds; 0: none pauses.
   static std::shared_ptr<StreamWork> start(int ordinal, bool ordered_with_legacy);
 
   int ordinal() const { return ordinal_; }
@@ -61,6 +61,7 @@ class StreamWork {
   std::condition_variable given_;
   std::deque<std::function<void()>> tasks_;  // the first is being done
   bool closed_ = false;
+  bool starts_ = true;  // of its thread
 };
 
 }  // namespace tessera::emulated_cuda
