@@ -43,8 +43,8 @@ set(TESSERA_COMMON_HEADERS
 if(TESSERA_PRECOMPILE)  # whoever reads fmt's header must read it alike
   target_compile_definitions(tessera_flags INTERFACE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_COMPILE_DEFINITIONS>)
 endif()
-tessera_precompile(tessera_headers LINK fmt::fmt nlohmann_json::nlohmann_json
-  HEADERS ${TESSERA_COMMON_HEADERS} <nlohmann/json.hpp>)
+# Without nlohmann/json.hpp: its operator""_json calls the parser, which GCC then instantiates in every source.
+tessera_precompile(tessera_headers LINK fmt::fmt HEADERS ${TESSERA_COMMON_HEADERS})
 
 set(TESSERA_FLOORS "" CACHE INTERNAL "")
 
