@@ -43,16 +43,19 @@ struct Placement {
 Placement placement_of(const Communicator& world, const TrainerOptions& options) {
   Placement placement{.world = world, .options = options};
   if (options.engine.device != DeviceType::cuda) return placement;
-  if (world.world() > 1) placement.world = make_nccl_world(world, {.deadline = options.engine.deadline});
   const CudaMachine machine = read_cuda_machine();
+  if (!machine.unusable.empty())
+    throw EnvironmentError(fmt::format(
+        "rank {}: no GPU can be used: {}; run.device is cuda, with cpu it would train without one",
+        world.global_rank(), machine.unusable));
   placement.gpus = static_cast<int>(machine.gpus.size());
   const HostPlace place = place_on_host(placement.world);
-  if (placement.gpus == 0) return placement;  // the engine says why
   if (place.ranks > placement.gpus && std::getenv("NCCL_HOSTID") == nullptr)
     throw UsageError(fmt::format(
         "the mesh has {} ranks: this host has {} of them and {} GPUs, and NCCL takes one rank a GPU; "
         "for a test, processes that have an NCCL_HOSTID each can share one",
         world.world(), place.ranks, placement.gpus));
+  if (world.world() > 1) placement.world = make_nccl_world(world, {.deadline = options.engine.deadline});
   placement.options.engine.device_ordinal = place.rank % placement.gpus;
   placement.gpu = machine.gpus[static_cast<std::size_t>(place.rank % placement.gpus)].name;
   return placement;
