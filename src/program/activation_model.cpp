@@ -11,6 +11,8 @@
 namespace tessera {
 namespace {
 
+constexpr int kParts = 16;  // of the budget that solutions are sought within
+
 // The unit's activations, and its input, which a choice may move.
 UnitId owner_of(const Buffer& buffer) {
   if (buffer.space != Space::device) return -1;
@@ -72,17 +74,24 @@ ActivationModel::Picks ActivationModel::least() const {
   return picks;
 }
 
-ActivationModel::Picks ActivationModel::solve(Bytes budget) const {
-  Picks picks = least();
-  Row load = loads(picks);
-  while (reduce_excess(picks, load, budget)) {
+std::vector<ActivationModel::Picks> ActivationModel::solve(Bytes budget) const {
+  Picks least_picks = least();
+  Row least_load = loads(least_picks);
+  while (reduce_excess(least_picks, least_load, budget)) {
   }
-  if (std::ranges::max(load) > budget) return picks;
-  do {
-    while (improve_one(picks, load, budget)) {
+  const Bytes least_peak = std::ranges::max(least_load);
+  if (least_peak > budget) return {least_picks};
+  std::vector<Picks> found;
+  for (int part = kParts; part > 0; --part) {
+    Picks picks = least_picks;
+    Row load = least_load;
+    for (const Bytes within : {least_peak + (budget - least_peak) * part / kParts, budget}) {
+      improve(picks, load, within);
+      found.push_back(picks);
     }
-  } while (improve_two(picks, load, budget));
-  return picks;
+  }
+  std::ranges::stable_sort(found, {}, [this](const Picks& picks) { return us(picks); });
+  return found;
 }
 
 void ActivationModel::add_memory(const Program& program, std::size_t begin) {
@@ -185,6 +194,13 @@ bool ActivationModel::reduce_excess(Picks& picks, Row& load, Bytes budget) const
   });
   if (found) make(picks, load, *found);
   return found.has_value();
+}
+
+void ActivationModel::improve(Picks& picks, Row& load, Bytes budget) const {
+  do {
+    while (improve_one(picks, load, budget)) {
+    }
+  } while (improve_two(picks, load, budget));
 }
 
 bool ActivationModel::improve_one(Picks& picks, Row& load, Bytes budget) const {

@@ -41,10 +41,11 @@ class ActivationModel {
   // Of each unit the option that takes the least memory over all slots.
   Picks least() const;
 
-  // Little time within `budget`: from the least memory, the changes that save the most time for the memory
-  // they take; then exchanges of two units' options while any saves time. Where nothing is found to fit, what
-  // exceeds the budget least.
-  Picks solve(Bytes budget) const;
+  // Little time within `budget`, the least first: from the least memory, the changes that save the most time
+  // for the memory they take; then exchanges of two units' options while any saves time. The same within
+  // smaller budgets, as it is and taken on from there: what fits these fits, too, and may happen to be
+  // better. Where nothing is found to fit, what exceeds the budget least.
+  std::vector<Picks> solve(Bytes budget) const;
 
  private:
   void add_memory(const Program& program, std::size_t begin);
@@ -86,6 +87,9 @@ class ActivationModel {
 
   // The change that takes the most off what exceeds the budget, summed over the slots.
   bool reduce_excess(Picks& picks, Row& load, Bytes budget) const;
+
+  // As many changes and exchanges as save time.
+  void improve(Picks& picks, Row& load, Bytes budget) const;
 
   // The change that saves the most time for the share it takes of what is left where it is tightest.
   bool improve_one(Picks& picks, Row& load, Bytes budget) const;

@@ -15,9 +15,11 @@ namespace {
 using Bytes = ActivationModel::Bytes;
 using Picks = ActivationModel::Picks;
 
-constexpr int kModelRounds = 8;     // that the model is asked
-constexpr int kExactTries = 12;     // of changes of one unit, planned one by one
-constexpr int kWaitingTries = 150;  // the same where units may wait on the host, whose copies share a link
+constexpr int kModelRounds = 8;      // that the model is asked
+constexpr int kOthers = 2;           // of the last round's solutions, besides the one with the least time
+constexpr double kOthersTake = 1.1;  // of its time, at most
+constexpr int kExactTries = 12;      // of changes of one unit, planned one by one
+constexpr int kWaitingTries = 150;   // the same where units may wait on the host, whose copies share a link
 constexpr std::size_t kPairedUnits = 10;  // up to which changes of two units are tried, too
 // How much of a copy that one use hides counts all the same, tried in turn: others may be in its way.
 constexpr double kHiddenWeights[] = {0.0, 0.3, 1.0};
@@ -56,11 +58,18 @@ class Chooser {
 
   void ask_model() {
     target_ = budget_;
+    std::vector<Picks> found;
     for (int round = 0; round < kModelRounds; ++round) {
-      const auto bytes = consider(model_.solve(target_));
+      found = model_.solve(target_);
+      const auto bytes = consider(found[0]);
       if (!bytes) break;
+      // What exceeds the budget must not be found again, also where the target has more than it takes.
+      if (*bytes > budget_) target_ = model_.peak(found[0]);
       target_ += budget_ - *bytes;
     }
+    int others = kOthers;
+    for (const Picks& picks : found)
+      if (others > 0 && model_.us(picks) <= kOthersTake * model_.us(found[0]) && consider(picks)) --others;
   }
 
   // Plans and simulates the picks and keeps the better: what fits before what does not. The bytes that they

@@ -181,6 +181,27 @@ TEST(ChooseActivations, KeepsOnTheHostWhereThatIsFaster) {
   EXPECT_GT(made_again, 0);
 }
 
+// What fits less memory fits more, too. From the most memory down, each budget a byte less than what the
+// choice before takes.
+TEST(ChooseActivations, IsHardlyFasterWithinLessMemory) {
+  double worst = 1;
+  int budgets = 0;
+  for (unsigned seed = 300; seed < (kSanitized ? 302 : 312); ++seed) {
+    RandomChain random(seed, 8, 1);
+    const std::int64_t least = random.arena_of_all(kFull);
+    double slowest = 0;
+    for (std::int64_t budget = random.arena_of_all(kNone); budget >= least; ++budgets) {
+      const ChosenActivations chosen = random.choose(budget);
+      const double us = random.step_us(chosen.units);
+      slowest = std::max(slowest, us);
+      worst = std::max(worst, slowest / us);
+      EXPECT_LE(slowest, 1.02 * us) << "seed " << seed << ", " << budget << " bytes";
+      budget = chosen.arena_bytes - 1;
+    }
+  }
+  std::printf("at most %.4f of the time within less memory, of %d budgets\n", worst, budgets);
+}
+
 TEST(ChooseActivations, NeverExceedsTheBudget) {
   int refused = 0, chosen = 0;
   for (unsigned seed = 1000; seed < (kSanitized ? 1020 : 1200); ++seed) {
