@@ -100,14 +100,15 @@ class Chooser {
     }
   }
 
-  // What is not known of the picks that differ in one unit, or in two of few, and that should take less time;
-  // with copies, which the model knows less well, all that may fit. By the model's time.
+  // What is not known of the picks that differ in one unit, or in two of few, that may fit and that should
+  // take less time; with copies, which the model knows less well, also more. By the model's time.
   std::vector<std::pair<double, Picks>> changed(const Picks& from) const {
     std::vector<std::pair<double, Picks>> found;
     const auto add = [&](const Picks& picks) {
       if (seen_.contains(picks)) return;
       const double us = model_.us(picks);
-      if (model_.copies() ? model_.peak(picks) <= std::max(target_, budget_) * 11 / 10 : us < model_.us(from))
+      if ((model_.copies() || us < model_.us(from)) &&
+          model_.peak(picks) <= std::max(target_, budget_) * 11 / 10)
         found.emplace_back(us, picks);
     };
     const auto each = [&](const Picks& picks, std::size_t first, const auto& visit) {
