@@ -11,7 +11,10 @@
 namespace tessera {
 namespace {
 
-constexpr int kParts = 16;  // of the budget that solutions are sought within
+// Of the budget, that solutions are sought within: at most so many, and fewer of many units, each of which
+// matters less and takes longer.
+constexpr int kParts = 16;
+constexpr int kPartsTimesUnits = 800;
 
 // The unit's activations, and its input, which a choice may move.
 UnitId owner_of(const Buffer& buffer) {
@@ -82,10 +85,11 @@ std::vector<ActivationModel::Picks> ActivationModel::solve(Bytes budget) const {
   const Bytes least_peak = std::ranges::max(least_load);
   if (least_peak > budget) return {least_picks};
   std::vector<Picks> found;
-  for (int part = kParts; part > 0; --part) {
+  const int parts = std::clamp(kPartsTimesUnits / static_cast<int>(options_.size()), 1, kParts);
+  for (int part = parts; part > 0; --part) {
     Picks picks = least_picks;
     Row load = least_load;
-    for (const Bytes within : {least_peak + (budget - least_peak) * part / kParts, budget}) {
+    for (const Bytes within : {least_peak + (budget - least_peak) * part / parts, budget}) {
       improve(picks, load, within);
       found.push_back(picks);
     }
