@@ -5,9 +5,9 @@
 # see CONTRIBUTING.md), NCCL and cuDNN beside it or among python3's packages, CMake, ninja, a compiler, no network.
 #   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [-- CMAKE_ARGUMENT...]
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
-#   --json FILE        the table (build/gpu-check.json by default)
+#   --json FILE        the table (build/gpu-check.json by default), written anew with each row
 #   --seconds N        ends within so many (540 by default); what did not get its turn is a failure
-# Exits 0 where all passed, 1 where something failed or there is no GPU.
+# Exits 0 where nothing failed, 1 where something did, or where there is no GPU that CUDA can use. Shows what failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,23 +31,30 @@ left() { echo $((seconds - (SECONDS - started))); }
 
 # One row a check: name, result, seconds, note, and where there is one a ratio and the least that is asked of it. The
 # result is passed or failed, measured where nothing is asked, skipped where something else is missing.
-rows=() failed=0
+rows=() failed=0 skipped=0 failed_logs=() gpu=''
 row() {
-  rows+=("$1|$2|$3|$4|${5:-}|${6:-}")
-  [ "$2" != failed ] || failed=1
-  printf '%-34s %-8s %5s s  %-16s %s\n' "$1" "$2" "$3" "${5:+$5${6:+ of $6}}" "$4"
+  local note=${4//|//}  # fields are parted by it
+  rows+=("$1|$2|$3|$note|${5:-}|${6:-}")
+  case $2 in failed) failed=1 ;; skipped) skipped=$((skipped + 1)) ;; esac
+  printf '%-34s %-8s %5s s  %-16s %s\n' "$1" "$2" "$3" "${5:+$5${6:+ of $6}}" "$note"
+  write_json unfinished
 }
-# check NAME LIMIT NOTE_COMMAND COMMAND...: runs it within LIMIT and the time that is left; its output goes to a log.
+log_of() { echo "$build/logs/${1//[^a-z0-9_]/_}.log"; }
+# check NAME LIMIT NOTE_COMMAND COMMAND...: runs it within LIMIT and the time that is left; its output goes to a log. It
+# did not take place where the note begins with "skipped: ".
 check() {
   local name=$1 limit=$2 note=$3 begin=$SECONDS status=0 log
-  log=$build/logs/${name//[^a-z0-9_]/_}.log
+  log=$(log_of "$name")
   shift 3
   local time_left; time_left=$(left)
   if [ "$time_left" -le 0 ]; then row "$name" failed 0 "no time was left"; return 1; fi
-  timeout $((limit < time_left ? limit : time_left)) "$@" >"$log" 2>&1 || status=$?
+  # A process that a GPU holds up may be deaf to the first signal.
+  timeout --kill-after=5 $((limit < time_left ? limit : time_left)) "$@" >"$log" 2>&1 || status=$?
   local words; words=$($note "$log")
+  case $words in 'skipped: '*) row "$name" skipped $((SECONDS - begin)) "${words#skipped: }"; return 0 ;; esac
   if [ $status -eq 0 ]; then row "$name" passed $((SECONDS - begin)) "$words"; return 0; fi
-  [ $status -eq 124 ] && words="over its time; $words"
+  case $status in 124 | 137) words="over its time; $words" ;; esac
+  failed_logs+=("$log")
   row "$name" failed $((SECONDS - begin)) "$words (see $log)"
   return 1
 }
@@ -59,31 +66,59 @@ add_rows() {
   done < <("$@")
 }
 nothing() { :; }
-last_error() { grep -m 1 -E 'error|Error' "$1" | cut -c1-100 || true; }
+# Not a file's name, such as error.h.
+first_error() { grep -m 1 -E 'error:|[Ee]rror [0-9C]|CMake Error|^FAILED|undefined reference' "$1" | cut -c1-100 || true; }
 last_line() { tail -n 1 "$1" | cut -c1-100; }
 test_counts() {
-  local passed skipped bad
+  local passed skipped bad words
   passed=$(grep -c '^\[       OK \]' "$1" || true) skipped=$(grep -c '^\[  SKIPPED \].*(' "$1" || true)
   bad=$(grep -c '^\[  FAILED  \].*(' "$1" || true)
-  echo "$passed passed, $bad failed, $skipped skipped"
+  words="$passed passed, $bad failed, $skipped skipped"
+  if [ "$passed" -eq 0 ] && grep -q '^\[  PASSED  \] 0 tests' "$1" && [ "$bad" -eq 0 ]; then
+    words="skipped: $words: $(grep -m 1 -A 1 ': Skipped$' "$1" | tail -n 1)"
+  fi
+  echo "$words"
 }
-sanitizer_words() { grep -m 1 -E '(ERROR|RACECHECK) SUMMARY' "$1" | sed 's/^=* *//' || true; }
+sanitizer_words() {
+  if grep -q 'Device not supported' "$1"; then
+    echo 'skipped: compute-sanitizer does not support this device'
+  else
+    grep -m 1 -E '(ERROR|RACECHECK) SUMMARY' "$1" | sed 's/^=* *//' || true
+  fi
+}
 
-finish() {
+# write_json RESULT: the table so far. ASCII, since a note may be cut within a letter.
+write_json() {
+  local LC_ALL=C separator='' line name result took note ratio required
   {
-    printf '{"gpu": "%s", "seconds": %d, "checks": [' "$gpu" $((SECONDS - started))
-    local separator='' name result took note ratio required
+    printf '{"gpu": "%s", "result": "%s", "seconds": %d, "checks": [' "$gpu" "$1" $((SECONDS - started))
     for line in "${rows[@]}"; do
       IFS='|' read -r name result took note ratio required <<<"$line"
+      note=${note//[^[:print:]]/?}
+      note=${note//\\/\\\\}
       printf '%s\n  {"name": "%s", "result": "%s", "seconds": %s, "ratio": %s, "required": %s, "note": "%s"}' \
-        "$separator" "$name" "$result" "$took" "${ratio:-null}" "${required:-null}" "$(sed 's/[\\"]/\\&/g' <<<"$note")"
+        "$separator" "$name" "$result" "$took" "${ratio:-null}" "${required:-null}" "${note//\"/\\\"}"
       separator=,
     done
     printf '\n]}\n'
   } >"$json"
-  echo "$([ $failed -eq 0 ] && echo passed || echo failed) in $((SECONDS - started)) s on ${gpu:-no GPU}; written to $json"
+}
+# What GoogleTest found, which lies before its list of names, or the end.
+show_failure() {
+  echo "--- $1"
+  if grep -q ': Failure$' "$1"; then grep -m 4 -A 8 ': Failure$' "$1"; else tail -n 20 "$1"; fi | cut -c1-300
+}
+finish() {
+  trap - EXIT
+  local log result=passed more=''
+  [ $failed -eq 0 ] || result=failed
+  [ $skipped -eq 0 ] || more=", $skipped skipped"
+  for log in "${failed_logs[@]}"; do show_failure "$log"; done
+  write_json $result
+  echo "$result in $((SECONDS - started)) s on ${gpu:-no GPU}$more; written to $json"
   exit $failed
 }
+trap 'row gpu_check failed 0 "it ended early"; finish' EXIT
 
 # Warnings are no errors here: the compiler is whichever the machine has.
 arguments=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_WITH_CUDA=ON -DTESSERA_WITH_MPI=OFF -DTESSERA_EXAMPLES=OFF)
@@ -92,7 +127,7 @@ prefixes=$(python3 -c 'import nvidia
 print(*(f"{root}/{part}" for root in nvidia.__path__ for part in ("nccl", "cudnn")), sep=";")' 2>/dev/null || true)
 if [ -n "$libraries" ]; then
   mkdir -p "$build/libraries"
-  tar --extract --file "$libraries" --directory "$build/libraries"
+  check unpack 60 last_line tar --extract --file "$libraries" --directory "$build/libraries" || finish
   prefixes="$PWD/$build/libraries/usr;$prefixes"
   for folder in "$PWD/$build"/libraries/usr/lib/*-linux-gnu; do
     export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -100,35 +135,52 @@ if [ -n "$libraries" ]; then
 fi
 arguments+=(-DCMAKE_PREFIX_PATH="$prefixes")
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true)
-if [ -n "$gpu" ]; then arguments+=(-DCMAKE_CUDA_ARCHITECTURES=native); fi
+if [ -n "$gpu" ] || [ -e /dev/nvidiactl ]; then arguments+=(-DCMAKE_CUDA_ARCHITECTURES=native); fi
 
-check configure 120 last_error cmake -S . -B "$build" "${arguments[@]}" "$@" || finish
+check configure 120 first_error cmake -S . -B "$build" "${arguments[@]}" "$@" || finish
 mapfile -t tests < <(ctest --test-dir "$build" -N -L gpu | sed -n 's/^ *Test *#[0-9]*: //p')
 [ ${#tests[@]} -gt 0 ] || { row tests failed 0 "no test has the label gpu"; finish; }
-check build 420 last_error cmake --build "$build" --parallel "$(nproc)" \
-  --target tessera_cli bench_cuda_kernels "${tests[@]}" || finish
-check 'tessera info' 20 nothing "$build/bin/tessera" info || true
-cat "$build/logs/tessera_info.log"
-if [ -z "$gpu" ]; then row GPU failed 0 "none is here, so no test can run"; finish; fi
+# What does not compile keeps nothing else from running.
+check build 420 first_error cmake --build "$build" --parallel "$(nproc)" \
+  --target tessera_cli bench_cuda_kernels "${tests[@]}" -- -k 0 || true
+program_of() { find "$build/tests" -type f -name "$1" -perm -u+x; }
+tool=$build/bin/tessera info=$(log_of 'tessera info')
+[ -x "$tool" ] || { row 'tessera info' failed 0 "the tool was not built"; finish; }
+check 'tessera info' 30 nothing "$tool" info || finish
+cat "$info"
+# CUDA has the last word: a program may not be able to use the GPU that nvidia-smi lists.
+if ! grep -q '^GPU 0 ' "$info"; then
+  row GPU failed 0 "$(sed -n 's/^GPUs  *none: //p' "$info"), so no test can run"
+  finish
+fi
+[ -n "$gpu" ] || gpu=$(sed -n 's/^GPU 0  *\([^,]*\),.*/\1/p' "$info")
 
 for name in "${tests[@]}"; do
-  program=$(find "$build/tests" -type f -name "$name" -perm -u+x)
-  check "$name" 120 test_counts "$program" || true
+  program=$(program_of "$name")
+  if [ -n "$program" ]; then
+    check "$name" 120 test_counts "$program" || true
+  else
+    row "$name" failed 0 "it was not built"
+  fi
 done
 # Ranks that are processes share a GPU.
-contract=$(find "$build/tests" -type f -name comm_nccl_test -perm -u+x)
+contract=$(program_of comm_nccl_test)
 if [ -n "$contract" ]; then
   check 'NCCL contract, two processes' 150 test_counts tests/comm/launch.sh 2 "$contract" '--gtest_filter=*Communicator*' || true
-  check 'training, two processes' 100 last_line tests/cli/gpu_ranks.sh "$build/bin/tessera" tests/comm/launch.sh || true
-else
+  check 'training, two processes' 100 last_line tests/cli/gpu_ranks.sh "$tool" tests/comm/launch.sh || true
+elif ! printf '%s\n' "${tests[@]}" | grep -qx comm_nccl_test; then
   row NCCL failed 0 "this build has none"
 fi
-if grep -q '^built with .*cuDNN none$' "$build/logs/tessera_info.log"; then row cuDNN failed 0 "this build has none"; fi
+if grep -q '^built with .*cuDNN none$' "$info"; then row cuDNN failed 0 "this build has none"; fi
 
 # Kernels beside their limits: a row each.
 results=$build/logs/cuda_kernels.json
 : >"$results"
-check benchmarks 90 nothing "$build/bin/bench_cuda_kernels" --benchmark_out="$results" --benchmark_out_format=json || true
+if [ -x "$build/bin/bench_cuda_kernels" ]; then
+  check benchmarks 90 nothing "$build/bin/bench_cuda_kernels" --benchmark_out="$results" --benchmark_out_format=json || true
+else
+  row benchmarks failed 0 "they were not built"
+fi
 add_rows awk -f scripts/benchmark_rows.awk "$results"
 # The same tensors by PyTorch's fused AdamW: how many times as long it takes.
 peer_results=$build/logs/torch_adamw.json
@@ -140,10 +192,19 @@ if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$b
 else
   row "AdamW beside PyTorch" skipped 0 "python3 has no torch that sees a GPU (see $build/logs/torch.log)"
 fi
-check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$build/bin/tessera" || true
-sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
-if [ -x "$sanitizer" ]; then
-  program=$(find "$build/tests" -type f -name kernels_cuda_test -perm -u+x)
+check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$tool" || true
+
+# On the path, or in the toolkit that was built with.
+nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[^=]*=//p' "$build/CMakeCache.txt" | head -n 1)
+toolkit=$(realpath "$(dirname "${nvcc:-/usr/local/cuda/bin/nvcc}")/..")
+sanitizer=''
+for found in "$(command -v compute-sanitizer || true)" "$toolkit"/{bin,compute-sanitizer}/compute-sanitizer; do
+  if [ -x "$found" ]; then sanitizer=$found; break; fi
+done
+program=$(program_of kernels_cuda_test)
+if [ -z "$sanitizer" ]; then
+  row compute-sanitizer skipped 0 "it is not on the path, nor in $toolkit"
+elif [ -n "$program" ]; then
   # Calls of CUDA that fail inside the libraries are theirs to handle, and so are hazards in their kernels. Each op runs
   # once at either place: that it repeats itself was seen above.
   once='--gtest_filter=*AgreeWithTheCpu*:CudaErrors.*'
@@ -151,7 +212,5 @@ if [ -x "$sanitizer" ]; then
     "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 1 "$program" "$once" || true
   check 'kernels under racecheck' 200 sanitizer_words \
     "$sanitizer" --tool racecheck --kernel-name kns=tessera --error-exitcode 1 "$program" "$once" || true
-else
-  row compute-sanitizer failed 0 "it is not on the path, nor in /usr/local/cuda"
 fi
 finish

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# gpu_check_test.sh SOURCES: what scripts/gpu_check.sh makes of tools that fail, of tests that only skip, and of a GPU that
+# cannot be used, over tools of the test's own.
+set -euo pipefail
+sources=$(realpath "$1")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir -p "$folder"/{scripts,tools,tests/comm,tests/cli}
+cp "$sources"/scripts/{gpu_check.sh,*.awk} "$folder/scripts"
+cd "$folder"
+make_tool() { { echo '#!/usr/bin/env bash'; cat; } >"$1" && chmod +x "$1"; }
+for script in tests/comm/launch.sh tests/cli/gpu_ranks.sh tests/cli/gpu_train.sh; do
+  make_tool "$script" <<<'echo "[       OK ] fine"'
+done
+make_tool tools/nvidia-smi <<<'echo "${SMI-Fake GPU}"'
+make_tool tools/python3 <<<'exit 1'
+make_tool tools/ctest <<<'printf "  Test #%d: %s\n" 1 kernels_cuda_test 2 comm_nccl_test'
+make_tool tools/compute-sanitizer <<<'echo "${SANITIZER-========= ERROR SUMMARY: 0 errors}"; exit ${SANITIZER+1}'
+# Configures, or builds what of the programs is not named in $BROKEN.
+make_tool tools/cmake <<'END'
+if [ "$1" = -S ]; then
+  printf '%b' "${CONFIGURE:-}"
+  echo CMAKE_CUDA_COMPILER:FILEPATH=/usr/local/cuda/bin/nvcc >build/gpu/CMakeCache.txt
+  exit ${CONFIGURE:+1}
+fi
+mkdir -p build/gpu/bin build/gpu/tests
+put() { [[ ${BROKEN:-} = *"$1"* ]] || { { echo '#!/usr/bin/env bash'; cat; } >build/gpu/$2/$1 && chmod +x build/gpu/$2/$1; }; }
+put tessera bin <<<'echo "${INFO:-GPU 0          Fake GPU, 81559.0 MiB, compute capability 9.0}"'
+put bench_cuda_kernels bin <<<'echo "{}"'
+put kernels_cuda_test tests <<<'echo "${KERNELS:-[       OK ] Ops.Agree (1 ms)}"; eval "${KERNELS_DO:-}"'
+put comm_nccl_test tests <<<'printf "%s\n" "a.cpp:1: Skipped" "1 GPU is here" "[  SKIPPED ] A.B (0 ms)" "[  PASSED  ] 0 tests."'
+[ -z "${BROKEN:-}" ] || { echo "[1/2] Building src/error.cpp.o"; echo "a.cu(3): error: no such thing"; exit 1; }
+END
+# run STATUS [VARIABLE=VALUE...] [-- ARGUMENT...]: out.txt and build/gpu-check.json of a run that ends so.
+run() {
+  local expected=$1 status=0 variables=()
+  shift
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do variables+=("$1"); shift; done
+  [ $# -eq 0 ] || shift
+  rm -rf build
+  env PATH="$folder/tools:$PATH" "${variables[@]}" scripts/gpu_check.sh "$@" >out.txt 2>&1 || status=$?
+  [ $status = "$expected" ] && return
+  echo "exit $status, expected $expected, with ${variables[*]} $*:"
+  cat out.txt
+  exit 1
+}
+holds() { grep -q -- "$2" "$1" || { echo "no '$2' in $1:"; cat "$1"; exit 1; }; }
+row() { holds build/gpu-check.json "{\"name\": \"$1\", \"result\": \"$2\", .*\"note\": \"$3\"}"; }
+json() { ! command -v python3 >/dev/null || python3 -m json.tool build/gpu-check.json >/dev/null; }
+
+run 0
+json
+row kernels_cuda_test passed '1 passed, 0 failed, 0 skipped'
+row comm_nccl_test skipped '0 passed, 0 failed, 1 skipped: 1 GPU is here'
+row 'kernels under memcheck' passed 'ERROR SUMMARY: 0 errors'
+holds build/gpu-check.json '"gpu": "Fake GPU", "result": "passed"'
+holds out.txt '^passed in .* on Fake GPU, 2 skipped; '
+
+# Whatever a note holds, the table is JSON.
+run 1 'CONFIGURE=CMake Error: "a" | b\\c \t \303\244\nmore'
+json
+row configure failed 'CMake Error: \\"a\\" / b\\\\c ? ?? (see .*'
+holds out.txt '^more$'  # the log of what failed
+
+# What does not compile keeps nothing else from running.
+run 1 BROKEN=kernels_cuda_test
+row build failed 'a.cu(3): error: no such thing .*'
+row kernels_cuda_test failed 'it was not built'
+row 'training, gpt2-124m' passed '.*'
+run 1 BROKEN=tessera
+row 'tessera info' failed 'the tool was not built'
+
+# A GPU that nvidia-smi sees and CUDA does not; one without nvidia-smi.
+run 1 'INFO=GPUs           none: system not yet initialized'
+row GPU failed 'system not yet initialized, so no test can run'
+run 0 SMI=
+holds build/gpu-check.json '"gpu": "Fake GPU"'
+
+# A failure is shown; a program that dies is none that skipped.
+run 1 $'KERNELS=a.cpp:7: Failure\nis 1, expected 2\n[  FAILED  ] Ops.Agree (1 ms)' KERNELS_DO='exit 1'
+row kernels_cuda_test failed '0 passed, 1 failed, 0 skipped .*'
+holds out.txt '^is 1, expected 2$'
+run 1 KERNELS=hm 'KERNELS_DO=kill -SEGV $$'
+row kernels_cuda_test failed '0 passed, 0 failed, 0 skipped .*'
+run 0 SANITIZER='========= Error: Device not supported. Please refer to the documentation'
+row 'kernels under memcheck' skipped 'compute-sanitizer does not support this device'
+rm tools/compute-sanitizer
+run 0
+row compute-sanitizer skipped 'it is not on the path, .*'
+
+# One that does not listen ends none the less, and what has no time left says so.
+run 1 'KERNELS_DO=trap "" TERM; while :; do sleep 1; done' -- --seconds 5
+row kernels_cuda_test failed 'over its time; .*'
+row 'training, gpt2-124m' failed 'no time was left'
+json
