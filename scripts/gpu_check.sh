@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds what runs on a GPU, runs every test of it, collectives and training by two processes that share it, kernels
-# under compute-sanitizer, kernels beside their limits (benchmarks/cuda_kernels.cpp), PyTorch's fused AdamW where python3
-# has torch, and steps of gpt2-124m; prints one table. Needs the CUDA toolkit (also as laid out by NVIDIA's pip wheels,
-# see CONTRIBUTING.md), NCCL and cuDNN beside it or among python3's packages, CMake, ninja, a compiler, no network.
+# under compute-sanitizer, kernels beside their limits (benchmarks/cuda_kernels.cpp), steps of gpt2-124m, and where python3
+# has torch its fused AdamW and its steps; prints one table. Needs the CUDA toolkit (also as laid out by NVIDIA's pip
+# wheels, see CONTRIBUTING.md), NCCL and cuDNN beside it or among python3's packages, CMake, ninja, a compiler, no network.
 #   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [-- CMAKE_ARGUMENT...]
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
 #   --json FILE        the table (build/gpu-check.json by default), written anew with each row
@@ -185,14 +185,27 @@ add_rows awk -f scripts/benchmark_rows.awk "$results"
 # The same tensors by PyTorch's fused AdamW: how many times as long it takes.
 peer_results=$build/logs/torch_adamw.json
 : >"$peer_results"
+torch=false
 if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$build/logs/torch.log"; then
+  torch=true
   check "PyTorch's AdamW" 60 nothing python3 benchmarks/peers/torch_adamw.py --device cuda --numel $((1 << 26)) \
     --json "$peer_results" || true
   add_rows awk -f scripts/adamw_beside.awk "$results" "$peer_results"
 else
   row "AdamW beside PyTorch" skipped 0 "python3 has no torch that sees a GPU (see $build/logs/torch.log)"
 fi
-check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$tool" || true
+# The same steps by PyTorch, not compiled.
+tokens_per_second() { sed -n 's/.*"tokens_per_second": \([0-9]*\).*/\1/p' "$1" | head -n 1; }
+if check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$tool" && $torch; then
+  ours=$(sed -n '$s/^\([0-9][0-9]*\) tokens.*/\1/p' "$(log_of 'training, gpt2-124m')") theirs=''
+  peer_results=$build/logs/torch_gpt2_step.json
+  rm -f "$peer_results"
+  check "PyTorch's training" 60 nothing python3 benchmarks/peers/torch_gpt2_step.py --device cuda --dtype bf16 \
+    --sequences 8 --length 1024 --steps 20 --json "$peer_results" && theirs=$(tokens_per_second "$peer_results") || true
+  if [ -n "$ours" ] && [ "${theirs:-0}" -gt 0 ]; then
+    row 'training beside PyTorch' measured 0 "$ours and $theirs tokens/s" "$(awk "BEGIN {printf \"%.3f\", $ours / $theirs}")"
+  fi
+fi
 
 # On the path, or in the toolkit that was built with.
 nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[^=]*=//p' "$build/CMakeCache.txt" | head -n 1)

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Times PyTorch's training step of GPT-2 on the CPU: the same work as `tessera train` with model.preset gpt2-124m.
+"""Times PyTorch's training step of GPT-2: the same work as `tessera train` with model.preset gpt2-124m.
 
     python3 benchmarks/peers/torch_gpt2_step.py --dtype bf16 --mode compile --sequences 1 --length 256
     python3 benchmarks/peers/torch_gpt2_step.py --processes 2 --threads 1 --sequences 2 --length 64
+    python3 benchmarks/peers/torch_gpt2_step.py --device cuda --dtype bf16 --sequences 8 --length 1024
 
 Equal work: 12 layers, 12 heads, 768 channels, vocabulary 50257, head tied to the embedding, tanh GELU, no dropout,
 cross-entropy over all tokens, nothing recomputed, gradients clipped at norm 1, AdamW (0.9, 0.95, 1e-8, decay 0.1 of
 matrices and embeddings). bf16 is autocast: fp32 weights, matmuls and attention in bf16, where Tessera has bf16
-weights and activations, and fp32 masters. Several processes are DistributedDataParallel over gloo, --sequences each.
+weights and activations, and fp32 masters. Several processes are DistributedDataParallel over gloo, --sequences each. On a GPU a
+step is over when the device is done with it.
 
-What makes it fast is an allocator that keeps memory, against page faults in every step (Debian's libjemalloc2):
+What makes it fast on the CPU is an allocator that keeps memory, against page faults in every step (Debian's libjemalloc2):
 
     LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1 python3 ...
 
@@ -51,7 +53,7 @@ class Block(nn.Module):
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         length = q.shape[2]
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-        mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+        mask = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
         return scores.masked_fill(mask, -math.inf).softmax(-1).to(v.dtype) @ v
 
     def forward(self, x):
@@ -73,7 +75,7 @@ class Gpt2(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, inputs, targets):
-        x = self.token(inputs) + self.position(torch.arange(inputs.shape[1]))
+        x = self.token(inputs) + self.position(torch.arange(inputs.shape[1], device=inputs.device))
         logits = F.linear(self.norm(self.blocks(x)), self.token.weight)
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
@@ -89,23 +91,26 @@ def time_steps(options, rank):
     """Seconds of each timed step on this rank, and the loss of the last."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    module = model = Gpt2(options.attention)
+    module = model = Gpt2(options.attention).to(options.device)
     if options.processes > 1:
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
     if options.mode == "compile":
         model = torch.compile(model)
     optimizer = make_optimizer(module, options.optimizer)
     torch.manual_seed(2 + rank)
+    settle = torch.cuda.synchronize if options.device == "cuda" else lambda: None
     seconds = []
     for _ in range(options.warmup + options.steps):
-        tokens = torch.randint(0, VOCABULARY, (options.sequences, options.length + 1))
+        tokens = torch.randint(0, VOCABULARY, (options.sequences, options.length + 1), device=options.device)
+        settle()
         begin = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bf16"):
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.dtype == "bf16"):
             loss = model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         nn.utils.clip_grad_norm_(module.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        settle()
         seconds.append(time.perf_counter() - begin)
     return seconds[options.warmup:], loss.item()
 
@@ -140,6 +145,7 @@ def allocator():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--mode", choices=("eager", "compile"), default="eager")
     parser.add_argument("--attention", choices=("sdpa", "explicit"), default="sdpa")
@@ -152,12 +158,19 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
+    if options.device == "cuda" and options.processes > 1:
+        parser.error("--processes 2 and more are of the CPU: they speak by gloo")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("skipped: torch sees no GPU")
+        sys.exit(0)
     seconds, loss = measure(options)
     tokens = options.processes * options.sequences * options.length
     median = statistics.median(seconds)
     result = vars(options) | {"torch": torch.__version__, "allocator": allocator(), "tokens": tokens, "loss": loss,
                               "seconds": seconds, "tokens_per_second": tokens / median,
                               "best_tokens_per_second": tokens / min(seconds)}
+    if options.device == "cuda":
+        print(torch.cuda.get_device_name())
     print("torch           allocator  processes  threads  batch    dtype  mode     attention  optimizer  "
           "s/step  tokens/s    best")
     print(f"{torch.__version__:14}  {result['allocator']:9}  {options.processes:9}  {options.threads:7}  "
