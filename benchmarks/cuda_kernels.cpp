@@ -252,8 +252,9 @@ void add_all(bool small) {
                                           .chunk_bytes = std::int64_t{1} << 31};
     add(small, backward ? "cross_entropy_forward_backward" : "cross_entropy_forward",
         [=](const Gpu& gpu, Tensors& tensors) { return cross_entropy(gpu, tensors, head, backward); });
+    // Work enough that starting it takes less.
     for (kernels::AttentionShape shape :
-         {kernels::AttentionShape{.batch = 8, .sequence = 1024, .channels = 768, .heads = 12},
+         {kernels::AttentionShape{.batch = 32, .sequence = 1024, .channels = 768, .heads = 12},
           kernels::AttentionShape{
               .batch = 1, .sequence = 4096, .channels = 2048, .heads = 16, .kv_heads = 4}}) {
       shape.type = DType::bf16;
