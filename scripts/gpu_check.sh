@@ -123,16 +123,20 @@ trap 'row gpu_check failed 0 "it ended early"; finish' EXIT
 # Warnings are no errors here: the compiler is whichever the machine has.
 arguments=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_WITH_CUDA=ON -DTESSERA_WITH_MPI=OFF -DTESSERA_EXAMPLES=OFF)
 # PyTorch brings NCCL and cuDNN along, which a toolkit alone has not.
-prefixes=$(python3 -c 'import nvidia
+wheels=$(python3 -c 'import nvidia
 print(*(f"{root}/{part}" for root in nvidia.__path__ for part in ("nccl", "cudnn")), sep=";")' 2>/dev/null || true)
+prefixes=$wheels
 if [ -n "$libraries" ]; then
   mkdir -p "$build/libraries"
   check unpack 60 last_line tar --extract --file "$libraries" --directory "$build/libraries" || finish
-  prefixes="$PWD/$build/libraries/usr;$prefixes"
+  prefixes="$PWD/$build/libraries/usr;$wheels"
   for folder in "$PWD/$build"/libraries/usr/lib/*-linux-gnu; do
     export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   done
 fi
+# What was compiled with is loaded, too: a machine may have other versions of these, and a cuDNN that is older is refused.
+IFS=';' read -ra packaged <<<"$wheels"
+for folder in "${packaged[@]}"; do export LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; done
 arguments+=(-DCMAKE_PREFIX_PATH="$prefixes")
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true)
 if [ -n "$gpu" ] || [ -e /dev/nvidiactl ]; then arguments+=(-DCMAKE_CUDA_ARCHITECTURES=native); fi

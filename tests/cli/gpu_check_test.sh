@@ -15,6 +15,7 @@ done
 make_tool tools/nvidia-smi <<<'echo "${SMI-Fake GPU}"'
 make_tool tools/python3 <<'END'
 [ -n "${TORCH:-}" ] || exit 1
+[[ "$*" != *nvidia* ]] || echo '/wheels/nccl;/wheels/cudnn'
 while [ $# -gt 1 ]; do
   [ "$1" != --json ] || printf '{\n "tokens_per_second": 50000.5,\n "best_tokens_per_second": 70000.0\n}\n' >"$2"
   shift
@@ -62,8 +63,9 @@ row 'kernels under memcheck' passed 'ERROR SUMMARY: 0 errors'
 holds build/gpu-check.json '"gpu": "Fake GPU", "result": "passed"'
 holds out.txt '^passed in .* on Fake GPU, 2 skipped; '
 
-# Beside PyTorch, whose AdamW gives no figure here.
-run 1 TORCH=yes
+# Beside PyTorch, whose AdamW gives no figure here. What it brings along is what is loaded.
+run 1 TORCH=yes KERNELS_DO='[[ :$LD_LIBRARY_PATH: = *:/wheels/cudnn/lib:/wheels/nccl/lib:* ]]'
+row kernels_cuda_test passed '1 passed, .*'
 row 'AdamW bf16 beside PyTorch' failed 'a rate is missing'
 row 'training beside PyTorch' measured '60000 and 50000 tokens/s'
 holds build/gpu-check.json '"ratio": 1.200, "required": null, "note": "60000 and'
