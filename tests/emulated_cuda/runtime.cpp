@@ -247,6 +247,13 @@ cudaError_t cudaFreeHost(void* begin) {
   return cudaSuccess;
 }
 
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  const auto copy = [to, from, bytes, gpu = current_gpu] {
+    const Access access(gpu);
+    std::memcpy(to, from, bytes);
+  };
+  return tessera::emulated_cuda::give_legacy(current_gpu, copy)->wait(), cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   if (is_elsewhere(stream->work->ordinal())) return cudaErrorInvalidValue;
@@ -287,6 +294,9 @@ cudaError_t cudaSetDevice(int ordinal) {
   return current_gpu = ordinal, cudaSuccess;
 }
 
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
+}
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   streams_of_priority += priority == kUrgent ? 1 : 0;
   *stream = new CUstream_st{.work = StreamWork::start(current_gpu, flags == cudaStreamDefault)};
