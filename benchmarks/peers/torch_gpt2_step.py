@@ -8,10 +8,11 @@
 Equal work: 12 layers, 12 heads, 768 channels, vocabulary 50257, head tied to the embedding, tanh GELU, no dropout,
 cross-entropy over all tokens, nothing recomputed, gradients clipped at norm 1, AdamW (0.9, 0.95, 1e-8, decay 0.1 of
 matrices and embeddings). bf16 is autocast: fp32 weights, matmuls and attention in bf16, where Tessera has bf16
-weights and activations, and fp32 masters. Several processes are DistributedDataParallel over gloo, --sequences each. On a GPU a
-step is over when the device is done with it.
+weights and activations, and fp32 masters. Several processes are DistributedDataParallel over gloo, --sequences each.
+On a GPU a step is over when the device is done with it.
 
-What makes it fast on the CPU is an allocator that keeps memory, against page faults in every step (Debian's libjemalloc2):
+What makes it fast on the CPU is an allocator that keeps memory, against page faults in every step (Debian's
+libjemalloc2):
 
     LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1 python3 ...
 
