@@ -118,7 +118,8 @@ class Marks {
   Marks& operator=(const Marks&) = delete;
 
   // Time 0 is when it returns: by then `stream`, of the device, has done all that it was given. On a GPU the
-  // times of host and device agree to half of what it takes to hear from an idle stream, microseconds.
+  // times of host and device agree to half of what it takes to hear from an idle stream, microseconds; it is
+  // asked again, some times, where the answer was late.
   virtual void begin(Stream& stream) = 0;
   // `slot` gets the time at which `stream`, of the device or its host, has done all that came before. Called
   // where the stream's tasks are run, or submitted if it is on the caller; several threads may, of other

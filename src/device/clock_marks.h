@@ -16,6 +16,7 @@ class ClockMarks final : public Marks {
     us_[slot] = std::chrono::duration<double, std::micro>(Clock::now() - zero_).count();
   }
   double us(std::size_t slot) const override { return us_[slot]; }
+  Clock::time_point zero() const { return zero_; }
 
  private:
   std::vector<double> us_;

@@ -19,11 +19,13 @@ class CudaMarks final : public Marks {
   double us(std::size_t slot) const override;
 
  private:
+  double since_zero_us(cudaEvent_t event) const;
+
   const CudaStreamSettings settings_;
   ClockMarks clock_;
   std::vector<std::uint8_t> of_host_;  // [slot] marked on a stream of the host; no bits: threads write them
   std::vector<CudaEvent> events_;      // [slot]
-  CudaEvent zero_;
+  CudaEvent zero_, again_;             // both for begin()
   double zero_us_ = 0;  // when the stream came to zero_, by the host's clock; before begin() returned
 };
 

@@ -38,7 +38,8 @@ bool advance(CUstream_st& stream) {
   if (word != nullptr && static_cast<std::int32_t>(word->load() - static_cast<std::uint32_t>(count)) < 0)
     return false;
   if (event != nullptr && wait && event->reached < count) return false;
-  if (event != nullptr && !wait) event->reached = count, event->reached_ms = state().now_ms;
+  if (event != nullptr && !wait)
+    event->reached = count, event->reached_ms = state().clock ? state().clock() : state().now_ms;
   stream.operations.pop_front();
   return true;
 }
@@ -107,8 +108,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (state().fault != cudaSuccess) return state().fault;
+  if (event->timed && state().before_record) state().before_record();
   stream->operations.push_back({event, ++event->recorded, false});
-  return cudaSuccess;
+  if (!event->timed || !state().after_record) return cudaSuccess;
+  advance_all();
+  return state().after_record(), cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
+
 namespace tessera::fake_cuda {
 
 struct State {
@@ -15,7 +17,10 @@ struct State {
   unsigned last_flags = 0;      // of the stream made last
   int last_priority = 0;
   cudaError_t fault = cudaSuccess;  // what asking for an event, or recording one, returns
-  float now_ms = 0;                 // the GPU's clock
+  float now_ms = 0;                 // the GPU's clock, unless there is a `clock`
+  std::function<float()> clock;     // ms
+  // Called before an event that tells times is given to its stream, and once the stream has come to it.
+  std::function<void()> before_record, after_record;
 };
 State& state();
 
