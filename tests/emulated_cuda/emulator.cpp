@@ -1,10 +1,11 @@
-// Threads are fibers that run until a barrier or their end. A context is made by ucontext, once, and switched
-// by setjmp, which costs no system call.
+// Threads are fibers that run until a barrier or their end, where the next one begins on the same stack. A
+// context is made by ucontext, once, and switched by setjmp, which costs no system call.
 #include "tests/emulated_cuda/emulator.h"
 
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -26,43 +27,64 @@ constexpr std::size_t kStackBytes = 128 << 10;
 
 enum class State { fresh, ready, at_warp, at_block, done };
 
+struct Stack {
+  char bytes[kStackBytes];
+  std::jmp_buf place;  // where what runs on it was left
+  bool begun = false;
+};
+
 struct Fiber {
   State state = State::fresh;
   dim3 index;
-  std::jmp_buf place;
-  double exchanged = 0;           // by shuffles
-  std::unique_ptr<char[]> stack;  // none before it first runs
+  std::unique_ptr<Stack> stack;          // none before it first runs
+  std::array<double, 2> exchanged = {};  // by shuffles, in turn
+  unsigned shuffles = 0;
 };
 
 std::vector<Fiber> fibers;
+std::size_t threads_of_block = 0;
 std::size_t current = 0;
 std::jmp_buf scheduler;
 const std::function<void()>* body = nullptr;
 std::vector<float> shared_memory;
 
+// Of the fiber that runs: until the scheduler lets it go on.
 void pause(State state) {
   Fiber& self = fibers[current];
   self.state = state;
-  if (_setjmp(self.place) == 0) _longjmp(scheduler, 1);
+  if (_setjmp(self.stack->place) == 0) _longjmp(scheduler, 1);
 }
 
+void become(std::size_t index) {
+  current = index;
+  threadIdx = fibers[index].index;
+}
+
+// Runs one thread after the other, of this block and of those to come.
 void enter() {
-  for (;;) {  // a thread of one block after the other
+  for (;;) {
     (*body)();
-    pause(State::done);
+    const std::size_t next = current + 1;
+    if (next < threads_of_block && fibers[next].state == State::fresh) {  // without a switch, on this stack
+      fibers[current].state = State::done;
+      std::swap(fibers[current].stack, fibers[next].stack);
+      become(next);
+    } else {
+      pause(State::done);
+    }
   }
 }
 
 void resume(std::size_t index) {
-  Fiber& fiber = fibers[index];
-  current = index;
-  threadIdx = fiber.index;
+  become(index);
   if (_setjmp(scheduler) != 0) return;
-  if (fiber.stack) _longjmp(fiber.place, 1);
-  fiber.stack.reset(new char[kStackBytes]);
+  Fiber& fiber = fibers[index];
+  if (!fiber.stack) fiber.stack = std::make_unique<Stack>();
+  Stack& stack = *fiber.stack;
+  if (std::exchange(stack.begun, true)) _longjmp(stack.place, 1);
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack.ss_sp = fiber.stack.get();
+  context.uc_stack.ss_sp = stack.bytes;
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
   makecontext(&context, enter, 0);
@@ -82,7 +104,8 @@ bool pass(std::size_t begin, std::size_t end, State barrier) {
 }
 
 void run_block(std::size_t threads) {
-  for (std::size_t i = 0; i < threads; ++i) fibers[i].state = State::fresh;
+  threads_of_block = threads;
+  for (std::size_t i = 0; i < threads; ++i) fibers[i].state = State::fresh, fibers[i].shuffles = 0;
   for (;;) {
     for (std::size_t i = 0; i < threads; ++i)
       if (fibers[i].state == State::fresh || fibers[i].state == State::ready) resume(i);
@@ -104,11 +127,11 @@ void run_block(std::size_t threads) {
 template <class Source>
 double shuffle(double value, const Source& source) {
   const std::size_t self = current, lane = self % kWarp;
-  fibers[self].exchanged = value;
+  const unsigned turn =
+      fibers[self].shuffles++ % 2;  // two: a lane may be at its next one before others have read
+  fibers[self].exchanged[turn] = value;
   pause(State::at_warp);
-  const double found = fibers[self - lane + source(lane)].exchanged;
-  pause(State::at_warp);
-  return found;
+  return fibers[self - lane + source(lane)].exchanged[turn];
 }
 
 }  // namespace
