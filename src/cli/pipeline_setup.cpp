@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "src/cli/config_keys.h"
 #include "tessera/pipeline.h"
@@ -28,9 +29,22 @@ std::int64_t fullest_bytes(const Model& model, const TrainerOptions& options) {
       .arena_bytes;
 }
 
+// With the choice, for all units, that takes the least; as `options` say where there is none.
+std::int64_t fullest_bytes(const Model& model, TrainerOptions options,
+                           std::span<const ActivationChoice> among) {
+  if (among.empty()) return fullest_bytes(model, options);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const ActivationChoice& choice : among) {
+    options.engine.strategy.unit_activations.assign(model.modules.size(), choice);
+    least = std::min(least, fullest_bytes(model, options));
+  }
+  return least;
+}
+
 // In what proportion units take memory, near enough to look for cuts: parameters and all that goes with them,
 // and what microbatches in flight save. Only a plan says what a rank takes.
-std::vector<double> weights_of_units(const Model& model, const TrainerOptions& options) {
+std::vector<double> weights_of_units(const Model& model, const TrainerOptions& options,
+                                     std::span<const ActivationChoice> among) {
   const EngineOptions& engine = options.engine;
   const Placements& placements = engine.strategy.placements;
   const auto per_rank = [&](Placement placement) {
@@ -42,9 +56,9 @@ std::vector<double> weights_of_units(const Model& model, const TrainerOptions& o
   std::vector<double> weights;
   const std::vector<UnitSpec> units = model.units();
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    double weight =
-        static_cast<double>(activations.units[unit].saved_bytes + activations.units[unit].output_bytes) *
-        in_flight;
+    const UnitActivations& of = activations.units[unit];
+    const std::int64_t kept = of.output_bytes + (among.empty() ? of.saved_bytes : 0);  // else made again
+    double weight = static_cast<double>(kept) * in_flight;
     for (const ParameterSpec& parameter : units[unit].parameters)
       weight += static_cast<double>(numel_of(parameter.shape)) *
                 (per_rank(placements.parameters) * static_cast<double>(bytes_of(parameter.dtype)) +
@@ -69,7 +83,8 @@ double heaviest_chunk(const std::vector<double>& weights, std::vector<int> cuts)
 
 // Cuts by cost; where a rank's plan is beyond the budget, the cheapest whose heaviest chunk is lighter, and
 // so on until all fit.
-std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options) {
+std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options,
+                               std::span<const ActivationChoice> among) {
   const EngineOptions& engine = options.engine;
   Pipeline& pipeline = options.engine.strategy.pipeline;
   const std::vector<double> cost =
@@ -82,8 +97,8 @@ std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options) {
   pipeline.cuts = balanced_cuts(cost, chunks);
   const std::int64_t budget = engine.device_memory_bytes;
   if (budget == 0) return pipeline.cuts;
-  const std::vector<double> weights = weights_of_units(model, options);
-  std::int64_t least = fullest_bytes(model, options);
+  const std::vector<double> weights = weights_of_units(model, options, among);
+  std::int64_t least = fullest_bytes(model, options, among);
   while (least > budget) {
     const double lighter = heaviest_chunk(weights, pipeline.cuts) * (1 - 1e-9);
     std::vector<int> cuts = balanced_cuts(cost, chunks, weights, lighter);
@@ -94,7 +109,7 @@ std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options) {
           "microbatch, or more memory",
           chunks, budget, least));
     pipeline.cuts = std::move(cuts);
-    const std::int64_t bytes = fullest_bytes(model, options);
+    const std::int64_t bytes = fullest_bytes(model, options, among);
     if (bytes <= budget) break;
     least = std::min(least, bytes);
   }
@@ -103,7 +118,8 @@ std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options) {
 
 }  // namespace
 
-Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions options) {
+Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions options,
+                     std::span<const ActivationChoice> among) {
   Pipeline& pipeline = options.engine.strategy.pipeline;
   const PipelineConfig& given = config.pipeline;
   const int ranks = static_cast<int>(config.mesh.pipeline);
@@ -115,7 +131,7 @@ Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions op
   const int units = static_cast<int>(model.modules.size());
   const Partition even(units, ranks, pipeline);  // refuses what no cuts could mend
   if (given.cuts == "balanced")
-    pipeline.cuts = cuts_that_fit(model, options);
+    pipeline.cuts = cuts_that_fit(model, options, among);
   else if (given.cuts != "count")
     pipeline.cuts = listed_cuts(given.cuts);
   const Partition checked(units, ranks, pipeline);

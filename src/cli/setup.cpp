@@ -164,9 +164,10 @@ int chosen_resident_units(const Setup& setup) {
   return std::max(0, fit_resident_units(*setup.model, setup.options, setup.config.run.device_memory));
 }
 
-// What "auto" may choose for a unit.
+// What "auto" may choose for a unit; nothing where the configuration says it.
 std::vector<ActivationChoice> allowed_choices(const Config& config) {
   std::vector<ActivationChoice> allowed;
+  if (config.strategy.recompute != "auto") return allowed;
   for (const Space kept : {Space::device, Space::host})
     if (config.offload.activations == "auto" || config.offload.activations == name_of(kept))
       for (const ActivationChoice& choice : recompute_choices())
@@ -216,7 +217,8 @@ Setup make_setup(const Config& config) {
   setup.options = trainer_options(config, *setup.model);
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
-  setup.options.engine.strategy.pipeline = pipeline_of(config, *setup.model, setup.options);
+  const std::vector<ActivationChoice> allowed = allowed_choices(config);
+  setup.options.engine.strategy.pipeline = pipeline_of(config, *setup.model, setup.options, allowed);
   if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();
   setup.grid = {.world = setup.options.engine.mesh.data_ranks(),
                 .microbatches = setup.options.microbatches,
@@ -224,9 +226,9 @@ Setup make_setup(const Config& config) {
   setup.evaluation_grid = setup.grid;
   setup.evaluation_grid.microbatches = setup.options.evaluation_microbatches;
   setup.schedule = schedule_of(config, setup.grid.samples_per_step());
-  if (config.strategy.recompute == "auto")
+  if (!allowed.empty())
     setup.options.engine.strategy.unit_activations =
-        choose_activations(*setup.model, setup.options, config.run.device_memory, allowed_choices(config));
+        choose_activations(*setup.model, setup.options, config.run.device_memory, allowed);
   if (config.offload.states_on_device == kAuto)  // none where not even that fits: the engine refuses it
     setup.options.engine.strategy.offload.states_on_device =
         std::max(0.0, choose_states_on_device(*setup.model, setup.options, config.run.device_memory));

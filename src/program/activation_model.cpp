@@ -71,9 +71,25 @@ double ActivationModel::us(const Picks& picks) const {
   return sum;
 }
 
+double ActivationModel::spent_us(const Picks& picks) const {
+  double sum = 0;
+  for (std::size_t unit = 0; unit < picks.size(); ++unit)
+    sum += options_[unit][picks[unit]].us + options_[unit][picks[unit]].hidden_us;
+  return sum;
+}
+
 ActivationModel::Picks ActivationModel::least() const {
   Picks picks;
   for (const std::vector<Option>& of_unit : options_) picks.push_back(of_unit.size() - 1);
+  return picks;
+}
+
+ActivationModel::Picks ActivationModel::least_spent() const {
+  Picks picks;
+  for (const std::vector<Option>& of_unit : options_) {
+    const auto spent = [](const Option& option) { return option.us + option.hidden_us; };
+    picks.push_back(static_cast<std::size_t>(std::ranges::min_element(of_unit, {}, spent) - of_unit.begin()));
+  }
   return picks;
 }
 

@@ -35,11 +35,15 @@ class ActivationModel {
   void weigh_hidden(double weight) { weight_ = weight; }
 
   double us(const Picks& picks) const;
+  // As us() with all that is hidden.
+  double spent_us(const Picks& picks) const;
 
   Bytes peak(const Picks& picks) const { return std::ranges::max(loads(picks)); }
 
   // Of each unit the option that takes the least memory over all slots.
   Picks least() const;
+  // Of each unit the option with the least spent_us.
+  Picks least_spent() const;
 
   // Little time within `budget`, the least first: from the least memory, the changes that save the most time
   // for the memory they take; then exchanges of two units' options while any saves time. The same within

@@ -1,6 +1,10 @@
 // Chooses by a linear model of memory. The plan of the real programs has the last word, and where model and
 // plan disagree, the model is asked again for as much more or less.
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -21,10 +25,25 @@ constexpr double kOthersTake = 1.1;  // of its time, at most
 constexpr int kExactTries = 12;      // of changes of one unit, planned one by one
 constexpr int kWaitingTries = 150;   // the same where units may wait on the host, whose copies share a link
 constexpr std::size_t kPairedUnits = 10;  // up to which changes of two units are tried, too
+constexpr std::size_t kCandidates = 40;   // of each pipeline rank, for the step of all
+constexpr double kFewMixtures = 32;       // are all planned
+constexpr int kWidened = 150;
+constexpr std::size_t kSimulated = 20'000'000;  // instructions, in steps of all ranks
+constexpr double kSameTime = 1e-4;              // of a step
 // How much of a copy that one use hides counts all the same, tried in turn: others may be in its way.
 constexpr double kHiddenWeights[] = {0.0, 0.3, 1.0};
 
-// One pipeline rank's choice.
+// A choice of one pipeline rank's, planned.
+struct Candidate {
+  Picks picks;
+  std::vector<ActivationChoice> units;
+  Bytes bytes = 0;
+  double us = 0;                  // of this rank's step alone
+  double spent_us = 0;            // on making again and copying, hidden or not
+  std::vector<Program> training;  // its programs
+};
+
+// One pipeline rank's choices.
 class Chooser {
  public:
   Chooser(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs, const CostModel& cost,
@@ -37,15 +56,23 @@ class Chooser {
         budget_(budget),
         model_(layout, mesh, specs, cost, rank, among) {}
 
-  ChosenActivations run() {
+  // What fits, the least time first, or the one that takes the least.
+  std::vector<Candidate> run() {
     consider(model_.least());
+    consider(model_.least_spent());
+    if (fits(best_[0]) && best_[0].spent_us == 0) return std::move(best_);
+    if (mixtures() <= kFewMixtures) {
+      each_mixture();
+      return std::move(best_);
+    }
     for (const double weight : kHiddenWeights) {
       model_.weigh_hidden(weight);
       ask_model();
       if (!model_.copies()) break;
     }
-    if (best_bytes_ <= budget_) refine();
-    return {.units = choices(best_), .arena_bytes = best_bytes_};
+    if (fits(best_[0])) refine();
+    if (fits(best_[0]) && mesh_.pipeline > 1) widen();
+    return std::move(best_);
   }
 
  private:
@@ -54,6 +81,24 @@ class Chooser {
     for (std::size_t unit = 0; unit < picks.size(); ++unit)
       units.push_back(model_.options()[unit][picks[unit]].choice);
     return units;
+  }
+
+  // Of those options that no other beats.
+  double mixtures() const {
+    double count = 1;
+    for (const auto& of_unit : model_.options()) count *= static_cast<double>(of_unit.size());
+    return count;
+  }
+
+  void each_mixture() {
+    Picks picks(model_.options().size());
+    for (std::size_t unit = 0; unit < picks.size();) {
+      consider(picks);
+      for (unit = 0; unit < picks.size(); ++unit) {  // counts, the first unit the fastest
+        if (++picks[unit] < model_.options()[unit].size()) break;
+        picks[unit] = 0;
+      }
+    }
   }
 
   void ask_model() {
@@ -72,43 +117,74 @@ class Chooser {
       if (others > 0 && model_.us(picks) <= kOthersTake * model_.us(found[0]) && consider(picks)) --others;
   }
 
-  // Plans and simulates the picks and keeps the better: what fits before what does not. The bytes that they
-  // take; nothing where they are known.
+  // Plans and simulates the picks. The bytes that they take; nothing where they are known.
   std::optional<Bytes> consider(const Picks& picks) {
     if (!seen_.insert(picks).second) return std::nullopt;
     for (StepSpec& spec : specs_) spec.strategy.unit_activations = choices(picks);
-    const PlannedPrograms planned = build_and_plan(layout_, mesh_, specs_, rank_);
-    const Bytes bytes = planned.plan.space(Space::device).arena_bytes;
-    double us = 0;
-    for (const Program& program : planned.programs)
-      if (program.kind == StepKind::train) us += simulate(program, layout_, mesh_, cost_).total_us;
-    const bool fits = bytes <= budget_, best_fits = best_bytes_ <= budget_;
-    if (best_.empty() || (fits != best_fits ? fits : fits ? us < best_us_ : bytes < best_bytes_))
-      best_ = picks, best_bytes_ = bytes, best_us_ = us;
+    PlannedPrograms planned = build_and_plan(layout_, mesh_, specs_, rank_);
+    Candidate found{.picks = picks,
+                    .units = choices(picks),
+                    .bytes = planned.plan.space(Space::device).arena_bytes,
+                    .us = 0,
+                    .spent_us = model_.spent_us(picks),
+                    .training = {}};
+    for (Program& program : planned.programs) {
+      if (program.kind != StepKind::train) continue;
+      found.us += simulate(program, layout_, mesh_, cost_).total_us;
+      found.training.push_back(std::move(program));
+    }
+    const Bytes bytes = found.bytes;
+    keep(std::move(found));
     return bytes;
+  }
+
+  bool fits(const Candidate& one) const { return one.bytes <= budget_; }
+
+  // What fits goes before what does not, and that with the least time, or bytes, first. Of about the same
+  // time what makes and copies the least: hidden work is in the way of what a simulation does not know.
+  void keep(Candidate found) {
+    if (grain_us_ == 0) grain_us_ = std::max(kSameTime * found.us, std::numeric_limits<double>::min());
+    const auto before = [this](const Candidate& a, const Candidate& b) {
+      if (fits(a) != fits(b)) return fits(a);
+      if (!fits(a)) return a.bytes < b.bytes;
+      const double grains_a = std::floor(a.us / grain_us_), grains_b = std::floor(b.us / grain_us_);
+      return grains_a != grains_b ? grains_a < grains_b : a.spent_us < b.spent_us;
+    };
+    best_.insert(std::ranges::upper_bound(best_, found, before), std::move(found));
+    while (best_.size() > (mesh_.pipeline > 1 ? kCandidates : 1) || (best_.size() > 1 && !fits(best_.back())))
+      best_.pop_back();
   }
 
   // Changes that the model thinks well of, the best first, while tries last.
   void refine() {
     for (int tries = model_.copies() ? kWaitingTries : kExactTries; tries > 0;) {
-      const Picks before = best_;
-      for (const auto& [us, picks] : changed(before)) {
-        if (best_ != before || tries-- == 0) break;
+      const Picks before = best_[0].picks;
+      // With copies, which the model knows less well, also what should take more time.
+      const double most_us = model_.copies() ? std::numeric_limits<double>::infinity() : model_.us(before);
+      for (const auto& [us, picks] : changed(before, most_us, model_.copies())) {
+        if (best_[0].picks != before || tries-- == 0) break;
         consider(picks);
       }
-      if (best_ == before) return;
+      if (best_[0].picks == before) return;
     }
   }
 
-  // What is not known of the picks that differ in one unit, or in two of few, that may fit and that should
-  // take less time; with copies, which the model knows less well, also more. By the model's time.
-  std::vector<std::pair<double, Picks>> changed(const Picks& from) const {
+  // What takes about as long as the best, for the step of all ranks.
+  void widen() {
+    const Picks best = best_[0].picks;
+    int tries = kWidened;
+    for (const auto& [us, picks] : changed(best, kOthersTake * model_.us(best), true))
+      if (tries-- > 0) consider(picks);
+  }
+
+  // What is not known of the picks that differ in one unit, or in `pairs` of few, that may fit and that
+  // should take less than `most_us`. By the model's time.
+  std::vector<std::pair<double, Picks>> changed(const Picks& from, double most_us, bool pairs) const {
     std::vector<std::pair<double, Picks>> found;
     const auto add = [&](const Picks& picks) {
       if (seen_.contains(picks)) return;
       const double us = model_.us(picks);
-      if ((model_.copies() || us < model_.us(from)) &&
-          model_.peak(picks) <= std::max(target_, budget_) * 11 / 10)
+      if (us < most_us && model_.peak(picks) <= std::max(target_, budget_) * 11 / 10)
         found.emplace_back(us, picks);
     };
     const auto each = [&](const Picks& picks, std::size_t first, const auto& visit) {
@@ -121,7 +197,7 @@ class Chooser {
     };
     each(from, 0, [&](const Picks& one, std::size_t unit) {
       add(one);
-      if (model_.copies() && from.size() <= kPairedUnits)
+      if (pairs && from.size() <= kPairedUnits)
         each(one, unit + 1, [&](const Picks& two, std::size_t) { add(two); });
     });
     std::ranges::sort(found);
@@ -136,10 +212,79 @@ class Chooser {
   Bytes budget_;
   ActivationModel model_;
   Bytes target_ = 0;  // what the model is given for the budget
-  Picks best_;
-  Bytes best_bytes_ = 0;
-  double best_us_ = 0;
+  double grain_us_ = 0;
+  std::vector<Candidate> best_;  // ordered by keep()
   std::set<Picks> seen_;
+};
+
+// What all pipeline ranks choose: of each a candidate, so that the step of all takes the least time. The
+// least of each by itself need not be: a rank that others wait for is worth more than one that waits.
+class Together {
+ public:
+  Together(const Layout& layout, const Mesh& mesh, const CostModel& cost,
+           std::vector<std::vector<Candidate>> of_ranks)
+      : layout_(layout), mesh_(mesh), cost_(cost), of_ranks_(std::move(of_ranks)), at_(of_ranks_.size()) {
+    programs_.resize(of_ranks_[0][0].training.size(), std::vector<Program>(of_ranks_.size()));
+    for (std::size_t rank = 0; rank < at_.size(); ++rank)
+      for (std::size_t k = 0; k < programs_.size(); ++k)
+        std::swap(programs_[k][rank], of_ranks_[rank][0].training[k]);
+  }
+
+  // By rank, its candidate. One rank's is changed at a time, the slowest one's first, while that saves time.
+  const std::vector<std::size_t>& run() {
+    std::vector<std::size_t> order(at_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, std::greater{}, [&](std::size_t rank) { return of_ranks_[rank][0].us; });
+    std::size_t steps = kSimulated / instructions();
+    double least = step_us();
+    for (bool better = steps > 0; better;) {
+      better = false;
+      for (const std::size_t rank : order) {
+        std::size_t best = at_[rank];
+        for (std::size_t one = 0; one < of_ranks_[rank].size() && steps > 0; ++one) {
+          if (one == best) continue;
+          --steps;
+          take(rank, one);
+          if (const double us = step_us(); us < least * (1 - kSameTime))
+            least = us, best = one, better = true;
+        }
+        take(rank, best);
+      }
+    }
+    return at_;
+  }
+
+ private:
+  void take(std::size_t rank, std::size_t one) {
+    for (std::size_t k = 0; k < programs_.size(); ++k) {
+      std::swap(programs_[k][rank], of_ranks_[rank][at_[rank]].training[k]);
+      std::swap(programs_[k][rank], of_ranks_[rank][one].training[k]);
+    }
+    at_[rank] = one;
+  }
+
+  double step_us() const {
+    double us = 0;
+    for (const std::vector<Program>& programs : programs_)
+      us += simulate({.mesh = mesh_, .programs = programs, .program_of_rank = mesh_.places(Axis::pipeline)},
+                     layout_, cost_)
+                .total_us;
+    return us;
+  }
+
+  std::size_t instructions() const {
+    std::size_t count = 1;
+    for (const auto& programs : programs_)
+      for (const Program& program : programs) count += program.instructions.size();
+    return count;
+  }
+
+  const Layout& layout_;
+  const Mesh& mesh_;
+  const CostModel& cost_;
+  std::vector<std::vector<Candidate>> of_ranks_;  // without the programs of those taken
+  std::vector<std::size_t> at_;                   // by rank: the candidate taken
+  std::vector<std::vector<Program>> programs_;    // theirs, by training program and rank
 };
 
 // Even the least does not fit.
@@ -164,15 +309,22 @@ std::span<const ActivationChoice> recompute_choices() {
 ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
                                      const std::vector<StepSpec>& specs, const CostModel& cost,
                                      std::int64_t budget_bytes, std::span<const ActivationChoice> among) {
+  std::vector<std::vector<Candidate>> of_ranks;
+  for (int rank = 0; rank < mesh.pipeline; ++rank)
+    of_ranks.push_back(Chooser(layout, mesh, specs, cost, rank, budget_bytes, among).run());
+  const bool fits =
+      std::ranges::all_of(of_ranks, [&](const auto& of) { return of[0].bytes <= budget_bytes; });
+  std::vector<std::size_t> at(of_ranks.size());
+  if (fits && mesh.pipeline > 1) at = Together(layout, mesh, cost, of_ranks).run();
+
   const int units = static_cast<int>(layout.units().size());
-  ChosenActivations chosen{.units = std::vector<ActivationChoice>(layout.units().size())};
-  for (int rank = 0; rank < mesh.pipeline; ++rank) {
-    const ChosenActivations own = Chooser(layout, mesh, specs, cost, rank, budget_bytes, among).run();
-    chosen.arena_bytes = std::max(chosen.arena_bytes, own.arena_bytes);
-    const Partition partition(units, mesh.pipeline, specs.at(0).strategy.pipeline);
-    for (UnitId unit = 0; unit < units; ++unit)
-      if (partition.rank_of(unit) == rank)
-        chosen.units[static_cast<std::size_t>(unit)] = own.units[static_cast<std::size_t>(unit)];
+  const Partition partition(units, mesh.pipeline, specs.at(0).strategy.pipeline);
+  ChosenActivations chosen;
+  for (std::size_t rank = 0; rank < at.size(); ++rank)
+    chosen.arena_bytes = std::max(chosen.arena_bytes, of_ranks[rank][at[rank]].bytes);
+  for (UnitId unit = 0; unit < units; ++unit) {
+    const auto rank = static_cast<std::size_t>(partition.rank_of(unit));
+    chosen.units.push_back(of_ranks[rank][at[rank]].units[static_cast<std::size_t>(unit)]);
   }
   if (chosen.arena_bytes > budget_bytes) refuse(layout, mesh, specs, cost, budget_bytes, chosen);
   return chosen;

@@ -6,7 +6,7 @@
 namespace tessera {
 namespace {
 
-// What a budget and a clock say of one strategy, over all pipeline ranks.
+// What a budget and a clock say of one strategy: of the fullest pipeline rank, and of the step of all.
 struct Figures {
   std::int64_t arena_bytes = 0;
   double step_us = 0;
@@ -14,14 +14,21 @@ struct Figures {
 
 Figures figures_of(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
                    const CostModel& cost) {
-  Figures most;
-  for (const PlannedPrograms& planned : plan_pipeline(layout, mesh, specs)) {
-    most.arena_bytes = std::max(most.arena_bytes, planned.plan.space(Space::device).arena_bytes);
-    for (const Program& program : planned.programs)
-      if (program.kind == StepKind::train)
-        most.step_us = std::max(most.step_us, simulate(program, layout, mesh, cost).total_us);
+  Figures figures;
+  std::vector<std::vector<Program>> training;  // by program of a trainer, those of all ranks
+  for (PlannedPrograms& planned : plan_pipeline(layout, mesh, specs)) {
+    figures.arena_bytes = std::max(figures.arena_bytes, planned.plan.space(Space::device).arena_bytes);
+    training.resize(planned.programs.size());
+    for (std::size_t k = 0; k < training.size(); ++k)
+      if (planned.programs[k].kind == StepKind::train) training[k].push_back(std::move(planned.programs[k]));
   }
-  return most;
+  for (const std::vector<Program>& programs : training)
+    if (!programs.empty())
+      figures.step_us +=
+          simulate({.mesh = mesh, .programs = programs, .program_of_rank = mesh.places(Axis::pipeline)},
+                   layout, cost)
+              .total_us;
+  return figures;
 }
 
 }  // namespace
