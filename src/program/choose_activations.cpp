@@ -25,11 +25,12 @@ constexpr double kOthersTake = 1.1;  // of its time, at most
 constexpr int kExactTries = 12;      // of changes of one unit, planned one by one
 constexpr int kWaitingTries = 150;   // the same where units may wait on the host, whose copies share a link
 constexpr std::size_t kPairedUnits = 10;  // up to which changes of two units are tried, too
-constexpr std::size_t kCandidates = 40;   // of each pipeline rank, for the step of all
 constexpr double kFewMixtures = 32;       // are all planned
-constexpr int kWidened = 150;
-constexpr std::size_t kSimulated = 20'000'000;  // instructions, in steps of all ranks
-constexpr double kSameTime = 1e-4;              // of a step
+constexpr double kSameTime = 1e-4;        // of a step
+// For the step of all ranks: changes planned of each one's best, its choices kept, fewer of many ranks, and
+// instructions simulated.
+constexpr int kWideningTries = 150, kMostCandidates = 40, kCandidatesTimesRanks = 160;
+constexpr std::size_t kSimulated = 20'000'000;
 // How much of a copy that one use hides counts all the same, tried in turn: others may be in its way.
 constexpr double kHiddenWeights[] = {0.0, 0.3, 1.0};
 
@@ -140,6 +141,11 @@ class Chooser {
 
   bool fits(const Candidate& one) const { return one.bytes <= budget_; }
 
+  std::size_t candidates() const {
+    if (mesh_.pipeline == 1) return 1;
+    return static_cast<std::size_t>(std::clamp(kCandidatesTimesRanks / mesh_.pipeline, 2, kMostCandidates));
+  }
+
   // What fits goes before what does not, and that with the least time, or bytes, first. Of about the same
   // time what makes and copies the least: hidden work is in the way of what a simulation does not know.
   void keep(Candidate found) {
@@ -151,8 +157,7 @@ class Chooser {
       return grains_a != grains_b ? grains_a < grains_b : a.spent_us < b.spent_us;
     };
     best_.insert(std::ranges::upper_bound(best_, found, before), std::move(found));
-    while (best_.size() > (mesh_.pipeline > 1 ? kCandidates : 1) || (best_.size() > 1 && !fits(best_.back())))
-      best_.pop_back();
+    while (best_.size() > candidates() || (best_.size() > 1 && !fits(best_.back()))) best_.pop_back();
   }
 
   // Changes that the model thinks well of, the best first, while tries last.
@@ -172,7 +177,7 @@ class Chooser {
   // What takes about as long as the best, for the step of all ranks.
   void widen() {
     const Picks best = best_[0].picks;
-    int tries = kWidened;
+    int tries = kWideningTries;
     for (const auto& [us, picks] : changed(best, kOthersTake * model_.us(best), true))
       if (tries-- > 0) consider(picks);
   }
@@ -221,9 +226,10 @@ class Chooser {
 // least of each by itself need not be: a rank that others wait for is worth more than one that waits.
 class Together {
  public:
+  // Takes the programs out of `of_ranks`.
   Together(const Layout& layout, const Mesh& mesh, const CostModel& cost,
-           std::vector<std::vector<Candidate>> of_ranks)
-      : layout_(layout), mesh_(mesh), cost_(cost), of_ranks_(std::move(of_ranks)), at_(of_ranks_.size()) {
+           std::vector<std::vector<Candidate>>& of_ranks)
+      : layout_(layout), mesh_(mesh), cost_(cost), of_ranks_(of_ranks), at_(of_ranks.size()) {
     programs_.resize(of_ranks_[0][0].training.size(), std::vector<Program>(of_ranks_.size()));
     for (std::size_t rank = 0; rank < at_.size(); ++rank)
       for (std::size_t k = 0; k < programs_.size(); ++k)
@@ -282,9 +288,9 @@ class Together {
   const Layout& layout_;
   const Mesh& mesh_;
   const CostModel& cost_;
-  std::vector<std::vector<Candidate>> of_ranks_;  // without the programs of those taken
-  std::vector<std::size_t> at_;                   // by rank: the candidate taken
-  std::vector<std::vector<Program>> programs_;    // theirs, by training program and rank
+  std::vector<std::vector<Candidate>>& of_ranks_;  // without the programs of those taken
+  std::vector<std::size_t> at_;                    // by rank: the candidate taken
+  std::vector<std::vector<Program>> programs_;     // theirs, by training program and rank
 };
 
 // Even the least does not fit.
@@ -310,6 +316,7 @@ ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
                                      const std::vector<StepSpec>& specs, const CostModel& cost,
                                      std::int64_t budget_bytes, std::span<const ActivationChoice> among) {
   std::vector<std::vector<Candidate>> of_ranks;
+  of_ranks.reserve(static_cast<std::size_t>(mesh.pipeline));
   for (int rank = 0; rank < mesh.pipeline; ++rank)
     of_ranks.push_back(Chooser(layout, mesh, specs, cost, rank, budget_bytes, among).run());
   const bool fits =

@@ -218,6 +218,7 @@ class MixturesOverPipeline {
   }
   double step_us(const std::vector<ActivationChoice>& units) {
     std::vector<Program> programs;
+    programs.reserve(known_.size());
     for (int rank = 0; rank < of_.mesh.pipeline; ++rank) programs.push_back(planned(units, rank).programs[0]);
     return simulate(
                {.mesh = of_.mesh, .programs = programs, .program_of_rank = of_.mesh.places(Axis::pipeline)},
@@ -322,9 +323,9 @@ TEST(ChooseActivations, NeverExceedsTheBudget) {
     RandomChain random(seed, 8, 3);
     if (random.units() < random.mesh.pipeline) continue;
     const std::int64_t least = random.arena_of_all(kFull), most = random.arena_of_all(kNone);
-    const auto budget =
-        static_cast<std::int64_t>(static_cast<double>(least) * 0.8 +
-                                  static_cast<double>(most - least * 4 / 5) * 0.01 * random.pick(0, 110));
+    const auto budget = static_cast<std::int64_t>(
+        static_cast<double>(least) * 0.8 +
+        (static_cast<double>(most) - static_cast<double>(least) * 0.8) * 0.01 * random.pick(0, 110));
     try {
       const ChosenActivations made = random.choose(budget);
       ++chosen;
