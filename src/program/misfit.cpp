@@ -41,6 +41,11 @@ bool move_states(Strategy& strategy, Space space) {
   return before != space;
 }
 
+// Also of the units that keep theirs on the device.
+bool move_all_states(StepSpec& spec) {
+  return std::exchange(spec.strategy.offload.states_on_device, 0.0) > 0;
+}
+
 bool move_activations(StepSpec& spec) {
   if (!spec.order.empty() || !spec.strategy.unit_activations.empty()) return false;
   return std::exchange(spec.strategy.offload.activations, Space::host) != Space::host;
@@ -88,6 +93,7 @@ std::vector<Change> changes() {
           recompute_cheap_parts,
           [](StepSpec& spec) { return std::exchange(spec.strategy.resident_units, 0) > 0; },
           stage(3),
+          move_all_states,
           states(Space::host),
           move_activations,
           recompute_all,
@@ -107,6 +113,8 @@ std::string describe_changes(const Strategy& from, const Strategy& to) {
     parts.push_back(fmt::format("recompute = {}", name_of(to.recompute)));
   if (to.offload.states != from.offload.states)
     parts.push_back(fmt::format("offload.states = {}", name_of(to.offload.states)));
+  if (to.offload.states_on_device != from.offload.states_on_device)
+    parts.push_back(fmt::format("offload.states_on_device = {}", to.offload.states_on_device));
   if (to.offload.parameters != from.offload.parameters)
     parts.push_back(fmt::format("offload.parameters = {}", name_of(to.offload.parameters)));
   if (to.offload.activations != from.offload.activations)

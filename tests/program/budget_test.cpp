@@ -286,6 +286,29 @@ TEST_F(Budget, StatesComeBackWithTheirUpdates) {
   EXPECT_NE(text.find("would fit with offload.states = device, update = decided"), std::string::npos) << text;
 }
 
+// A line names all that it changes: with these words in force, and nothing else changed, the plan has its
+// bytes.
+TEST_F(Budget, TellsOfStatesThatStayedOnTheDevice) {
+  const auto specs_with = [&](Space states, double on_device) {
+    std::vector<StepSpec> specs = specs_at(3);
+    for (StepSpec& spec : specs) spec.strategy.offload = {.states = states, .states_on_device = on_device};
+    return specs;
+  };
+  const auto advice = [&](Space from, double on_device, const MemoryBudget& budget) {
+    const std::vector<StepSpec> specs = specs_with(from, on_device);
+    return explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan, budget);
+  };
+  const std::int64_t least = arena_bytes(specs_with(Space::disk, 0.0));
+  const std::string moved = advice(Space::disk, 0.5, {.device_bytes = least});
+  EXPECT_NE(moved.find("would fit with offload.states_on_device = 0: " + std::to_string(least) + " bytes"),
+            std::string::npos)
+      << moved;
+  const std::string back = advice(Space::host, 0.5, {.host_bytes = 1});
+  EXPECT_NE(back.find("would fit with offload.states = device, offload.states_on_device = 0: "),
+            std::string::npos)
+      << back;
+}
+
 TEST_F(Budget, TheTableAddsUpToTheArena) {
   const MemoryPlan plan = build_and_plan(layout_, mesh_, specs_at(2)).plan;
   std::int64_t sum = plan.space(Space::device).arena_bytes - plan.space(Space::device).live_peak_bytes;
