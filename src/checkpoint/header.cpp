@@ -83,6 +83,7 @@ json to_json(const Header& header) {
           {"step", header.state.step},
           {"samples", header.state.samples},
           {"configuration", header.state.configuration},
+          {"data", header.state.data},
           {"steps_applied", header.counters.steps_applied},
           {"loss_scaler",
            {{"scale", scaler.scale},
@@ -122,7 +123,10 @@ std::vector<StoredBuffer> buffers_of(const json& all) {
 Header header_of(const json& j) {
   Header header;
   header.rank = j.at("rank");
-  header.state = {.step = j.at("step"), .samples = j.at("samples"), .configuration = j.at("configuration")};
+  header.state = {.step = j.at("step"),
+                  .samples = j.at("samples"),
+                  .configuration = j.at("configuration"),
+                  .data = j.value("data", "")};
   const json& scaler = j.at("loss_scaler");
   header.counters = {.steps_applied = j.at("steps_applied"),
                      .loss_scaler = {.scale = scaler.at("scale"),

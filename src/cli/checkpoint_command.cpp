@@ -22,6 +22,7 @@ nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
           {"step", info.state.step},
           {"samples", info.state.samples},
           {"configuration", info.state.configuration},
+          {"data", info.state.data},
           {"steps_applied", info.counters.steps_applied},
           {"loss_scale", info.counters.loss_scaler.scale},
           {"mesh",
@@ -49,6 +50,7 @@ int inspect_command(const std::string& path, bool verify, const std::string& jso
   fmt::print("checkpoint  {}\n", info.path.string());
   fmt::print("step        {} ({} applied, {} samples)\n", info.state.step, info.counters.steps_applied,
              count(info.state.samples));
+  if (!info.state.data.empty()) fmt::print("data        {}\n", info.state.data);
   fmt::print("mesh        {}\n", to_string(info.mesh));
   fmt::print("placement   parameters {}, gradients {}, optimizer state {}\n",
              placed(info.placements.parameters), placed(info.placements.gradients),

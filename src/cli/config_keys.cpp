@@ -116,7 +116,8 @@ void add_data(Keys& keys, DataConfig& c) {
       text("data.train", &c.train,
            "The files to train on: tokens (`.bin`), or any other file, read as bytes. One file, or a "
            "pattern such as `fineweb_train_*.bin`, whose files follow each other by name; no sample "
-           "crosses from one into the next. A run that is resumed needs the same files."));
+           "crosses from one into the next. A run that is resumed needs the same files: "
+           "under the same name, others are refused."));
   keys.push_back(text("data.validation", &c.validation,
                       "A file or pattern to evaluate on. Empty: the end of the training data, see below."));
   keys.push_back(

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "src/cli/config_keys.h"
@@ -193,15 +194,19 @@ TokenSource open_tokens(const char* key, const std::string& path, std::int64_t v
   throw EnvironmentError(fmt::format("{}: {}", key, error.what()));
 }
 
-Sampler make_sampler(const Setup& setup, const TokenSource& source, TokenRange range, SampleOrder order) {
+// `key` as above.
+Sampler make_sampler(const char* key, const Setup& setup, const TokenSource& source, TokenRange range,
+                     SampleOrder order) try {
   const std::int64_t length = setup.config.run.length;
   if (range.numel() < length + 1)
     throw UsageError(fmt::format(
-        "{} has {} tokens to {}; a sample of run.length = {} needs {}", source.name(), range.numel(),
+        "'{}' has {} tokens to {}; a sample of run.length = {} needs {}", source.name(), range.numel(),
         order == SampleOrder::shuffled ? "train on" : "evaluate on", length, length + 1));
   return Sampler(
       source, range,
       {.length = length, .order = order, .seed = static_cast<std::uint64_t>(setup.config.data.seed)});
+} catch (const UsageError& error) {
+  throw UsageError(fmt::format("{}: {}", key, error.what()));
 }
 
 }  // namespace
@@ -272,6 +277,30 @@ void check_same_model(const Config& stored, const Setup& setup, const std::strin
       checkpoint, fmt::join(changes, ", ")));
 }
 
+void check_same_data(const Config& stored, const std::string& stored_identity, const Setup& setup,
+                     const Data& data) {
+  const std::string& train = setup.config.data.train;
+  if (stored_identity.empty() || stored_identity == data.train_identity || stored.data.train != train) return;
+  throw UsageError(fmt::format(
+      "data.train, '{}', has {}; when the checkpoint in '{}' was saved it had {}: bring those files back, or "
+      "name other data by another data.train",
+      train, data.train_identity, setup.config.run.checkpoint, stored_identity));
+}
+
+std::vector<std::string> changes_since(const Config& stored, const Config& now) {
+  std::vector<std::string> changes = differences(stored, now);
+  const auto irrelevant = [&](const std::string& change) {
+    if (!change.starts_with("run.")) return false;
+    if (change.starts_with("run.steps:"))  // where the schedule ends with them
+      return now.schedule.kind == "constant" || now.schedule.total_steps > 0;
+    return std::ranges::none_of(std::array{"run.length:", "run.sequences:", "run.microbatches:",
+                                           "run.threads_per_rank:", "run.device:"},
+                                [&](const char* key) { return change.starts_with(key); });
+  };
+  std::erase_if(changes, irrelevant);
+  return changes;
+}
+
 Data open_data(const Setup& setup) {
   const DataConfig& config = setup.config.data;
   if (config.train.empty())
@@ -281,15 +310,19 @@ Data open_data(const Setup& setup) {
   const bool splits = config.validation.empty() && config.validation_fraction > 0.0;
   const TokenSplit split = split_by_fraction(train.numel(), splits ? config.validation_fraction : 0.0);
   Data data{.encoding = train.encoding(),
-            .train = make_sampler(setup, train, split.train, SampleOrder::shuffled),
-            .validation = std::nullopt};
+            .train = make_sampler("data.train", setup, train, split.train, SampleOrder::shuffled),
+            .validation = std::nullopt,
+            .train_identity = identity_of(train)};
   if (!evaluates) return data;
   if (splits) {
-    data.validation = make_sampler(setup, train, split.validation, SampleOrder::in_order);
+    data.validation =
+        make_sampler("data.validation_fraction", setup, train, split.validation, SampleOrder::in_order);
   } else {
     const TokenSource other = open_tokens("data.validation", config.validation, setup.model->vocabulary);
     check_encoding(train, other);
-    data.validation = make_sampler(setup, other, {0, other.numel()}, SampleOrder::in_order);
+    data.validation =
+        make_sampler("data.validation", setup, other, {0, other.numel()}, SampleOrder::in_order);
+    data.validation_identity = identity_of(other);
   }
   return data;
 }

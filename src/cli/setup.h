@@ -41,6 +41,7 @@ struct Data {
   TokenEncoding encoding = TokenEncoding::text;
   Sampler train;
   std::optional<Sampler> validation;
+  std::string train_identity = {}, validation_identity = {};  // identity_of(); empty where there is none
 };
 
 // A checkpoint's configuration; none where it is of another version.
@@ -49,6 +50,13 @@ std::optional<Config> stored_config(const std::string& configuration);
 // UsageError naming what differs where `stored` is of a model that computes something else: shapes alone do
 // not tell heads, say.
 void check_same_model(const Config& stored, const Setup& setup, const std::string& checkpoint);
+
+// UsageError where the same data.train names other tokens than when the checkpoint was saved.
+void check_same_data(const Config& stored, const std::string& stored_identity, const Setup& setup,
+                     const Data& data);
+
+// What of `stored` is otherwise now and changes what comes next, as differences().
+std::vector<std::string> changes_since(const Config& stored, const Config& now);
 
 // Opens and checks the files. EnvironmentError or UsageError naming file and keys.
 Data open_data(const Setup& setup);

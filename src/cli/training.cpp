@@ -199,17 +199,19 @@ class RankTraining {
                       run_.checkpoint, state.samples, step_, expected));
     const std::optional<Config> stored = stored_config(state.configuration);
     if (stored) check_same_model(*stored, setup_, run_.checkpoint);
+    if (stored) check_same_data(*stored, state.data, setup_, data_);
     if (!first_) return;
     fmt::print("resumed   at step {} from {}\n", step_, run_.checkpoint);
-    print_changes(stored);
+    print_changes(stored, state.data);
   }
 
   // The configuration may change from run to run; say so, for it changes the result.
-  void print_changes(const std::optional<Config>& stored) const {
+  void print_changes(const std::optional<Config>& stored, const std::string& stored_data) const {
+    if (!stored_data.empty() && stored_data != data_.train_identity)
+      fmt::print("changed   the data: {} -> {}\n", stored_data, data_.train_identity);
     if (!stored) return fmt::print("changed   the checkpoint's configuration is of another version\n");
-    for (const std::string& change : differences(*stored, setup_.config))
-      if (!change.starts_with("run.") || change.starts_with("run.length"))
-        fmt::print("changed   {}\n", change);
+    for (const std::string& change : changes_since(*stored, setup_.config))
+      fmt::print("changed   {}\n", change);
   }
 
   // Has the disk read this rank's samples of a step while others are in use.
@@ -334,7 +336,8 @@ class RankTraining {
   void save() {
     const RunState state{.step = step_,
                          .samples = step_ * setup_.grid.samples_per_step(),
-                         .configuration = to_toml(setup_.config)};
+                         .configuration = to_toml(setup_.config),
+                         .data = data_.train_identity};
     const auto path = save_checkpoint(run_.checkpoint, disk_, trainer_.engine(), state,
                                       static_cast<int>(run_.checkpoint_keep));
     saved_step_ = step_;

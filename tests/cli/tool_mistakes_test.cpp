@@ -39,6 +39,56 @@ TEST_F(Tool, KeepsToTheModelOfACheckpoint) {
   EXPECT_THAT(shorter.out, HasSubstr("changed   run.length: 16 -> 8"));
 }
 
+TEST_F(Tool, KeepsToTheDataOfACheckpoint) {
+  const std::string saved = folder_.file("saved"), text = sample_text(600);
+  const auto write = [&](const std::string& name, std::string_view words) {
+    return folder_.write(name, std::as_bytes(std::span(words)));
+  };
+  const std::string first = write("part_1.txt", text), second = write("part_2.txt", text.substr(1));
+  const std::string pattern = "data.train=" + folder_.file("part_*.txt");
+  const Arguments resumes = {pattern, "run.checkpoint=" + saved, "run.resume=true", "run.steps=8"};
+  ASSERT_EQ(train({pattern, "run.checkpoint=" + saved}).status, 0);
+  std::filesystem::remove(second);
+  const Result lacking = train(resumes);
+  EXPECT_EQ(lacking.status, 1);
+  EXPECT_THAT(lacking.err,
+              HasSubstr("part_*.txt', has " + std::to_string(text.size()) + " tokens in 1 file ("));
+  EXPECT_THAT(lacking.err,
+              HasSubstr("it had " + std::to_string(2 * text.size() - 1) + " tokens in 2 files ("));
+  write("part_2.txt", "x" + text.substr(2));  // as many, others
+  EXPECT_THAT(train(resumes).err, HasSubstr("data.train"));
+  // Data of another name is a change that is told.
+  const Result other =
+      train({"data.train=" + first, "run.checkpoint=" + saved, "run.resume=true", "run.steps=8"});
+  EXPECT_EQ(other.status, 0) << other.err;
+  EXPECT_THAT(other.out, HasSubstr("changed   the data: "));
+  EXPECT_THAT(other.out, HasSubstr("changed   data.train: "));
+}
+
+TEST_F(Tool, TellsEveryChangeThatChangesWhatComesNext) {
+  const std::string saved = "run.checkpoint=" + folder_.file("saved");
+  ASSERT_EQ(train({saved, "schedule.total_steps=0"}).status, 0);
+  const Result resumed =
+      train({saved, "schedule.total_steps=0", "run.resume=true", "run.steps=8", "run.sequences=4",
+             "run.microbatches=1", "run.metrics=" + folder_.file("metrics")});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  for (const char* change : {"run.steps: 6 -> 8", "run.sequences: 2 -> 4", "run.microbatches: 2 -> 1"})
+    EXPECT_THAT(resumed.out, HasSubstr("changed   " + std::string(change)));
+  EXPECT_THAT(resumed.out, ::testing::Not(HasSubstr("run.metrics")));
+}
+
+TEST_F(Tool, NamesTheKeyOfDataThatHasNoSample) {
+  const std::string_view few = "too few";
+  const std::string file = folder_.write("few_1.txt", std::as_bytes(std::span(few)));
+  folder_.write("few_2.txt", std::as_bytes(std::span(few)));
+  folder_.write("few_3.txt", std::as_bytes(std::span(few)));
+  entries_ = folder_.entries();
+  expect_refused(train({"data.train=" + file}), {"data.train: '" + file + "' has 7 tokens"});
+  expect_refused(train({"data.train=" + folder_.file("few_*.txt")}), {"data.train: ", "all in one file"});
+  expect_refused(train({"data.validation=" + file, "run.evaluate_every=2"}),
+                 {"data.validation: '" + file + "' has 7 tokens"});
+}
+
 TEST_F(Tool, KeepsToTheModelOfTheWeights) {
   const std::string weights = folder_.file("weights");
   ASSERT_EQ(train({"run.export=" + weights}).status, 0);

@@ -219,6 +219,33 @@ std::string write_three(const TemporaryFolder& folder) {
   return folder.file("t_*.bin");
 }
 
+TEST(token_source, its_identity_is_of_files_counts_and_tokens) {
+  const TemporaryFolder folder;
+  const std::string three = identity_of(TokenSource::open(write_three(folder), 1000));
+  EXPECT_EQ(three.rfind("26 tokens in 3 files (hash ", 0), 0u) << three;
+  const std::string one = identity_of(TokenSource::open(folder.file("v_000000.bin"), 1000));
+  EXPECT_EQ(one.rfind("26 tokens in 1 file (hash ", 0), 0u) << one;
+  const auto tokens = counting(5000, 1000);
+  const auto of = [&](TokenEncoding encoding, std::int64_t changed = -1) {
+    std::vector<std::int32_t> all = tokens;
+    if (changed >= 0) ++all[static_cast<std::size_t>(changed)];
+    const std::string path = folder.file("one.bin");
+    write_tokens(path, encoding, all);
+    return identity_of(TokenSource::open(path, 1001));
+  };
+  const std::string whole = of(TokenEncoding::uint16);
+  EXPECT_EQ(whole, of(TokenEncoding::uint32));
+  EXPECT_NE(whole, of(TokenEncoding::uint16, 0));
+  EXPECT_NE(whole, of(TokenEncoding::uint16, 4999));
+  // The same tokens in other files are other samples.
+  write_tokens(folder.file("two_1.bin"), TokenEncoding::uint16, std::span(tokens).first(2500));
+  write_tokens(folder.file("two_2.bin"), TokenEncoding::uint16, std::span(tokens).subspan(2500));
+  const std::string halves = identity_of(TokenSource::open(folder.file("two_*.bin"), 1000));
+  write_tokens(folder.file("two_1.bin"), TokenEncoding::uint16, std::span(tokens).first(2400));
+  write_tokens(folder.file("two_2.bin"), TokenEncoding::uint16, std::span(tokens).subspan(2400));
+  EXPECT_NE(halves, identity_of(TokenSource::open(folder.file("two_*.bin"), 1000)));
+}
+
 TEST(token_source, a_pattern_is_its_files_one_after_the_other_by_name) {
   const TemporaryFolder folder;
   const TokenSource source = TokenSource::open(write_three(folder), 1000);
