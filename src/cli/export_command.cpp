@@ -38,10 +38,12 @@ int export_command(const RunArguments& arguments, const std::string& checkpoint,
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };
-  if (const Communicator world = world_of_processes(setup))
+  if (const Communicator world = world_of_processes(setup)) {
+    check_same_run(world, setup.config);
     rank(world);
-  else
+  } else {
     run_local(setup.world(), {.deadline = deadline}, rank);
+  }
   return 0;
 }
 

@@ -1,6 +1,9 @@
 #include "src/cli/processes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
 
 namespace tessera::cli {
 namespace {
@@ -23,7 +26,68 @@ Communicator control_world(const Setup& setup) {
   return make_control_world(options);
 }
 
+// Without what a rank may have by itself; of paths and budgets, whether there is one.
+Config shared_part(Config config) {
+  const RunConfig none;
+  RunConfig& run = config.run;
+  for (std::string* path : {&config.data.train, &config.data.validation, &config.model.weights,
+                            &config.offload.directory, &run.checkpoint, &run.export_path})
+    if (!path->empty()) *path = "given";
+  run.metrics = run.trace = "";
+  run.trace_steps = none.trace_steps;
+  run.peak_tflops = none.peak_tflops;
+  run.threads_per_rank = none.threads_per_rank;
+  run.pin = none.pin;
+  for (std::int64_t* budget : {&run.device_memory, &run.host_memory}) *budget = *budget > 0 ? 1 : 0;
+  run.deadline = none.deadline;
+  return config;
+}
+
+// Rank 0's text, for all.
+std::string text_of_first(Communicator& world, std::string text) {
+  auto bytes = static_cast<std::int64_t>(text.size());
+  world.broadcast(&bytes, sizeof bytes, 0, {.operation = "bytes of the configuration"});
+  text.resize(static_cast<std::size_t>(bytes));
+  world.broadcast(text.data(), bytes, 0, {.operation = "configuration"});
+  return text;
+}
+
+// What this rank has otherwise than rank 0; empty where nothing is.
+std::string difference_from(const nlohmann::json& first, const nlohmann::json& own, const Config& config,
+                            int rank) {
+  const auto parsed = [](const nlohmann::json& of) {
+    return parse_config(of.at("configuration").get<std::string>(), "configuration");
+  };
+  const std::string keys = fmt::format("{}", fmt::join(differences(parsed(first), parsed(own)), ", "));
+  if (!keys.empty())
+    return fmt::format("rank {} was given another configuration than rank 0 ({}); all ranks need the same",
+                       rank, keys);
+  for (const auto& [key, path] : {std::pair<const char*, std::string>{"data.train", config.data.train},
+                                  {"data.validation", config.data.validation}})
+    if (first.at(key) != own.at(key))
+      return fmt::format("rank {} finds {} at {}, '{}', and rank 0 {}; all ranks must read the same", rank,
+                         own.at(key).get<std::string>(), key, path, first.at(key).get<std::string>());
+  return {};
+}
+
 }  // namespace
+
+void check_same_run(Communicator world, const Config& config, const Data* data) {
+  if (!world) return;
+  const nlohmann::json own = {{"configuration", to_toml(shared_part(config))},
+                              {"data.train", data ? data->train_identity : ""},
+                              {"data.validation", data ? data->validation_identity : ""}};
+  const nlohmann::json first = nlohmann::json::parse(text_of_first(world, own.dump()));
+  struct Report {
+    char difference[1020] = {};
+  };
+  Report mine;
+  difference_from(first, own, config, world.rank()).copy(mine.difference, sizeof mine.difference - 1);
+  std::vector<Report> all(static_cast<std::size_t>(world.world()));
+  world.all_gather(&mine, all.data(), sizeof mine, {.operation = "comparing configurations"});
+  for (const Report& one : all)
+    if (one.difference[0] != '\0') throw UsageError(one.difference);
+}
 
 bool ranks_are_processes() { return launched_by_mpi() || launched_by_variables(); }
 

@@ -205,6 +205,7 @@ int train_command(const RunArguments& arguments) {
   const std::string& weights = setup.config.model.weights;
   const std::string weights_note = weights.empty() ? "" : check_weights_config(weights, setup);
   Communicator world = world_of_processes(setup);
+  check_same_run(world, setup.config, &data);
   const bool first = !world || world.rank() == 0;  // prints and writes files
   if (first) check_places(setup.config.run);
   RunFiles files;
