@@ -23,8 +23,10 @@ std::int64_t step_of(const std::string& line) {
 
 }  // namespace
 
-Metrics::Metrics(const std::string& path, bool keep) : path_(path) {
-  open(keep ? std::ios::app : std::ios::trunc);
+Metrics::Metrics(const std::string& path) : path_(path) {
+  std::error_code ignored;
+  made_ = !std::filesystem::exists(path_, ignored) && !ignored;
+  open(std::ios::app);
 }
 
 void Metrics::open(std::ios::openmode mode) {
@@ -43,12 +45,19 @@ void Metrics::rewind(std::int64_t step) {
   std::error_code ignored;
   if (path_.empty() || !std::filesystem::is_regular_file(path_, ignored)) return;
   out_.close();
+  if (step <= 0) return open(std::ios::trunc);
   std::ifstream in(path_);
   OutputFile kept(path_);
   for (std::string line; std::getline(in, line);)
     if (step_of(line) <= step) kept.stream() << line << '\n';
   kept.commit();
   open(std::ios::app);
+}
+
+void Metrics::discard() noexcept {
+  std::error_code ignored;
+  if (made_ && std::filesystem::file_size(path_, ignored) == 0 && !ignored)
+    std::filesystem::remove(path_, ignored);
 }
 
 void Metrics::write(const nlohmann::json& line) {

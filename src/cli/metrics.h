@@ -11,19 +11,23 @@ namespace tessera::cli {
 class Metrics {
  public:
   Metrics() = default;  // writes nowhere
-  // Empties the file, or keeps it for a run that may continue. EnvironmentError where it cannot be written.
-  Metrics(const std::string& path, bool keep);
+  // Changes nothing yet but that there is a file. EnvironmentError where it cannot be written.
+  explicit Metrics(const std::string& path);
 
-  // Drops the lines of later steps, and one that was cut off: a run that continues writes them again.
+  // Drops the lines of later steps, and one that was cut off: a run that continues writes them again. All at
+  // step 0.
   void rewind(std::int64_t step);
   // EnvironmentError where the disk refuses.
   void write(const nlohmann::json& line);
+  // Of a run that failed: removes the file where this one made it and nothing is in it.
+  void discard() noexcept;
 
  private:
   void open(std::ios::openmode mode);
   void check_written() const;
 
   std::string path_;
+  bool made_ = false;
   std::ofstream out_;
 };
 

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -38,14 +39,14 @@ void catch_signals() {
 // use what a destructor would take away.
 class Failure {
  public:
-  // A file that must not stay half-written.
-  void discards(OutputFile& file) { files_.push_back(&file); }
+  // What must not stay as it is, such as a file that is half-written.
+  void undoes(std::function<void()> undo) { undo_.push_back(std::move(undo)); }
 
   [[noreturn]] void end(const std::string& message) {
     mutex_.lock();  // never unlocked: the first one ends the process
     std::fflush(stdout);
     std::fprintf(stderr, "tessera: %s\n", message.c_str());
-    for (OutputFile* file : files_) file->discard();
+    for (const std::function<void()>& undo : undo_) undo();
     std::_Exit(1);
   }
 
@@ -62,7 +63,7 @@ class Failure {
 
  private:
   std::mutex mutex_, watch_;
-  std::vector<OutputFile*> files_;
+  std::vector<std::function<void()>> undo_;
   bool armed_ = false;
 };
 
@@ -214,9 +215,12 @@ int train_command(const RunArguments& arguments) {
   OutputFile json = arguments.json.empty() || !first ? OutputFile() : OutputFile(arguments.json);
   if (first && !setup.config.run.trace.empty()) files.trace = OutputFile(setup.config.run.trace);
   if (const RunConfig& run = setup.config.run; first && !run.metrics.empty())
-    files.metrics = Metrics(run.metrics, run.resume != "false");
-  failure.discards(json);
-  failure.discards(files.trace);
+    files.metrics = Metrics(run.metrics);
+  failure.undoes([&] { json.discard(); });
+  failure.undoes([&] { files.trace.discard(); });
+  failure.undoes([&] { files.metrics.discard(); });
+  failure.undoes(
+      [&] { files.folder.lock = CheckpointLock(); });  // and its folder, where that is new and empty
 
   if (first)
     fmt::print("{} parameters, {} ranks{}, stage {}, {}; {} tokens a step\n",

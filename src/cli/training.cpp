@@ -176,7 +176,13 @@ class RankTraining {
     if (files_.folder.continued) return resume(*files_.folder.continued);
     const std::string& weights = setup_.config.model.weights;
     if (weights.empty()) return;
-    import_safetensors(weights, disk_, trainer_.engine(), hugging_face_weights(*setup_.model));
+    try {
+      import_safetensors(weights, disk_, trainer_.engine(), hugging_face_weights(*setup_.model));
+    } catch (const UsageError& error) {
+      throw UsageError(fmt::format("model.weights: {}", error.what()));
+    } catch (const EnvironmentError& error) {
+      throw EnvironmentError(fmt::format("model.weights: {}", error.what()));
+    }
     if (first_) fmt::print("weights   from {}\n", weights);
   }
 

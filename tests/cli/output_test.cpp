@@ -2,6 +2,7 @@
 #include "src/cli/output.h"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -178,18 +179,23 @@ TEST(Metrics, ARunThatContinuesDropsWhatItWritesAgain) {
   const TemporaryFolder folder;
   const std::string path = folder.file("metrics");
   {
-    Metrics metrics(path, false);
+    Metrics metrics(path);
     for (int step = 1; step <= 4; ++step) metrics.write({{"step", step}, {"loss", 0.5}});
     metrics.write({{"step", 4}, {"validation_loss", 0.5}});
   }
   std::ofstream(path, std::ios::app) << "{\"step\":5,\"lo";  // cut off
-  Metrics metrics(path, true);
+  Metrics metrics(path);
   metrics.rewind(2);
   metrics.write({{"step", 3}, {"loss", 0.25}});
   EXPECT_EQ(read(path), "{\"loss\":0.5,\"step\":1}\n{\"loss\":0.5,\"step\":2}\n{\"loss\":0.25,\"step\":3}\n");
   EXPECT_EQ(folder.entries(), 1);
-  Metrics fresh(path, false);
+  Metrics fresh(path);
+  fresh.discard();  // which it did not make
+  EXPECT_EQ(std::ranges::count(read(path), '\n'), 3);
+  fresh.rewind(0);
   EXPECT_EQ(read(path), "");
+  Metrics(folder.file("new")).discard();
+  EXPECT_EQ(folder.entries(), 1);
   Metrics().write({{"step", 1}});  // nowhere
   Metrics().rewind(0);
 }

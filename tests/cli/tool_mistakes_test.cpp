@@ -89,6 +89,30 @@ TEST_F(Tool, NamesTheKeyOfDataThatHasNoSample) {
                  {"data.validation: '" + file + "' has 7 tokens"});
 }
 
+// Also what it had opened or made by the time that it was refused; and what was there stays.
+TEST_F(Tool, LeavesNothingOfARunThatIsRefused) {
+  const std::string old = "{\"step\":1}\n", metrics = folder_.write("metrics", std::as_bytes(std::span(old)));
+  entries_ = folder_.entries();
+  const std::string nothing = folder_.file("none");
+  for (const Arguments& mistake :
+       {Arguments{"run.device_memory=10000"}, Arguments{"model.weights=" + nothing},
+        Arguments{"offload.states=disk", "offload.directory=" + nothing}})
+    for (const std::string& lines : {metrics, folder_.file("new")}) {
+      Arguments all = {"run.checkpoint=" + folder_.file("saved"), "run.trace=" + folder_.file("trace"),
+                       "run.metrics=" + lines};
+      all.insert(all.end(), mistake.begin(), mistake.end());
+      const Result result = train(all, {"--json", folder_.file("json")});
+      EXPECT_EQ(result.status, 1) << result.out;
+      EXPECT_EQ(folder_.entries(), entries_) << mistake.front() << " left something";
+      EXPECT_EQ(read(metrics), old) << mistake.front();
+    }
+  EXPECT_THAT(train({"model.weights=" + nothing}).err,
+              HasSubstr("model.weights: there is no safetensors file"));
+  ASSERT_EQ(train({"run.metrics=" + metrics}).status, 0);
+  EXPECT_EQ(losses(metrics).size(), 6u);  // a fresh run's alone
+  EXPECT_EQ(read_lines(metrics).size(), 6u);
+}
+
 TEST_F(Tool, KeepsToTheModelOfTheWeights) {
   const std::string weights = folder_.file("weights");
   ASSERT_EQ(train({"run.export=" + weights}).status, 0);
