@@ -35,7 +35,7 @@ struct TokenRange {
 };
 
 // A sequence of tokens: mapped files, one after the other, or memory. Copies share it; reading is safe from
-// any thread. A file must not shrink while it is mapped.
+// any thread. A file is to stay as it is while it is mapped.
 class TokenSource {
  public:
   // Maps the file `path`, or, where there is none of that name, the files that the glob pattern `path`
@@ -60,7 +60,7 @@ class TokenSource {
 
   // Tokens [begin, begin + tokens.size()), of several files where they lie so. Throws UsageError for a range
   // outside [0, numel()), and EnvironmentError for a token that is not below the vocabulary, naming file,
-  // place in the file and token.
+  // place in the file and token, or where a file has become shorter since or its disk fails.
   void read(std::int64_t begin, std::span<std::int32_t> tokens) const;
   // Asks the system to read tokens [begin, end) from disk ahead of their use; does not wait. Without it a
   // read takes from disk the pages it touches, one by one: no neighbours, which samples drawn from more data

@@ -141,9 +141,15 @@ void TokenSource::prefetch(TokenRange range) const {
 }
 
 void TokenSource::read_file(const File& file, std::int64_t begin, std::span<std::int32_t> tokens) const {
-  const std::uint32_t largest = widen(encoding_, file.data + begin * bytes_of(encoding_), tokens);
-  if (std::int64_t{largest} >= vocabulary_)
-    refuse_token(file, begin, static_cast<std::int64_t>(tokens.size()));
+  const std::byte* const data = file.data + begin * bytes_of(encoding_);
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  if (file.mapped && !can_read({data, static_cast<std::size_t>(count * bytes_of(encoding_))}))
+    throw EnvironmentError(
+        fmt::format("cannot read tokens [{}, {}) of '{}', which had {} when it was opened: it has become "
+                    "shorter since, or its disk fails",
+                    begin, begin + count, file.name, file.range.numel()));
+  const std::uint32_t largest = widen(encoding_, data, tokens);
+  if (std::int64_t{largest} >= vocabulary_) refuse_token(file, begin, count);
 }
 
 void TokenSource::refuse_token(const File& file, std::int64_t begin, std::int64_t count) const {

@@ -38,6 +38,15 @@ class Descriptor {
   int value_;
 };
 
+// The errno of madvise(), which takes whole pages; 0 where it is well.
+int advise(std::span<const std::byte> bytes, int advice) {
+  static const auto page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const std::uintptr_t before = begin % page_bytes;
+  if (::madvise(reinterpret_cast<void*>(begin - before), bytes.size() + before, advice) == 0) return 0;
+  return errno;
+}
+
 }  // namespace
 
 MappedFile map_file(const std::string& path) {
@@ -57,11 +66,13 @@ MappedFile map_file(const std::string& path) {
           .bytes = {static_cast<const std::byte*>(address), bytes}};
 }
 
-void read_ahead(std::span<const std::byte> bytes) {
-  static const auto page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
-  const std::uintptr_t before = begin % page_bytes;  // madvise takes whole pages
-  ::madvise(reinterpret_cast<void*>(begin - before), bytes.size() + before, MADV_WILLNEED);
+void read_ahead(std::span<const std::byte> bytes) { advise(bytes, MADV_WILLNEED); }
+
+bool can_read(std::span<const std::byte> bytes) {
+  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which older headers lack
+  int code = EINTR;
+  while (code == EINTR || code == EAGAIN) code = advise(bytes, kPopulateRead);
+  return code == 0 || code == EINVAL;
 }
 
 std::vector<std::string> matching_files(const std::string& path) {

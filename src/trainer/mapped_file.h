@@ -1,4 +1,5 @@
-// Whole files mapped for reading, by name or pattern. They must not shrink while they are mapped.
+// Whole files mapped for reading, by name or pattern. Where they may shrink while they are mapped, or their
+// disk may fail, ask can_read() first: what is not there ends the process (SIGBUS).
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,11 @@ MappedFile map_file(const std::string& path);
 
 // Asks the system to read this part of a mapped file from disk and does not wait. A hint: nothing fails.
 void read_ahead(std::span<const std::byte> bytes);
+
+// Brings this part of a mapped file into memory and waits for it: false where some of it cannot be had, as
+// the file has become shorter or its disk fails. True without a look where the system is too old to tell
+// (Linux before 5.14).
+bool can_read(std::span<const std::byte> bytes);
 
 // `path` itself where it exists or is no glob pattern; else the paths that it matches, in the order of their
 // bytes, whatever the locale. Throws EnvironmentError where a pattern matches nothing or a folder on its way

@@ -219,6 +219,23 @@ std::string write_three(const TemporaryFolder& folder) {
   return folder.file("t_*.bin");
 }
 
+TEST(token_source, a_file_that_becomes_shorter_is_an_error) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  write_tokens(path, TokenEncoding::uint16, counting(20000, 300));
+  const TokenSource source = TokenSource::open(path, 300);
+  std::vector<std::int32_t> read(100);
+  source.read(19000, read);
+  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ
+  if (::madvise(nullptr, 0, kPopulateRead) != 0) GTEST_SKIP() << "the system cannot tell (Linux before 5.14)";
+  std::filesystem::resize_file(path, 4096);
+  source.read(1000, read);  // still there
+  const std::string message = error_of<EnvironmentError>([&] { source.read(19000, read); });
+  EXPECT_NE(message.find("cannot read tokens [19000, 19100) of '" + path + "', which had 20000"),
+            std::string::npos)
+      << message;
+}
+
 TEST(token_source, its_identity_is_of_files_counts_and_tokens) {
   const TemporaryFolder folder;
   const std::string three = identity_of(TokenSource::open(write_three(folder), 1000));
