@@ -82,7 +82,8 @@ double heaviest_chunk(const std::vector<double>& weights, std::vector<int> cuts)
 }
 
 // Cuts by cost; where a rank's plan is beyond the budget, the cheapest whose heaviest chunk is lighter, and
-// so on until all fit.
+// so on until all fit. Where none do, those that take least: the plan then says what is missing, and what
+// would fit.
 std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options,
                                std::span<const ActivationChoice> among) {
   const EngineOptions& engine = options.engine;
@@ -99,21 +100,17 @@ std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options,
   if (budget == 0) return pipeline.cuts;
   const std::vector<double> weights = weights_of_units(model, options, among);
   std::int64_t least = fullest_bytes(model, options, among);
+  std::vector<int> best = pipeline.cuts;
   while (least > budget) {
     const double lighter = heaviest_chunk(weights, pipeline.cuts) * (1 - 1e-9);
-    std::vector<int> cuts = balanced_cuts(cost, chunks, weights, lighter);
-    if (cuts.empty())
-      throw UsageError(fmt::format(
-          "pipeline.cuts is \"balanced\", but no cuts into {} chunks were found with which every rank keeps "
-          "within run.device_memory = {}: at best one takes {} bytes; take more ranks, a smaller "
-          "microbatch, or more memory",
-          chunks, budget, least));
-    pipeline.cuts = std::move(cuts);
+    pipeline.cuts = balanced_cuts(cost, chunks, weights, lighter);
+    if (pipeline.cuts.empty()) break;
     const std::int64_t bytes = fullest_bytes(model, options, among);
-    if (bytes <= budget) break;
-    least = std::min(least, bytes);
+    if (bytes >= least) continue;
+    least = bytes;
+    best = pipeline.cuts;
   }
-  return pipeline.cuts;
+  return best;
 }
 
 }  // namespace
