@@ -121,13 +121,16 @@ struct OutputFiles {
   std::string config_text_;
 };
 
-// Removes the temporary files on the way out; after the rename there are none.
+// Removes the temporary files on the way out; after the rename there are none. Also the folder, where this
+// export made it and nothing is in it.
 struct Cleanup {
   const OutputFiles* output = nullptr;
+  bool made_folder = false;
   ~Cleanup() {
     if (!output) return;
     std::error_code ignored;
     for (const OutputFile& file : output->files) fs::remove(file.temporary, ignored);
+    if (made_folder) fs::remove(output->folder, ignored);  // of a folder that holds something it is refused
   }
 };
 
@@ -223,10 +226,10 @@ std::vector<fs::path> export_safetensors(const fs::path& path, Communicator worl
   check_covers(map, engine.layout());
   OutputFiles output(path, map, options);
   const bool first = world.rank() == 0;
+  Cleanup cleanup{.output = first ? &output : nullptr};
   together(world, "export folder", [&] {
-    if (first) fs::create_directories(output.folder);
+    if (first) cleanup.made_folder = fs::create_directories(output.folder);
   });
-  const Cleanup cleanup{first ? &output : nullptr};
   Exporter exporter(world, engine, options.dtype);
   for (OutputFile& file : output.files) exporter.write(file);
   together(world, "export rename", [&] {

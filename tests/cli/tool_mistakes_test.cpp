@@ -113,6 +113,16 @@ TEST_F(Tool, LeavesNothingOfARunThatIsRefused) {
   EXPECT_EQ(read_lines(metrics).size(), 6u);
 }
 
+TEST_F(Tool, LeavesNothingOfAnExportThatFindsAFullDisk) {
+  for (const char* place : {"exported", "exported.safetensors"}) {
+    // A limit on file sizes stands for a full disk: the system refuses in the same calls.
+    const Result result = finish(start(train_arguments({"run.export=" + folder_.file(place)}), 20000));
+    EXPECT_EQ(result.status, 1) << result.out;
+    EXPECT_THAT(result.err, HasSubstr("safetensors file '"));
+    EXPECT_EQ(folder_.entries(), entries_) << place;
+  }
+}
+
 TEST_F(Tool, KeepsToTheModelOfTheWeights) {
   const std::string weights = folder_.file("weights");
   ASSERT_EQ(train({"run.export=" + weights}).status, 0);
