@@ -31,8 +31,12 @@ std::string shown(const toml::node& value) {
 }
 
 [[noreturn]] void refuse(const Key& key, const Written& written) {
-  throw UsageError(fmt::format("{}: {} is {}; it must be {}", written.where, key.name, shown(written.value),
-                               allowed(key)));
+  // The largest integer that is kept is told to who exceeds it only.
+  const auto number = written.value.value_exact<std::int64_t>();
+  const bool beyond = key.kind == KeyKind::integer && key.max >= kMostInt && number.has_value() &&
+                      static_cast<double>(*number) > key.max;
+  throw UsageError(fmt::format("{}: {} is {}; it must be {}{}", written.where, key.name, shown(written.value),
+                               allowed(key), beyond ? fmt::format(", and at most {:.0f}", key.max) : ""));
 }
 
 bool in_range(const Key& key, double value) {

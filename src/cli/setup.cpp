@@ -190,6 +190,8 @@ TokenSource open_tokens(const char* key, const std::string& path, std::int64_t v
   if (source.encoding() != TokenEncoding::text && source.numel() * bytes_of(source.encoding()) <= kChecked)
     source.check_tokens();
   return source;
+} catch (const UsageError& error) {
+  throw UsageError(fmt::format("{}: {}", key, error.what()));
 } catch (const EnvironmentError& error) {
   throw EnvironmentError(fmt::format("{}: {}", key, error.what()));
 }

@@ -85,6 +85,7 @@ TEST_F(Tool, NamesTheKeyOfDataThatHasNoSample) {
   entries_ = folder_.entries();
   expect_refused(train({"data.train=" + file}), {"data.train: '" + file + "' has 7 tokens"});
   expect_refused(train({"data.train=" + folder_.file("few_*.txt")}), {"data.train: ", "all in one file"});
+  expect_refused(train({"model.vocabulary=100"}), {"data.train: ", "at least 256, not 100"});
   expect_refused(train({"data.validation=" + file, "run.evaluate_every=2"}),
                  {"data.validation: '" + file + "' has 7 tokens"});
 }

@@ -674,7 +674,7 @@ TEST_F(Tool, RefusesFilesItCannotWrite) {
   expect_refused(train({"run.metrics=" + folder_.file("no/metrics")}, {"--json", folder_.file("json")}),
                  {"run.metrics", "no/metrics"});
   expect_refused(train({"run.metrics=/dev/full"}, {"--json", folder_.file("json")}), {"/dev/full"});
-  expect_refused(train({"run.trace=" + folder_.file("no/trace")}), {"no/trace"});
+  expect_refused(train({"run.trace=" + folder_.file("no/trace")}), {"run.trace: ", "no/trace"});
 }
 
 TEST_F(Tool, AFullDiskWhileSaving) {
