@@ -22,9 +22,13 @@ void ignore_cuda(cudaError_t result) noexcept {
 }
 
 void make_current(int ordinal) {
+  // Of a thread that is new to CUDA the current GPU is the first one, without a context of the driver's.
+  thread_local bool set = false;
   int current = -1;
   check_cuda(cudaGetDevice(&current), "cudaGetDevice");
-  if (current != ordinal) check_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
+  if (set && current == ordinal) return;
+  check_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
+  set = true;
 }
 
 }  // namespace tessera::device

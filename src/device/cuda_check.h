@@ -13,8 +13,8 @@ void check_cuda(cudaError_t result, const char* call);
 // taken for a later call's.
 void ignore_cuda(cudaError_t result) noexcept;
 
-// Makes a GPU the calling thread's. It stays: going back to one that the thread has not used yet would make a
-// context there, of hundreds of megabytes.
+// Makes a GPU the calling thread's, for calls of the driver, too. It stays: going back to one that the thread
+// has not used yet would make a context there, of hundreds of megabytes.
 void make_current(int ordinal);
 
 }  // namespace tessera::device

@@ -172,11 +172,14 @@ void wait_for_gpu(int ordinal, const std::string& who) {
 namespace {
 
 thread_local int current_gpu = 0;
+// Whether the driver has a context for this thread: cudaGetDevice names GPU 0 without, and makes none.
+thread_local bool has_context = false;
 std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
 constexpr int kUrgent = -5;
 
 // A call makes a context on the current GPU, whatever it is about.
 bool is_elsewhere(int ordinal) {
+  has_context = true;
   const bool elsewhere = current_gpu != ordinal;
   calls_elsewhere += elsewhere ? 1 : 0;
   return elsewhere;
@@ -291,6 +294,7 @@ cudaError_t cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = current_gpu, cudaSuccess; }
 cudaError_t cudaSetDevice(int ordinal) {
   if (ordinal < 0 || ordinal >= kGpus) return cudaErrorInvalidValue;
+  has_context = true;
   return current_gpu = ordinal, cudaSuccess;
 }
 
@@ -298,6 +302,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  has_context = true;
   streams_of_priority += priority == kUrgent ? 1 : 0;
   *stream = new CUstream_st{.work = StreamWork::start(current_gpu, flags == cudaStreamDefault)};
   tessera::emulated_cuda::AllWork& all = tessera::emulated_cuda::all_work();
@@ -362,6 +367,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
 }
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
   ++waits_for_host;
   stream->work->give([address, value] {
     const auto& word = *reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
@@ -382,7 +388,7 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t error) {
   constexpr const char* kNames[] = {"cudaSuccess", "cudaErrorInvalidValue", "cudaErrorMemoryAllocation",
                                     "cudaErrorNotReady"};
-  return kNames[error];
+  return error == cudaErrorDeviceUninitialized ? "cudaErrorDeviceUninitialized" : kNames[error];
 }
 const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 
