@@ -61,10 +61,17 @@ void CallerStream::wait(Event event) {
 
 // ---- on a thread ----
 
+namespace {
+thread_local bool serves = false;
+}  // namespace
+
+bool serves_stream() noexcept { return serves; }
+
 ThreadStream::Queue::Queue(const StreamOptions& options, const StreamSettings& settings)
     : state(options, settings), ring(static_cast<std::size_t>(options.capacity)) {}
 
 void ThreadStream::Queue::serve() {
+  serves = true;
   for (std::uint64_t ticket = 1;; ++ticket) {
     work.wait(state.settings.policy, kForever,
               [&] { return state.submitted.load() >= ticket || stop.load(); });

@@ -108,6 +108,9 @@ class ThreadStream final : public Stream {
   std::thread thread_;
 };
 
+// Whether the calling thread is a ThreadStream's.
+bool serves_stream() noexcept;
+
 // Of either kind. UsageError for options that mean nothing.
 std::unique_ptr<Stream> make_cpu_stream(const StreamOptions& options, const StreamSettings& settings);
 

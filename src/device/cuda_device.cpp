@@ -4,7 +4,6 @@
 #include "src/device/cpu_stream.h"
 #include "src/device/cuda_marks.h"
 #include "src/device/cuda_stream.h"
-#include "src/device/host_words.h"
 #include "tessera/error.h"
 #include "tessera/memory_plan.h"
 #include "tessera/shape.h"
@@ -93,11 +92,10 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(const CudaDeviceOptions& options, const std::string& gpu)
       : options_(options), name_(fmt::format("cuda:{} ({})", options.ordinal, gpu)) {
-    settings_ = {.rank = options.rank,
-                 .ordinal = options.ordinal,
-                 .ordered_with_fills = options.fill_poisoned,
-                 .deadline = options.deadline,
-                 .failure = {}};
+    settings_.rank = options.rank;
+    settings_.ordinal = options.ordinal;
+    settings_.ordered_with_fills = options.fill_poisoned;
+    settings_.deadline = options.deadline;
     check_cuda(cudaInitDevice(options.ordinal, 0, 0), "cudaInitDevice");
   }
 
@@ -118,12 +116,12 @@ class CudaDevice final : public Device {
     return std::make_unique<device::CudaStream>(options, settings_);
   }
   std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) override {
-    words_.push_back(device::make_host_word(options_.ordinal));
+    settings_.told_to_host->store(true);
     return device::make_cpu_stream(options, {.rank = options_.rank,
                                              .policy = device::WaitPolicy::choose(Waiting::automatic, 0),
                                              .deadline = options_.deadline,
                                              .failure = settings_.failure,
-                                             .word = words_.back()});
+                                             .word = settings_.words->make(options_.ordinal)});
   }
   std::unique_ptr<Marks> make_marks(std::size_t slots) override {
     return std::make_unique<device::CudaMarks>(slots, settings_);
@@ -160,8 +158,6 @@ class CudaDevice final : public Device {
   CudaDeviceOptions options_;
   std::string name_;
   device::CudaStreamSettings settings_;
-  // Of the host's streams, whose ends they outlive: the GPU may still look.
-  std::vector<std::shared_ptr<std::atomic<std::uint32_t>>> words_;
   ByteCounters counters_;
 };
 

@@ -7,7 +7,6 @@
 
 #include "src/device/activity.h"
 #include "src/device/cpu_stream.h"
-#include "src/device/host_words.h"
 #include "src/device/wait.h"
 #include "tessera/error.h"
 
@@ -39,7 +38,10 @@ std::string describe_gpu(const void* settings) {
 }
 
 CudaStream::CudaStream(const StreamOptions& options, const CudaStreamSettings& settings)
-    : options_(options), settings_(settings), ring_(options.capacity) {
+    : options_(options),
+      settings_(settings),
+      ring_(options.capacity),
+      word_(settings.words->make(settings.ordinal)) {
   const Activity activity(&describe_gpu, &settings_);
   make_current(settings_.ordinal);
   int least = 0, greatest = 0;
@@ -105,6 +107,10 @@ Event CudaStream::record() {
     const Activity activity(&describe_gpu, &settings_);
     make_current(settings_.ordinal);
     check_cuda(cudaEventRecord(events_[ring_.slot(ticket)].get(), stream_.get()), "cudaEventRecord");
+    if (settings_.told_to_host->load()) {
+      enqueue_write(stream_.get(), *word_, static_cast<std::uint32_t>(ticket));
+      lower_to(told_from_, ticket);
+    }
     recorded_.store(ticket);
   } catch (...) {
     fail(ticket);
@@ -114,6 +120,14 @@ Event CudaStream::record() {
 
 bool CudaStream::reached(std::uint64_t ticket) const noexcept {
   if (completed_.load() >= ticket || failed_at_.load() <= ticket) return true;
+  if (told_from_.load() > ticket) return ask(ticket);
+  if (!is_past(word_->load(), static_cast<std::uint32_t>(ticket)))
+    return !serves_stream() && ask(ticket);  // a failure has to be asked for
+  raise_to(completed_, ticket);
+  return true;
+}
+
+bool CudaStream::ask(std::uint64_t ticket) const noexcept {
   const Activity activity(&describe_gpu, &settings_);
   try {
     make_current(settings_.ordinal);  // whichever thread asks: else it would make a context on the first GPU

@@ -4,8 +4,11 @@
 
 #include <atomic>
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "src/device/cuda_handles.h"
+#include "src/device/host_words.h"
 #include "src/device/ticket_ring.h"
 #include "tessera/device.h"
 
@@ -18,6 +21,9 @@ struct CudaStreamSettings {
   bool ordered_with_fills = false;  // see CudaDeviceOptions::fill_poisoned
   std::chrono::nanoseconds deadline{};
   FailureFlag failure;
+  std::shared_ptr<HostWords> words = std::make_shared<HostWords>();
+  // Whether threads of the host may wait for events: streams then tell them by a word.
+  std::shared_ptr<std::atomic<bool>> told_to_host = std::make_shared<std::atomic<bool>>(false);
 };
 // For an Activity (activity.h) whose context are the settings: the rank and its GPU.
 std::string describe_gpu(const void* settings);
@@ -43,6 +49,7 @@ class CudaStream final : public Stream {
   template <class Operation>
   void perform(const Operation& operation);
   bool reached(std::uint64_t ticket) const noexcept;
+  bool ask(std::uint64_t ticket) const noexcept;  // the driver, whether it is reached
   void wait_until(std::uint64_t ticket) const;
   void precede(cudaStream_t later, std::uint64_t ticket) const;
   // The exception in flight failed the stream at `ticket`.
@@ -51,6 +58,9 @@ class CudaStream final : public Stream {
   const StreamOptions options_;
   const CudaStreamSettings settings_;
   const TicketRing ring_;
+  // The last ticket that is done, modulo 2^32, from ticket told_from_ on.
+  const std::shared_ptr<std::atomic<std::uint32_t>> word_;
+  std::atomic<std::uint64_t> told_from_{kNever};
   CudaStreamHandle stream_;
   std::vector<CudaEvent> events_;
   std::atomic<std::uint64_t> recorded_{0};

@@ -1,6 +1,7 @@
 #include "src/device/host_words.h"
 
 #include <cuda.h>
+#include <fmt/format.h>
 
 #include <new>
 
@@ -9,39 +10,53 @@
 namespace tessera::device {
 namespace {
 
-using Word = std::atomic<std::uint32_t>;
+using Word = HostWords::Word;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free, "a GPU reads it");
-using WaitValue = decltype(&cuStreamWaitValue32);
 
-// The driver's, which is not linked.
-WaitValue find_wait_value() {
+// A call of the driver's, which is not linked.
+template <class Call>
+Call find_call(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  check_cuda(
-      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &function, 12000, cudaEnableDefault, &found),
-      "cudaGetDriverEntryPointByVersion");
+  check_cuda(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found),
+             "cudaGetDriverEntryPointByVersion");
   if (found != cudaDriverEntryPointSuccess || function == nullptr)
-    throw EnvironmentError("the NVIDIA driver has no cuStreamWaitValue32; a later one has");
-  return reinterpret_cast<WaitValue>(function);
+    throw EnvironmentError(fmt::format("the NVIDIA driver has no {}; a later one has", name));
+  return reinterpret_cast<Call>(function);
+}
+
+void check_driver(CUresult result, const char* call) {
+  check_cuda(static_cast<cudaError_t>(result), call);  // the numbers are the runtime's
 }
 
 }  // namespace
 
-std::shared_ptr<Word> make_host_word(int ordinal) {
-  make_current(ordinal);
-  void* memory = nullptr;
-  check_cuda(cudaHostAlloc(&memory, sizeof(Word), cudaHostAllocDefault), "cudaHostAlloc");
-  return {new (memory) Word(0), [ordinal](Word* word) {
-            ignore_cuda(cudaSetDevice(ordinal));
-            ignore_cuda(cudaFreeHost(word));
-          }};
+std::shared_ptr<Word> HostWords::make(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  if (!lines_ || made_ == kWords) {
+    make_current(ordinal);
+    void* memory = nullptr;
+    check_cuda(cudaHostAlloc(&memory, kWords * sizeof(Line), cudaHostAllocDefault), "cudaHostAlloc");
+    lines_ = {new (memory) Line[kWords], [ordinal](Line* lines) {
+                ignore_cuda(cudaSetDevice(ordinal));
+                ignore_cuda(cudaFreeHost(lines));
+              }};
+    made_ = 0;
+  }
+  return {lines_, &lines_[static_cast<std::ptrdiff_t>(made_++)].word};
 }
 
 void enqueue_wait(cudaStream_t stream, const Word& word, std::uint32_t value) {
-  static const WaitValue wait_value = find_wait_value();
-  const CUresult result =
-      wait_value(stream, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WAIT_VALUE_GEQ);
-  check_cuda(static_cast<cudaError_t>(result), "cuStreamWaitValue32");  // the numbers are the runtime's
+  static const auto wait_value = find_call<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
+  check_driver(wait_value(stream, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WAIT_VALUE_GEQ),
+               "cuStreamWaitValue32");
+}
+
+void enqueue_write(cudaStream_t stream, Word& word, std::uint32_t value) {
+  static const auto write_value = find_call<decltype(&cuStreamWriteValue32)>("cuStreamWriteValue32");
+  check_driver(
+      write_value(stream, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+      "cuStreamWriteValue32");
 }
 
 }  // namespace tessera::device

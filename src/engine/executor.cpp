@@ -306,6 +306,7 @@ void Executor::finish(const ScalarHeader& header) {
   trace_.issued(lane(Lane::compute));
   {
     const Waits waits(*this);
+    // A GPU's lanes come first: threads of the host, the last ones, do not see it fail.
     for (const std::unique_ptr<Stream>& lane : lanes_)
       if (lane) lane->synchronize();
   }

@@ -9,6 +9,8 @@ __global__ void hold(const volatile int* release) {
 
 __global__ void next(int* to, const int* from) { *to = *from + 1; }
 
+__global__ void after_next(int* to, const int* from) { *to = *from + 2; }
+
 __global__ void trap() { __trap(); }
 
 cudaStream_t native(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -24,6 +26,9 @@ void load_kernels() {
 
 void enqueue_hold(void* stream, const volatile int* release) { hold<<<1, 1, 0, native(stream)>>>(release); }
 void enqueue_next(void* stream, int* to, const int* from) { next<<<1, 1, 0, native(stream)>>>(to, from); }
+void enqueue_after_next(void* stream, int* to, const int* from) {
+  after_next<<<1, 1, 0, native(stream)>>>(to, from);
+}
 void enqueue_trap(void* stream) { trap<<<1, 1, 0, native(stream)>>>(); }
 
 }  // namespace tessera::cuda_test

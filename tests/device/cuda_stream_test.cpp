@@ -111,7 +111,7 @@ std::unique_ptr<Stream> host_stream(const CudaStreamSettings& settings) {
                                   .policy = {},
                                   .deadline = std::chrono::seconds(20),
                                   .failure = settings.failure,
-                                  .word = device::make_host_word(settings.ordinal)});
+                                  .word = settings.words->make(settings.ordinal)});
 }
 
 // A task that takes until it is told to end.

@@ -94,6 +94,32 @@ TEST_F(Cuda, WaitsForAThreadOfTheHostWithoutHoldingUpTheCaller) {
   }
 }
 
+// The driver may let no other call in while it loads a kernel, which it does when the GPU is idle.
+TEST_F(Cuda, AKernelIsLoadedWhileTheGpuWaitsForAThreadThatWaitsForIt) {
+  const Arena host = device_->make_host_arena(sizeof(int)), there = device_->make_arena(512);
+  const auto thread = device_->make_host_stream({.name = "host", .cpus = {}});
+  const auto first = stream("first"), second = stream("second");
+  auto* const from = reinterpret_cast<int*>(there.base());
+  auto* const to = reinterpret_cast<int*>(there.base() + 256);
+  Writer writer{.to = reinterpret_cast<int*>(host.base())};
+  writer.may.store(true);
+  Gate gate(*device_);
+  run(*first, [&] { gate.hold(*first); });
+  thread->wait(first->record());
+  thread->run({.run = &Writer::write, .context = &writer, .argument = 40});
+  second->wait(thread->record());
+  std::thread opens([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    gate.open();
+  });
+  run(*second, [&] {
+    device_->copy(*second, from, host.base(), sizeof(int));
+    cuda_test::enqueue_after_next(second->native(), to, from);
+  });
+  opens.join();
+  EXPECT_EQ(read<int>(*second, to), 42);
+}
+
 TEST_F(Cuda, AThreadOfTheHostThatFailsLeavesNoGpuWaiting) {
   const auto thread = device_->make_host_stream({.name = "host", .cpus = {}});
   const auto gpu = stream("gpu");
@@ -297,7 +323,8 @@ TEST_F(Cuda, PoisonFillsBetweenWhatCameBeforeAndAfter) {
 // The process that ran the kernel has no GPU afterwards: it must be another one.
 void run_trap() {
   const auto device = make_cuda_device({.rank = 3});
-  const auto lane = device->make_stream({.name = "lane"}), other = device->make_stream({.name = "other"});
+  const auto lane = device->make_stream({.name = "lane"});
+  const auto other = device->make_stream({.name = "other"});
   lane->run({.run = [](void* stream, std::uint64_t) { cuda_test::enqueue_trap(stream); },
              .context = lane->native()});
   try {

@@ -15,13 +15,14 @@ struct CUevent_st {
   std::uint64_t recorded = 0, reached = 0;
   float reached_ms = 0;
 };
-// Each operation is an event's record, or the wait for one, or for a word of the host's memory.
+// Each operation is an event's record, or the wait for one, or a word of the host's memory that is waited for
+// or written.
 struct CUstream_st {
   struct Operation {
     CUevent_st* event;
     std::uint64_t count;
     bool wait;
-    const std::atomic<std::uint32_t>* word = nullptr;
+    std::atomic<std::uint32_t>* word = nullptr;
   };
   std::deque<Operation> operations;
   bool held = false;
@@ -35,7 +36,9 @@ std::set<CUstream_st*> streams;
 bool advance(CUstream_st& stream) {
   if (stream.held || stream.operations.empty()) return false;
   const auto [event, count, wait, word] = stream.operations.front();
-  if (word != nullptr && static_cast<std::int32_t>(word->load() - static_cast<std::uint32_t>(count)) < 0)
+  if (word != nullptr && !wait) word->store(static_cast<std::uint32_t>(count));
+  if (word != nullptr && wait &&
+      static_cast<std::int32_t>(word->load() - static_cast<std::uint32_t>(count)) < 0)
     return false;
   if (event != nullptr && wait && event->reached < count) return false;
   if (event != nullptr && !wait)
@@ -126,8 +129,11 @@ namespace {
 CUresult CUDAAPI wait_value(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags) {
   if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
   ++state().host_waits;
-  stream->operations.push_back(
-      {nullptr, value, true, reinterpret_cast<const std::atomic<std::uint32_t>*>(word)});
+  stream->operations.push_back({nullptr, value, true, reinterpret_cast<std::atomic<std::uint32_t>*>(word)});
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI write_value(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned) {
+  stream->operations.push_back({nullptr, value, false, reinterpret_cast<std::atomic<std::uint32_t>*>(word)});
   return CUDA_SUCCESS;
 }
 
@@ -135,8 +141,12 @@ CUresult CUDAAPI wait_value(CUstream stream, CUdeviceptr word, cuuint32_t value,
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
-  if (std::string_view(name) != "cuStreamWaitValue32") return cudaErrorInvalidValue;
-  *function = reinterpret_cast<void*>(&wait_value);
+  if (std::string_view(name) == "cuStreamWaitValue32")
+    *function = reinterpret_cast<void*>(&wait_value);
+  else if (std::string_view(name) == "cuStreamWriteValue32")
+    *function = reinterpret_cast<void*>(&write_value);
+  else
+    return cudaErrorInvalidValue;
   return *found = cudaDriverEntryPointSuccess, cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {

@@ -20,6 +20,10 @@ cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t s
 // cudaErrorInvalidValue where the kernel has to ask for so much first (cudaFuncSetAttribute), and has not.
 cudaError_t allow_shared(const void* kernel, std::size_t bytes);
 
+// Before a launch. A GPU's driver loads a kernel when it is launched first, and lets no other call in before
+// the GPU has done all that it was given. Ends the process where that would be never.
+void load(const void* kernel, cudaStream_t stream);
+
 // Of the running block; filled with NaN before each block.
 float* dynamic_shared();
 

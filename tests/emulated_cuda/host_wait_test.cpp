@@ -90,6 +90,47 @@ TEST(HostWait, UploadsReadTheHostBeforeTheGpuIsThere) {
   EXPECT_EQ(seen.back(), std::byte{0}) << "not sent";
 }
 
+// While a thread loads a kernel, no other is let into the driver, and that until the GPU is idle.
+TEST(HostWait, AKernelIsLoadedWhileTheGpuWaitsForAThreadThatWaitsForIt) {
+  const Waiting on;
+  const auto other = on.device->make_stream({.name = "other", .cpus = {}});
+  const Arena host = on.device->make_host_arena(8), there = on.device->make_arena(8);
+  const auto native = static_cast<cudaStream_t>(on.gpu->native());
+  hold(native);
+  on.device->fill(*on.gpu, there.base(), 0, 8);
+  on.host->wait(on.gpu->record());
+  on.host->run({.run = &write_late, .context = host.base(), .argument = 7});
+  other->wait(on.host->record());
+  on.device->copy(*other, there.base(), host.base(), 8);
+  std::thread releases([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    release(native);
+  });
+  load(reinterpret_cast<const void*>(&write_late), static_cast<cudaStream_t>(other->native()));
+  releases.join();
+  std::uint64_t seen = 0;
+  on.device->copy(*other, &seen, there.base(), 8);
+  other->synchronize();
+  EXPECT_EQ(seen, 7U);
+}
+
+TEST(HostWait, AThreadWaitsForWhatWasRecordedBeforeThereWasOne) {
+  const auto device = make_cuda_device({.deadline = std::chrono::seconds(20)});
+  const auto gpu = device->make_stream({.name = "gpu", .cpus = {}});
+  const auto native = static_cast<cudaStream_t>(gpu->native());
+  hold(native);
+  const Event before = gpu->record();
+  const auto host = device->make_host_stream({.name = "host", .cpus = {}});
+  const Event after = gpu->record();
+  for (const Event event : {before, after}) host->wait(event);
+  const Event waited = host->record();
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_FALSE(host->done(waited));
+  release(native);
+  host->synchronize(waited);
+  EXPECT_FALSE(device->failure().failed());
+}
+
 TEST(HostWait, NothingIsWaitedForThatIsDone) {
   Waiting on;
   on.host->synchronize();

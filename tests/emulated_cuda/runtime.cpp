@@ -4,14 +4,18 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -159,6 +163,38 @@ std::shared_ptr<Mark> give_legacy(int ordinal, std::function<void()> operation) 
 
 }  // namespace
 
+namespace {
+
+// What a call of the driver's holds.
+struct Context {
+  std::mutex mutex;                   // guards the next
+  std::set<const void*> has_kernels;  // that are loaded
+};
+Context& context_of(int ordinal) {
+  static auto* const all = new std::array<Context, kGpus>;
+  return (*all)[static_cast<std::size_t>(ordinal)];
+}
+void enter_driver(int ordinal) { const std::lock_guard lock(context_of(ordinal).mutex); }
+
+}  // namespace
+
+void load(const void* kernel, cudaStream_t stream) {
+  constexpr std::chrono::seconds kForEver{30};
+  const int ordinal = stream->work->ordinal();
+  Context& context = context_of(ordinal);
+  const std::lock_guard lock(context.mutex);
+  if (!context.has_kernels.insert(kernel).second) return;
+  const auto limit = std::chrono::steady_clock::now() + kForEver;
+  while (is_busy(ordinal)) {
+    if (std::chrono::steady_clock::now() >= limit) {
+      std::fprintf(stderr,
+                   "emulated CUDA: a kernel is loaded while a stream waits for what needs the driver\n");
+      std::abort();
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
 void wait_for_gpu(int ordinal, const std::string& who) {
   const auto limit = std::chrono::steady_clock::now() + kForGood;
   while (is_busy(ordinal)) {
@@ -182,6 +218,7 @@ bool is_elsewhere(int ordinal) {
   has_context = true;
   const bool elsewhere = current_gpu != ordinal;
   calls_elsewhere += elsewhere ? 1 : 0;
+  tessera::emulated_cuda::enter_driver(ordinal);
   return elsewhere;
 }
 
@@ -326,6 +363,7 @@ cudaError_t cudaDeviceSynchronize() {
   return tessera::emulated_cuda::wait_for_gpu(current_gpu, "cudaDeviceSynchronize"), cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   if (const auto mark = event->last()) stream->work->wait_for(mark);
   return cudaSuccess;
 }
@@ -368,6 +406,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
   if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
+  tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   ++waits_for_host;
   stream->work->give([address, value] {
     const auto& word = *reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
@@ -376,11 +415,21 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
   });
   return CUDA_SUCCESS;
 }
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
+  tessera::emulated_cuda::enter_driver(stream->work->ordinal());
+  stream->work->give(
+      [address, value] { reinterpret_cast<std::atomic<std::uint32_t>*>(address)->store(value); });
+  return CUDA_SUCCESS;
+}
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
-  const bool known = std::string_view(name) == "cuStreamWaitValue32";
-  *function = known ? reinterpret_cast<void*>(&cuStreamWaitValue32) : nullptr;
-  *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  const std::map<std::string_view, void*> calls = {
+      {"cuStreamWaitValue32", reinterpret_cast<void*>(&cuStreamWaitValue32)},
+      {"cuStreamWriteValue32", reinterpret_cast<void*>(&cuStreamWriteValue32)}};
+  const auto call = calls.find(name);
+  *function = call == calls.end() ? nullptr : call->second;
+  *found = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 

@@ -7,7 +7,8 @@ enum CUresult { CUDA_SUCCESS, CUDA_ERROR_INVALID_CONTEXT = 201 };
 using CUstream = cudaStream_t;
 using CUdeviceptr = unsigned long long;
 using cuuint32_t = std::uint32_t;
-inline constexpr unsigned CU_STREAM_WAIT_VALUE_GEQ = 0;
+inline constexpr unsigned CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WRITE_VALUE_DEFAULT = 0;
 
 // Found by cudaGetDriverEntryPointByVersion().
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
