@@ -200,7 +200,10 @@ else
 fi
 # The same steps by PyTorch, not compiled.
 tokens_per_second() { sed -n 's/.*"tokens_per_second": \([0-9]*\).*/\1/p' "$1" | head -n 1; }
-if check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$tool" && $torch; then
+trained=false
+check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$tool" && trained=true
+add_rows sed -n 's/^row: //p' "$(log_of 'training, gpt2-124m')"
+if $trained && $torch; then
   ours=$(sed -n '$s/^\([0-9][0-9]*\) tokens.*/\1/p' "$(log_of 'training, gpt2-124m')") theirs=''
   peer_results=$build/logs/torch_gpt2_step.json
   rm -f "$peer_results"

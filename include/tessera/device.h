@@ -342,6 +342,10 @@ struct CudaMachine {
 };
 CudaMachine read_cuda_machine();  // never throws for a missing driver or GPU
 
+// Bytes of a GPU's memory that are in use, by all processes, as its driver counts: with contexts, and the
+// code of kernels that were loaded. Makes this process's context there. Throws as make_cuda_device().
+std::int64_t read_gpu_used_bytes(int ordinal);
+
 // What attention in bf16 on a GPU runs by, where the build has it. Loads it.
 struct CudnnLibrary {
   std::string version;   // that was loaded; empty where none was

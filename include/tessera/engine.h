@@ -162,6 +162,7 @@ enum class State : std::uint8_t { master, parameter, moment1, moment2 };
 // A step's timing on this rank. What a lane does is timed where it does it: on a GPU's stream by the GPU.
 struct StepTiming {
   double total_us = 0;          // by the host's clock, until the step is complete
+  double issue_us = 0;          // until all lanes had been given their work; on the CPU the caller computes
   double communication_us = 0;  // collectives, messages, copies and host updates off the compute lane
   double exposed_us = 0;        // the compute lane waited for other lanes
   double hidden() const;        // 1 − exposed / communication, within [0, 1]

@@ -96,12 +96,15 @@ void run_threads(const Setup& setup, const Data& data, RunFiles& files, RunSumma
   }
 }
 
+// Of all ranks.
 struct Measured {
-  // Of all processes: peak less what was held before the ranks began. Of a process that is one rank, at the
-  // plan's peak, its part of what processes share.
+  // Of the processes: peak less what was held before the ranks began. Of a process that is one rank, at the
+  // plan's peak, its part of what processes share. Where ranks train on GPUs, of their memory instead.
   std::int64_t growth_bytes = 0;
-  std::int64_t predicted_bytes = 0;  // of all ranks
+  std::int64_t predicted_bytes = 0;  // of what is measured
 };
+
+bool on_gpus(const Setup& setup) { return setup.options.engine.device == DeviceType::cuda; }
 
 nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSummary& summary,
                        const Measured& measured) {
@@ -134,6 +137,10 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
   result["mesh"] = mesh_json(setup, plans.by_pipeline_rank);
   result["memory"]["measured_bytes"] = measured.growth_bytes;
   result["memory"]["predicted_bytes"] = measured.predicted_bytes;
+  if (on_gpus(setup))
+    result["memory"]["measured_parts"] = {{"set_up_bytes", summary.gpus.set_up},
+                                          {"first_step_bytes", summary.gpus.first_step},
+                                          {"later_bytes", summary.gpus.later}};
   return result;
 }
 
@@ -144,6 +151,21 @@ std::int64_t sum_of(Communicator& world, std::int64_t bytes) {
   return static_cast<std::int64_t>(sum);
 }
 
+void print_what_was_measured(const Setup& setup, const GpuGrowth& gpus) {
+  const int ranks = setup.world();
+  const std::string over = ranks > 1 ? fmt::format(", over {} ranks", ranks) : "";
+  if (!on_gpus(setup))
+    return fmt::print("(measured: how much {} grew at {} peak{}; with code, stacks and libraries)\n\n",
+                      ranks_are_processes() ? "the processes" : "the process",
+                      ranks_are_processes() ? "their" : "its", over);
+  const auto a_rank = [&](std::int64_t bytes) { return static_cast<double>(bytes) / ranks / (1 << 20); };
+  fmt::print(
+      "(measured: how much the GPUs' memory in use grew by their driver's count{}: {:.2f} at set-up, {:.2f} "
+      "in "
+      "the first step, {:.2f} later; with the libraries' own, and the code of kernels as it is loaded)\n\n",
+      over, a_rank(gpus.set_up), a_rank(gpus.first_step), a_rank(gpus.later));
+}
+
 void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& summary,
                   const Measured& measured) {
   const int ranks = setup.world();
@@ -151,13 +173,13 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   const auto a_rank = [&](std::int64_t bytes) { return static_cast<double>(bytes) / ranks / (1 << 20); };
   // What was measured is of all ranks, of whatever part of the pipeline.
   const bool pipelined = setup.options.engine.mesh.pipeline > 1;
-  if (pipelined || plans.of_fullest().memory.space(Space::host).arena_bytes > 0)
-    fmt::print("{:<22}{:>16}{:>16.2f}\n", pipelined ? "total, mean of ranks" : "device and host", "",
-               a_rank(measured.predicted_bytes));
+  const bool of_host = plans.of_fullest().memory.space(Space::host).arena_bytes > 0;
+  if (pipelined || of_host) {
+    const char* what = pipelined ? "total, mean of ranks" : on_gpus(setup) ? "device" : "device and host";
+    fmt::print("{:<22}{:>16}{:>16.2f}\n", what, "", a_rank(measured.predicted_bytes));
+  }
   fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "", a_rank(measured.growth_bytes));
-  fmt::print("(measured: how much {} grew at {} peak{}; with code, stacks and libraries)\n\n",
-             ranks_are_processes() ? "the processes" : "the process", ranks_are_processes() ? "their" : "its",
-             ranks > 1 ? fmt::format(", over {} ranks", ranks) : "");
+  print_what_was_measured(setup, summary.gpus);
   if (summary.step == summary.first_step) {
     fmt::print("no step was trained: run.steps is {}, and {} were done before\n", setup.config.run.steps,
                summary.first_step);
@@ -247,13 +269,14 @@ int train_command(const RunArguments& arguments) {
   else
     run_threads(setup, data, files, summary, failure);
   const std::int64_t peak = world ? summary.peak_bytes : read_process_memory().peak_resident_bytes;
-  Measured measured{.growth_bytes = sum_of(world, peak - before)};
+  Measured measured{.growth_bytes = on_gpus(setup) ? summary.gpus.total() : sum_of(world, peak - before)};
   if (!first) return 0;
   const RunPlans plans(setup);
   for (const TrainerPlan& plan : plans.by_pipeline_rank)
     for (const Space space : {Space::device, Space::host})
-      measured.predicted_bytes +=
-          plan.memory.space(space).arena_bytes * setup.options.engine.mesh.data_ranks();
+      if (space == Space::device || !on_gpus(setup))
+        measured.predicted_bytes +=
+            plan.memory.space(space).arena_bytes * setup.options.engine.mesh.data_ranks();
   print_report(setup, plans, summary, measured);
   if (json) {
     json.stream() << to_json(setup, plans, summary, measured)

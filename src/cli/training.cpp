@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kTraceFrom = 2;    // steps that only warm up caches and primitives
-constexpr std::int64_t kMeasureEach = 4;  // every so many steps overlap is measured
+constexpr std::int64_t kMeasureEach = 4;  // every so many steps overlap and memory are measured
 constexpr std::int64_t kWeighed = 3;      // steps in which a process looks at its memory
 constexpr int kMostRefused = 50;          // steps in a row that are skipped; a loss scale falls by 2^50
 constexpr double kSmooth = 0.9;           // of the tokens a second that are shown
@@ -36,8 +36,9 @@ double seconds_since(Clock::time_point start) {
 struct Placement {
   Communicator world;
   TrainerOptions options;
-  int gpus = 0;          // of this host, of which its ranks take one each, in turn
-  std::string gpu = {};  // the name of this rank's
+  int gpus = 0;           // of this host, of which its ranks take one each, in turn
+  std::string gpu = {};   // the name of this rank's
+  GpuMemory memory = {};  // of it, where this is the first rank on it
 };
 
 Placement placement_of(const Communicator& world, const TrainerOptions& options) {
@@ -55,6 +56,7 @@ Placement placement_of(const Communicator& world, const TrainerOptions& options)
         "the mesh has {} ranks: this host has {} of them and {} GPUs, and NCCL takes one rank a GPU; "
         "for a test, processes that have an NCCL_HOSTID each can share one",
         world.world(), place.ranks, placement.gpus));
+  if (place.rank < placement.gpus) placement.memory = GpuMemory(place.rank);
   if (world.world() > 1) placement.world = make_nccl_world(world, {.deadline = options.engine.deadline});
   placement.options.engine.device_ordinal = place.rank % placement.gpus;
   placement.gpu = machine.gpus[static_cast<std::size_t>(place.rank % placement.gpus)].name;
@@ -80,7 +82,9 @@ class RankTraining {
         gpus_(placement.gpus),
         control_(placement.world.duplicate("control")),
         disk_(placement.world.duplicate("checkpoint")),
-        trainer_(placement.world, setup.model, placement.options) {
+        trainer_(placement.world, setup.model, placement.options),
+        gpu_memory_(placement.memory) {
+    gpu_memory_.after_set_up();
     disk_.set_deadline(
         std::max<std::chrono::milliseconds>(kCheckpointDeadline, setup.options.engine.deadline));
     if (first_) summary_.utilisation = utilisation_of(setup, peak_flops(setup, placement.gpu));
@@ -89,7 +93,7 @@ class RankTraining {
   void run() {
     if (first_) report_exchange();
     if (first_) report_disk();
-    if (ranks_are_processes())
+    if (ranks_are_processes() && gpus_ == 0)
       trainer_.engine().set_peak_observer([this] {
         if (run_steps_ < kWeighed)
           summary_.peak_bytes = std::max(summary_.peak_bytes, read_proportional_bytes());
@@ -117,6 +121,7 @@ class RankTraining {
     summary_seconds();
     if (run_.sample_tokens > 0 && !interrupted_) sample();
     if (first_ && files_.trace) write_trace();
+    if (gpus_ > 0) sum_growths();
     // What comes next tells nobody: a rank's communicators between GPUs go while no peer needs them.
     control_.barrier({.operation = "end of the run"});
   }
@@ -258,6 +263,7 @@ class RankTraining {
     last_step_seconds_ = seconds_since(begin);
     ++step_;
     ++run_steps_;
+    if (run_steps_ == 1 || run_steps_ % kMeasureEach == kTraceFrom) gpu_memory_.after_step(run_steps_);
     if (!first_) return;
     if (measured) measure();
     if (traced) keep_trace(begin);
@@ -269,6 +275,15 @@ class RankTraining {
     measured_.communication_us += timing.communication_us;
     measured_.exposed_us += timing.exposed_us;
     if (measured_.communication_us > 0.0) summary_.hidden = measured_.hidden();
+  }
+
+  void sum_growths() {
+    if (run_steps_ > 1) gpu_memory_.after_step(run_steps_);
+    const GpuGrowth& own = gpu_memory_.growth();
+    std::vector<GpuGrowth> all(static_cast<std::size_t>(setup_.world()));
+    control_.all_gather(&own, all.data(), sizeof own, {.operation = "memory report"});
+    if (!first_) return;
+    for (const GpuGrowth& of_rank : all) summary_.gpus += of_rank;
   }
 
   void keep_trace(Clock::time_point begin) {
@@ -317,7 +332,11 @@ class RankTraining {
                            {"tokens_per_second", rate},
                            {"model_flops_per_second", summary_.utilisation.flops(rate)}};
     if (const auto share = summary_.utilisation.share(rate)) line["model_flops_utilisation"] = *share;
-    if (measured) line["hidden"] = trainer_.engine().timing().hidden();
+    if (measured) {
+      const StepTiming timing = trainer_.engine().timing();
+      line["hidden"] = timing.hidden();
+      line["issued"] = timing.issue_us / timing.total_us;
+    }
     write_metrics(line);
   }
 
@@ -380,6 +399,7 @@ class RankTraining {
   const int gpus_;
   Communicator control_, disk_;
   Trainer trainer_;
+  GpuMemory gpu_memory_;
 
   Progress* progress_ = nullptr;
   Clock::time_point start_, trace_start_;

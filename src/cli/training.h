@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "src/cli/gpu_memory.h"
 #include "src/cli/metrics.h"
 #include "src/cli/output.h"
 #include "src/cli/progress.h"
@@ -32,6 +33,7 @@ struct RunSummary {
   std::optional<double> hidden;  // the share of communication behind compute, over the traced steps
   std::int64_t skipped = 0;
   std::int64_t peak_bytes = 0;  // of a process that is one rank: proportional, at the plan's peak
+  GpuGrowth gpus;               // of all that ranks train on
   std::string disk;             // how the file there is read and written; empty where nothing lies on it
   ArenaRegistration exchange;   // how processes of one host exchange what is large
   bool interrupted = false;

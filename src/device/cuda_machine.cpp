@@ -53,4 +53,11 @@ CudaMachine read_cuda_machine() {
   return machine;
 }
 
+std::int64_t read_gpu_used_bytes(int ordinal) {
+  device::make_current(ordinal);
+  std::size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<std::int64_t>(total - free);
+}
+
 }  // namespace tessera

@@ -4,10 +4,15 @@
 
 namespace tessera {
 
-std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) {
+namespace {
+[[noreturn]] void refuse() {
   throw UnsupportedError(
       "a GPU as device: this build has no CUDA; install CUDA 13 and configure with -DTESSERA_WITH_CUDA=ON");
 }
+}  // namespace
+
+std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) { refuse(); }
+std::int64_t read_gpu_used_bytes(int) { refuse(); }
 
 CudaMachine read_cuda_machine() {
   CudaMachine machine;

@@ -48,15 +48,19 @@ void StepTrace::waits(InstructionId id, Stream& compute) {
 }
 
 void StepTrace::issued(Stream& compute) {
-  if (on_) marks_->mark(last(), compute);
+  if (!on_) return;
+  marks_->mark(last(), compute);
+  issue_us_ = since_start_us();
+}
+
+double StepTrace::since_start_us() const {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start_).count();
 }
 
 void StepTrace::finish(InstructionId count) {
   if (!on_) return;
   on_ = false;  // what runs between steps is of none
-  timing_ = {
-      .total_us =
-          std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start_).count()};
+  timing_ = {.total_us = since_start_us(), .issue_us = issue_us_};
   double end_us = 0;
   for (InstructionId id = 0; id < count; ++id) {
     const Instruction& instruction = program_->instructions[static_cast<std::size_t>(id)];

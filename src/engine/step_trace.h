@@ -39,6 +39,7 @@ class StepTrace {
   // Slots: two for each instruction, one where the compute lane is through, one for each of its waits.
   static std::size_t begin_of(InstructionId id) { return 2 * static_cast<std::size_t>(id); }
   std::size_t last() const { return 2 * program_->instructions.size(); }
+  double since_start_us() const;
   std::size_t wait_of(std::size_t index) const { return last() + 1 + index; }
 
   Device& device_;
@@ -48,6 +49,7 @@ class StepTrace {
   bool on_ = false;
   const Program* program_ = nullptr;
   std::chrono::steady_clock::time_point start_;
+  double issue_us_ = 0;
   std::vector<InstructionId> waited_;  // what the compute lane waited before
   std::vector<Span> spans_;
   StepTiming timing_;

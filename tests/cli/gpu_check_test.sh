@@ -10,7 +10,7 @@ cp "$sources"/scripts/{gpu_check.sh,*.awk} "$folder/scripts"
 cd "$folder"
 make_tool() { { echo '#!/usr/bin/env bash'; cat; } >"$1" && chmod +x "$1"; }
 for script in tests/comm/launch.sh tests/cli/gpu_ranks.sh tests/cli/gpu_train.sh; do
-  make_tool "$script" <<<'echo "60000 tokens/s, as it were"'
+  make_tool "$script" <<<'echo "row: memory|passed|1.001||as planned"; echo "60000 tokens/s, as it were"'
 done
 make_tool tools/nvidia-smi <<<'echo "${SMI-Fake GPU}"'
 make_tool tools/python3 <<'END'
@@ -60,6 +60,8 @@ json
 row kernels_cuda_test passed '1 passed, 0 failed, 0 skipped'
 row comm_nccl_test skipped '0 passed, 0 failed, 1 skipped: 1 GPU is here'
 row 'kernels under memcheck' passed 'ERROR SUMMARY: 0 errors'
+row 'training, gpt2-124m' passed '60000 tokens/s, as it were'
+holds build/gpu-check.json '"memory", "result": "passed", .*"ratio": 1.001, "required": null, "note": "as planned"'
 holds build/gpu-check.json '"gpu": "Fake GPU", "result": "passed"'
 holds out.txt '^passed in .* on Fake GPU, 2 skipped; '
 

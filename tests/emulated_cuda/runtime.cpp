@@ -54,6 +54,13 @@ struct Memory {
     const auto found = ranges.find(static_cast<std::byte*>(begin));
     return found == ranges.end() ? std::nullopt : std::optional(found->second);
   }
+  std::size_t bytes_of(int ordinal) {
+    const std::lock_guard lock(mutex);
+    std::size_t sum = 0;
+    for (const auto& [begin, range] : ranges)
+      if (range.ordinal == ordinal) sum += range.bytes;
+    return sum;
+  }
   void remove(void* begin) {
     const std::lock_guard lock(mutex);
     ranges.erase(static_cast<std::byte*>(begin));
@@ -175,6 +182,13 @@ Context& context_of(int ordinal) {
   return (*all)[static_cast<std::size_t>(ordinal)];
 }
 void enter_driver(int ordinal) { const std::lock_guard lock(context_of(ordinal).mutex); }
+
+// Of the kernels that are loaded, a page each.
+std::size_t code_bytes(int ordinal) {
+  Context& context = context_of(ordinal);
+  const std::lock_guard lock(context.mutex);
+  return kPage * context.has_kernels.size();
+}
 
 }  // namespace
 
@@ -309,7 +323,8 @@ cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStrea
   return stream->work->give(set), cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  *free = *total = std::size_t{1} << 30;
+  *total = std::size_t{1} << 30;
+  *free = *total - memory().bytes_of(current_gpu) - tessera::emulated_cuda::code_bytes(current_gpu);
   return cudaSuccess;
 }
 

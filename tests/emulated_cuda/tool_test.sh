@@ -2,7 +2,7 @@
 # tool_test.sh TOOL EMULATED: trains by threads on the CPU, and by as many on emulated GPUs, with the tool over the
 # emulation; the losses must be near each other, and equal for all stages.
 set -e
-tool=$1 emulated=$2
+tool=$1 emulated=$2 train=$(realpath "$(dirname "$0")/../cli/gpu_train.sh")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
@@ -28,6 +28,12 @@ grep -q '^exchange  NCCL .*, sums of its own' native.txt
 awk -v a="$(figure loss cpu.json)" -v b="$(figure loss 0.json)" 'BEGIN {exit !(a > 0 && (a - b) ^ 2 < (1e-3 * a) ^ 2)}'
 grep -q '^device    rank 0 on GPU 0 of 9' 3.txt
 grep -q 'FLOP/s of the model$' 3.txt  # of no known GPU, so no share of a peak
+# By the driver's count the GPUs hold the plan, little else but kernels, and nothing new once these were loaded.
+awk -v plan="$(figure predicted_bytes 3.json)" -v all="$(figure measured_bytes 3.json)" -v set_up="$(figure set_up_bytes 3.json)" \
+  -v first="$(figure first_step_bytes 3.json)" -v later="$(figure later_bytes 3.json)" 'BEGIN {
+    exit !(plan > 0 && set_up >= plan && set_up <= plan + 131072 && first > 0 && later == 0 && all == set_up + first) }'
+grep -q "^(measured: how much the GPUs' memory in use grew by their driver's count, over 2 ranks: " 3.txt
+[ -z "$(figure set_up_bytes cpu.json)" ]
 "$emulated" train run.toml --set run.device=cuda --set run.peak_tflops=1 >share.txt
 grep -q '% of the 2.0 TFLOP/s that 2 ranks could reach$' share.txt
 grep -q '^exchange  NCCL 2\.28\.9' 3.txt
@@ -41,6 +47,12 @@ mkdir straight stopped
   "$emulated" train ../run.toml $more >more.txt)
 grep -q 'resumed   at step 2' stopped/more.txt
 diff -r straight/saved/step-00000004 stopped/saved/step-00000004
+# What scripts/gpu_check.sh makes of a run.
+"$train" "$emulated" --set run.sequences=1 --set run.length=16 --set run.steps=11 --set model.layers=1 --set model.heads=2 \
+  --set model.channels=16 --set model.vocabulary=256 >row.txt
+grep -q '^row: device memory over the plan|passed|1\.[0-9]*||plan 0 MiB; grew 0 at set-up' row.txt
+grep -q '^row: host time to issue a step|passed|0\.[0-9]*||' row.txt
+tail -n 1 row.txt | grep -q '^[1-9][0-9]* tokens/s$'
 # A tenth rank would share the first one's GPU: refused by the tool, or else by NCCL.
 if "$emulated" train run.toml --set run.device=cuda --set mesh.shard=10 >out.txt 2>err.txt; then exit 1; fi
 grep -q 'the mesh has 10 ranks: this host has 10 of them and 9 GPUs' err.txt

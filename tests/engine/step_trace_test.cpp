@@ -122,7 +122,8 @@ TEST_F(StepTraces, AddUpWhatLanesDidAndTheComputeLaneWaited) {
     EXPECT_EQ(trace_.spans()[3].end_us, 55);
     EXPECT_EQ(trace_.timing().communication_us, 10 + 15 + 19);
     EXPECT_EQ(trace_.timing().exposed_us, 10 + 17 + 20);
-    EXPECT_GT(trace_.timing().total_us, 0);
+    EXPECT_GT(trace_.timing().issue_us, 0);
+    EXPECT_GT(trace_.timing().total_us, trace_.timing().issue_us);
     run(6, compute_, 90, 95);  // between steps: of none
   }
   EXPECT_EQ(device_.made, 1) << "marks are made once, before the first traced step";
