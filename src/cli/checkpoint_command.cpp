@@ -45,7 +45,7 @@ nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
 }  // namespace
 
 int inspect_command(const std::string& path, bool verify, const std::string& json) {
-  OutputFile file = json.empty() ? OutputFile() : OutputFile(json);
+  OutputFile file("--json", json);
   const CheckpointInfo info = inspect_checkpoint(path, verify);
   fmt::print("checkpoint  {}\n", info.path.string());
   fmt::print("step        {} ({} applied, {} samples)\n", info.state.step, info.counters.steps_applied,

@@ -175,7 +175,8 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
   keys.push_back(
       or_auto(integer("strategy.resident_units", &c.resident_units, 0,
                       "At stage 3: units, counted from the last, that keep their gathered parameters from "
-                      "forward to backward. \"auto\": as many as run.device_memory allows.")));
+                      "forward to backward; more than there are: all. \"auto\": as many as run.device_memory "
+                      "allows.")));
   keys.push_back(
       boolean("strategy.state_over_replicas", &c.state_over_replicas,
               "Whether each replica keeps and updates only its slice of its shard's optimizer state. "

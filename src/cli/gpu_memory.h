@@ -1,5 +1,5 @@
-// How much the memory in use of a rank's GPU grows over a run, by the driver's count: what the plan's arena is
-// held against.
+// How much the memory in use of a rank's GPU grows over a run, by the driver's count: what the plan's arena
+// is held against.
 #pragma once
 
 #include <cstdint>

@@ -62,7 +62,7 @@ nlohmann::json to_json(const CudaMachine& cuda, const NcclLibrary& nccl, const C
 }  // namespace
 
 int info_command(const std::string& json) {
-  OutputFile file = json.empty() ? OutputFile() : OutputFile(json);
+  OutputFile file("--json", json);
   const Machine machine = read_machine();
   fmt::print("tessera        {} ({}, {})\n", TESSERA_VERSION, TESSERA_BUILD, TESSERA_COMPILER);
   const CudaMachine cuda = read_cuda_machine();

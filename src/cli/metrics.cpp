@@ -47,7 +47,7 @@ void Metrics::rewind(std::int64_t step) {
   out_.close();
   if (step <= 0) return open(std::ios::trunc);
   std::ifstream in(path_);
-  OutputFile kept(path_);
+  OutputFile kept("run.metrics", path_);
   for (std::string line; std::getline(in, line);)
     if (step_of(line) <= step) kept.stream() << line << '\n';
   kept.commit();

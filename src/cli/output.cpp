@@ -125,8 +125,13 @@ OutputFile::OutputFile() : out_(std::make_unique<Stream>()) {}
 OutputFile::~OutputFile() { discard(); }
 std::ostream& OutputFile::stream() { return *out_; }
 
-OutputFile::OutputFile(const std::filesystem::path& path)
-    : path_(path), partial_(path), out_(std::make_unique<Stream>()) {
+EnvironmentError OutputFile::cannot_write(std::string_view reason) const {
+  return EnvironmentError(fmt::format("{}: cannot write '{}': {}", argument_, path_.string(), reason));
+}
+
+OutputFile::OutputFile(std::string_view argument, const std::filesystem::path& path)
+    : argument_(argument), path_(path), partial_(path), out_(std::make_unique<Stream>()) {
+  if (path.empty()) return;
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path, ignored);
   // A pipe, a terminal or /dev/stdout is written as it is: a rename would replace it.
@@ -134,20 +139,18 @@ OutputFile::OutputFile(const std::filesystem::path& path)
   errno = 0;
   if (!std::filesystem::is_directory(there))
     out_->buffer.open(partial_, std::ios::binary | std::ios::out | std::ios::trunc);
-  if (!out_->buffer.is_open()) {
-    const int code = errno == 0 ? EISDIR : errno;
-    path_.clear();  // nothing to discard
-    throw EnvironmentError(fmt::format("cannot write '{}': {}", path.string(), std::strerror(code)));
-  }
+  if (!out_->buffer.is_open()) throw cannot_write(std::strerror(errno == 0 ? EISDIR : errno));
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::exchange(other.path_, {})),
+    : argument_(std::move(other.argument_)),
+      path_(std::exchange(other.path_, {})),
       partial_(std::exchange(other.partial_, {})),
       out_(std::exchange(other.out_, std::make_unique<Stream>())) {}
 
 OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
   discard();
+  argument_ = std::move(other.argument_);
   path_ = std::exchange(other.path_, {});
   partial_ = std::exchange(other.partial_, {});
   std::swap(out_, other.out_);
@@ -161,10 +164,10 @@ void OutputFile::commit() {
   std::error_code error;
   if (written && partial_ != path_) std::filesystem::rename(partial_, path_, error);
   if (!written || error) {
-    const std::string reason = error ? error.message() : std::strerror(code == 0 ? EIO : code);
-    const std::string path = path_.string();
+    const EnvironmentError refused =
+        cannot_write(error ? error.message() : std::strerror(code == 0 ? EIO : code));
     discard();
-    throw EnvironmentError(fmt::format("cannot write '{}': {}", path, reason));
+    throw refused;
   }
   path_.clear();
 }

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/error.h"
+
 namespace tessera::cli {
 
 std::string mib(std::int64_t bytes);         // "12.3 MiB"
@@ -25,9 +27,9 @@ void check_can_write(const char* key, const std::filesystem::path& folder);
 class OutputFile {
  public:
   OutputFile();  // writes nowhere
-  // Creates the partial file, so that a path that cannot be written is known before the work.
-  // EnvironmentError.
-  explicit OutputFile(const std::filesystem::path& path);
+  // Creates the partial file, so that a path that cannot be written is known before the work; writes nowhere
+  // where the path is empty. EnvironmentError naming `argument`, what the path was given as, here and later.
+  OutputFile(std::string_view argument, const std::filesystem::path& path);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&& other) noexcept;
@@ -39,6 +41,9 @@ class OutputFile {
 
  private:
   class Stream;
+  EnvironmentError cannot_write(std::string_view reason) const;
+
+  std::string argument_;
   std::filesystem::path path_, partial_;
   std::unique_ptr<Stream> out_;
 };

@@ -94,8 +94,8 @@ nlohmann::json peak_json(const TrainerPlan& plan, Space which) {
 }  // namespace
 
 int plan_command(const RunArguments& arguments, const PlanArguments& show) {
-  OutputFile file = arguments.json.empty() ? OutputFile() : OutputFile(arguments.json);
-  OutputFile page = show.html.empty() ? OutputFile() : OutputFile(show.html);
+  OutputFile file("--json", arguments.json);
+  OutputFile page("--html", show.html);
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   const RunPlans plans(setup);
   const TrainerPlan& plan = plans.of_fullest();

@@ -192,8 +192,8 @@ nlohmann::json result_json(const Setup& setup, const WorldTimeline& world, const
 }  // namespace
 
 int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster) {
-  OutputFile file = arguments.json.empty() ? OutputFile() : OutputFile(arguments.json);
-  OutputFile trace = cluster.trace.empty() ? OutputFile() : OutputFile(cluster.trace);
+  OutputFile file("--json", arguments.json);
+  OutputFile trace("--trace", cluster.trace);
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   const Plans plans(plan_pipeline(*setup.model, setup.options));
   const CostModel cost = cost_of(setup, cluster);

@@ -205,12 +205,6 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   if (summary.interrupted) fmt::print("ended by a signal\n");
 }
 
-OutputFile open_trace(const std::string& path) try {
-  return OutputFile(path);
-} catch (const EnvironmentError& error) {
-  throw EnvironmentError(fmt::format("run.trace: {}", error.what()));
-}
-
 // What is written after the work.
 void check_places(const RunConfig& run) {
   if (!run.checkpoint.empty()) check_can_write("run.checkpoint", run.checkpoint);
@@ -240,8 +234,8 @@ int train_command(const RunArguments& arguments) {
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
   Failure failure;
-  OutputFile json = arguments.json.empty() || !first ? OutputFile() : OutputFile(arguments.json);
-  if (first && !setup.config.run.trace.empty()) files.trace = open_trace(setup.config.run.trace);
+  OutputFile json = first ? OutputFile("--json", arguments.json) : OutputFile();
+  if (first) files.trace = OutputFile("run.trace", setup.config.run.trace);
   if (const RunConfig& run = setup.config.run; first && !run.metrics.empty())
     files.metrics = Metrics(run.metrics);
   failure.undoes([&] { json.discard(); });

@@ -1,8 +1,10 @@
 #include "src/cli/training.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -199,8 +201,33 @@ class RankTraining {
     progress_->note(fmt::format("step {}  exported {}", step_, summary_.exported));
   }
 
+  // What does not fit is told by buffers and bytes; the keys that were changed since say it to who set them.
+  RunState load(const std::filesystem::path& checkpoint) {
+    try {
+      return load_checkpoint(checkpoint, disk_, trainer_.engine());
+    } catch (const UsageError& error) {
+      throw UsageError(error.what() + changes_of(checkpoint));
+    } catch (const EnvironmentError& error) {
+      throw EnvironmentError(error.what() + changes_of(checkpoint));
+    }
+  }
+
+  std::string changes_of(const std::filesystem::path& checkpoint) const try {
+    const std::optional<Config> stored = stored_config(inspect_checkpoint(checkpoint).state.configuration);
+    std::vector<std::string> changes =
+        stored ? changes_since(*stored, setup_.config) : std::vector<std::string>();
+    std::erase_if(changes, [](const std::string& change) {  // what a checkpoint need not fit
+      return std::ranges::any_of(std::array{"run.", "data.", "schedule."},
+                                 [&](const char* table) { return change.starts_with(table); });
+    });
+    if (changes.empty()) return "";
+    return fmt::format("; changed since it was saved: {}", fmt::join(changes, ", "));
+  } catch (const Error&) {  // it cannot be told
+    return "";
+  }
+
   void resume(const std::filesystem::path& checkpoint) {
-    const RunState state = load_checkpoint(checkpoint, disk_, trainer_.engine());
+    const RunState state = load(checkpoint);
     step_ = saved_step_ = state.step;
     const std::int64_t expected = step_ * setup_.grid.samples_per_step();
     if (state.samples != expected)

@@ -57,17 +57,17 @@ TEST(Output, EscapesWhatATerminalMustNotSee) {
 TEST(Output, AFileIsThereWholeOrNotAtAll) {
   const TemporaryFolder folder;
   {
-    OutputFile file(folder.file("a.json"));
+    OutputFile file("--json", folder.file("a.json"));
     file.stream() << "half";
   }
   EXPECT_EQ(folder.entries(), 0);
-  OutputFile file(folder.file("a.json"));
+  OutputFile file("--json", folder.file("a.json"));
   file.stream() << "whole";
   EXPECT_FALSE(std::filesystem::exists(folder.file("a.json")));
   file.commit();
   EXPECT_EQ(read(folder.file("a.json")), "whole");
   EXPECT_EQ(folder.entries(), 1);
-  OutputFile again(folder.file("a.json"));
+  OutputFile again("--json", folder.file("a.json"));
   again.stream() << "new";
   EXPECT_EQ(read(folder.file("a.json")), "whole");
   again.commit();
@@ -76,10 +76,10 @@ TEST(Output, AFileIsThereWholeOrNotAtAll) {
 
 TEST(Output, AFileThatCannotBeWritten) {
   const TemporaryFolder folder;
-  EXPECT_THROW(OutputFile(folder.file("no/such/folder")), EnvironmentError);
-  EXPECT_THROW(OutputFile(folder.file("")), EnvironmentError);  // a folder
+  EXPECT_THROW(OutputFile("--json", folder.file("no/such/folder")), EnvironmentError);
+  EXPECT_THROW(OutputFile("--json", folder.file("")), EnvironmentError);  // a folder
   EXPECT_EQ(folder.entries(), 0);
-  OutputFile full("/dev/full");
+  OutputFile full("--json", "/dev/full");
   full.stream() << "text";
   EXPECT_THROW(full.commit(), EnvironmentError);
   EXPECT_TRUE(std::filesystem::exists("/dev/full"));

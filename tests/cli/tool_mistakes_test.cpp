@@ -33,6 +33,11 @@ TEST_F(Tool, KeepsToTheModelOfACheckpoint) {
   EXPECT_EQ(exported.status, 1);
   EXPECT_THAT(exported.err, HasSubstr("computes something else (model.heads: 2 -> 4)"));
   EXPECT_EQ(run({"checkpoint", "export", config_, saved, ""}).status, 2);
+  // Nor is another mesh: what does not fit is said by key, too.
+  const Result fewer = train({"run.checkpoint=" + saved, "run.resume=true", "run.steps=8", "mesh.shard=1"});
+  EXPECT_EQ(fewer.status, 1);
+  EXPECT_THAT(fewer.err, HasSubstr("does not fit this run: the mesh is "));
+  EXPECT_THAT(fewer.err, HasSubstr("; changed since it was saved: mesh.shard: 2 -> 1\n"));
   // A longer sequence is another order of samples, but the same model.
   const Result shorter = train({"run.checkpoint=" + saved, "run.resume=true", "run.steps=8", "run.length=8"});
   EXPECT_EQ(shorter.status, 0) << shorter.err;
@@ -243,7 +248,7 @@ TEST_F(Tool, TellsWhyAFileCannotBeWritten) {
                                      {"simulate", config_, "--trace", "/dev/full"}}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.status, 1);
-    EXPECT_THAT(result.err, HasSubstr("cannot write '/dev/full': No space left on device"));
+    EXPECT_THAT(result.err, HasSubstr(arguments[2] + ": cannot write '/dev/full': No space left on device"));
   }
 }
 
