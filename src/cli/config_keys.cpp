@@ -96,7 +96,10 @@ void add_model(Keys& keys, ModelConfig& c) {
                          "Distinct tokens; 0 is the preset's. Text is read as bytes and needs 256."));
   keys.push_back(
       integer("model.context", &c.context, 0, "The longest sequence in tokens; 0 is the preset's."));
-  keys.push_back(integer("model.layers", &c.layers, 0, "Transformer blocks; 0 is the preset's."));
+  // Each is planned: many more would take minutes, and memory that nobody asked for.
+  constexpr double kMostLayers = 100'000;
+  keys.push_back(
+      integer("model.layers", &c.layers, 0, "Transformer blocks; 0 is the preset's.", kMostLayers));
   keys.push_back(integer("model.heads", &c.heads, 0, "Attention heads in a block; 0 is the preset's."));
   keys.push_back(
       integer("model.channels", &c.channels, 0, "Width, a multiple of `heads`; 0 is the preset's."));
