@@ -203,6 +203,8 @@ tokens_per_second() { sed -n 's/.*"tokens_per_second": \([0-9]*\).*/\1/p' "$1" |
 trained=false
 check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$tool" && trained=true
 add_rows sed -n 's/^row: //p' "$(log_of 'training, gpt2-124m')"
+check 'training, offload' 90 last_line tests/cli/gpu_offload.sh "$tool" || true
+add_rows sed -n 's/^row: //p' "$(log_of 'training, offload')"
 if $trained && $torch; then
   ours=$(sed -n '$s/^\([0-9][0-9]*\) tokens.*/\1/p' "$(log_of 'training, gpt2-124m')") theirs=''
   peer_results=$build/logs/torch_gpt2_step.json

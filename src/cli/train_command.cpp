@@ -160,9 +160,9 @@ void print_what_was_measured(const Setup& setup, const GpuGrowth& gpus) {
                       ranks_are_processes() ? "their" : "its", over);
   const auto a_rank = [&](std::int64_t bytes) { return static_cast<double>(bytes) / ranks / (1 << 20); };
   fmt::print(
-      "(measured: how much the GPUs' memory in use grew by their driver's count{}: {:.2f} at set-up, {:.2f} "
-      "in "
-      "the first step, {:.2f} later; with the libraries' own, and the code of kernels as it is loaded)\n\n",
+      "(measured: how much the GPUs' memory in use grew by their driver's count{}: {:.2f} at set-up, "
+      "{:.2f} in the first step, {:.2f} later; with the libraries' own, and the code of kernels as it is "
+      "loaded)\n\n",
       over, a_rank(gpus.set_up), a_rank(gpus.first_step), a_rank(gpus.later));
 }
 
@@ -174,10 +174,9 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   // What was measured is of all ranks, of whatever part of the pipeline.
   const bool pipelined = setup.options.engine.mesh.pipeline > 1;
   const bool of_host = plans.of_fullest().memory.space(Space::host).arena_bytes > 0;
-  if (pipelined || of_host) {
-    const char* what = pipelined ? "total, mean of ranks" : on_gpus(setup) ? "device" : "device and host";
-    fmt::print("{:<22}{:>16}{:>16.2f}\n", what, "", a_rank(measured.predicted_bytes));
-  }
+  if (pipelined || (of_host && !on_gpus(setup)))
+    fmt::print("{:<22}{:>16}{:>16.2f}\n", pipelined ? "total, mean of ranks" : "device and host", "",
+               a_rank(measured.predicted_bytes));
   fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "", a_rank(measured.growth_bytes));
   print_what_was_measured(setup, summary.gpus);
   if (summary.step == summary.first_step) {

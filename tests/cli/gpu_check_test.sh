@@ -9,7 +9,7 @@ mkdir -p "$folder"/{scripts,tools,tests/comm,tests/cli}
 cp "$sources"/scripts/{gpu_check.sh,*.awk} "$folder/scripts"
 cd "$folder"
 make_tool() { { echo '#!/usr/bin/env bash'; cat; } >"$1" && chmod +x "$1"; }
-for script in tests/comm/launch.sh tests/cli/gpu_ranks.sh tests/cli/gpu_train.sh; do
+for script in tests/comm/launch.sh tests/cli/gpu_ranks.sh tests/cli/gpu_train.sh tests/cli/gpu_offload.sh; do
   make_tool "$script" <<<'echo "row: memory|passed|1.001||as planned"; echo "60000 tokens/s, as it were"'
 done
 make_tool tools/nvidia-smi <<<'echo "${SMI-Fake GPU}"'

@@ -2,7 +2,7 @@
 # tool_test.sh TOOL EMULATED: trains by threads on the CPU, and by as many on emulated GPUs, with the tool over the
 # emulation; the losses must be near each other, and equal for all stages.
 set -e
-tool=$1 emulated=$2 train=$(realpath "$(dirname "$0")/../cli/gpu_train.sh")
+tool=$1 emulated=$2 here=$(realpath "$(dirname "$0")/../cli")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
@@ -48,11 +48,16 @@ mkdir straight stopped
 grep -q 'resumed   at step 2' stopped/more.txt
 diff -r straight/saved/step-00000004 stopped/saved/step-00000004
 # What scripts/gpu_check.sh makes of a run.
-"$train" "$emulated" --set run.sequences=1 --set run.length=16 --set run.steps=11 --set model.layers=1 --set model.heads=2 \
-  --set model.channels=16 --set model.vocabulary=256 >row.txt
+small="--set run.sequences=1 --set run.length=16 --set run.steps=11 --set model.layers=3 --set model.heads=2
+  --set model.channels=16 --set model.vocabulary=256"
+"$here/gpu_train.sh" "$emulated" $small >row.txt
 grep -q '^row: device memory over the plan|passed|1\.[0-9]*||plan 0 MiB; grew 0 at set-up' row.txt
 grep -q '^row: host time to issue a step|passed|0\.[0-9]*||' row.txt
 tail -n 1 row.txt | grep -q '^[1-9][0-9]* tokens/s$'
+"$here/gpu_offload.sh" "$emulated" $small >row.txt
+grep -q '^row: step with activations on the host|[pf]a[a-z]*|[0-9.]*||of the step without; asked: at most 1.02; activations at the peak 0.0 MiB' row.txt
+grep -q '^row: step with states on the host|measured|[0-9.]*||of the step without; optimizer state at the peak 0.0 MiB, without 0.4' row.txt
+tail -n 1 row.txt | grep -q '^losses are equal$'
 # A tenth rank would share the first one's GPU: refused by the tool, or else by NCCL.
 if "$emulated" train run.toml --set run.device=cuda --set mesh.shard=10 >out.txt 2>err.txt; then exit 1; fi
 grep -q 'the mesh has 10 ranks: this host has 10 of them and 9 GPUs' err.txt
