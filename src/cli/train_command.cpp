@@ -249,6 +249,9 @@ int train_command(const RunArguments& arguments) {
                setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
   if (first && !weights_note.empty()) fmt::print("weights   {}\n", weights_note);
+  if (const Config& config = setup.config;
+      first && !config.data.validation.empty() && config.run.evaluate_every == 0)
+    fmt::print("evaluate  never, as run.evaluate_every is 0: data.validation is not read\n");
   if (const std::string note = files.folder.lock.note(); !note.empty()) fmt::print("saving    {}\n", note);
   if (first && has_grid(setup.options.engine.mesh))
     fmt::print("{}", mesh_grid(setup, plan_pipeline(*setup.model, setup.options)));

@@ -91,6 +91,8 @@ TEST_F(Tool, NamesTheKeyOfDataThatHasNoSample) {
   expect_refused(train({"data.train=" + file}), {"data.train: '" + file + "' has 7 tokens"});
   expect_refused(train({"data.train=" + folder_.file("few_*.txt")}), {"data.train: ", "all in one file"});
   expect_refused(train({"model.vocabulary=100"}), {"data.train: ", "at least 256, not 100"});
+  EXPECT_THAT(train({"data.validation=" + file, "run.steps=1"}).out,
+              HasSubstr("evaluate  never, as run.evaluate_every is 0: data.validation is not read\n"));
   expect_refused(train({"data.validation=" + file, "run.evaluate_every=2"}),
                  {"data.validation: '" + file + "' has 7 tokens"});
 }
