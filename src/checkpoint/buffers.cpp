@@ -36,6 +36,16 @@ std::span<const std::byte> OnHost::bring(const PersistentBuffer& buffer) {
   return bytes;
 }
 
+std::pair<std::int64_t, std::int64_t> elements_of(const Engine& engine, const PersistentBuffer& buffer) {
+  const Flat& flat = engine.layout().flat(buffer.flat);
+  if (buffer.whole) return {0, flat.padded_numel};
+  const Mesh& mesh = engine.options().mesh;
+  std::int64_t begin = flat.shard_numel * mesh.place(engine.rank(), Axis::shard);
+  if (!buffer.sliced) return {begin, begin + flat.shard_numel};
+  begin += flat.slice_numel * mesh.place(engine.rank(), Axis::replicate);
+  return {begin, begin + flat.slice_numel};
+}
+
 int storing_rank(const Mesh& mesh, int rank, const PersistentBuffer& buffer) {
   Coordinates place = mesh.coordinates(rank);
   if (!buffer.sliced) place[static_cast<std::size_t>(Axis::replicate)] = 0;

@@ -1,7 +1,9 @@
 // Which of an engine's buffers a checkpoint holds, and which rank stores each.
 #pragma once
 
+#include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tessera/engine.h"
@@ -40,6 +42,9 @@ class OnHost {
   Engine& engine_;
   std::vector<std::byte> copy_;
 };
+
+// The elements [first, second) of the flat that lie in the buffer on this rank.
+std::pair<std::int64_t, std::int64_t> elements_of(const Engine& engine, const PersistentBuffer& buffer);
 
 // The rank whose file holds the buffer that `rank` holds: the first replica's and, of a whole buffer, the
 // first of the shard group; its own where replicas hold slices. Pipeline ranks that share a buffer store it

@@ -164,6 +164,19 @@ std::int64_t end_of(const Header& header, std::int64_t offset, const FileReader&
   return offset;
 }
 
+std::string fingerprint(const std::vector<StoredUnit>& units, const Layout& layout) {
+  std::string text = to_json(units).dump();
+  for (const Flat& flat : layout.flats()) text += fmt::format(";{},{}", flat.unit, flat.shard_numel);
+  return hex(XXH3_64bits(text.data(), text.size()));
+}
+
+void require_equal(const std::string& file, const std::string& what, const std::string& found,
+                   const std::string& expected) {
+  if (found != expected)
+    throw UsageError(fmt::format("checkpoint file '{}' does not fit this run: {} is {} there and {} here",
+                                 file, what, found, expected));
+}
+
 }  // namespace
 
 std::string_view name_of(State state) {
@@ -181,6 +194,17 @@ std::string_view name_of(State state) {
 }
 
 std::uint64_t checksum_of(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
+
+struct Checksum::State {
+  State() { XXH3_64bits_reset(&of); }
+  XXH3_state_t of;
+};
+Checksum::Checksum() : state_(std::make_unique<State>()) {}
+Checksum::~Checksum() = default;
+void Checksum::add(std::span<const std::byte> data) {
+  XXH3_64bits_update(&state_->of, data.data(), data.size());
+}
+std::uint64_t Checksum::value() const { return XXH3_64bits_digest(&state_->of); }
 
 Header describe(const Engine& engine) {
   const Layout& layout = engine.layout();
@@ -200,25 +224,13 @@ Header describe(const Engine& engine) {
                                    .tied_to = p.tied_to});
     header.units.push_back(std::move(stored));
   }
-  std::string text = to_json(header.units).dump();
-  for (const Flat& flat : layout.flats()) text += fmt::format(";{},{}", flat.unit, flat.shard_numel);
-  header.layout = hex(XXH3_64bits(text.data(), text.size()));
+  header.layout = fingerprint(header.units, layout);
   return header;
 }
 
 void check_same(const Header& stored, const Header& engine, const std::string& file) {
   const auto require = [&file](const std::string& what, const std::string& found,
-                               const std::string& expected) {
-    if (found != expected)
-      throw UsageError(fmt::format("checkpoint file '{}' does not fit this run: {} is {} there and {} here",
-                                   file, what, found, expected));
-  };
-  require("the mesh", to_string(stored.mesh), to_string(engine.mesh));
-  const auto placements = [](const Placements& p) {
-    return fmt::format("parameters {}, gradients {}, optimizer state {}", name_of(p.parameters),
-                       name_of(p.gradients), name_of(p.optimizer_state));
-  };
-  require("the placement", placements(stored.placements), placements(engine.placements));
+                               const std::string& expected) { require_equal(file, what, found, expected); };
   require("the optimizer", stored.optimizer, engine.optimizer);
   require("the number of units", std::to_string(stored.units.size()), std::to_string(engine.units.size()));
   for (std::size_t u = 0; u < engine.units.size(); ++u) {
@@ -235,7 +247,11 @@ void check_same(const Header& stored, const Header& engine, const std::string& f
       require("a parameter of unit " + here.name, text(there.parameters[p]), text(here.parameters[p]));
     }
   }
-  require("the layout", stored.layout, engine.layout);
+}
+
+void check_layout(const Header& stored, const std::vector<StoredUnit>& units, const Layout& layout,
+                  const std::string& file) {
+  require_equal(file, "the layout", stored.layout, fingerprint(units, layout));
 }
 
 std::vector<std::byte> encode(Header& header) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,8 +59,12 @@ std::string_view name_of(State state);
 // What `engine` is, without state, counters, ranks and buffers.
 Header describe(const Engine& engine);
 
-// UsageError naming the first thing that differs between what is stored and what the engine is.
+// UsageError naming the first thing that differs between what is stored and what the engine is, of the
+// optimizer, the units and their parameters.
 void check_same(const Header& stored, const Header& engine, const std::string& file);
+// UsageError unless it was stored with this layout of these units.
+void check_layout(const Header& stored, const std::vector<StoredUnit>& units, const Layout& layout,
+                  const std::string& file);
 
 // Sets the buffers' offsets and file_bytes, and returns all bytes that come before the first buffer.
 std::vector<std::byte> encode(Header& header);
@@ -68,5 +74,21 @@ std::vector<std::byte> encode(Header& header);
 Header decode(const FileReader& file);
 
 std::uint64_t checksum_of(std::span<const std::byte> data);
+
+// The same of bytes that come in parts.
+class Checksum {
+ public:
+  Checksum();
+  ~Checksum();
+  Checksum(const Checksum&) = delete;
+  Checksum& operator=(const Checksum&) = delete;
+
+  void add(std::span<const std::byte> data);
+  std::uint64_t value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace tessera::checkpoint

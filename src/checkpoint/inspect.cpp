@@ -69,7 +69,7 @@ void verify_buffers(const OpenFile& file) {
   for (const StoredBuffer& stored : file.header.buffers) {
     data.resize(static_cast<std::size_t>(stored.bytes));
     file.reader.read(stored.offset, data);
-    check_checksum(file, stored, data);
+    check_checksum(file.reader.path(), stored, checksum_of(data));
   }
 }
 

@@ -1,13 +1,14 @@
-// load_checkpoint(): every rank reads what it holds, after all agree that it is there.
+// load_checkpoint(): every rank reads what it holds, from whichever files have it, after all agree that it is
+// there.
 #include <fmt/format.h>
 
-#include <map>
+#include <algorithm>
 #include <memory>
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/buffers.h"
 #include "src/checkpoint/folder.h"
-#include "src/checkpoint/open_file.h"
+#include "src/checkpoint/stored_states.h"
 
 namespace tessera {
 
@@ -16,56 +17,76 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
-// The files that hold what this rank needs, and which buffer comes from where.
+// Where each buffer of this rank comes from.
 class Source {
  public:
-  Source(const fs::path& folder, Engine& engine) : engine_(engine), buffers_(buffers_of(engine)) {
-    const Header here = describe(engine);
-    open(folder, here, 0);  // holds the run's state even where it stores no buffer
-    for (const PersistentBuffer& buffer : buffers_) {
-      const OpenFile& file = open(folder, here, storing_rank(here.mesh, here.rank, buffer));
-      stored_.push_back(&find(file, buffer));
-      from_.push_back(&file);
+  Source(const fs::path& folder, Engine& engine) : engine_(engine), stored_(folder, engine) {
+    for (const PersistentBuffer& buffer : buffers_of(engine)) {
+      const auto [begin, end] = elements_of(engine, buffer);
+      moves_.push_back(
+          {.buffer = buffer, .begin = begin, .pieces = stored_.find(buffer.flat, buffer.state, begin, end)});
     }
   }
 
-  const Header& header() const { return files_.at(0)->header; }
+  const Header& header() const { return stored_.header(); }
 
   void read() const {
     OnHost host(engine_);
-    for (std::size_t i = 0; i < buffers_.size(); ++i)
-      host.send(buffers_[i], [&](std::span<std::byte> bytes) {
-        from_[i]->reader.read(stored_[i]->offset, bytes);
-        check_checksum(*from_[i], *stored_[i], bytes);
-      });
+    for (const Move& move : moves_)
+      host.send(move.buffer, [&](std::span<std::byte> bytes) { fill(move, bytes); });
   }
 
  private:
-  const OpenFile& open(const fs::path& folder, const Header& here, int rank) {
-    std::unique_ptr<OpenFile>& file = files_[rank];
-    if (file) return *file;
-    file = std::make_unique<OpenFile>(folder / file_name(rank));
-    check_same(file->header, here, file->reader.path().string());
-    check_belongs(*file, rank, files_.at(0)->header);
-    return *file;
+  struct Move {
+    PersistentBuffer buffer;
+    std::int64_t begin = 0;  // of the flat's elements
+    std::vector<StoredPiece> pieces;
+  };
+
+  static void fill(const Move& move, std::span<std::byte> bytes) {
+    std::size_t filled = 0;
+    for (const StoredPiece& piece : move.pieces) {
+      const std::int64_t element = piece.buffer->bytes / (piece.end - piece.begin);
+      // Of the buffer's bytes the first that the piece has; before it, where the piece begins earlier.
+      const std::int64_t at = (piece.begin - move.begin) * element;
+      filled = static_cast<std::size_t>(
+          std::min(static_cast<std::int64_t>(bytes.size()), at + piece.buffer->bytes));
+      if (at >= 0 && at + piece.buffer->bytes <= static_cast<std::int64_t>(bytes.size()))
+        read_whole(piece, bytes.subspan(static_cast<std::size_t>(at), filled - static_cast<std::size_t>(at)));
+      else
+        read_part(piece, at, bytes);
+    }
+    std::ranges::fill(bytes.subspan(filled), std::byte{0});  // padding that was not stored
   }
 
-  static const StoredBuffer& find(const OpenFile& file, const PersistentBuffer& buffer) {
-    for (const StoredBuffer& stored : file.header.buffers)
-      if (stored.flat == buffer.flat && stored.state == buffer.state && stored.whole == buffer.whole &&
-          stored.bytes == buffer.bytes)
-        return stored;
-    throw EnvironmentError(fmt::format(
-        "checkpoint file '{}' has no {} of {} bytes for flat buffer {}; a pipeline has to be cut, and "
-        "states to be sliced over replicas, as when it was saved",
-        file.reader.path().string(), checkpoint::name_of(buffer.state), buffer.bytes, buffer.flat));
+  static void read_whole(const StoredPiece& piece, std::span<std::byte> to) {
+    FileReader(piece.file->path).read(piece.buffer->offset, to);
+    check_checksum(piece.file->path, *piece.buffer, checksum_of(to));
+  }
+
+  // All of the piece, for its checksum; what lies within `bytes`, `at` bytes behind whose begin it begins, is
+  // kept.
+  static void read_part(const StoredPiece& piece, std::int64_t at, std::span<std::byte> bytes) {
+    constexpr std::int64_t kAtOnce = std::int64_t{4} << 20;
+    std::vector<std::byte> chunk(static_cast<std::size_t>(std::min(kAtOnce, piece.buffer->bytes)));
+    const FileReader file(piece.file->path);
+    Checksum checksum;
+    for (std::int64_t done = 0; done < piece.buffer->bytes; done += kAtOnce) {
+      const auto read =
+          std::span(chunk).first(static_cast<std::size_t>(std::min(kAtOnce, piece.buffer->bytes - done)));
+      file.read(piece.buffer->offset + done, read);
+      checksum.add(read);
+      const std::int64_t from = std::max<std::int64_t>(0, -(at + done));
+      const std::int64_t to = std::min(static_cast<std::int64_t>(read.size()),
+                                       static_cast<std::int64_t>(bytes.size()) - (at + done));
+      if (from < to) std::copy(read.begin() + from, read.begin() + to, bytes.begin() + (at + done + from));
+    }
+    check_checksum(piece.file->path, *piece.buffer, checksum.value());
   }
 
   Engine& engine_;
-  std::vector<PersistentBuffer> buffers_;
-  std::map<int, std::unique_ptr<OpenFile>> files_;  // by the rank that wrote
-  std::vector<const StoredBuffer*> stored_;         // by buffer
-  std::vector<const OpenFile*> from_;               // by buffer
+  StoredStates stored_;
+  std::vector<Move> moves_;
 };
 
 // Ranks may see different folders, or the newest checkpoint at different times.

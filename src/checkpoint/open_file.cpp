@@ -23,11 +23,11 @@ void check_belongs(const OpenFile& file, int rank, const Header& first) {
         first.layout));
 }
 
-void check_checksum(const OpenFile& file, const StoredBuffer& stored, std::span<const std::byte> data) {
-  if (const std::uint64_t found = checksum_of(data); found != stored.checksum)
+void check_checksum(const std::filesystem::path& file, const StoredBuffer& stored, std::uint64_t found) {
+  if (found != stored.checksum)
     throw EnvironmentError(fmt::format(
         "checkpoint file '{}' is damaged: checksum of the {} of unit {} is {:016x}, expected {:016x}",
-        file.reader.path().string(), checkpoint::name_of(stored.state), stored.unit, found, stored.checksum));
+        file.string(), checkpoint::name_of(stored.state), stored.unit, found, stored.checksum));
 }
 
 }  // namespace tessera::checkpoint

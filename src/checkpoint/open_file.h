@@ -17,7 +17,7 @@ struct OpenFile {
 // 0.
 void check_belongs(const OpenFile& file, int rank, const Header& first);
 
-// EnvironmentError naming file and buffer unless these are the bytes that were stored.
-void check_checksum(const OpenFile& file, const StoredBuffer& stored, std::span<const std::byte> data);
+// EnvironmentError naming file and buffer unless this is the checksum of the bytes that were stored.
+void check_checksum(const std::filesystem::path& file, const StoredBuffer& stored, std::uint64_t found);
 
 }  // namespace tessera::checkpoint

@@ -331,7 +331,8 @@ void add_run(Keys& keys, RunConfig& c) {
   Key resume =
       text("run.resume", &c.resume,
            "Whether to continue from the last checkpoint in run.checkpoint; \"auto\": where there is "
-           "one. A last one that is damaged or cannot be read ends the run; none older is taken for it.",
+           "one, be it saved on another mesh or at another stage, as long as a step has as many samples. A "
+           "last one that is damaged or cannot be read ends the run; none older is taken for it.",
            {"false", "true", "auto"});
   resume.boolean_words = true;
   keys.push_back(std::move(resume));

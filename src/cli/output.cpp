@@ -167,7 +167,7 @@ void OutputFile::commit() {
     const EnvironmentError refused =
         cannot_write(error ? error.message() : std::strerror(code == 0 ? EIO : code));
     discard();
-    throw refused;
+    throw EnvironmentError(refused);
   }
   path_.clear();
 }

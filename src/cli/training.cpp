@@ -231,10 +231,11 @@ class RankTraining {
     step_ = saved_step_ = state.step;
     const std::int64_t expected = step_ * setup_.grid.samples_per_step();
     if (state.samples != expected)
-      throw UsageError(
-          fmt::format("the checkpoint in '{}' has read {} samples in {} steps; with this batch it "
-                      "would have been {}: keep run.sequences, run.microbatches and the mesh",
-                      run_.checkpoint, state.samples, step_, expected));
+      throw UsageError(fmt::format(
+          "the checkpoint in '{}' has read {} samples in {} steps; with this batch it "
+          "would have been {}: keep the product of run.sequences, run.microbatches, mesh.replicate "
+          "and mesh.shard",
+          run_.checkpoint, state.samples, step_, expected));
     const std::optional<Config> stored = stored_config(state.configuration);
     if (stored) check_same_model(*stored, setup_, run_.checkpoint);
     if (stored) check_same_data(*stored, state.data, setup_, data_);

@@ -92,6 +92,116 @@ TEST(CheckpointOffload, ContinuesBitwiseInAnotherSpace) {
   }
 }
 
+// Nor are mesh and strategy: each rank reads what it holds from whichever files have it.
+ToyRun on(const Mesh& mesh, int stage, bool over_replicas = false) {
+  return {.world = mesh.world(), .stage = stage, .mesh = mesh, .over_replicas = over_replicas};
+}
+
+// Of every element of every state another value.
+void write_everything(Engine& engine, std::uint32_t seed) {
+  const Layout& layout = engine.layout();
+  for (ParameterId id = 0; id < layout.parameters(); ++id) {
+    if (layout.place(id).home != id) continue;
+    for (const State state : {State::master, State::parameter, State::moment1, State::moment2}) {
+      if ((state == State::parameter) == layout.parameter(id).trainable) continue;  // it follows its master
+      std::vector<float> values(static_cast<std::size_t>(layout.place(id).numel));
+      for (float& value : values) value = static_cast<float>((seed = seed * 1664525u + 1013904223u) >> 8);
+      engine.write(id, state, 0, values);
+    }
+  }
+}
+
+class CheckpointReshard : public ::testing::TestWithParam<DType> {};
+
+TEST_P(CheckpointReshard, AnyMeshAndStageReadsWhatAnyOtherWrote) {
+  std::vector<ToyRun> runs = {on({}, 0),
+                              on({.shard = 2}, 0),
+                              on({.shard = 2}, 1),
+                              on({.shard = 3}, 3),
+                              on({.shard = 4}, 2),
+                              on({.replicate = 2, .shard = 2}, 3),
+                              on({.replicate = 3}, 1, true),
+                              on({.replicate = 2, .shard = 2}, 3, true),
+                              on({.replicate = 2, .shard = 3}, 1, true),
+                              on({.pipeline = 2, .shard = 2}, 3),
+                              on({.pipeline = 3}, 0),
+                              on({.pipeline = 2, .replicate = 2}, 1, true)};
+  for (ToyRun& run : runs) run.type = GetParam();
+  std::vector<std::uint32_t> expected;
+  for (const ToyRun& saves : runs) {
+    const TemporaryFolder folder;
+    saves.run([&](Communicator ranks, Engine& engine) {
+      write_everything(engine, 1);
+      save_checkpoint(folder.file("run"), ranks, engine, state_at(3));
+      const std::vector<float> all = read_everything(engine);
+      if (ranks.rank() == 0) expected = bits(all);
+    });
+    for (const ToyRun& loads : runs) {
+      std::vector<std::uint32_t> found;
+      loads.run([&](Communicator ranks, Engine& engine) {
+        write_everything(engine, 2);  // all of it must be replaced
+        EXPECT_EQ(load_checkpoint(folder.file("run"), ranks, engine).step, 3);
+        const std::vector<float> all = read_everything(engine);
+        if (ranks.rank() == 0) found = bits(all);
+      });
+      EXPECT_FALSE(found.empty());
+      EXPECT_EQ(found, expected) << "saved by " << to_string(saves.mesh) << " at stage " << saves.stage
+                                 << ", loaded by " << to_string(loads.mesh) << " at stage " << loads.stage;
+    }
+  }
+}
+
+TEST_P(CheckpointReshard, ContinuesBitwiseAtAnotherStage) {
+  std::vector<std::uint32_t> expected;
+  ToyRun{.type = GetParam()}.run([&](Communicator ranks, Engine& engine) {
+    steps(engine, 0, 6);
+    const std::vector<float> all = read_everything(engine);
+    if (ranks.rank() == 0) expected = bits(all);
+  });
+  for (const int saved : {0, 1, 2, 3}) {
+    const TemporaryFolder folder;
+    save_three({.stage = saved, .type = GetParam()}, folder.file("run"));
+    for (const int continued : {0, 1, 2, 3})
+      ToyRun{.stage = continued, .type = GetParam()}.run([&](Communicator ranks, Engine& engine) {
+        steps(engine, 0, 1);  // anything: all of it must be replaced, padding stays zero
+        load_checkpoint(folder.file("run"), ranks, engine);
+        steps(engine, 3, 6);
+        const std::vector<float> all = read_everything(engine);
+        if (ranks.rank() == 0) {
+          EXPECT_EQ(bits(all), expected) << "saved at stage " << saved << ", continued at " << continued;
+        }
+      });
+  }
+}
+
+// Also behind the end of what was stored, and where buffers come by way of memory that held others.
+TEST_P(CheckpointReshard, PaddingStaysZero) {
+  const TemporaryFolder folder;
+  save_three({.world = 2, .type = GetParam()}, folder.file("run"));
+  const ToyRun loads{.world = 3, .type = GetParam(), .offload = {.states = Space::disk}};
+  loads.run([&](Communicator ranks, Engine& engine) {
+    load_checkpoint(folder.file("run"), ranks, engine);
+    const Layout& layout = engine.layout();
+    for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat)
+      for (const State state : {State::parameter, State::master, State::moment1, State::moment2}) {
+        std::vector<std::byte> bytes(static_cast<std::size_t>(engine.persistent_bytes(flat, state)));
+        if (bytes.empty()) continue;
+        engine.read_persistent(flat, state, bytes);
+        const std::int64_t numel = layout.flat(flat).shard_numel, begin = ranks.rank() * numel;
+        const std::int64_t element = static_cast<std::int64_t>(bytes.size()) / numel;
+        for (const Piece& gap : layout.gaps(flat, begin, begin + numel)) {
+          const auto padding =
+              std::span(bytes).subspan(static_cast<std::size_t>((gap.offset - begin) * element),
+                                       static_cast<std::size_t>(gap.numel * element));
+          EXPECT_TRUE(std::ranges::all_of(padding, [](std::byte one) { return one == std::byte{0}; }))
+              << "flat " << flat << " on rank " << ranks.rank();
+        }
+      }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CheckpointReshard, ::testing::Values(DType::fp32, DType::bf16));
+
 TEST(CheckpointFiles, EachBufferIsStoredOnce) {
   for (const int stage : {0, 2, 3}) {
     const ToyRun run{.world = 4, .stage = stage};

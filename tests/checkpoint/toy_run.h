@@ -18,10 +18,20 @@ struct ToyRun {
   int stage = 3;
   DType type = DType::bf16;
   Offload offload = {};
+  Mesh mesh = {.shard = world};  // whose ranks are `world`
+  bool over_replicas = false;    // states, and parameters that are sharded
 
   EngineOptions options() const {
     EngineOptions result = toy_options(world, stage);
+    result.mesh = mesh;
     result.strategy.offload = offload;
+    result.strategy.state_over_replicas = over_replicas;
+    result.strategy.parameters_over_replicas = over_replicas && stage == 3;
+    if (mesh.pipeline > 1) {  // of which no step is run
+      ActivationSpec activations;
+      activations.units.assign(toy_units(type).size(), {.output_bytes = 256, .reads_batch = false});
+      result.programs = {{.kind = StepKind::train, .microbatches = 1, .activations = activations}};
+    }
     result.disk_directory = std::filesystem::temp_directory_path();
     result.loss_scaling = LossScaleOptions{.initial = 1024.0, .growth_interval = 2};
     return result;

@@ -33,15 +33,39 @@ TEST_F(Tool, KeepsToTheModelOfACheckpoint) {
   EXPECT_EQ(exported.status, 1);
   EXPECT_THAT(exported.err, HasSubstr("computes something else (model.heads: 2 -> 4)"));
   EXPECT_EQ(run({"checkpoint", "export", config_, saved, ""}).status, 2);
-  // Nor is another mesh: what does not fit is said by key, too.
-  const Result fewer = train({"run.checkpoint=" + saved, "run.resume=true", "run.steps=8", "mesh.shard=1"});
-  EXPECT_EQ(fewer.status, 1);
-  EXPECT_THAT(fewer.err, HasSubstr("does not fit this run: the mesh is "));
-  EXPECT_THAT(fewer.err, HasSubstr("; changed since it was saved: mesh.shard: 2 -> 1\n"));
+  // What does not fit is said by key, too.
+  const Result wider =
+      train({"run.checkpoint=" + saved, "run.resume=true", "run.steps=8", "model.channels=32"});
+  EXPECT_EQ(wider.status, 1);
+  EXPECT_THAT(wider.err, HasSubstr("does not fit this run: "));
+  EXPECT_THAT(wider.err, HasSubstr("; changed since it was saved: model.channels: 16 -> 32\n"));
   // A longer sequence is another order of samples, but the same model.
   const Result shorter = train({"run.checkpoint=" + saved, "run.resume=true", "run.steps=8", "run.length=8"});
   EXPECT_EQ(shorter.status, 0) << shorter.err;
   EXPECT_THAT(shorter.out, HasSubstr("changed   run.length: 16 -> 8"));
+}
+
+// The samples of a step are the same on any mesh, as long as they are as many.
+TEST_F(Tool, ContinuesOnAnotherMesh) {
+  const std::string saved = "run.checkpoint=" + folder_.file("saved");
+  ASSERT_EQ(train({saved, "run.steps=4"}).status, 0);
+  const Result fewer = train({saved, "run.resume=true", "run.steps=8", "mesh.shard=1"});
+  EXPECT_EQ(fewer.status, 1);
+  EXPECT_THAT(fewer.err, HasSubstr("with this batch it would have been"));
+  EXPECT_THAT(fewer.err,
+              HasSubstr("the product of run.sequences, run.microbatches, mesh.replicate and mesh.shard"));
+  const Result resumed = train({saved, "run.resume=true", "run.steps=8", "mesh.shard=1", "mesh.pipeline=2",
+                                "run.microbatches=4", "strategy.stage=0"});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr("changed   mesh.shard: 2 -> 1\n"));
+  std::vector<std::string> exported;
+  for (const char* mesh : {"mesh.shard=1", "mesh.shard=3", "mesh.pipeline=2"}) {
+    const Result weights = run({"checkpoint", "export", config_, folder_.file("saved"),
+                                folder_.file("weights.safetensors"), "--set", mesh});
+    EXPECT_EQ(weights.status, 0) << weights.err;
+    exported.push_back(read(folder_.file("weights.safetensors")));
+    EXPECT_EQ(exported.back(), exported.front());
+  }
 }
 
 TEST_F(Tool, KeepsToTheDataOfACheckpoint) {
