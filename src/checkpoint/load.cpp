@@ -94,16 +94,18 @@ void check_same_checkpoint(Communicator& world, const fs::path& path, const Head
   struct Opened {
     std::uint64_t checksum;
     std::int64_t step;
+    std::int64_t rank;
   };
-  const Opened own{header.checksum, header.state.step};
+  const Opened own{header.checksum, header.state.step, world.global_rank()};
   std::vector<Opened> all(static_cast<std::size_t>(world.world()));
   world.all_gather(&own, all.data(), sizeof own, {"checkpoint", "comparing what was opened"});
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank].checksum != all[0].checksum)
-      throw EnvironmentError(
-          fmt::format("checkpoint '{}': rank {} finds step {} ({:016x}) there, rank 0 step {} ({:016x}); all "
-                      "ranks must see the same folder",
-                      path.string(), rank, all[rank].step, all[rank].checksum, all[0].step, all[0].checksum));
+  for (const Opened& opened : all)
+    if (opened.checksum != all[0].checksum)
+      throw EnvironmentError(fmt::format(
+          "checkpoint '{}': rank {} finds step {} ({:016x}) there, rank {} step {} ({:016x}); all "
+          "ranks must see the same folder",
+          path.string(), opened.rank, opened.step, opened.checksum, all[0].rank, all[0].step,
+          all[0].checksum));
 }
 
 }  // namespace

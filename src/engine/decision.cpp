@@ -38,7 +38,7 @@ class Scalars {
   std::size_t numel_;
 };
 
-void check_agreement(const Scalars& scalars, bool abandoned) {
+void check_agreement(const Scalars& scalars, std::span<const int> ranks, bool abandoned) {
   for (const AgreedScalar& agreed : kAgreedScalars) {
     // Whoever abandons a step knows no rate for it.
     if (abandoned && agreed.which == Scalar::learning_rate) continue;
@@ -46,9 +46,10 @@ void check_agreement(const Scalars& scalars, bool abandoned) {
     for (int rank = 1; rank < scalars.ranks(); ++rank) {
       const double found = scalars.at(rank, agreed.which);
       if (std::bit_cast<std::uint64_t>(found) == std::bit_cast<std::uint64_t>(expected)) continue;
-      throw CommunicationError(fmt::format("rank {} has {} {}, rank 0 has {}; all ranks must agree", rank,
-                                           agreed.name, found, expected),
-                               rank);
+      const int culprit = ranks[static_cast<std::size_t>(rank)];
+      throw CommunicationError(fmt::format("rank {} has {} {}, rank {} has {}; all ranks must agree", culprit,
+                                           agreed.name, found, ranks[0], expected),
+                               culprit);
     }
   }
 }
@@ -84,7 +85,7 @@ double square_sum(const DecisionInputs& inputs, const Scalars& scalars) {
 Decision decide(const DecisionInputs& inputs) {
   const Scalars scalars(inputs);
   const bool abandoned = scalars.sum(Scalar::abandoned) > 0;
-  check_agreement(scalars, abandoned);
+  check_agreement(scalars, inputs.ranks, abandoned);
   Decision decision;
   StepResult& result = decision.result;
   result.step = static_cast<std::int64_t>(scalars.at(0, Scalar::step));

@@ -57,6 +57,7 @@ struct Decision {
 struct DecisionInputs {
   const Mesh& mesh;
   const Layout& layout;
+  std::span<const int> ranks;  // as messages name them: of the world that the engine's is a group of
   const Program& program;
   const GradientClip& clip;
   bool parameter_norms = false;

@@ -61,15 +61,25 @@ std::string fingerprint(const Layout& layout, const EngineOptions& options) {
   return text;
 }
 
-void compare_hashes(Communicator& states, std::uint64_t hash) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(states.world()));
-  states.all_gather(&hash, all.data(), sizeof hash, {"set-up", "comparing programs"});
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
+// Also tells the ranks of the world that `states` is a group of, by which messages name its members.
+std::vector<int> compare_hashes(Communicator& states, std::uint64_t hash) {
+  struct Made {
+    std::uint64_t hash;
+    std::int64_t rank;
+  };
+  const Made own{hash, states.global_rank()};
+  std::vector<Made> all(static_cast<std::size_t>(states.world()));
+  states.all_gather(&own, all.data(), sizeof own, {"set-up", "comparing programs"});
+  std::vector<int> ranks;
+  for (const Made& made : all) {
+    if (made.hash != all[0].hash)
       throw UsageError(
-          fmt::format("rank {} was given other units or options than rank 0 (program hash {:016x}, "
+          fmt::format("rank {} was given other units or options than rank {} (program hash {:016x}, "
                       "not {:016x}); all ranks must make equal engines",
-                      rank, all[rank], all[0]));
+                      made.rank, all[0].rank, made.hash, all[0].hash));
+    ranks.push_back(static_cast<int>(made.rank));
+  }
+  return ranks;
 }
 
 // Every rank proves what all run.
@@ -127,8 +137,8 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
                                         .deadline = 10 * options.deadline,
                                         .fill_poisoned = options.poison});
   world.attach(device->failure());
-  compare_hashes(states, hash);
-  executor = std::make_unique<Executor>(world, *device, layout, programs, plan, options);
+  executor = std::make_unique<Executor>(world, compare_hashes(states, hash), *device, layout, programs, plan,
+                                        options);
   written_in.assign(static_cast<std::size_t>(layout.parameters()), -1);
 }
 

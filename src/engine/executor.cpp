@@ -68,9 +68,11 @@ std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
 
 }  // namespace
 
-Executor::Executor(const Communicator& world, Device& device, const Layout& layout,
-                   const std::vector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options)
+Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Device& device,
+                   const Layout& layout, const std::vector<Program>& programs, const MemoryPlan& plan,
+                   const EngineOptions& options)
     : world_(world),
+      global_ranks_(std::move(global_ranks)),
       device_(device),
       layout_(layout),
       programs_(programs),

@@ -34,8 +34,8 @@ struct GroupRun {
 
 class Executor {
  public:
-  // `layout`, `programs`, `plan` and `options` outlive the executor.
-  Executor(const Communicator& world, Device& device, const Layout& layout,
+  // `layout`, `programs`, `plan` and `options` outlive the executor. `global_ranks` are those of `world`.
+  Executor(const Communicator& world, std::vector<int> global_ranks, Device& device, const Layout& layout,
            const std::vector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options);
   ~Executor();
 
@@ -175,6 +175,7 @@ class Executor {
   double* own_scalar(int slot) const;
 
   Communicator world_;
+  const std::vector<int> global_ranks_;
   Device& device_;
   const Layout& layout_;
   const std::vector<Program>& programs_;

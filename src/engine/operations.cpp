@@ -234,6 +234,7 @@ void Executor::decide_step() {
   transfer(scalars_.data(), persistent_address(program_, running.scalars), bytes);
   decision_ = decide({.mesh = options_.mesh,
                       .layout = layout_,
+                      .ranks = global_ranks_,
                       .program = running,
                       .clip = options_.clip,
                       .parameter_norms = options_.parameter_norms,

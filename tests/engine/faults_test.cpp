@@ -143,6 +143,35 @@ TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
   }
 }
 
+// Engines of half a world each, of which the second's ranks disagree.
+TEST(Subgroups, RanksAreNamedAsInTheWorld) {
+  for (const bool at_set_up : {true, false}) {
+    std::vector<Fate> fates(4);
+    const auto run = [&](Communicator world) {
+      const bool second = world.rank() >= 2, odd = world.rank() == 3;
+      Communicator half = world.subgroup(second ? std::vector{2, 3} : std::vector{0, 1}, "half");
+      EngineOptions options = toy_options(2, 2);
+      if (at_set_up && odd) options.clip.max_norm = 1.0;
+      fates[static_cast<std::size_t>(world.rank())] = fate_of([&] {
+        Engine engine(half, toy_units(DType::fp32), options);
+        engine.initialize(toy_fill());
+        if (second) toy_step(engine, {.learning_rate = odd ? 0.2 : 0.1});
+      });
+    };
+    if (at_set_up)
+      run_local(4, kBlocking, run);
+    else
+      EXPECT_THROW(run_local(4, kBlocking, run), Error);
+    for (const std::size_t rank : {2, 3}) {
+      EXPECT_EQ(fates[rank].culprit, at_set_up ? -1 : 3) << fates[rank].message;
+      EXPECT_NE(fates[rank].message.find(at_set_up ? "rank 3 was given other units or options than rank 2"
+                                                   : "rank 3 has learning rate 0.2, rank 2 has 0.1"),
+                std::string::npos)
+          << fates[rank].message;
+    }
+  }
+}
+
 TEST(Step, UnequalInitialValuesAreNamed) {
   const auto seeded = [](int seed) {
     return [seed](ParameterId id, std::int64_t begin, std::span<float> values) {
