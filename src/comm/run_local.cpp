@@ -92,6 +92,7 @@ std::vector<Communicator> make_local_world(int world, const LocalOptions& option
 void run_local(int world, const LocalOptions& options, const std::function<void(Communicator)>& rank_main,
                std::vector<std::string>* messages) {
   if (world < 1) throw UsageError(fmt::format("a world of {} ranks: use at least 1", world));
+  if (!rank_main) throw UsageError("run_local: rank_main is empty; give the function that every rank runs");
   const auto run = std::make_shared<Run>(world, options, rank_main);
   const std::vector<int> cores = options.pin ? allowed_cores() : std::vector<int>{};
   const auto cores_of = [&](int rank) { return share_of_cores(cores, rank, world); };

@@ -97,6 +97,9 @@ auto Engine::Impl::guarded(const char* call, Body&& body) {
   } catch (const std::exception& error) {
     fail(error.what());
     throw;
+  } catch (...) {  // a callback may throw anything
+    fail(std::string(call) + " ended by an exception that is not a std::exception");
+    throw;
   }
 }
 

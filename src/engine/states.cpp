@@ -135,6 +135,11 @@ void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span
 
 namespace {
 
+void check_fill(const Engine::Fill& fill) {
+  if (!fill)
+    throw UsageError("initialize: fill is empty; give a function that sets the elements it is asked for");
+}
+
 // One run of elements of each parameter, the same on all ranks.
 std::uint64_t sample_of(const Layout& layout, const Engine::Fill& fill) {
   constexpr std::int64_t kSampled = 16;
@@ -158,6 +163,7 @@ void Engine::initialize(const Fill& fill) {
   std::uint64_t sample = 0;
   impl_->guarded("initialize", [&] {
     impl_->check_between_steps("initialize");
+    check_fill(fill);
     sample = sample_of(impl_->layout, fill);
   });
   initialize(fill, sample);
@@ -167,6 +173,7 @@ void Engine::initialize(const Fill& fill, std::uint64_t identity) {
   impl_->guarded("initialize", [&] {
     Impl& impl = *impl_;
     impl.check_between_steps("initialize");
+    check_fill(fill);
     impl.executor->drop_carried();
     std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
     for (FlatId flat = 0; flat < static_cast<FlatId>(impl.layout.flats().size()); ++flat) {

@@ -39,5 +39,7 @@ TEST(LocalWorld, RefusesNoRanks) {
   EXPECT_THROW(run_local(0, {}, [](Communicator) {}), UsageError);
 }
 
+TEST(LocalWorld, RefusesToRunNothing) { EXPECT_THROW(run_local(2, {}, nullptr), UsageError); }
+
 }  // namespace
 }  // namespace tessera

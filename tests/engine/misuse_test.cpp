@@ -100,6 +100,20 @@ TEST(Misuse, CallsAtTheWrongTime) {
   expect_words(refusal([&] { engine.running(); }), {"running: no step is running"});
 }
 
+TEST(Misuse, FillsThatAreEmpty) {
+  for (const bool identified : {false, true}) {
+    Engine engine = make_engine(toy_options(1, 3));
+    expect_words(refusal([&] { identified ? engine.initialize(nullptr, 1) : engine.initialize(nullptr); }),
+                 {"initialize: fill is empty"});
+  }
+}
+
+TEST(Misuse, FillsThatThrowAnything) {
+  Engine engine = make_engine(toy_options(1, 3));
+  EXPECT_THROW(engine.initialize([](ParameterId, std::int64_t, std::span<float>) { throw 5; }), int);
+  expect_words(refusal([&] { engine.begin(StepKind::train); }), {"failed before", "initialize"});
+}
+
 TEST(Misuse, ALeaseThatOutlivesItsEngine) {
   std::optional<UnitLease> lease;
   {
