@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "tessera/error.h"
 
@@ -19,13 +20,14 @@ bool power_of_two(double value) {
 }  // namespace
 
 void LossScaleOptions::check() const {
-  const auto require = [](bool right, const char* field, double value, const char* what) {
+  const auto require = [](bool right, const char* field, double value, const std::string& what) {
     if (!right) throw UsageError(fmt::format("loss scale: {} = {} must be {}", field, value, what));
   };
   require(power_of_two(min), "min", min, "a power of two");
-  require(power_of_two(max) && max >= min && max <= 0x1p127, "max", max, "a power of two from min to 2^127");
+  require(power_of_two(max) && max >= min && max <= 0x1p127, "max", max,
+          fmt::format("a power of two from min, {}, to 2^127", min));
   require(power_of_two(initial) && initial >= min && initial <= max, "initial", initial,
-          "a power of two from min to max");
+          fmt::format("a power of two from min, {}, to max, {}", min, max));
   require(power_of_two(growth_factor) && growth_factor > 1.0, "growth_factor", growth_factor,
           "a power of two above 1");
   require(power_of_two(backoff_factor) && backoff_factor < 1.0, "backoff_factor", backoff_factor,

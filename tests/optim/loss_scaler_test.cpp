@@ -85,6 +85,16 @@ TEST(loss_scaler, refuses_options_that_round_or_mean_nothing) {
   }
 }
 
+TEST(LossScaler, AnInitialScaleOutsideIsToldTheRange) {
+  try {
+    LossScaler({.initial = 0.5});
+    FAIL() << "accepted";
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(),
+                 "loss scale: initial = 0.5 must be a power of two from min, 1, to max, 16777216");
+  }
+}
+
 TEST(loss_scaler, refuses_a_saved_state_that_cannot_be_its_own) {
   LossScaler scaler({.initial = 8, .min = 1, .max = 64});
   EXPECT_THROW(scaler.restore({.scale = 128}), UsageError);
