@@ -37,7 +37,8 @@ struct RunState {
 // how much longer one rank's writing may take than another's. Returns the checkpoint's own folder.
 // EnvironmentError, the same on all ranks, where a file cannot be written, with the file, the bytes and the
 // system's reason: the temporary files are then removed, and earlier checkpoints untouched. The same where
-// another process saves into the folder, see CheckpointLock.
+// another process saves into the folder, see CheckpointLock, and where a rank does not find what rank 0 made
+// there. UsageError for a world that is not of as many ranks as the engine's.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
                                       const RunState& state, int keep = 2);
 

@@ -1,5 +1,7 @@
 #include "src/checkpoint/agree.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <string>
 #include <vector>
@@ -58,6 +60,21 @@ void together(Communicator& world, const char* operation, const std::function<vo
   std::vector<Report> all(static_cast<std::size_t>(world.world()));
   world.all_gather(&mine, all.data(), sizeof mine, {.operation = operation});
   for (const Report& one : all) raise(one);
+}
+
+void check_arguments(const char* call, const Communicator& world, Engine& engine) {
+  if (!world)
+    throw UsageError(fmt::format("{}: world is an empty communicator; give one of the engine's ranks", call));
+  if (world.world() != engine.world())
+    throw UsageError(
+        fmt::format("{}: world '{}' has {} ranks and the engine has {}; give a communicator of "
+                    "all of the engine's ranks",
+                    call, world.name(), world.world(), engine.world()));
+  try {
+    engine.finish_updates();
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", call, error.what()));
+  }
 }
 
 }  // namespace tessera::checkpoint

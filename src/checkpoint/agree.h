@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "tessera/communicator.h"
+#include "tessera/engine.h"
 
 namespace tessera::checkpoint {
 
@@ -12,5 +12,10 @@ namespace tessera::checkpoint {
 // message. A CommunicationError passes at once: the others learn of it by their own.
 // Without a world, this process is alone.
 void together(Communicator& world, const char* operation, const std::function<void()>& work);
+
+// What save_checkpoint() and load_checkpoint(), `call`, ask of their arguments before any rank waits for
+// another: that `world` is of the engine's ranks, and that the engine is between steps, with all updates
+// done.
+void check_arguments(const char* call, const Communicator& world, Engine& engine);
 
 }  // namespace tessera::checkpoint

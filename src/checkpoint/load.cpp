@@ -111,7 +111,7 @@ void check_same_checkpoint(Communicator& world, const fs::path& path, const Head
 }  // namespace
 
 RunState load_checkpoint(const fs::path& path, Communicator world, Engine& engine) {
-  engine.finish_updates();
+  check_arguments("load_checkpoint", world, engine);
   std::unique_ptr<Source> source;
   // All is checked on every rank before the first byte of any engine changes.
   together(world, "checkpoint open", [&] { source = std::make_unique<Source>(resolve(path), engine); });

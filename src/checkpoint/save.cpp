@@ -46,6 +46,11 @@ void write_file(const fs::path& folder, Engine& engine, const RunState& state,
   header.counters = engine.counters();
   header.ranks = ranks;
   if (std::ranges::find(ranks, header.rank) == ranks.end()) return;
+  if (std::error_code error; !fs::is_directory(folder, error))
+    throw EnvironmentError(
+        fmt::format("rank {} does not find '{}', which is made by rank 0; all ranks must see the same folder "
+                    "and save the same step",
+                    header.rank, folder.string()));
   OnHost host(engine);
   for (const PersistentBuffer& buffer : stored) {
     const Layout& layout = engine.layout();
@@ -89,9 +94,12 @@ void publish(const fs::path& folder, const fs::path& temporary, const fs::path& 
 
 fs::path save_checkpoint(const fs::path& folder, Communicator world, Engine& engine, const RunState& state,
                          int keep) {
-  if (keep < 1) throw UsageError(fmt::format("keep is {}; at least the checkpoint itself stays: 1", keep));
-  if (state.step < 0) throw UsageError(fmt::format("step is {}; it must be 0 or more", state.step));
-  engine.finish_updates();
+  if (keep < 1)
+    throw UsageError(
+        fmt::format("save_checkpoint: keep is {}; at least the checkpoint itself stays: 1", keep));
+  if (state.step < 0)
+    throw UsageError(fmt::format("save_checkpoint: step is {}; it must be 0 or more", state.step));
+  check_arguments("save_checkpoint", world, engine);
   const std::string name = step_name(state.step);
   const fs::path temporary = folder / (name + ".tmp");
   fs::path final = folder / name;

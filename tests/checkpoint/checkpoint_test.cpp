@@ -288,6 +288,53 @@ TEST(CheckpointFiles, AnInterruptedSaveIsPassedOverAndRemoved) {
   EXPECT_EQ(latest_checkpoint(place)->filename(), "step-00000004");
 }
 
+// What `body` is refused with, on each rank of a world of its own.
+std::vector<std::string> refusals(const std::function<void(Communicator, Engine&)>& body) {
+  std::vector<std::string> messages;
+  EXPECT_THROW(ToyRun{}.run(body, &messages), Error);
+  return messages;
+}
+
+TEST(CheckpointMisuse, WorldsThatAreNotTheEngines) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run");
+  save_three(ToyRun{}, path);
+  for (const bool load : {false, true}) {
+    const auto call = [&](Communicator world, Engine& engine) {
+      load ? load_checkpoint(path, world, engine)
+           : (save_checkpoint(path, world, engine, state_at(4)), RunState{});
+    };
+    const std::string name = load ? "load_checkpoint: " : "save_checkpoint: ";
+    for (const std::string& message : refusals([&](Communicator, Engine& engine) { call({}, engine); }))
+      EXPECT_EQ(message, name + "world is an empty communicator; give one of the engine's ranks");
+    for (const std::string& message : refusals([&](Communicator world, Engine&engine) {
+           call(world.subgroup({world.rank()}, "alone"), engine);
+         }))
+      EXPECT_EQ(message, name +
+                             "world 'alone' has 1 ranks and the engine has 2; give a communicator of all of "
+                             "the engine's ranks");
+    for (const std::string& message : refusals([&](Communicator world, Engine&engine) {
+           engine.begin(StepKind::train);
+           call(world, engine);
+         }))
+      EXPECT_NE(message.find(name), std::string::npos) << message;
+  }
+  EXPECT_EQ(names_in(path), (std::vector<std::string>{"latest", "step-00000003"}));
+}
+
+// A folder that is on a disk of its own for each rank, say.
+TEST(CheckpointMisuse, FoldersAndStepsThatDiffer) {
+  const TemporaryFolder folder;
+  for (const bool step : {false, true})
+    for (const std::string& message : refusals([&](Communicator world, Engine&engine) {
+           save_checkpoint(folder.file(step ? "run" : "run" + std::to_string(world.rank())), world, engine,
+                           state_at(step ? world.rank() : 1));
+         })) {
+      EXPECT_NE(message.find("rank 1 does not find '"), std::string::npos) << message;
+      EXPECT_NE(message.find("all ranks must see the same folder"), std::string::npos) << message;
+    }
+}
+
 TEST(CheckpointFiles, NothingIsThere) {
   const TemporaryFolder folder;
   EXPECT_FALSE(latest_checkpoint(folder.file("none")));
