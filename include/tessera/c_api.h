@@ -289,7 +289,7 @@ typedef struct tessera_step_result {
 /* After the last use. `result` may be NULL. */
 tessera_status tessera_step(tessera_engine* engine, const tessera_step_inputs* inputs,
                             tessera_step_result* result);
-/* Instead of the rest of a training step: all ranks drop it. */
+/* Instead of the rest of a step: all ranks drop it. */
 tessera_status tessera_abandon(tessera_engine* engine, tessera_step_result* result);
 
 /* With TESSERA_UPDATE_NEXT: does what the last step left to the next. Collective, between steps. */

@@ -210,8 +210,9 @@ class Engine {
   // where it ends on other terms than it began with, and for inputs that are not what StepInputs says, on
   // whichever rank: before anything is updated.
   StepResult step(const StepInputs& inputs);
-  // Instead of the rest of a training step: drops the gradients on all ranks; still to be met by every other
-  // rank's step() or abandon(). The result says abandoned. UsageError with Strategy::update reduced.
+  // Instead of the rest of a step: drops the gradients on all ranks; still to be met by every other rank's
+  // step() or abandon(). The result says abandoned on all of them, of an evaluation too. UsageError for a
+  // training step with Strategy::update reduced.
   StepResult abandon();
 
   // The scale that the gradients of this step carry; a power of two.

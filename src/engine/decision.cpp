@@ -93,12 +93,11 @@ Decision decide(const DecisionInputs& inputs) {
   result.loss_scale = scalars.at(0, Scalar::loss_scale);
   result.weight = scalars.sum(Scalar::weight, Scalar::weight_on_device);
   result.loss = result.weight > 0 ? scalars.sum(Scalar::loss, Scalar::loss_on_device) / result.weight : 0.0;
-  if (inputs.program.kind == StepKind::evaluate) return decision;
-
   if (abandoned) {
     result.reason = SkipReason::abandoned;
     return decision;
   }
+  if (inputs.program.kind == StepKind::evaluate) return decision;
   if (result.weight <= 0) {
     result.reason = SkipReason::no_weight;
     return decision;

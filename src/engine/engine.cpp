@@ -319,7 +319,7 @@ StepResult Engine::abandon() {
       impl_->open_uses.pop_back();
       impl_->close(next);
     }
-    return impl_->finish_step({});
+    return impl_->finish_step({.weight = 0.0});
   });
 }
 

@@ -187,6 +187,25 @@ TEST(Abandon, ClosesWhatTheOrderOpens) {
   });
 }
 
+TEST(Abandon, IsSaidOfAnEvaluationToo) {
+  for (const UpdateWhen update : {UpdateWhen::decided, UpdateWhen::reduced})
+    run_local(2, kBlocking, [&](Communicator world) {
+      EngineOptions options = toy_options(2, 3);
+      options.strategy.update = update;
+      options.programs.push_back({.kind = StepKind::evaluate});
+      Engine engine(world, toy_units(DType::fp32), options);
+      engine.initialize(toy_fill());
+      for (const int abandoning : {1, 2}) {  // nobody the second time
+        engine.begin(StepKind::evaluate);
+        if (world.rank() != abandoning) toy_uses(engine, {}, StepKind::evaluate);
+        const StepResult result = world.rank() == abandoning ? engine.abandon() : engine.step({.loss = 3.0});
+        EXPECT_EQ(result.reason, abandoning == 1 ? SkipReason::abandoned : SkipReason::none);
+        EXPECT_EQ(result.weight, abandoning == 1 ? 1.0 : 2.0);
+        EXPECT_EQ(result.loss, 3.0);
+      }
+    });
+}
+
 TEST(Abandon, LeavesTheLossScale) {
   run_local(2, kBlocking, [](Communicator world) {
     EngineOptions options = toy_options(2, 1);
