@@ -217,9 +217,9 @@ typedef struct tessera_scheduled_use {
 tessera_status tessera_scheduled_uses(tessera_engine* engine, const tessera_scheduled_use** uses,
                                       int32_t* count);
 
-/* What units hand on (tessera_unit.output_bytes), where it lies during a lease; NULL where there is none. A
-   forward or recompute reads input and a forward writes output; a backward reads output_gradient, and
-   writes input_gradient. Between ranks of a pipeline they travel by themselves. */
+/* What units hand on (tessera_unit.output_bytes), where it lies during a lease. Every pass reads input; a
+   forward writes output; a backward reads output_gradient, and writes input_gradient. NULL where there is
+   none, and in the other passes. Between ranks of a pipeline they travel by themselves. */
 typedef struct tessera_handover {
   const void* input;
   void* output;

@@ -255,8 +255,9 @@ class Engine {
   Counters counters() const;
   void set_counters(const Counters& counters);
 
-  // For modules: where a buffer of the running program lies during the innermost open use; nullptr where it
-  // holds nothing then. Another use may find it elsewhere. Throws UsageError where no lease is open.
+  // For modules: where a buffer of the running program lies during the innermost open use; nullptr where that
+  // neither reads nor writes it (a unit's output is written in forward only, say). Another use may find it
+  // elsewhere. Throws UsageError where no lease is open.
   void* address(BufferId buffer) const;
   const Program& running() const;  // UsageError where no step is running
   // What a module enqueues its work on: a cudaStream_t, null on the CPU.

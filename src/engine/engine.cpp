@@ -192,6 +192,10 @@ void* Engine::address(BufferId buffer) const {
   if (buffer < 0 || buffer >= buffers)
     throw UsageError(fmt::format("address: buffer {} does not exist; the running program has 0 to {}", buffer,
                                  buffers - 1));
+  // Where it is none of theirs, another microbatch's may lie there by now, on its way to another rank.
+  const Instruction& use = impl_->instruction(impl_->open_uses.back());
+  if (!std::ranges::binary_search(use.reads, buffer) && !std::ranges::binary_search(use.writes, buffer))
+    return nullptr;
   return impl_->executor->address(buffer, impl_->open_uses.back());
 }
 void* Engine::stream() const { return impl_->executor->stream(); }

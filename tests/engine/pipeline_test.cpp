@@ -79,6 +79,38 @@ TEST(PipelineVerbs, EveryMeshTrainsToTheStatesOfOneWithoutPipeline) {
 }
 
 // A rank's first parameter that is not finite is found on whichever pipeline rank it is.
+// A recompute that ran all of a forward again would write its output where another microbatch's lies by then.
+TEST(PipelineVerbs, AUseIsGivenWhatItReadsAndWritesOnly) {
+  for (const int pipeline : {1, 2, 4}) {
+    EngineOptions options = pipeline_options({.pipeline = pipeline}, 4, 4);
+    options.strategy.recompute = Recompute::full;
+    run_local(pipeline, kBlocking, [&](Communicator world) {
+      Engine engine(world, chain(4), options);
+      engine.initialize(toy_fill());
+      engine.begin(StepKind::train, 4);
+      for (const Instruction& use : engine.running().instructions) {
+        if (use.op != Opcode::use) continue;
+        UnitLease lease = engine.use(use.unit, use.pass);
+        const bool forward = use.pass == Pass::forward, backward = use.pass == Pass::backward;
+        const auto given = [&](UnitId unit, auto which) {
+          return unit >= 0 &&
+                 floats(engine, engine.running().unit_buffers[static_cast<std::size_t>(unit)].*which,
+                        use.microbatch) != nullptr;
+        };
+        EXPECT_EQ(given(use.unit - 1, &UnitBuffers::output), use.unit > 0) << name_of(use.pass);
+        EXPECT_EQ(given(use.unit, &UnitBuffers::output), forward) << name_of(use.pass);
+        EXPECT_EQ(given(use.unit, &UnitBuffers::output_gradient), backward && use.unit < 3)
+            << name_of(use.pass);
+        EXPECT_EQ(given(use.unit - 1, &UnitBuffers::output_gradient), backward && use.unit > 0)
+            << name_of(use.pass);
+        if (backward) write_gradients(engine, lease, {});
+        lease.end();
+      }
+      engine.step({.learning_rate = 0.1});
+    });
+  }
+}
+
 TEST(PipelineVerbs, NameTheFirstGradientThatIsNotFinite) {
   EngineOptions options = pipeline_options({.pipeline = 2, .replicate = 2}, 5, 1);
   run_local(4, kBlocking, [&](Communicator world) {
