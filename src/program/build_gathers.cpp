@@ -46,7 +46,7 @@ void Builder::issue_gathers(int position) {
   while (gathered_ < residences_.size() && residences_[gathered_].gather >= 0) ++gathered_;
   for (std::size_t next = gathered_; next < residences_.size(); ++next) {
     Residence& residence = residences_[next];
-    if (residence.first > position + spec_.strategy.prefetch) break;
+    if (residence.first - position > spec_.strategy.prefetch) break;
     if (residence.gather >= 0 || residence.earliest > position) continue;
     const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(residence.flat)];
     const int microbatch = slots_[static_cast<std::size_t>(residence.first)].microbatch;

@@ -79,7 +79,8 @@ void Builder::issue_updates(int position) {
   const auto due = [&](std::size_t update, int at) {
     return update < updates_.size() && updates_[update].behind <= at;
   };
-  if (due(updated_, position + offload().staged)) prepare_updates();
+  const int staged = std::min(offload().staged, static_cast<int>(slots_.size()));
+  if (due(updated_, position + staged)) prepare_updates();
   while (due(updated_, position)) {
     const FlatId flat = updates_[updated_].flat;
     while (prepared_ <= updated_) hand_on_next();

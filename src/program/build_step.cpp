@@ -194,7 +194,7 @@ void Builder::lay_out_order() {
 // use between two updates.
 int Builder::carried_place(int first_use) const {
   const int prefetch = spec_.strategy.prefetch;
-  const int ahead = prefetch == 0 ? 0 : std::max(prefetch + 1, offload().staged);
+  const int ahead = prefetch == 0 ? 0 : std::max(std::min(prefetch, first_use) + 1, offload().staged);
   return std::max(first_use - ahead, 0);
 }
 

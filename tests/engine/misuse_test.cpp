@@ -170,6 +170,22 @@ TEST(Misuse, MeshesAndChunksThatOverflow) {
                {"2147483647 chunks", "4294967294", "5 units"});
 }
 
+TEST(Misuse, UsesAheadBeyondTheStepAreAllOfIt) {
+  for (const bool early : {false, true}) {
+    std::vector<std::uint64_t> programs;
+    for (const int ahead : {1000, std::numeric_limits<int>::max()}) {
+      EngineOptions options = toy_options(2, 3);
+      options.programs[0].microbatches = 3;
+      options.strategy.prefetch = options.strategy.offload.staged = ahead;
+      options.strategy.offload.states = Space::host;
+      options.strategy.update = early ? UpdateWhen::reduced : UpdateWhen::next;
+      const Layout layout(toy_units(DType::bf16), 2);
+      programs.push_back(plan_pipeline(layout, options.mesh, step_specs(options))[0].programs[0].hash());
+    }
+    EXPECT_EQ(programs[0], programs[1]);
+  }
+}
+
 TEST(Misuse, BudgetsThatOverflow) {
   for (const std::int64_t external : {kMost, std::int64_t{301}})
     expect_words(refused_options([&](EngineOptions& options) {
