@@ -78,7 +78,6 @@ TEST(PipelineVerbs, EveryMeshTrainsToTheStatesOfOneWithoutPipeline) {
       }
 }
 
-// A rank's first parameter that is not finite is found on whichever pipeline rank it is.
 // A recompute that ran all of a forward again would write its output where another microbatch's lies by then.
 TEST(PipelineVerbs, AUseIsGivenWhatItReadsAndWritesOnly) {
   for (const int pipeline : {1, 2, 4}) {
@@ -111,6 +110,7 @@ TEST(PipelineVerbs, AUseIsGivenWhatItReadsAndWritesOnly) {
   }
 }
 
+// A rank's first parameter that is not finite is found on whichever pipeline rank it is.
 TEST(PipelineVerbs, NameTheFirstGradientThatIsNotFinite) {
   EngineOptions options = pipeline_options({.pipeline = 2, .replicate = 2}, 5, 1);
   run_local(4, kBlocking, [&](Communicator world) {
