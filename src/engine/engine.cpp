@@ -19,8 +19,11 @@ void check_amount(const char* call, const char* name, double value, double most)
   if (!(value >= 0 && value <= most))
     throw UsageError(fmt::format("{}: {} is {}; it must be 0 to {:.3g}", call, name, value, most));
 }
-void check_learning_rate(const char* call, const char* name, double value) {
-  check_amount(call, name, value, std::numeric_limits<float>::max());  // updates compute in fp32
+// Updates compute in fp32, with each group's factor.
+void check_learning_rate(const char* call, const char* name, double value, const Optimizer& optimizer) {
+  double factor = 1.0;
+  for (const ParameterGroup& group : optimizer.groups) factor = std::max(factor, group.learning_rate_factor);
+  check_amount(call, name, value, std::numeric_limits<float>::max() / factor);
 }
 
 // Addresses between which the host and the device copy.
@@ -264,7 +267,8 @@ void Engine::begin_program(int index, const StepTerms& terms) {
           "begin: terms.weight is {}; with strategy.update reduced a training step begins with the "
           "weight that all ranks' inputs will add up to, above 0, and the learning rate",
           terms.weight));
-    if (early) check_learning_rate("begin", "terms.learning_rate", terms.learning_rate);
+    if (early)
+      check_learning_rate("begin", "terms.learning_rate", terms.learning_rate, impl_->options.optimizer);
     // The same program takes them along.
     if (impl_->executor->carried_from() != index) finish_updates();
     impl_->abandoned = false;
@@ -292,7 +296,7 @@ StepResult Engine::step(const StepInputs& inputs) {
     const InstructionId next = impl_->executor->advance();
     if (impl_->instruction(next).op != Opcode::reduce_scalars || !impl_->open_uses.empty())
       throw UsageError(fmt::format("step: the program expects {} first", impl_->expected()));
-    check_learning_rate("step", "learning_rate", inputs.learning_rate);
+    check_learning_rate("step", "learning_rate", inputs.learning_rate, impl_->options.optimizer);
     check_amount("step", "weight", inputs.weight, std::numeric_limits<double>::max());
     if (impl_->executor->updates_early() && inputs.learning_rate != impl_->terms.learning_rate)
       throw UsageError(fmt::format("step: the learning rate is {}; the step began with {}",

@@ -219,6 +219,23 @@ TEST(Misuse, InputsOfAStep) {
   }
 }
 
+// What an update computes with is the rate times its group's factor.
+TEST(Misuse, RatesThatAFactorMakesInfinite) {
+  for (const bool early : {false, true}) {
+    EngineOptions options = toy_options(1, 0);
+    options.optimizer.groups[1].learning_rate_factor = 10.0;
+    if (early) options.strategy.update = UpdateWhen::reduced;
+    Engine engine = make_engine(options);
+    engine.initialize(toy_fill());
+    expect_words(refusal([&] {
+                   engine.begin(StepKind::train, 1, {.learning_rate = 1e38, .weight = 1.0});
+                   toy_uses(engine, {});
+                   engine.step({.learning_rate = 1e38});
+                 }),
+                 {"learning_rate is 1e+38; it must be 0 to 3.4e+37"});
+  }
+}
+
 TEST(Misuse, TermsOfAStep) {
   EngineOptions options = toy_options(1, 0);
   options.strategy.update = UpdateWhen::reduced;
