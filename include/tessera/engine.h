@@ -133,7 +133,7 @@ struct StepTerms {
 
 // What the caller adds to a step: this rank's sums over all its microbatches.
 struct StepInputs {
-  double learning_rate = 0.0;  // 0 or more, finite in fp32; equal on all ranks
+  double learning_rate = 0.0;  // 0 or more, finite in fp32, times any group's factor too; equal on all ranks
   double weight = 1.0;         // what the loss sum is divided by, tokens say, 0 or more; the ranks' are added
   double loss = 0.0;           // Σ loss on this rank
 };
@@ -207,8 +207,8 @@ class Engine {
   // the host. `total` is read in that order. Within a step.
   void add_loss(const LossTotal* total);
   // After the last use: reduces, decides, updates. Returns when the step is complete on this rank. UsageError
-  // where it ends on other terms than it began with, and for inputs that are not what StepInputs says, on
-  // whichever rank: before anything is updated.
+  // for inputs that are not what StepInputs says, on whichever rank: before anything is updated, unless it is
+  // as soon as it is reduced. Then also where it ends on other terms than it began with, and was updated by.
   StepResult step(const StepInputs& inputs);
   // Instead of the rest of a step: drops the gradients on all ranks; still to be met by every other rank's
   // step() or abandon(). The result says abandoned on all of them, of an evaluation too. UsageError for a
@@ -288,8 +288,9 @@ class Engine {
   // Measures the next steps where on; costs two clock readings an instruction, on a GPU two of its events,
   // and waits for the GPU when a step begins. Between steps; what it needs is allocated here, when first on.
   void set_tracing(bool on);
-  StepTiming timing() const;            // of the last traced step
-  std::span<const Span> trace() const;  // its instructions, in order of issue; µs from the step's begin
+  StepTiming timing() const;  // of the last traced step
+  // The last step's instructions, in order of issue; empty where it was not traced. µs from the step's begin.
+  std::span<const Span> trace() const;
 
   // Marks this rank failed for every other.
   void fail(const std::string& message);
