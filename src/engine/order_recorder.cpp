@@ -11,9 +11,13 @@ void OrderRecorder::begin(UnitId unit, Pass pass) {
 }
 
 void OrderRecorder::end(UnitId unit, Pass pass) {
-  if (open_.empty() || order_[open_.back()].unit != unit || order_[open_.back()].pass != pass)
-    throw UsageError(fmt::format("OrderRecorder: end of {} of unit {}, which is not the innermost use begun",
-                                 name_of(pass), unit));
+  if (open_.empty())
+    throw UsageError(
+        fmt::format("OrderRecorder: end of {} of unit {}, and no use has begun", name_of(pass), unit));
+  if (const Use& innermost = order_[open_.back()]; innermost.unit != unit || innermost.pass != pass)
+    throw UsageError(fmt::format(
+        "OrderRecorder: end of {} of unit {}, but the innermost use that has begun is {} of unit {}",
+        name_of(pass), unit, name_of(innermost.pass), innermost.unit));
   const Use begun = order_[open_.back()];
   open_.pop_back();
   if (begun.edge == UseEdge::open) order_.push_back({unit, pass, UseEdge::close});

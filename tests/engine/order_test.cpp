@@ -349,10 +349,19 @@ TEST(OrderRecorder, WritesWholeAndNestedUses) {
 
 TEST(OrderRecorder, RefusesWhatDoesNotNest) {
   OrderRecorder recorder;
-  EXPECT_THROW(recorder.end(0, Pass::forward), UsageError);
+  const auto refused = [&](UnitId unit, const std::string& reason) {
+    try {
+      recorder.end(unit, Pass::forward);
+    } catch (const UsageError& error) {
+      EXPECT_EQ(error.what(), "OrderRecorder: end of forward of unit " + std::to_string(unit) + reason);
+      return;
+    }
+    ADD_FAILURE() << "accepted";
+  };
+  refused(0, ", and no use has begun");
   recorder.begin(0, Pass::forward);
   recorder.begin(1, Pass::forward);
-  EXPECT_THROW(recorder.end(0, Pass::forward), UsageError);
+  refused(0, ", but the innermost use that has begun is forward of unit 1");
   EXPECT_THROW(recorder.end(1, Pass::backward), UsageError);
   recorder.end(1, Pass::forward);
   EXPECT_THROW(recorder.order(), UsageError);
