@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "src/comm/backend.h"
@@ -12,8 +13,12 @@
 namespace tessera {
 namespace {
 
-void check_range(const char* call, const char* what, const void* data, std::int64_t count) {
+// `bytes` of one of what is counted, of each of which the call has as many as there are `blocks`.
+void check_range(const char* call, const char* what, const void* data, std::int64_t count, int bytes = 1,
+                 int blocks = 1) {
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / bytes / blocks;
   if (count < 0) throw UsageError(fmt::format("{} of {} {}: use 0 or more", call, count, what));
+  if (count > most) throw UsageError(fmt::format("{} of {} {}: use {} or less", call, count, what, most));
   if (data == nullptr && count > 0)
     throw UsageError(fmt::format("{} of {} {} at a null pointer", call, count, what));
 }
@@ -57,7 +62,7 @@ Communicator Communicator::duplicate(const std::string& name) const {
 
 void Communicator::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
   check_range("all_gather", "bytes", shard, shard_bytes);
-  check_range("all_gather", "bytes", full, shard_bytes);
+  check_range("all_gather", "bytes", full, shard_bytes, 1, world());
   const bool in_place = shard == static_cast<const char*>(full) + rank() * shard_bytes;
   if (!in_place && overlap(shard, shard_bytes, full, world() * shard_bytes))
     throw UsageError(fmt::format(
@@ -66,7 +71,8 @@ void Communicator::all_gather(const void* shard, void* full, std::int64_t shard_
 }
 
 void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
-  check_range("reduce_scatter", "elements", call.full, call.shard_numel);
+  constexpr int kFp32 = sizeof(float);  // of the shard, and no wire's type has more
+  check_range("reduce_scatter", "elements", call.full, call.shard_numel, kFp32, world());
   check_range("reduce_scatter", "elements", call.shard, call.shard_numel);
   const bool in_place = call.wire == DType::fp32 && !call.accumulate &&
                         call.shard == static_cast<const float*>(call.full) + rank() * call.shard_numel;
@@ -84,12 +90,12 @@ void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
 }
 
 void Communicator::all_reduce(float* data, std::int64_t numel, CallLabel label) {
-  check_range("all_reduce", "elements", data, numel);
+  check_range("all_reduce", "elements", data, numel, sizeof *data);
   backend_->all_reduce(data, numel, label);
 }
 
 void Communicator::all_reduce(double* data, std::int64_t numel, CallLabel label) {
-  check_range("all_reduce", "elements", data, numel);
+  check_range("all_reduce", "elements", data, numel, sizeof *data);
   backend_->all_reduce(data, numel, label);
 }
 
@@ -101,7 +107,7 @@ void Communicator::broadcast(void* data, std::int64_t bytes, int root, CallLabel
 
 void Communicator::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
   check_range("all_to_all", "bytes", input, block_bytes);
-  check_range("all_to_all", "bytes", output, block_bytes);
+  check_range("all_to_all", "bytes", output, block_bytes, 1, world());
   if (overlap(input, block_bytes * world(), output, block_bytes * world()))
     throw UsageError("all_to_all: input and output overlap; it does not work in place");
   backend_->all_to_all(input, output, block_bytes, label);

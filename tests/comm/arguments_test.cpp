@@ -22,6 +22,30 @@ TEST(CommunicatorArguments, AreCheckedBeforeAnyPeerIsInvolved) {
   EXPECT_THROW(rank0.all_reduce(static_cast<float*>(nullptr), 1), UsageError);
 }
 
+// What a rank gives can be counted, and what all of them give cannot.
+TEST(CommunicatorArguments, MoreThanCanBeCountedIsRefused) {
+  Communicator rank0 = make_local_world(2)[0];
+  float data[4] = {};
+  double wide[4] = {};
+  const auto refused = [](const std::string& most, const auto& call) {
+    try {
+      call();
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(": use " + most + " or less"), std::string::npos)
+          << error.what();
+      return;
+    }
+    ADD_FAILURE() << "accepted";
+  };
+  constexpr std::int64_t kHalf = std::int64_t{1} << 62, kEighth = kHalf / 4;
+  refused("4611686018427387903", [&] { rank0.all_gather(data, data + 1, kHalf); });
+  refused("4611686018427387903", [&] { rank0.all_to_all(data, data + 1, kHalf); });
+  refused("1152921504606846975",
+          [&] { rank0.reduce_scatter({.full = data, .shard = data + 1, .shard_numel = kEighth}); });
+  refused("2305843009213693951", [&] { rank0.all_reduce(data, kHalf); });
+  refused("1152921504606846975", [&] { rank0.all_reduce(wide, kEighth); });
+}
+
 TEST(CommunicatorArguments, ReduceScatterInPlaceOnlyWhereItIsExact) {
   Communicator rank0 = make_local_world(2)[0];
   float data[64] = {};
