@@ -207,8 +207,9 @@ class Engine {
   // the host. `total` is read in that order. Within a step.
   void add_loss(const LossTotal* total);
   // After the last use: reduces, decides, updates. Returns when the step is complete on this rank. UsageError
-  // for inputs that are not what StepInputs says, on whichever rank: before anything is updated, unless it is
-  // as soon as it is reduced. Then also where it ends on other terms than it began with, and was updated by.
+  // for inputs that are not what StepInputs says, on whichever rank, before anything is updated. With
+  // Strategy::update reduced everything has been updated by then; UsageError there, too, where the step ends
+  // on other terms than it began with.
   StepResult step(const StepInputs& inputs);
   // Instead of the rest of a step: drops the gradients on all ranks; still to be met by every other rank's
   // step() or abandon(). The result says abandoned on all of them, of an evaluation too. UsageError for a
