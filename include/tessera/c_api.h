@@ -316,10 +316,15 @@ enum { /* category */
        TESSERA_CATEGORIES = 7
 };
 
-/* Device memory of this rank: what the arena takes, and what lives in it at the plan's peak, by category.
-   `at_peak` may be NULL. */
-tessera_status tessera_plan_bytes(const tessera_engine* engine, int64_t* arena,
+/* Memory of this rank in a space (TESSERA_DEVICE and so on): what the arena takes, and what lives in it at
+   the plan's peak, by category. `at_peak` may be NULL. */
+tessera_status tessera_plan_bytes(const tessera_engine* engine, int32_t space, int64_t* arena,
                                   int64_t at_peak[TESSERA_CATEGORIES]);
+
+/* What people should know of how the engine works on this machine, a line each: an exchange between processes
+   or GPUs that costs a copy more, and why; how the disk is used. "" where there is nothing. Valid until the
+   next call. */
+tessera_status tessera_notes(tessera_engine* engine, const char** notes);
 
 #ifdef __cplusplus
 }

@@ -26,6 +26,7 @@ struct tessera_lease {
 struct tessera_engine {
   tessera::Engine engine;
   std::string first_nonfinite = {};
+  std::string notes = {};
   std::vector<tessera_scheduled_use> uses = {};             // of the running step, once asked for
   std::vector<std::unique_ptr<tessera_lease>> leases = {};  // as many as were open at once; go before engine
 };
@@ -348,11 +349,26 @@ tessera_status tessera_write(tessera_engine* engine, int32_t parameter, int32_t 
   });
 }
 
-tessera_status tessera_plan_bytes(const tessera_engine* engine, int64_t* arena,
+tessera_status tessera_plan_bytes(const tessera_engine* engine, int32_t space, int64_t* arena,
                                   int64_t at_peak[TESSERA_CATEGORIES]) {
   return guarded([&] {
-    const SpacePlan& plan = given(engine, "engine").engine.plan().space(Space::device);
+    const SpacePlan& plan =
+        given(engine, "engine").engine.plan().space(checked<Space>(space, kSpaces, "space"));
     given(arena, "arena") = plan.arena_bytes;
     if (at_peak != nullptr) std::copy(plan.at_peak.begin(), plan.at_peak.end(), at_peak);
+  });
+}
+
+tessera_status tessera_notes(tessera_engine* engine, const char** notes) {
+  return guarded([&] {
+    tessera_engine& of = given(engine, "engine");
+    const ArenaRegistration& exchange = of.engine.arena_registration();
+    std::string text;
+    for (const auto& [what, note] : {std::pair{"exchange", exchange.reason},
+                                     {"exchange", exchange.note},
+                                     {"disk", of.engine.disk_description()}})
+      if (!note.empty()) text += std::string(what) + ": " + note + "\n";
+    of.notes = std::move(text);
+    given(notes, "notes") = of.notes.c_str();
   });
 }

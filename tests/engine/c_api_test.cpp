@@ -444,13 +444,21 @@ TEST(CApiPlan, TellsBytes) {
   const auto body = [](tessera_engine* engine, int) -> tessera_status {
     std::int64_t arena = 0;
     std::array<std::int64_t, TESSERA_CATEGORIES> at_peak{};
-    TRY(tessera_plan_bytes(engine, &arena, at_peak.data()));
+    TRY(tessera_plan_bytes(engine, TESSERA_DEVICE, &arena, at_peak.data()));
     std::int64_t sum = 0;
     for (std::int64_t bytes : at_peak) sum += bytes;
     EXPECT_GT(at_peak[TESSERA_OPTIMIZER_STATE], 0);
     EXPECT_GT(sum, 0);
     EXPECT_GE(arena, sum);
-    return tessera_plan_bytes(engine, &arena, nullptr);
+    EXPECT_EQ(tessera_plan_bytes(engine, 3, &arena, nullptr), TESSERA_USAGE);
+    EXPECT_TRUE(says("space 3 is not known"));
+    TRY(tessera_plan_bytes(engine, TESSERA_HOST, &arena, nullptr));
+    EXPECT_EQ(arena, 0);
+    const char* notes = nullptr;
+    TRY(tessera_notes(engine, &notes));
+    EXPECT_STREQ(notes, "") << "ranks are threads";
+    EXPECT_EQ(tessera_notes(engine, nullptr), TESSERA_USAGE);
+    return TESSERA_OK;
   };
   EXPECT_EQ(with_engines({.stage = 3}, body), TESSERA_OK) << tessera_last_error();
 }
