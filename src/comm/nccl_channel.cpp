@@ -76,9 +76,8 @@ NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const 
   try {
     take_staging();
     flights_.resize(kMostInFlight);
-    for (Flight& flight : flights_)
-      for (device::CudaEvent* event : {&flight.begin, &flight.end})
-        *event = device::make_cuda_event(cudaEventDisableTiming);
+    for (auto* word : {&begun_, &landed_}) *word = world_.words().make(options_.ordinal);
+    last_ = device::make_cuda_event(cudaEventDisableTiming);
     connect();
   } catch (...) {
     if (world_.forget(*this, false)) give_back();
@@ -139,12 +138,14 @@ NcclChannel::~NcclChannel() {
   const bool drained = landed([this] { host_->rethrow_failure({}); });
   if (drained) end_registrations();
   const bool ended = world_.forget(*this, drained);
-  if (ended && (drained || landed([] {}))) give_back();
+  if (ended && (drained || landed([] {})))
+    give_back();
+  else
+    static_cast<void>(new std::pair(begun_, landed_));  // the GPU may still write there
 }
 
 void NcclChannel::give_back() noexcept {
   ignore_cuda(cudaSetDevice(options_.ordinal));
-  flights_.clear();
   if (staging_ == nullptr) return;
   // Only what was in flight here used it.
   if (!staging_of_nccl_) return ignore_cuda(cudaFree(staging_));
@@ -153,11 +154,8 @@ void NcclChannel::give_back() noexcept {
 
 template <class Ask>
 bool NcclChannel::landed(const Ask& ask) noexcept try {
-  const auto done = [this] {
-    const std::lock_guard lock(mutex_);
-    forget_landed();
-    return in_flight_ == 0;
-  };
+  // Of a GPU that failed no word comes: its stream reports that.
+  const auto done = [this] { return ask_gpu() != cudaErrorNotReady; };
   ask();
   return wait_for(deadline(), done, ask);
 } catch (const std::exception&) {
@@ -189,11 +187,17 @@ void NcclChannel::begin(const NcclCall& call) {
     next = &flight(in_flight_);
     return true;
   };
-  if (!wait_for(deadline(), room, [&] { host_->rethrow_failure(text(call)); })) report_late(oldest);
+  const auto hear = [&] {
+    host_->rethrow_failure(text(call));
+    if (const cudaError_t result = ask_gpu(); result != cudaErrorNotReady)
+      check_cuda(result, "a kernel or a copy");
+  };
+  if (!wait_for(deadline(), room, hear)) report_late(oldest);
   // However many land meanwhile, it is this one, and the watch does not look at it before end().
   next->call = call;
+  next->ticket = ++ticket_;
   next->begun.reset();
-  check_cuda(cudaEventRecord(next->begin.get(), options_.stream), "cudaEventRecord");
+  device::enqueue_write(options_.stream, *begun_, ticket_);
 }
 
 NcclChannel::Issue::~Issue() noexcept(false) {
@@ -205,9 +209,16 @@ NcclChannel::Issue::~Issue() noexcept(false) {
 }
 
 void NcclChannel::end() {
+  device::enqueue_write(options_.stream, *landed_, ticket_);
+  check_cuda(cudaEventRecord(last_.get(), options_.stream), "cudaEventRecord");
   const std::lock_guard lock(mutex_);
-  check_cuda(cudaEventRecord(flight(in_flight_).end.get(), options_.stream), "cudaEventRecord");
   ++in_flight_;
+}
+
+cudaError_t NcclChannel::ask_gpu() const {
+  const cudaError_t result = cudaEventQuery(last_.get());
+  ignore_cuda(result);
+  return result;
 }
 
 void NcclChannel::settle() {
@@ -228,17 +239,14 @@ void NcclChannel::check_alive() const {
 // ---- the watch ----
 
 void NcclChannel::forget_landed() {
-  while (in_flight_ > 0) {
-    const cudaError_t result = cudaEventQuery(flight(0).end.get());
-    ignore_cuda(result);  // a kernel that failed is its stream's to report
-    if (result == cudaErrorNotReady) return;
+  const std::uint32_t landed = landed_->load();
+  while (in_flight_ > 0 && device::is_past(landed, flight(0).ticket)) {
     oldest_ = (oldest_ + 1) % flights_.size();
     --in_flight_;
   }
 }
 
 void NcclChannel::look() {
-  device::make_current(options_.ordinal);
   std::optional<NcclCall> late;
   {
     const std::lock_guard lock(mutex_);
@@ -248,9 +256,7 @@ void NcclChannel::look() {
     if (in_flight_ == 0) return;
     Flight& first = flight(0);
     if (!first.begun) {
-      const cudaError_t result = cudaEventQuery(first.begin.get());
-      ignore_cuda(result);
-      if (result != cudaErrorNotReady) first.begun = Clock::now();
+      if (device::is_past(begun_->load(), first.ticket)) first.begun = Clock::now();
     } else if (Clock::now() - *first.begun >= deadline_) {
       late = first.call;
     }
@@ -265,7 +271,6 @@ ncclComm_t NcclChannel::take() noexcept {
 }
 
 std::string NcclChannel::oldest() {
-  device::make_current(options_.ordinal);
   const std::lock_guard lock(mutex_);
   forget_landed();
   return in_flight_ == 0 ? std::string() : text(flight(0).call);

@@ -16,6 +16,7 @@
 #include "src/comm/local_group.h"
 #include "src/comm/nccl_library.h"
 #include "src/device/cuda_handles.h"
+#include "src/device/host_words.h"
 
 namespace tessera::comm {
 
@@ -110,10 +111,10 @@ class NcclChannel {
     ~Issue() noexcept(false);
     int exceptions = std::uncaught_exceptions();
   };
-  // In flight: between two events of the stream.
+  // In flight: the stream has not landed it.
   struct Flight {
     NcclCall call;
-    device::CudaEvent begin, end;
+    std::uint32_t ticket = 0;
     std::optional<device::Clock::time_point> begun;  // seen to have
   };
 
@@ -133,6 +134,9 @@ class NcclChannel {
   Flight& flight(std::size_t place) { return flights_[(oldest_ + place) % flights_.size()]; }
   const Flight& flight(std::size_t place) const { return flights_[(oldest_ + place) % flights_.size()]; }
 
+  // Of the GPU, not ready where its work is not done. From the rank's own thread.
+  cudaError_t ask_gpu() const;
+
   std::string text(const NcclCall& call) const;
   [[noreturn]] void report(int culprit, const std::string& message);
   [[noreturn]] void report_late(const NcclCall& call);
@@ -146,7 +150,14 @@ class NcclChannel {
   const Options options_;
   void* staging_ = nullptr;
   bool staging_of_nccl_ = false;  // taken by ncclMemAlloc
-  NcclCall current_;              // of the issuing thread
+  // Of the issuing thread.
+  NcclCall current_;
+  std::uint32_t ticket_ = 0;  // of the last call, counting on from 2^32 − 1 to 0
+  device::CudaEvent last_;    // behind it
+
+  // The tickets that the stream has come to, and those that it is done with. The watch looks there and never
+  // asks the driver, which may let no call in before the GPU is idle: it could not end what keeps it busy.
+  std::shared_ptr<device::HostWords::Word> begun_, landed_;
 
   mutable std::mutex mutex_;  // guards the rest, and every use of the communicator
   std::chrono::nanoseconds deadline_;

@@ -11,13 +11,14 @@ namespace tessera::comm {
 namespace {
 
 void abort_together(const std::vector<NcclHandle>& handles, int ordinal) {
-  device::ignore_cuda(cudaSetDevice(ordinal));
   nccl().ncclGroupStart();
   for (const NcclHandle& handle : handles) {
     if (handle.communicator != nullptr) nccl().ncclCommAbort(handle.communicator);
     // That ended the split, too: it writes no more.
     if (handle.split && *handle.split != nullptr) nccl().ncclCommAbort(*handle.split);
   }
+  // Only now that the kernels are told to end: it may wait for a thread that waits for them.
+  device::ignore_cuda(cudaSetDevice(ordinal));
   nccl().ncclGroupEnd();
 }
 

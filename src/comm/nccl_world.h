@@ -13,6 +13,7 @@
 
 #include "src/comm/backend.h"
 #include "src/comm/nccl_parent.h"
+#include "src/device/host_words.h"
 
 namespace tessera::comm {
 
@@ -27,6 +28,8 @@ class NcclWorld {
   NcclWorld& operator=(const NcclWorld&) = delete;
 
   const NcclOptions& options() const { return options_; }
+  // By which the rank's streams tell the watch how far they are.
+  device::HostWords& words() { return words_; }
   // Set when the world fails: what waits for the GPU ends then.
   void attach(FailureFlag flag);
   void watch(NcclChannel& channel);
@@ -60,6 +63,7 @@ class NcclWorld {
 
   const std::shared_ptr<Backend> host_;
   const NcclOptions options_;
+  device::HostWords words_;
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::vector<NcclChannel*> channels_;

@@ -76,7 +76,7 @@ int host_waits();
 
 // From now on work that is given to `stream` is not done before release().
 void hold(cudaStream_t stream);
-void hold_behind_next_event(cudaStream_t stream);
+void hold_behind_next_mark(cudaStream_t stream);  // of the stream's: an event, or a word that it writes
 void release(cudaStream_t stream);
 class StreamWork;
 std::shared_ptr<StreamWork> work_of(cudaStream_t stream);

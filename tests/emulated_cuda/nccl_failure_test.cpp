@@ -58,7 +58,7 @@ TEST(EmulatedNccl, WorkThatDoesNotEndOnTheGpuIsNamedAtTheDeadline) {
     Rank rank(host);
     rank.gather("block.0");
     rank.stream->synchronize();
-    hold_behind_next_event(rank.native());
+    hold_behind_next_mark(rank.native());
     rank.gather("block.1");
     rank.lane.set_deadline(milliseconds(300));
     rank.stream->synchronize();
@@ -116,7 +116,7 @@ TEST(EmulatedNccl, AnErrorThatNcclReportsEndsAWaitForTheGpu) {
     Rank rank(host);
     rank.gather("block.0");
     rank.stream->synchronize();
-    hold_behind_next_event(rank.native());
+    hold_behind_next_mark(rank.native());
     rank.gather("block.1");
     host.barrier();
     if (host.rank() == 1) lose_network(1);
@@ -147,6 +147,34 @@ TEST(EmulatedNccl, ACallThatNoPeerJoinsNamesRankUnitOperationAndNumber) {
                          "all_gather #2 of unit 'block.1' on 'gather': no answer from rank 1 within 0.3 s "
                          "(rank 1 is at #1, all_gather of unit 'block.0')"))
         << text;
+}
+
+// A thread that loads a kernel waits for the GPU, and lets nobody else into the driver: neither who hears of
+// the failure nor who ends the work that the GPU waits with may have to ask there.
+TEST(EmulatedNccl, APeersFailureEndsWorkWhileAKernelIsLoaded) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto messages = messages_of(2, [](Communicator host) {
+    Rank rank(host);
+    const auto compute = rank.make_stream("compute");
+    const auto message = [&] {
+      if (host.rank() == 0)
+        rank.lane.send(rank.arena.base(), 256, 1);
+      else
+        rank.lane.recv(rank.arena.base(), 256, 0);
+    };
+    message();
+    rank.stream->synchronize();
+    if (host.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(50));
+      throw Error("token 70000");
+    }
+    message();  // nobody takes it
+    static const char kernel = 0;
+    load(&kernel, static_cast<cudaStream_t>(compute->native()));
+    rank.stream->synchronize();
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(10'000));
+  EXPECT_TRUE(contains(messages[0], "rank 1 failed: token 70000")) << messages[0];
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -210,7 +238,7 @@ TEST(EmulatedNccl, ALaneGoesBesideOneThatIsBusy) {
       other.bind(*stream);
       other.all_gather(rank.arena.base() + 256 * host.rank(), rank.arena.base(), 256);
       stream->synchronize();
-      hold_behind_next_event(rank.native());
+      hold_behind_next_mark(rank.native());
       rank.gather("block.0");
       host.barrier();
     }

@@ -102,6 +102,10 @@ using tessera::emulated_cuda::StreamWork;
 struct CUstream_st {
   std::shared_ptr<StreamWork> work;
   bool held_next = false;
+
+  void hold_if_asked() {
+    if (std::exchange(held_next, false)) work->hold();
+  }
 };
 struct CUevent_st {
   int ordinal = 0;
@@ -118,7 +122,7 @@ struct CUevent_st {
 namespace tessera::emulated_cuda {
 
 void hold(cudaStream_t stream) { stream->work->hold(); }
-void hold_behind_next_event(cudaStream_t stream) { stream->held_next = true; }
+void hold_behind_next_mark(cudaStream_t stream) { stream->held_next = true; }
 void release(cudaStream_t stream) { stream->work->release(); }
 std::shared_ptr<StreamWork> work_of(cudaStream_t stream) { return stream->work; }
 
@@ -346,7 +350,7 @@ cudaError_t cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = current_gpu, cudaSuccess; }
 cudaError_t cudaSetDevice(int ordinal) {
   if (ordinal < 0 || ordinal >= kGpus) return cudaErrorInvalidValue;
-  has_context = true;
+  if (!std::exchange(has_context, true)) tessera::emulated_cuda::enter_driver(ordinal);
   return current_gpu = ordinal, cudaSuccess;
 }
 
@@ -398,7 +402,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     const std::lock_guard lock(event->mutex);
     event->mark = stream->work->mark();
   }
-  if (std::exchange(stream->held_next, false)) stream->work->hold();
+  stream->hold_if_asked();
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -435,6 +439,7 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t v
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   stream->work->give(
       [address, value] { reinterpret_cast<std::atomic<std::uint32_t>*>(address)->store(value); });
+  stream->hold_if_asked();
   return CUDA_SUCCESS;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
