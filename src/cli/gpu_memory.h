@@ -6,8 +6,7 @@
 
 namespace tessera::cli {
 
-// Bytes. The driver loads kernels when they are launched first, unless CUDA_MODULE_LOADING is EAGER, and
-// libraries take memory of their own.
+// Bytes. The driver loads kernels when they are launched first, and libraries take memory of their own.
 struct GpuGrowth {
   std::int64_t set_up = 0;      // arenas, and what connects GPUs
   std::int64_t first_step = 0;  // beyond it

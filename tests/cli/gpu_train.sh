@@ -1,13 +1,13 @@
 #!/bin/sh
 # gpu_train.sh TOOL [ARGUMENT...]: steps of gpt2-124m on a GPU (gpu_runs.sh). Prints what the tool does, then lines
 # "row: name|result|ratio|required|note", as scripts/gpu_check.sh takes them, and last tokens a second from the tenth step
-# on. Rows: by how much the memory in use of the GPU grew, by the driver's count with all kernels loaded before, over the
-# plan's; and the share of a step in which the host gave the GPU its work.
+# on. Rows: by how much the memory in use of the GPU grew, by the driver's count, with the kernels that were launched, over
+# the plan's; and the share of a step in which the host gave the GPU its work.
 set -e
 tool=$(realpath "$1")
 shift
 . "$(dirname "$0")/gpu_runs.sh"
-export CUDA_MODULE_LOADING=EAGER
+unset CUDA_MODULE_LOADING  # EAGER would load all that cuBLASLt and cuDNN have with the first product: hundreds of MiB
 train run --set run.steps=40 "$@"
 rate=$(median run tokens_per_second 10)
 [ -n "$rate" ] || { echo "no step from the tenth on was recorded"; exit 1; }
