@@ -289,7 +289,7 @@ void Executor::close_use(InstructionId use) {
 }
 
 void Executor::finish(const ScalarHeader& header) {
-  device_.copy(lane(Lane::compute), own_scalar(0), header.data(), sizeof header);
+  upload(own_scalar(0), header.data(), sizeof header);
   {
     const Waits waits(*this);
     issue(cursor_++);

@@ -52,6 +52,20 @@ TEST(LanesOfAGpu, AllButComputeAreUrgent) {
   });
 }
 
+// The host would wait for the GPU in the midst of a step.
+TEST(StepsOfAGpu, ReadNoMemoryThatIsNotPinned) {
+  RunConfig run = base();
+  run.world = 1;
+  const TrainerOptions options = trainer_options(run);
+  Trainer trainer(make_local_world(1)[0], std::make_shared<const Model>(small_model(run)), options);
+  for (const int number : {0, 1}) {
+    const int before = emulated_cuda::pageable_copies();
+    const auto samples = fetch_samples(0, 1, run.microbatches, number, 61, options.batch);
+    EXPECT_TRUE(trainer.train_step(1e-3, samples).applied);
+    EXPECT_EQ(emulated_cuda::pageable_copies(), before) << number;
+  }
+}
+
 TEST(RegisteredArena, IsSaid) {
   run_local(2, {}, [](Communicator host) {
     TrainerOptions options = trainer_options(base());
