@@ -340,7 +340,7 @@ TEST_F(Cuda, AKernelThatFailsIsReported) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   // The next call meets it, where it is as late as that.
   EXPECT_EXIT(run_trap(), testing::ExitedWithCode(7),
-              "rank 3, GPU 0: (a kernel or a copy|cudaEventRecord) failed: .*; failed 1");
+              "rank 3, GPU 0: (a kernel or a copy|cudaEventRecord|cudaGetDevice) failed: .*; failed 1");
 }
 
 }  // namespace
