@@ -185,8 +185,12 @@ void Executor::add_loss(const LossTotal* total) {
 void Executor::zero(void* memory, std::int64_t bytes) { device_.fill(lane(Lane::compute), memory, 0, bytes); }
 
 void Executor::transfer(void* to, const void* from, std::int64_t bytes) {
-  device_.copy(lane(Lane::compute), to, from, bytes);
-  lane(Lane::compute).synchronize();
+  Stream& stream = lane(Lane::compute);
+  // What comes before is waited for here: in a copy to memory that is not pinned a GPU's driver would wait
+  // for it, without a deadline and deaf to failures.
+  stream.synchronize();
+  device_.copy(stream, to, from, bytes);
+  stream.synchronize();
 }
 
 void Executor::upload(void* to, const void* from, std::int64_t bytes) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <thread>
 
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/engine/matrix.h"
@@ -64,6 +65,24 @@ TEST(StepsOfAGpu, ReadNoMemoryThatIsNotPinned) {
     EXPECT_TRUE(trainer.train_step(1e-3, samples).applied);
     EXPECT_EQ(emulated_cuda::pageable_copies(), before) << number;
   }
+}
+
+TEST(StepsOfAGpu, AreReadWithinTheDeadline) {
+  RunConfig run = base();
+  run.world = 1;
+  TrainerOptions options = trainer_options(run);
+  options.engine.deadline = std::chrono::milliseconds(20);  // the lanes' is ten times that
+  Trainer trainer(make_local_world(1)[0], std::make_shared<const Model>(small_model(run)), options);
+  auto* const stream = static_cast<cudaStream_t>(trainer.engine().stream());
+  const Arena there = make_cuda_device({})->make_arena(8);
+  emulated_cuda::hold(stream);
+  std::thread releases([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    emulated_cuda::release(stream);
+  });
+  double here = 0;
+  EXPECT_THROW(trainer.engine().transfer(&here, there.base(), sizeof here), EnvironmentError);
+  releases.join();
 }
 
 TEST(RegisteredArena, IsSaid) {
