@@ -39,7 +39,7 @@ void StreamWork::give(std::function<void()> operation) {
 
 std::shared_ptr<Mark> StreamWork::mark() {
   auto mark = std::make_shared<Mark>();
-  enqueue([mark] { mark->reach(); });
+  if (!enqueue([mark] { mark->reach(); })) mark->reach();
   return mark;
 }
 
@@ -71,10 +71,12 @@ void StreamWork::close() {
   given_.notify_one();
 }
 
-void StreamWork::enqueue(std::function<void()> task) {
+bool StreamWork::enqueue(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
+  if (ended_) return false;
   tasks_.push_back(std::move(task));
   given_.notify_one();
+  return true;
 }
 
 void StreamWork::run() {
@@ -84,7 +86,10 @@ void StreamWork::run() {
       std::unique_lock lock(mutex_);
       if (tasks_.empty()) starts_ = true;
       given_.wait(lock, [this] { return closed_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
+      if (tasks_.empty()) {
+        ended_ = true;
+        return;
+      }
       task = &tasks_.front();  // stays where it is when others are given
     }
     (*task)();

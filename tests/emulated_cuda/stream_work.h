@@ -45,12 +45,14 @@ class StreamWork {
   void hold();
   void release();
   bool idle() const;
-  void close();  // nothing will be given any more
+  // Nothing will be given any more but marks, and waits of which nothing comes behind: a destroyed stream's
+  // thread may be ending when one that orders itself behind all streams looks for them.
+  void close();
 
  private:
   StreamWork(int ordinal, bool ordered_with_legacy, std::chrono::microseconds pause)
       : ordinal_(ordinal), ordered_with_legacy_(ordered_with_legacy), pause_(pause) {}
-  void enqueue(std::function<void()> task);
+  bool enqueue(std::function<void()> task);  // whether it will be done: not if the thread has ended
   void run();
 
   const int ordinal_;
@@ -60,7 +62,7 @@ class StreamWork {
   mutable std::mutex mutex_;  // guards the next
   std::condition_variable given_;
   std::deque<std::function<void()>> tasks_;  // the first is being done
-  bool closed_ = false;
+  bool closed_ = false, ended_ = false;
   bool starts_ = true;  // of its thread
 };
 
