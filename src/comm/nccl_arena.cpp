@@ -25,6 +25,7 @@ ArenaSource NcclWorld::arena_source(const std::shared_ptr<NcclWorld>& world) {
 }
 
 void NcclChannel::register_memory(void* memory, std::int64_t bytes) {
+  if (unregistered_) return;
   const std::lock_guard lock(mutex_);
   check_alive();
   for (const auto& [part, part_bytes] : {std::pair{memory, bytes}, {staging_, options_.staging_bytes}}) {

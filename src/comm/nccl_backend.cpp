@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/reduce.h"
@@ -74,7 +75,8 @@ void NcclBackend::bind(Stream& stream, const MostReduced& most) {
   received_before_ = host_->bytes_received();
   const int own = global_rank();
   host_->all_gather(&own, global_ranks_.data(), sizeof own, {"set-up", "connecting GPUs"});
-  meeting_ = host_->subgroup(all_ranks(world()), name());
+  for (std::shared_ptr<Backend>* meeting : {&meeting_, &first_meeting_})
+    *meeting = host_->subgroup(all_ranks(world()), name());
   const std::int64_t wanted = round_up(most.numel * bytes_of(DType::fp32), kAlignment);
   const std::int64_t allowed = world_->options().staging_bytes / world() / kAlignment * kAlignment;
   channel_ = std::make_unique<NcclChannel>(
@@ -91,6 +93,7 @@ void NcclBackend::bind(Stream& stream, const MostReduced& most) {
 // may wait for what the other is given only behind that message.
 void NcclBackend::connect_pair() {
   if (!channel_) return;
+  channel_->keep_unregistered();
   const int peer = 1 - rank();
   const Operation operation = rank() == 0 ? Operation::send : Operation::recv;
   message(LocalCall::make(operation, 1, {"set-up", "connecting GPUs"}), 0, peer,
@@ -114,8 +117,19 @@ void NcclBackend::collective(const LocalCall& call, std::int64_t received_bytes,
   meeting_->meet(call);
   const NcclCall issued{call, ++sequence_};
   const device::Activity activity(&describe, &issued);
+  const std::tuple kind{call.operation, call.type, call.count};
+  new_ = known_.contains(kind) ? nullptr : &call;
   channel_->issue(issued, work);
   bytes_received_.fetch_add(received_bytes);
+  if (std::exchange(new_, nullptr) != nullptr) known_.insert(kind);
+}
+
+// For what is new NCCL may map registered memory by its peers' drivers. A rank that went on could load a
+// kernel: its driver lets nobody in then before its GPU is idle, which waits for these peers.
+template <class Exchange>
+void NcclBackend::group(const Exchange& exchange) {
+  channel_->group(exchange);
+  if (new_ != nullptr) first_meeting_->meet(*new_);
 }
 
 template <class Work>
@@ -133,7 +147,7 @@ template <class Place>
 void NcclBackend::exchange(const Blocks& blocks, const Place& place) {
   if (world() == 1) return;
   const auto count = static_cast<std::size_t>(blocks.bytes);
-  channel_->group([&](ncclComm_t communicator) {
+  group([&](ncclComm_t communicator) {
     for_each_peer(rank(), world(), [&](int peer) {
       check_nccl(nccl().ncclSend(blocks.from + peer * blocks.stride_bytes, count, ncclUint8, peer,
                                  communicator, channel_->stream()),
@@ -165,7 +179,7 @@ void NcclBackend::all_gather(const void* shard, void* full, std::int64_t shard_b
   if (!channel_) return host_->all_gather(shard, full, shard_bytes, label);
   collective(LocalCall::make(Operation::all_gather, shard_bytes, label), (world() - 1) * shard_bytes, [&] {
     if (shard_bytes == 0) return;
-    channel_->group([&](ncclComm_t communicator) {
+    group([&](ncclComm_t communicator) {
       check_nccl(nccl().ncclAllGather(shard, full, static_cast<std::size_t>(shard_bytes), ncclUint8,
                                       communicator, channel_->stream()),
                  "ncclAllGather", communicator);
@@ -199,7 +213,7 @@ void NcclBackend::reduce_natively(const ReduceScatter& call) {
         fmt::format("native reduce_scatter on '{}' of a shard of {} bytes; it was bound for at most {}",
                     name(), bytes, channel_->staging_bytes()));
   void* const sum = staged ? channel_->staging() : static_cast<void*>(call.shard);
-  channel_->group([&](ncclComm_t communicator) {
+  group([&](ncclComm_t communicator) {
     check_nccl(nccl().ncclReduceScatter(call.full, sum, static_cast<std::size_t>(call.shard_numel),
                                         nccl_type(call.wire), ncclSum, communicator, channel_->stream()),
                "ncclReduceScatter", communicator);
@@ -240,7 +254,7 @@ void NcclBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
     const std::int64_t most = channel_->staging_bytes() / world() / kAlignment * kAlignment / kWidth;
     for (std::int64_t begin = 0; begin < numel; begin += most) {
       const std::int64_t part = std::min(most, numel - begin);
-      channel_->group([&](ncclComm_t communicator) {
+      group([&](ncclComm_t communicator) {
         check_nccl(nccl().ncclAllGather(data + begin, channel_->staging(), static_cast<std::size_t>(part),
                                         ncclFloat32, communicator, channel_->stream()),
                    "ncclAllGather", communicator);
@@ -266,7 +280,7 @@ void NcclBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel 
   call.root = root;
   collective(call, rank() == root ? 0 : bytes, [&] {
     if (bytes == 0) return;
-    channel_->group([&](ncclComm_t communicator) {
+    group([&](ncclComm_t communicator) {
       check_nccl(nccl().ncclBroadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root,
                                       communicator, channel_->stream()),
                  "ncclBroadcast", communicator);
@@ -288,7 +302,7 @@ void NcclBackend::all_to_all(const void* input, void* output, std::int64_t block
 void NcclBackend::barrier(CallLabel label) {
   if (!channel_) return host_->barrier(label);
   collective(LocalCall::make(Operation::barrier, 0, label), 0, [&] {
-    channel_->group([&](ncclComm_t communicator) {
+    group([&](ncclComm_t communicator) {
       check_nccl(nccl().ncclAllGather(channel_->staging() + rank(), channel_->staging(), 1, ncclUint8,
                                       communicator, channel_->stream()),
                  "ncclAllGather", communicator);
@@ -332,6 +346,7 @@ void NcclBackend::set_deadline(std::chrono::milliseconds deadline) {
   host_->set_deadline(deadline);
   if (!channel_) return;
   meeting_->set_deadline(deadline);
+  first_meeting_->set_deadline(deadline);
   channel_->set_deadline(deadline);
 }
 

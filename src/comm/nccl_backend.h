@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <map>
+#include <set>
 #include <span>
+#include <tuple>
 
 #include "kernels/context.h"
 #include "src/comm/nccl_channel.h"
@@ -56,6 +58,9 @@ class NcclBackend final : public Backend {
   // What this rank does in a collective on its stream, once all have called the same.
   template <class Work>
   void collective(const LocalCall& call, std::int64_t received_bytes, const Work& work);
+  // Within collective(): exchange(communicator) makes calls of NCCL that belong together.
+  template <class Exchange>
+  void group(const Exchange& exchange);
   template <class Work>
   void message(const LocalCall& call, std::uint64_t sequence, int peer, const Work& work);
   // Sends bytes at `from`, `stride_bytes` apart for each peer, and receives as many from each at place(peer).
@@ -83,11 +88,14 @@ class NcclBackend final : public Backend {
 
   // Since bind().
   std::int64_t received_before_ = 0;
-  std::shared_ptr<Backend> meeting_;           // of the same members, for calls on the stream alone
-  std::vector<int> global_ranks_;              // of the members
-  std::uint64_t sequence_ = 0;                 // collectives on the stream
-  std::map<int, std::uint64_t> sent_, taken_;  // messages, by peer
-  std::vector<const void*> contributions_;     // scratch of chain()
+  std::shared_ptr<Backend> meeting_;        // of the same members, for calls on the stream alone
+  std::shared_ptr<Backend> first_meeting_;  // likewise, behind each group of a call that is new
+  const LocalCall* new_ = nullptr;          // the one that is made, unless its like was made before
+  std::set<std::tuple<Operation, DType, std::int64_t>> known_;  // calls that were made
+  std::vector<int> global_ranks_;                               // of the members
+  std::uint64_t sequence_ = 0;                                  // collectives on the stream
+  std::map<int, std::uint64_t> sent_, taken_;                   // messages, by peer
+  std::vector<const void*> contributions_;                      // scratch of chain()
   std::unique_ptr<NcclChannel> channel_;
 };
 

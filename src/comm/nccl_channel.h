@@ -67,6 +67,9 @@ class NcclChannel {
   // refuses; part of it may then be registered.
   void register_memory(void* memory, std::int64_t bytes);
   void release_memory(const void* memory) noexcept;
+  // Of messages, before which hosts do not meet: NCCL would map registered memory by the peer's driver at the
+  // first, and that may let nobody in until the message comes.
+  void keep_unregistered() { unregistered_ = true; }
 
   // work() enqueues all of the call on the stream; the call is in flight from then on, also where it throws:
   // part of it may have been enqueued.
@@ -150,6 +153,7 @@ class NcclChannel {
   const Options options_;
   void* staging_ = nullptr;
   bool staging_of_nccl_ = false;  // taken by ncclMemAlloc
+  bool unregistered_ = false;     // registers nothing
   // Of the issuing thread.
   NcclCall current_;
   std::uint32_t ticket_ = 0;  // of the last call, counting on from 2^32 − 1 to 0

@@ -27,7 +27,9 @@
 namespace {
 
 using tessera::emulated_cuda::Access;
+using tessera::emulated_cuda::driver_is_held;
 using tessera::emulated_cuda::forget_registered;
+using tessera::emulated_cuda::has_registered;
 using tessera::emulated_cuda::is_foreign;
 using tessera::emulated_cuda::Mark;
 using tessera::emulated_cuda::note_misuse;
@@ -89,8 +91,10 @@ struct ncclComm {
   bool asked = true;                              // since its last call
   std::set<std::pair<int, int>> first_calls;      // which its peers have to begin, too
   std::set<std::shared_ptr<StreamWork>> streams;  // of its kernels
-  int splits = 0;                                 // begun
-  ncclComm_t* splitting = nullptr;                // where the one in progress writes
+  std::shared_ptr<Mark> mapped;                   // registered memory, by the drivers of all peers
+  std::chrono::steady_clock::time_point maps_from;
+  int splits = 0;                   // begun
+  ncclComm_t* splitting = nullptr;  // where the one in progress writes
   ncclResult_t error = ncclSuccess;
   std::string words;
 
@@ -109,6 +113,19 @@ struct ncclComm {
     if (clique->connecting[ends].insert(rank).second) first_calls.insert(ends);
   }
   bool finish_split();
+  // At the first call with registered memory, on some ranks later than on others; kernels begin behind it.
+  void start_mapping() {
+    if (mapped || !has_registered(this)) return;
+    mapped = std::make_shared<Mark>();
+    maps_from = std::chrono::steady_clock::now() + rank * std::chrono::milliseconds(5);
+  }
+  bool is_mapping() {
+    if (!mapped || mapped->reached()) return false;
+    if (std::chrono::steady_clock::now() < maps_from) return true;
+    for (const int gpu : clique->gpu_of)
+      if (driver_is_held(gpu)) return true;
+    return mapped->reach(), false;
+  }
   ncclResult_t progress() {
     if (error != ncclSuccess) return error;
     if (lost_rank.load() == rank) return fail(ncclRemoteError, "the network is down");
@@ -119,6 +136,7 @@ struct ncclComm {
       if (!kernels->misuse.empty()) return fail(ncclInvalidUsage, kernels->misuse);
     }
     if (splitting != nullptr && !finish_split()) return ncclInProgress;
+    if (is_mapping()) return ncclInProgress;
     const std::lock_guard lock(clique->mutex);
     std::erase_if(first_calls, [&](const std::pair<int, int>& ends) {
       return static_cast<int>(clique->connecting[ends].size()) == (ends == kAll ? ranks() : 2);
@@ -179,10 +197,12 @@ struct Kernel {
   std::shared_ptr<Kernels> of;
   std::vector<Queued> calls;
   std::shared_ptr<const Mark> before;  // the start of the one ahead on the GPU, if any
+  std::shared_ptr<const Mark> mapped;  // what it works on, if that is registered
   std::shared_ptr<Mark> started;
 
   void run() const {
     if (before) before->wait();
+    if (mapped) mapped->wait();
     started->reach();
     std::vector<std::shared_ptr<Mark>> taken;
     for (const Queued& call : calls)
@@ -262,12 +282,14 @@ ncclResult_t start_queued() {
   for (const auto& [place, of_kernel] : kernels) {
     const auto& [communicator, stream] = place;
     const auto started = std::make_shared<Mark>();
+    communicator->start_mapping();
     const Kernel kernel{.clique = communicator->clique,
                         .rank = communicator->rank,
                         .gpu = stream->ordinal(),
                         .of = communicator->kernels,
                         .calls = of_kernel,
                         .before = behind_last_start(stream->ordinal(), started),
+                        .mapped = communicator->mapped,
                         .started = started};
     stream->give([kernel] { kernel.run(); });
     communicator->asked = false;
@@ -388,6 +410,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
 // Its own kernels end; then all that the GPU does is waited for, in a group at its end.
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   for (const auto& stream : communicator->streams) stream->release();
+  if (communicator->mapped && !communicator->mapped->reached()) communicator->mapped->reach();
   {
     const std::lock_guard lock(communicator->clique->mutex);
     communicator->kernels->ended.store(true);

@@ -1,5 +1,6 @@
 #include "tests/emulated_cuda/nccl_memory.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -42,6 +43,12 @@ bool is_foreign(ncclComm_t communicator, const void* memory, std::size_t bytes) 
     any = true;
   }
   return any;
+}
+
+bool has_registered(ncclComm_t communicator) {
+  const std::lock_guard lock(mutex);
+  return std::ranges::any_of(ranges,
+                             [&](const auto& one) { return one.second.communicator == communicator; });
 }
 
 bool forget_registered(ncclComm_t communicator) {

@@ -213,6 +213,11 @@ void load(const void* kernel, cudaStream_t stream) {
   }
 }
 
+bool driver_is_held(int gpu) {
+  const std::unique_lock lock(context_of(gpu).mutex, std::try_to_lock);
+  return !lock.owns_lock();
+}
+
 void wait_for_gpu(int ordinal, const std::string& who) {
   const auto limit = std::chrono::steady_clock::now() + kForGood;
   while (is_busy(ordinal)) {
