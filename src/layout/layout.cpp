@@ -67,10 +67,15 @@ void Layout::number_parameters() {
   std::unordered_map<std::string, UnitId> unit_names;
   for (UnitId unit = 0; unit < static_cast<UnitId>(units_.size()); ++unit) {
     const UnitSpec& spec = units_[static_cast<std::size_t>(unit)];
+    if (spec.name.empty())
+      throw UsageError("unit " + std::to_string(unit) + " has no name; messages and plans name a unit by it");
     if (!unit_names.emplace(spec.name, unit).second)
       throw UsageError("two units are named '" + spec.name + "'; the name of a unit must be its own");
     first_.push_back(static_cast<ParameterId>(unit_of_.size()));
     for (const ParameterSpec& parameter : spec.parameters) {
+      if (parameter.name.empty())
+        throw UsageError("a parameter of unit '" + spec.name +
+                         "' has no name; checkpoints and messages name a parameter by it");
       if (!by_name_.emplace(parameter.name, static_cast<ParameterId>(unit_of_.size())).second)
         throw UsageError("two parameters are named '" + parameter.name +
                          "'; the name of a parameter must be its own");
@@ -140,6 +145,8 @@ void Layout::resolve_ties() {
     if (tied.trainable != other.trainable)
       throw UsageError(what + mismatch("trainable", tied.trainable ? "true" : "false",
                                        other.trainable ? "true" : "false"));
+    if (tied.group != other.group)
+      throw UsageError(what + mismatch("group", std::to_string(tied.group), std::to_string(other.group)));
     places_[static_cast<std::size_t>(id)] = places_[static_cast<std::size_t>(home)];
   }
 }

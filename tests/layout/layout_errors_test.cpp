@@ -30,6 +30,12 @@ TEST(LayoutErrors, RepeatedNames) {
             "two parameters are named 'w'; the name of a parameter must be its own");
 }
 
+TEST(LayoutErrors, EmptyNames) {
+  EXPECT_EQ(refusal({{"a", {}}, {"", {}}}), "unit 1 has no name; messages and plans name a unit by it");
+  EXPECT_EQ(refusal({{"a", {{.name = "", .shape = {2}}}}}),
+            "a parameter of unit 'a' has no name; checkpoints and messages name a parameter by it");
+}
+
 TEST(LayoutErrors, Shapes) {
   EXPECT_EQ(refusal({{"a", {{.name = "w", .shape = {2, 0}}}}}),
             "parameter 'w' has shape [2, 0]; every dim must be 1 or more");
@@ -73,6 +79,11 @@ TEST(LayoutErrors, Ties) {
   EXPECT_EQ(
       with(wrong),
       "parameter 'tied' is tied to 'home'; its trainable is false, the other's true, and they must be equal");
+
+  wrong = tied;
+  wrong.group = 1;
+  EXPECT_EQ(with(wrong),
+            "parameter 'tied' is tied to 'home'; its group is 1, the other's 0, and they must be equal");
 
   ParameterSpec chained = tied;
   chained.name = "chained";
