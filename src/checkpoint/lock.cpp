@@ -67,7 +67,9 @@ Flock system_flock() { return ::flock; }
 FolderLock::FolderLock(const fs::path& folder, Flock flock) : path_(folder / kLock) {
   std::error_code error;
   made_folder_ = fs::create_directories(folder, error);
-  if (error) cannot_lock(folder, error.value());
+  if (error)
+    throw EnvironmentError(
+        fmt::format("cannot make checkpoint folder '{}': {}", folder.string(), std::strerror(error.value())));
   int code = EINTR;
   // Again where the holder went meanwhile, and its file with it.
   while (code == EINTR) {
