@@ -1,13 +1,16 @@
 /* A plain C trainer, with forward and backward loops of its own, made to run on several ranks by Tessera's C
    API: an MLP that tells the two arms of a spiral apart. ../embed/spiral.cpp is the same in C++.
 
-     spiral_c [RANKS [STAGE [STEPS]]]        one rank, stage 0 and 300 steps where not given */
+     spiral_c [RANKS [STAGE [STEPS [FOLDER]]]]      one rank, stage 0 and 300 steps where not given
+
+   With a folder the run continues from what is saved there, by however many ranks, and saves at its end. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tessera/c_api.h"
+#include "tessera/c_checkpoint.h"
 
 #define WIDTH 96
 #define BATCH 1024
@@ -25,6 +28,7 @@ static const int kIn[LAYERS] = {2, WIDTH, WIDTH}, kOut[LAYERS] = {WIDTH, WIDTH, 
 
 typedef struct {
   int stage, steps;
+  const char* folder; /* NULL: none */
 } Settings;
 
 typedef struct {
@@ -178,15 +182,36 @@ static tessera_status create_engine(tessera_world* world, int stage, tessera_eng
   return tessera_engine_create(world, units, LAYERS, &options, engine);
 }
 
-static tessera_status run(tessera_engine* engine, Spiral* spiral, int rank, int ranks,
+/* The steps that the newest checkpoint in the folder has done; 0 where there is none. */
+static tessera_status resume(tessera_world* world, tessera_engine* engine, const char* folder, int* steps) {
+  tessera_run_state state;
+  const char* newest;
+  TRY(tessera_latest_checkpoint(folder, world, &newest));
+  if (newest == NULL) return TESSERA_OK;
+  TRY(tessera_load_checkpoint(newest, world, engine, &state));
+  *steps = (int)state.step;
+  return TESSERA_OK;
+}
+
+static tessera_status save(tessera_world* world, tessera_engine* engine, const char* folder, int steps) {
+  tessera_run_state state = {0, 0, "spiral", NULL};
+  state.step = steps;
+  state.samples = (int64_t)steps * BATCH;
+  return tessera_save_checkpoint(folder, world, engine, &state, 1);
+}
+
+static tessera_status run(tessera_world* world, tessera_engine* engine, Spiral* spiral, int rank, int ranks,
                           const Settings* settings) {
   tessera_step_inputs inputs = {3e-3, 0, 0};
   tessera_step_result result;
   const int batch_rows = BATCH / ranks, test_rows = TEST / ranks;
+  int done = 0;
   TRY(tessera_initialize(engine, fill, NULL));
+  if (settings->folder) TRY(resume(world, engine, settings->folder, &done));
+  if (rank == 0 && done > 0) printf("continues behind step %d\n", done);
 
   spiral->rows = batch_rows;
-  for (int step = 0; step < settings->steps; ++step) {
+  for (int step = done; step < settings->steps; ++step) {
     TRY(tessera_begin(engine, TESSERA_TRAIN, 1));
     load_samples(spiral, 0, (uint64_t)step * BATCH + (uint64_t)(rank * batch_rows));
     TRY(forward(engine, spiral));
@@ -198,6 +223,7 @@ static tessera_status run(tessera_engine* engine, Spiral* spiral, int rank, int 
     if (rank == 0 && step % 50 == 49)
       printf("step %3d  loss %.4f  gradient norm %.3f\n", step + 1, result.loss, result.gradient_norm);
   }
+  if (settings->folder && done < settings->steps) TRY(save(world, engine, settings->folder, settings->steps));
 
   spiral->rows = test_rows;
   TRY(tessera_begin(engine, TESSERA_EVALUATE, 1));
@@ -241,7 +267,7 @@ static tessera_status run_rank(tessera_world* world, void* user) {
   TRY(tessera_world_rank(world, &rank));
   TRY(tessera_world_ranks(world, &ranks));
   TRY(create_engine(world, settings->stage, &engine));
-  status = make_spiral(&spiral, TEST / ranks + BATCH) ? run(engine, &spiral, rank, ranks, settings)
+  status = make_spiral(&spiral, TEST / ranks + BATCH) ? run(world, engine, &spiral, rank, ranks, settings)
                                                       : TESSERA_ENVIRONMENT;
   free_spiral(&spiral);
   tessera_engine_destroy(engine);
@@ -253,6 +279,7 @@ int main(int argc, char** argv) {
   Settings settings;
   settings.stage = argc > 2 ? atoi(argv[2]) : 0;
   settings.steps = argc > 3 ? atoi(argv[3]) : 300;
+  settings.folder = argc > 4 ? argv[4] : NULL;
   if (tessera_run_ranks(ranks, 60000, run_rank, &settings) != TESSERA_OK) {
     fprintf(stderr, "spiral_c: %s\n", tessera_last_error());
     return 1;

@@ -5,31 +5,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "src/engine/c_api_handles.h"
 #include "src/engine/c_api_options.h"
 #include "src/engine/c_api_support.h"
 #include "tessera/engine.h"
-
-struct tessera_world {
-  tessera::Communicator communicator;
-};
-
-struct tessera_lease {
-  const tessera::Engine* engine;
-  std::optional<tessera::UnitLease> lease = {};  // none: ended, free for the next use
-};
-
-struct tessera_engine {
-  tessera::Engine engine;
-  std::string first_nonfinite = {};
-  std::string notes = {};
-  std::vector<tessera_scheduled_use> uses = {};             // of the running step, once asked for
-  std::vector<std::unique_ptr<tessera_lease>> leases = {};  // as many as were open at once; go before engine
-};
 
 namespace tessera::c_api {
 

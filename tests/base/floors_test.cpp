@@ -24,15 +24,15 @@ const std::vector<std::pair<std::string, int>> kFolderFloors = {
 };
 
 const std::map<std::string, int> kPublicFloors = {
-    {"error.h", 0},      {"dtype.h", 0},         {"device_type.h", 0},   {"target.h", 0},
-    {"loss_total.h", 0}, {"shape.h", 0},         {"philox.h", 0},        {"mesh.h", 1},
-    {"layout.h", 1},     {"strategy.h", 1},      {"reduction.h", 1},     {"pipeline.h", 2},
-    {"program.h", 2},    {"memory_plan.h", 2},   {"memory_report.h", 2}, {"verify.h", 2},
-    {"simulate.h", 2},   {"budget.h", 2},        {"device.h", 3},        {"communicator.h", 5},
-    {"optimizer.h", 5},  {"learning_rate.h", 5}, {"loss_scaler.h", 5},   {"engine.h", 6},
-    {"c_api.h", 6},      {"checkpoint.h", 6},    {"module.h", 7},        {"model.h", 7},
-    {"trainer.h", 7},    {"data.h", 7},          {"safetensors.h", 6},   {"hugging_face.h", 7},
-    {"tessera.h", kTop}, {"cluster.h", 2},
+    {"error.h", 0},        {"dtype.h", 0},         {"device_type.h", 0},   {"target.h", 0},
+    {"loss_total.h", 0},   {"shape.h", 0},         {"philox.h", 0},        {"mesh.h", 1},
+    {"layout.h", 1},       {"strategy.h", 1},      {"reduction.h", 1},     {"pipeline.h", 2},
+    {"program.h", 2},      {"memory_plan.h", 2},   {"memory_report.h", 2}, {"verify.h", 2},
+    {"simulate.h", 2},     {"budget.h", 2},        {"device.h", 3},        {"communicator.h", 5},
+    {"optimizer.h", 5},    {"learning_rate.h", 5}, {"loss_scaler.h", 5},   {"engine.h", 6},
+    {"c_api.h", 6},        {"c_checkpoint.h", 6},  {"checkpoint.h", 6},    {"module.h", 7},
+    {"model.h", 7},        {"trainer.h", 7},       {"data.h", 7},          {"safetensors.h", 6},
+    {"hugging_face.h", 7}, {"tessera.h", kTop},    {"cluster.h", 2},
 };
 
 // How headers of other libraries begin.
