@@ -91,6 +91,7 @@ void MpiMessageGroup::wait(Requests& requests, nanoseconds deadline) {
   const device::WaitPolicy& policy = world()->policy();
   const auto limit = device::Clock::now() + deadline;
   auto ended_since = device::Clock::time_point::max();
+  device::Yields yields(policy);
   microseconds nap = kFirstNap;
   std::vector<int> indices(requests.size());
   for (int look = 0;; ++look) {
@@ -100,10 +101,7 @@ void MpiMessageGroup::wait(Requests& requests, nanoseconds deadline) {
               "MPI_Testsome");
     if (done == MPI_UNDEFINED) return;  // none is left
     if (look < policy.spins / 20) continue;
-    if (look < policy.spins / 20 + policy.yields) {
-      sched_yield();
-      continue;
-    }
+    if (yields.yield()) continue;
     look_at_peers(requests, ended_since);
     if (device::Clock::now() >= limit)
       throw_missing(deadline, [&](int member) { return missing(requests, member); });

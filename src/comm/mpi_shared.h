@@ -28,15 +28,7 @@ class SharedSignal {
   template <class Ready, class Idle>
   bool wait(const device::WaitPolicy& policy, std::chrono::nanoseconds timeout, const Ready& ready,
             const Idle& idle) {
-    for (int i = 0; i < policy.spins; ++i) {
-      if (ready()) return true;
-      hwy::Pause();
-    }
-    const auto yield_end = device::Clock::now() + kYieldFor;
-    for (int i = 0; i < policy.yields && (i == 0 || device::Clock::now() < yield_end); ++i) {
-      if (ready()) return true;
-      sched_yield();
-    }
+    if (device::is_soon(policy, ready)) return true;
     const auto deadline = device::Clock::now() + timeout;
     sleepers_.fetch_add(1);
     bool is_ready = false;
@@ -51,9 +43,6 @@ class SharedSignal {
   }
 
  private:
-  // On busy cores every yield may cost other threads' time slices.
-  static constexpr std::chrono::microseconds kYieldFor{50};
-
   void wake() noexcept;
   bool sleep(std::uint32_t epoch, device::Clock::time_point deadline,
              int slice);  // false: the time has passed

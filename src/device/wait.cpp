@@ -39,6 +39,11 @@ std::chrono::milliseconds checked_deadline(std::chrono::milliseconds deadline, s
   return std::min(deadline, kLongest);
 }
 
+Crowd& Crowd::of_process() {
+  static constinit Crowd crowd;
+  return crowd;
+}
+
 WaitPolicy WaitPolicy::choose(Waiting waiting, int busy_threads) {
   if (waiting == Waiting::automatic) {
     const int cores = read_cores();

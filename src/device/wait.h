@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -24,6 +25,77 @@ struct WaitPolicy {
   static WaitPolicy choose(Waiting waiting, int busy_threads);
 };
 
+// Whether others have work for the cores: of a process's yields many then last as long as time slices do, and
+// its threads do better to sleep, since the kernel gives a core to who wakes before who yielded. Found out by
+// yielding, and again now and then.
+class Crowd {
+ public:
+  static Crowd& of_process();
+
+  bool is_there() const { return score_.load(std::memory_order_relaxed) >= kThere && Clock::now() < until(); }
+  void yielded(Clock::time_point from, Clock::time_point to) {
+    const int score = score_.load(std::memory_order_relaxed);
+    if (to - from >= kSlice) {
+      until_.store((to + kAskAgain).time_since_epoch().count(), std::memory_order_relaxed);
+      score_.store(std::min(score + kLate, kMost), std::memory_order_relaxed);
+    } else if (score > 0) {
+      score_.store(score - 1, std::memory_order_relaxed);
+    }
+  }
+
+  static constexpr int kLate = 8;  // prompt yields that weigh as much as a late one: a wait alone makes more
+  static constexpr int kThere = 3 * kLate;
+  static constexpr int kMost = 4 * kLate;
+  static constexpr std::chrono::microseconds kSlice{300};
+  static constexpr std::chrono::milliseconds kAskAgain{250};
+
+ private:
+  Clock::time_point until() const {
+    return Clock::time_point(Clock::duration(until_.load(std::memory_order_relaxed)));
+  }
+
+  std::atomic<int> score_{0};  // of threads that may take a yield from each other: it is an estimate
+  std::atomic<Clock::rep> until_{0};
+};
+
+// The yields of one wait, before it sleeps.
+class Yields {
+ public:
+  explicit Yields(const WaitPolicy& policy) : left_(Crowd::of_process().is_there() ? 0 : policy.yields) {}
+  // Yields, unless the thread should sleep by now.
+  bool yield() {
+    if (left_ == 0) return false;
+    const Clock::time_point from = Clock::now();
+    sched_yield();
+    const Clock::time_point to = Clock::now();
+    Crowd::of_process().yielded(from, to);
+    taken_ += to - from;
+    left_ = taken_ < kLongest ? left_ - 1 : 0;
+    return true;
+  }
+
+ private:
+  // Each may cost a time slice, so that few of them are already long.
+  static constexpr std::chrono::microseconds kLongest{50};
+
+  int left_;
+  Clock::duration taken_{0};
+};
+
+// Looks before a thread sleeps. Returns whether ready() did.
+template <class Ready>
+bool is_soon(const WaitPolicy& policy, const Ready& ready) {
+  if (ready()) return true;
+  if (Crowd::of_process().is_there()) return false;
+  for (int i = 1; i < policy.spins; ++i) {
+    hwy::Pause();
+    if (ready()) return true;
+  }
+  for (Yields yields(policy); yields.yield();)
+    if (ready()) return true;
+  return false;
+}
+
 // No limit: nothing but notify() ends the wait.
 inline constexpr std::chrono::nanoseconds kForever = std::chrono::nanoseconds::max();
 
@@ -42,11 +114,7 @@ class Signal {
   // limit also looks again every few milliseconds, so ready() may test what is stored without a notify().
   template <class Ready>
   bool wait(const WaitPolicy& policy, std::chrono::nanoseconds timeout, const Ready& ready) {
-    for (int i = 0; i < policy.spins; ++i) {
-      if (ready()) return true;
-      hwy::Pause();
-    }
-    if (policy.yields > 0 && yield_until(policy, ready)) return true;
+    if (is_soon(policy, ready)) return true;
     Sleeper sleeper(*this, timeout);
     for (;;) {
       const std::uint32_t epoch = epoch_.load();  // before looking: a notify() after this ends the sleep
@@ -56,19 +124,6 @@ class Signal {
   }
 
  private:
-  // On busy cores every yield may cost other threads' time slices, so that few of them are already long.
-  static constexpr std::chrono::microseconds kYieldFor{50};
-
-  template <class Ready>
-  bool yield_until(const WaitPolicy& policy, const Ready& ready) {
-    const Clock::time_point end = Clock::now() + kYieldFor;
-    for (int i = 0; i < policy.yields && (i == 0 || Clock::now() < end); ++i) {
-      if (ready()) return true;
-      sched_yield();
-    }
-    return false;
-  }
-
   // Counted among the sleepers while it lives.
   class Sleeper {
    public:
