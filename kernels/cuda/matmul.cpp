@@ -11,20 +11,14 @@
 #include "kernels/check.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/kept.h"
+#include "kernels/cuda/matmul_place.h"
 #include "kernels/matmul_key.h"
 #include "kernels/ops.h"
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
-#include "tessera/shape.h"
 
 namespace tessera::kernels::cuda {
 namespace {
-
-// What any product may use, whatever the GPU: a plan does not depend on the machine it is made on.
-constexpr std::int64_t kWorkspaceBytes = 32 << 20;
-constexpr std::int64_t kWorkspaceAlignment = 256;
-// No preference speaks of a bias: any algorithm may read it by whole vectors.
-constexpr int kBiasAlignment = 16;
 
 void check(cublasStatus_t status, const MatmulShape& shape, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -46,18 +40,12 @@ using OwnedProduct = Owned<cublasLtMatmulDesc_t, &CublasLt::cublasLtMatmulDescDe
 using OwnedLayout = Owned<cublasLtMatrixLayout_t, &CublasLt::cublasLtMatrixLayoutDestroy>;
 using OwnedPreference = Owned<cublasLtMatmulPreference_t, &CublasLt::cublasLtMatmulPreferenceDestroy>;
 
-// What the choice of an algorithm depends on besides the shape and the GPU.
-struct Place {
-  int alignment = 0;                 // of the matrices
-  std::int64_t bias_copy_bytes = 0;  // of the workspace, which the algorithm does not get
-};
-
-MatmulKey key_of(const MatmulShape& s, int ordinal, const Place& place) {
+MatmulKey key_of(const MatmulShape& s, int ordinal, const MatmulPlace& place) {
   const std::int64_t flags = s.transpose_a | s.transpose_b << 1 | s.bias << 2 | (s.beta != 0.0f) << 3 |
                              static_cast<std::int64_t>(s.input_type) << 4 |
-                             static_cast<std::int64_t>(s.output_type) << 8 |
-                             std::int64_t{place.alignment} << 16 |
-                             std::int64_t{place.bias_copy_bytes > 0} << 24 | std::int64_t{ordinal} << 32;
+                             static_cast<std::int64_t>(s.output_type) << 8 | std::int64_t{place.a} << 16 |
+                             std::int64_t{place.b} << 21 | std::int64_t{place.c} << 26 |
+                             std::int64_t{place.bias_copy_bytes > 0} << 31 | std::int64_t{ordinal} << 32;
   return {{s.m, s.n, s.k, s.lda, s.ldb, s.ldc, flags}};
 }
 
@@ -125,24 +113,27 @@ OwnedProduct make_product(const MatmulShape& shape) {
   return product;
 }
 
-OwnedPreference make_preference(const MatmulShape& shape, const Place& place) {
+OwnedPreference make_preference(const MatmulShape& shape, const MatmulPlace& place) {
   cublasLtMatmulPreference_t raw = nullptr;
   check(cublas_lt().cublasLtMatmulPreferenceCreate(&raw), shape, "cublasLtMatmulPreferenceCreate");
   OwnedPreference preference(raw);
   prefer(preference, shape, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-         static_cast<std::uint64_t>(kWorkspaceBytes - place.bias_copy_bytes));
+         static_cast<std::uint64_t>(kMatmulWorkspaceBytes - place.bias_copy_bytes));
   // A product that is split is added up apart and in order, never by atomics on the output.
   prefer(preference, shape, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  for (const auto operand :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-    prefer(preference, shape, operand, static_cast<std::uint32_t>(place.alignment));
+  const auto aligned = [&](cublasLtMatmulPreferenceAttributes_t operand, int bytes) {
+    prefer(preference, shape, operand, static_cast<std::uint32_t>(bytes));
+  };
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, place.b);  // the operands change places
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, place.a);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, place.c);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, place.c);
   return preference;
 }
 
 // The rule: the first result of the heuristic, which is the same for the same shape, library and GPU.
-Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const Place& place) {
+Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const MatmulPlace& place) {
   Entry entry;
   entry.product = make_product(s);
   entry.left = make_layout(s, s.input_type, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, s.ldb);
@@ -160,30 +151,11 @@ Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const Place& pla
   return entry;
 }
 
-// The largest power of two up to 16 that divides all addresses: 16 for what lies in an arena, rows included,
-// unless a row is no multiple of it.
-int alignment_of(std::initializer_list<const void*> operands) {
-  std::uintptr_t bits = 16;
-  for (const void* operand : operands) bits |= reinterpret_cast<std::uintptr_t>(operand);
-  return static_cast<int>(bits & -bits);
-}
-
-// Where a bias lies that no vector could be read from: in front of what is left of the workspace.
-Place place_of(const MatmulShape& shape, const void* a, const void* b, const void* bias, const void* c) {
-  Place place{.alignment = alignment_of({a, b, c})};
-  if (alignment_of({bias}) >= kBiasAlignment) return place;
-  place.bias_copy_bytes = round_up(shape.n * bytes_of(shape.output_type), kWorkspaceAlignment);
-  if (place.bias_copy_bytes > kWorkspaceBytes)
-    throw UnsupportedError(describe(shape) + ": on CUDA a bias of so many elements begins at a multiple of " +
-                           std::to_string(kBiasAlignment) + " bytes");
-  return place;
-}
-
 }  // namespace
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& /*target*/) {
   check_matmul(shape);
-  return kWorkspaceBytes;
+  return kMatmulWorkspaceBytes;
 }
 
 void matmul(const ComputeContext& context, const MatmulShape& shape, const void* a, const void* b,
@@ -194,7 +166,7 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
   device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
   Cache& cache = kept<Cache>();
   cublasLtHandle_t handle = handle_of(cache, shape, ordinal);
-  const Place place = place_of(shape, a, b, bias, c);
+  const MatmulPlace place = place_of(shape, a, b, bias, c);
   const MatmulKey key = key_of(shape, ordinal, place);
   auto found = cache.entries.find(key);
   if (found == cache.entries.end())
@@ -209,7 +181,7 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
   check(cublas_lt().cublasLtMatmul(handle, entry.product.get(), &shape.alpha, b, entry.left.get(), a,
                                    entry.right.get(), &shape.beta, c, entry.output.get(), c,
                                    entry.output.get(), &entry.algorithm, workspace + place.bias_copy_bytes,
-                                   static_cast<std::size_t>(kWorkspaceBytes - place.bias_copy_bytes),
+                                   static_cast<std::size_t>(kMatmulWorkspaceBytes - place.bias_copy_bytes),
                                    static_cast<cudaStream_t>(context.stream)),
         shape, "cublasLtMatmul");
 }

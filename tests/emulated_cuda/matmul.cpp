@@ -3,6 +3,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/launch_options.cuh"
+#include "kernels/cuda/matmul_place.h"
 #include "kernels/float_types.h"
 #include "kernels/ops.h"
 #include "tests/emulated_cuda/emulator.h"
@@ -48,9 +49,14 @@ void multiply(int gpu, const MatmulShape& s, const void* a, const void* b, const
     }
 }
 
-}  // namespace
+// As cuBLASLt has no algorithm for a matrix that is said to begin within an element.
+void check_place(const MatmulShape& s, const MatmulPlace& place) {
+  const std::int64_t input_bytes = bytes_of(s.input_type), output_bytes = bytes_of(s.output_type);
+  if (place.a < input_bytes || place.b < input_bytes || place.c < output_bytes)
+    throw UnsupportedError(describe(s) + ": cuBLASLt has no algorithm for it on this GPU");
+}
 
-constexpr std::uintptr_t kWorkspaceAlignment = 256;
+}  // namespace
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target&) {
   check_matmul(shape);
@@ -61,6 +67,7 @@ void matmul(const ComputeContext& context, const MatmulShape& s, const void* a, 
             const void* bias, void* c) {
   check_workspace(context, cuda::matmul_workspace_bytes(s, context.target()), "matmul");
   check_bias(s, bias);
+  check_place(s, place_of(s, a, b, bias, c));
   if (reinterpret_cast<std::uintptr_t>(context.workspace.data) % kWorkspaceAlignment != 0)
     throw UsageError("matmul: cuBLASLt's workspace begins at a multiple of 256 bytes");
   const auto work = emulated_cuda::work_of(stream_of(context));

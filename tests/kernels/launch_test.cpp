@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "kernels/cuda/matmul_place.h"
+
 namespace tessera::kernels::cuda {
 namespace {
 
@@ -103,6 +105,29 @@ TEST(Launch, PowersOfTwo) {
   for (const auto& [value, power] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {0, 1}, {1, 1}, {2, 2}, {3, 4}, {2048, 2048}, {2049, 4096}})
     EXPECT_EQ(next_power_of_two(value), power) << value;
+}
+
+TEST(MatmulPlace, AnOperandsAlignmentIsItsOwn) {
+  const MatmulShape logits = {
+      .m = 2, .n = 64, .k = 75, .input_type = DType::bf16, .output_type = DType::fp32};
+  const MatmulPlace place = place_of(logits, address(4098), address(4104), nullptr, address(4096 + 256));
+  EXPECT_EQ(place.a, 2);
+  EXPECT_EQ(place.b, 8);
+  EXPECT_EQ(place.c, 16) << "of fp32 no algorithm takes 2";
+  EXPECT_EQ(place.bias_copy_bytes, 0);
+}
+
+TEST(MatmulPlace, ABiasThatNoVectorCanBeReadFromIsCopied) {
+  const MatmulShape shape = {.m = 2, .n = 200, .k = 64, .bias = true};
+  const auto copied = [&](const MatmulShape& of, std::uintptr_t bias) {
+    return place_of(of, address(4096), address(4096), address(bias), address(4096)).bias_copy_bytes;
+  };
+  EXPECT_EQ(copied(shape, 4096 + 16), 0);
+  EXPECT_EQ(copied(shape, 4096 + 8), 1024);
+  MatmulShape wide = shape;
+  wide.n = kMatmulWorkspaceBytes / 4 + 1;
+  EXPECT_EQ(copied(wide, 4096), 0);
+  EXPECT_THROW(copied(wide, 4096 + 8), UnsupportedError);
 }
 
 }  // namespace
