@@ -44,7 +44,7 @@ class FailureFlag {
 
 // How threads wait for each other: a short spin, some sched_yield, then a futex. `automatic` chooses by the
 // threads that are busy at the same time against the cores: spin where all of them have a core, block where
-// far from it.
+// far from it. Beside others that take the cores, threads sleep at once, whatever was chosen.
 enum class Waiting : std::uint8_t { automatic, spin, yield, block };
 
 class Stream;
