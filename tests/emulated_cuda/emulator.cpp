@@ -44,6 +44,7 @@ struct Fiber {
 std::vector<Fiber> fibers;
 std::size_t threads_of_block = 0;
 std::size_t current = 0;
+bool backwards = false;  // the block's fibers are its threads from the last to the first
 std::jmp_buf scheduler;
 const std::function<void()>* body = nullptr;
 std::vector<float> shared_memory;
@@ -126,12 +127,13 @@ void run_block(std::size_t threads) {
 // The value of the fiber that `source` names, by lane; all lanes of the warp take part.
 template <class Source>
 double shuffle(double value, const Source& source) {
-  const std::size_t self = current, lane = self % kWarp;
+  const std::size_t self = current, place = self % kWarp;
+  const auto mirrored = [](std::size_t lane) { return backwards ? kWarp - 1 - lane : lane; };
   const unsigned turn =
       fibers[self].shuffles++ % 2;  // two: a lane may be at its next one before others have read
   fibers[self].exchanged[turn] = value;
   pause(State::at_warp);
-  return fibers[self - lane + source(lane)].exchanged[turn];
+  return fibers[self - place + mirrored(source(mirrored(place)))].exchanged[turn];
 }
 
 }  // namespace
@@ -147,10 +149,14 @@ void run(int gpu, dim3 blocks, dim3 threads, std::size_t shared_bytes, const std
   blockDim = threads;
   gridDim = blocks;
   if (fibers.size() < count) fibers.resize(count);
-  for (unsigned i = 0; i < count; ++i) fibers[i].index = {i % threads.x, i / threads.x};
   for (unsigned y = 0; y < blocks.y; ++y)
     for (unsigned x = 0; x < blocks.x; ++x) {
       blockIdx = {x, y};
+      backwards = count % kWarp == 0 && !backwards;  // in turn: a missing barrier shows in one of them
+      for (unsigned i = 0; i < count; ++i) {
+        const unsigned place = backwards ? static_cast<unsigned>(count) - 1 - i : i;
+        fibers[i].index = {place % threads.x, place / threads.x};
+      }
       shared_memory.assign(shared_bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
       run_block(count);
     }

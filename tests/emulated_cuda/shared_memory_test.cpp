@@ -1,5 +1,7 @@
-// What the emulation refuses of a launch because a GPU would.
+// What the emulation refuses of a launch because a GPU would, and in which order a block's threads run.
 #include <gtest/gtest.h>
+
+#include <array>
 
 #include "tests/emulated_cuda/emulator.h"
 
@@ -23,6 +25,27 @@ TEST(SharedMemory, BeyondWhatABlockHasByItselfIsAskedForByEachKernel) {
   EXPECT_EQ(allow_shared(kFirst, kAsked), cudaSuccess);
   EXPECT_NE(allow_shared(kFirst, kAsked + 1), cudaSuccess);
   EXPECT_NE(allow_shared(kSecond, kAsked), cudaSuccess);
+}
+
+// Else a kernel that lacks a barrier could be right here, and wrong on a GPU.
+TEST(Blocks, RunFromTheFirstThreadAndFromTheLast) {
+  constexpr unsigned kThreads = 64;
+  static std::array<int, 4> first;
+  static std::array<float, kThreads> before;
+  first.fill(-1);
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(launch(stream, {4}, {kThreads}, 0,
+                   [] {
+                     if (first[blockIdx.x] < 0) first[blockIdx.x] = static_cast<int>(threadIdx.x);
+                     before[threadIdx.x] = __shfl_xor_sync(~0u, static_cast<float>(threadIdx.x), 1);
+                   }),
+            cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  for (const int one : {0, 1}) EXPECT_EQ(first[one] + first[one + 1], kThreads - 1) << first[one];
+  for (unsigned thread = 0; thread < kThreads; ++thread)
+    EXPECT_EQ(before[thread], static_cast<float>(thread ^ 1)) << thread;
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // The part of CUDA's runtime and language that src/device/cuda_*.cpp, src/comm/nccl_*.cpp and kernels/cuda
 // use, on the CPU: a few GPUs whose memory the host cannot touch but through copies, whose streams do what
 // they are given each by a thread of its own, some later than others, and whose blocks run one after the
-// other, a fiber a thread. It shows what a kernel computes, whether its barriers are where they must be,
+// other, a fiber a thread, in every second one from the last thread to the first. It shows what a kernel
+// computes, whether its barriers are where they must be,
 // whether its vectors lie where a GPU takes them and, by what is computed, whether streams wait for each
 // other; of speed, of races between blocks and of the real hardware it shows nothing. Kernels and copies take
 // turns.
