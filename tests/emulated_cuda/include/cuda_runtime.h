@@ -2,10 +2,9 @@
 // use, on the CPU: a few GPUs whose memory the host cannot touch but through copies, whose streams do what
 // they are given each by a thread of its own, some later than others, and whose blocks run one after the
 // other, a fiber a thread, in every second one from the last thread to the first. It shows what a kernel
-// computes, whether its barriers are where they must be,
-// whether its vectors lie where a GPU takes them and, by what is computed, whether streams wait for each
-// other; of speed, of races between blocks and of the real hardware it shows nothing. Kernels and copies take
-// turns.
+// computes, whether its barriers are where they must be, whether its vectors lie where a GPU takes them and,
+// by what is computed, whether streams wait for each other; of speed, of races between blocks and of the real
+// hardware it shows nothing. Kernels and copies take turns.
 #pragma once
 
 #include <cmath>
