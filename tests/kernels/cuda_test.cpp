@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <type_traits>
 
 #include "kernels/rotary_math.h"
@@ -489,45 +490,90 @@ void add_cross_entropy(Cases& cases, const CrossEntropyShape& shape) {
                    }});
 }
 
-// Queries, keys and values; with `lowered` all scores are so low that e^-score has no float: of the zeros
-// that fill up a tile a kernel that does not mask them makes infinity.
-Tensor random_qkv(Random& random, const AttentionShape& shape, bool lowered) {
-  const std::int64_t row_numel = shape.qkv_channels(), d = shape.head_channels();
+struct AttentionCase {
+  AttentionShape shape;
+  // All scores are so low that e^-score has no float: of the zeros that fill up a tile a kernel that does not
+  // mask them makes infinity.
+  bool lowered = false;
+};
+
+std::string name_of(const AttentionCase& one) {
+  const AttentionShape& shape = one.shape;
+  return label(one.lowered ? "attention of low scores" : "attention", shape.type,
+               {shape.sequence, shape.heads, shape.kv_heads, shape.head_channels()});
+}
+
+Tensor random_qkv(Random& random, const AttentionCase& one) {
+  const AttentionShape& shape = one.shape;
+  const std::int64_t row_numel = shape.qkv_channels();
   Tensor qkv = random.tensor(shape.type, shape.batch * shape.sequence * row_numel);
-  if (!lowered) return qkv;
-  for (std::int64_t row = 0; row < qkv.numel(); row += row_numel) {
-    for (std::int64_t query = 0; query < shape.channels; query += d) qkv.set(row + query, 120.0);
-    for (std::int64_t key = 0; key < shape.kv_heads_or_heads() * d; key += d)
-      qkv.set(row + shape.channels + key, -std::sqrt(static_cast<double>(d)));
+  if (!one.lowered) return qkv;
+  for (std::int64_t i = 0; i < qkv.numel(); ++i) {
+    const std::int64_t channel = i % row_numel;
+    if (channel < shape.channels)
+      qkv.set(i, 3.9 + 0.25 * qkv.get(i));
+    else if (channel < (row_numel + shape.channels) / 2)
+      qkv.set(i, -3.9 + 0.25 * qkv.get(i));
   }
   return qkv;
 }
 
-void add_attention(Cases& cases, const AttentionShape& shape, bool lowered = false) {
-  const std::int64_t rows = shape.batch * shape.sequence;
-  const std::int64_t packed = rows * shape.qkv_channels(), out = rows * shape.channels;
-  const double tolerance = 4 * tolerance_of(shape.type);
-  const std::string name = label(lowered ? "attention of low scores" : "attention", shape.type,
-                                 {shape.sequence, shape.heads, shape.kv_heads, shape.head_channels()});
-  cases.push_back({name + " forward", tolerance, [=](Session& s, Random& random) {
+// What backward starts from. Forward runs on the CPU, so that both backends begin from the same.
+struct AttentionTensors {
+  Tensor qkv, output, log_sum_exp, output_gradient;
+
+  AttentionTensors(Random& random, const AttentionCase& one)
+      : qkv(random_qkv(random, one)),
+        output(one.shape.type, one.shape.batch * one.shape.sequence * one.shape.channels),
+        log_sum_exp(DType::fp32, one.shape.batch * one.shape.heads * one.shape.sequence),
+        output_gradient(random.tensor(one.shape.type, output.numel())) {
+    attention_forward(TestContext(1, attention_forward_workspace_bytes(one.shape, 1)), one.shape, qkv.data(),
+                      output.data(), log_sum_exp.floats());
+  }
+};
+
+// In bf16 who multiplies on tensor cores rounds the weights and their gradients.
+double backward_tolerance(DType type) { return type == DType::fp32 ? 4 * tolerance_of(type) : 0.3; }
+
+void add_attention(Cases& cases, const AttentionCase& one) {
+  const AttentionShape& shape = one.shape;
+  cases.push_back({name_of(one) + " forward", 4 * tolerance_of(shape.type), [=](Session& s, Random& random) {
                      attention_forward(s.context(attention_forward_workspace_bytes(shape, s.target())), shape,
-                                       s.input(random_qkv(random, shape, lowered)), s.output(shape.type, out),
+                                       s.input(random_qkv(random, one)),
+                                       s.output(shape.type, shape.batch * shape.sequence * shape.channels),
                                        s.floats(shape.batch * shape.heads * shape.sequence));
                    }});
   cases.push_back(
-      {name + " backward", tolerance, [=](Session& s, Random& random) {
-         // Forward on the CPU, so that both backends begin from the same.
-         const Tensor qkv = random_qkv(random, shape, lowered);
-         Tensor output(shape.type, out), sums(DType::fp32, shape.batch * shape.heads * shape.sequence);
-         attention_forward(TestContext(1, attention_forward_workspace_bytes(shape, 1)), shape, qkv.data(),
-                           output.data(), sums.floats());
+      {name_of(one) + " backward", backward_tolerance(shape.type), [=](Session& s, Random& random) {
+         const AttentionTensors from(random, one);
          attention_backward(s.context(attention_backward_workspace_bytes(shape, s.target())), shape,
-                            {.qkv = s.input(qkv),
-                             .output = s.input(output),
-                             .log_sum_exp = static_cast<float*>(s.input(sums)),
-                             .output_gradient = s.input(random.tensor(shape.type, out)),
-                             .qkv_gradient = s.output(shape.type, packed)});
+                            {.qkv = s.input(from.qkv),
+                             .output = s.input(from.output),
+                             .log_sum_exp = static_cast<float*>(s.input(from.log_sum_exp)),
+                             .output_gradient = s.input(from.output_gradient),
+                             .qkv_gradient = s.output(shape.type, from.qkv.numel())});
        }});
+}
+
+std::vector<AttentionCase> attention_cases(DType type) {
+  std::vector<AttentionCase> cases;
+  for (const std::int64_t sequence : {1, 63, 200})
+    for (const std::int64_t kv_heads : {4, 2})
+      for (const std::int64_t head_channels : {64, 30, 128})
+        cases.push_back({.shape = {.batch = 2,
+                                   .sequence = sequence,
+                                   .channels = 4 * head_channels,
+                                   .heads = 4,
+                                   .type = type,
+                                   .kv_heads = kv_heads}});
+  for (const std::int64_t sequence : {64, 130, 192})
+    cases.push_back({.shape = {.batch = 2, .sequence = sequence, .channels = 128, .heads = 2, .type = type},
+                     .lowered = true});
+  // In bf16 cuDNN's where the build has it: full tiles, and heads that share keys and values unevenly filled.
+  cases.push_back({.shape = {.batch = 1, .sequence = 256, .channels = 128, .heads = 2, .type = type}});
+  cases.push_back(
+      {.shape = {.batch = 3, .sequence = 130, .channels = 432, .heads = 6, .type = type, .kv_heads = 2}});
+  return cases;
 }
 
 Cases all_cases() {
@@ -564,28 +610,7 @@ Cases all_cases() {
     add_cross_entropy(cases,
                       {.rows = 37, .channels = 64, .vocabulary = 1003, .type = type, .chunk_bytes = 40000});
     add_cross_entropy(cases, {.rows = 9, .channels = 32, .vocabulary = 9001, .type = type});
-    for (const std::int64_t sequence : {1, 63, 200})
-      for (const std::int64_t kv_heads : {4, 2}) {
-        const auto attention = [&](std::int64_t head_channels) {
-          add_attention(cases, {.batch = 2,
-                                .sequence = sequence,
-                                .channels = 4 * head_channels,
-                                .heads = 4,
-                                .type = type,
-                                .kv_heads = kv_heads});
-        };
-        attention(64);
-        attention(30);
-        attention(128);
-      }
-    for (const std::int64_t sequence : {64, 130, 192})
-      add_attention(cases, {.batch = 2, .sequence = sequence, .channels = 128, .heads = 2, .type = type},
-                    true);
-    // In bf16 cuDNN's where the build has it: full tiles, and heads that share keys and values unevenly
-    // filled.
-    add_attention(cases, {.batch = 1, .sequence = 256, .channels = 128, .heads = 2, .type = type});
-    add_attention(cases,
-                  {.batch = 3, .sequence = 130, .channels = 432, .heads = 6, .type = type, .kv_heads = 2});
+    for (const AttentionCase& one : attention_cases(type)) add_attention(cases, one);
   }
   return cases;
 }
@@ -632,6 +657,63 @@ TEST(CudaTable, TellsAWrongResult) {
   EXPECT_NONFATAL_FAILURE(compare(Case{"close", 1e-3, {}}, {{1.0, 2.0}}, {{1.0, 2.1}}), "close: output 0");
   compare(exact, {{std::nan("")}}, {{std::nan("")}});
   compare(close, {{1.0, 2.0}}, {{1.0, 2.0001}});
+}
+
+// Backward with the roundings of cuDNN's graph: of the weights, the gradients of the scores, and what each
+// query head adds to the gradients of keys and values.
+Doubles rounded_backward(const AttentionShape& shape, const AttentionTensors& from) {
+  const auto rounded = [](double x) {
+    return static_cast<double>(to_float(from_float<Bf16>(static_cast<float>(x))));
+  };
+  const std::int64_t d = shape.head_channels(), row = shape.qkv_channels();
+  const double scale = 1.0 / std::sqrt(static_cast<double>(d));
+  const Doubles qkv = from.qkv.doubles(), output = from.output.doubles(), sums = from.log_sum_exp.doubles(),
+                gradient = from.output_gradient.doubles();
+  const auto dot = [d](const double* a, const double* b) { return std::inner_product(a, a + d, b, 0.0); };
+  const auto add = [d](double factor, const double* x, double* to) {
+    for (std::int64_t c = 0; c < d; ++c) to[c] += factor * x[c];
+  };
+  Doubles result(qkv.size());
+  for (std::int64_t item = 0; item < shape.batch; ++item)
+    for (std::int64_t head = 0; head < shape.heads; ++head) {
+      const std::int64_t shared = head / (shape.heads / shape.kv_heads_or_heads());
+      const std::int64_t query = item * shape.sequence * row + head * d;
+      const std::int64_t key = item * shape.sequence * row + shape.channels + shared * d;
+      const std::int64_t value = key + shape.kv_heads_or_heads() * d;
+      const std::int64_t out = item * shape.sequence * shape.channels + head * d;
+      Doubles own(qkv.size());
+      for (std::int64_t i = 0; i < shape.sequence; ++i) {
+        const double* const dy = &gradient[out + i * shape.channels];
+        const double delta = dot(dy, &output[out + i * shape.channels]);
+        for (std::int64_t j = 0; j <= i; ++j) {
+          const double weight = std::exp(scale * dot(&qkv[query + i * row], &qkv[key + j * row]) -
+                                         sums[(item * shape.heads + head) * shape.sequence + i]);
+          const double score = rounded(weight * (dot(dy, &qkv[value + j * row]) - delta)) * scale;
+          add(score, &qkv[key + j * row], &own[query + i * row]);
+          add(score, &qkv[query + i * row], &own[key + j * row]);
+          add(rounded(weight), dy, &own[value + j * row]);
+        }
+      }
+      for (std::size_t i = 0; i < own.size(); ++i) result[i] += rounded(own[i]);
+    }
+  for (double& x : result) x = rounded(x);
+  return result;
+}
+
+TEST(CudaTable, AllowsForWeightsThatAreRounded) {
+  for (const AttentionCase& one : attention_cases(DType::bf16)) {
+    Random random(std::hash<std::string>{}(name_of(one) + " backward"));
+    const AttentionTensors from(random, one);
+    Tensor expected(DType::bf16, from.qkv.numel());
+    attention_backward(TestContext(1, attention_backward_workspace_bytes(one.shape, 1)), one.shape,
+                       {.qkv = from.qkv.data(),
+                        .output = from.output.data(),
+                        .log_sum_exp = static_cast<const float*>(from.log_sum_exp.data()),
+                        .output_gradient = from.output_gradient.data(),
+                        .qkv_gradient = expected.data()});
+    expect_close(rounded_backward(one.shape, from), expected.doubles(), backward_tolerance(DType::bf16) / 1.5,
+                 name_of(one));
+  }
 }
 
 TEST(CudaErrors, WithoutAGpuACallSaysSo) {
