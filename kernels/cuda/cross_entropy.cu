@@ -1,9 +1,11 @@
 // Logits of a chunk by the matmul op, then one kernel for maximum, sum, loss and, in place, gradient. Rows of
-// logits are padded to kStride elements, so that each begins aligned and whole vectors stay within it.
+// logits are padded to kStride elements, so that each begins aligned and whole vectors stay within it. Long
+// ones are kept in shared memory for the gradient, which would else come after they left the cache.
 #include "kernels/cross_entropy.h"
 
 #include <math_constants.h>
 
+#include <limits>
 #include <string>
 
 #include "kernels/check.h"
@@ -21,6 +23,8 @@ constexpr std::int64_t kStride = 64;
 constexpr int kRowThreads = 512;
 constexpr int kCount = 8;  // elements a thread takes at a time
 constexpr std::int64_t kPartBytes = 256;
+// Of a row. At once a GPU works on some 528 (H100), in its cache are 50 MB.
+constexpr std::int64_t kMostCachedBytes = 48 << 10;
 
 std::int64_t logits_stride(const CrossEntropyShape& shape) { return round_up(shape.vocabulary, kStride); }
 
@@ -43,16 +47,17 @@ struct Rows {
   float scale;
 };
 
-// Writes function(logit, index) over a row. Each tile is read by all threads before any of it is written: T
-// is no wider than float, so that nothing is overwritten that is still to be read.
-template <class T, class Function>
-__device__ inline void replace_row(const Rows& a, float* logits, Function function) {
+// Writes function(logit, index) over a row, from `kept`, where each thread put what it takes here. Else each
+// tile is read by all threads before any of it is written: T is no wider than float, so that nothing is
+// overwritten that is still to be read.
+template <class T, bool kKept, class Function>
+__device__ inline void replace_row(const Rows& a, float* logits, const float* kept, Function function) {
   T* gradient = reinterpret_cast<T*>(logits);
   for (int tile = 0; tile < a.vocabulary; tile += kRowThreads * kCount) {
     const int i = tile + threadIdx.x * kCount;
     float x[kCount];
-    if (i < a.vocabulary) load(logits + i, x);
-    __syncthreads();
+    if (i < a.vocabulary) load((kKept ? kept : logits) + i, x);
+    if (!kKept) __syncthreads();
     if (i < a.vocabulary) {
 #pragma unroll
       for (int j = 0; j < kCount; ++j) x[j] = function(x[j], i + j);
@@ -61,35 +66,51 @@ __device__ inline void replace_row(const Rows& a, float* logits, Function functi
   }
 }
 
-// A block is a row.
-template <class T>
+// To the sum of a thread's e^(logit - maximum), and its maximum, the first `count` of `x`.
+__device__ inline void add_logits(float (&x)[kCount], int count, float& maximum, float& sum) {
+  float top = maximum;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    if (j >= count) x[j] = -CUDART_INF_F;
+    top = fmaxf(top, x[j]);
+  }
+  if (top > maximum) {
+    sum *= __expf(maximum - top);
+    maximum = top;
+  }
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) sum += __expf(x[j] - maximum);
+}
+
+// A block is a row. Bits do not depend on whether it is kept.
+template <class T, bool kKept>
 __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Rows a) {
   __shared__ float shared[kWarp];
+  constexpr int kTiles = kKept ? 4 : 1;  // on their way at once: one block alone has to keep the memory busy
+  float* const kept = dynamic_shared();
   const std::int64_t row = blockIdx.x;
   float* logits = a.logits + row * a.stride;
   const int target = a.targets[row];
   if (target < 0 || target >= a.vocabulary) {
     const float value = target == -1 ? 0.0f : CUDART_NAN_F;
     if (threadIdx.x == 0) a.losses[row] = value;
-    if (a.with_gradient) replace_row<T>(a, logits, [&](float, int) { return value; });
+    if (a.with_gradient) replace_row<T, kKept>(a, logits, kept, [&](float, int) { return value; });
     return;
   }
   const float at_target = logits[target];
   float maximum = -CUDART_INF_F, sum[1] = {0.0f};
-  for (int i = threadIdx.x * kCount; i < a.vocabulary; i += kRowThreads * kCount) {
-    float x[kCount], top = maximum;
-    load(logits + i, x);
+  constexpr int kStep = kRowThreads * kCount;
+  for (int first = threadIdx.x * kCount; first < a.vocabulary; first += kTiles * kStep) {
+    float x[kTiles][kCount] = {};
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      if (i + j >= a.vocabulary) x[j] = -CUDART_INF_F;
-      top = fmaxf(top, x[j]);
-    }
-    if (top > maximum) {
-      sum[0] *= __expf(maximum - top);
-      maximum = top;
-    }
+    for (int tile = 0; tile < kTiles; ++tile)
+      if (first + tile * kStep < a.vocabulary) load(logits + first + tile * kStep, x[tile]);
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) sum[0] += __expf(x[j] - maximum);
+    for (int tile = 0; tile < kTiles; ++tile)
+      if (const int i = first + tile * kStep; i < a.vocabulary) {
+        if (kKept) store(x[tile], kept + i);
+        add_logits(x[tile], a.vocabulary - i, maximum, sum[0]);
+      }
   }
   float top[1] = {maximum};
   block_combine(
@@ -101,7 +122,7 @@ __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Rows a) {
   if (!a.with_gradient) return;
   const float factor = a.scale / sum[0];
   const float target_gradient = a.scale * (__expf(at_target - top[0]) / sum[0] - 1.0f);
-  replace_row<T>(a, logits, [&](float logit, int i) {
+  replace_row<T, kKept>(a, logits, kept, [&](float logit, int i) {
     return i == target ? target_gradient : __expf(logit - top[0]) * factor;
   });
 }
@@ -160,9 +181,24 @@ struct Head {
                        .with_gradient = with_gradient,
                        .scale = scale};
     with_compute_type(shape.type, [&](auto t) {
-      start(context, "cross_entropy", {static_cast<unsigned>(chunk.rows), kRowThreads},
-            cross_entropy_kernel<decltype(t)>, rows);
+      using T = decltype(t);
+      const auto blocks = static_cast<unsigned>(chunk.rows);
+      if (with_gradient && can_keep(cross_entropy_kernel<T, true>))
+        start(context, "cross_entropy", {blocks, kRowThreads, static_cast<std::size_t>(row_bytes())},
+              cross_entropy_kernel<T, true>, rows);
+      else
+        start(context, "cross_entropy", {blocks, kRowThreads}, cross_entropy_kernel<T, false>, rows);
     });
+  }
+
+  std::int64_t row_bytes() const { return round_up(shape.vocabulary, kCount) * 4; }
+  // Where it is worth it, and a block on this GPU has so much shared memory.
+  bool can_keep(void (*kernel)(Rows)) const {
+    if (row_bytes() <= kMostCachedBytes || row_bytes() > std::numeric_limits<int>::max()) return false;
+    const cudaError_t asked = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   static_cast<int>(row_bytes()));
+    device::ignore_cuda(asked);
+    return asked == cudaSuccess;
   }
 
   void add_up(CrossEntropyLoss* total) const {
