@@ -6,7 +6,13 @@
 // Trains without Tessera first, with torch::optim::AdamW, then on 1 and 2 ranks at stages 0 to 3. Exits with
 // 1 unless every loss is within 1e-5 of that run's (the optimizers round differently), and the losses of all
 // stages are the same bits.
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <cmath>
