@@ -174,6 +174,7 @@ void run_local(int world, const LocalOptions& options, const std::function<void(
 
 struct MpiOptions {
   std::chrono::milliseconds deadline{60'000};
+  std::chrono::milliseconds start_deadline{60'000};  // of MPI's own start; `deadline` where that is longer
   std::chrono::microseconds delay{0};
   Waiting waiting = Waiting::automatic;  // automatic: by ranks against cores
   std::int64_t shared_bytes = 0;         // of a host, through which its ranks exchange; 0: 8 MiB a rank
@@ -187,7 +188,8 @@ struct MpiOptions {
 // at exit. A rank that throws should tell the others by fail() and end with a non-zero status. One that lets
 // go of its last communicator of the world has ended: who still waits for it fails. UnsupportedError in a
 // build without MPI; CommunicationError if not all processes call it in time; EnvironmentError where the host
-// has no memory to share.
+// has no memory to share. MPI's own calls cannot be called off: a process ends, saying so, that waits in them
+// longer than `start_deadline` for MPI to start, or `deadline` for what all had begun.
 Communicator make_mpi_world(const MpiOptions& options = {});
 bool mpi_available();    // in this build
 bool launched_by_mpi();  // whether a launcher started this process, in any build

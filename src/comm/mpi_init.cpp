@@ -5,9 +5,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "src/comm/mpi_backend.h"
+#include "src/comm/mpi_limit.h"
 #include "src/comm/mpi_wire.h"
 
 namespace tessera {
@@ -17,6 +19,7 @@ using std::chrono::milliseconds;
 
 constexpr std::int64_t kSharedBytesPerRank = std::int64_t{8} << 20;
 constexpr std::int64_t kAlign = 64;
+constexpr const char* kMaking = "making a world of processes";
 constexpr milliseconds kToBeHeard{100};  // before a launcher ends those who hear it
 
 using comm::check_mpi;
@@ -31,8 +34,9 @@ struct Window {
 
 class Mpi {
  public:
-  static Mpi& started() {
-    static Mpi* const mpi = new Mpi;  // used by an exit handler
+  // The first call starts MPI, unless the caller did, in at most `limit`.
+  static Mpi& started(milliseconds limit = {}) {
+    static Mpi* const mpi = new Mpi(limit);  // used by an exit handler
     return *mpi;
   }
 
@@ -40,19 +44,7 @@ class Mpi {
   bool owned() const { return owned_; }
 
   // All processes must come here within the deadline.
-  void meet(milliseconds deadline) {
-    MPI_Request request;
-    check_mpi(MPI_Ibarrier(all_, &request), "MPI_Ibarrier");
-    const auto limit = device::Clock::now() + deadline;
-    for (int done = 0; check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"), done == 0;) {
-      if (device::Clock::now() >= limit)
-        throw CommunicationError(
-            fmt::format("making a world of processes: not all of them came within {:.1f} s",
-                        std::chrono::duration<double>(deadline).count()),
-            -1);
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  }
+  void meet(milliseconds deadline) { meet(all_, deadline); }
 
   // Collective: gives back windows that no process uses any more.
   void free_unused() {
@@ -91,11 +83,26 @@ class Mpi {
   std::mutex& mutex() { return mutex_; }
 
  private:
-  Mpi() {
+  static void meet(MPI_Comm all, milliseconds deadline) {
+    MPI_Request request;
+    check_mpi(MPI_Ibarrier(all, &request), "MPI_Ibarrier");
+    const auto limit = device::Clock::now() + deadline;
+    for (int done = 0; check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"), done == 0;) {
+      if (device::Clock::now() >= limit)
+        throw CommunicationError(fmt::format("{}: not all of them came within {:.1f} s", kMaking,
+                                             std::chrono::duration<double>(deadline).count()),
+                                 -1);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  explicit Mpi(milliseconds limit) {
     int initialized = 0, finalized = 0;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized != 0) throw UsageError("a world of processes after MPI_Finalize: make it before");
+    if (initialized != 0) meet(MPI_COMM_WORLD, limit);
+    const comm::MpiLimit in_time(initialized == 0 ? "starting MPI" : kMaking, limit);
     if (initialized == 0) {
       int provided = 0;
       check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
@@ -195,12 +202,19 @@ std::shared_ptr<comm::MpiWire> make_wire(const Hosts& hosts, MPI_Comm all) {
   return std::make_shared<comm::MpiWire>(messages, hosts.others());
 }
 
-std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const Hosts& hosts, const MpiOptions& options) {
+// Collective.
+std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const MpiOptions& options) {
+  std::optional<comm::MpiLimit> in_time(std::in_place, kMaking, options.deadline);
+  mpi.free_unused();
+  Hosts hosts = find_hosts(mpi.all(), options);
   const std::int64_t room =
       options.shared_bytes > 0 ? options.shared_bytes : hosts.ranks_here * kSharedBytesPerRank;
   const std::int64_t bytes = comm::SharedWorld::range_bytes(hosts.ranks, room);
   void* base = nullptr;
   const auto window = mpi.allocate(hosts.here, bytes + kAlign, base);
+  const auto wire = make_wire(hosts, mpi.all());
+  check_mpi(MPI_Comm_free(&hosts.here), "MPI_Comm_free");
+  in_time.reset();  // from here on this waits by itself
   auto keeper = std::make_shared<Keeper>();
   keeper->window = window;
   std::size_t space = static_cast<std::size_t>(bytes + kAlign);
@@ -212,7 +226,7 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const Hosts& hosts, const M
   keeper->shared = shared;
   auto world = std::make_shared<comm::MpiWorld>(
       comm::MpiWorld::Place{.shared = shared,
-                            .wire = make_wire(hosts, mpi.all()),
+                            .wire = wire,
                             .hosts = hosts.several() ? hosts.first_rank : std::vector<int>(),
                             .keeper = keeper,
                             .rank = hosts.rank,
@@ -231,14 +245,16 @@ bool mpi_available() { return true; }
 Communicator make_mpi_world(const MpiOptions& given) {
   MpiOptions options = given;
   options.deadline = device::checked_deadline(given.deadline, "deadline");
-  Mpi& mpi = Mpi::started();
+  const milliseconds start = device::checked_deadline(given.start_deadline, "start_deadline");
+  Mpi& mpi = Mpi::started(std::max(start, options.deadline));
   const std::lock_guard lock(mpi.mutex());
-  mpi.meet(options.deadline);
-  mpi.free_unused();
-  Hosts hosts = find_hosts(mpi.all(), options);
-  const auto world = make_world(mpi, hosts, options);
-  check_mpi(MPI_Comm_free(&hosts.here), "MPI_Comm_free");
-  return comm::communicator_of(world);
+  try {
+    mpi.meet(options.deadline);
+    return comm::communicator_of(make_world(mpi, options));
+  } catch (...) {
+    mpi.failed_.store(true);
+    throw;
+  }
 }
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // fault_program HOW RANKS_PER_HOST: ranks (see MpiOptions) that communicate as a trainer's do, until rank 1
-// throws, exits, vanishes, is killed or stalls. Every other rank ends with a non-zero status and says why,
-// unless the launcher ends it first.
+// throws, exits, vanishes, is killed or stalls; where it is `absent` it does not even start MPI. Every other
+// rank ends with a non-zero status and says why, unless the launcher ends it first.
 #include <unistd.h>
 
 #include <csignal>
@@ -34,13 +34,26 @@ void run(tessera::Communicator world, const std::string& how) {
   }
 }
 
+// Before MPI has started, by the variables of Open MPI, and of MPICH and Slurm.
+bool is_rank_1() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+    if (const char* rank = std::getenv(name)) return std::string(rank) == "1";
+  return false;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  tessera::Communicator world = tessera::make_mpi_world(
-      {.deadline = std::chrono::seconds(2), .ranks_per_host = count > 2 ? std::atoi(arguments[2]) : 0});
+  const std::string how = count > 1 ? arguments[1] : "";
+  tessera::MpiOptions options{.deadline = std::chrono::seconds(2),
+                              .ranks_per_host = count > 2 ? std::atoi(arguments[2]) : 0};
+  if (how == "absent") {
+    options.start_deadline = std::chrono::seconds(3);
+    if (is_rank_1()) std::this_thread::sleep_for(std::chrono::minutes(5));
+  }
+  tessera::Communicator world = tessera::make_mpi_world(options);
   try {
-    run(world, count > 1 ? arguments[1] : "");
+    run(world, how);
   } catch (const std::exception& error) {
     world.fail(error.what());
     std::fprintf(stderr, "%s\n", error.what());
