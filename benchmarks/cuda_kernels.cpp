@@ -48,6 +48,18 @@ Measurement adamw(const Gpu& gpu, Tensors& tensors, DType type, std::int64_t num
                      });
 }
 
+// The gradient's norm, of a unit's gradients at a time: only read. No ratio is asked for.
+Measurement sum_of_squares(const Gpu& gpu, Tensors& tensors, std::int64_t numel) {
+  const void* const input = tensors.take_filled(numel, DType::bf16);
+  auto* const result = static_cast<kernels::SumOfSquares*>(tensors.take(sizeof(kernels::SumOfSquares)));
+  return beside_copy(
+      gpu, tensors, 0.0, numel * bytes_of(DType::bf16),
+      [&gpu, numel, input, result,
+       context = tensors.context(kernels::sum_of_squares_workspace_bytes(numel))] {
+        return gpu.seconds_of([&] { kernels::sum_of_squares(context, numel, DType::bf16, input, result); });
+      });
+}
+
 // Both norms with the residual addition around them: forward reads input and residual and writes their sum
 // and the output, backward reads the sum and both gradients and writes one.
 constexpr std::int64_t kNormTensors = 4;
@@ -230,6 +242,10 @@ void add_all(bool small) {
     add(small, fmt::format("adamw/{}/{}", name_of(type), numel),
         [=](const Gpu& gpu, Tensors& tensors) { return adamw(gpu, tensors, type, numel); });
   }
+  for (const std::int64_t numel :
+       {std::int64_t{7'087'872}, std::int64_t{1} << 28})  // a block of GPT-2's; beyond caches
+    add(small, fmt::format("sum_of_squares/{}", numel),
+        [=](const Gpu& gpu, Tensors& tensors) { return sum_of_squares(gpu, tensors, small ? 3000 : numel); });
   for (const std::int64_t channels : {768, 4096}) {
     const kernels::LayerNormShape layer{
         .rows = rows((std::int64_t{1} << 27) / channels), .channels = channels, .type = DType::bf16};

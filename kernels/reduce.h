@@ -30,15 +30,25 @@ struct SumOfSquares {
 // On the CPU with one thread none is needed.
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
 
-// Squares are summed by blocks of so many elements.
-inline constexpr std::int64_t kSumBlock = 16384;
+// Squares are summed by blocks of so many elements, and the blocks' sums in so many lanes.
+inline constexpr std::int64_t kSumBlock = 1024;
+inline constexpr int kSumLanes = 32;        // of a block
+inline constexpr int kBlockSumLanes = 256;  // of the blocks
 TESSERA_HOST_DEVICE constexpr std::int64_t sum_blocks(std::int64_t numel) {
   return (numel + kSumBlock - 1) / kSumBlock;
 }
 
-// Squares in float64 over blocks of 16384 elements counted from `input`; in a block 32 lanes (element i in
-// lane i % 32) that are then added pairwise; blocks in order. fp32, bf16 or fp16. `result`, in memory of
-// the device, is overwritten.
+// The sum of lanes, those half their number apart first; overwrites them.
+template <int kCount>
+double add_lanes(double (&lane)[kCount]) {
+  for (int width = kCount / 2; width > 0; width /= 2)
+    for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+  return lane[0];
+}
+
+// Squares in float64 over blocks of 1024 elements counted from `input`: in a block 32 lanes (element i in
+// lane i % 32), over the blocks 256 (block b in lane b % 256), each in order, added up by add_lanes. fp32,
+// bf16 or fp16. `result`, in memory of the device, is overwritten.
 void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
                     SumOfSquares* result);
 

@@ -76,7 +76,6 @@ void chain_range(DType type, const void* const* contributions, std::int64_t cont
 using DoubleTag = hn::CappedTag<double, 8>;
 using FloatOfDoubleTag = hn::Rebind<float, DoubleTag>;
 constexpr int kDoubleLanes = static_cast<int>(hn::MaxLanes(DoubleTag()));
-constexpr int kSumLanes = 32;
 constexpr int kSumVectors = kSumLanes / kDoubleLanes;
 
 struct LaneSums {
@@ -115,21 +114,26 @@ HWY_INLINE double block_sum_of(const T* x, std::int64_t count) {
   }
   alignas(64) double lane[kSumLanes];
   for (int v = 0; v < kSumVectors; ++v) hn::Store(sums.vector[v], DoubleTag(), lane + v * kDoubleLanes);
-  for (int width = kSumLanes / 2; width > 0; width /= 2)
-    for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-  return lane[0];
+  return add_lanes(lane);
 }
 
-double squares_of_block(DType type, const void* input, std::int64_t count) {
+template <class T>
+void block_sums_of(const T* x, std::int64_t numel, std::int64_t begin, std::int64_t end, double* sums) {
+  for (std::int64_t block = begin; block < end; ++block)
+    *sums++ = block_sum_of(x + block * kSumBlock, std::min(kSumBlock, numel - block * kSumBlock));
+}
+
+// Of blocks `begin` up to `end`.
+void block_sums(DType type, const void* input, std::int64_t numel, std::int64_t begin, std::int64_t end,
+                double* sums) {
   switch (type) {
     case DType::fp32:
-      return block_sum_of(static_cast<const float*>(input), count);
+      return block_sums_of(static_cast<const float*>(input), numel, begin, end, sums);
     case DType::bf16:
-      return block_sum_of(static_cast<const Bf16*>(input), count);
+      return block_sums_of(static_cast<const Bf16*>(input), numel, begin, end, sums);
     case DType::fp16:
-      return block_sum_of(static_cast<const Fp16*>(input), count);
+      return block_sums_of(static_cast<const Fp16*>(input), numel, begin, end, sums);
   }
-  return 0.0;
 }
 
 }  // namespace tessera::kernels::HWY_NAMESPACE
@@ -139,7 +143,7 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::kernels::cpu {
 
 HWY_EXPORT(chain_range);
-HWY_EXPORT(squares_of_block);
+HWY_EXPORT(block_sums);
 
 namespace {
 
@@ -177,30 +181,36 @@ void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type
 void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
                     SumOfSquares* result) {
   const std::int64_t blocks = sum_blocks(numel);
-  const auto sum_block = [&](std::int64_t block) {
-    const std::int64_t first = block * kSumBlock;
-    return HWY_DYNAMIC_DISPATCH(squares_of_block)(type, element(input, type, first),
-                                                  std::min(kSumBlock, numel - first));
-  };
+  double lanes[kBlockSumLanes] = {};
   *result = {};
-  const auto add = [&](std::int64_t block, double sum) {
-    // Squares of finite fp32 numbers never overflow float64: a block's sum is finite exactly where its
-    // elements are.
-    if (result->first_nonfinite < 0 && !std::isfinite(sum))
-      result->first_nonfinite =
-          first_nonfinite(type, input, block * kSumBlock, std::min(numel, (block + 1) * kSumBlock));
-    result->sum += sum;
+  const auto add = [&](std::int64_t begin, std::int64_t end, const double* sums) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      const double sum = sums[block - begin];
+      // Squares of finite fp32 numbers never overflow float64: a block's sum is finite exactly where its
+      // elements are.
+      if (result->first_nonfinite < 0 && !std::isfinite(sum))
+        result->first_nonfinite =
+            first_nonfinite(type, input, block * kSumBlock, std::min(numel, (block + 1) * kSumBlock));
+      lanes[block % kBlockSumLanes] += sum;
+    }
   };
   if (context.threads == 1) {
-    for (std::int64_t block = 0; block < blocks; ++block) add(block, sum_block(block));
-    return;
+    double sums[kBlockSumLanes];
+    for (std::int64_t begin = 0; begin < blocks; begin += kBlockSumLanes) {
+      const std::int64_t end = std::min<std::int64_t>(begin + kBlockSumLanes, blocks);
+      HWY_DYNAMIC_DISPATCH(block_sums)(type, input, numel, begin, end, sums);
+      add(begin, end, sums);
+    }
+  } else {
+    check_workspace(context, sum_of_squares_workspace_bytes(numel), "sum_of_squares");
+    auto* sums = static_cast<double*>(context.workspace.data);
+    parallel_ranges(context.threads, blocks, kElementwiseGrain / kSumBlock,
+                    [&](std::int64_t begin, std::int64_t end, int) {
+                      HWY_DYNAMIC_DISPATCH(block_sums)(type, input, numel, begin, end, sums + begin);
+                    });
+    add(0, blocks, sums);
   }
-  check_workspace(context, sum_of_squares_workspace_bytes(numel), "sum_of_squares");
-  auto* block_sums = static_cast<double*>(context.workspace.data);
-  parallel_ranges(context.threads, blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t block = begin; block < end; ++block) block_sums[block] = sum_block(block);
-  });
-  for (std::int64_t block = 0; block < blocks; ++block) add(block, block_sums[block]);
+  result->sum = add_lanes(lanes);
 }
 
 }  // namespace tessera::kernels::cpu

@@ -1,5 +1,7 @@
 #include "kernels/column_sum.h"
 
+#include <algorithm>
+
 #include "kernels/check.h"
 #include "kernels/cuda/row_groups.h"
 #include "kernels/cuda/sweep.cuh"
@@ -39,25 +41,32 @@ __global__ void __launch_bounds__(kWarp* kRowLanes)
   }
 }
 
-// A block has kWarp columns; in each column thread y adds the groups y, y + kWarp, ..., then thread 0 the
-// threads.
+template <class T>
+struct Sums {
+  T* of[kMostSums];
+};
+
+// A block has kWarp columns of one of the sums; in each column thread y adds the groups y, y + kWarp, ...,
+// then thread 0 the threads.
 template <class T>
 __global__ void __launch_bounds__(kWarp* kWarp)
-    add_groups_kernel(std::int64_t groups, std::int64_t columns, std::int64_t stride, const float* partial,
-                      float beta, T* sums) {
+    add_groups_kernel(std::int64_t groups, std::int64_t columns, const float* partial, float beta,
+                      Sums<T> sums) {
   __shared__ float shared[kWarp][kWarp + 1];
   const std::int64_t column = blockIdx.x * std::int64_t{kWarp} + threadIdx.x;
+  const std::int64_t stride = gridDim.y * columns;
+  const float* const own = partial + blockIdx.y * columns + column;
   float sum = 0.0f;
   if (column < columns)
-#pragma unroll 4
-    for (std::int64_t group = threadIdx.y; group < groups; group += kWarp)
-      sum += partial[group * stride + column];
+#pragma unroll 8
+    for (std::int64_t group = threadIdx.y; group < groups; group += kWarp) sum += own[group * stride];
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y > 0 || column >= columns) return;
   for (int y = 1; y < kWarp; ++y) sum += shared[y][threadIdx.x];
-  if (beta != 0.0f) sum = to_float(sums[column]) + sum;
-  sums[column] = from_float<T>(sum);
+  T* const to = sums.of[blockIdx.y] + column;
+  if (beta != 0.0f) sum = to_float(*to) + sum;
+  *to = from_float<T>(sum);
 }
 
 template <class T, int kWidth>
@@ -72,12 +81,15 @@ void sum_groups(const ComputeContext& context, std::int64_t rows, std::int64_t c
 }  // namespace
 
 void add_row_groups(const ComputeContext& context, std::int64_t groups, std::int64_t columns,
-                    std::int64_t stride, const float* partial, float beta, DType type, void* sums) {
+                    const float* partial, float beta, DType type, std::initializer_list<void*> sums) {
   if (columns < 1) return;
+  const dim3 grid(static_cast<unsigned>(ceil_div(columns, kWarp)), static_cast<unsigned>(sums.size()));
   with_compute_type(type, [&](auto t) {
     using T = decltype(t);
-    start(context, "add_row_groups", {static_cast<unsigned>(ceil_div(columns, kWarp)), dim3(kWarp, kWarp)},
-          add_groups_kernel<T>, groups, columns, stride, partial, beta, static_cast<T*>(sums));
+    Sums<T> to = {};
+    std::transform(sums.begin(), sums.end(), to.of, [](void* sum) { return static_cast<T*>(sum); });
+    start(context, "add_row_groups", {grid, dim3(kWarp, kWarp)}, add_groups_kernel<T>, groups, columns,
+          partial, beta, to);
   });
 }
 
@@ -98,7 +110,7 @@ void column_sum(const ComputeContext& context, std::int64_t rows, std::int64_t c
     else
       sum_groups<T, 1>(context, rows, columns, input, partial);
   });
-  add_row_groups(context, column_groups_of(rows), columns, columns, partial, beta, type, sums);
+  add_row_groups(context, column_groups_of(rows), columns, partial, beta, type, {sums});
 }
 
 }  // namespace tessera::kernels::cuda

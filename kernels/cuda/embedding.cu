@@ -142,6 +142,8 @@ __device__ inline void put_sum(float (&sum)[kCount], float beta, T* to) {
   store(sum, to);
 }
 
+constexpr int kAhead = 8;  // rows
+
 // A row of the token table, owned by the place of its token's first occurrence.
 template <class T>
 struct TokenRows {
@@ -163,12 +165,25 @@ struct TokenRows {
       if (first == nullptr) return;
       float sum[kCount] = {};
       const std::uint32_t token = token_of(*first);
-#pragma unroll 4
-      for (const Occurrence* next = first; next < end && token_of(*next) == token; ++next) {
-        float x[kCount];
-        load(output_gradient + static_cast<std::int64_t>(*next & 0xffffffffu) * channels + i, x);
+      // A frequent token's rows are asked for some at a time.
+      int count = kAhead;
+      for (const Occurrence* next = first; count == kAhead; next += kAhead) {
+        count = 0;
 #pragma unroll
-        for (int j = 0; j < kCount; ++j) sum[j] += x[j];
+        for (int ahead = 0; ahead < kAhead; ++ahead)
+          count += next + ahead < end && token_of(next[ahead]) == token ? 1 : 0;
+        Pack<T, kCount> x[kAhead];
+#pragma unroll
+        for (int ahead = 0; ahead < kAhead; ++ahead)
+          if (ahead < count)
+            x[ahead] = *reinterpret_cast<const Pack<T, kCount>*>(
+                output_gradient + static_cast<std::int64_t>(next[ahead] & 0xffffffffu) * channels + i);
+#pragma unroll
+        for (int ahead = 0; ahead < kAhead; ++ahead) {
+          if (ahead >= count) break;
+#pragma unroll
+          for (int j = 0; j < kCount; ++j) sum[j] += to_float(x[ahead].value[j]);
+        }
       }
       put_sum(sum, beta, gradient + i);
     }

@@ -82,6 +82,11 @@ inline RowSweep row_sweep_of(std::int64_t rows, std::int64_t columns, int width,
           .blocks = columns == 0 ? 0 : blocks_of(rows, 1)};
 }
 
+// Whether a thread has one vector of a row, or none.
+constexpr bool one_vector_each(const RowSweep& sweep, int width) {
+  return sweep.vectorized && sweep.columns <= sweep.threads * width;
+}
+
 // Sums over rows are taken by so many contiguous groups of them, then over the groups. It depends on the
 // shape alone, so that the order of a sum does not change with the GPU: enough groups to fill one, few enough
 // that their sums stay small beside the matrix.

@@ -1,5 +1,6 @@
 // Layer norm and its relative without a mean and a bias, rms norm. A block works on one row at a time; each
-// thread keeps to its columns, so that in-place calls need no care.
+// thread keeps to its columns, so that in-place calls need no care. Where those are one vector (kOnce) it
+// keeps them in registers from the first pass over the row to the last; the bits are the same.
 #include <algorithm>
 #include <string>
 
@@ -25,14 +26,27 @@ struct Forward {
   float epsilon;
 };
 
-template <class T, int kWidth, bool kCentered>
+template <int kCount>
+__device__ inline void copy(const float (&from)[kCount], float (&to)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) to[j] = from[j];
+}
+
+template <class T, int kWidth, bool kCentered, bool kOnce>
 __global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T> a, RowSweep sweep) {
   __shared__ float shared[kWarp];
+  float kept[kWidth];
   for (std::int64_t r = blockIdx.x; r < sweep.rows; r += gridDim.x) {
     const std::int64_t first = r * sweep.columns;
     const T* x = a.residual == nullptr ? a.input + first : a.sum + first;
+    const auto again = [&]<int kCount>(int i, float(&value)[kCount]) {
+      if constexpr (kOnce)
+        copy(kept, value);
+      else
+        load(x + i, value);
+    };
     float total[1] = {0.0f};
-    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+    for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(int i) {
       float value[kCount];
       load(a.input + first + i, value);
       if (a.residual != nullptr) {
@@ -42,6 +56,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T
         for (int j = 0; j < kCount; ++j) value[j] = to_float(from_float<T>(value[j] + other[j]));
         store(value, a.sum + first + i);
       }
+      if constexpr (kOnce) copy(value, kept);
 #pragma unroll
       for (int j = 0; j < kCount; ++j)
         total[0] = kCentered ? total[0] + value[j] : fmaf(value[j], value[j], total[0]);
@@ -51,18 +66,18 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T
     if (kCentered) {
       mean = total[0] / static_cast<float>(sweep.columns);
       total[0] = 0.0f;
-      for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+      for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(int i) {
         float value[kCount];
-        load(x + i, value);
+        again(i, value);
 #pragma unroll
         for (int j = 0; j < kCount; ++j) total[0] = fmaf(value[j] - mean, value[j] - mean, total[0]);
       });
       block_sum(total, shared);
     }
     const float rstd = 1.0f / sqrtf(total[0] / static_cast<float>(sweep.columns) + a.epsilon);
-    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+    for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(int i) {
       float value[kCount], gain[kCount], bias[kCount];
-      load(x + i, value);
+      again(i, value);
       load(a.gain + i, gain);
       if (kCentered) load(a.bias + i, bias);
 #pragma unroll
@@ -160,6 +175,50 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward
   });
 }
 
+// The same where a thread has one vector of each row: what a row takes from memory is asked for at once.
+template <class T, int kWidth, bool kCentered>
+__global__ void __launch_bounds__(kMostRowThreads) norm_backward_once_kernel(Backward<T> a, RowSweep sweep) {
+  __shared__ float shared[2 * kWarp];
+  const auto count = static_cast<float>(sweep.columns);
+  const int i = static_cast<int>(threadIdx.x) * kWidth;
+  const bool mine = i < sweep.columns;
+  float gain[kWidth], gain_sum[kWidth] = {}, bias_sum[kWidth] = {};
+  if (mine) load(a.gain + i, gain);
+  const std::int64_t end = group_begin(sweep.rows, gridDim.x, blockIdx.x + 1);
+  for (std::int64_t r = group_begin(sweep.rows, gridDim.x, blockIdx.x); r < end; ++r) {
+    const std::int64_t first = r * sweep.columns + i;
+    const float mean = kCentered ? a.mean[r] : 0.0f;
+    const float rstd = a.rstd[r];
+    float n[kWidth], dy[kWidth], residual[kWidth] = {};
+    float sums[2] = {0.0f, 0.0f};  // of g n, and of g
+    if (mine) {
+      load(a.input + first, n);
+      load(a.output_gradient + first, dy);
+      if (a.residual_gradient != nullptr) load(a.residual_gradient + first, residual);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        n[j] = (n[j] - mean) * rstd;
+        sums[0] = fmaf(dy[j] * gain[j], n[j], sums[0]);
+        if (kCentered) sums[1] = fmaf(dy[j], gain[j], sums[1]);
+        gain_sum[j] = fmaf(dy[j], n[j], gain_sum[j]);
+        if (kCentered) bias_sum[j] += dy[j];
+      }
+    }
+    block_sum(sums, shared);
+    if (!mine) continue;
+    const float minus_mean_gn = -(sums[0] / count);
+    const float mean_g = sums[1] / count;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j)
+      n[j] = residual[j] + rstd * fmaf(n[j], minus_mean_gn, dy[j] * gain[j] - mean_g);
+    store(n, a.input_gradient + first);
+  }
+  if (a.partial == nullptr || !mine) return;
+  float* gains = a.partial + blockIdx.x * std::int64_t{sweep.columns} * (kCentered ? 2 : 1);
+  store(gain_sum, gains + i);
+  if (kCentered) store(bias_sum, gains + sweep.columns + i);
+}
+
 template <class T, bool kCentered, class Shape>
 void run_forward(const ComputeContext& context, const char* op, const Shape& shape, const Forward<T>& a) {
   constexpr int kWidth = width_of(sizeof(T));
@@ -168,8 +227,9 @@ void run_forward(const ComputeContext& context, const char* op, const Shape& sha
       row_sweep_of(shape.rows, shape.channels, kWidth,
                    {of(a.input), of(a.residual), of(a.sum), of(a.gain), of(a.bias), of(a.output)}, {});
   if (sweep.blocks == 0) return;
-  start(context, op, {sweep.blocks, static_cast<unsigned>(sweep.threads)},
-        norm_forward_kernel<T, kWidth, kCentered>, a, sweep);
+  const auto kernel = one_vector_each(sweep, kWidth) ? norm_forward_kernel<T, kWidth, kCentered, true>
+                                                     : norm_forward_kernel<T, kWidth, kCentered, false>;
+  start(context, op, {sweep.blocks, static_cast<unsigned>(sweep.threads)}, kernel, a, sweep);
 }
 
 // Bytes of shared memory beyond which a kernel has to ask for them.
@@ -188,9 +248,12 @@ void run_backward(const ComputeContext& context, const char* op, const Shape& sh
                                        {a.partial}},
                                       {});
   if (sweep.blocks == 0) return;
-  const auto kernel = norm_backward_kernel<T, kWidth, kCentered>;
   const unsigned blocks =
       a.partial == nullptr ? sweep.blocks : static_cast<unsigned>(row_groups_of(shape.rows, shape.channels));
+  const auto threads = static_cast<unsigned>(sweep.threads);
+  if (one_vector_each(sweep, kWidth))
+    return start(context, op, {blocks, threads}, norm_backward_once_kernel<T, kWidth, kCentered>, a, sweep);
+  const auto kernel = norm_backward_kernel<T, kWidth, kCentered>;
   const int shared_bytes = a.partial == nullptr ? 0 : sweep.columns * (kCentered ? 8 : 4);
   if (shared_bytes > kPlainSharedBytes &&
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
@@ -199,8 +262,7 @@ void run_backward(const ComputeContext& context, const char* op, const Shape& sh
     throw UnsupportedError(std::string(op) + ": " + std::to_string(shape.channels) +
                            " channels are more than the sums of a block on this GPU can hold");
   }
-  start(context, op, {blocks, static_cast<unsigned>(sweep.threads), static_cast<std::size_t>(shared_bytes)},
-        kernel, a, sweep);
+  start(context, op, {blocks, threads, static_cast<std::size_t>(shared_bytes)}, kernel, a, sweep);
 }
 
 }  // namespace
@@ -269,11 +331,8 @@ void layer_norm_backward(const ComputeContext& context, const LayerNormShape& sh
                            .partial = partial});
   });
   if (!sums) return;
-  const std::int64_t groups = row_groups_of(shape.rows, shape.channels);
-  add_row_groups(context, groups, shape.channels, 2 * shape.channels, partial, a.beta, shape.type,
-                 a.gain_gradient);
-  add_row_groups(context, groups, shape.channels, 2 * shape.channels, partial + shape.channels, a.beta,
-                 shape.type, a.bias_gradient);
+  add_row_groups(context, row_groups_of(shape.rows, shape.channels), shape.channels, partial, a.beta,
+                 shape.type, {a.gain_gradient, a.bias_gradient});
 }
 
 std::int64_t rms_norm_backward_workspace_bytes(const RmsNormShape& shape, const Target& /*target*/) {
@@ -301,8 +360,8 @@ void rms_norm_backward(const ComputeContext& context, const RmsNormShape& shape,
                             .partial = partial});
   });
   if (sums)
-    add_row_groups(context, row_groups_of(shape.rows, shape.channels), shape.channels, shape.channels,
-                   partial, a.beta, shape.type, a.gain_gradient);
+    add_row_groups(context, row_groups_of(shape.rows, shape.channels), shape.channels, partial, a.beta,
+                   shape.type, {a.gain_gradient});
 }
 
 }  // namespace tessera::kernels::cuda

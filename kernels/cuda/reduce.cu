@@ -52,14 +52,12 @@ void sweep_chain(const ComputeContext& context, std::int64_t numel,
                          {o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7], {accumulator}});
 }
 
-constexpr int kLanes = 32;  // of a block of squares: element i belongs to lane i % 32
-
-// The sums of all blocks. kLanes / kWidth threads share a block, each with kWidth lanes; a warp has kWidth
+// The sums of all blocks. kSumLanes / kWidth threads share a block, each with kWidth lanes; a warp has kWidth
 // blocks.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kWarp)
     square_blocks_kernel(std::int64_t numel, const T* input, double* block_sums) {
-  constexpr int kThreads = kLanes / kWidth;
+  constexpr int kThreads = kSumLanes / kWidth;
   const int part = threadIdx.x % kThreads;
   const std::int64_t blocks = sum_blocks(numel);
   const std::int64_t block = blockIdx.x * std::int64_t{kWidth} + threadIdx.x / kThreads;
@@ -70,24 +68,24 @@ __global__ void __launch_bounds__(kWarp)
                                        : static_cast<int>(kSumBlock);
   double lane[kWidth] = {};
   const T* x = input + begin + part * kWidth;
-  const int whole = count / kLanes;
-#pragma unroll 8
+  const int whole = count / kSumLanes;
+#pragma unroll 16
   for (int row = 0; row < whole; ++row) {
     float value[kWidth];
-    load(x + row * kLanes, value);
+    load(x + row * kSumLanes, value);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j)
       lane[j] = fma(static_cast<double>(value[j]), static_cast<double>(value[j]), lane[j]);
   }
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
-    if (whole * kLanes + part * kWidth + j >= count) continue;
-    const double value = to_float(x[whole * kLanes + j]);
+    if (whole * kSumLanes + part * kWidth + j >= count) continue;
+    const double value = to_float(x[whole * kSumLanes + j]);
     lane[j] = fma(value, value, lane[j]);
   }
   // Pairwise: lanes 16 apart, 8, 4, 2, 1; those of other threads by shuffles.
 #pragma unroll
-  for (int apart = kLanes / 2; apart >= kWidth; apart /= 2)
+  for (int apart = kSumLanes / 2; apart >= kWidth; apart /= 2)
 #pragma unroll
     for (int j = 0; j < kWidth; ++j)
       lane[j] += __shfl_down_sync(0xffffffffu, lane[j], apart / kWidth, kThreads);
@@ -98,35 +96,41 @@ __global__ void __launch_bounds__(kWarp)
   if (part == 0 && block < blocks) block_sums[block] = lane[0];
 }
 
-// One block: adds the sums in order and finds the first element that is not finite.
+// One block: a thread for each lane of the sums, which it also asks for the first element that is not finite.
 template <class T>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlockSumLanes)
     square_total_kernel(std::int64_t numel, const T* input, const double* block_sums, SumOfSquares* result) {
-  __shared__ double sums[kBlock];
-  __shared__ std::int64_t bad_block;
+  __shared__ double lane_sum[kBlockSumLanes];
+  __shared__ std::int64_t lane_bad[kBlockSumLanes];
   __shared__ int first_bad;
+  const int lane = threadIdx.x;
   const std::int64_t blocks = sum_blocks(numel);
   double sum = 0.0;
-  if (threadIdx.x == 0) bad_block = -1;
-  for (std::int64_t first = 0; first < blocks; first += kBlock) {
-    const int count = blocks - first < kBlock ? static_cast<int>(blocks - first) : kBlock;
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < count) sums[threadIdx.x] = block_sums[first + threadIdx.x];
-    __syncthreads();
-    for (int i = 0; threadIdx.x == 0 && i < count; ++i) {
-      if (bad_block < 0 && !isfinite(sums[i])) bad_block = first + i;
-      sum += sums[i];
-    }
+  std::int64_t bad = blocks;
+#pragma unroll 8
+  for (std::int64_t block = lane; block < blocks; block += kBlockSumLanes) {
+    const double next = block_sums[block];
+    if (bad == blocks && !isfinite(next)) bad = block;
+    sum += next;
   }
-  if (threadIdx.x == 0) first_bad = static_cast<int>(kSumBlock);
+  lane_sum[lane] = sum;
+  lane_bad[lane] = bad;
+  for (int apart = kBlockSumLanes / 2; apart > 0; apart /= 2) {
+    __syncthreads();
+    if (lane >= apart) continue;
+    lane_sum[lane] += lane_sum[lane + apart];
+    if (lane_bad[lane + apart] < lane_bad[lane]) lane_bad[lane] = lane_bad[lane + apart];
+  }
+  if (lane == 0) first_bad = static_cast<int>(kSumBlock);
   __syncthreads();
-  if (bad_block >= 0) {
-    const std::int64_t begin = bad_block * kSumBlock;
-    for (int i = threadIdx.x; i < kSumBlock && begin + i < numel; i += kBlock)
+  bad = lane_bad[0];
+  const std::int64_t begin = bad * kSumBlock;
+  if (bad < blocks) {
+    for (int i = lane; i < kSumBlock && begin + i < numel; i += kBlockSumLanes)
       if (!isfinite(to_float(input[begin + i]))) atomicMin(&first_bad, i);
     __syncthreads();
   }
-  if (threadIdx.x == 0) *result = {sum, bad_block < 0 ? -1 : bad_block * kSumBlock + first_bad};
+  if (lane == 0) *result = {lane_sum[0], bad < blocks ? begin + first_bad : -1};
 }
 
 template <class T, int kWidth>
@@ -162,8 +166,8 @@ void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType typ
       square_blocks<T, kWidth>(context, numel, input, block_sums);
     else
       square_blocks<T, 1>(context, numel, input, block_sums);
-    start(context, "sum_of_squares", {1, kBlock}, square_total_kernel<T>, numel, static_cast<const T*>(input),
-          block_sums, result);
+    start(context, "sum_of_squares", {1, kBlockSumLanes}, square_total_kernel<T>, numel,
+          static_cast<const T*>(input), block_sums, result);
   });
 }
 

@@ -82,6 +82,7 @@ TEST(Launch, RowBlocksAreWholeWarpsWithinTheLimit) {
     const std::int64_t items = sweep.vectorized ? columns / 8 : columns;
     EXPECT_TRUE(sweep.threads >= items || sweep.threads == kMostRowThreads) << columns;
     EXPECT_LT(sweep.threads - items, kWarp) << columns << ": idle warps";
+    EXPECT_EQ(one_vector_each(sweep, 8), columns % 8 == 0 && columns <= 4096) << columns;
   }
 }
 

@@ -217,23 +217,27 @@ SumOfSquares squares(const Tensor& x, int threads) {
   return result;
 }
 
+double pairwise(Doubles lane) {
+  for (std::size_t width = lane.size() / 2; width > 0; width /= 2)
+    for (std::size_t j = 0; j < width; ++j) lane[j] += lane[j + width];
+  return lane[0];
+}
+
 // The order of additions that reduce.h promises.
 double promised_sum(const Tensor& x) {
-  double total = 0.0;
-  for (std::int64_t block = 0; block < x.numel(); block += 16384) {
-    double lane[32] = {};
-    for (std::int64_t i = block; i < std::min(x.numel(), block + 16384); ++i)
-      lane[(i - block) % 32] += x.get(i) * x.get(i);
-    for (int width = 16; width > 0; width /= 2)
-      for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-    total += lane[0];
+  Doubles total(256, 0.0);
+  for (std::int64_t block = 0; block * 1024 < x.numel(); ++block) {
+    Doubles lane(32, 0.0);
+    for (std::int64_t i = block * 1024; i < std::min(x.numel(), (block + 1) * 1024); ++i)
+      lane[static_cast<std::size_t>(i % 32)] += x.get(i) * x.get(i);
+    total[static_cast<std::size_t>(block % 256)] += pairwise(lane);
   }
-  return total;
+  return pairwise(total);
 }
 
 TEST(SumOfSquares, FollowsThePromisedOrderBitForBit) {
   for (const DType type : kAllTypes)
-    for (const std::int64_t numel : {1, 31, 32, 33, 1000, 16384, 16385, 100003}) {
+    for (const std::int64_t numel : {1, 31, 32, 33, 1000, 2048, 2049, 100003, 2048 * 600 + 5}) {
       const Tensor x = Random(static_cast<std::uint64_t>(numel)).tensor(type, numel);
       for (const int threads : {1, 2, 3}) {
         EXPECT_EQ(squares(x, threads).sum, promised_sum(x));
@@ -245,9 +249,10 @@ TEST(SumOfSquares, FollowsThePromisedOrderBitForBit) {
 
 TEST(SumOfSquares, FindsTheFirstNonFiniteElement) {
   for (const DType type : kAllTypes)
-    for (const std::int64_t place : {0, 17, 16383, 16384, 50000, 65535}) {
-      Tensor x = Random(1).tensor(type, 65536);
-      x.set(65535, std::nan(""));
+    for (const std::int64_t place : {0, 17, 2047, 2048, 50000, 2048 * 300 - 1, 2048 * 300 + 7}) {
+      const std::int64_t numel = 2048 * 301;
+      Tensor x = Random(1).tensor(type, numel);
+      x.set(numel - 1, std::nan(""));
       x.set(place, std::numeric_limits<double>::infinity());
       const SumOfSquares result = squares(x, 2);
       EXPECT_EQ(result.first_nonfinite, place);
