@@ -15,7 +15,8 @@ using asio::ip::tcp;
 using device::Clock;
 
 constexpr std::chrono::milliseconds kLookEach{10};
-// How long a world that failed waits for ranks that have not come, to tell them why.
+// How long a world that failed waits for ranks that have not come, to tell them why, and for those that were
+// told to end: closing a connection that holds what was not read can take back what was said on it.
 constexpr std::chrono::seconds kLatecomers{2};
 
 }  // namespace
@@ -25,7 +26,6 @@ ControlHub::ControlHub(int world, int port, std::chrono::nanoseconds linger)
       linger_(linger),
       acceptor_(io_),
       timer_(io_),
-      came_(static_cast<std::size_t>(world), false),
       ended_(static_cast<std::size_t>(world), false) {
   try {
     // Where the system has IPv6, such a socket takes both.
@@ -56,12 +56,10 @@ bool ControlHub::done() const {
   const bool written = std::all_of(sessions_.begin(), sessions_.end(), [](const SessionPointer& session) {
     return session->outgoing.empty() || !session->socket.is_open();
   });
-  const auto all = [](const std::vector<bool>& ranks) {
-    return std::all_of(ranks.begin(), ranks.end(), [](bool it) { return it; });
-  };
+  const bool all_ended = std::all_of(ended_.begin(), ended_.end(), [](bool it) { return it; });
   const Clock::time_point now = Clock::now();
-  const bool told = failed_ && (all(came_) || now >= latecomers_by_);
-  return closing_ && ((written && (all(ended_) || told)) || now >= close_by_);
+  const bool told = failed_ && now >= latecomers_by_;
+  return closing_ && ((written && (all_ended || told)) || now >= close_by_);
 }
 
 // ---- connections ----
@@ -127,7 +125,6 @@ void ControlHub::take(const SessionPointer& session) {
     case FrameKind::hello:
       if (header.member < 0 || header.member >= world_) return lose(session);
       session->rank = header.member;
-      came_[static_cast<std::size_t>(header.member)] = true;
       if (failed_) write(session, failure_);
       return;
     case FrameKind::group:

@@ -80,7 +80,7 @@ class ControlHub {
   asio::ip::tcp::acceptor acceptor_;
   asio::steady_timer timer_;
   std::vector<SessionPointer> sessions_;
-  std::vector<bool> came_, ended_;  // by rank
+  std::vector<bool> ended_;  // by rank
   std::map<std::uint64_t, Group> groups_;
   std::map<Key, Pending> pending_;
   bool failed_ = false;

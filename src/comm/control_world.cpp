@@ -68,11 +68,16 @@ asio::error_code ControlWorld::send(const FrameHeader& header, std::span<const c
 
 void ControlWorld::note_unsent(const std::string& call, const asio::error_code& error,
                                std::chrono::nanoseconds within) {
-  if (error == asio::error::timed_out)
+  if (error == asio::error::timed_out) {
     note({rank(), 0,
           fmt::format("{}: rank 0 does not take what is sent within {:.1f} s", call, seconds(within))});
-  else
+  } else {
+    // Rank 0 may have said why before it ended, and the receiver not have read it yet.
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kLastWords, [this] { return failure_.has_value(); });
+    lock.unlock();
     note({0, 0, fmt::format("the connection to it ended: {}", error.message())});
+  }
   link_.shut_if_broken();  // behind the note, which the receiver's would else forestall
 }
 
