@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/adamw_math.h"
 #include "kernels/context.h"
@@ -12,6 +13,14 @@
 #include "tessera/dtype.h"
 
 namespace tessera::kernels {
+
+// Consecutive elements, and what differs between parameter groups of their coefficients.
+struct AdamWRun {
+  std::int64_t numel = 0;
+  float step = 0.0f;
+  float decay = 1.0f;
+  float l2 = 0.0f;
+};
 
 struct AdamWArguments {
   std::int64_t numel = 0;
@@ -23,11 +32,12 @@ struct AdamWArguments {
   DType parameter_type = DType::bf16;
   void* parameter = nullptr;  // optional: null where an fp32 parameter is its own master
   AdamWCoefficients coefficients;
+  std::span<const AdamWRun> runs = {};  // optional: all of the elements, with their own coefficients
   const UpdateGate* gate =
       nullptr;  // optional, in memory of the device: replaces coefficients.gradient_scale
 };
 
-// AdamW (Loshchilov and Hutter 2019) or Adam with L2 (Kingma and Ba 2015), see coefficients.decoupled.
+// AdamW (Loshchilov and Hutter 2019) or Adam with L2 (Kingma and Ba 2015), by the coefficients.
 void adamw_update(const ComputeContext& context, const AdamWArguments& arguments);
 
 struct SgdArguments {

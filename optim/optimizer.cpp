@@ -53,6 +53,15 @@ void check_run(const Optimizer& optimizer, const UpdateArguments& run) {
     refuse(fmt::format("learning_rate = {} is not finite", run.learning_rate));
   if (!std::isfinite(run.gradient_scale))
     refuse(fmt::format("gradient_scale = {} is not finite", run.gradient_scale));
+  if (!run.runs.empty()) {
+    std::int64_t numel = 0;
+    for (const UpdateRun& part : run.runs) {
+      if (part.numel < 0) refuse(fmt::format("a run's numel = {} is below 0", part.numel));
+      numel += part.numel;
+    }
+    if (numel != run.numel)
+      refuse(fmt::format("the runs have {} elements in all, but numel = {}", numel, run.numel));
+  }
   if (run.numel == 0) return;
   if (run.gradient == nullptr) refuse("gradient is null");
   if (run.master == nullptr) refuse("master is null");
@@ -71,7 +80,8 @@ kernels::ComputeContext context_of(const UpdateArguments& run) {
   return {.threads = run.threads, .workspace = {}, .device = run.device, .stream = run.stream};
 }
 
-void run_adam(const UpdateArguments& run, const kernels::AdamWSettings& settings) {
+void run_adam(const UpdateArguments& run, const kernels::AdamWSettings& settings,
+              std::span<const kernels::AdamWRun> runs) {
   kernels::adamw_update(context_of(run), {.numel = run.numel,
                                           .gradient_type = run.gradient_type,
                                           .gradient = run.gradient,
@@ -81,7 +91,22 @@ void run_adam(const UpdateArguments& run, const kernels::AdamWSettings& settings
                                           .parameter_type = run.parameter_type,
                                           .parameter = separate_parameter(run),
                                           .coefficients = kernels::make_adamw_coefficients(settings),
+                                          .runs = runs,
                                           .gate = run.gate});
+}
+
+UpdateArguments part_of(const UpdateArguments& all, std::int64_t begin, std::int64_t numel) {
+  UpdateArguments part = all;
+  part.numel = numel;
+  part.gradient = static_cast<const std::byte*>(all.gradient) + begin * bytes_of(all.gradient_type);
+  part.master = all.master + begin;
+  for (float*& moment : part.moments)
+    if (moment != nullptr) moment += begin;
+  if (separate_parameter(all) != nullptr)
+    part.parameter = static_cast<std::byte*>(all.parameter) + begin * bytes_of(all.parameter_type);
+  else
+    part.parameter = nullptr;  // its own master
+  return part;
 }
 
 void run_sgd(const UpdateArguments& run, const kernels::SgdCoefficients& coefficients) {
@@ -98,30 +123,48 @@ void run_sgd(const UpdateArguments& run, const kernels::SgdCoefficients& coeffic
 
 // Calls the kernel of the optimizer that the options name.
 struct Update {
+  const Optimizer& optimizer;
   const UpdateArguments& run;
-  double learning_rate;
-  double weight_decay;
+
+  double learning_rate(int group) const { return optimizer.learning_rate(group, run.learning_rate); }
 
   template <typename AnyAdam>
-  kernels::AdamWSettings settings(const AnyAdam& o, bool decoupled) const {
-    return {.learning_rate = learning_rate,
-            .beta1 = o.beta1,
-            .beta2 = o.beta2,
-            .epsilon = o.epsilon,
-            .weight_decay = weight_decay,
-            .decoupled = decoupled,
-            .gradient_scale = run.gradient_scale,
-            .step = run.step};
+  void adam(const AnyAdam& o, bool decoupled) const {
+    const auto settings = [&](int group) {
+      return kernels::AdamWSettings{.learning_rate = learning_rate(group),
+                                    .beta1 = o.beta1,
+                                    .beta2 = o.beta2,
+                                    .epsilon = o.epsilon,
+                                    .weight_decay = optimizer.weight_decay(group),
+                                    .decoupled = decoupled,
+                                    .gradient_scale = run.gradient_scale,
+                                    .step = run.step};
+    };
+    std::vector<kernels::AdamWRun> runs;
+    for (const UpdateRun& part : run.runs) {
+      const kernels::AdamWCoefficients c = kernels::make_adamw_coefficients(settings(part.group));
+      runs.push_back({.numel = part.numel, .step = c.step, .decay = c.decay, .l2 = c.l2});
+    }
+    run_adam(run, settings(run.runs.empty() ? run.group : run.runs.front().group), runs);
   }
 
-  void operator()(const AdamWOptions& o) const { run_adam(run, settings(o, true)); }
-  void operator()(const AdamOptions& o) const { run_adam(run, settings(o, false)); }
+  void operator()(const AdamWOptions& o) const { adam(o, true); }
+  void operator()(const AdamOptions& o) const { adam(o, false); }
+
   void operator()(const SgdOptions& o) const {
-    run_sgd(run, {.gradient_scale = static_cast<float>(run.gradient_scale),
-                  .learning_rate = static_cast<float>(learning_rate),
-                  .momentum = static_cast<float>(o.momentum),
-                  .weight_decay = static_cast<float>(weight_decay),
-                  .nesterov = o.nesterov});
+    const auto coefficients = [&](int group) {
+      return kernels::SgdCoefficients{.gradient_scale = static_cast<float>(run.gradient_scale),
+                                      .learning_rate = static_cast<float>(learning_rate(group)),
+                                      .momentum = static_cast<float>(o.momentum),
+                                      .weight_decay = static_cast<float>(optimizer.weight_decay(group)),
+                                      .nesterov = o.nesterov};
+    };
+    if (run.runs.empty()) return run_sgd(run, coefficients(run.group));
+    std::int64_t begin = 0;
+    for (const UpdateRun& part : run.runs) {
+      run_sgd(part_of(run, begin, part.numel), coefficients(part.group));
+      begin += part.numel;
+    }
   }
 };
 
@@ -165,8 +208,9 @@ double Optimizer::learning_rate(int group, double scheduled) const {
 
 void Optimizer::update(const UpdateArguments& run) const {
   check_run(*this, run);
-  const Update update{run, learning_rate(run.group, run.learning_rate), weight_decay(run.group)};
-  if (run.numel > 0) std::visit(update, options);
+  if (run.runs.empty()) group_of(*this, run.group);
+  for (const UpdateRun& part : run.runs) group_of(*this, part.group);
+  if (run.numel > 0) std::visit(Update{*this, run}, options);
 }
 
 void GradientClip::check() const {

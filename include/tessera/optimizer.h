@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -55,19 +56,26 @@ struct ParameterGroup {
   double learning_rate_factor = 1.0;  // times the schedule's learning rate; 0 freezes the group's values
 };
 
-// One contiguous run of a shard whose parameters belong to one group.
+// Consecutive elements whose parameters belong to one group.
+struct UpdateRun {
+  std::int64_t numel = 0;
+  int group = 0;  // index into Optimizer::groups
+};
+
+// A contiguous part of a shard.
 struct UpdateArguments {
   std::int64_t numel = 0;
   DType gradient_type = DType::fp32;
-  const void* gradient = nullptr;      // the accumulated sum, of gradient_type; only read
-  float* master = nullptr;             // fp32, updated in place
-  std::array<float*, 2> moments = {};  // the first Optimizer::moments() are used, updated in place
-  DType parameter_type = DType::fp32;  // what the updated master is cast to,
-  void* parameter = nullptr;           // and where to; null where an fp32 parameter is its own master
-  int group = 0;                       // index into Optimizer::groups
-  double learning_rate = 0.0;          // the schedule's, before the group's factor
-  std::int64_t step = 1;               // updates applied with this one, from 1: skipped steps do not count
-  double gradient_scale = 1.0;         // clip factor / (loss scale · total weight)
+  const void* gradient = nullptr;        // the accumulated sum, of gradient_type; only read
+  float* master = nullptr;               // fp32, updated in place
+  std::array<float*, 2> moments = {};    // the first Optimizer::moments() are used, updated in place
+  DType parameter_type = DType::fp32;    // what the updated master is cast to,
+  void* parameter = nullptr;             // and where to; null where an fp32 parameter is its own master
+  int group = 0;                         // of all elements; or, where `runs` are given,
+  std::span<const UpdateRun> runs = {};  // those of its runs, one behind the other: `numel` elements in all
+  double learning_rate = 0.0;            // the schedule's, before the group's factor
+  std::int64_t step = 1;                 // updates applied with this one, from 1: skipped steps do not count
+  double gradient_scale = 1.0;           // clip factor / (loss scale · total weight)
   // Not null: read where the update runs, in place of gradient_scale, and says whether it changes anything.
   // Lies where all of the pointers lie.
   const kernels::UpdateGate* gate = nullptr;
@@ -92,7 +100,7 @@ struct Optimizer {
 
   // Unscales, steps master and moments, casts to the parameter: one pass, elementwise, so that any cut of a
   // shard into runs gives the same bits. Throws UsageError naming the argument for a null pointer, an unknown
-  // group or a step below 1.
+  // group, a step below 1, or runs of more or fewer elements.
   void update(const UpdateArguments& arguments) const;
 };
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "hwy/cache_control.h"
+#include "kernels/adamw_runs.h"
 #include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 
@@ -236,7 +237,9 @@ void update(const ComputeContext& context, const Arguments& given, const Functio
 }  // namespace
 
 void adamw_update(const ComputeContext& context, const AdamWArguments& given) {
-  update(context, given, [](const auto&... arguments) { HWY_DYNAMIC_DISPATCH(adamw_range)(arguments...); });
+  each_run(given, [&](const AdamWArguments& run) {
+    update(context, run, [](const auto&... arguments) { HWY_DYNAMIC_DISPATCH(adamw_range)(arguments...); });
+  });
 }
 
 void sgd_update(const ComputeContext& context, const SgdArguments& given) {

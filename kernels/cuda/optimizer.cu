@@ -1,5 +1,9 @@
 #include "kernels/optimizer.h"
 
+#include <algorithm>
+#include <limits>
+
+#include "kernels/adamw_runs.h"
 #include "kernels/check.h"
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -25,15 +29,38 @@ __device__ inline bool pass_gate(const UpdateGate* gate, Coefficients& c) {
   return gate->apply != 0;
 }
 
+// Runs of one launch. Where a run begins is looked up by comparisons that are unrolled: few beside the square
+// roots and divisions of a vector, and nothing of the table is in memory.
+constexpr int kMostRuns = 16;
+struct Runs {
+  std::int64_t begin[kMostRuns];  // ascending from 0; behind the last run no element lies
+  float step[kMostRuns], decay[kMostRuns], l2[kMostRuns];
+};
+
 template <class Gradient, class Parameter>
 struct AdamWBody {
   AdamWCoefficients c;
+  int run_count;  // 0: c is of all elements
+  Runs runs;
   const UpdateGate* gate;
   const Gradient* gradient;
   float *master, *m, *v;
   Parameter* parameter;
 
   __device__ bool start() { return pass_gate(gate, c); }
+
+  __device__ AdamWCoefficients coefficients_at(std::int64_t i) const {
+    AdamWCoefficients own = c;
+    if (run_count == 0) return own;
+#pragma unroll
+    for (int r = 0; r < kMostRuns; ++r) {
+      if (i < runs.begin[r]) continue;
+      own.step = runs.step[r];
+      own.decay = runs.decay[r];
+      own.l2 = runs.l2[r];
+    }
+    return own;
+  }
 
   template <int kCount>
   __device__ void run(std::int64_t i) const {
@@ -42,8 +69,9 @@ struct AdamWBody {
     load(master + i, p);
     load(m + i, first);
     load(v + i, second);
+    const AdamWCoefficients own = coefficients_at(i);
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) adamw_element(c, g[j], p[j], first[j], second[j]);
+    for (int j = 0; j < kCount; ++j) adamw_element(own, g[j], p[j], first[j], second[j]);
     store(first, m + i);
     store(second, v + i);
     store(p, master + i);
@@ -88,24 +116,65 @@ void with_types(const Arguments& a, Function&& function) {
 
 }  // namespace
 
-void adamw_update(const ComputeContext& context, const AdamWArguments& a) {
+namespace {
+
+constexpr int kUpdateWidth = width_of(4);
+
+// At most kMostRuns of them, or none.
+void update_at_once(const ComputeContext& context, const AdamWArguments& a) {
+  Runs runs;
+  std::fill_n(runs.begin, kMostRuns, std::numeric_limits<std::int64_t>::max());
+  std::int64_t begin = 0;
+  for (std::size_t r = 0; r < a.runs.size(); ++r) {
+    const AdamWRun& run = a.runs[r];
+    runs.begin[r] = begin;
+    runs.step[r] = run.step;
+    runs.decay[r] = run.decay;
+    runs.l2[r] = run.l2;
+    begin += run.numel;
+  }
   with_types(a, [&](auto gradient, auto parameter) {
     using Gradient = decltype(gradient);
     using Parameter = decltype(parameter);
     const AdamWBody<Gradient, Parameter> body = {.c = a.coefficients,
+                                                 .run_count = static_cast<int>(a.runs.size()),
+                                                 .runs = runs,
                                                  .gate = a.gate,
                                                  .gradient = static_cast<const Gradient*>(a.gradient),
                                                  .master = a.master,
                                                  .m = a.m,
                                                  .v = a.v,
                                                  .parameter = static_cast<Parameter*>(a.parameter)};
-    run_sweep<width_of(4)>(context, "adamw_update", body, a.numel,
-                           {{a.gradient, sizeof(Gradient)},
-                            {a.master},
-                            {a.m},
-                            {a.v},
-                            {a.parameter, static_cast<std::int64_t>(sizeof(Parameter))}});
+    run_sweep<kUpdateWidth>(context, "adamw_update", body, a.numel,
+                            {{a.gradient, sizeof(Gradient)},
+                             {a.master},
+                             {a.m},
+                             {a.v},
+                             {a.parameter, static_cast<std::int64_t>(sizeof(Parameter))}});
   });
+}
+
+}  // namespace
+
+void adamw_update(const ComputeContext& context, const AdamWArguments& a) {
+  // No vector may lie in two runs.
+  if (std::any_of(a.runs.begin(), a.runs.end(), [&](const AdamWRun& run) {
+        return &run != &a.runs.back() && run.numel % kUpdateWidth != 0;
+      }))
+    return each_run(a, [&](const AdamWArguments& run) { update_at_once(context, run); });
+  if (a.runs.size() <= kMostRuns) return update_at_once(context, a);
+  std::int64_t begin = 0;
+  for (auto runs = a.runs; !runs.empty();) {
+    const auto some = runs.first(std::min<std::size_t>(runs.size(), kMostRuns));
+    AdamWRun all_of_these = some.front();
+    all_of_these.numel = 0;
+    for (const AdamWRun& run : some) all_of_these.numel += run.numel;
+    AdamWArguments part = arguments_of(a, all_of_these, begin);
+    part.runs = some;
+    update_at_once(context, part);
+    begin += part.numel;
+    runs = runs.subspan(some.size());
+  }
 }
 
 void sgd_update(const ComputeContext& context, const SgdArguments& a) {

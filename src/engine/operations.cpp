@@ -280,27 +280,36 @@ void Executor::update(InstructionId id) {
   const Slice mine = program().state_over_replicas ? slice_of(flat_id)
                      : whole                       ? Slice{0, flat.padded_numel}
                                                    : shard_of(flat_id);
+  std::vector<UpdateRun> runs;
+  std::int64_t begin = 0, end = 0;  // of all of them; between two is padding, whose zeros stay zeros
   for (const GroupRun& run : group_runs_[static_cast<std::size_t>(flat_id)]) {
-    const std::int64_t begin = std::max(run.offset, mine.offset);
-    const std::int64_t end = std::min(run.offset + run.numel, mine.offset + mine.numel);
-    if (begin >= end) continue;
-    options_.optimizer.update(
-        {.numel = end - begin,
-         .gradient_type = gradient_type,
-         .gradient = at(buffers.gradient, id, begin, bytes_of(gradient_type)),
-         .master = state_of(buffers.master, begin),
-         .moments = {state_of(buffers.moments[0], begin), state_of(buffers.moments[1], begin)},
-         .parameter_type = flat.dtype,
-         .parameter = own_master ? at(buffers.parameter, id, begin, bytes_of(flat.dtype)) : nullptr,
-         .group = run.group,
-         .learning_rate = terms.learning_rate,
-         .step = terms.step,
-         .gradient_scale = terms.gradient_scale,
-         .gate = !carried && gate_set_ ? gate_ : nullptr,
-         .threads = options_.threads_per_rank,
-         .device = on_host ? DeviceType::cpu : device_.type(),
-         .stream = on_host ? nullptr : lane(Lane::compute).native()});
+    const std::int64_t first = std::max(run.offset, mine.offset);
+    const std::int64_t last = std::min(run.offset + run.numel, mine.offset + mine.numel);
+    if (first >= last) continue;
+    if (runs.empty())
+      begin = first;
+    else
+      runs.back().numel += first - end;
+    runs.push_back({.numel = last - first, .group = run.group});
+    end = last;
   }
+  if (runs.empty()) return;
+  options_.optimizer.update(
+      {.numel = end - begin,
+       .gradient_type = gradient_type,
+       .gradient = at(buffers.gradient, id, begin, bytes_of(gradient_type)),
+       .master = state_of(buffers.master, begin),
+       .moments = {state_of(buffers.moments[0], begin), state_of(buffers.moments[1], begin)},
+       .parameter_type = flat.dtype,
+       .parameter = own_master ? at(buffers.parameter, id, begin, bytes_of(flat.dtype)) : nullptr,
+       .runs = runs,
+       .learning_rate = terms.learning_rate,
+       .step = terms.step,
+       .gradient_scale = terms.gradient_scale,
+       .gate = !carried && gate_set_ ? gate_ : nullptr,
+       .threads = options_.threads_per_rank,
+       .device = on_host ? DeviceType::cpu : device_.type(),
+       .stream = on_host ? nullptr : lane(Lane::compute).native()});
 }
 
 }  // namespace tessera

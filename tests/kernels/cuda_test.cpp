@@ -206,15 +206,6 @@ void add_elementwise(Cases& cases, DType type, std::int64_t numel) {
         kernels::ordered_chain(s.context(), numel, type, contributions, beta,
                                static_cast<float*>(s.changed(Random(5).tensor(DType::fp32, numel))));
       });
-  for (const std::int64_t bad : {std::int64_t{-1}, numel / 2})
-    add_case("sum of squares", [=](Session& s, const Tensor& given, const Tensor&) {
-      Tensor x = given;
-      if (bad >= 0 && bad < numel) x.set(bad, std::numeric_limits<double>::infinity());
-      kernels::sum_of_squares(s.context(sum_of_squares_workspace_bytes(numel)), numel, type, s.input(x),
-                              s.result<SumOfSquares>([](const SumOfSquares& result) {
-                                return Doubles{result.sum, static_cast<double>(result.first_nonfinite)};
-                              }));
-    });
   if (type == DType::fp16) return;
   add_case("gelu forward", [=](Session& s, const Tensor& x, const Tensor&) {
     kernels::gelu_forward(s.context(), type, numel, s.input(x), s.output(type, numel));
@@ -222,6 +213,20 @@ void add_elementwise(Cases& cases, DType type, std::int64_t numel) {
   add_case("gelu backward", [=](Session& s, const Tensor& x, const Tensor& y) {
     kernels::gelu_backward(s.context(), type, numel, s.input(x), s.input(y), s.output(type, numel));
   });
+}
+
+void add_squares(Cases& cases, DType type, std::int64_t numel) {
+  for (const std::int64_t bad : {std::int64_t{-1}, numel / 2})
+    cases.push_back({label("sum of squares", type, {numel, bad}), 0.0, [=](Session& s, Random& random) {
+                       Tensor x = random.tensor(type, numel, 4.0);
+                       for (std::int64_t i = bad; i >= 0 && i < numel; i += (numel - i + 1) / 2)
+                         x.set(i, std::numeric_limits<double>::infinity());
+                       kernels::sum_of_squares(
+                           s.context(sum_of_squares_workspace_bytes(numel)), numel, type, s.input(x),
+                           s.result<SumOfSquares>([](const SumOfSquares& result) {
+                             return Doubles{result.sum, static_cast<double>(result.first_nonfinite)};
+                           }));
+                     }});
 }
 
 void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::int64_t numel) {
@@ -273,6 +278,37 @@ void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::i
                                 .gate = gates});
                          }});
       }
+}
+
+// One launch, several launches, and runs that end within a vector.
+void add_adamw_runs(Cases& cases, DType gradient_type, DType parameter_type) {
+  for (const auto& [count, numel] : {std::pair{1, 1000}, {2, 64}, {16, 256}, {40, 64}, {5, 35}})
+    cases.push_back(
+        {label("adamw runs", gradient_type, {count, numel}) + std::string(name_of(parameter_type)), 0.0,
+         [=, count = count, length = numel](Session& s, Random& random) {
+           std::vector<AdamWRun> runs;
+           std::int64_t all = 0;
+           for (int r = 0; r < count; ++r) {
+             runs.push_back({.numel = length * (r % 3 + 1),
+                             .step = 1e-3f * static_cast<float>(r + 1),
+                             .decay = 1.0f - 0.01f * static_cast<float>(r % 2),
+                             .l2 = 0.01f * static_cast<float>(r % 5)});
+             all += runs.back().numel;
+           }
+           const auto changed = [&](const Tensor& tensor) { return static_cast<float*>(s.changed(tensor)); };
+           Tensor v = random.tensor(DType::fp32, all);
+           for (std::int64_t i = 0; i < all; ++i) v.set(i, v.get(i) * v.get(i));
+           adamw_update(s.context(), {.numel = all,
+                                      .gradient_type = gradient_type,
+                                      .gradient = s.input(random.tensor(gradient_type, all)),
+                                      .master = changed(random.tensor(DType::fp32, all)),
+                                      .m = changed(random.tensor(DType::fp32, all, 0.1)),
+                                      .v = changed(v),
+                                      .parameter_type = parameter_type,
+                                      .parameter = s.output(parameter_type, all),
+                                      .coefficients = make_adamw_coefficients({.gradient_scale = 0.37}),
+                                      .runs = runs});
+         }});
 }
 
 void add_gates(Cases& cases) {
@@ -578,10 +614,15 @@ std::vector<AttentionCase> attention_cases(DType type) {
 
 Cases all_cases() {
   Cases cases;
-  for (const DType type : kAllTypes)
+  for (const DType type : kAllTypes) {
     for (const std::int64_t numel : {1, 7, 1003, 40001}) add_elementwise(cases, type, numel);
+    for (const std::int64_t numel : {1, 7, 1003, 40001, 2048 * 300 + 5}) add_squares(cases, type, numel);
+  }
   for (const DType gradient : kAllTypes)
-    for (const DType parameter : kAllTypes) add_updates(cases, gradient, parameter, 1003);
+    for (const DType parameter : kAllTypes) {
+      add_updates(cases, gradient, parameter, 1003);
+      add_adamw_runs(cases, gradient, parameter);
+    }
   add_gates(cases);
   for (const DType type : kComputeTypes) {
     for (const std::int64_t hidden : {29, 64, 1376})
@@ -591,11 +632,14 @@ Cases all_cases() {
     add_rotary(cases,
                {.batch = 2, .sequence = 33, .heads = 3, .head_channels = 64, .row_numel = 256, .type = type});
     for (const std::int64_t rows : {1, 70, 1100})
-      for (const std::int64_t channels : {75, 768}) {
+      for (const std::int64_t channels : {75, 200, 768}) {
         add_layer_norm(cases, {.rows = rows, .channels = channels, .type = type});
         add_rms_norm(cases, {.rows = rows, .channels = channels, .type = type});
       }
-    add_layer_norm(cases, {.rows = 5, .channels = 8192, .type = type});
+    for (const std::int64_t channels : {4096, 8192}) {  // a vector a thread in bf16, several
+      add_layer_norm(cases, {.rows = 5, .channels = channels, .type = type});
+      add_rms_norm(cases, {.rows = 5, .channels = channels, .type = type});
+    }
     for (const std::int64_t positions : {0, 40})
       for (const std::int64_t channels : {75, 128})
         add_embedding(cases, {.batch = 3,
@@ -604,6 +648,7 @@ Cases all_cases() {
                               .vocabulary = 20,
                               .positions = positions,
                               .type = type});
+    add_embedding(cases, {.batch = 2, .sequence = 100, .channels = 24, .vocabulary = 3, .type = type});
     add_embedding(cases, {.batch = 2, .sequence = 2500, .channels = 8, .vocabulary = 1000, .type = type});
     add_linear(cases, {.rows = 70, .in = 64, .out = 128, .type = type});
     add_linear(cases, {.rows = 33, .in = 75, .out = 51, .type = type});

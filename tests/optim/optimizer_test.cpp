@@ -130,6 +130,42 @@ TEST(optimizer, groups_change_decay_and_learning_rate) {
   EXPECT_EQ(masters, (std::vector<float>{2.0F * 0.95F, 2.0F, 2.0F}));
 }
 
+TEST(optimizer, runs_in_one_call_are_updated_as_in_calls_of_their_own) {
+  const std::vector<ParameterGroup> groups = {
+      {}, {.name = "no decay", .weight_decay = 0.0}, {.name = "slow", .learning_rate_factor = 0.1}};
+  const std::vector<UpdateRun> runs = {{64, 0}, {1, 1}, {0, 2}, {300, 2}, {128, 1}, {24, 0}};
+  constexpr std::size_t kNumel = 517;
+  for (const OptimizerOptions& options :
+       {OptimizerOptions(AdamWOptions{.weight_decay = 0.1}),
+        OptimizerOptions(AdamOptions{.weight_decay = 0.1}),
+        OptimizerOptions(SgdOptions{.momentum = 0.9, .weight_decay = 0.1})}) {
+    const Optimizer optimizer{.options = options, .groups = groups};
+    State together(kNumel), apart(kNumel);
+    for (int step = 1; step <= 3; ++step) {
+      together.draw_gradient(step);
+      apart.draw_gradient(step);
+      UpdateArguments all = together.run(0, kNumel);
+      all.learning_rate = 0.1;
+      all.step = step;
+      all.runs = runs;
+      optimizer.update(all);
+      std::size_t begin = 0;
+      for (const UpdateRun& run : runs) {
+        const std::size_t end = begin + static_cast<std::size_t>(run.numel);
+        UpdateArguments one = apart.run(begin, end);
+        one.learning_rate = 0.1;
+        one.step = step;
+        one.group = run.group;
+        optimizer.update(one);
+        begin = end;
+      }
+    }
+    EXPECT_EQ(together.master, apart.master);
+    EXPECT_EQ(together.m, apart.m);
+    EXPECT_EQ(together.v, apart.v);
+  }
+}
+
 TEST(optimizer, any_cut_into_runs_gives_the_same_bits) {
   constexpr std::size_t kNumel = 517;
   State whole(kNumel), cut(kNumel);
@@ -222,6 +258,13 @@ TEST(optimizer, update_refuses_arguments_that_mean_nothing) {
   EXPECT_EQ(error([](auto& run) { run.group = 1; }), "adamw: parameter group 1 does not exist; there are 1");
   EXPECT_EQ(error([](auto& run) { run.group = -1; }),
             "adamw: parameter group -1 does not exist; there are 1");
+  const std::vector<UpdateRun> unknown = {{2, 0}, {2, 1}}, less = {{2, 0}, {1, 0}},
+                               negative = {{-1, 0}, {5, 0}};
+  EXPECT_EQ(error([&](auto& run) { run.runs = unknown; }),
+            "adamw: parameter group 1 does not exist; there are 1");
+  EXPECT_EQ(error([&](auto& run) { run.runs = less; }),
+            "adamw: update: the runs have 3 elements in all, but numel = 4");
+  EXPECT_EQ(error([&](auto& run) { run.runs = negative; }), "adamw: update: a run's numel = -1 is below 0");
   EXPECT_EQ(error([](auto& run) { run.step = 0; }), "adamw: update: step = 0 must count from 1");
   EXPECT_EQ(error([](auto& run) { run.threads = 0; }), "adamw: update: threads = 0 must be at least 1");
   EXPECT_EQ(error([](auto& run) { run.numel = -1; }), "adamw: update: numel = -1 is below 0");
