@@ -30,6 +30,16 @@ void check_chain(std::size_t contributions, float beta) {
                      std::to_string(kMostContributions) + " are possible");
 }
 
+void check_runs(const AdamWArguments& arguments) {
+  if (arguments.runs.empty()) return;
+  std::int64_t numel = 0;
+  for (const AdamWRun& run : arguments.runs) numel += run.numel;
+  if (numel == arguments.numel && arguments.runs.size() <= kMostAdamWRuns) return;
+  throw UsageError("adamw_update: " + std::to_string(arguments.runs.size()) + " runs of " +
+                   std::to_string(numel) + " elements in all; at most " + std::to_string(kMostAdamWRuns) +
+                   " are possible, of " + std::to_string(arguments.numel));
+}
+
 void check_momentum(const SgdArguments& arguments) {
   if (arguments.momentum != nullptr || arguments.coefficients.momentum == 0.0f) return;
   throw UsageError("sgd_update: momentum is " + std::to_string(arguments.coefficients.momentum) +

@@ -22,6 +22,8 @@ struct AdamWRun {
   float l2 = 0.0f;
 };
 
+constexpr int kMostAdamWRuns = 16;  // of one call
+
 struct AdamWArguments {
   std::int64_t numel = 0;
   DType gradient_type = DType::fp32;
@@ -32,7 +34,8 @@ struct AdamWArguments {
   DType parameter_type = DType::bf16;
   void* parameter = nullptr;  // optional: null where an fp32 parameter is its own master
   AdamWCoefficients coefficients;
-  std::span<const AdamWRun> runs = {};  // optional: all of the elements, with their own coefficients
+  // Optional: at most kMostAdamWRuns, all of the elements, with coefficients of their own.
+  std::span<const AdamWRun> runs = {};
   const UpdateGate* gate =
       nullptr;  // optional, in memory of the device: replaces coefficients.gradient_scale
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/optimizer.h"
@@ -140,12 +141,21 @@ struct Update {
                                     .gradient_scale = run.gradient_scale,
                                     .step = run.step};
     };
-    std::vector<kernels::AdamWRun> runs;
-    for (const UpdateRun& part : run.runs) {
-      const kernels::AdamWCoefficients c = kernels::make_adamw_coefficients(settings(part.group));
-      runs.push_back({.numel = part.numel, .step = c.step, .decay = c.decay, .l2 = c.l2});
+    if (run.runs.empty()) return run_adam(run, settings(run.group), {});
+    std::array<kernels::AdamWRun, kernels::kMostAdamWRuns> some;  // a step allocates nothing
+    std::int64_t begin = 0;
+    for (std::span<const UpdateRun> rest = run.runs; !rest.empty();) {
+      const std::size_t count = std::min(rest.size(), some.size());
+      std::int64_t numel = 0;
+      for (std::size_t r = 0; r < count; ++r) {
+        const kernels::AdamWCoefficients c = kernels::make_adamw_coefficients(settings(rest[r].group));
+        some[r] = {.numel = rest[r].numel, .step = c.step, .decay = c.decay, .l2 = c.l2};
+        numel += rest[r].numel;
+      }
+      run_adam(part_of(run, begin, numel), settings(rest.front().group), {some.data(), count});
+      begin += numel;
+      rest = rest.subspan(count);
     }
-    run_adam(run, settings(run.runs.empty() ? run.group : run.runs.front().group), runs);
   }
 
   void operator()(const AdamWOptions& o) const { adam(o, true); }

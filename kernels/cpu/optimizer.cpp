@@ -237,6 +237,7 @@ void update(const ComputeContext& context, const Arguments& given, const Functio
 }  // namespace
 
 void adamw_update(const ComputeContext& context, const AdamWArguments& given) {
+  check_runs(given);
   each_run(given, [&](const AdamWArguments& run) {
     update(context, run, [](const auto&... arguments) { HWY_DYNAMIC_DISPATCH(adamw_range)(arguments...); });
   });

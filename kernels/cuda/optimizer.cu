@@ -31,10 +31,9 @@ __device__ inline bool pass_gate(const UpdateGate* gate, Coefficients& c) {
 
 // Runs of one launch. Where a run begins is looked up by comparisons that are unrolled: few beside the square
 // roots and divisions of a vector, and nothing of the table is in memory.
-constexpr int kMostRuns = 16;
 struct Runs {
-  std::int64_t begin[kMostRuns];  // ascending from 0; behind the last run no element lies
-  float step[kMostRuns], decay[kMostRuns], l2[kMostRuns];
+  std::int64_t begin[kMostAdamWRuns];  // ascending from 0; behind the last run no element lies
+  float step[kMostAdamWRuns], decay[kMostAdamWRuns], l2[kMostAdamWRuns];
 };
 
 template <class Gradient, class Parameter>
@@ -53,7 +52,7 @@ struct AdamWBody {
     AdamWCoefficients own = c;
     if (run_count == 0) return own;
 #pragma unroll
-    for (int r = 0; r < kMostRuns; ++r) {
+    for (int r = 0; r < kMostAdamWRuns; ++r) {
       if (i < runs.begin[r]) continue;
       own.step = runs.step[r];
       own.decay = runs.decay[r];
@@ -114,16 +113,11 @@ void with_types(const Arguments& a, Function&& function) {
   });
 }
 
-}  // namespace
-
-namespace {
-
 constexpr int kUpdateWidth = width_of(4);
 
-// At most kMostRuns of them, or none.
 void update_at_once(const ComputeContext& context, const AdamWArguments& a) {
-  Runs runs;
-  std::fill_n(runs.begin, kMostRuns, std::numeric_limits<std::int64_t>::max());
+  Runs runs = {};
+  std::fill_n(runs.begin, kMostAdamWRuns, std::numeric_limits<std::int64_t>::max());
   std::int64_t begin = 0;
   for (std::size_t r = 0; r < a.runs.size(); ++r) {
     const AdamWRun& run = a.runs[r];
@@ -157,24 +151,13 @@ void update_at_once(const ComputeContext& context, const AdamWArguments& a) {
 }  // namespace
 
 void adamw_update(const ComputeContext& context, const AdamWArguments& a) {
+  check_runs(a);
   // No vector may lie in two runs.
   if (std::any_of(a.runs.begin(), a.runs.end(), [&](const AdamWRun& run) {
         return &run != &a.runs.back() && run.numel % kUpdateWidth != 0;
       }))
     return each_run(a, [&](const AdamWArguments& run) { update_at_once(context, run); });
-  if (a.runs.size() <= kMostRuns) return update_at_once(context, a);
-  std::int64_t begin = 0;
-  for (auto runs = a.runs; !runs.empty();) {
-    const auto some = runs.first(std::min<std::size_t>(runs.size(), kMostRuns));
-    AdamWRun all_of_these = some.front();
-    all_of_these.numel = 0;
-    for (const AdamWRun& run : some) all_of_these.numel += run.numel;
-    AdamWArguments part = arguments_of(a, all_of_these, begin);
-    part.runs = some;
-    update_at_once(context, part);
-    begin += part.numel;
-    runs = runs.subspan(some.size());
-  }
+  update_at_once(context, a);
 }
 
 void sgd_update(const ComputeContext& context, const SgdArguments& a) {

@@ -95,6 +95,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
     square_bytes_ =
         std::max(square_bytes_, kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel));
     group_runs_.push_back(group_runs(layout, flat));
+    update_runs_.emplace_back().reserve(group_runs_.back().size());
   }
   square_bytes_ = round_up(square_bytes_, kAlignmentBytes);
   square_workspace_ =

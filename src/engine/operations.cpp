@@ -280,7 +280,8 @@ void Executor::update(InstructionId id) {
   const Slice mine = program().state_over_replicas ? slice_of(flat_id)
                      : whole                       ? Slice{0, flat.padded_numel}
                                                    : shard_of(flat_id);
-  std::vector<UpdateRun> runs;
+  std::vector<UpdateRun>& runs = update_runs_[static_cast<std::size_t>(flat_id)];
+  runs.clear();
   std::int64_t begin = 0, end = 0;  // of all of them; between two is padding, whose zeros stay zeros
   for (const GroupRun& run : group_runs_[static_cast<std::size_t>(flat_id)]) {
     const std::int64_t first = std::max(run.offset, mine.offset);

@@ -407,6 +407,25 @@ TEST(AdamW, AGateGivesTheScaleOrKeepsEverything) {
   EXPECT_TRUE(updated(7.0, &closed) == before);
 }
 
+TEST(AdamW, RunsAreOfAllElementsAndNotTooMany) {
+  const auto update = [](const std::vector<AdamWRun>& runs) {
+    State s = random_state(DType::bf16, 34);
+    const Tensor gradient = Random(9).tensor(DType::bf16, 34);
+    adamw_update(TestContext(1), {.numel = 34,
+                                  .gradient_type = DType::bf16,
+                                  .gradient = gradient.data(),
+                                  .master = s.master.floats(),
+                                  .m = s.m.floats(),
+                                  .v = s.v.floats(),
+                                  .parameter = s.parameter.data(),
+                                  .coefficients = make_adamw_coefficients(kSettings),
+                                  .runs = runs});
+  };
+  EXPECT_NO_THROW(update({{.numel = 30}, {.numel = 4}}));
+  EXPECT_THROW(update({{.numel = 30}, {.numel = 3}}), UsageError);
+  EXPECT_THROW(update(std::vector<AdamWRun>(17, {.numel = 2})), UsageError);
+}
+
 TEST(Sgd, AGateGivesTheScaleOrKeepsEverything) {
   const float gradient = 3.0f;
   const auto updated = [&](float own_scale, const UpdateGate* gate) {

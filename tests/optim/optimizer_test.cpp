@@ -133,18 +133,22 @@ TEST(optimizer, groups_change_decay_and_learning_rate) {
 TEST(optimizer, runs_in_one_call_are_updated_as_in_calls_of_their_own) {
   const std::vector<ParameterGroup> groups = {
       {}, {.name = "no decay", .weight_decay = 0.0}, {.name = "slow", .learning_rate_factor = 0.1}};
-  const std::vector<UpdateRun> runs = {{64, 0}, {1, 1}, {0, 2}, {300, 2}, {128, 1}, {24, 0}};
-  constexpr std::size_t kNumel = 517;
+  std::vector<UpdateRun> runs = {{64, 0}, {1, 1}, {0, 2}, {300, 2}, {128, 1}, {24, 0}};
+  std::size_t numel = 517;
+  for (int r = 0; r < 40; ++r) {  // more than the kernel takes at once
+    runs.push_back({8 + r % 3, r % 3});
+    numel += static_cast<std::size_t>(runs.back().numel);
+  }
   for (const OptimizerOptions& options :
        {OptimizerOptions(AdamWOptions{.weight_decay = 0.1}),
         OptimizerOptions(AdamOptions{.weight_decay = 0.1}),
         OptimizerOptions(SgdOptions{.momentum = 0.9, .weight_decay = 0.1})}) {
     const Optimizer optimizer{.options = options, .groups = groups};
-    State together(kNumel), apart(kNumel);
+    State together(numel), apart(numel);
     for (int step = 1; step <= 3; ++step) {
       together.draw_gradient(step);
       apart.draw_gradient(step);
-      UpdateArguments all = together.run(0, kNumel);
+      UpdateArguments all = together.run(0, numel);
       all.learning_rate = 0.1;
       all.step = step;
       all.runs = runs;
