@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "tessera/error.h"
 
@@ -21,14 +22,23 @@ constexpr std::int64_t kLargestCall = std::int64_t{1} << 30;  // the kernel take
 
 std::string reason(int code) { return std::strerror(code); }
 
+// A signal that came meanwhile, as one that asks the run to end, is no failure of the call.
+template <class Call>
+int uninterrupted(const Call& call) {
+  int result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
 }  // namespace
 
 FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes, const char* kind)
     : path_(std::move(path)), bytes_(bytes), kind_(kind) {
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  file_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); });
   if (file_ < 0) refuse("create", errno);
   // Not posix_fallocate: where the file system cannot reserve, that writes every block.
-  if (::fallocate(file_, 0, 0, bytes_) != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
+  if (uninterrupted([&] { return ::fallocate(file_, 0, 0, bytes_); }) != 0 && errno != EOPNOTSUPP &&
+      errno != ENOSYS) {
     const int code = errno;
     ::close(file_);
     file_ = -1;
@@ -75,14 +85,13 @@ void FileWriter::pad_to(std::int64_t offset) {
 }
 
 void FileWriter::finish() {
-  if (::fsync(file_) != 0) refuse("sync", errno);
-  const int closed = ::close(file_);
-  file_ = -1;
-  if (closed != 0) refuse("close", errno);
+  if (uninterrupted([&] { return ::fsync(file_); }) != 0) refuse("sync", errno);
+  const int closed = ::close(std::exchange(file_, -1));
+  if (closed != 0 && errno != EINTR) refuse("close", errno);  // what is closed may not be closed again
 }
 
 FileReader::FileReader(std::filesystem::path path, const char* kind) : path_(std::move(path)), kind_(kind) {
-  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  file_ = uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); });
   struct stat status {};
   if (file_ < 0 || ::fstat(file_, &status) != 0) {
     const int code = errno;
@@ -109,9 +118,10 @@ void FileReader::read(std::int64_t offset, std::span<std::byte> data) const {
 }
 
 void sync_folder(const std::filesystem::path& folder) {
-  const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int file = uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   // Some file systems refuse to sync a folder; they keep the order of renames by themselves.
-  const bool synced = file >= 0 && (::fsync(file) == 0 || errno == EINVAL || errno == ENOTSUP);
+  const bool synced =
+      file >= 0 && (uninterrupted([&] { return ::fsync(file); }) == 0 || errno == EINVAL || errno == ENOTSUP);
   const int code = errno;
   if (file >= 0) ::close(file);
   if (!synced)
