@@ -160,7 +160,8 @@ struct LocalOptions {
   bool pin = false;
 };
 
-// Communicators of ranks 0 .. world-1 of a new world of threads; each is to be used by its rank's thread.
+// Communicators of ranks 0 .. world-1 of a new world of threads; each is to be used by its rank's thread. A
+// rank that lets go of its last communicator of the world has ended: who still waits for it fails.
 std::vector<Communicator> make_local_world(int world, const LocalOptions& options = {});
 
 // Runs rank_main(communicator) for every rank, rank 0 on the calling thread and a thread for each other, and

@@ -7,11 +7,13 @@
 
 namespace tessera::comm {
 
-LocalBackend::LocalBackend(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalGroup> group, int rank)
+LocalBackend::LocalBackend(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalGroup> group, int rank,
+                           std::shared_ptr<LocalPresence> presence)
     : Puller(group->members()),
       world_(std::move(world)),
       group_(std::move(group)),
       rank_(rank),
+      presence_(std::move(presence)),
       deadline_(world_->options().deadline),
       delay_(world_->options().delay) {}
 
@@ -22,7 +24,7 @@ std::shared_ptr<Backend> LocalBackend::subgroup(const std::vector<int>& ranks, c
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   auto made =
       std::make_shared<LocalBackend>(world_, world_->join_group(group_.get(), global, name, global_rank()),
-                                     static_cast<int>(own - ranks.begin()));
+                                     static_cast<int>(own - ranks.begin()), presence_);
   made->deadline_ = deadline_;
   made->delay_ = delay_;
   return made;
@@ -100,14 +102,15 @@ void LocalBackend::attach(FailureFlag flag) {
   });
 }
 
-std::vector<Communicator> communicators_of(const std::shared_ptr<LocalWorld>& world) {
+std::vector<Communicator> communicators_of(const std::shared_ptr<LocalWorld>& world, Ends ends) {
   std::vector<int> ranks(static_cast<std::size_t>(world->ranks()));
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<Communicator> communicators;
   communicators.reserve(ranks.size());
   for (int rank : ranks)
-    communicators.emplace_back(
-        std::make_shared<LocalBackend>(world, world->join_group(nullptr, ranks, "world", rank), rank));
+    communicators.emplace_back(std::make_shared<LocalBackend>(
+        world, world->join_group(nullptr, ranks, "world", rank), rank,
+        ends == Ends::with_communicators ? std::make_shared<LocalPresence>(world, rank) : nullptr));
   return communicators;
 }
 

@@ -7,7 +7,9 @@ namespace tessera::comm {
 
 class LocalBackend final : public Backend, private Puller {
  public:
-  LocalBackend(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalGroup> group, int rank);
+  // `presence` may be null: then who made the world says when its ranks have ended.
+  LocalBackend(std::shared_ptr<LocalWorld> world, std::shared_ptr<LocalGroup> group, int rank,
+               std::shared_ptr<LocalPresence> presence);
 
   int rank() const override { return rank_; }
   int world() const override { return group_->members(); }
@@ -55,12 +57,15 @@ class LocalBackend final : public Backend, private Puller {
   const std::shared_ptr<LocalWorld> world_;
   const std::shared_ptr<LocalGroup> group_;
   const int rank_;
+  const std::shared_ptr<LocalPresence> presence_;
   std::chrono::nanoseconds deadline_;
   std::chrono::nanoseconds delay_;
   std::atomic<std::int64_t> bytes_received_{0};
 };
 
+enum class Ends { with_communicators, as_told };  // a rank: by its LocalPresence, or by LocalWorld::end()
+
 // The communicator of every rank of `world`.
-std::vector<Communicator> communicators_of(const std::shared_ptr<LocalWorld>& world);
+std::vector<Communicator> communicators_of(const std::shared_ptr<LocalWorld>& world, Ends ends);
 
 }  // namespace tessera::comm

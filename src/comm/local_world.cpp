@@ -46,7 +46,7 @@ void LocalWorld::throw_failed(int rank, const std::string& call) const {
   throw CommunicationError(fmt::format("rank {}: {}: {}", rank, call, what), failure.culprit);
 }
 
-void LocalWorld::end(int rank) {
+void LocalWorld::end(int rank) noexcept {
   ended_[static_cast<std::size_t>(rank)].store(true);
   ended_count_.fetch_add(1);
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -39,7 +40,7 @@ class LocalWorld {
   [[noreturn]] void throw_failed(int rank, const std::string& call) const;
 
   // A rank that has ended makes no further calls.
-  void end(int rank);
+  void end(int rank) noexcept;
   bool ended(int rank) const noexcept;
   bool any_ended() const noexcept { return ended_count_.load() > 0; }
   void set_state(int rank, RankState state) noexcept { states_[static_cast<std::size_t>(rank)].store(state); }
@@ -67,6 +68,19 @@ class LocalWorld {
   Failure failure_;
   std::map<std::string, Pending> pending_;                  // by arguments and occurrence
   std::map<std::pair<int, std::string>, int> occurrences_;  // by member and arguments
+};
+
+// Held by all communicators of a rank: it has ended when the last of them is gone.
+class LocalPresence {
+ public:
+  LocalPresence(std::shared_ptr<LocalWorld> world, int rank) : world_(std::move(world)), rank_(rank) {}
+  ~LocalPresence() { world_->end(rank_); }
+  LocalPresence(const LocalPresence&) = delete;
+  LocalPresence& operator=(const LocalPresence&) = delete;
+
+ private:
+  const std::shared_ptr<LocalWorld> world_;
+  const int rank_;
 };
 
 }  // namespace tessera::comm

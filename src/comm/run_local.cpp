@@ -14,7 +14,7 @@ namespace {
 struct Run {
   Run(int ranks, const LocalOptions& options, std::function<void(Communicator)> main)
       : world(std::make_shared<comm::LocalWorld>(ranks, options)),
-        communicators(comm::communicators_of(world)),
+        communicators(comm::communicators_of(world, comm::Ends::as_told)),
         rank_main(std::move(main)),
         causes(static_cast<std::size_t>(ranks)),
         messages(static_cast<std::size_t>(ranks)) {}
@@ -86,7 +86,8 @@ std::exception_ptr Run::first_cause() {
 
 std::vector<Communicator> make_local_world(int world, const LocalOptions& options) {
   if (world < 1) throw UsageError(fmt::format("a world of {} ranks: use at least 1", world));
-  return comm::communicators_of(std::make_shared<comm::LocalWorld>(world, options));
+  return comm::communicators_of(std::make_shared<comm::LocalWorld>(world, options),
+                                comm::Ends::with_communicators);
 }
 
 void run_local(int world, const LocalOptions& options, const std::function<void(Communicator)>& rank_main,

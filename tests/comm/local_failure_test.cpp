@@ -47,6 +47,37 @@ TEST(LocalFailure, AStuckRankIsLeftBehindAndNamed) {
   while (!ended.load()) std::this_thread::sleep_for(milliseconds(1));
 }
 
+TEST(LocalFailure, ARankThatLetsGoOfItsCommunicatorsHasEnded) {
+  const auto start = Clock::now();
+  std::vector<Communicator> ranks = make_local_world(3);
+  std::string text;
+  std::thread waiting([&, own = std::move(ranks[0])]() mutable {
+    try {
+      own.barrier({.unit = "step 3"});
+    } catch (const CommunicationError& error) {
+      text = error.what();
+      EXPECT_EQ(error.culprit(), 2);
+    }
+  });
+  ranks[2] = {};
+  waiting.join();
+  EXPECT_TRUE(contains(text, "rank 0: barrier #1 of unit 'step 3' on 'world': rank 2 has ended")) << text;
+  EXPECT_LT(Clock::now() - start, milliseconds(20'000));
+}
+
+TEST(LocalFailure, ARankThatKeepsASubgroupHasNotEnded) {
+  std::vector<Communicator> ranks = make_local_world(2, {.deadline = milliseconds(300)});
+  Communicator sub = ranks[1].subgroup({0, 1}, "sub");
+  ranks[1] = {};
+  std::string text;
+  try {
+    ranks[0].barrier();
+  } catch (const CommunicationError& error) {
+    text = error.what();
+  }
+  EXPECT_TRUE(contains(text, "no answer from rank 1")) << text;
+}
+
 TEST(LocalFailure, BuffersMayBeFreedAsSoonAsACallThrows) {
   // Ranks gather large buffers while another thread fails one of them at a random time; each frees its
   // buffers when its call throws. A peer that still read them would be seen by AddressSanitizer, or crash on
