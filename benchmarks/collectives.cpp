@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "benchmarks/pairs.h"
+#include "benchmarks/random_data.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "tessera/communicator.h"
@@ -86,7 +87,7 @@ class ThreadRanks {
   ThreadRanks() {
     for (int rank = 0; rank < 2; ++rank) {
       arenas_[rank] = make_cpu_device({.rank = rank})->make_arena(kMost);
-      std::memset(arenas_[rank].base(), 0, kMost);  // memory that was never written is one page of zeros
+      fill_random(reinterpret_cast<float*>(arenas_[rank].base()), kMost / 4, -1, 1);
     }
   }
   double seconds(Kind kind, std::int64_t bytes, int calls, bool meet, std::int64_t* received) {
@@ -130,7 +131,7 @@ class ProcessRank {
   ProcessRank()
       : ranks_(make_mpi_world()),
         arena_(make_cpu_device({.rank = ranks_.rank()})->make_arena(kMost, ranks_.wants_shared_arena())) {
-    std::memset(arena_.base(), 0, kMost);
+    fill_random(reinterpret_cast<float*>(arena_.base()), kMost / 4, -1, 1);
     ranks_.register_arena(arena_);
   }
   bool first() const { return ranks_.rank() == 0; }

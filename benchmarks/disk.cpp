@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "benchmarks/pairs.h"
+#include "benchmarks/random_data.h"
 #include "tessera/device.h"
 
 namespace tessera {
@@ -88,7 +89,7 @@ int fastest_threads(const PlainFile& file, bool write) {
 void disk(benchmark::State& state, bool write) {
   const std::int64_t bytes = state.range(0) * kMiB;
   const Arena arena({.bytes = kCallBytes});
-  std::memset(arena.base(), 1, kCallBytes);
+  fill_random(reinterpret_cast<float*>(arena.base()), kCallBytes / 4, -1, 1);
   const PlainFile plain(bytes, arena.base());
   device::Disk uring({.directory = directory(), .bytes = bytes});
   uring.register_memory(arena.base(), kCallBytes);

@@ -16,11 +16,9 @@ void adamw(benchmark::State& state) {
   const std::int64_t limit_numel = numel * kUpdatedBytes / kReadAndWritten / 16 * 16;
   const Streams limit(limit_numel, 3);
   const Streams states(numel, 3), halves(numel / 2, 2);
-  auto* gradient = reinterpret_cast<std::uint16_t*>(halves[0]);
-  for (std::int64_t i = 0; i < numel; ++i) {
-    states[0][i] = static_cast<float>(i % 1009) * 1e-3f;
-    gradient[i] = static_cast<std::uint16_t>(0x3f80 + i % 127);  // 1 to 2
-  }
+  auto* gradient = reinterpret_cast<kernels::Bf16*>(halves[0]);
+  fill_random(gradient, numel, -1, 1);
+  fill_random(states[2], numel, 0, 1);  // the second moment
   kernels::AdamWArguments arguments{.numel = numel,
                                     .gradient_type = DType::bf16,
                                     .gradient = gradient,

@@ -11,12 +11,12 @@
 // Tokens a second are of all ranks together.
 #include <omp.h>
 
-#include <cstring>
 #include <memory>
 #include <mutex>
 
 #include "benchmarks/memory_limit.h"
 #include "benchmarks/pairs.h"
+#include "benchmarks/random_data.h"
 #include "kernels/matmul.h"
 #include "tessera/communicator.h"
 #include "tessera/device.h"
@@ -49,7 +49,10 @@ class MatmulStep {
         add(products_of(rows, out, in, type, type));
     add(products_of(rows, config.vocabulary, c, type, DType::fp32));
     arena_ = Arena({.bytes = weight_bytes_ * 2 + activation_bytes_ * 2 + workspace_bytes_});
-    std::memset(arena_.base(), 0, static_cast<std::size_t>(arena_.bytes()));
+    if (type == DType::fp32)
+      fill(reinterpret_cast<float*>(arena_.base()), 4);
+    else
+      fill(reinterpret_cast<kernels::Bf16*>(arena_.base()), 2);
   }
 
   void run() {
@@ -73,6 +76,11 @@ class MatmulStep {
     activation_bytes_ = std::max(activation_bytes_, padded(s.m * std::max(s.n, s.k) * bytes_of(DType::fp32)));
     for (const kernels::MatmulShape& shape : shapes)
       workspace_bytes_ = std::max(workspace_bytes_, kernels::matmul_workspace_bytes(shape, threads_));
+  }
+  template <class T>
+  void fill(T* values, std::int64_t size) {
+    fill_random(values, 2 * weight_bytes_ / size, -0.1f, 0.1f);
+    fill_random(values + 2 * weight_bytes_ / size, 2 * activation_bytes_ / size, -1, 1);
   }
   static std::int64_t padded(std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
