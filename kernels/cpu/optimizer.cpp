@@ -19,8 +19,10 @@ namespace tessera::kernels::HWY_NAMESPACE {
 
 // One pass: 16 elements go from gradient to parameter in registers.
 //
-// A rule computes new masters from gradients and keeps its own state:
-//   V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes)
+// A rule computes new masters from gradients and keeps its own state, in two steps, of which the second takes
+// what the first gave:
+//   V16 begin(V16 gradient, std::int64_t i, std::int64_t lanes)
+//   V16 end(V16 begun, std::int64_t i, std::int64_t lanes)
 // and fetches the 64 elements of it from i on into the caches:
 //   void fetch(std::int64_t i)
 
@@ -50,15 +52,18 @@ class AdamWRule {
         epsilon_(set16(a.coefficients.epsilon)),
         decay_(set16(a.coefficients.decay)) {}
 
-  HWY_INLINE V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes) const {
-    const V16 old = load_some(master_ + i, lanes);
-    const V16 g = fma(l2_, old, mul(gradient, scale_));
+  HWY_INLINE V16 begin(V16 gradient, std::int64_t i, std::int64_t lanes) const {
+    const V16 g = fma(l2_, load_some(master_ + i, lanes), mul(gradient, scale_));
     const V16 m = fma(beta1_, load_some(m_ + i, lanes), mul(one_minus_beta1_, g));
     const V16 v = fma(beta2_, load_some(v_ + i, lanes), mul(mul(one_minus_beta2_, g), g));
-    const V16 denominator = fma(sqrt(v), denominator_scale_, epsilon_);
-    const V16 master = fma(minus_step_, div(m, denominator), mul(old, decay_));
     store_some(m, m_ + i, lanes);
     store_some(v, v_ + i, lanes);
+    return sqrt(v);
+  }
+  HWY_INLINE V16 end(V16 root, std::int64_t i, std::int64_t lanes) const {
+    const V16 denominator = fma(root, denominator_scale_, epsilon_);
+    const V16 direction = div(load_some(m_ + i, lanes), denominator);
+    const V16 master = fma(minus_step_, direction, mul(load_some(master_ + i, lanes), decay_));
     store_some(master, master_ + i, lanes);
     return master;
   }
@@ -85,16 +90,15 @@ class SgdRule {
         minus_rate_(set16(-a.coefficients.learning_rate)),
         nesterov_(a.coefficients.nesterov) {}
 
-  HWY_INLINE V16 operator()(V16 gradient, std::int64_t i, std::int64_t lanes) const {
-    const V16 old = load_some(master_ + i, lanes);
-    const V16 g = fma(weight_decay_, old, mul(gradient, scale_));
-    V16 direction = g;
-    if (buffer_ != nullptr) {
-      const V16 buffer = fma(momentum_, load_some(buffer_ + i, lanes), g);
-      store_some(buffer, buffer_ + i, lanes);
-      direction = nesterov_ ? fma(momentum_, buffer, g) : buffer;
-    }
-    const V16 master = fma(minus_rate_, direction, old);
+  HWY_INLINE V16 begin(V16 gradient, std::int64_t i, std::int64_t lanes) const {
+    const V16 g = fma(weight_decay_, load_some(master_ + i, lanes), mul(gradient, scale_));
+    if (buffer_ == nullptr) return g;
+    const V16 buffer = fma(momentum_, load_some(buffer_ + i, lanes), g);
+    store_some(buffer, buffer_ + i, lanes);
+    return nesterov_ ? fma(momentum_, buffer, g) : buffer;
+  }
+  HWY_INLINE V16 end(V16 direction, std::int64_t i, std::int64_t lanes) const {
+    const V16 master = fma(minus_rate_, direction, load_some(master_ + i, lanes));
     store_some(master, master_ + i, lanes);
     return master;
   }
@@ -118,11 +122,14 @@ HWY_INLINE void put(V16 master, T* parameter, std::int64_t i, std::int64_t lanes
   store_some(master, parameter + i, lanes);
 }
 // `parameter` is only written, so reading its lines into the caches first would be wasted.
-HWY_INLINE void put_streamed(V16, NoParameter*, std::int64_t) {}
-HWY_INLINE void put_streamed(V16 master, float* parameter, std::int64_t i) { store16(master, parameter + i); }
+HWY_INLINE void put_streamed(V16, V16, NoParameter*, std::int64_t) {}
+HWY_INLINE void put_streamed(V16 first, V16 second, float* parameter, std::int64_t i) {
+  store16(first, parameter + i);
+  store16(second, parameter + i + 16);
+}
 template <class T>
-HWY_INLINE void put_streamed(V16 master, T* parameter, std::int64_t i) {
-  stream16(master, parameter + i);
+HWY_INLINE void put_streamed(V16 first, V16 second, T* parameter, std::int64_t i) {
+  stream32(first, second, parameter + i);
 }
 
 // The elements of a call, and how it goes through memory, which never changes a result.
@@ -132,29 +139,56 @@ struct Range {
   std::int64_t ahead;  // from the element that is updated to the one that is fetched
 };
 
+// 64 elements from i on: begun, and ended.
+template <class Rule, class Gradient>
+HWY_INLINE void begin64(const Rule& rule, const Gradient* gradient, std::int64_t i, std::int64_t ahead,
+                        V16 (&begun)[4]) {
+  rule.fetch(i + ahead);
+  fetch_lines(gradient, i + ahead);
+#pragma GCC unroll 4
+  for (int part = 0; part < 4; ++part)
+    begun[part] = rule.begin(load16(gradient + i + 16 * part), i + 16 * part, 16);
+}
+template <class Rule, class Parameter>
+HWY_INLINE void end64(const Rule& rule, Parameter* parameter, std::int64_t i, const V16 (&begun)[4]) {
+  V16 master[4];
+#pragma GCC unroll 4
+  for (int part = 0; part < 4; ++part) master[part] = rule.end(begun[part], i + 16 * part, 16);
+#pragma GCC unroll 2
+  for (int part = 0; part < 4; part += 2)
+    put_streamed(master[part], master[part + 1], parameter, i + 16 * part);
+}
+
 // `rule` is a copy of its own: nothing that is stored can change it, so that it stays in registers.
 template <class Rule, class Gradient, class Parameter>
 void update(const Rule rule, const Gradient* gradient, Parameter* parameter, const Range& range) {
   std::int64_t i = range.begin;
-  if (range.streamed) {
-    for (; i + 64 <= range.end; i += 64) {
-      rule.fetch(i + range.ahead);
-      fetch_lines(gradient, i + range.ahead);
-      V16 master[4];
-#pragma GCC unroll 4
-      for (int part = 0; part < 4; ++part) {
-        const std::int64_t j = i + 16 * part;
-        master[part] = rule(load16(gradient + j), j, 16);
+  if (range.streamed && i + 64 <= range.end) {
+    V16 begun[4];
+    if constexpr (kParts == 1) {  // registers suffice to take the roots of 64 while 64 others are divided
+      V16 next[4];
+      begin64(rule, gradient, i, range.ahead, begun);
+      for (; i + 128 <= range.end; i += 64) {
+        begin64(rule, gradient, i + 64, range.ahead, next);
+        end64(rule, parameter, i, begun);
+        for (int part = 0; part < 4; ++part) begun[part] = next[part];
       }
-#pragma GCC unroll 4
-      for (int part = 0; part < 4; ++part) put_streamed(master[part], parameter, i + 16 * part);
+      end64(rule, parameter, i, begun);
+      i += 64;
+    } else {
+      for (; i + 64 <= range.end; i += 64) {
+        begin64(rule, gradient, i, range.ahead, begun);
+        end64(rule, parameter, i, begun);
+      }
     }
     hwy::FlushStream();
   }
+  const auto put16 = [&](V16 g, std::int64_t lanes) {
+    put(rule.end(rule.begin(g, i, lanes), i, lanes), parameter, i, lanes);
+  };
 #pragma GCC unroll 4
-  for (; i + 16 <= range.end; i += 16) put(rule(load16(gradient + i), i, 16), parameter, i, 16);
-  if (const std::int64_t lanes = range.end - i; lanes > 0)
-    put(rule(load_some(gradient + i, lanes), i, lanes), parameter, i, lanes);
+  for (; i + 16 <= range.end; i += 16) put16(load16(gradient + i), 16);
+  if (const std::int64_t lanes = range.end - i; lanes > 0) put16(load_some(gradient + i, lanes), lanes);
 }
 
 template <class Rule, class Gradient, class Arguments>
@@ -209,7 +243,7 @@ constexpr std::int64_t kStreamedNumel = 1 << 19;
 // Elements from the one that is updated to the one that is fetched. The hardware fetches streams by itself,
 // but stops at every page, and too late for a square root and a division to hide what the memory takes, or
 // the third cache level, where updates of fewer elements than kCachedNumel find what the step before left.
-constexpr std::int64_t kAhead = 512, kCachedAhead = 1024, kCachedNumel = 1 << 21;
+constexpr std::int64_t kAhead = 256, kCachedAhead = 1024, kCachedNumel = 1 << 21;
 // The most that a thread takes at a time: long beside what its begin waits for, short beside an update.
 constexpr std::int64_t kMostChunk = 1 << 18;
 

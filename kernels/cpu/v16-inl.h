@@ -130,17 +130,21 @@ HWY_INLINE V16 load16(const Fp16* p) {
   return r;
 }
 
-// As from_float<Bf16>.
-HWY_INLINE IntVector bf16_bits(FloatVector value) {
+// As from_float<Bf16>, left where they are rounded: in each lane's upper half.
+HWY_INLINE IntVector bf16_words(FloatVector value) {
   const IntTag d;
-  const hn::RebindToUnsigned<IntTag> du;
   const IntVector bits = hn::BitCast(d, value);
-  const IntVector high = hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(du, bits)));
-  const IntVector odd = hn::And(high, hn::Set(d, 1));
-  const IntVector biased = hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fff)));
-  const IntVector rounded = hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(du, biased)));
-  const auto is_nan = hn::Gt(hn::And(bits, hn::Set(d, 0x7fffffff)), hn::Set(d, 0x7f800000));
-  return hn::IfThenElse(is_nan, hn::Or(high, hn::Set(d, 0x40)), rounded);
+  const auto odd = hn::TestBit(bits, hn::Set(d, 0x10000));
+  IntVector rounded = hn::Add(bits, hn::Set(d, 0x7fff));
+  if constexpr (kParts == 1)
+    rounded = hn::IfThenElse(odd, hn::Add(rounded, hn::Set(d, 1)), rounded);  // a masked addition
+  else
+    rounded = hn::Sub(rounded, hn::VecFromMask(d, odd));
+  return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(value)), hn::Or(bits, hn::Set(d, 0x400000)), rounded);
+}
+HWY_INLINE IntVector bf16_bits(FloatVector value) {
+  const hn::RebindToUnsigned<IntTag> du;
+  return hn::BitCast(IntTag(), hn::ShiftRight<16>(hn::BitCast(du, bf16_words(value))));
 }
 HWY_INLINE void store16(V16 a, Bf16* p) {
   auto* halves = reinterpret_cast<std::uint16_t*>(p);
@@ -172,16 +176,30 @@ HWY_INLINE void store16(V16 a, Fp16* p) {
   TESSERA_FOR_PARTS store_halves(fp16_bits(a.part[i]), halves + i * kVectorLanes);
 }
 
-// store16 past the caches; p is aligned to 32 bytes. Needs hwy::FlushStream() after the last one.
-HWY_INLINE void stream16(V16 a, Bf16* p) {
-  auto* halves = reinterpret_cast<std::uint16_t*>(p);
-  TESSERA_FOR_PARTS hn::Stream(hn::DemoteTo(HalfTag(), bf16_bits(a.part[i])), HalfTag(),
-                               halves + i * kVectorLanes);
+// 32 elements past the caches; p is aligned to 64 bytes. Needs hwy::FlushStream() after the last ones. Whole
+// vectors: hn::Stream stores no less than 16 bytes.
+template <class Halves>  // of the halves of two vectors of floats
+HWY_INLINE void stream_pairs(V16 a, V16 b, std::uint16_t* p, const Halves& halves_of) {
+  const hn::Repartition<std::uint16_t, IntTag> d;
+  if constexpr (kParts == 1) {
+    hn::Stream(halves_of(a.part[0], b.part[0]), d, p);
+  } else {
+    for (const V16& each : {a, b})
+      for (int i = 0; i < kParts; i += 2, p += 2 * kVectorLanes)
+        hn::Stream(halves_of(each.part[i], each.part[i + 1]), d, p);
+  }
 }
-HWY_INLINE void stream16(V16 a, Fp16* p) {
-  auto* halves = reinterpret_cast<std::uint16_t*>(p);
-  TESSERA_FOR_PARTS hn::Stream(hn::DemoteTo(HalfTag(), fp16_bits(a.part[i])), HalfTag(),
-                               halves + i * kVectorLanes);
+HWY_INLINE void stream32(V16 a, V16 b, Bf16* p) {
+  const hn::Repartition<std::uint16_t, IntTag> d;
+  stream_pairs(a, b, reinterpret_cast<std::uint16_t*>(p), [&](FloatVector low, FloatVector high) {
+    return hn::ConcatOdd(d, hn::BitCast(d, bf16_words(high)), hn::BitCast(d, bf16_words(low)));
+  });
+}
+HWY_INLINE void stream32(V16 a, V16 b, Fp16* p) {
+  const hn::Repartition<std::uint16_t, IntTag> d;
+  stream_pairs(a, b, reinterpret_cast<std::uint16_t*>(p), [&](FloatVector low, FloatVector high) {
+    return hn::ConcatEven(d, hn::BitCast(d, fp16_bits(high)), hn::BitCast(d, fp16_bits(low)));
+  });
 }
 
 // The slow ways, out of line so that they do not swell every loop.

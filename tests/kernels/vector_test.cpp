@@ -1,10 +1,31 @@
-// casts.h, reduce.h, optimizer.h and the simple ops of elementwise.h.
+// casts.h, reduce.h, optimizer.h, the simple ops of elementwise.h, and how the CPU shares work out.
+#include <atomic>
+
+#include "kernels/cpu/parallel.h"
+#include "tests/kernels/instruction_sets.h"
 #include "tests/kernels/support.h"
 
 namespace tessera::kernels::testing {
 namespace {
 
 const std::int64_t kNumels[] = {1, 2, 15, 16, 17, 31, 63, 64, 65, 100, 1023, 1024, 1025, 40000};
+
+// ------------------------------------------------------------------ parallel_chunks
+
+// Of any count, with more threads than chunks and more than there are parts.
+TEST(ParallelChunks, TakeEveryElementOnce) {
+  for (const int threads : {1, 2, 3, 70})
+    for (const std::int64_t count : {0, 1, 63, 64, 65, 1000, 64 * 1000 + 1}) {
+      std::vector<std::atomic<int>> taken(static_cast<std::size_t>(count));
+      std::atomic<bool> fit = true;
+      parallel_chunks(threads, count, 64, 256, [&](std::int64_t begin, std::int64_t end) {
+        if (begin % 64 != 0 || begin >= end || (threads > 1 && end - begin > 256)) fit = false;
+        for (std::int64_t i = begin; i < end; ++i) ++taken[static_cast<std::size_t>(i)];
+      });
+      EXPECT_TRUE(fit) << count << " by " << threads;
+      EXPECT_EQ(std::count(taken.begin(), taken.end(), 1), count) << threads;
+    }
+}
 
 // ------------------------------------------------------------------ copy
 
@@ -323,28 +344,61 @@ TEST(AdamW, EqualsTheScalarFunctionBitForBit) {
   }
 }
 
+// Memory whose first element lies at a cache line, as of the parameters that are stored past the caches.
+class AlignedParameter {
+ public:
+  AlignedParameter(DType type, std::int64_t numel)
+      : bytes_(static_cast<std::size_t>(numel * bytes_of(type))), memory_(bytes_ + 128, 0xff) {}
+
+  unsigned char* data() {
+    return memory_.data() + (64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64);
+  }
+  void copy_to(Tensor& to) { std::memcpy(to.data(), data(), bytes_); }
+  bool kept_what_follows() { return data()[bytes_] == 0xff; }
+
+ private:
+  std::size_t bytes_;
+  std::vector<unsigned char> memory_;
+};
+
+// A state with the masters that are the hardest to round at both ends and between.
+State hard_state(DType parameter_type, std::int64_t numel) {
+  State s = random_state(parameter_type, numel);
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float hard[] = {infinity, -infinity, std::nanf("1"), 3.4e38f, -65520.0f, 1e-40f, 6e-8f, -0.0f};
+  for (std::int64_t i = 0; i < numel; i += i % 3 == 0 ? 1 : 1021)
+    s.master.floats()[i] = hard[i % static_cast<std::int64_t>(std::size(hard))];
+  return s;
+}
+
 // So many parameters at a cache line are stored past the caches; what is left over by whole lines is not.
 TEST(AdamW, StreamedStoresGiveTheSameBits) {
   const AdamWCoefficients c = make_adamw_coefficients(kSettings);
-  for (const std::int64_t rest : {0, 5, 16, 37, 63}) {
-    const std::int64_t numel = (1 << 19) + rest;
-    const Tensor gradient = Random(9).tensor(DType::bf16, numel);
-    State scalar = random_state(DType::bf16, numel), vector = scalar;
-    scalar_adamw(c, gradient, scalar);
-    std::vector<unsigned char> memory(static_cast<std::size_t>(numel * 2 + 128), 0xff);
-    auto* aligned = reinterpret_cast<Bf16*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
-    adamw_update(TestContext(2), {.numel = numel,
-                                  .gradient_type = DType::bf16,
-                                  .gradient = gradient.data(),
-                                  .master = vector.master.floats(),
-                                  .m = vector.m.floats(),
-                                  .v = vector.v.floats(),
-                                  .parameter = aligned,
-                                  .coefficients = c});
-    std::memcpy(vector.parameter.data(), aligned, static_cast<std::size_t>(numel * 2));
-    ASSERT_TRUE(scalar == vector) << rest;
-    ASSERT_EQ(aligned[numel].bits, 0xffff) << "behind the last of " << numel;
-  }
+  for (const std::int64_t rest : {0, 5, 16, 37, 63, 64, 127})
+    for (const DType type : kAllTypes) {
+      const std::int64_t numel = (1 << 19) + rest;
+      const DType gradient_type = rest % 2 == 0 ? DType::bf16 : type;
+      const Tensor gradient = Random(9).tensor(gradient_type, numel);
+      State scalar = hard_state(type, numel);
+      const State before = scalar;
+      scalar_adamw(c, gradient, scalar);
+      for_each_instruction_set([&](const char* name) {
+        State vector = before;
+        AlignedParameter parameter(type, numel);
+        adamw_update(TestContext(2), {.numel = numel,
+                                      .gradient_type = gradient_type,
+                                      .gradient = gradient.data(),
+                                      .master = vector.master.floats(),
+                                      .m = vector.m.floats(),
+                                      .v = vector.v.floats(),
+                                      .parameter_type = type,
+                                      .parameter = parameter.data(),
+                                      .coefficients = c});
+        parameter.copy_to(vector.parameter);
+        EXPECT_TRUE(scalar == vector) << name << ", " << rest << " over, " << name_of(type);
+        EXPECT_TRUE(parameter.kept_what_follows()) << name << ", " << rest << " over, " << name_of(type);
+      });
+    }
 }
 
 TEST(AdamW, MatchesFloat64OverSteps) {
@@ -443,34 +497,65 @@ TEST(Sgd, AGateGivesTheScaleOrKeepsEverything) {
   EXPECT_EQ(updated(2.0f, &closed), 1.0f);
 }
 
+// The same update element by element through the inline function.
+void scalar_sgd(const SgdCoefficients& c, const Tensor& gradient, State& s) {
+  for (std::int64_t i = 0; i < gradient.numel(); ++i) {
+    float none = 0.0f;
+    sgd_element(c, static_cast<float>(gradient.get(i)), s.master.floats()[i],
+                c.momentum == 0.0f ? none : s.m.floats()[i]);
+    s.parameter.set(i, static_cast<double>(s.master.floats()[i]));
+  }
+}
+
+void vector_sgd(const SgdCoefficients& c, const Tensor& gradient, void* parameter, State& s) {
+  sgd_update(TestContext(2), {.numel = gradient.numel(),
+                              .gradient_type = gradient.type(),
+                              .gradient = gradient.data(),
+                              .master = s.master.floats(),
+                              .momentum = c.momentum == 0.0f ? nullptr : s.m.floats(),
+                              .parameter_type = s.parameter.type(),
+                              .parameter = parameter,
+                              .coefficients = c});
+}
+
+constexpr SgdCoefficients kSgd = {
+    .gradient_scale = 0.3f, .learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f};
+
 TEST(Sgd, EqualsTheScalarFunctionBitForBit) {
   for (const bool nesterov : {false, true})
     for (const float momentum : {0.0f, 0.9f})
       for (const DType type : kAllTypes)
         for (const std::int64_t numel : kNumels) {
-          const SgdCoefficients c = {.gradient_scale = 0.3f,
-                                     .learning_rate = 0.1f,
-                                     .momentum = momentum,
-                                     .weight_decay = 0.01f,
-                                     .nesterov = nesterov};
+          SgdCoefficients c = kSgd;
+          c.momentum = momentum;
+          c.nesterov = nesterov;
           const Tensor gradient = Random(9).tensor(type, numel);
           State scalar = random_state(type, numel), vector = scalar;
-          for (std::int64_t i = 0; i < numel; ++i) {
-            float none = 0.0f;
-            sgd_element(c, static_cast<float>(gradient.get(i)), scalar.master.floats()[i],
-                        momentum == 0.0f ? none : scalar.m.floats()[i]);
-            scalar.parameter.set(i, static_cast<double>(scalar.master.floats()[i]));
-          }
-          sgd_update(TestContext(2), {.numel = numel,
-                                      .gradient_type = type,
-                                      .gradient = gradient.data(),
-                                      .master = vector.master.floats(),
-                                      .momentum = momentum == 0.0f ? nullptr : vector.m.floats(),
-                                      .parameter_type = type,
-                                      .parameter = vector.parameter.data(),
-                                      .coefficients = c});
+          scalar_sgd(c, gradient, scalar);
+          vector_sgd(c, gradient, vector.parameter.data(), vector);
           ASSERT_TRUE(scalar == vector) << numel;
         }
+}
+
+TEST(Sgd, StreamedStoresGiveTheSameBits) {
+  for (const float momentum : {0.0f, 0.9f})
+    for (const DType type : kAllTypes) {
+      SgdCoefficients c = kSgd;
+      c.momentum = momentum;
+      const std::int64_t numel = (1 << 19) + 64 + 37;
+      const Tensor gradient = Random(9).tensor(type, numel);
+      State scalar = hard_state(type, numel);
+      const State before = scalar;
+      scalar_sgd(c, gradient, scalar);
+      for_each_instruction_set([&](const char* name) {
+        State vector = before;
+        AlignedParameter parameter(type, numel);
+        vector_sgd(c, gradient, parameter.data(), vector);
+        parameter.copy_to(vector.parameter);
+        EXPECT_TRUE(scalar == vector) << name << ", " << name_of(type);
+        EXPECT_TRUE(parameter.kept_what_follows()) << name << ", " << name_of(type);
+      });
+    }
 }
 
 TEST(Sgd, NeedsABufferForMomentum) {
