@@ -98,7 +98,8 @@ function(tessera_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_flags GTest::gtest_main)
-  if(NOT "${ARG_SOURCES}" MATCHES "\\.c(;|$)")  # another language
+  # Another language, or a flag of its own, has no use for them.
+  if(NOT "${ARG_SOURCES}" MATCHES "\\.c(;|$)" AND NOT "OpenMP::OpenMP_CXX" IN_LIST ARG_LINK)
     tessera_precompiled(${name} tessera_test_headers)
   endif()
   if(ARG_SHARDS)
