@@ -3,18 +3,19 @@
 # under compute-sanitizer, kernels beside their limits (benchmarks/cuda_kernels.cpp), steps of gpt2-124m, and where python3
 # has torch its fused AdamW and its steps; prints one table. Needs the CUDA toolkit (also as laid out by NVIDIA's pip
 # wheels, see CONTRIBUTING.md), NCCL and cuDNN beside it or among python3's packages, CMake, ninja, a compiler, no network.
-#   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [-- CMAKE_ARGUMENT...]
+#   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [--only PARTS] [-- CMAKE_ARGUMENT...]
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
 #   --json FILE        the table (build/gpu-check.json by default), written anew with each row
 #   --seconds N        ends within so many (540 by default); what did not get its turn is a failure
+#   --only PARTS       some of tests,ranks,benchmarks,training,sanitizers, for a second call where one had no time for all
 # Exits 0 where nothing failed, 1 where something did, or where there is no GPU that CUDA can use. Shows what failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build=build/gpu libraries='' json=build/gpu-check.json seconds=540
+build=build/gpu libraries='' json=build/gpu-check.json seconds=540 only=tests,ranks,benchmarks,training,sanitizers
 while [ $# -gt 0 ]; do
   case $1 in
-    --libraries | --json | --seconds)
+    --libraries | --json | --seconds | --only)
       [ $# -gt 1 ] || { echo "gpu_check: $1 needs a value" >&2; exit 2; }
       declare "${1#--}=$2"
       shift 2 ;;
@@ -25,6 +26,14 @@ while [ $# -gt 0 ]; do
 done
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "gpu_check: --seconds is '$seconds'; a whole number from 1 is needed" >&2; exit 2; }
 [ -z "$libraries" ] || [ -f "$libraries" ] || { echo "gpu_check: there is no file '$libraries'" >&2; exit 2; }
+IFS=, read -ra parts <<<"$only"
+for part in "${parts[@]}"; do
+  case $part in
+    tests | ranks | benchmarks | training | sanitizers) ;;
+    *) echo "gpu_check: --only has '$part'; there are tests, ranks, benchmarks, training, sanitizers" >&2; exit 2 ;;
+  esac
+done
+[ ${#parts[@]} -gt 0 ] || { echo "gpu_check: --only names nothing" >&2; exit 2; }
 mkdir -p "$build/logs" "$(dirname "$json")"
 started=$SECONDS
 left() { echo $((seconds - (SECONDS - started))); }
@@ -45,6 +54,7 @@ log_of() { echo "$build/logs/${1//[^a-z0-9_]/_}.log"; }
 check() {
   local name=$1 limit=$2 note=$3 begin=$SECONDS status=0 log
   log=$(log_of "$name")
+  : >"$log"
   shift 3
   local time_left; time_left=$(left)
   if [ "$time_left" -le 0 ]; then row "$name" failed 0 "no time was left"; return 1; fi
@@ -159,80 +169,96 @@ if ! grep -q '^GPU 0 ' "$info"; then
 fi
 [ -n "$gpu" ] || gpu=$(sed -n 's/^GPU 0  *\([^,]*\),.*/\1/p' "$info")
 
-for name in "${tests[@]}"; do
-  program=$(program_of "$name")
-  if [ -n "$program" ]; then
-    check "$name" 120 test_counts "$program" || true
-  else
-    row "$name" failed 0 "it was not built"
-  fi
-done
+part_tests() {
+  local name program
+  for name in "${tests[@]}"; do
+    program=$(program_of "$name")
+    if [ -n "$program" ]; then
+      check "$name" 120 test_counts "$program" || true
+    else
+      row "$name" failed 0 "it was not built"
+    fi
+  done
+  if grep -q '^built with .*cuDNN none$' "$info"; then row cuDNN failed 0 "this build has none"; fi
+}
+
 # Ranks that are processes share a GPU.
-contract=$(program_of comm_nccl_test)
-if [ -n "$contract" ]; then
-  check 'NCCL contract, two processes' 150 test_counts tests/comm/launch.sh 2 "$contract" '--gtest_filter=*Communicator*' || true
-  check 'training, two processes' 100 last_line tests/cli/gpu_ranks.sh "$tool" tests/comm/launch.sh || true
-elif ! printf '%s\n' "${tests[@]}" | grep -qx comm_nccl_test; then
-  row NCCL failed 0 "this build has none"
-fi
-if grep -q '^built with .*cuDNN none$' "$info"; then row cuDNN failed 0 "this build has none"; fi
-
-# Kernels beside their limits: a row each.
-results=$build/logs/cuda_kernels.json
-: >"$results"
-if [ -x "$build/bin/bench_cuda_kernels" ]; then
-  check benchmarks 90 nothing "$build/bin/bench_cuda_kernels" --benchmark_out="$results" --benchmark_out_format=json || true
-else
-  row benchmarks failed 0 "they were not built"
-fi
-add_rows awk -f scripts/benchmark_rows.awk "$results"
-# The same tensors by PyTorch's fused AdamW: how many times as long it takes.
-peer_results=$build/logs/torch_adamw.json
-: >"$peer_results"
-torch=false
-if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$build/logs/torch.log"; then
-  torch=true
-  check "PyTorch's AdamW" 60 nothing python3 benchmarks/peers/torch_adamw.py --device cuda --numel $((1 << 26)) \
-    --json "$peer_results" || true
-  add_rows awk -f scripts/adamw_beside.awk "$results" "$peer_results"
-else
-  row "AdamW beside PyTorch" skipped 0 "python3 has no torch that sees a GPU (see $build/logs/torch.log)"
-fi
-# The same steps by PyTorch, not compiled.
-tokens_per_second() { sed -n 's/.*"tokens_per_second": \([0-9]*\).*/\1/p' "$1" | head -n 1; }
-trained=false
-check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$tool" && trained=true
-add_rows sed -n 's/^row: //p' "$(log_of 'training, gpt2-124m')"
-check 'training, offload' 90 last_line tests/cli/gpu_offload.sh "$tool" || true
-add_rows sed -n 's/^row: //p' "$(log_of 'training, offload')"
-if $trained && $torch; then
-  ours=$(sed -n '$s/^\([0-9][0-9]*\) tokens.*/\1/p' "$(log_of 'training, gpt2-124m')") theirs=''
-  peer_results=$build/logs/torch_gpt2_step.json
-  rm -f "$peer_results"
-  check "PyTorch's training" 60 nothing python3 benchmarks/peers/torch_gpt2_step.py --device cuda --dtype bf16 \
-    --sequences 8 --length 1024 --steps 20 --json "$peer_results" && theirs=$(tokens_per_second "$peer_results") || true
-  if [ -n "$ours" ] && [ "${theirs:-0}" -gt 0 ]; then
-    row 'training beside PyTorch' measured 0 "$ours and $theirs tokens/s" "$(awk "BEGIN {printf \"%.3f\", $ours / $theirs}")"
+part_ranks() {
+  local contract
+  contract=$(program_of comm_nccl_test)
+  if [ -n "$contract" ]; then
+    check 'NCCL contract, two processes' 150 test_counts tests/comm/launch.sh 2 "$contract" '--gtest_filter=*Communicator*' || true
+    check 'training, two processes' 100 last_line tests/cli/gpu_ranks.sh "$tool" tests/comm/launch.sh || true
+  elif ! printf '%s\n' "${tests[@]}" | grep -qx comm_nccl_test; then
+    row NCCL failed 0 "this build has none"
   fi
-fi
+}
 
-# On the path, or in the toolkit that was built with.
-nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[^=]*=//p' "$build/CMakeCache.txt" | head -n 1)
-toolkit=$(realpath "$(dirname "${nvcc:-/usr/local/cuda/bin/nvcc}")/..")
-sanitizer=''
-for found in "$(command -v compute-sanitizer || true)" "$toolkit"/{bin,compute-sanitizer}/compute-sanitizer; do
-  if [ -x "$found" ]; then sanitizer=$found; break; fi
-done
-program=$(program_of kernels_cuda_test)
-if [ -z "$sanitizer" ]; then
-  row compute-sanitizer skipped 0 "it is not on the path, nor in $toolkit"
-elif [ -n "$program" ]; then
-  # Calls of CUDA that fail inside the libraries are theirs to handle, and so are hazards in their kernels. Each op runs
-  # once at either place: that it repeats itself was seen above.
-  once='--gtest_filter=*AgreeWithTheCpu*:CudaErrors.*'
-  check 'kernels under memcheck' 200 sanitizer_words \
-    "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 1 "$program" "$once" || true
-  check 'kernels under racecheck' 200 sanitizer_words \
-    "$sanitizer" --tool racecheck --kernel-name kns=tessera --error-exitcode 1 "$program" "$once" || true
-fi
+torch_sees_gpu() {
+  python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$build/logs/torch.log"
+}
+
+# Kernels beside their limits, a row each, and AdamW by PyTorch, fused, on the same tensors: how many times as long it takes.
+part_benchmarks() {
+  local results=$build/logs/cuda_kernels.json peer_results=$build/logs/torch_adamw.json
+  : >"$results"
+  if [ -x "$build/bin/bench_cuda_kernels" ]; then
+    check benchmarks 90 nothing "$build/bin/bench_cuda_kernels" --benchmark_out="$results" --benchmark_out_format=json || true
+  else
+    row benchmarks failed 0 "they were not built"
+  fi
+  add_rows awk -f scripts/benchmark_rows.awk "$results"
+  : >"$peer_results"
+  if torch_sees_gpu; then
+    check "PyTorch's AdamW" 60 nothing python3 benchmarks/peers/torch_adamw.py --device cuda --numel $((1 << 26)) \
+      --json "$peer_results" || true
+    add_rows awk -f scripts/adamw_beside.awk "$results" "$peer_results"
+  else
+    row "AdamW beside PyTorch" skipped 0 "python3 has no torch that sees a GPU (see $build/logs/torch.log)"
+  fi
+}
+
+tokens_per_second() { sed -n 's/.*"tokens_per_second": \([0-9]*\).*/\1/p' "$1" | head -n 1; }
+
+# Steps of gpt2-124m, and the same by PyTorch, not compiled.
+part_training() {
+  local trained=false ours theirs='' peer_results=$build/logs/torch_gpt2_step.json
+  check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$tool" && trained=true
+  add_rows sed -n 's/^row: //p' "$(log_of 'training, gpt2-124m')"
+  check 'training, offload' 90 last_line tests/cli/gpu_offload.sh "$tool" || true
+  add_rows sed -n 's/^row: //p' "$(log_of 'training, offload')"
+  if $trained && torch_sees_gpu; then
+    ours=$(sed -n '$s/^\([0-9][0-9]*\) tokens.*/\1/p' "$(log_of 'training, gpt2-124m')")
+    rm -f "$peer_results"
+    check "PyTorch's training" 60 nothing python3 benchmarks/peers/torch_gpt2_step.py --device cuda --dtype bf16 \
+      --sequences 8 --length 1024 --steps 20 --json "$peer_results" && theirs=$(tokens_per_second "$peer_results") || true
+    if [ -n "$ours" ] && [ "${theirs:-0}" -gt 0 ]; then
+      row 'training beside PyTorch' measured 0 "$ours and $theirs tokens/s" "$(awk "BEGIN {printf \"%.3f\", $ours / $theirs}")"
+    fi
+  fi
+}
+
+# compute-sanitizer on the path, or in the toolkit that was built with.
+part_sanitizers() {
+  local nvcc toolkit sanitizer='' found program once
+  nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[^=]*=//p' "$build/CMakeCache.txt" | head -n 1)
+  toolkit=$(realpath "$(dirname "${nvcc:-/usr/local/cuda/bin/nvcc}")/..")
+  for found in "$(command -v compute-sanitizer || true)" "$toolkit"/{bin,compute-sanitizer}/compute-sanitizer; do
+    if [ -x "$found" ]; then sanitizer=$found; break; fi
+  done
+  program=$(program_of kernels_cuda_test)
+  if [ -z "$sanitizer" ]; then
+    row compute-sanitizer skipped 0 "it is not on the path, nor in $toolkit"
+  elif [ -n "$program" ]; then
+    # Calls of CUDA that fail inside the libraries are theirs to handle, and so are hazards in their kernels. Each op runs
+    # once at either place: that it repeats itself was seen above.
+    once='--gtest_filter=*AgreeWithTheCpu*:CudaErrors.*'
+    check 'kernels under memcheck' 200 sanitizer_words \
+      "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 1 "$program" "$once" || true
+    check 'kernels under racecheck' 200 sanitizer_words \
+      "$sanitizer" --tool racecheck --kernel-name kns=tessera --error-exitcode 1 "$program" "$once" || true
+  fi
+}
+
+for part in "${parts[@]}"; do "part_$part"; done
 finish

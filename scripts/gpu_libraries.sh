@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Packs the libraries that Tessera is built from, as installed on this Debian machine, and the headers that
 # scripts/cudnn_frontend.sh gets, for scripts/gpu_check.sh on a machine that has a GPU and no packages.
-#   scripts/gpu_libraries.sh [FILE]      build/gpu-libraries.tar.xz by default
+#   scripts/gpu_libraries.sh [FILE]      build/gpu-libraries.tar.gz by default
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-file=${1:-build/gpu-libraries.tar.xz}
+file=${1:-build/gpu-libraries.tar.gz}
 mkdir -p "$(dirname "$file")"
 
 packages=(
@@ -19,6 +19,6 @@ for package in "${packages[@]}"; do
 done | grep -E '^/usr/(include|lib|share/cmake|share/pkgconfig)' | sort -u |
   while read -r path; do if [ -L "$path" ] || [ -f "$path" ]; then echo "${path#/}"; fi; done >"$list"
 scripts/cudnn_frontend.sh
-tar --create --xz --file "$file" --directory / --files-from "$list" \
+tar --create --gzip --file "$file" --directory / --files-from "$list" \
   --directory "$PWD/build/cudnn-frontend" --transform 's,^include,usr/include,' include
 echo "$file: $(wc -l <"$list") files, $(du -h "$file" | cut -f1)"

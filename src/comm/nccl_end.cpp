@@ -1,5 +1,6 @@
 #include "src/comm/nccl_end.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <system_error>
@@ -10,10 +11,19 @@
 namespace tessera::comm {
 namespace {
 
-void abort_together(const std::vector<NcclHandle>& handles, int ordinal) {
+bool in_progress(const NcclHandle& handle) {
+  ncclResult_t state = ncclSuccess;
+  nccl().ncclCommGetAsyncError(handle.communicator, &state);
+  return state == ncclInProgress;
+}
+
+void abort_together(std::vector<NcclHandle> handles, int ordinal) {
+  // Even in a group NCCL waits at once for what is in progress on a communicator, and that may wait for
+  // kernels of another: by then these are told to end.
+  std::ranges::stable_partition(handles, [](const NcclHandle& handle) { return !in_progress(handle); });
   nccl().ncclGroupStart();
   for (const NcclHandle& handle : handles) {
-    if (handle.communicator != nullptr) nccl().ncclCommAbort(handle.communicator);
+    nccl().ncclCommAbort(handle.communicator);
     // That ended the split, too: it writes no more.
     if (handle.split && *handle.split != nullptr) nccl().ncclCommAbort(*handle.split);
   }

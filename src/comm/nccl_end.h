@@ -11,7 +11,7 @@
 namespace tessera::comm {
 
 struct NcclHandle {
-  ncclComm_t communicator = nullptr;
+  ncclComm_t communicator = nullptr;       // not null where it is to be ended
   std::shared_ptr<ncclComm_t> split = {};  // what a split of it writes, which may be in progress
 };
 

@@ -52,6 +52,7 @@ run() {
   exit 1
 }
 holds() { grep -q -- "$2" "$1" || { echo "no '$2' in $1:"; cat "$1"; exit 1; }; }
+lacks() { if grep -- "$2" "$1"; then echo "that is in $1"; exit 1; fi; }
 row() { holds build/gpu-check.json "{\"name\": \"$1\", \"result\": \"$2\", .*\"note\": \"$3\"}"; }
 json() { ! command -v python3 >/dev/null || python3 -m json.tool build/gpu-check.json >/dev/null; }
 
@@ -103,6 +104,19 @@ row 'kernels under memcheck' skipped 'compute-sanitizer does not support this de
 rm tools/compute-sanitizer
 run 0
 row compute-sanitizer skipped 'it is not on the path, .*'
+
+# Some parts alone, of which there are no others.
+run 0 -- --only tests,sanitizers
+row kernels_cuda_test passed '.*'
+row compute-sanitizer skipped '.*'
+lacks build/gpu-check.json training
+run 0 -- --only training
+row 'training, gpt2-124m' passed '.*'
+lacks build/gpu-check.json kernels_cuda_test
+run 2 -- --only tests,test
+holds out.txt "--only has 'test'; there are tests, ranks, "
+run 2 -- --only ''
+holds out.txt '--only names nothing'
 
 # One that does not listen ends none the less, and what has no time left says so.
 run 1 'KERNELS_DO=trap "" TERM; while :; do sleep 1; done' -- --seconds 5

@@ -143,13 +143,15 @@ BackendUnderTest nccl(const std::string& name, int world, const MostReduced& mos
           .run =
               [most](int ranks, const RunOptions& options, const std::function<void(Communicator)>& rank_main,
                      std::vector<std::string>* messages) {
-                const auto on_gpu = [&](const Communicator& host) {
+                const auto on_gpu = [&](Communicator host) {
                   const int gpus = static_cast<int>(read_cuda_machine().gpus.size());
                   const std::shared_ptr<Device> device =
                       make_cuda_device({.rank = host.rank(), .ordinal = host.rank() % gpus});
                   Communicator world_of_gpus = make_nccl_world(host, {.deadline = options.deadline});
                   world_of_gpus.attach(device->failure());
                   rank_main(Communicator(std::make_shared<ThroughGpu>(device, world_of_gpus, most)));
+                  // Giving NCCL back ends what it may still be sending to a peer.
+                  if (launched_by_variables()) host.barrier();
                 };
                 if (launched_by_variables())
                   run_processes(ranks, options, on_gpu, messages);

@@ -12,9 +12,10 @@ trap 'rm -rf "$folder"' EXIT
 export WORLD_SIZE=$ranks MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
 export NCCL_SOCKET_IFNAME=lo NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1
 processes=()
+start() { RANK=$rank LOCAL_RANK=$rank NCCL_HOSTID=rank$rank "$@" 2>&1 & }
 for ((rank = 0; rank < ranks; ++rank)); do
-  if [ "$rank" -eq 0 ]; then out=/dev/stdout; else out=$folder/$rank; fi
-  RANK=$rank LOCAL_RANK=$rank NCCL_HOSTID=rank$rank "$@" >"$out" 2>&1 &
+  # /dev/stdout would be opened anew: what is a file would be written to from its beginning.
+  if [ "$rank" -eq 0 ]; then start "$@"; else start "$@" >"$folder/$rank"; fi
   processes+=($!)
 done
 status=0
