@@ -26,14 +26,17 @@ HWY_INLINE float max_of_row(const float* logits, std::int64_t count) {
   return result;
 }
 
-// Sum of e^(logit - maximum), in blocks of 1024 so that a large vocabulary loses no digits.
-HWY_INLINE float sum_exp_of_row(const float* logits, std::int64_t count, float maximum) {
+// Sum of e^(logit - maximum), in blocks of 1024 so that a large vocabulary loses no digits. kKeep: with these
+// in the place of the logits.
+template <bool kKeep>
+HWY_INLINE float sum_exp_of_row(float* logits, std::int64_t count, float maximum) {
   V16 sum = set16(0.0f);
   for (std::int64_t block = 0; block < count; block += 1024) {
     const std::int64_t end = std::min(block + 1024, count);
     V16 block_sum = set16(0.0f);
     for (std::int64_t i = block; i < end; i += 16) {
       const V16 e = exp16(sub(load_some(logits + i, end - i), set16(maximum)));
+      if constexpr (kKeep) store_some(e, logits + i, end - i);
       block_sum = add(block_sum, fill_lanes_from(e, end - i, 0.0f));
     }
     sum = add(sum, block_sum);
@@ -41,37 +44,30 @@ HWY_INLINE float sum_exp_of_row(const float* logits, std::int64_t count, float m
   return sum_lanes(sum);
 }
 
-// gradient = factor e^(logit - maximum), written over the logits from the row's start on; T is no wider than
+// gradient = factor e, written over the row of e = e^(logit - maximum) from its start on; T is no wider than
 // float, so nothing is overwritten before it is read.
 template <class T>
-HWY_INLINE void gradient_of_row(const float* logits, std::int64_t count, float maximum, float factor,
-                                T* gradient) {
-  for (std::int64_t i = 0; i < count; i += 16) {
-    const V16 e = exp16(sub(load_some(logits + i, count - i), set16(maximum)));
-    store_some(mul(e, set16(factor)), gradient + i, count - i);
-  }
-}
-
-template <class T>
-HWY_INLINE void put_gradient(float* logits, std::int64_t count, std::int32_t target, float maximum, float sum,
-                             float scale) {
-  T* gradient = reinterpret_cast<T*>(logits);
-  alignas(64) float at_target[16];
-  store16(exp16(set16(logits[target] - maximum)), at_target);
-  gradient_of_row(logits, count, maximum, scale / sum, gradient);
-  gradient[target] = from_float<T>(scale * (at_target[0] / sum - 1.0f));
+HWY_INLINE void put_gradient(float* row, std::int64_t count, std::int32_t target, float sum, float scale) {
+  T* gradient = reinterpret_cast<T*>(row);
+  const float at_target = row[target];
+  const V16 factor = set16(scale / sum);
+  for (std::int64_t i = 0; i < count; i += 16)
+    store_some(mul(load_some(row + i, count - i), factor), gradient + i, count - i);
+  gradient[target] = from_float<T>(scale * (at_target / sum - 1.0f));
 }
 
 // The loss of one row of logits; with `gradient_type` also d(scale * loss) / d(logits), in place.
 float cross_entropy_row(float* logits, std::int64_t count, std::int32_t target, const DType* gradient_type,
                         float scale) {
   const float maximum = max_of_row(logits, count);
-  const float sum = sum_exp_of_row(logits, count, maximum);
-  const double loss = std::log(static_cast<double>(sum)) + maximum - logits[target];
+  const float target_logit = logits[target];
+  const float sum = gradient_type == nullptr ? sum_exp_of_row<false>(logits, count, maximum)
+                                             : sum_exp_of_row<true>(logits, count, maximum);
+  const double loss = std::log(static_cast<double>(sum)) + maximum - target_logit;
   if (gradient_type != nullptr && *gradient_type == DType::fp32)
-    put_gradient<float>(logits, count, target, maximum, sum, scale);
+    put_gradient<float>(logits, count, target, sum, scale);
   else if (gradient_type != nullptr)
-    put_gradient<Bf16>(logits, count, target, maximum, sum, scale);
+    put_gradient<Bf16>(logits, count, target, sum, scale);
   return static_cast<float>(loss);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "hwy/cache_control.h"
 #include "kernels/check.h"
 #include "kernels/cpu/parallel.h"
 
@@ -15,16 +16,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
+// Where a chain starts, and how it is stored, which never changes a result.
+enum class Start : std::uint8_t { from_accumulator, from_first, from_first_streamed };
+
 // accumulator = ((start + c[0]) + c[1]) + ... for kCount contributions; the start is the accumulator, or c[0]
 // itself.
 template <class T, int kCount>
-HWY_INLINE void sweep(const void* const* contributions, std::int64_t begin, std::int64_t count,
-                      bool from_accumulator, float* accumulator) {
+HWY_INLINE void sweep(const void* const* contributions, std::int64_t begin, std::int64_t count, Start start,
+                      float* accumulator) {
   const T* c[kCount];
   for (int j = 0; j < kCount; ++j) c[j] = static_cast<const T*>(contributions[j]) + begin;
-  for (std::int64_t i = 0; i < count; i += 16) {
+  std::int64_t i = 0;
+  if (start == Start::from_first_streamed)
+    for (; i + 16 <= count; i += 16) {
+      V16 sum = load16(c[0] + i);
+      for (int j = 1; j < kCount; ++j) sum = add(sum, load16(c[j] + i));
+      stream16(sum, accumulator + i);
+    }
+  for (; i < count; i += 16) {
     V16 sum = load_some(c[0] + i, count - i);
-    if (from_accumulator) sum = add(load_some(accumulator + i, count - i), sum);
+    if (start == Start::from_accumulator) sum = add(load_some(accumulator + i, count - i), sum);
     for (int j = 1; j < kCount; ++j) sum = add(sum, load_some(c[j] + i, count - i));
     store_some(sum, accumulator + i, count - i);
   }
@@ -34,20 +45,19 @@ HWY_INLINE void sweep(const void* const* contributions, std::int64_t begin, std:
 // may be the accumulator.
 template <class T, int kCount = kFirstSweep>
 HWY_INLINE void sweep_of(std::int64_t contribution_count, const void* const* contributions,
-                         std::int64_t begin, std::int64_t count, bool from_accumulator, float* accumulator) {
+                         std::int64_t begin, std::int64_t count, Start start, float* accumulator) {
   if (contribution_count >= kCount)
-    sweep<T, kCount>(contributions, begin, count, from_accumulator, accumulator);
+    sweep<T, kCount>(contributions, begin, count, start, accumulator);
   else if constexpr (kCount > 1)
-    sweep_of<T, kCount - 1>(contribution_count, contributions, begin, count, from_accumulator, accumulator);
+    sweep_of<T, kCount - 1>(contribution_count, contributions, begin, count, start, accumulator);
 }
 
 template <class T>
 HWY_INLINE void chain_block(const void* const* contributions, std::int64_t contribution_count,
-                            std::int64_t begin, std::int64_t count, bool from_accumulator,
-                            float* accumulator) {
+                            std::int64_t begin, std::int64_t count, Start start, float* accumulator) {
   for (std::int64_t done = 0; done < contribution_count; done += kFirstSweep)
-    sweep_of<T>(contribution_count - done, contributions + done, begin, count, from_accumulator || done > 0,
-                accumulator);
+    sweep_of<T>(contribution_count - done, contributions + done, begin, count,
+                done > 0 ? Start::from_accumulator : start, accumulator);
 }
 
 // Elements whose accumulator stays in the first cache level while all contributions are added.
@@ -55,21 +65,26 @@ constexpr std::int64_t kChainBlock = 4096;
 
 template <class T>
 HWY_INLINE void chain_of(const void* const* contributions, std::int64_t contribution_count,
-                         std::int64_t begin, std::int64_t end, bool from_accumulator, float* accumulator) {
+                         std::int64_t begin, std::int64_t end, Start start, float* accumulator) {
   for (std::int64_t i = begin; i < end; i += kChainBlock)
-    chain_block<T>(contributions, contribution_count, i, std::min(kChainBlock, end - i), from_accumulator,
+    chain_block<T>(contributions, contribution_count, i, std::min(kChainBlock, end - i), start,
                    accumulator + i);
+  if (start == Start::from_first_streamed) hwy::FlushStream();
 }
 
 void chain_range(DType type, const void* const* contributions, std::int64_t contribution_count,
-                 std::int64_t begin, std::int64_t end, bool from_accumulator, float* accumulator) {
+                 std::int64_t begin, std::int64_t end, bool from_accumulator, bool streamed,
+                 float* accumulator) {
+  const Start start = from_accumulator ? Start::from_accumulator
+                      : streamed       ? Start::from_first_streamed
+                                       : Start::from_first;
   switch (type) {
     case DType::fp32:
-      return chain_of<float>(contributions, contribution_count, begin, end, from_accumulator, accumulator);
+      return chain_of<float>(contributions, contribution_count, begin, end, start, accumulator);
     case DType::bf16:
-      return chain_of<Bf16>(contributions, contribution_count, begin, end, from_accumulator, accumulator);
+      return chain_of<Bf16>(contributions, contribution_count, begin, end, start, accumulator);
     case DType::fp16:
-      return chain_of<Fp16>(contributions, contribution_count, begin, end, from_accumulator, accumulator);
+      return chain_of<Fp16>(contributions, contribution_count, begin, end, start, accumulator);
   }
 }
 
@@ -147,6 +162,17 @@ HWY_EXPORT(block_sums);
 
 namespace {
 
+// From here on a chain's sums are taken to leave the caches before they are used.
+constexpr std::int64_t kStreamedNumel = 1 << 19;
+
+// Where the accumulator is only written, by one sweep, reading its lines into the caches first would be
+// wasted.
+bool is_streamed(std::int64_t numel, std::span<const void* const> contributions, const float* accumulator) {
+  return numel >= kStreamedNumel && contributions.size() <= kFirstSweep &&
+         reinterpret_cast<std::uintptr_t>(accumulator) % 64 == 0 &&
+         std::ranges::find(contributions, accumulator) == contributions.end();
+}
+
 template <class T>
 std::int64_t first_nonfinite_of(const T* input, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i)
@@ -171,10 +197,11 @@ std::int64_t first_nonfinite(DType type, const void* input, std::int64_t begin, 
 void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
                    std::span<const void* const> contributions, float beta, float* accumulator) {
   check_chain(contributions.size(), beta);
+  const bool streamed = is_streamed(numel, contributions, accumulator);
   parallel_ranges(context.threads, numel, kElementwiseGrain, [&](std::int64_t begin, std::int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(chain_range)
     (type, contributions.data(), static_cast<std::int64_t>(contributions.size()), begin, end, beta != 0.0f,
-     accumulator);
+     streamed, accumulator);
   });
 }
 

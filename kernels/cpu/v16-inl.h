@@ -176,8 +176,11 @@ HWY_INLINE void store16(V16 a, Fp16* p) {
   TESSERA_FOR_PARTS store_halves(fp16_bits(a.part[i]), halves + i * kVectorLanes);
 }
 
-// 32 elements past the caches; p is aligned to 64 bytes. Needs hwy::FlushStream() after the last ones. Whole
-// vectors: hn::Stream stores no less than 16 bytes.
+// 16 or 32 elements past the caches; p is aligned to 64 bytes. Needs hwy::FlushStream() after the last ones.
+// Whole vectors: hn::Stream stores no less than 16 bytes.
+HWY_INLINE void stream16(V16 a, float* p) {
+  TESSERA_FOR_PARTS hn::Stream(a.part[i], FloatTag(), p + i * kVectorLanes);
+}
 template <class Halves>  // of the halves of two vectors of floats
 HWY_INLINE void stream_pairs(V16 a, V16 b, std::uint16_t* p, const Halves& halves_of) {
   const hn::Repartition<std::uint16_t, IntTag> d;

@@ -170,6 +170,23 @@ TEST(Elementwise, FillCopyAdd) {
 
 // ------------------------------------------------------------------ ordered chain
 
+// Memory whose first element lies at a cache line, as of what is stored past the caches.
+class Aligned {
+ public:
+  Aligned(DType type, std::int64_t numel)
+      : bytes_(static_cast<std::size_t>(numel * bytes_of(type))), memory_(bytes_ + 128, 0xff) {}
+
+  unsigned char* data() {
+    return memory_.data() + (64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64);
+  }
+  void copy_to(Tensor& to) { std::memcpy(to.data(), data(), bytes_); }
+  bool kept_what_follows() { return data()[bytes_] == 0xff; }
+
+ private:
+  std::size_t bytes_;
+  std::vector<unsigned char> memory_;
+};
+
 void check_chain(DType type, std::int64_t numel, std::int64_t count, float beta, int threads) {
   Random random(static_cast<std::uint64_t>(numel * 131 + count));
   std::vector<Tensor> tensors;
@@ -199,6 +216,37 @@ TEST(OrderedChain, IsTheScalarChainBitForBit) {
       check_chain(type, 40000, 5, beta, 2);
       check_chain(type, 50, 1024, beta, 1);
     }
+}
+
+// So many sums at a cache line, of which none is read, are stored past the caches.
+TEST(OrderedChain, StreamedStoresGiveTheSameBits) {
+  for (const std::int64_t rest : {0, 37})
+    for (const DType type : kAllTypes)
+      for (const std::size_t count : {2, 9}) {
+        const std::int64_t numel = (1 << 19) + rest;
+        std::vector<Tensor> tensors;
+        std::vector<const void*> pointers;
+        for (std::size_t j = 0; j < count; ++j)
+          tensors.push_back(Random(j).tensor(type, numel, j % 3 == 0 ? 1000.0 : 0.01));
+        for (const Tensor& tensor : tensors) pointers.push_back(tensor.data());
+        Tensor expected(DType::fp32, numel);  // by parts that are too short for it
+        for (std::int64_t begin = 0; begin < numel; begin += 1 << 18) {
+          std::vector<const void*> parts;
+          for (const void* tensor : pointers)
+            parts.push_back(static_cast<const char*>(tensor) + begin * bytes_of(type));
+          ordered_chain(TestContext(1), std::min<std::int64_t>(1 << 18, numel - begin), type, parts, 0.0f,
+                        expected.floats() + begin);
+        }
+        for_each_instruction_set([&](const char* name) {
+          Aligned sums(DType::fp32, numel);
+          ordered_chain(TestContext(2), numel, type, pointers, 0.0f, reinterpret_cast<float*>(sums.data()));
+          Tensor result(DType::fp32, numel);
+          sums.copy_to(result);
+          EXPECT_TRUE(result == expected)
+              << name << ", " << rest << " over, " << count << " of " << name_of(type);
+          EXPECT_TRUE(sums.kept_what_follows()) << name << ", " << rest << " over, " << count;
+        });
+      }
 }
 
 TEST(OrderedChain, MayStartFromTheAccumulatorAsContribution) {
@@ -344,23 +392,6 @@ TEST(AdamW, EqualsTheScalarFunctionBitForBit) {
   }
 }
 
-// Memory whose first element lies at a cache line, as of the parameters that are stored past the caches.
-class AlignedParameter {
- public:
-  AlignedParameter(DType type, std::int64_t numel)
-      : bytes_(static_cast<std::size_t>(numel * bytes_of(type))), memory_(bytes_ + 128, 0xff) {}
-
-  unsigned char* data() {
-    return memory_.data() + (64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64);
-  }
-  void copy_to(Tensor& to) { std::memcpy(to.data(), data(), bytes_); }
-  bool kept_what_follows() { return data()[bytes_] == 0xff; }
-
- private:
-  std::size_t bytes_;
-  std::vector<unsigned char> memory_;
-};
-
 // A state with the masters that are the hardest to round at both ends and between.
 State hard_state(DType parameter_type, std::int64_t numel) {
   State s = random_state(parameter_type, numel);
@@ -384,7 +415,7 @@ TEST(AdamW, StreamedStoresGiveTheSameBits) {
       scalar_adamw(c, gradient, scalar);
       for_each_instruction_set([&](const char* name) {
         State vector = before;
-        AlignedParameter parameter(type, numel);
+        Aligned parameter(type, numel);
         adamw_update(TestContext(2), {.numel = numel,
                                       .gradient_type = gradient_type,
                                       .gradient = gradient.data(),
@@ -549,7 +580,7 @@ TEST(Sgd, StreamedStoresGiveTheSameBits) {
       scalar_sgd(c, gradient, scalar);
       for_each_instruction_set([&](const char* name) {
         State vector = before;
-        AlignedParameter parameter(type, numel);
+        Aligned parameter(type, numel);
         vector_sgd(c, gradient, parameter.data(), vector);
         parameter.copy_to(vector.parameter);
         EXPECT_TRUE(scalar == vector) << name << ", " << name_of(type);
