@@ -18,7 +18,8 @@ template <class T, int kWidth>
 __global__ void __launch_bounds__(kWarp* kRowLanes)
     column_groups_kernel(std::int64_t rows, std::int64_t columns, const T* input, float* partial) {
   __shared__ float shared[kRowLanes][kWarp * kWidth];
-  const std::int64_t column = (blockIdx.x * std::int64_t{kWarp} + threadIdx.x) * kWidth;
+  const std::int64_t vector = blockIdx.x * std::int64_t{kWarp} + threadIdx.x;
+  const std::int64_t column = vector * kWidth;
   const std::int64_t begin = group_begin(rows, gridDim.y, blockIdx.y);
   const std::int64_t end = group_begin(rows, gridDim.y, blockIdx.y + 1);
   float sum[kWidth] = {};
@@ -35,10 +36,10 @@ __global__ void __launch_bounds__(kWarp* kRowLanes)
   __syncthreads();
   if (threadIdx.y > 0 || column >= columns) return;
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
+  for (int j = 0; j < kWidth; ++j)
     for (int lane = 1; lane < kRowLanes; ++lane) sum[j] += shared[lane][j * kWarp + threadIdx.x];
-    partial[blockIdx.y * columns + column + j] = sum[j];
-  }
+  // Columns are whole vectors; where nvcc does not see that of the offset it stores element by element.
+  store(sum, partial + (blockIdx.y * (columns / kWidth) + vector) * kWidth);
 }
 
 template <class T>
@@ -105,7 +106,7 @@ void column_sum(const ComputeContext& context, std::int64_t rows, std::int64_t c
   with_compute_type(type, [&](auto t) {
     using T = decltype(t);
     constexpr int kWidth = width_of(sizeof(T));
-    if (columns % kWidth == 0 && is_aligned(kWidth, {{input, sizeof(T)}}))
+    if (columns % kWidth == 0 && is_aligned(kWidth, {{input, sizeof(T)}, {partial}}))
       sum_groups<T, kWidth>(context, rows, columns, input, partial);
     else
       sum_groups<T, 1>(context, rows, columns, input, partial);
