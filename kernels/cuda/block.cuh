@@ -39,15 +39,16 @@ __device__ inline void block_sum(float (&x)[kCount], float* shared) {
 }
 
 // Calls function.template operator()<kCount>(i) for the elements [i, i + kCount) of a row that belong to this
-// thread, always the same ones. kOnce: of a row that one_vector_each() holds for.
+// thread, always the same ones; 64 bits as in row_sweep_kernel. kOnce: of a row that one_vector_each() holds
+// for.
 template <int kWidth, bool kOnce = false, class Function>
 __device__ inline void for_columns(const RowSweep& sweep, Function&& function) {
   if constexpr (kOnce) {
     const int i = static_cast<int>(threadIdx.x) * kWidth;
     if (i < sweep.columns) function.template operator()<kWidth>(i);
   } else if (sweep.vectorized) {
-    for (int i = threadIdx.x * kWidth; i < sweep.columns; i += blockDim.x * kWidth)
-      function.template operator()<kWidth>(i);
+    for (int v = threadIdx.x; v < sweep.columns / kWidth; v += blockDim.x)
+      function.template operator()<kWidth>(std::int64_t{v} * kWidth);
   } else {
     for (int i = threadIdx.x; i < sweep.columns; i += blockDim.x) function.template operator()<1>(i);
   }

@@ -31,7 +31,7 @@ struct Forward {
     T* output;
 
     template <int kCount>
-    __device__ void run(int i) const {
+    __device__ void run(std::int64_t i) const {
       float x[kCount];
       if (token == nullptr) {
 #pragma unroll
@@ -161,7 +161,7 @@ struct TokenRows {
     float beta;
 
     template <int kCount>
-    __device__ void run(int i) const {
+    __device__ void run(std::int64_t i) const {
       if (first == nullptr) return;
       float sum[kCount] = {};
       const std::uint32_t token = token_of(*first);
@@ -214,7 +214,7 @@ struct PositionRows {
     float beta;
 
     template <int kCount>
-    __device__ void run(int i) const {
+    __device__ void run(std::int64_t i) const {
       float sum[kCount] = {};
 #pragma unroll 4
       for (std::int64_t item = 0; item < items; ++item) {

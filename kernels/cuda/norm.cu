@@ -39,14 +39,14 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T
   for (std::int64_t r = blockIdx.x; r < sweep.rows; r += gridDim.x) {
     const std::int64_t first = r * sweep.columns;
     const T* x = a.residual == nullptr ? a.input + first : a.sum + first;
-    const auto again = [&]<int kCount>(int i, float(&value)[kCount]) {
+    const auto again = [&]<int kCount>(std::int64_t i, float(&value)[kCount]) {
       if constexpr (kOnce)
         copy(kept, value);
       else
         load(x + i, value);
     };
     float total[1] = {0.0f};
-    for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(int i) {
+    for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(std::int64_t i) {
       float value[kCount];
       load(a.input + first + i, value);
       if (a.residual != nullptr) {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T
     if (kCentered) {
       mean = total[0] / static_cast<float>(sweep.columns);
       total[0] = 0.0f;
-      for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(int i) {
+      for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(std::int64_t i) {
         float value[kCount];
         again(i, value);
 #pragma unroll
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T
       block_sum(total, shared);
     }
     const float rstd = 1.0f / sqrtf(total[0] / static_cast<float>(sweep.columns) + a.epsilon);
-    for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(int i) {
+    for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(std::int64_t i) {
       float value[kCount], gain[kCount], bias[kCount];
       again(i, value);
       load(a.gain + i, gain);
@@ -102,8 +102,9 @@ struct Backward {
 };
 
 // Where a column's sum lies in shared memory: neighbouring threads in neighbouring banks.
-__device__ inline int slot_of(const RowSweep& sweep, int width, int i, int j) {
-  return sweep.vectorized ? j * (sweep.columns / width) + i / width : i;
+__device__ inline int slot_of(const RowSweep& sweep, int width, std::int64_t i, int j) {
+  const int column = static_cast<int>(i);
+  return sweep.vectorized ? j * (sweep.columns / width) + column / width : column;
 }
 
 // A block is a group of rows. With g = output_gradient * gain and n the normalised input:
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward
   float* bias_sums = column_sums + sweep.columns;
   const auto count = static_cast<float>(sweep.columns);
   if (a.partial != nullptr)
-    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+    for_columns<kWidth>(sweep, [&]<int kCount>(std::int64_t i) {
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
         column_sums[slot_of(sweep, kWidth, i, j)] = 0.0f;
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward
     const float mean = kCentered ? a.mean[r] : 0.0f;
     const float rstd = a.rstd[r];
     float sums[2] = {0.0f, 0.0f};  // of g n, and of g
-    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+    for_columns<kWidth>(sweep, [&]<int kCount>(std::int64_t i) {
       float x[kCount], dy[kCount], gain[kCount];
       load(a.input + first + i, x);
       load(a.output_gradient + first + i, dy);
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward
     block_sum(sums, shared);
     const float minus_mean_gn = -(sums[0] / count);
     const float mean_g = sums[1] / count;
-    for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+    for_columns<kWidth>(sweep, [&]<int kCount>(std::int64_t i) {
       float x[kCount], dy[kCount], gain[kCount], residual[kCount] = {};
       load(a.input + first + i, x);
       load(a.output_gradient + first + i, dy);
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward
   }
   if (a.partial == nullptr) return;
   float* gains = a.partial + blockIdx.x * std::int64_t{sweep.columns} * (kCentered ? 2 : 1);
-  for_columns<kWidth>(sweep, [&]<int kCount>(int i) {
+  for_columns<kWidth>(sweep, [&]<int kCount>(std::int64_t i) {
     float gain_sum[kCount], bias_sum[kCount];
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {

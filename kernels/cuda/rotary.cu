@@ -48,7 +48,8 @@ struct Rotate {
     T* heads;
 
     template <int kCount>
-    __device__ void run(int column) const {
+    __device__ void run(std::int64_t i) const {
+      const int column = static_cast<int>(i);
       const int channel = column % half;
       T* first = heads + 2 * (column - channel) + channel;
       float a[kCount], b[kCount], cosine[kCount], sine[kCount];

@@ -48,14 +48,15 @@ void run_sweep(const ComputeContext& context, const char* op, const B& body, std
   start(context, op, {sweep.blocks, kBlock}, sweep_kernel<kWidth, B>, body, sweep);
 }
 
-// body.row(r) gives what works on a row: its template run<kCount>(column).
+// body.row(r) gives what works on a row: its template run<kCount>(column). Columns have 64 bits:
+// where they are ints nvcc 13.0 stores the vectors element by element.
 template <int kWidth, class B>
 __global__ void __launch_bounds__(kMostRowThreads) row_sweep_kernel(B body, RowSweep sweep) {
   for (std::int64_t r = blockIdx.x; r < sweep.rows; r += gridDim.x) {
     const auto row = body.row(r);
     if (sweep.vectorized)
-      for (int i = threadIdx.x * kWidth; i < sweep.columns; i += blockDim.x * kWidth)
-        row.template run<kWidth>(i);
+      for (int v = threadIdx.x; v < sweep.columns / kWidth; v += blockDim.x)
+        row.template run<kWidth>(std::int64_t{v} * kWidth);
     else
       for (int i = threadIdx.x; i < sweep.columns; i += blockDim.x) row.template run<1>(i);
   }

@@ -20,7 +20,7 @@ struct Forward {
     T* output;
 
     template <int kCount>
-    __device__ void run(int i) const {
+    __device__ void run(std::int64_t i) const {
       float x[kCount], y[kCount];
       load(gate + i, x);
       load(up + i, y);
@@ -47,7 +47,7 @@ struct Backward {
     T *gate_gradient, *up_gradient;
 
     template <int kCount>
-    __device__ void run(int i) const {
+    __device__ void run(std::int64_t i) const {
       float x[kCount], y[kCount], gradient[kCount];
       load(gate + i, x);
       load(up + i, y);
