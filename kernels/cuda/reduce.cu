@@ -21,15 +21,22 @@ struct Chain : Body {
 
   template <int kCount>
   __device__ void run(std::int64_t i) const {
+    using Access = Pack<T, kCount>;
     float sum[kCount] = {};
+    Access x[kFirstSweep];
+    // All are asked for before the first is added.
+#pragma unroll
+    for (int c = 0; c < kFirstSweep; ++c)
+      if (c < count) x[c] = *reinterpret_cast<const Access*>(contributions[c] + i);
     if (from_accumulator) load(accumulator + i, sum);
 #pragma unroll
     for (int c = 0; c < kFirstSweep; ++c) {
-      if (c >= count) break;
-      float x[kCount];
-      load(contributions[c] + i, x);
+      if (c >= count) continue;
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) sum[j] = c == 0 && !from_accumulator ? x[j] : sum[j] + x[j];
+      for (int j = 0; j < kCount; ++j) {
+        const float value = to_float(x[c].value[j]);
+        sum[j] = c == 0 && !from_accumulator ? value : sum[j] + value;
+      }
     }
     store(sum, accumulator + i);
   }
@@ -48,8 +55,8 @@ void sweep_chain(const ComputeContext& context, std::int64_t numel,
     operands[c] = {contributions[c], sizeof(T)};
   }
   const Operand* o = operands;
-  run_sweep<width_of(4)>(context, "ordered_chain", body, numel,
-                         {o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7], {accumulator}});
+  run_sweep<width_of(sizeof(T))>(context, "ordered_chain", body, numel,
+                                 {o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7], {accumulator}});
 }
 
 // The sums of all blocks. kSumLanes / kWidth threads share a block, each with kWidth lanes; a warp has kWidth
