@@ -5,12 +5,12 @@
 
 #include <math_constants.h>
 
-#include <limits>
 #include <string>
 
 #include "kernels/check.h"
 #include "kernels/cross_entropy_chunks.h"
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/shared_memory.h"
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/ops.h"
@@ -194,11 +194,7 @@ struct Head {
   std::int64_t row_bytes() const { return round_up(shape.vocabulary, kCount) * 4; }
   // Where it is worth it, and a block on this GPU has so much shared memory.
   bool can_keep(void (*kernel)(Rows)) const {
-    if (row_bytes() <= kMostCachedBytes || row_bytes() > std::numeric_limits<int>::max()) return false;
-    const cudaError_t asked = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(row_bytes()));
-    device::ignore_cuda(asked);
-    return asked == cudaSuccess;
+    return row_bytes() > kMostCachedBytes && can_share(reinterpret_cast<const void*>(kernel), row_bytes());
   }
 
   void add_up(CrossEntropyLoss* total) const {

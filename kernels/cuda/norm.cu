@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/row_groups.h"
+#include "kernels/cuda/shared_memory.h"
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/layer_norm.h"
@@ -256,13 +257,9 @@ void run_backward(const ComputeContext& context, const char* op, const Shape& sh
     return start(context, op, {blocks, threads}, norm_backward_once_kernel<T, kWidth, kCentered>, a, sweep);
   const auto kernel = norm_backward_kernel<T, kWidth, kCentered>;
   const int shared_bytes = a.partial == nullptr ? 0 : sweep.columns * (kCentered ? 8 : 4);
-  if (shared_bytes > kPlainSharedBytes &&
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) !=
-          cudaSuccess) {
-    cudaGetLastError();
+  if (shared_bytes > kPlainSharedBytes && !can_share(reinterpret_cast<const void*>(kernel), shared_bytes))
     throw UnsupportedError(std::string(op) + ": " + std::to_string(shape.channels) +
                            " channels are more than the sums of a block on this GPU can hold");
-  }
   start(context, op, {blocks, threads, static_cast<std::size_t>(shared_bytes)}, kernel, a, sweep);
 }
 

@@ -235,6 +235,8 @@ thread_local int current_gpu = 0;
 thread_local bool has_context = false;
 std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
 constexpr int kUrgent = -5;
+constexpr std::size_t kPlainSharedBytes = 48 * 1024;
+constexpr int kMostSharedBytes = 163 * 1024, kStaticSharedBytes = 512;
 
 // A call makes a context on the current GPU, whatever it is about.
 bool is_elsewhere(int ordinal) {
@@ -347,7 +349,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
                  .multiProcessorCount = 1};
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 0, cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  return *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? kMostSharedBytes : 0, cudaSuccess;
+}
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = kUrgent, cudaSuccess;
 }
@@ -468,7 +472,6 @@ const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(erro
 
 namespace {
 
-constexpr std::size_t kPlainSharedBytes = 48 * 1024;
 struct SharedBytes {
   std::mutex mutex;
   std::map<const void*, std::size_t> of_kernels;  // that asked
@@ -480,8 +483,11 @@ SharedBytes& shared_bytes() {
 
 }  // namespace
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  return *attributes = {kStaticSharedBytes}, cudaSuccess;
+}
 cudaError_t set_dynamic_shared_bytes(const void* kernel, int bytes) {
-  if (bytes > 163 * 1024) return cudaErrorInvalidValue;
+  if (bytes > kMostSharedBytes - kStaticSharedBytes) return cudaErrorInvalidValue;
   const std::lock_guard lock(shared_bytes().mutex);
   shared_bytes().of_kernels[kernel] = static_cast<std::size_t>(bytes);
   return cudaSuccess;

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "kernels/cuda/shared_memory.h"
 #include "tests/emulated_cuda/emulator.h"
 
 // Of include/cuda_runtime.h, what cudaFuncSetAttribute calls there.
@@ -13,9 +14,11 @@ namespace {
 
 void kernel() {}
 void another() {}
+void third() {}
 
 const void* const kFirst = reinterpret_cast<const void*>(&kernel);
 const void* const kSecond = reinterpret_cast<const void*>(&another);
+const void* const kThird = reinterpret_cast<const void*>(&third);
 
 TEST(SharedMemory, BeyondWhatABlockHasByItselfIsAskedForByEachKernel) {
   constexpr int kAsked = 60 * 1024;
@@ -25,6 +28,15 @@ TEST(SharedMemory, BeyondWhatABlockHasByItselfIsAskedForByEachKernel) {
   EXPECT_EQ(allow_shared(kFirst, kAsked), cudaSuccess);
   EXPECT_NE(allow_shared(kFirst, kAsked + 1), cudaSuccess);
   EXPECT_NE(allow_shared(kSecond, kAsked), cudaSuccess);
+}
+
+// Threads that share a GPU launch a kernel on rows of several widths.
+TEST(SharedMemory, WhoNeedsLessTakesNothingFromWhoNeedsMore) {
+  constexpr int kMore = 160 * 1024;
+  EXPECT_TRUE(kernels::cuda::can_share(kThird, kMore));
+  EXPECT_TRUE(kernels::cuda::can_share(kThird, 60 * 1024));
+  EXPECT_EQ(allow_shared(kThird, kMore), cudaSuccess);
+  EXPECT_FALSE(kernels::cuda::can_share(kThird, 163 * 1024)) << "some is the kernel's own";
 }
 
 // Else a kernel that lacks a barrier could be right here, and wrong on a GPU.
