@@ -38,7 +38,7 @@ template <class T>
 HWY_INLINE void add_groups_of(std::int64_t groups, std::int64_t count, std::int64_t stride,
                               const float* partial, float beta, T* sums) {
   for (std::int64_t i = 0; i < count; i += 16) {
-    V16 sum = load_some(partial + i, count - i);
+    V16 sum = groups > 0 ? load_some(partial + i, count - i) : set16(0.0f);
     for (std::int64_t group = 1; group < groups; ++group)
       sum = add(sum, load_some(partial + group * stride + i, count - i));
     if (beta != 0.0f) sum = add(load_some(sums + i, count - i), sum);

@@ -249,9 +249,10 @@ void run_backward(const ComputeContext& context, const char* op, const Shape& sh
                                        of(a.input_gradient),
                                        {a.partial}},
                                       {});
-  if (sweep.blocks == 0) return;
+  // Sums of no rows are written, too.
   const unsigned blocks =
       a.partial == nullptr ? sweep.blocks : static_cast<unsigned>(row_groups_of(shape.rows, shape.channels));
+  if (blocks == 0 || sweep.columns == 0) return;
   const auto threads = static_cast<unsigned>(sweep.threads);
   if (one_vector_each(sweep, kWidth))
     return start(context, op, {blocks, threads}, norm_backward_once_kernel<T, kWidth, kCentered>, a, sweep);

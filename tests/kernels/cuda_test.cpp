@@ -631,7 +631,7 @@ Cases all_cases() {
                {.batch = 2, .sequence = 7, .heads = 2, .head_channels = 26, .row_numel = 71, .type = type});
     add_rotary(cases,
                {.batch = 2, .sequence = 33, .heads = 3, .head_channels = 64, .row_numel = 256, .type = type});
-    for (const std::int64_t rows : {1, 70, 1100})
+    for (const std::int64_t rows : {0, 1, 70, 1100})
       for (const std::int64_t channels : {75, 200, 768}) {
         add_layer_norm(cases, {.rows = rows, .channels = channels, .type = type});
         add_rms_norm(cases, {.rows = rows, .channels = channels, .type = type});

@@ -131,6 +131,7 @@ class TestContext {
 
 // The largest error relative to the reference's root mean square.
 inline double error_of(const Doubles& actual, const Doubles& expected) {
+  if (expected.empty()) return 0.0;
   double worst = 0.0;
   double squares = 0.0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
