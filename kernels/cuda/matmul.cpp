@@ -142,11 +142,13 @@ Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const MatmulPlac
   const OwnedPreference preference = make_preference(s, place);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  check(cublas_lt().cublasLtMatmulAlgoGetHeuristic(handle, entry.product.get(), entry.left.get(),
-                                                   entry.right.get(), entry.output.get(), entry.output.get(),
-                                                   preference.get(), 1, &found, &count),
-        s, "cublasLtMatmulAlgoGetHeuristic");
-  if (count == 0) throw UnsupportedError(describe(s) + ": cuBLASLt has no algorithm for it on this GPU");
+  const cublasStatus_t asked = cublas_lt().cublasLtMatmulAlgoGetHeuristic(
+      handle, entry.product.get(), entry.left.get(), entry.right.get(), entry.output.get(),
+      entry.output.get(), preference.get(), 1, &found, &count);
+  const bool none = asked == CUBLAS_STATUS_NOT_SUPPORTED;  // of other shapes the count is 0
+  if (!none) check(asked, s, "cublasLtMatmulAlgoGetHeuristic");
+  if (none || count == 0)
+    throw UnsupportedError(describe(s) + ": cuBLASLt has no algorithm for it on this GPU");
   entry.algorithm = found.algo;
   return entry;
 }
