@@ -10,6 +10,7 @@
 
 #include "benchmarks/gpu.h"
 #include "benchmarks/updated_bytes.h"
+#include "kernels/column_sum.h"
 #include "kernels/cross_entropy_chunks.h"
 #include "kernels/kernels.h"
 
@@ -60,9 +61,71 @@ Measurement sum_of_squares(const Gpu& gpu, Tensors& tensors, std::int64_t numel)
       });
 }
 
+// The sum of eight ranks' gradients: each is read, the accumulator is only written. No ratio is asked for,
+// nor of what follows up to the norms.
+Measurement ordered_chain(const Gpu& gpu, Tensors& tensors, std::int64_t numel) {
+  std::vector<const void*> contributions;
+  for (int i = 0; i < kernels::kFirstSweep; ++i)
+    contributions.push_back(tensors.take_filled(numel, DType::bf16));
+  float* const accumulator = tensors.floats(numel);
+  const std::int64_t bytes = numel * (kernels::kFirstSweep * bytes_of(DType::bf16) + 4);
+  return beside_copy(
+      gpu, tensors, 0.0, bytes, [&gpu, numel, contributions, accumulator, context = tensors.context()] {
+        return gpu.seconds_of(
+            [&] { kernels::ordered_chain(context, numel, DType::bf16, contributions, 0.0f, accumulator); });
+      });
+}
+
+// A bias's gradient: only read.
+Measurement column_sum(const Gpu& gpu, Tensors& tensors, std::int64_t rows, std::int64_t columns) {
+  const void* const input = tensors.take_filled(rows * columns, DType::bf16);
+  void* const sums = tensors.take(columns * bytes_of(DType::bf16));
+  const ComputeContext context =
+      tensors.context(kernels::column_sum_workspace_bytes(rows, columns, {1, DeviceType::cuda}));
+  return beside_copy(gpu, tensors, 0.0, (rows + 1) * columns * bytes_of(DType::bf16), [=, &gpu] {
+    return gpu.seconds_of(
+        [&] { kernels::column_sum(context, rows, columns, DType::bf16, input, 0.0f, sums); });
+  });
+}
+
+// Forward reads gate and up and writes one tensor; backward reads that one's gradient, too, and writes two.
+Measurement swiglu(const Gpu& gpu, Tensors& tensors, const kernels::SwigluShape& shape, bool backward) {
+  const std::int64_t numel = shape.rows * shape.hidden, bytes = numel * bytes_of(shape.type);
+  const void* const gate_up = tensors.take_filled(2 * numel, shape.type);
+  void* const output = tensors.take_filled(numel, shape.type);  // or its gradient
+  void* const gradient = tensors.take(backward ? 2 * bytes : 0);
+  const auto call = [=, context = tensors.context()] {
+    if (backward)
+      kernels::swiglu_backward(context, shape, gate_up, output, gradient);
+    else
+      kernels::swiglu_forward(context, shape, gate_up, output);
+  };
+  return beside_copy(gpu, tensors, 0.0, bytes * (backward ? 5 : 3),
+                     [&gpu, call] { return gpu.seconds_of(call); });
+}
+
+// Reads the tokens, each row of the tables once, and writes the output; the tokens go through the vocabulary.
+Measurement embedding_forward(const Gpu& gpu, Tensors& tensors, const kernels::EmbeddingShape& shape) {
+  const std::int64_t rows = shape.batch * shape.sequence;
+  const std::int32_t* const tokens = tensors.take_targets(rows, shape.vocabulary);
+  const void* const token_table = tensors.take_filled(shape.vocabulary * shape.channels, shape.type);
+  const void* const position_table = tensors.take_filled(shape.positions * shape.channels, shape.type);
+  void* const output = tensors.take(rows * shape.channels * bytes_of(shape.type));
+  const std::int64_t moved = rows + std::min(rows, shape.vocabulary) + shape.sequence;
+  return beside_copy(
+      gpu, tensors, 0.0, moved * shape.channels * bytes_of(shape.type) + rows * 4,
+      [=, &gpu, context = tensors.context()] {
+        return gpu.seconds_of(
+            [&] { kernels::embedding_forward(context, shape, tokens, token_table, position_table, output); });
+      });
+}
+
 // Both norms with the residual addition around them: forward reads input and residual and writes their sum
 // and the output, backward reads the sum and both gradients and writes one.
 constexpr std::int64_t kNormTensors = 4;
+
+// Of wider rows no ratio is asked for: they are read again for each pass.
+double norm_required(std::int64_t channels) { return channels <= 4096 ? 0.85 : 0.0; }
 
 template <class Shape>
 std::int64_t norm_bytes(const Shape& shape, std::int64_t statistics) {
@@ -89,7 +152,7 @@ Measurement norm_forward(const Gpu& gpu, Tensors& tensors, const Shape& shape) {
     else
       kernels::rms_norm_forward(context, shape, arguments);
   };
-  return beside_copy(gpu, tensors, 0.85, norm_bytes(shape, kLayer ? 2 : 1),
+  return beside_copy(gpu, tensors, norm_required(shape.channels), norm_bytes(shape, kLayer ? 2 : 1),
                      [&gpu, call] { return gpu.seconds_of(call); });
 }
 
@@ -118,7 +181,7 @@ Measurement norm_backward(const Gpu& gpu, Tensors& tensors, const Shape& shape) 
     else
       kernels::rms_norm_backward(context, shape, arguments);
   };
-  return beside_copy(gpu, tensors, 0.85, norm_bytes(shape, kLayer ? 2 : 1),
+  return beside_copy(gpu, tensors, norm_required(shape.channels), norm_bytes(shape, kLayer ? 2 : 1),
                      [&gpu, call] { return gpu.seconds_of(call); });
 }
 
@@ -246,7 +309,27 @@ void add_all(bool small) {
        {std::int64_t{7'087'872}, std::int64_t{1} << 28})  // a block of GPT-2's; beyond caches
     add(small, fmt::format("sum_of_squares/{}", numel),
         [=](const Gpu& gpu, Tensors& tensors) { return sum_of_squares(gpu, tensors, small ? 3000 : numel); });
-  for (const std::int64_t channels : {768, 4096}) {
+  add(small, "ordered_chain/8", [=](const Gpu& gpu, Tensors& tensors) {
+    return ordered_chain(gpu, tensors, small ? 3000 : std::int64_t{1} << 26);
+  });
+  add(small, "column_sum/3072", [rows = rows(std::int64_t{1} << 17)](const Gpu& gpu, Tensors& tensors) {
+    return column_sum(gpu, tensors, rows, 3072);
+  });
+  for (const bool backward : {false, true}) {
+    const kernels::SwigluShape mlp{.rows = rows(std::int64_t{1} << 13), .hidden = 14336, .type = DType::bf16};
+    add(small, fmt::format("swiglu_{}/{}", backward ? "backward" : "forward", mlp.hidden),
+        [=](const Gpu& gpu, Tensors& tensors) { return swiglu(gpu, tensors, mlp, backward); });
+  }
+  kernels::EmbeddingShape table{.batch = 512,
+                                .sequence = 1024,
+                                .channels = 768,
+                                .vocabulary = 50257,
+                                .positions = 1024,
+                                .type = DType::bf16};
+  if (small) table.batch = 1, table.sequence = 8, table.vocabulary = 100;
+  add(small, fmt::format("embedding_forward/{}", table.channels),
+      [=](const Gpu& gpu, Tensors& tensors) { return embedding_forward(gpu, tensors, table); });
+  for (const std::int64_t channels : {768, 4096, 8192}) {
     const kernels::LayerNormShape layer{
         .rows = rows((std::int64_t{1} << 27) / channels), .channels = channels, .type = DType::bf16};
     const kernels::RmsNormShape rms{.rows = layer.rows, .channels = channels, .type = DType::bf16};

@@ -8,9 +8,9 @@ trap 'rm -rf "$folder"' EXIT
 rows() { awk -f "$2/benchmark_rows.awk" "$1"; }
 rows "$folder/ours.json" "$2" >"$folder/rows"
 cat "$folder/rows"
-[ "$(wc -l <"$folder/rows")" = 18 ]
+[ "$(wc -l <"$folder/rows")" = 27 ]
 [ "$(grep -c '^attention_.*|measured|[0-9.e-]*||.* TFLOP/s$' "$folder/rows")" = 4 ]
-[ "$(grep -c '^sum_of_squares/[0-9]*|measured|[0-9.e-]*||.* GB/s$' "$folder/rows")" = 2 ]
+[ "$(grep -c '^[a-z_]*/[0-9]*|measured|[0-9.e-]*||.* GB/s$' "$folder/rows")" = 11 ]
 [ "$(grep -c '^[a-z0-9_/]*|\(passed\|failed\)|-\?[0-9.]*|0\.\(85\|92\)|.* GB/s$' "$folder/rows")" = 12 ]
 
 # Figures of which the outcome is known.
