@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -141,7 +142,7 @@ NcclChannel::~NcclChannel() {
   if (ended && (drained || landed([] {})))
     give_back();
   else
-    static_cast<void>(new std::pair(begun_, landed_));  // the GPU may still write there
+    static_cast<void>(new (std::nothrow) std::pair(begun_, landed_));  // the GPU may still write there
 }
 
 void NcclChannel::give_back() noexcept {

@@ -20,7 +20,8 @@ bool in_progress(const NcclHandle& handle) {
 void abort_together(std::vector<NcclHandle> handles, int ordinal) {
   // Even in a group NCCL waits at once for what is in progress on a communicator, and that may wait for
   // kernels of another: by then these are told to end.
-  std::ranges::stable_partition(handles, [](const NcclHandle& handle) { return !in_progress(handle); });
+  std::stable_partition(handles.begin(), handles.end(),
+                        [](const NcclHandle& handle) { return !in_progress(handle); });
   nccl().ncclGroupStart();
   for (const NcclHandle& handle : handles) {
     nccl().ncclCommAbort(handle.communicator);
