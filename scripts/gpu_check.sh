@@ -12,7 +12,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build=build/gpu libraries='' json=build/gpu-check.json seconds=540 only=tests,ranks,benchmarks,training,sanitizers
+build=build/gpu libraries='' json=build/gpu-check.json seconds=540 all_parts=tests,ranks,benchmarks,training,sanitizers
+only=$all_parts
 while [ $# -gt 0 ]; do
   case $1 in
     --libraries | --json | --seconds | --only)
@@ -28,10 +29,7 @@ done
 [ -z "$libraries" ] || [ -f "$libraries" ] || { echo "gpu_check: there is no file '$libraries'" >&2; exit 2; }
 IFS=, read -ra parts <<<"$only"
 for part in "${parts[@]}"; do
-  case $part in
-    tests | ranks | benchmarks | training | sanitizers) ;;
-    *) echo "gpu_check: --only has '$part'; there are tests, ranks, benchmarks, training, sanitizers" >&2; exit 2 ;;
-  esac
+  [[ ,$all_parts, = *,"$part",* ]] || { echo "gpu_check: --only has '$part'; there are ${all_parts//,/, }" >&2; exit 2; }
 done
 [ ${#parts[@]} -gt 0 ] || { echo "gpu_check: --only names nothing" >&2; exit 2; }
 mkdir -p "$build/logs" "$(dirname "$json")"
@@ -194,8 +192,14 @@ part_ranks() {
   fi
 }
 
+# Asked once: importing torch takes seconds.
+torch=''
 torch_sees_gpu() {
-  python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$build/logs/torch.log"
+  if [ -z "$torch" ]; then
+    torch=false
+    python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$build/logs/torch.log" && torch=true
+  fi
+  $torch
 }
 
 # Kernels beside their limits, a row each, and AdamW by PyTorch, fused, on the same tensors: how many times as long it takes.
