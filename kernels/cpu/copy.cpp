@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "kernels/cpu/fetch.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/copy.cpp"
 #include "hwy/cache_control.h"
@@ -13,16 +15,12 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Bytes from what is read to what is fetched: the hardware fetches streams by itself, but stops at every
-// page.
-constexpr std::int64_t kAhead = 2048;
-
 // `to` begins, and `bytes` is a number, of whole cache lines.
 void stream_lines(std::uint8_t* to, const std::uint8_t* from, std::int64_t bytes) {
   const hn::CappedTag<std::uint8_t, 64> d;
   constexpr auto kWidth = static_cast<std::int64_t>(hn::MaxLanes(d));
   for (std::int64_t line = 0; line < bytes; line += 64) {
-    hwy::Prefetch(from + line + kAhead);
+    fetch_lines(from, line + kAheadBytes);
     for (std::int64_t i = line; i < line + 64; i += kWidth) hn::Stream(hn::LoadU(d, from + i), d, to + i);
   }
   hwy::FlushStream();

@@ -7,6 +7,7 @@
 #include "hwy/cache_control.h"
 #include "kernels/adamw_runs.h"
 #include "kernels/check.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -25,14 +26,6 @@ namespace tessera::kernels::HWY_NAMESPACE {
 //   V16 end(V16 begun, std::int64_t i, std::int64_t lanes)
 // and fetches the 64 elements of it from i on into the caches:
 //   void fetch(std::int64_t i)
-
-// Fetches the cache lines of the 64 elements from i on, each once.
-template <class Element>
-HWY_INLINE void fetch_lines(const Element* stream, std::int64_t i) {
-  constexpr std::int64_t kLine = 64 / sizeof(Element);
-#pragma GCC unroll 4
-  for (std::int64_t line = 0; line < 64; line += kLine) hwy::Prefetch(stream + i + line);
-}
 
 // As adamw_element, operation by operation.
 class AdamWRule {

@@ -6,6 +6,7 @@
 
 #include "hwy/cache_control.h"
 #include "kernels/check.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,10 +16,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
-
-// Bytes from what is read to what is fetched: the hardware fetches streams by itself, but stops at every
-// page.
-constexpr std::int64_t kAhead = 2048;
 
 // Where a chain starts, and how it is stored, which never changes a result.
 enum class Start : std::uint8_t { from_accumulator, from_first, from_first_streamed };
@@ -33,8 +30,8 @@ HWY_INLINE void sweep(const void* const* contributions, std::int64_t begin, std:
   std::int64_t i = 0;
   if (start == Start::from_first_streamed)
     for (; i + 16 <= count; i += 16) {
-      if (i % (64 / sizeof(T)) == 0)  // each line once
-        for (int j = 0; j < kCount; ++j) hwy::Prefetch(c[j] + i + kAhead / sizeof(T));
+      if (i % 64 == 0)
+        for (int j = 0; j < kCount; ++j) fetch_lines(c[j], i + kAheadBytes / std::int64_t{sizeof(T)});
       V16 sum = load16(c[0] + i);
       for (int j = 1; j < kCount; ++j) sum = add(sum, load16(c[j] + i));
       stream16(sum, accumulator + i);

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "kernels/cuda/kept.h"
 #include "src/device/cuda_check.h"
 
 namespace tessera::kernels::cuda {
@@ -25,14 +26,16 @@ inline std::int64_t ask_for_shared(const void* kernel, int ordinal) {
   return asked == cudaSuccess ? bytes : 0;
 }
 
+// By kernel and GPU.
+using MostShared = std::map<std::pair<const void*, int>, std::int64_t>;
+
 // Whether the kernel can be launched with so many bytes on the calling thread's GPU. Each thread asks once.
 inline bool can_share(const void* kernel, std::int64_t bytes) {
-  thread_local std::map<std::pair<const void*, int>, std::int64_t> most;
   int ordinal = 0;
   const cudaError_t found = cudaGetDevice(&ordinal);
   device::ignore_cuda(found);
   if (found != cudaSuccess) return false;
-  const auto [place, is_new] = most.try_emplace({kernel, ordinal});
+  const auto [place, is_new] = kept<MostShared>().try_emplace({kernel, ordinal});
   if (is_new) place->second = ask_for_shared(kernel, ordinal);
   return bytes <= place->second;
 }
