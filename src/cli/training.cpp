@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
 
 #include "src/cli/processes.h"
+#include "src/cli/rank_place.h"
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
 
@@ -34,62 +34,31 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Where a rank computes, and the world that reaches it there.
-struct Placement {
-  Communicator world;
-  TrainerOptions options;
-  int gpus = 0;           // of this host, of which its ranks take one each, in turn
-  std::string gpu = {};   // the name of this rank's
-  GpuMemory memory = {};  // of it, where this is the first rank on it
-};
-
-Placement placement_of(const Communicator& world, const TrainerOptions& options) {
-  Placement placement{.world = world, .options = options};
-  if (options.engine.device != DeviceType::cuda) return placement;
-  const CudaMachine machine = read_cuda_machine();
-  if (!machine.unusable.empty())
-    throw EnvironmentError(fmt::format(
-        "rank {}: no GPU can be used: {}; run.device is cuda, with cpu it would train without one",
-        world.global_rank(), machine.unusable));
-  placement.gpus = static_cast<int>(machine.gpus.size());
-  const HostPlace place = place_on_host(placement.world);
-  if (place.ranks > placement.gpus && std::getenv("NCCL_HOSTID") == nullptr)
-    throw UsageError(fmt::format(
-        "the mesh has {} ranks: this host has {} of them and {} GPUs, and NCCL takes one rank a GPU; "
-        "for a test, processes that have an NCCL_HOSTID each can share one",
-        world.world(), place.ranks, placement.gpus));
-  if (place.rank < placement.gpus) placement.memory = GpuMemory(place.rank);
-  if (world.world() > 1) placement.world = make_nccl_world(world, {.deadline = options.engine.deadline});
-  placement.options.engine.device_ordinal = place.rank % placement.gpus;
-  placement.gpu = machine.gpus[static_cast<std::size_t>(place.rank % placement.gpus)].name;
-  return placement;
-}
-
 class RankTraining {
  public:
   RankTraining(const Communicator& world, const Setup& setup, const Data& data, RunFiles& files,
                RunSummary& summary)
-      : RankTraining(placement_of(world, setup.options), setup, data, files, summary) {}
+      : RankTraining(place_of_rank(world, setup.options), setup, data, files, summary) {}
 
-  RankTraining(const Placement& placement, const Setup& setup, const Data& data, RunFiles& files,
+  RankTraining(const RankPlace& place, const Setup& setup, const Data& data, RunFiles& files,
                RunSummary& summary)
       : setup_(setup),
         run_(setup.config.run),
         data_(data),
         files_(files),
         summary_(summary),
-        first_(placement.world.rank() == 0),
-        rank_(placement.world.rank()),
+        first_(place.world.rank() == 0),
+        rank_(place.world.rank()),
         data_rank_(setup.options.engine.mesh.data_rank(rank_)),
-        gpus_(placement.gpus),
-        control_(placement.world.duplicate("control")),
-        disk_(placement.world.duplicate("checkpoint")),
-        trainer_(placement.world, setup.model, placement.options),
-        gpu_memory_(placement.memory) {
+        gpus_(place.gpus),
+        control_(place.world.duplicate("control")),
+        disk_(place.world.duplicate("checkpoint")),
+        trainer_(place.world, setup.model, place.options),
+        gpu_memory_(place.memory) {
     gpu_memory_.after_set_up();
     disk_.set_deadline(
         std::max<std::chrono::milliseconds>(kCheckpointDeadline, setup.options.engine.deadline));
-    if (first_) summary_.utilisation = utilisation_of(setup, peak_flops(setup, placement.gpu));
+    if (first_) summary_.utilisation = utilisation_of(setup, peak_flops(setup, place.gpu));
   }
 
   void run() {

@@ -3,22 +3,19 @@
 #include "src/program/packing.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstddef>
-#include <functional>
 #include <limits>
-#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "src/program/conflicts.h"
+#include "src/program/packing_orders.h"
 #include "src/program/sweep.h"
 
 namespace tessera {
 namespace {
 
 using Index = std::size_t;
-using Order = std::vector<Index>;
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 // Work allowed, in tests of one item against another, so that the result does not depend on the clock. A test
@@ -33,172 +30,10 @@ constexpr std::int64_t kSearchRounds = 20'000;
 // A search that has found nothing better for so many rounds goes back to the best.
 constexpr int kPatience = 200;
 
-// Answers "largest value in [from, to]" in constant time.
-class RangeMax {
- public:
-  explicit RangeMax(std::vector<std::int64_t> values) {
-    levels_.push_back(std::move(values));
-    for (Index step = 1; 2 * step <= levels_[0].size(); step *= 2) {
-      const auto& below = levels_.back();
-      std::vector<std::int64_t> level(below.size() - step);
-      for (Index i = 0; i < level.size(); ++i) level[i] = std::max(below[i], below[i + step]);
-      levels_.push_back(std::move(level));
-    }
-  }
-  std::int64_t operator()(Index from, Index to) const {
-    Index level = 0;
-    while ((Index{2} << level) <= to - from + 1) ++level;
-    return std::max(levels_[level][from], levels_[level][to + 1 - (Index{1} << level)]);
-  }
-
- private:
-  std::vector<std::vector<std::int64_t>> levels_;
-};
-
-// What the orders of placement look at.
-struct Traits {
-  double bytes = 0;
-  double first = 0;     // position, as a fraction of all
-  double last = 0;      // likewise
-  double lives = 0;     // how many
-  double longest = 0;   // positions, of one life
-  double duration = 0;  // positions, over all lives
-  double rivals = 0;    // bytes of the items that conflict
-  double load = 0;      // most bytes alive beside it, as a fraction of the peak
-};
-
-// All but the rivals, which take as long as the rest of a packing where items are many.
-std::vector<Traits> traits_of(std::span<const PackItem> items, const std::vector<std::int64_t>& curve) {
-  const RangeMax load(curve);
-  const auto peak = static_cast<double>(*std::max_element(curve.begin(), curve.end()));
-  std::vector<Traits> traits(items.size());
-  for (Index item = 0; item < items.size(); ++item) {
-    Traits& t = traits[item];
-    t.bytes = static_cast<double>(items[item].bytes);
-    t.first = items[item].lives.front().first / static_cast<double>(curve.size());
-    t.last = items[item].lives.back().last / static_cast<double>(curve.size());
-    t.lives = static_cast<double>(items[item].lives.size());
-    for (const Lifetime& life : items[item].lives) {
-      const double positions = life.last - life.first + 1;
-      t.longest = std::max(t.longest, positions);
-      t.duration += positions;
-      const auto most = load(static_cast<Index>(life.first), static_cast<Index>(life.last));
-      t.load = std::max(t.load, static_cast<double>(most) / peak);
-    }
-  }
-  return traits;
-}
-
-void add_rivals(std::vector<Traits>& traits, std::span<const PackItem> items, const Conflicts& conflicts) {
-  for (Index item = 0; item < items.size(); ++item)
-    for_each(conflicts.row(item),
-             [&](Index rival) { traits[item].rivals += static_cast<double>(items[rival].bytes); });
-}
-
-// What an order of placement goes by: the first value, then the second, then the third.
-using Keys = std::array<double, 3>;
-using KeysOf = std::function<Keys(const Traits&)>;
-
-// Items by descending keys, then in their own order.
-Order order_by(const std::vector<Traits>& traits, const KeysOf& keys_of) {
-  std::vector<Keys> keys;
-  keys.reserve(traits.size());
-  for (const Traits& t : traits) keys.push_back(keys_of(t));
-  Order order(traits.size());
-  std::iota(order.begin(), order.end(), Index{0});
-  std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return keys[a] > keys[b]; });
-  return order;
-}
-
-constexpr Index kFirstByRivals = 5;
-
-// The orders of placement, those that most often reach the bound first. Only operations that IEEE 754 rounds
-// correctly, so that all machines agree.
-std::vector<KeysOf> orders_of_placement() {
-  std::vector<KeysOf> orders = {
-      [](const Traits& t) {
-        return Keys{t.bytes, -t.first};
-      },
-      [](const Traits& t) {
-        return Keys{t.bytes, t.duration};
-      },
-      [](const Traits& t) {
-        return Keys{t.duration, t.bytes};
-      },
-      [](const Traits& t) {
-        return Keys{t.load, t.bytes};
-      },
-      [](const Traits& t) {
-        return Keys{t.bytes * t.duration, -t.first};
-      },
-      [](const Traits& t) {
-        return Keys{t.rivals, t.bytes};
-      },
-      [](const Traits& t) {
-        return Keys{-t.first, t.bytes};
-      },
-      [](const Traits& t) {
-        return Keys{t.bytes, t.rivals};
-      },
-  };
-  // Between those: the largest first, but what lives longer, near the peak, or earlier or later, counts more.
-  for (const double slope : {0.0, -0.3, 0.3, -0.9, 0.9}) {
-    for (const int powers_of_load : {0, 1, 4, 16, 64}) {
-      for (const int roots_of_duration : {3, 2, 0}) {
-        orders.emplace_back([=](const Traits& t) {
-          double weight = t.duration;
-          for (int i = 0; i < roots_of_duration; ++i) weight = std::sqrt(weight);
-          for (int i = 0; i < powers_of_load; ++i) weight *= t.load;
-          return Keys{t.bytes * weight * (1 + slope * t.first), t.bytes};
-        });
-      }
-    }
-  }
-  return orders;
-}
-
-// SplitMix64 (Steele, Lea and Flood 2014): a fixed sequence, so that the search is the same every time.
-class Sequence {
- public:
-  Index below(Index n) {
-    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return static_cast<Index>((z ^ (z >> 31)) % n);
-  }
-
- private:
-  std::uint64_t state_ = 0;
-};
-
-// Long lives one above the other, as they begin or end, and then the short ones between them: in a pipeline
-// the activations of each microbatch then lie together, and what is short and large fits where they end. What
-// counts as long, and how the short ones follow, is drawn: no one choice is good for all.
-KeysOf drawn_order(Sequence& sequence, double longest) {
-  const Index kind = sequence.below(3), of_long = sequence.below(3), of_short = sequence.below(6);
-  double least = longest;  // that counts as long
-  for (Index i = sequence.below(12) + 1; i > 0; --i) least /= 1.4;
-  return [=](const Traits& t) {
-    const auto load = [&](int doublings) {
-      double power = t.load;
-      for (int i = 0; i < doublings; ++i) power *= power;
-      return power;
-    };
-    if (kind == 2 && t.lives > 1) return Keys{2, t.bytes, -t.first};
-    if ((kind == 1 ? t.duration : t.longest) >= least)
-      return Keys{1, of_long == 0 ? -t.first : of_long == 1 ? t.last : t.longest, t.bytes};
-    const std::array<double, 6> keys = {
-        t.bytes,           t.bytes * std::sqrt(t.duration),
-        t.bytes * load(4), t.bytes * std::sqrt(std::sqrt(t.duration)) * load(2),
-        t.duration,        -t.first};
-    return Keys{0, keys[of_short], -t.first};
-  };
-}
-
 enum class Fit { tightest, lowest };
 
 struct Placed {
-  Order order;
+  PackingOrder order;
   Fit fit = Fit::tightest;
   std::vector<std::int64_t> offsets;
   std::int64_t height = kUnlimited;
@@ -280,48 +115,46 @@ class Packer {
         events_(events_of(items)),
         curve_(live_curve(items, events_)),
         conflicts_(items.size(), events_),
+        orders_(items, curve_, conflicts_),
         placer_(items, conflicts_),
         live_peak_(*std::max_element(curve_.begin(), curve_.end())),
         bound_(live_peak_) {}
 
   Packing run() {
-    std::vector<Traits> traits = traits_of(items_, curve_);
-    try_named_orders(traits);
+    try_named_orders();
     search(kSearchTests);
     if (items_.size() * items_.size() / 2 > static_cast<Index>(kDrawnTests)) {
       try_sweep();  // not even one order could be drawn
     } else {
       const std::int64_t before = best_.height;
-      try_drawn_orders(traits);
+      try_drawn_orders();
       if (best_.height < before) search(kDrawnTests);
     }
     return {.offsets = best_.offsets, .height = best_.height, .live_peak = live_peak_, .bound = bound_};
   }
 
  private:
-  void try_named_orders(std::vector<Traits>& traits) {
-    const std::vector<KeysOf> orders = orders_of_placement();
-    for (Index i = 0; i < orders.size() && !finished(kOrderTests); ++i) {
+  void try_named_orders() {
+    for (int tried = 0; !finished(kOrderTests); ++tried) {
       // The first orders reach the peak of live bytes nearly always; only then is a better bound worth its
       // time.
-      if (i == 2) bound_ = heaviest_clique(items_, events_, conflicts_);
-      if (i == kFirstByRivals) add_rivals(traits, items_, conflicts_);
-      const Order order = order_by(traits, orders[i]);
+      if (tried == 2) bound_ = heaviest_clique(items_, events_, conflicts_);
+      const std::optional<PackingOrder> order = orders_.next_named();
+      if (!order) return;
       for (const Fit fit : {Fit::tightest, Fit::lowest}) {
-        try_order(order, fit);
+        try_order(*order, fit);
         if (finished(kOrderTests)) return;
       }
     }
   }
 
-  void try_drawn_orders(const std::vector<Traits>& traits) {
-    const double longest = std::ranges::max(traits, {}, &Traits::longest).longest;
-    Sequence draws;
+  void try_drawn_orders() {
+    DrawSequence draws;
     const auto overhead = static_cast<std::int64_t>(kSortTests * items_.size());
     const std::int64_t end = placer_.tests() + kDrawnTests;
     for (std::int64_t round = 0; !finished(end - overhead * round); ++round) {
-      const KeysOf keys_of = drawn_order(draws, longest);
-      try_order(order_by(traits, keys_of), draws.below(2) == 0 ? Fit::tightest : Fit::lowest);
+      PackingOrder order = orders_.drawn(draws);
+      try_order(std::move(order), draws.below(2) == 0 ? Fit::tightest : Fit::lowest);
     }
   }
 
@@ -334,7 +167,7 @@ class Packer {
     best_.offsets = std::move(swept.offsets);
   }
 
-  void try_order(Order order, Fit fit) {
+  void try_order(PackingOrder order, Fit fit) {
     Placed next{.order = std::move(order), .fit = fit, .offsets = {}};
     if (placer_.place(next, best_.height - 1)) best_ = std::move(next);
   }
@@ -395,11 +228,12 @@ class Packer {
   std::vector<LifeEvent> events_;
   std::vector<std::int64_t> curve_;
   Conflicts conflicts_;
+  PackingOrders orders_;
   Placer placer_;
   std::int64_t live_peak_;
   std::int64_t bound_;
   Placed best_;
-  Sequence sequence_;
+  DrawSequence sequence_;
 };
 
 }  // namespace
