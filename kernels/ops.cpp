@@ -77,13 +77,19 @@ void rotary_backward(const ComputeContext& context, const RotaryShape& shape, co
 }
 
 void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
-                   std::span<const void* const> contributions, float beta, float* accumulator) {
-  ops_of(context.device).ordered_chain(context, numel, type, contributions, beta, accumulator);
+                   std::span<const void* const> contributions, float beta, float* accumulator,
+                   double* squares) {
+  ops_of(context.device).ordered_chain(context, numel, type, contributions, beta, accumulator, squares);
 }
 
-void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
-                    SumOfSquares* result) {
-  ops_of(context.device).sum_of_squares(context, numel, type, input, result);
+void block_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
+                   double* sums) {
+  ops_of(context.device).block_squares(context, numel, type, input, sums);
+}
+
+void add_block_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
+                       const double* sums, SumOfSquares* result) {
+  ops_of(context.device).add_block_squares(context, numel, type, input, sums, result);
 }
 
 std::int64_t column_sum_workspace_bytes(std::int64_t rows, std::int64_t columns, const Target& target) {
@@ -184,8 +190,16 @@ void accumulate(const ComputeContext& context, std::int64_t numel, DType type, c
   ordered_chain(context, numel, type, std::array{input}, beta, accumulator);
 }
 
+void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
+                    SumOfSquares* result) {
+  check_workspace(context, sum_of_squares_workspace_bytes(numel), "sum_of_squares");
+  auto* const sums = static_cast<double*>(context.workspace.data);
+  block_squares(context, numel, type, input, sums);
+  add_block_squares(context, numel, type, input, sums, result);
+}
+
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
-  return workspace_part_bytes(sum_blocks(numel) * static_cast<std::int64_t>(sizeof(double)));
+  return workspace_part_bytes(square_blocks(numel) * static_cast<std::int64_t>(sizeof(double)));
 }
 
 std::int64_t rotary_workspace_bytes(const RotaryShape& shape) {

@@ -40,6 +40,11 @@ struct ReduceScatter {
   std::int64_t shard_numel = 0;  // the same on all ranks
   bool accumulate = false;
   Reduction reduction = Reduction::exact;  // the same on all ranks; native needs reduces_natively()
+  // Where given, the squares of what the shard becomes, summed in float64 by blocks of kSquareBlock elements
+  // in the order of kernels::sum_of_squares: a value for each begun block, in memory of the shard's device.
+  // Where ranks read each other's buffers the sums are still in registers then; elsewhere the shard is read
+  // once more.
+  double* block_squares = nullptr;
 };
 
 // Of the reduce-scatters that a communicator bound to a stream will be asked for: what memory they need.

@@ -56,7 +56,8 @@ enum class Opcode : std::uint8_t {
   reduce_scatter,  // full gradients of all ranks -> this rank's slice, in rank order         (reduce)
   accumulate,      // a microbatch's full gradient -> the local fp32 sum; or another pipeline
                    // rank's slice of a tied flat's gradient -> this rank's                    (compute)
-  square_sum,      // squares of this rank's slice of the reduced gradient, finite or not     (reduce)
+  square_sum,      // squares of this rank's slice of the reduced gradient, finite or not, where no
+                   // reduce_scatter has taken them                                            (reduce)
   send,            // a buffer, or this rank's slice of a flat's reduced gradient -> `peer`    (send_*)
   receive,         // the same from `peer`                                                    (receive_*)
   reduce_scalars,  // loss, weight, square sums of all ranks; the decision to apply or skip   (compute)
@@ -86,6 +87,7 @@ struct Instruction {
   int peer = -1;            // for messages: the other rank's place along the channel's axis
   bool selective = false;   // a recompute: of what is recomputable, from what is saved
   bool accumulate = false;  // reduce_scatter, accumulate: continues from what the destination holds
+  bool squares = false;     // reduce_scatter: completes the gradient, and does what square_sum would
   bool carried = false;     // of the update that the step before left: does nothing where that left none
   std::vector<InstructionId> waits;  // on other lanes; ascending, and none that others imply
   std::vector<BufferId> reads;       // ascending

@@ -6,6 +6,9 @@
 
 namespace tessera {
 
+// The squares of reduced gradients are summed by blocks of so many elements first (docs/numerics.md).
+inline constexpr std::int64_t kSquareBlock = 1024;
+
 enum class Reduction : std::uint8_t {
   // One fp32 chain in rank order (docs/numerics.md): the same bits on every backend, at every stage, and with
   // gradients in any type.

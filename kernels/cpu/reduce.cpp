@@ -17,140 +17,177 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
+using DoubleTag = hn::CappedTag<double, 8>;
+using FloatOfDoubleTag = hn::Rebind<float, DoubleTag>;
+constexpr int kDoubleLanes = static_cast<int>(hn::MaxLanes(DoubleTag()));
+constexpr int kSquareVectors = kSquareLanes / kDoubleLanes;
+
+// The squares of a block, lane by lane.
+struct LaneSums {
+  hn::Vec<DoubleTag> vector[kSquareVectors];
+};
+
+HWY_INLINE LaneSums no_squares() {
+  LaneSums sums;
+  for (auto& vector : sums.vector) vector = hn::Zero(DoubleTag());
+  return sums;
+}
+
+// The square of an fp32 is exact in float64, so a fused multiply-add and a separate one agree.
+HWY_INLINE void add_squares(const float* x, LaneSums& sums) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kSquareVectors; ++i) {
+    const auto value = hn::PromoteTo(DoubleTag(), hn::LoadU(FloatOfDoubleTag(), x + i * kDoubleLanes));
+    sums.vector[i] = hn::MulAdd(value, value, sums.vector[i]);
+  }
+}
+
+template <class T>
+HWY_INLINE void add_squares(const T* x, LaneSums& sums) {
+  alignas(64) float wide[kSquareLanes];
+  store16(load16(x), wide);
+  store16(load16(x + 16), wide + 16);
+  add_squares(wide, sums);
+}
+
+HWY_INLINE double total_of(const LaneSums& sums) {
+  alignas(64) double lane[kSquareLanes];
+  for (int v = 0; v < kSquareVectors; ++v) hn::Store(sums.vector[v], DoubleTag(), lane + v * kDoubleLanes);
+  return add_lanes(lane);
+}
+
+template <class T>
+HWY_INLINE double squares_of_block(const T* x, std::int64_t count) {
+  LaneSums sums = no_squares();
+  std::int64_t i = 0;
+  for (; i + kSquareLanes <= count; i += kSquareLanes) add_squares(x + i, sums);
+  if (i < count) {
+    T rest[kSquareLanes] = {};
+    std::memcpy(rest, x + i, static_cast<std::size_t>(count - i) * sizeof(T));
+    add_squares(rest, sums);
+  }
+  return total_of(sums);
+}
+
+template <class T>
+HWY_INLINE void squares_of(const T* x, std::int64_t count, double* sums) {
+  for (std::int64_t i = 0; i < count; i += kSquareBlock)
+    *sums++ = squares_of_block(x + i, std::min(kSquareBlock, count - i));
+}
+
+// Of `count` elements that begin with a block.
+void squares_range(DType type, const void* input, std::int64_t begin, std::int64_t count, double* sums) {
+  switch (type) {
+    case DType::fp32:
+      return squares_of(static_cast<const float*>(input) + begin, count, sums);
+    case DType::bf16:
+      return squares_of(static_cast<const Bf16*>(input) + begin, count, sums);
+    case DType::fp16:
+      return squares_of(static_cast<const Fp16*>(input) + begin, count, sums);
+  }
+}
+
 // Where a chain starts, and how it is stored, which never changes a result.
 enum class Start : std::uint8_t { from_accumulator, from_first, from_first_streamed };
 
 // accumulator = ((start + c[0]) + c[1]) + ... for kCount contributions; the start is the accumulator, or c[0]
 // itself.
 template <class T, int kCount>
-HWY_INLINE void sweep(const void* const* contributions, std::int64_t begin, std::int64_t count, Start start,
+HWY_INLINE void sweep(const T* const (&c)[kCount], std::int64_t count, bool from_accumulator,
                       float* accumulator) {
-  const T* c[kCount];
-  for (int j = 0; j < kCount; ++j) c[j] = static_cast<const T*>(contributions[j]) + begin;
-  std::int64_t i = 0;
-  if (start == Start::from_first_streamed)
-    for (; i + 16 <= count; i += 16) {
-      if (i % 64 == 0)
-        for (int j = 0; j < kCount; ++j) fetch_lines(c[j], i + kAheadBytes / std::int64_t{sizeof(T)});
-      V16 sum = load16(c[0] + i);
-      for (int j = 1; j < kCount; ++j) sum = add(sum, load16(c[j] + i));
-      stream16(sum, accumulator + i);
-    }
-  for (; i < count; i += 16) {
+  for (std::int64_t i = 0; i < count; i += 16) {
     V16 sum = load_some(c[0] + i, count - i);
-    if (start == Start::from_accumulator) sum = add(load_some(accumulator + i, count - i), sum);
+    if (from_accumulator) sum = add(load_some(accumulator + i, count - i), sum);
     for (int j = 1; j < kCount; ++j) sum = add(sum, load_some(c[j] + i, count - i));
     store_some(sum, accumulator + i, count - i);
   }
+}
+
+// The same from c[0], past the caches, and with the squares of up to a block where `squares` is given: what
+// is stored so is not read again.
+template <class T, int kCount>
+HWY_INLINE void streamed_block(const T* const (&c)[kCount], std::int64_t begin, std::int64_t count,
+                               float* accumulator, double* squares) {
+  LaneSums lanes = no_squares();
+  std::int64_t i = begin;
+  for (; i + kSquareLanes <= begin + count; i += kSquareLanes) {
+    if (i % 64 == 0)
+      for (int j = 0; j < kCount; ++j) fetch_lines(c[j], i + kAheadBytes / std::int64_t{sizeof(T)});
+    alignas(64) float sums[kSquareLanes];
+#pragma GCC unroll 2
+    for (int half = 0; half < kSquareLanes; half += 16) {
+      V16 sum = load16(c[0] + i + half);
+      for (int j = 1; j < kCount; ++j) sum = add(sum, load16(c[j] + i + half));
+      stream16(sum, accumulator + i + half);
+      if (squares != nullptr) store16(sum, sums + half);
+    }
+    if (squares != nullptr) add_squares(sums, lanes);
+  }
+  if (i < begin + count) {
+    const T* rest[kCount];
+    for (int j = 0; j < kCount; ++j) rest[j] = c[j] + i;
+    sweep<T, kCount>(rest, begin + count - i, false, accumulator + i);
+    float sums[kSquareLanes] = {};
+    std::memcpy(sums, accumulator + i, static_cast<std::size_t>(begin + count - i) * sizeof(float));
+    if (squares != nullptr) add_squares(sums, lanes);
+  }
+  if (squares != nullptr) *squares = total_of(lanes);
 }
 
 // Each sweep reads all of its contributions at a place before it writes there: in the first one any of them
 // may be the accumulator.
 template <class T, int kCount = kFirstSweep>
 HWY_INLINE void sweep_of(std::int64_t contribution_count, const void* const* contributions,
-                         std::int64_t begin, std::int64_t count, Start start, float* accumulator) {
-  if (contribution_count >= kCount)
-    sweep<T, kCount>(contributions, begin, count, start, accumulator);
-  else if constexpr (kCount > 1)
-    sweep_of<T, kCount - 1>(contribution_count, contributions, begin, count, start, accumulator);
-}
-
-template <class T>
-HWY_INLINE void chain_block(const void* const* contributions, std::int64_t contribution_count,
-                            std::int64_t begin, std::int64_t count, Start start, float* accumulator) {
-  for (std::int64_t done = 0; done < contribution_count; done += kFirstSweep)
-    sweep_of<T>(contribution_count - done, contributions + done, begin, count,
-                done > 0 ? Start::from_accumulator : start, accumulator);
+                         std::int64_t begin, std::int64_t count, Start start, float* accumulator,
+                         double* squares) {
+  if (contribution_count >= kCount) {
+    const T* c[kCount];
+    for (int j = 0; j < kCount; ++j) c[j] = static_cast<const T*>(contributions[j]) + begin;
+    if (start != Start::from_first_streamed)
+      return sweep<T, kCount>(c, count, start == Start::from_accumulator, accumulator);
+    for (std::int64_t i = 0; i < count; i += kSquareBlock)
+      streamed_block<T, kCount>(c, i, std::min(kSquareBlock, count - i), accumulator,
+                                squares != nullptr ? squares++ : nullptr);
+  } else if constexpr (kCount > 1) {
+    sweep_of<T, kCount - 1>(contribution_count, contributions, begin, count, start, accumulator, squares);
+  }
 }
 
 // Elements whose accumulator stays in the first cache level while all contributions are added.
-constexpr std::int64_t kChainBlock = 4096;
+constexpr std::int64_t kChainBlock = 4 * kSquareBlock;
 
 template <class T>
-HWY_INLINE void chain_of(const void* const* contributions, std::int64_t contribution_count,
-                         std::int64_t begin, std::int64_t end, Start start, float* accumulator) {
+HWY_INLINE void chain_block(std::span<const void* const> contributions, std::int64_t begin,
+                            std::int64_t count, Start start, float* accumulator, double* squares) {
+  const auto all = static_cast<std::int64_t>(contributions.size());
+  for (std::int64_t done = 0; done < all; done += kFirstSweep)
+    sweep_of<T>(all - done, contributions.data() + done, begin, count,
+                done > 0 ? Start::from_accumulator : start, accumulator, squares);
+  if (squares != nullptr && start != Start::from_first_streamed) squares_of(accumulator, count, squares);
+}
+
+template <class T>
+HWY_INLINE void chain_of(std::span<const void* const> contributions, std::int64_t begin, std::int64_t end,
+                         Start start, float* accumulator, double* squares) {
   for (std::int64_t i = begin; i < end; i += kChainBlock)
-    chain_block<T>(contributions, contribution_count, i, std::min(kChainBlock, end - i), start,
-                   accumulator + i);
+    chain_block<T>(contributions, i, std::min(kChainBlock, end - i), start, accumulator + i,
+                   squares != nullptr ? squares + i / kSquareBlock : nullptr);
   if (start == Start::from_first_streamed) hwy::FlushStream();
 }
 
-void chain_range(DType type, const void* const* contributions, std::int64_t contribution_count,
-                 std::int64_t begin, std::int64_t end, bool from_accumulator, bool streamed,
-                 float* accumulator) {
+// Of elements that begin with a block.
+void chain_range(DType type, std::span<const void* const> contributions, std::int64_t begin, std::int64_t end,
+                 bool from_accumulator, bool streamed, float* accumulator, double* squares) {
   const Start start = from_accumulator ? Start::from_accumulator
                       : streamed       ? Start::from_first_streamed
                                        : Start::from_first;
   switch (type) {
     case DType::fp32:
-      return chain_of<float>(contributions, contribution_count, begin, end, start, accumulator);
+      return chain_of<float>(contributions, begin, end, start, accumulator, squares);
     case DType::bf16:
-      return chain_of<Bf16>(contributions, contribution_count, begin, end, start, accumulator);
+      return chain_of<Bf16>(contributions, begin, end, start, accumulator, squares);
     case DType::fp16:
-      return chain_of<Fp16>(contributions, contribution_count, begin, end, start, accumulator);
-  }
-}
-
-using DoubleTag = hn::CappedTag<double, 8>;
-using FloatOfDoubleTag = hn::Rebind<float, DoubleTag>;
-constexpr int kDoubleLanes = static_cast<int>(hn::MaxLanes(DoubleTag()));
-constexpr int kSumVectors = kSumLanes / kDoubleLanes;
-
-struct LaneSums {
-  hn::Vec<DoubleTag> vector[kSumVectors];
-};
-
-// The square of an fp32 is exact in float64, so a fused multiply-add and a separate one agree.
-HWY_INLINE void add_squares(const float* x, LaneSums& sums) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kSumVectors; ++i) {
-    const auto value = hn::PromoteTo(DoubleTag(), hn::LoadU(FloatOfDoubleTag(), x + i * kDoubleLanes));
-    sums.vector[i] = hn::MulAdd(value, value, sums.vector[i]);
-  }
-}
-
-HWY_INLINE void add_squares_of_type(const float* x, LaneSums& sums) { add_squares(x, sums); }
-
-template <class T>
-HWY_INLINE void add_squares_of_type(const T* x, LaneSums& sums) {
-  alignas(64) float wide[kSumLanes];
-  store16(load16(x), wide);
-  store16(load16(x + 16), wide + 16);
-  add_squares(wide, sums);
-}
-
-template <class T>
-HWY_INLINE double block_sum_of(const T* x, std::int64_t count) {
-  LaneSums sums;
-  for (int i = 0; i < kSumVectors; ++i) sums.vector[i] = hn::Zero(DoubleTag());
-  std::int64_t i = 0;
-  for (; i + kSumLanes <= count; i += kSumLanes) add_squares_of_type(x + i, sums);
-  if (i < count) {
-    T rest[kSumLanes] = {};
-    std::memcpy(rest, x + i, static_cast<std::size_t>(count - i) * sizeof(T));
-    add_squares_of_type(rest, sums);
-  }
-  alignas(64) double lane[kSumLanes];
-  for (int v = 0; v < kSumVectors; ++v) hn::Store(sums.vector[v], DoubleTag(), lane + v * kDoubleLanes);
-  return add_lanes(lane);
-}
-
-template <class T>
-void block_sums_of(const T* x, std::int64_t numel, std::int64_t begin, std::int64_t end, double* sums) {
-  for (std::int64_t block = begin; block < end; ++block)
-    *sums++ = block_sum_of(x + block * kSumBlock, std::min(kSumBlock, numel - block * kSumBlock));
-}
-
-// Of blocks `begin` up to `end`.
-void block_sums(DType type, const void* input, std::int64_t numel, std::int64_t begin, std::int64_t end,
-                double* sums) {
-  switch (type) {
-    case DType::fp32:
-      return block_sums_of(static_cast<const float*>(input), numel, begin, end, sums);
-    case DType::bf16:
-      return block_sums_of(static_cast<const Bf16*>(input), numel, begin, end, sums);
-    case DType::fp16:
-      return block_sums_of(static_cast<const Fp16*>(input), numel, begin, end, sums);
+      return chain_of<Fp16>(contributions, begin, end, start, accumulator, squares);
   }
 }
 
@@ -161,7 +198,7 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::kernels::cpu {
 
 HWY_EXPORT(chain_range);
-HWY_EXPORT(block_sums);
+HWY_EXPORT(squares_range);
 
 namespace {
 
@@ -198,47 +235,35 @@ std::int64_t first_nonfinite(DType type, const void* input, std::int64_t begin, 
 }  // namespace
 
 void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
-                   std::span<const void* const> contributions, float beta, float* accumulator) {
+                   std::span<const void* const> contributions, float beta, float* accumulator,
+                   double* squares) {
   check_chain(contributions.size(), beta);
   const bool streamed = is_streamed(numel, contributions, accumulator);
+  static_assert(kElementwiseGrain % kSquareBlock == 0);
   parallel_ranges(context.threads, numel, kElementwiseGrain, [&](std::int64_t begin, std::int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(chain_range)
-    (type, contributions.data(), static_cast<std::int64_t>(contributions.size()), begin, end, beta != 0.0f,
-     streamed, accumulator);
+    (type, contributions, begin, end, beta != 0.0f, streamed, accumulator, squares);
   });
 }
 
-void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
-                    SumOfSquares* result) {
-  const std::int64_t blocks = sum_blocks(numel);
-  double lanes[kBlockSumLanes] = {};
+void block_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
+                   double* sums) {
+  parallel_ranges(context.threads, numel, kElementwiseGrain, [&](std::int64_t begin, std::int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(squares_range)(type, input, begin, end - begin, sums + begin / kSquareBlock);
+  });
+}
+
+void add_block_squares(const ComputeContext&, std::int64_t numel, DType type, const void* input,
+                       const double* sums, SumOfSquares* result) {
   *result = {};
-  const auto add = [&](std::int64_t begin, std::int64_t end, const double* sums) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      const double sum = sums[block - begin];
-      // Squares of finite fp32 numbers never overflow float64: a block's sum is finite exactly where its
-      // elements are.
-      if (result->first_nonfinite < 0 && !std::isfinite(sum))
-        result->first_nonfinite =
-            first_nonfinite(type, input, block * kSumBlock, std::min(numel, (block + 1) * kSumBlock));
-      lanes[block % kBlockSumLanes] += sum;
-    }
-  };
-  if (context.threads == 1) {
-    double sums[kBlockSumLanes];
-    for (std::int64_t begin = 0; begin < blocks; begin += kBlockSumLanes) {
-      const std::int64_t end = std::min<std::int64_t>(begin + kBlockSumLanes, blocks);
-      HWY_DYNAMIC_DISPATCH(block_sums)(type, input, numel, begin, end, sums);
-      add(begin, end, sums);
-    }
-  } else {
-    check_workspace(context, sum_of_squares_workspace_bytes(numel), "sum_of_squares");
-    auto* sums = static_cast<double*>(context.workspace.data);
-    parallel_ranges(context.threads, blocks, kElementwiseGrain / kSumBlock,
-                    [&](std::int64_t begin, std::int64_t end, int) {
-                      HWY_DYNAMIC_DISPATCH(block_sums)(type, input, numel, begin, end, sums + begin);
-                    });
-    add(0, blocks, sums);
+  double lanes[kBlockLanes] = {};
+  for (std::int64_t block = 0; block < square_blocks(numel); ++block) {
+    // Squares of finite fp32 numbers never overflow float64: a block's sum is finite exactly where its
+    // elements are.
+    if (result->first_nonfinite < 0 && !std::isfinite(sums[block]))
+      result->first_nonfinite =
+          first_nonfinite(type, input, block * kSquareBlock, std::min(numel, (block + 1) * kSquareBlock));
+    lanes[block % kBlockLanes] += sums[block];
   }
   result->sum = add_lanes(lanes);
 }

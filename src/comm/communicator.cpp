@@ -76,12 +76,21 @@ void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
   check_range("reduce_scatter", "elements", call.shard, call.shard_numel);
   const bool in_place = call.wire == DType::fp32 && !call.accumulate &&
                         call.shard == static_cast<const float*>(call.full) + rank() * call.shard_numel;
-  if (!in_place && overlap(call.shard, call.shard_numel * bytes_of(DType::fp32), call.full,
-                           world() * call.shard_numel * bytes_of(call.wire)))
+  const std::int64_t shard_bytes = call.shard_numel * kFp32;
+  const std::int64_t full_bytes = world() * call.shard_numel * bytes_of(call.wire);
+  if (!in_place && overlap(call.shard, shard_bytes, call.full, full_bytes))
     throw UsageError(
         "reduce_scatter: the shard overlaps the full buffer; it may be this rank's slice of it if the wire "
         "is fp32 and "
         "accumulate is false");
+  const std::int64_t squares = (call.shard_numel + kSquareBlock - 1) / kSquareBlock;
+  const auto squares_overlap = [&](const void* data, std::int64_t bytes) {
+    return call.block_squares != nullptr &&
+           overlap(call.block_squares, squares * std::int64_t{sizeof(double)}, data, bytes);
+  };
+  if (squares_overlap(call.shard, shard_bytes) || squares_overlap(call.full, full_bytes))
+    throw UsageError(
+        fmt::format("reduce_scatter: the {} block squares overlap the shard or the full buffer", squares));
   if (call.reduction == Reduction::native && !reduces_natively())
     throw UnsupportedError(fmt::format(
         "reduce_scatter on '{}': reduction is native, which only GPUs have; use exact, or bind it to one",

@@ -193,13 +193,11 @@ void NcclBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) 
   LocalCall call = LocalCall::make(native ? Operation::native_reduce_scatter : Operation::reduce_scatter,
                                    request.shard_numel, label);
   call.type = request.wire;
-  const std::int64_t width = bytes_of(request.wire);
-  collective(call, (world() - 1) * request.shard_numel * width, [&] {
-    if (native) return reduce_natively(request);
-    const std::int64_t slot_bytes = channel_->staging_bytes() / world() / kAlignment * kAlignment;
-    const std::int64_t part = slot_bytes / width;
-    for (std::int64_t begin = 0; begin < request.shard_numel; begin += part)
-      reduce_part(request, begin, std::min(part, request.shard_numel - begin), slot_bytes);
+  collective(call, (world() - 1) * request.shard_numel * bytes_of(request.wire), [&] {
+    native ? reduce_natively(request) : reduce_exactly(request);
+    if (request.block_squares != nullptr)
+      kernels::block_squares(on_stream(), request.shard_numel, DType::fp32, request.shard,
+                             request.block_squares);
   });
 }
 
@@ -225,6 +223,13 @@ void NcclBackend::reduce_natively(const ReduceScatter& call) {
 
 // Each rank's slice of every rank's buffer comes to its staging memory, part by part, and is added there in
 // rank order.
+void NcclBackend::reduce_exactly(const ReduceScatter& call) {
+  const std::int64_t slot_bytes = channel_->staging_bytes() / world() / kAlignment * kAlignment;
+  const std::int64_t part = slot_bytes / bytes_of(call.wire);
+  for (std::int64_t begin = 0; begin < call.shard_numel; begin += part)
+    reduce_part(call, begin, std::min(part, call.shard_numel - begin), slot_bytes);
+}
+
 void NcclBackend::reduce_part(const ReduceScatter& call, std::int64_t begin, std::int64_t numel,
                               std::int64_t slot_bytes) {
   const std::int64_t width = bytes_of(call.wire);

@@ -71,6 +71,7 @@ class NcclBackend final : public Backend {
   template <class Place>
   void exchange(const Blocks& blocks, const Place& place);
   void reduce_natively(const ReduceScatter& call);
+  void reduce_exactly(const ReduceScatter& call);
   void reduce_part(const ReduceScatter& call, std::int64_t begin, std::int64_t numel,
                    std::int64_t slot_bytes);
   kernels::ComputeContext on_stream() const;

@@ -135,6 +135,8 @@ class Executor {
   void reduce_scatter(InstructionId id);
   void accumulate(InstructionId id);
   void square_sum(InstructionId id);
+  void add_squares(InstructionId id);
+  double* block_squares() const;
   void reduce_scalars(const Instruction& instruction);
   void set_gate();
   void decide_step();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/gate.h"
 #include "kernels/reduce.h"
@@ -126,30 +127,24 @@ void Executor::reduce_scatter(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
   const Slice shard_slice = shard_of(instruction.flat);
-  const DType wire = wire_of(program(), instruction);
+  const bool of_replicas = axis_of(instruction) == Axis::replicate;
+  const Slice own = of_replicas ? slice_of(instruction.flat) : shard_slice;
   Communicator& channel = channel_of(instruction);
-  if (axis_of(instruction) == Axis::replicate) {
-    const Slice own = slice_of(instruction.flat);
-    return channel.reduce_scatter(
-        {.full = at(buffers.accumulator, id, shard_slice.offset, 4),
-         .wire = wire,
-         .shard = reinterpret_cast<float*>(at(buffers.accumulator, id, own.offset, 4)),
-         .shard_numel = own.numel,
-         .reduction = options_.strategy.reduction},
-        label(instruction));
-  }
-  const std::byte* full = address(buffers.local_sum >= 0 ? buffers.local_sum : buffers.gradient, id);
-  auto* shard = reinterpret_cast<float*>(at(buffers.accumulator, id, shard_slice.offset, 4));
+  const ReduceScatter call = {
+      .full = of_replicas ? at(buffers.accumulator, id, shard_slice.offset, 4)
+                          : address(buffers.local_sum >= 0 ? buffers.local_sum : buffers.gradient, id),
+      .wire = wire_of(program(), instruction),
+      .shard = reinterpret_cast<float*>(at(buffers.accumulator, id, own.offset, 4)),
+      .shard_numel = own.numel,
+      .accumulate = instruction.accumulate,
+      .reduction = options_.strategy.reduction,
+      .block_squares = instruction.squares ? block_squares() : nullptr};
   if (channel.world() == 1)  // the same sum, by all threads of the rank
-    return kernels::accumulate(compute(id), shard_slice.numel, wire, full,
-                               instruction.accumulate ? 1.0f : 0.0f, shard);
-  channel.reduce_scatter({.full = full,
-                          .wire = wire,
-                          .shard = shard,
-                          .shard_numel = shard_slice.numel,
-                          .accumulate = instruction.accumulate,
-                          .reduction = options_.strategy.reduction},
-                         label(instruction));
+    kernels::ordered_chain(compute(id), call.shard_numel, call.wire, std::array{call.full},
+                           call.accumulate ? 1.0f : 0.0f, call.shard, call.block_squares);
+  else
+    channel.reduce_scatter(call, label(instruction));
+  if (instruction.squares) add_squares(id);
 }
 
 void Executor::accumulate(InstructionId id) {
@@ -166,22 +161,37 @@ void Executor::accumulate(InstructionId id) {
                       reinterpret_cast<float*>(address(buffers.local_sum, id)));
 }
 
+double* Executor::block_squares() const { return reinterpret_cast<double*>(square_workspace_.base()); }
+
 void Executor::square_sum(InstructionId id) {
   const FlatId flat = instruction_at(id).flat;
   const Slice slice = slice_of(flat);
   const BufferId reduced = program().flat_buffers[static_cast<std::size_t>(flat)].reduced;
   const DType type = reduced_type(flat);
-  const kernels::ComputeContext context = compute(id, {square_workspace_.base(), square_bytes_});
-  const auto sum = [&](std::int64_t offset, std::int64_t numel, int slot) {
+  kernels::block_squares(compute(id), slice.numel, type, at(reduced, id, slice.offset, bytes_of(type)),
+                         block_squares());
+  add_squares(id);
+}
+
+// Of this rank's slice, block by block taken before; and of each parameter's part of it.
+void Executor::add_squares(InstructionId id) {
+  const FlatId flat = instruction_at(id).flat;
+  const Slice slice = slice_of(flat);
+  const BufferId reduced = program().flat_buffers[static_cast<std::size_t>(flat)].reduced;
+  const DType type = reduced_type(flat);
+  const auto gradient = [&](std::int64_t offset) { return at(reduced, id, offset, bytes_of(type)); };
+  const auto result = [&](int slot) {
     static_assert(sizeof(kernels::SumOfSquares) == 2 * sizeof(double));
-    kernels::sum_of_squares(context, numel, type, at(reduced, id, offset, bytes_of(type)),
-                            reinterpret_cast<kernels::SumOfSquares*>(own_scalar(slot)));
+    return reinterpret_cast<kernels::SumOfSquares*>(own_scalar(slot));
   };
-  sum(slice.offset, slice.numel, square_sum_slot(flat));
+  kernels::add_block_squares(compute(id), slice.numel, type, gradient(slice.offset), block_squares(),
+                             result(square_sum_slot(flat)));
   if (!options_.parameter_norms) return;
   const int flats = static_cast<int>(layout_.flats().size());
+  const kernels::ComputeContext context = compute(id, {square_workspace_.base(), square_bytes_});
   for (const Piece& piece : layout_.pieces(flat, slice.offset, slice.offset + slice.numel))
-    sum(piece.offset, piece.numel, parameter_square_sum_slot(flats, piece.parameter));
+    kernels::sum_of_squares(context, piece.numel, type, gradient(piece.offset),
+                            result(parameter_square_sum_slot(flats, piece.parameter)));
 }
 
 void Executor::message(InstructionId id) {

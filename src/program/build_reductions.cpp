@@ -75,16 +75,25 @@ void Builder::after_last_reduction(FlatId flat) {
   if (!shared(flat)) square_and_gather(flat);
 }
 
+// Where the gradient is complete: a reduction that completed it takes the squares on its way.
+void Builder::take_squares(FlatId flat) {
+  Instruction& last = program_.instructions.back();
+  if (last.op == Opcode::reduce_scatter && last.flat == flat) {
+    last.squares = true;
+    insert_sorted(last.writes, program_.scalars);
+  } else {
+    Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
+    squares.reads = {program_.flat_buffers[static_cast<std::size_t>(flat)].reduced};
+    squares.writes = {program_.scalars};
+    add(std::move(squares));
+  }
+}
+
 // Every replica and, where states are replicated, every rank updates the same, so it needs the others'
 // slices.
 void Builder::square_and_gather(FlatId flat) {
   const BufferId reduced = program_.flat_buffers[static_cast<std::size_t>(flat)].reduced;
-  if (holders(flat).front() == pipeline_rank_) {  // each gradient counts once in the norm
-    Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
-    squares.reads = {reduced};
-    squares.writes = {program_.scalars};
-    add(std::move(squares));
-  }
+  if (holders(flat).front() == pipeline_rank_) take_squares(flat);  // each gradient counts once in the norm
   if (mesh_.replicate > 1 && !program_.state_over_replicas) gather_in_place(flat, reduced, Axis::replicate);
   if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
   take_down(flat, -1);

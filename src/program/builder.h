@@ -141,6 +141,7 @@ class Builder {
   void issue_reductions(int position);
   void reduce(FlatId flat, int microbatch, BufferId from, bool accumulate);
   void after_last_reduction(FlatId flat);
+  void take_squares(FlatId flat);
   void square_and_gather(FlatId flat);
   void gather_in_place(FlatId flat, BufferId buffer, Axis axis);
   void issue_end();

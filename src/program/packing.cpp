@@ -26,7 +26,7 @@ constexpr std::int64_t kSearchTests = 20'000'000;
 // Of more items not all pairs are looked at: their bits alone are more than a gigabyte.
 constexpr Index kPairedItems = 100'000;
 constexpr Index kSortTests = 60;  // that putting an item into its place in an order takes as long as
-constexpr std::int64_t kSearchRounds = 20'000;
+constexpr std::int64_t kSearchRounds = 60'000;
 // A search that has found nothing better for so many rounds goes back to the best.
 constexpr int kPatience = 200;
 

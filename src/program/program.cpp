@@ -124,7 +124,7 @@ void add(Hasher& hasher, const Instruction& instruction) {
         std::int64_t{instruction.unit}, std::int64_t{instruction.flat}, std::int64_t{instruction.microbatch},
         std::int64_t{instruction.channel}, std::int64_t{instruction.peer},
         std::int64_t{instruction.selective}, std::int64_t{instruction.accumulate},
-        std::int64_t{instruction.carried}})
+        std::int64_t{instruction.squares}, std::int64_t{instruction.carried}})
     hasher.add(value);
   hasher.add(instruction.waits);
   hasher.add(instruction.reads);

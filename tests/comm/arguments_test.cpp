@@ -58,6 +58,16 @@ TEST(CommunicatorArguments, ReduceScatterInPlaceOnlyWhereItIsExact) {
   EXPECT_THROW(rank0.reduce_scatter({.full = data, .shard = data + 15, .shard_numel = 8}), UsageError);
 }
 
+TEST(CommunicatorArguments, SquaresLieApart) {
+  Communicator rank0 = make_local_world(2)[0];
+  alignas(8) float data[64] = {};
+  ReduceScatter call{.full = data, .shard = data + 32, .shard_numel = 8};
+  for (float* const place : {data, data + 14, data + 32, data + 38}) {
+    call.block_squares = reinterpret_cast<double*>(place);
+    EXPECT_THROW(rank0.reduce_scatter(call), UsageError) << place - data;
+  }
+}
+
 TEST(LocalWorld, RefusesNoRanks) {
   EXPECT_THROW(make_local_world(0), UsageError);
   EXPECT_THROW(run_local(0, {}, [](Communicator) {}), UsageError);

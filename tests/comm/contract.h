@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/reduce.h"
 #include "tessera/communicator.h"
 
 namespace tessera::contract {
@@ -148,14 +149,21 @@ void reduce_microbatches(Communicator& ranks, Reduction reduction, const Check& 
       for (int microbatch = 0; microbatch < 3; ++microbatch) {
         const auto full = stored_buffer(wire, me, microbatch, n * numel);
         const auto unchanged = full;
+        const auto blocks = static_cast<std::size_t>(kernels::square_blocks(numel));
+        std::vector<double> squares(blocks, -1.0), expected(blocks);
         ranks.reduce_scatter({.full = full.data(),
                               .wire = wire,
                               .shard = shard.data(),
                               .shard_numel = numel,
                               .accumulate = microbatch > 0,
-                              .reduction = reduction},
+                              .reduction = reduction,
+                              .block_squares = microbatch == 1 ? nullptr : squares.data()},
                              {.unit = "u"});
         ASSERT_EQ(full, unchanged);
+        if (microbatch != 1) {
+          kernels::block_squares({}, numel, DType::fp32, shard.data(), expected.data());
+          ASSERT_EQ(raw(squares), raw(expected)) << numel << " of " << name_of(wire);
+        }
         ASSERT_NO_FATAL_FAILURE(check(wire, microbatch, shard));
       }
     }

@@ -107,6 +107,15 @@ class Session {
   }
   void* output(DType type, std::int64_t numel) { return changed(Tensor(type, numel)); }
   float* floats(std::int64_t numel) { return static_cast<float*>(output(DType::fp32, numel)); }
+  double* doubles(std::int64_t count) {
+    const std::int64_t bytes = count * std::int64_t{sizeof(double)};
+    results_.push_back({buffers_.size(), [count, bytes](const unsigned char* contents) {
+                          Doubles values(static_cast<std::size_t>(count));
+                          std::memcpy(values.data(), contents, static_cast<std::size_t>(bytes));
+                          return values;
+                        }});
+    return static_cast<double*>(add(nullptr, bytes, 0).data());
+  }
   // A result in a struct, compared by what `values` makes of it.
   template <class T>
   T* result(std::function<Doubles(const T&)> values) {
@@ -213,6 +222,18 @@ void add_elementwise(Cases& cases, DType type, std::int64_t numel) {
   add_case("gelu backward", [=](Session& s, const Tensor& x, const Tensor& y) {
     kernels::gelu_backward(s.context(), type, numel, s.input(x), s.input(y), s.output(type, numel));
   });
+}
+
+// The squares are those of the sums, which a last, longer sweep may have completed.
+void add_chain_squares(Cases& cases, DType type, std::int64_t numel) {
+  for (const int count : {2, 9})
+    cases.push_back({label("chain and squares", type, {numel, count}), 0.0, [=](Session& s, Random& random) {
+                       std::vector<const void*> contributions;
+                       for (int i = 0; i < count; ++i)
+                         contributions.push_back(s.input(random.tensor(type, numel)));
+                       kernels::ordered_chain(s.context(), numel, type, contributions, 0.0f, s.floats(numel),
+                                              s.doubles(square_blocks(numel)));
+                     }});
 }
 
 void add_squares(Cases& cases, DType type, std::int64_t numel) {
@@ -616,7 +637,10 @@ Cases all_cases() {
   Cases cases;
   for (const DType type : kAllTypes) {
     for (const std::int64_t numel : {1, 7, 1003, 40001}) add_elementwise(cases, type, numel);
-    for (const std::int64_t numel : {1, 7, 1003, 40001, 2048 * 300 + 5}) add_squares(cases, type, numel);
+    for (const std::int64_t numel : {1, 7, 1003, 40001, 2048 * 300 + 5}) {
+      add_squares(cases, type, numel);
+      add_chain_squares(cases, type, numel);
+    }
   }
   for (const DType gradient : kAllTypes)
     for (const DType parameter : kAllTypes) {

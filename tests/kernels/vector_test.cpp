@@ -1,4 +1,6 @@
 // casts.h, reduce.h, optimizer.h, the simple ops of elementwise.h, and how the CPU shares work out.
+#include <fmt/format.h>
+
 #include <atomic>
 
 #include "kernels/cpu/parallel.h"
@@ -176,6 +178,11 @@ class Aligned {
   Aligned(DType type, std::int64_t numel)
       : bytes_(static_cast<std::size_t>(numel * bytes_of(type))), memory_(bytes_ + 128, 0xff) {}
 
+  explicit Aligned(const Tensor& from) : Aligned(from.type(), from.numel()) {
+    std::memcpy(data(), from.data(), bytes_);
+  }
+
+  float* floats() { return reinterpret_cast<float*>(data()); }
   unsigned char* data() {
     return memory_.data() + (64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64);
   }
@@ -239,7 +246,7 @@ TEST(OrderedChain, StreamedStoresGiveTheSameBits) {
         }
         for_each_instruction_set([&](const char* name) {
           Aligned sums(DType::fp32, numel);
-          ordered_chain(TestContext(2), numel, type, pointers, 0.0f, reinterpret_cast<float*>(sums.data()));
+          ordered_chain(TestContext(2), numel, type, pointers, 0.0f, sums.floats());
           Tensor result(DType::fp32, numel);
           sums.copy_to(result);
           EXPECT_TRUE(result == expected)
@@ -247,6 +254,38 @@ TEST(OrderedChain, StreamedStoresGiveTheSameBits) {
           EXPECT_TRUE(sums.kept_what_follows()) << name << ", " << rest << " over, " << count;
         });
       }
+}
+
+// As block_squares() takes them from what was stored, and without a change of that.
+void check_chain_squares(DType type, std::int64_t numel, std::size_t count, float beta) {
+  std::vector<Tensor> tensors;
+  std::vector<const void*> pointers;
+  for (std::size_t j = 0; j < count; ++j) tensors.push_back(Random(j).tensor(type, numel));
+  for (const Tensor& tensor : tensors) pointers.push_back(tensor.data());
+  const Tensor start = Random(77).tensor(DType::fp32, numel);
+  const auto blocks = static_cast<std::size_t>(square_blocks(numel));
+  for_each_instruction_set([&](const char* name) {
+    const std::string what =
+        fmt::format("{}: {} x {} of {}, beta {}", name, count, numel, name_of(type), beta);
+    Aligned sums(start), without(start);
+    Doubles squares(blocks + 1, -7.0), expected(blocks);
+    ordered_chain(TestContext(2), numel, type, pointers, beta, sums.floats(), squares.data());
+    ordered_chain(TestContext(1), numel, type, pointers, beta, without.floats());
+    EXPECT_EQ(std::memcmp(sums.data(), without.data(), static_cast<std::size_t>(numel) * 4), 0) << what;
+    EXPECT_TRUE(sums.kept_what_follows()) << what;
+    block_squares(TestContext(1), numel, DType::fp32, sums.data(), expected.data());
+    EXPECT_EQ(std::memcmp(squares.data(), expected.data(), blocks * sizeof(double)), 0) << what;
+    EXPECT_EQ(squares.back(), -7.0) << what << ": more blocks than there are";
+  });
+}
+
+TEST(OrderedChain, SquaresAreThoseOfTheSumsBitForBit) {
+  for (const DType type : kAllTypes) {
+    for (const std::int64_t numel : {1, 31, 1000, 1024, 1025, 40000})
+      for (const std::size_t count : {1, 2, 8, 9})
+        for (const float beta : {0.0f, 1.0f}) check_chain_squares(type, numel, count, beta);
+    for (const std::size_t count : {2, 9}) check_chain_squares(type, (1 << 19) + 1037, count, 0.0f);
+  }
 }
 
 TEST(OrderedChain, MayStartFromTheAccumulatorAsContribution) {

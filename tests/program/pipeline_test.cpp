@@ -197,6 +197,43 @@ TEST(PipelinePrograms, KeepToTheFlatsAndUnitsOfTheirRank) {
     EXPECT_TRUE(instruction.op != Opcode::use || instruction.unit == 4 || instruction.unit == 5);
 }
 
+// Of each flat one pipeline rank takes the squares, once and when nothing is added to its gradient any more;
+// by an instruction of its own only where no reduction completes it.
+TEST(PipelinePrograms, TakeTheSquaresOfCompleteGradients) {
+  const std::vector<UnitSpec> tied = tied_model(6);
+  for (const Mesh& mesh : small_meshes())
+    for (int microbatches : {1, 3}) {
+      if (mesh.pipeline > 4) continue;
+      const WholeMesh made(tied, mesh,
+                           spec_of(static_cast<int>(tied.size()), 2,
+                                   PipelineSchedule::one_forward_one_backward, 1, microbatches));
+      std::vector<int> taken(made.layout.flats().size()), alone(taken.size());
+      for (const Program& program : made.programs) {
+        std::vector<bool> complete(taken.size());
+        for (const Instruction& of : program.instructions) {
+          if (of.flat < 0) continue;
+          const auto flat = static_cast<std::size_t>(of.flat);
+          const bool adds = of.op == Opcode::reduce_scatter || of.op == Opcode::accumulate;
+          EXPECT_FALSE(adds && complete[flat]) << to_string(mesh) << ", flat " << of.flat;
+          if (!of.squares && of.op != Opcode::square_sum) continue;
+          EXPECT_TRUE(std::ranges::find(of.writes, program.scalars) != of.writes.end());
+          complete[flat] = true;
+          ++taken[flat];
+          alone[flat] += of.op == Opcode::square_sum;
+        }
+      }
+      const bool added = mesh.shard * mesh.replicate > 1 || microbatches > 1;
+      for (FlatId flat = 0; flat < static_cast<FlatId>(taken.size()); ++flat) {
+        const auto at = static_cast<std::size_t>(flat);
+        const bool exchanged = mesh.pipeline > 1 && flat == made.layout.place(0).flat;  // at the end
+        const int once = made.layout.flat(flat).trainable;
+        EXPECT_EQ(taken[at], once) << to_string(mesh) << ", " << microbatches << ", flat " << flat;
+        EXPECT_EQ(alone[at], added && !exchanged ? 0 : once)
+            << to_string(mesh) << ", " << microbatches << ", flat " << flat;
+      }
+    }
+}
+
 // The bytes that one rank receives over its pipeline's links in a step: of each microbatch an output from
 // before and a gradient from behind.
 TEST(PipelinePrograms, SendEachBoundaryOnce) {

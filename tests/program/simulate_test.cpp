@@ -177,9 +177,6 @@ TEST(Simulate, DefaultCostsFollowBytes) {
       case Opcode::reduce_scatter:
         expected = 3 + 640 * 2 / 64.0;
         break;
-      case Opcode::square_sum:
-        expected = 640 * 4 / 100.0;
-        break;
       case Opcode::reduce_scalars:
         expected = 3 + program.scalars_numel * 8 / 64.0;
         break;
@@ -187,6 +184,7 @@ TEST(Simulate, DefaultCostsFollowBytes) {
         expected = 640 * (4 * 4 + 3 * 4 + 2) / 100.0;
         break;
       case Opcode::accumulate:
+      case Opcode::square_sum:
       case Opcode::send:
       case Opcode::receive:
       case Opcode::copy:
