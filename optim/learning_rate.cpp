@@ -12,7 +12,8 @@ constexpr ScheduleKind kKinds[] = {ScheduleKind::constant, ScheduleKind::linear,
                                    ScheduleKind::warmup_stable_decay};
 constexpr BatchScaling kRules[] = {BatchScaling::none, BatchScaling::linear, BatchScaling::square_root};
 
-// The share of the way from peak to final value, from 0, after `done` < `length` steps of decay.
+// The share of the way from peak to final value in a step before which `done` < `length` steps of decay were
+// done; none where the decay has not begun.
 double progress(std::int64_t done, std::int64_t length) {
   return done <= 0 ? 0.0 : static_cast<double>(done) / static_cast<double>(length);
 }
@@ -56,10 +57,11 @@ void Schedule::check() const {
         fmt::format("schedule: total_steps = {} must be at least 1 and at least warmup_steps = {}",
                     total_steps, warmup_steps));
   if (kind == ScheduleKind::warmup_stable_decay &&
-      (decay_steps < 0 || decay_steps > total_steps - warmup_steps))
-    throw UsageError(
-        fmt::format("schedule: decay_steps = {} must be from 0 to total_steps − warmup_steps = {}",
-                    decay_steps, total_steps - warmup_steps));
+      (decay_steps < 1 || decay_steps > total_steps - warmup_steps))
+    throw UsageError(fmt::format(
+        "schedule: decay_steps = {}, how many of the last steps decay, must be at least 1 and at most "
+        "total_steps − warmup_steps = {}",
+        decay_steps, total_steps - warmup_steps));
 }
 
 double Schedule::learning_rate(std::int64_t step) const {

@@ -44,7 +44,8 @@ std::span<const ActivationChoice> recompute_choices();
 
 // For each unit one of the choices `among`, so that every pipeline rank's plan is within `budget_bytes` of
 // device memory and the least time is spent, as `cost` has it. The specs' own choices are ignored. A search,
-// not a proof: see docs/memory.md. Throws UsageError where no choice fits, as explain_misfit() has it.
+// not a proof: see docs/memory.md. Where no choice fits, one that takes the least: its bytes are then above
+// the budget.
 ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
                                      const std::vector<StepSpec>& specs, const CostModel& cost,
                                      std::int64_t budget_bytes,

@@ -20,6 +20,7 @@ typedef struct {
   int64_t samples;           /* samples read by all ranks: the number of the next one */
   const char* configuration; /* the run's, as text; kept, not interpreted; NULL is "" */
   const char* data;          /* what was trained on, likewise */
+  int64_t tokens;            /* or other elements, in all; kept for reports */
 } tessera_run_state;
 
 /* Writes <folder>/step-XXXXXXXX whole or not at all, then removes all but the newest `keep` (1 or more).

@@ -29,6 +29,7 @@ struct RunState {
   std::int64_t samples = 0;   // samples read by all ranks: the number of the next one
   std::string configuration;  // the run's, as text; kept, not interpreted
   std::string data = {};      // what was trained on, likewise; empty where an earlier build saved
+  std::int64_t tokens = 0;    // or other elements, in all; kept for reports. 0 where an earlier build saved
 };
 
 // Writes the states of all ranks under a temporary name, syncs them to the disk and renames, so that a

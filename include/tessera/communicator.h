@@ -254,6 +254,7 @@ NcclLibrary read_nccl_library();
 // This rank's place, by rank, among those of `world` on the same host, and how many they are. Collective.
 struct HostPlace {
   int rank = 0, ranks = 1;
+  std::vector<int> members = {0};  // the ranks of `world`, ascending
 };
 HostPlace place_on_host(Communicator& world);
 

@@ -57,6 +57,8 @@ class TokenSource {
   const std::string& name() const { return name_; }  // the path or pattern
   // Which of the tokens each file holds, in order: at least one range, each ends where the next begins.
   std::vector<TokenRange> files() const;
+  // The name of the file at a place in files(); UsageError where there is none.
+  const std::string& file_name(std::size_t place) const;
 
   // Tokens [begin, begin + tokens.size()), of several files where they lie so. Throws UsageError for a range
   // outside [0, numel()), and EnvironmentError for a token that is not below the vocabulary, naming file,
@@ -139,17 +141,28 @@ struct SamplerOptions {
   std::uint64_t seed = 0;
 };
 
+// Files of which a sampler reads nothing, as what they hold of its range is too short for one sample of T
+// tokens and a target more.
+struct UnreadFiles {
+  std::vector<std::string> names;  // in order
+  std::int64_t numel = 0;          // tokens of the range in them
+  std::int64_t of = 0;             // files that hold any of the range, these included
+};
+
 // Cuts a range, file by file, into windows of T + 1 tokens that overlap by one, so that every token of a file
-// but its first is a target in exactly one of them; a file's tail shorter than T is left out. No window
-// crosses from one file into the next, as in llm.c. Sample number g of the run is a pure function of the
-// files, the options and g: nothing is stored, and a resumed run needs only the number to continue from.
+// but its first is a target in exactly one of them; a file's tail shorter than T is left out, and so is a
+// file of at most T tokens (unread()). No window crosses from one file into the next, as in llm.c. Sample
+// number g of the run is a pure function of the files, the options and g: nothing is stored, and a resumed
+// run needs only the number to continue from.
 class Sampler {
  public:
-  // Throws UsageError for a range outside the source, a length below 1, or a range without one whole window.
+  // Throws UsageError for a range outside the source, a length below 1, or a range without one whole window,
+  // which all of its files are too short for.
   Sampler(TokenSource source, TokenRange range, const SamplerOptions& options);
 
   std::int64_t windows() const { return windows_; }  // samples in an epoch
   std::int64_t length() const { return options_.length; }
+  const UnreadFiles& unread() const { return unread_; }
   // The window that sample `number` ≥ 0 is; -1 behind the last one in order.
   std::int64_t window_of(std::int64_t number) const;
 
@@ -168,11 +181,13 @@ class Sampler {
     std::int64_t begin = 0;  // token of the source
   };
   std::int64_t begin_of(std::int64_t window) const;
+  void cut(TokenRange range);
 
   TokenSource source_;
   SamplerOptions options_;
   std::vector<Part> parts_;  // of at least one window each
   std::int64_t windows_ = 0;
+  UnreadFiles unread_;
 };
 
 // How a step's samples are dealt out: microbatch by microbatch, in each rank by rank, `sequences` rows each.

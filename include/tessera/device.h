@@ -327,6 +327,7 @@ int read_cores();  // the `cores` of read_machine() alone
 // One GPU of this machine.
 struct CudaGpu {
   std::string name;
+  std::string bus_id;  // its place on the host's PCI bus, "0000:1b:00.0", by whichever ordinal it is seen
   std::int64_t memory_bytes = 0;
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;

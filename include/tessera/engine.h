@@ -251,9 +251,11 @@ class Engine {
   // Counters that a checkpoint must carry besides the buffers.
   struct Counters {
     std::int64_t steps_applied = 0;
-    LossScaleState loss_scaler = {};
+    std::optional<LossScaleState> loss_scaler = {};  // none without EngineOptions::loss_scaling
   };
   Counters counters() const;
+  // Of a run without loss scaling the scale begins anew, at LossScaleOptions::initial; one that scaled the
+  // loss where this engine does not leaves no trace.
   void set_counters(const Counters& counters);
 
   // For modules: where a buffer of the running program lies during the innermost open use; nullptr where that

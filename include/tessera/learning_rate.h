@@ -8,13 +8,15 @@
 
 namespace tessera {
 
-// How the learning rate falls from its peak.
+// How the learning rate falls from its peak. A decay over n steps ends at total_steps: in step s, where the
+// first of a run is 0, the share x = (s − (total_steps − n)) / n of it is done. So the first of the n steps
+// is still at the peak, the last is one step short of the final value, and steps from total_steps on have
+// that value. So it is in Megatron-LM, torchtitan and transformers, too.
 enum class ScheduleKind : std::uint8_t {
-  constant,  // not at all
-  linear,    // a straight line from the peak, at the end of warmup, to the final value at total_steps
-  cosine,    // half a cosine between the same points (Loshchilov and Hutter, SGDR, ICLR 2017)
-  warmup_stable_decay  // the peak until decay_steps before total_steps, then a straight line to the final
-                       // value (Hu et al., MiniCPM, 2024)
+  constant,             // none
+  linear,               // over all steps behind warmup: peak − x · (peak − final value)
+  cosine,               // the same with (1 − cos πx) / 2 for x (Loshchilov and Hutter, SGDR, ICLR 2017)
+  warmup_stable_decay,  // the peak, then linear over decay_steps (Hu et al., MiniCPM, 2024)
 };
 
 std::string_view name_of(ScheduleKind kind);
@@ -26,8 +28,11 @@ struct Schedule {
   double peak = 1e-3;
   std::int64_t warmup_steps = 0;  // 0: the first step already runs at the peak
   std::int64_t total_steps = 0;   // where the decay ends; required by all kinds but constant
-  std::int64_t decay_steps = 0;   // warmup_stable_decay only
-  double final_factor = 0.0;      // final value over peak, 0 to 1
+  // warmup_stable_decay only: the n above, at least 1 and at most total_steps − warmup_steps, which makes it
+  // linear. 8 steps with 4 and a final value of 0 run at 1, 1, 1, 1, 1, 3/4, 1/2 and 1/4 of the peak. With 1
+  // no step before total_steps is below the peak.
+  std::int64_t decay_steps = 0;
+  double final_factor = 0.0;  // final value over peak, 0 to 1
 
   // Throws UsageError naming the field and its value.
   void check() const;

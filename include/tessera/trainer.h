@@ -47,8 +47,8 @@ int fullest_pipeline_rank(std::span<const TrainerPlan> plans);
 int fit_resident_units(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes);
 
 // What becomes of each unit's activations so that the plan fits `budget_bytes` of device memory and the least
-// is made again, see choose_activations() in budget.h; UsageError where nothing fits. Time by `rates`, whose
-// operations by unit are filled in here.
+// is made again, see choose_activations() in budget.h; where nothing fits, so that it takes the least. Time
+// by `rates`, whose operations by unit are filled in here.
 std::vector<ActivationChoice> choose_activations(
     const Model& model, const TrainerOptions& options, std::int64_t budget_bytes,
     std::span<const ActivationChoice> among = recompute_choices(), CostModel rates = {});

@@ -45,7 +45,8 @@ tessera_status tessera_save_checkpoint(const char* folder, tessera_world* world,
                     {.step = of.step,
                      .samples = of.samples,
                      .configuration = text_of(of.configuration),
-                     .data = text_of(of.data)},
+                     .data = text_of(of.data),
+                     .tokens = of.tokens},
                     keep);
   });
 }
@@ -61,7 +62,8 @@ tessera_status tessera_load_checkpoint(const char* path, tessera_world* world, t
     *state = {.step = loaded.step,
               .samples = loaded.samples,
               .configuration = lend(configuration, std::move(loaded.configuration)),
-              .data = lend(data, std::move(loaded.data))};
+              .data = lend(data, std::move(loaded.data)),
+              .tokens = loaded.tokens};
   });
 }
 

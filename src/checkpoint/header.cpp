@@ -67,8 +67,23 @@ std::vector<StoredUnit> units_of(const json& all) {
   return units;
 }
 
+json to_json(const std::optional<LossScaleState>& scaler) {
+  if (!scaler) return nullptr;
+  return {{"scale", scaler->scale},
+          {"applied_in_a_row", scaler->applied_in_a_row},
+          {"skipped_in_a_row", scaler->skipped_in_a_row},
+          {"skipped", scaler->skipped}};
+}
+
+std::optional<LossScaleState> loss_scaler_of(const json& j) {
+  if (j.is_null()) return std::nullopt;
+  return LossScaleState{.scale = j.at("scale"),
+                        .applied_in_a_row = j.at("applied_in_a_row"),
+                        .skipped_in_a_row = j.at("skipped_in_a_row"),
+                        .skipped = j.at("skipped")};
+}
+
 json to_json(const Header& header) {
-  const LossScaleState& scaler = header.counters.loss_scaler;
   json buffers = json::array();
   for (const StoredBuffer& b : header.buffers)
     buffers.push_back({{"unit", b.unit},
@@ -84,12 +99,9 @@ json to_json(const Header& header) {
           {"samples", header.state.samples},
           {"configuration", header.state.configuration},
           {"data", header.state.data},
+          {"tokens", header.state.tokens},
           {"steps_applied", header.counters.steps_applied},
-          {"loss_scaler",
-           {{"scale", scaler.scale},
-            {"applied_in_a_row", scaler.applied_in_a_row},
-            {"skipped_in_a_row", scaler.skipped_in_a_row},
-            {"skipped", scaler.skipped}}},
+          {"loss_scaler", to_json(header.counters.loss_scaler)},
           {"mesh",
            {{"pipeline", header.mesh.pipeline},
             {"replicate", header.mesh.replicate},
@@ -126,13 +138,10 @@ Header header_of(const json& j) {
   header.state = {.step = j.at("step"),
                   .samples = j.at("samples"),
                   .configuration = j.at("configuration"),
-                  .data = j.value("data", "")};
-  const json& scaler = j.at("loss_scaler");
+                  .data = j.value("data", ""),
+                  .tokens = j.value("tokens", std::int64_t{0})};
   header.counters = {.steps_applied = j.at("steps_applied"),
-                     .loss_scaler = {.scale = scaler.at("scale"),
-                                     .applied_in_a_row = scaler.at("applied_in_a_row"),
-                                     .skipped_in_a_row = scaler.at("skipped_in_a_row"),
-                                     .skipped = scaler.at("skipped")}};
+                     .loss_scaler = loss_scaler_of(j.at("loss_scaler"))};
   const json& mesh = j.at("mesh");
   header.mesh = {.pipeline = mesh.at("pipeline"),
                  .replicate = mesh.at("replicate"),

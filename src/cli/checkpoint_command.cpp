@@ -18,13 +18,15 @@ nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
   for (const CheckpointInfo::File& file : info.files)
     files.push_back(
         {{"name", file.name}, {"rank", file.rank}, {"bytes", file.bytes}, {"buffers", file.buffers}});
+  const std::optional<LossScaleState>& scaler = info.counters.loss_scaler;
   return {{"path", info.path.string()},
           {"step", info.state.step},
           {"samples", info.state.samples},
           {"configuration", info.state.configuration},
           {"data", info.state.data},
           {"steps_applied", info.counters.steps_applied},
-          {"loss_scale", info.counters.loss_scaler.scale},
+          {"tokens", info.state.tokens},
+          {"loss_scale", scaler ? nlohmann::json(scaler->scale) : nlohmann::json()},
           {"mesh",
            {{"pipeline", info.mesh.pipeline},
             {"replicate", info.mesh.replicate},

@@ -16,7 +16,7 @@ struct RunArguments {
 // What `simulate` assumes of the machines.
 struct ClusterArguments {
   double gflops = 100.0;                // what modules reach on a rank, 10^9 a second
-  double peak_gflops = 0.0;             // what utilisation is measured against; 0: the same
+  double peak_gflops = 0.0;             // utilisation is a share of it; 0: run.peak_tflops, else gflops
   double memory_gigabytes = 20.0;       // read plus written a second, of the optimizer, casts and sums
   double host_memory_gigabytes = 20.0;  // the same where the host updates
   double host_link_gigabytes = 25.0;    // copied a second between device and host, each way

@@ -132,8 +132,10 @@ struct Config {
 
 // TOML text; `source` names it in messages. `settings` are "section.key=value", applied after the text, in
 // order. A text value needs no quotes there. UsageError, one line, for text that is not TOML, an unknown key
-// (with the closest known one), a value of the wrong type or outside its range, or values that do not go
-// together (check()).
+// (with the closest known one), or a value of the wrong type or outside its range.
+Config read_config(std::string_view text, std::string_view source,
+                   std::span<const std::string> settings = {});
+// The same, and UsageError for values that do not go together (check()).
 Config parse_config(std::string_view text, std::string_view source,
                     std::span<const std::string> settings = {});
 // The same from a file. EnvironmentError where it cannot be read.

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "src/cli/config.h"
+#include "src/cli/config_keys.h"
 #include "tessera/model.h"
 
 namespace tessera::cli {
@@ -14,20 +14,92 @@ void require(bool holds, const std::string& message) {
   if (!holds) throw UsageError(message);
 }
 
+// As the model will have it: the key's where that is set.
+struct Dimension {
+  std::string_view key;
+  std::int64_t set = 0, preset = 0;
+
+  std::int64_t value() const { return set > 0 ? set : preset; }
+  std::string shown() const { return fmt::format("{}{}", value(), set > 0 ? "" : " by the preset"); }
+};
+
+void require_multiple(const Dimension& of, const Dimension& divisor, bool even = false) {
+  require(of.value() % (divisor.value() * (even ? 2 : 1)) == 0,
+          fmt::format("model.{} is {}; it must be {} multiple of model.{}, which is {}", of.key, of.shown(),
+                      even ? "an even" : "a", divisor.key, divisor.shown()));
+}
+
+template <class FamilyConfig>
+void check_heads(const ModelConfig& model) {
+  constexpr bool kLlama = std::is_same_v<FamilyConfig, LlamaConfig>;  // rotates channels in pairs
+  const FamilyConfig preset = FamilyConfig::preset(model.preset);
+  const Dimension heads{"heads", model.heads, preset.heads};
+  require_multiple({"channels", model.channels, preset.channels}, heads, kLlama);
+  if constexpr (kLlama) require_multiple(heads, {"kv_heads", model.kv_heads, preset.kv_heads});
+}
+
 void check_model(const ModelConfig& model) {
   const bool llama = model.family == "llama";
   const std::vector<std::string> presets = llama ? LlamaConfig::presets() : Gpt2Config::presets();
   require(std::find(presets.begin(), presets.end(), model.preset) != presets.end(),
           fmt::format("model.preset is \"{}\" and model.family is \"{}\", which has {}", model.preset,
                       model.family, fmt::join(presets, ", ")));
-  for (const auto& [name, unset] : {std::pair<const char*, bool>{"kv_heads", model.kv_heads == 0},
-                                    {"hidden", model.hidden == 0},
-                                    {"rope_theta", model.rope_theta == 0.0},
-                                    {"rope_scaling", model.rope_scaling == 0.0},
-                                    {"norm_epsilon", model.norm_epsilon == 0.0},
-                                    {"tied", model.tied == "preset"}})
-    require(llama || unset,
-            fmt::format("model.{} is for family = \"llama\"; the family is \"{}\"", name, model.family));
+  return llama ? check_heads<LlamaConfig>(model) : check_heads<Gpt2Config>(model);
+}
+
+// Keys that count only under a condition: where it does not hold, what they say would be lost silently.
+struct Conditional {
+  bool counts = true;
+  std::string why_not;
+  std::vector<std::string_view> keys;
+};
+
+std::vector<Conditional> conditional_keys(const Config& c) {
+  const std::string& optimizer = c.optimizer.kind;
+  return {
+      {c.model.family == "llama",
+       fmt::format("model.family is \"{}\", not \"llama\"", c.model.family),
+       {"model.kv_heads", "model.hidden", "model.rope_theta", "model.rope_scaling", "model.norm_epsilon",
+        "model.tied"}},
+      {c.data.validation.empty() || c.data.validation_fraction == 0.0,
+       "data.validation is set: nothing of data.train is kept for evaluation",
+       {"data.validation_fraction"}},
+      {c.mesh.pipeline > 1,
+       "mesh.pipeline is 1: there is nothing to cut",
+       {"pipeline.schedule", "pipeline.chunks", "pipeline.cuts", "pipeline.gather_once"}},
+      {c.precision.loss_scaling,
+       "precision.loss_scaling is false: there is no loss scale",
+       {"precision.initial_scale", "precision.growth_interval"}},
+      {optimizer == "sgd",
+       fmt::format("optimizer.kind is \"{}\", not \"sgd\"", optimizer),
+       {"optimizer.momentum", "optimizer.nesterov"}},
+      {optimizer != "sgd",
+       "optimizer.kind is \"sgd\", not \"adamw\" or \"adam\"",
+       {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}},
+      {c.schedule.kind != "constant",
+       "schedule.kind is \"constant\": there is no decay",
+       {"schedule.total_steps", "schedule.final_factor"}},
+      {c.schedule.kind == "warmup_stable_decay",
+       fmt::format("schedule.kind is \"{}\", not \"warmup_stable_decay\"", c.schedule.kind),
+       {"schedule.decay_steps"}},
+      {c.schedule.batch_scaling != "none",
+       "schedule.batch_scaling is \"none\": the learning rate stays as it is",
+       {"schedule.base_batch"}},
+  };
+}
+
+void check_conditions(const Config& config) {
+  Config set = config, defaults;
+  const std::vector<Key> keys = keys_of(set), unset = keys_of(defaults);
+  for (const Conditional& row : conditional_keys(config)) {
+    if (row.counts) continue;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (std::ranges::find(row.keys, keys[i].name) == row.keys.end()) continue;
+      const std::string value = value_text(keys[i]), standard = value_text(unset[i]);
+      require(value == standard,
+              fmt::format("{} is {}, but {}; leave it at {}", keys[i].name, value, row.why_not, standard));
+    }
+  }
 }
 
 void check_mesh(const MeshConfig& mesh) {
@@ -37,22 +109,12 @@ void check_mesh(const MeshConfig& mesh) {
 }
 
 void check_pipeline(const Config& config) {
-  const PipelineConfig none;
-  const PipelineConfig& pipeline = config.pipeline;
-  if (config.mesh.pipeline > 1) {
-    require(
-        pipeline.gather_once == none.gather_once || config.strategy.stage == 3,
-        fmt::format("pipeline.gather_once is \"{}\"; it needs strategy.stage = 3, where units are gathered; "
-                    "the stage is {}",
-                    pipeline.gather_once, config.strategy.stage));
-    return;
-  }
-  for (const auto& [name, unset] :
-       {std::pair<const char*, bool>{"schedule", pipeline.schedule == none.schedule},
-        {"chunks", pipeline.chunks == none.chunks},
-        {"cuts", pipeline.cuts == none.cuts},
-        {"gather_once", pipeline.gather_once == none.gather_once}})
-    require(unset, fmt::format("pipeline.{} is set, but mesh.pipeline is 1: there is nothing to cut", name));
+  const std::string& gather_once = config.pipeline.gather_once;
+  require(
+      gather_once == PipelineConfig{}.gather_once || config.strategy.stage == 3,
+      fmt::format("pipeline.gather_once is \"{}\"; it needs strategy.stage = 3, where units are gathered; "
+                  "the stage is {}",
+                  gather_once, config.strategy.stage));
 }
 
 void check_strategy(const Config& config) {
@@ -105,16 +167,6 @@ void check_strategy(const Config& config) {
           "offload.directory is empty; name a folder on a local disk, such as \".\"");
 }
 
-void check_precision(const PrecisionConfig& precision) {
-  const PrecisionConfig none;
-  for (const auto& [name, unset] :
-       {std::pair<const char*, bool>{"initial_scale", precision.initial_scale == none.initial_scale},
-        {"growth_interval", precision.growth_interval == none.growth_interval}})
-    require(precision.loss_scaling || unset,
-            fmt::format("precision.{} is set, but precision.loss_scaling is false: there is no loss scale",
-                        name));
-}
-
 void check_budget(const Config& config) {
   require(config.offload.activations != "auto" || config.strategy.recompute == "auto",
           fmt::format(
@@ -127,10 +179,6 @@ void check_budget(const Config& config) {
 }
 
 void check_optimizer(const OptimizerConfig& optimizer) {
-  const bool sgd = optimizer.kind == "sgd";
-  require(sgd || (optimizer.momentum == 0.0 && !optimizer.nesterov),
-          fmt::format("optimizer.momentum and optimizer.nesterov are for kind = \"sgd\"; the kind is \"{}\"",
-                      optimizer.kind));
   require(!optimizer.nesterov || optimizer.momentum > 0.0,
           "optimizer.nesterov needs an optimizer.momentum above 0");
 }
@@ -149,7 +197,12 @@ void check_schedule(const Config& config) {
   require(schedule.warmup_steps <= total,
           fmt::format("schedule.warmup_steps is {}, more than the {} steps of the schedule",
                       schedule.warmup_steps, total));
-  require(schedule.kind != "warmup_stable_decay" || schedule.warmup_steps + schedule.decay_steps <= total,
+  if (schedule.kind != "warmup_stable_decay") return;
+  require(
+      schedule.decay_steps > 0,
+      "schedule.decay_steps is 0; schedule.kind = \"warmup_stable_decay\" needs at least 1: how many of the "
+      "last steps decay");
+  require(schedule.warmup_steps + schedule.decay_steps <= total,
           fmt::format("schedule.warmup_steps + decay_steps is {}, more than the {} steps of the schedule",
                       schedule.warmup_steps + schedule.decay_steps, total));
 }
@@ -172,10 +225,10 @@ void check_run(const Config& config) {
 
 void check(const Config& config) {
   check_model(config.model);
+  check_conditions(config);
   check_mesh(config.mesh);
   check_strategy(config);
   check_budget(config);
-  check_precision(config.precision);
   check_pipeline(config);
   check_optimizer(config.optimizer);
   check_run(config);

@@ -19,6 +19,13 @@ std::string range_text(const Key& key) {
   return result;
 }
 
+// "0, or a number above 1"; "a power of two from 1 to 16".
+std::string number_text(const Key& key) {
+  return fmt::format("{}{}{}{}", key.or_zero ? "0, or " : "",
+                     key.power_of_two ? "a power of two" : "a number", range_text(key),
+                     key.takes_auto() ? ", or \"auto\"" : "");
+}
+
 std::string joined(const std::vector<std::string>& words) {
   std::string result;
   for (std::size_t i = 0; i < words.size(); ++i)
@@ -50,7 +57,7 @@ std::string allowed(const Key& key) {
     case KeyKind::integer:
       return "an integer" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
     case KeyKind::number:
-      return "a number" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
+      return number_text(key);
     case KeyKind::boolean:
       return "true or false";
     case KeyKind::bytes:

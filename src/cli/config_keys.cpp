@@ -47,8 +47,10 @@ Key boolean(std::string name, bool* target, std::string meaning) {
 struct Range {
   double min = 0.0;
   double max = std::numeric_limits<double>::max();
-  bool above_min = false;
+  bool above_min = false, or_zero = false, power_of_two = false;
 };
+
+constexpr double kLeastFp32 = 1e-45;  // what is computed in fp32 takes less for 0
 
 Key number(std::string name, double* target, Range range, std::string meaning) {
   return {.name = std::move(name),
@@ -57,7 +59,9 @@ Key number(std::string name, double* target, Range range, std::string meaning) {
           .meaning = std::move(meaning),
           .min = range.min,
           .max = range.max,
-          .above_min = range.above_min};
+          .above_min = range.above_min,
+          .or_zero = range.or_zero,
+          .power_of_two = range.power_of_two};
 }
 
 using Keys = std::vector<Key>;
@@ -70,16 +74,16 @@ std::vector<std::string> all_presets() {
 
 // Keys of one family only; check() refuses them for another.
 void add_llama(Keys& keys, ModelConfig& c) {
-  const Range positive_or_zero{.min = 0.0};
   keys.push_back(integer("model.kv_heads", &c.kv_heads, 0,
                          "llama: key and value heads, a divisor of `heads`; 0 is the preset's."));
   keys.push_back(integer("model.hidden", &c.hidden, 0, "llama: width of the MLP; 0 is the preset's."));
-  keys.push_back(number("model.rope_theta", &c.rope_theta, positive_or_zero,
+  keys.push_back(number("model.rope_theta", &c.rope_theta, {.min = 1.0, .above_min = true, .or_zero = true},
                         "llama: base of the rotary embedding's frequencies; 0 is the preset's."));
-  keys.push_back(number("model.rope_scaling", &c.rope_scaling, positive_or_zero,
+  keys.push_back(number("model.rope_scaling", &c.rope_scaling, {.min = 1.0, .or_zero = true},
                         "llama: how much longer the rotary embedding's long waves are made, for contexts "
                         "beyond 8192; 1: not at all; 0 is the preset's."));
-  keys.push_back(number("model.norm_epsilon", &c.norm_epsilon, positive_or_zero,
+  keys.push_back(number("model.norm_epsilon", &c.norm_epsilon,
+                        {.min = kLeastFp32, .max = 0.999999, .or_zero = true},
                         "llama: added to the mean square in RMSNorm; 0 is the preset's."));
   Key tied = text("model.tied", &c.tied, "llama: whether the head is the token embedding.",
                   {"preset", "true", "false"});
@@ -111,7 +115,8 @@ void add_model(Keys& keys, ModelConfig& c) {
   add_llama(keys, c);
   keys.push_back(text("model.weights", &c.weights,
                       "Weights to start from, instead of drawn ones: a .safetensors file, its index or its "
-                      "folder, with the names of Hugging Face's checkpoints. Empty: none."));
+                      "folder, with the names of Hugging Face's checkpoints. Empty: none. A run that is "
+                      "resumed takes its checkpoint's instead."));
 }
 
 void add_data(Keys& keys, DataConfig& c) {
@@ -119,13 +124,15 @@ void add_data(Keys& keys, DataConfig& c) {
       text("data.train", &c.train,
            "The files to train on: tokens (`.bin`), or any other file, read as bytes. One file, or a "
            "pattern such as `fineweb_train_*.bin`, whose files follow each other by name; no sample "
-           "crosses from one into the next. A run that is resumed needs the same files: "
+           "crosses from one into the next, and a file of at most run.length tokens is not read. A run that "
+           "is resumed needs the same files: "
            "under the same name, others are refused."));
   keys.push_back(text("data.validation", &c.validation,
                       "A file or pattern to evaluate on. Empty: the end of the training data, see below."));
   keys.push_back(
       number("data.validation_fraction", &c.validation_fraction, {.min = 0.0, .max = 0.9},
-             "The part of the training data, at its end, that is kept for evaluation and not trained on."));
+             "The part of the training data, at its end, that is kept for evaluation and not trained on. "
+             "With data.validation nothing is."));
   keys.push_back(
       integer("data.seed", &c.seed, 0, "Of the order of the samples, the same for every mesh.", kMostExact));
 }
@@ -254,9 +261,11 @@ void add_precision(Keys& keys, PrecisionConfig& c) {
                       {"fp32", "bf16"}));
   keys.push_back(boolean("precision.loss_scaling", &c.loss_scaling,
                          "Dynamic loss scaling: a step whose gradients are not finite is skipped and the "
-                         "scale halved."));
-  keys.push_back(number("precision.initial_scale", &c.initial_scale, {.min = 1.0, .max = 16777216.0},
-                        "The loss scale to begin with, a power of two."));
+                         "scale halved, to no less than 1; after growth_interval steps without one it "
+                         "doubles, to no more than 16777216 (2^24)."));
+  keys.push_back(number("precision.initial_scale", &c.initial_scale,
+                        {.min = 1.0, .max = 16777216.0, .power_of_two = true},
+                        "The loss scale to begin with; it stays within the same bounds."));
   keys.push_back(integer("precision.growth_interval", &c.growth_interval, 1,
                          "Steps applied in a row before the loss scale doubles."));
 }
@@ -267,7 +276,7 @@ void add_optimizer(Keys& keys, OptimizerConfig& c) {
       text("optimizer.kind", &c.kind, "The algorithm; sgd is with momentum.", {"adamw", "adam", "sgd"}));
   keys.push_back(number("optimizer.beta1", &c.beta1, beta, "adamw, adam: decay of the first moment."));
   keys.push_back(number("optimizer.beta2", &c.beta2, beta, "adamw, adam: decay of the second moment."));
-  keys.push_back(number("optimizer.epsilon", &c.epsilon, {.min = 0.0, .max = 1.0, .above_min = true},
+  keys.push_back(number("optimizer.epsilon", &c.epsilon, {.min = kLeastFp32, .max = 1.0},
                         "adamw, adam: added to the root of the second moment."));
   keys.push_back(number("optimizer.weight_decay", &c.weight_decay, {.min = 0.0, .max = 10.0},
                         "Weight decay of matrices and embeddings: decoupled for adamw, L2 for the others. "
@@ -287,13 +296,18 @@ void add_schedule(Keys& keys, ScheduleConfig& c) {
                         {.min = 0.0, .max = 1e3, .above_min = true}, "The learning rate at its peak."));
   keys.push_back(integer("schedule.warmup_steps", &c.warmup_steps, 0, "Steps that rise to the peak."));
   keys.push_back(integer("schedule.total_steps", &c.total_steps, 0,
-                         "The step at which the decay ends; 0 is run.steps."));
+                         "The step at which the decay ends: steps from it on have the final value. 0 is "
+                         "run.steps. A constant schedule has no decay."));
   keys.push_back(integer("schedule.decay_steps", &c.decay_steps, 0,
-                         "warmup_stable_decay: how many of the last steps decay."));
+                         "warmup_stable_decay, which needs at least 1: how many of the last steps decay, in "
+                         "a straight line. The first of them is still at the peak; the final value is "
+                         "reached at total_steps."));
   keys.push_back(number("schedule.final_factor", &c.final_factor, {.min = 0.0, .max = 1.0},
-                        "The last learning rate as a part of the peak."));
+                        "The learning rate from total_steps on, as a part of the peak; the last step before "
+                        "is one step of the decay short of it."));
   keys.push_back(integer("schedule.base_batch", &c.base_batch, 0,
-                         "Sequences per step for which learning_rate was found; 0: as many as this run's."));
+                         "Sequences per step for which learning_rate was found, where batch_scaling asks; "
+                         "0: as many as this run's."));
   keys.push_back(text("schedule.batch_scaling", &c.batch_scaling,
                       "What becomes of the learning rate at another batch than base_batch: it stays, or is "
                       "multiplied by the ratio or its square root.",
@@ -301,16 +315,18 @@ void add_schedule(Keys& keys, ScheduleConfig& c) {
 }
 
 void add_run(Keys& keys, RunConfig& c) {
-  keys.push_back(
-      integer("run.steps", &c.steps, 0, "Steps to train, counted from the very first; 0: no limit."));
+  keys.push_back(integer("run.steps", &c.steps, 0,
+                         "Steps to train, counted from the very first, skipped ones included; 0: no limit."));
   keys.push_back(number("run.seconds", &c.seconds, {},
                         "Seconds to train, counted from this start; 0: no limit. The earlier limit ends the "
                         "run."));
   keys.push_back(integer("run.sequences", &c.sequences, 1, "Sequences in a microbatch of one rank."));
   keys.push_back(integer("run.length", &c.length, 1, "Tokens in a sequence; at most the model's context."));
   keys.push_back(integer("run.microbatches", &c.microbatches, 1, "Microbatches that a step accumulates."));
-  keys.push_back(integer("run.evaluate_every", &c.evaluate_every, 0,
-                         "Steps between evaluations on the validation data; 0: none."));
+  keys.push_back(
+      integer("run.evaluate_every", &c.evaluate_every, 0,
+              "Steps between evaluations on the validation data; what is there at the end of the run is "
+              "evaluated, too. 0: none at all."));
   keys.push_back(integer("run.evaluation_microbatches", &c.evaluation_microbatches, 1,
                          "Microbatches of one rank in an evaluation."));
   keys.push_back(
@@ -326,8 +342,10 @@ void add_run(Keys& keys, RunConfig& c) {
            "which the transformers library loads: it gets a config.json, too. Empty: nowhere."));
   keys.push_back(text("run.export_type", &c.export_type, "The type of the weights that are exported.",
                       {"fp32", "bf16", "fp16"}));
-  keys.push_back(bytes("run.export_file_bytes", &c.export_file_bytes,
-                       "The most bytes of weights in one exported file; 0: one file."));
+  keys.push_back(
+      bytes("run.export_file_bytes", &c.export_file_bytes,
+            "The most bytes of weights in an exported file of several tensors; a larger tensor has "
+            "a file of its own. 0: one file."));
   Key resume =
       text("run.resume", &c.resume,
            "Whether to continue from the last checkpoint in run.checkpoint; \"auto\": where there is "
@@ -345,7 +363,8 @@ void add_run(Keys& keys, RunConfig& c) {
       number("run.peak_tflops", &c.peak_tflops, {.min = 0.0, .max = 1e9},
              "10^12 operations a second that one rank's device reaches at best in the type of "
              "precision.parameters: what model FLOPs utilisation is a share of. 0: by the data sheet "
-             "of a GPU that is known; of any other device no share is given."));
+             "of a GPU that is known; of any other device no share is given. `tessera simulate` takes it "
+             "where no --peak-gflops is given; 0: --gflops."));
   keys.push_back(
       integer("run.threads_per_rank", &c.threads_per_rank, 1, "Compute threads of one rank.", 4096));
   keys.push_back(
@@ -362,7 +381,10 @@ void add_run(Keys& keys, RunConfig& c) {
       number("run.deadline", &c.deadline, {.min = 0.0, .max = 1e6, .above_min = true},
              "Seconds that a rank waits for another before the run ends with an error; while checkpoints "
              "and exports are written at least 1800, and 60 for MPI to start."));
-  keys.push_back(text("run.metrics", &c.metrics, "A file for one line of JSON per step. Empty: none."));
+  keys.push_back(
+      text("run.metrics", &c.metrics,
+           "A file for one line of JSON per step and evaluation (docs/architecture.md). A run from "
+           "step 0 begins it anew. Empty: none."));
   keys.push_back(text("run.trace", &c.trace,
                       "A file for the timeline of rank 0 (Chrome trace; Perfetto opens it). Empty: none."));
   keys.push_back(integer("run.trace_steps", &c.trace_steps, 1,
@@ -371,7 +393,9 @@ void add_run(Keys& keys, RunConfig& c) {
       text("run.sample_prompt", &c.sample_prompt,
            "What the sample text continues, as bytes; for tokens, their ids separated by commas."));
   keys.push_back(
-      integer("run.sample_tokens", &c.sample_tokens, 0, "Tokens to sample at the end of the run; 0: none."));
+      integer("run.sample_tokens", &c.sample_tokens, 0,
+              "Tokens to sample at the end of the run; 0: none. Each follows from the last run.length tokens "
+              "before it, also where model.context is longer."));
   keys.push_back(number("run.sample_temperature", &c.sample_temperature, {.min = 0.0, .max = 100.0},
                         "0 takes the most likely token; 1 draws from the model's distribution."));
 }

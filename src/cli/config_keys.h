@@ -27,6 +27,8 @@ struct Key {
   double min = std::numeric_limits<double>::lowest();
   double max = std::numeric_limits<double>::max();
   bool above_min = false;      // min itself is not allowed
+  bool or_zero = false;        // 0 stands for another value, whatever min is
+  bool power_of_two = false;   // and nothing between
   bool boolean_words = false;  // text: true and false may stand without quotes
 
   std::string section() const { return name.substr(0, name.find('.')); }

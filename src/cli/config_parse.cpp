@@ -39,8 +39,15 @@ std::string shown(const toml::node& value) {
                                allowed(key), beyond ? fmt::format(", and at most {:.0f}", key.max) : ""));
 }
 
+bool is_power_of_two(double value) {
+  int exponent = 0;
+  return std::frexp(value, &exponent) == 0.5;
+}
+
 bool in_range(const Key& key, double value) {
-  return std::isfinite(value) && (key.above_min ? value > key.min : value >= key.min) && value <= key.max;
+  if (key.or_zero && value == 0.0) return true;
+  return std::isfinite(value) && (key.above_min ? value > key.min : value >= key.min) && value <= key.max &&
+         (!key.power_of_two || is_power_of_two(value));
 }
 
 void set_text(const Key& key, const Written& written) {
@@ -115,23 +122,33 @@ class Table {
   const Key& find(const std::string& name, const std::string& where) const {
     for (const Key& key : keys_)
       if (key.name == name) return key;
-    std::string near = closest(name, names_);
-    if (near.empty())  // the right key in the wrong section
-      for (const Key& key : keys_)
-        if (key.leaf() == name.substr(name.find('.') + 1)) near = key.name;
+    const std::string near = meant(name);
     throw UsageError(where + ": unknown key '" + name + "'" +
-                     (near.empty() ? "; docs/configuration.md lists all" : "; did you mean '" + near + "'?"));
+                     (near.empty() ? "; docs/configuration.md lists all" : "; did you mean " + near + "?"));
   }
 
   void check_section(const std::string& name, const toml::node& value, const std::string& where) const {
-    if (std::find(sections_.begin(), sections_.end(), name) == sections_.end())
-      throw UsageError(fmt::format("{}: unknown section '{}'; the sections are {}", where, name,
-                                   fmt::join(sections_, ", ")));
-    if (!value.is_table())
+    const bool known = std::find(sections_.begin(), sections_.end(), name) != sections_.end();
+    if (known && value.is_table()) return;
+    if (known)
       throw UsageError(fmt::format("{}: '{}' is a section; write [{}] above its keys", where, name, name));
+    if (const std::string near = meant(name); !value.is_table() && !near.empty())
+      throw UsageError(fmt::format("{}: '{}' stands in no section; did you mean {}?", where, name, near));
+    throw UsageError(fmt::format("{}: unknown section '{}'; the sections are {}", where, name,
+                                 fmt::join(sections_, ", ")));
   }
 
  private:
+  // "'run.steps'": the key nearest to `name`, else those of its name in whatever section; empty: none.
+  std::string meant(const std::string& name) const {
+    if (const std::string near = closest(name, names_); !near.empty()) return "'" + near + "'";
+    std::string near;
+    for (const Key& key : keys_)
+      if (key.leaf() == name.substr(name.find('.') + 1))
+        near += fmt::format("{}'{}'", near.empty() ? "" : " or ", key.name);
+    return near;
+  }
+
   std::vector<Key> keys_;
   std::vector<std::string> names_, sections_;
 };
@@ -202,12 +219,20 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
-Config parse_config(std::string_view text, std::string_view source,
-                    std::span<const std::string> settings) try {
+Config read_config(std::string_view text, std::string_view source,
+                   std::span<const std::string> settings) try {
   Config config;
   const Table keys(config);
   apply_table(keys, parse_toml(text, source), source);
   for (const std::string& setting : settings) apply_setting(keys, setting);
+  return config;
+} catch (const UsageError& error) {
+  throw UsageError(one_line(error.what()));
+}
+
+Config parse_config(std::string_view text, std::string_view source,
+                    std::span<const std::string> settings) try {
+  const Config config = read_config(text, source, settings);
   check(config);
   return config;
 } catch (const UsageError& error) {

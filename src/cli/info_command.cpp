@@ -32,8 +32,8 @@ void print_cuda(const CudaMachine& cuda, const NcclLibrary& nccl, const CudnnLib
   if (!cuda.unusable.empty()) fmt::print("GPUs           none: {}\n", cuda.unusable);
   for (std::size_t i = 0; i < cuda.gpus.size(); ++i) {
     const CudaGpu& gpu = cuda.gpus[i];
-    fmt::print("{:<15}{}, {}, compute capability {}.{}, {} multiprocessors", fmt::format("GPU {}", i),
-               gpu.name, mib(gpu.memory_bytes), gpu.major, gpu.minor, gpu.multiprocessors);
+    fmt::print("{:<15}{} at {}, {}, compute capability {}.{}, {} multiprocessors", fmt::format("GPU {}", i),
+               gpu.name, gpu.bus_id, mib(gpu.memory_bytes), gpu.major, gpu.minor, gpu.multiprocessors);
     if (gpu.bytes_per_second > 0) fmt::print(", {:.0f} GB/s", gpu.bytes_per_second / 1e9);
     fmt::print("\n");
   }
@@ -43,6 +43,7 @@ nlohmann::json to_json(const CudaMachine& cuda, const NcclLibrary& nccl, const C
   nlohmann::json gpus = nlohmann::json::array();
   for (const CudaGpu& gpu : cuda.gpus)
     gpus.push_back({{"name", gpu.name},
+                    {"bus_id", gpu.bus_id},
                     {"memory_bytes", gpu.memory_bytes},
                     {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
                     {"multiprocessors", gpu.multiprocessors},

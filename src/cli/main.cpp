@@ -20,13 +20,24 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
-const CLI::Validator kPositive(
-    [](const std::string& text) {
-      double value = 0.0;
-      const bool is = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0.0;
-      return is ? std::string() : fmt::format("{} is no number above 0", text);
-    },
-    "POSITIVE");
+template <class Number>
+CLI::Validator number_that(bool (*is_right)(Number), const char* wrong, const char* name) {
+  const auto check = [is_right, wrong](const std::string& text) {
+    Number value{};
+    const bool is = CLI::detail::lexical_cast(text, value) && is_right(value);
+    return is ? std::string() : text + " is " + wrong;
+  };
+  return {check, name};
+}
+
+const CLI::Validator kPositive = number_that<double>(
+    [](double value) { return std::isfinite(value) && value > 0.0; }, "no number above 0", "POSITIVE");
+const CLI::Validator kNotNegative =
+    number_that<double>([](double value) { return std::isfinite(value) && value >= 0.0; },
+                        "no number of at least 0", "NONNEGATIVE");
+const CLI::Validator kRanks =
+    number_that<int>([](int ranks) { return ranks > 0; },
+                     "no number of ranks: mesh.shard must be an integer of at least 1", "RANKS");
 
 // A file that is opened must not take the place of a standard stream that was closed: what is printed would
 // land in it.
@@ -47,13 +58,18 @@ int flushed(int status) {
 
 void add_config_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("config", arguments.config, "TOML file (docs/configuration.md)")->required();
+  const auto set = [&arguments](const std::string& setting) { arguments.settings.push_back(setting); };
+  const auto ranks = [set](int count) { set("mesh.shard=" + std::to_string(count)); };
+  // Both as they are read, so that they are applied in the order that they were written in.
   command
-      .add_option("--set", arguments.settings, "section.key=value, instead of the file's; may be repeated")
-      ->allow_extra_args(false);
-  command.add_option_function<int>(
-      "--ranks",
-      [&arguments](int ranks) { arguments.settings.push_back("mesh.shard=" + std::to_string(ranks)); },
-      "short for --set mesh.shard=N");
+      .add_option_function<std::string>(
+          "--set", set,
+          "section.key=value, instead of the file's; may be repeated, of one key the last counts")
+      ->trigger_on_parse();
+  command
+      .add_option_function<int>("--ranks", ranks, "short for --set mesh.shard=N; of the two the last counts")
+      ->check(kRanks)
+      ->trigger_on_parse();
 }
 
 void add_run_options(CLI::App& command, RunArguments& arguments) {
@@ -68,8 +84,10 @@ void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
   command.add_option("--gflops", cluster.gflops, "10^9 operations a second that modules reach")
       ->check(kPositive);
   command
-      .add_option("--peak-gflops", cluster.peak_gflops,
-                  "10^9 operations a second that utilisation is measured against; as --gflops by default")
+      .add_option(
+          "--peak-gflops", cluster.peak_gflops,
+          "10^9 operations a second that utilisation is measured against; by default run.peak_tflops, "
+          "or else as --gflops")
       ->default_str("")
       ->check(kPositive);
   command
@@ -97,13 +115,13 @@ void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
   command
       .add_option("--inner-latency,--latency", cluster.inner_latency_us,
                   "microseconds of a message inside a node")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
   command
       .add_option("--outer-link", cluster.outer_link_gigabytes, "GB a second into a rank from another node")
       ->check(kPositive)
       ->needs(nodes);
   command.add_option("--outer-latency", cluster.outer_latency_us, "microseconds of a message between nodes")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->needs(nodes);
   command.add_option("--collectives", cluster.collectives, "how collectives move their bytes")
       ->check(CLI::IsMember(algorithms));

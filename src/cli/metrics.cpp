@@ -1,5 +1,6 @@
 #include "src/cli/metrics.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +14,8 @@ namespace tessera::cli {
 
 namespace {
 
+constexpr std::int64_t kLongestLine = 1 << 16;  // of ours
+
 // The step that a line is of; beyond any for a line that is none of ours.
 std::int64_t step_of(const std::string& line) {
   const auto parsed = nlohmann::json::parse(line, nullptr, false);
@@ -21,11 +24,27 @@ std::int64_t step_of(const std::string& line) {
   return parsed["step"].get<std::int64_t>();
 }
 
+// False where the file is empty.
+bool holds_metrics(const std::string& path) {
+  std::ifstream in(path);
+  std::string line(kLongestLine, '\0');
+  in.read(line.data(), kLongestLine);
+  line.resize(static_cast<std::size_t>(in.gcount()));
+  if (line.empty()) return false;
+  line.resize(std::min(line.find('\n'), line.size()));
+  if (step_of(line) == std::numeric_limits<std::int64_t>::max())
+    throw UsageError("run.metrics: '" + path +
+                     "' holds something else than the metrics of a run, and would be written over; name "
+                     "another file, or remove it");
+  return true;
+}
+
 }  // namespace
 
 Metrics::Metrics(const std::string& path) : path_(path) {
   std::error_code ignored;
   made_ = !std::filesystem::exists(path_, ignored) && !ignored;
+  if (std::filesystem::is_regular_file(path_, ignored)) begun_ = holds_metrics(path_);
   open(std::ios::app);
 }
 

@@ -11,8 +11,12 @@ namespace tessera::cli {
 class Metrics {
  public:
   Metrics() = default;  // writes nowhere
-  // Changes nothing yet but that there is a file. EnvironmentError where it cannot be written.
+  // Changes nothing yet but that there is a file. EnvironmentError where it cannot be written, UsageError
+  // where it holds what no run wrote.
   explicit Metrics(const std::string& path);
+
+  // Whether an earlier run's lines are there.
+  bool begun() const { return begun_; }
 
   // Drops the lines of later steps, and one that was cut off: a run that continues writes them again. All at
   // step 0.
@@ -27,7 +31,7 @@ class Metrics {
   void check_written() const;
 
   std::string path_;
-  bool made_ = false;
+  bool made_ = false, begun_ = false;
   std::ofstream out_;
 };
 

@@ -2,12 +2,38 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <vector>
 
 #include "tessera/device.h"
 #include "tessera/error.h"
 
 namespace tessera::cli {
+
+RankGpu gpu_of_rank(Communicator& world, const CudaMachine& machine, bool may_share) {
+  using BusId = std::array<char, 32>;
+  const HostPlace place = place_on_host(world);
+  RankGpu taken{.ordinal = place.rank % static_cast<int>(machine.gpus.size())};
+  BusId own{};
+  machine.gpus[static_cast<std::size_t>(taken.ordinal)].bus_id.copy(own.data(), own.size());
+  std::vector<BusId> all(static_cast<std::size_t>(world.world()));
+  world.all_gather(&own, all.data(), sizeof own, {"set-up", "finding GPUs"});
+  for (const int rank : place.members) {
+    if (rank == world.rank() || all[static_cast<std::size_t>(rank)] != own) continue;
+    taken.first &= rank > world.rank();
+    if (may_share) continue;
+    const auto [low, high] = std::minmax(rank, world.rank());
+    throw UsageError(fmt::format(
+        "the mesh has {} ranks: this host has {} of them and {} GPUs that rank {} sees, so that ranks {} and "
+        "{} "
+        "would share the one at {}, and NCCL takes one rank a GPU; start fewer ranks a host, or look at "
+        "CUDA_VISIBLE_DEVICES; for a test, processes that have an NCCL_HOSTID each can share one",
+        world.world(), place.ranks, machine.gpus.size(), world.rank(), low, high, own.data()));
+  }
+  return taken;
+}
 
 RankPlace place_of_rank(const Communicator& world, const TrainerOptions& options) {
   RankPlace place{.world = world, .options = options};
@@ -17,17 +43,12 @@ RankPlace place_of_rank(const Communicator& world, const TrainerOptions& options
     throw EnvironmentError(fmt::format(
         "rank {}: no GPU can be used: {}; run.device is cuda, with cpu it would train without one",
         world.global_rank(), machine.unusable));
+  const RankGpu taken = gpu_of_rank(place.world, machine, std::getenv("NCCL_HOSTID") != nullptr);
   place.gpus = static_cast<int>(machine.gpus.size());
-  const HostPlace on_host = place_on_host(place.world);
-  if (on_host.ranks > place.gpus && std::getenv("NCCL_HOSTID") == nullptr)
-    throw UsageError(fmt::format(
-        "the mesh has {} ranks: this host has {} of them and {} GPUs, and NCCL takes one rank a GPU; "
-        "for a test, processes that have an NCCL_HOSTID each can share one",
-        world.world(), on_host.ranks, place.gpus));
-  if (on_host.rank < place.gpus) place.memory = GpuMemory(on_host.rank);
+  if (taken.first) place.memory = GpuMemory(taken.ordinal);
   if (world.world() > 1) place.world = make_nccl_world(world, {.deadline = options.engine.deadline});
-  place.options.engine.device_ordinal = on_host.rank % place.gpus;
-  place.gpu = machine.gpus[static_cast<std::size_t>(on_host.rank % place.gpus)].name;
+  place.options.engine.device_ordinal = taken.ordinal;
+  place.gpu = machine.gpus[static_cast<std::size_t>(taken.ordinal)].name;
   return place;
 }
 

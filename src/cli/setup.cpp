@@ -196,6 +196,11 @@ TokenSource open_tokens(const char* key, const std::string& path, std::int64_t v
   throw EnvironmentError(fmt::format("{}: {}", key, error.what()));
 }
 
+void add_files(std::vector<InputFile>& to, const char* key, const TokenSource& source) {
+  for (std::size_t place = 0; place < source.files().size(); ++place)
+    to.push_back({key, source.file_name(place)});
+}
+
 // `key` as above.
 Sampler make_sampler(const char* key, const Setup& setup, const TokenSource& source, TokenRange range,
                      SampleOrder order) try {
@@ -255,7 +260,7 @@ SafetensorsExport export_options(const Setup& setup) {
 
 std::optional<Config> stored_config(const std::string& configuration) {
   try {
-    return parse_config(configuration, "checkpoint");
+    return read_config(configuration, "checkpoint");  // which an earlier build may have checked otherwise
   } catch (const UsageError&) {
     return std::nullopt;
   }
@@ -292,6 +297,7 @@ void check_same_data(const Config& stored, const std::string& stored_identity, c
 std::vector<std::string> changes_since(const Config& stored, const Config& now) {
   std::vector<std::string> changes = differences(stored, now);
   const auto irrelevant = [&](const std::string& change) {
+    if (change.starts_with("model.weights:")) return true;  // the checkpoint's are taken
     if (!change.starts_with("run.")) return false;
     if (change.starts_with("run.steps:"))  // where the schedule ends with them
       return now.schedule.kind == "constant" || now.schedule.total_steps > 0;
@@ -315,6 +321,7 @@ Data open_data(const Setup& setup) {
             .train = make_sampler("data.train", setup, train, split.train, SampleOrder::shuffled),
             .validation = std::nullopt,
             .train_identity = identity_of(train)};
+  add_files(data.files, "data.train", train);
   if (!evaluates) return data;
   if (splits) {
     data.validation =
@@ -325,6 +332,7 @@ Data open_data(const Setup& setup) {
     data.validation =
         make_sampler("data.validation", setup, other, {0, other.numel()}, SampleOrder::in_order);
     data.validation_identity = identity_of(other);
+    add_files(data.files, "data.validation", other);
   }
   return data;
 }

@@ -36,12 +36,18 @@ Setup make_setup(const Config& config);
 // What run.export_type and run.export_file_bytes say, and the model's config.json.
 SafetensorsExport export_options(const Setup& setup);
 
+// A file that a run reads, and what names it.
+struct InputFile {
+  std::string key, path;
+};
+
 // The samples of a run. Shared by all ranks; reading is safe from any thread.
 struct Data {
   TokenEncoding encoding = TokenEncoding::text;
   Sampler train;
   std::optional<Sampler> validation;
   std::string train_identity = {}, validation_identity = {};  // identity_of(); empty where there is none
+  std::vector<InputFile> files = {};
 };
 
 // A checkpoint's configuration; none where it is of another version.

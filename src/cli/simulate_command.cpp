@@ -78,8 +78,20 @@ struct Figures {
   double model_flops_utilisation = 0;  // of the peak; what recomputation repeats does not count
 };
 
-Figures figures_of(const Setup& setup, const ClusterArguments& arguments, double total_us) {
-  const double peak_gflops = arguments.peak_gflops > 0 ? arguments.peak_gflops : arguments.gflops;
+// Of one rank's device, 10^9 a second. What the options say of it was checked with them.
+double peak_gflops(const Setup& setup, const ClusterArguments& arguments) {
+  if (arguments.peak_gflops > 0) return arguments.peak_gflops;
+  const double tflops = setup.config.run.peak_tflops;
+  if (tflops == 0.0) return arguments.gflops;
+  if (tflops * 1e3 < arguments.gflops)
+    throw UsageError(fmt::format(
+        "run.peak_tflops is {:g}, {:g} GFLOP/s, below --gflops, {:g}: no module exceeds its device's peak; "
+        "give --gflops or --peak-gflops as the cluster has it",
+        tflops, tflops * 1e3, arguments.gflops));
+  return tflops * 1e3;
+}
+
+Figures figures_of(const Setup& setup, double peak_gflops, double total_us) {
   const double rate = static_cast<double>(setup.tokens_per_step()) / total_us * 1e6;
   return {.tokens_per_second = rate,
           .model_flops_utilisation = *utilisation_of(setup, 1e9 * peak_gflops).share(rate)};
@@ -195,13 +207,14 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   OutputFile file("--json", arguments.json);
   OutputFile trace("--trace", cluster.trace);
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+  const double peak = peak_gflops(setup, cluster);
   const Plans plans(plan_pipeline(*setup.model, setup.options));
   const CostModel cost = cost_of(setup, cluster);
   const Mesh& mesh = setup.options.engine.mesh;
   const WorldTimeline world =
       simulate({.mesh = mesh, .programs = plans.programs, .program_of_rank = mesh.places(Axis::pipeline)},
                plans.layout, cost);
-  const Figures figures = figures_of(setup, cluster, world.total_us);
+  const Figures figures = figures_of(setup, peak, world.total_us);
   const std::vector<Row> rows = rows_of(world, plans.programs.size());
   print_model(setup);
   print_rates(plans, cost);

@@ -1,13 +1,16 @@
 // `tessera train`: opens files, starts the ranks, reports how it went.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
 
 #include "src/cli/commands.h"
@@ -127,7 +130,10 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"disk", summary.disk},
                            {"sample", summary.sample}};
   if (summary.step == summary.first_step) result["first_loss"] = result["loss"] = nullptr;  // of no step
-  if (summary.validation_loss) result["validation_loss"] = *summary.validation_loss;
+  if (summary.validation_loss) {
+    result["validation_loss"] = *summary.validation_loss;
+    result["validation_step"] = summary.validation_step;
+  }
   if (summary.hidden) result["hidden"] = *summary.hidden;
   if (const auto share = summary.utilisation.share(summary.tokens_per_second())) {
     result["peak_flops_per_second"] = *summary.utilisation.peak_flops;
@@ -166,6 +172,26 @@ void print_what_was_measured(const Setup& setup, const GpuGrowth& gpus) {
       over, a_rank(gpus.set_up), a_rank(gpus.first_step), a_rank(gpus.later));
 }
 
+std::string why_none(const RunConfig& run, const RunSummary& summary) {
+  if (summary.interrupted) return "a signal came first";
+  if (run.steps > 0 && summary.first_step >= run.steps)
+    return fmt::format("run.steps is {}, and {} were done before", run.steps, summary.first_step);
+  return fmt::format("run.seconds is {}, which had passed", run.seconds);
+}
+
+// The losses of a run that trained; NaN without the sign that it happens to have.
+std::string losses(const RunSummary& summary) {
+  const auto text = [](double loss) {
+    return std::isnan(loss) ? std::string("nan") : fmt::format("{:.4f}", loss);
+  };
+  std::string all = fmt::format("loss {} -> {}", text(summary.first_loss), text(summary.loss));
+  if (summary.validation_loss) {
+    all += ", validation " + text(*summary.validation_loss);
+    if (summary.validation_step != summary.step) all += fmt::format(" at step {}", summary.validation_step);
+  }
+  return all;
+}
+
 void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& summary,
                   const Measured& measured) {
   const int ranks = setup.world();
@@ -180,28 +206,55 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "", a_rank(measured.growth_bytes));
   print_what_was_measured(setup, summary.gpus);
   if (summary.step == summary.first_step) {
-    fmt::print("no step was trained: run.steps is {}, and {} were done before\n", setup.config.run.steps,
-               summary.first_step);
+    fmt::print("no step was trained: {}\n", why_none(setup.config.run, summary));
     if (!summary.sample.empty()) fmt::print("\nsample:\n{}\n", escaped(summary.sample));
     return;
   }
   const double rate = summary.tokens_per_second();
-  fmt::print("{} tokens in {} steps and {}: {:.0f} tokens/s, {} of the model", count(summary.tokens),
-             summary.step - summary.first_step, duration(summary.seconds), rate,
-             flops_text(summary.utilisation.flops(rate)));
+  fmt::print("{} tokens in {} steps{} and {}: {:.0f} tokens/s, {} of the model", count(summary.tokens),
+             summary.step - summary.first_step,
+             summary.skipped > 0 ? fmt::format(" ({} skipped)", summary.skipped) : "",
+             duration(summary.seconds), rate, flops_text(summary.utilisation.flops(rate)));
   if (const auto share = summary.utilisation.share(rate))
     fmt::print(", {:.1f}% of the {} that {} could reach", *share * 100.0,
                flops_text(*summary.utilisation.peak_flops),
                ranks > 1 ? fmt::format("{} ranks", ranks) : "the device");
   fmt::print("\n");
-  fmt::print("loss {:.4f} -> {:.4f}", summary.first_loss, summary.loss);
-  if (summary.validation_loss) fmt::print(", validation {:.4f}", *summary.validation_loss);
+  fmt::print("{}", losses(summary));
   if (summary.hidden)
     fmt::print("; {:.0f}% of communication{} hidden behind compute", *summary.hidden * 100.0,
                setup.options.engine.strategy.offload == Offload{} ? "" : " and copies");
   fmt::print("\n");
   if (!summary.sample.empty()) fmt::print("\nsample:\n{}\n", escaped(summary.sample));
   if (summary.interrupted) fmt::print("ended by a signal\n");
+}
+
+// Nothing that a run reads is written over by it.
+void check_apart(const RunArguments& arguments, const RunConfig& run, const std::vector<InputFile>& inputs) {
+  const InputFile outputs[] = {{"run.metrics", run.metrics},
+                               {"run.trace", run.trace},
+                               {"run.export", run.export_path},
+                               {"--json", arguments.json}};
+  std::error_code none;
+  for (const InputFile& output : outputs)
+    for (const InputFile& input : inputs)
+      if (std::filesystem::equivalent(output.path, input.path, none))
+        throw UsageError(fmt::format("{}: '{}' is read as {}, and would be written over; name another file",
+                                     output.key, output.path, input.key));
+}
+
+// Files of `key` that have no sample are told: they are read by no step.
+void print_unread(const char* key, const Sampler& sampler) {
+  constexpr std::size_t kNamed = 3;
+  const UnreadFiles& unread = sampler.unread();
+  if (unread.names.empty()) return;
+  const std::size_t shown = std::min(kNamed, unread.names.size()), more = unread.names.size() - shown;
+  fmt::print(
+      "unread    {} of {} files of {} ({} tokens) are too short for a sample of run.length = {}, which takes "
+      "{}: {}{}\n",
+      unread.names.size(), unread.of, key, count(unread.numel), sampler.length(), sampler.length() + 1,
+      escaped(fmt::format("{}", fmt::join(std::span(unread.names).first(shown), ", "))),
+      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 // What is written after the work.
@@ -229,7 +282,13 @@ int train_command(const RunArguments& arguments) {
   Communicator world = world_of_processes(setup);
   check_same_run(world, setup.config, &data);
   const bool first = !world || world.rank() == 0;  // prints and writes files
-  if (first) check_places(setup.config.run);
+  if (first) {
+    std::vector<InputFile> inputs = data.files;
+    inputs.push_back({"model.weights", weights});
+    inputs.push_back({"the configuration", arguments.config});
+    check_apart(arguments, setup.config.run, inputs);
+    check_places(setup.config.run);
+  }
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
   Failure failure;
@@ -244,14 +303,19 @@ int train_command(const RunArguments& arguments) {
       [&] { files.folder.lock = CheckpointLock(); });  // and its folder, where that is new and empty
 
   if (first)
-    fmt::print("{} parameters, {} ranks{}, stage {}, {}; {} tokens a step\n",
-               count(setup.model->parameter_numel()), setup.world(), world ? " as processes" : "",
-               setup.config.strategy.stage, setup.config.precision.parameters,
+    fmt::print("{} parameters, {} rank{}{}, stage {}, {}; {} tokens a step\n",
+               count(setup.model->parameter_numel()), setup.world(), setup.world() == 1 ? "" : "s",
+               world ? " as processes" : "", setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
   if (first && !weights_note.empty()) fmt::print("weights   {}\n", weights_note);
+  if (first) print_unread("data.train", data.train);
+  if (first && data.validation && !setup.config.data.validation.empty())
+    print_unread("data.validation", *data.validation);
   if (const Config& config = setup.config;
       first && !config.data.validation.empty() && config.run.evaluate_every == 0)
     fmt::print("evaluate  never, as run.evaluate_every is 0: data.validation is not read\n");
+  if (files.metrics.begun() && !files.folder.continued)
+    fmt::print("metrics   those of an earlier run in {} are written over\n", setup.config.run.metrics);
   if (const std::string note = files.folder.lock.note(); !note.empty()) fmt::print("saving    {}\n", note);
   if (first && has_grid(setup.options.engine.mesh))
     fmt::print("{}", mesh_grid(setup, plan_pipeline(*setup.model, setup.options)));

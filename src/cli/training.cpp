@@ -7,7 +7,6 @@
 #include <array>
 #include <chrono>
 #include <exception>
-#include <nlohmann/json.hpp>
 
 #include "src/cli/processes.h"
 #include "src/cli/rank_place.h"
@@ -26,7 +25,6 @@ constexpr std::int64_t kTraceFrom = 2;    // steps that only warm up caches and 
 constexpr std::int64_t kMeasureEach = 4;  // every so many steps overlap and memory are measured
 constexpr std::int64_t kWeighed = 3;      // steps in which a process looks at its memory
 constexpr int kMostRefused = 50;          // steps in a row that are skipped; a loss scale falls by 2^50
-constexpr double kSmooth = 0.9;           // of the tokens a second that are shown
 // A checkpoint may keep the disk busy on one rank for longer than a step's deadline allows.
 constexpr std::chrono::minutes kCheckpointDeadline{30};
 
@@ -70,26 +68,22 @@ class RankTraining {
           summary_.peak_bytes = std::max(summary_.peak_bytes, read_proportional_bytes());
       });
     begin_weights();
-    if (first_) {
-      summary_.first_step = summary_.step = step_;
-      files_.metrics.rewind(step_);  // what comes again, also of a run that ended before it saved
-    }
     if (run_.steps > 0)
       trace_from_ = std::clamp(run_.steps - step_ - run_.trace_steps, std::int64_t{0}, kTraceFrom);
     start_ = Clock::now();
+    evaluated_step_ = step_;
     prefetch(data_.train, setup_.grid, step_);
-    Progress progress({.first_step = step_, .steps = run_.steps, .seconds = run_.seconds});
-    progress_ = first_ ? &progress : nullptr;
+    if (first_) log_.emplace(setup_, files_.metrics, summary_, step_);
     while (continues()) {
       train_step();
       if (run_.evaluate_every > 0 && step_ % run_.evaluate_every == 0) evaluate();
       if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0) save();
     }
+    if (run_.evaluate_every > 0 && step_ != evaluated_step_ && !interrupted_) evaluate();
     if (!run_.checkpoint.empty() && step_ != saved_step_) save();
-    if (unwritten_) std::rethrow_exception(unwritten_);
+    if (unwritten()) std::rethrow_exception(log_->unwritten());
     if (!run_.export_path.empty()) export_weights();
-    if (progress_) progress_->finish();
-    summary_seconds();
+    if (log_) log_->finish();
     if (run_.sample_tokens > 0 && !interrupted_) sample();
     if (first_ && files_.trace) write_trace();
     if (gpus_ > 0) sum_growths();
@@ -98,11 +92,13 @@ class RankTraining {
   }
 
  private:
+  bool unwritten() const { return log_ && log_->unwritten(); }
+
   // Rank 0 decides, from limits and clock; a signal to any rank, or metrics that cannot be written, end all.
   // Before each step.
   bool continues() {
     enum Decision : std::int32_t { go, done, interrupted };  // a later one wins
-    std::int32_t decision = stop_signal.load() != 0 || unwritten_ ? interrupted : go;
+    std::int32_t decision = stop_signal.load() != 0 || unwritten() ? interrupted : go;
     if (first_ && decision == go) {
       const double expected_end = seconds_since(start_) + last_step_seconds_ / 2;
       if (run_.steps > 0 && step_ >= run_.steps) decision = done;
@@ -135,7 +131,7 @@ class RankTraining {
     summary_.exchange = trainer_.engine().arena_registration();
     if (gpus_ > 0) {
       const EngineOptions& engine = trainer_.engine().options();
-      fmt::print("device    rank 0 on GPU {} of {}; the ranks of a host take its GPUs in turn\n",
+      fmt::print("device    rank 0 on GPU {} of {}; the ranks of a host take those that they see in turn\n",
                  engine.device_ordinal, gpus_);
       if (setup_.world() > 1) report_nccl();
       return;
@@ -167,7 +163,7 @@ class RankTraining {
                        export_options(setup_));
     if (!first_) return;
     summary_.exported = run_.export_path;
-    progress_->note(fmt::format("step {}  exported {}", step_, summary_.exported));
+    log_->note(fmt::format("step {}  exported {}", step_, summary_.exported));
   }
 
   // What does not fit is told by buffers and bytes; the keys that were changed since say it to who set them.
@@ -198,6 +194,7 @@ class RankTraining {
   void resume(const std::filesystem::path& checkpoint) {
     const RunState state = load(checkpoint);
     step_ = saved_step_ = state.step;
+    tokens_ = state.tokens > 0 ? state.tokens : step_ * setup_.tokens_per_step();
     const std::int64_t expected = step_ * setup_.grid.samples_per_step();
     if (state.samples != expected)
       throw UsageError(fmt::format(
@@ -214,12 +211,15 @@ class RankTraining {
   }
 
   // The configuration may change from run to run; say so, for it changes the result.
-  void print_changes(const std::optional<Config>& stored, const std::string& stored_data) const {
+  void print_changes(const std::optional<Config>& stored, const std::string& stored_data) {
     if (!stored_data.empty() && stored_data != data_.train_identity)
       fmt::print("changed   the data: {} -> {}\n", stored_data, data_.train_identity);
     if (!stored) return fmt::print("changed   the checkpoint's configuration is of another version\n");
-    for (const std::string& change : changes_since(*stored, setup_.config))
-      fmt::print("changed   {}\n", change);
+    for (const std::string& change : changes_since(*stored, setup_.config)) {
+      const bool goes_on = change.starts_with("precision.initial_scale:") && stored->precision.loss_scaling;
+      fmt::print("changed   {}{}\n", change,
+                 goes_on ? fmt::format("; the scale goes on at {}", trainer_.engine().loss_scale()) : "");
+    }
   }
 
   // Has the disk read this rank's samples of a step while others are in use.
@@ -260,18 +260,13 @@ class RankTraining {
     last_step_seconds_ = seconds_since(begin);
     ++step_;
     ++run_steps_;
+    tokens_ += setup_.tokens_per_step();
     if (run_steps_ == 1 || run_steps_ % kMeasureEach == kTraceFrom) gpu_memory_.after_step(run_steps_);
     if (!first_) return;
-    if (measured) measure();
     if (traced) keep_trace(begin);
-    report(result, measured);
-  }
-
-  void measure() {
-    const StepTiming timing = trainer_.engine().timing();
-    measured_.communication_us += timing.communication_us;
-    measured_.exposed_us += timing.exposed_us;
-    if (measured_.communication_us > 0.0) summary_.hidden = measured_.hidden();
+    LoggedStep logged{.number = step_, .tokens = tokens_, .result = result, .seconds = last_step_seconds_};
+    if (measured) logged.timing = trainer_.engine().timing();
+    log_->step(logged);
   }
 
   void sum_growths() {
@@ -298,78 +293,25 @@ class RankTraining {
     files_.trace.commit();
   }
 
-  void report(const StepResult& result, bool measured) {
-    const double rate = static_cast<double>(setup_.tokens_per_step()) / last_step_seconds_;
-    shown_rate_ = run_steps_ <= 2 ? rate : kSmooth * shown_rate_ + (1.0 - kSmooth) * rate;
-    summary_.step = step_;
-    summary_.tokens += setup_.tokens_per_step();
-    summary_.step_seconds += last_step_seconds_;
-    summary_.skipped += result.applied ? 0 : 1;
-    if (run_steps_ == 1) summary_.first_loss = result.loss;
-    summary_.loss = result.loss;
-    progress_->step({.elapsed = seconds_since(start_),
-                     .result = result,
-                     .step = step_,
-                     .tokens_per_second = shown_rate_,
-                     .model_flops = summary_.utilisation.flops(shown_rate_),
-                     .utilisation = summary_.utilisation.share(shown_rate_),
-                     .hidden = summary_.hidden});
-    if (!result.applied && result.reason == SkipReason::not_finite)
-      progress_->note(
-          fmt::format("step {} was skipped: the gradient of {} is not finite; the loss scale was {}", step_,
-                      result.first_nonfinite, result.loss_scale));
-    nlohmann::json line = {{"step", step_},
-                           {"loss", result.loss},
-                           {"learning_rate", result.learning_rate},
-                           {"gradient_norm", result.gradient_norm},
-                           {"loss_scale", result.loss_scale},
-                           {"applied", result.applied},
-                           {"tokens", step_ * setup_.tokens_per_step()},
-                           {"seconds", seconds_since(start_)},
-                           {"tokens_per_second", rate},
-                           {"model_flops_per_second", summary_.utilisation.flops(rate)}};
-    if (const auto share = summary_.utilisation.share(rate)) line["model_flops_utilisation"] = *share;
-    if (measured) {
-      const StepTiming timing = trainer_.engine().timing();
-      line["hidden"] = timing.hidden();
-      line["issued"] = timing.issue_us / timing.total_us;
-    }
-    write_metrics(line);
-  }
-
-  // What cannot be written ends the run, but not before it saved what it trained.
-  void write_metrics(const nlohmann::json& line) {
-    try {
-      files_.metrics.write(line);
-    } catch (const EnvironmentError&) {
-      unwritten_ = std::current_exception();
-    }
-  }
-
   void evaluate() {
     prefetch(*data_.validation, setup_.evaluation_grid, 0);
     const StepResult result = trainer_.evaluate(fetch(*data_.validation, setup_.evaluation_grid, 0));
-    if (!first_) return;
-    summary_.validation_loss = result.loss;
-    progress_->note(fmt::format("step {}  validation loss {:.4f}", step_, result.loss));
-    write_metrics({{"step", step_}, {"validation_loss", result.loss}, {"validation_tokens", result.weight}});
+    evaluated_step_ = step_;
+    if (first_) log_->evaluated(step_, result);
   }
 
   void save() {
     const RunState state{.step = step_,
                          .samples = step_ * setup_.grid.samples_per_step(),
                          .configuration = to_toml(setup_.config),
-                         .data = data_.train_identity};
+                         .data = data_.train_identity,
+                         .tokens = tokens_};
     const auto path = save_checkpoint(run_.checkpoint, disk_, trainer_.engine(), state,
                                       static_cast<int>(run_.checkpoint_keep));
     saved_step_ = step_;
     if (!first_) return;
     summary_.checkpoint = path.string();
-    progress_->note(fmt::format("step {}  saved {}", step_, summary_.checkpoint));
-  }
-
-  void summary_seconds() {
-    if (first_) summary_.seconds = seconds_since(start_);
+    log_->note(fmt::format("step {}  saved {}", step_, summary_.checkpoint));
   }
 
   void sample() {
@@ -398,17 +340,17 @@ class RankTraining {
   Trainer trainer_;
   GpuMemory gpu_memory_;
 
-  Progress* progress_ = nullptr;
+  std::optional<RunLog> log_;  // rank 0's
   Clock::time_point start_, trace_start_;
   std::int64_t step_ = 0;        // steps of the whole run
   std::int64_t run_steps_ = 0;   // since this start
+  std::int64_t tokens_ = 0;      // of the whole run
   std::int64_t saved_step_ = 0;  // nothing is saved before the first step
+  std::int64_t evaluated_step_ = 0;
   bool interrupted_ = false;
-  std::exception_ptr unwritten_;          // why the metrics could not be written
   int refused_ = 0;                       // steps in a row
   std::int64_t trace_from_ = kTraceFrom;  // earlier in a run that is shorter
-  double last_step_seconds_ = 0.0, shown_rate_ = 0.0;
-  StepTiming measured_;  // sums
+  double last_step_seconds_ = 0.0;
   std::vector<Span> spans_;
 };
 

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <array>
+
 #include "src/device/cuda_check.h"
 #include "tessera/device.h"
 
@@ -19,9 +21,13 @@ int attribute(cudaDeviceAttr what, int ordinal) {
 CudaGpu read_gpu(int ordinal) {
   cudaDeviceProp found{};
   check_cuda(cudaGetDeviceProperties(&found, ordinal), "cudaGetDeviceProperties");
+  std::array<char, 32> bus_id{};
+  check_cuda(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), ordinal),
+             "cudaDeviceGetPCIBusId");
   const double clock_hertz = 1e3 * attribute(cudaDevAttrMemoryClockRate, ordinal);
   const double width_bytes = attribute(cudaDevAttrGlobalMemoryBusWidth, ordinal) / 8.0;
   return {.name = found.name,
+          .bus_id = bus_id.data(),
           .memory_bytes = static_cast<std::int64_t>(found.totalGlobalMem),
           .major = found.major,
           .minor = found.minor,

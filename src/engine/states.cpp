@@ -321,7 +321,11 @@ void Engine::Impl::check_persistent(const char* call, FlatId flat, State state, 
                                  bytes, name_of(state), flat, held));
 }
 
-Engine::Counters Engine::counters() const { return {impl_->steps_applied, impl_->scaler.state()}; }
+Engine::Counters Engine::counters() const {
+  Counters counters{.steps_applied = impl_->steps_applied};
+  if (impl_->options.loss_scaling) counters.loss_scaler = impl_->scaler.state();
+  return counters;
+}
 
 void Engine::set_counters(const Counters& counters) {
   impl_->guarded("set_counters", [&] {
@@ -329,7 +333,11 @@ void Engine::set_counters(const Counters& counters) {
     if (counters.steps_applied < 0)
       throw UsageError(
           fmt::format("set_counters: steps_applied is {}; it cannot be negative", counters.steps_applied));
-    impl_->scaler.restore(counters.loss_scaler);
+    if (const auto& scaling = impl_->options.loss_scaling) {
+      LossScaler scaler(*scaling);
+      if (counters.loss_scaler) scaler.restore(*counters.loss_scaler);
+      impl_->scaler = scaler;
+    }
     impl_->steps_applied = counters.steps_applied;
     impl_->given = 0;  // states that were restored are compared by who restores them
   });

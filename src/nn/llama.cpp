@@ -43,8 +43,9 @@ void check_config(const LlamaConfig& config) {
                                  config.heads));
   require(std::isfinite(config.rope_theta) && config.rope_theta > 1.0, "rope_theta", config.rope_theta,
           "above 1");
-  require(config.norm_epsilon > 0.0 && config.norm_epsilon < 1.0, "norm_epsilon", config.norm_epsilon,
-          "between 0 and 1");
+  // In fp32: a smaller one would vanish, and 0/0 would follow where a row is 0.
+  require(static_cast<float>(config.norm_epsilon) > 0.0F && config.norm_epsilon < 1.0, "norm_epsilon",
+          config.norm_epsilon, "above 0 in fp32, and below 1");
   check_scaling(config.rope_scaling);
 }
 

@@ -293,17 +293,6 @@ class Together {
   std::vector<std::vector<Program>> programs_;     // theirs, by training program and rank
 };
 
-// Even the least does not fit.
-[[noreturn]] void refuse(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
-                         const CostModel& cost, Bytes budget, const ChosenActivations& least) {
-  for (StepSpec& spec : specs) spec.strategy.unit_activations = least.units;
-  for (const PlannedPrograms& planned : plan_pipeline(layout, mesh, specs))
-    if (planned.plan.space(Space::device).arena_bytes == least.arena_bytes)
-      throw UsageError("even where every unit keeps the least activations, " +
-                       explain_misfit(layout, mesh, specs, planned.plan, {.device_bytes = budget}, cost));
-  throw Error("no pipeline rank has the plan that its activations were chosen for");
-}
-
 }  // namespace
 
 std::span<const ActivationChoice> recompute_choices() {
@@ -333,7 +322,6 @@ ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
     const auto rank = static_cast<std::size_t>(partition.rank_of(unit));
     chosen.units.push_back(of_ranks[rank][at[rank]].units[static_cast<std::size_t>(unit)]);
   }
-  if (chosen.arena_bytes > budget_bytes) refuse(layout, mesh, specs, cost, budget_bytes, chosen);
   return chosen;
 }
 

@@ -8,6 +8,25 @@
 #include "tessera/philox.h"
 
 namespace tessera {
+namespace {
+
+// Of no tokens, or fewer, where they do not meet.
+TokenRange common(TokenRange a, TokenRange b) {
+  return {.begin = std::max(a.begin, b.begin), .end = std::min(a.end, b.end)};
+}
+
+[[noreturn]] void refuse_range(const TokenSource& source, TokenRange range, std::int64_t length) {
+  const std::string few =
+      fmt::format("data '{}': tokens [{}, {}) are too few for one sample: {} tokens and a target more",
+                  source.name(), range.begin, range.end, length);
+  const std::vector<TokenRange> files = source.files();
+  if (files.size() == 1) throw UsageError(few);
+  std::int64_t most = 0;
+  for (const TokenRange& file : files) most = std::max(most, common(file, range).numel());
+  throw UsageError(fmt::format("{}, all in one file; the longest file has {} of them", few, most));
+}
+
+}  // namespace
 
 TokenSplit split_by_fraction(std::int64_t numel, double validation_fraction) {
   if (!(validation_fraction >= 0.0 && validation_fraction < 1.0))
@@ -31,17 +50,24 @@ Sampler::Sampler(TokenSource source, TokenRange range, const SamplerOptions& opt
   if (options.length < 1)
     throw UsageError(
         fmt::format("data '{}': samples of {} tokens; at least 1 is needed", source_.name(), options.length));
-  for (const TokenRange& file : source_.files()) {
-    const TokenRange part{std::max(file.begin, range.begin), std::min(file.end, range.end)};
-    if (part.numel() <= options.length) continue;
+  cut(range);
+  if (windows_ == 0) refuse_range(source_, range, options.length);
+}
+
+void Sampler::cut(TokenRange range) {
+  const std::vector<TokenRange> files = source_.files();
+  for (std::size_t place = 0; place < files.size(); ++place) {
+    const TokenRange part = common(files[place], range);
+    if (part.numel() <= 0) continue;
+    ++unread_.of;
+    if (part.numel() <= options_.length) {
+      unread_.names.push_back(source_.file_name(place));
+      unread_.numel += part.numel();
+      continue;
+    }
     parts_.push_back({.first_window = windows_, .begin = part.begin});
-    windows_ += (part.numel() - 1) / options.length;
+    windows_ += (part.numel() - 1) / options_.length;
   }
-  if (windows_ == 0)
-    throw UsageError(
-        fmt::format("data '{}': tokens [{}, {}) are too few for one sample: {} tokens and a target more{}",
-                    source_.name(), range.begin, range.end, options.length,
-                    source_.files().size() > 1 ? ", all in one file" : ""));
 }
 
 std::int64_t Sampler::begin_of(std::int64_t window) const {

@@ -106,6 +106,13 @@ std::vector<TokenRange> TokenSource::files() const {
   return ranges;
 }
 
+const std::string& TokenSource::file_name(std::size_t place) const {
+  if (place >= files_->size())
+    throw UsageError(
+        fmt::format("data '{}': file {} is not within 0 to {}", name_, place, files_->size() - 1));
+  return (*files_)[place].name;
+}
+
 void TokenSource::check_range(TokenRange range) const {
   if (range.begin < 0 || range.begin > range.end || range.end > numel())
     throw UsageError(fmt::format("data '{}': tokens [{}, {}) are outside [0, {})", name_, range.begin,

@@ -72,7 +72,7 @@ tessera_status run_engine(tessera_world* world, tessera_engine* engine, int rank
   tessera_run_state loaded{};
   if (run.begin > 0) TRY(tessera_load_checkpoint(run.folder.c_str(), world, engine, &loaded));
   for (int step = run.begin; step < run.end; ++step) TRY(train_step(engine));
-  const tessera_run_state state{run.end, 8 * run.end, "steps = 6", nullptr};
+  const tessera_run_state state{run.end, 8 * run.end, "steps = 6", nullptr, 80 * run.end};
   TRY(tessera_save_checkpoint(run.folder.c_str(), world, engine, &state, 1));
   const char* latest = nullptr;
   TRY(tessera_latest_checkpoint(run.folder.c_str(), world, &latest));

@@ -49,6 +49,7 @@ TEST_P(Checkpoint, ContinuesBitwise) {
     EXPECT_EQ(state.step, 3);
     EXPECT_EQ(state.samples, 24);
     EXPECT_EQ(state.configuration, "[run]\nsteps = 6\n");
+    EXPECT_EQ(state.tokens, 240);
     steps(engine, 3, 6);
     const std::vector<float> all = read_everything(engine);
     if (ranks.rank() == 0) found = bits(all), counters = engine.counters();
@@ -230,7 +231,7 @@ TEST(CheckpointFiles, InspectTellsWhatIsStored) {
     const CheckpointInfo info = inspect_checkpoint(folder.file(name));
     EXPECT_EQ(info.state.step, 3);
     EXPECT_EQ(info.counters.steps_applied, 3);
-    EXPECT_EQ(info.counters.loss_scaler.scale, 2048.0);
+    EXPECT_EQ(info.counters.loss_scaler.value().scale, 2048.0);
     EXPECT_EQ(info.mesh.shard, 2);
     EXPECT_EQ(info.placements, Placements::of_stage(3));
     EXPECT_EQ(info.units, 5);

@@ -56,7 +56,11 @@ inline void steps(Engine& engine, int begin, int end) {
 }
 
 inline RunState state_at(std::int64_t step) {
-  return {.step = step, .samples = step * 8, .configuration = "[run]\nsteps = 6\n"};
+  return {.step = step,
+          .samples = step * 8,
+          .configuration = "[run]\nsteps = 6\n",
+          .data = {},
+          .tokens = step * 80};
 }
 
 // A saved run of three steps.

@@ -1,13 +1,16 @@
 // Every key of the configuration: its default, what it refuses, and that the documentation is of these keys.
 #include "src/cli/config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
 
 #include "src/cli/config_keys.h"
+#include "src/cli/setup.h"
 
 namespace tessera::cli {
 namespace {
@@ -76,9 +79,11 @@ TEST(Config, EveryKeyRefusesWhatIsOutOfRange) {
   Config config;
   for (const Key& key : keys_of(config)) {
     if (key.kind != KeyKind::integer && key.kind != KeyKind::number) continue;
-    std::vector<std::string> values = {std::to_string(static_cast<std::int64_t>(key.min) - 1)};
+    std::vector<std::string> values = {
+        std::to_string(key.or_zero ? -1 : static_cast<std::int64_t>(key.min) - 1)};
     if (key.max < 1e15) values.push_back(std::to_string(static_cast<std::int64_t>(std::ceil(key.max)) + 1));
-    if (key.above_min) values.push_back("0");
+    if (key.above_min) values.push_back(fmt::format("{}", key.min));
+    if (key.power_of_two) values.push_back("3");
     if (key.kind == KeyKind::integer) values.push_back("9223372036854775807");
     for (const std::string& value : values) {
       expect_mentions(error_of(toml_of(key, value)), {key.name, value, allowed(key)});
@@ -170,8 +175,61 @@ TEST(Config, AnUnknownKeyNamesTheClosest) {
 
 TEST(Config, AnUnknownSectionNamesAll) {
   expect_mentions(error_of("[modle]\nlayers = 3\n"), {"test.toml:1:", "'modle'", "model, data, mesh"});
-  expect_mentions(error_of("steps = 3\n"), {"'steps'", "sections are"});
+  expect_mentions(error_of("nothing = 3\n"), {"'nothing'", "sections are"});
+  expect_mentions(error_of("[steps]\n"), {"'steps'", "sections are"});
   expect_mentions(error_of("run = 3\n"), {"'run' is a section"});
+}
+
+TEST(Config, AKeyAboveAllSectionsNamesThoseThatItMayBe) {
+  expect_mentions(error_of("\nsteps = 3\n"),
+                  {"test.toml:2: 'steps' stands in no section; did you mean 'run.steps'?"});
+  expect_mentions(error_of("seed = 3\n"), {"did you mean 'data.seed' or 'run.seed'?"});
+  expect_mentions(error_of("", {"steps=3"}), {"--set: unknown key 'steps'; did you mean 'run.steps'?"});
+  EXPECT_EQ(error_of("run.steps = 3\n"), "");
+}
+
+// What the library refuses by its own names is refused by key before, with what the documentation says.
+TEST(Config, RangesAreThoseOfTheLibrary) {
+  struct Case {
+    const char *set, *also, *what;  // `also` is needed by the key
+  };
+  for (const Case& c :
+       {Case{"precision.initial_scale=3", "precision.loss_scaling=true",
+             "is 3; it must be a power of two from 1 to 16777216"},
+        {"optimizer.epsilon=1e-46", "run.pin=true", "is 1e-46; it must be a number from 1e-45 to 1"},
+        {"model.rope_theta=1", "model.family=llama", "is 1; it must be 0, or a number above 1"},
+        {"model.rope_scaling=0.5", "model.family=llama", "is 0.5; it must be 0, or a number of at least 1"},
+        {"model.norm_epsilon=1e-50", "model.family=llama",
+         "is 1e-50; it must be 0, or a number from 1e-45 to 0.999999"},
+        {"model.norm_epsilon=1", "model.family=llama", "it must be 0, or a number from 1e-45"}}) {
+    const std::string set = c.set;
+    expect_mentions(error_of("", {set, c.also, "model.preset=llama-tiny"}),
+                    {"--set: " + set.substr(0, set.find('=')) + " is ", c.what});
+  }
+  const auto made = [](const std::vector<std::string>& settings) {
+    return make_setup(parse_config("", "test", settings));
+  };
+  for (const char* set : {"model.rope_theta=0", "model.rope_theta=1.5", "model.rope_scaling=1",
+                          "model.norm_epsilon=0", "model.norm_epsilon=1e-45", "optimizer.epsilon=1e-45"})
+    EXPECT_NO_THROW(made({set, "model.family=llama", "model.preset=llama-tiny"})) << set;
+  EXPECT_NO_THROW(made({"precision.initial_scale=16777216", "precision.loss_scaling=true"}));
+}
+
+TEST(Config, HeadsDivideWhatTheyAreOf) {
+  expect_mentions(error_of("", {"model.channels=16", "model.heads=3"}),
+                  {"model.channels is 16; it must be a multiple of model.heads, which is 3"});
+  expect_mentions(error_of("", {"model.heads=5"}),
+                  {"model.channels is 384 by the preset; it must be a multiple of model.heads, which is 5"});
+  const auto llama = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"model.family=llama", "model.preset=llama-tiny"});
+    return error_of("", settings);
+  };
+  expect_mentions(
+      llama({"model.channels=18"}),
+      {"model.channels is 18; it must be an even multiple of model.heads, which is 6 by the preset"});
+  expect_mentions(llama({"model.kv_heads=4"}),
+                  {"model.heads is 6 by the preset; it must be a multiple of model.kv_heads, which is 4"});
+  EXPECT_EQ(llama({"model.channels=24", "model.heads=4", "model.kv_heads=1"}), "");
 }
 
 TEST(Config, WhatIsNotTomlNamesTheLine) {
@@ -186,6 +244,14 @@ TEST(Config, ValuesThatDoNotGoTogether) {
       {{"pipeline.cuts=3"}, {"pipeline.cuts", "mesh.pipeline is 1"}},
       {{"mesh.pipeline=2", "strategy.stage=1", "pipeline.gather_once=auto"},
        {"pipeline.gather_once is \"auto\"", "strategy.stage = 3", "the stage is 1"}},
+      {{"data.validation=v", "data.validation_fraction=0.2"},
+       {"data.validation_fraction is 0.2", "data.validation is set", "leave it at 0.05"}},
+      {{"optimizer.kind=sgd", "optimizer.beta1=0.5"}, {"optimizer.beta1 is 0.5", "\"sgd\"", "at 0.9"}},
+      {{"optimizer.kind=sgd", "optimizer.beta2=0.5"}, {"optimizer.beta2 is 0.5", "\"sgd\"", "at 0.95"}},
+      {{"optimizer.kind=sgd", "optimizer.epsilon=0.5"}, {"optimizer.epsilon is 0.5", "\"sgd\"", "1e-08"}},
+      {{"schedule.kind=constant", "schedule.total_steps=5"}, {"schedule.total_steps is 5", "\"constant\""}},
+      {{"schedule.kind=constant", "schedule.final_factor=0"}, {"schedule.final_factor is 0", "at 0.1"}},
+      {{"schedule.base_batch=8"}, {"schedule.base_batch is 8", "schedule.batch_scaling is \"none\"", "at 0"}},
       {{"precision.initial_scale=2"}, {"precision.initial_scale", "precision.loss_scaling is false"}},
       {{"precision.growth_interval=5"}, {"precision.growth_interval", "precision.loss_scaling is false"}},
       {{"strategy.state_over_replicas=true"}, {"strategy.state_over_replicas", "mesh.replicate", "3 and 1"}},
@@ -213,6 +279,21 @@ TEST(Config, ValuesThatDoNotGoTogether) {
       {{"model.tied=true"}, {"model.tied", "\"llama\""}},
   };
   for (const auto& [settings, parts] : cases) expect_mentions(error_of("", settings), parts);
+}
+
+TEST(Config, KeysAreTakenWhereTheyCount) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"data.validation=v", "data.validation_fraction=0"},  // says what is so
+      {"data.validation=v", "data.validation_fraction=0.05"},
+      {"data.validation_fraction=0.2"},
+      {"optimizer.kind=adam", "optimizer.beta1=0.5", "optimizer.beta2=0.5", "optimizer.epsilon=0.5"},
+      {"optimizer.kind=sgd", "optimizer.momentum=0.5", "optimizer.nesterov=true"},
+      {"schedule.kind=linear", "schedule.total_steps=5", "schedule.final_factor=0"},
+      {"schedule.kind=constant", "schedule.warmup_steps=5"},
+      {"schedule.batch_scaling=linear", "schedule.base_batch=8"},
+      {"precision.loss_scaling=true", "precision.initial_scale=2", "precision.growth_interval=5"},
+  };
+  for (const std::vector<std::string>& settings : cases) EXPECT_EQ(error_of("", settings), "");
 }
 
 TEST(Config, ReadsBytes) {
@@ -245,6 +326,18 @@ TEST(Config, TheDocumentationIsOfTheseKeys) {
   committed << in.rdbuf();
   EXPECT_EQ(committed.str(), config_markdown())
       << path << " is out of date: write the output of `tessera config` to it";
+}
+
+TEST(Config, TheLossScaleHasTheBoundsThatItsKeysTell) {
+  Config config;
+  const LossScaleOptions bounds;
+  const std::vector<Key> keys = keys_of(config);
+  const auto initial = std::ranges::find(keys, "precision.initial_scale", &Key::name);
+  EXPECT_EQ(initial->min, bounds.min);
+  EXPECT_EQ(initial->max, bounds.max);
+  const auto scaling = std::ranges::find(keys, "precision.loss_scaling", &Key::name);
+  expect_mentions(scaling->meaning, {fmt::format("no less than {:.0f};", bounds.min),
+                                     fmt::format("no more than {:.0f} (2^24)", bounds.max)});
 }
 
 TEST(Config, TheExampleIsGood) {

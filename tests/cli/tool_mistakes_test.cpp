@@ -94,6 +94,14 @@ TEST_F(Tool, KeepsToTheDataOfACheckpoint) {
   EXPECT_THAT(other.out, HasSubstr("changed   data.train: "));
 }
 
+TEST_F(Tool, TakesTheWeightsOfTheCheckpoint) {
+  const std::string saved = "run.checkpoint=" + folder_.file("saved");
+  ASSERT_EQ(train({saved}).status, 0);
+  const Result resumed = train({saved, "run.resume=true", "run.steps=8", "model.weights=/nope"});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, ::testing::Not(HasSubstr("model.weights")));
+}
+
 TEST_F(Tool, TellsEveryChangeThatChangesWhatComesNext) {
   const std::string saved = "run.checkpoint=" + folder_.file("saved");
   ASSERT_EQ(train({saved, "schedule.total_steps=0"}).status, 0);
@@ -119,6 +127,39 @@ TEST_F(Tool, NamesTheKeyOfDataThatHasNoSample) {
               HasSubstr("evaluate  never, as run.evaluate_every is 0: data.validation is not read\n"));
   expect_refused(train({"data.validation=" + file, "run.evaluate_every=2"}),
                  {"data.validation: '" + file + "' has 7 tokens"});
+}
+
+TEST_F(Tool, NamesFilesThatAreTooShortToBeRead) {
+  int number = 0;
+  const std::string text = sample_text(600);
+  for (const std::size_t bytes : {400, 12, 10, 13, 9, 17})
+    folder_.write("part_" + std::to_string(number++), std::as_bytes(std::span(text).first(bytes)));
+  const Result result = train({"data.train=" + folder_.file("part_*"), "data.validation_fraction=0"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out,
+              HasSubstr("unread    4 of 6 files of data.train (44 tokens) are too short for a sample "
+                        "of run.length = 16, which takes 17: "));
+  EXPECT_THAT(result.out, HasSubstr("part_1, "));
+  EXPECT_THAT(result.out, HasSubstr("part_3 and 1 more\n"));
+  EXPECT_THAT(train({}).out, ::testing::Not(HasSubstr("unread")));
+}
+
+TEST_F(Tool, WritesOverNothingThatItReads) {
+  const std::string text = folder_.file("text.txt"), before = read(text);
+  for (const char* key : {"run.metrics", "run.trace"})
+    expect_refused(train({std::string(key) + "=" + text}),
+                   {std::string(key) + ": '" + text + "' is read as data.train"});
+  expect_refused(train({}, {"--json", config_}), {"--json", "is read as the configuration"});
+  EXPECT_EQ(read(text), before);
+  // Nor over what no run wrote; over an earlier run's metrics it says so.
+  const std::string_view words = "not metrics\n";
+  const std::string other = folder_.write("other.txt", std::as_bytes(std::span(words)));
+  entries_ = folder_.entries();
+  expect_refused(train({"run.metrics=" + other}), {"run.metrics: '" + other + "' holds something else"});
+  EXPECT_EQ(read(other), words);
+  const std::string metrics = "run.metrics=" + folder_.file("metrics");
+  EXPECT_THAT(train({metrics}).out, ::testing::Not(HasSubstr("written over")));
+  EXPECT_THAT(train({metrics}).out, HasSubstr("metrics   those of an earlier run in "));
 }
 
 // Also what it had opened or made by the time that it was refused; and what was there stays.
@@ -250,8 +291,8 @@ TEST_F(Tool, BeginsTheMetricsOfARunThatNeverSavedAgain) {
 }
 
 TEST_F(Tool, EndsWhereNoGradientIsFinite) {
-  const Result result =
-      train({"schedule.learning_rate=1000", "optimizer.clip=0", "run.steps=400", "schedule.kind=constant"});
+  const Result result = train({"schedule.learning_rate=1000", "optimizer.clip=0", "run.steps=400",
+                               "schedule.kind=constant", "schedule.total_steps=0"});
   EXPECT_EQ(result.status, 1);
   EXPECT_THAT(result.err, HasSubstr("50 steps in a row were skipped"));
 }

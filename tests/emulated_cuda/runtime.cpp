@@ -349,6 +349,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
                  .multiProcessorCount = 1};
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int ordinal) {
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(ordinal));
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? kMostSharedBytes : 0, cudaSuccess;
 }

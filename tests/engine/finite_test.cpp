@@ -121,7 +121,7 @@ TEST(LossScaling, BacksOffUntilTheGradientsFitAndGrowsAgain) {
         EXPECT_EQ(result.step, applied);
       }
       EXPECT_EQ(engine.loss_scale(), 2 * kFits);
-      EXPECT_EQ(engine.counters().loss_scaler.skipped, 3);
+      EXPECT_EQ(engine.counters().loss_scaler.value().skipped, 3);
       std::vector<float> all = read_everything(engine);
       if (world.rank() == 0) scaled = std::move(all);
 

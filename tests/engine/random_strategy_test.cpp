@@ -146,14 +146,13 @@ void draw_budget(Draws& draws, const RandomCase& of, EngineOptions& options) {
     if (draws.chance(50))
       for (const ActivationChoice& choice : recompute_choices())
         among.push_back({.recompute = choice.recompute, .kept = Space::host});
-    try {
-      const ChosenActivations chosen =
-          choose_activations(layout, mesh, step_specs(options), cost, budget, among);
-      options.strategy.unit_activations = chosen.units;
-      if (chosen.arena_bytes != planned() || chosen.arena_bytes > budget)
-        throw Error("choose_activations: " + std::to_string(chosen.arena_bytes) + " bytes");
-    } catch (const UsageError&) {  // nothing fits
-    }
+    const ChosenActivations chosen =
+        choose_activations(layout, mesh, step_specs(options), cost, budget, among);
+    const std::vector<ActivationChoice> before = options.strategy.unit_activations;
+    options.strategy.unit_activations = chosen.units;
+    if (chosen.arena_bytes != planned())
+      throw Error("choose_activations: " + std::to_string(chosen.arena_bytes) + " bytes");
+    if (chosen.arena_bytes > budget) options.strategy.unit_activations = before;  // nothing fits
   }
   if (options.strategy.offload.states != Space::device && draws.chance(40)) {
     const double share = choose_states_on_device(layout, mesh, step_specs(options), cost, budget);

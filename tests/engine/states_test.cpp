@@ -144,6 +144,25 @@ TEST(States, CarriedToAnotherEngineContinueBitwise) {
     });
 }
 
+TEST(States, TheScaleBeginsAnewBehindARunWithoutOne) {
+  run_local(1, kBlocking, [&](Communicator world) {
+    EngineOptions options = toy_options(1, 0);
+    Engine plain(world, toy_units(DType::bf16), options);
+    EXPECT_EQ(plain.counters().loss_scaler, std::nullopt);
+    options.loss_scaling = LossScaleOptions{.initial = 64};
+    Engine scaled(world, toy_units(DType::bf16), options);
+    scaled.set_counters({.steps_applied = 3, .loss_scaler = LossScaleState{.scale = 8, .skipped = 2}});
+    EXPECT_EQ(scaled.loss_scale(), 8);
+    plain.set_counters(scaled.counters());
+    EXPECT_EQ(plain.loss_scale(), 1);
+    EXPECT_EQ(plain.counters().loss_scaler, std::nullopt);
+    scaled.set_counters(plain.counters());
+    EXPECT_EQ(scaled.loss_scale(), 64);
+    EXPECT_EQ(scaled.counters().loss_scaler, LossScaleState{.scale = 64});
+    EXPECT_EQ(scaled.counters().steps_applied, 3);
+  });
+}
+
 TEST(Persistent, IsTheRanksPartOfTheFlat) {
   for (DType type : {DType::fp32, DType::bf16})
     for (int stage = 0; stage <= 3; ++stage)

@@ -336,6 +336,7 @@ TEST(LlamaModel, RefusesBadDimsByName) {
   expect_refusal("rope_theta is 1", [](LlamaConfig& c) { c.rope_theta = 1.0; });
   expect_refusal("rope_theta is nan", [](LlamaConfig& c) { c.rope_theta = std::nan(""); });
   expect_refusal("norm_epsilon is 0", [](LlamaConfig& c) { c.norm_epsilon = 0.0; });
+  expect_refusal("norm_epsilon is 1e-50", [](LlamaConfig& c) { c.norm_epsilon = 1e-50; });
   expect_refusal("rope_scaling.factor is 0.5", [](LlamaConfig& c) { c.rope_scaling.factor = 0.5; });
   expect_refusal("rope_scaling.high_frequency is 1",
                  [](LlamaConfig& c) { c.rope_scaling.high_frequency = 1.0; });

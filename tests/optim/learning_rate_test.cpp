@@ -6,6 +6,7 @@
 #include <limits>
 #include <numbers>
 #include <string>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -33,7 +34,8 @@ TEST(schedule, warmup_rises_in_equal_parts_and_ends_at_the_peak) {
 TEST(schedule, no_warmup_starts_at_the_peak) {
   for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine,
                             ScheduleKind::warmup_stable_decay}) {
-    const Schedule schedule{.kind = kind, .peak = 0.25, .total_steps = 8};
+    const bool stable = kind == ScheduleKind::warmup_stable_decay;
+    const Schedule schedule{.kind = kind, .peak = 0.25, .total_steps = 8, .decay_steps = stable ? 8 : 0};
     schedule.check();
     EXPECT_EQ(schedule.learning_rate(0), 0.25) << name_of(kind);
   }
@@ -84,10 +86,38 @@ TEST(schedule, warmup_stable_decay_holds_the_peak_until_the_decay) {
   EXPECT_EQ(schedule.learning_rate(101), 0.0);
 }
 
-TEST(schedule, a_decay_of_no_steps_drops_at_the_end) {
-  const Schedule stable{.kind = ScheduleKind::warmup_stable_decay, .peak = 1.0, .total_steps = 10};
-  EXPECT_EQ(stable.learning_rate(9), 1.0);
-  EXPECT_EQ(stable.learning_rate(10), 0.0);
+// Every step of a short run, and one behind it.
+std::vector<double> rates(const Schedule& schedule) {
+  schedule.check();
+  std::vector<double> all;
+  for (std::int64_t step = 0; step <= schedule.total_steps; ++step)
+    all.push_back(schedule.learning_rate(step));
+  return all;
+}
+
+TEST(schedule, the_last_decay_steps_begin_at_the_peak_and_end_one_step_short_of_the_final_value) {
+  const auto of_decay = [](std::int64_t steps) {
+    return rates({.kind = ScheduleKind::warmup_stable_decay,
+                  .peak = 1.0,
+                  .total_steps = 8,
+                  .decay_steps = steps,
+                  .final_factor = 0.5});
+  };
+  EXPECT_EQ(of_decay(4), (std::vector<double>{1, 1, 1, 1, 1, 0.875, 0.75, 0.625, 0.5}));
+  EXPECT_EQ(of_decay(2), (std::vector<double>{1, 1, 1, 1, 1, 1, 1, 0.75, 0.5}));
+  EXPECT_EQ(of_decay(1), (std::vector<double>{1, 1, 1, 1, 1, 1, 1, 1, 0.5}));
+}
+
+TEST(schedule, a_decay_of_all_steps_behind_warmup_is_linear) {
+  Schedule schedule{
+      .kind = ScheduleKind::linear, .peak = 3e-4, .warmup_steps = 7, .total_steps = 50, .final_factor = 0.1};
+  const std::vector<double> linear = rates(schedule);
+  schedule.kind = ScheduleKind::warmup_stable_decay;
+  schedule.decay_steps = 43;
+  EXPECT_EQ(rates(schedule), linear);
+}
+
+TEST(schedule, without_steps_behind_warmup_the_rate_drops_at_the_end) {
   const Schedule all_warmup{.kind = ScheduleKind::linear, .peak = 1.0, .warmup_steps = 10, .total_steps = 10};
   all_warmup.check();
   EXPECT_EQ(all_warmup.learning_rate(9), 1.0);
@@ -104,11 +134,14 @@ TEST(schedule, errors_name_the_field_and_the_value) {
   EXPECT_NE(
       error_of({.kind = ScheduleKind::linear, .warmup_steps = 5, .total_steps = 4}).find("warmup_steps = 5"),
       std::string::npos);
-  EXPECT_NE(
-      error_of(
-          {.kind = ScheduleKind::warmup_stable_decay, .warmup_steps = 5, .total_steps = 10, .decay_steps = 6})
-          .find("= 5"),
-      std::string::npos);
+  for (const std::int64_t wrong : {-1, 0, 6})
+    EXPECT_EQ(error_of({.kind = ScheduleKind::warmup_stable_decay,
+                        .warmup_steps = 5,
+                        .total_steps = 10,
+                        .decay_steps = wrong}),
+              "schedule: decay_steps = " + std::to_string(wrong) +
+                  ", how many of the last steps decay, must be at least 1 and at most total_steps − "
+                  "warmup_steps = 5");
   EXPECT_THROW(Schedule{}.learning_rate(-1), UsageError);
 }
 

@@ -1,4 +1,4 @@
-// Activations chosen for a budget: never above it, refused where nothing fits, and hardly slower than the
+// Activations chosen for a budget: never above it where anything fits, and hardly slower than the
 // best of all choices.
 #include <gtest/gtest.h>
 
@@ -318,7 +318,7 @@ TEST(ChooseActivations, IsHardlyFasterWithinLessMemory) {
 }
 
 TEST(ChooseActivations, NeverExceedsTheBudget) {
-  int refused = 0, chosen = 0;
+  int too_small = 0, chosen = 0;
   for (unsigned seed = 1000; seed < (kSanitized ? 1020 : 1200); ++seed) {
     RandomChain random(seed, 8, 3);
     if (random.units() < random.mesh.pipeline) continue;
@@ -326,37 +326,25 @@ TEST(ChooseActivations, NeverExceedsTheBudget) {
     const auto budget = static_cast<std::int64_t>(
         static_cast<double>(least) * 0.8 +
         (static_cast<double>(most) - static_cast<double>(least) * 0.8) * 0.01 * random.pick(0, 110));
-    try {
-      const ChosenActivations made = random.choose(budget);
-      ++chosen;
-      EXPECT_LE(made.arena_bytes, budget) << "seed " << seed;
-      EXPECT_EQ(random.arena_bytes(made.units), made.arena_bytes) << "seed " << seed;
-    } catch (const UsageError& error) {
-      ++refused;
-      EXPECT_LT(budget, least) << "seed " << seed << ": " << error.what();
-    }
+    const ChosenActivations made = random.choose(budget);
+    EXPECT_EQ(random.arena_bytes(made.units), made.arena_bytes) << "seed " << seed;
+    const bool fits = made.arena_bytes <= budget;
+    EXPECT_TRUE(fits || budget < least) << "seed " << seed << ": " << made.arena_bytes;
+    ++(fits ? chosen : too_small);
   }
-  EXPECT_GT(refused, kSanitized ? 0 : 10);
+  EXPECT_GT(too_small, kSanitized ? 0 : 10);
   EXPECT_GT(chosen, kSanitized ? 10 : 100);
 }
 
-TEST(ChooseActivations, KeepsAllWhereAllFitsAndNamesTheLeastThatWould) {
+TEST(ChooseActivations, KeepsAllWhereAllFitsAndTakesTheLeastWhereNothingDoes) {
   RandomChain random(7, 6, 1);
   const std::int64_t most = random.arena_of_all(kNone);
   EXPECT_EQ(random.step_us(random.choose(most).units),
             random.step_us(std::vector<ActivationChoice>(random.layout.units().size(), kNone)));
-  try {
-    random.choose(1000);
-    FAIL() << "1000 bytes are enough";
-  } catch (const UsageError& error) {
-    const std::string text = error.what();
-    for (const char* part : {"least activations", "1000 bytes", "no change of strategy fits"})
-      EXPECT_NE(text.find(part), std::string::npos) << text;
-    const std::size_t at = text.find("needs ") + 6;
-    const std::int64_t least = std::stoll(text.substr(at));
-    EXPECT_LE(random.choose(least).arena_bytes, least);
-    EXPECT_THROW(random.choose(least - 1), UsageError);
-  }
+  const std::int64_t least = random.choose(1000).arena_bytes;
+  EXPECT_LE(least, random.arena_of_all(kFull));
+  EXPECT_EQ(random.choose(least).arena_bytes, least);
+  EXPECT_EQ(random.choose(least - 1).arena_bytes, least);
 }
 
 // The blocks of a model that differ in place alone: a plan of many is found soon.

@@ -267,6 +267,10 @@ TEST(token_source, a_pattern_is_its_files_one_after_the_other_by_name) {
   const TemporaryFolder folder;
   const TokenSource source = TokenSource::open(write_three(folder), 1000);
   EXPECT_EQ(source.files(), (std::vector<TokenRange>{{0, 5}, {5, 17}, {17, 26}}));
+  EXPECT_EQ(source.file_name(0), folder.file("t_000001.bin"));
+  EXPECT_EQ(source.file_name(2), folder.file("t_000010.bin"));
+  EXPECT_EQ(error_of<UsageError>([&] { (void)source.file_name(3); }),
+            "data '" + folder.file("t_*.bin") + "': file 3 is not within 0 to 2");
   const std::vector<std::int32_t> expected = counting(26, 1000);
   for (std::int64_t begin = 0; begin <= 26; ++begin)
     for (std::int64_t end = begin; end <= 26; ++end) {
@@ -437,7 +441,40 @@ TEST(sampler, no_window_crosses_from_one_file_into_the_next) {
               Sampler(source, {0, 26}, {.length = 12});
             }),
             "data '" + folder.file("t_*.bin") +
-                "': tokens [0, 26) are too few for one sample: 12 tokens and a target more, all in one file");
+                "': tokens [0, 26) are too few for one sample: 12 tokens and a target more, all in one file; "
+                "the longest file has 12 of them");
+}
+
+TEST(sampler, tells_which_files_are_too_short_for_a_sample) {
+  const TemporaryFolder folder;
+  int number = 0;
+  for (const int numel : {400, 120, 129, 128, 90}) {
+    const std::string text(static_cast<std::size_t>(numel), 'a');
+    folder.write("doc" + std::to_string(++number) + ".txt", std::as_bytes(std::span(text)));
+  }
+  const TokenSource source = TokenSource::open(folder.file("doc*.txt"), 256);
+  const auto unread = [&](TokenRange range, std::int64_t length) {
+    return Sampler(source, range, {.length = length}).unread();
+  };
+  const auto names = [&](std::initializer_list<const char*> of) {
+    std::vector<std::string> all;
+    for (const char* name : of) all.push_back(folder.file(name));
+    return all;
+  };
+  const UnreadFiles few = unread({0, 867}, 128);  // 128 tokens are too few, a target more is not
+  EXPECT_EQ(few.names, names({"doc2.txt", "doc4.txt", "doc5.txt"}));
+  EXPECT_EQ(few.numel, 120 + 128 + 90);
+  EXPECT_EQ(few.of, 5);
+  EXPECT_TRUE(unread({0, 867}, 89).names.empty());
+  EXPECT_EQ(unread({0, 867}, 89).numel, 0);
+  // Of a range only what lies in it counts: half of doc3, all of doc4; doc1, doc2 and doc5 are no part of it.
+  const UnreadFiles cut = unread({585, 777}, 100);
+  EXPECT_EQ(cut.names, names({"doc3.txt"}));
+  EXPECT_EQ(cut.numel, 64);
+  EXPECT_EQ(cut.of, 2);
+  // One file only, and that is read.
+  EXPECT_EQ(unread({0, 400}, 128).of, 1);
+  EXPECT_TRUE(unread({0, 400}, 128).names.empty());
 }
 
 // Which pages of a file lie in memory.

@@ -1,0 +1,104 @@
+#include "src/cli/run_log.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/error.h"
+
+namespace tessera::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kSmooth = 0.9;  // of the tokens a second that are shown
+
+}  // namespace
+
+RunLog::RunLog(const Setup& setup, Metrics& metrics, RunSummary& summary, std::int64_t first_step)
+    : setup_(setup),
+      metrics_(metrics),
+      summary_(summary),
+      progress_(
+          {.first_step = first_step, .steps = setup.config.run.steps, .seconds = setup.config.run.seconds}),
+      start_(Clock::now()),
+      first_step_(first_step) {
+  summary_.first_step = summary_.step = first_step;
+  metrics_.rewind(first_step);  // what comes again, also of a run that ended before it saved
+}
+
+double RunLog::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+void RunLog::finish() {
+  progress_.finish();
+  summary_.seconds = elapsed();
+}
+
+void RunLog::sum_up(const LoggedStep& step) {
+  summary_.step = step.number;
+  summary_.tokens += setup_.tokens_per_step();
+  summary_.step_seconds += step.seconds;
+  summary_.skipped += step.result.applied ? 0 : 1;
+  if (step.number == first_step_ + 1) summary_.first_loss = step.result.loss;
+  summary_.loss = step.result.loss;
+  if (!step.timing || step.timing->communication_us == 0.0) return;
+  measured_.communication_us += step.timing->communication_us;
+  measured_.exposed_us += step.timing->exposed_us;
+  summary_.hidden = measured_.hidden();
+}
+
+void RunLog::show(const LoggedStep& step, double rate) {
+  shown_rate_ = step.number <= first_step_ + 2 ? rate : kSmooth * shown_rate_ + (1.0 - kSmooth) * rate;
+  progress_.step({.elapsed = elapsed(),
+                  .result = step.result,
+                  .step = step.number,
+                  .tokens_per_second = shown_rate_,
+                  .model_flops = summary_.utilisation.flops(shown_rate_),
+                  .utilisation = summary_.utilisation.share(shown_rate_),
+                  .hidden = summary_.hidden});
+  if (step.result.applied || step.result.reason != SkipReason::not_finite) return;
+  const bool scaled = setup_.options.engine.loss_scaling.has_value();
+  note(fmt::format("step {} was skipped: the gradient of {} is not finite{}", step.number,
+                   step.result.first_nonfinite,
+                   scaled ? fmt::format("; the loss scale was {}", step.result.loss_scale) : ""));
+}
+
+void RunLog::step(const LoggedStep& step) {
+  const double rate = static_cast<double>(setup_.tokens_per_step()) / step.seconds;
+  sum_up(step);
+  show(step, rate);
+  nlohmann::json line = {{"step", step.number},
+                         {"loss", step.result.loss},
+                         {"learning_rate", step.result.learning_rate},
+                         {"gradient_norm", step.result.gradient_norm},
+                         {"loss_scale", step.result.loss_scale},
+                         {"applied", step.result.applied},
+                         {"tokens", step.tokens},
+                         {"seconds", elapsed()},
+                         {"tokens_per_second", rate},
+                         {"model_flops_per_second", summary_.utilisation.flops(rate)}};
+  if (const auto share = summary_.utilisation.share(rate)) line["model_flops_utilisation"] = *share;
+  if (step.timing) {
+    line["issued"] = step.timing->issue_us / step.timing->total_us;
+    if (step.timing->communication_us > 0.0) line["hidden"] = step.timing->hidden();
+  }
+  write(line);
+}
+
+void RunLog::evaluated(std::int64_t step, const StepResult& result) {
+  summary_.validation_loss = result.loss;
+  summary_.validation_step = step;
+  note(fmt::format("step {}  validation loss {:.4f}", step, result.loss));
+  write({{"step", step}, {"validation_loss", result.loss}, {"validation_tokens", result.weight}});
+}
+
+void RunLog::write(const nlohmann::json& line) {
+  try {
+    metrics_.write(line);
+  } catch (const EnvironmentError&) {
+    unwritten_ = std::current_exception();
+  }
+}
+
+}  // namespace tessera::cli
