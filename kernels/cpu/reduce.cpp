@@ -93,8 +93,8 @@ enum class Start : std::uint8_t { from_accumulator, from_first, from_first_strea
 // accumulator = ((start + c[0]) + c[1]) + ... for kCount contributions; the start is the accumulator, or c[0]
 // itself.
 template <class T, int kCount>
-HWY_INLINE void sweep(const T* const (&c)[kCount], std::int64_t count, bool from_accumulator,
-                      float* accumulator) {
+HWY_NOINLINE void sweep(const T* const (&c)[kCount], std::int64_t count, bool from_accumulator,
+                        float* accumulator) {
   for (std::int64_t i = 0; i < count; i += 16) {
     V16 sum = load_some(c[0] + i, count - i);
     if (from_accumulator) sum = add(load_some(accumulator + i, count - i), sum);
@@ -106,8 +106,8 @@ HWY_INLINE void sweep(const T* const (&c)[kCount], std::int64_t count, bool from
 // The same from c[0], past the caches, and with the squares of up to a block where `squares` is given: what
 // is stored so is not read again.
 template <class T, int kCount>
-HWY_INLINE void streamed_block(const T* const (&c)[kCount], std::int64_t begin, std::int64_t count,
-                               float* accumulator, double* squares) {
+HWY_NOINLINE void streamed_block(const T* const (&c)[kCount], std::int64_t begin, std::int64_t count,
+                                 float* accumulator, double* squares) {
   LaneSums lanes = no_squares();
   std::int64_t i = begin;
   for (; i + kSquareLanes <= begin + count; i += kSquareLanes) {

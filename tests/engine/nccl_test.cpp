@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "kernels/reduce.h"
 #include "src/comm/backend.h"
 #include "tests/comm/gpus.h"
 #include "tests/engine/matrix.h"
@@ -43,8 +44,12 @@ class ThroughHost final : public comm::Backend {
     ReduceScatter here = call;
     here.full = full.data();
     here.shard = reinterpret_cast<float*>(shard.data());
+    std::vector<double> squares(static_cast<std::size_t>(kernels::square_blocks(call.shard_numel)));
+    if (call.block_squares != nullptr) here.block_squares = squares.data();
     host_.reduce_scatter(here, label);
     copy(call.shard, shard.data(), call.shard_numel * 4);
+    if (call.block_squares != nullptr)
+      copy(call.block_squares, squares.data(), static_cast<std::int64_t>(squares.size() * sizeof(double)));
   }
   void broadcast(void* data, std::int64_t bytes, int root, CallLabel label) override {
     host_.broadcast(data, bytes, root, label);
