@@ -59,7 +59,7 @@ class LocalGroup {
   // Inside copies(): what peers published, to be read only between the two that follow.
   const void* source(int member) const { return slot(member).source; }
   void start_reading(int me);  // throws where the world has failed
-  void stop_reading(int me) noexcept { slot(me).reading.store(false); }
+  void stop_reading(int me) noexcept { slot(me).reading.store(false, std::memory_order_release); }
   // Inside copies(): a barrier between two reads, where sources change.
   void barrier(int me, std::chrono::nanoseconds deadline);
 

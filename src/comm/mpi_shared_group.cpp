@@ -97,7 +97,7 @@ void MpiSharedGroup::wait(SharedSignal& signal, nanoseconds deadline, const Done
 void MpiSharedGroup::barrier(nanoseconds deadline) {
   ++phase_;
   const std::uint64_t target = phase_ * static_cast<std::uint64_t>(members());
-  slot(me()).phase.store(phase_);
+  slot(me()).phase.store(phase_, std::memory_order_relaxed);  // for reports: arrivals order what counts
   if (head_->arrivals.fetch_add(1) + 1 == target) return head_->signal.notify();
   wait(
       head_->signal, deadline, [&] { return head_->arrivals.load() >= target; },
@@ -114,11 +114,23 @@ void MpiSharedGroup::exchange(const Traffic&, nanoseconds deadline) {
 
 // ---- reading peers' memory ----
 
+// Mostly in the arenas of the collective before, for which no lock is taken.
+const MappedArenas* MpiSharedGroup::find(const void* source) {
+  const MpiArenas& arenas = *world()->arenas();
+  const std::uint64_t version = arenas.version();
+  if (found_ == nullptr || found_in_ != version || found_->offset_of(source) < 0) {
+    found_ = arenas.find(source);
+    found_in_ = version;
+  }
+  return found_;
+}
+
 Puller* MpiSharedGroup::open(const void* source, std::int64_t bytes, nanoseconds deadline) {
   if (bytes < kPullBytes) return nullptr;
   const auto place_of = [&](int member) -> ArenaPlace& { return slot(member).sources[sequence_ % 2]; };
   ArenaPlace& own = place_of(me());
-  open_ = world()->arenas()->find(source, own);
+  open_ = find(source);
+  own = open_ ? ArenaPlace{.arenas = open_->key(), .offset = open_->offset_of(source)} : ArenaPlace();
   exchange({}, deadline);
   for (int member = 0; open_ && member < members(); ++member) {
     const ArenaPlace& place = place_of(member);

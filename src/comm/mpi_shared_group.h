@@ -62,9 +62,10 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
   int own_rank() const override { return me(); }
   const void* source(int member) const override { return read_from_[static_cast<std::size_t>(member)]; }
   void start_reading() override;
-  void stop_reading() noexcept override { slot(me()).reading.store(false); }
+  void stop_reading() noexcept override { slot(me()).reading.store(false, std::memory_order_release); }
   void meet() override { barrier(deadline_); }
 
+  const MappedArenas* find(const void* source);
   void barrier(std::chrono::nanoseconds deadline);
   void announce(const SharedCall& call);
   std::string status_text(int member) const override;
@@ -77,9 +78,11 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
   Head* head_ = nullptr;
   Slot* slots_ = nullptr;
   std::byte* buffers_ = nullptr;
-  std::uint64_t phase_ = 0, sequence_ = 0;           // this rank's barriers and collectives
-  bool first_exchange_ = false;                      // of the collective
-  std::shared_ptr<const MappedArenas> open_;         // that it reads
+  std::uint64_t phase_ = 0, sequence_ = 0;  // this rank's barriers and collectives
+  bool first_exchange_ = false;             // of the collective
+  const MappedArenas* open_ = nullptr;      // that it reads
+  const MappedArenas* found_ = nullptr;     // by the collective before, in MpiArenas' version
+  std::uint64_t found_in_ = 0;
   std::vector<const void*> read_from_;               // by member
   std::chrono::nanoseconds deadline_{};              // of a barrier between reads
   std::vector<std::uint64_t> sent_to_, taken_from_;  // messages by member
