@@ -194,9 +194,8 @@ static tessera_status resume(tessera_world* world, tessera_engine* engine, const
 }
 
 static tessera_status save(tessera_world* world, tessera_engine* engine, const char* folder, int steps) {
-  tessera_run_state state = {0, 0, "spiral", NULL};
-  state.step = steps;
-  state.samples = (int64_t)steps * BATCH;
+  const int64_t samples = (int64_t)steps * BATCH;
+  const tessera_run_state state = {steps, samples, "spiral", NULL, samples};
   return tessera_save_checkpoint(folder, world, engine, &state, 1);
 }
 

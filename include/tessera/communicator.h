@@ -41,9 +41,8 @@ struct ReduceScatter {
   bool accumulate = false;
   Reduction reduction = Reduction::exact;  // the same on all ranks; native needs reduces_natively()
   // Where given, the squares of what the shard becomes, summed in float64 by blocks of kSquareBlock elements
-  // in the order of kernels::sum_of_squares: a value for each begun block, in memory of the shard's device.
-  // Where ranks read each other's buffers the sums are still in registers then; elsewhere the shard is read
-  // once more.
+  // (docs/numerics.md): a value for each begun block, in memory of the shard's device. Where ranks read each
+  // other's buffers they are taken on the way; elsewhere the shard is read once more.
   double* block_squares = nullptr;
 };
 

@@ -254,8 +254,8 @@ class Engine {
     std::optional<LossScaleState> loss_scaler = {};  // none without EngineOptions::loss_scaling
   };
   Counters counters() const;
-  // Of a run without loss scaling the scale begins anew, at LossScaleOptions::initial; one that scaled the
-  // loss where this engine does not leaves no trace.
+  // Without a loss scaler the scale begins anew, at LossScaleOptions::initial; one is not taken where this
+  // engine does not scale.
   void set_counters(const Counters& counters);
 
   // For modules: where a buffer of the running program lies during the innermost open use; nullptr where that

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
+#include <cstring>
 
 #include "hwy/cache_control.h"
 #include "kernels/check.h"

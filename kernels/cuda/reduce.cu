@@ -1,7 +1,5 @@
 #include "kernels/reduce.h"
 
-#include <string>
-
 #include "kernels/check.h"
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"

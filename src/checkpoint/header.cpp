@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;                            // 1 had a loss scaler of every run, and no tokens
 constexpr std::uint64_t kMagic = 0x314152455353'4554;  // "TESSERA1", little-endian
 constexpr std::int64_t kPrefixBytes = 32;
 constexpr std::int64_t kMostHeaderBytes = std::int64_t{1} << 30;
@@ -305,8 +305,8 @@ Header decode(const FileReader& file) {
     damaged(file, fmt::format("checksum of the header is {}, expected {}", hex(found), hex(prefix[2])));
   try {
     const json parsed = json::parse(text);
-    if (parsed.at("version") != kVersion)
-      throw UnsupportedError(fmt::format("checkpoint file '{}' has version {}; this build reads version {}",
+    if (const json& version = parsed.at("version"); version != 1 && version != kVersion)
+      throw UnsupportedError(fmt::format("checkpoint file '{}' has version {}; this build reads 1 to {}",
                                          file.path().string(), parsed.at("version").dump(), kVersion));
     Header header = header_of(parsed);
     header.file_bytes = file.bytes();

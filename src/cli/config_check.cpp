@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <type_traits>
+#include <vector>
 
 #include "src/cli/config_keys.h"
 #include "tessera/model.h"
@@ -214,14 +217,19 @@ void check_run(const Config& config) {
           "run.checkpoint_every is set but run.checkpoint, the folder, is not");
   require(!run.checkpoint.empty() || run.resume != "true",
           "run.resume is true but run.checkpoint, the folder, is not set");
-  require(run.export_file_bytes == 0 || !run.export_path.ends_with(".safetensors"),
-          fmt::format("run.export_file_bytes makes several files and run.export is one, '{}'; name a folder",
-                      run.export_path));
+  check_export("run.export", run.export_path, run.export_file_bytes);
   require(run.evaluate_every == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0.0,
           "run.evaluate_every needs data.validation or a data.validation_fraction above 0");
 }
 
 }  // namespace
+
+void check_export(const char* name, const std::string& path, std::int64_t file_bytes) {
+  require(file_bytes == 0 || !path.ends_with(".safetensors"),
+          fmt::format("run.export_file_bytes is {}, which makes several files, and {} is one, '{}'; name a "
+                      "folder, or --set run.export_file_bytes=0",
+                      file_bytes, name, path));
+}
 
 void check(const Config& config) {
   check_model(config.model);

@@ -355,10 +355,11 @@ void add_run(Keys& keys, RunConfig& c) {
   resume.boolean_words = true;
   keys.push_back(std::move(resume));
   keys.push_back(integer("run.seed", &c.seed, 0, "Of the initial weights and the sample text.", kMostExact));
-  keys.push_back(
-      text("run.device", &c.device,
-           "Where the model lies and computes: \"cuda\", a GPU for each rank, in turn on each host.",
-           {"cpu", "cuda"}));
+  keys.push_back(text(
+      "run.device", &c.device,
+      "Where the model lies and computes: \"cuda\", a GPU for each rank, of those that its process sees, "
+      "in turn on each host.",
+      {"cpu", "cuda"}));
   keys.push_back(
       number("run.peak_tflops", &c.peak_tflops, {.min = 0.0, .max = 1e9},
              "10^12 operations a second that one rank's device reaches at best in the type of "

@@ -32,20 +32,11 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
     fmt::print("wrote     {}  {} bytes\n", file.string(), std::filesystem::file_size(file));
 }
 
-// As check() has it for run.export.
-void check_output(const std::string& output, const RunConfig& run) {
-  if (run.export_file_bytes > 0 && output.ends_with(".safetensors"))
-    throw UsageError(fmt::format(
-        "run.export_file_bytes is {}, which makes several files, and the output is one, '{}'; name a folder, "
-        "or --set run.export_file_bytes=0",
-        run.export_file_bytes, output));
-}
-
 }  // namespace
 
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output) {
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
-  check_output(output, setup.config.run);
+  check_export("the output", output, setup.config.run.export_file_bytes);
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };
   if (const Communicator world = world_of_processes(setup)) {

@@ -31,8 +31,10 @@ bool holds_metrics(const std::string& path) {
   in.read(line.data(), kLongestLine);
   line.resize(static_cast<std::size_t>(in.gcount()));
   if (line.empty()) return false;
-  line.resize(std::min(line.find('\n'), line.size()));
-  if (step_of(line) == std::numeric_limits<std::int64_t>::max())
+  const std::size_t end = line.find('\n');
+  const bool cut_off = end == std::string::npos && line.starts_with("{\"");  // of a run whose disk was full
+  line.resize(std::min(end, line.size()));
+  if (!cut_off && step_of(line) == std::numeric_limits<std::int64_t>::max())
     throw UsageError("run.metrics: '" + path +
                      "' holds something else than the metrics of a run, and would be written over; name "
                      "another file, or remove it");

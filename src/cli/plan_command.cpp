@@ -59,12 +59,6 @@ void print_largest(const TrainerPlan& plan, Space which) {
              describe_largest(plan.programs, plan.memory, which, kLargest));
 }
 
-void print_budget(const char* key, std::int64_t budget, std::int64_t needed) {
-  if (budget > 0)
-    fmt::print("budget    {}: {} bytes: {}\n", key, count(budget),
-               needed <= budget ? "it fits" : fmt::format("{} bytes are missing", count(needed - budget)));
-}
-
 // Why the first pipeline rank that exceeds a budget does, and what would fit; empty where all fit.
 std::string misfit(const Setup& setup, const RunPlans& plans) {
   const MemoryBudget budget = memory_budget(setup.options.engine);

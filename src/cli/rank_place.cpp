@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <map>
 #include <vector>
 
 #include "tessera/device.h"
@@ -20,17 +20,18 @@ RankGpu gpu_of_rank(Communicator& world, const CudaMachine& machine, bool may_sh
   machine.gpus[static_cast<std::size_t>(taken.ordinal)].bus_id.copy(own.data(), own.size());
   std::vector<BusId> all(static_cast<std::size_t>(world.world()));
   world.all_gather(&own, all.data(), sizeof own, {"set-up", "finding GPUs"});
+  std::map<BusId, int> first_on;  // the same on all ranks of the host
   for (const int rank : place.members) {
-    if (rank == world.rank() || all[static_cast<std::size_t>(rank)] != own) continue;
-    taken.first &= rank > world.rank();
-    if (may_share) continue;
-    const auto [low, high] = std::minmax(rank, world.rank());
-    throw UsageError(fmt::format(
-        "the mesh has {} ranks: this host has {} of them and {} GPUs that rank {} sees, so that ranks {} and "
-        "{} "
-        "would share the one at {}, and NCCL takes one rank a GPU; start fewer ranks a host, or look at "
-        "CUDA_VISIBLE_DEVICES; for a test, processes that have an NCCL_HOSTID each can share one",
-        world.world(), place.ranks, machine.gpus.size(), world.rank(), low, high, own.data()));
+    const BusId& bus_id = all[static_cast<std::size_t>(rank)];
+    const auto [first, is_first] = first_on.try_emplace(bus_id, rank);
+    if (rank == world.rank()) taken.first = is_first;
+    if (!is_first && !may_share)
+      throw UsageError(fmt::format(
+          "the mesh has {} ranks: this host has {} of them, and ranks {} and {} would share the GPU at {}, "
+          "but "
+          "NCCL takes one rank a GPU ({} of them are seen here); start fewer ranks a host, or look at "
+          "CUDA_VISIBLE_DEVICES; for a test, processes that have an NCCL_HOSTID each can share one",
+          world.world(), place.ranks, first->second, rank, bus_id.data(), machine.gpus.size()));
   }
   return taken;
 }

@@ -18,6 +18,12 @@ void print_model(const Setup& setup) {
              setup.options.batch.sequences, setup.options.batch.length);
 }
 
+void print_budget(const char* key, std::int64_t budget, std::int64_t needed) {
+  if (budget > 0)
+    fmt::print("budget    {}: {} bytes: {}\n", key, count(budget),
+               needed <= budget ? "it fits" : fmt::format("{} bytes are missing", count(needed - budget)));
+}
+
 void write_json(OutputFile& file, const nlohmann::json& result) {
   if (!file) return;
   file.stream() << result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";

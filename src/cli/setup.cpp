@@ -196,9 +196,9 @@ TokenSource open_tokens(const char* key, const std::string& path, std::int64_t v
   throw EnvironmentError(fmt::format("{}: {}", key, error.what()));
 }
 
-void add_files(std::vector<InputFile>& to, const char* key, const TokenSource& source) {
-  for (std::size_t place = 0; place < source.files().size(); ++place)
-    to.push_back({key, source.file_name(place)});
+void add_files(std::vector<NamedFile>& to, const char* key, const TokenSource& source) {
+  const std::size_t files = source.files().size();
+  for (std::size_t place = 0; place < files; ++place) to.push_back({key, source.file_name(place)});
 }
 
 // `key` as above.

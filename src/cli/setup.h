@@ -36,8 +36,8 @@ Setup make_setup(const Config& config);
 // What run.export_type and run.export_file_bytes say, and the model's config.json.
 SafetensorsExport export_options(const Setup& setup);
 
-// A file that a run reads, and what names it.
-struct InputFile {
+// A file, and the key or argument that names it.
+struct NamedFile {
   std::string key, path;
 };
 
@@ -47,7 +47,7 @@ struct Data {
   Sampler train;
   std::optional<Sampler> validation;
   std::string train_identity = {}, validation_identity = {};  // identity_of(); empty where there is none
-  std::vector<InputFile> files = {};
+  std::vector<NamedFile> files = {};                          // all that were opened
 };
 
 // A checkpoint's configuration; none where it is of another version.

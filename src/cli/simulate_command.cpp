@@ -217,6 +217,8 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   const Figures figures = figures_of(setup, peak, world.total_us);
   const std::vector<Row> rows = rows_of(world, plans.programs.size());
   print_model(setup);
+  print_budget("run.device_memory", setup.options.engine.device_memory_bytes,
+               std::ranges::max(plans.arena_bytes));
   print_rates(plans, cost);
   print_cluster(setup, cost.cluster);
   print_result(world, figures, rows, plans);

@@ -16,6 +16,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/memory_report.h"
 #include "src/cli/mesh_report.h"
+#include "src/cli/places.h"
 #include "src/cli/processes.h"
 #include "src/cli/training.h"
 #include "src/cli/weights_config.h"
@@ -229,20 +230,6 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   if (summary.interrupted) fmt::print("ended by a signal\n");
 }
 
-// Nothing that a run reads is written over by it.
-void check_apart(const RunArguments& arguments, const RunConfig& run, const std::vector<InputFile>& inputs) {
-  const InputFile outputs[] = {{"run.metrics", run.metrics},
-                               {"run.trace", run.trace},
-                               {"run.export", run.export_path},
-                               {"--json", arguments.json}};
-  std::error_code none;
-  for (const InputFile& output : outputs)
-    for (const InputFile& input : inputs)
-      if (std::filesystem::equivalent(output.path, input.path, none))
-        throw UsageError(fmt::format("{}: '{}' is read as {}, and would be written over; name another file",
-                                     output.key, output.path, input.key));
-}
-
 // Files of `key` that have no sample are told: they are read by no step.
 void print_unread(const char* key, const Sampler& sampler) {
   constexpr std::size_t kNamed = 3;
@@ -255,15 +242,6 @@ void print_unread(const char* key, const Sampler& sampler) {
       unread.names.size(), unread.of, key, count(unread.numel), sampler.length(), sampler.length() + 1,
       escaped(fmt::format("{}", fmt::join(std::span(unread.names).first(shown), ", "))),
       more > 0 ? fmt::format(" and {} more", more) : "");
-}
-
-// What is written after the work.
-void check_places(const RunConfig& run) {
-  if (!run.checkpoint.empty()) check_can_write("run.checkpoint", run.checkpoint);
-  if (run.export_path.empty()) return;
-  const std::filesystem::path place = run.export_path;
-  const bool one_file = run.export_path.ends_with(".safetensors");
-  check_can_write("run.export", one_file ? absolute(place).parent_path() : place);
 }
 
 }  // namespace
@@ -283,10 +261,9 @@ int train_command(const RunArguments& arguments) {
   check_same_run(world, setup.config, &data);
   const bool first = !world || world.rank() == 0;  // prints and writes files
   if (first) {
-    std::vector<InputFile> inputs = data.files;
-    inputs.push_back({"model.weights", weights});
+    std::vector<NamedFile> inputs = data.files;
     inputs.push_back({"the configuration", arguments.config});
-    check_apart(arguments, setup.config.run, inputs);
+    check_apart(setup.config, arguments.json, inputs);
     check_places(setup.config.run);
   }
   RunFiles files;

@@ -205,6 +205,8 @@ class RankTraining {
     const std::optional<Config> stored = stored_config(state.configuration);
     if (stored) check_same_model(*stored, setup_, run_.checkpoint);
     if (stored) check_same_data(*stored, state.data, setup_, data_);
+    if (stored && !stored->precision.loss_scaling)  // an earlier build kept a scale of no use
+      trainer_.engine().set_counters({.steps_applied = trainer_.engine().counters().steps_applied});
     if (!first_) return;
     fmt::print("resumed   at step {} from {}\n", step_, run_.checkpoint);
     print_changes(stored, state.data);
@@ -216,7 +218,8 @@ class RankTraining {
       fmt::print("changed   the data: {} -> {}\n", stored_data, data_.train_identity);
     if (!stored) return fmt::print("changed   the checkpoint's configuration is of another version\n");
     for (const std::string& change : changes_since(*stored, setup_.config)) {
-      const bool goes_on = change.starts_with("precision.initial_scale:") && stored->precision.loss_scaling;
+      const bool goes_on = change.starts_with("precision.initial_scale:") && stored->precision.loss_scaling &&
+                           setup_.config.precision.loss_scaling;
       fmt::print("changed   {}{}\n", change,
                  goes_on ? fmt::format("; the scale goes on at {}", trainer_.engine().loss_scale()) : "");
     }

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "kernels/reduce.h"
 #include "src/comm/ordered_chain.h"
 #include "src/device/wait.h"
 
@@ -151,8 +150,7 @@ void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel labe
     ordered_chain(contributions, request.wire, range.count, request.accumulate, request.shard + range.begin);
   };
   collective(call, content);
-  if (request.block_squares != nullptr)
-    kernels::block_squares({}, request.shard_numel, DType::fp32, request.shard, request.block_squares);
+  take_block_squares(request);
   bytes_received_ += (world() - 1) * slice;
 }
 

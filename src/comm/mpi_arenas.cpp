@@ -86,20 +86,18 @@ std::shared_ptr<void> MpiArenas::add(std::shared_ptr<const MappedArenas> arenas)
   const MappedArenas* const added = arenas.get();
   const std::lock_guard lock(mutex_);
   registered_.push_back(std::move(arenas));
-  version_.fetch_add(1);
   return {nullptr, [all = shared_from_this(), added](void*) { all->remove(added); }};
 }
 
 void MpiArenas::remove(const MappedArenas* arenas) {
   const std::lock_guard lock(mutex_);
   std::erase_if(registered_, [&](const auto& registered) { return registered.get() == arenas; });
-  version_.fetch_add(1);
 }
 
-const MappedArenas* MpiArenas::find(const void* address) const {
+std::shared_ptr<const MappedArenas> MpiArenas::find(const void* address) const {
   const std::lock_guard lock(mutex_);
   for (const auto& arenas : registered_)
-    if (arenas->offset_of(address) >= 0) return arenas.get();
+    if (arenas->offset_of(address) >= 0) return arenas;
   return nullptr;
 }
 

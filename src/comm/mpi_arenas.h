@@ -2,7 +2,6 @@
 // its peers', and which registered arena an address lies in. Knows nothing of collectives or of MPI.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -66,16 +65,13 @@ class MpiArenas : public std::enable_shared_from_this<MpiArenas> {
  public:
   // Registered until what is returned goes.
   std::shared_ptr<void> add(std::shared_ptr<const MappedArenas> arenas);
-  // The arenas that `address` lies in; nullptr if in none. There while they are registered.
-  const MappedArenas* find(const void* address) const;
-  // Another number whenever what is registered changes: what was found is found again where it is the same.
-  std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
+  // The arenas that `address` lies in; nullptr if in none. Whoever keeps them keeps peers' memory mapped.
+  std::shared_ptr<const MappedArenas> find(const void* address) const;
 
  private:
   void remove(const MappedArenas* arenas);
 
   mutable std::mutex mutex_;
-  std::atomic<std::uint64_t> version_{0};
   std::vector<std::shared_ptr<const MappedArenas>> registered_;
 };
 

@@ -7,7 +7,6 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/reduce.h"
 #include "src/comm/ordered_chain.h"
 #include "src/device/wait.h"
 
@@ -137,8 +136,7 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
         ordered_chain(contributions(rank() * lane, own), request.wire, part.count, request.accumulate,
                       request.shard + part.begin);
       });
-  if (request.block_squares != nullptr)
-    kernels::block_squares({}, request.shard_numel, DType::fp32, request.shard, request.block_squares);
+  take_block_squares(request);
   count((world() - 1) * slice_bytes);
 }
 

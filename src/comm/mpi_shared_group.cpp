@@ -97,7 +97,8 @@ void MpiSharedGroup::wait(SharedSignal& signal, nanoseconds deadline, const Done
 void MpiSharedGroup::barrier(nanoseconds deadline) {
   ++phase_;
   const std::uint64_t target = phase_ * static_cast<std::uint64_t>(members());
-  slot(me()).phase.store(phase_, std::memory_order_relaxed);  // for reports: arrivals order what counts
+  slot(me()).phase.store(
+      phase_, std::memory_order_relaxed);  // read where a member has ended, which orders it, and in reports
   if (head_->arrivals.fetch_add(1) + 1 == target) return head_->signal.notify();
   wait(
       head_->signal, deadline, [&] { return head_->arrivals.load() >= target; },
@@ -114,15 +115,13 @@ void MpiSharedGroup::exchange(const Traffic&, nanoseconds deadline) {
 
 // ---- reading peers' memory ----
 
-// Mostly in the arenas of the collective before, for which no lock is taken.
-const MappedArenas* MpiSharedGroup::find(const void* source) {
-  const MpiArenas& arenas = *world()->arenas();
-  const std::uint64_t version = arenas.version();
-  if (found_ == nullptr || found_in_ != version || found_->offset_of(source) < 0) {
-    found_ = arenas.find(source);
-    found_in_ = version;
-  }
-  return found_;
+// Mostly in the arenas of the collective before, which need no lock as long as they are registered.
+std::shared_ptr<const MappedArenas> MpiSharedGroup::find(const void* source) {
+  std::shared_ptr<const MappedArenas> arenas = found_.lock();
+  if (arenas && arenas->offset_of(source) >= 0) return arenas;
+  arenas = world()->arenas()->find(source);
+  found_ = arenas;
+  return arenas;
 }
 
 Puller* MpiSharedGroup::open(const void* source, std::int64_t bytes, nanoseconds deadline) {

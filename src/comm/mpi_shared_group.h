@@ -65,7 +65,7 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
   void stop_reading() noexcept override { slot(me()).reading.store(false, std::memory_order_release); }
   void meet() override { barrier(deadline_); }
 
-  const MappedArenas* find(const void* source);
+  std::shared_ptr<const MappedArenas> find(const void* source);
   void barrier(std::chrono::nanoseconds deadline);
   void announce(const SharedCall& call);
   std::string status_text(int member) const override;
@@ -78,11 +78,10 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
   Head* head_ = nullptr;
   Slot* slots_ = nullptr;
   std::byte* buffers_ = nullptr;
-  std::uint64_t phase_ = 0, sequence_ = 0;  // this rank's barriers and collectives
-  bool first_exchange_ = false;             // of the collective
-  const MappedArenas* open_ = nullptr;      // that it reads
-  const MappedArenas* found_ = nullptr;     // by the collective before, in MpiArenas' version
-  std::uint64_t found_in_ = 0;
+  std::uint64_t phase_ = 0, sequence_ = 0;           // this rank's barriers and collectives
+  bool first_exchange_ = false;                      // of the collective
+  std::shared_ptr<const MappedArenas> open_;         // that it reads
+  std::weak_ptr<const MappedArenas> found_;          // those of the collective before
   std::vector<const void*> read_from_;               // by member
   std::chrono::nanoseconds deadline_{};              // of a barrier between reads
   std::vector<std::uint64_t> sent_to_, taken_from_;  // messages by member

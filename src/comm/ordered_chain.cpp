@@ -38,6 +38,11 @@ void ordered_chain(std::span<const void*> contributions, DType type, std::int64_
     kernels::ordered_chain({}, numel, type, contributions, accumulate ? 1.0f : 0.0f, result, squares);
 }
 
+void take_block_squares(const ReduceScatter& call) {
+  if (call.block_squares != nullptr)
+    kernels::block_squares({}, call.shard_numel, DType::fp32, call.shard, call.block_squares);
+}
+
 void ordered_chain(std::span<const void*> contributions, std::int64_t numel, double* result) {
   std::array<double, kBlock> sums;
   for (std::int64_t begin = 0; begin < numel; begin += kBlock) {

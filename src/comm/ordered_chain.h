@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tessera/communicator.h"
 #include "tessera/dtype.h"
 
 namespace tessera::comm {
@@ -25,5 +26,8 @@ inline void sum_into(std::span<const void*> contributions, std::int64_t numel, f
 inline void sum_into(std::span<const void*> contributions, std::int64_t numel, double* result) {
   ordered_chain(contributions, numel, result);
 }
+
+// ReduceScatter::block_squares, where they are asked for, of a shard on the host that is complete.
+void take_block_squares(const ReduceScatter& call);
 
 }  // namespace tessera::comm

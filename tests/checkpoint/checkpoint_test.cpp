@@ -1,7 +1,9 @@
 // What is saved is what is loaded, bit for bit, and the folder holds whole checkpoints only.
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
 
@@ -221,6 +223,41 @@ TEST(CheckpointFiles, EachBufferIsStoredOnce) {
     EXPECT_GE(stored, padded);
     EXPECT_LE(stored, padded + static_cast<std::int64_t>(info.files.size()) * 16384);  // headers
   }
+}
+
+// As the first version wrote it: without tokens.
+void make_version_one(const fs::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  std::array<std::uint64_t, 4> prefix{};
+  stream.read(reinterpret_cast<char*>(prefix.data()), sizeof prefix);
+  std::string header(prefix[1], '\0');
+  stream.read(header.data(), static_cast<std::streamsize>(header.size()));
+  const auto replace = [&](const std::string& from, std::string to) {
+    to.resize(from.size(), ' ');
+    ASSERT_NE(header.find(from), std::string::npos) << from;
+    header.replace(header.find(from), from.size(), to);
+  };
+  replace("\"tokens\":240,", "");
+  replace("\"version\":2", "\"version\":1");
+  prefix[2] = XXH3_64bits(header.data(), header.size());
+  stream.seekp(0);
+  stream.write(reinterpret_cast<const char*>(prefix.data()), sizeof prefix);
+  stream.write(header.data(), static_cast<std::streamsize>(header.size()));
+}
+
+TEST(CheckpointFiles, OfTheFirstVersionLoad) {
+  const ToyRun run;
+  const TemporaryFolder folder;
+  save_three(run, folder.file("run"));
+  for (const auto& file : fs::directory_iterator(fs::path(folder.file("run")) / "step-00000003"))
+    make_version_one(file.path());
+  run.run([&](Communicator ranks, Engine& engine) {
+    const RunState state = load_checkpoint(folder.file("run"), ranks, engine);
+    EXPECT_EQ(state.step, 3);
+    EXPECT_EQ(state.tokens, 0);
+    EXPECT_EQ(engine.counters().steps_applied, 3);
+    EXPECT_EQ(engine.loss_scale(), 2048);
+  });
 }
 
 TEST(CheckpointFiles, InspectTellsWhatIsStored) {

@@ -4,7 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <functional>
-#include <mutex>
+#include <string>
+#include <vector>
 
 #include "tessera/error.h"
 
@@ -57,7 +58,7 @@ TEST(RankPlace, NoTwoRanksTakeOneGpuUnlessTheyMay) {
       ADD_FAILURE() << "ranks share a GPU";
     } catch (const UsageError& error) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("the mesh has 3 ranks: this host has 3 of them"));
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("would share the one at 0000:0"));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("would share the GPU at 0000:0"));
     }
   const std::vector<RankGpu> shared = taken(
       3,

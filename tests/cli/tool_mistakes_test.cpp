@@ -151,6 +151,15 @@ TEST_F(Tool, WritesOverNothingThatItReads) {
                    {std::string(key) + ": '" + text + "' is read as data.train"});
   expect_refused(train({}, {"--json", config_}), {"--json", "is read as the configuration"});
   EXPECT_EQ(read(text), before);
+  const std::string out = folder_.file("out");
+  expect_refused(train({"run.metrics=" + out, "run.trace=" + out}),
+                 {"run.trace: '" + out + "' is run.metrics, too"});
+  const std::string weights = folder_.file("weights.safetensors"),
+                    folder = std::filesystem::path(out).parent_path();
+  expect_refused(train({"model.weights=" + weights, "run.export=" + folder}),
+                 {"run.export", "model.weights"});
+  expect_refused(train({"model.weights=" + folder, "run.export=" + weights}),
+                 {"run.export", "model.weights"});
   // Nor over what no run wrote; over an earlier run's metrics it says so.
   const std::string_view words = "not metrics\n";
   const std::string other = folder_.write("other.txt", std::as_bytes(std::span(words)));
