@@ -37,7 +37,9 @@ std::string describe_peak(std::span<const Program> programs, const SpacePlan& sp
 
 // One HTML document that needs no other file: for each of spaces_held(), and each program, live bytes by
 // category over its instructions and the place of every buffer in the arena over time, with names and
-// lifetimes under the pointer; the largest buffers at the peak. `title` is text, not HTML.
-std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title);
+// lifetimes under the pointer; the largest buffers at the peak. `title` is text, not HTML; `names` are those
+// of the programs, as far as there are any: others are shown by their kind.
+std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title,
+                        std::span<const std::string> names = {});
 
 }  // namespace tessera

@@ -62,11 +62,11 @@ double choose_states_on_device(const Model& model, const TrainerOptions& options
 // explain_misfit() in tessera/budget.h.
 std::string explain_misfit(const Model& model, const TrainerOptions& options, const MemoryPlan& plan);
 
-// Text for a person: categories by row; what one rank would hold unsharded (stage 0) on its device beside
-// what the plan gives it, in each space where it has anything.
+// Text for a person: categories by row; what a rank that trains alone would hold on its device, nothing
+// sharded, beside what the plan gives it, in each space where it has anything.
 std::string memory_table(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);
 // The same of plans that are there already.
-std::string memory_table(const TrainerPlan& replicated, const TrainerPlan& predicted);
+std::string memory_table(const TrainerPlan& alone, const TrainerPlan& predicted);
 
 class Trainer {
  public:

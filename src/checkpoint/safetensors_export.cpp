@@ -228,7 +228,11 @@ std::vector<fs::path> export_safetensors(const fs::path& path, Communicator worl
   const bool first = world.rank() == 0;
   Cleanup cleanup{.output = first ? &output : nullptr};
   together(world, "export folder", [&] {
-    if (first) cleanup.made_folder = fs::create_directories(output.folder);
+    if (!first) return;
+    if (fs::exists(output.folder) && !fs::is_directory(output.folder))
+      throw EnvironmentError(fmt::format("'{}' is a file; name a folder, or a file that ends in .safetensors",
+                                         output.folder.string()));
+    cleanup.made_folder = fs::create_directories(output.folder);
   });
   Exporter exporter(world, engine, options.dtype);
   for (OutputFile& file : output.files) exporter.write(file);

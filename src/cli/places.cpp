@@ -44,22 +44,26 @@ void check_weights(const std::string& to, const std::string& weights) {
 
 }  // namespace
 
-void check_apart(const Config& config, const std::string& json, const std::vector<NamedFile>& inputs) {
-  const RunConfig& run = config.run;
-  const std::vector<NamedFile> outputs = {{"run.metrics", run.metrics},
-                                          {"run.trace", run.trace},
-                                          {"run.export", run.export_path},
-                                          {"--json", json}};
-  check_weights(run.export_path, config.model.weights);
+void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const NamedFile& output = outputs[i];
-    if (same(output.path, config.model.weights)) refuse(output, "read as model.weights");
     for (const NamedFile& input : inputs)
       if (same(output.path, input.path)) refuse(output, "read as " + input.key);
     for (std::size_t j = 0; j < i; ++j)
       if (same(output.path, outputs[j].path) && is_file(output.path))
         refuse(output, outputs[j].key + ", too");
   }
+}
+
+void check_apart(const Config& config, const std::string& json, std::vector<NamedFile> inputs) {
+  const RunConfig& run = config.run;
+  inputs.push_back({"model.weights", config.model.weights});
+  check_apart({{"run.metrics", run.metrics},
+               {"run.trace", run.trace},
+               {"run.export", run.export_path},
+               {"--json", json}},
+              inputs);
+  check_weights(run.export_path, config.model.weights);
 }
 
 void check_places(const RunConfig& run) {

@@ -9,9 +9,12 @@
 
 namespace tessera::cli {
 
-// Nothing that a run reads is written over by it: neither `inputs`, of which model.weights need not be one,
-// nor one output by another, `json` among them. UsageError naming both.
-void check_apart(const Config& config, const std::string& json, const std::vector<NamedFile>& inputs);
+// Nothing that is read is written over: neither an input nor an output by another. UsageError naming both.
+// Empty paths are none.
+void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
+
+// The same of what a run writes, `json` among it, and reads: `inputs` and model.weights.
+void check_apart(const Config& config, const std::string& json, std::vector<NamedFile> inputs);
 
 // What is written after the work can be. EnvironmentError naming the key.
 void check_places(const RunConfig& run);

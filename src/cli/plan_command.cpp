@@ -6,6 +6,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/memory_report.h"
 #include "src/cli/mesh_report.h"
+#include "src/cli/places.h"
 #include "src/cli/report.h"
 #include "tessera/memory_report.h"
 
@@ -14,6 +15,7 @@ namespace tessera::cli {
 namespace {
 
 constexpr int kLargest = 10;
+const std::vector<std::string> kPrograms = {"train", "evaluate", "generate"};  // of a TrainerPlan
 
 std::string page_title(const Setup& setup, int pipeline_rank) {
   const Mesh& mesh = setup.options.engine.mesh;
@@ -88,6 +90,7 @@ nlohmann::json peak_json(const TrainerPlan& plan, Space which) {
 }  // namespace
 
 int plan_command(const RunArguments& arguments, const PlanArguments& show) {
+  check_apart({{"--json", arguments.json}, {"--html", show.html}}, {{"the configuration", arguments.config}});
   OutputFile file("--json", arguments.json);
   OutputFile page("--html", show.html);
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
@@ -117,7 +120,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   if (show.why)
     for (const Space space : spaces) print_largest(plan, space);
   if (page) {
-    page.stream() << memory_page(plan.programs, plan.memory, page_title(setup, plans.fullest));
+    page.stream() << memory_page(plan.programs, plan.memory, page_title(setup, plans.fullest), kPrograms);
     page.commit();
   }
 

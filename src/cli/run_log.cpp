@@ -91,7 +91,9 @@ void RunLog::evaluated(std::int64_t step, const StepResult& result) {
   summary_.validation_loss = result.loss;
   summary_.validation_step = step;
   note(fmt::format("step {}  validation loss {:.4f}", step, result.loss));
-  write({{"step", step}, {"validation_loss", result.loss}, {"validation_tokens", result.weight}});
+  write({{"step", step},
+         {"validation_loss", result.loss},
+         {"validation_tokens", static_cast<std::int64_t>(result.weight)}});
 }
 
 void RunLog::write(const nlohmann::json& line) {

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "src/cli/commands.h"
+#include "src/cli/places.h"
 #include "src/cli/report.h"
 #include "src/cli/utilisation.h"
 #include "tessera/simulate.h"
@@ -204,6 +205,8 @@ nlohmann::json result_json(const Setup& setup, const WorldTimeline& world, const
 }  // namespace
 
 int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster) {
+  check_apart({{"--json", arguments.json}, {"--trace", cluster.trace}},
+              {{"the configuration", arguments.config}});
   OutputFile file("--json", arguments.json);
   OutputFile trace("--trace", cluster.trace);
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));

@@ -31,11 +31,12 @@ std::string lifetime_words(const Program& program, const Buffer& buffer, int lif
   return fmt::format("{} to {}", describe(program, life.first), describe(program, life.last));
 }
 
-nlohmann::json instructions_json(const Program& program) {
+nlohmann::json instructions_json(const Program& program, std::string_view name) {
   nlohmann::json instructions = nlohmann::json::array();
   for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id)
     instructions.push_back(describe(program, id));
-  return {{"kind", name_of(program.kind)},
+  return {{"name", name},
+          {"kind", name_of(program.kind)},
           {"microbatches", program.microbatches},
           {"instructions", std::move(instructions)}};
 }
@@ -145,14 +146,17 @@ std::string describe_peak(std::span<const Program> programs, const SpacePlan& sp
                      name_of(program.kind));
 }
 
-std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title) {
+std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title,
+                        std::span<const std::string> names) {
   nlohmann::json data = {{"title", title},
                          {"categories", nlohmann::json::array()},
                          {"programs", nlohmann::json::array()},
                          {"spaces", nlohmann::json::array()}};
   for (int category = 0; category < kCategories; ++category)
     data["categories"].push_back(name_of(static_cast<Category>(category)));
-  for (const Program& program : programs) data["programs"].push_back(instructions_json(program));
+  for (std::size_t k = 0; k < programs.size(); ++k)
+    data["programs"].push_back(instructions_json(
+        programs[k], k < names.size() ? std::string_view(names[k]) : name_of(programs[k].kind)));
   for (const Space space : spaces_held(plan)) data["spaces"].push_back(space_json(programs, plan, space));
   std::string text = data.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   // Inside a script element only "</" could end it.

@@ -134,12 +134,12 @@ std::string memory_table(const Model& model, const TrainerOptions& options, int 
   return memory_table(plan_trainer(model, on_one_rank(options)), plan_trainer(model, options, pipeline_rank));
 }
 
-std::string memory_table(const TrainerPlan& replicated, const TrainerPlan& predicted) {
+std::string memory_table(const TrainerPlan& alone, const TrainerPlan& predicted) {
   struct Column {
     std::string_view name;
     const SpacePlan& plan;
   };
-  std::vector<Column> columns = {{"replicated", replicated.memory.space(Space::device)}};
+  std::vector<Column> columns = {{"one rank alone", alone.memory.space(Space::device)}};
   for (const Space space : {Space::device, Space::host, Space::disk}) {
     const SpacePlan& plan = predicted.memory.space(space);
     if (space == Space::device || plan.arena_bytes > 0) columns.push_back({name_of(space), plan});

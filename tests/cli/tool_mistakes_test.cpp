@@ -150,6 +150,10 @@ TEST_F(Tool, WritesOverNothingThatItReads) {
     expect_refused(train({std::string(key) + "=" + text}),
                    {std::string(key) + ": '" + text + "' is read as data.train"});
   expect_refused(train({}, {"--json", config_}), {"--json", "is read as the configuration"});
+  for (const char* option : {"--json", "--html"})
+    expect_refused(run({"plan", config_, option, folder_.file("./run.toml")}),
+                   {option, "is read as the configuration"});
+  expect_refused(run({"simulate", config_, "--trace", config_}), {"--trace", "is read as the configuration"});
   EXPECT_EQ(read(text), before);
   const std::string out = folder_.file("out");
   expect_refused(train({"run.metrics=" + out, "run.trace=" + out}),
