@@ -11,8 +11,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -148,10 +151,10 @@ std::int64_t growth_of_a_run(const Options& options, const Row& row, DType type)
 // In a child of its own, so that no run counts what an earlier one left.
 std::int64_t measure(const Options& options, const Row& row, DType type) {
   int ends[2];
-  if (pipe(ends) != 0) throw EnvironmentError("memory_footprint: no pipe to a child process");
+  if (pipe(ends) != 0) throw EnvironmentError("no pipe to a child process");
   std::fflush(stdout);
   const pid_t child = fork();
-  if (child < 0) throw EnvironmentError("memory_footprint: cannot start a child process");
+  if (child < 0) throw EnvironmentError("cannot start a child process");
   if (child == 0) {
     int status = 1;
     try {
@@ -168,8 +171,7 @@ std::int64_t measure(const Options& options, const Row& row, DType type) {
   close(ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
-  if (!whole || status != 0)
-    throw EnvironmentError(fmt::format("memory_footprint: the run of {} failed", describe(row)));
+  if (!whole || status != 0) throw EnvironmentError(fmt::format("the run of {} failed", describe(row)));
   return bytes / row.ranks;
 }
 
@@ -267,12 +269,15 @@ bool as_planned(const std::vector<Row>& rows) {
   bool ok = !rows.empty();
   for (const Row& row : rows) {
     const auto predicted = static_cast<double>(row.predicted_in_memory());
-    const double difference =
-        row.measured ? std::abs(static_cast<double>(*row.measured) - predicted) : predicted;
-    if (difference <= 0.03 * predicted + 24 * 0x1p20) continue;
-    ok = false;
-    fmt::print("{}: measured {} GiB, predicted {}: not within 3% and 24 MiB\n", describe(row),
-               row.measured ? gib(*row.measured) : "nothing, of", gib(row.predicted_in_memory()));
+    if (!row.measured) {
+      ok = false;
+      fmt::print("{}: nothing was measured (see --measure); predicted {} GiB\n", describe(row),
+                 gib(row.predicted_in_memory()));
+    } else if (std::abs(static_cast<double>(*row.measured) - predicted) > 0.03 * predicted + 24 * 0x1p20) {
+      ok = false;
+      fmt::print("{}: measured {} GiB, predicted {} GiB: not within 3% and 24 MiB\n", describe(row),
+                 gib(*row.measured), gib(row.predicted_in_memory()));
+    }
   }
   return ok;
 }
@@ -323,11 +328,48 @@ void write_csv(std::ostream& out, const std::vector<Row>& rows) {
     }
 }
 
-std::ofstream open_for_writing(const std::string& path) {
-  std::ofstream out(path);
-  if (!out) throw EnvironmentError(fmt::format("memory_footprint: cannot write '{}'", path));
-  return out;
+void write_json(std::ostream& out, const std::vector<Row>& rows) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Row& row : rows) all.push_back(to_json(row));
+  out << all.dump(2) << "\n";
 }
+
+// A file that is there whole or not at all: made beside its place at once, so that a path that cannot be
+// written is known before the work, and renamed by commit(). What is no regular file, or a link to one
+// as /dev/stdout may be, is written in place. An empty path: no file.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& path) : path_(path), partial_(path) {
+    if (path.empty()) return;
+    std::error_code ignored;
+    const auto there = std::filesystem::symlink_status(path, ignored);
+    if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) partial_ += ".partial";
+    out_.open(partial_);
+    if (!out_) refuse();
+  }
+  ~OutputFile() {
+    std::error_code ignored;
+    if (partial_ != path_) std::filesystem::remove(partial_, ignored);
+  }
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  std::ostream& stream() { return out_; }
+  void commit() {
+    if (path_.empty()) return;
+    out_.close();
+    if (!out_ || (partial_ != path_ && std::rename(partial_.c_str(), path_.c_str()) != 0)) refuse();
+    partial_ = path_;
+  }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw EnvironmentError(fmt::format("cannot write '{}': {}", path_, std::strerror(errno)));
+  }
+
+  std::string path_, partial_;
+  std::ofstream out_;
+};
 
 // Bytes a parameter of a kind of training, as docs/memory.md splits them.
 struct StateBytes {
@@ -379,6 +421,18 @@ void add_choice(CLI::App& app, const std::string& name, Enum& value, const std::
   app.add_option_function<std::string>(name, choose, text)->check(CLI::IsMember(names));
 }
 
+// What no option knows by itself.
+void check_together(const Options& options) {
+  const auto off_device = std::ranges::find_if(options.shards, [](auto& name) { return name != "device"; });
+  if (off_device != options.shards.end() && !std::ranges::count(options.stages, 3))
+    throw CLI::ValidationError(
+        "--offload-parameters",
+        fmt::format("parameters on the {} need stage 3, where they are sharded; --stages has no 3",
+                    *off_device));
+  if (!options.csv.empty() && options.csv == options.json)
+    throw CLI::ValidationError("--csv", fmt::format("'{}' is that of --json, too", options.csv));
+}
+
 int run(int argc, char** argv) {
   Options options;
   CLI::App app("Bytes that a rank takes, predicted and measured.", "memory_footprint");
@@ -418,11 +472,18 @@ int run(int argc, char** argv) {
   app.add_option("--measure", options.measure_gib, "train what all ranks together hold in so many GiB")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--check", options.check, "fail unless each row is measured within 3% and 24 MiB of the plan");
-  app.add_flag("--formula", options.formula, "print the formula's model states instead");
+  CLI::Option* formula =
+      app.add_flag("--formula", options.formula, "print the formula's model states instead");
   app.add_option("--csv", options.csv, "write the rows to this file");
   app.add_option("--json", options.json, "write the rows to this file");
+  for (CLI::Option* option : app.get_options())
+    if (option != formula && option != app.get_help_ptr()) formula->excludes(option);
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return "memory_footprint: " + CLI::FailureMessage::simple(failed, error);
+  });
   try {
     app.parse(argc, argv);
+    check_together(options);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
@@ -431,18 +492,15 @@ int run(int argc, char** argv) {
     return 0;
   }
   Communicator world = launched_by_mpi() ? make_mpi_world() : Communicator();
+  const bool first = !world || world.rank() == 0;
+  OutputFile csv(first ? options.csv : ""), json(first ? options.json : "");
   const std::vector<Row> rows = rows_of(world, options);
-  if (world && world.rank() != 0) return 0;
+  if (!first) return 0;
   print_table(rows);
-  if (!options.csv.empty()) {
-    std::ofstream out = open_for_writing(options.csv);
-    write_csv(out, rows);
-  }
-  if (!options.json.empty()) {
-    nlohmann::json all = nlohmann::json::array();
-    for (const Row& row : rows) all.push_back(to_json(row));
-    open_for_writing(options.json) << all.dump(2) << "\n";
-  }
+  write_csv(csv.stream(), rows);
+  write_json(json.stream(), rows);
+  csv.commit();
+  json.commit();
   return options.check && !as_planned(rows) ? 1 : 0;
 }
 
@@ -453,7 +511,7 @@ int main(int argc, char** argv) {
   try {
     return tessera::run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    std::fprintf(stderr, "memory_footprint: %s\n", error.what());
     return 1;
   }
 }

@@ -18,15 +18,16 @@ void require(bool right, std::string_view owner, std::string_view field, double 
 }
 
 void require_weight_decay(std::string_view owner, double value) {
-  require(std::isfinite(value) && value >= 0.0, owner, "weight_decay", value, "0 or more");
+  require(std::isfinite(static_cast<float>(value)) && value >= 0.0, owner, "weight_decay", value,
+          "0 or more, and finite in fp32");
 }
 
 void check_adam(std::string_view owner, double beta1, double beta2, double epsilon) {
   require(beta1 >= 0.0 && beta1 < 1.0, owner, "beta1", beta1, "from 0 to below 1");
   require(beta2 >= 0.0 && beta2 < 1.0, owner, "beta2", beta2, "from 0 to below 1");
   // In fp32: a smaller epsilon would vanish, and 0/0 would follow where a gradient was always 0.
-  require(std::isfinite(epsilon) && static_cast<float>(epsilon) > 0.0F, owner, "epsilon", epsilon,
-          "above 0 in fp32");
+  require(std::isfinite(static_cast<float>(epsilon)) && static_cast<float>(epsilon) > 0.0F, owner, "epsilon",
+          epsilon, "above 0 in fp32, and finite");
 }
 
 void check_options(const AdamWOptions& o) { check_adam("adamw", o.beta1, o.beta2, o.epsilon); }

@@ -1,6 +1,22 @@
-# Sourced by the scripts beside it: the checkout's root, and configuring and building a preset quietly.
+# Sourced first by the scripts beside it: their help, the checkout's root, where they run, and configuring and building a
+# preset quietly. Needs no more than a bare system has: scripts/install_packages.sh sources it, too.
+caller=$PWD
+script=$(readlink -m "$0")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
+
+# The comment that the script begins with is its help.
+usage() { sed '1d; /^#/!Q; s/^# \{0,1\}//' "$script"; }
+# refuse WORDS...: what is wrong with the arguments, and the help.
+refuse() {
+  { echo "$(basename "$script" .sh): $*"; usage; } >&2
+  exit 2
+}
+# path_of FILE: as the caller means it, whose folder is another.
+path_of() { case $1 in /*) printf '%s\n' "$1" ;; *) printf '%s\n' "$caller/$1" ;; esac; }
+is_count() { [[ $1 =~ ^[1-9][0-9]{0,8}$ ]]; }
+
+case ${1:-} in -h | --help) usage; exit 0 ;; esac
 
 # Two jobs need at least 4 GiB: no more jobs than memory has room for.
 jobs=$(nproc)

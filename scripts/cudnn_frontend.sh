@@ -3,7 +3,8 @@
 # CMake looks for them. Needs a network the first time, and pip, which it installs on Debian.
 #   scripts/cudnn_frontend.sh
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[ $# -eq 0 ] || refuse "'$1' is one argument too many"
 version=1.32.0
 target=build/cudnn-frontend
 [ -f "$target/$version" ] && exit 0

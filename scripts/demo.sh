@@ -3,19 +3,14 @@
 # tool, runs it.
 #   scripts/demo.sh [TEXTFILE]      the default text is the licences that Debian systems hold
 set -euo pipefail
-
-if [ $# -gt 1 ] || [ "${1:-}" = --help ]; then
-  echo "usage: scripts/demo.sh [TEXTFILE]"
-  [ "${1:-}" = --help ] && exit 0 || exit 2
-fi
-text=
-if [ $# -eq 1 ]; then
-  [ -f "$1" ] && [ -r "$1" ] || { echo "demo: cannot read the text file '$1'" >&2; exit 1; }
-  text=$(realpath "$1")
-fi
-
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+[ $# -le 1 ] || refuse "'$2' is one argument too many"
+text=
+if [ $# -eq 1 ]; then
+  text=$(path_of "$1")
+  [ -f "$text" ] && [ -r "$text" ] || { echo "demo: cannot read the text file '$1'" >&2; exit 1; }
+fi
 if [ -z "$text" ]; then
   licences=/usr/share/common-licenses
   [ -d "$licences" ] || { echo "demo: this system has no $licences; name a text file: scripts/demo.sh FILE" >&2; exit 1; }

@@ -6,6 +6,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 seconds=${1:-60}
+is_count "$seconds" || refuse "SECONDS is '$seconds'; a whole number from 1 is needed"
+[ $# -le 1 ] || refuse "'$2' is one argument too many"
 scripts/install_packages.sh clang libclang-rt-dev
 configure fuzz
 build fuzz
@@ -26,16 +28,20 @@ printf 'text is bytes' >"$seeds/tokens/text"
 
 # fuzz NAME: what it learns is kept in build/fuzz/corpus for the next time.
 fuzz() {
-  local corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log
+  local corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log status=0
   mkdir -p "$corpus"
-  if build/fuzz/bin/fuzz_"$1" "$corpus" "$seeds/$1" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
-      -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build/fuzz/found/"$1"- >"$log" 2>&1; then
+  build/fuzz/bin/fuzz_"$1" "$corpus" "$seeds/$1" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
+    -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build/fuzz/found/"$1"- >"$log" 2>&1 || status=$?
+  if [ $status -eq 0 ]; then
     say "fuzz_$1: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs, nothing found"
-  else
-    tail -n 40 "$log" >&2
-    echo "fuzz_$1 found something; all of it is in $log" >&2
-    return 1
+    return
   fi
+  tail -n 40 "$log" >&2
+  case $status in
+    126 | 127) echo "fuzz_$1 could not be run" >&2 ;;  # the shell's words, not the program's
+    *) echo "fuzz_$1 found something; all of it is in $log" >&2 ;;
+  esac
+  return 1
 }
 
 say "fuzzing for $seconds seconds"

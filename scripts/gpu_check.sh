@@ -10,28 +10,31 @@
 #   --only PARTS       some of tests,ranks,benchmarks,training,sanitizers, for a second call where one had no time for all
 # Exits 0 where nothing failed, 1 where something did, or where there is no GPU that CUDA can use. Shows what failed.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 build=build/gpu libraries='' json=build/gpu-check.json seconds=540 all_parts=tests,ranks,benchmarks,training,sanitizers
 only=$all_parts
 while [ $# -gt 0 ]; do
   case $1 in
     --libraries | --json | --seconds | --only)
-      [ $# -gt 1 ] || { echo "gpu_check: $1 needs a value" >&2; exit 2; }
-      declare "${1#--}=$2"
+      [ $# -gt 1 ] || refuse "$1 needs a value"
+      case $1 in
+        --libraries | --json) declare "${1#--}=$(path_of "$2")" ;;
+        *) declare "${1#--}=$2" ;;
+      esac
       shift 2 ;;
     --) shift; break ;;
-    --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "gpu_check: unknown argument '$1'; see scripts/gpu_check.sh --help" >&2; exit 2 ;;
+    -h | --help) usage; exit 0 ;;
+    *) refuse "unknown argument '$1'" ;;
   esac
 done
-[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "gpu_check: --seconds is '$seconds'; a whole number from 1 is needed" >&2; exit 2; }
-[ -z "$libraries" ] || [ -f "$libraries" ] || { echo "gpu_check: there is no file '$libraries'" >&2; exit 2; }
+is_count "$seconds" || refuse "--seconds is '$seconds'; a whole number from 1 is needed"
+[ -z "$libraries" ] || [ -f "$libraries" ] || refuse "there is no file '$libraries'"
 IFS=, read -ra parts <<<"$only"
 for part in "${parts[@]}"; do
-  [[ ,$all_parts, = *,"$part",* ]] || { echo "gpu_check: --only has '$part'; there are ${all_parts//,/, }" >&2; exit 2; }
+  [[ ,$all_parts, = *,"$part",* ]] || refuse "--only has '$part'; there are ${all_parts//,/, }"
 done
-[ ${#parts[@]} -gt 0 ] || { echo "gpu_check: --only names nothing" >&2; exit 2; }
+[ ${#parts[@]} -gt 0 ] || refuse "--only names nothing"
 mkdir -p "$build/logs" "$(dirname "$json")"
 started=$SECONDS
 left() { echo $((seconds - (SECONDS - started))); }

@@ -3,8 +3,11 @@
 # scripts/cudnn_frontend.sh gets, for scripts/gpu_check.sh on a machine that has a GPU and no packages.
 #   scripts/gpu_libraries.sh [FILE]      build/gpu-libraries.tar.gz by default
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-file=${1:-build/gpu-libraries.tar.gz}
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+case ${1:-} in -*) refuse "unknown argument '$1'" ;; esac
+[ $# -le 1 ] || refuse "'$2' is one argument too many"
+file=build/gpu-libraries.tar.gz
+[ $# -eq 0 ] || file=$(path_of "$1")
 mkdir -p "$(dirname "$file")"
 
 packages=(

@@ -2,7 +2,11 @@
 # Installs the Debian packages that Tessera is built from, if any is missing. Needs root or sudo only then.
 #   scripts/install_packages.sh [PACKAGE...]      more of them, such as libtorch-dev for examples/embed_libtorch
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+for package in "$@"; do
+  case $package in -*) refuse "'$package' is no package" ;; esac
+done
 packages=(
   g++ cmake ninja-build pkg-config git clang-format
   libdnnl-dev libhwy-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev

@@ -3,16 +3,15 @@
 # (80 90 100 where none is named). Needs nvcc, on the PATH or named by CUDACXX, and no GPU. Fails where a
 # memory-bound kernel spills: all are but attention's.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 architectures=("${@:-}")
 if [ -z "${architectures[0]}" ]; then architectures=(80 90 100); fi
 for architecture in "${architectures[@]}"; do
-  [[ $architecture =~ ^[0-9]+[af]?$ ]] || {
-    echo "kernel_report: '$architecture' is no architecture; name a compute capability without its dot, such as 90" >&2
-    exit 2
-  }
+  [[ $architecture =~ ^[0-9]+[af]?$ ]] ||
+    refuse "'$architecture' is no architecture; name a compute capability without its dot, such as 90"
 done
 nvcc=${CUDACXX:-nvcc}
+command -v "$nvcc" >/dev/null || { echo "kernel_report: needs nvcc, on the PATH or named by CUDACXX; there is no '$nvcc'" >&2; exit 1; }
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 

@@ -6,6 +6,11 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+case ${1:-} in
+  '' | asan | tsan) ;;
+  *) refuse "there is no preset '$1' of sanitizers; there are asan and tsan" ;;
+esac
+
 # Sanitizers need address layouts that newer kernels randomise too far for this compiler.
 run_tests() { setarch --addr-no-randomize ctest --preset "$@" --parallel 2; }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds everything and runs every test.
-#   scripts/test.sh [CTEST_ARGUMENT...]      for example: scripts/test.sh -R sampler
+#   scripts/test.sh [CTEST_ARGUMENT...]      for example: scripts/test.sh -R data_test
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

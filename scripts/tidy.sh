@@ -5,6 +5,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+paths=()
+for path in "$@"; do
+  [ -e "$(path_of "$path")" ] || refuse "there is no file or folder '$path'"
+  paths+=("$(path_of "$path")")
+done
+
 command -v clang-tidy >/dev/null || { echo "tidy: clang-tidy is missing; apt-get install clang-tidy" >&2; exit 1; }
 build_folder=${TESSERA_TIDY_BUILD:-build/tidy}
 if [ ! -f "$build_folder/compile_commands.json" ]; then
@@ -12,12 +18,12 @@ if [ ! -f "$build_folder/compile_commands.json" ]; then
   configure release -B build/tidy -DTESSERA_PRECOMPILE=OFF  # clang cannot read what GCC precompiled
 fi
 
-[ $# -gt 0 ] || set -- src kernels optim
+[ $# -gt 0 ] || paths=(src kernels optim)
 # Only what git tracks, and only what the build compiles.
-mapfile -t files < <(git ls-files -- "$@" | grep '\.cpp$' | while read -r file; do
+mapfile -t files < <(git ls-files -- "${paths[@]}" | grep '\.cpp$' | while read -r file; do
   grep -qF "/$file\"" "$build_folder/compile_commands.json" && echo "$file"
 done)
-[ ${#files[@]} -gt 0 ] || { echo "tidy: no compiled C++ source in: $*" >&2; exit 1; }
+[ ${#files[@]} -gt 0 ] || { echo "tidy: no compiled C++ source in: ${paths[*]}" >&2; exit 1; }
 say "clang-tidy over ${#files[@]} files"
 # GCC's own flags mean nothing to clang. One file at a time per job keeps each file's report in one piece.
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$jobs" clang-tidy -p "$build_folder" --quiet \

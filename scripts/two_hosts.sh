@@ -6,8 +6,9 @@
 # UCX does not find these hosts' network. Nothing stays behind, however this ends: all of it lives in the first host's
 # namespaces, which go with their first process, and that with this one.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$caller"  # which PROGRAM is relative to
 
-script=$(readlink -f "$0")
 launcher=${MPIEXEC:-mpirun}
 new_host=(unshare --net --uts --ipc --mount --pid --fork --kill-child --mount-proc)
 
@@ -69,8 +70,9 @@ if [ -n "${TESSERA_SECOND_HOST:-}" ]; then on_second_host "$@"; fi
 case ${1:-} in
   --first-host) first_host "${@:2}" ;;
   --second-host) second_host ;;
-  '') sed -n '2,/^set/s/^# \{0,1\}//p' "$script" ;;
   *)
+    is_count "${1:-}" || refuse "RANKS is '${1:-}'; a whole number from 1 is needed"
+    [ $# -gt 1 ] || refuse "no PROGRAM is named"
     for tool in unshare nsenter setpriv ip "$launcher"; do
       command -v "$tool" >/dev/null || skip "there is no $tool on this machine"
     done

@@ -24,6 +24,7 @@
     if (status_ != TESSERA_OK) return status_; \
   } while (0)
 
+static const char kUsage[] = "usage: spiral_c [RANKS [STAGE [STEPS [FOLDER]]]]\n";
 static const int kIn[LAYERS] = {2, WIDTH, WIDTH}, kOut[LAYERS] = {WIDTH, WIDTH, 2};
 
 typedef struct {
@@ -273,11 +274,29 @@ static tessera_status run_rank(tessera_world* world, void* user) {
   return status;
 }
 
+/* The whole number from `least` to `most` that `text` is; ends the program where it is none. */
+static int whole_number(const char* name, const char* text, int least, int most) {
+  char* end;
+  const long value = strtol(text, &end, 10);
+  if (end == text || *end != '\0' || value < least || value > most) {
+    fprintf(stderr, "spiral_c: %s is '%s'; a whole number from %d to %d is needed\n%s", name, text, least, most,
+            kUsage);
+    exit(2);
+  }
+  return (int)value;
+}
+
 int main(int argc, char** argv) {
-  const int ranks = argc > 1 ? atoi(argv[1]) : 1;
+  const int help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
   Settings settings;
-  settings.stage = argc > 2 ? atoi(argv[2]) : 0;
-  settings.steps = argc > 3 ? atoi(argv[3]) : 300;
+  int ranks;
+  if (help || argc > 5) {
+    fputs(kUsage, help ? stdout : stderr);
+    return help ? 0 : 2;
+  }
+  ranks = argc > 1 ? whole_number("RANKS", argv[1], 1, BATCH) : 1;
+  settings.stage = argc > 2 ? whole_number("STAGE", argv[2], 0, 3) : 0;
+  settings.steps = argc > 3 ? whole_number("STEPS", argv[3], 1, 1000000) : 300;
   settings.folder = argc > 4 ? argv[4] : NULL;
   if (tessera_run_ranks(ranks, 60000, run_rank, &settings) != TESSERA_OK) {
     fprintf(stderr, "spiral_c: %s\n", tessera_last_error());

@@ -15,12 +15,14 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/engine.h"
@@ -39,6 +41,7 @@ using torch::Tensor;
 
 namespace {
 
+constexpr char kUsage[] = "usage: embed_libtorch [STEPS]\n";
 constexpr std::int64_t kVocabulary = 64, kLength = 32, kChannels = 64, kHeads = 4, kLayers = 6,
                        kSequences = 8;
 constexpr double kLearningRate = 3e-3, kBeta1 = 0.9, kBeta2 = 0.95, kEpsilon = 1e-8, kWeightDecay = 0.1;
@@ -299,11 +302,26 @@ bool report(int ranks, int stage, const Run& run, const Run& alone, const Run& f
   return good;
 }
 
+// The whole number from `least` to `most` that `text` is.
+int whole_number(const std::string& name, const std::string& text, int least, int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
+    throw tessera::UsageError(name + " is '" + text + "'; a whole number from " + std::to_string(least) +
+                              " to " + std::to_string(most) + " is needed");
+  return value;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const int steps = argc > 1 ? std::atoi(argv[1]) : 12;
-  if (steps < 1) throw std::runtime_error("STEPS must be a number of at least 1");
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  const bool help = first == "--help" || first == "-h";
+  if (help || argc > 2) {
+    std::fputs(kUsage, help ? stdout : stderr);
+    return help ? 0 : 2;
+  }
+  const int steps = argc > 1 ? whole_number("STEPS", argv[1], 1, 1'000'000) : 12;
   torch::set_num_threads(1);  // of each rank
   torch::manual_seed(1);
   const Model model = make_model();
@@ -323,6 +341,9 @@ int main(int argc, char** argv) try {
     }
   }
   return good ? 0 : 1;
+} catch (const tessera::UsageError& error) {
+  std::fprintf(stderr, "embed_libtorch: %s\n%s", error.what(), kUsage);
+  return 2;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "embed_libtorch: %s\n", error.what());
   return 1;

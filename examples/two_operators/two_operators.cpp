@@ -9,9 +9,11 @@
 // The trainer owns its compute; the engine says what comes next on this rank, and brings what the other has
 // made. The same function on one rank gives the same losses, bit for bit.
 //   two_operators [STEPS]
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/engine.h"
@@ -20,6 +22,7 @@ namespace {
 
 using namespace tessera;
 
+constexpr char kUsage[] = "usage: two_operators [STEPS]\n";
 constexpr std::int64_t kRows = 16, kInputs = 24, kHidden = 32;  // of a microbatch
 constexpr int kMicrobatches = 4;
 constexpr UnitId kA = 0, kB = 1;  // A [hidden, inputs], B [1, hidden]
@@ -134,14 +137,26 @@ std::vector<double> train(int ranks, int steps) {
   return losses;
 }
 
+// The whole number from `least` to `most` that `text` is.
+int whole_number(const std::string& name, const std::string& text, int least, int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
+    throw UsageError(name + " is '" + text + "'; a whole number from " + std::to_string(least) + " to " +
+                     std::to_string(most) + " is needed");
+  return value;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const int steps = argc > 1 ? std::atoi(argv[1]) : 200;
-  if (argc > 2 || steps < 1) {
-    std::fprintf(stderr, "usage: two_operators [STEPS]\n");
-    return 2;
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  const bool help = first == "--help" || first == "-h";
+  if (help || argc > 2) {
+    std::fputs(kUsage, help ? stdout : stderr);
+    return help ? 0 : 2;
   }
+  const int steps = argc > 1 ? whole_number("STEPS", argv[1], 1, 1'000'000) : 200;
   const std::vector<double> alone = train(1, steps), apart = train(2, steps);
   if (alone != apart) {
     std::fprintf(stderr, "two_operators: the losses differ\n");
@@ -149,6 +164,9 @@ int main(int argc, char** argv) try {
   }
   std::puts("the same losses, bit for bit");
   return 0;
+} catch (const UsageError& error) {
+  std::fprintf(stderr, "two_operators: %s\n%s", error.what(), kUsage);
+  return 2;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "two_operators: %s\n", error.what());
   return 1;

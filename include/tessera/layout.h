@@ -90,14 +90,15 @@ class Layout {
   int replicas() const { return replicas_; }
   const std::vector<UnitSpec>& units() const { return units_; }
   const std::vector<Flat>& flats() const { return flats_; }
-  const Flat& flat(FlatId id) const { return flats_.at(static_cast<std::size_t>(id)); }
+  // These and those below throw UsageError for what does not exist.
+  const Flat& flat(FlatId id) const { return at(flats_, id, "flat buffer"); }
   int parameters() const { return static_cast<int>(places_.size()); }
 
   const ParameterSpec& parameter(ParameterId id) const;
-  UnitId unit_of(ParameterId id) const { return unit_of_.at(static_cast<std::size_t>(id)); }
-  const Place& place(ParameterId id) const { return places_.at(static_cast<std::size_t>(id)); }
+  UnitId unit_of(ParameterId id) const { return at(unit_of_, id, "parameter"); }
+  const Place& place(ParameterId id) const { return at(places_, id, "parameter"); }
   // The unit's parameters are first_parameter(unit) + 0, 1, … in declaration order, tied ones included.
-  ParameterId first_parameter(UnitId unit) const { return first_.at(static_cast<std::size_t>(unit)); }
+  ParameterId first_parameter(UnitId unit) const { return at(first_, unit, "unit"); }
   // Throws UsageError naming the closest known name.
   ParameterId find(const std::string& name) const;
 
@@ -126,6 +127,13 @@ class Layout {
   std::vector<Piece> gaps(FlatId flat, std::int64_t begin, std::int64_t end) const;
 
  private:
+  template <class List>
+  static const typename List::value_type& at(const List& list, int id, const char* what) {
+    if (id < 0 || static_cast<std::size_t>(id) >= list.size()) refuse(what, id, list.size());
+    return list[static_cast<std::size_t>(id)];
+  }
+  [[noreturn]] static void refuse(const char* what, int id, std::size_t count);
+
   void number_parameters();
   void place_unit(UnitId unit);
   void resolve_ties();

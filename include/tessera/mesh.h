@@ -34,7 +34,8 @@ struct Mesh {
   int extent(Axis axis) const;
   Coordinates coordinates(int rank) const;
   // The rank's coordinate along one axis of the mesh, and that of every rank, by rank.
-  int place(int rank, Axis axis) const { return coordinates(rank).at(static_cast<std::size_t>(axis)); }
+  // UsageError for Axis::world, along which a rank is its number.
+  int place(int rank, Axis axis) const;
   std::vector<int> places(Axis axis) const;
   int rank(const Coordinates& coordinates) const;
   // The ranks that share every coordinate with `rank` but the one along `axis`, ascending; all ranks for

@@ -25,7 +25,9 @@ struct Placements {
 };
 
 // When the gradients of a step's microbatches are reduced over the ranks. `automatic` is each where gradients
-// are sharded and last where they are replicated. With one microbatch the two are the same.
+// are sharded and last where they are replicated. With one microbatch the two are the same; with several they
+// differ by rounding, so that a run at stage 1 and one at stage 2 have the same bits only where one is
+// chosen.
 enum class ReduceWhen : std::uint8_t { automatic, each, last };
 
 // When optimizer states and parameters are updated.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/file.h"
@@ -125,6 +126,13 @@ void prune(const fs::path& folder, int keep, const fs::path& kept) {
   std::error_code ignored;
   std::erase_if(all,
                 [&](const fs::path& path) { return !fs::is_regular_file(path / file_name(0), ignored); });
+  // By time, as a run that went back to an earlier step has lower ones now; then by step.
+  std::map<fs::path, fs::file_time_type> saved;
+  for (const fs::path& path : all) {
+    const fs::file_time_type time = fs::last_write_time(path / file_name(0), ignored);
+    saved[path] = ignored ? fs::file_time_type::min() : time;
+  }
+  std::ranges::stable_sort(all, {}, [&](const fs::path& path) { return saved[path]; });
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i)
     if (all[i] != kept) remove_folder(all[i]);
 }

@@ -153,7 +153,9 @@ bool Communicator::wants_shared_arena() const { return backend_->wants_shared_ar
 ArenaSource Communicator::arena_source() const { return backend_->arena_source(); }
 ArenaRegistration Communicator::register_arena(Arena& arena) { return backend_->register_arena(arena); }
 
-void Communicator::fail(const std::string& message) { backend_->fail(global_rank(), message); }
+void Communicator::fail(const std::string& message) {
+  backend_->fail(global_rank(), message.empty() ? "it gave no reason" : message);
+}
 void Communicator::attach(FailureFlag flag) { backend_->attach(std::move(flag)); }
 void Communicator::set_waiting(bool waiting) { backend_->set_waiting(waiting); }
 void Communicator::set_deadline(std::chrono::milliseconds deadline) {

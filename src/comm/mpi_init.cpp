@@ -243,6 +243,7 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const MpiOptions& options) 
 bool mpi_available() { return true; }
 
 Communicator make_mpi_world(const MpiOptions& given) {
+  launched_by_mpi();
   MpiOptions options = given;
   options.deadline = device::checked_deadline(given.deadline, "deadline");
   const milliseconds start = device::checked_deadline(given.start_deadline, "start_deadline");

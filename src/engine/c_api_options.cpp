@@ -21,7 +21,13 @@ ParameterSpec to_spec(const tessera_parameter& parameter) {
   return spec;
 }
 
+constexpr std::int64_t kMostOutputBytes = std::int64_t{1} << 50;  // so that sums of them can be told
+
 OptimizerOptions to_optimizer_options(const tessera_options& o) {
+  if (o.optimizer != TESSERA_SGD && (o.momentum != 0 || o.nesterov != 0))
+    throw UsageError(fmt::format(
+        "momentum is {} and nesterov {}, which are TESSERA_SGD's; the optimizer is {}: leave them at 0",
+        o.momentum, o.nesterov, o.optimizer));
   switch (o.optimizer) {
     case TESSERA_ADAMW:
       return AdamWOptions{o.beta1, o.beta2, o.epsilon, o.weight_decay};
@@ -84,9 +90,9 @@ ActivationSpec to_activations(std::span<const tessera_unit> units) {
   ActivationSpec spec;
   bool any = false;
   for (const tessera_unit& unit : units) {
-    if (unit.output_bytes < 0)
-      throw UsageError(fmt::format("tessera_unit.output_bytes of '{}' is {}; use 0 or more", unit.name,
-                                   unit.output_bytes));
+    if (unit.output_bytes < 0 || unit.output_bytes > kMostOutputBytes)
+      throw UsageError(fmt::format("tessera_unit.output_bytes of '{}' is {}; use 0 to {}", unit.name,
+                                   unit.output_bytes, kMostOutputBytes));
     spec.units.push_back({.output_bytes = unit.output_bytes, .reads_batch = false});
     any |= unit.output_bytes > 0;
   }

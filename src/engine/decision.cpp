@@ -54,6 +54,16 @@ void check_agreement(const Scalars& scalars, std::span<const int> ranks, bool ab
   }
 }
 
+// The host's part was checked where it was given; what add_loss() added is known only here.
+void check_weights(const Scalars& scalars, std::span<const int> ranks) {
+  for (int rank = 0; rank < scalars.ranks(); ++rank)
+    if (const double weight = scalars.at(rank, Scalar::weight) + scalars.at(rank, Scalar::weight_on_device);
+        weight < 0)
+      throw UsageError(
+          fmt::format("step: rank {}'s weight is {} with what add_loss added; it must be 0 or more",
+                      ranks[static_cast<std::size_t>(rank)], weight));
+}
+
 // The first parameter, in model order, with a non-finite gradient; empty where all are finite.
 std::string first_nonfinite(const DecisionInputs& inputs, const Scalars& scalars) {
   for (FlatId flat = 0; flat < static_cast<FlatId>(inputs.layout.flats().size()); ++flat) {
@@ -86,6 +96,7 @@ Decision decide(const DecisionInputs& inputs) {
   const Scalars scalars(inputs);
   const bool abandoned = scalars.sum(Scalar::abandoned) > 0;
   check_agreement(scalars, inputs.ranks, abandoned);
+  check_weights(scalars, inputs.ranks);
   Decision decision;
   StepResult& result = decision.result;
   result.step = static_cast<std::int64_t>(scalars.at(0, Scalar::step));
@@ -97,11 +108,11 @@ Decision decide(const DecisionInputs& inputs) {
     result.reason = SkipReason::abandoned;
     return decision;
   }
-  if (inputs.program.kind == StepKind::evaluate) return decision;
   if (result.weight <= 0) {
     result.reason = SkipReason::no_weight;
     return decision;
   }
+  if (inputs.program.kind == StepKind::evaluate) return decision;
   const double squares = square_sum(inputs, scalars);
   const double unscale = kernels::unscale_of(result.weight, result.loss_scale);
   result.gradient_norm = kernels::norm_of(squares, unscale);

@@ -26,6 +26,9 @@ void check_parameter(const Layout& layout, UnitId unit, ParameterId parameter) {
 
 // Opens the next use of the program, which must be this one, and makes its gradients ready to be written.
 InstructionId Engine::Impl::open(const char* call, UnitId unit, Pass pass) {
+  if (pass > Pass::backward)
+    throw UsageError(
+        fmt::format("{}: pass {} is none; use forward, recompute or backward", call, static_cast<int>(pass)));
   const auto asked = [&] {
     const bool known = unit >= 0 && unit < static_cast<int>(layout.units().size());
     return fmt::format(

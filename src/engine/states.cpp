@@ -192,7 +192,7 @@ void Engine::initialize(const Fill& fill, std::uint64_t identity) {
         }
       }
     }
-    impl.given = identity;
+    impl.given = XXH3_64bits(&identity, sizeof identity);  // of which fewer bits are compared
     impl.steps_applied = 0;
     impl.scaler = LossScaler(impl.options.loss_scaling.value_or(LossScaleOptions{}));
   });
@@ -243,9 +243,9 @@ void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::s
       const std::span<float> part =
           values.subspan(static_cast<std::size_t>(at - offset), static_cast<std::size_t>(piece_end - at));
       if (owner == impl.world.rank()) impl.load(flat, state, at, part);
-      impl.states.broadcast(
-          part.data(), static_cast<std::int64_t>(part.size_bytes()), owner,
-          {impl.layout.units()[static_cast<std::size_t>(impl.layout.flat(flat).unit)].name, "read"});
+      const std::string what = fmt::format("{} elements from {} on of {} of {}", values.size(), begin,
+                                           name_of(state), impl.layout.parameter(parameter).name);
+      impl.states.broadcast(part.data(), static_cast<std::int64_t>(part.size_bytes()), owner, {what, "read"});
       at = piece_end;
     }
   });

@@ -185,19 +185,20 @@ std::string Layout::closest(const std::string& name) const {
   return best == nullptr ? "; there are no others" : "; the closest name is '" + *best + "'";
 }
 
+void Layout::refuse(const char* what, int id, std::size_t count) {
+  throw UsageError(std::string(what) + " " + std::to_string(id) + " does not exist; the layout has " +
+                   std::to_string(count));
+}
+
 ParameterId Layout::find(const std::string& name) const {
   const auto found = by_name_.find(name);
   if (found != by_name_.end()) return found->second;
   throw UsageError("parameter '" + name + "' does not exist" + closest(name));
 }
 
-std::span<const FlatId> Layout::flats_of(UnitId unit) const {
-  return own_.at(static_cast<std::size_t>(unit));
-}
+std::span<const FlatId> Layout::flats_of(UnitId unit) const { return at(own_, unit, "unit"); }
 
-std::span<const FlatId> Layout::flats_used_by(UnitId unit) const {
-  return used_.at(static_cast<std::size_t>(unit));
-}
+std::span<const FlatId> Layout::flats_used_by(UnitId unit) const { return at(used_, unit, "unit"); }
 
 std::int64_t Layout::total_numel() const {
   std::int64_t total = 0;

@@ -56,6 +56,13 @@ Coordinates Mesh::coordinates(int rank) const {
   return result;
 }
 
+int Mesh::place(int rank, Axis axis) const {
+  if (index_of(axis) >= kAxes)
+    throw UsageError("axis " + std::string(name_of(axis)) +
+                     " is none of the mesh's; a rank's place there is its number");
+  return coordinates(rank)[index_of(axis)];
+}
+
 std::vector<int> Mesh::places(Axis axis) const {
   std::vector<int> result;
   result.reserve(static_cast<std::size_t>(world()));

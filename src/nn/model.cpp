@@ -11,10 +11,13 @@ std::vector<UnitSpec> Model::units() const {
                                  name, modules.size(), names.size()));
   std::vector<UnitSpec> units;
   units.reserve(modules.size());
-  for (std::size_t unit = 0; unit < modules.size(); ++unit)
+  for (std::size_t unit = 0; unit < modules.size(); ++unit) {
+    if (!modules[unit])
+      throw UsageError(fmt::format("model '{}': the module of '{}' is null", name, names[unit]));
     units.push_back({.name = names[unit],
                      .parameters = modules[unit]->parameters(),
                      .read_in_forward_only = modules[unit]->parameters_read_in_forward_only()});
+  }
   return units;
 }
 

@@ -28,8 +28,16 @@ struct Trainer::Impl {
 
   void initialize() {
     std::vector<Initial> initials;
-    for (const std::unique_ptr<Module>& module : model->modules)
-      for (const Initial& initial : module->initials()) initials.push_back(initial);
+    for (std::size_t unit = 0; unit < model->modules.size(); ++unit) {
+      const std::vector<Initial> own = model->modules[unit]->initials();
+      const std::size_t parameters_of = engine.layout().units()[unit].parameters.size();
+      if (own.size() != parameters_of)
+        throw UsageError(
+            fmt::format("unit '{}' has {} parameters, and its module's initials() gives {} values; it "
+                        "needs one a parameter, tied ones included",
+                        model->names[unit], parameters_of, own.size()));
+      initials.insert(initials.end(), own.begin(), own.end());
+    }
     engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> values) {
       initial_values(initials[static_cast<std::size_t>(id)], options.seed, engine.layout().parameter(id).name,
                      begin, values);
@@ -144,15 +152,32 @@ StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fe
   return engine.step({.learning_rate = learning_rate, .weight = 0});
 }
 
+namespace {
+
+std::shared_ptr<const Model> checked(std::shared_ptr<const Model> model) {
+  if (!model) throw UsageError("Trainer: the model is null");
+  return model;
+}
+
+void check_fetch(const char* call, const Trainer::Fetch& fetch) {
+  if (!fetch) throw UsageError(fmt::format("{}: fetch is empty; give what fills a batch", call));
+}
+
+}  // namespace
+
 Trainer::Trainer(Communicator world, std::shared_ptr<const Model> model, const TrainerOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(world), std::move(model), options)) {}
+    : impl_(std::make_unique<Impl>(std::move(world), checked(std::move(model)), options)) {}
 Trainer::~Trainer() = default;
 
 StepResult Trainer::train_step(double learning_rate, const Fetch& fetch) {
+  check_fetch("train_step", fetch);
   return impl_->run(kTrainProgram, learning_rate, fetch);
 }
 
-StepResult Trainer::evaluate(const Fetch& fetch) { return impl_->run(kEvaluateProgram, 0.0, fetch); }
+StepResult Trainer::evaluate(const Fetch& fetch) {
+  check_fetch("evaluate", fetch);
+  return impl_->run(kEvaluateProgram, 0.0, fetch);
+}
 
 std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, int count, double temperature,
                                             std::uint64_t seed,

@@ -113,6 +113,21 @@ TEST_F(Folder, PrunesByNameFirst) {
   EXPECT_EQ(std::distance(fs::directory_iterator(place_), fs::directory_iterator()), 1);
 }
 
+// A run that went back keeps its own: what it left behind is older, though its steps are higher.
+TEST_F(Folder, PrunesTheOldest) {
+  const auto now = fs::file_time_type::clock::now();
+  int age = 10;
+  for (const char* step :
+       {"step-00000010", "step-00000020", "step-00000030", "step-00000005", "step-00000006"}) {
+    make(step);
+    fs::last_write_time(place_ / step / file_name(0), now - std::chrono::seconds(age--));
+  }
+  prune(place_, 2, place_ / "step-00000006");
+  std::vector<std::string> left;
+  for (const fs::path& path : checkpoints_in(place_)) left.push_back(path.filename().string());
+  EXPECT_EQ(left, (std::vector<std::string>{"step-00000005", "step-00000006"}));
+}
+
 TEST_F(Folder, WhatLatestNamesIsUsedOrRefused) {
   make("step-00000003"), make("step-00000006");
   name_latest("step-00000006");

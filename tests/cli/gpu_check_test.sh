@@ -6,7 +6,7 @@ sources=$(realpath "$1")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder"/{scripts,tools,tests/comm,tests/cli}
-cp "$sources"/scripts/{gpu_check.sh,*.awk} "$folder/scripts"
+cp "$sources"/scripts/{gpu_check.sh,common.sh,*.awk} "$folder/scripts"
 cd "$folder"
 make_tool() { { echo '#!/usr/bin/env bash'; cat; } >"$1" && chmod +x "$1"; }
 for script in tests/comm/launch.sh tests/cli/gpu_ranks.sh tests/cli/gpu_train.sh tests/cli/gpu_offload.sh; do
@@ -117,6 +117,13 @@ run 2 -- --only tests,test
 holds out.txt "--only has 'test'; there are tests, ranks, "
 run 2 -- --only ''
 holds out.txt '--only names nothing'
+
+# Files are where the caller means them.
+mkdir elsewhere
+tar --create --gzip --file elsewhere/libraries.tar.gz tools
+(cd elsewhere && PATH=$folder/tools:$PATH ../scripts/gpu_check.sh --only tests --libraries libraries.tar.gz --json table.json) >out.txt
+holds elsewhere/table.json '"name": "unpack", "result": "passed"'
+holds out.txt "; written to $folder/elsewhere/table.json$"
 
 # One that does not listen ends none the less, and what has no time left says so.
 run 1 'KERNELS_DO=trap "" TERM; while :; do sleep 1; done' -- --seconds 5

@@ -172,6 +172,28 @@ TEST(Subgroups, RanksAreNamedAsInTheWorld) {
   }
 }
 
+// In every bit.
+TEST(Step, UnequalIdentitiesOfInitialValuesAreNamed) {
+  for (const std::uint64_t other : {1ULL, 2047ULL, 2048ULL, 1ULL << 63})
+    for (const Fate& fate : run_failing(toy_options(2, 3), [&](Engine&engine, int rank) {
+           engine.initialize(toy_fill(), rank == 0 ? 0 : other);
+           engine.begin(StepKind::train);
+           toy_uses(engine, {});
+           engine.step({.learning_rate = 0.1});
+         }))
+      EXPECT_NE(fate.message.find("rank 1 has initial values of hash"), std::string::npos) << fate.message;
+}
+
+TEST(States, RangesThatDifferAreNamed) {
+  for (const Fate& fate : run_failing(toy_options(2, 3), [&](Engine&engine, int rank) {
+         engine.initialize(toy_fill());
+         std::vector<float> values(1);
+         engine.read(0, State::master, rank, values);
+       }))
+    EXPECT_NE(fate.message.find("1 elements from 1 on of master of embed.weight"), std::string::npos)
+        << fate.message;
+}
+
 TEST(Step, UnequalInitialValuesAreNamed) {
   const auto seeded = [](int seed) {
     return [seed](ParameterId id, std::int64_t begin, std::span<float> values) {

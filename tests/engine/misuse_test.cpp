@@ -220,6 +220,20 @@ TEST(Misuse, InputsOfAStep) {
 }
 
 // What an update computes with is the rate times its group's factor.
+// What the device adds up is known at the decision only.
+TEST(Misuse, WeightsOfTheDeviceBelowNothing) {
+  const LossTotal total{.sum = 1.0, .counted = -5};
+  for (const Fate& fate : run_failing(toy_options(2, 0), [&](Engine&engine, int rank) {
+         engine.initialize(toy_fill());
+         engine.begin(StepKind::train);
+         if (rank == 1) engine.add_loss(&total);
+         toy_uses(engine, {});
+         engine.step({.learning_rate = 0.1, .weight = 2.0});
+       }))
+    expect_words(fate.message,
+                 {"step: rank 1's weight is -3 with what add_loss added; it must be 0 or more"});
+}
+
 TEST(Misuse, RatesThatAFactorMakesInfinite) {
   for (const bool early : {false, true}) {
     EngineOptions options = toy_options(1, 0);

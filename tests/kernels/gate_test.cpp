@@ -102,6 +102,11 @@ TEST(Gate, IsClosedForWhatIsSkipped) {
     EXPECT_TRUE(closed([&](Scalars& s) { s.at(0, 0) = s.at(1, 1) = large; }));
   for (const double bad : {kInfinity, std::nan(""), -99.0})
     EXPECT_TRUE(closed([&](Scalars& s) { s.at(1, 0) = bad; }));
+  // All weights together are so small that no fp32 can scale by their inverse.
+  Scalars small(3, 4, 2);
+  for (int rank = 0; rank < 3; ++rank) small.at(rank, 0) = 1e-45, small.at(rank, 1) = 0.0;
+  EXPECT_EQ(small.gate(0.0).apply, 0);
+  EXPECT_EQ(small.gate(1.0).apply, 1) << "clipping makes the factor one that can be told";
   // What two slots hold must be the same everywhere.
   for (const int slot : {3, 5}) {
     EXPECT_TRUE(closed([&](Scalars& s) { s.at(2, slot) += 1.0; }));

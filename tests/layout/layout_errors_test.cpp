@@ -5,6 +5,7 @@
 
 #include "tessera/error.h"
 #include "tessera/layout.h"
+#include "tessera/mesh.h"
 
 namespace tessera {
 namespace {
@@ -109,6 +110,17 @@ TEST(LayoutErrors, LookUps) {
             "elements 4 to 3 are not a range of flat buffer 0, which has 128");
   EXPECT_EQ(message([&] { layout.gaps(0, -1, 3); }),
             "elements -1 to 3 are not a range of flat buffer 0, which has 128");
+  for (const int none : {-1, 7}) {
+    const std::string number = std::to_string(none) + " does not exist; the layout has ";
+    EXPECT_EQ(message([&] { layout.flat(none); }), "flat buffer " + number + "1");
+    EXPECT_EQ(message([&] { layout.place(none); }), "parameter " + number + "2");
+    EXPECT_EQ(message([&] { layout.unit_of(none); }), "parameter " + number + "2");
+    EXPECT_EQ(message([&] { layout.first_parameter(none); }), "unit " + number + "1");
+    EXPECT_EQ(message([&] { layout.flats_of(none); }), "unit " + number + "1");
+    EXPECT_EQ(message([&] { layout.flats_used_by(none); }), "unit " + number + "1");
+  }
+  EXPECT_EQ(message([&] { static_cast<void>(Mesh{.shard = 2}.place(1, Axis::world)); }),
+            "axis world is none of the mesh's; a rank's place there is its number");
   EXPECT_EQ(message([] { Layout({}, 1).find("w"); }), "parameter 'w' does not exist; there are no others");
 }
 

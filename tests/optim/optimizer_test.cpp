@@ -236,17 +236,22 @@ TEST(optimizer, check_names_the_field_and_the_value) {
   const auto error = [](const Optimizer& optimizer) { return error_of([&] { optimizer.check(); }); };
   EXPECT_EQ(error({.options = AdamWOptions{.beta1 = 1.0}}), "adamw: beta1 = 1 must be from 0 to below 1");
   EXPECT_EQ(error({.options = AdamOptions{.beta2 = -0.5}}), "adam: beta2 = -0.5 must be from 0 to below 1");
-  EXPECT_EQ(error({.options = AdamWOptions{.epsilon = 0}}), "adamw: epsilon = 0 must be above 0 in fp32");
+  EXPECT_EQ(error({.options = AdamWOptions{.epsilon = 0}}),
+            "adamw: epsilon = 0 must be above 0 in fp32, and finite");
   EXPECT_EQ(error({.options = AdamWOptions{.epsilon = 1e-60}}),
-            "adamw: epsilon = 1e-60 must be above 0 in fp32");
+            "adamw: epsilon = 1e-60 must be above 0 in fp32, and finite");
   EXPECT_EQ(error({.options = AdamWOptions{.weight_decay = -1}}),
-            "adamw: weight_decay = -1 must be 0 or more");
+            "adamw: weight_decay = -1 must be 0 or more, and finite in fp32");
+  EXPECT_EQ(error({.options = AdamWOptions{.weight_decay = 1e300}}),
+            "adamw: weight_decay = 1e+300 must be 0 or more, and finite in fp32");
+  EXPECT_EQ(error({.options = AdamOptions{.epsilon = 1e60}}),
+            "adam: epsilon = 1e+60 must be above 0 in fp32, and finite");
   EXPECT_EQ(error({.options = SgdOptions{.nesterov = true}}),
             "sgd with nesterov: momentum = 0 must be above 0");
   EXPECT_EQ(error({.options = SgdOptions{.momentum = 1.5}}), "sgd: momentum = 1.5 must be from 0 to below 1");
   EXPECT_EQ(error({.groups = {}}), "adamw: there must be at least one parameter group");
   EXPECT_EQ(error({.groups = {{.name = "head", .weight_decay = -0.1}}}),
-            "parameter group 'head': weight_decay = -0.1 must be 0 or more");
+            "parameter group 'head': weight_decay = -0.1 must be 0 or more, and finite in fp32");
   EXPECT_EQ(error({.groups = {{.name = "head", .learning_rate_factor = NAN}}}),
             "parameter group 'head': learning_rate_factor = nan must be 0 or more");
   EXPECT_EQ(error({}), "no error");
