@@ -232,7 +232,7 @@ Config read_config(std::string_view text, std::string_view source,
 
 Config parse_config(std::string_view text, std::string_view source,
                     std::span<const std::string> settings) try {
-  const Config config = read_config(text, source, settings);
+  Config config = read_config(text, source, settings);
   check(config);
   return config;
 } catch (const UsageError& error) {
