@@ -6,14 +6,13 @@
 // What the engine adds to a trainer: lease a unit around its compute, read parameters and write gradients
 // through the lease, and call step() at the end. Nothing else here knows that there are ranks, except which
 // samples are whose.
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "../arguments.h"
 #include "tessera/engine.h"
 #include "tessera/philox.h"
 
@@ -206,28 +205,13 @@ void run_rank(const Communicator& world, int stage, int steps) {
                 seconds);
 }
 
-// The whole number from `least` to `most` that `text` is.
-int whole_number(const std::string& name, const std::string& text, int least, int most) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
-    throw UsageError(name + " is '" + text + "'; a whole number from " + std::to_string(least) + " to " +
-                     std::to_string(most) + " is needed");
-  return value;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::string_view first = argc > 1 ? argv[1] : "";
-  const bool help = first == "--help" || first == "-h";
-  if (help || argc > 4) {
-    std::fputs(kUsage, help ? stdout : stderr);
-    return help ? 0 : 2;
-  }
-  const int ranks = argc > 1 ? whole_number("RANKS", argv[1], 1, kBatch) : 1;
-  const int stage = argc > 2 ? whole_number("STAGE", argv[2], 0, 3) : 0;
-  const int steps = argc > 3 ? whole_number("STEPS", argv[3], 1, 1'000'000) : 300;
+  if (const auto status = examples::shows_usage(argc, argv, 0, 3, kUsage)) return *status;
+  const int ranks = argc > 1 ? examples::whole_number("RANKS", argv[1], 1, kBatch) : 1;
+  const int stage = argc > 2 ? examples::whole_number("STAGE", argv[2], 0, 3) : 0;
+  const int steps = argc > 3 ? examples::whole_number("STEPS", argv[3], 1, 1'000'000) : 300;
   run_local(ranks, {}, [&](const Communicator& world) { run_rank(world, stage, steps); });
   return 0;
 } catch (const UsageError& error) {

@@ -15,16 +15,15 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "../arguments.h"
 #include "tessera/engine.h"
 
 using tessera::Communicator;
@@ -302,26 +301,11 @@ bool report(int ranks, int stage, const Run& run, const Run& alone, const Run& f
   return good;
 }
 
-// The whole number from `least` to `most` that `text` is.
-int whole_number(const std::string& name, const std::string& text, int least, int most) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
-    throw tessera::UsageError(name + " is '" + text + "'; a whole number from " + std::to_string(least) +
-                              " to " + std::to_string(most) + " is needed");
-  return value;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::string_view first = argc > 1 ? argv[1] : "";
-  const bool help = first == "--help" || first == "-h";
-  if (help || argc > 2) {
-    std::fputs(kUsage, help ? stdout : stderr);
-    return help ? 0 : 2;
-  }
-  const int steps = argc > 1 ? whole_number("STEPS", argv[1], 1, 1'000'000) : 12;
+  if (const auto status = examples::shows_usage(argc, argv, 0, 1, kUsage)) return *status;
+  const int steps = argc > 1 ? examples::whole_number("STEPS", argv[1], 1, 1'000'000) : 12;
   torch::set_num_threads(1);  // of each rank
   torch::manual_seed(1);
   const Model model = make_model();

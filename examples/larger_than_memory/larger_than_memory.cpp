@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +14,7 @@
 #include <new>
 #include <string>
 
+#include "../arguments.h"
 #include "tessera/tessera.h"
 
 namespace {
@@ -34,14 +34,6 @@ struct Arguments {
   double limit_gib = 8;
 };
 
-int whole_number(const std::string& option, const std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1)
-    throw UsageError(option + " is '" + text + "'; a whole number from 1 is needed");
-  return value;
-}
-
 double gib_number(const std::string& option, const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
@@ -54,7 +46,7 @@ Arguments parse(int count, char** words) {
   Arguments arguments;
   for (int at = 1; at < count; ++at) {
     const std::string word = words[at];
-    if (word == "--help" || word == "-h") {
+    if (examples::is_help(word)) {
       arguments.help = true;
       return arguments;
     }
@@ -70,9 +62,9 @@ Arguments parse(int count, char** words) {
     else if (word == "--directory")
       arguments.directory = value;
     else if (word == "--steps")
-      arguments.steps = whole_number(word, value);
+      arguments.steps = examples::whole_number(word, value, 1);
     else if (word == "--length")
-      arguments.length = whole_number(word, value);
+      arguments.length = examples::whole_number(word, value, 1);
     else if (word == "--limit")
       arguments.limit_gib = gib_number(word, value);
     else

@@ -1,12 +1,11 @@
 // Trains a small GPT on a text file, sharded over two ranks: what a program of your own begins with.
 //   train_gpt TEXTFILE [STEPS]
-#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <string>
-#include <string_view>
 
+#include "../arguments.h"
 #include "tessera/communicator.h"
 #include "tessera/data.h"
 #include "tessera/error.h"
@@ -71,26 +70,11 @@ void train(tessera::Communicator world, const tessera::TokenSource& text, int st
   if (first) std::putchar('\n');
 }
 
-// The whole number from `least` to `most` that `text` is.
-int whole_number(const std::string& name, const std::string& text, int least, int most) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
-    throw tessera::UsageError(name + " is '" + text + "'; a whole number from " + std::to_string(least) +
-                              " to " + std::to_string(most) + " is needed");
-  return value;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::string_view first = argc > 1 ? argv[1] : "";
-  const bool help = first == "--help" || first == "-h";
-  if (help || argc < 2 || argc > 3) {
-    std::fputs(kUsage, help ? stdout : stderr);
-    return help ? 0 : 2;
-  }
-  const int steps = argc == 3 ? whole_number("STEPS", argv[2], 1, 1'000'000) : 100;
+  if (const auto status = examples::shows_usage(argc, argv, 1, 2, kUsage)) return *status;
+  const int steps = argc == 3 ? examples::whole_number("STEPS", argv[2], 1, 1'000'000) : 100;
   const auto text = tessera::TokenSource::open(argv[1], 256);
   tessera::run_local(kRanks, {}, [&](tessera::Communicator world) { train(world, text, steps); });
   return 0;

@@ -9,13 +9,12 @@
 // The trainer owns its compute; the engine says what comes next on this rank, and brings what the other has
 // made. The same function on one rank gives the same losses, bit for bit.
 //   two_operators [STEPS]
-#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "../arguments.h"
 #include "tessera/engine.h"
 
 namespace {
@@ -137,26 +136,11 @@ std::vector<double> train(int ranks, int steps) {
   return losses;
 }
 
-// The whole number from `least` to `most` that `text` is.
-int whole_number(const std::string& name, const std::string& text, int least, int most) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
-    throw UsageError(name + " is '" + text + "'; a whole number from " + std::to_string(least) + " to " +
-                     std::to_string(most) + " is needed");
-  return value;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::string_view first = argc > 1 ? argv[1] : "";
-  const bool help = first == "--help" || first == "-h";
-  if (help || argc > 2) {
-    std::fputs(kUsage, help ? stdout : stderr);
-    return help ? 0 : 2;
-  }
-  const int steps = argc > 1 ? whole_number("STEPS", argv[1], 1, 1'000'000) : 200;
+  if (const auto status = examples::shows_usage(argc, argv, 0, 1, kUsage)) return *status;
+  const int steps = argc > 1 ? examples::whole_number("STEPS", argv[1], 1, 1'000'000) : 200;
   const std::vector<double> alone = train(1, steps), apart = train(2, steps);
   if (alone != apart) {
     std::fprintf(stderr, "two_operators: the losses differ\n");

@@ -50,6 +50,14 @@ HWY_INLINE void add_squares(const T* x, LaneSums& sums) {
   add_squares(wide, sums);
 }
 
+// Of fewer than kSquareLanes, 1 at least.
+template <class T>
+HWY_INLINE void add_last_squares(const T* x, std::int64_t count, LaneSums& sums) {
+  T rest[kSquareLanes] = {};
+  std::memcpy(rest, x, static_cast<std::size_t>(count) * sizeof(T));
+  add_squares(rest, sums);
+}
+
 HWY_INLINE double total_of(const LaneSums& sums) {
   alignas(64) double lane[kSquareLanes];
   for (int v = 0; v < kSquareVectors; ++v) hn::Store(sums.vector[v], DoubleTag(), lane + v * kDoubleLanes);
@@ -61,11 +69,7 @@ HWY_INLINE double squares_of_block(const T* x, std::int64_t count) {
   LaneSums sums = no_squares();
   std::int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) add_squares(x + i, sums);
-  if (i < count) {
-    T rest[kSquareLanes] = {};
-    std::memcpy(rest, x + i, static_cast<std::size_t>(count - i) * sizeof(T));
-    add_squares(rest, sums);
-  }
+  if (i < count) add_last_squares(x + i, count - i, sums);
   return total_of(sums);
 }
 
@@ -127,9 +131,7 @@ HWY_NOINLINE void streamed_block(const T* const (&c)[kCount], std::int64_t begin
     const T* rest[kCount];
     for (int j = 0; j < kCount; ++j) rest[j] = c[j] + i;
     sweep<T, kCount>(rest, begin + count - i, false, accumulator + i);
-    float sums[kSquareLanes] = {};
-    std::memcpy(sums, accumulator + i, static_cast<std::size_t>(begin + count - i) * sizeof(float));
-    if (squares != nullptr) add_squares(sums, lanes);
+    if (squares != nullptr) add_last_squares(accumulator + i, begin + count - i, lanes);
   }
   if (squares != nullptr) *squares = total_of(lanes);
 }

@@ -307,7 +307,7 @@ Header decode(const FileReader& file) {
     const json parsed = json::parse(text);
     if (const json& version = parsed.at("version"); version != 1 && version != kVersion)
       throw UnsupportedError(fmt::format("checkpoint file '{}' has version {}; this build reads 1 to {}",
-                                         file.path().string(), parsed.at("version").dump(), kVersion));
+                                         file.path().string(), version.dump(), kVersion));
     Header header = header_of(parsed);
     header.file_bytes = file.bytes();
     header.checksum = prefix[2];

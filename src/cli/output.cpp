@@ -133,11 +133,9 @@ OutputFile::OutputFile(std::string_view argument, const std::filesystem::path& p
     : argument_(argument), path_(path), partial_(path), out_(std::make_unique<Stream>()) {
   if (path.empty()) return;
   std::error_code ignored;
-  const std::filesystem::file_status there = std::filesystem::status(path, ignored);
+  const std::filesystem::file_status there = std::filesystem::symlink_status(path, ignored);
   // A pipe, a terminal or a link, such as /dev/stdout, is written as it is: a rename would replace it.
-  const bool link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, ignored));
-  if (!link && (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)))
-    partial_ += ".partial";
+  if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) partial_ += ".partial";
   errno = 0;
   if (!std::filesystem::is_directory(there))
     out_->buffer.open(partial_, std::ios::binary | std::ios::out | std::ios::trunc);

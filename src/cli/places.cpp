@@ -36,9 +36,9 @@ void refuse(const NamedFile& output, const std::string& input) {
       fmt::format("{}: '{}' is {}, and would be written over; name another", output.key, output.path, input));
 }
 
-// Both are a file, or a folder of files with the names that all such folders have.
+// Each is a file, or a folder of files with the names that all such folders have.
 void check_weights(const std::string& to, const std::string& weights) {
-  if (same(to, weights) || same(folder_of(to), weights) || same(to, folder_of(weights)))
+  if (same(folder_of(to), weights) || same(to, folder_of(weights)))
     refuse({"run.export", to}, fmt::format("where model.weights, '{}', are read", weights));
 }
 

@@ -28,8 +28,7 @@ RankGpu gpu_of_rank(Communicator& world, const CudaMachine& machine, bool may_sh
     if (!is_first && !may_share)
       throw UsageError(fmt::format(
           "the mesh has {} ranks: this host has {} of them, and ranks {} and {} would share the GPU at {}, "
-          "but "
-          "NCCL takes one rank a GPU ({} of them are seen here); start fewer ranks a host, or look at "
+          "but NCCL takes one rank a GPU ({} of them are seen here); start fewer ranks a host, or look at "
           "CUDA_VISIBLE_DEVICES; for a test, processes that have an NCCL_HOSTID each can share one",
           world.world(), place.ranks, first->second, rank, bus_id.data(), machine.gpus.size()));
   }

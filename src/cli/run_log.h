@@ -62,6 +62,7 @@ class RunLog {
   void note(const std::string& line) { progress_.note(line); }
   // Ends the progress line.
   void finish();
+  double elapsed() const;  // seconds, since this was made
 
   // Why the metrics could not be written, which ends the run, but not before it saved what it trained.
   const std::exception_ptr& unwritten() const { return unwritten_; }
@@ -70,7 +71,6 @@ class RunLog {
   void sum_up(const LoggedStep& step);
   void show(const LoggedStep& step, double rate);
   void write(const nlohmann::json& line);
-  double elapsed() const;
 
   const Setup& setup_;
   Metrics& metrics_;

@@ -70,7 +70,6 @@ class RankTraining {
     begin_weights();
     if (run_.steps > 0)
       trace_from_ = std::clamp(run_.steps - step_ - run_.trace_steps, std::int64_t{0}, kTraceFrom);
-    start_ = Clock::now();
     evaluated_step_ = step_;
     prefetch(data_.train, setup_.grid, step_);
     if (first_) log_.emplace(setup_, files_.metrics, summary_, step_);
@@ -100,7 +99,7 @@ class RankTraining {
     enum Decision : std::int32_t { go, done, interrupted };  // a later one wins
     std::int32_t decision = stop_signal.load() != 0 || unwritten() ? interrupted : go;
     if (first_ && decision == go) {
-      const double expected_end = seconds_since(start_) + last_step_seconds_ / 2;
+      const double expected_end = log_->elapsed() + last_step_seconds_ / 2;
       if (run_.steps > 0 && step_ >= run_.steps) decision = done;
       if (run_.seconds > 0.0 && expected_end >= run_.seconds) decision = done;
     }
@@ -344,7 +343,7 @@ class RankTraining {
   GpuMemory gpu_memory_;
 
   std::optional<RunLog> log_;  // rank 0's
-  Clock::time_point start_, trace_start_;
+  Clock::time_point trace_start_;
   std::int64_t step_ = 0;        // steps of the whole run
   std::int64_t run_steps_ = 0;   // since this start
   std::int64_t tokens_ = 0;      // of the whole run

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/reduce.h"
 #include "src/comm/backend.h"
 #include "src/device/wait.h"
 
@@ -83,7 +84,7 @@ void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
         "reduce_scatter: the shard overlaps the full buffer; it may be this rank's slice of it if the wire "
         "is fp32 and "
         "accumulate is false");
-  const std::int64_t squares = (call.shard_numel + kSquareBlock - 1) / kSquareBlock;
+  const std::int64_t squares = kernels::square_blocks(call.shard_numel);
   const auto squares_overlap = [&](const void* data, std::int64_t bytes) {
     return call.block_squares != nullptr &&
            overlap(call.block_squares, squares * std::int64_t{sizeof(double)}, data, bytes);

@@ -94,8 +94,8 @@ void LocalGroup::wait(int me, device::Signal& signal, nanoseconds deadline, cons
 void LocalGroup::barrier(int me, nanoseconds deadline) {
   const std::uint64_t phase = slot(me).phase.load() + 1;
   const std::uint64_t target = phase * slots_.size();
-  slot(me).phase.store(
-      phase, std::memory_order_relaxed);  // read where a member has ended, which orders it, and in reports
+  // Read where a member has ended, which orders it, and in reports.
+  slot(me).phase.store(phase, std::memory_order_relaxed);
   if (arrivals_.fetch_add(1) + 1 == target) return arrival_signal_.notify();
   wait(
       me, arrival_signal_, deadline, [&] { return arrivals_.load() >= target; },

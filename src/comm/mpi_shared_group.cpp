@@ -97,8 +97,8 @@ void MpiSharedGroup::wait(SharedSignal& signal, nanoseconds deadline, const Done
 void MpiSharedGroup::barrier(nanoseconds deadline) {
   ++phase_;
   const std::uint64_t target = phase_ * static_cast<std::uint64_t>(members());
-  slot(me()).phase.store(
-      phase_, std::memory_order_relaxed);  // read where a member has ended, which orders it, and in reports
+  // Read where a member has ended, which orders it, and in reports.
+  slot(me()).phase.store(phase_, std::memory_order_relaxed);
   if (head_->arrivals.fetch_add(1) + 1 == target) return head_->signal.notify();
   wait(
       head_->signal, deadline, [&] { return head_->arrivals.load() >= target; },
