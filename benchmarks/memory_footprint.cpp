@@ -11,13 +11,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "src/cli/output.h"
 #include "tessera/communicator.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
@@ -331,6 +334,43 @@ void write_json(std::ostream& out, const std::vector<Row>& rows) {
   out << all.dump(2) << "\n";
 }
 
+// A file that is there whole or not at all: made beside its place at once, so that a path that cannot be
+// written is known before the work, and renamed by commit(). What is no regular file, or a link to one
+// as /dev/stdout may be, is written in place. An empty path: no file.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& path) : path_(path), partial_(path) {
+    if (path.empty()) return;
+    std::error_code ignored;
+    const auto there = std::filesystem::symlink_status(path, ignored);
+    if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) partial_ += ".partial";
+    out_.open(partial_);
+    if (!out_) refuse();
+  }
+  ~OutputFile() {
+    std::error_code ignored;
+    if (partial_ != path_) std::filesystem::remove(partial_, ignored);
+  }
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  std::ostream& stream() { return out_; }
+  void commit() {
+    if (path_.empty()) return;
+    out_.close();
+    if (!out_ || (partial_ != path_ && std::rename(partial_.c_str(), path_.c_str()) != 0)) refuse();
+    partial_ = path_;
+  }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw EnvironmentError(fmt::format("cannot write '{}': {}", path_, std::strerror(errno)));
+  }
+
+  std::string path_, partial_;
+  std::ofstream out_;
+};
+
 // Bytes a parameter of a kind of training, as docs/memory.md splits them.
 struct StateBytes {
   double parameter, gradient, optimizer;
@@ -453,7 +493,7 @@ int run(int argc, char** argv) {
   }
   Communicator world = launched_by_mpi() ? make_mpi_world() : Communicator();
   const bool first = !world || world.rank() == 0;
-  cli::OutputFile csv("--csv", first ? options.csv : ""), json("--json", first ? options.json : "");
+  OutputFile csv(first ? options.csv : ""), json(first ? options.json : "");
   const std::vector<Row> rows = rows_of(world, options);
   if (!first) return 0;
   print_table(rows);
