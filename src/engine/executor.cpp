@@ -311,12 +311,7 @@ void Executor::finish(const ScalarHeader& header) {
   const InstructionId count = skipped ? cursor_ : static_cast<InstructionId>(program().instructions.size());
   for (; cursor_ < count; ++cursor_) issue(cursor_);
   trace_.issued(lane(Lane::compute));
-  {
-    const Waits waits(*this);
-    // A GPU's lanes come first: threads of the host, the last ones, do not see it fail.
-    for (const std::unique_ptr<Stream>& lane : lanes_)
-      if (lane) lane->synchronize();
-  }
+  synchronize_lanes();
   if (gate_set_) decide_step();
   if (skipped) memory_.end_step(program_, cursor_);
   if (decision_.result.reason == SkipReason::none &&
@@ -333,13 +328,27 @@ void Executor::finish_carried() {
   carried_from_ = -1;
   carries_ = true;
   memory_.begin_step(program_);
-  const Waits waits(*this);
-  for (const InstructionId id : carried_of_[static_cast<std::size_t>(program_)]) {
+  const InstructionId last = carried_of_[static_cast<std::size_t>(program_)].back();
+  for (InstructionId id = 0; id <= last; ++id) {
+    if (instruction_at(id).carried) {
+      issue(id);
+      continue;
+    }
+    // What is not done keeps its place all the same: two carried ones that share memory may be in order only
+    // by way of it.
     Stream& stream = lane(instruction_at(id).lane);
-    stream.run({&Executor::run_task, this, static_cast<std::uint64_t>(id)});
-    stream.synchronize();
+    wait_for(id, stream);
+    events_[static_cast<std::size_t>(id)] = stream.record();
   }
+  synchronize_lanes();
   program_ = -1;
+}
+
+void Executor::synchronize_lanes() {
+  const Waits waits(*this);
+  // A GPU's lanes come first: threads of the host, the last ones, do not see it fail.
+  for (const std::unique_ptr<Stream>& lane : lanes_)
+    if (lane) lane->synchronize();
 }
 
 void Executor::run_task(void* self, std::uint64_t id) {

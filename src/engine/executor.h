@@ -57,7 +57,7 @@ class Executor {
   // The program whose last step left updates to the next one; −1 where none is left. Only that program may be
   // started then, and takes them along.
   int carried_from() const { return carried_from_; }
-  // Does these updates, one instruction after the other, between steps.
+  // Does these updates between steps, on the lanes and in the order of the program that has them.
   void finish_carried();
   void drop_carried() { carried_from_ = -1; }
   // Issues everything up to the next use, or to reduce_scalars, and returns the place of that.
@@ -117,6 +117,7 @@ class Executor {
   class Waits;
   void issue(InstructionId id);
   void wait_for(InstructionId id, Stream& stream);
+  void synchronize_lanes();
   static void run_task(void* self, std::uint64_t id);
   void run(InstructionId id);
   void name_ranges();
