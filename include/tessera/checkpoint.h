@@ -39,7 +39,8 @@ struct RunState {
 // EnvironmentError, the same on all ranks, where a file cannot be written, with the file, the bytes and the
 // system's reason: the temporary files are then removed, and earlier checkpoints untouched. The same where
 // another process saves into the folder, see CheckpointLock, and where a rank does not find what rank 0 made
-// there. UsageError for a world that is not of as many ranks as the engine's.
+// there. UsageError for a world that is not of as many ranks as the engine's, and for numbers that are not
+// the same on all ranks (texts may differ: rank 0's are kept).
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
                                       const RunState& state, int keep = 2);
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "src/checkpoint/agree.h"
@@ -17,6 +18,21 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace checkpoint;
+
+// Texts may differ, as paths do that are of one host; numbers may not.
+void check_alike(Communicator& world, const RunState& state, int keep) {
+  constexpr std::array kNames{"step", "samples", "tokens", "keep"};
+  using Numbers = std::array<std::int64_t, kNames.size()>;
+  const Numbers mine{state.step, state.samples, state.tokens, keep};
+  std::vector<Numbers> all(static_cast<std::size_t>(world.world()));
+  world.all_gather(mine.data(), all.data(), sizeof mine, {.operation = "checkpoint state"});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    for (std::size_t k = 0; k < kNames.size(); ++k)
+      if (all[rank][k] != all[0][k])
+        throw UsageError(
+            fmt::format("save_checkpoint: {} is {} on rank {} and {} on rank 0; give all ranks the same",
+                        kNames[k], all[rank][k], rank, all[0][k]));
+}
 
 // What this rank's file holds.
 std::vector<PersistentBuffer> stored_by(Engine& engine) {
@@ -48,8 +64,7 @@ void write_file(const fs::path& folder, Engine& engine, const RunState& state,
   if (std::ranges::find(ranks, header.rank) == ranks.end()) return;
   if (std::error_code error; !fs::is_directory(folder, error))
     throw EnvironmentError(
-        fmt::format("rank {} does not find '{}', which is made by rank 0; all ranks must see the same folder "
-                    "and save the same step",
+        fmt::format("rank {} does not find '{}', which is made by rank 0; all ranks must see the same folder",
                     header.rank, folder.string()));
   OnHost host(engine);
   for (const PersistentBuffer& buffer : stored) {
@@ -100,6 +115,7 @@ fs::path save_checkpoint(const fs::path& folder, Communicator world, Engine& eng
   if (state.step < 0)
     throw UsageError(fmt::format("save_checkpoint: step is {}; it must be 0 or more", state.step));
   check_arguments("save_checkpoint", world, engine);
+  check_alike(world, state, keep);
   const std::string name = step_name(state.step);
   const fs::path temporary = folder / (name + ".tmp");
   fs::path final = folder / name;

@@ -361,16 +361,32 @@ TEST(CheckpointMisuse, WorldsThatAreNotTheEngines) {
 }
 
 // A folder that is on a disk of its own for each rank, say.
-TEST(CheckpointMisuse, FoldersAndStepsThatDiffer) {
+TEST(CheckpointMisuse, FoldersThatDiffer) {
   const TemporaryFolder folder;
-  for (const bool step : {false, true})
+  for (const std::string& message : refusals([&](Communicator world, Engine&engine) {
+         save_checkpoint(folder.file("run" + std::to_string(world.rank())), world, engine, state_at(1));
+       })) {
+    EXPECT_NE(message.find("rank 1 does not find '"), std::string::npos) << message;
+    EXPECT_NE(message.find("all ranks must see the same folder"), std::string::npos) << message;
+  }
+}
+
+TEST(CheckpointMisuse, StatesThatDiffer) {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& differs, const std::function<void(RunState&, int&)>& change) {
     for (const std::string& message : refusals([&](Communicator world, Engine&engine) {
-           save_checkpoint(folder.file(step ? "run" : "run" + std::to_string(world.rank())), world, engine,
-                           state_at(step ? world.rank() : 1));
-         })) {
-      EXPECT_NE(message.find("rank 1 does not find '"), std::string::npos) << message;
-      EXPECT_NE(message.find("all ranks must see the same folder"), std::string::npos) << message;
-    }
+           RunState state = state_at(1);
+           int keep = 2;
+           if (world.rank() == 1) change(state, keep);
+           save_checkpoint(folder.file("run"), world, engine, state, keep);
+         }))
+      EXPECT_EQ(message, "save_checkpoint: " + differs + " on rank 0; give all ranks the same");
+  };
+  refused("step is 5 on rank 1 and 1", [](RunState& state, int&) { state.step = 5; });
+  refused("samples is 7 on rank 1 and 8", [](RunState& state, int&) { state.samples = 7; });
+  refused("tokens is 0 on rank 1 and 80", [](RunState& state, int&) { state.tokens = 0; });
+  refused("keep is 3 on rank 1 and 2", [](RunState&, int& keep) { keep = 3; });
+  EXPECT_FALSE(latest_checkpoint(folder.file("run")));
 }
 
 TEST(CheckpointFiles, NothingIsThere) {
