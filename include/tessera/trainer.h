@@ -82,12 +82,14 @@ class Trainer {
   StepResult evaluate(const Fetch& fetch);  // loss and weight; nothing else changes
 
   // Continues `prompt` by `count` tokens, the same on every rank (collective). temperature 0 takes the most
-  // likely token; otherwise drawn from the seed. UsageError unless `generation` was asked for.
+  // likely token; otherwise drawn from the seed. UsageError unless `generation` was asked for;
+  // CommunicationError where the ranks do not give the same.
   std::vector<std::int32_t> generate(std::vector<std::int32_t> prompt, int count, double temperature,
                                      std::uint64_t seed, const std::function<void(std::int32_t)>& each = {});
 
   // The logits of the token behind `tokens`, [vocabulary], the same on every rank (collective). Of more than
-  // batch.length tokens the last count. UsageError for no tokens, or unless `generation` was asked for.
+  // batch.length tokens the last count. UsageError for no tokens, or unless `generation` was asked for;
+  // CommunicationError where the ranks do not give the same tokens.
   std::vector<float> logits(std::span<const std::int32_t> tokens);
 
   Engine& engine();

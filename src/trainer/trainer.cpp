@@ -1,8 +1,11 @@
 #include "tessera/trainer.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <utility>
 
 #include "src/nn/initialize.h"
@@ -48,12 +51,14 @@ struct Trainer::Impl {
   void run_use(const Instruction& use, const Fetch& fetch);
   void bind(const UnitLease& lease, ModuleContext& context);
   void collect(Pass pass, const ModuleContext& context);
+  // Ends a call on all ranks that not all of them made alike.
+  void agree(const char* call, const char* argument, std::uint64_t value);
 
   std::shared_ptr<const Model> model;
   TrainerOptions options;
   Communicator world;
   Engine engine;
-  Communicator results = world.duplicate("results");  // what only the last pipeline rank has
+  Communicator results = world.duplicate("results");  // what was asked for, and what one rank has of it
   BatchShape shape;                                   // of the running program
   float* logits = nullptr;                            // on the host
   std::int64_t logits_row = 0;
@@ -141,6 +146,17 @@ void Trainer::Impl::collect(Pass pass, const ModuleContext& context) {
   engine.add_loss(context.total);
 }
 
+void Trainer::Impl::agree(const char* call, const char* argument, std::uint64_t value) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.world()));
+  results.all_gather(&value, all.data(), sizeof value, {.operation = call});
+  const auto other = std::ranges::find_if(all, [&](std::uint64_t given) { return given != all[0]; });
+  if (other == all.end()) return;
+  const auto rank = static_cast<int>(other - all.begin());
+  throw CommunicationError(fmt::format("{}: rank {} gave other {} than rank 0; all ranks must give the same",
+                                       call, rank, argument),
+                           rank);
+}
+
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch) {
   // Known beforehand where no target is left out of the loss; the engine tells where one was.
   engine.begin_program(program, {.learning_rate = learning_rate,
@@ -182,6 +198,13 @@ StepResult Trainer::evaluate(const Fetch& fetch) {
 std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, int count, double temperature,
                                             std::uint64_t seed,
                                             const std::function<void(std::int32_t)>& each) {
+  if (count < 0) throw UsageError(fmt::format("generate: count is {}; it must be 0 or more", count));
+  if (!(temperature >= 0) || !std::isfinite(temperature))
+    throw UsageError(
+        fmt::format("generate: temperature is {}; it must be 0 or a finite positive number", temperature));
+  impl_->agree("generate", "count", static_cast<std::uint64_t>(count));
+  impl_->agree("generate", "temperature", std::bit_cast<std::uint64_t>(temperature));
+  impl_->agree("generate", "seed", seed);
   std::vector<std::int32_t> text = std::move(prompt);
   for (int made = 0; made < count; ++made) {
     text.push_back(sample_token(logits(text), temperature, seed, static_cast<std::uint64_t>(made)));
@@ -195,6 +218,7 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
   if (!impl.options.generation)
     throw UsageError("logits: TrainerOptions::generation is false, so no program was planned");
   if (tokens.empty()) throw UsageError("logits: there are no tokens; give at least one");
+  impl.agree("logits", "tokens", XXH3_64bits(tokens.data(), tokens.size_bytes()));
   const auto length = static_cast<std::size_t>(generation_shape(impl.options).length);
   const auto context = tokens.last(std::min(length, tokens.size()));
   std::vector<float> logits(static_cast<std::size_t>(impl.model->vocabulary));

@@ -1,0 +1,147 @@
+// Trainer::generate and logits: the same text on all ranks of every mesh, and calls that are not alike.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <mutex>
+
+#include "tessera/model.h"
+#include "tessera/trainer.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Text = std::vector<std::int32_t>;
+
+const Text kPrompt = {3, 1, 4, 1, 5, 9, 2, 6, 5};
+constexpr int kCount = 12;  // beyond the context with the prompt
+constexpr int kVocabulary = 29;
+
+std::shared_ptr<const Model> small_model() {
+  return std::make_shared<const Model>(make_gpt2(
+      {.vocabulary = kVocabulary, .context = 16, .layers = 3, .heads = 2, .channels = 16}, DType::fp32));
+}
+
+TrainerOptions options_on(const Mesh& mesh, bool generation = true) {
+  TrainerOptions options;
+  options.engine.mesh = mesh;
+  if (mesh.shard > 1) options.engine.strategy.placements = Placements::of_stage(3);
+  options.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay"}};
+  options.batch = {.sequences = 1, .length = 16};
+  options.generation = generation;
+  return options;
+}
+
+// `body` on every rank of a mesh; the ranks' messages where it fails.
+std::vector<std::string> run_on(const Mesh& mesh, const std::function<void(Trainer&, int rank)>& body,
+                                bool generation = true) {
+  std::vector<std::string> messages;
+  const std::shared_ptr<const Model> model = small_model();
+  const auto run = [&] {
+    run_local(
+        mesh.world(), {.deadline = std::chrono::seconds(20)},
+        [&](Communicator world) {
+          Trainer trainer(world, model, options_on(mesh, generation));
+          body(trainer, world.rank());
+        },
+        &messages);
+  };
+  try {
+    run();
+  } catch (const Error&) {
+    return messages;
+  }
+  return {};
+}
+
+std::vector<Text> texts_on(const Mesh& mesh, double temperature, std::uint64_t seed) {
+  std::vector<Text> texts(static_cast<std::size_t>(mesh.world()));
+  EXPECT_THAT(run_on(mesh,
+                     [&](Trainer& trainer, int rank) {
+                       Text told;
+                       Text& text = texts[static_cast<std::size_t>(rank)];
+                       text = trainer.generate(kPrompt, kCount, temperature, seed,
+                                               [&](std::int32_t token) { told.push_back(token); });
+                       EXPECT_EQ(told, Text(text.end() - kCount, text.end()));
+                     }),
+              ::testing::IsEmpty());
+  return texts;
+}
+
+TEST(Generate, TheSameTextOnAllRanksOfEveryMesh) {
+  for (const double temperature : {0.0, 0.8}) {
+    const Text expected = texts_on({}, temperature, 7)[0];
+    ASSERT_EQ(expected.size(), kPrompt.size() + kCount);
+    EXPECT_TRUE(std::ranges::equal(kPrompt, std::span(expected).first(kPrompt.size())));
+    for (const std::int32_t token : expected) EXPECT_TRUE(token >= 0 && token < kVocabulary) << token;
+    for (const Mesh& mesh :
+         {Mesh{.shard = 2}, Mesh{.replicate = 2}, Mesh{.pipeline = 2}, Mesh{.pipeline = 3, .shard = 2}})
+      for (const Text& text : texts_on(mesh, temperature, 7)) EXPECT_EQ(text, expected) << to_string(mesh);
+  }
+  EXPECT_NE(texts_on({}, 0.8, 7), texts_on({}, 0.8, 8));
+}
+
+// Without temperature each token is the likeliest behind those before it, of which the last 16 count.
+TEST(Generate, TakesTheLikeliestWithoutTemperature) {
+  run_on({}, [&](Trainer& trainer, int) {
+    const Text text = trainer.generate(kPrompt, kCount, 0.0, 0);
+    for (std::size_t at = kPrompt.size(); at < text.size(); ++at) {
+      const std::size_t first = at > 16 ? at - 16 : 0;
+      const std::vector<float> logits = trainer.logits(std::span(text).subspan(first, at - first));
+      EXPECT_EQ(std::ranges::max_element(logits) - logits.begin(), text[at]) << at;
+      EXPECT_EQ(logits, trainer.logits(std::span(text).first(at)));
+    }
+    EXPECT_EQ(trainer.generate(kPrompt, 0, 0.0, 0), kPrompt);
+  });
+}
+
+TEST(Generate, RefusesWhatRanksDoNotGiveAlike) {
+  for (const Mesh& mesh : {Mesh{.shard = 2}, Mesh{.pipeline = 2}}) {
+    const auto refused = [&](const std::string& expected,
+                             const std::function<void(Trainer&, bool other)>& call) {
+      const std::vector<std::string> messages =
+          run_on(mesh, [&](Trainer& trainer, int rank) { call(trainer, rank == 1); });
+      ASSERT_EQ(messages.size(), 2U) << expected;
+      for (const std::string& message : messages) EXPECT_THAT(message, HasSubstr(expected));
+    };
+    refused("generate: rank 1 gave other temperature than rank 0; all ranks must give the same",
+            [](Trainer& trainer, bool other) { trainer.generate(kPrompt, 1, other ? 0.5 : 0.6, 0); });
+    refused("generate: rank 1 gave other seed than rank 0",
+            [](Trainer& trainer, bool other) { trainer.generate(kPrompt, 1, 0.5, other ? 1 : 0); });
+    refused("generate: rank 1 gave other count than rank 0",
+            [](Trainer& trainer, bool other) { trainer.generate(kPrompt, other ? 1 : 2, 0.5, 0); });
+    refused("logits: rank 1 gave other tokens than rank 0", [](Trainer& trainer, bool other) {
+      trainer.generate(other ? Text{3, 1} : Text{1, 3}, 1, 0.5, 0);
+    });
+    refused("logits: rank 1 gave other tokens than rank 0", [](Trainer& trainer, bool other) {
+      trainer.logits(other ? Text{3, 1} : Text{3, 1, 1});
+    });
+  }
+}
+
+TEST(Generate, RefusesWhatMeansNothing) {
+  const auto refused = [&](const std::string& expected, const std::function<void(Trainer&)>& call,
+                           bool generation = true) {
+    const std::vector<std::string> messages = run_on(
+        {}, [&](Trainer& trainer, int) { call(trainer); }, generation);
+    ASSERT_EQ(messages.size(), 1U) << expected;
+    EXPECT_THAT(messages[0], HasSubstr(expected));
+  };
+  refused("generate: count is -1; it must be 0 or more",
+          [](Trainer& trainer) { trainer.generate(kPrompt, -1, 0.0, 0); });
+  for (const double temperature : {-1.0, std::numeric_limits<double>::infinity()})
+    refused("generate: temperature is " + std::string(temperature < 0 ? "-1" : "inf"),
+            [&](Trainer& trainer) { trainer.generate(kPrompt, 1, temperature, 0); });
+  refused("logits: there are no tokens", [](Trainer& trainer) { trainer.generate({}, 1, 0.0, 0); });
+  refused(
+      "TrainerOptions::generation is false", [](Trainer& trainer) { trainer.generate(kPrompt, 1, 0.0, 0); },
+      false);
+  for (const std::int32_t token : {-1, kVocabulary})
+    refused(std::to_string(token), [&](Trainer& trainer) { trainer.logits(Text{3, token}); });
+}
+
+}  // namespace
+}  // namespace tessera::testing
