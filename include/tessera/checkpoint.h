@@ -104,9 +104,9 @@ struct CheckpointInfo {
   int units = 0;
   std::int64_t parameter_numel = 0;  // ties counted once
   std::vector<File> files;
-  // Of the files: one that is missing, or of another rank, step or run than its name and place say, with
-  // which the checkpoint does not load; one too many. What is missing is not known where an earlier build
-  // saved.
+  // Of the files: one that is missing, or of another rank, step, run or save than its name and place say,
+  // with which the checkpoint does not load; one too many. What is missing is not known where an earlier
+  // build saved.
   std::vector<std::string> problems;
 };
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/file.h"
@@ -47,13 +46,6 @@ bool there(const fs::path& path) {
   return there(path, status);
 }
 
-bool is_checkpoint(const fs::path& path) {
-  struct stat status {};
-  if (!there(path) || !there(path / file_name(0), status)) return false;
-  if (!S_ISREG(status.st_mode)) cannot_look_at(path / file_name(0), "not a regular file");
-  return true;
-}
-
 // What is named as a step's folder, ascending.
 std::vector<fs::path> steps_in(const fs::path& folder) {
   std::vector<fs::path> found;
@@ -90,16 +82,24 @@ std::string read_latest(const fs::path& folder) {
     reason = fmt::format("its file '{}' is missing", file_name(0));
   else if (there(aside))  // a save was killed as it replaced it
     reason = fmt::format("it is not there, but as '{}', which may be renamed", aside.string());
-  throw EnvironmentError(fmt::format(
-      "the newest checkpoint, '{}', cannot be used: {}; another step's folder may be named instead, or this "
-      "one removed with '{}', which names it",
-      path.string(), reason, (folder / kLatest).string()));
+  throw EnvironmentError(
+      fmt::format("the newest checkpoint, '{}', cannot be used: {}; write the name of another step's folder "
+                  "into '{}', or "
+                  "remove that file to take the newest of the others",
+                  path.string(), reason, (folder / kLatest).string()));
 }
 
 }  // namespace
 
 std::string step_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
 std::string file_name(int rank) { return fmt::format("rank-{:05}.tessera", rank); }
+
+bool is_checkpoint(const fs::path& path) {
+  struct stat status {};
+  if (!there(path) || !there(path / file_name(0), status)) return false;
+  if (!S_ISREG(status.st_mode)) cannot_look_at(path / file_name(0), "not a regular file");
+  return true;
+}
 
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   std::vector<fs::path> found = steps_in(folder);
@@ -126,15 +126,10 @@ void prune(const fs::path& folder, int keep, const fs::path& kept) {
   std::error_code ignored;
   std::erase_if(all,
                 [&](const fs::path& path) { return !fs::is_regular_file(path / file_name(0), ignored); });
-  // By time, as a run that went back to an earlier step has lower ones now; then by step.
-  std::map<fs::path, fs::file_time_type> saved;
-  for (const fs::path& path : all) {
-    const fs::file_time_type time = fs::last_write_time(path / file_name(0), ignored);
-    saved[path] = ignored ? fs::file_time_type::min() : time;
-  }
-  std::ranges::stable_sort(all, {}, [&](const fs::path& path) { return saved[path]; });
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i)
-    if (all[i] != kept) remove_folder(all[i]);
+  // Later steps than the one just saved are of before the run went back: older than all others.
+  const auto after = std::ranges::find(all, kept);
+  if (after != all.end()) std::ranges::rotate(all, after + 1);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) remove_folder(all[i]);
 }
 
 }  // namespace tessera::checkpoint

@@ -13,6 +13,9 @@ inline constexpr const char* kLatest = "latest";
 std::string step_name(std::int64_t step);  // "step-00000100"
 std::string file_name(int rank);           // "rank-00000.tessera"
 
+// Whether it is one checkpoint's own folder. EnvironmentError where that cannot be told.
+bool is_checkpoint(const std::filesystem::path& path);
+
 // Complete checkpoints, ascending by step. EnvironmentError where the folder or one of them cannot be looked
 // at.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
@@ -22,7 +25,8 @@ std::filesystem::path resolve(const std::filesystem::path& path);
 
 // Removes what an interrupted save left behind.
 void remove_temporaries(const std::filesystem::path& folder);
-// Removes all but the newest `keep` checkpoints; never `kept`.
+// Removes all but the newest `keep` checkpoints, of which `kept` is the newest and those of later steps are
+// the oldest: a run that went back does not come to them.
 void prune(const std::filesystem::path& folder, int keep, const std::filesystem::path& kept);
 
 }  // namespace tessera::checkpoint

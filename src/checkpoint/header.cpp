@@ -22,6 +22,7 @@ constexpr std::int64_t kMostHeaderBytes = std::int64_t{1} << 30;
 std::int64_t align_up(std::int64_t bytes) { return round_up(bytes, kAlignmentBytes); }
 
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
+std::uint64_t parse_hex(const std::string& text) { return std::stoull(text, nullptr, 16); }
 
 std::string_view name_of(Placement placement) {
   return placement == Placement::sharded ? "sharded" : "replicated";
@@ -115,6 +116,7 @@ json to_json(const Header& header) {
           {"layout", header.layout},
           {"parameter_numel", header.parameter_numel},
           {"ranks", header.ranks},
+          {"contents", hex(header.contents)},
           {"units", to_json(header.units)},
           {"buffers", std::move(buffers)}};
 }
@@ -128,7 +130,7 @@ std::vector<StoredBuffer> buffers_of(const json& all) {
                        .whole = b.at("whole"),
                        .offset = b.at("offset"),
                        .bytes = b.at("bytes"),
-                       .checksum = std::stoull(b.at("xxh3").get<std::string>(), nullptr, 16)});
+                       .checksum = parse_hex(b.at("xxh3"))});
   return buffers;
 }
 
@@ -155,6 +157,7 @@ Header header_of(const json& j) {
   header.layout = j.at("layout");
   header.parameter_numel = j.at("parameter_numel");
   header.ranks = j.value("ranks", std::vector<int>());
+  header.contents = parse_hex(j.value("contents", "0"));
   header.units = units_of(j.at("units"));
   header.buffers = buffers_of(j.at("buffers"));
   return header;

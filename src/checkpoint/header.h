@@ -48,6 +48,9 @@ struct Header {
   std::string layout;  // fingerprint of `units` and the shards
   std::int64_t parameter_numel = 0;
   std::vector<int> ranks;  // that have a file, ascending; empty where an earlier build wrote it
+  // Of the checksums of all ranks' buffers: what tells the files of two runs apart that are alike otherwise.
+  // 0 where an earlier build wrote it.
+  std::uint64_t contents = 0;
   std::vector<StoredUnit> units;
   std::vector<StoredBuffer> buffers;
   std::int64_t file_bytes = 0;  // set by encode() and decode()

@@ -21,6 +21,12 @@ void check_belongs(const OpenFile& file, int rank, const Header& first) {
         "{}, {}, {} here",
         path, to_string(header.mesh), header.optimizer, header.layout, to_string(first.mesh), first.optimizer,
         first.layout));
+  if (header.contents != first.contents)
+    throw EnvironmentError(
+        fmt::format("checkpoint file '{}' is of another save than that of rank 0, of a run alike: what the "
+                    "ranks saved has "
+                    "hash {:016x} there, {:016x} here",
+                    path, header.contents, first.contents));
 }
 
 void check_checksum(const std::filesystem::path& file, const StoredBuffer& stored, std::uint64_t found) {

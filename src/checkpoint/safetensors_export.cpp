@@ -62,6 +62,23 @@ struct OutputFiles {
     if (whole_folder_ && !config_text_.empty()) config = folder / "config.json";
   }
 
+  // Whether it was not there. What would only be refused once all is written is refused here.
+  bool make_folder() const {
+    const auto cannot = [](const fs::path& path, const std::string& reason) {
+      throw EnvironmentError(fmt::format("cannot write safetensors into '{}': {}", path.string(), reason));
+    };
+    std::error_code error;
+    const bool there = fs::exists(fs::status(folder, error));
+    if (there && !fs::is_directory(folder, error))
+      throw EnvironmentError(
+          fmt::format("'{}' is a file; name a folder, or a file that ends in .safetensors", folder.string()));
+    for (const OutputFile& file : files)
+      if (fs::is_directory(file.path, error)) cannot(file.path, "it is a folder");
+    const bool made = fs::create_directories(folder, error);
+    if (error) cannot(folder, error.message());
+    return made;
+  }
+
   // What an earlier export left in the folder that this one does not replace.
   std::vector<fs::path> superseded() const {
     std::vector<fs::path> found;
@@ -78,7 +95,13 @@ struct OutputFiles {
   void publish() const {
     sync_folder(folder);
     if (whole_folder_) fs::remove(folder / kIndexName);
-    for (const OutputFile& file : files) fs::rename(file.temporary, file.path);
+    for (const OutputFile& file : files) {
+      std::error_code error;
+      fs::rename(file.temporary, file.path, error);
+      if (error)
+        throw EnvironmentError(
+            fmt::format("cannot write safetensors file '{}': {}", file.path.string(), error.message()));
+    }
     for (const fs::path& old : superseded()) fs::remove(old);
     if (config) replace_text(*config, config_text_);
     if (index) {
@@ -229,10 +252,7 @@ std::vector<fs::path> export_safetensors(const fs::path& path, Communicator worl
   Cleanup cleanup{.output = first ? &output : nullptr};
   together(world, "export folder", [&] {
     if (!first) return;
-    if (fs::exists(output.folder) && !fs::is_directory(output.folder))
-      throw EnvironmentError(fmt::format("'{}' is a file; name a folder, or a file that ends in .safetensors",
-                                         output.folder.string()));
-    cleanup.made_folder = fs::create_directories(output.folder);
+    cleanup.made_folder = output.make_folder();
   });
   Exporter exporter(world, engine, options.dtype);
   for (OutputFile& file : output.files) exporter.write(file);

@@ -17,13 +17,28 @@ using nlohmann::json;
   throw EnvironmentError(fmt::format("safetensors index '{}': {}", source, what));
 }
 
+[[noreturn]] void cannot_look_at(const fs::path& path, const std::error_code& error) {
+  throw EnvironmentError(
+      fmt::format("cannot look for safetensors at '{}': {}", path.string(), error.message()));
+}
+
+fs::file_status status_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none) cannot_look_at(path, error);
+  return status;
+}
+
 // What a folder holds: its index, its one file, or nothing that can be told.
 fs::path model_in(const fs::path& folder) {
   for (const char* name : {kIndexName, kWholeName})
-    if (fs::exists(folder / name)) return folder / name;
+    if (fs::exists(status_of(folder / name))) return folder / name;
   std::vector<fs::path> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (entry.path().extension() == ".safetensors") found.push_back(entry.path());
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (const fs::directory_iterator end; !error && entry != end; entry.increment(error))
+    if (entry->path().extension() == ".safetensors") found.push_back(entry->path());
+  if (error) cannot_look_at(folder, error);
   if (found.size() == 1) return found.front();
   throw UsageError(fmt::format("folder '{}' has neither {} nor {}, and {} other .safetensors files; name one",
                                folder.string(), kIndexName, kWholeName, found.size()));
@@ -57,9 +72,10 @@ std::map<std::string, std::string> parse_index(std::string_view text, const std:
 }
 
 SafetensorsFiles::SafetensorsFiles(const fs::path& path) {
-  if (!fs::exists(path))
+  const fs::file_status status = status_of(path);
+  if (!fs::exists(status))
     throw EnvironmentError(fmt::format("there is no safetensors file or folder '{}'", path.string()));
-  const fs::path chosen = fs::is_directory(path) ? model_in(path) : path;
+  const fs::path chosen = fs::is_directory(status) ? model_in(path) : path;
   source_ = chosen.string();
   if (chosen.extension() == ".json")
     open_index(chosen);

@@ -43,29 +43,11 @@ std::vector<PersistentBuffer> stored_by(Engine& engine) {
   return stored;
 }
 
-// The ranks that write a file: those with something to store, and rank 0, which has the run's state.
-std::vector<int> writers(Communicator& world, const Engine& engine, bool stores) {
-  constexpr int kNone = -1;
-  const int mine = stores || engine.rank() == 0 ? engine.rank() : kNone;
-  std::vector<int> ranks(static_cast<std::size_t>(world.world()));
-  world.all_gather(&mine, ranks.data(), sizeof mine, {.operation = "checkpoint writers"});
-  std::erase(ranks, kNone);
-  std::ranges::sort(ranks);
-  return ranks;
-}
-
-// This rank's file; none where it has nothing to store.
-void write_file(const fs::path& folder, Engine& engine, const RunState& state,
-                const std::vector<PersistentBuffer>& stored, const std::vector<int>& ranks) {
+// What this rank's file will say, but for what all ranks save together.
+Header header_of(Engine& engine, const RunState& state, const std::vector<PersistentBuffer>& stored) {
   Header header = describe(engine);
   header.state = state;
   header.counters = engine.counters();
-  header.ranks = ranks;
-  if (std::ranges::find(ranks, header.rank) == ranks.end()) return;
-  if (std::error_code error; !fs::is_directory(folder, error))
-    throw EnvironmentError(
-        fmt::format("rank {} does not find '{}', which is made by rank 0; all ranks must see the same folder",
-                    header.rank, folder.string()));
   OnHost host(engine);
   for (const PersistentBuffer& buffer : stored) {
     const Layout& layout = engine.layout();
@@ -77,6 +59,39 @@ void write_file(const fs::path& folder, Engine& engine, const RunState& state,
          .bytes = buffer.bytes,
          .checksum = checksum_of(host.bring(buffer))});
   }
+  return header;
+}
+
+// Sets the ranks that write a file, those with something to store and rank 0, which has the run's state; and
+// the hash of what all of them store.
+void agree_on_contents(Communicator& world, Header& header) {
+  struct Part {
+    std::int32_t writes = 0, unused = 0;
+    std::uint64_t checksum = 0;
+  } mine;
+  std::vector<std::uint64_t> checksums;
+  for (const StoredBuffer& buffer : header.buffers) checksums.push_back(buffer.checksum);
+  mine.writes = !checksums.empty() || header.rank == 0 ? 1 : 0;
+  mine.checksum = checksum_of(std::as_bytes(std::span(checksums)));
+  std::vector<Part> parts(static_cast<std::size_t>(world.world()));
+  world.all_gather(&mine, parts.data(), sizeof mine, {.operation = "checkpoint contents"});
+  checksums.clear();
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    if (parts[rank].writes == 1) header.ranks.push_back(static_cast<int>(rank));
+    checksums.push_back(parts[rank].checksum);
+  }
+  header.contents = checksum_of(std::as_bytes(std::span(checksums)));
+}
+
+// This rank's file; none where it has nothing to store.
+void write_file(const fs::path& folder, Engine& engine, Header& header,
+                const std::vector<PersistentBuffer>& stored) {
+  if (std::ranges::find(header.ranks, header.rank) == header.ranks.end()) return;
+  if (std::error_code error; !fs::is_directory(folder, error))
+    throw EnvironmentError(
+        fmt::format("rank {} does not find '{}', which is made by rank 0; all ranks must see the same folder",
+                    header.rank, folder.string()));
+  OnHost host(engine);
   const std::vector<std::byte> head = encode(header);
   FileWriter file(folder / file_name(header.rank), header.file_bytes);
   file.write(head);
@@ -125,14 +140,21 @@ fs::path save_checkpoint(const fs::path& folder, Communicator world, Engine& eng
   Cleanup cleanup;
   together(world, "checkpoint folder", [&] {
     if (!first) return;
+    if (is_checkpoint(folder))
+      throw UsageError(
+          fmt::format("save_checkpoint: '{}' is one checkpoint; give the folder around it, where the next "
+                      "one has its place",
+                      folder.string()));
     lock.emplace(folder);
     remove_temporaries(folder);
     cleanup.path = temporary;
     fs::create_directory(temporary);
   });
   const std::vector<PersistentBuffer> stored = stored_by(engine);
-  const std::vector<int> ranks = writers(world, engine, !stored.empty());
-  together(world, "checkpoint files", [&] { write_file(temporary, engine, state, stored, ranks); });
+  Header header;
+  together(world, "checkpoint checksums", [&] { header = header_of(engine, state, stored); });
+  agree_on_contents(world, header);
+  together(world, "checkpoint files", [&] { write_file(temporary, engine, header, stored); });
   together(world, "checkpoint rename", [&] {
     if (first) publish(folder, temporary, final, keep);
   });

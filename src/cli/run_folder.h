@@ -16,7 +16,8 @@ struct RunFolder {
 
 // Collective over processes, rank 0's decision for all; without a world, for all threads of this one.
 // UsageError where run.resume does not allow what is there: a fresh run beside the checkpoints of another
-// would have its own pruned by the other's numbers. EnvironmentError where another run saves there.
+// would have its own pruned by the other's numbers; nor for a checkpoint's own folder, in which no later run
+// would look for what this one saves. EnvironmentError where another run saves there.
 RunFolder open_run_folder(const RunConfig& run, const Communicator& world);
 
 }  // namespace tessera::cli

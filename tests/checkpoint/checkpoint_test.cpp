@@ -371,6 +371,16 @@ TEST(CheckpointMisuse, FoldersThatDiffer) {
   }
 }
 
+TEST(CheckpointMisuse, AStepsOwnFolder) {
+  const TemporaryFolder folder;
+  save_three(ToyRun{}, folder.file("run"));
+  const std::string own = folder.file("run") + "/step-00000003";
+  for (const std::string& message :
+       refusals([&](Communicator world, Engine&engine) { save_checkpoint(own, world, engine, state_at(4)); }))
+    EXPECT_EQ(message.find("save_checkpoint: '" + own + "' is one checkpoint"), 0U) << message;
+  EXPECT_EQ(names_in(own), (std::vector<std::string>{"rank-00000.tessera", "rank-00001.tessera"}));
+}
+
 TEST(CheckpointMisuse, StatesThatDiffer) {
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& differs, const std::function<void(RunState&, int&)>& change) {

@@ -159,6 +159,14 @@ TEST_F(Damage, VerifyRefusesWhatARunRefuses) {
   fs::copy_file(fs::path(folder_.file("wide")) / "step-00000003" / "rank-00001.tessera", file(1),
                 fs::copy_options::overwrite_existing);
   refused({"rank-00001.tessera", "layout"});
+  // Of a run alike but for its values.
+  run_.run([&](Communicator ranks, Engine& engine) {
+    steps(engine, 10, 13);
+    save_checkpoint(folder_.file("twin"), ranks, engine, state_at(3));
+  });
+  fs::copy_file(fs::path(folder_.file("twin")) / "step-00000003" / "rank-00001.tessera", file(1),
+                fs::copy_options::overwrite_existing);
+  refused({"rank-00001.tessera", "of another save than that of rank 0"});
   fs::rename(folder_.file("kept"), file(1));
   EXPECT_TRUE(inspect_checkpoint(folder_.file("run"), true).problems.empty());
   fs::copy_file(file(1), file(7));

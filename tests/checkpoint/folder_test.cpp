@@ -113,19 +113,24 @@ TEST_F(Folder, PrunesByNameFirst) {
   EXPECT_EQ(std::distance(fs::directory_iterator(place_), fs::directory_iterator()), 1);
 }
 
-// A run that went back keeps its own: what it left behind is older, though its steps are higher.
+// By their steps, whatever a copy made of the files' times; and a run that went back keeps its own: what it
+// left behind is older, though its steps are higher.
 TEST_F(Folder, PrunesTheOldest) {
-  const auto now = fs::file_time_type::clock::now();
-  int age = 10;
-  for (const char* step :
-       {"step-00000010", "step-00000020", "step-00000030", "step-00000005", "step-00000006"}) {
-    make(step);
-    fs::last_write_time(place_ / step / file_name(0), now - std::chrono::seconds(age--));
-  }
-  prune(place_, 2, place_ / "step-00000006");
-  std::vector<std::string> left;
-  for (const fs::path& path : checkpoints_in(place_)) left.push_back(path.filename().string());
-  EXPECT_EQ(left, (std::vector<std::string>{"step-00000005", "step-00000006"}));
+  const auto left_of = [&](int keep, const char* saved) {
+    for (const char* step :
+         {"step-00000030", "step-00000005", "step-00000020", "step-00000006", "step-00000010"})
+      make(step);
+    prune(place_, keep, place_ / saved);
+    std::vector<std::string> left;
+    for (const fs::path& path : checkpoints_in(place_)) left.push_back(path.filename().string());
+    fs::remove_all(place_);
+    return left;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(left_of(2, "step-00000030"), (Names{"step-00000020", "step-00000030"}));
+  EXPECT_EQ(left_of(2, "step-00000006"), (Names{"step-00000005", "step-00000006"}));
+  EXPECT_EQ(left_of(3, "step-00000006"), (Names{"step-00000005", "step-00000006", "step-00000030"}));
+  EXPECT_EQ(left_of(1, "step-00000005"), (Names{"step-00000005"}));
 }
 
 TEST_F(Folder, WhatLatestNamesIsUsedOrRefused) {
@@ -134,8 +139,8 @@ TEST_F(Folder, WhatLatestNamesIsUsedOrRefused) {
   EXPECT_EQ(latest_checkpoint(place_), place_ / "step-00000006");
   fs::remove(place_ / "step-00000006" / file_name(0));
   const std::string damaged = environment_error([&] { latest_checkpoint(place_); });
-  expect_mentions(damaged,
-                  {"run/step-00000006", "rank-00000.tessera", "missing", "another step", "run/latest"});
+  expect_mentions(
+      damaged, {"run/step-00000006", "rank-00000.tessera", "missing", "another step's folder", "run/latest"});
   EXPECT_EQ(environment_error([&] { inspect_checkpoint(place_); }), damaged);
   EXPECT_EQ(latest_checkpoint(place_ / "step-00000003"), place_ / "step-00000003");
   fs::remove(place_ / "step-00000006");

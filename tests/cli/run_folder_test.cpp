@@ -106,6 +106,25 @@ TEST_F(RunFolder, AnUnusableNewestCheckpointIsNotPassedOver) {
   EXPECT_EQ(run({"checkpoint", "verify", saved_ + "/step-00000002"}).status, 0);
 }
 
+// Where a run would save, and no later one look.
+TEST_F(RunFolder, AStepsOwnFolderIsNoPlaceToSave) {
+  ASSERT_EQ(train({}).status, 0);
+  const std::string step = saved_ + "/step-00000002";
+  for (const std::string& path : {step, step + "/"})
+    for (const char* resume : {"false", "true", "auto"})
+      expect_refused(train({"run.checkpoint=" + path, std::string("run.resume=") + resume, "run.steps=6"}),
+                     {"run.checkpoint, '" + path + "', is one checkpoint", "name '" + saved_ + "'",
+                      "step-00000002, into the file '" + saved_ + "/latest'"});
+  EXPECT_EQ(std::distance(fs::directory_iterator(step), fs::directory_iterator()), 2);
+  // What is advised works, and what was saved behind it is the first to go.
+  std::ofstream(saved_ + "/latest") << "step-00000002\n";
+  const Result result = train({"run.resume=true", "run.steps=3"});
+  EXPECT_NE(result.out.find("resumed   at step 2"), std::string::npos) << result.out << result.err;
+  EXPECT_TRUE(fs::exists(saved_ + "/step-00000003"));
+  EXPECT_TRUE(fs::exists(step));
+  EXPECT_FALSE(fs::exists(saved_ + "/step-00000004"));
+}
+
 TEST_F(RunFolder, AFolderThatCannotBeReadIsNoFreshStart) {
   std::ofstream(saved_) << "no folder";
   for (const char* resume : {"false", "true", "auto"})
