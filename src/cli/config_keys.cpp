@@ -124,9 +124,9 @@ void add_data(Keys& keys, DataConfig& c) {
       text("data.train", &c.train,
            "The files to train on: tokens (`.bin`), or any other file, read as bytes. One file, or a "
            "pattern such as `fineweb_train_*.bin`, whose files follow each other by name; no sample "
-           "crosses from one into the next, and a file of at most run.length tokens is not read. A run that "
-           "is resumed needs the same files: "
-           "under the same name, others are refused."));
+           "crosses from one into the next, and a file of at most run.length tokens is not read; one of none "
+           "is refused. A run that is resumed needs the same files: others under the same name are refused, "
+           "as far as the count of each one's tokens, and those at its two ends, tell them apart."));
   keys.push_back(text("data.validation", &c.validation,
                       "A file or pattern to evaluate on. Empty: the end of the training data, see below."));
   keys.push_back(

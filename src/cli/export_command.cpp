@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "src/cli/commands.h"
+#include "src/cli/places.h"
 #include "src/cli/processes.h"
 #include "src/cli/setup.h"
 #include "tessera/checkpoint.h"
@@ -37,6 +38,7 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output) {
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   check_export("the output", output, setup.config.run.export_file_bytes);
+  check_export_place("the output", output, setup.config.model.weights);
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };
   if (const Communicator world = world_of_processes(setup)) {

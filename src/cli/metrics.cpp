@@ -43,28 +43,33 @@ bool holds_metrics(const std::string& path) {
 
 }  // namespace
 
-Metrics::Metrics(const std::string& path) : path_(path) {
+Metrics::Metrics(const std::string& path) : path_(path), printed_(is_standard_output(path)) {
+  if (printed_) return;
   std::error_code ignored;
   made_ = !std::filesystem::exists(path_, ignored) && !ignored;
-  if (std::filesystem::is_regular_file(path_, ignored)) begun_ = holds_metrics(path_);
+  if (is_file()) begun_ = holds_metrics(path_);
   open(std::ios::app);
+}
+
+bool Metrics::is_file() const {
+  std::error_code ignored;
+  return !path_.empty() && !printed_ && std::filesystem::is_regular_file(path_, ignored);
 }
 
 void Metrics::open(std::ios::openmode mode) {
   errno = 0;
   out_.open(path_, mode);
-  check_written();
+  check_written(static_cast<bool>(out_));
 }
 
-void Metrics::check_written() const {
-  if (!out_)
+void Metrics::check_written(bool written) const {
+  if (!written)
     throw EnvironmentError("run.metrics: cannot write '" + path_ +
                            "': " + std::strerror(errno == 0 ? EIO : errno));
 }
 
 void Metrics::rewind(std::int64_t step) {
-  std::error_code ignored;
-  if (path_.empty() || !std::filesystem::is_regular_file(path_, ignored)) return;
+  if (!is_file()) return;
   out_.close();
   if (step <= 0) return open(std::ios::trunc);
   std::ifstream in(path_);
@@ -84,8 +89,9 @@ void Metrics::discard() noexcept {
 void Metrics::write(const nlohmann::json& line) {
   if (path_.empty()) return;
   errno = 0;
+  if (printed_) return check_written(write_to_standard_output(line.dump() + "\n"));
   out_ << line.dump() << std::endl;
-  check_written();
+  check_written(static_cast<bool>(out_));
 }
 
 }  // namespace tessera::cli

@@ -28,10 +28,12 @@ class Metrics {
 
  private:
   void open(std::ios::openmode mode);
-  void check_written() const;
+  void check_written(bool written) const;
+  bool is_file() const;
 
   std::string path_;
   bool made_ = false, begun_ = false;
+  bool printed_ = false;  // goes through the standard output
   std::ofstream out_;
 };
 

@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -115,10 +118,24 @@ class ReasonBuffer final : public std::filebuf {
 
 }  // namespace
 
+bool is_standard_output(const std::filesystem::path& path) {
+  struct stat there {
+  }, output{};
+  return ::stat(path.c_str(), &there) == 0 && ::fstat(STDOUT_FILENO, &output) == 0 &&
+         there.st_dev == output.st_dev && there.st_ino == output.st_ino;
+}
+
+bool write_to_standard_output(std::string_view text) {
+  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+}
+
 class OutputFile::Stream : public std::ostream {
  public:
   Stream() : std::ostream(nullptr) { rdbuf(&buffer); }
+  // Keeps what is written until it is taken.
+  void keep() { rdbuf(&kept); }
   ReasonBuffer buffer;
+  std::stringbuf kept;
 };
 
 OutputFile::OutputFile() : out_(std::make_unique<Stream>()) {}
@@ -130,12 +147,20 @@ EnvironmentError OutputFile::cannot_write(std::string_view reason) const {
 }
 
 OutputFile::OutputFile(std::string_view argument, const std::filesystem::path& path)
-    : argument_(argument), path_(path), partial_(path), out_(std::make_unique<Stream>()) {
+    : argument_(argument), path_(path), out_(std::make_unique<Stream>()) {
   if (path.empty()) return;
+  if (is_standard_output(path)) {
+    out_->keep();
+    return;
+  }
   std::error_code ignored;
-  const std::filesystem::file_status there = std::filesystem::symlink_status(path, ignored);
-  // A pipe, a terminal or a link, such as /dev/stdout, is written as it is: a rename would replace it.
-  if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) partial_ += ".partial";
+  const std::filesystem::file_status there = std::filesystem::status(path, ignored);
+  target_ = std::filesystem::is_regular_file(there) ? std::filesystem::canonical(path, ignored) : path;
+  partial_ = target_;
+  // A pipe or a terminal is written as it is: a rename would replace it, as it would a link to nothing.
+  if (std::filesystem::is_regular_file(there) ||
+      !std::filesystem::exists(std::filesystem::symlink_status(path, ignored)))
+    partial_ += ".partial";
   errno = 0;
   if (!std::filesystem::is_directory(there))
     out_->buffer.open(partial_, std::ios::binary | std::ios::out | std::ios::trunc);
@@ -145,6 +170,7 @@ OutputFile::OutputFile(std::string_view argument, const std::filesystem::path& p
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : argument_(std::move(other.argument_)),
       path_(std::exchange(other.path_, {})),
+      target_(std::exchange(other.target_, {})),
       partial_(std::exchange(other.partial_, {})),
       out_(std::exchange(other.out_, std::make_unique<Stream>())) {}
 
@@ -152,6 +178,7 @@ OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
   discard();
   argument_ = std::move(other.argument_);
   path_ = std::exchange(other.path_, {});
+  target_ = std::exchange(other.target_, {});
   partial_ = std::exchange(other.partial_, {});
   std::swap(out_, other.out_);
   return *this;
@@ -159,10 +186,14 @@ OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
 
 void OutputFile::commit() {
   if (path_.empty()) return;
+  if (target_.empty()) {
+    if (!write_to_standard_output(out_->kept.str())) throw cannot_write(std::strerror(errno));
+    return path_.clear();
+  }
   const bool written = out_->buffer.close() != nullptr && *out_;
   const int code = out_->buffer.reason();
   std::error_code error;
-  if (written && partial_ != path_) std::filesystem::rename(partial_, path_, error);
+  if (written && partial_ != target_) std::filesystem::rename(partial_, target_, error);
   if (!written || error) {
     const EnvironmentError refused =
         cannot_write(error ? error.message() : std::strerror(code == 0 ? EIO : code));
@@ -176,7 +207,7 @@ void OutputFile::discard() noexcept {
   if (path_.empty()) return;
   out_->buffer.close();
   std::error_code ignored;
-  if (partial_ != path_) std::filesystem::remove(partial_, ignored);
+  if (partial_ != target_) std::filesystem::remove(partial_, ignored);
   path_.clear();
 }
 

@@ -22,8 +22,14 @@ std::string escaped(std::string_view text);  // bytes that are not printable UTF
 // before. EnvironmentError naming `key`.
 void check_can_write(const char* key, const std::filesystem::path& folder);
 
-// A file that is there whole or not at all: written beside its place and renamed by commit(). What is no
-// regular file, /dev/stdout say, is written in place.
+// Whether it is where the standard output goes, /dev/stdout say: what the tool writes there goes through
+// that, as a file that is opened twice has two places to write at.
+bool is_standard_output(const std::filesystem::path& path);
+// Behind all that was printed. False, and errno set, where it cannot be written.
+bool write_to_standard_output(std::string_view text);
+
+// A file that is there whole or not at all: written beside its place, which a link may lead to, and renamed
+// by commit(). What is no regular file, a pipe say, is written in place.
 class OutputFile {
  public:
   OutputFile();  // writes nowhere
@@ -44,7 +50,8 @@ class OutputFile {
   EnvironmentError cannot_write(std::string_view reason) const;
 
   std::string argument_;
-  std::filesystem::path path_, partial_;
+  std::filesystem::path path_;              // as it was given
+  std::filesystem::path target_, partial_;  // empty: the standard output
   std::unique_ptr<Stream> out_;
 };
 

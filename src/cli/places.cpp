@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "src/cli/output.h"
 #include "tessera/error.h"
@@ -25,21 +27,35 @@ std::string folder_of(const std::string& path) {
   return path.empty() ? path : fs::absolute(path).parent_path().string();
 }
 
-// Pipes and terminals take what several write.
+// Pipes, terminals and the standard output take what several write.
 bool is_file(const std::string& path) {
   std::error_code none;
+  if (is_standard_output(path)) return false;
   return !fs::exists(path, none) || fs::is_regular_file(path, none);
 }
+
+// Of an export, which is a folder otherwise.
+bool is_one_file(const std::string& path) { return path.ends_with(".safetensors"); }
 
 void refuse(const NamedFile& output, const std::string& input) {
   throw UsageError(
       fmt::format("{}: '{}' is {}, and would be written over; name another", output.key, output.path, input));
 }
 
-// Each is a file, or a folder of files with the names that all such folders have.
-void check_weights(const std::string& to, const std::string& weights) {
-  if (same(folder_of(to), weights) || same(to, folder_of(weights)))
-    refuse({"run.export", to}, fmt::format("where model.weights, '{}', are read", weights));
+// What is read of model.weights, which name a file, an index of files beside it, or their folder.
+std::vector<NamedFile> weight_files(const std::string& weights) {
+  if (weights.empty()) return {};
+  std::vector<NamedFile> files{{"model.weights", weights}};
+  std::error_code none;
+  const bool whole_folder = fs::is_directory(weights, none);
+  const fs::path folder = whole_folder ? weights : folder_of(weights);
+  if (whole_folder || weights.ends_with(".json")) {
+    for (fs::directory_iterator entry(folder, none), end; !none && entry != end; entry.increment(none))
+      files.push_back({"model.weights", entry->path().string()});
+  } else {
+    files.push_back({"model.weights", (folder / "config.json").string()});
+  }
+  return files;
 }
 
 }  // namespace
@@ -57,20 +73,33 @@ void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedF
 
 void check_apart(const Config& config, const std::string& json, std::vector<NamedFile> inputs) {
   const RunConfig& run = config.run;
-  inputs.push_back({"model.weights", config.model.weights});
+  // Also what this run does not read.
+  inputs.push_back({"data.train", config.data.train});
+  inputs.push_back({"data.validation", config.data.validation});
+  std::ranges::move(weight_files(config.model.weights), std::back_inserter(inputs));
   check_apart({{"run.metrics", run.metrics},
                {"run.trace", run.trace},
                {"run.export", run.export_path},
                {"--json", json}},
               inputs);
-  check_weights(run.export_path, config.model.weights);
+  check_export_place("run.export", run.export_path, config.model.weights);
+}
+
+void check_export_place(const char* key, const std::string& to, const std::string& weights) {
+  // Each is a file, or a folder of files with the names that all such folders have.
+  if (same(to, weights) || same(folder_of(to), weights) || same(to, folder_of(weights)))
+    refuse({key, to}, fmt::format("where model.weights, '{}', are read", weights));
+  std::error_code none;
+  if (is_one_file(to) && fs::is_directory(to, none))
+    throw UsageError(fmt::format(
+        "{}: '{}' is a folder, and ends as the name of a file; name a file in it, or another folder", key,
+        to));
 }
 
 void check_places(const RunConfig& run) {
   if (!run.checkpoint.empty()) check_can_write("run.checkpoint", run.checkpoint);
   if (run.export_path.empty()) return;
-  const bool one_file = run.export_path.ends_with(".safetensors");
-  check_can_write("run.export", one_file ? folder_of(run.export_path) : run.export_path);
+  check_can_write("run.export", is_one_file(run.export_path) ? folder_of(run.export_path) : run.export_path);
 }
 
 }  // namespace tessera::cli

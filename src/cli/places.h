@@ -13,8 +13,12 @@ namespace tessera::cli {
 // Empty paths are none.
 void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
 
-// The same of what a run writes, `json` among it, and reads: `inputs` and model.weights.
+// The same of what a run writes, `json` among it, and reads: `inputs`, and what is named as data and weights.
 void check_apart(const Config& config, const std::string& json, std::vector<NamedFile> inputs);
+
+// An export goes over no weights that are read, and becomes a file only where it may. `key` is what `to` was
+// given as.
+void check_export_place(const char* key, const std::string& to, const std::string& weights);
 
 // What is written after the work can be. EnvironmentError naming the key.
 void check_places(const RunConfig& run);

@@ -259,6 +259,7 @@ SafetensorsExport export_options(const Setup& setup) {
 }
 
 std::optional<Config> stored_config(const std::string& configuration) {
+  if (configuration.find("[model]") == std::string::npos) return std::nullopt;  // the tool writes every key
   try {
     return read_config(configuration, "checkpoint");  // which an earlier build may have checked otherwise
   } catch (const UsageError&) {

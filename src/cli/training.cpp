@@ -323,7 +323,8 @@ class RankTraining {
     if (!first_) return;
     for (const std::int32_t token : tokens) {
       if (data_.encoding == TokenEncoding::text)
-        summary_.sample += static_cast<char>(token);
+        summary_.sample +=
+            token < 256 ? std::string(1, static_cast<char>(token)) : fmt::format("<{}>", token);
       else
         summary_.sample += fmt::format("{}{}", summary_.sample.empty() ? "" : ",", token);
     }

@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "tessera/error.h"
 #include "tessera/hugging_face.h"
@@ -22,18 +26,16 @@ json defaults_of(const std::string& model_type) {
             {"layer_norm_epsilon", 1e-5},
             {"activation_function", "gelu_new"},
             {"scale_attn_weights", true},
-            {"scale_attn_by_inverse_layer_idx", false}};
-  return {{"num_attention_heads", 32},
-          {"hidden_act", "silu"},
-          {"rms_norm_eps", 1e-6},
-          {"rope_theta", 10000.0},
-          {"rope_scaling", nullptr}};
+            {"scale_attn_by_inverse_layer_idx", false},
+            {"tie_word_embeddings", true}};
+  return {{"num_attention_heads", 32}, {"hidden_act", "silu"},    {"rms_norm_eps", 1e-6},
+          {"rope_theta", 10000.0},     {"rope_scaling", nullptr}, {"tie_word_embeddings", false}};
 }
 
 // The rotary embedding's scaling: null, or by its numbers; "default" is none.
 json scaling_of(const json& scaling) {
   if (!scaling.is_object()) return nullptr;
-  const std::string type = scaling.value("rope_type", scaling.value("type", ""));
+  json type = scaling.contains("rope_type") ? scaling["rope_type"] : scaling.value("type", json(""));
   if (type == "default") return nullptr;
   json numbers = {{"rope_type", type}};
   for (const char* key :
@@ -81,14 +83,29 @@ std::string note_on_dropout(const json& config, const std::string& model_type) {
   return dropped.empty() ? "" : fmt::format("trained without the dropout of config.json ({})", dropped);
 }
 
+// Nothing where there is no such file. What is there and cannot be read is no reason to go on without it.
+std::optional<std::string> read_text(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!exists(symlink_status(file, error))) return std::nullopt;
+  errno = 0;
+  std::ifstream in(file);
+  std::ostringstream text;
+  if (!in || is_directory(file, error) || !(text << in.rdbuf() || in.peek() == EOF))
+    throw EnvironmentError(fmt::format("model.weights: cannot read '{}': {}", file.string(),
+                                       std::strerror(errno == 0 ? EISDIR : errno)));
+  return text.str();
+}
+
 }  // namespace
 
 std::string check_weights_config(const std::filesystem::path& weights, const Setup& setup) {
-  const std::filesystem::path folder = is_directory(weights) ? weights : absolute(weights).parent_path();
+  std::error_code error;
+  const bool whole_folder = std::filesystem::is_directory(weights, error);
+  const std::filesystem::path folder = whole_folder ? weights : absolute(weights).parent_path();
   const std::filesystem::path file = folder / "config.json";
-  std::ifstream in(file);
-  if (!in) return "";
-  const json stored = json::parse(in, nullptr, false);
+  const std::optional<std::string> text = read_text(file);
+  if (!text) return "";
+  const json stored = json::parse(*text, nullptr, false);
   if (!stored.is_object())
     throw EnvironmentError(fmt::format("model.weights: '{}' is no JSON object", file.string()));
   const json own = json::parse(

@@ -74,6 +74,27 @@ TEST(Output, AFileIsThereWholeOrNotAtAll) {
   EXPECT_EQ(read(folder.file("a.json")), "new");
 }
 
+TEST(Output, ALinkStaysAndItsFileIsReplacedWhole) {
+  const TemporaryFolder folder;
+  const std::string real = folder.file("real"), link = folder.file("link"), loose = folder.file("loose");
+  std::ofstream(real) << "old";
+  std::filesystem::create_symlink("real", link);
+  {
+    OutputFile file("--json", link);
+    file.stream() << "new" << std::flush;
+    EXPECT_EQ(read(real), "old");
+    file.commit();
+  }
+  EXPECT_EQ(read(real), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  std::filesystem::create_symlink("later", loose);
+  OutputFile file("--json", loose);
+  file.stream() << "made";
+  file.commit();
+  EXPECT_EQ(read(folder.file("later")), "made");
+  EXPECT_EQ(folder.entries(), 4);
+}
+
 TEST(Output, AFileThatCannotBeWritten) {
   const TemporaryFolder folder;
   EXPECT_THROW(OutputFile("--json", folder.file("no/such/folder")), EnvironmentError);
@@ -198,6 +219,19 @@ TEST(Metrics, ARunThatContinuesDropsWhatItWritesAgain) {
   EXPECT_EQ(folder.entries(), 1);
   Metrics().write({{"step", 1}});  // nowhere
   Metrics().rewind(0);
+}
+
+TEST(Metrics, OfARunThatContinuesBehindALink) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("link");
+  std::filesystem::create_symlink("real", path);
+  Metrics first(path);
+  for (int step = 1; step <= 3; ++step) first.write({{"step", step}});
+  Metrics metrics(path);
+  EXPECT_TRUE(metrics.begun());
+  metrics.rewind(2);
+  metrics.write({{"step", 3}});
+  EXPECT_EQ(read(folder.file("real")), "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
 }
 
 Data data_of(TokenEncoding encoding) {

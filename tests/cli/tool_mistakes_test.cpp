@@ -164,6 +164,25 @@ TEST_F(Tool, WritesOverNothingThatItReads) {
                  {"run.export", "model.weights"});
   expect_refused(train({"model.weights=" + folder, "run.export=" + weights}),
                  {"run.export", "model.weights"});
+  const std::string loose = folder_.write("loose.txt", std::as_bytes(std::span(before)));
+  std::filesystem::create_directory(folder_.file("model"));
+  const std::string stored = folder_.file("model/model.safetensors");
+  std::ofstream(stored) << "weights";
+  std::filesystem::create_directory(folder_.file("folder.safetensors"));
+  entries_ = folder_.entries();
+  for (const std::string& named : {folder_.file("model"), folder_.file("model/an.index.json"), stored}) {
+    expect_refused(train({"model.weights=" + named}, {"--json", stored}),
+                   {"--json", "read as model.weights"});
+    expect_refused(run({"checkpoint", "export", config_, folder_.file("saved"), folder_.file("model"),
+                        "--set", "model.weights=" + named}),
+                   {"the output: '" + folder_.file("model") + "' is where model.weights"});
+  }
+  expect_refused(train({"data.validation=" + loose, "run.trace=" + loose, "run.evaluate_every=0"}),
+                 {"run.trace", "is read as data.validation"});
+  expect_refused(train({"run.export=" + folder_.file("folder.safetensors")}),
+                 {"run.export: '", "folder.safetensors' is a folder"});
+  EXPECT_EQ(read(loose), before);
+  EXPECT_EQ(read(stored), "weights");
   // Nor over what no run wrote; over an earlier run's metrics it says so.
   const std::string_view words = "not metrics\n";
   const std::string other = folder_.write("other.txt", std::as_bytes(std::span(words)));
@@ -233,6 +252,18 @@ TEST_F(Tool, KeepsToTheModelOfTheWeights) {
   }
   std::ofstream(weights + "/config.json") << "{";
   EXPECT_THAT(train({"model.weights=" + weights}).err, HasSubstr("config.json' is no JSON object"));
+  // What is there and cannot be read is not passed over.
+  std::filesystem::remove(weights + "/config.json");
+  std::filesystem::create_directory(weights + "/config.json");
+  EXPECT_THAT(started().err, HasSubstr("model.weights: cannot read '" + weights + "/config.json'"));
+  std::filesystem::remove(weights + "/config.json");
+  std::filesystem::create_symlink("nowhere", weights + "/config.json");
+  EXPECT_THAT(started().err, HasSubstr("cannot read '" + weights + "/config.json': No such file"));
+  std::filesystem::remove(weights + "/config.json");
+  EXPECT_EQ(started().status, 0);
+  const std::string loop = folder_.file("loop");
+  std::filesystem::create_symlink("loop", loop);
+  EXPECT_THAT(train({"model.weights=" + loop}).err, HasSubstr("cannot look for safetensors at '" + loop));
 }
 
 // Neither shows in a tensor. Version 5 of transformers writes rope_parameters; what is missing has a default.
@@ -257,6 +288,12 @@ TEST_F(Tool, KeepsToTheAttentionAndTheRotaryEmbeddingOfTheWeights) {
   const Result exported = train(exporting);
   ASSERT_EQ(exported.status, 0) << exported.err;
   json rope = {{"rope_type", "default"}, {"rope_theta", 500.0}};
+  for (const json& type : {json(3), json("linear")})
+    EXPECT_THAT(with_config(llama, {{"rope_scaling", {{"rope_type", type}, {"factor", 2.0}}}}).err,
+                HasSubstr("has rope_scaling {\"factor\":2.0,\"rope_type\":" + type.dump() + "}"));
+  EXPECT_THAT(with_config(llama, {{"rope_scaling", nullptr}, {"tie_word_embeddings", true}}).err,
+              HasSubstr("has tie_word_embeddings true, the model of this run has false"));
+  with_config(llama, {{"tie_word_embeddings", false}});
   const json missing = {{"rope_theta", nullptr}, {"rope_scaling", nullptr}, {"rms_norm_eps", nullptr}};
   EXPECT_THAT(with_config(llama, missing).err,
               HasSubstr("has rope_theta 10000.0, the model of this run has 500.0"));

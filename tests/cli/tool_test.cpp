@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csignal>
 #include <map>
+#include <regex>
 #include <set>
 #include <thread>
 
@@ -49,6 +50,38 @@ TEST_F(Tool, Trains) {
   const json trace = json::parse(read(folder_.file("trace")));
   EXPECT_GT(trace.at("traceEvents").size(), 20u);
   EXPECT_EQ(folder_.entries(), entries_ + 3);
+}
+
+// Which is a file here: all that is written there stands behind what was printed before.
+TEST_F(Tool, WritesToTheStandardOutput) {
+  const Result result =
+      train({"run.metrics=/dev/stdout", "run.trace=/dev/stdout"}, {"--json", "/dev/stdout"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  std::vector<json> found;
+  std::string text;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("{\"applied\"")) found.push_back(json::parse(line));
+    text += line + "\n";
+  }
+  EXPECT_EQ(std::ranges::count_if(found, [](const json& line) { return line.contains("loss"); }), 6);
+  EXPECT_EQ(text.find("10,944 parameters"), 0U) << text;
+  const std::size_t summary = text.rfind("\n{\n");
+  ASSERT_NE(summary, std::string::npos) << text;
+  EXPECT_EQ(json::parse(text.substr(summary)).at("steps"), 6);
+  const Result info = run({"info", "--json", "/dev/stdout"});
+  ASSERT_EQ(info.status, 0) << info.err;
+  EXPECT_TRUE(json::parse(info.out.substr(info.out.find("\n{\n"))).is_object()) << info.out;
+}
+
+TEST_F(Tool, SamplesWhatIsNoByte) {
+  const Result result = train({"model.vocabulary=600", "run.steps=1", "schedule.total_steps=1",
+                               "run.sample_tokens=40", "run.sample_temperature=5"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const std::string sample = result.out.substr(result.out.find("sample:"));
+  std::smatch number;
+  ASSERT_TRUE(std::regex_search(sample, number, std::regex("<([0-9]+)>"))) << sample;
+  EXPECT_GE(std::stoi(number[1]), 256);
 }
 
 TEST_F(Tool, TellsTheShareOfAPeakThatIsGiven) {
