@@ -242,11 +242,13 @@ class Engine {
   void write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values);
 
   // For checkpoints, between steps: the bytes of a persistent buffer of a flat on this rank, 0 where it has
-  // none (an fp32 parameter is its own master); all of them, to and from memory of the host; and where they
-  // lie, empty where that is not in memory that the host can read. UsageError where finish_updates() is due.
+  // none (an fp32 parameter is its own master); those from `offset` on, to and from memory of the host; and
+  // where they lie, empty where that is not in memory that the host can read. What lies on the disk takes up
+  // to kPieceBytes of memory meanwhile. UsageError where finish_updates() is due.
+  static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
   std::int64_t persistent_bytes(FlatId flat, State state) const;
-  void read_persistent(FlatId flat, State state, std::span<std::byte> to);
-  void write_persistent(FlatId flat, State state, std::span<const std::byte> from);
+  void read_persistent(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to);
+  void write_persistent(FlatId flat, State state, std::int64_t offset, std::span<const std::byte> from);
   std::span<std::byte> persistent(FlatId flat, State state);
   // Counters that a checkpoint must carry besides the buffers.
   struct Counters {

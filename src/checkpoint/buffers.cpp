@@ -1,5 +1,7 @@
 #include "src/checkpoint/buffers.h"
 
+#include <array>
+
 namespace tessera::checkpoint {
 
 std::vector<PersistentBuffer> buffers_of(Engine& engine) {
@@ -23,17 +25,46 @@ std::vector<PersistentBuffer> buffers_of(Engine& engine) {
   return buffers;
 }
 
-std::span<std::byte> OnHost::room(const PersistentBuffer& buffer) {
-  copy_.resize(static_cast<std::size_t>(buffer.bytes));
-  return copy_;
+std::span<const std::byte> BufferReader::fetch(const PersistentBuffer& buffer, std::int64_t offset,
+                                               std::size_t bytes) {
+  piece_.resize(bytes);
+  engine_.read_persistent(buffer.flat, buffer.state, offset, piece_);
+  return piece_;
 }
 
-std::span<const std::byte> OnHost::bring(const PersistentBuffer& buffer) {
-  const std::span<std::byte> there = engine_.persistent(buffer.flat, buffer.state);
-  if (!there.empty()) return there;
-  const std::span<std::byte> bytes = room(buffer);
-  engine_.read_persistent(buffer.flat, buffer.state, bytes);
-  return bytes;
+void BufferWriter::begin(const PersistentBuffer& buffer) {
+  buffer_ = buffer;
+  there_ = engine_.persistent(buffer.flat, buffer.state);
+  piece_.clear();
+  written_ = 0;
+}
+
+void BufferWriter::append(std::span<const std::byte> bytes) {
+  if (!there_.empty()) {
+    std::ranges::copy(bytes, there_.begin() + written_);
+    written_ += static_cast<std::int64_t>(bytes.size());
+    return;
+  }
+  constexpr auto kMost = static_cast<std::size_t>(Engine::kPieceBytes);
+  while (!bytes.empty()) {  // whole pieces, so that blocks of the disk are not parted
+    const auto part = bytes.first(std::min(bytes.size(), kMost - piece_.size()));
+    piece_.insert(piece_.end(), part.begin(), part.end());
+    bytes = bytes.subspan(part.size());
+    if (piece_.size() == kMost) flush();
+  }
+}
+
+void BufferWriter::flush() {
+  engine_.write_persistent(buffer_.flat, buffer_.state, written_, piece_);
+  written_ += static_cast<std::int64_t>(piece_.size());
+  piece_.clear();
+}
+
+void BufferWriter::finish() {
+  constexpr std::int64_t kAtOnce = 4096;
+  const std::array<std::byte, kAtOnce> zeros{};
+  while (left() > 0) append(std::span(zeros).first(static_cast<std::size_t>(std::min(kAtOnce, left()))));
+  if (!piece_.empty()) flush();
 }
 
 std::pair<std::int64_t, std::int64_t> elements_of(const Engine& engine, const PersistentBuffer& buffer) {

@@ -1,6 +1,7 @@
 // Which of an engine's buffers a checkpoint holds, and which rank stores each.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -21,26 +22,45 @@ struct PersistentBuffer {
 // Every persistent buffer of this rank, by flat, once: where a parameter is its own master, as that.
 std::vector<PersistentBuffer> buffers_of(Engine& engine);
 
-// A buffer's bytes on the host: where they lie, or a copy of those that lie on a GPU or on the disk.
-class OnHost {
+// Gives a buffer's bytes, as they are now, in order and in pieces: where they lie, or by way of the host
+// those on a GPU or on the disk. A piece is valid until the next.
+class BufferReader {
  public:
-  explicit OnHost(Engine& engine) : engine_(engine) {}
-  // As they are now. Valid until the next call.
-  std::span<const std::byte> bring(const PersistentBuffer& buffer);
-  // Calls fill(bytes on the host), then has them where the buffer lies.
-  template <class Fill>
-  void send(const PersistentBuffer& buffer, const Fill& fill) {
-    const std::span<std::byte> there = engine_.persistent(buffer.flat, buffer.state);
-    const std::span<std::byte> bytes = there.empty() ? room(buffer) : there;
-    fill(bytes);
-    if (there.empty()) engine_.write_persistent(buffer.flat, buffer.state, bytes);
+  explicit BufferReader(Engine& engine) : engine_(engine) {}
+  template <class Use>
+  void each_piece(const PersistentBuffer& buffer, const Use& use) {
+    const std::span<const std::byte> there = engine_.persistent(buffer.flat, buffer.state);
+    for (std::int64_t done = 0; done < buffer.bytes; done += Engine::kPieceBytes) {
+      const auto bytes = static_cast<std::size_t>(std::min(Engine::kPieceBytes, buffer.bytes - done));
+      use(there.empty() ? fetch(buffer, done, bytes) : there.subspan(static_cast<std::size_t>(done), bytes));
+    }
   }
 
  private:
-  std::span<std::byte> room(const PersistentBuffer& buffer);
+  std::span<const std::byte> fetch(const PersistentBuffer& buffer, std::int64_t offset, std::size_t bytes);
 
   Engine& engine_;
-  std::vector<std::byte> copy_;
+  std::vector<std::byte> piece_;
+};
+
+// Takes a buffer's bytes in order.
+class BufferWriter {
+ public:
+  explicit BufferWriter(Engine& engine) : engine_(engine) {}
+  void begin(const PersistentBuffer& buffer);
+  void append(std::span<const std::byte> bytes);
+  // What did not come is zeros.
+  void finish();
+
+ private:
+  std::int64_t left() const { return buffer_.bytes - written_ - static_cast<std::int64_t>(piece_.size()); }
+  void flush();
+
+  Engine& engine_;
+  PersistentBuffer buffer_;
+  std::span<std::byte> there_;    // where it lies; empty where the host cannot write that
+  std::vector<std::byte> piece_;  // that is not written yet
+  std::int64_t written_ = 0;      // bytes
 };
 
 // The elements [first, second) of the flat that lie in the buffer on this rank.

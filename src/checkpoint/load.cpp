@@ -31,9 +31,12 @@ class Source {
   const Header& header() const { return stored_.header(); }
 
   void read() const {
-    OnHost host(engine_);
-    for (const Move& move : moves_)
-      host.send(move.buffer, [&](std::span<std::byte> bytes) { fill(move, bytes); });
+    BufferWriter writer(engine_);
+    for (const Move& move : moves_) {
+      writer.begin(move.buffer);
+      for (const StoredPiece& piece : move.pieces) read_piece(move, piece, writer);
+      writer.finish();  // of padding that was not stored
+    }
   }
 
  private:
@@ -43,45 +46,20 @@ class Source {
     std::vector<StoredPiece> pieces;
   };
 
-  static void fill(const Move& move, std::span<std::byte> bytes) {
-    std::size_t filled = 0;
-    for (const StoredPiece& piece : move.pieces) {
-      const std::int64_t element = piece.buffer->bytes / (piece.end - piece.begin);
-      // Of the buffer's bytes the first that the piece has; before it, where the piece begins earlier.
-      const std::int64_t at = (piece.begin - move.begin) * element;
-      filled = static_cast<std::size_t>(
-          std::min(static_cast<std::int64_t>(bytes.size()), at + piece.buffer->bytes));
-      if (at >= 0 && at + piece.buffer->bytes <= static_cast<std::int64_t>(bytes.size()))
-        read_whole(piece, bytes.subspan(static_cast<std::size_t>(at), filled - static_cast<std::size_t>(at)));
-      else
-        read_part(piece, at, bytes);
-    }
-    std::ranges::fill(bytes.subspan(filled), std::byte{0});  // padding that was not stored
-  }
-
-  static void read_whole(const StoredPiece& piece, std::span<std::byte> to) {
-    FileReader(piece.file->path).read(piece.buffer->offset, to);
-    check_checksum(piece.file->path, *piece.buffer, checksum_of(to));
-  }
-
-  // All of the piece, for its checksum; what lies within `bytes`, `at` bytes behind whose begin it begins, is
-  // kept.
-  static void read_part(const StoredPiece& piece, std::int64_t at, std::span<std::byte> bytes) {
-    constexpr std::int64_t kAtOnce = std::int64_t{4} << 20;
-    std::vector<std::byte> chunk(static_cast<std::size_t>(std::min(kAtOnce, piece.buffer->bytes)));
-    const FileReader file(piece.file->path);
-    Checksum checksum;
-    for (std::int64_t done = 0; done < piece.buffer->bytes; done += kAtOnce) {
-      const auto read =
-          std::span(chunk).first(static_cast<std::size_t>(std::min(kAtOnce, piece.buffer->bytes - done)));
-      file.read(piece.buffer->offset + done, read);
-      checksum.add(read);
-      const std::int64_t from = std::max<std::int64_t>(0, -(at + done));
-      const std::int64_t to = std::min(static_cast<std::int64_t>(read.size()),
-                                       static_cast<std::int64_t>(bytes.size()) - (at + done));
-      if (from < to) std::copy(read.begin() + from, read.begin() + to, bytes.begin() + (at + done + from));
-    }
-    check_checksum(piece.file->path, *piece.buffer, checksum.value());
+  // All of the piece, for its checksum; of that goes on what lies within the buffer.
+  static void read_piece(const Move& move, const StoredPiece& piece, BufferWriter& writer) {
+    const std::int64_t element = piece.buffer->bytes / (piece.end - piece.begin);
+    // Where it begins in the buffer; before it, where the piece begins earlier.
+    const std::int64_t begin = (piece.begin - move.begin) * element;
+    read_buffer(
+        FileReader(piece.file->path), *piece.buffer,
+        [&](std::span<const std::byte> bytes, std::int64_t place) {
+          const std::int64_t at = begin + place;
+          const std::int64_t from = std::max<std::int64_t>(0, -at);
+          const std::int64_t to = std::min(static_cast<std::int64_t>(bytes.size()), move.buffer.bytes - at);
+          if (from < to)
+            writer.append(bytes.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)));
+        });
   }
 
   Engine& engine_;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace tessera::checkpoint {
 
 void check_belongs(const OpenFile& file, int rank, const Header& first) {
@@ -29,11 +32,22 @@ void check_belongs(const OpenFile& file, int rank, const Header& first) {
                     path, header.contents, first.contents));
 }
 
-void check_checksum(const std::filesystem::path& file, const StoredBuffer& stored, std::uint64_t found) {
-  if (found != stored.checksum)
+void read_buffer(const FileReader& file, const StoredBuffer& stored,
+                 const std::function<void(std::span<const std::byte> piece, std::int64_t place)>& use) {
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;  // is still in a cache when it is used
+  std::vector<std::byte> memory(static_cast<std::size_t>(std::min(kAtOnce, stored.bytes)));
+  Checksum checksum;
+  for (std::int64_t done = 0; done < stored.bytes; done += kAtOnce) {
+    const auto piece =
+        std::span(memory).first(static_cast<std::size_t>(std::min(kAtOnce, stored.bytes - done)));
+    file.read(stored.offset + done, piece);
+    checksum.add(piece);
+    use(piece, done);
+  }
+  if (const std::uint64_t found = checksum.value(); found != stored.checksum)
     throw EnvironmentError(fmt::format(
         "checkpoint file '{}' is damaged: checksum of the {} of unit {} is {:016x}, expected {:016x}",
-        file.string(), checkpoint::name_of(stored.state), stored.unit, found, stored.checksum));
+        file.path().string(), checkpoint::name_of(stored.state), stored.unit, found, stored.checksum));
 }
 
 }  // namespace tessera::checkpoint

@@ -1,6 +1,7 @@
 // A checkpoint's file that was opened for reading, and what must hold of it.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "src/checkpoint/header.h"
@@ -17,7 +18,9 @@ struct OpenFile {
 // 0.
 void check_belongs(const OpenFile& file, int rank, const Header& first);
 
-// EnvironmentError naming file and buffer unless this is the checksum of the bytes that were stored.
-void check_checksum(const std::filesystem::path& file, const StoredBuffer& stored, std::uint64_t found);
+// Reads all of a buffer and calls use(piece, its place in the buffer) for every MiB or so. EnvironmentError
+// naming file and buffer, behind the last one, unless their checksum is that of what was stored.
+void read_buffer(const FileReader& file, const StoredBuffer& stored,
+                 const std::function<void(std::span<const std::byte> piece, std::int64_t place)>& use);
 
 }  // namespace tessera::checkpoint

@@ -48,8 +48,10 @@ Header header_of(Engine& engine, const RunState& state, const std::vector<Persis
   Header header = describe(engine);
   header.state = state;
   header.counters = engine.counters();
-  OnHost host(engine);
+  BufferReader reader(engine);
   for (const PersistentBuffer& buffer : stored) {
+    Checksum checksum;
+    reader.each_piece(buffer, [&](std::span<const std::byte> piece) { checksum.add(piece); });
     const Layout& layout = engine.layout();
     header.buffers.push_back(
         {.unit = layout.units().at(static_cast<std::size_t>(layout.flat(buffer.flat).unit)).name,
@@ -57,7 +59,7 @@ Header header_of(Engine& engine, const RunState& state, const std::vector<Persis
          .state = buffer.state,
          .whole = buffer.whole,
          .bytes = buffer.bytes,
-         .checksum = checksum_of(host.bring(buffer))});
+         .checksum = checksum.value()});
   }
   return header;
 }
@@ -91,13 +93,13 @@ void write_file(const fs::path& folder, Engine& engine, Header& header,
     throw EnvironmentError(
         fmt::format("rank {} does not find '{}', which is made by rank 0; all ranks must see the same folder",
                     header.rank, folder.string()));
-  OnHost host(engine);
+  BufferReader reader(engine);
   const std::vector<std::byte> head = encode(header);
   FileWriter file(folder / file_name(header.rank), header.file_bytes);
   file.write(head);
   for (std::size_t i = 0; i < stored.size(); ++i) {
     file.pad_to(header.buffers[i].offset);
-    file.write(host.bring(stored[i]));
+    reader.each_piece(stored[i], [&](std::span<const std::byte> piece) { file.write(piece); });
   }
   file.finish();
 }

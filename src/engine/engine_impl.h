@@ -78,7 +78,8 @@ struct Engine::Impl {
   // The buffer of the state alone: −1 where there is none, and where the parameter is its own master.
   BufferId own_buffer(FlatId flat, State state) const;
   void check_flat(const char* call, FlatId flat) const;
-  void check_persistent(const char* call, FlatId flat, State state, std::size_t bytes) const;
+  void check_persistent(const char* call, FlatId flat, State state, std::int64_t offset,
+                        std::size_t bytes) const;
   // The elements of the flat's state that this rank holds, where it holds any.
   std::pair<std::int64_t, std::int64_t> held(FlatId flat, State state) const;
   void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);

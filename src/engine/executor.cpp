@@ -198,46 +198,74 @@ void Executor::upload(void* to, const void* from, std::int64_t bytes) {
   uploads_->copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
 }
 
-// Bytes of the disk that hold [offset, offset + bytes), in whole blocks.
-struct Executor::Blocks {
-  Blocks(std::int64_t offset, std::size_t bytes)
-      : first(offset / kBlockBytes * kBlockBytes),
-        size(round_up(offset + static_cast<std::int64_t>(bytes), kBlockBytes) - first),
-        memory({.bytes = size, .huge_pages = false}),
-        wanted(memory.base() + (offset - first)) {}
-  std::int64_t first, size;
-  Arena memory;
-  std::byte* wanted;
+// Blocks of the disk that hold bytes of it, by way of memory that is taken once for all pieces of a range.
+class Executor::Blocks {
+ public:
+  explicit Blocks(std::size_t most)
+      : memory_(
+            {.bytes = round_up(std::min(static_cast<std::int64_t>(most), Engine::kPieceBytes) + kBlockBytes,
+                               kBlockBytes),
+             .huge_pages = false}) {}
+
+  // Calls use(Piece) for all of [offset, offset + bytes), in order.
+  template <class Use>
+  void each(std::int64_t offset, std::size_t bytes, const Use& use) {
+    const auto end = offset + static_cast<std::int64_t>(bytes);
+    for (std::int64_t at = offset; at < end;) {
+      const std::int64_t first = at / kBlockBytes * kBlockBytes;
+      const std::int64_t last = std::min(end, first + memory_.bytes());
+      const std::int64_t whole = round_up(last - first, kBlockBytes);
+      use(Piece{.first = first,
+                .bytes = whole,
+                .memory = memory_.base(),
+                .wanted = {memory_.base() + (at - first), static_cast<std::size_t>(last - at)},
+                .place = static_cast<std::size_t>(at - offset)});
+      at = last;
+    }
+  }
+
+  struct Piece {
+    std::int64_t first, bytes;  // on the disk, whole blocks
+    std::byte* memory;
+    std::span<std::byte> wanted;  // of the memory
+    std::size_t place;            // of that in the range
+  };
+
+ private:
+  Arena memory_;
 };
 
 void Executor::read_persistent(BufferId buffer, std::int64_t offset, std::span<std::byte> to) {
   if (programs_[0].buffers[static_cast<std::size_t>(buffer)].space != Space::disk)
     return transfer(to.data(), persistent_address(0, buffer) + offset, static_cast<std::int64_t>(to.size()));
-  const Blocks blocks(memory_.disk_offset(0, buffer) + offset, to.size());
-  memory_.disk().read(blocks.first, blocks.memory.base(), blocks.size);
-  std::copy_n(blocks.wanted, to.size(), to.data());
+  Blocks(to.size()).each(memory_.disk_offset(0, buffer) + offset, to.size(), [&](const Blocks::Piece& piece) {
+    memory_.disk().read(piece.first, piece.memory, piece.bytes);
+    std::ranges::copy(piece.wanted, to.begin() + static_cast<std::ptrdiff_t>(piece.place));
+  });
 }
 
 void Executor::write_persistent(BufferId buffer, std::int64_t offset, std::span<const std::byte> from) {
   if (programs_[0].buffers[static_cast<std::size_t>(buffer)].space != Space::disk)
     return transfer(persistent_address(0, buffer) + offset, from.data(),
                     static_cast<std::int64_t>(from.size()));
-  const Blocks blocks(memory_.disk_offset(0, buffer) + offset, from.size());
-  if (blocks.size != static_cast<std::int64_t>(from.size()))  // what lies beside it stays
-    memory_.disk().read(blocks.first, blocks.memory.base(), blocks.size);
-  std::copy_n(from.data(), from.size(), blocks.wanted);
-  memory_.disk().write(blocks.first, blocks.memory.base(), blocks.size);
+  Blocks(from.size())
+      .each(memory_.disk_offset(0, buffer) + offset, from.size(), [&](const Blocks::Piece& piece) {
+        if (piece.bytes != static_cast<std::int64_t>(piece.wanted.size()))  // what lies beside it stays
+          memory_.disk().read(piece.first, piece.memory, piece.bytes);
+        std::ranges::copy(from.subspan(piece.place, piece.wanted.size()), piece.wanted.begin());
+        memory_.disk().write(piece.first, piece.memory, piece.bytes);
+      });
 }
 
 void Executor::clear_persistent(BufferId buffer) {
   const Buffer& cleared = programs_[0].buffers[static_cast<std::size_t>(buffer)];
   if (cleared.space == Space::device) return zero(persistent_address(0, buffer), cleared.bytes);
-  constexpr std::int64_t kAtOnce = std::int64_t{1} << 24;
-  const std::vector<std::byte> nothing(static_cast<std::size_t>(std::min(kAtOnce, cleared.bytes)));
-  for (std::int64_t done = 0; done < cleared.bytes; done += kAtOnce)
-    write_persistent(
-        buffer, done,
-        std::span(nothing).first(static_cast<std::size_t>(std::min(kAtOnce, cleared.bytes - done))));
+  const std::vector<std::byte> nothing(
+      static_cast<std::size_t>(std::min(Engine::kPieceBytes, cleared.bytes)));
+  for (std::int64_t done = 0; done < cleared.bytes; done += Engine::kPieceBytes)
+    write_persistent(buffer, done,
+                     std::span(nothing).first(
+                         static_cast<std::size_t>(std::min(Engine::kPieceBytes, cleared.bytes - done))));
 }
 
 InstructionId Executor::advance() {

@@ -112,7 +112,7 @@ class Executor {
     std::int64_t numel = 0;
   };
 
-  struct Blocks;
+  class Blocks;
   // Peers are told that this rank's own thread waits for them while one of these is there.
   class Waits;
   void issue(InstructionId id);

@@ -290,19 +290,20 @@ std::span<std::byte> Engine::persistent(FlatId flat, State state) {
           static_cast<std::size_t>(persistent_bytes(flat, state))};
 }
 
-void Engine::read_persistent(FlatId flat, State state, std::span<std::byte> to) {
+void Engine::read_persistent(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to) {
   impl_->guarded("read_persistent", [&] {
     impl_->check_finished("read_persistent");
-    impl_->check_persistent("read_persistent", flat, state, to.size());
-    impl_->executor->read_persistent(impl_->own_buffer(flat, state), 0, to);
+    impl_->check_persistent("read_persistent", flat, state, offset, to.size());
+    impl_->executor->read_persistent(impl_->own_buffer(flat, state), offset, to);
   });
 }
 
-void Engine::write_persistent(FlatId flat, State state, std::span<const std::byte> from) {
+void Engine::write_persistent(FlatId flat, State state, std::int64_t offset,
+                              std::span<const std::byte> from) {
   impl_->guarded("write_persistent", [&] {
     impl_->check_finished("write_persistent");
-    impl_->check_persistent("write_persistent", flat, state, from.size());
-    impl_->executor->write_persistent(impl_->own_buffer(flat, state), 0, from);
+    impl_->check_persistent("write_persistent", flat, state, offset, from.size());
+    impl_->executor->write_persistent(impl_->own_buffer(flat, state), offset, from);
   });
 }
 
@@ -312,13 +313,15 @@ void Engine::Impl::check_flat(const char* call, FlatId flat) const {
     throw UsageError(fmt::format("{}: flat {} does not exist; the model has 0 to {}", call, flat, flats - 1));
 }
 
-void Engine::Impl::check_persistent(const char* call, FlatId flat, State state, std::size_t bytes) const {
+void Engine::Impl::check_persistent(const char* call, FlatId flat, State state, std::int64_t offset,
+                                    std::size_t bytes) const {
   check_flat(call, flat);
   const BufferId buffer = own_buffer(flat, state);
   const std::int64_t held = buffer < 0 ? 0 : programs[0].buffers[static_cast<std::size_t>(buffer)].bytes;
-  if (static_cast<std::int64_t>(bytes) != held)
-    throw UsageError(fmt::format("{}: {} bytes are given for the {} of flat {}; this rank has {}", call,
-                                 bytes, name_of(state), flat, held));
+  if (buffer < 0 || offset < 0 || offset > held || static_cast<std::int64_t>(bytes) > held - offset)
+    throw UsageError(fmt::format("{}: bytes [{}, {}) of the {} of flat {} are asked for; this rank has {}",
+                                 call, offset, offset + static_cast<std::int64_t>(bytes), name_of(state),
+                                 flat, held));
 }
 
 Engine::Counters Engine::counters() const {

@@ -189,7 +189,7 @@ TEST_P(CheckpointReshard, PaddingStaysZero) {
       for (const State state : {State::parameter, State::master, State::moment1, State::moment2}) {
         std::vector<std::byte> bytes(static_cast<std::size_t>(engine.persistent_bytes(flat, state)));
         if (bytes.empty()) continue;
-        engine.read_persistent(flat, state, bytes);
+        engine.read_persistent(flat, state, 0, bytes);
         const std::int64_t numel = layout.flat(flat).shard_numel, begin = ranks.rank() * numel;
         const std::int64_t element = static_cast<std::int64_t>(bytes.size()) / numel;
         for (const Piece& gap : layout.gaps(flat, begin, begin + numel)) {
@@ -204,6 +204,45 @@ TEST_P(CheckpointReshard, PaddingStaysZero) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CheckpointReshard, ::testing::Values(DType::fp32, DType::bf16));
+
+// Buffers of several pieces, which part blocks of the disk where another number of ranks wrote them.
+TEST(CheckpointReshardPieces, BuffersLargerThanAPiece) {
+  constexpr std::int64_t kNumel = 2'500'003;
+  const TemporaryFolder folder;
+  const std::vector<UnitSpec> units = {
+      {.name = "wide", .parameters = {{.name = "wide", .shape = {kNumel}, .dtype = DType::bf16}}}};
+  const auto value = [](State state, std::int64_t at) {
+    return static_cast<float>((at * 7 + static_cast<int>(state)) % 65521) / 64.0f;
+  };
+  const auto options_of = [](int world, Space states) {
+    EngineOptions options = toy_options(world, 3);
+    options.strategy.offload.states = states;
+    options.disk_directory = std::filesystem::temp_directory_path();
+    return options;
+  };
+  const std::array kStates = {State::master, State::moment1, State::moment2};
+  run_local(2, {}, [&](Communicator world) {
+    Engine engine(world, units, options_of(2, Space::disk));
+    std::vector<float> own(kNumel);
+    for (const State state : kStates) {
+      for (std::int64_t at = 0; at < kNumel; ++at) own[static_cast<std::size_t>(at)] = value(state, at);
+      engine.write(0, state, 0, own);
+    }
+    save_checkpoint(folder.file("run"), world, engine, state_at(1));
+  });
+  for (const int world : {1, 2, 3})
+    for (const Space space : {Space::disk, Space::device})
+      run_local(world, {}, [&](Communicator ranks) {
+        Engine engine(ranks, units, options_of(world, space));
+        load_checkpoint(folder.file("run"), ranks, engine);
+        std::vector<float> own(kNumel);
+        for (const State state : kStates) {
+          engine.read(0, state, 0, own);
+          for (std::int64_t at = 0; at < kNumel; ++at)
+            ASSERT_EQ(own[static_cast<std::size_t>(at)], value(state, at)) << world << " " << at;
+        }
+      });
+}
 
 TEST(CheckpointFiles, EachBufferIsStoredOnce) {
   for (const int stage : {0, 2, 3}) {

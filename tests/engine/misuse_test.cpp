@@ -65,8 +65,17 @@ TEST(Misuse, NumbersOfWhatDoesNotExist) {
     expect_words(refusal([&] { engine.persistent_bytes(number, State::master); }), {"flat " + text, "0 to"});
     expect_words(refusal([&] { engine.persistent(number, State::master); }), {"flat " + text, "0 to"});
     Engine reading = make_engine(toy_options(1, 0)), writing = make_engine(toy_options(1, 0));
-    expect_words(refusal([&] { reading.read_persistent(number, State::master, {}); }), {"flat " + text});
-    expect_words(refusal([&] { writing.write_persistent(number, State::master, {}); }), {"flat " + text});
+    expect_words(refusal([&] { reading.read_persistent(number, State::master, 0, {}); }), {"flat " + text});
+    expect_words(refusal([&] { writing.write_persistent(number, State::master, 0, {}); }), {"flat " + text});
+  }
+  const std::int64_t held = engine.persistent_bytes(0, State::moment1);
+  for (const std::int64_t offset : {std::int64_t{-4}, held - 3, held + 1}) {
+    std::vector<std::byte> bytes(4);
+    Engine reading = make_engine(toy_options(1, 0)), writing = make_engine(toy_options(1, 0));
+    for (const std::string& message :
+         {refusal([&] { reading.read_persistent(0, State::moment1, offset, bytes); }),
+          refusal([&] { writing.write_persistent(0, State::moment1, offset, bytes); })})
+      expect_words(message, {"bytes [" + std::to_string(offset) + ", ", "has " + std::to_string(held)});
   }
   engine.initialize(toy_fill());
   engine.begin(StepKind::train);

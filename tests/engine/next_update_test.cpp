@@ -158,8 +158,8 @@ TEST(NextUpdate, BuffersAreRefusedUntilItIsDone) {
   const auto of = [&](Engine& engine) {
     return std::span(bytes).first(static_cast<std::size_t>(engine.persistent_bytes(0, State::moment1)));
   };
-  refused([&](Engine& engine) { engine.read_persistent(0, State::moment1, of(engine)); });
-  refused([&](Engine& engine) { engine.write_persistent(0, State::moment1, of(engine)); });
+  refused([&](Engine& engine) { engine.read_persistent(0, State::moment1, 0, of(engine)); });
+  refused([&](Engine& engine) { engine.write_persistent(0, State::moment1, 0, of(engine)); });
   refused([&](Engine& engine) { engine.persistent(0, State::moment1); });
 }
 
