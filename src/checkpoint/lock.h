@@ -29,7 +29,7 @@ class FolderLock {
 
   std::filesystem::path path_;
   std::string note_;
-  bool made_folder_ = false;
+  int made_folders_ = 0;
   int file_ = -1;
 };
 

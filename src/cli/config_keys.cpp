@@ -322,13 +322,16 @@ void add_run(Keys& keys, RunConfig& c) {
                         "run."));
   keys.push_back(integer("run.sequences", &c.sequences, 1, "Sequences in a microbatch of one rank."));
   keys.push_back(integer("run.length", &c.length, 1, "Tokens in a sequence; at most the model's context."));
-  keys.push_back(integer("run.microbatches", &c.microbatches, 1, "Microbatches that a step accumulates."));
+  // Each use of a unit is planned, as layers are.
+  constexpr double kMostMicrobatches = 100'000;
+  keys.push_back(integer("run.microbatches", &c.microbatches, 1, "Microbatches that a step accumulates.",
+                         kMostMicrobatches));
   keys.push_back(
       integer("run.evaluate_every", &c.evaluate_every, 0,
               "Steps between evaluations on the validation data; what is there at the end of the run is "
               "evaluated, too. 0: none at all."));
   keys.push_back(integer("run.evaluation_microbatches", &c.evaluation_microbatches, 1,
-                         "Microbatches of one rank in an evaluation."));
+                         "Microbatches of one rank in an evaluation.", kMostMicrobatches));
   keys.push_back(
       text("run.checkpoint", &c.checkpoint,
            "Folder for checkpoints; one is saved at the end of the run. Of one run only: another is "

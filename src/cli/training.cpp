@@ -181,8 +181,9 @@ class RankTraining {
     std::vector<std::string> changes =
         stored ? changes_since(*stored, setup_.config) : std::vector<std::string>();
     std::erase_if(changes, [](const std::string& change) {  // what a checkpoint need not fit
-      return std::ranges::any_of(std::array{"run.", "data.", "schedule."},
-                                 [&](const char* table) { return change.starts_with(table); });
+      return std::ranges::any_of(
+          std::array{"run.", "data.", "schedule.", "mesh.", "strategy.", "pipeline.", "offload."},
+          [&](const char* table) { return change.starts_with(table); });
     });
     if (changes.empty()) return "";
     return fmt::format("; changed since it was saved: {}", fmt::join(changes, ", "));

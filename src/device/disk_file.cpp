@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -32,15 +33,31 @@ int open_unnamed(const std::string& directory) {
   return named;
 }
 
-[[noreturn]] void throw_full(const std::string& directory, std::int64_t bytes, std::int64_t free_bytes) {
-  const std::int64_t missing = bytes - free_bytes;
-  throw EnvironmentError(fmt::format(
-      "cannot keep {} bytes ({:.2f} GiB) in directory '{}': {} bytes ({:.2f} GiB) are free there, {} bytes "
-      "({:.2f} GiB) are missing; make room, or name a directory on another disk",
-      bytes, gib(bytes), directory, free_bytes, gib(free_bytes), missing, gib(missing)));
+// Nothing where the file system does not say: it may be made as it is used.
+std::optional<std::int64_t> free_bytes_of(const struct statvfs& space) {
+  if (space.f_blocks == 0) return std::nullopt;
+  return static_cast<std::int64_t>(space.f_bavail * space.f_frsize);
 }
 
 }  // namespace
+
+std::optional<DiskRoom> room_in(const std::string& directory) {
+  struct statvfs space {};
+  struct stat status {};
+  if (stat(directory.c_str(), &status) != 0 || statvfs(directory.c_str(), &space) != 0) return std::nullopt;
+  const std::optional<std::int64_t> free = free_bytes_of(space);
+  if (!free) return std::nullopt;
+  return DiskRoom{.system = static_cast<std::uint64_t>(status.st_dev), .free_bytes = *free};
+}
+
+void refuse_full(const std::string& directory, std::int64_t bytes, int ranks, std::int64_t free_bytes) {
+  const std::int64_t missing = bytes - free_bytes;
+  const std::string whose = ranks > 1 ? fmt::format(" of {} ranks", ranks) : "";
+  throw EnvironmentError(fmt::format(
+      "cannot keep {} bytes ({:.2f} GiB){} in directory '{}': {} bytes ({:.2f} GiB) are free there, {} bytes "
+      "({:.2f} GiB) are missing; make room, or name a directory on another disk",
+      bytes, gib(bytes), whose, directory, free_bytes, gib(free_bytes), missing, gib(missing)));
+}
 
 Transfer Transfer::block(std::int64_t done, std::int64_t block_bytes) const {
   return {.write = write,
@@ -81,12 +98,13 @@ void DiskFile::go_direct() {
 // All of it now: a write that finds the disk full in the middle of a run would end the run.
 void DiskFile::reserve() {
   struct statvfs space {};
-  const auto free_bytes = [&] {
-    const bool known = fstatvfs(descriptor_, &space) == 0 && space.f_blocks > 0;
-    return known ? static_cast<std::int64_t>(space.f_bavail * space.f_frsize) : bytes_;
+  const auto check_free = [&] {
+    if (fstatvfs(descriptor_, &space) != 0) return;
+    if (const auto free = free_bytes_of(space); free && *free < bytes_)
+      refuse_full(directory_, bytes_, 1, *free);
   };
   // Asked first, because fallocate fills the disk before it says that it is full.
-  if (const std::int64_t free = free_bytes(); free < bytes_) throw_full(directory_, bytes_, free);
+  check_free();
   int code = 0;
   do code = fallocate(descriptor_, 0, 0, bytes_) == 0 ? 0 : errno;
   while (code == EINTR);
@@ -96,9 +114,12 @@ void DiskFile::reserve() {
   }
   if (code == 0) return;
   [[maybe_unused]] const int given_back = ftruncate(descriptor_, 0);
-  if (const std::int64_t free = free_bytes(); free < bytes_) throw_full(directory_, bytes_, free);
-  throw EnvironmentError(fmt::format("cannot keep {} bytes ({:.2f} GiB) in directory '{}': {}", bytes_,
-                                     gib(bytes_), directory_, text_of(code)));
+  check_free();
+  const char* const more = code == ENOSPC  ? ", though there seemed to be room: others fill it meanwhile"
+                           : code == EFBIG ? ": the file system's limit, or the process's (ulimit -f)"
+                                           : "";
+  throw EnvironmentError(fmt::format("cannot keep {} bytes ({:.2f} GiB) in directory '{}': {}{}", bytes_,
+                                     gib(bytes_), directory_, text_of(code), more));
 }
 
 void DiskFile::advance(Transfer& rest, std::int64_t result) const {

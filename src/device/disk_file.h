@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace tessera::device {
@@ -17,6 +18,17 @@ struct Transfer {
   // The block that begins `done` bytes behind the start.
   Transfer block(std::int64_t done, std::int64_t block_bytes) const;
 };
+
+// What is free on the file system that a directory is of; nothing where that cannot be told.
+struct DiskRoom {
+  std::uint64_t system = 0;  // which one, on this host
+  std::int64_t free_bytes = 0;
+};
+std::optional<DiskRoom> room_in(const std::string& directory);
+
+// EnvironmentError with what is missing: `ranks` would keep so many bytes there together.
+[[noreturn]] void refuse_full(const std::string& directory, std::int64_t bytes, int ranks,
+                              std::int64_t free_bytes);
 
 class DiskFile {
  public:

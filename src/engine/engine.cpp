@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "src/engine/disk_room.h"
 #include "src/engine/engine_impl.h"
 #include "tessera/verify.h"
 
@@ -140,8 +141,10 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
                                         .deadline = 10 * options.deadline,
                                         .fill_poisoned = options.poison});
   world.attach(device->failure());
-  executor = std::make_unique<Executor>(world, compare_hashes(states, hash), *device, layout, programs, plan,
-                                        options);
+  std::vector<int> ranks = compare_hashes(states, hash);
+  if (options.strategy.offload.on_disk())
+    check_disk_room(states, options.disk_directory, plan.space(Space::disk).arena_bytes);
+  executor = std::make_unique<Executor>(world, std::move(ranks), *device, layout, programs, plan, options);
   written_in.assign(static_cast<std::size_t>(layout.parameters()), -1);
 }
 

@@ -203,8 +203,8 @@ TEST_F(Tool, LeavesNothingOfARunThatIsRefused) {
        {Arguments{"run.device_memory=10000"}, Arguments{"model.weights=" + nothing},
         Arguments{"offload.states=disk", "offload.directory=" + nothing}})
     for (const std::string& lines : {metrics, folder_.file("new")}) {
-      Arguments all = {"run.checkpoint=" + folder_.file("saved"), "run.trace=" + folder_.file("trace"),
-                       "run.metrics=" + lines};
+      Arguments all = {"run.checkpoint=" + folder_.file("new/and/saved/"),
+                       "run.trace=" + folder_.file("trace"), "run.metrics=" + lines};
       all.insert(all.end(), mistake.begin(), mistake.end());
       const Result result = train(all, {"--json", folder_.file("json")});
       EXPECT_EQ(result.status, 1) << result.out;
@@ -216,6 +216,21 @@ TEST_F(Tool, LeavesNothingOfARunThatIsRefused) {
   ASSERT_EQ(train({"run.metrics=" + metrics}).status, 0);
   EXPECT_EQ(losses(metrics).size(), 6u);  // a fresh run's alone
   EXPECT_EQ(read_lines(metrics).size(), 6u);
+}
+
+TEST_F(Tool, NamesTheDirectoryOfTheDisk) {
+  for (const char* kept : {"offload.states=disk", "offload.parameters=disk"}) {
+    const Arguments disk = {kept, "offload.states=disk", "strategy.stage=3"};
+    const auto refused = [&](const std::string& directory, const std::string& what) {
+      Arguments all = disk;
+      all.push_back("offload.directory=" + directory);
+      expect_refused(train(all), {"offload.directory: '" + directory + "' is " + what});
+    };
+    refused(folder_.file("none"), "not there; name an existing directory");
+    refused(folder_.file("text.txt"), "no directory; name");
+  }
+  // Which counts only where the disk holds something.
+  EXPECT_EQ(train({"offload.states=host", "run.steps=1", "schedule.total_steps=1"}).status, 0);
 }
 
 TEST_F(Tool, LeavesNothingOfAnExportThatFindsAFullDisk) {
