@@ -194,8 +194,8 @@ tessera_status tessera_begin_on_terms(tessera_engine* engine, int32_t microbatch
 
 /* The next use of the program; returns when the unit's parameters are gathered. */
 tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pass, tessera_lease** lease);
-/* Instead: contributes nothing, still meets every collective. Of a use that has others inside it only these
-   can be skipped. */
+/* Instead: contributes nothing (its gradients, and what it hands on, are zeros), still meets every
+   collective. Of a use that has others inside it only these can be skipped. */
 tessera_status tessera_skip_unit(tessera_engine* engine, int32_t unit, int32_t pass);
 
 /* -- A mesh's own part of a step -- */

@@ -199,8 +199,9 @@ class Engine {
   // The next use of the program. Blocks the calling thread until the unit's parameters are gathered. Where
   // the order opens a use, the lease stays until the matching close, with other leases inside.
   UnitLease use(UnitId unit, Pass pass);
-  // Instead of use: contributes nothing (its gradients are zeroed), still meets every collective. Of a use
-  // that has others inside it only these can be skipped.
+  // Instead of use: contributes nothing, still meets every collective. Its gradients are zeroed, and so is
+  // what it hands on of the program's activations: a unit's output, or the gradient of its input, which may
+  // go to another pipeline rank. Of a use that has others inside it only these can be skipped.
   void skip(UnitId unit, Pass pass);
   // Adds, behind what is enqueued on stream(), a microbatch's losses and count to the step's loss and weight,
   // beside what step() is given: for a trainer whose sums lie on the device, so that they need not come to

@@ -382,7 +382,7 @@ void add_run(Keys& keys, RunConfig& c) {
             "Likewise, of what one rank keeps on the host by [offload]. It bounds that alone, also where the "
             "device is the CPU and run.device_memory a part of the same memory. 0: none."));
   keys.push_back(
-      number("run.deadline", &c.deadline, {.min = 0.0, .max = 1e6, .above_min = true},
+      number("run.deadline", &c.deadline, {.min = 0.001, .max = 1e6},
              "Seconds that a rank waits for another before the run ends with an error; while checkpoints "
              "and exports are written at least 1800, and 60 for MPI to start."));
   keys.push_back(

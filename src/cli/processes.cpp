@@ -26,7 +26,15 @@ Communicator control_world(const Setup& setup) {
   return make_control_world(options);
 }
 
-// Without what a rank may have by itself; of paths and budgets, whether there is one.
+// Whether something is chosen as the budgets allow: for all ranks, which have one program.
+bool chooses_by_budgets(const Config& config) {
+  const bool pipelined = config.mesh.pipeline > 1;
+  return (pipelined && (config.pipeline.cuts == "balanced" || config.pipeline.gather_once == "auto")) ||
+         config.strategy.recompute == "auto" || config.strategy.resident_units == kAuto ||
+         config.offload.states_on_device == kAuto;
+}
+
+// Without what a rank may have by itself; of paths, and of budgets that only bound, whether there is one.
 Config shared_part(Config config) {
   const RunConfig none;
   RunConfig& run = config.run;
@@ -36,9 +44,9 @@ Config shared_part(Config config) {
   run.metrics = run.trace = "";
   run.trace_steps = none.trace_steps;
   run.peak_tflops = none.peak_tflops;
-  run.threads_per_rank = none.threads_per_rank;
   run.pin = none.pin;
-  for (std::int64_t* budget : {&run.device_memory, &run.host_memory}) *budget = *budget > 0 ? 1 : 0;
+  if (!chooses_by_budgets(config))
+    for (std::int64_t* budget : {&run.device_memory, &run.host_memory}) *budget = *budget > 0 ? 1 : 0;
   run.deadline = none.deadline;
   return config;
 }

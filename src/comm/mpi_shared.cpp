@@ -21,6 +21,13 @@ using std::chrono::nanoseconds;
 constexpr int kFairShare = 16;  // a group takes no more than this part of the room, if it can do with it
 constexpr int kSlices = 4;      // sleeps of 1, 2, 4, then 8 ms
 
+constexpr std::int64_t kSilenceMs = 500;  // who waits looks every 8 ms
+
+std::int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(device::Clock::now().time_since_epoch())
+      .count();
+}
+
 bool is_gone(int process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
 }  // namespace
@@ -76,6 +83,19 @@ SharedWorld::Rank& SharedWorld::entry(int rank) const {
   static_assert(sizeof(SharedWorld) % alignof(Rank) == 0);
   return reinterpret_cast<Rank*>(end)[rank];
 }
+
+void SharedWorld::set_state(int rank, RankState state) noexcept {
+  show(rank);
+  entry(rank).state.store(state);
+}
+
+RankState SharedWorld::state(int rank) const noexcept {
+  const RankState said = entry(rank).state.load();
+  const bool silent = now_ms() - entry(rank).shown_ms.load() > kSilenceMs;
+  return said == RankState::waiting && silent ? RankState::working : said;
+}
+
+void SharedWorld::show(int rank) noexcept { entry(rank).shown_ms.store(now_ms()); }
 
 std::byte* SharedWorld::block(std::int64_t index) {
   return reinterpret_cast<std::byte*>(this) + range_bytes(ranks_, 0) + index * kBlockBytes;

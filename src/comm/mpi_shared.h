@@ -102,9 +102,12 @@ class alignas(64) SharedWorld {
   void end(int rank);
   bool ended(int rank) const noexcept { return entry(rank).ended.load(); }
   bool any_ended() const noexcept { return ended_count_.load() > 0; }
-  // Of ranks on this host; `unknown` for others.
-  void set_state(int rank, RankState state) noexcept { entry(rank).state.store(state); }
-  RankState state(int rank) const noexcept { return entry(rank).state.load(); }
+  // Of ranks on this host; `unknown` for others. One that said that it waits, and has not shown itself for a
+  // while, does not: its process was stopped, or it waits for what it does itself.
+  void set_state(int rank, RankState state) noexcept;
+  RankState state(int rank) const noexcept;
+  // Of a rank, now and then while a thread of its process waits for peers.
+  void show(int rank) noexcept;
   // After all have entered: where processes cannot see each other (several PID namespaces), nobody looks for
   // dead ones.
   void check_visible();
@@ -141,6 +144,7 @@ class alignas(64) SharedWorld {
     std::atomic<bool> ended{false};
     std::atomic<RankState> state{RankState::unknown};
     std::atomic<int> process{0};
+    std::atomic<std::int64_t> shown_ms{0};  // by a clock that all processes of a host have
   };
   struct Group {
     GroupKey key;

@@ -39,6 +39,7 @@ void MpiWorld::fail(int culprit, const std::string& message) {
 }
 
 void MpiWorld::look_around() {
+  shared().show(rank());
   if (shared().look_for_dead(rank()) && place_.wire) place_.wire->tell_failure(shared().failure());
   if (place_.wire) place_.wire->listen(shared());
 }

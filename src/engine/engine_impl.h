@@ -65,6 +65,7 @@ struct Engine::Impl {
   void close(InstructionId use);
   void prepare_gradients(InstructionId use);
   void zero_unwritten(InstructionId use);
+  void zero_activations(InstructionId use);
   std::int64_t stamp(InstructionId use) const { return microbatches_begun + instruction(use).microbatch; }
   StepResult finish_step(const StepInputs& inputs);
 

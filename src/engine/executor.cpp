@@ -278,13 +278,17 @@ InstructionId Executor::advance() {
 
 class Executor::Waits {
  public:
-  explicit Waits(Executor& executor) : world_(executor.world_) { world_.set_waiting(true); }
-  ~Waits() { world_.set_waiting(false); }
+  explicit Waits(Executor& executor) : executor_(executor) {
+    if (executor_.waits_++ == 0) executor_.world_.set_waiting(true);
+  }
+  ~Waits() {
+    if (--executor_.waits_ == 0) executor_.world_.set_waiting(false);
+  }
   Waits(const Waits&) = delete;
   Waits& operator=(const Waits&) = delete;
 
  private:
-  Communicator& world_;
+  Executor& executor_;
 };
 
 void Executor::wait_for(InstructionId id, Stream& stream) {

@@ -113,7 +113,7 @@ class Executor {
   };
 
   class Blocks;
-  // Peers are told that this rank's own thread waits for them while one of these is there.
+  // Peers are told that this rank's own thread waits for them while one of these is there, or several.
   class Waits;
   void issue(InstructionId id);
   void wait_for(InstructionId id, Stream& stream);
@@ -200,6 +200,7 @@ class Executor {
   std::vector<std::vector<InstructionId>> carried_of_;  // [program] its carried instructions
   int program_ = -1;
   InstructionId cursor_ = 0;
+  int waits_ = 0;
   UpdateTerms update_ = {};  // not to be written while updates may run
   bool updates_early_ = false;
   std::vector<bool> gated_;  // [program] whether its updates can run ahead of the host's knowing the decision

@@ -89,8 +89,10 @@ void Engine::Impl::prepare_gradients(InstructionId use) {
   }
 }
 
+// What the skipped use would have written and others read: as if it had contributed nothing.
 void Engine::Impl::zero_unwritten(InstructionId use) {
   const Instruction& skipped = instruction(use);
+  zero_activations(use);
   if (skipped.pass != Pass::backward) return;
   const ParameterId first = layout.first_parameter(skipped.unit);
   const auto count = layout.units()[static_cast<std::size_t>(skipped.unit)].parameters.size();
@@ -103,6 +105,19 @@ void Engine::Impl::zero_unwritten(InstructionId use) {
         executor->address(program().flat_buffers[static_cast<std::size_t>(place.flat)].gradient, use);
     executor->zero(gradient + place.offset * element, place.numel * element);
   }
+}
+
+// An output, and the gradient of the unit's input, which may go on to another pipeline rank.
+void Engine::Impl::zero_activations(InstructionId use) {
+  const Instruction& skipped = instruction(use);
+  const auto unit = static_cast<std::size_t>(skipped.unit);
+  BufferId written = -1;
+  if (skipped.pass == Pass::forward)
+    written = program().unit_buffers[unit].output.of(skipped.microbatch);
+  else if (skipped.pass == Pass::backward && unit > 0)
+    written = program().unit_buffers[unit - 1].output_gradient.of(skipped.microbatch);
+  if (written < 0 || !std::ranges::binary_search(skipped.writes, written)) return;
+  executor->zero(executor->address(written, use), program().buffers[static_cast<std::size_t>(written)].bytes);
 }
 
 UnitLease Engine::use(UnitId unit, Pass pass) {

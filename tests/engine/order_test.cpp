@@ -334,6 +334,53 @@ TEST(NestedLeases, GiveTheSameBitsAsPlainOnes) {
   }
 }
 
+// What a skipped use hands to the next pipeline rank is zeros, not what another microbatch left there.
+TEST(Skip, HandsZerosOn) {
+  for (const Pass skipped : {Pass::forward, Pass::backward})
+    for (const bool poison : {false, true}) {
+      std::vector<float> received;  // by whom the skipped use hands it to, by microbatch
+      run_local(2, {}, [&](Communicator world) {
+        EngineOptions options;
+        options.mesh = {.pipeline = 2, .shard = 1};
+        options.poison = poison;
+        options.programs[0].microbatches = 4;
+        options.programs[0].activations.units = {{.output_bytes = 64}, {}};
+        const std::vector<UnitSpec> units = {{.name = "first", .parameters = {{.name = "a", .shape = {16}}}},
+                                             {.name = "last", .parameters = {{.name = "b", .shape = {16}}}}};
+        Engine engine(world, units, options);
+        engine.initialize(
+            [](ParameterId, std::int64_t, std::span<float> values) { std::ranges::fill(values, 1.0f); });
+        engine.begin(StepKind::train, 4);
+        const UnitBuffers& between = engine.running().unit_buffers[0];
+        const UnitId skips = skipped == Pass::forward ? 0 : 1;
+        for (const Instruction& use : engine.running().instructions) {
+          if (use.op != Opcode::use) continue;
+          if (use.microbatch == 2 && use.pass == skipped && use.unit == skips) {
+            engine.skip(use.unit, use.pass);
+            continue;
+          }
+          UnitLease lease = engine.use(use.unit, use.pass);
+          const bool forward = use.pass == Pass::forward;
+          auto* const handed = static_cast<float*>(
+              engine.address((forward ? between.output : between.output_gradient).of(use.microbatch)));
+          if (use.pass == skipped && use.unit == 1 - skips)
+            received.insert(received.end(), handed, handed + 16);
+          if (use.unit == (forward ? 0 : 1))
+            std::fill_n(handed, 16, 7.0f + static_cast<float>(use.microbatch));
+          if (!forward) {
+            const View gradient = lease.gradient(use.unit);
+            std::fill_n(static_cast<float*>(gradient.data), gradient.numel, 1.0f);
+          }
+          lease.end();
+        }
+        EXPECT_TRUE(engine.step({.learning_rate = 0.0, .weight = world.rank() == 1 ? 3.0 : 0.0}).applied);
+      });
+      ASSERT_EQ(received.size(), 64U);
+      for (std::size_t at = 0; at < received.size(); ++at)
+        EXPECT_EQ(received[at], at / 16 == 2 ? 0.0f : 7.0f + static_cast<float>(at / 16)) << at;
+    }
+}
+
 TEST(OrderRecorder, WritesWholeAndNestedUses) {
   OrderRecorder recorder;
   std::vector<Use> open;

@@ -45,6 +45,7 @@ refused run.steps=2 "$other (run.steps: 3 -> 2)"
 refused run.evaluate_every=1 "$other (run.evaluate_every: 0 -> 1)"
 refused run.checkpoint=saved "$other (run.checkpoint: \"\" -> \"given\")"
 refused run.export=exported "$other (run.export: \"\" -> \"given\")"
+refused run.threads_per_rank=2 "$other (run.threads_per_rank: 1 -> 2)"
 refused "data.train=$folder/shorter.txt" 'finds '
 grep -q "at data.train, '$folder/shorter.txt', and rank 0 " ../out.txt || exit 1
 

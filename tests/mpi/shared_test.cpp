@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <new>
+#include <thread>
 
 #include "src/comm/mpi_backend.h"
 
@@ -47,6 +48,22 @@ class SharedRange : public ::testing::Test {
   SharedWorld* shared_ = nullptr;
   std::vector<pid_t> children_;
 };
+
+// A process that was stopped while it waited says so for ever.
+TEST_F(SharedRange, WhoWaitsShowsItself) {
+  const std::shared_ptr<MpiWorld> world = world_of(1);
+  shared_->set_state(0, RankState::waiting);
+  shared_->set_state(1, RankState::waiting);
+  const auto until = device::Clock::now() + std::chrono::milliseconds(700);
+  while (device::Clock::now() < until) {
+    world->look_around();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(shared_->state(1), RankState::waiting);
+  EXPECT_EQ(shared_->state(0), RankState::working);
+  shared_->set_state(0, RankState::waiting);
+  EXPECT_EQ(shared_->state(0), RankState::waiting);
+}
 
 TEST_F(SharedRange, AProcessThatIsGoneIsNoticedLongBeforeTheDeadline) {
   std::signal(SIGCHLD, SIG_IGN);  // so that the child is gone once it has ended
