@@ -115,6 +115,8 @@ class Communicator {
   // without a stream; these two are matched on the device, in order and by nothing else. What fails later,
   // there, sets the flag that was attached, which ends waits for the stream. all_reduce() of fp64 is an
   // UnsupportedError on a GPU.
+  // Those that a rank has bound to its GPU are then called by one thread at a time, all of them together:
+  // UsageError for a second one.
   void bind(Stream& stream, const MostReduced& most = {});
   // Whether reduce_scatter() can be native: where it is bound to a GPU, and where a rank is alone, whose sums
   // are its own either way.

@@ -114,6 +114,8 @@ void NcclBackend::connect_pair() {
 template <class Work>
 void NcclBackend::collective(const LocalCall& call, std::int64_t received_bytes, const Work& work) {
   device::sleep_exactly(delay_);
+  const NcclWorld::Turn turn(*world_,
+                             [&] { return fmt::format("{} on '{}'", call.text(sequence_ + 1), name()); });
   meeting_->meet(call);
   const NcclCall issued{call, ++sequence_};
   const device::Activity activity(&describe, &issued);
@@ -135,6 +137,7 @@ void NcclBackend::group(const Exchange& exchange) {
 template <class Work>
 void NcclBackend::message(const LocalCall& call, std::uint64_t sequence, int peer, const Work& work) {
   device::sleep_exactly(delay_);
+  const NcclWorld::Turn turn(*world_, [&] { return fmt::format("{} on '{}'", call.text(sequence), name()); });
   const NcclCall issued{call, sequence, global_ranks_[static_cast<std::size_t>(peer)]};
   meeting_->rethrow_failure(fmt::format("{} on '{}'", call.text(sequence), name()));
   const device::Activity activity(&describe, &issued);

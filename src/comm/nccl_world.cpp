@@ -56,6 +56,13 @@ NcclWorld::~NcclWorld() {
   wait_for_ends(options_.deadline);
 }
 
+void NcclWorld::refuse_turn(const std::string& what) const {
+  throw UsageError(fmt::format(
+      "{}: another thread is in a call of rank {}; the communicators that a rank has on its GPU are "
+      "called by one thread at a time",
+      what, host_->global_rank()));
+}
+
 void NcclWorld::attach(FailureFlag flag) {
   const std::lock_guard lock(mutex_);
   flags_.push_back(std::move(flag));

@@ -38,6 +38,23 @@ class NcclWorld {
   // others. Whether NCCL is done, by the deadline, with what it was given back.
   bool forget(NcclChannel& channel, bool drained) noexcept;
 
+  // A call of one of the rank's communicators: by one thread at a time, as NCCL starts all kernels of a GPU
+  // in the order of its calls and refuses threads that race for it. UsageError where another thread is in
+  // one; `what` is the call that is refused, in words.
+  class Turn {
+   public:
+    template <class What>
+    Turn(NcclWorld& world, const What& what) : world_(world) {
+      if (world.called_.exchange(true)) world.refuse_turn(what());
+    }
+    ~Turn() { world_.called_.store(false); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    NcclWorld& world_;
+  };
+
   // What communicators of these ranks, of the world and ascending, are split from; made by who asks first.
   NcclParent& parent(const std::vector<int>& ranks) { return parents_[ranks]; }
   // One that failed; given back with the channel that asked for it.
@@ -52,6 +69,7 @@ class NcclWorld {
   void release_memory(const void* memory) noexcept;
 
  private:
+  [[noreturn]] void refuse_turn(const std::string& what) const;
   void run();
   // Throws where something failed. With the lock held.
   void look();
@@ -64,6 +82,7 @@ class NcclWorld {
   const std::shared_ptr<Backend> host_;
   const NcclOptions options_;
   device::HostWords words_;
+  std::atomic<bool> called_{false};
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::vector<NcclChannel*> channels_;

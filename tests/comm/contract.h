@@ -38,6 +38,7 @@ struct BackendUnderTest {
   std::function<std::string()> missing = {};  // why it cannot be tested here; empty or null where it can
   bool checks_messages = true;                // what sender and receiver call is compared
   bool has_meetings = true;                   // Backend::meet()
+  bool lanes_have_threads = true;             // a rank's communicators may be called by several at a time
 };
 
 inline void PrintTo(const BackendUnderTest& backend, std::ostream* out) {

@@ -117,7 +117,10 @@ class ThroughGpu final : public comm::Backend {
       call();
       bring_back();
     }
+    // Waited for before the copy: to memory that is not pinned the driver would wait for it, without a
+    // deadline.
     void bring_back() {
+      owner_.stream_->synchronize();
       owner_.device_->copy(*owner_.stream_, data_, at(0), bytes_);
       owner_.stream_->synchronize();
     }
@@ -164,7 +167,8 @@ BackendUnderTest nccl(const std::string& name, int world, const MostReduced& mos
               },
           .missing = [world] { return missing_world(world); },
           .checks_messages = false,
-          .has_meetings = false};
+          .has_meetings = false,
+          .lanes_have_threads = false};
 }
 
 // As threads, unless processes were started: then as these.
@@ -209,6 +213,35 @@ TEST_F(NcclWorld, ExchangesMemoryOfTheHostUntilItIsBound) {
     world.broadcast(&own, sizeof own, 1);
     EXPECT_EQ(own, 11);
   });
+}
+
+// NCCL ends a process whose threads race to start kernels on one GPU.
+TEST_F(NcclWorld, RefusesTwoThreadsAtATime) {
+  nccl("nccl", 2, {})
+      .run(
+          2, {},
+          [](Communicator ranks) {
+            Communicator gather = ranks.duplicate("gather"), reduce = ranks.duplicate("reduce");
+            std::int32_t own = ranks.rank(), all[2] = {};
+            const auto gather_once = [&] { gather.all_gather(&own, all, sizeof own); };
+            if (ranks.rank() == 1) {
+              std::this_thread::sleep_for(std::chrono::milliseconds(400));
+              return gather_once();
+            }
+            std::thread lane(gather_once);  // waits for the other rank
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            float sum = 1;
+            std::string message;
+            try {
+              reduce.all_reduce(&sum, 1);
+            } catch (const UsageError& error) {
+              message = error.what();
+            }
+            lane.join();
+            EXPECT_TRUE(contains(message, "another thread is in a call of rank 0")) << message;
+            EXPECT_EQ(all[1], 1);
+          },
+          nullptr);
 }
 
 TEST_F(NcclWorld, IsBoundOnceAndSumsNoDoublesThere) {

@@ -132,21 +132,38 @@ TEST_P(CommunicatorContract, TwoLanesRunIndependently) {
   run([](Communicator ranks) {
     Communicator gather = ranks.duplicate("gather"), reduce = ranks.duplicate("reduce");
     const int n = ranks.world(), me = ranks.rank();
-    std::thread lane([&] {
-      for (int round = 0; round < 200; ++round) {
-        const std::int64_t value = round * 100 + me;
-        std::vector<std::int64_t> full(static_cast<std::size_t>(n));
-        gather.all_gather(&value, full.data(), 8);
-        for (int peer = 0; peer < n; ++peer)
-          ASSERT_EQ(full[static_cast<std::size_t>(peer)], round * 100 + peer);
-      }
-    });
-    for (int round = 0; round < 200; ++round) {
+    constexpr int kRounds = 200;
+    const auto gather_once = [&](int round) {
+      const std::int64_t value = round * 100 + me;
+      std::vector<std::int64_t> full(static_cast<std::size_t>(n));
+      gather.all_gather(&value, full.data(), 8);
+      for (int peer = 0; peer < n; ++peer)
+        ASSERT_EQ(full[static_cast<std::size_t>(peer)], round * 100 + peer);
+    };
+    const auto reduce_once = [&](int round) {
       float sum = static_cast<float>(me + round);
       reduce.all_reduce(&sum, 1);
       EXPECT_EQ(sum, static_cast<float>(n * round + n * (n - 1) / 2));
+    };
+    if (!GetParam().lanes_have_threads) {
+      for (int round = 0; round < kRounds; ++round) {
+        gather_once(round);
+        if (round % 3 != 0) reduce_once(round);
+        if (round % 3 == 2) reduce_once(round);
+      }
+      return;
     }
+    std::exception_ptr failed;
+    std::thread lane([&] {
+      try {
+        for (int round = 0; round < kRounds; ++round) gather_once(round);
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    });
+    for (int round = 0; round < kRounds; ++round) reduce_once(round);
     lane.join();
+    if (failed) std::rethrow_exception(failed);
   });
 }
 
