@@ -322,7 +322,8 @@ struct Machine {
   bool huge_pages = false;           // transparent huge pages may be asked for
 };
 Machine read_machine();
-int read_cores();  // the `cores` of read_machine() alone
+int read_cores();         // the `cores` of read_machine() alone
+std::string host_name();  // by which the system calls this machine
 
 // One GPU of this machine.
 struct CudaGpu {

@@ -129,6 +129,13 @@ void sync_folder(const std::filesystem::path& folder) {
         fmt::format("cannot sync checkpoint folder '{}': {}", folder.string(), reason(code)));
 }
 
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to, const char* kind) {
+  std::error_code error;
+  std::filesystem::rename(from, to, error);
+  if (error)
+    throw EnvironmentError(fmt::format("cannot write {} file '{}': {}", kind, to.string(), error.message()));
+}
+
 void replace_text(const std::filesystem::path& path, const std::string& text) {
   std::filesystem::path partial = path;
   partial += ".tmp";
@@ -137,7 +144,7 @@ void replace_text(const std::filesystem::path& path, const std::string& text) {
   FileWriter writer(partial, static_cast<std::int64_t>(text.size()));
   writer.write(std::as_bytes(std::span(text)));
   writer.finish();
-  std::filesystem::rename(partial, path);
+  rename_file(partial, path);
 }
 
 }  // namespace tessera::checkpoint

@@ -58,6 +58,10 @@ class FileReader {
 // Makes a rename or a new file in `folder` survive a power failure.
 void sync_folder(const std::filesystem::path& folder);
 
+// Gives a finished file its name, which may be another's. `kind` as above.
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to,
+                 const char* kind = "checkpoint");
+
 // Replaces `path` by a file with this text: a reader sees the old or the new one.
 void replace_text(const std::filesystem::path& path, const std::string& text);
 

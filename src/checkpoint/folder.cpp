@@ -84,8 +84,7 @@ std::string read_latest(const fs::path& folder) {
     reason = fmt::format("it is not there, but as '{}', which may be renamed", aside.string());
   throw EnvironmentError(
       fmt::format("the newest checkpoint, '{}', cannot be used: {}; write the name of another step's folder "
-                  "into '{}', or "
-                  "remove that file to take the newest of the others",
+                  "into '{}', or remove that file to take the newest of the others",
                   path.string(), reason, (folder / kLatest).string()));
 }
 
@@ -128,7 +127,7 @@ void prune(const fs::path& folder, int keep, const fs::path& kept) {
                 [&](const fs::path& path) { return !fs::is_regular_file(path / file_name(0), ignored); });
   // Later steps than the one just saved are of before the run went back: older than all others.
   const auto after = std::ranges::find(all, kept);
-  if (after != all.end()) std::ranges::rotate(all, after + 1);
+  if (after != all.end()) std::rotate(all.begin(), after + 1, all.end());
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) remove_folder(all[i]);
 }
 

@@ -25,10 +25,8 @@ using namespace checkpoint;
 // What the lock's file says of its holder: this process, as no other one is named.
 const std::string& this_process() {
   static const std::string text = [] {
-    std::array<char, 256> host{};
-    ::gethostname(host.data(), host.size() - 1);
     std::random_device random;
-    return fmt::format("process {} on {} ({:08x})", ::getpid(), host.data(), random());
+    return fmt::format("process {} on {} ({:08x})", ::getpid(), host_name(), random());
   }();
   return text;
 }

@@ -27,8 +27,7 @@ void check_belongs(const OpenFile& file, int rank, const Header& first) {
   if (header.contents != first.contents)
     throw EnvironmentError(
         fmt::format("checkpoint file '{}' is of another save than that of rank 0, of a run alike: what the "
-                    "ranks saved has "
-                    "hash {:016x} there, {:016x} here",
+                    "ranks saved has hash {:016x} there, {:016x} here",
                     path, header.contents, first.contents));
 }
 

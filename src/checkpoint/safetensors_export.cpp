@@ -68,8 +68,8 @@ struct OutputFiles {
       throw EnvironmentError(fmt::format("cannot write safetensors into '{}': {}", path.string(), reason));
     };
     std::error_code error;
-    const bool there = fs::exists(fs::status(folder, error));
-    if (there && !fs::is_directory(folder, error))
+    if (const fs::file_status there = fs::status(folder, error);
+        fs::exists(there) && !fs::is_directory(there))
       throw EnvironmentError(
           fmt::format("'{}' is a file; name a folder, or a file that ends in .safetensors", folder.string()));
     for (const OutputFile& file : files)
@@ -95,13 +95,7 @@ struct OutputFiles {
   void publish() const {
     sync_folder(folder);
     if (whole_folder_) fs::remove(folder / kIndexName);
-    for (const OutputFile& file : files) {
-      std::error_code error;
-      fs::rename(file.temporary, file.path, error);
-      if (error)
-        throw EnvironmentError(
-            fmt::format("cannot write safetensors file '{}': {}", file.path.string(), error.message()));
-    }
+    for (const OutputFile& file : files) rename_file(file.temporary, file.path, kSafetensors);
     for (const fs::path& old : superseded()) fs::remove(old);
     if (config) replace_text(*config, config_text_);
     if (index) {

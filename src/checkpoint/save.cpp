@@ -68,8 +68,7 @@ Header header_of(Engine& engine, const RunState& state, const std::vector<Persis
 // the hash of what all of them store.
 void agree_on_contents(Communicator& world, Header& header) {
   struct Part {
-    std::int32_t writes = 0, unused = 0;
-    std::uint64_t checksum = 0;
+    std::uint64_t writes = 0, checksum = 0;
   } mine;
   std::vector<std::uint64_t> checksums;
   for (const StoredBuffer& buffer : header.buffers) checksums.push_back(buffer.checksum);

@@ -141,6 +141,9 @@ Config parse_config(std::string_view text, std::string_view source,
 // The same from a file. EnvironmentError where it cannot be read.
 Config load_config(const std::filesystem::path& path, std::span<const std::string> settings = {});
 
+// Whether an export's path names one file; otherwise a folder.
+bool is_one_file(const std::string& path);
+
 // UsageError where weights go into several files and `path`, given as `name`, is one.
 void check_export(const char* name, const std::string& path, std::int64_t file_bytes);
 

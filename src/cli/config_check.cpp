@@ -224,8 +224,10 @@ void check_run(const Config& config) {
 
 }  // namespace
 
+bool is_one_file(const std::string& path) { return path.ends_with(".safetensors"); }
+
 void check_export(const char* name, const std::string& path, std::int64_t file_bytes) {
-  require(file_bytes == 0 || !path.ends_with(".safetensors"),
+  require(file_bytes == 0 || !is_one_file(path),
           fmt::format("run.export_file_bytes is {}, which makes several files, and {} is one, '{}'; name a "
                       "folder, or --set run.export_file_bytes=0",
                       file_bytes, name, path));

@@ -19,6 +19,10 @@ Key text(std::string name, std::string* target, std::string meaning, std::vector
           .words = std::move(words)};
 }
 
+// Of layers, and of microbatches: each is planned, and many more would take minutes, and memory that nobody
+// asked for.
+constexpr double kMostPlanned = 100'000;
+
 Key integer(std::string name, std::int64_t* target, double min, std::string meaning, double max = kMostInt) {
   return {.name = std::move(name),
           .kind = KeyKind::integer,
@@ -100,10 +104,8 @@ void add_model(Keys& keys, ModelConfig& c) {
                          "Distinct tokens; 0 is the preset's. Text is read as bytes and needs 256."));
   keys.push_back(
       integer("model.context", &c.context, 0, "The longest sequence in tokens; 0 is the preset's."));
-  // Each is planned: many more would take minutes, and memory that nobody asked for.
-  constexpr double kMostLayers = 100'000;
   keys.push_back(
-      integer("model.layers", &c.layers, 0, "Transformer blocks; 0 is the preset's.", kMostLayers));
+      integer("model.layers", &c.layers, 0, "Transformer blocks; 0 is the preset's.", kMostPlanned));
   keys.push_back(integer("model.heads", &c.heads, 0, "Attention heads in a block; 0 is the preset's."));
   keys.push_back(
       integer("model.channels", &c.channels, 0, "Width, a multiple of `heads`; 0 is the preset's."));
@@ -322,16 +324,14 @@ void add_run(Keys& keys, RunConfig& c) {
                         "run."));
   keys.push_back(integer("run.sequences", &c.sequences, 1, "Sequences in a microbatch of one rank."));
   keys.push_back(integer("run.length", &c.length, 1, "Tokens in a sequence; at most the model's context."));
-  // Each use of a unit is planned, as layers are.
-  constexpr double kMostMicrobatches = 100'000;
-  keys.push_back(integer("run.microbatches", &c.microbatches, 1, "Microbatches that a step accumulates.",
-                         kMostMicrobatches));
+  keys.push_back(
+      integer("run.microbatches", &c.microbatches, 1, "Microbatches that a step accumulates.", kMostPlanned));
   keys.push_back(
       integer("run.evaluate_every", &c.evaluate_every, 0,
               "Steps between evaluations on the validation data; what is there at the end of the run is "
               "evaluated, too. 0: none at all."));
   keys.push_back(integer("run.evaluation_microbatches", &c.evaluation_microbatches, 1,
-                         "Microbatches of one rank in an evaluation.", kMostMicrobatches));
+                         "Microbatches of one rank in an evaluation.", kMostPlanned));
   keys.push_back(
       text("run.checkpoint", &c.checkpoint,
            "Folder for checkpoints; one is saved at the end of the run. Of one run only: another is "

@@ -5,12 +5,12 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "src/cli/config_keys.h"
+#include "src/cli/read_text.h"
 
 namespace tessera::cli {
 
@@ -240,11 +240,9 @@ Config parse_config(std::string_view text, std::string_view source,
 }
 
 Config load_config(const std::filesystem::path& path, std::span<const std::string> settings) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (std::filesystem::is_directory(path) || !in || !(text << in.rdbuf() || in.peek() == EOF))
-    throw EnvironmentError("cannot read the configuration '" + path.string() + "'");
-  return parse_config(text.str(), path.filename().string(), settings);
+  const std::optional<std::string> text = read_text(path);
+  if (!text) throw EnvironmentError("cannot read the configuration '" + path.string() + "'");
+  return parse_config(*text, path.filename().string(), settings);
 }
 
 }  // namespace tessera::cli

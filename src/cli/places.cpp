@@ -1,10 +1,8 @@
 #include "src/cli/places.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <iterator>
 
@@ -35,15 +33,6 @@ bool is_file(const std::string& path) {
   if (is_standard_output(path)) return false;
   return !fs::exists(path, none) || fs::is_regular_file(path, none);
 }
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-// Of an export, which is a folder otherwise.
-bool is_one_file(const std::string& path) { return path.ends_with(".safetensors"); }
 
 void refuse(const NamedFile& output, const std::string& input) {
   throw UsageError(
@@ -110,16 +99,17 @@ void check_places(const RunConfig& run) {
   check_can_write("run.export", is_one_file(run.export_path) ? folder_of(run.export_path) : run.export_path);
 }
 
-void check_disk_directory(const OffloadConfig& offload, const Communicator& world) {
-  if (offload.states != "disk" && offload.parameters != "disk") return;
+void check_disk_directory(const EngineOptions& engine, const Communicator& world) {
+  if (!engine.strategy.offload.on_disk()) return;
+  const std::string& directory = engine.disk_directory;
   std::error_code error;
-  const fs::file_status there = fs::status(offload.directory, error);
+  const fs::file_status there = fs::status(directory, error);
   try {
     if (!fs::is_directory(there))
       throw EnvironmentError(
-          fmt::format("offload.directory: '{}' is {}; name an existing directory on a local disk",
-                      offload.directory, fs::exists(there) ? "no directory" : "not there"));
-    check_can_write("offload.directory", offload.directory);
+          fmt::format("offload.directory: '{}' is {}; name an existing directory on a local disk", directory,
+                      fs::exists(there) ? "no directory" : "not there"));
+    check_can_write("offload.directory", directory);
   } catch (const EnvironmentError& refused) {
     if (!world) throw;
     throw EnvironmentError(fmt::format("rank {} on {}: {}", world.rank(), host_name(), refused.what()));

@@ -24,8 +24,9 @@ void check_export_place(const char* key, const std::string& to, const std::strin
 // What is written after the work can be. EnvironmentError naming the key.
 void check_places(const RunConfig& run);
 
-// That offload.directory, where something is kept there, is one that may be written: of every process, as it
-// is on the host's own disk. EnvironmentError naming the key and, among several processes, whose it is.
-void check_disk_directory(const OffloadConfig& offload, const Communicator& world);
+// That offload.directory, where something is kept there by `engine`, is one that may be written: of every
+// process, as it is on the host's own disk. EnvironmentError naming the key and, among several processes,
+// whose it is.
+void check_disk_directory(const EngineOptions& engine, const Communicator& world);
 
 }  // namespace tessera::cli

@@ -266,7 +266,7 @@ int train_command(const RunArguments& arguments) {
     check_apart(setup.config, arguments.json, inputs);
     check_places(setup.config.run);
   }
-  check_disk_directory(setup.config.offload, world);
+  check_disk_directory(setup.options.engine, world);
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
   Failure failure;

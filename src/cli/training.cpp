@@ -180,10 +180,9 @@ class RankTraining {
     const std::optional<Config> stored = stored_config(inspect_checkpoint(checkpoint).state.configuration);
     std::vector<std::string> changes =
         stored ? changes_since(*stored, setup_.config) : std::vector<std::string>();
-    std::erase_if(changes, [](const std::string& change) {  // what a checkpoint need not fit
-      return std::ranges::any_of(
-          std::array{"run.", "data.", "schedule.", "mesh.", "strategy.", "pipeline.", "offload."},
-          [&](const char* table) { return change.starts_with(table); });
+    std::erase_if(changes, [](const std::string& change) {  // of the rest it fits any
+      return std::ranges::none_of(std::array{"model.", "precision.", "optimizer."},
+                                  [&](const char* table) { return change.starts_with(table); });
     });
     if (changes.empty()) return "";
     return fmt::format("; changed since it was saved: {}", fmt::join(changes, ", "));

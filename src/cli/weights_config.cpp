@@ -4,11 +4,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
+#include "src/cli/read_text.h"
 #include "tessera/error.h"
 #include "tessera/hugging_face.h"
 
@@ -83,19 +82,6 @@ std::string note_on_dropout(const json& config, const std::string& model_type) {
   return dropped.empty() ? "" : fmt::format("trained without the dropout of config.json ({})", dropped);
 }
 
-// Nothing where there is no such file. What is there and cannot be read is no reason to go on without it.
-std::optional<std::string> read_text(const std::filesystem::path& file) {
-  std::error_code error;
-  if (!exists(symlink_status(file, error))) return std::nullopt;
-  errno = 0;
-  std::ifstream in(file);
-  std::ostringstream text;
-  if (!in || is_directory(file, error) || !(text << in.rdbuf() || in.peek() == EOF))
-    throw EnvironmentError(fmt::format("model.weights: cannot read '{}': {}", file.string(),
-                                       std::strerror(errno == 0 ? EISDIR : errno)));
-  return text.str();
-}
-
 }  // namespace
 
 std::string check_weights_config(const std::filesystem::path& weights, const Setup& setup) {
@@ -103,8 +89,12 @@ std::string check_weights_config(const std::filesystem::path& weights, const Set
   const bool whole_folder = std::filesystem::is_directory(weights, error);
   const std::filesystem::path folder = whole_folder ? weights : absolute(weights).parent_path();
   const std::filesystem::path file = folder / "config.json";
+  if (!exists(symlink_status(file, error))) return "";
+  // What is there and cannot be read is no reason to go on without it.
   const std::optional<std::string> text = read_text(file);
-  if (!text) return "";
+  if (!text)
+    throw EnvironmentError(
+        fmt::format("model.weights: cannot read '{}': {}", file.string(), std::strerror(errno)));
   const json stored = json::parse(*text, nullptr, false);
   if (!stored.is_object())
     throw EnvironmentError(fmt::format("model.weights: '{}' is no JSON object", file.string()));

@@ -212,8 +212,7 @@ void MpiMessageGroup::recv(int from, const LocalCall& call, void* target, nanose
 
 // ---- errors ----
 
-// By the last call that it told this rank.
-// Of other hosts' ranks only what they sent is known.
+// By the last call that it told this rank: that of what it sent.
 std::string MpiMessageGroup::status_text(int member) const {
   const SharedCall& call = memory_->calls[static_cast<std::size_t>(member)];
   return call.sequence == 0 ? "has sent nothing here" : call.status_text();

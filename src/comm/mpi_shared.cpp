@@ -20,7 +20,6 @@ using std::chrono::nanoseconds;
 
 constexpr int kFairShare = 16;  // a group takes no more than this part of the room, if it can do with it
 constexpr int kSlices = 4;      // sleeps of 1, 2, 4, then 8 ms
-
 constexpr std::int64_t kSilenceMs = 500;  // who waits looks every 8 ms
 
 std::int64_t now_ms() {

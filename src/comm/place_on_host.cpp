@@ -1,22 +1,18 @@
 // Which ranks share a host: those with one name and one start of the system.
-#include <unistd.h>
-
-#include <array>
 #include <fstream>
 #include <functional>
 #include <vector>
 
 #include "tessera/communicator.h"
+#include "tessera/device.h"
 
 namespace tessera {
 namespace {
 
 std::uint64_t host_hash() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return std::hash<std::string>{}(name.data() + boot);
+  return std::hash<std::string>{}(host_name() + boot);
 }
 
 }  // namespace

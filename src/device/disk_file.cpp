@@ -33,21 +33,15 @@ int open_unnamed(const std::string& directory) {
   return named;
 }
 
-// Nothing where the file system does not say: it may be made as it is used.
-std::optional<std::int64_t> free_bytes_of(const struct statvfs& space) {
-  if (space.f_blocks == 0) return std::nullopt;
-  return static_cast<std::int64_t>(space.f_bavail * space.f_frsize);
-}
-
 }  // namespace
 
 std::optional<DiskRoom> room_in(const std::string& directory) {
   struct statvfs space {};
   struct stat status {};
   if (stat(directory.c_str(), &status) != 0 || statvfs(directory.c_str(), &space) != 0) return std::nullopt;
-  const std::optional<std::int64_t> free = free_bytes_of(space);
-  if (!free) return std::nullopt;
-  return DiskRoom{.system = static_cast<std::uint64_t>(status.st_dev), .free_bytes = *free};
+  if (space.f_blocks == 0) return std::nullopt;  // it does not say: it may be made as it is used
+  return DiskRoom{.system = static_cast<std::uint64_t>(status.st_dev),
+                  .free_bytes = static_cast<std::int64_t>(space.f_bavail * space.f_frsize)};
 }
 
 void refuse_full(const std::string& directory, std::int64_t bytes, int ranks, std::int64_t free_bytes) {
@@ -97,11 +91,9 @@ void DiskFile::go_direct() {
 
 // All of it now: a write that finds the disk full in the middle of a run would end the run.
 void DiskFile::reserve() {
-  struct statvfs space {};
   const auto check_free = [&] {
-    if (fstatvfs(descriptor_, &space) != 0) return;
-    if (const auto free = free_bytes_of(space); free && *free < bytes_)
-      refuse_full(directory_, bytes_, 1, *free);
+    if (const auto room = room_in(directory_); room && room->free_bytes < bytes_)
+      refuse_full(directory_, bytes_, 1, room->free_bytes);
   };
   // Asked first, because fallocate fills the disk before it says that it is full.
   check_free();

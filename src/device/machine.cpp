@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -75,6 +77,12 @@ static const int kCoresAtStart = std::max(1, static_cast<int>(allowed_cores().si
 int read_cores() {
   // From the program's start: later, threads may be kept on a part of them.
   return kCoresAtStart;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
 
 void bind_thread(const std::vector<int>& cpus, const std::string& name) {

@@ -10,31 +10,25 @@ namespace tessera {
 
 void check_disk_room(Communicator& ranks, const std::string& directory, std::int64_t bytes) {
   struct Wish {
-    std::int64_t bytes = 0;
-    std::int64_t known = 0;
-    std::uint64_t system = 0;
-    std::int64_t free_bytes = 0;
+    std::int64_t bytes = 0;  // 0, too, where the room cannot be told: where the file is made it will be
+    device::DiskRoom room;
   } own;
-  own.bytes = round_up(bytes, kBlockBytes);
-  if (const auto room = device::room_in(directory)) {
-    own.known = 1;
-    own.system = room->system;
-    own.free_bytes = room->free_bytes;
-  }
+  if (const auto room = device::room_in(directory))
+    own = {.bytes = round_up(bytes, kBlockBytes), .room = *room};
   const HostPlace host = place_on_host(ranks);
   std::vector<Wish> all(static_cast<std::size_t>(ranks.world()));
   ranks.all_gather(&own, all.data(), sizeof own, {"set-up", "room on the disks"});
-  if (own.known == 0) return;  // told where the file is made
-  std::int64_t together = 0, free = own.free_bytes;
+  if (own.bytes == 0) return;
+  std::int64_t together = 0, free = own.room.free_bytes;
   int count = 0;
   for (const int rank : host.members) {
     const Wish& wish = all[static_cast<std::size_t>(rank)];
-    if (wish.known == 0 || wish.system != own.system || wish.bytes == 0) continue;
+    if (wish.bytes == 0 || wish.room.system != own.room.system) continue;
     together += wish.bytes;
-    free = std::min(free, wish.free_bytes);
+    free = std::min(free, wish.room.free_bytes);
     ++count;
   }
-  if (own.bytes > 0 && together > free) device::refuse_full(directory, together, count, free);
+  if (together > free) device::refuse_full(directory, together, count, free);
 }
 
 }  // namespace tessera

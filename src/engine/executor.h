@@ -80,8 +80,8 @@ class Executor {
     return memory_.address(program, buffer, 0);
   }
   const Decision& decision() const { return decision_; }
-  // Bytes of a persistent buffer of the first program, whichever space it lies in, from `offset` on, to or
-  // from memory of the host. Between steps.
+  // persistent.cpp. Bytes of a persistent buffer of the first program, whichever space it lies in, from
+  // `offset` on, to or from memory of the host. Between steps.
   void read_persistent(BufferId buffer, std::int64_t offset, std::span<std::byte> to);
   void write_persistent(BufferId buffer, std::int64_t offset, std::span<const std::byte> from);
   void clear_persistent(BufferId buffer);
@@ -200,7 +200,7 @@ class Executor {
   std::vector<std::vector<InstructionId>> carried_of_;  // [program] its carried instructions
   int program_ = -1;
   InstructionId cursor_ = 0;
-  int waits_ = 0;
+  int waits_ = 0;            // of Waits, those that are there
   UpdateTerms update_ = {};  // not to be written while updates may run
   bool updates_early_ = false;
   std::vector<bool> gated_;  // [program] whether its updates can run ahead of the host's knowing the decision
