@@ -42,20 +42,20 @@ TrainerOptions on_one_rank(const TrainerOptions& options);
 std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions& options);
 int fullest_pipeline_rank(std::span<const TrainerPlan> plans);
 
-// The most units that can stay resident within `budget_bytes` of device memory, see fit_resident_units() in
-// budget.h; −1 where not even none fits.
-int fit_resident_units(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes);
+// The most units that can stay resident within the budget, see fit_resident_units() in budget.h; −1 where no
+// count fits.
+int fit_resident_units(const Model& model, const TrainerOptions& options, const MemoryBudget& budget);
 
-// What becomes of each unit's activations so that the plan fits `budget_bytes` of device memory and the least
-// is made again, see choose_activations() in budget.h; where nothing fits, so that it takes the least. Time
-// by `rates`, whose operations by unit are filled in here.
+// What becomes of each unit's activations so that the plan keeps within the budget and the least is made
+// again, see choose_activations() in budget.h; where nothing fits, so that the least is missing. Time by
+// `rates`, whose operations by unit are filled in here.
 std::vector<ActivationChoice> choose_activations(
-    const Model& model, const TrainerOptions& options, std::int64_t budget_bytes,
+    const Model& model, const TrainerOptions& options, const MemoryBudget& budget,
     std::span<const ActivationChoice> among = recompute_choices(), CostModel rates = {});
 
 // The share of the units that keep their optimizer states on the device, see choose_states_on_device() in
 // budget.h; −1 where nothing fits.
-double choose_states_on_device(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes,
+double choose_states_on_device(const Model& model, const TrainerOptions& options, const MemoryBudget& budget,
                                CostModel rates = {});
 
 // Why `plan`, of one of the pipeline ranks, exceeds a budget of the options, and what would fit; see

@@ -141,12 +141,12 @@ void check_strategy(const Config& config) {
       fmt::format("offload.parameters is \"{}\"; it needs strategy.stage = 3, where parameters are sharded; "
                   "the stage is {}",
                   config.offload.parameters, strategy.stage));
-  require(config.offload.states_on_device == 0 || config.offload.states != "device",
-          fmt::format(
-              "offload.states_on_device is {}, but offload.states is \"device\", where all are; set it "
-              "to \"host\" or \"disk\"",
-              config.offload.states_on_device == kAuto ? "\"auto\""
-                                                       : fmt::format("{}", config.offload.states_on_device)));
+  require(
+      config.offload.states_on_device == 0 || config.offload.states_on_device == kAuto ||
+          config.offload.states != "device",
+      fmt::format("offload.states_on_device is {}, but offload.states is \"device\", where all are; set it "
+                  "to \"host\" or \"disk\"",
+                  config.offload.states_on_device));
   require(config.offload.parameters == "device" || !strategy.state_over_replicas ||
               strategy.parameters_over_replicas,
           fmt::format("offload.parameters is \"{}\" and strategy.state_over_replicas is true; that needs "

@@ -182,13 +182,13 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
   keys.push_back(text("strategy.recompute", &c.recompute,
                       "Which activations are made again just before backward rather than kept: selective, "
                       "the outputs of norms and activation functions; full, all but each unit's input; auto, "
-                      "for each unit as little as run.device_memory allows.",
+                      "for each unit as little as run.device_memory and run.host_memory allow.",
                       {"none", "selective", "full", "auto"}));
   keys.push_back(
       or_auto(integer("strategy.resident_units", &c.resident_units, 0,
                       "At stage 3: units, counted from the last, that keep their gathered parameters from "
                       "forward to backward; more than there are: all. \"auto\": as many as run.device_memory "
-                      "allows.")));
+                      "and run.host_memory allow.")));
   keys.push_back(
       boolean("strategy.state_over_replicas", &c.state_over_replicas,
               "Whether each replica keeps and updates only its slice of its shard's optimizer state. "
@@ -221,9 +221,8 @@ void add_pipeline(Keys& keys, PipelineConfig& c) {
   keys.push_back(
       text("pipeline.cuts", &c.cuts,
            "Where the chain is cut: \"balanced\" by the units' operations, as well as run.device_memory "
-           "allows, \"count\" into equal counts of units, or the first unit of each chunk but the first, "
-           "such as \"5,9\". Unit 0 is the "
-           "embedding, the last one the head."));
+           "and run.host_memory allow, \"count\" into equal counts of units, or the first unit of each chunk "
+           "but the first, such as \"5,9\". Unit 0 is the embedding, the last one the head."));
   Key gather_once = text("pipeline.gather_once", &c.gather_once,
                          "At stage 3: whether a unit stays gathered while its chunk takes several "
                          "microbatches in a row in one direction. \"auto\": if run.device_memory allows.",
@@ -241,8 +240,8 @@ void add_offload(Keys& keys, OffloadConfig& c) {
   keys.push_back(or_auto(
       number("offload.states_on_device", &c.states_on_device, {.min = 0.0, .max = 1.0},
              "The share of the units, from the first on, that keep their states on the device all the "
-             "same and are updated there at the same time; \"auto\": as run.device_memory allows and "
-             "takes the least time by a cost model.")));
+             "same and are updated there at the same time; \"auto\": as run.device_memory and "
+             "run.host_memory allow, and in the least time by a cost model.")));
   keys.push_back(text("offload.parameters", &c.parameters,
                       "Where a rank's shard of the parameters lies; at stage 3 only.", spaces));
   keys.push_back(text("offload.activations", &c.activations,
@@ -250,8 +249,8 @@ void add_offload(Keys& keys, OffloadConfig& c) {
                       "strategy.recompute = \"auto\": on the host for the units where that takes less time.",
                       {"device", "host", "auto"}));
   keys.push_back(integer("offload.staged", &c.staged, 1,
-                         "Of states on the disk: for how many units they are in memory at a time, being "
-                         "read, updated or written back."));
+                         "Of states or parameters off the device: for how many units what an update needs is "
+                         "in memory at a time, being read, updated or written back."));
   keys.push_back(text("offload.directory", &c.directory,
                       "Where the file for what lies on the disk is made: a folder on a local disk. The file "
                       "has no name and is gone when the run ends, however it ends."));

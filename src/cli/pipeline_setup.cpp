@@ -22,48 +22,68 @@ std::vector<int> listed_cuts(const std::string& list) {
   return *cuts;
 }
 
-std::int64_t fullest_bytes(const Model& model, const TrainerOptions& options) {
-  const std::vector<TrainerPlan> plans = plan_pipeline(model, options);
-  return plans[static_cast<std::size_t>(fullest_pipeline_rank(plans))]
-      .memory.space(Space::device)
-      .arena_bytes;
+// What the budget decides later.
+struct Open {
+  std::span<const ActivationChoice> activations;  // what each unit's are chosen from; empty: nothing
+  bool states_on_device = false;
+};
+
+// Of the pipeline rank that exceeds the budget by most.
+std::int64_t missing_bytes(const Model& model, const TrainerOptions& options, const MemoryBudget& budget) {
+  std::int64_t most = 0;
+  for (const TrainerPlan& plan : plan_pipeline(model, options))
+    most = std::max(most, budget.missing_bytes(plan.memory));
+  return most;
 }
 
-// With the choice, for all units, that takes the least; as `options` say where there is none.
-std::int64_t fullest_bytes(const Model& model, TrainerOptions options,
-                           std::span<const ActivationChoice> among) {
-  if (among.empty()) return fullest_bytes(model, options);
+// With the choice, for all units, with which the least is missing; as `options` say where nothing is open.
+std::int64_t least_missing_bytes(const Model& model, const TrainerOptions& options, const Open& open) {
+  const MemoryBudget budget = memory_budget(options.engine);
+  std::vector<TrainerOptions> ways = {options};
+  if (open.states_on_device) {
+    ways.push_back(options);
+    ways.back().engine.strategy.offload.states_on_device = 1.0;
+  }
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (const ActivationChoice& choice : among) {
-    options.engine.strategy.unit_activations.assign(model.modules.size(), choice);
-    least = std::min(least, fullest_bytes(model, options));
+  for (TrainerOptions& way : ways) {
+    if (open.activations.empty()) least = std::min(least, missing_bytes(model, way, budget));
+    for (const ActivationChoice& choice : open.activations) {
+      way.engine.strategy.unit_activations.assign(model.modules.size(), choice);
+      least = std::min(least, missing_bytes(model, way, budget));
+    }
   }
   return least;
 }
 
 // In what proportion units take memory, near enough to look for cuts: parameters and all that goes with them,
-// and what microbatches in flight save. Only a plan says what a rank takes.
-std::vector<double> weights_of_units(const Model& model, const TrainerOptions& options,
-                                     std::span<const ActivationChoice> among) {
+// and what microbatches in flight save; of the host, what may be there. Only a plan says what a rank takes.
+std::vector<double> weights_of_units(const Model& model, const TrainerOptions& options, const Open& open,
+                                     Space space) {
   const EngineOptions& engine = options.engine;
   const Placements& placements = engine.strategy.placements;
+  const Offload& offload = engine.strategy.offload;
+  const auto on = [&](Space home) { return space == Space::device || space == home ? 1.0 : 0.0; };
   const auto per_rank = [&](Placement placement) {
     return placement == Placement::sharded ? 1.0 / engine.mesh.shard : 1.0;
   };
   const ActivationSpec activations =
       model.activations(options.batch, Target(engine.threads_per_rank, engine.device));
   const int in_flight = std::min(options.microbatches, engine.mesh.pipeline);
+  const double waiting = open.activations.empty() ? on(offload.activations) : 1.0;
   std::vector<double> weights;
   const std::vector<UnitSpec> units = model.units();
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     const UnitActivations& of = activations.units[unit];
-    const std::int64_t kept = of.output_bytes + (among.empty() ? of.saved_bytes : 0);  // else made again
-    double weight = static_cast<double>(kept) * in_flight;
+    const std::int64_t kept =
+        of.output_bytes + (open.activations.empty() ? of.saved_bytes : 0);  // else made again
+    double weight = static_cast<double>(kept) * in_flight * waiting;
     for (const ParameterSpec& parameter : units[unit].parameters)
       weight += static_cast<double>(numel_of(parameter.shape)) *
-                (per_rank(placements.parameters) * static_cast<double>(bytes_of(parameter.dtype)) +
-                 per_rank(placements.gradients) * 4.0 +
-                 per_rank(placements.optimizer_state) * 4.0 * (1 + engine.optimizer.moments()));
+                (on(offload.parameters) * per_rank(placements.parameters) *
+                     static_cast<double>(bytes_of(parameter.dtype)) +
+                 on(offload.states) *
+                     (per_rank(placements.gradients) * 4.0 +
+                      per_rank(placements.optimizer_state) * 4.0 * (1 + engine.optimizer.moments())));
     weights.push_back(weight);
   }
   return weights;
@@ -82,10 +102,9 @@ double heaviest_chunk(const std::vector<double>& weights, std::vector<int> cuts)
 }
 
 // Cuts by cost; where a rank's plan is beyond the budget, the cheapest whose heaviest chunk is lighter, and
-// so on until all fit. Where none do, those that take least: the plan then says what is missing, and what
-// would fit.
-std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options,
-                               std::span<const ActivationChoice> among) {
+// so on until all fit: by what is on the device, then by what is on the host. Where none do, those with which
+// the least is missing: the plan then says it, and what would fit.
+std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options, const Open& open) {
   const EngineOptions& engine = options.engine;
   Pipeline& pipeline = options.engine.strategy.pipeline;
   const std::vector<double> cost =
@@ -95,20 +114,23 @@ std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options,
       units, engine.mesh.pipeline,
       {.schedule = pipeline.schedule, .chunks = pipeline.chunks, .cuts = {}});  // its checks
   const int chunks = engine.mesh.pipeline * pipeline.chunks;
-  pipeline.cuts = balanced_cuts(cost, chunks);
-  const std::int64_t budget = engine.device_memory_bytes;
-  if (budget == 0) return pipeline.cuts;
-  const std::vector<double> weights = weights_of_units(model, options, among);
-  std::int64_t least = fullest_bytes(model, options, among);
-  std::vector<int> best = pipeline.cuts;
-  while (least > budget) {
-    const double lighter = heaviest_chunk(weights, pipeline.cuts) * (1 - 1e-9);
-    pipeline.cuts = balanced_cuts(cost, chunks, weights, lighter);
-    if (pipeline.cuts.empty()) break;
-    const std::int64_t bytes = fullest_bytes(model, options, among);
-    if (bytes >= least) continue;
-    least = bytes;
-    best = pipeline.cuts;
+  std::vector<int> best = pipeline.cuts = balanced_cuts(cost, chunks);
+  if (engine.device_memory_bytes == 0 && engine.host_memory_bytes == 0) return best;
+  std::int64_t least = least_missing_bytes(model, options, open);
+  const std::vector<int> cheapest = best;
+  for (const Space space : {Space::device, Space::host}) {
+    if (space == Space::host && engine.host_memory_bytes == 0) continue;
+    const std::vector<double> weights = weights_of_units(model, options, open, space);
+    pipeline.cuts = cheapest;
+    while (least > 0) {
+      const double lighter = heaviest_chunk(weights, pipeline.cuts) * (1 - 1e-9);
+      if (lighter > 0) pipeline.cuts = balanced_cuts(cost, chunks, weights, lighter);
+      if (lighter == 0 || pipeline.cuts.empty()) break;
+      const std::int64_t bytes = least_missing_bytes(model, options, open);
+      if (bytes >= least) continue;
+      least = bytes;
+      best = pipeline.cuts;
+    }
   }
   return best;
 }
@@ -127,15 +149,16 @@ Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions op
   pipeline.gather_once = given.gather_once == "true";
   const int units = static_cast<int>(model.modules.size());
   const Partition even(units, ranks, pipeline);  // refuses what no cuts could mend
+  const bool states_open = config.offload.states_on_device == kAuto && config.offload.states != "device";
   if (given.cuts == "balanced")
-    pipeline.cuts = cuts_that_fit(model, options, among);
+    pipeline.cuts = cuts_that_fit(model, options, {among, states_open});
   else if (given.cuts != "count")
     pipeline.cuts = listed_cuts(given.cuts);
   const Partition checked(units, ranks, pipeline);
   if (given.gather_once == "auto") {
     pipeline.gather_once = true;
-    const std::int64_t budget = options.engine.device_memory_bytes;
-    pipeline.gather_once = budget == 0 || fullest_bytes(model, options) <= budget;
+    const MemoryBudget device = {.device_bytes = options.engine.device_memory_bytes};
+    pipeline.gather_once = missing_bytes(model, options, device) == 0;
   }
   return pipeline;
 }

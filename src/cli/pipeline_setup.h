@@ -10,9 +10,9 @@
 namespace tessera::cli {
 
 // `options` say everything else that the plan depends on. UsageError naming the key where the chain cannot be
-// cut so. Where cuts = "balanced" finds none with which every rank keeps within run.device_memory, they are
-// those that take least. `among` is what is still to be chosen from for each unit's activations; empty where
-// `options` say that, too.
+// cut so. Where cuts = "balanced" finds none with which every rank keeps within the budget, they are those
+// with which the least is missing. `among` is what is still to be chosen from for each unit's activations;
+// empty where `options` say that, too.
 Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions options,
                      std::span<const ActivationChoice> among);
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 
+#include "src/cli/budget_setup.h"
 #include "src/cli/config_keys.h"
 #include "src/cli/pipeline_setup.h"
 #include "tessera/budget.h"
@@ -160,22 +161,6 @@ void check_length(const Setup& setup) {
         fmt::format("run.length is {}; model.context allows at most {}", setup.config.run.length, context));
 }
 
-// "auto": as many units as the budget allows; none where not even that fits, which the engine then refuses.
-int chosen_resident_units(const Setup& setup) {
-  return std::max(0, fit_resident_units(*setup.model, setup.options, setup.config.run.device_memory));
-}
-
-// What "auto" may choose for a unit; nothing where the configuration says it.
-std::vector<ActivationChoice> allowed_choices(const Config& config) {
-  std::vector<ActivationChoice> allowed;
-  if (config.strategy.recompute != "auto") return allowed;
-  for (const Space kept : {Space::device, Space::host})
-    if (config.offload.activations == "auto" || config.offload.activations == name_of(kept))
-      for (const ActivationChoice& choice : recompute_choices())
-        allowed.push_back({.recompute = choice.recompute, .kept = kept});
-  return allowed;
-}
-
 void check_encoding(const TokenSource& train, const TokenSource& validation) {
   if ((train.encoding() == TokenEncoding::text) != (validation.encoding() == TokenEncoding::text))
     throw UsageError(fmt::format(
@@ -229,8 +214,8 @@ Setup make_setup(const Config& config) {
   setup.options = trainer_options(config, *setup.model);
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
-  const std::vector<ActivationChoice> allowed = allowed_choices(config);
-  setup.options.engine.strategy.pipeline = pipeline_of(config, *setup.model, setup.options, allowed);
+  setup.options.engine.strategy.pipeline =
+      pipeline_of(config, *setup.model, setup.options, allowed_choices(config));
   if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();
   setup.grid = {.world = setup.options.engine.mesh.data_ranks(),
                 .microbatches = setup.options.microbatches,
@@ -238,14 +223,7 @@ Setup make_setup(const Config& config) {
   setup.evaluation_grid = setup.grid;
   setup.evaluation_grid.microbatches = setup.options.evaluation_microbatches;
   setup.schedule = schedule_of(config, setup.grid.samples_per_step());
-  if (!allowed.empty())
-    setup.options.engine.strategy.unit_activations =
-        choose_activations(*setup.model, setup.options, config.run.device_memory, allowed);
-  if (config.offload.states_on_device == kAuto)  // none where not even that fits: the engine refuses it
-    setup.options.engine.strategy.offload.states_on_device =
-        std::max(0.0, choose_states_on_device(*setup.model, setup.options, config.run.device_memory));
-  if (config.strategy.resident_units == kAuto)
-    setup.options.engine.strategy.resident_units = chosen_resident_units(setup);
+  choose_within_budget(config, *setup.model, setup.options);
   return setup;
 }
 

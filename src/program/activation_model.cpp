@@ -1,6 +1,7 @@
 #include "src/program/activation_model.h"
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -18,6 +19,7 @@ constexpr int kPartsTimesUnits = 800;
 
 // The unit's activations, and its input, which a choice may move.
 UnitId owner_of(const Buffer& buffer) {
+  if (buffer.role == BufferRole::offloaded) return buffer.unit;
   if (buffer.space != Space::device) return -1;
   if (buffer.role == BufferRole::saved || buffer.role == BufferRole::recomputable) return buffer.unit;
   return buffer.role == BufferRole::output ? buffer.unit + 1 : -1;
@@ -41,7 +43,8 @@ std::vector<std::size_t> slots_of(const Program& program) {
 }  // namespace
 
 ActivationModel::ActivationModel(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
-                                 const CostModel& cost, int rank, std::span<const ActivationChoice> among)
+                                 const CostModel& cost, int rank, std::span<const ActivationChoice> among,
+                                 bool host)
     : options_(layout.units().size()) {
   for (const ActivationChoice& choice : among) {
     for (std::vector<Option>& of_unit : options_) of_unit.push_back({.choice = choice, .bytes = {}});
@@ -50,12 +53,16 @@ ActivationModel::ActivationModel(const Layout& layout, const Mesh& mesh, std::ve
       if (spec.kind != StepKind::train) continue;
       spec.strategy.unit_activations.assign(options_.size(), choice);
       const Program program = build_step(layout, mesh, spec, rank);
-      add_memory(program, begin);
+      for (const Space space : {Space::device, Space::host}) {
+        if (space == Space::host && !host) continue;
+        add_memory(program, space, begin);
+        begin += slots_of(program).back() + 1;
+      }
       add_times(program, InstructionCosts(program, layout, mesh, cost, mesh.rank({rank, 0, 0, 0})));
-      begin += slots_of(program).back() + 1;
     }
   }
-  for (std::vector<Option>& of_unit : options_) finish(of_unit);
+  alike_.assign(among.size(), Picks(options_.size()));
+  for (std::size_t unit = 0; unit < options_.size(); ++unit) finish(unit);
   merge_slots();
 }
 
@@ -78,9 +85,15 @@ double ActivationModel::spent_us(const Picks& picks) const {
   return sum;
 }
 
-ActivationModel::Picks ActivationModel::least() const {
+ActivationModel::Picks ActivationModel::least(Space space) const {
+  const Space other = space == Space::device ? Space::host : Space::device;
   Picks picks;
-  for (const std::vector<Option>& of_unit : options_) picks.push_back(of_unit.size() - 1);
+  for (const std::vector<Option>& of_unit : options_) {
+    const auto bytes = [&](const Option& option) {
+      return std::pair(sum_of(option, space), sum_of(option, other));
+    };
+    picks.push_back(static_cast<std::size_t>(std::ranges::min_element(of_unit, {}, bytes) - of_unit.begin()));
+  }
   return picks;
 }
 
@@ -93,34 +106,53 @@ ActivationModel::Picks ActivationModel::least_spent() const {
   return picks;
 }
 
-std::vector<ActivationModel::Picks> ActivationModel::solve(Bytes budget) const {
-  Picks least_picks = least();
-  Row least_load = loads(least_picks);
-  while (reduce_excess(least_picks, least_load, budget)) {
-  }
-  const Bytes least_peak = std::ranges::max(least_load);
-  if (least_peak > budget) return {least_picks};
+std::vector<ActivationModel::Picks> ActivationModel::solve(const Spaces& budget) const {
   std::vector<Picks> found;
-  const int parts = std::clamp(kPartsTimesUnits / static_cast<int>(options_.size()), 1, kParts);
-  for (int part = parts; part > 0; --part) {
-    Picks picks = least_picks;
-    Row load = least_load;
-    for (const Bytes within : {least_peak + (budget - least_peak) * part / parts, budget}) {
-      improve(picks, load, within);
-      found.push_back(picks);
+  Picks nearest;
+  Bytes least_excess = std::numeric_limits<Bytes>::max();
+  for (const Space least_of : {Space::device, Space::host}) {
+    if (std::ranges::find(space_of_, least_of) == space_of_.end()) continue;
+    Picks picks = least(least_of);
+    Row load = loads(picks);
+    const Row most = row_of(budget);
+    while (reduce_excess(picks, load, most)) {
     }
+    const Spaces peak = peak_of(load);
+    const Bytes excess =
+        std::max<Bytes>(0, peak.device - budget.device) + std::max<Bytes>(0, peak.host - budget.host);
+    if (excess == 0) improve_in_parts(picks, budget, found);
+    if (excess < least_excess) least_excess = excess, nearest = picks;
   }
+  if (found.empty()) return {nearest};
   std::ranges::stable_sort(found, {}, [this](const Picks& picks) { return us(picks); });
   return found;
 }
 
-void ActivationModel::add_memory(const Program& program, std::size_t begin) {
+void ActivationModel::improve_in_parts(const Picks& from, const Spaces& budget,
+                                       std::vector<Picks>& found) const {
+  const Row least_load = loads(from);
+  const Spaces least = peak_of(least_load);
+  const int parts = std::clamp(kPartsTimesUnits / static_cast<int>(options_.size()), 1, kParts);
+  for (int part = parts; part > 0; --part) {
+    Picks picks = from;
+    Row load = least_load;
+    const auto share = [&](Bytes low, Bytes high) { return low + (high - low) * part / parts; };
+    const Spaces within = {share(least.device, budget.device), share(least.host, budget.host)};
+    for (const Spaces& most : {within, budget}) {
+      improve(picks, load, row_of(most));
+      found.push_back(picks);
+    }
+  }
+}
+
+void ActivationModel::add_memory(const Program& program, Space space, std::size_t begin) {
   const std::vector<std::size_t> slots = slots_of(program);
   std::vector<Bytes> owned(program.instructions.size() + 1);  // of the units, by instruction, as changes
   rest_.resize(std::max(rest_.size(), begin + slots.back() + 1));
+  space_of_.resize(rest_.size(), space);
   for (const Buffer& buffer : program.buffers) {
     const UnitId unit = owner_of(buffer);
-    if (unit < 0 || unit >= static_cast<UnitId>(options_.size())) continue;
+    if (buffer.space != space || unit < 0 || unit >= static_cast<UnitId>(options_.size())) continue;
     Row& bytes = options_[static_cast<std::size_t>(unit)].back().bytes;
     bytes.resize(rest_.size());
     for (const Lifetime& life : buffer.lifetimes) {
@@ -128,10 +160,10 @@ void ActivationModel::add_memory(const Program& program, std::size_t begin) {
       owned[static_cast<std::size_t>(life.last) + 1] -= buffer.bytes;
       for (std::size_t slot = slots[static_cast<std::size_t>(life.first)];
            slot <= slots[static_cast<std::size_t>(life.last)]; ++slot)
-        bytes[begin + slot] += buffer.bytes;
+        bytes[begin + slot] += round_up(buffer.bytes, alignment_of(space));
     }
   }
-  const std::vector<CategoryBytes> live = live_bytes(program, Space::device);
+  const std::vector<CategoryBytes> live = live_bytes(program, space);
   Bytes of_units = 0;
   for (std::size_t at = 0; at < live.size(); ++at) {
     of_units += owned[at];
@@ -157,7 +189,8 @@ void ActivationModel::add_times(const Program& program, const InstructionCosts& 
   }
 }
 
-void ActivationModel::finish(std::vector<Option>& options) const {
+void ActivationModel::finish(std::size_t unit) {
+  std::vector<Option>& options = options_[unit];
   for (Option& option : options) option.bytes.resize(rest_.size());
   const auto beats = [](const Option& a, const Option& b) {
     return a.us <= b.us && a.hidden_us <= b.hidden_us &&
@@ -167,27 +200,37 @@ void ActivationModel::finish(std::vector<Option>& options) const {
   for (const Option& option : options)
     if (std::ranges::none_of(kept, [&](const Option& other) { return beats(other, option); }))
       kept.push_back(option);
-  std::ranges::stable_sort(kept, std::greater<>(), [](const Option& option) {
-    return std::accumulate(option.bytes.begin(), option.bytes.end(), Bytes{0});
+  std::ranges::stable_sort(kept, std::greater<>(), [this](const Option& option) {
+    return std::pair(sum_of(option, Space::device), sum_of(option, Space::host));
   });
+  for (std::size_t choice = 0; choice < options.size(); ++choice) {
+    const auto same = [&](const Option& other) { return other.choice == options[choice].choice; };
+    const auto better = [&](const Option& other) { return beats(other, options[choice]); };
+    const auto own = std::ranges::find_if(kept, same);
+    alike_[choice][unit] = static_cast<std::size_t>(
+        (own != kept.end() ? own : std::ranges::find_if(kept, better)) - kept.begin());
+  }
   options = std::move(kept);
 }
 
 void ActivationModel::merge_slots() {
-  std::map<Row, Bytes> distinct;  // what all options take in the slot -> the most of the rest
+  std::map<std::pair<Space, Row>, Bytes>
+      distinct;  // what all options take in the slot -> the most of the rest
   for (std::size_t slot = 0; slot < rest_.size(); ++slot) {
     Row key;
     for (const std::vector<Option>& of_unit : options_)
       for (const Option& option : of_unit) key.push_back(option.bytes[slot]);
-    Bytes& rest = distinct.try_emplace(std::move(key), 0).first->second;
+    Bytes& rest = distinct.try_emplace({space_of_[slot], std::move(key)}, 0).first->second;
     rest = std::max(rest, rest_[slot]);
   }
   rest_.clear();
+  space_of_.clear();
   for (std::vector<Option>& of_unit : options_)
     for (Option& option : of_unit) option.bytes.clear();
   for (const auto& [key, rest] : distinct) {
     rest_.push_back(rest);
-    auto next = key.begin();
+    space_of_.push_back(key.first);
+    auto next = key.second.begin();
     for (std::vector<Option>& of_unit : options_)
       for (Option& option : of_unit) option.bytes.push_back(*next++);
   }
@@ -201,29 +244,52 @@ ActivationModel::Row ActivationModel::loads(const Picks& picks) const {
   return load;
 }
 
-bool ActivationModel::reduce_excess(Picks& picks, Row& load, Bytes budget) const {
+ActivationModel::Spaces ActivationModel::peak_of(const Row& load) const {
+  Spaces peak;
+  for (std::size_t slot = 0; slot < load.size(); ++slot) {
+    Bytes& of_space = space_of_[slot] == Space::device ? peak.device : peak.host;
+    of_space = std::max(of_space, load[slot]);
+  }
+  return peak;
+}
+
+ActivationModel::Row ActivationModel::row_of(const Spaces& bytes) const {
+  Row row;
+  for (const Space space : space_of_) row.push_back(space == Space::device ? bytes.device : bytes.host);
+  return row;
+}
+
+ActivationModel::Bytes ActivationModel::sum_of(const Option& option, Space space) const {
+  Bytes sum = 0;
+  for (std::size_t slot = 0; slot < space_of_.size(); ++slot)
+    if (space_of_[slot] == space) sum += option.bytes[slot];
+  return sum;
+}
+
+bool ActivationModel::reduce_excess(Picks& picks, Row& load, const Row& budget) const {
   Bytes best = 0;
-  for (const Bytes bytes : load) best += std::max<Bytes>(0, bytes - budget);
+  for (std::size_t slot = 0; slot < load.size(); ++slot)
+    best += std::max<Bytes>(0, load[slot] - budget[slot]);
   if (best == 0) return false;
   std::optional<Change> found;
   each_change(picks, [&](const Change& change) {
     Bytes excess = 0;
     for (std::size_t slot = 0; slot < load.size(); ++slot)
-      excess += std::max<Bytes>(0, load[slot] + added(picks, change, slot) - budget);
+      excess += std::max<Bytes>(0, load[slot] + added(picks, change, slot) - budget[slot]);
     if (excess < best) best = excess, found = change;
   });
   if (found) make(picks, load, *found);
   return found.has_value();
 }
 
-void ActivationModel::improve(Picks& picks, Row& load, Bytes budget) const {
+void ActivationModel::improve(Picks& picks, Row& load, const Row& budget) const {
   do {
     while (improve_one(picks, load, budget)) {
     }
   } while (improve_two(picks, load, budget));
 }
 
-bool ActivationModel::improve_one(Picks& picks, Row& load, Bytes budget) const {
+bool ActivationModel::improve_one(Picks& picks, Row& load, const Row& budget) const {
   double best = 0;
   Change found{};
   each_change(picks, [&](const Change& change) {
@@ -231,7 +297,7 @@ bool ActivationModel::improve_one(Picks& picks, Row& load, Bytes budget) const {
     if (saves <= 0) return;
     double share = 1e-9;
     for (std::size_t slot = 0; slot < load.size(); ++slot) {
-      const Bytes more = added(picks, change, slot), left = budget - load[slot];
+      const Bytes more = added(picks, change, slot), left = budget[slot] - load[slot];
       if (more > left) return;
       if (more > 0) share = std::max(share, static_cast<double>(more) / static_cast<double>(left));
     }
@@ -241,7 +307,7 @@ bool ActivationModel::improve_one(Picks& picks, Row& load, Bytes budget) const {
   return best > 0;
 }
 
-bool ActivationModel::improve_two(Picks& picks, Row& load, Bytes budget) const {
+bool ActivationModel::improve_two(Picks& picks, Row& load, const Row& budget) const {
   double best = 0;
   Change up{}, down{};
   each_change(picks, [&](const Change& a) {
@@ -250,7 +316,7 @@ bool ActivationModel::improve_two(Picks& picks, Row& load, Bytes budget) const {
       const double saves = saved_us(picks, a) + saved_us(picks, b);
       if (a.unit == b.unit || saves <= best * (1 + 1e-9)) return;
       for (std::size_t slot = 0; slot < load.size(); ++slot)
-        if (load[slot] + added(picks, a, slot) + added(picks, b, slot) > budget) return;
+        if (load[slot] + added(picks, a, slot) + added(picks, b, slot) > budget[slot]) return;
       best = saves, up = a, down = b;
     });
   });

@@ -1,5 +1,6 @@
 // A linear model of what activations take: of each unit under each choice, during each pass, on top of all
-// else. Read off the built programs; searched for choices that fit a budget.
+// else; on the device and, where that is bounded, too, on the host. Read off the built programs; searched for
+// choices that fit a budget.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace tessera {
 class ActivationModel {
  public:
   using Bytes = std::int64_t;
-  using Row = std::vector<Bytes>;  // by slot: a forward or backward pass, with what is issued ahead of it
+  // By slot: a forward or backward pass, with what is issued ahead of it, of the device or of the host.
+  using Row = std::vector<Bytes>;
   using Picks = std::vector<std::size_t>;  // by unit of the model: index of an option
   struct Option {
     ActivationChoice choice;
@@ -25,8 +27,14 @@ class ActivationModel {
     Row bytes;
   };
 
+  // What a rank takes, or may take.
+  struct Spaces {
+    Bytes device = 0, host = 0;
+  };
+
+  // The host's memory is in it where `host` says so; else it takes none.
   ActivationModel(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs, const CostModel& cost,
-                  int rank, std::span<const ActivationChoice> among);
+                  int rank, std::span<const ActivationChoice> among, bool host);
 
   const std::vector<std::vector<Option>>& options() const { return options_; }
 
@@ -38,32 +46,41 @@ class ActivationModel {
   // As us() with all that is hidden.
   double spent_us(const Picks& picks) const;
 
-  Bytes peak(const Picks& picks) const { return std::ranges::max(loads(picks)); }
+  Spaces peak(const Picks& picks) const { return peak_of(loads(picks)); }
 
-  // Of each unit the option that takes the least memory over all slots.
-  Picks least() const;
+  // Of each unit the option that takes the least memory of the device, or of the host, over all slots.
+  Picks least(Space space = Space::device) const;
   // Of each unit the option with the least spent_us.
   Picks least_spent() const;
+  // For each choice, all units with it, or with one that beats it.
+  const std::vector<Picks>& alike() const { return alike_; }
 
-  // Little time within `budget`, the least first: from the least memory, the changes that save the most time
-  // for the memory they take; then exchanges of two units' options while any saves time. The same within
-  // smaller budgets, as it is and taken on from there: what fits these fits, too, and may happen to be
-  // better. Where nothing is found to fit, what exceeds the budget least.
-  std::vector<Picks> solve(Bytes budget) const;
+  // Little time within `budget`, the least first: from the least memory of either space, the changes that
+  // save the most time for the memory they take; then exchanges of two units' options while any saves time.
+  // The same within smaller budgets, as it is and taken on from there: what fits these fits, too, and may
+  // happen to be better. Where nothing is found to fit, what exceeds the budget least.
+  std::vector<Picks> solve(const Spaces& budget) const;
 
  private:
-  void add_memory(const Program& program, std::size_t begin);
+  // The device's slots or the host's, from `begin` on.
+  void add_memory(const Program& program, Space space, std::size_t begin);
 
   // What is repeated, and what of its copies is longer than the use that runs meanwhile.
   void add_times(const Program& program, const InstructionCosts& costs);
 
-  // Drops options that another beats in time and memory, and puts the least memory last.
-  void finish(std::vector<Option>& options) const;
+  // Drops the unit's options that another beats in time and memory, and puts the least memory of the device
+  // last.
+  void finish(std::size_t unit);
 
   // Microbatches repeat each other's slots: of those that differ in `rest_` alone, the fullest stays.
   void merge_slots();
 
   Row loads(const Picks& picks) const;
+  Spaces peak_of(const Row& load) const;
+  // As much in each slot of a space.
+  Row row_of(const Spaces& bytes) const;
+  // Over all slots of the space.
+  Bytes sum_of(const Option& option, Space space) const;
 
   // A unit's change to another option.
   struct Change {
@@ -89,21 +106,26 @@ class ActivationModel {
         if (option != picks[unit]) visit(Change{unit, option});
   }
 
+  // Adds what solve() finds from picks that fit.
+  void improve_in_parts(const Picks& from, const Spaces& budget, std::vector<Picks>& found) const;
+
   // The change that takes the most off what exceeds the budget, summed over the slots.
-  bool reduce_excess(Picks& picks, Row& load, Bytes budget) const;
+  bool reduce_excess(Picks& picks, Row& load, const Row& budget) const;
 
   // As many changes and exchanges as save time.
-  void improve(Picks& picks, Row& load, Bytes budget) const;
+  void improve(Picks& picks, Row& load, const Row& budget) const;
 
   // The change that saves the most time for the share it takes of what is left where it is tightest.
-  bool improve_one(Picks& picks, Row& load, Bytes budget) const;
+  bool improve_one(Picks& picks, Row& load, const Row& budget) const;
 
   // The exchange that saves the most time.
-  bool improve_two(Picks& picks, Row& load, Bytes budget) const;
+  bool improve_two(Picks& picks, Row& load, const Row& budget) const;
 
-  std::vector<std::vector<Option>> options_;  // by unit, the least memory last
+  std::vector<std::vector<Option>> options_;  // by unit, the least memory of the device last
+  std::vector<Picks> alike_;
   Row rest_;
-  double weight_ = 0;  // of hidden_us
+  std::vector<Space> space_of_;  // by slot
+  double weight_ = 0;            // of hidden_us
 };
 
 }  // namespace tessera

@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace tessera {
 namespace {
 
-// Of the pipeline rank that needs most.
-std::int64_t arena_bytes(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs) {
-  std::int64_t most = 0;
-  for (const PlannedPrograms& planned : plan_pipeline(layout, mesh, specs))
-    most = std::max(most, planned.plan.space(Space::device).arena_bytes);
-  return most;
+// Counts of resident units that are planned one by one.
+constexpr int kScanned = 32;
+
+bool keeps_within(const MemoryBudget& budget, const Layout& layout, const Mesh& mesh,
+                  const std::vector<StepSpec>& specs) {
+  mesh.world();  // its checks
+  for (int rank = 0; rank < mesh.pipeline; ++rank)
+    if (!budget.holds(build_and_plan(layout, mesh, specs, rank).plan)) return false;
+  return true;
 }
 
 }  // namespace
@@ -38,15 +42,22 @@ std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mes
 }
 
 int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
-                       std::int64_t budget_bytes) {
-  const auto fits = [&](int units) {
-    for (StepSpec& spec : specs) spec.strategy.resident_units = units;
-    return arena_bytes(layout, mesh, specs) <= budget_bytes;
+                       const MemoryBudget& budget) {
+  const auto fits = [&](int count) {
+    for (StepSpec& spec : specs) spec.strategy.resident_units = count;
+    return keeps_within(budget, layout, mesh, specs);
   };
-  if (!fits(0)) return -1;
-  int low = 0;
-  int high = static_cast<int>(layout.units().size());
-  if (fits(high)) return high;
+  const int units = static_cast<int>(layout.units().size());
+  const int parts = std::min(units, kScanned);
+  const auto count_at = [&](int part) { return static_cast<int>(std::int64_t{units} * part / parts); };
+  if (fits(units)) return units;
+  int low = 0, high = units;  // which does not fit
+  if (units <= kScanned || !fits(0)) {
+    int part = parts - 1;
+    while (part >= 0 && !fits(count_at(part))) --part;
+    if (part < 0) return -1;
+    low = count_at(part), high = count_at(part + 1);
+  }
   while (high - low > 1) {
     const int middle = low + (high - low) / 2;
     (fits(middle) ? low : high) = middle;
@@ -54,12 +65,16 @@ int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepS
   return low;
 }
 
-bool MemoryBudget::holds(const MemoryPlan& plan) const {
-  // Two figures that are not negative: their difference does not overflow.
-  const auto holds = [&plan](Space space, std::int64_t budget, std::int64_t external) {
-    return budget == 0 || plan.space(space).arena_bytes <= budget - external;
+std::int64_t MemoryBudget::missing_bytes(const MemoryPlan& plan) const {
+  const auto missing = [&plan](Space space, std::int64_t budget, std::int64_t external) -> std::int64_t {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;
+    // Two figures that are not negative: their difference does not overflow. That from the arena may.
+    const std::int64_t arena = plan.space(space).arena_bytes, left = budget - external;
+    std::int64_t bytes = 0;
+    if (budget == 0 || arena <= left) return 0;
+    return __builtin_sub_overflow(arena, left, &bytes) ? kMost : std::min(bytes, kMost);
   };
-  return holds(Space::device, device_bytes, external_bytes) && holds(Space::host, host_bytes, 0);
+  return missing(Space::device, device_bytes, external_bytes) + missing(Space::host, host_bytes, 0);
 }
 
 std::string describe_plan(const MemoryPlan& plan, Space space) {

@@ -3,178 +3,194 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
+#include <array>
 #include <limits>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "src/program/builder.h"
+#include "src/program/strategy_changes.h"
 #include "tessera/budget.h"
 #include "tessera/error.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::size_t kListed = 3;
+constexpr std::size_t kListed = 3, kCollected = 2 * kListed;
+// Instructions planned behind which no further set of changes is looked for where one was found, or where
+// it would be of some of the units.
+constexpr std::size_t kFewPlanned = 100'000;
 
-using Change = std::function<bool(StepSpec&)>;  // false where it is in force already
-
-int stage_of(const Placements& placements) {
-  for (int stage = 0; stage < 3; ++stage)
-    if (Placements::of_stage(stage) == placements) return stage;
-  return 3;
-}
-
-bool raise(Strategy& strategy, int stage) {
-  if (stage_of(strategy.placements) >= stage) return false;
-  strategy.placements = Placements::of_stage(stage);
-  return true;
-}
-
-bool move_states(Strategy& strategy, Space space) {
-  const Space before = strategy.offload.states;
-  if (space == Space::device)
-    strategy.keep_states_on_device();
-  else
-    strategy.offload.states = space;
-  return before != space;
-}
-
-// Also of the units that keep theirs on the device.
-bool move_all_states(StepSpec& spec) {
-  return std::exchange(spec.strategy.offload.states_on_device, 0.0) > 0;
-}
-
-bool move_activations(StepSpec& spec) {
-  if (!spec.order.empty() || !spec.strategy.unit_activations.empty()) return false;
-  return std::exchange(spec.strategy.offload.activations, Space::host) != Space::host;
-}
-
-// What is on its way to or from the disk, one unit's at a time.
-bool stage_one(StepSpec& spec) {
-  Offload& offload = spec.strategy.offload;
-  return offload.on_disk() && std::exchange(offload.staged, 1) > 1;
-}
-
-// An order of a trainer's own says itself what is recomputed.
-bool recompute_cheap_parts(StepSpec& spec) {
-  Strategy& strategy = spec.strategy;
-  if (!spec.order.empty() || strategy.recompute != Recompute::none || !strategy.unit_activations.empty())
-    return false;
-  strategy.recompute = Recompute::selective;
-  return true;
-}
-
-bool recompute_all(StepSpec& spec) {
-  if (!spec.order.empty()) return false;
-  const bool chosen = !std::exchange(spec.strategy.unit_activations, {}).empty();
-  return std::exchange(spec.strategy.recompute, Recompute::full) != Recompute::full || chosen;
-}
-
-// In the order in which they are taken together: what costs little time first.
-std::vector<Change> changes() {
-  const auto stage = [](int number) {
-    return [number](StepSpec& spec) { return raise(spec.strategy, number); };
-  };
-  const auto states = [](Space space) {
-    return [space](StepSpec& spec) { return move_states(spec.strategy, space); };
-  };
-  const auto parameters = [](Space space) {
-    return [space](StepSpec& spec) {
-      if (space != Space::device) raise(spec.strategy, 3);
-      return std::exchange(spec.strategy.offload.parameters, space) != space;
-    };
-  };
-  return {states(Space::device),
-          parameters(Space::device),
-          stage(1),
-          stage(2),
-          recompute_cheap_parts,
-          [](StepSpec& spec) { return std::exchange(spec.strategy.resident_units, 0) > 0; },
-          stage(3),
-          move_all_states,
-          states(Space::host),
-          move_activations,
-          recompute_all,
-          parameters(Space::host),
-          states(Space::disk),
-          parameters(Space::disk),
-          stage_one,
-          [](StepSpec& spec) { return std::exchange(spec.strategy.prefetch, 0) > 0; }};
-}
-
-// In the words of a configuration; empty where nothing differs.
-std::string describe_changes(const Strategy& from, const Strategy& to) {
-  std::vector<std::string> parts;
-  if (to.placements != from.placements) parts.push_back(fmt::format("stage {}", stage_of(to.placements)));
-  if (to.resident_units != from.resident_units) parts.push_back("no resident units");
-  if (to.recompute != from.recompute || to.unit_activations != from.unit_activations)
-    parts.push_back(fmt::format("recompute = {}", name_of(to.recompute)));
-  if (to.offload.states != from.offload.states)
-    parts.push_back(fmt::format("offload.states = {}", name_of(to.offload.states)));
-  if (to.offload.states_on_device != from.offload.states_on_device)
-    parts.push_back(fmt::format("offload.states_on_device = {}", to.offload.states_on_device));
-  if (to.offload.parameters != from.offload.parameters)
-    parts.push_back(fmt::format("offload.parameters = {}", name_of(to.offload.parameters)));
-  if (to.offload.activations != from.offload.activations)
-    parts.push_back(fmt::format("offload.activations = {}", name_of(to.offload.activations)));
-  if (to.offload.staged != from.offload.staged)
-    parts.push_back(fmt::format("offload.staged = {}", to.offload.staged));
-  if (to.update != from.update) parts.push_back(fmt::format("update = {}", name_of(to.update)));
-  if (to.prefetch != from.prefetch) parts.push_back("prefetch = 0");
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
+using Chosen = std::vector<std::size_t>;  // of the changes, ascending
 
 struct Outcome {
-  std::string changes;
+  Chosen changes;
+  std::vector<std::string> words;
   std::array<std::int64_t, kSpaces> bytes = {};  // of the pipeline rank that needs most
   double step_us = 0;
 };
 
 // "stage 3, offload.parameters = host" where stage 3 is enough.
 bool says_more_than_needed(const Outcome& outcome, const std::vector<Outcome>& found) {
-  return std::ranges::any_of(
-      found, [&](const Outcome& other) { return outcome.changes.starts_with(other.changes + ", "); });
+  return std::ranges::any_of(found, [&](const Outcome& other) {
+    return other.words.size() < outcome.words.size() &&
+           std::ranges::all_of(other.words, [&](const std::string& word) {
+             return std::ranges::find(outcome.words, word) != outcome.words.end();
+           });
+  });
 }
 
 class Search {
  public:
   Search(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
          const MemoryBudget& budget, const CostModel& cost)
-      : layout_(layout), mesh_(mesh), specs_(specs), budget_(budget), cost_(cost) {}
+      : layout_(layout),
+        mesh_(mesh),
+        specs_(specs),
+        budget_(budget),
+        cost_(cost),
+        changes_(strategy_changes(units(), more_resident())) {}
 
-  // Each change by itself; where these are few, the first ones together that fit, none of which can stay
-  // away.
+  // Those that fit by themselves; where these are few, sets of the others of which each is needed.
   std::vector<Outcome> fitting() {
     std::vector<Outcome> found;
-    std::vector<std::size_t> others, together;
+    Chosen others;
     for (std::size_t change = 0; change < changes_.size(); ++change) {
+      if (changes_[change].part == StrategyPart::share && !two_budgets()) continue;
       const std::optional<Outcome>& alone = attempt({change});
-      if (!alone)
-        others.push_back(change);
-      else if (!says_more_than_needed(*alone, found))
-        found.push_back(*alone);
+      alone ? add(*alone, found) : others.push_back(change);
     }
-    for (std::size_t at = 0; at < others.size() && found.size() < kListed; ++at) {
-      together.push_back(others[at]);
-      if (!attempt(together)) continue;
-      found.push_back(*attempt(needed_of(together)));
-      break;
-    }
+    const std::vector<Outcome> all = found;
+    std::erase_if(found, [&](const Outcome& outcome) { return says_more_than_needed(outcome, all); });
     std::ranges::stable_sort(found, {}, &Outcome::step_us);
+    if (found.size() < kListed && something_may_fit()) {
+      const auto alone = static_cast<std::ptrdiff_t>(found.size());
+      add_together(others, found);
+      std::ranges::stable_sort(found.begin() + alone, found.end(), {}, &Outcome::step_us);
+    }
     if (found.size() > kListed) found.resize(kListed);
+    std::ranges::stable_sort(found, {}, &Outcome::step_us);
     return found;
   }
 
-  double step_us_as_it_is() { return step_us(programs_of(specs_)); }
+  double step_us_as_it_is() const { return step_us(plans_of(specs_, true, budget_).programs); }
 
  private:
   struct Plans {
     std::vector<Program> programs = {};  // the first of each pipeline rank
     std::array<std::int64_t, kSpaces> bytes = {};
+    std::size_t instructions = 0;
     bool fit = true;
   };
+
+  // Of outcomes that differ in how many units alone, the fastest.
+  static void add(const Outcome& outcome, std::vector<Outcome>& found) {
+    const auto kind_of = [](std::vector<std::string> words) {
+      for (std::string& word : words)
+        if (word.starts_with("resident_units") || word.starts_with("offload.states_on_device"))
+          word.resize(word.find(' '));
+      return words;
+    };
+    const auto same = std::ranges::find_if(
+        found, [&](const Outcome& other) { return kind_of(other.words) == kind_of(outcome.words); });
+    if (same == found.end())
+      found.push_back(outcome);
+    else if (outcome.step_us < same->step_us)
+      *same = outcome;
+  }
+
+  // What of `others` goes together, the fewest places changed first; of each combination of places with all
+  // that saves memory, the changes that are needed.
+  void add_together(const Chosen& others, std::vector<Outcome>& found) {
+    for (const bool some : {false, true}) {
+      if (some && !found.empty()) return;
+      for (const Chosen& combination : combinations(others, some)) {
+        if (found.size() >= kCollected || ((some || !found.empty()) && planned_ > kFewPlanned)) return;
+        const Chosen all = without_any_of(found, combination);
+        if (!attempt(all)) continue;
+        const Outcome needed = *attempt(needed_of(all));
+        if (!says_more_than_needed(needed, found)) add(needed, found);
+      }
+    }
+  }
+
+  // Less of what saves memory, so that it does not lead to what was found before; nothing where it must.
+  Chosen without_any_of(const std::vector<Outcome>& found, Chosen all) const {
+    for (const Outcome& outcome : found) {
+      if (!std::ranges::includes(all, outcome.changes)) continue;
+      const auto dearest =
+          std::ranges::find(outcome.changes.rbegin(), outcome.changes.rend(), StrategyPart::saving,
+                            [&](std::size_t change) { return changes_[change].part; });
+      if (dearest == outcome.changes.rend()) return {};
+      std::erase(all, *dearest);
+    }
+    return all;
+  }
+
+  // All that saves memory, with at most one change of each other part; of the stage the last. Those of some
+  // of the units, or those without. Where the host may hold any amount, nothing need go further, or come
+  // back.
+  std::vector<Chosen> combinations(const Chosen& others, bool some) const {
+    std::vector<Chosen> all = {{}};
+    for (const std::size_t change : others)
+      if (changes_[change].part == StrategyPart::saving) all[0].push_back(change);
+    for (const StrategyPart part : {StrategyPart::stage, StrategyPart::states, StrategyPart::activations,
+                                    StrategyPart::parameters, StrategyPart::resident, StrategyPart::share}) {
+      const bool place = part == StrategyPart::states || part == StrategyPart::activations ||
+                         part == StrategyPart::parameters;
+      const bool any_host = budget_.host_bytes == 0;
+      Chosen of_part;
+      for (const std::size_t change : others) {
+        const StrategyChange& what = changes_[change];
+        if (what.part != part || (what.some && !some)) continue;
+        if (any_host && place && what.to != Space::host) continue;
+        if (part == StrategyPart::stage) of_part.clear();
+        of_part.push_back(change);
+      }
+      const std::vector<Chosen> without = all;
+      for (const std::size_t change : of_part)
+        for (Chosen with : without) {
+          with.insert(std::ranges::upper_bound(with, change), change);
+          all.push_back(std::move(with));
+        }
+    }
+    std::ranges::stable_sort(all, {}, &Chosen::size);
+    return all;
+  }
+
+  // Else states are best in one place.
+  bool two_budgets() const { return budget_.device_bytes > 0 && budget_.host_bytes > 0; }
+
+  // Whether the device holds what takes the least of it: all that saves its memory at once, parameters where
+  // they are or elsewhere, and some, all or none of their units resident.
+  bool something_may_fit() const {
+    if (budget_.device_bytes == 0) return true;
+    const MemoryBudget device = {.device_bytes = budget_.device_bytes,
+                                 .external_bytes = budget_.external_bytes};
+    for (const bool parameters_stay : {false, true})
+      for (const int units : {0, specs_.front().strategy.resident_units, units()}) {
+        std::vector<StepSpec> specs = specs_;
+        for (StepSpec& spec : specs) {
+          for (const StrategyChange& change : changes_)
+            if (!change.some && !(parameters_stay && change.part == StrategyPart::parameters))
+              change.make(spec);
+          spec.strategy.resident_units = units;
+        }
+        if (!means_something(specs) || plans_of(specs, false, device).fit) return true;
+      }
+    return false;
+  }
+
+  int units() const { return static_cast<int>(layout_.units().size()); }
+
+  // With parameters off the device, one that stays gathered is not brought again, which may save memory.
+  int more_resident() const {
+    const Strategy& strategy = specs_.front().strategy;
+    if (strategy.offload.parameters == Space::device) return -1;
+    const int most = fit_resident_units(layout_, mesh_, specs_, budget_);
+    return most > strategy.resident_units && most < units() ? most : -1;
+  }
 
   bool means_something(const std::vector<StepSpec>& specs) const {
     try {
@@ -185,21 +201,19 @@ class Search {
     return true;
   }
 
-  // No more pipeline ranks than show that it does not fit.
-  Plans plans_of(const std::vector<StepSpec>& specs, bool all) const {
+  // No more pipeline ranks than show that it does not fit, or all.
+  Plans plans_of(const std::vector<StepSpec>& specs, bool all, const MemoryBudget& budget) const {
     Plans plans;
     if (!means_something(specs)) return {.fit = false};
     for (int rank = 0; rank < mesh_.pipeline && (plans.fit || all); ++rank) {
       PlannedPrograms planned = build_and_plan(layout_, mesh_, specs, rank);
-      plans.fit = plans.fit && budget_.holds(planned.plan);
+      plans.fit = plans.fit && budget.holds(planned.plan);
       for (std::size_t space = 0; space < plans.bytes.size(); ++space)
         plans.bytes[space] = std::max(plans.bytes[space], planned.plan.spaces[space].arena_bytes);
+      for (const Program& program : planned.programs) plans.instructions += program.instructions.size();
       plans.programs.push_back(std::move(planned.programs.front()));
     }
     return plans;
-  }
-  std::vector<Program> programs_of(const std::vector<StepSpec>& specs) const {
-    return plans_of(specs, true).programs;
   }
   double step_us(const std::vector<Program>& programs) const {
     return simulate({.mesh = mesh_, .programs = programs, .program_of_rank = mesh_.places(Axis::pipeline)},
@@ -208,24 +222,41 @@ class Search {
   }
 
   // None where these changes change nothing, mean nothing on this mesh, or do not fit.
-  const std::optional<Outcome>& attempt(const std::vector<std::size_t>& chosen) {
+  const std::optional<Outcome>& attempt(const Chosen& chosen) {
     std::vector<StepSpec> specs = specs_;
-    bool changed = false;
     for (const std::size_t change : chosen)
-      for (StepSpec& spec : specs) changed |= changes_[change](spec);
-    const std::string text = describe_changes(specs_.front().strategy, specs.front().strategy);
-    const auto [entry, is_new] = tried_.try_emplace(text);
-    if (!is_new || !changed || text.empty()) return entry->second;
-    if (const Plans plans = plans_of(specs, false); plans.fit)
-      entry->second = Outcome{text, plans.bytes, step_us(plans.programs)};
+      for (StepSpec& spec : specs) changes_[change].make(spec);
+    std::vector<std::string> words = describe_changes(specs_.front().strategy, specs.front().strategy);
+    const auto [entry, is_new] = tried_.try_emplace(words);
+    if (!is_new || words.empty()) return entry->second;
+    const Plans plans = plans_of(specs, false, budget_);
+    planned_ += plans.instructions;
+    if (plans.fit) entry->second = Outcome{chosen, std::move(words), plans.bytes, step_us(plans.programs)};
     return entry->second;
   }
 
-  std::vector<std::size_t> needed_of(std::vector<std::size_t> chosen) {
-    for (std::size_t at = chosen.size(); at-- > 0;) {
-      std::vector<std::size_t> fewer = chosen;
-      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(at));
-      if (attempt(fewer)) chosen = std::move(fewer);
+  // In place of the change at that place what it brings along.
+  Chosen without(Chosen chosen, std::size_t at) const {
+    const StrategyPart part = changes_[chosen[at]].part;
+    chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(at));
+    if (part == StrategyPart::saving) return chosen;
+    for (std::size_t change = 0; change < changes_.size(); ++change)
+      if (changes_[change].comes_with == part && !std::ranges::binary_search(chosen, change))
+        chosen.insert(std::ranges::upper_bound(chosen, change), change);
+    return chosen;
+  }
+
+  // None of which can stay away, what costs the most time given up first.
+  Chosen needed_of(Chosen chosen) {
+    for (bool fewer = true; fewer;) {
+      fewer = false;
+      for (std::size_t at = chosen.size(); at-- > 0 && !fewer;) {
+        Chosen others = chosen;
+        others.erase(others.begin() + static_cast<std::ptrdiff_t>(at));
+        if (!attempt(others)) others = without(chosen, at);
+        fewer = attempt(others).has_value();
+        if (fewer) chosen = std::move(others);
+      }
     }
     return chosen;
   }
@@ -235,8 +266,9 @@ class Search {
   const std::vector<StepSpec>& specs_;
   const MemoryBudget& budget_;
   const CostModel& cost_;
-  const std::vector<Change> changes_ = changes();
-  std::map<std::string, std::optional<Outcome>> tried_;  // by description
+  const std::vector<StrategyChange> changes_;
+  std::map<std::vector<std::string>, std::optional<Outcome>> tried_;  // by words
+  std::size_t planned_ = 0;                                           // instructions
 };
 
 std::string describe_misfit(const MemoryPlan& plan, const MemoryBudget& budget) {
@@ -267,7 +299,7 @@ std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::ve
   const double now_us = search.step_us_as_it_is();
   for (const Outcome& outcome : found) {
     text += fmt::format("{}  would fit with {}: {} bytes", &outcome == &found.front() ? "" : "\n",
-                        outcome.changes, outcome.bytes[0] + budget.external_bytes);
+                        fmt::join(outcome.words, ", "), outcome.bytes[0] + budget.external_bytes);
     for (const Space space : {Space::host, Space::disk})
       if (const std::int64_t bytes = outcome.bytes[static_cast<std::size_t>(space)]; bytes > 0)
         text += fmt::format(", {} on the {}", bytes, name_of(space));

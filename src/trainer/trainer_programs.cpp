@@ -77,25 +77,25 @@ TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int 
   return {std::move(layout), std::move(planned.programs), std::move(planned.plan)};
 }
 
-int fit_resident_units(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes) {
+int fit_resident_units(const Model& model, const TrainerOptions& options, const MemoryBudget& budget) {
   return fit_resident_units(layout_of(model, options.engine.mesh), options.engine.mesh,
-                            step_specs(engine_options(model, options)), budget_bytes);
+                            step_specs(engine_options(model, options)), budget);
 }
 
 std::vector<ActivationChoice> choose_activations(const Model& model, const TrainerOptions& options,
-                                                 std::int64_t budget_bytes,
+                                                 const MemoryBudget& budget,
                                                  std::span<const ActivationChoice> among, CostModel rates) {
   return choose_activations(layout_of(model, options.engine.mesh), options.engine.mesh,
                             step_specs(engine_options(model, options)),
-                            with_operations(std::move(rates), model, options), budget_bytes, among)
+                            with_operations(std::move(rates), model, options), budget, among)
       .units;
 }
 
-double choose_states_on_device(const Model& model, const TrainerOptions& options, std::int64_t budget_bytes,
+double choose_states_on_device(const Model& model, const TrainerOptions& options, const MemoryBudget& budget,
                                CostModel rates) {
   return choose_states_on_device(layout_of(model, options.engine.mesh), options.engine.mesh,
                                  step_specs(engine_options(model, options)),
-                                 with_operations(std::move(rates), model, options), budget_bytes);
+                                 with_operations(std::move(rates), model, options), budget);
 }
 
 std::string explain_misfit(const Model& model, const TrainerOptions& options, const MemoryPlan& plan) {

@@ -1,12 +1,15 @@
 // Options of the command line beside the keys of the configuration: which counts, and which is named.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "tests/cli/tool.h"
 
 namespace tessera::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(Tool, RanksAreASettingAmongTheOthers) {
   const auto ranks = [&](const Arguments& options) {
@@ -48,6 +51,103 @@ TEST_F(Tool, NamesLatenciesBelowZero) {
       EXPECT_THAT(result.err, HasSubstr(": " + wrong + " is no number of at least 0\n"));
     }
   EXPECT_EQ(run({"simulate", config_, "--inner-latency", "0"}).status, 0);
+}
+
+// What "auto" stands for where both budgets count.
+class ToolBudgets : public Tool {
+ protected:
+  // The plan, with what is printed.
+  json plan(const Arguments& settings) const {
+    Arguments all = {"plan",  config_,           "--json", folder_.file("json"),
+                     "--set", "model.layers=4",  "--set",  "model.channels=32",
+                     "--set", "model.context=32"};
+    for (const std::string& setting : settings) all.insert(all.end(), {"--set", setting});
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 0) << result.err;
+    json planned = json::parse(read(folder_.file("json")));
+    planned["out"] = result.out;
+    return planned;
+  }
+  static Arguments with(Arguments settings, const Arguments& more) {
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  static std::int64_t device_bytes(const json& planned) { return planned.at("predicted").at("arena_bytes"); }
+  static std::int64_t host_bytes(const json& planned) {
+    return planned.at("predicted_host").at("arena_bytes");
+  }
+  static std::string bytes(const char* key, std::int64_t value) {
+    return key + ("=" + std::to_string(value));
+  }
+};
+
+TEST_F(ToolBudgets, KeepsStatesOnTheDeviceThatTheHostHasNoRoomFor) {
+  const Arguments states = {"offload.states=host"};
+  const json none = plan(with(states, {"offload.states_on_device=0"}));
+  const json all = plan(with(states, {"offload.states_on_device=1"}));
+  ASSERT_LT(host_bytes(all), host_bytes(none));
+  const Arguments automatic =
+      with(states, {"offload.states_on_device=auto", bytes("run.device_memory", device_bytes(all)),
+                    bytes("run.host_memory", (host_bytes(all) + host_bytes(none)) / 2)});
+  EXPECT_EQ(plan(automatic).at("fits"), true);
+  const Result trained = train(with(automatic, {"model.layers=4", "model.channels=32", "model.context=32",
+                                                "run.steps=1", "schedule.total_steps=1"}));
+  EXPECT_EQ(trained.status, 0) << trained.err;
+  // Where no share fits, what is advised does, also where the share is left as it is.
+  const Arguments refused = with(states, {"offload.states_on_device=auto", "offload.activations=host",
+                                          "run.device_memory=1 GB", "run.host_memory=1"});
+  EXPECT_THAT(plan(refused).at("out").get<std::string>(),
+              HasSubstr("would fit with offload.states = device, offload.activations = device: "));
+  const json moved = plan(with(refused, {"offload.states=device", "offload.activations=device"}));
+  EXPECT_EQ(moved.at("fits"), true);
+  EXPECT_THAT(moved.at("out").get<std::string>(), Not(HasSubstr("states    ")));
+}
+
+TEST_F(ToolBudgets, MakesAgainWhatTheHostHasNoRoomFor) {
+  const Arguments long_batch = {"run.sequences=16", "run.length=32"};
+  const json none = plan(long_batch), host = plan(with(long_batch, {"offload.activations=host"}));
+  const json full = plan(with(long_batch, {"strategy.recompute=full"}));
+  const Arguments automatic =
+      with(long_batch,
+           {"strategy.recompute=auto", "offload.activations=auto",
+            bytes("run.device_memory", device_bytes(full) + (device_bytes(none) - device_bytes(full)) / 4)});
+  const json unbounded = plan(automatic);
+  ASSERT_GT(host_bytes(unbounded), 0) << "nothing waits on the host: the test shows nothing";
+  for (const std::int64_t on_host :
+       {std::int64_t{1}, host_bytes(unbounded) / 2, host_bytes(unbounded) - 1, host_bytes(unbounded)}) {
+    const json planned = plan(with(automatic, {bytes("run.host_memory", on_host)}));
+    EXPECT_EQ(planned.at("fits"), true) << planned.at("out");
+  }
+}
+
+// States first on the host, as they take the least of the device there, leave it no room for activations:
+// what fits together counts.
+TEST_F(ToolBudgets, ChoosesWhatFitsTogether) {
+  const Arguments both = {"run.sequences=16", "run.length=32", "offload.states=host"};
+  const json apart =
+      plan(with(both, {"offload.activations=host", "strategy.recompute=full", "offload.states_on_device=1"}));
+  const json planned = plan(with(
+      both, {"strategy.recompute=auto", "offload.activations=auto", "offload.states_on_device=auto",
+             bytes("run.device_memory", device_bytes(apart)), bytes("run.host_memory", host_bytes(apart))}));
+  EXPECT_EQ(planned.at("fits"), true) << planned.at("out");
+}
+
+// With parameters off the device, units that stay are not brought again: 4 take less than none, and than all.
+TEST_F(ToolBudgets, KeepsMoreUnitsResidentWhereTheyTakeLess) {
+  const Arguments offloaded = {"strategy.stage=3",        "precision.parameters=fp32",
+                               "run.microbatches=1",      "offload.states=host",
+                               "offload.parameters=host", "offload.activations=host"};
+  std::vector<std::int64_t> by_count;
+  for (int units = 0; units <= 6; ++units)
+    by_count.push_back(
+        device_bytes(plan(with(offloaded, {"strategy.resident_units=" + std::to_string(units)}))));
+  const std::int64_t least = *std::min_element(by_count.begin(), by_count.end());
+  ASSERT_LT(least, by_count.front());
+  const Arguments budget = with(offloaded, {bytes("run.device_memory", least)});
+  const json planned = plan(with(budget, {"strategy.resident_units=auto"}));
+  EXPECT_EQ(planned.at("fits"), true) << planned.at("out");
+  EXPECT_EQ(by_count.at(planned.at("resident_units").get<std::size_t>()), least);
+  EXPECT_THAT(plan(budget).at("out").get<std::string>(), HasSubstr("would fit with resident_units = "));
 }
 
 // The peak of the options, else that of the configuration, else what modules reach.

@@ -317,7 +317,8 @@ TEST_F(Tool, ASignalFinishesTheStepSavesAndExitsWell) {
 }
 
 TEST_F(Tool, PlansTheActivationsThatABudgetAllows) {
-  const Arguments too_little = {"--set", "strategy.recompute=auto", "--set", "run.device_memory=1000"};
+  const Arguments too_little = {"--set", "strategy.recompute=auto", "--set", "run.device_memory=1000",
+                                "--set", "run.sequences=64"};
   for (const char* command : {"plan", "train"}) {  // the one tells it, the other refuses it
     Arguments all = {command, config_};
     all.insert(all.end(), too_little.begin(), too_little.end());

@@ -147,7 +147,7 @@ void draw_budget(Draws& draws, const RandomCase& of, EngineOptions& options) {
       for (const ActivationChoice& choice : recompute_choices())
         among.push_back({.recompute = choice.recompute, .kept = Space::host});
     const ChosenActivations chosen =
-        choose_activations(layout, mesh, step_specs(options), cost, budget, among);
+        choose_activations(layout, mesh, step_specs(options), cost, {.device_bytes = budget}, among);
     const std::vector<ActivationChoice> before = options.strategy.unit_activations;
     options.strategy.unit_activations = chosen.units;
     if (chosen.arena_bytes != planned())
@@ -155,12 +155,13 @@ void draw_budget(Draws& draws, const RandomCase& of, EngineOptions& options) {
     if (chosen.arena_bytes > budget) options.strategy.unit_activations = before;  // nothing fits
   }
   if (options.strategy.offload.states != Space::device && draws.chance(40)) {
-    const double share = choose_states_on_device(layout, mesh, step_specs(options), cost, budget);
+    const double share =
+        choose_states_on_device(layout, mesh, step_specs(options), cost, {.device_bytes = budget});
     options.strategy.offload.states_on_device = std::max(0.0, share);
     if (share >= 0 && planned() > budget) throw Error("choose_states_on_device: beyond the budget");
   }
   if (options.strategy.placements.parameters == Placement::sharded && draws.chance(40)) {
-    const int units = fit_resident_units(layout, mesh, step_specs(options), budget);
+    const int units = fit_resident_units(layout, mesh, step_specs(options), {.device_bytes = budget});
     options.strategy.resident_units = std::max(0, units);
     if (units >= 0 && planned() > budget) throw Error("fit_resident_units: beyond the budget");
   }

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -84,7 +86,7 @@ struct RandomChain {
         .total_us;
   }
   ChosenActivations choose(std::int64_t budget) const {
-    return choose_activations(layout, mesh, specs_of, cost, budget);
+    return choose_activations(layout, mesh, specs_of, cost, {.device_bytes = budget});
   }
 
   std::mt19937 generator;
@@ -173,7 +175,9 @@ TEST(ChooseActivations, KeepsOnTheHostWhereThatIsFaster) {
       random.cost.host_link_bytes_per_us = link_bytes_per_us;
       const std::int64_t budget = (random.arena_of_all(kNone) + random.arena_of_all(kFull)) / 2;
       const std::vector<ActivationChoice> chosen =
-          choose_activations(random.layout, random.mesh, random.specs_of, random.cost, budget, choices).units;
+          choose_activations(random.layout, random.mesh, random.specs_of, random.cost,
+                             {.device_bytes = budget}, choices)
+              .units;
       ASSERT_LE(random.arena_bytes(chosen), budget);
       waiting += static_cast<int>(std::ranges::count(chosen, host));
       made_again += static_cast<int>(std::ranges::count(chosen, kFull));
@@ -188,6 +192,93 @@ TEST(ChooseActivations, KeepsOnTheHostWhereThatIsFaster) {
   EXPECT_GT(made_again, 0);
 }
 
+struct HeldMixture {
+  MemoryPlan plan;
+  double us = 0;
+};
+
+// Beside every mixture, with two budgets: what the host has no room for is made again, or stays.
+TEST(ChooseActivations, KeepsWithinTheHostsBudgetToo) {
+  const ActivationChoice choices[] = {kNone, kFull, {.recompute = Recompute::none, .kept = Space::host}};
+  double worst = 1;
+  int cases = 0, tight = 0, missed = 0;
+  for (unsigned seed = 500; seed < (kSanitized ? 502 : 512); ++seed) {
+    RandomChain random(seed, 6, 1);
+    random.cost.host_link_bytes_per_us = 1000.0 * random.pick(1, 20);
+    std::vector<HeldMixture> all;
+    each_mixture(random.units(), choices, [&](const std::vector<ActivationChoice>& mixture) {
+      all.push_back(
+          {build_and_plan(random.layout, random.mesh, random.with(mixture)).plan, random.step_us(mixture)});
+    });
+    const auto share_of = [&](Space space, double share) {
+      const auto bytes = [&](const HeldMixture& mixture) { return mixture.plan.space(space).arena_bytes; };
+      const auto [least, most] = std::ranges::minmax(all, {}, bytes);
+      return bytes(least) +
+             static_cast<std::int64_t>(share * static_cast<double>(bytes(most) - bytes(least)));
+    };
+    for (const double of_device : {0.0, 0.2, 0.5, 0.8})
+      for (const double of_host : {0.1, 0.3, 0.6, 0.9}) {
+        const MemoryBudget budget{.device_bytes = share_of(Space::device, of_device),
+                                  .host_bytes = std::max<std::int64_t>(1, share_of(Space::host, of_host))};
+        const ChosenActivations chosen =
+            choose_activations(random.layout, random.mesh, random.specs_of, random.cost, budget, choices);
+        const MemoryPlan plan = build_and_plan(random.layout, random.mesh, random.with(chosen.units)).plan;
+        EXPECT_EQ(chosen.fits, budget.holds(plan)) << "seed " << seed;
+        EXPECT_EQ(chosen.arena_bytes, plan.space(Space::device).arena_bytes);
+        EXPECT_EQ(chosen.host_bytes, plan.space(Space::host).arena_bytes);
+        double best = std::numeric_limits<double>::infinity(), unbounded = best;
+        for (const HeldMixture& mixture : all) {
+          if (budget.holds(mixture.plan)) best = std::min(best, mixture.us);
+          if (MemoryBudget{.device_bytes = budget.device_bytes}.holds(mixture.plan))
+            unbounded = std::min(unbounded, mixture.us);
+        }
+        if (!chosen.fits) {
+          missed += std::isfinite(best);
+          continue;
+        }
+        const double us = random.step_us(chosen.units);
+        worst = std::max(worst, us / best);
+        ++cases;
+        tight += unbounded < best;
+        EXPECT_LE(us, 1.03 * best) << "seed " << seed << ", shares " << of_device << " and " << of_host;
+      }
+  }
+  std::printf("at most %.4f of the best mixture's time in %d cases; %d that fit were missed\n", worst, cases,
+              missed);
+  EXPECT_GT(tight, cases / 4) << "the host's budget matters too little to tell anything";
+  EXPECT_LE(missed, cases / 50) << "of what only one mixture in many fits, some may be";
+}
+
+// Nothing goes to the host where all of it on the device is as near to a budget that nothing fits.
+TEST(ChooseActivations, MovesNothingInVainWhereNothingFits) {
+  const ActivationChoice choices[] = {
+      kNone, kSelective, kFull, {.recompute = Recompute::none, .kept = Space::host}};
+  int vain = 0;
+  for (unsigned seed = 200; seed < 260; ++seed) {
+    RandomChain random(seed, 8, 1);
+    if (seed % 2 == 0) {  // gradients, of which most are there when backward ends, take more than activations
+      random.mesh = {};
+      random.layout = Layout(chain(random.units(), 10'000'000), 1);
+      for (StepSpec& spec : random.specs_of) spec.microbatches = 1;
+    }
+    const ChosenActivations least = choose_activations(random.layout, random.mesh, random.specs_of,
+                                                       random.cost, {.device_bytes = 1}, choices);
+    EXPECT_FALSE(least.fits);
+    EXPECT_LE(least.arena_bytes, random.arena_of_all(kFull));
+    if (random.arena_of_all(kNone) > least.arena_bytes) continue;
+    ++vain;
+    EXPECT_EQ(least.host_bytes, 0) << "seed " << seed;
+  }
+  EXPECT_GT(vain, 0);
+  // The other way round: where the host holds nothing, all is as it is without it.
+  RandomChain random(3, 6, 1);
+  const std::int64_t budget = (random.arena_of_all(kNone) + random.arena_of_all(kFull)) / 2;
+  const ChosenActivations none = choose_activations(random.layout, random.mesh, random.specs_of, random.cost,
+                                                    {.device_bytes = budget, .host_bytes = 1}, choices);
+  EXPECT_TRUE(none.fits);
+  EXPECT_EQ(none.host_bytes, 0);
+}
+
 // Copies that take no time, behind compute, are made all the same only where memory lacks.
 TEST(ChooseActivations, MovesNothingWhereAllFits) {
   const ActivationChoice choices[] = {
@@ -198,7 +289,7 @@ TEST(ChooseActivations, MovesNothingWhereAllFits) {
     random.cost.host_link_bytes_per_us = 1e7;
     const std::vector<ActivationChoice> chosen =
         choose_activations(random.layout, random.mesh, random.specs_of, random.cost,
-                           random.arena_of_all(kNone), choices)
+                           {.device_bytes = random.arena_of_all(kNone)}, choices)
             .units;
     EXPECT_EQ(std::ranges::count(chosen, kNone), random.units()) << "seed " << seed;
   }
@@ -278,8 +369,8 @@ TEST(ChooseActivations, IsWithinThreePercentOfTheBestMixtureOverAPipeline) {
     const std::int64_t least = random.arena_of_all(kFull), most = random.arena_of_all(kNone);
     for (const double share : {0.0, 0.2, 0.4, 0.6, 0.8}) {
       const auto budget = least + static_cast<std::int64_t>(share * static_cast<double>(most - least));
-      const ChosenActivations chosen =
-          choose_activations(random.layout, random.mesh, random.specs_of, random.cost, budget, among);
+      const ChosenActivations chosen = choose_activations(random.layout, random.mesh, random.specs_of,
+                                                          random.cost, {.device_bytes = budget}, among);
       ASSERT_LE(mixtures.arena_bytes(chosen.units), budget) << "seed " << seed;
       EXPECT_EQ(mixtures.arena_bytes(chosen.units), chosen.arena_bytes);
       const double us = mixtures.step_us(chosen.units);
@@ -363,7 +454,7 @@ TEST(ChooseActivations, TakesManyEqualBlocksAndMicrobatches) {
     return build_and_plan(layout, mesh, {&all, 1}, 0).plan.space(Space::device).arena_bytes;
   };
   const std::int64_t budget = (arena(Recompute::none) + arena(Recompute::full)) / 2;
-  const ChosenActivations chosen = choose_activations(layout, mesh, {spec}, cost, budget);
+  const ChosenActivations chosen = choose_activations(layout, mesh, {spec}, cost, {.device_bytes = budget});
   EXPECT_LE(chosen.arena_bytes, budget);
   // The first rank has the most microbatches in flight, the last but one at a time.
   const auto kept = [&](int rank) {
