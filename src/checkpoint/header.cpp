@@ -1,12 +1,13 @@
 #include "src/checkpoint/header.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "src/checkpoint/checksum.h"
 
 namespace tessera::checkpoint {
 
@@ -179,7 +180,7 @@ std::int64_t end_of(const Header& header, std::int64_t offset, const FileReader&
 std::string fingerprint(const std::vector<StoredUnit>& units, const Layout& layout) {
   std::string text = to_json(units).dump();
   for (const Flat& flat : layout.flats()) text += fmt::format(";{},{}", flat.unit, flat.shard_numel);
-  return hex(XXH3_64bits(text.data(), text.size()));
+  return hex(checksum_of(std::as_bytes(std::span(text))));
 }
 
 void require_equal(const std::string& file, const std::string& what, const std::string& found,
@@ -204,19 +205,6 @@ std::string_view name_of(State state) {
   }
   return "?";
 }
-
-std::uint64_t checksum_of(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
-
-struct Checksum::State {
-  State() { XXH3_64bits_reset(&of); }
-  XXH3_state_t of;
-};
-Checksum::Checksum() : state_(std::make_unique<State>()) {}
-Checksum::~Checksum() = default;
-void Checksum::add(std::span<const std::byte> data) {
-  XXH3_64bits_update(&state_->of, data.data(), data.size());
-}
-std::uint64_t Checksum::value() const { return XXH3_64bits_digest(&state_->of); }
 
 Header describe(const Engine& engine) {
   const Layout& layout = engine.layout();
@@ -284,7 +272,8 @@ std::vector<std::byte> encode(Header& header) {
     }
     room = align_up(kPrefixBytes + needed + 64) - kPrefixBytes;
   }
-  const std::array<std::uint64_t, 4> prefix = {kMagic, text.size(), XXH3_64bits(text.data(), text.size()),
+  const std::array<std::uint64_t, 4> prefix = {kMagic, text.size(),
+                                               checksum_of(std::as_bytes(std::span(text))),
                                                static_cast<std::uint64_t>(header.file_bytes)};
   std::vector<std::byte> bytes(sizeof prefix + text.size());
   std::memcpy(bytes.data(), prefix.data(), sizeof prefix);
@@ -304,7 +293,7 @@ Header decode(const FileReader& file) {
     damaged(file, fmt::format("a header of {} bytes", bytes));
   std::string text(bytes, '\0');
   file.read(kPrefixBytes, std::as_writable_bytes(std::span(text)));
-  if (const std::uint64_t found = XXH3_64bits(text.data(), text.size()); found != prefix[2])
+  if (const std::uint64_t found = checksum_of(std::as_bytes(std::span(text))); found != prefix[2])
     damaged(file, fmt::format("checksum of the header is {}, expected {}", hex(found), hex(prefix[2])));
   try {
     const json parsed = json::parse(text);

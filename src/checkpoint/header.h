@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -75,23 +74,5 @@ std::vector<std::byte> encode(Header& header);
 // Reads and checks a file's header. EnvironmentError where it is no checkpoint, damaged or truncated;
 // UnsupportedError for another version.
 Header decode(const FileReader& file);
-
-std::uint64_t checksum_of(std::span<const std::byte> data);
-
-// The same of bytes that come in parts.
-class Checksum {
- public:
-  Checksum();
-  ~Checksum();
-  Checksum(const Checksum&) = delete;
-  Checksum& operator=(const Checksum&) = delete;
-
-  void add(std::span<const std::byte> data);
-  std::uint64_t value() const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
 
 }  // namespace tessera::checkpoint

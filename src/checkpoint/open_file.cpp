@@ -1,4 +1,5 @@
 #include "src/checkpoint/open_file.h"
+#include "src/checkpoint/checksum.h"
 
 #include <fmt/format.h>
 

@@ -7,6 +7,7 @@
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/buffers.h"
+#include "src/checkpoint/checksum.h"
 #include "src/checkpoint/folder.h"
 #include "src/checkpoint/header.h"
 #include "src/checkpoint/lock.h"
