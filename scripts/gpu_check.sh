@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
 # Builds what runs on a GPU, runs every test of it, collectives and training by two processes that share it, kernels
 # under compute-sanitizer, kernels beside their limits (benchmarks/cuda_kernels.cpp), steps of gpt2-124m, and where python3
-# has torch its fused AdamW and its steps; prints one table. Needs the CUDA toolkit (also as laid out by NVIDIA's pip
-# wheels, see CONTRIBUTING.md), NCCL and cuDNN beside it or among python3's packages, CMake, ninja, a compiler, no network.
+# has torch its fused AdamW and its steps; prints one table. Needs the CUDA toolkit, NCCL and cuDNN beside it, CMake,
+# ninja, a compiler, no network. What the toolkit lacks is looked for among python3's packages, as NVIDIA's pip wheels
+# lay it out (nvidia/cu13, nvidia/nccl, nvidia/cudnn).
 #   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [--only PARTS] [-- CMAKE_ARGUMENT...]
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
 #   --json FILE        the table (build/gpu-check.json by default), written anew with each row
 #   --seconds N        ends within so many (540 by default); what did not get its turn is a failure
-#   --only PARTS       some of tests,ranks,benchmarks,training,sanitizers, for a second call where one had no time for all
+#   --only PARTS       some of tests,ranks,benchmarks,training,sanitizers, of which only what they need is built
+# Where a call may not take long enough for all parts, three that keep build/gpu between them:
+#   scripts/gpu_check.sh --only tests,ranks --json build/gpu-check-1.json
+#   scripts/gpu_check.sh --only benchmarks,training --json build/gpu-check-2.json
+#   scripts/gpu_check.sh --only sanitizers --json build/gpu-check-3.json
 # Exits 0 where nothing failed, 1 where something did, or where there is no GPU that CUDA can use. Shows what failed.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -51,7 +56,7 @@ row() {
 }
 log_of() { echo "$build/logs/${1//[^a-z0-9_]/_}.log"; }
 # check NAME LIMIT NOTE_COMMAND COMMAND...: runs it within LIMIT and the time that is left; its output goes to a log. It
-# did not take place where the note begins with "skipped: ".
+# did not take place where the note, which is made of the log and the exit status, begins with "skipped: ".
 check() {
   local name=$1 limit=$2 note=$3 begin=$SECONDS status=0 log
   log=$(log_of "$name")
@@ -61,7 +66,7 @@ check() {
   if [ "$time_left" -le 0 ]; then row "$name" failed 0 "no time was left"; return 1; fi
   # A process that a GPU holds up may be deaf to the first signal.
   timeout --kill-after=5 $((limit < time_left ? limit : time_left)) "$@" >"$log" 2>&1 || status=$?
-  local words; words=$($note "$log")
+  local words; words=$($note "$log" $status)
   case $words in 'skipped: '*) row "$name" skipped $((SECONDS - begin)) "${words#skipped: }"; return 0 ;; esac
   if [ $status -eq 0 ]; then row "$name" passed $((SECONDS - begin)) "$words"; return 0; fi
   case $status in 124 | 137) words="over its time; $words" ;; esac
@@ -77,15 +82,25 @@ add_rows() {
   done < <("$@")
 }
 nothing() { :; }
-# Not a file's name, such as error.h.
-first_error() { grep -m 1 -E 'error:|[Ee]rror [0-9C]|CMake Error|^FAILED|undefined reference' "$1" | cut -c1-100 || true; }
+# Not a file's name, such as error.h. CMake says where, and in the lines behind what.
+first_error() {
+  grep -m 1 -E 'error:|[Ee]rror [0-9C]|CMake Error at|CMake Error:|^FAILED|undefined reference' -A 6 "$1" | awk '
+    NR == 1 { words = $0; if (!/^CMake Error at/) exit; next }
+    /^Call Stack/ { exit }
+    NF == 0 { if (told) exit; next }
+    { $1 = $1; words = words " " $0; told = 1 }
+    END { print words }' | cut -c1-300 || true
+}
 last_line() { tail -n 1 "$1" | cut -c1-100; }
+# Tests that all skip are none that took place; what dies behind them did.
 test_counts() {
   local passed skipped bad words
   passed=$(grep -c '^\[       OK \]' "$1" || true) skipped=$(grep -c '^\[  SKIPPED \].*(' "$1" || true)
   bad=$(grep -c '^\[  FAILED  \].*(' "$1" || true)
   words="$passed passed, $bad failed, $skipped skipped"
-  if [ "$passed" -eq 0 ] && grep -q '^\[  PASSED  \] 0 tests' "$1" && [ "$bad" -eq 0 ]; then
+  if [ "$2" -ne 0 ]; then
+    [ "$bad" -gt 0 ] || words="exit $2 without a failed test; $words"
+  elif [ "$passed" -eq 0 ] && grep -q '^\[  PASSED  \] 0 tests' "$1"; then
     words="skipped: $words: $(grep -m 1 -A 1 ': Skipped$' "$1" | tail -n 1)"
   fi
   echo "$words"
@@ -133,31 +148,76 @@ trap 'row gpu_check failed 0 "it ended early"; finish' EXIT
 
 # Warnings are no errors here: the compiler is whichever the machine has.
 arguments=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_WITH_CUDA=ON -DTESSERA_WITH_MPI=OFF -DTESSERA_EXAMPLES=OFF)
-# PyTorch brings NCCL and cuDNN along, which a toolkit alone has not.
-wheels=$(python3 -c 'import nvidia
-print(*(f"{root}/{part}" for root in nvidia.__path__ for part in ("nccl", "cudnn")), sep=";")' 2>/dev/null || true)
-prefixes=$wheels
+# Folders that CMake looks in, and those that programs load from, in this order. What was compiled with is loaded, too: a
+# machine may have other versions of these, and a cuDNN that is older is refused.
+prefixes=() before=() behind=()
 if [ -n "$libraries" ]; then
   mkdir -p "$build/libraries"
   check unpack 60 last_line tar --extract --file "$libraries" --directory "$build/libraries" || finish
-  prefixes="$PWD/$build/libraries/usr;$wheels"
-  for folder in "$PWD/$build"/libraries/usr/lib/*-linux-gnu; do
-    export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  done
+  prefixes+=("$PWD/$build/libraries/usr")
+  before+=("$PWD/$build"/libraries/usr/lib/*-linux-gnu)
 fi
-# What was compiled with is loaded, too: a machine may have other versions of these, and a cuDNN that is older is refused.
-IFS=';' read -ra packaged <<<"$wheels"
-for folder in "${packaged[@]}"; do export LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; done
-arguments+=(-DCMAKE_PREFIX_PATH="$prefixes")
+# PyTorch brings along NCCL and cuDNN, which a toolkit alone has not, and may bring what else is missing of one.
+mapfile -t wheels < <(python3 -c 'import nvidia
+print(*nvidia.__path__, sep="\n")' 2>/dev/null || true)
+for wheel in "${wheels[@]}"; do
+  for part in nccl cudnn; do
+    if [ -d "$wheel/$part" ]; then prefixes+=("$wheel/$part"); before+=("$wheel/$part/lib"); fi
+  done
+done
+# The toolkit that CMake would take: as an argument says, or the environment, or the path.
+nvcc=''
+for argument in "$@"; do
+  case $argument in
+    -DCMAKE_CUDA_COMPILER=* | -DCMAKE_CUDA_COMPILER:*=*) nvcc=${argument#*=} ;;
+    -DCUDAToolkit_ROOT=* | -DCUDAToolkit_ROOT:*=*) nvcc=${argument#*=}/bin/nvcc ;;
+  esac
+done
+for found in "${CUDACXX:-}" "${CUDAToolkit_ROOT:+$CUDAToolkit_ROOT/bin/nvcc}" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" \
+  "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+  if [ -z "$nvcc" ] && [ -x "$found" ]; then nvcc=$found; fi
+done
+version=''
+if [ -n "$nvcc" ]; then
+  # Before the wheels: of what both have, the toolkit's goes with the compiler.
+  toolkit=$(realpath -m "$(dirname "$(realpath -m "$nvcc")")/..")
+  prefixes+=("$toolkit")
+  for folder in lib64 lib; do
+    if [ -d "$toolkit/$folder" ] && [ "$toolkit" != /usr ]; then behind+=("$toolkit/$folder"); break; fi
+  done
+  version=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p' || true)
+fi
+for wheel in "${wheels[@]}"; do
+  for folder in "$wheel"/cu${version:-1[3-9]}; do  # CUDA 13 is the least
+    if [ -d "$folder" ]; then prefixes+=("$folder"); behind+=("$folder/lib"); fi
+  done
+done
+join() { local IFS=$1; shift; echo "$*"; }
+arguments+=(-DCMAKE_PREFIX_PATH="$(join ';' "${prefixes[@]}")")
+library_path=${LD_LIBRARY_PATH:-}  # PyTorch's programs keep to this
+IFS=: read -ra given <<<"$library_path"
+LD_LIBRARY_PATH=$(join : "${before[@]}" "${given[@]}" "${behind[@]}")
+export LD_LIBRARY_PATH
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true)
 if [ -n "$gpu" ] || [ -e /dev/nvidiactl ]; then arguments+=(-DCMAKE_CUDA_ARCHITECTURES=native); fi
 
 check configure 120 first_error cmake -S . -B "$build" "${arguments[@]}" "$@" || finish
+# without PART: why CMake went on without it.
+without() { sed -n "s/^-- Without $1: //p" "$(log_of configure)" | head -n 1; }
 mapfile -t tests < <(ctest --test-dir "$build" -N -L gpu | sed -n 's/^ *Test *#[0-9]*: //p')
 [ ${#tests[@]} -gt 0 ] || { row tests failed 0 "no test has the label gpu"; finish; }
+has_test() { printf '%s\n' "${tests[@]}" | grep -qx "$1"; }
+targets=(tessera_cli)
+for part in "${parts[@]}"; do
+  case $part in
+    tests) targets+=("${tests[@]}") ;;
+    ranks) if has_test comm_nccl_test; then targets+=(comm_nccl_test); fi ;;
+    benchmarks) targets+=(bench_cuda_kernels) ;;
+    sanitizers) targets+=(kernels_cuda_test) ;;
+  esac
+done
 # What does not compile keeps nothing else from running.
-check build 420 first_error cmake --build "$build" --parallel "$(nproc)" \
-  --target tessera_cli bench_cuda_kernels "${tests[@]}" -- -k 0 || true
+check build 420 first_error cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}" -- -k 0 || true
 program_of() { find "$build/tests" -type f -name "$1" -perm -u+x; }
 tool=$build/bin/tessera info=$(log_of 'tessera info')
 [ -x "$tool" ] || { row 'tessera info' failed 0 "the tool was not built"; finish; }
@@ -180,7 +240,8 @@ part_tests() {
       row "$name" failed 0 "it was not built"
     fi
   done
-  if grep -q '^built with .*cuDNN none$' "$info"; then row cuDNN failed 0 "this build has none"; fi
+  if grep -q '^built with .*cuDNN none$' "$info"; then row cuDNN failed 0 "this build has none: $(without CUDNN)"; fi
+  if [ -n "$(without NVTX)" ]; then row NVTX skipped 0 "this build has none: $(without NVTX)"; fi
 }
 
 # Ranks that are processes share a GPU.
@@ -188,10 +249,10 @@ part_ranks() {
   local contract
   contract=$(program_of comm_nccl_test)
   if [ -n "$contract" ]; then
-    check 'NCCL contract, two processes' 150 test_counts tests/comm/launch.sh 2 "$contract" '--gtest_filter=*Communicator*' || true
+    check 'NCCL contract, two processes' 240 test_counts tests/comm/launch.sh 2 "$contract" '--gtest_filter=*Communicator*' || true
     check 'training, two processes' 100 last_line tests/cli/gpu_ranks.sh "$tool" tests/comm/launch.sh || true
-  elif ! printf '%s\n' "${tests[@]}" | grep -qx comm_nccl_test; then
-    row NCCL failed 0 "this build has none"
+  elif ! has_test comm_nccl_test; then
+    row NCCL failed 0 "this build has none: $(without NCCL)"
   fi
 }
 
@@ -200,7 +261,8 @@ torch=''
 torch_sees_gpu() {
   if [ -z "$torch" ]; then
     torch=false
-    python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$build/logs/torch.log" && torch=true
+    LD_LIBRARY_PATH=$library_path python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+      2>"$build/logs/torch.log" && torch=true
   fi
   $torch
 }
@@ -217,8 +279,8 @@ part_benchmarks() {
   add_rows awk -f scripts/benchmark_rows.awk "$results"
   : >"$peer_results"
   if torch_sees_gpu; then
-    check "PyTorch's AdamW" 60 nothing python3 benchmarks/peers/torch_adamw.py --device cuda --numel $((1 << 26)) \
-      --json "$peer_results" || true
+    check "PyTorch's AdamW" 60 nothing env LD_LIBRARY_PATH="$library_path" python3 benchmarks/peers/torch_adamw.py \
+      --device cuda --numel $((1 << 26)) --json "$peer_results" || true
     add_rows awk -f scripts/adamw_beside.awk "$results" "$peer_results"
   else
     row "AdamW beside PyTorch" skipped 0 "python3 has no torch that sees a GPU (see $build/logs/torch.log)"
@@ -230,15 +292,15 @@ tokens_per_second() { sed -n 's/.*"tokens_per_second": \([0-9]*\).*/\1/p' "$1" |
 # Steps of gpt2-124m, and the same by PyTorch, not compiled.
 part_training() {
   local trained=false ours theirs='' peer_results=$build/logs/torch_gpt2_step.json
-  check 'training, gpt2-124m' 90 last_line tests/cli/gpu_train.sh "$tool" && trained=true
+  check 'training, gpt2-124m' 120 last_line tests/cli/gpu_train.sh "$tool" && trained=true
   add_rows sed -n 's/^row: //p' "$(log_of 'training, gpt2-124m')"
-  check 'training, offload' 90 last_line tests/cli/gpu_offload.sh "$tool" || true
+  check 'training, offload' 210 last_line tests/cli/gpu_offload.sh "$tool" || true
   add_rows sed -n 's/^row: //p' "$(log_of 'training, offload')"
   if $trained && torch_sees_gpu; then
     ours=$(sed -n '$s/^\([0-9][0-9]*\) tokens.*/\1/p' "$(log_of 'training, gpt2-124m')")
     rm -f "$peer_results"
-    check "PyTorch's training" 60 nothing python3 benchmarks/peers/torch_gpt2_step.py --device cuda --dtype bf16 \
-      --sequences 8 --length 1024 --steps 20 --json "$peer_results" && theirs=$(tokens_per_second "$peer_results") || true
+    check "PyTorch's training" 60 nothing env LD_LIBRARY_PATH="$library_path" python3 benchmarks/peers/torch_gpt2_step.py \
+      --device cuda --dtype bf16 --sequences 8 --length 1024 --steps 20 --json "$peer_results" && theirs=$(tokens_per_second "$peer_results") || true
     if [ -n "$ours" ] && [ "${theirs:-0}" -gt 0 ]; then
       row 'training beside PyTorch' measured 0 "$ours and $theirs tokens/s" "$(awk "BEGIN {printf \"%.3f\", $ours / $theirs}")"
     fi

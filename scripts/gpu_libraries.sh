@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Packs the libraries that Tessera is built from, as installed on this Debian machine, and the headers that
-# scripts/cudnn_frontend.sh gets, for scripts/gpu_check.sh on a machine that has a GPU and no packages.
+# Packs the libraries that Tessera is built from, as installed on this Debian machine, the headers that
+# scripts/cudnn_frontend.sh gets, and NVTX's where a CUDA toolkit here has them, for scripts/gpu_check.sh on a machine that
+# has a GPU and no packages. The rest of CUDA is that machine's own.
 #   scripts/gpu_libraries.sh [FILE]      build/gpu-libraries.tar.gz by default
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -22,6 +23,10 @@ for package in "${packages[@]}"; do
 done | grep -E '^/usr/(include|lib|share/cmake|share/pkgconfig)' | sort -u |
   while read -r path; do if [ -L "$path" ] || [ -f "$path" ]; then echo "${path#/}"; fi; done >"$list"
 scripts/cudnn_frontend.sh
-tar --create --gzip --file "$file" --directory / --files-from "$list" \
-  --directory "$PWD/build/cudnn-frontend" --transform 's,^include,usr/include,' include
+nvtx=()
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+toolkit=$(dirname "$(dirname "$(realpath -m "$nvcc")")")
+if [ -d "$toolkit/include/nvtx3" ]; then nvtx=(--directory "$toolkit" include/nvtx3); fi
+tar --create --gzip --file "$file" --directory / --files-from "$list" --transform 's,^include,usr/include,' \
+  --directory "$PWD/build/cudnn-frontend" include "${nvtx[@]}"
 echo "$file: $(wc -l <"$list") files, $(du -h "$file" | cut -f1)"

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "src/device/activity.h"
 #include "tessera/error.h"
 
@@ -17,6 +19,8 @@ void check_cuda(cudaError_t result, const char* call) {
   throw EnvironmentError(message);
 }
 
+void ask_for_connections() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
 void ignore_cuda(cudaError_t result) noexcept {
   if (result != cudaSuccess) cudaGetLastError();
 }
@@ -24,6 +28,7 @@ void ignore_cuda(cudaError_t result) noexcept {
 void make_current(int ordinal) {
   // Of a thread that is new to CUDA the current GPU is the first one, without a context of the driver's.
   thread_local bool set = false;
+  if (!set) ask_for_connections();
   int current = -1;
   check_cuda(cudaGetDevice(&current), "cudaGetDevice");
   if (set && current == ordinal) return;

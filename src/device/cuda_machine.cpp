@@ -44,6 +44,7 @@ CudaMachine read_cuda_machine() {
                       .driver = {},
                       .unusable = {},
                       .gpus = {}};
+  device::ask_for_connections();
   int driver = 0;  // stays 0 where none is installed
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) machine.driver = version_text(driver);
   int count = 0;  // stays unwritten where the call fails

@@ -1,4 +1,4 @@
-// The twin of nvtx.cpp in a build without CUDA: no profiler is told anything.
+// The twin of nvtx.cpp in a build without CUDA, or whose toolkit has no NVTX: no profiler is told anything.
 #include "src/device/ranges.h"
 
 namespace tessera::device {

@@ -5,7 +5,8 @@ set -euo pipefail
 sources=$(realpath "$1")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-mkdir -p "$folder"/{scripts,tools,tests/comm,tests/cli}
+mkdir -p "$folder"/{scripts,tools,tests/comm,tests/cli,toolkit/{bin,lib64},wheels/{nccl,cudnn,cu12,cu13}/lib}
+unset CUDACXX CUDAToolkit_ROOT CUDA_HOME CUDA_PATH LD_LIBRARY_PATH
 cp "$sources"/scripts/{gpu_check.sh,common.sh,*.awk} "$folder/scripts"
 cd "$folder"
 make_tool() { { echo '#!/usr/bin/env bash'; cat; } >"$1" && chmod +x "$1"; }
@@ -15,18 +16,22 @@ done
 make_tool tools/nvidia-smi <<<'echo "${SMI-Fake GPU}"'
 make_tool tools/python3 <<'END'
 [ -n "${TORCH:-}" ] || exit 1
-[[ "$*" != *nvidia* ]] || echo '/wheels/nccl;/wheels/cudnn'
+echo "$LD_LIBRARY_PATH" >>build/python_path.txt
+[[ "$*" != *nvidia* ]] || realpath wheels
 while [ $# -gt 1 ]; do
   [ "$1" != --json ] || printf '{\n "tokens_per_second": 50000.5,\n "best_tokens_per_second": 70000.0\n}\n' >"$2"
   shift
 done
 END
+make_tool toolkit/bin/nvcc <<<'echo "Cuda compilation tools, release 13.0, V13.0.88"'
+ln -s ../toolkit/bin/nvcc tools/nvcc
 make_tool tools/ctest <<<'printf "  Test #%d: %s\n" 1 kernels_cuda_test 2 comm_nccl_test'
 make_tool tools/compute-sanitizer <<<'echo "${SANITIZER-========= ERROR SUMMARY: 0 errors}"; exit ${SANITIZER+1}'
 # Configures, or builds what of the programs is not named in $BROKEN.
 make_tool tools/cmake <<'END'
+printf '%s\n' "$@" >>build/cmake.txt
 if [ "$1" = -S ]; then
-  printf '%b' "${CONFIGURE:-}"
+  printf '%b' "${CONFIGURE:-}${CONFIGURED:-}"
   echo CMAKE_CUDA_COMPILER:FILEPATH=/usr/local/cuda/bin/nvcc >build/gpu/CMakeCache.txt
   exit ${CONFIGURE:+1}
 fi
@@ -66,18 +71,33 @@ holds build/gpu-check.json '"memory", "result": "passed", .*"ratio": 1.001, "req
 holds build/gpu-check.json '"gpu": "Fake GPU", "result": "passed"'
 holds out.txt '^passed in .* on Fake GPU, 2 skipped; '
 
-# Beside PyTorch, whose AdamW gives no figure here. What it brings along is what is loaded.
-run 1 TORCH=yes KERNELS_DO='[[ :$LD_LIBRARY_PATH: = *:/wheels/cudnn/lib:/wheels/nccl/lib:* ]]'
+# Beside PyTorch, whose AdamW gives no figure here. What it brings along is built with and loaded, behind the toolkit's own
+# what a toolkit may lack; PyTorch itself loads what it would.
+run 1 TORCH=yes LD_LIBRARY_PATH=/own KERNELS_DO='echo "$LD_LIBRARY_PATH" >build/path.txt'
+wheels=$folder/wheels
+holds build/cmake.txt "^-DCMAKE_PREFIX_PATH=$wheels/nccl;$wheels/cudnn;$folder/toolkit;$wheels/cu13$"
+holds build/path.txt "^$wheels/nccl/lib:$wheels/cudnn/lib:/own:$folder/toolkit/lib64:$wheels/cu13/lib$"
+lacks build/python_path.txt wheels
 row kernels_cuda_test passed '1 passed, .*'
 row 'AdamW bf16 beside PyTorch' failed 'a rate is missing'
 row 'training beside PyTorch' measured '60000 and 50000 tokens/s'
 holds build/gpu-check.json '"ratio": 1.200, "required": null, "note": "60000 and'
+
+# Another toolkit, whose version nobody tells.
+run 0 TORCH=yes -- --only tests -- -DCUDAToolkit_ROOT="$folder/other"
+holds build/cmake.txt "cudnn;$folder/other;$wheels/cu13$"
 
 # Whatever a note holds, the table is JSON.
 run 1 'CONFIGURE=CMake Error: "a" | b\\c \t \303\244\nmore'
 json
 row configure failed 'CMake Error: \\"a\\" / b\\\\c ? ?? (see .*'
 holds out.txt '^more$'  # the log of what failed
+run 1 'CONFIGURE=-- Found it\nCMake Error at cmake/cuda.cmake:12 (message):\n  TESSERA_WITH_CUDA=ON: no\n  cublasLt.h\nCall Stack:\n'
+row configure failed 'CMake Error at cmake/cuda.cmake:12 (message): TESSERA_WITH_CUDA=ON: no cublasLt.h (see .*'
+run 0 'CONFIGURED=-- Without NVTX: it has no header\n'
+row NVTX skipped 'this build has none: it has no header'
+run 1 'CONFIGURED=-- Without CUDNN: it is old\n' $'INFO=built with  CUDA 13.0, cuDNN none\nGPU 0          Fake GPU, 1.0 MiB'
+row cuDNN failed 'this build has none: it is old'
 
 # What does not compile keeps nothing else from running.
 run 1 BROKEN=kernels_cuda_test
@@ -98,7 +118,9 @@ run 1 $'KERNELS=a.cpp:7: Failure\nis 1, expected 2\n[  FAILED  ] Ops.Agree (1 ms
 row kernels_cuda_test failed '0 passed, 1 failed, 0 skipped .*'
 holds out.txt '^is 1, expected 2$'
 run 1 KERNELS=hm 'KERNELS_DO=kill -SEGV $$'
-row kernels_cuda_test failed '0 passed, 0 failed, 0 skipped .*'
+row kernels_cuda_test failed 'exit 139 without a failed test; 0 passed, 0 failed, 0 skipped .*'
+run 1 $'KERNELS=a.cpp:1: Skipped\nno\n[  SKIPPED ] A.B (0 ms)\n[  PASSED  ] 0 tests.' 'KERNELS_DO=kill -SEGV $$'
+row kernels_cuda_test failed 'exit 139 without a failed test; 0 passed, 0 failed, 1 skipped .*'
 run 0 SANITIZER='========= Error: Device not supported. Please refer to the documentation'
 row 'kernels under memcheck' skipped 'compute-sanitizer does not support this device'
 rm tools/compute-sanitizer
@@ -110,9 +132,14 @@ run 0 -- --only tests,sanitizers
 row kernels_cuda_test passed '.*'
 row compute-sanitizer skipped '.*'
 lacks build/gpu-check.json training
+holds build/cmake.txt '^comm_nccl_test$'
+run 0 -- --only sanitizers
+row compute-sanitizer skipped '.*'
+lacks build/cmake.txt comm_nccl_test
 run 0 -- --only training
 row 'training, gpt2-124m' passed '.*'
 lacks build/gpu-check.json kernels_cuda_test
+lacks build/cmake.txt kernels_cuda_test
 run 2 -- --only tests,test
 holds out.txt "--only has 'test'; there are tests, ranks, "
 run 2 -- --only ''

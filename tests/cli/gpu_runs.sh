@@ -1,4 +1,5 @@
-# Sourced by the scripts beside it, which set `tool`: runs of gpt2-124m in bf16 on one GPU, 8 sequences of 1024 tokens.
+# Sourced by the scripts beside it, which set `tool`: runs of gpt2-124m in bf16 on one GPU, 8 sequences of 1024 tokens
+# where the arguments do not say otherwise.
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 config=$(realpath "$(dirname "$0")/../../benchmarks/peers/gpt2_step.toml")

@@ -2,7 +2,8 @@
 # gpu_train.sh TOOL [ARGUMENT...]: steps of gpt2-124m on a GPU (gpu_runs.sh). Prints what the tool does, then lines
 # "row: name|result|ratio|required|note", as scripts/gpu_check.sh takes them, and last tokens a second from the tenth step
 # on. Rows: by how much the memory in use of the GPU grew, by the driver's count, with the kernels that were launched, over
-# the plan's; and the share of a step in which the host gave the GPU its work.
+# the plan's; and the share of a step in which the host gave the GPU its work, which is asked of steps of 32 sequences: the
+# host has as much to do for 8.
 set -e
 tool=$(realpath "$1")
 shift
@@ -19,12 +20,15 @@ awk -v plan="$(figure run predicted_bytes)" -v set_up="$(figure run set_up_bytes
     fits = plan > 0 && grown >= plan && grown <= 1.01 * plan + 64 * mib && later == 0
     ratio = plan > 0 ? grown / plan : 0
     printf "row: device memory over the plan|%s|%.3f||", fits ? "passed" : "failed", ratio
-    printf "plan %d MiB; grew %d at set-up, %d in the first step, %d later", plan / mib, set_up / mib, first / mib, later / mib
-    print "; asked: 1% + 64 MiB, nothing later"
+    printf "grew %.1f MiB, plan %.1f; %.1f at set-up, ", grown / mib, plan / mib, set_up / mib
+    printf "%.1f in the first step, %.1f later; asked: at most %.1f (1%% + 64 MiB), none of it later\n", \
+      first / mib, later / mib, (1.01 * plan + 64 * mib) / mib
   }'
-awk -v share="$(median run issued 3)" '
+train more --set run.sequences=32 --set run.steps=11 "$@"
+awk -v few="$(median run issued 3)" -v share="$(median more issued 3)" '
   BEGIN {
+    printf "row: host time to issue 8 sequences|measured|%.3f||of the step\n", few
     result = share != "" && share <= 0.05 ? "passed" : "failed"
-    printf "row: host time to issue a step|%s|%.3f||of the step; asked: at most 0.05\n", result, share
+    printf "row: host time to issue 32 sequences|%s|%.3f||of the step; asked: at most 0.05\n", result, share
   }'
 printf '%.0f tokens/s\n' "$rate"

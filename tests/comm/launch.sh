@@ -11,6 +11,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export WORLD_SIZE=$ranks MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
 export NCCL_SOCKET_IFNAME=lo NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1
+export NCCL_RAS_ENABLE=0  # a monitor whose port every process of the host would ask for
 processes=()
 start() { RANK=$rank LOCAL_RANK=$rank NCCL_HOSTID=rank$rank "$@" 2>&1 & }
 for ((rank = 0; rank < ranks; ++rank)); do

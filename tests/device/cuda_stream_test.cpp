@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "src/device/cpu_stream.h"
@@ -66,6 +67,17 @@ TEST_F(CudaStreams, AreMadeWithTheirPriority) {
   settings_.ordered_with_fills = true;
   const CudaStream ordered = stream();
   EXPECT_EQ(fake_cuda::state().last_flags, static_cast<unsigned>(cudaStreamDefault));
+}
+
+TEST_F(CudaStreams, GetHardwareQueuesOfTheirOwn) {
+  constexpr const char* kVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
+  unsetenv(kVariable);
+  std::thread([this] { stream(); }).join();  // one that is new to CUDA
+  EXPECT_STREQ(std::getenv(kVariable), "32");
+  setenv(kVariable, "1", 1);
+  device::ask_for_connections();
+  EXPECT_STREQ(std::getenv(kVariable), "1") << "it is the user's";
+  unsetenv(kVariable);
 }
 
 TEST_F(CudaStreams, GiveBackWhatTheyTookWhenTheyCannotBeMade) {

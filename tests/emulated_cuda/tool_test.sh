@@ -51,11 +51,16 @@ diff -r straight/saved/step-00000004 stopped/saved/step-00000004
 small="--set run.sequences=1 --set run.length=16 --set run.steps=11 --set model.layers=3 --set model.heads=2
   --set model.channels=16 --set model.vocabulary=256"
 "$here/gpu_train.sh" "$emulated" $small >row.txt
-grep -q '^row: device memory over the plan|passed|1\.[0-9]*||plan 0 MiB; grew 0 at set-up' row.txt
-grep -q '^row: host time to issue a step|passed|0\.[0-9]*||' row.txt
+grep -q '^row: device memory over the plan|passed|1\.[0-9]*||grew 0\.[0-9] MiB, plan 0\.[0-9]; .*; asked: at most 64\.[0-9] ' row.txt
+grep -q '^row: host time to issue 8 sequences|measured|0\.[0-9]*||' row.txt
+grep -q '^row: host time to issue 32 sequences|passed|0\.[0-9]*||' row.txt
 tail -n 1 row.txt | grep -q '^[1-9][0-9]* tokens/s$'
 "$here/gpu_offload.sh" "$emulated" $small >row.txt
-grep -q '^row: step with activations on the host|[pf]a[a-z]*|[0-9.]*||of the step without; asked: at most 1.02; activations at the peak 0.0 MiB' row.txt
+copies='copies of [0-9.]* ms at [0-9.]* GB/s, the step without [0-9.]* ms'
+grep -q "^row: step with activations on the host|measured|[0-9.]*||of the step without; activations at the peak 0.0 MiB, without 0.0; $copies; [0-9.]* of the longer, [0-9]*% hidden$" row.txt
+grep -q '^row: gpt2-774m, activations saved|[pf]a[a-z]*|[0-9.-]*|0.47|activations at the peak 0.0 MiB, ' row.txt
+grep -q "^row: gpt2-774m, step with them on host|[a-z]*|[0-9.]*||of the step without; .*; $copies$" row.txt
+grep -q '^row: gpt2-774m, copies hidden|[a-z]*|[0-9.]*|[0-9.]*|of [0-9.]* ms beside compute$' row.txt
 grep -q '^row: step with states on the host|measured|[0-9.]*||of the step without; optimizer state at the peak 0.0 MiB, without 0.4' row.txt
 tail -n 1 row.txt | grep -q '^losses are equal$'
 # A tenth rank would share the first one's GPU: refused by the tool, or else by NCCL.
