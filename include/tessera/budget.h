@@ -26,11 +26,18 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
                                            std::span<const StepSpec> specs);
 
+// What messages call the two budgets: a tool says what its user set.
+struct BudgetNames {
+  std::string device = "device_memory";
+  std::string host = "host_memory";
+};
+
 // What one rank may take, in bytes; 0: no limit.
 struct MemoryBudget {
   std::int64_t device_bytes = 0;
   std::int64_t host_bytes = 0;      // of the host's arena alone, also where the device is the CPU
   std::int64_t external_bytes = 0;  // what the embedder takes of device_bytes, besides the arena
+  BudgetNames names = {};
 
   bool holds(const MemoryPlan& plan) const { return missing_bytes(plan) == 0; }
   // By how much the plan exceeds it, device and host together.

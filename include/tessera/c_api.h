@@ -1,6 +1,11 @@
 /* The engine in C (C99): the verbs of engine.h over opaque handles. Owns handles and error strings; what the
    verbs mean is said in engine.h and docs/embedding.md.
 
+   C++ only are models, modules and the training loop; of the engine: several training programs, recompute and
+   offload of activations chosen unit by unit, placements one by one, the cost model behind the advice of an
+   engine that is refused, the search for what fits a budget, recording an order, how threads wait, a step's
+   timeline, byte counters, raw state buffers; groups of ranks, and collectives besides those below.
+
    Every function returns TESSERA_OK or the kind of its error; tessera_last_error() then says, per thread,
    what was wrong and what would have been right. No exception leaves a function of this file. Outputs are
    written on success only. A handle is used by the thread of its rank alone. Strings are UTF-8 and end in 0;
@@ -38,9 +43,12 @@ typedef struct tessera_world tessera_world; /* a rank's place among all ranks */
 typedef tessera_status (*tessera_rank_main)(tessera_world* world, void* user);
 
 /* Runs rank_main for ranks 0 .. ranks-1, each on a thread, rank 0 on this one, and returns when all have
-   ended: TESSERA_OK, or what the rank returned that failed first, with its message. deadline_ms (above 0; a
-   year at most, beyond which it is one) is of every wait for a peer. A rank still running that long after the
-   first failure is left behind; the process should then end. */
+   ended: TESSERA_OK where none failed; what the rank returned that failed first, with its message; or, where
+   that rank returned TESSERA_OK, what the first to return anything else did. Where all returned TESSERA_OK
+   although one had failed (an engine called out of order, tessera_world_fail), TESSERA_COMMUNICATION with the
+   first failure's message. deadline_ms (above 0; a year at most, beyond which it is one) is of every wait for
+   a peer. A rank still running that long after the first failure is left behind, and the process should then
+   end; rank 0, which runs on the caller's own thread, is always waited for. */
 tessera_status tessera_run_ranks(int32_t ranks, int64_t deadline_ms, tessera_rank_main rank_main, void* user);
 
 /* This process as a rank among those that a launcher (mpirun, srun) started. TESSERA_UNSUPPORTED in a build
@@ -53,11 +61,25 @@ tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_
    TESSERA_CUDA. Collective. Within a rank_main it is destroyed before that returns. TESSERA_UNSUPPORTED in a
    build without NCCL, TESSERA_ENVIRONMENT where libnccl cannot be loaded. One rank alone needs none. */
 tessera_status tessera_world_create_nccl(tessera_world* host, int64_t deadline_ms, tessera_world** world);
-tessera_status tessera_world_destroy(tessera_world* world); /* of one that was created; NULL is well */
+/* Of one that was created; NULL is well. TESSERA_USAGE for a rank_main's own, which ends with it. */
+tessera_status tessera_world_destroy(tessera_world* world);
+/* Tells all other ranks that this one failed: their waits for it end. */
 tessera_status tessera_world_fail(tessera_world* world, const char* message);
 
 tessera_status tessera_world_rank(const tessera_world* world, int32_t* rank);
 tessera_status tessera_world_ranks(const tessera_world* world, int32_t* ranks);
+
+enum { TESSERA_SUM = 0, TESSERA_MAX = 1 }; /* operation */
+
+/* For what a trainer measures itself. Collective: all ranks make these calls in one order, on memory of the
+   host, also where a world's engines are on GPUs; during a step, too. The deadline is the world's, or that of
+   the engine made last on it. TESSERA_COMMUNICATION where a rank does not come, or calls something else; the
+   world has then failed. */
+tessera_status tessera_world_barrier(tessera_world* world); /* returns when all ranks have called it */
+/* In place, element by element the ranks' sum, added in rank order, or their largest, NaN where a rank's is
+   NaN: the same bits on all ranks. numel and operation are the same on all ranks. */
+tessera_status tessera_world_all_reduce(tessera_world* world, int32_t operation, double* values,
+                                        int64_t numel);
 
 /* -- What is trained -- */
 
@@ -81,7 +103,12 @@ typedef struct tessera_unit {
   const tessera_parameter* parameters;
   int32_t parameter_count;
   int32_t read_in_forward_only; /* 1: backward does not read them (an embedding's tables) */
-  int64_t output_bytes;         /* what it hands on to the next unit for a microbatch, for a pipeline */
+  /* For a microbatch on one rank; 0: none, or in memory of the trainer's own. Lies where
+     tessera_lease_handover says. Needs the default order (tessera_options.order NULL). */
+  int64_t output_bytes;       /* what it hands on to the next unit: needed by a pipeline */
+  int64_t saved_bytes;        /* kept from its forward to its backward, unless recompute is full */
+  int64_t recomputable_bytes; /* the same, unless recompute is selective or full */
+  int64_t workspace_bytes;    /* the most that any pass needs, within a lease */
 } tessera_unit;
 
 /* -- Options -- */
@@ -93,9 +120,10 @@ enum { TESSERA_REDUCE_AUTOMATIC = 0, TESSERA_REDUCE_EACH = 1, TESSERA_REDUCE_LAS
 enum { TESSERA_REDUCTION_EXACT = 0, TESSERA_REDUCTION_NATIVE = 1 };                       /* reduction */
 enum { TESSERA_UPDATE_DECIDED = 0, TESSERA_UPDATE_REDUCED = 1, TESSERA_UPDATE_NEXT = 2 }; /* update */
 enum { TESSERA_1F1B = 0, TESSERA_GPIPE = 1, TESSERA_INTERLEAVED = 2, TESSERA_LOOPED = 3 }; /* schedule */
-enum { TESSERA_DEVICE = 0, TESSERA_HOST = 1, TESSERA_DISK = 2 };                           /* space */
-enum { TESSERA_CPU = 0, TESSERA_CUDA = 1 };                                                /* device */
-enum { TESSERA_ADAMW = 0, TESSERA_ADAM = 1, TESSERA_SGD = 2 };                             /* optimizer */
+enum { TESSERA_RECOMPUTE_NONE = 0, TESSERA_RECOMPUTE_SELECTIVE = 1, TESSERA_RECOMPUTE_FULL = 2 };
+enum { TESSERA_DEVICE = 0, TESSERA_HOST = 1, TESSERA_DISK = 2 }; /* space */
+enum { TESSERA_CPU = 0, TESSERA_CUDA = 1 };                      /* device */
+enum { TESSERA_ADAMW = 0, TESSERA_ADAM = 1, TESSERA_SGD = 2 };   /* optimizer */
 
 typedef struct tessera_use {
   int32_t unit;
@@ -138,6 +166,9 @@ typedef struct tessera_options {
   double states_on_device;    /* share of the units whose states stay there all the same [0] */
   int32_t parameters;         /* where parameter shards live; stage 3 only [TESSERA_DEVICE] */
   int32_t staged;             /* see Offload::staged [2] */
+  int32_t activations;        /* not the disk; see Offload::activations [TESSERA_DEVICE] */
+  int32_t recompute;          /* what uses in TESSERA_RECOMPUTE, one before each backward of every unit but
+                                 the last, make again; see Recompute [TESSERA_RECOMPUTE_NONE] */
   const char* disk_directory; /* of the file for what lives on the disk [NULL: nothing does] */
 
   int32_t optimizer;           /* [TESSERA_ADAMW] */
@@ -149,8 +180,16 @@ typedef struct tessera_options {
   int32_t nesterov;            /* sgd [0] */
   const tessera_group* groups; /* [NULL: one] */
   int32_t group_count;
-  double clip;               /* largest global norm of the mean gradient [0: none] */
-  double initial_loss_scale; /* dynamic loss scaling, for fp16 [0: none] */
+  double clip;             /* largest global norm of the mean gradient [0: none] */
+  int32_t parameter_norms; /* 1: tessera_step_result.parameter_norms is filled [0] */
+
+  /* Dynamic loss scaling, for fp16. All but the interval are powers of two. */
+  double initial_loss_scale;          /* [0: none, and the rest means nothing] */
+  double loss_scale_growth_factor;    /* above 1 [2] */
+  int64_t loss_scale_growth_interval; /* steps applied in a row before it grows, 1 or more [2000] */
+  double loss_scale_backoff_factor;   /* times this after a step that was not finite, below 1 [0.5] */
+  double min_loss_scale;              /* [1] */
+  double max_loss_scale;              /* 2^127 at most [2^24] */
 
   const tessera_use* order; /* of one microbatch [NULL: forward in unit order, then backward in reverse] */
   int32_t order_count;
@@ -160,7 +199,10 @@ typedef struct tessera_options {
   int32_t threads;             /* of a rank's updates and sums [1] */
   int64_t deadline_ms;         /* of every wait for a peer [60000] */
   int64_t device_memory_bytes; /* a rank's budget; more is refused at create [0: none] */
-  int64_t external_bytes;      /* what the caller's own activations take of it [0] */
+  int64_t host_memory_bytes;   /* likewise, of what it keeps in the host's arena [0: none] */
+  int64_t external_bytes;      /* what the caller's own activations take of device_memory_bytes [0] */
+  int32_t strict_order;        /* 1: one instruction after the other, for debugging; the same bits [0] */
+  int32_t poison;              /* 1: fills dead memory with NaN, for debugging; the same bits [0] */
 } tessera_options;
 
 /* bytes: sizeof(tessera_options). TESSERA_USAGE where header and library differ in it. */
@@ -217,14 +259,19 @@ typedef struct tessera_scheduled_use {
 tessera_status tessera_scheduled_uses(tessera_engine* engine, const tessera_scheduled_use** uses,
                                       int32_t* count);
 
-/* What units hand on (tessera_unit.output_bytes), where it lies during a lease. Every pass reads input; a
+/* What units hand on and keep (tessera_unit's bytes), where it lies during a lease. Every pass reads input; a
    forward writes output; a backward reads output_gradient, and writes input_gradient. NULL where there is
-   none, and in the other passes. Between ranks of a pipeline they travel by themselves. */
+   none, and in the other passes. Between ranks of a pipeline, and to the host and back, they travel by
+   themselves. */
 typedef struct tessera_handover {
   const void* input;
   void* output;
   const void* output_gradient;
   void* input_gradient;
+  void* saved;        /* a forward writes it, backward reads it; a full recompute writes it again, a selective
+                         one reads it */
+  void* recomputable; /* forward and recompute write it; backward reads it, and may overwrite it */
+  void* workspace;    /* in any pass; holds garbage at first */
 } tessera_handover;
 
 /* Of the innermost open lease. On a GPU these and a lease's views are memory of that GPU. */
@@ -284,6 +331,11 @@ typedef struct tessera_step_result {
   double gradient_norm; /* of the mean gradient, before clipping */
   double loss_scale;
   double learning_rate;
+  /* Of the mean gradient, before clipping, by parameter: of all its uses for a tied one, 0 for a frozen one.
+     NULL unless tessera_options.parameter_norms, and for a step that was skipped or an evaluation. Valid
+     until the engine's next step. */
+  const double* parameter_norms;
+  int32_t parameter_norm_count;
 } tessera_step_result;
 
 /* After the last use. `result` may be NULL. */
@@ -295,7 +347,10 @@ tessera_status tessera_abandon(tessera_engine* engine, tessera_step_result* resu
 /* With TESSERA_UPDATE_NEXT: does what the last step left to the next. Collective, between steps. */
 tessera_status tessera_finish_updates(tessera_engine* engine);
 
+/* The scale that the gradients of this step carry: 1 without loss scaling. */
 tessera_status tessera_loss_scale(const tessera_engine* engine, float* scale);
+/* Updates applied so far; a checkpoint that is loaded brings its count. */
+tessera_status tessera_steps_applied(const tessera_engine* engine, int64_t* steps);
 
 enum { TESSERA_MASTER = 0, TESSERA_ROUNDED = 1, TESSERA_MOMENT1 = 2, TESSERA_MOMENT2 = 3 }; /* state */
 
@@ -320,6 +375,20 @@ enum { /* category */
    the plan's peak, by category. `at_peak` may be NULL. */
 tessera_status tessera_plan_bytes(const tessera_engine* engine, int32_t space, int64_t* arena,
                                   int64_t at_peak[TESSERA_CATEGORIES]);
+
+/* A step's timing on this rank, in microseconds. */
+typedef struct tessera_timing {
+  double total_us;         /* by the host's clock, until the step is complete */
+  double issue_us;         /* until all lanes had been given their work; on the CPU the caller computes */
+  double communication_us; /* collectives, messages, copies and host updates off the compute lane */
+  double exposed_us;       /* the compute lane waited for other lanes */
+} tessera_timing;
+
+/* Times the next steps where `on` is not 0. Costs two clock readings an instruction; on a GPU two of its
+   events, and waits for the GPU when a step begins. Between steps. */
+tessera_status tessera_set_tracing(tessera_engine* engine, int32_t on);
+/* Of the last step that was traced; all 0 before any. */
+tessera_status tessera_step_timing(const tessera_engine* engine, tessera_timing* timing);
 
 /* What people should know of how the engine works on this machine, a line each: an exchange between processes
    or GPUs that costs a copy more, and why; how the disk is used. "" where there is nothing. Valid until the

@@ -42,6 +42,7 @@ struct EngineOptions {
   std::string disk_directory = {};               // on a local disk, of what the strategy offloads there
   std::int64_t device_memory_bytes = 0;          // budget of one rank; 0: none. Exceeding it is refused here
   std::int64_t host_memory_bytes = 0;            // likewise, of what it keeps in the host's arena
+  BudgetNames budget_names = {};                 // of these two, where one is exceeded
   std::int64_t external_bytes = 0;  // what the embedder's own activations take, counted against the budget
   CostModel cost = {};              // by which changes are told that would fit a budget which is exceeded
   bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
@@ -51,7 +52,9 @@ struct EngineOptions {
   int threads_per_rank = 1;   // of the update and of local sums
   bool strict_order = false;  // one instruction after the other on the calling thread: for debugging
   bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
-  std::chrono::milliseconds deadline{60'000};  // of every wait for a peer; above 0, and a year at most
+  // Of every wait for a peer, also in other calls of the communicator that the engine is made of, from then
+  // on; above 0, and a year at most.
+  std::chrono::milliseconds deadline{60'000};
   Waiting waiting = Waiting::automatic;
   // For tests and experiments: microseconds that an instruction of the engine's own takes longer, asleep.
   std::function<double(const Program& program, const Instruction& instruction)> delay_us = {};
@@ -93,7 +96,7 @@ class Engine;
 class UnitLease {
  public:
   UnitLease(UnitLease&& other) noexcept;
-  UnitLease& operator=(UnitLease&&) = delete;
+  UnitLease& operator=(UnitLease&& other) noexcept;  // one that was open here is destroyed before its end()
   ~UnitLease();
 
   UnitId unit() const;
@@ -170,15 +173,18 @@ struct StepTiming {
 
 // Every rank of the world makes one, with equal arguments: what would make ranks diverge is compared here and
 // at every step. All calls on one thread. A call out of order throws UsageError, naming the call and what the
-// program expects; the engine has then failed, here and, within the deadline, on every other rank.
+// program expects; the engine has then failed, here and, within the deadline, on every other rank. So it has
+// where a step's own figures are refused. What does not exist (a program, a parameter, a range of it) is
+// refused and leaves the engine as it was; in a collective call the other ranks then wait for this one.
 class Engine {
  public:
   // Builds, plans and verifies the programs, takes the arena, and compares hashes over all ranks
   // (collective). UsageError for options that do not fit, or a budget that is exceeded (with the table of
   // what is missing).
   Engine(Communicator world, std::vector<UnitSpec> units, EngineOptions options);
-  // Waits for no peer. On GPUs of several processes, all ranks first meet behind their last step, by a
-  // barrier() of the world: a peer's GPU may still be reading what this one sent.
+  // Waits for no peer. In the middle of a step, the world can no longer be used. On GPUs of several
+  // processes, all ranks first meet behind their last step, by a barrier() of the world: a peer's GPU may
+  // still be reading what this one sent.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -222,9 +228,11 @@ class Engine {
   std::int64_t steps_applied() const;
 
   // Fills parameters from a function of global coordinates: `fill(parameter, begin, values)` sets elements
-  // begin, begin + 1, … row-major. Must give equal values on all ranks. Called for what this rank holds, and
-  // for up to 16 elements of every parameter, which the ranks compare at the next step: one that was given
-  // others (another seed, say) ends it with a CommunicationError. Moments are zeroed. Between steps.
+  // begin, begin + 1, … row-major. Must give equal values on all ranks, and whenever it is asked: UsageError
+  // where it gives others the second time. Called for what this rank holds, and for up to 16 elements of
+  // every parameter. These, and all that several ranks hold, are compared at the next step: one that was
+  // given others (another seed, say) ends it with a CommunicationError. Moments are zeroed. Until then, or a
+  // checkpoint is loaded, all parameters are 0. Between steps.
   using Fill = std::function<void(ParameterId parameter, std::int64_t begin, std::span<float> values)>;
   void initialize(const Fill& fill);
   // The same, called for what this rank holds only: the ranks compare `identity`, a hash of where the values

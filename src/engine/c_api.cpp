@@ -1,10 +1,11 @@
-// tessera/c_api.h over tessera::Engine: handles, verbs and errors.
+// tessera/c_api.h over tessera::Engine: verbs and errors.
 #include "tessera/c_api.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,17 +31,17 @@ tessera_status remember(tessera_status status, const char* message) noexcept {
   return status;
 }
 
-namespace {
-
-// What a callback that failed leaves behind: the message of the call whose status it handed on, else its own.
 void check_callback(tessera_status status, const std::string& who) {
   if (status == TESSERA_OK) return;
   const bool handed_on = last_error().status == status && !last_error().message.empty();
   throw CallbackError(status, handed_on ? last_error().message : fmt::format("{} returned {}", who, status));
 }
 
+namespace {
+
 void write_result(tessera_engine& engine, StepResult from, tessera_step_result* result) {
   engine.first_nonfinite = std::move(from.first_nonfinite);
+  engine.parameter_norms = std::move(from.parameter_norms);
   if (result == nullptr) return;
   *result = {.step = from.step,
              .applied = from.applied,
@@ -50,7 +51,9 @@ void write_result(tessera_engine& engine, StepResult from, tessera_step_result* 
              .weight = from.weight,
              .gradient_norm = from.gradient_norm,
              .loss_scale = from.loss_scale,
-             .learning_rate = from.learning_rate};
+             .learning_rate = from.learning_rate,
+             .parameter_norms = engine.parameter_norms.empty() ? nullptr : engine.parameter_norms.data(),
+             .parameter_norm_count = static_cast<std::int32_t>(engine.parameter_norms.size())};
 }
 
 tessera_lease& free_lease(tessera_engine& engine) {
@@ -85,59 +88,6 @@ using namespace tessera;
 using namespace tessera::c_api;
 
 const char* tessera_last_error() { return last_error().message.c_str(); }
-
-tessera_status tessera_run_ranks(int32_t ranks, int64_t deadline_ms, tessera_rank_main rank_main,
-                                 void* user) {
-  return guarded([&] {
-    given(rank_main, "rank_main");
-    run_local(ranks, {.deadline = checked_deadline(deadline_ms)},
-              [rank_main, user](Communicator communicator) {
-                last_error() = {};
-                tessera_world world{std::move(communicator)};
-                check_callback(rank_main(&world, user), fmt::format("rank {}", world.communicator.rank()));
-              });
-  });
-}
-
-tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** world) {
-  return guarded([&] {
-    tessera_world*& out = given(world, "world");
-    out = new tessera_world{make_mpi_world({.deadline = checked_deadline(deadline_ms)})};
-  });
-}
-
-tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_world** world) {
-  return guarded([&] {
-    tessera_world*& out = given(world, "world");
-    ControlOptions options = control_options_from_environment();
-    options.deadline = checked_deadline(deadline_ms);
-    out = new tessera_world{make_control_world(options)};
-  });
-}
-
-tessera_status tessera_world_create_nccl(tessera_world* host, int64_t deadline_ms, tessera_world** world) {
-  return guarded([&] {
-    tessera_world*& out = given(world, "world");
-    out = new tessera_world{
-        make_nccl_world(given(host, "host").communicator, {.deadline = checked_deadline(deadline_ms)})};
-  });
-}
-
-tessera_status tessera_world_destroy(tessera_world* world) {
-  return guarded([&] { delete world; });
-}
-
-tessera_status tessera_world_fail(tessera_world* world, const char* message) {
-  return guarded([&] { given(world, "world").communicator.fail(&given(message, "message")); });
-}
-
-tessera_status tessera_world_rank(const tessera_world* world, int32_t* rank) {
-  return guarded([&] { given(rank, "rank") = given(world, "world").communicator.rank(); });
-}
-
-tessera_status tessera_world_ranks(const tessera_world* world, int32_t* ranks) {
-  return guarded([&] { given(ranks, "ranks") = given(world, "world").communicator.world(); });
-}
 
 tessera_status tessera_engine_create(tessera_world* world, const tessera_unit* units, int32_t unit_count,
                                      const tessera_options* options, tessera_engine** engine) {
@@ -237,6 +187,9 @@ tessera_status tessera_lease_handover(const tessera_lease* lease, tessera_handov
     tessera_handover& out = given(handover, "handover") = {};
     out.output = at(buffers[unit].output);
     out.output_gradient = at(buffers[unit].output_gradient);
+    out.saved = at(buffers[unit].saved);
+    out.recomputable = at(buffers[unit].recomputable);
+    if (buffers[unit].workspace >= 0) out.workspace = engine.address(buffers[unit].workspace);
     if (unit == 0) return;
     out.input = at(buffers[unit - 1].output);
     out.input_gradient = at(buffers[unit - 1].output_gradient);
@@ -315,6 +268,10 @@ tessera_status tessera_loss_scale(const tessera_engine* engine, float* scale) {
   return guarded([&] { given(scale, "scale") = given(engine, "engine").engine.loss_scale(); });
 }
 
+tessera_status tessera_steps_applied(const tessera_engine* engine, int64_t* steps) {
+  return guarded([&] { given(steps, "steps") = given(engine, "engine").engine.steps_applied(); });
+}
+
 tessera_status tessera_read(tessera_engine* engine, int32_t parameter, int32_t state, int64_t begin,
                             float* values, int64_t numel) {
   return guarded([&] {
@@ -338,6 +295,20 @@ tessera_status tessera_plan_bytes(const tessera_engine* engine, int32_t space, i
         given(engine, "engine").engine.plan().space(checked<Space>(space, kSpaces, "space"));
     given(arena, "arena") = plan.arena_bytes;
     if (at_peak != nullptr) std::copy(plan.at_peak.begin(), plan.at_peak.end(), at_peak);
+  });
+}
+
+tessera_status tessera_set_tracing(tessera_engine* engine, int32_t on) {
+  return guarded([&] { given(engine, "engine").engine.set_tracing(on != 0); });
+}
+
+tessera_status tessera_step_timing(const tessera_engine* engine, tessera_timing* timing) {
+  return guarded([&] {
+    const StepTiming of = given(engine, "engine").engine.timing();
+    given(timing, "timing") = {.total_us = of.total_us,
+                               .issue_us = of.issue_us,
+                               .communication_us = of.communication_us,
+                               .exposed_us = of.exposed_us};
   });
 }
 

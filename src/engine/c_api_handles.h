@@ -11,6 +11,7 @@
 
 struct tessera_world {
   tessera::Communicator communicator;
+  bool created = true;  // by a call in C, which destroys it; otherwise it is a rank_main's own
 };
 
 struct tessera_lease {
@@ -21,6 +22,7 @@ struct tessera_lease {
 struct tessera_engine {
   tessera::Engine engine;
   std::string first_nonfinite = {};
+  std::vector<double> parameter_norms = {};
   std::string notes = {};
   std::vector<tessera_scheduled_use> uses = {};             // of the running step, once asked for
   std::vector<std::unique_ptr<tessera_lease>> leases = {};  // as many as were open at once; go before engine

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "src/engine/c_api_support.h"
 
@@ -21,7 +22,7 @@ ParameterSpec to_spec(const tessera_parameter& parameter) {
   return spec;
 }
 
-constexpr std::int64_t kMostOutputBytes = std::int64_t{1} << 50;  // so that sums of them can be told
+constexpr std::int64_t kMostUnitBytes = std::int64_t{1} << 50;  // so that sums of them can be told
 
 OptimizerOptions to_optimizer_options(const tessera_options& o) {
   if (o.optimizer != TESSERA_SGD && (o.momentum != 0 || o.nesterov != 0))
@@ -82,19 +83,40 @@ Offload to_offload(const tessera_options& o) {
   return {.states = checked<Space>(o.states, kSpaces, "states"),
           .states_on_device = o.states_on_device,
           .parameters = checked<Space>(o.parameters, kSpaces, "parameters"),
-          .staged = o.staged};
+          .staged = o.staged,
+          .activations = checked<Space>(o.activations, 2, "activations")};  // never the disk
 }
 
-// None where no unit hands anything on: the caller's activations are all its own.
+std::optional<LossScaleOptions> to_loss_scaling(const tessera_options& o) {
+  if (o.initial_loss_scale == 0) return std::nullopt;
+  return LossScaleOptions{.initial = o.initial_loss_scale,
+                          .growth_factor = o.loss_scale_growth_factor,
+                          .growth_interval = o.loss_scale_growth_interval,
+                          .backoff_factor = o.loss_scale_backoff_factor,
+                          .min = o.min_loss_scale,
+                          .max = o.max_loss_scale};
+}
+
+std::int64_t checked_unit_bytes(std::int64_t bytes, const char* field, const tessera_unit& unit) {
+  if (bytes < 0 || bytes > kMostUnitBytes)
+    throw UsageError(
+        fmt::format("tessera_unit.{} of '{}' is {}; use 0 to {}", field, unit.name, bytes, kMostUnitBytes));
+  return bytes;
+}
+
+// None where no unit has any: the caller's activations are all its own.
 ActivationSpec to_activations(std::span<const tessera_unit> units) {
   ActivationSpec spec;
   bool any = false;
   for (const tessera_unit& unit : units) {
-    if (unit.output_bytes < 0 || unit.output_bytes > kMostOutputBytes)
-      throw UsageError(fmt::format("tessera_unit.output_bytes of '{}' is {}; use 0 to {}", unit.name,
-                                   unit.output_bytes, kMostOutputBytes));
-    spec.units.push_back({.output_bytes = unit.output_bytes, .reads_batch = false});
-    any |= unit.output_bytes > 0;
+    const UnitActivations of{
+        .output_bytes = checked_unit_bytes(unit.output_bytes, "output_bytes", unit),
+        .saved_bytes = checked_unit_bytes(unit.saved_bytes, "saved_bytes", unit),
+        .recomputable_bytes = checked_unit_bytes(unit.recomputable_bytes, "recomputable_bytes", unit),
+        .workspace_bytes = checked_unit_bytes(unit.workspace_bytes, "workspace_bytes", unit),
+        .reads_batch = false};
+    spec.units.push_back(of);
+    any |= of.output_bytes > 0 || of.saved_bytes > 0 || of.recomputable_bytes > 0 || of.workspace_bytes > 0;
   }
   return any ? spec : ActivationSpec{};
 }
@@ -113,6 +135,8 @@ static_assert(TESSERA_FP16 == static_cast<int>(DType::fp16) &&
               TESSERA_LOOPED == static_cast<int>(PipelineSchedule::looped) &&
               TESSERA_CLOSE == static_cast<int>(UseEdge::close) &&
               TESSERA_DISK == static_cast<int>(Space::disk) &&
+              TESSERA_HOST == static_cast<int>(Space::host) &&
+              TESSERA_RECOMPUTE_FULL == static_cast<int>(Recompute::full) &&
               TESSERA_REDUCE_LAST == static_cast<int>(ReduceWhen::last) &&
               TESSERA_CUDA == static_cast<int>(DeviceType::cuda) &&
               TESSERA_REDUCTION_NATIVE == static_cast<int>(Reduction::native));
@@ -141,6 +165,7 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.strategy.reduction = checked<Reduction>(o.reduction, 2, "reduction");
   options.strategy.update = checked<UpdateWhen>(o.update, 3, "update");
   options.strategy.prefetch = o.prefetch;
+  options.strategy.recompute = checked<Recompute>(o.recompute, 3, "recompute");
   options.strategy.resident_units = o.resident_units;
   options.strategy.state_over_replicas = o.state_over_replicas != 0;
   options.strategy.parameters_over_replicas = o.parameters_over_replicas != 0;
@@ -156,13 +181,18 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
                              .edge = checked<UseEdge>(use.edge, 3, "tessera_use.edge")});
   options.optimizer = to_optimizer(o);
   options.clip.max_norm = o.clip;
-  if (o.initial_loss_scale != 0) options.loss_scaling = LossScaleOptions{.initial = o.initial_loss_scale};
+  options.parameter_norms = o.parameter_norms != 0;
+  options.loss_scaling = to_loss_scaling(o);
   options.device_memory_bytes = o.device_memory_bytes;
+  options.host_memory_bytes = o.host_memory_bytes;
+  options.budget_names = {.device = "device_memory_bytes", .host = "host_memory_bytes"};
   options.external_bytes = o.external_bytes;
   options.zero_gradients = o.zero_gradients != 0;
   options.device = checked<DeviceType>(o.device, 2, "device");
   options.device_ordinal = o.device_ordinal;
   options.threads_per_rank = o.threads;
+  options.strict_order = o.strict_order != 0;
+  options.poison = o.poison != 0;
   options.deadline = checked_deadline(o.deadline_ms);
   return options;
 }
@@ -186,6 +216,12 @@ tessera_status tessera_options_init(tessera_options* options, size_t bytes) {
     defaults.beta1 = 0.9;
     defaults.beta2 = 0.999;
     defaults.epsilon = 1e-8;
+    const LossScaleOptions scaling;
+    defaults.loss_scale_growth_factor = scaling.growth_factor;
+    defaults.loss_scale_growth_interval = scaling.growth_interval;
+    defaults.loss_scale_backoff_factor = scaling.backoff_factor;
+    defaults.min_loss_scale = scaling.min;
+    defaults.max_loss_scale = scaling.max;
     defaults.threads = 1;
     defaults.deadline_ms = 60'000;
   });

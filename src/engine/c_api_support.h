@@ -31,6 +31,9 @@ struct CallbackError : Error {
 
 tessera_status remember(tessera_status status, const char* message) noexcept;
 
+// Throws for what a callback returned, with the message of the call whose status it handed on, else its own.
+void check_callback(tessera_status status, const std::string& who);
+
 template <typename Body>
 tessera_status guarded(const Body& body) noexcept {
   try {

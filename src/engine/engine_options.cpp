@@ -3,6 +3,7 @@
 
 #include "src/device/wait.h"
 #include "src/engine/engine_impl.h"
+#include "src/layout/enumerators.h"
 
 namespace tessera {
 
@@ -22,7 +23,8 @@ std::vector<StepSpec> step_specs(const EngineOptions& options) {
 MemoryBudget memory_budget(const EngineOptions& options) {
   return {.device_bytes = options.device_memory_bytes,
           .host_bytes = options.host_memory_bytes,
-          .external_bytes = options.external_bytes};
+          .external_bytes = options.external_bytes,
+          .names = options.budget_names};
 }
 
 namespace {
@@ -31,6 +33,10 @@ void check_options(const Communicator& world, const EngineOptions& options,
                    const std::vector<UnitSpec>& units) {
   if (!world) throw UsageError("world: an empty communicator; make one with make_local_world or run_local");
   options.mesh.check(world.world());
+  check_enumerator("device", options.device, DeviceType::cuda);
+  check_enumerator("waiting", options.waiting, Waiting::block);
+  for (const ProgramSpec& program : options.programs)
+    check_enumerator("programs: the kind of one", program.kind, StepKind::evaluate);
   options.optimizer.check();
   options.clip.check();
   if (options.loss_scaling) options.loss_scaling->check();

@@ -273,17 +273,17 @@ class Search {
 
 std::string describe_misfit(const MemoryPlan& plan, const MemoryBudget& budget) {
   std::string text;
-  const auto space = [&](Space which, std::int64_t bytes, std::int64_t external) {
+  const auto space = [&](Space which, const std::string& name, std::int64_t bytes, std::int64_t external) {
     std::int64_t needed = 0;
     if (__builtin_add_overflow(plan.space(which).arena_bytes, external, &needed))
       needed = std::numeric_limits<std::int64_t>::max();
     if (bytes == 0 || needed <= bytes) return;
-    text += fmt::format("{}_memory is {} bytes, but the plan needs {}: {} bytes are missing\n{}",
-                        name_of(which), bytes, needed, needed - bytes, describe_plan(plan, which));
+    text += fmt::format("{} is {} bytes, but the plan needs {}: {} bytes are missing\n{}", name, bytes,
+                        needed, needed - bytes, describe_plan(plan, which));
     if (external > 0) text += fmt::format("  {:<22}{:>18}\n", "external bytes", external);
   };
-  space(Space::device, budget.device_bytes, budget.external_bytes);
-  space(Space::host, budget.host_bytes, 0);
+  space(Space::device, budget.names.device, budget.device_bytes, budget.external_bytes);
+  space(Space::host, budget.names.host, budget.host_bytes, 0);
   return text;
 }
 

@@ -49,7 +49,7 @@ struct CUnits {
   std::array<tessera_parameter, 3> b{{{"b.weight", matrix.data(), 2, TESSERA_FP32, 0, 0, "a.weight"},
                                       {"b.half", &half, 1, TESSERA_BF16, 0, 0, nullptr},
                                       {"b.frozen", &five, 1, TESSERA_FP32, 1, 0, nullptr}}};
-  std::array<tessera_unit, 2> units{{{"a", a.data(), 2, 0, 0}, {"b", b.data(), 3, 0, 0}}};
+  std::array<tessera_unit, 2> units{{{"a", a.data(), 2, 0, 0, 0, 0, 0}, {"b", b.data(), 3, 0, 0, 0, 0, 0}}};
 };
 const std::array<std::vector<int>, 2> kTrainable{{{0, 1}, {2, 3}}};
 

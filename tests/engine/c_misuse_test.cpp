@@ -27,7 +27,7 @@ constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 tessera_status make_engine(tessera_world* world, const tessera_options& options, tessera_engine** engine) {
   const std::int64_t five = 5;
   const tessera_parameter weight{"weight", &five, 1, TESSERA_FP32, 0, 0, nullptr};
-  const tessera_unit unit{"unit", &weight, 1, 0, 0};
+  const tessera_unit unit{"unit", &weight, 1, 0, 0, 0, 0, 0};
   return tessera_engine_create(world, &unit, 1, &options, engine);
 }
 
@@ -70,7 +70,7 @@ tessera_status read_far_away(tessera_world* world, void*) {
   const tessera_status status = tessera_read(engine, 0, TESSERA_MASTER, kMost - 3, values.data(), 10);
   EXPECT_TRUE(refused(status, "10 elements from 9223372036854775804"));
   TRY(tessera_engine_destroy(engine));
-  return status;  // the engine had failed
+  return status;
 }
 
 TEST(CMisuse, RangesThatOverflow) {
@@ -96,6 +96,19 @@ tessera_status make_impossible_engines(tessera_world* world, void*) {
   options = defaults;
   options.deadline_ms = -1;
   EXPECT_TRUE(refused(make_engine(world, options, &engine), "deadline_ms is -1"));
+  options = defaults;
+  options.recompute = 3;
+  EXPECT_TRUE(refused(make_engine(world, options, &engine), "recompute 3 is not known; use 0 to 2"));
+  options = defaults;
+  options.activations = TESSERA_DISK;
+  EXPECT_TRUE(refused(make_engine(world, options, &engine), "activations 2 is not known; use 0 to 1"));
+  options = defaults;
+  options.initial_loss_scale = 1024;
+  options.loss_scale_growth_interval = 0;
+  EXPECT_TRUE(refused(make_engine(world, options, &engine), "growth_interval = 0 must be at least 1"));
+  options.loss_scale_growth_interval = 1;
+  options.max_loss_scale = 512;
+  EXPECT_TRUE(refused(make_engine(world, options, &engine), "initial = 1024"));
   EXPECT_EQ(engine, nullptr);
   return TESSERA_OK;
 }

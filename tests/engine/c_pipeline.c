@@ -46,55 +46,115 @@ tessera_status chain_fill(int32_t parameter, int64_t begin, float* values, int64
   return TESSERA_OK;
 }
 
-/* One use: what the unit before handed on is its input, the first unit's is the microbatch. */
-static tessera_status chain_use(tessera_engine* engine, const tessera_scheduled_use* use, int32_t data_rank,
-                                int32_t step, tessera_step_inputs* inputs) {
-  float own_input[CHAIN_NUMEL], end[CHAIN_NUMEL];
-  tessera_lease* lease = NULL;
+/* What a unit keeps where the engine has memory for it: saved, its input turned by one; recomputable, the
+   product of forward. */
+static void chain_save(const float* weight, const float* input, const tessera_handover* at) {
+  float* saved = at->saved;
+  for (int k = 0; input != NULL && k < CHAIN_NUMEL; ++k) saved[k] = input[(k + 1) % CHAIN_NUMEL];
+  for (int k = 0; k < CHAIN_NUMEL; ++k) {
+    ((float*)at->workspace)[k] = weight[k] * saved[k];
+    ((float*)at->recomputable)[k] = ((float*)at->workspace)[k];
+  }
+}
+
+static int chain_has_saved(const float* weight, const float* input, const tessera_handover* at) {
+  const float *saved = at->saved, *recomputable = at->recomputable;
+  for (int k = 0; k < CHAIN_NUMEL; ++k)
+    if (saved[k] != input[(k + 1) % CHAIN_NUMEL] || recomputable[k] != weight[k] * saved[k]) return 0;
+  return 1;
+}
+
+typedef struct {
+  tessera_engine* engine;
+  const chain_run* run;
+  int32_t data_rank, step;
+  float loss_scale;
+} chain_step;
+
+static tessera_status chain_backward_use(const chain_step* of, int32_t unit, const tessera_lease* lease,
+                                         const float* input, tessera_step_inputs* inputs) {
+  float end[CHAIN_NUMEL];
   tessera_view weight, gradient;
   tessera_handover handed;
-  TRY(tessera_use_unit(engine, use->unit, use->pass, &lease));
+  TRY(tessera_lease_parameter(lease, unit, &weight));
+  TRY(tessera_lease_gradient(lease, unit, &gradient));
+  TRY(tessera_lease_handover(lease, &handed));
+  const float* output_gradient = handed.output_gradient;
+  if (unit == CHAIN_UNITS - 1) { /* the chain's end: the loss, and back */
+    chain_forward(weight.data, input, end);
+    inputs->loss += chain_loss(end);
+    inputs->weight += 1;
+    for (int k = 0; k < CHAIN_NUMEL; ++k) end[k] *= of->loss_scale;
+    output_gradient = end;
+  }
+  if (of->run->saves && !chain_has_saved(weight.data, input, &handed)) return TESSERA_USER + 1;
+  chain_backward(weight.data, input, output_gradient, gradient.data, gradient.beta, handed.input_gradient);
+  return TESSERA_OK;
+}
+
+/* One use: what the unit before handed on is its input, the first unit's is the microbatch. */
+static tessera_status chain_use(const chain_step* of, const tessera_scheduled_use* use,
+                                tessera_step_inputs* inputs) {
+  float own_input[CHAIN_NUMEL];
+  tessera_lease* lease = NULL;
+  tessera_view weight;
+  tessera_handover handed;
+  TRY(tessera_use_unit(of->engine, use->unit, use->pass, &lease));
   TRY(tessera_lease_parameter(lease, use->unit, &weight));
   TRY(tessera_lease_handover(lease, &handed));
   const float* input = handed.input;
   if (use->unit == 0) {
-    chain_input(own_input, data_rank, step, use->microbatch);
+    chain_input(own_input, of->data_rank, of->step, use->microbatch);
     input = own_input;
   }
-  if (use->pass == TESSERA_FORWARD) {
-    if (handed.output != NULL) chain_forward(weight.data, input, handed.output);
+  if (use->pass == TESSERA_BACKWARD) {
+    TRY(chain_backward_use(of, use->unit, lease, input, inputs));
   } else {
-    const float* output_gradient = handed.output_gradient;
-    if (use->unit == CHAIN_UNITS - 1) { /* the chain's end: the loss, and back */
-      chain_forward(weight.data, input, end);
-      inputs->loss += chain_loss(end);
-      inputs->weight += 1;
-      output_gradient = end;
-    }
-    TRY(tessera_lease_gradient(lease, use->unit, &gradient));
-    chain_backward(weight.data, input, output_gradient, gradient.data, gradient.beta, handed.input_gradient);
+    const int keeps_saved = use->pass == TESSERA_RECOMPUTE && /* which a selective one reads */
+                            of->run->options.recompute == TESSERA_RECOMPUTE_SELECTIVE;
+    if (of->run->saves) chain_save(weight.data, keeps_saved ? NULL : input, &handed);
+    if (handed.output != NULL) chain_forward(weight.data, input, handed.output);
   }
   return tessera_lease_end(lease);
 }
 
+static void chain_record(chain_run* run, int32_t step, const tessera_step_result* result) {
+  run->losses[step] = result->loss;
+  run->norms[step] = result->gradient_norm;
+  run->loss_scales[step] = result->loss_scale;
+  run->parameter_norm_counts[step] = result->parameter_norm_count;
+  for (int32_t k = 0; k < result->parameter_norm_count; ++k)
+    run->parameter_norms[step][k] = result->parameter_norms[k];
+}
+
 static tessera_status chain_steps(tessera_engine* engine, int32_t rank, chain_run* run) {
   int32_t replica = 0, shard = 0;
+  int64_t applied = -1;
+  tessera_timing timing;
   TRY(tessera_initialize(engine, chain_fill, NULL));
   TRY(tessera_place(engine, TESSERA_REPLICATE, &replica));
   TRY(tessera_place(engine, TESSERA_SHARD, &shard));
-  for (int32_t step = 0; step < CHAIN_STEPS; ++step) {
+  TRY(tessera_set_tracing(engine, run->trace));
+  chain_step of = {.engine = engine, .run = run, .data_rank = replica * 2 + shard};
+  for (; of.step < CHAIN_STEPS; ++of.step) {
     const tessera_scheduled_use* uses = NULL;
     int32_t count = 0;
     tessera_step_inputs inputs = {.learning_rate = 0.01, .weight = 0.0, .loss = 0.0};
     tessera_step_result result;
     TRY(tessera_begin(engine, TESSERA_TRAIN, CHAIN_MICROBATCHES));
+    TRY(tessera_loss_scale(engine, &of.loss_scale));
     TRY(tessera_scheduled_uses(engine, &uses, &count));
-    for (int32_t k = 0; k < count; ++k) TRY(chain_use(engine, &uses[k], replica * 2 + shard, step, &inputs));
+    for (int32_t k = 0; k < count; ++k) TRY(chain_use(&of, &uses[k], &inputs));
     TRY(tessera_step(engine, &inputs, &result));
-    if (rank == 0) {
-      run->losses[step] = result.loss;
-      run->norms[step] = result.gradient_norm;
-    }
+    if (rank == 0) chain_record(run, of.step, &result);
+  }
+  TRY(tessera_steps_applied(engine, &applied));
+  TRY(tessera_step_timing(engine, &timing));
+  if (rank == 0) {
+    run->steps_applied = applied;
+    run->timing = timing;
+    TRY(tessera_plan_bytes(engine, TESSERA_DEVICE, &run->arenas[0], NULL));
+    TRY(tessera_plan_bytes(engine, TESSERA_HOST, &run->arenas[1], NULL));
   }
   for (int32_t unit = 0; unit < CHAIN_UNITS; ++unit) {
     float values[CHAIN_NUMEL];
@@ -106,7 +166,7 @@ static tessera_status chain_steps(tessera_engine* engine, int32_t rank, chain_ru
 
 tessera_status chain_rank_main(tessera_world* world, void* user) {
   chain_run* run = user;
-  const int64_t numel = CHAIN_NUMEL;
+  const int64_t numel = CHAIN_NUMEL, bytes = CHAIN_NUMEL * 4;
   char names[CHAIN_UNITS][2][16];
   tessera_parameter weights[CHAIN_UNITS];
   tessera_unit units[CHAIN_UNITS];
@@ -119,7 +179,10 @@ tessera_status chain_rank_main(tessera_world* world, void* user) {
     units[unit] = (tessera_unit){.name = names[unit][0],
                                  .parameters = &weights[unit],
                                  .parameter_count = 1,
-                                 .output_bytes = unit < CHAIN_UNITS - 1 ? CHAIN_NUMEL * 4 : 0};
+                                 .output_bytes = unit < CHAIN_UNITS - 1 ? bytes : 0,
+                                 .saved_bytes = run->saves ? bytes : 0,
+                                 .recomputable_bytes = run->saves ? bytes : 0,
+                                 .workspace_bytes = run->saves ? bytes : 0};
   }
   TRY(tessera_world_rank(world, &rank));
   TRY(tessera_engine_create(world, units, CHAIN_UNITS, &run->options, &engine));

@@ -24,9 +24,17 @@ tessera_status chain_fill(int32_t parameter, int64_t begin, float* values, int64
 
 typedef struct chain_run {
   tessera_options options;
+  int32_t saves; /* 1: units keep for backward what the engine has memory for */
+  int32_t trace;
   /* By rank 0. */
   double losses[CHAIN_STEPS];
   double norms[CHAIN_STEPS];
+  double loss_scales[CHAIN_STEPS];
+  double parameter_norms[CHAIN_STEPS][CHAIN_UNITS];
+  int32_t parameter_norm_counts[CHAIN_STEPS];
+  int64_t steps_applied;
+  int64_t arenas[2]; /* of device and host, in bytes */
+  tessera_timing timing;
   float weights[CHAIN_UNITS * CHAIN_NUMEL];
 } chain_run;
 

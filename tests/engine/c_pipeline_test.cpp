@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
+#include <optional>
 
 #include "tessera/engine.h"
 #include "tests/engine/c_pipeline.h"
@@ -19,6 +21,11 @@ struct Case {
   std::vector<int> cuts = {};
   bool gather_once = false;
   bool over_replicas = false;
+  Recompute recompute = Recompute::none;
+  Space activations = Space::device;
+  bool saves = false;
+  bool parameter_norms = false;
+  std::optional<LossScaleOptions> loss_scaling = {};
 };
 
 std::vector<UnitSpec> chain_units() {
@@ -30,7 +37,7 @@ std::vector<UnitSpec> chain_units() {
   return units;
 }
 
-chain_run run_c(const Case& of) {
+chain_run made_c(const Case& of) {
   chain_run run = {};
   EXPECT_EQ(tessera_options_init(&run.options, sizeof run.options), TESSERA_OK);
   tessera_options& o = run.options;
@@ -45,6 +52,25 @@ chain_run run_c(const Case& of) {
   o.state_over_replicas = o.parameters_over_replicas = of.over_replicas;
   o.microbatches = CHAIN_MICROBATCHES;
   o.weight_decay = 0.1;
+  o.recompute = static_cast<std::int32_t>(of.recompute);
+  o.activations = static_cast<std::int32_t>(of.activations);
+  o.parameter_norms = of.parameter_norms;
+  if (of.loss_scaling) {
+    o.initial_loss_scale = of.loss_scaling->initial;
+    o.loss_scale_growth_factor = of.loss_scaling->growth_factor;
+    o.loss_scale_growth_interval = of.loss_scaling->growth_interval;
+    o.loss_scale_backoff_factor = of.loss_scaling->backoff_factor;
+    o.min_loss_scale = of.loss_scaling->min;
+    o.max_loss_scale = of.loss_scaling->max;
+  }
+  run.saves = of.saves;
+  return run;
+}
+
+chain_run run_c(
+    const Case& of, const std::function<void(chain_run&)>& change = [](chain_run&) {}) {
+  chain_run run = made_c(of);
+  change(run);
   EXPECT_EQ(tessera_run_ranks(of.mesh.world(), 60'000, chain_rank_main, &run), TESSERA_OK)
       << tessera_last_error();
   return run;
@@ -65,9 +91,10 @@ void cpp_use(Engine& engine, const Instruction& use, int data_rank, int step, St
   const bool last = use.unit == CHAIN_UNITS - 1;
   if (use.pass == Pass::forward) {
     if (!last) chain_forward(weight, input, at(buffers[unit].output));
-  } else {
+  } else if (use.pass == Pass::backward) {
     if (last) chain_forward(weight, input, end.data());
     if (last) inputs.loss += chain_loss(end.data()), inputs.weight += 1;
+    if (last) std::ranges::for_each(end, [&](float& value) { value *= engine.loss_scale(); });
     chain_backward(weight, input, last ? end.data() : at(buffers[unit].output_gradient),
                    static_cast<float*>(lease.gradient(use.unit).data), lease.gradient_beta(),
                    use.unit == 0 ? nullptr : at(buffers[unit - 1].output_gradient));
@@ -83,9 +110,18 @@ chain_run run_cpp(const Case& of) {
   options.strategy.pipeline = {
       .schedule = of.schedule, .chunks = of.chunks, .cuts = of.cuts, .gather_once = of.gather_once};
   options.strategy.state_over_replicas = options.strategy.parameters_over_replicas = of.over_replicas;
+  options.strategy.recompute = of.recompute;
+  options.strategy.offload.activations = of.activations;
+  options.parameter_norms = of.parameter_norms;
+  options.loss_scaling = of.loss_scaling;
   options.optimizer.options = AdamWOptions{.weight_decay = 0.1};
   ActivationSpec activations;
-  activations.units.assign(CHAIN_UNITS, {.output_bytes = CHAIN_NUMEL * 4, .reads_batch = false});
+  const std::int64_t bytes = CHAIN_NUMEL * 4, kept = of.saves ? bytes : 0;
+  activations.units.assign(CHAIN_UNITS, {.output_bytes = bytes,
+                                         .saved_bytes = kept,
+                                         .recomputable_bytes = kept,
+                                         .workspace_bytes = kept,
+                                         .reads_batch = false});
   activations.units.back().output_bytes = 0;
   options.programs = {
       {.kind = StepKind::train, .microbatches = CHAIN_MICROBATCHES, .activations = activations}};
@@ -103,6 +139,14 @@ chain_run run_cpp(const Case& of) {
       if (world.rank() > 0) continue;
       run.losses[step] = result.loss;
       run.norms[step] = result.gradient_norm;
+      run.loss_scales[step] = result.loss_scale;
+      run.parameter_norm_counts[step] = static_cast<std::int32_t>(result.parameter_norms.size());
+      std::ranges::copy(result.parameter_norms, run.parameter_norms[step]);
+    }
+    if (world.rank() == 0) {
+      run.steps_applied = engine.steps_applied();
+      for (const Space space : {Space::device, Space::host})
+        run.arenas[static_cast<int>(space)] = engine.plan().space(space).arena_bytes;
     }
     std::array<float, CHAIN_NUMEL> values;
     for (int unit = 0; unit < CHAIN_UNITS; ++unit) {
@@ -116,6 +160,8 @@ chain_run run_cpp(const Case& of) {
 void expect_equal(const chain_run& c, const chain_run& cpp) {
   EXPECT_EQ(std::memcmp(c.losses, cpp.losses, sizeof c.losses), 0) << c.losses[0] << " " << cpp.losses[0];
   EXPECT_EQ(std::memcmp(c.norms, cpp.norms, sizeof c.norms), 0);
+  EXPECT_EQ(std::memcmp(c.loss_scales, cpp.loss_scales, sizeof c.loss_scales), 0);
+  EXPECT_EQ(c.steps_applied, cpp.steps_applied);
   EXPECT_EQ(std::memcmp(c.weights, cpp.weights, sizeof c.weights), 0);
 }
 
@@ -132,6 +178,100 @@ TEST(CPipeline, HasTheBitsOfTheEngineOnEveryMesh) {
     EXPECT_NE(cpp.losses[0], 0.0);
     EXPECT_NE(cpp.losses[0], cpp.losses[1]);
     expect_equal(run_c(of), cpp);
+  }
+}
+
+const Mesh kTwo{.pipeline = 2}, kSharded{.shard = 2};
+
+// What units keep is there in backward (chain_has_saved), wherever it waited and whoever made it again; the
+// bits are those without, the plans those of the engine.
+TEST(CPipeline, RecomputesAndOffloadsActivations) {
+  for (const Mesh& mesh : {Mesh{}, kSharded, kTwo}) {
+    const chain_run plain = run_c({.mesh = mesh});
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+      for (const Space space : {Space::device, Space::host}) {
+        SCOPED_TRACE(to_string(mesh) + " " + std::string(name_of(recompute)) + ", " +
+                     std::string(name_of(space)));
+        const Case of{.mesh = mesh, .recompute = recompute, .activations = space, .saves = true};
+        const chain_run c = run_c(of, [](chain_run&run) { run.options.poison = 1; }), cpp = run_cpp(of);
+        expect_equal(c, plain);
+        expect_equal(c, cpp);
+        EXPECT_EQ(c.arenas[0], cpp.arenas[0]);
+        EXPECT_EQ(c.arenas[1], cpp.arenas[1]);
+        EXPECT_EQ(c.arenas[1] > 0, space == Space::host);
+      }
+  }
+}
+
+TEST(CPipeline, TellsParameterNorms) {
+  for (const Mesh& mesh : {Mesh{}, kSharded, kTwo}) {
+    SCOPED_TRACE(to_string(mesh));
+    const chain_run c = run_c({.mesh = mesh, .parameter_norms = true}),
+                    cpp = run_cpp({.mesh = mesh, .parameter_norms = true});
+    expect_equal(c, cpp);
+    EXPECT_EQ(c.parameter_norm_counts[0], CHAIN_UNITS);
+    EXPECT_GT(c.parameter_norms[0][1], 0.0);
+    EXPECT_EQ(std::memcmp(c.parameter_norms, cpp.parameter_norms, sizeof c.parameter_norms), 0);
+    EXPECT_EQ(run_c({.mesh = mesh}).parameter_norm_counts[0], 0);
+  }
+}
+
+// A scale with which gradients overflow, then one that grows to its most; and one that falls to its least.
+TEST(CPipeline, ScalesTheLoss) {
+  const LossScaleOptions grows{.initial = 0x1p8, .growth_factor = 8, .growth_interval = 1, .max = 0x1p10};
+  const LossScaleOptions skips{.initial = 0x1p127,
+                               .growth_factor = 4,
+                               .growth_interval = 1,
+                               .backoff_factor = 0x1p-10,
+                               .max = 0x1p127};
+  LossScaleOptions falls = skips;
+  falls.min = 0x1p120;
+  using Scales = std::array<double, CHAIN_STEPS>;
+  struct Expected {
+    LossScaleOptions options;
+    Scales scales;
+    int applied = 0;
+  };
+  for (const Mesh& mesh : {Mesh{}, kSharded})
+    for (const auto& [options, scales, applied] :
+         {Expected{grows, {0x1p8, 0x1p10, 0x1p10}, 3}, Expected{skips, {0x1p127, 0x1p117, 0x1p119}, 2},
+          Expected{falls, {0x1p127, 0x1p120, 0x1p122}, 2}}) {
+      SCOPED_TRACE(to_string(mesh) + " from " + std::to_string(options.initial));
+      const Case of{.mesh = mesh, .parameter_norms = true, .loss_scaling = options};
+      const chain_run c = run_c(of);
+      expect_equal(c, run_cpp(of));
+      EXPECT_EQ(std::to_array(c.loss_scales), scales);
+      EXPECT_EQ(c.steps_applied, applied);
+      EXPECT_EQ(c.parameter_norm_counts[0], applied == 3 ? CHAIN_UNITS : 0) << "a step that was skipped";
+    }
+}
+
+TEST(CPipeline, BudgetsTheHost) {
+  for (const Mesh& mesh : {Mesh{}, kSharded}) {
+    const Case of{.mesh = mesh, .activations = Space::host};
+    const std::int64_t needed = run_c(of).arenas[1];
+    ASSERT_GT(needed, 0);
+    run_c(of, [&](chain_run& run) { run.options.host_memory_bytes = needed; });
+    chain_run run = made_c(of);
+    run.options.host_memory_bytes = needed - 1;
+    EXPECT_EQ(tessera_run_ranks(mesh.world(), 20'000, chain_rank_main, &run), TESSERA_USAGE);
+    EXPECT_NE(std::strstr(tessera_last_error(), "host_memory_bytes"), nullptr) << tessera_last_error();
+  }
+}
+
+TEST(CPipeline, StrictOrderPoisonAndTimingChangeNoBits) {
+  for (const Mesh& mesh : {Mesh{}, kSharded, kTwo}) {
+    SCOPED_TRACE(to_string(mesh));
+    const chain_run cpp = run_cpp({.mesh = mesh, .stage = mesh.shard > 1 ? 3 : 0});
+    const chain_run c = run_c({.mesh = mesh, .stage = mesh.shard > 1 ? 3 : 0}, [](chain_run& run) {
+      run.options.strict_order = run.options.poison = run.trace = 1;
+    });
+    expect_equal(c, cpp);
+    EXPECT_GT(c.timing.total_us, 0.0);
+    EXPECT_GE(c.timing.total_us, c.timing.issue_us);
+    EXPECT_GE(c.timing.exposed_us, 0.0);
+    EXPECT_TRUE(mesh.world() == 1 || c.timing.communication_us > 0.0);
+    EXPECT_EQ(run_c({.mesh = mesh}).timing.total_us, 0.0) << "not traced";
   }
 }
 

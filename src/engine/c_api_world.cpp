@@ -1,0 +1,118 @@
+// tessera/c_api.h over tessera::Communicator: ranks, worlds, and what they measure together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "src/engine/c_api_handles.h"
+#include "src/engine/c_api_support.h"
+#include "tessera/c_api.h"
+#include "tessera/communicator.h"
+
+namespace tessera::c_api {
+namespace {
+
+enum class Operation : std::uint8_t { sum, max };
+
+// NaN wins, whichever rank has it.
+void all_reduce_max(Communicator& ranks, std::span<double> values) {
+  constexpr std::size_t kPiece = 4096;  // so that what is gathered stays small
+  std::vector<double> gathered(std::min(kPiece, values.size()) * static_cast<std::size_t>(ranks.world()));
+  do {
+    const std::span<double> piece = values.first(std::min(kPiece, values.size()));
+    ranks.all_gather(piece.data(), gathered.data(), static_cast<std::int64_t>(piece.size_bytes()),
+                     {.operation = "all_reduce (max)"});
+    for (std::size_t k = 0; k < piece.size() * static_cast<std::size_t>(ranks.world()); ++k) {
+      double& largest = piece[k % piece.size()];
+      const bool first = k < piece.size();  // rank 0's: all begin with the same, zeros of either sign too
+      if (first || std::isnan(gathered[k]) || gathered[k] > largest) largest = gathered[k];
+    }
+    values = values.subspan(piece.size());
+  } while (!values.empty());
+}
+
+static_assert(TESSERA_MAX == static_cast<int>(Operation::max));
+
+}  // namespace
+}  // namespace tessera::c_api
+
+using namespace tessera;
+using namespace tessera::c_api;
+
+tessera_status tessera_run_ranks(int32_t ranks, int64_t deadline_ms, tessera_rank_main rank_main,
+                                 void* user) {
+  return guarded([&] {
+    given(rank_main, "rank_main");
+    run_local(ranks, {.deadline = checked_deadline(deadline_ms)},
+              [rank_main, user](Communicator communicator) {
+                last_error() = {};
+                tessera_world world{.communicator = std::move(communicator), .created = false};
+                check_callback(rank_main(&world, user), fmt::format("rank {}", world.communicator.rank()));
+              });
+  });
+}
+
+tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** world) {
+  return guarded([&] {
+    tessera_world*& out = given(world, "world");
+    out = new tessera_world{make_mpi_world({.deadline = checked_deadline(deadline_ms)})};
+  });
+}
+
+tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_world** world) {
+  return guarded([&] {
+    tessera_world*& out = given(world, "world");
+    ControlOptions options = control_options_from_environment();
+    options.deadline = checked_deadline(deadline_ms);
+    out = new tessera_world{make_control_world(options)};
+  });
+}
+
+tessera_status tessera_world_create_nccl(tessera_world* host, int64_t deadline_ms, tessera_world** world) {
+  return guarded([&] {
+    tessera_world*& out = given(world, "world");
+    out = new tessera_world{
+        make_nccl_world(given(host, "host").communicator, {.deadline = checked_deadline(deadline_ms)})};
+  });
+}
+
+tessera_status tessera_world_destroy(tessera_world* world) {
+  return guarded([&] {
+    if (world != nullptr && !world->created)
+      throw UsageError(
+          "the world that rank_main is given ends with it: leave it to tessera_run_ranks, and destroy those "
+          "that a tessera_world_create_ function made");
+    delete world;
+  });
+}
+
+tessera_status tessera_world_fail(tessera_world* world, const char* message) {
+  return guarded([&] { given(world, "world").communicator.fail(&given(message, "message")); });
+}
+
+tessera_status tessera_world_rank(const tessera_world* world, int32_t* rank) {
+  return guarded([&] { given(rank, "rank") = given(world, "world").communicator.rank(); });
+}
+
+tessera_status tessera_world_ranks(const tessera_world* world, int32_t* ranks) {
+  return guarded([&] { given(ranks, "ranks") = given(world, "world").communicator.world(); });
+}
+
+tessera_status tessera_world_barrier(tessera_world* world) {
+  return guarded([&] { given(world, "world").communicator.barrier(); });
+}
+
+tessera_status tessera_world_all_reduce(tessera_world* world, int32_t operation, double* values,
+                                        int64_t numel) {
+  return guarded([&] {
+    Communicator& ranks = given(world, "world").communicator;
+    const std::span<double> all = span_of(values, numel, "values");
+    if (checked<Operation>(operation, 2, "operation") == Operation::sum)
+      ranks.all_reduce(all.data(), numel);
+    else
+      all_reduce_max(ranks, all);
+  });
+}
