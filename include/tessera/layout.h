@@ -81,9 +81,9 @@ struct Piece {
 // replicas.
 class Layout {
  public:
-  // Throws UsageError, naming the unit or parameter, for an empty or repeated name, a dim below 1, or a tie
-  // to a parameter that does not exist, is itself tied, or differs in shape, dtype, trainability or group, or
-  // for shards or replicas below 1.
+  // Throws UsageError, naming the unit or parameter, for a name that is empty, repeated or not UTF-8, a dim
+  // below 1, or a tie to a parameter that does not exist, is itself tied, or differs in shape, dtype,
+  // trainability or group, or for shards or replicas below 1.
   Layout(std::vector<UnitSpec> units, int shards, int replicas = 1);
 
   int shards() const { return shards_; }

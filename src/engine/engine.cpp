@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "src/engine/disk_room.h"
 #include "src/engine/engine_impl.h"
@@ -146,6 +147,9 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
     check_disk_room(states, options.disk_directory, plan.space(Space::disk).arena_bytes);
   executor = std::make_unique<Executor>(world, std::move(ranks), *device, layout, programs, plan, options);
   written_in.assign(static_cast<std::size_t>(layout.parameters()), -1);
+  std::set<std::pair<UnitId, ParameterId>> seen;
+  for (ParameterId id = 0; id < layout.parameters(); ++id)
+    repeated.push_back(!seen.emplace(layout.unit_of(id), layout.place(id).home).second);
 }
 
 Engine::Impl::~Impl() {
@@ -242,27 +246,28 @@ double StepTiming::hidden() const {
 }
 
 void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {
-  impl_->guarded("begin", [&] {
-    const std::vector<Program>& programs = impl_->programs;
-    for (std::size_t index = 0; index < programs.size(); ++index)
-      if (programs[index].kind == kind && programs[index].microbatches == microbatches)
-        return begin_program(static_cast<int>(index), terms);
-    std::string known;
-    for (const Program& program : programs)
-      known += fmt::format("{}{} with {} microbatches", known.empty() ? "" : ", ", name_of(program.kind),
-                           program.microbatches);
-    throw UsageError(fmt::format("begin: no program to {} with {} microbatches; this engine has: {}",
-                                 name_of(kind), microbatches, known));
-  });
+  impl_->check_alive("begin");
+  const std::vector<Program>& programs = impl_->programs;
+  for (std::size_t index = 0; index < programs.size(); ++index)
+    if (programs[index].kind == kind && programs[index].microbatches == microbatches)
+      return begin_program(static_cast<int>(index), terms);
+  std::string known;
+  for (const Program& program : programs)
+    known += fmt::format("{}{} with {} microbatches", known.empty() ? "" : ", ", name_of(program.kind),
+                         program.microbatches);
+  throw UsageError(fmt::format("begin: no program to {} with {} microbatches; this engine has: {}",
+                               name_of(kind), microbatches, known));
 }
 
 void Engine::begin_program(int index, const StepTerms& terms) {
-  impl_->guarded("begin", [&] {
-    if (impl_->running())
-      throw UsageError(fmt::format("begin: a step is running; the program expects {}", impl_->expected()));
+  const auto check = [&] {
     if (index < 0 || index >= static_cast<int>(impl_->programs.size()))
       throw UsageError(
           fmt::format("begin: program {} does not exist; there are {}", index, impl_->programs.size()));
+  };
+  impl_->guarded("begin", check, [&] {
+    if (impl_->running())
+      throw UsageError(fmt::format("begin: a step is running; the program expects {}", impl_->expected()));
     const bool early = impl_->options.strategy.update == UpdateWhen::reduced &&
                        impl_->programs[static_cast<std::size_t>(index)].kind == StepKind::train;
     if (early && !(terms.weight > 0 && std::isfinite(terms.weight)))
@@ -286,9 +291,11 @@ void Engine::begin_program(int index, const StepTerms& terms) {
 }
 
 void Engine::add_loss(const LossTotal* total) {
-  impl_->guarded("add_loss", [&] {
-    if (!impl_->running()) throw UsageError("add_loss: no step is running; call begin first");
+  const auto check = [&] {
     if (total == nullptr) throw UsageError("add_loss: total is null; give an address on the device");
+  };
+  impl_->guarded("add_loss", check, [&] {
+    if (!impl_->running()) throw UsageError("add_loss: no step is running; call begin first");
     impl_->executor->add_loss(total);
   });
 }
@@ -347,6 +354,7 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
       static_cast<double>(hash >> 32) + static_cast<double>(executor->program_index()) * 0x1p32;
   scalar(scalars, Scalar::loss_scale) = scale();
   scalar(scalars, Scalar::given) = static_cast<double>(given >> 11);  // as many bits as a double has
+  scalar(scalars, Scalar::held) = static_cast<double>(given_held >> 11);
   const StepKind kind = program().kind;
   microbatches_begun += program().microbatches;
   executor->finish(header);

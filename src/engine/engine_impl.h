@@ -34,6 +34,7 @@ struct Engine::Impl {
   std::vector<std::byte> staging;  // on the host, of store() and load()
   std::uint64_t hash = 0;          // of programs and options: equal on all ranks
   std::uint64_t given = 0;         // of what initialize() and write() gave since then: to be equal, too
+  std::uint64_t given_held = 0;    // of what initialize() gave of the parameters that this rank holds
   LossScaler scaler;
   std::int64_t steps_applied = 0;
   std::string failure;  // why every further call is refused; empty while all is well
@@ -41,7 +42,8 @@ struct Engine::Impl {
   // The running step.
   std::vector<InstructionId> open_uses;  // leases, innermost last
   std::vector<std::int64_t>
-      written_in;  // [parameter] the microbatch whose gradient it holds, counted over all steps
+      written_in;              // [parameter] the microbatch whose gradient it holds, counted over all steps
+  std::vector<bool> repeated;  // [parameter] whether its unit has it before, under another name
   std::int64_t microbatches_begun = 0;  // before this step
   bool abandoned = false;
   StepTerms terms = {};  // of the running step
@@ -57,6 +59,9 @@ struct Engine::Impl {
   // Runs `body`; whatever it throws has failed this rank for all others, and this engine for good.
   template <typename Body>
   auto guarded(const char* call, Body&& body);
+  // The same after `check`, which refuses what does not exist: what it throws leaves the engine as it was.
+  template <typename Check, typename Body>
+  auto guarded(const char* call, Check&& check, Body&& body);
   void check_alive(const char* call) const;
   void fail(const std::string& message);
 
@@ -103,6 +108,13 @@ auto Engine::Impl::guarded(const char* call, Body&& body) {
     fail(std::string(call) + " ended by an exception that is not a std::exception");
     throw;
   }
+}
+
+template <typename Check, typename Body>
+auto Engine::Impl::guarded(const char* call, Check&& check, Body&& body) {
+  check_alive(call);
+  check();
+  return guarded(call, body);
 }
 
 }  // namespace tessera

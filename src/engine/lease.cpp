@@ -141,6 +141,13 @@ UnitLease::UnitLease(std::shared_ptr<Engine*> engine, InstructionId instruction)
 
 UnitLease::UnitLease(UnitLease&& other) noexcept = default;
 
+UnitLease& UnitLease::operator=(UnitLease&& other) noexcept {
+  UnitLease taken(std::move(other));
+  std::swap(engine_, taken.engine_);
+  std::swap(instruction_, taken.instruction_);
+  return *this;
+}
+
 Engine& UnitLease::engine() const {
   if (!engine_) throw UsageError("the lease has ended; its pointers and calls are no longer valid");
   if (*engine_ == nullptr)
@@ -197,10 +204,9 @@ float UnitLease::gradient_beta(ParameterId parameter) const {
   gradient(parameter);  // the same checks
   Engine::Impl& impl = *engine().impl_;
   const ParameterId home = impl.layout.place(parameter).home;
-  bool written = impl.written_in[static_cast<std::size_t>(home)] == impl.stamp(instruction_);
   // A parameter that the unit has twice is written by the first of the two.
-  for (ParameterId id = impl.layout.first_parameter(unit()); id < parameter; ++id)
-    written |= impl.layout.place(id).home == home;
+  const bool written = impl.repeated[static_cast<std::size_t>(parameter)] ||
+                       impl.written_in[static_cast<std::size_t>(home)] == impl.stamp(instruction_);
   return written ? 1.0f : 0.0f;
 }
 

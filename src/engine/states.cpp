@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "kernels/casts.h"
 #include "src/engine/engine_impl.h"
@@ -161,41 +162,53 @@ std::uint64_t sample_of(const Layout& layout, const Engine::Fill& fill) {
 
 void Engine::initialize(const Fill& fill) {
   std::uint64_t sample = 0;
-  impl_->guarded("initialize", [&] {
-    impl_->check_between_steps("initialize");
-    check_fill(fill);
-    sample = sample_of(impl_->layout, fill);
-  });
+  impl_->guarded(
+      "initialize", [&] { check_fill(fill); },
+      [&] {
+        impl_->check_between_steps("initialize");
+        sample = sample_of(impl_->layout, fill);
+      });
   initialize(fill, sample);
+  impl_->guarded("initialize", [&] {
+    if (sample_of(impl_->layout, fill) != sample)
+      throw UsageError(
+          "initialize: fill gives other values when it is asked for the same elements again; they must "
+          "depend "
+          "on the parameter and the element only, since each rank asks for what it holds");
+  });
 }
 
 void Engine::initialize(const Fill& fill, std::uint64_t identity) {
-  impl_->guarded("initialize", [&] {
-    Impl& impl = *impl_;
-    impl.check_between_steps("initialize");
-    check_fill(fill);
-    impl.executor->drop_carried();
-    std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
-    for (FlatId flat = 0; flat < static_cast<FlatId>(impl.layout.flats().size()); ++flat) {
-      for (State state : {State::parameter, State::master, State::moment1, State::moment2})
-        if (const BufferId buffer = impl.own_buffer(flat, state); buffer >= 0)
-          impl.executor->clear_persistent(buffer);
-      if (impl.buffer_of(flat, State::parameter) < 0) continue;  // another pipeline rank's
-      const auto [first, last] = impl.held(flat, State::parameter);
-      for (const Piece& piece : impl.layout.pieces(flat, first, last)) {
-        for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
-          const std::span<float> chunk(values.data(),
-                                       static_cast<std::size_t>(std::min(kChunkNumel, piece.numel - done)));
-          fill(piece.parameter, piece.begin + done, chunk);
-          impl.store(flat, State::parameter, piece.offset + done, chunk);
-          impl.store(flat, State::master, piece.offset + done, chunk);
+  impl_->guarded(
+      "initialize", [&] { check_fill(fill); },
+      [&] {
+        Impl& impl = *impl_;
+        impl.check_between_steps("initialize");
+        std::uint64_t held = 0;
+        impl.executor->drop_carried();
+        std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
+        for (FlatId flat = 0; flat < static_cast<FlatId>(impl.layout.flats().size()); ++flat) {
+          for (State state : {State::parameter, State::master, State::moment1, State::moment2})
+            if (const BufferId buffer = impl.own_buffer(flat, state); buffer >= 0)
+              impl.executor->clear_persistent(buffer);
+          if (impl.buffer_of(flat, State::parameter) < 0) continue;  // another pipeline rank's
+          const auto [first, last] = impl.held(flat, State::parameter);
+          for (const Piece& piece : impl.layout.pieces(flat, first, last)) {
+            for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
+              const std::span<float> chunk(
+                  values.data(), static_cast<std::size_t>(std::min(kChunkNumel, piece.numel - done)));
+              fill(piece.parameter, piece.begin + done, chunk);
+              held = XXH3_64bits_withSeed(chunk.data(), chunk.size_bytes(), held);
+              impl.store(flat, State::parameter, piece.offset + done, chunk);
+              impl.store(flat, State::master, piece.offset + done, chunk);
+            }
+          }
         }
-      }
-    }
-    impl.given = XXH3_64bits(&identity, sizeof identity);  // of which fewer bits are compared
-    impl.steps_applied = 0;
-    impl.scaler = LossScaler(impl.options.loss_scaling.value_or(LossScaleOptions{}));
-  });
+        impl.given = XXH3_64bits(&identity, sizeof identity);  // of which fewer bits are compared
+        impl.given_held = held;
+        impl.steps_applied = 0;
+        impl.scaler = LossScaler(impl.options.loss_scaling.value_or(LossScaleOptions{}));
+      });
 }
 
 namespace {
@@ -224,14 +237,18 @@ void Engine::finish_updates() {
 }
 
 void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::span<float> values) {
-  impl_->guarded("read", [&] {
-    Impl& impl = *impl_;
-    impl.check_between_steps("read");
-    finish_updates();
-    const auto [flat, offset] = find_range(impl.layout, "read", parameter, begin, values.size());
+  Impl& impl = *impl_;
+  FlatId flat = -1;
+  std::int64_t offset = 0;
+  const auto check = [&] {
+    std::tie(flat, offset) = find_range(impl.layout, "read", parameter, begin, values.size());
     if (!impl.exists(flat, state))
       throw UsageError(
           fmt::format("read: '{}' has no {}", impl.layout.parameter(parameter).name, name_of(state)));
+  };
+  impl.guarded("read", check, [&] {
+    impl.check_between_steps("read");
+    finish_updates();
     const std::int64_t numel = impl.held_numel(flat, state);
     const bool everywhere = numel == impl.layout.flat(flat).padded_numel && impl.options.mesh.pipeline == 1;
     if (everywhere) return impl.load(flat, state, offset, values);
@@ -252,17 +269,21 @@ void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::s
 }
 
 void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values) {
-  impl_->guarded("write", [&] {
-    Impl& impl = *impl_;
-    impl.check_between_steps("write");
-    finish_updates();
-    const auto [flat, offset] = find_range(impl.layout, "write", parameter, begin, values.size());
+  Impl& impl = *impl_;
+  FlatId flat = -1;
+  std::int64_t offset = 0;
+  const auto check = [&] {
+    std::tie(flat, offset) = find_range(impl.layout, "write", parameter, begin, values.size());
     const bool trainable = impl.layout.flat(flat).trainable;
     if (!impl.exists(flat, state) || (state == State::parameter && trainable))
       throw UsageError(fmt::format("write: '{}' {}", impl.layout.parameter(parameter).name,
                                    state == State::parameter
                                        ? "is trainable; write its master, which the parameter follows"
                                        : fmt::format("has no {}", name_of(state))));
+  };
+  impl.guarded("write", check, [&] {
+    impl.check_between_steps("write");
+    finish_updates();
     const std::int64_t where[] = {parameter, static_cast<std::int64_t>(state), begin};
     impl.given = XXH3_64bits_withSeed(where, sizeof where, impl.given);
     impl.given = XXH3_64bits_withSeed(values.data(), values.size_bytes(), impl.given);
@@ -291,18 +312,18 @@ std::span<std::byte> Engine::persistent(FlatId flat, State state) {
 }
 
 void Engine::read_persistent(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to) {
-  impl_->guarded("read_persistent", [&] {
+  const auto check = [&] { impl_->check_persistent("read_persistent", flat, state, offset, to.size()); };
+  impl_->guarded("read_persistent", check, [&] {
     impl_->check_finished("read_persistent");
-    impl_->check_persistent("read_persistent", flat, state, offset, to.size());
     impl_->executor->read_persistent(impl_->own_buffer(flat, state), offset, to);
   });
 }
 
 void Engine::write_persistent(FlatId flat, State state, std::int64_t offset,
                               std::span<const std::byte> from) {
-  impl_->guarded("write_persistent", [&] {
+  const auto check = [&] { impl_->check_persistent("write_persistent", flat, state, offset, from.size()); };
+  impl_->guarded("write_persistent", check, [&] {
     impl_->check_finished("write_persistent");
-    impl_->check_persistent("write_persistent", flat, state, offset, from.size());
     impl_->executor->write_persistent(impl_->own_buffer(flat, state), offset, from);
   });
 }
@@ -331,18 +352,20 @@ Engine::Counters Engine::counters() const {
 }
 
 void Engine::set_counters(const Counters& counters) {
-  impl_->guarded("set_counters", [&] {
-    impl_->check_between_steps("set_counters");
+  const auto check = [&] {
     if (counters.steps_applied < 0)
       throw UsageError(
           fmt::format("set_counters: steps_applied is {}; it cannot be negative", counters.steps_applied));
+  };
+  impl_->guarded("set_counters", check, [&] {
+    impl_->check_between_steps("set_counters");
     if (const auto& scaling = impl_->options.loss_scaling) {
       LossScaler scaler(*scaling);
       if (counters.loss_scaler) scaler.restore(*counters.loss_scaler);
       impl_->scaler = scaler;
     }
     impl_->steps_applied = counters.steps_applied;
-    impl_->given = 0;  // states that were restored are compared by who restores them
+    impl_->given = impl_->given_held = 0;  // states that were restored are compared by who restores them
   });
 }
 

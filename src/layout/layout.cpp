@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <string_view>
 
+#include "src/layout/enumerators.h"
 #include "tessera/error.h"
 #include "tessera/mesh.h"
 
@@ -46,6 +48,33 @@ std::string mismatch(const std::string& what, const std::string& mine, const std
   return "; its " + what + " is " + mine + ", the other's " + theirs + ", and they must be equal";
 }
 
+// Bytes of the well-formed UTF-8 character (RFC 3629) at the start of `text`; 0 where there is none.
+std::size_t utf8_bytes(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  const std::size_t bytes = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  if (bytes == 1) return 1;
+  if (first < 0xc2 || first > 0xf4 || text.size() < bytes) return 0;
+  // The second byte leaves out what is longer than it need be, surrogates, and what is above U+10FFFF.
+  const unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+  const unsigned most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  const auto second = static_cast<unsigned char>(text[1]);
+  if (second < least || second > most) return 0;
+  for (std::size_t i = 2; i < bytes; ++i)
+    if ((static_cast<unsigned char>(text[i]) & 0xc0U) != 0x80U) return 0;
+  return bytes;
+}
+
+// Files hold names as UTF-8.
+void check_text(const std::string& what, const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t bytes = utf8_bytes(std::string_view(text).substr(at));
+    if (bytes == 0)
+      throw UsageError(what + ", '" + text + "', is not UTF-8 from byte " + std::to_string(at) +
+                       " on; checkpoints could not hold it");
+    at += bytes;
+  }
+}
+
 }  // namespace
 
 Layout::Layout(std::vector<UnitSpec> units, int shards, int replicas)
@@ -69,6 +98,7 @@ void Layout::number_parameters() {
     const UnitSpec& spec = units_[static_cast<std::size_t>(unit)];
     if (spec.name.empty())
       throw UsageError("unit " + std::to_string(unit) + " has no name; messages and plans name a unit by it");
+    check_text("the name of unit " + std::to_string(unit), spec.name);
     if (!unit_names.emplace(spec.name, unit).second)
       throw UsageError("two units are named '" + spec.name + "'; the name of a unit must be its own");
     first_.push_back(static_cast<ParameterId>(unit_of_.size()));
@@ -79,6 +109,8 @@ void Layout::number_parameters() {
       if (!by_name_.emplace(parameter.name, static_cast<ParameterId>(unit_of_.size())).second)
         throw UsageError("two parameters are named '" + parameter.name +
                          "'; the name of a parameter must be its own");
+      check_text("the name of a parameter of unit '" + spec.name + "'", parameter.name);
+      check_enumerator("the dtype of parameter '" + parameter.name + "'", parameter.dtype, DType::fp16);
       check_shape(parameter);
       if (parameter.group < 0)
         throw UsageError("parameter '" + parameter.name + "' has group " + std::to_string(parameter.group) +

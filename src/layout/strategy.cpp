@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "src/layout/enumerators.h"
+
 namespace tessera {
 
 std::string_view name_of(Recompute recompute) {
@@ -29,6 +31,13 @@ Placements Placements::of_stage(int stage) {
 }
 
 void Strategy::check() const {
+  check_enumerator("placements.parameters", placements.parameters, Placement::sharded);
+  check_enumerator("placements.gradients", placements.gradients, Placement::sharded);
+  check_enumerator("placements.optimizer_state", placements.optimizer_state, Placement::sharded);
+  check_enumerator("reduce", reduce, ReduceWhen::last);
+  check_enumerator("reduction", reduction, Reduction::native);
+  check_enumerator("update", update, UpdateWhen::next);
+  check_enumerator("recompute", recompute, Recompute::full);
   if (placements.parameters == Placement::sharded && placements.gradients != Placement::sharded)
     throw UsageError(
         "placements.gradients is replicated while placements.parameters is sharded; sharded parameters need "
@@ -57,9 +66,12 @@ void Strategy::check() const {
     throw UsageError(
         "update is next while offload.states is device; what waits for the next step is updated on the host: "
         "offload.states must be host or disk");
-  for (const ActivationChoice& choice : unit_activations)
+  for (const ActivationChoice& choice : unit_activations) {
+    check_enumerator("unit_activations: the `recompute` of a unit", choice.recompute, Recompute::full);
+    check_enumerator("unit_activations: the `kept` of a unit", choice.kept, Space::disk);
     if (choice.kept == Space::disk)
       throw UsageError("unit_activations has a unit whose `kept` is disk; it must be device or host");
+  }
   if (offload.parameters != Space::device && placements.parameters == Placement::replicated)
     throw UsageError(
         "offload.parameters is " + std::string(name_of(offload.parameters)) +
@@ -76,6 +88,9 @@ void Strategy::keep_states_on_device() {
 }
 
 void Offload::check() const {
+  check_enumerator("offload.states", states, Space::disk);
+  check_enumerator("offload.parameters", parameters, Space::disk);
+  check_enumerator("offload.activations", activations, Space::disk);
   if (!(states_on_device >= 0 && states_on_device <= 1))
     throw UsageError("offload.states_on_device is " + std::to_string(states_on_device) +
                      "; it must be a share of the units, 0 to 1");

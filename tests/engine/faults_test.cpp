@@ -1,5 +1,6 @@
 // A rank that throws or stops answering in step 3: the others end within the deadline, naming it.
-#include <gtest/gtest.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 
 #include "tests/engine/failing.h"
 
@@ -181,7 +182,9 @@ TEST(Step, UnequalIdentitiesOfInitialValuesAreNamed) {
            toy_uses(engine, {});
            engine.step({.learning_rate = 0.1});
          }))
-      EXPECT_NE(fate.message.find("rank 1 has initial values of hash"), std::string::npos) << fate.message;
+      EXPECT_NE(fate.message.find("rank 1 has values given by initialize() and write(), of hash"),
+                std::string::npos)
+          << fate.message;
 }
 
 TEST(States, RangesThatDifferAreNamed) {
@@ -215,9 +218,67 @@ TEST(Step, UnequalInitialValuesAreNamed) {
       for (const Fate& fate : fates) {
         EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
         EXPECT_EQ(fate.culprit, 1);
-        EXPECT_NE(fate.message.find("rank 1 has initial values of hash"), std::string::npos) << fate.message;
+        EXPECT_NE(fate.message.find("rank 1 has values given by initialize() and write(), of hash"),
+                  std::string::npos)
+            << fate.message;
       }
     }
+}
+
+// Also in elements that no other rank asked for as a sample, wherever several ranks hold them.
+TEST(Step, CopiesThatDifferAnywhereAreNamed) {
+  struct Copies {
+    Mesh mesh;
+    int stage, differs, first;  // ranks
+    bool over_replicas = false;
+  };
+  const Mesh replicas{.replicate = 2, .shard = 2};
+  for (const Copies& copies :
+       {Copies{{.shard = 2}, 0, 1, 0}, Copies{{.shard = 2}, 2, 1, 0}, Copies{replicas, 3, 2, 0},
+        Copies{replicas, 1, 3, 0}, Copies{replicas, 3, 0, -1, true}, Copies{{.shard = 2}, 3, 0, -1}})
+    for (const ParameterId parameter : {kEmbedWeight, kBlockWeight}) {
+      EngineOptions options = toy_options(2, copies.stage);
+      options.mesh = copies.mesh;
+      options.strategy.state_over_replicas = options.strategy.parameters_over_replicas = copies.over_replicas;
+      std::atomic<int> asked{0};
+      const auto differing = [&](ParameterId id, std::int64_t begin, std::span<float> values) {
+        toy_fill()(id, begin, values);
+        if (id != parameter || values.size() <= 16) return;  // no sample
+        for (float& value : values) value += 1.0f;
+        ++asked;
+      };
+      std::vector<std::string> messages;
+      const auto run = [&](Communicator world) {
+        Engine engine(world, toy_units(DType::bf16), options);
+        engine.initialize(world.rank() == copies.differs ? Engine::Fill(differing) : toy_fill());
+        engine.begin(StepKind::train);
+        toy_uses(engine, {});
+        engine.step({.learning_rate = 0.1});
+      };
+      SCOPED_TRACE(fmt::format("stage {}, rank {}, parameter {}", copies.stage, copies.differs, parameter));
+      if (copies.first < 0) {  // nobody has what is the rank's own
+        run_local(copies.mesh.world(), kBlocking, run);
+      } else {
+        EXPECT_THROW(run_local(copies.mesh.world(), kBlocking, run, &messages), Error);
+        for (const std::string& message : messages)
+          EXPECT_THAT(message, ::testing::HasSubstr(fmt::format(
+                                   "rank {} was given other values by initialize() than rank {}, which holds",
+                                   copies.differs, copies.first)));
+      }
+      EXPECT_GT(asked, 0);
+    }
+}
+
+TEST(States, AFillThatGoesOnIsRefused) {
+  for (const Fate& fate : run_failing(toy_options(2, 3), [&](Engine&engine, int) {
+         float next = 0;
+         engine.initialize([&](ParameterId, std::int64_t, std::span<float> values) {
+           for (float& value : values) value = next += 0.25f;
+         });
+       }))
+    EXPECT_NE(fate.message.find("fill gives other values when it is asked for the same elements again"),
+              std::string::npos)
+        << fate.message;
 }
 
 TEST(Step, UnequalLearningRatesAreNamed) {

@@ -109,6 +109,56 @@ TEST(Misuse, CallsAtTheWrongTime) {
   expect_words(refusal([&] { engine.running(); }), {"running: no step is running"});
 }
 
+// It costs the call alone: the step goes on, and so does the run.
+TEST(Misuse, WhatDoesNotExistLeavesTheEngineAsItWas) {
+  for (const int stage : {0, 3})
+    run_local(2, kBlocking, [&](Communicator world) {
+      Engine engine(world, toy_units(DType::fp32), toy_options(2, stage)),
+          other(world.duplicate("other"), toy_units(DType::fp32), toy_options(2, stage));
+      std::vector<float> values(11);
+      const auto refused = [&](const std::function<void()>& call) { EXPECT_NE(refusal(call), "accepted"); };
+      refused([&] { engine.initialize({}); });
+      engine.initialize(toy_fill());
+      other.initialize(toy_fill());
+      refused([&] { engine.read(kEmbedWeight, State::master, 510, values); });
+      refused([&] { engine.read(kFrozen, State::moment1, 0, std::span(values).first(1)); });
+      refused([&] { engine.write(99, State::master, 0, values); });
+      refused([&] { engine.write(kEmbedWeight, State::parameter, 0, values); });
+      refused([&] { engine.set_counters({.steps_applied = -1}); });
+      expect_words(refusal([&] { engine.begin(StepKind::evaluate, 3); }),
+                   {"begin", "evaluate with 3 microbatches", "train with 1 microbatches"});
+      expect_words(refusal([&] { engine.begin_program(4); }), {"begin", "program 4"});
+      refused([&] {
+        std::vector<std::byte> bytes(4);
+        engine.write_persistent(0, State::moment1, -4, bytes);
+      });
+      EXPECT_TRUE(toy_step(other, {}).applied);
+      engine.begin(StepKind::train);
+      toy_uses(engine, {});
+      refused([&] { engine.add_loss(nullptr); });
+      EXPECT_TRUE(engine
+                      .step({.learning_rate = 0.01,
+                             .weight = toy_weight(world.rank()),
+                             .loss = toy_loss(world.rank(), 0)})
+                      .applied);
+      std::vector<float> found(520), expected(520);
+      engine.read(kEmbedWeight, State::master, 0, found);
+      other.read(kEmbedWeight, State::master, 0, expected);
+      EXPECT_EQ(found, expected);
+    });
+}
+
+TEST(Misuse, OptionsThatAreNoEnumerators) {
+  const auto expect_named = [](const char* name, const std::function<void(EngineOptions&)>& change) {
+    expect_words(refused_options(change), {name, "its enumerators are 0 to"});
+  };
+  expect_named("device has the value 7", [](EngineOptions& o) { o.device = DeviceType{7}; });
+  expect_named("waiting has the value 4", [](EngineOptions& o) { o.waiting = Waiting{4}; });
+  expect_named("the kind of one has", [](EngineOptions& o) { o.programs[0].kind = StepKind{9}; });
+  expect_named("the pass of a use has", [](EngineOptions& o) { o.order = {{0, Pass{7}}}; });
+  expect_named("the edge of a use has", [](EngineOptions& o) { o.order = {{0, Pass::forward, UseEdge{9}}}; });
+}
+
 TEST(Misuse, FillsThatAreEmpty) {
   for (const bool identified : {false, true}) {
     Engine engine = make_engine(toy_options(1, 3));

@@ -119,6 +119,16 @@ TEST(Gate, IsClosedForWhatIsSkipped) {
   }));
 }
 
+// As what fp32 makes of the scale is what a gradient is multiplied by.
+TEST(Gate, IsClosedWhereTheScaleIsNothing) {
+  for (const double weight : {1e42, 1e46}) {
+    Scalars scalars(1, 1, 5);
+    scalars.at(0, 0) = weight;
+    scalars.at(0, 3) = 1.0;
+    EXPECT_EQ(scalars.gate(0.0).apply, weight < 1e44 ? 1 : 0) << weight;
+  }
+}
+
 TEST(Gate, LossesAddUp) {
   double to[3] = {0.25, 3.0, -1.0};
   const LossTotal total{.sum = 2.5, .counted = 7};

@@ -37,6 +37,28 @@ TEST(LayoutErrors, EmptyNames) {
             "a parameter of unit 'a' has no name; checkpoints and messages name a parameter by it");
 }
 
+TEST(LayoutErrors, NamesThatAreNotUtf8) {
+  const auto of_parameter = [](const std::string& name) {
+    return refusal({{"a", {{.name = name, .shape = {2}}}}});
+  };
+  EXPECT_EQ(of_parameter("caf\xe9"),
+            "the name of a parameter of unit 'a', 'caf\xe9', is not UTF-8 from byte 3 on; checkpoints could "
+            "not hold it");
+  EXPECT_TRUE(refusal({{"\xff", {}}}).starts_with("the name of unit 0, '\xff', is not UTF-8 from byte 0"));
+  for (const char* good : {"w\n", "\xc2\x80", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xef\xbf\xbf",
+                           "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf", "block.α"})
+    EXPECT_EQ(of_parameter(good), "accepted");
+  for (const char* bad :
+       {"\x80", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xe2\x82",
+        "\xe2\x82\x41", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xf0\x90\x80\xc0"})
+    EXPECT_NE(of_parameter(bad), "accepted") << bad;
+}
+
+TEST(LayoutErrors, DTypes) {
+  EXPECT_EQ(refusal({{"a", {{.name = "w", .shape = {2}, .dtype = DType{3}}}}}),
+            "the dtype of parameter 'w' has the value 3; its enumerators are 0 to 2");
+}
+
 TEST(LayoutErrors, Shapes) {
   EXPECT_EQ(refusal({{"a", {{.name = "w", .shape = {2, 0}}}}}),
             "parameter 'w' has shape [2, 0]; every dim must be 1 or more");

@@ -59,6 +59,30 @@ TEST(Strategy, Counts) {
   EXPECT_EQ(refusal({.placements = Placements::of_stage(3), .prefetch = 0, .resident_units = 3}), "accepted");
 }
 
+TEST(Strategy, Enumerators) {
+  const auto expect_named = [](const char* name, const std::function<void(Strategy&)>& change) {
+    Strategy strategy{.placements = Placements::of_stage(3)};
+    change(strategy);
+    expect_refused(strategy, name);
+  };
+  expect_named("placements.parameters has the value 2; its enumerators are 0 to 1",
+               [](Strategy& s) { s.placements.parameters = static_cast<Placement>(2); });
+  expect_named("placements.gradients has", [](Strategy& s) { s.placements.gradients = Placement{5}; });
+  expect_named("placements.optimizer_state has",
+               [](Strategy& s) { s.placements.optimizer_state = Placement{255}; });
+  expect_named("reduce has the value 3", [](Strategy& s) { s.reduce = ReduceWhen{3}; });
+  expect_named("reduction has", [](Strategy& s) { s.reduction = Reduction{2}; });
+  expect_named("update has", [](Strategy& s) { s.update = UpdateWhen{3}; });
+  expect_named("recompute has", [](Strategy& s) { s.recompute = Recompute{3}; });
+  expect_named("offload.states has", [](Strategy& s) { s.offload.states = Space{3}; });
+  expect_named("offload.parameters has", [](Strategy& s) { s.offload.parameters = Space{3}; });
+  expect_named("offload.activations has", [](Strategy& s) { s.offload.activations = Space{3}; });
+  expect_named("unit_activations: the `recompute` of a unit has",
+               [](Strategy& s) { s.unit_activations = {{.recompute = Recompute{9}}}; });
+  expect_named("unit_activations: the `kept` of a unit has",
+               [](Strategy& s) { s.unit_activations = {{.kept = Space{9}}}; });
+}
+
 TEST(Strategy, ReduceWhen) {
   for (int stage = 0; stage < 4; ++stage) {
     const Placements placements = Placements::of_stage(stage);
