@@ -256,21 +256,28 @@ void Builder::add_scalars() {
 
 namespace {
 
+// Whether every `count`-th microbatch from `turn` on can have the same buffer, in their order.
+bool can_share(const std::vector<Buffer>& buffers, const PerMicrobatch& all, std::size_t turn,
+               std::size_t count) {
+  InstructionId over = -1;
+  for (std::size_t k = turn; k < all.buffers.size(); k += count)
+    for (const Lifetime& life : buffers[static_cast<std::size_t>(all.buffers[k])].lifetimes) {
+      if (life.first <= over) return false;
+      over = life.last;
+    }
+  return true;
+}
+
 // The least count of buffers among which microbatches can take turns without two meeting.
 std::size_t buffers_needed(const std::vector<Buffer>& buffers, const PerMicrobatch& all) {
-  for (std::size_t count = 1; count < all.buffers.size(); ++count) {
-    bool apart = true;
-    for (std::size_t turn = 0; turn < count && apart; ++turn) {
-      std::vector<Lifetime> lifetimes;
-      for (std::size_t k = turn; k < all.buffers.size(); k += count)
-        lifetimes.insert(lifetimes.end(), buffers[static_cast<std::size_t>(all.buffers[k])].lifetimes.begin(),
-                         buffers[static_cast<std::size_t>(all.buffers[k])].lifetimes.end());
-      // In the order of their microbatches: so they will lie in the buffer.
-      for (std::size_t k = 1; k < lifetimes.size(); ++k) apart &= lifetimes[k - 1].last < lifetimes[k].first;
-    }
-    if (apart) return count;
-  }
-  return all.buffers.size();
+  std::size_t count = 1;
+  const auto apart = [&] {
+    for (std::size_t turn = 0; turn < count; ++turn)
+      if (!can_share(buffers, all, turn, count)) return false;
+    return true;
+  };
+  while (count < all.buffers.size() && !apart()) ++count;
+  return count;
 }
 
 void rename(std::vector<BufferId>& list, const std::vector<BufferId>& names) {

@@ -9,13 +9,20 @@ namespace tessera {
 void Builder::find_messages() {
   if (!pipelined()) return;
   const int chunks = static_cast<int>(partition_.chunks().size());
+  // The first use of each pass, a recompute perhaps: by chunk, microbatch and whether it is a forward.
+  std::map<std::tuple<int, int, bool>, int> first_use;
+  for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
+    const Slot& slot = slots_[static_cast<std::size_t>(position)];
+    first_use.try_emplace(
+        {partition_.chunk_of(slot.use.unit), slot.microbatch, slot.use.pass == Pass::forward}, position);
+  }
   const auto fill = [&](Inbox& inbox, Lane lane, Pass pass, int step) {
     inbox.lane = lane;
     inbox.from = (pipeline_rank_ - step + mesh_.pipeline) % mesh_.pipeline;
     for (const ChunkPass& sent : pipeline_order(spec_.strategy.pipeline.schedule, shape(), inbox.from)) {
       const int chunk = sent.chunk + step;
       if (sent.pass != pass || chunk < 0 || chunk >= chunks) continue;
-      const int made = times_.at({sent.chunk, sent.microbatch, pass}) + duration_of(pass);
+      const int made = times_.start(sent.chunk, sent.microbatch, pass) + duration_of(pass);
       const auto from_then_on = std::ranges::lower_bound(slots_, made, {}, &Slot::time);
       inbox.messages.push_back({.chunk = chunk,
                                 .microbatch = sent.microbatch,
@@ -23,13 +30,8 @@ void Builder::find_messages() {
     }
     int due = static_cast<int>(slots_.size());
     for (auto message = inbox.messages.rbegin(); message != inbox.messages.rend(); ++message) {
-      // The first use of its pass, a recompute perhaps.
-      const auto needs = std::ranges::find_if(slots_, [&](const Slot& slot) {
-        return partition_.chunk_of(slot.use.unit) == message->chunk &&
-               slot.microbatch == message->microbatch &&
-               (slot.use.pass == Pass::forward) == (pass == Pass::forward);
-      });
-      message->due = due = std::min({due, message->due, static_cast<int>(needs - slots_.begin())});
+      const int needs = first_use.at({message->chunk, message->microbatch, pass == Pass::forward});
+      message->due = due = std::min({due, message->due, needs});
     }
   };
   fill(inboxes_[0], Lane::receive_output, Pass::forward, 1);

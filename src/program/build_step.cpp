@@ -143,8 +143,7 @@ void Builder::lay_out_uses() {
     lay_out_order();
   } else {
     if (pipelined()) find_times();
-    for (const ChunkPass& pass : pipeline_order(spec_.strategy.pipeline.schedule, shape(), pipeline_rank_))
-      if (train() || pass.pass == Pass::forward) lay_out_pass(pass);
+    lay_out_passes();
   }
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
     const Slot& slot = slots_[static_cast<std::size_t>(position)];
@@ -166,22 +165,34 @@ void Builder::lay_out_uses() {
 }
 
 void Builder::find_times() {
-  times_ = pass_times(spec_.strategy.pipeline.schedule, shape(), spec_.kind);
+  times_ = PassTimes(spec_.strategy.pipeline.schedule, shape(), spec_.kind);
   starts_.resize(static_cast<std::size_t>(mesh_.pipeline));
-  for (const auto& [pass, start] : times_)
-    starts_[static_cast<std::size_t>(partition_.chunk(std::get<0>(pass)).rank)].push_back(start);
+  for (int chunk = 0; chunk < static_cast<int>(partition_.chunks().size()); ++chunk) {
+    std::vector<int>& of_rank = starts_[static_cast<std::size_t>(partition_.chunk(chunk).rank)];
+    const std::vector<int> more = times_.starts(chunk);
+    of_rank.insert(of_rank.end(), more.begin(), more.end());
+  }
   for (std::vector<int>& starts : starts_) std::ranges::sort(starts);
 }
 
-void Builder::lay_out_pass(const ChunkPass& pass) {
-  const Chunk& chunk = partition_.chunk(pass.chunk);
-  for (const Use& use : default_order(static_cast<int>(layout_.units().size()), spec_)) {
-    const bool forward = use.pass == Pass::forward;
-    if (use.unit < chunk.first || use.unit >= chunk.end || forward != (pass.pass == Pass::forward)) continue;
-    slots_.push_back({.use = use,
-                      .microbatch = pass.microbatch,
-                      .time = pipelined() ? times_.at({pass.chunk, pass.microbatch, pass.pass}) : 0});
+void Builder::lay_out_passes() {
+  std::map<std::pair<int, Pass>, std::vector<Use>> known;
+  for (const ChunkPass& pass : pipeline_order(spec_.strategy.pipeline.schedule, shape(), pipeline_rank_)) {
+    if (!train() && pass.pass != Pass::forward) continue;
+    const auto [uses, is_new] = known.try_emplace({pass.chunk, pass.pass});
+    if (is_new) uses->second = uses_in(pass.chunk, pass.pass);
+    const int time = pipelined() ? times_.start(pass.chunk, pass.microbatch, pass.pass) : 0;
+    for (const Use& use : uses->second)
+      slots_.push_back({.use = use, .microbatch = pass.microbatch, .time = time});
   }
+}
+
+std::vector<Use> Builder::uses_in(int chunk, Pass pass) const {
+  std::vector<Use> uses = default_order(static_cast<int>(layout_.units().size()), spec_);
+  std::erase_if(uses, [&](const Use& use) {
+    return partition_.chunk_of(use.unit) != chunk || (use.pass == Pass::forward) != (pass == Pass::forward);
+  });
+  return uses;
 }
 
 void Builder::lay_out_order() {
@@ -266,12 +277,12 @@ void Builder::close_lifetimes() {
       use = (position + 1 < slots_.size() ? slots_[position + 1].begin : end_begin_) - 1;
     // Found by where it began, as the buffer may have begun again since: then it ends before that.
     std::vector<Lifetime>& lifetimes = buffer(pending.buffer).lifetimes;
-    for (std::size_t k = 0; k < lifetimes.size(); ++k) {
-      Lifetime& lifetime = lifetimes[k];
-      if (lifetime.first > pending.at_least || lifetime.last != pending.at_least) continue;
-      const InstructionId most = k + 1 < lifetimes.size() ? lifetimes[k + 1].first - 1 : use;
-      lifetime.last = std::max(lifetime.last, std::min(use, most));
-    }
+    const auto next = std::ranges::upper_bound(lifetimes, pending.at_least, {}, &Lifetime::first);
+    if (next == lifetimes.begin()) continue;
+    Lifetime& lifetime = *std::prev(next);
+    if (lifetime.last != pending.at_least) continue;
+    const InstructionId most = next != lifetimes.end() ? next->first - 1 : use;
+    lifetime.last = std::max(lifetime.last, std::min(use, most));
   }
 }
 

@@ -37,7 +37,7 @@ class Builder {
   struct Slot {
     Use use;
     int microbatch = 0;
-    int time = 0;              // when its pass starts, see pass_times()
+    int time = 0;              // when its pass starts, see PassTimes
     InstructionId begin = -1;  // the first that is issued at its position
     bool brought = false;      // what the use needs of what waited on the host has been asked for
     InstructionId instruction = -1;
@@ -123,7 +123,8 @@ class Builder {
   void find_holders();
   void find_times();
   void lay_out_uses();
-  void lay_out_pass(const ChunkPass& pass);
+  void lay_out_passes();
+  std::vector<Use> uses_in(int chunk, Pass pass) const;
   void lay_out_order();
   void lay_out_updates();
   int carried_place(int first_use) const;
@@ -206,9 +207,9 @@ class Builder {
   std::size_t gathered_ = 0;                          // of these, the first so many are gathered
   std::array<Inbox, 2> inboxes_;                      // outputs, gradients
   std::vector<std::vector<int>> backward_positions_;  // [flat]: positions of uses that write its gradient
-  std::map<std::tuple<int, int, Pass>, int> times_;   // of passes, by chunk and microbatch
-  std::vector<std::vector<int>> starts_;              // [pipeline rank]: the same, ascending
-  std::map<Lane, int> taken_;                         // by lane: when all sent so far will have been taken
+  PassTimes times_;
+  std::vector<std::vector<int>> starts_;  // [pipeline rank]: the same, ascending
+  std::map<Lane, int> taken_;             // by lane: when all sent so far will have been taken
   // Lifetimes that end at a later position, whose instructions do not exist yet: with the use there, or with
   // all that is issued behind it.
   struct PendingEnd {

@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::size_t kCliqueStarts = 64;  // sets of items alive together to start from
 constexpr int kCliqueRounds = 16;          // improvements of each
+// Of so many items, a matrix is small.
+constexpr std::size_t kMatrixItems = 8192;
 
 std::uint64_t mask(std::size_t item) { return std::uint64_t{1} << (item % 64); }
 
@@ -92,8 +94,66 @@ std::vector<std::int64_t> live_curve(std::span<const PackItem> items, std::span<
   return curve;
 }
 
-Conflicts::Conflicts(std::size_t items, std::span<const LifeEvent> events)
-    : words_((items + 63) / 64), bits_(items * words_, 0) {
+namespace {
+
+// How many are alive at the starts of lives, in all.
+std::size_t meetings(std::span<const LifeEvent> events) {
+  std::size_t alive = 0, all = 0;
+  for (const LifeEvent& event : events) {
+    if (!event.end) all += alive;
+    event.end ? --alive : ++alive;
+  }
+  return all;
+}
+
+}  // namespace
+
+Conflicts::Conflicts(std::span<const PackItem> items, std::span<const LifeEvent> events) : items_(items) {
+  // As many meetings take as much memory as the matrix.
+  if (items.size() > kMatrixItems && meetings(events) < items.size() * items.size() / 32)
+    fill_starts(events);
+  else
+    fill_matrix(events);
+}
+
+void Conflicts::fill_starts(std::span<const LifeEvent> events) {
+  const std::size_t starts = events.size() / 2;
+  starts_.reserve(starts);
+  first_start_.assign(items_.size(), starts);
+  std::vector<std::size_t> last_start(items_.size(), starts), place(items_.size());  // place: in active
+  std::vector<std::uint32_t> active;
+  for (const LifeEvent& event : events) {
+    const std::size_t item = event.item;
+    if (event.end) {
+      starts_[last_start[item]].until = starts_.size();
+      place[active.back()] = place[item];
+      active[place[item]] = active.back();
+      active.pop_back();
+      continue;
+    }
+    const std::size_t k = starts_.size(), before = last_start[item];
+    (before == starts ? first_start_[item] : starts_[before].next) = k;
+    last_start[item] = k;
+    const std::size_t begin = alive_.size();
+    alive_.insert(alive_.end(), active.begin(), active.end());
+    starts_.push_back({.item = item, .alive = begin, .alive_end = alive_.size(), .next = starts});
+    place[item] = active.size();
+    active.push_back(static_cast<std::uint32_t>(item));
+  }
+}
+
+bool Conflicts::meet(std::size_t a, std::size_t b) const {
+  const bool fewer = items_[a].lives.size() < items_[b].lives.size();
+  const std::vector<Lifetime>&few = items_[fewer ? a : b].lives, &many = items_[fewer ? b : a].lives;
+  return std::ranges::any_of(few, [&](const Lifetime& life) {
+    const auto at = std::ranges::lower_bound(many, life.first, {}, &Lifetime::last);
+    return at != many.end() && at->first <= life.last;
+  });
+}
+
+void Conflicts::fill_matrix(std::span<const LifeEvent> events) {
+  words_ = (items_.size() + 63) / 64;
+  bits_.assign(items_.size() * words_, 0);
   ItemSet active(words_, 0);
   for (const LifeEvent& event : events) {
     if (!event.end) {
@@ -103,21 +163,21 @@ Conflicts::Conflicts(std::size_t items, std::span<const LifeEvent> events)
   }
   // So far a row holds what lived when its item's lives began; what began during them is in the others' rows.
   for (std::size_t below = 0; below < words_; ++below) {
-    for (std::size_t beside = 0; beside <= below; ++beside) mirror(items, below, beside);
+    for (std::size_t beside = 0; beside <= below; ++beside) mirror(below, beside);
   }
 }
 
 // Makes two squares of 64 × 64 bits, each the other's reflection, alike: what either has, both get.
-void Conflicts::mirror(std::size_t items, std::size_t below, std::size_t beside) {
+void Conflicts::mirror(std::size_t below, std::size_t beside) {
   const auto square_at = [&](std::size_t row, std::size_t column) {
     std::array<std::uint64_t, 64> square{};
-    for (std::size_t a = 0; a < std::min<std::size_t>(64, items - 64 * row); ++a)
+    for (std::size_t a = 0; a < std::min<std::size_t>(64, items_.size() - 64 * row); ++a)
       square[a] = bits_[(64 * row + a) * words_ + column];
     transpose(square);
     return square;
   };
   const auto take_in = [&](std::size_t row, std::size_t column, const std::array<std::uint64_t, 64>& square) {
-    for (std::size_t a = 0; a < std::min<std::size_t>(64, items - 64 * row); ++a)
+    for (std::size_t a = 0; a < std::min<std::size_t>(64, items_.size() - 64 * row); ++a)
       bits_[(64 * row + a) * words_ + column] |= square[a];
   };
   const auto of_below = square_at(below, beside), of_beside = square_at(beside, below);

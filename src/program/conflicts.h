@@ -27,27 +27,55 @@ std::vector<std::int64_t> live_curve(std::span<const PackItem> items, std::span<
 // A set of items.
 using ItemSet = std::vector<std::uint64_t>;
 
-// Which items may not share addresses: a symmetric relation, as a matrix of bits.
+// Which items may not share addresses: a symmetric relation. A matrix of bits or, of many items of which few
+// are alive at a time, for each start of a life what is alive then, which is less to keep and to look
+// through.
 class Conflicts {
  public:
-  Conflicts(std::size_t items, std::span<const LifeEvent> events);
+  // What `items` spans outlives this.
+  Conflicts(std::span<const PackItem> items, std::span<const LifeEvent> events);
 
+  bool is_matrix() const { return starts_.empty(); }
   bool test(std::size_t a, std::size_t b) const {
-    return ((bits_[a * words_ + b / 64] >> (b % 64)) & 1) != 0;
+    return is_matrix() ? ((bits_[a * words_ + b / 64] >> (b % 64)) & 1) != 0 : meet(a, b);
   }
-  // The items that conflict with `item`.
+  // The items that conflict with `item`, of a matrix.
   std::span<const std::uint64_t> row(std::size_t item) const { return {&bits_[item * words_], words_}; }
+  // Calls visit(other) for the items that conflict with `item`, some of them several times; not of a matrix.
+  template <typename Visit>
+  void each(std::size_t item, Visit visit) const {
+    for (std::size_t k = first_start_[item]; k < starts_.size(); k = starts_[k].next) {
+      const Start& start = starts_[k];
+      for (std::size_t i = start.alive; i < start.alive_end; ++i) visit(std::size_t{alive_[i]});
+      for (std::size_t i = k + 1; i < start.until; ++i) visit(starts_[i].item);
+    }
+  }
 
  private:
-  void mirror(std::size_t items, std::size_t below, std::size_t beside);
+  // Of a life.
+  struct Start {
+    std::size_t item = 0;
+    std::size_t alive = 0, alive_end = 0;  // in alive_: the others alive then
+    std::size_t until = 0;                 // the first start behind the life's end
+    std::size_t next = 0;                  // the start of the item's next life; as many as there are: none
+  };
 
-  std::size_t words_;
+  void fill_matrix(std::span<const LifeEvent> events);
+  void fill_starts(std::span<const LifeEvent> events);
+  void mirror(std::size_t below, std::size_t beside);
+  bool meet(std::size_t a, std::size_t b) const;
+
+  std::span<const PackItem> items_;
+  std::size_t words_ = 0;
   std::vector<std::uint64_t> bits_;
+  std::vector<Start> starts_;             // in order of position
+  std::vector<std::size_t> first_start_;  // by item
+  std::vector<std::uint32_t> alive_;
 };
 
 // The most bytes found in any set of items that all conflict with each other: at one address per item, no
 // packing is lower. Starts from sets that live together, so it is at least the largest of them; items with
-// several lives can form heavier sets that never live at one position.
+// several lives can form heavier sets that never live at one position. Of a matrix.
 std::int64_t heaviest_clique(std::span<const PackItem> items, std::span<const LifeEvent> events,
                              const Conflicts& conflicts);
 

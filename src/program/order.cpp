@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "src/layout/enumerators.h"
+
 namespace tessera {
 namespace {
 
@@ -45,6 +47,8 @@ void check_order(const Layout& layout, const std::vector<Use>& uses, StepKind ki
     if (use.unit < 0 || use.unit >= units)
       throw UsageError(
           fmt::format("order: unit {} does not exist; the model has units 0 to {}", use.unit, units - 1));
+    check_enumerator("order: the pass of a use", use.pass, Pass::backward);
+    check_enumerator("order: the edge of a use", use.edge, UseEdge::close);
     check_use(layout, use, seen, open);
   }
   if (!open.empty())
@@ -91,8 +95,8 @@ std::vector<Use> default_order(int units, const StepSpec& spec) {
   return order;
 }
 
-std::map<std::tuple<int, int, Pass>, int> pass_times(PipelineSchedule schedule, const PipelineShape& shape,
-                                                     StepKind kind) {
+PassTimes::PassTimes(PipelineSchedule schedule, const PipelineShape& shape, StepKind kind)
+    : microbatches_(static_cast<std::size_t>(shape.microbatches)) {
   struct Rank {
     std::vector<ChunkPass> order;
     std::size_t next = 0;
@@ -105,14 +109,14 @@ std::map<std::tuple<int, int, Pass>, int> pass_times(PipelineSchedule schedule, 
       std::erase_if(ranks[rank].order, [](const ChunkPass& pass) { return pass.pass != Pass::forward; });
   }
   const int last_chunk = shape.ranks * shape.chunks - 1;
-  std::map<std::tuple<int, int, Pass>, int> starts;
+  starts_.assign(2 * microbatches_ * static_cast<std::size_t>(last_chunk + 1), -1);
   // What a pass needs from another chunk; false where that has not run yet.
   const auto ready = [&](const ChunkPass& pass, int& at) {
     const bool forward = pass.pass == Pass::forward;
     if (pass.chunk == (forward ? 0 : last_chunk)) return true;
-    const auto needed = starts.find({pass.chunk + (forward ? -1 : 1), pass.microbatch, pass.pass});
-    if (needed == starts.end()) return false;
-    at = needed->second + duration_of(pass.pass);
+    const int needed = start(pass.chunk + (forward ? -1 : 1), pass.microbatch, pass.pass);
+    if (needed < 0) return false;
+    at = needed + duration_of(pass.pass);
     return true;
   };
   for (bool moved = true; moved;) {
@@ -120,15 +124,21 @@ std::map<std::tuple<int, int, Pass>, int> pass_times(PipelineSchedule schedule, 
     for (Rank& rank : ranks)
       for (int at = 0; rank.next < rank.order.size() && ready(rank.order[rank.next], at); at = 0) {
         const ChunkPass& pass = rank.order[rank.next++];
-        const int start = std::max(rank.free, at);
-        starts[{pass.chunk, pass.microbatch, pass.pass}] = start;
-        rank.free = start + duration_of(pass.pass);
+        const int from = std::max(rank.free, at);
+        starts_[this->at(pass.chunk, pass.microbatch, pass.pass)] = from;
+        rank.free = from + duration_of(pass.pass);
         moved = true;
       }
   }
   for (const Rank& rank : ranks)
     if (rank.next < rank.order.size()) throw Error(fmt::format("schedule {} has a cycle", name_of(schedule)));
-  return starts;
+}
+
+std::vector<int> PassTimes::starts(int chunk) const {
+  const auto first = starts_.begin() + static_cast<std::ptrdiff_t>(at(chunk, 0, Pass::forward));
+  std::vector<int> all(first, first + static_cast<std::ptrdiff_t>(2 * microbatches_));
+  std::erase(all, -1);
+  return all;
 }
 
 std::vector<Use> uses_of(const Layout& layout, const StepSpec& spec) {

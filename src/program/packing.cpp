@@ -51,17 +51,21 @@ class Placer {
     start(placed, kept);
     for (Index i = kept; i < placed.order.size(); ++i) {
       const Index item = placed.order[i];
-      const std::int64_t begin = find(item, placed.fit);
+      const std::int64_t begin = find(item, placed, i);
       const Range range = {begin, begin + items_[item].bytes, item};
       if (range.end > limit) return false;
-      ranges_.insert(std::ranges::upper_bound(ranges_, begin, {}, &Range::begin), range);
+      if (!conflicts_.is_matrix())
+        seen_[item] = seen_last_;
+      else
+        ranges_.insert(std::ranges::upper_bound(ranges_, begin, {}, &Range::begin), range);
       placed.offsets[item] = begin;
       placed.height = std::max(placed.height, range.end);
     }
     return true;
   }
 
-  // How much work was done so far.
+  // How much work was done so far, as if all that is placed were looked at each time: what is passed over
+  // changes no result.
   std::int64_t tests() const { return tests_; }
 
  private:
@@ -69,27 +73,49 @@ class Placer {
     std::int64_t begin, end;
     Index item;
   };
+  static constexpr std::int64_t kNotPlaced = -1;
 
   void start(Placed& placed, Index kept) {
     placed.offsets.resize(items_.size());
     placed.height = 0;
     ranges_.clear();
+    if (!conflicts_.is_matrix()) seen_.assign(items_.size(), kNotPlaced);
     tests_ += static_cast<std::int64_t>(kept * (kept + 1) / 2);  // as if they were found again
     for (const Index item : std::span(placed.order).first(kept)) {
       const std::int64_t begin = placed.offsets[item];
-      ranges_.push_back({begin, begin + items_[item].bytes, item});
-      placed.height = std::max(placed.height, ranges_.back().end);
+      placed.height = std::max(placed.height, begin + items_[item].bytes);
+      if (!conflicts_.is_matrix())
+        seen_[item] = seen_last_;
+      else
+        ranges_.push_back({begin, begin + items_[item].bytes, item});
     }
     std::ranges::sort(ranges_, {}, &Range::begin);
   }
 
-  // Among the gaps between the placed items that conflict, the tightest or lowest that fits; above them else.
-  std::int64_t find(Index item, Fit fit) {
+  // Where among the items that are placed, of which there are `count`.
+  std::int64_t find(Index item, const Placed& placed, Index count) {
+    tests_ += static_cast<std::int64_t>(count) + 1;
+    if (conflicts_.is_matrix())
+      return find_gap(item, placed.fit,
+                      [&](const Range& range) { return conflicts_.test(item, range.item); });
+    ranges_.clear();
+    ++seen_last_;
+    conflicts_.each(item, [&](Index other) {
+      if (seen_[other] == kNotPlaced || seen_[other] == seen_last_) return;
+      seen_[other] = seen_last_;
+      ranges_.push_back({placed.offsets[other], placed.offsets[other] + items_[other].bytes, other});
+    });
+    std::ranges::sort(ranges_, {}, &Range::begin);
+    return find_gap(item, placed.fit, [](const Range&) { return true; });
+  }
+
+  // Among the gaps between the ranges that conflict, the tightest or lowest that fits; above them else.
+  template <typename Conflicting>
+  std::int64_t find_gap(Index item, Fit fit, Conflicting conflicting) const {
     const std::int64_t bytes = items_[item].bytes;
     std::int64_t top = 0, best_gap = kUnlimited, best_begin = -1;
-    tests_ += static_cast<std::int64_t>(ranges_.size()) + 1;
     for (const Range& range : ranges_) {
-      if (!conflicts_.test(item, range.item)) continue;
+      if (!conflicting(range)) continue;
       const std::int64_t gap = range.begin - top;
       if (gap >= bytes && gap < best_gap) {
         best_gap = gap;
@@ -103,7 +129,11 @@ class Placer {
 
   std::span<const PackItem> items_;
   const Conflicts& conflicts_;
-  std::vector<Range> ranges_;  // by begin
+  // By begin: all that are placed or, without a matrix, those that conflict with the item to place.
+  std::vector<Range> ranges_;
+  // Without a matrix, by item: the number of the last look that saw it.
+  std::vector<std::int64_t> seen_;
+  std::int64_t seen_last_ = 0;
   std::int64_t tests_ = 0;
 };
 
@@ -114,7 +144,7 @@ class Packer {
       : items_(items),
         events_(events_of(items)),
         curve_(live_curve(items, events_)),
-        conflicts_(items.size(), events_),
+        conflicts_(items, events_),
         orders_(items, curve_, conflicts_),
         placer_(items, conflicts_),
         live_peak_(*std::max_element(curve_.begin(), curve_.end())),
@@ -138,7 +168,7 @@ class Packer {
     for (int tried = 0; !finished(kOrderTests); ++tried) {
       // The first orders reach the peak of live bytes nearly always; only then is a better bound worth its
       // time.
-      if (tried == 2) bound_ = heaviest_clique(items_, events_, conflicts_);
+      if (tried == 2 && conflicts_.is_matrix()) bound_ = heaviest_clique(items_, events_, conflicts_);
       const std::optional<PackingOrder> order = orders_.next_named();
       if (!order) return;
       for (const Fit fit : {Fit::tightest, Fit::lowest}) {

@@ -28,13 +28,23 @@ std::vector<int> group_heads(const Mesh& mesh, Axis axis) {
   return heads;
 }
 
-// By the first rank of each group: the colours in it.
-std::vector<std::vector<int>> colours_of_groups(const std::vector<int>& heads, const Colours& colours) {
+// By rank: a number for the set of colours in its group, whose first ranks are given.
+std::vector<int> sets_met(const std::vector<int>& heads, const Colours& colours) {
   std::vector<std::vector<int>> met(heads.size());
   for (std::size_t rank = 0; rank < heads.size(); ++rank)
     met[static_cast<std::size_t>(heads[rank])].push_back(colours[rank]);
-  for (std::vector<int>& group : met) sort_unique(group);
-  return met;
+  std::map<std::vector<int>, int> known;
+  std::vector<int> sets(heads.size());
+  for (std::size_t rank = 0; rank < heads.size(); ++rank) {
+    const auto head = static_cast<std::size_t>(heads[rank]);
+    if (head == rank) {  // the first of its group
+      sort_unique(met[rank]);
+      sets[rank] = known.try_emplace(std::move(met[rank]), static_cast<int>(known.size())).first->second;
+    } else {
+      sets[rank] = sets[head];
+    }
+  }
+  return sets;
 }
 
 }  // namespace
@@ -51,19 +61,16 @@ std::vector<RankClass> rank_classes(const WorldPrograms& world) {
   std::vector<RankClass> classes;
   do {
     count = classes.size();
-    std::array<std::vector<std::vector<int>>, kGroups> met;
-    for (std::size_t axis = 0; axis < kGroups; ++axis) met[axis] = colours_of_groups(heads[axis], colours);
-    std::map<std::vector<int>, int> known;
+    std::array<std::vector<int>, kGroups> met;
+    for (std::size_t axis = 0; axis < kGroups; ++axis) met[axis] = sets_met(heads[axis], colours);
+    std::map<std::array<int, kGroups + 1>, int> known;
     classes.clear();
     Colours refined(ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      std::vector<int> signature = {colours[rank]};
-      for (std::size_t axis = 0; axis < kGroups; ++axis) {
-        const std::vector<int>& group = met[axis][static_cast<std::size_t>(heads[axis][rank])];
-        signature.push_back(-1);  // between the axes
-        signature.insert(signature.end(), group.begin(), group.end());
-      }
-      const auto [entry, is_new] = known.try_emplace(std::move(signature), static_cast<int>(classes.size()));
+      std::array<int, kGroups + 1> signature = {};
+      signature.back() = colours[rank];
+      for (std::size_t axis = 0; axis < kGroups; ++axis) signature[axis] = met[axis][rank];
+      const auto [entry, is_new] = known.try_emplace(signature, static_cast<int>(classes.size()));
       if (is_new)
         classes.push_back(
             {.program = programs[rank], .rank = static_cast<int>(rank), .meets = {}, .along_pipeline = {}});

@@ -17,25 +17,40 @@ namespace {
 
 // Where the members of a group lie, without saying on which nodes: the first one's node is 0, the next new
 // one 1, and so on. Equal ones cost the same.
-std::vector<int> pattern(const Mesh& mesh, const Cluster& cluster, Axis axis, int rank) {
+std::vector<int> pattern(const Cluster& cluster, std::span<const int> group) {
   std::map<int, int> known;
   std::vector<int> nodes;
-  for (const int member : mesh.group(axis, rank))
+  for (const int member : group)
     nodes.push_back(known.try_emplace(cluster.node_of(member), static_cast<int>(known.size())).first->second);
   return nodes;
 }
 
+// By rank: which pattern its group along the axis has, counted in order of first appearance.
+std::vector<int> patterns_along(const Mesh& mesh, const Cluster& cluster, Axis axis) {
+  std::map<std::vector<int>, int> known;
+  std::vector<int> patterns(static_cast<std::size_t>(mesh.world()), -1);
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    if (patterns[static_cast<std::size_t>(rank)] >= 0) continue;
+    const std::vector<int> group = mesh.group(axis, rank);
+    const int number =
+        known.try_emplace(pattern(cluster, group), static_cast<int>(known.size())).first->second;
+    for (const int member : group) patterns[static_cast<std::size_t>(member)] = number;
+  }
+  return patterns;
+}
+
 // Ranks of one number run the same program, and all that they do costs the same.
 std::vector<int> kinds_of_ranks(const WorldPrograms& world, const Cluster& cluster) {
-  using Kind = std::pair<int, std::array<std::vector<int>, kAxes>>;
-  std::map<Kind, int> known;
+  std::array<std::vector<int>, kAxes> patterns;
+  for (int axis = 0; axis < kAxes; ++axis)
+    patterns[static_cast<std::size_t>(axis)] = patterns_along(world.mesh, cluster, static_cast<Axis>(axis));
+  std::map<std::pair<int, std::array<int, kAxes>>, int> known;
   std::vector<int> kinds;
-  for (int rank = 0; rank < world.mesh.world(); ++rank) {
-    Kind kind = {world.program_of_rank[static_cast<std::size_t>(rank)], {}};
-    for (int axis = 0; axis < kAxes; ++axis)
-      kind.second[static_cast<std::size_t>(axis)] =
-          pattern(world.mesh, cluster, static_cast<Axis>(axis), rank);
-    kinds.push_back(known.try_emplace(std::move(kind), static_cast<int>(known.size())).first->second);
+  for (std::size_t rank = 0; rank < world.program_of_rank.size(); ++rank) {
+    std::array<int, kAxes> along;
+    for (std::size_t axis = 0; axis < kAxes; ++axis) along[axis] = patterns[axis][rank];
+    const std::pair kind(world.program_of_rank[rank], along);
+    kinds.push_back(known.try_emplace(kind, static_cast<int>(known.size())).first->second);
   }
   return kinds;
 }

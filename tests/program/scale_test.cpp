@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <ctime>
 #include <iostream>
 
+#include "tests/program/mesh_programs.h"
 #include "tests/program/sanitized.h"
 #include "tests/program/small_models.h"
 
@@ -45,6 +47,29 @@ TEST(Scale, NinetySixLayersOn1024Ranks) {
             << " s, planned and linked in " << linked - built << " s, verified in " << total - linked
             << " s\n";
   EXPECT_LT(total, kSecondsAllowed);
+}
+
+// Time grows with the instructions, not with their square.
+TEST(Scale, AThousandMicrobatches) {
+  const int microbatches = testing::kSanitized ? 200 : 1000;
+  const std::vector<UnitSpec> units = testing::chain(40, 1 << 20);
+  const Mesh mesh{.pipeline = 4, .shard = 2};
+  const StepSpec spec{.microbatches = microbatches,
+                      .strategy = {.placements = Placements::of_stage(3)},
+                      .activations = testing::activations(40),
+                      .order = {}};
+  const std::clock_t start = std::clock();
+  const testing::WholeMesh made(units, mesh, spec);
+  const std::clock_t planned = std::clock();
+  const VerifyReport report = made.verified();
+  const std::clock_t end = std::clock();
+  EXPECT_TRUE(report.ok()) << report.to_string();
+  std::size_t instructions = 0;
+  for (const Program& program : made.programs) instructions += program.instructions.size();
+  const auto seconds = [](std::clock_t ticks) { return static_cast<double>(ticks) / CLOCKS_PER_SEC; };
+  std::cout << instructions << " instructions: built and planned in " << seconds(planned - start)
+            << " s, verified in " << seconds(end - planned) << " s\n";
+  EXPECT_LT(seconds(end - start), testing::kSanitized ? 120 : 12);
 }
 
 // Ranks that differ are told apart by the groups they meet in, not one by one.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -259,6 +260,16 @@ TEST(SimulateWorld, AThousandRanksTakeLessThanTwoSeconds) {
             << built << " s, simulated in " << simulated << " s\n";
   EXPECT_EQ(world.ranks.size(), 8u);
   EXPECT_LT(simulated, testing::kSanitized ? 60 : 2);
+}
+
+TEST(SimulateWorld, AHundredThousandRanksTakeLessThanTwoSeconds) {
+  const Mesh mesh{.shard = 100'000};
+  const WholeMesh made(testing::chain(4, 1 << 20), mesh, spec_of(4, 3, {}, 2));
+  const std::clock_t start = std::clock();
+  const WorldTimeline world = made.simulated({.cluster = {.ranks_per_node = 8}});
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, testing::kSanitized ? 60 : 2);
+  ASSERT_EQ(world.ranks.size(), 1u);
+  EXPECT_EQ(world.ranks[0].ranks, 100'000);
 }
 
 TEST(SimulateWorld, RefusesWhatDoesNotFit) {
