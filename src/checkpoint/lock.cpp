@@ -50,12 +50,6 @@ bool names(const fs::path& path, int file) {
          opened.st_dev == named.st_dev;
 }
 
-// Without a slash at its end, which would be a part of its own.
-fs::path own_path(const fs::path& folder) {
-  const fs::path path = fs::absolute(folder).lexically_normal();
-  return path.has_filename() ? path : path.parent_path();
-}
-
 int open_lock(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) cannot_lock(path, errno);
@@ -70,10 +64,7 @@ Flock system_flock() { return ::flock; }
 
 FolderLock::FolderLock(const fs::path& folder, Flock flock) : path_(folder / kLock) {
   std::error_code error;
-  for (fs::path at = own_path(folder); !fs::exists(at, error) && at.has_relative_path();
-       at = at.parent_path())
-    ++made_folders_;
-  fs::create_directories(folder, error);
+  made_folders_.emplace(folder, error);
   if (error)
     throw EnvironmentError(
         fmt::format("cannot make checkpoint folder '{}': {}", folder.string(), std::strerror(error.value())));
@@ -118,9 +109,6 @@ void FolderLock::release() {
   std::error_code ignored;
   if (names(path_, file_)) fs::remove(path_, ignored);  // while it is held
   ::close(std::exchange(file_, -1));
-  // A run that was refused at its start leaves no folder; one that holds something is not removed.
-  fs::path at = own_path(path_.parent_path());
-  for (; made_folders_ > 0 && ::rmdir(at.c_str()) == 0; at = at.parent_path()) --made_folders_;
 }
 
 }  // namespace checkpoint

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+
+#include "src/checkpoint/made_folders.h"
 
 namespace tessera::checkpoint {
 
@@ -29,7 +32,7 @@ class FolderLock {
 
   std::filesystem::path path_;
   std::string note_;
-  int made_folders_ = 0;
+  std::optional<MadeFolders> made_folders_;  // a run that was refused at its start leaves none
   int file_ = -1;
 };
 

@@ -8,6 +8,7 @@
 
 #include "kernels/casts.h"
 #include "src/checkpoint/agree.h"
+#include "src/checkpoint/made_folders.h"
 #include "src/checkpoint/safetensors_files.h"
 #include "src/checkpoint/weight_map.h"
 
@@ -62,8 +63,8 @@ struct OutputFiles {
     if (whole_folder_ && !config_text_.empty()) config = folder / "config.json";
   }
 
-  // Whether it was not there. What would only be refused once all is written is refused here.
-  bool make_folder() const {
+  // What would only be refused once all is written is refused here.
+  void make_folder(std::optional<MadeFolders>& made) const {
     const auto cannot = [](const fs::path& path, const std::string& reason) {
       throw EnvironmentError(fmt::format("cannot write safetensors into '{}': {}", path.string(), reason));
     };
@@ -74,9 +75,8 @@ struct OutputFiles {
           fmt::format("'{}' is a file; name a folder, or a file that ends in .safetensors", folder.string()));
     for (const OutputFile& file : files)
       if (fs::is_directory(file.path, error)) cannot(file.path, "it is a folder");
-    const bool made = fs::create_directories(folder, error);
+    made.emplace(folder, error);
     if (error) cannot(folder, error.message());
-    return made;
   }
 
   // What an earlier export left in the folder that this one does not replace.
@@ -138,16 +138,15 @@ struct OutputFiles {
   std::string config_text_;
 };
 
-// Removes the temporary files on the way out; after the rename there are none. Also the folder, where this
-// export made it and nothing is in it.
+// Removes the temporary files on the way out; after the rename there are none. Then the folders that this
+// export made, where nothing is in them.
 struct Cleanup {
   const OutputFiles* output = nullptr;
-  bool made_folder = false;
+  std::optional<MadeFolders> made_folders = {};
   ~Cleanup() {
     if (!output) return;
     std::error_code ignored;
     for (const OutputFile& file : output->files) fs::remove(file.temporary, ignored);
-    if (made_folder) fs::remove(output->folder, ignored);  // of a folder that holds something it is refused
   }
 };
 
@@ -245,8 +244,7 @@ std::vector<fs::path> export_safetensors(const fs::path& path, Communicator worl
   const bool first = world.rank() == 0;
   Cleanup cleanup{.output = first ? &output : nullptr};
   together(world, "export folder", [&] {
-    if (!first) return;
-    cleanup.made_folder = output.make_folder();
+    if (first) output.make_folder(cleanup.made_folders);
   });
   Exporter exporter(world, engine, options.dtype);
   for (OutputFile& file : output.files) exporter.write(file);

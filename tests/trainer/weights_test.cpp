@@ -454,6 +454,13 @@ TEST_F(Weights, AnExportThatFailsLeavesNothingBehind) {
   }
   EXPECT_TRUE(bytes_of_file(file("g.safetensors")) == before);
   EXPECT_EQ(folder_.entries(), 1);
+  for (const char* path : {"made", "made/deep/out", "made/deep/out/", "made/deep/w.safetensors"})
+    EXPECT_THROW(attempt(file(path), {.dtype = DType::fp16}, 1e6f), UsageError) << path;
+  EXPECT_EQ(folder_.entries(), 1) << "a folder stayed";
+  fs::create_directory(file("there"));
+  EXPECT_THROW(attempt(file("there/deep/out"), {.dtype = DType::fp16}, 1e6f), UsageError);
+  EXPECT_TRUE(fs::is_empty(file("there")));
+  EXPECT_TRUE(fs::remove(file("there"))) << "it was not the export's to remove";
   EXPECT_THROW(attempt(file("g.safetensors"), {.max_file_bytes = 5}, 0.0f), UsageError);
   EXPECT_THROW(attempt(file("out"), {.max_file_bytes = -5}, 0.0f), UsageError);
   EXPECT_THROW(attempt(file("g.safetensors/inside"), {}, 0.0f), EnvironmentError);

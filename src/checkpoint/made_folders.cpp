@@ -1,0 +1,32 @@
+#include "src/checkpoint/made_folders.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace tessera::checkpoint {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Without a slash at its end, which would be a part of its own.
+fs::path own_path(const fs::path& folder) {
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+}  // namespace
+
+MadeFolders::MadeFolders(const fs::path& folder, std::error_code& error) : folder_(own_path(folder)) {
+  for (fs::path at = folder_; !fs::exists(at, error) && at.has_relative_path(); at = at.parent_path())
+    ++made_;
+  fs::create_directories(folder, error);
+}
+
+MadeFolders::~MadeFolders() {
+  for (fs::path at = folder_; made_ > 0; --made_, at = at.parent_path())
+    if (::rmdir(at.c_str()) != 0 && errno != ENOENT) return;  // as one is that holds something
+}
+
+}  // namespace tessera::checkpoint
