@@ -5,6 +5,7 @@
 
 #include "src/cli/commands.h"
 #include "src/cli/output.h"
+#include "src/cli/places.h"
 #include "tessera/checkpoint.h"
 
 namespace tessera::cli {
@@ -47,6 +48,7 @@ nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
 }  // namespace
 
 int inspect_command(const std::string& path, bool verify, const std::string& json) {
+  check_outside({{"--json", json}}, path);
   OutputFile file("--json", json);
   const CheckpointInfo info = inspect_checkpoint(path, verify);
   fmt::print("checkpoint  {}\n", info.path.string());

@@ -41,13 +41,31 @@ void check_heads(const ModelConfig& model) {
   if constexpr (kLlama) require_multiple(heads, {"kv_heads", model.kv_heads, preset.kv_heads});
 }
 
-void check_model(const ModelConfig& model) {
+template <class FamilyConfig>
+void check_blocks(const Config& config) {
+  const Dimension layers{"layers", config.model.layers, FamilyConfig::preset(config.model.preset).layers};
+  const auto check_count = [&](const char* key, std::int64_t microbatches) {
+    const std::int64_t most = kMostPlannedBlocks / layers.value();
+    require(microbatches <= most,
+            fmt::format("model.layers is {} and {} is {}: that is {} blocks to plan, and {} are the most; "
+                        "make {} at most {}, or take fewer layers",
+                        layers.shown(), key, microbatches, layers.value() * microbatches, kMostPlannedBlocks,
+                        key, most));
+  };
+  check_count("run.microbatches", config.run.microbatches);
+  if (config.run.evaluate_every > 0)
+    check_count("run.evaluation_microbatches", config.run.evaluation_microbatches);
+}
+
+void check_model(const Config& config) {
+  const ModelConfig& model = config.model;
   const bool llama = model.family == "llama";
   const std::vector<std::string> presets = llama ? LlamaConfig::presets() : Gpt2Config::presets();
   require(std::find(presets.begin(), presets.end(), model.preset) != presets.end(),
           fmt::format("model.preset is \"{}\" and model.family is \"{}\", which has {}", model.preset,
                       model.family, fmt::join(presets, ", ")));
-  return llama ? check_heads<LlamaConfig>(model) : check_heads<Gpt2Config>(model);
+  llama ? check_heads<LlamaConfig>(model) : check_heads<Gpt2Config>(model);
+  llama ? check_blocks<LlamaConfig>(config) : check_blocks<Gpt2Config>(config);
 }
 
 // Keys that count only under a condition: where it does not hold, what they say would be lost silently.
@@ -152,6 +170,13 @@ void check_strategy(const Config& config) {
           fmt::format("offload.parameters is \"{}\" and strategy.state_over_replicas is true; that needs "
                       "strategy.parameters_over_replicas, too",
                       config.offload.parameters));
+  require(
+      config.offload.parameters == "device" || !strategy.parameters_over_replicas || config.mesh.shard > 1,
+      fmt::format("offload.parameters is \"{}\" and strategy.parameters_over_replicas is true, but "
+                  "mesh.shard is 1: replicas bring the slices of a parameter of one shard together on the "
+                  "device; make mesh.shard 2 or more, offload.parameters \"device\", or "
+                  "strategy.parameters_over_replicas and strategy.state_over_replicas false",
+                  config.offload.parameters));
   require(strategy.update != "reduced" || (config.optimizer.clip == 0.0 && !config.precision.loss_scaling),
           fmt::format("strategy.update is \"reduced\", before the gradient's norm is known; it needs "
                       "optimizer.clip = 0 and precision.loss_scaling = false; they are {} and {}",
@@ -234,7 +259,7 @@ void check_export(const char* name, const std::string& path, std::int64_t file_b
 }
 
 void check(const Config& config) {
-  check_model(config.model);
+  check_model(config);
   check_conditions(config);
   check_mesh(config.mesh);
   check_strategy(config);

@@ -105,7 +105,12 @@ void add_model(Keys& keys, ModelConfig& c) {
   keys.push_back(
       integer("model.context", &c.context, 0, "The longest sequence in tokens; 0 is the preset's."));
   keys.push_back(
-      integer("model.layers", &c.layers, 0, "Transformer blocks; 0 is the preset's.", kMostPlanned));
+      integer("model.layers", &c.layers, 0,
+              fmt::format("Transformer blocks; 0 is the preset's. Times run.microbatches, and "
+                          "run.evaluation_microbatches where there are evaluations, {} at most: a plan of so "
+                          "many takes minutes and some GiB.",
+                          kMostPlannedBlocks),
+              kMostPlanned));
   keys.push_back(integer("model.heads", &c.heads, 0, "Attention heads in a block; 0 is the preset's."));
   keys.push_back(
       integer("model.channels", &c.channels, 0, "Width, a multiple of `heads`; 0 is the preset's."));
@@ -127,8 +132,9 @@ void add_data(Keys& keys, DataConfig& c) {
            "The files to train on: tokens (`.bin`), or any other file, read as bytes. One file, or a "
            "pattern such as `fineweb_train_*.bin`, whose files follow each other by name; no sample "
            "crosses from one into the next, and a file of at most run.length tokens is not read; one of none "
-           "is refused. A run that is resumed needs the same files: others under the same name are refused, "
-           "as far as the count of each one's tokens, and those at its two ends, tell them apart."));
+           "is refused. A run that is resumed goes on at the same place: other files under the same name are "
+           "refused, as far as the count of each one's tokens, and those at its two ends, tell them apart; "
+           "another name is taken, and told as a change."));
   keys.push_back(text("data.validation", &c.validation,
                       "A file or pattern to evaluate on. Empty: the end of the training data, see below."));
   keys.push_back(
@@ -306,9 +312,10 @@ void add_schedule(Keys& keys, ScheduleConfig& c) {
   keys.push_back(number("schedule.final_factor", &c.final_factor, {.min = 0.0, .max = 1.0},
                         "The learning rate from total_steps on, as a part of the peak; the last step before "
                         "is one step of the decay short of it."));
-  keys.push_back(integer("schedule.base_batch", &c.base_batch, 0,
-                         "Sequences per step for which learning_rate was found, where batch_scaling asks; "
-                         "0: as many as this run's."));
+  keys.push_back(
+      integer("schedule.base_batch", &c.base_batch, 0,
+              "Sequences per step for which learning_rate was found, where batch_scaling asks, which "
+              "needs at least 1."));
   keys.push_back(text("schedule.batch_scaling", &c.batch_scaling,
                       "What becomes of the learning rate at another batch than base_batch: it stays, or is "
                       "multiplied by the ratio or its square root.",
@@ -323,14 +330,21 @@ void add_run(Keys& keys, RunConfig& c) {
                         "run."));
   keys.push_back(integer("run.sequences", &c.sequences, 1, "Sequences in a microbatch of one rank."));
   keys.push_back(integer("run.length", &c.length, 1, "Tokens in a sequence; at most the model's context."));
-  keys.push_back(
-      integer("run.microbatches", &c.microbatches, 1, "Microbatches that a step accumulates.", kMostPlanned));
+  keys.push_back(integer(
+      "run.microbatches", &c.microbatches, 1,
+      fmt::format("Microbatches that a step accumulates; times model.layers {} at most.", kMostPlannedBlocks),
+      kMostPlanned));
   keys.push_back(
       integer("run.evaluate_every", &c.evaluate_every, 0,
               "Steps between evaluations on the validation data; what is there at the end of the run is "
-              "evaluated, too. 0: none at all."));
-  keys.push_back(integer("run.evaluation_microbatches", &c.evaluation_microbatches, 1,
-                         "Microbatches of one rank in an evaluation.", kMostPlanned));
+              "evaluated, too, unless a signal ended it. 0: none at all."));
+  keys.push_back(
+      integer("run.evaluation_microbatches", &c.evaluation_microbatches, 0,
+              "Microbatches of one rank in an evaluation, from the start of the validation data to "
+              "at most their end; 0: all of the data. Runs whose product of this, run.sequences, "
+              "mesh.replicate and mesh.shard differs evaluate on different parts, unless on all: "
+              "compare no such losses.",
+              kMostPlanned));
   keys.push_back(
       text("run.checkpoint", &c.checkpoint,
            "Folder for checkpoints; one is saved at the end of the run. Of one run only: another is "

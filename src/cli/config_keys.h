@@ -15,6 +15,9 @@ namespace tessera::cli {
 inline constexpr double kMostInt = 2147483647.0;
 inline constexpr double kMostExact = 9007199254740992.0;  // 2^53: every integer up to here is a double
 
+// Of a step, layers times microbatches: each is planned, and so many in minutes and some GiB.
+inline constexpr std::int64_t kMostPlannedBlocks = 1'000'000;
+
 enum class KeyKind : std::uint8_t { text, integer, number, boolean, bytes };
 
 struct Key {

@@ -4,7 +4,9 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -241,7 +243,9 @@ Config parse_config(std::string_view text, std::string_view source,
 
 Config load_config(const std::filesystem::path& path, std::span<const std::string> settings) {
   const std::optional<std::string> text = read_text(path);
-  if (!text) throw EnvironmentError("cannot read the configuration '" + path.string() + "'");
+  if (!text)
+    throw EnvironmentError(
+        fmt::format("cannot read the configuration '{}': {}", path.string(), std::strerror(errno)));
   return parse_config(*text, path.filename().string(), settings);
 }
 

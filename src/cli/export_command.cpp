@@ -30,7 +30,8 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
   if (!first) return;
   fmt::print("step {} of {}\n", state.step, checkpoint);
   for (const std::filesystem::path& file : files)
-    fmt::print("wrote     {}  {} bytes\n", file.string(), std::filesystem::file_size(file));
+    fmt::print("wrote     {}  {} bytes\n", file.lexically_normal().string(),
+               std::filesystem::file_size(file));
 }
 
 }  // namespace
@@ -38,6 +39,7 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output) {
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   check_export("the output", output, setup.config.run.export_file_bytes);
+  check_outside({{"the output", output}}, checkpoint);
   check_export_place("the output", output, setup.config.model.weights);
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };

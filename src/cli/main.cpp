@@ -1,6 +1,7 @@
 // The tool: reads the command line, runs a command, turns what it throws into one line and an exit status.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -9,9 +10,12 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <new>
 
 #include "src/cli/commands.h"
 #include "src/cli/config.h"
+#include "src/cli/config_keys.h"
+#include "src/cli/output.h"
 #include "tessera/cluster.h"
 
 namespace tessera::cli {
@@ -136,6 +140,45 @@ void check_cluster_options(const ClusterArguments& cluster) {
                                      cluster.peak_gflops, cluster.gflops));
 }
 
+// The command that was given last: of `tessera checkpoint inspect`, the latter.
+const CLI::App& innermost(const CLI::App& app) {
+  const std::vector<CLI::App*> given = app.get_subcommands();
+  return given.empty() ? app : innermost(*given.front());
+}
+
+std::string full_name(const CLI::App& command) {
+  return (command.get_parent() ? full_name(*command.get_parent()) + " " : "") + command.get_name();
+}
+
+// "there is no command 'trian'; did you mean 'train'?"
+std::string unknown_command(const CLI::App& command, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* known : command.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(known->get_name());
+  const std::string near = closest(word, names);
+  return fmt::format("there is no command '{}'; {}", word,
+                     near.empty() ? fmt::format("the commands are {}", fmt::join(names, ", "))
+                                  : fmt::format("did you mean '{}'?", near));
+}
+
+// What is wrong with the command line, in one line.
+std::string wrong_usage(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = innermost(app);
+  const std::string help = fmt::format("; see {} --help", full_name(command));
+  const std::vector<std::string> rest = app.remaining(true);
+  const std::string what = error.what();
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    const bool of_commands = command.get_require_subcommand_min() > 0;
+    if (of_commands && !rest.empty() && !rest.front().starts_with('-'))
+      return unknown_command(command, rest.front()) + help;
+    if (of_commands) return "a command is missing" + help;
+    return fmt::format("{} needs {}{}", full_name(command), what.substr(0, what.find(' ')), help);
+  }
+  if (what.find("At Most 1 required") != std::string::npos)
+    return what.substr(0, what.find(':')) + " is given more than once; give it once" + help;
+  return what + help;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Tessera trains models sharded over ranks.", "tessera");
   app.require_subcommand(1);
@@ -195,12 +238,17 @@ int run(int argc, char** argv) {
   exporting->callback([&] { status = export_command(arguments, path, output); });
 
   CLI::App* config = app.add_subcommand("config", "Print the documentation of all keys (Markdown)");
-  config->callback([] { std::fputs(config_markdown().c_str(), stdout); });
+  config->callback([] {
+    if (!write_to_standard_output(config_markdown()))
+      throw EnvironmentError(fmt::format("cannot write to the standard output: {}", std::strerror(errno)));
+  });
 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+    std::fprintf(stderr, "tessera: %s\n", wrong_usage(app, error).c_str());
+    return kUsage;
   }
   return status;
 }
@@ -212,6 +260,10 @@ int main(int argc, char** argv) {
   try {
     tessera::cli::fill_standard_streams();
     return tessera::cli::flushed(tessera::cli::run(argc, argv));
+  } catch (const std::bad_alloc&) {
+    std::fflush(stdout);
+    std::fputs("tessera: out of memory: the system gives this process no more\n", stderr);
+    return tessera::cli::kFailed;
   } catch (const std::exception& error) {
     std::fflush(stdout);
     std::fprintf(stderr, "tessera: %s\n", error.what());

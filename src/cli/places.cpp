@@ -68,6 +68,21 @@ void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedF
   }
 }
 
+void check_outside(const std::vector<NamedFile>& outputs, const std::string& checkpoint) {
+  std::error_code none;
+  fs::path folder = fs::weakly_canonical(fs::absolute(checkpoint), none);
+  if (!folder.has_filename()) folder = folder.parent_path();  // of a slash at the end
+  if (fs::exists(folder.parent_path() / "latest", none)) folder = folder.parent_path();
+  for (const NamedFile& output : outputs) {
+    if (output.path.empty()) continue;
+    const fs::path inside = fs::weakly_canonical(fs::absolute(output.path), none).lexically_relative(folder);
+    if (!inside.empty() && *inside.begin() != "..")
+      throw UsageError(
+          fmt::format("{}: '{}' lies in '{}', where checkpoints are read; name a place elsewhere", output.key,
+                      output.path, folder.string()));
+  }
+}
+
 void check_apart(const Config& config, const std::string& json, std::vector<NamedFile> inputs) {
   const RunConfig& run = config.run;
   // Also what this run does not read.

@@ -17,6 +17,10 @@ void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedF
 // The same of what a run writes, `json` among it, and reads: `inputs`, and what is named as data and weights.
 void check_apart(const Config& config, const std::string& json, std::vector<NamedFile> inputs);
 
+// That no output lies in the folder of a checkpoint that is read, nor in that of all of its run's. UsageError
+// naming both.
+void check_outside(const std::vector<NamedFile>& outputs, const std::string& checkpoint);
+
 // An export goes over no weights that are read, and becomes a file only where it may. `key` is what `to` was
 // given as.
 void check_export_place(const char* key, const std::string& to, const std::string& weights);

@@ -19,7 +19,10 @@ const std::vector<std::string> kPrograms = {"train", "evaluate", "generate"};  /
 
 std::string page_title(const Setup& setup, int pipeline_rank) {
   const Mesh& mesh = setup.options.engine.mesh;
-  return fmt::format("{}, stage {}, {}: memory of a rank{}", setup.config.model.preset,
+  const std::string dimensions =
+      std::visit([](const auto& of) { return fmt::format("{} layers, {} channels", of.layers, of.channels); },
+                 setup.dimensions);
+  return fmt::format("{}, {}, stage {}, {}: memory of a rank{}", setup.config.model.family, dimensions,
                      setup.config.strategy.stage, to_string(mesh),
                      mesh.pipeline > 1 ? fmt::format(" at place {} of the pipeline", pipeline_rank) : "");
 }

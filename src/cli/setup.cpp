@@ -128,8 +128,10 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   TrainerOptions options;
   options.batch = {.sequences = run.sequences, .length = run.length};
   options.microbatches = static_cast<int>(run.microbatches);
-  options.evaluation_microbatches =
-      run.evaluate_every > 0 ? static_cast<int>(run.evaluation_microbatches) : 1;
+  // As many as the data turn out to hold: fit_evaluation(). Until then those of a default.
+  const std::int64_t evaluated =
+      run.evaluation_microbatches > 0 ? run.evaluation_microbatches : RunConfig{}.evaluation_microbatches;
+  options.evaluation_microbatches = run.evaluate_every > 0 ? static_cast<int>(evaluated) : 1;
   options.generation = run.sample_tokens > 0;
   options.seed = static_cast<std::uint64_t>(run.seed);
   EngineOptions& engine = options.engine;
@@ -147,6 +149,7 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
                                            .growth_interval = config.precision.growth_interval};
   engine.device_memory_bytes = run.device_memory;
   engine.host_memory_bytes = run.host_memory;
+  engine.budget_names = {.device = "run.device_memory", .host = "run.host_memory"};
   engine.device = run.device == "cuda" ? DeviceType::cuda : DeviceType::cpu;
   engine.threads_per_rank = static_cast<int>(run.threads_per_rank);
   engine.strict_order = config.strategy.strict_order;
@@ -314,6 +317,24 @@ Data open_data(const Setup& setup) {
     add_files(data.files, "data.validation", other);
   }
   return data;
+}
+
+void fit_evaluation(Setup& setup, const Data& data) {
+  if (!data.validation) return;
+  const RunConfig& run = setup.config.run;
+  const std::int64_t at_once = setup.grid.world * setup.grid.sequences;
+  const std::int64_t whole = (data.validation->windows() + at_once - 1) / at_once;
+  const auto blocks = static_cast<std::int64_t>(setup.model->names.size());
+  if (run.evaluation_microbatches == 0 && whole > kMostPlannedBlocks / blocks)
+    throw UsageError(
+        fmt::format("run.evaluation_microbatches is 0, all of the validation data, and that is {} "
+                    "microbatches; {} of this "
+                    "model's can be planned: set that, or make run.sequences larger",
+                    whole, kMostPlannedBlocks / blocks));
+  const std::int64_t microbatches =
+      run.evaluation_microbatches == 0 ? whole : std::min(whole, run.evaluation_microbatches);
+  setup.options.evaluation_microbatches = static_cast<int>(microbatches);
+  setup.evaluation_grid.microbatches = microbatches;
 }
 
 std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data,

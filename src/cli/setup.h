@@ -67,6 +67,10 @@ std::vector<std::string> changes_since(const Config& stored, const Config& now);
 // Opens and checks the files. EnvironmentError or UsageError naming file and keys.
 Data open_data(const Setup& setup);
 
+// An evaluation ends with the validation data: no rank computes on what lies behind them, and 0 microbatches
+// become as many as reach their end. UsageError where those cannot be planned.
+void fit_evaluation(Setup& setup, const Data& data);
+
 // What the sample text begins with, in tokens of this data, of which there are `vocabulary`.
 std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data, std::int64_t vocabulary);
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 
 #include "src/cli/commands.h"
@@ -13,6 +14,8 @@
 namespace tessera::cli {
 
 namespace {
+
+constexpr double kLongest_us = 3e19;  // a million years
 
 // The training programs of all pipeline ranks, as they will run, and what each takes on the device.
 struct Plans {
@@ -128,6 +131,13 @@ void print_cluster(const Setup& setup, const Cluster& cluster) {
   fmt::print("; collectives {}\n", name_of(cluster.algorithm));
 }
 
+void print_rate(double tokens_per_second) {
+  if (std::isfinite(tokens_per_second) && (tokens_per_second >= 10 || tokens_per_second == 0))
+    fmt::print("{:<22}{:>12.0f}\n", "tokens/s", tokens_per_second);
+  else
+    fmt::print("{:<22}{:>12.3g}\n", "tokens/s", tokens_per_second);
+}
+
 void print_result(const WorldTimeline& world, const Figures& figures, const std::vector<Row>& rows,
                   const Plans& plans) {
   // All times in one unit, so that columns compare.
@@ -143,14 +153,14 @@ void print_result(const WorldTimeline& world, const Figures& figures, const std:
   fmt::print("\n");
   time("step", world.total_us);
   time("  forward, backward", world.passes_span_us);
-  percent("  bubble of that", world.bubble);
+  if (rows.size() > 1) percent("  bubble of that", world.bubble);
   time("exposed communication", world.exposed_us);
   percent("utilisation", world.utilisation);
   percent("model FLOPs of peak", figures.model_flops_utilisation);
   if (figures.model_flops_utilisation > 1)
     fmt::print(
         "  above 100 %: attention of masked pairs of tokens counts as the model's, and takes no time\n");
-  fmt::print("{:<22}{:>12.0f}\n", "tokens/s", figures.tokens_per_second);
+  print_rate(figures.tokens_per_second);
   const auto column = [&](const char* what) { return fmt::format("{} {}", what, unit); };
   fmt::print("\n{:>8}{:>8}{:>14}{:>20}{:>14}{:>14}{:>14}\n", "pipeline", "ranks", column("compute"),
              column("communication"), column("exposed"), column("idle"), "MiB a rank");
@@ -160,6 +170,10 @@ void print_result(const WorldTimeline& world, const Figures& figures, const std:
                row.compute_us / unit_us, row.communication_us / unit_us, row.exposed_us / unit_us,
                row.idle_us / unit_us, static_cast<double>(plans.arena_bytes[rank]) / (1 << 20));
   }
+  if (std::ranges::any_of(rows, [&](const Row& row) { return row.communication_us > world.total_us; }))
+    fmt::print(
+        "\nnote      communication takes longer than the step: lanes that communicate at once each have the "
+        "link to\n          themselves; on one that they share the step takes longer\n");
 }
 
 nlohmann::json cluster_json(const CostModel& cost) {
@@ -217,6 +231,8 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   const WorldTimeline world =
       simulate({.mesh = mesh, .programs = plans.programs, .program_of_rank = mesh.places(Axis::pipeline)},
                plans.layout, cost);
+  if (!std::isfinite(world.total_us) || world.total_us > kLongest_us)
+    throw UsageError("a step would take more than a million years; give the rates in the units of --help");
   const Figures figures = figures_of(setup, peak, world.total_us);
   const std::vector<Row> rows = rows_of(world, plans.programs.size());
   print_model(setup);

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <system_error>
 #include <thread>
 
 #include "src/cli/commands.h"
@@ -18,6 +18,7 @@
 #include "src/cli/mesh_report.h"
 #include "src/cli/places.h"
 #include "src/cli/processes.h"
+#include "src/cli/signals.h"
 #include "src/cli/training.h"
 #include "src/cli/weights_config.h"
 
@@ -27,16 +28,13 @@ namespace {
 
 constexpr int kMostThreads = 1024;  // ranks of one process
 
-// The first signal asks for the end after this step; a second one ends the process as usual.
-void on_signal(int number) {
-  stop_signal.store(number);
-  std::signal(number, SIG_DFL);
-}
-
-void catch_signals() {
-  std::signal(SIGTERM, on_signal);
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit on files is an error of write(), which names the file
+// What the first signal will do, for who sent it.
+std::string told_of_signal(const RunConfig& run) {
+  return fmt::format(
+      "tessera: ends after the step or evaluation in progress and {}{}; a signal after a second or more "
+      "ends it at once",
+      run.export_path.empty() ? "" : "exports the weights, and ",
+      run.checkpoint.empty() ? "saves nothing, as run.checkpoint is empty" : "saves");
 }
 
 // Prints what failed and ends the process at once: a rank that is stuck must not keep it alive, and may still
@@ -59,10 +57,14 @@ class Failure {
     const std::lock_guard lock(watch_);
     if (armed_) return;
     armed_ = true;
-    std::thread([this, message, delay] {
-      std::this_thread::sleep_for(delay);
+    try {
+      std::thread([this, message, delay] {
+        std::this_thread::sleep_for(delay);
+        end(message);
+      }).detach();
+    } catch (const std::system_error&) {  // no thread, which may be what failed before, too
       end(message);
-    }).detach();
+    }
   }
 
  private:
@@ -193,6 +195,10 @@ std::string losses(const RunSummary& summary) {
   return all;
 }
 
+std::string duration_text(double seconds) {
+  return seconds < 60 ? fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : 1) : duration(seconds);
+}
+
 void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& summary,
                   const Measured& measured) {
   const int ranks = setup.world();
@@ -212,10 +218,11 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
     return;
   }
   const double rate = summary.tokens_per_second();
-  fmt::print("{} tokens in {} steps{} and {}: {:.0f} tokens/s, {} of the model", count(summary.tokens),
-             summary.step - summary.first_step,
+  const std::int64_t steps = summary.step - summary.first_step;
+  fmt::print("{} tokens in {} step{}{} and {}: {:.0f} tokens/s, {} of the model", count(summary.tokens),
+             steps, steps == 1 ? "" : "s",
              summary.skipped > 0 ? fmt::format(" ({} skipped)", summary.skipped) : "",
-             duration(summary.seconds), rate, flops_text(summary.utilisation.flops(rate)));
+             duration_text(summary.seconds), rate, flops_text(summary.utilisation.flops(rate)));
   if (const auto share = summary.utilisation.share(rate))
     fmt::print(", {:.1f}% of the {} that {} could reach", *share * 100.0,
                flops_text(*summary.utilisation.peak_flops),
@@ -244,15 +251,47 @@ void print_unread(const char* key, const Sampler& sampler) {
       more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
+// What of the data is not evaluated, or not as the configuration may seem to say.
+void print_evaluation(const Setup& setup) {
+  const Config& config = setup.config;
+  const std::int64_t asked = config.run.evaluation_microbatches;
+  if (config.run.evaluate_every > 0) {
+    if (const std::int64_t all = setup.evaluation_grid.microbatches; asked != all)
+      fmt::print("evaluate  all of the validation data: {} microbatch{} of a rank\n", all,
+                 all == 1 ? "" : "es");
+    return;
+  }
+  if (!config.data.validation.empty())
+    fmt::print("evaluate  never, as run.evaluate_every is 0: data.validation is not read\n");
+  else if (config.data.validation_fraction > 0.0)
+    fmt::print(
+        "evaluate  never, as run.evaluate_every is 0: the last {:g} % of data.train are not read, by "
+        "data.validation_fraction\n",
+        100 * config.data.validation_fraction);
+}
+
+// Threads that take turns on a core are told: that is slow, and may have been meant otherwise.
+void print_oversubscription(const Setup& setup, int ranks_here) {
+  const std::int64_t threads = setup.config.run.threads_per_rank;
+  const std::size_t cores = allowed_cores().size();
+  if (on_gpus(setup) || cores == 0 || ranks_here * threads <= static_cast<std::int64_t>(cores)) return;
+  const auto counted = [](std::int64_t number, const char* of) {
+    return fmt::format("{} {}{}", number, of, number == 1 ? "" : "s");
+  };
+  fmt::print("threads   {} with {} each on {}: they take turns\n", counted(ranks_here, "rank"),
+             counted(threads, "thread"), counted(static_cast<std::int64_t>(cores), "core"));
+}
+
 }  // namespace
 
 int train_command(const RunArguments& arguments) {
-  const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+  Setup setup = make_setup(load_config(arguments.config, arguments.settings));
   if (!ranks_are_processes() && setup.world() > kMostThreads)
     throw UsageError(
         fmt::format("the mesh ({}) has {} ranks; they are threads of one process here, at most {}",
                     to_string(setup.options.engine.mesh), setup.world(), kMostThreads));
   const Data data = open_data(setup);
+  fit_evaluation(setup, data);
   if (setup.options.generation)
     prompt_tokens(setup.config.run.sample_prompt, data, setup.model->vocabulary);  // refused now, not later
   const std::string& weights = setup.config.model.weights;
@@ -289,16 +328,16 @@ int train_command(const RunArguments& arguments) {
   if (first) print_unread("data.train", data.train);
   if (first && data.validation && !setup.config.data.validation.empty())
     print_unread("data.validation", *data.validation);
-  if (const Config& config = setup.config;
-      first && !config.data.validation.empty() && config.run.evaluate_every == 0)
-    fmt::print("evaluate  never, as run.evaluate_every is 0: data.validation is not read\n");
+  if (first) print_evaluation(setup);
+  const int ranks_here = world ? place_on_host(world).ranks : setup.world();
+  if (first) print_oversubscription(setup, ranks_here);
   if (files.metrics.begun() && !files.folder.continued)
     fmt::print("metrics   those of an earlier run in {} are written over\n", setup.config.run.metrics);
   if (const std::string note = files.folder.lock.note(); !note.empty()) fmt::print("saving    {}\n", note);
   if (first && has_grid(setup.options.engine.mesh))
     fmt::print("{}", mesh_grid(setup, plan_pipeline(*setup.model, setup.options)));
+  catch_signals(first ? told_of_signal(setup.config.run) : "");
   std::fflush(stdout);
-  catch_signals();
   reset_peak_memory();
   const std::int64_t before = world ? read_proportional_bytes() : read_process_memory().resident_bytes;
   RunSummary summary;

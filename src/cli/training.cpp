@@ -7,15 +7,16 @@
 #include <array>
 #include <chrono>
 #include <exception>
+#include <new>
+#include <system_error>
 
 #include "src/cli/processes.h"
 #include "src/cli/rank_place.h"
+#include "src/cli/signals.h"
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
 
 namespace tessera::cli {
-
-std::atomic<int> stop_signal{0};
 
 namespace {
 
@@ -70,7 +71,6 @@ class RankTraining {
     begin_weights();
     if (run_.steps > 0)
       trace_from_ = std::clamp(run_.steps - step_ - run_.trace_steps, std::int64_t{0}, kTraceFrom);
-    evaluated_step_ = step_;
     prefetch(data_.train, setup_.grid, step_);
     if (first_) log_.emplace(setup_, files_.metrics, summary_, step_);
     while (continues()) {
@@ -349,7 +349,7 @@ class RankTraining {
   std::int64_t run_steps_ = 0;   // since this start
   std::int64_t tokens_ = 0;      // of the whole run
   std::int64_t saved_step_ = 0;  // nothing is saved before the first step
-  std::int64_t evaluated_step_ = 0;
+  std::int64_t evaluated_step_ = -1;
   bool interrupted_ = false;
   int refused_ = 0;                       // steps in a row
   std::int64_t trace_from_ = kTraceFrom;  // earlier in a run that is shorter
@@ -360,8 +360,17 @@ class RankTraining {
 }  // namespace
 
 void train_rank(const Communicator& world, const Setup& setup, const Data& data, RunFiles& files,
-                RunSummary& summary) {
+                RunSummary& summary) try {
   RankTraining(world, setup, data, files, summary).run();
+} catch (const std::bad_alloc&) {
+  throw EnvironmentError(
+      fmt::format("rank {}: out of memory: the system gives this process no more", world.rank()));
+} catch (const std::system_error& error) {
+  if (error.code() != std::errc::resource_unavailable_try_again) throw;
+  throw EnvironmentError(
+      fmt::format("rank {}: a thread cannot be started: {}; raise the limits on the process's memory and "
+                  "threads (ulimit), or take fewer ranks or run.threads_per_rank",
+                  world.rank(), error.what()));
 }
 
 }  // namespace tessera::cli

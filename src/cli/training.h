@@ -2,8 +2,6 @@
 // take together.
 #pragma once
 
-#include <atomic>
-
 #include "src/cli/output.h"
 #include "src/cli/run_folder.h"
 #include "src/cli/run_log.h"
@@ -16,9 +14,6 @@ struct RunFiles {
   Metrics metrics;
   OutputFile trace;
 };
-
-// Set by a signal: the run ends after the step in progress.
-extern std::atomic<int> stop_signal;
 
 // Runs on every rank's thread, with equal arguments. `files` and `summary` are touched by rank 0 only, but
 // for files.folder, which all read, and peak_bytes.

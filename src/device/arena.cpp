@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "src/device/size_text.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
 
@@ -20,10 +21,9 @@ constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;
 
 [[noreturn]] void throw_refused(std::int64_t bytes, int code) {
-  throw EnvironmentError(
-      fmt::format("cannot take an arena of {} bytes ({:.1f} GiB): {}; {:.1f} GiB are available", bytes,
-                  static_cast<double>(bytes) / (1 << 30), std::strerror(code),
-                  static_cast<double>(read_machine().available_bytes) / (1 << 30)));
+  throw EnvironmentError(fmt::format("cannot take an arena of {} bytes ({}): {}; {} are available", bytes,
+                                     device::size_text(bytes), std::strerror(code),
+                                     device::size_text(read_machine().available_bytes)));
 }
 
 void unmap(std::uintptr_t begin, std::uintptr_t end) {

@@ -14,14 +14,13 @@
 #include <system_error>
 
 #include "src/device/disk.h"
+#include "src/device/size_text.h"
 #include "tessera/error.h"
 
 namespace tessera::device {
 namespace {
 
 std::string text_of(int code) { return std::generic_category().message(code); }
-
-double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // A file without a name; negative, with errno, where the directory takes none.
 int open_unnamed(const std::string& directory) {
@@ -47,10 +46,12 @@ std::optional<DiskRoom> room_in(const std::string& directory) {
 void refuse_full(const std::string& directory, std::int64_t bytes, int ranks, std::int64_t free_bytes) {
   const std::int64_t missing = bytes - free_bytes;
   const std::string whose = ranks > 1 ? fmt::format(" of {} ranks", ranks) : "";
-  throw EnvironmentError(fmt::format(
-      "cannot keep {} bytes ({:.2f} GiB){} in directory '{}': {} bytes ({:.2f} GiB) are free there, {} bytes "
-      "({:.2f} GiB) are missing; make room, or name a directory on another disk",
-      bytes, gib(bytes), whose, directory, free_bytes, gib(free_bytes), missing, gib(missing)));
+  throw EnvironmentError(
+      fmt::format("cannot keep {} bytes ({}){} in directory '{}': {} bytes ({}) are free there, {} bytes "
+                  "({}) are missing; "
+                  "make room, or name a directory on another disk",
+                  bytes, size_text(bytes), whose, directory, free_bytes, size_text(free_bytes), missing,
+                  size_text(missing)));
 }
 
 Transfer Transfer::block(std::int64_t done, std::int64_t block_bytes) const {
@@ -110,8 +111,8 @@ void DiskFile::reserve() {
   const char* const more = code == ENOSPC  ? ", though there seemed to be room: others fill it meanwhile"
                            : code == EFBIG ? ": the file system's limit, or the process's (ulimit -f)"
                                            : "";
-  throw EnvironmentError(fmt::format("cannot keep {} bytes ({:.2f} GiB) in directory '{}': {}{}", bytes_,
-                                     gib(bytes_), directory_, text_of(code), more));
+  throw EnvironmentError(fmt::format("cannot keep {} bytes ({}) in directory '{}': {}{}", bytes_,
+                                     size_text(bytes_), directory_, text_of(code), more));
 }
 
 void DiskFile::advance(Transfer& rest, std::int64_t result) const {

@@ -157,22 +157,21 @@ std::vector<std::string> describe_changes(const Strategy& from, const Strategy& 
     if (changed) parts.push_back(fmt::format("{} = {}", name, value));
   };
   const Offload &before = from.offload, &after = to.offload;
-  if (to.placements != from.placements) parts.push_back(fmt::format("stage {}", stage_of(to.placements)));
-  if (to.resident_units != from.resident_units)
-    parts.push_back(to.resident_units == 0 ? "no resident units"
-                                           : fmt::format("resident_units = {}", to.resident_units));
+  if (to.placements != from.placements)
+    parts.push_back(fmt::format("strategy.stage = {}", stage_of(to.placements)));
+  add(to.resident_units != from.resident_units, "strategy.resident_units", to.resident_units);
   // What was chosen for each unit gives way to one word for all, of both.
   const bool one_for_all = to.unit_activations.empty() && !from.unit_activations.empty();
-  add(to.recompute != from.recompute || one_for_all, "recompute", name_of(to.recompute));
+  add(to.recompute != from.recompute || one_for_all, "strategy.recompute", name_of(to.recompute));
   add(after.states != before.states, "offload.states", name_of(after.states));
   add(after.states_on_device != before.states_on_device, "offload.states_on_device", after.states_on_device);
   add(after.parameters != before.parameters, "offload.parameters", name_of(after.parameters));
   add(to.unit_activations != from.unit_activations || after.activations != before.activations,
       "offload.activations", name_of(after.activations));
   add(after.staged != before.staged, "offload.staged", after.staged);
-  add(to.update != from.update, "update", name_of(to.update));
-  add(to.pipeline.gather_once != from.pipeline.gather_once, "gather_once", to.pipeline.gather_once);
-  add(to.prefetch != from.prefetch, "prefetch", to.prefetch);
+  add(to.update != from.update, "strategy.update", name_of(to.update));
+  add(to.pipeline.gather_once != from.pipeline.gather_once, "pipeline.gather_once", to.pipeline.gather_once);
+  add(to.prefetch != from.prefetch, "strategy.prefetch", to.prefetch);
   return parts;
 }
 

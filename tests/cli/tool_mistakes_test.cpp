@@ -422,5 +422,95 @@ TEST_F(Tool, NamesNumbersThatAreNotPositive) {
   EXPECT_THAT(result.err, HasSubstr("--gflops: 0 is no number above 0"));
 }
 
+TEST_F(Tool, WritesNothingIntoACheckpointThatItReads) {
+  const std::string saved = folder_.file("saved"), step = saved + "/step-00000006";
+  ASSERT_EQ(train({"run.checkpoint=" + saved}).status, 0);
+  const std::string file = step + "/rank-00000.tessera", before = read(file),
+                    latest = read(saved + "/latest");
+  entries_ = folder_.entries();
+  for (const char* command : {"inspect", "verify"})
+    for (const std::string& checkpoint : {saved, saved + "/", step})
+      for (const std::string& output : {file, saved + "/latest", step + "/../new"})
+        expect_refused(run({"checkpoint", command, checkpoint, "--json", output}),
+                       {"--json: '" + output + "' lies in "});
+  for (const char* output : {"/step-00000006", "/all.safetensors"})
+    expect_refused(run({"checkpoint", "export", config_, saved, saved + output}),
+                   {"the output: ", "lies in "});
+  EXPECT_TRUE(read(file) == before);
+  EXPECT_EQ(read(saved + "/latest"), latest);
+  EXPECT_EQ(run({"checkpoint", "inspect", saved, "--json", saved + ".json"}).status, 0);
+}
+
+// In the words of the command line, one line, without the parser's own.
+TEST_F(Tool, NamesWhatIsWrongWithTheCommandLine) {
+  const auto expect_told = [&](const Arguments& arguments, const std::string& words) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_EQ(result.err, "tessera: " + words + " --help\n");
+    EXPECT_EQ(result.out, "");
+  };
+  expect_told({"trian"}, "there is no command 'trian'; did you mean 'train'?; see tessera");
+  expect_told({"help"},
+              "there is no command 'help'; the commands are train, plan, simulate, info, checkpoint, "
+              "config; see tessera");
+  expect_told({}, "a command is missing; see tessera");
+  expect_told({"checkpoint", "inspct"},
+              "there is no command 'inspct'; did you mean 'inspect'?; see tessera checkpoint");
+  expect_told({"train"}, "tessera train needs config; see tessera train");
+  expect_told({"simulate", config_, "--gflops", "1", "--gflops", "2"},
+              "--gflops is given more than once; give it once; see tessera simulate");
+}
+
+TEST_F(Tool, NamesSizesInAUnitThatFits) {
+  const Result result =
+      finish(start(train_arguments({"offload.states=disk", "offload.directory=" + folder_.file("")}), 20000));
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, ::testing::ContainsRegex("cannot keep [0-9]+ bytes \\([0-9]+[.][0-9]+ KiB\\) in "));
+}
+
+TEST_F(Tool, SaysWhyItCannotReadOrWrite) {
+  expect_refused(run({"train", folder_.file("none.toml")}), {"none.toml': No such file or directory"});
+  expect_refused(run({"plan", outputs_.file("")}), {"': Is a directory"});
+  const Result full = finish(start_process({"/bin/sh", "-c", TESSERA_TOOL " config > /dev/full"}, printed()));
+  EXPECT_EQ(full.status, 1);
+  EXPECT_EQ(full.err, "tessera: cannot write to the standard output: No space left on device\n");
+}
+
+TEST_F(Tool, NamesTheMemoryAndTheThreadsThatItLacks) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "shadow memory exceeds the limit";
+#endif
+  const auto limited = [&](const std::string& limits, const Arguments& arguments) {
+    std::string line = limits + "; exec " TESSERA_TOOL;
+    for (const std::string& one : arguments) line += " '" + one + "'";
+    return finish(start_process({"/bin/sh", "-c", line}, printed()));
+  };
+  const Result plan = limited("ulimit -v 300000", {"plan", config_, "--set", "model.layers=50000"});
+  EXPECT_EQ(plan.status, 1);
+  EXPECT_EQ(plan.err, "tessera: out of memory: the system gives this process no more\n");
+  rlimit stack{};
+  ::getrlimit(RLIMIT_STACK, &stack);
+  if (stack.rlim_max != RLIM_INFINITY) GTEST_SKIP() << "a stack may not be as large as this needs";
+  // No stack of a thread fits into what the process may map.
+  const std::string limits = "ulimit -s 1000000 && ulimit -v 900000";
+  const Result ranks = limited(limits, train_arguments({}));
+  EXPECT_EQ(ranks.status, 1);
+  EXPECT_THAT(ranks.err, HasSubstr("cannot start the thread of rank 1: "));
+}
+
+TEST_F(Tool, TellsOfDataThatAreNeverReadAndOfThreadsThatTakeTurns) {
+  EXPECT_THAT(
+      train({"data.validation_fraction=0.25"}).out,
+      HasSubstr("evaluate  never, as run.evaluate_every is 0: the last 25 % of data.train are not read, "
+                "by data.validation_fraction\n"));
+  EXPECT_THAT(train({"data.validation_fraction=0"}).out, ::testing::Not(HasSubstr("evaluate  ")));
+  const Result one = train({"run.threads_per_rank=1", "mesh.shard=1", "run.steps=1"});
+  EXPECT_THAT(one.out, ::testing::Not(HasSubstr("take turns")));
+  EXPECT_THAT(one.out, HasSubstr(" tokens in 1 step and 0."));
+  EXPECT_THAT(train({"run.threads_per_rank=700", "run.steps=1"}).out,
+              ::testing::ContainsRegex(
+                  "threads   2 ranks with 700 threads each on [0-9]+ cores?: they take turns\n"));
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -48,7 +48,8 @@ TEST_F(Tool, NamesLatenciesBelowZero) {
     for (const std::string wrong : {"-1", "inf", "fast"}) {
       const Result result = run({"simulate", config_, "--ranks-per-node", "2", option, wrong});
       EXPECT_EQ(result.status, 2) << option;
-      EXPECT_THAT(result.err, HasSubstr(": " + wrong + " is no number of at least 0\n"));
+      EXPECT_THAT(result.err,
+                  HasSubstr(": " + wrong + " is no number of at least 0; see tessera simulate --help\n"));
     }
   EXPECT_EQ(run({"simulate", config_, "--inner-latency", "0"}).status, 0);
 }
@@ -147,7 +148,8 @@ TEST_F(ToolBudgets, KeepsMoreUnitsResidentWhereTheyTakeLess) {
   const json planned = plan(with(budget, {"strategy.resident_units=auto"}));
   EXPECT_EQ(planned.at("fits"), true) << planned.at("out");
   EXPECT_EQ(by_count.at(planned.at("resident_units").get<std::size_t>()), least);
-  EXPECT_THAT(plan(budget).at("out").get<std::string>(), HasSubstr("would fit with resident_units = "));
+  EXPECT_THAT(plan(budget).at("out").get<std::string>(),
+              HasSubstr("would fit with strategy.resident_units = "));
 }
 
 // The peak of the options, else that of the configuration, else what modules reach.
@@ -166,6 +168,30 @@ TEST_F(Tool, SimulatesAShareOfThePeakThatIsGiven) {
   entries_ = folder_.entries();
   expect_refused(run({"simulate", config_, "--set", "run.peak_tflops=0.05"}),
                  {"run.peak_tflops is 0.05, 50 GFLOP/s", "--gflops, 100", "--peak-gflops"});
+}
+
+TEST_F(Tool, SimulatesWhatCommunicationDominates) {
+  const auto simulated = [&](const Arguments& more) {
+    Arguments all = {"simulate", config_, "--gflops", "1e6", "--latency", "0"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all).out;
+  };
+  const std::string slow = simulated({"--link", "1e-6", "--ranks", "4"}), fast = simulated({"--link", "1e6"});
+  EXPECT_THAT(slow, HasSubstr("\nnote      communication takes longer than the step: "));
+  EXPECT_THAT(fast, ::testing::Not(HasSubstr("note ")));
+  EXPECT_THAT(slow, ::testing::Not(HasSubstr("bubble")));
+  EXPECT_THAT(simulated({"--set", "mesh.pipeline=2"}), HasSubstr("bubble of that"));
+  expect_refused(run({"simulate", config_, "--gflops", "1e-300"}), {"more than a million years"});
+  EXPECT_THAT(run({"simulate", config_, "--gflops", "1e-6", "--ranks", "1"}).out,
+              ::testing::ContainsRegex("tokens/s +0[.]0[0-9]+\n"));
+}
+
+// The page is of the model that is planned, whatever preset it began with.
+TEST_F(Tool, ThePageNamesTheModel) {
+  ASSERT_EQ(run({"plan", config_, "--html", folder_.file("page")}).status, 0);
+  const std::string page = read(folder_.file("page"));
+  EXPECT_THAT(page, HasSubstr("gpt2, 2 layers, 16 channels, stage 3, "));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("gpt2-tiny")));
 }
 
 }  // namespace

@@ -79,9 +79,7 @@ TEST_F(Tool, SamplesWhatIsNoByte) {
                                "run.sample_tokens=40", "run.sample_temperature=5"});
   ASSERT_EQ(result.status, 0) << result.err;
   const std::string sample = result.out.substr(result.out.find("sample:"));
-  std::smatch number;
-  ASSERT_TRUE(std::regex_search(sample, number, std::regex("<([0-9]+)>"))) << sample;
-  EXPECT_GE(std::stoi(number[1]), 256);
+  EXPECT_THAT(sample, ::testing::ContainsRegex("<(25[6-9]|2[6-9][0-9]|[345][0-9][0-9])>"));
 }
 
 TEST_F(Tool, TellsTheShareOfAPeakThatIsGiven) {
@@ -267,8 +265,31 @@ TEST_F(Tool, EvaluatesWhatIsThereAtTheEnd) {
   ASSERT_EQ(train({saved, metrics, "run.resume=true", "run.steps=8", "run.length=8"}).status, 0);
   const json last = read_lines(folder_.file("metrics")).back();
   EXPECT_EQ(last.at("tokens"), 6 * 128 + 2 * 64);
-  const Result again = train({saved, "run.resume=true", "run.steps=8"});
+  const Result again = train({saved, "run.resume=true", "run.steps=8", "run.evaluate_every=4"});
+  EXPECT_THAT(again.out, ::testing::HasSubstr("step 8  validation loss "));
   EXPECT_THAT(again.out, ::testing::HasSubstr("no step was trained: run.steps is 8, and 8 were done before"));
+}
+
+// Not on what lies behind them: a microbatch without a sample takes its time, and changes no sum.
+TEST_F(Tool, EvaluatesNoMoreThanThereIs) {
+  const auto evaluated = [&](const std::string& microbatches) {
+    const Result result = train({"run.evaluate_every=6", "run.evaluation_microbatches=" + microbatches,
+                                 "run.metrics=" + folder_.file("metrics")});
+    EXPECT_EQ(result.status, 0) << result.err;
+    const json line = read_lines(folder_.file("metrics")).back();
+    return std::pair(result.out, std::pair(line.at("validation_loss"), line.at("validation_tokens")));
+  };
+  const auto [out, whole] = evaluated("0");
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(
+      out, found, std::regex("evaluate  all of the validation data: ([0-9]+) microbatches of a rank\n")));
+  const int count = std::stoi(found[1]);
+  ASSERT_GT(count, 8);
+  EXPECT_EQ(evaluated(std::to_string(count)).second, whole);
+  const auto [more_out, more] = evaluated(std::to_string(count + 100));
+  EXPECT_THAT(more_out, ::testing::HasSubstr(found[0].str()));
+  EXPECT_EQ(more, whole);
+  EXPECT_LT(evaluated(std::to_string(count - 1)).second.second, whole.second);
 }
 
 TEST_F(Tool, SaysWhatBecomesOfTheLossScale) {
@@ -299,7 +320,7 @@ TEST_F(Tool, ATimeLimitEndsARun) {
 }
 
 TEST_F(Tool, ASignalFinishesTheStepSavesAndExitsWell) {
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     const std::string saved = folder_.file("saved" + std::to_string(signal));
     const std::string metrics = folder_.file("metrics" + std::to_string(signal));
     const pid_t child = start(train_arguments(
@@ -307,13 +328,68 @@ TEST_F(Tool, ASignalFinishesTheStepSavesAndExitsWell) {
     for (int i = 0; i < 2000 && read(metrics).size() < 200; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     ::kill(child, signal);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    ::kill(child, signal);  // `timeout` signals the process, and then its whole group
     const Result result = finish(child);
     EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_THAT(result.err,
+                ::testing::StartsWith("tessera: ends after the step or evaluation in progress and "
+                                      "saves; "));
     EXPECT_NE(result.out.find("ended by a signal"), std::string::npos) << result.out;
     const Result inspected = run({"checkpoint", "verify", saved, "--json", folder_.file("json")});
     ASSERT_EQ(inspected.status, 0) << inspected.err;
     EXPECT_EQ(json::parse(read(folder_.file("json"))).at("step"), read_lines(metrics).back().at("step"));
   }
+}
+
+TEST_F(Tool, ASignalMuchLaterThanTheFirstEndsARunAtOnce) {
+  const auto wait_for = [](const std::string& file, const std::string& part) {
+    for (int i = 0; i < 2000 && read(file).find(part) == std::string::npos; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  };
+  // A run that has not begun its first step, which takes minutes, ends well: then it is given more time.
+  for (const int ms : {300, 1000, 3000, 10000}) {
+    const pid_t child =
+        start(train_arguments({"model.channels=512", "run.sequences=256", "run.microbatches=1000"}));
+    wait_for(printed().out, "tokens a step");
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+    ::kill(child, SIGINT);
+    wait_for(printed().err, "saves nothing, as run.checkpoint is empty");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    ::kill(child, SIGINT);
+    const int status = finish(child).status;
+    if (status == 0) continue;
+    EXPECT_EQ(status, -SIGINT);
+    return;
+  }
+  FAIL() << "no run began its first step";
+}
+
+// Saved is what was trained, also where nobody reads what it says, and after the terminal went.
+TEST_F(Tool, AnOutputThatIsNotReadEndsNoRun) {
+  const auto shell = [&](const std::string& before, const Arguments& arguments, const std::string& after) {
+    std::string line = before + TESSERA_TOOL;
+    for (const std::string& one : arguments) line += " '" + one + "'";
+    return start_process({"/bin/sh", "-c", line + after}, printed());
+  };
+  const std::string saved = folder_.file("saved"), status = outputs_.file("status");
+  const Result closed = finish(
+      shell("{ ", train_arguments({"run.checkpoint=" + saved}), "; echo $? > " + status + "; } | true"));
+  EXPECT_EQ(read(status), "1\n");
+  EXPECT_THAT(closed.err, ::testing::HasSubstr("cannot write to the standard output: Broken pipe"));
+  EXPECT_EQ(run({"checkpoint", "verify", saved}).status, 0);
+
+  const std::string metrics = folder_.file("metrics");
+  const pid_t kept = shell("trap '' HUP; exec ",
+                           train_arguments({"run.steps=1000000", "run.metrics=" + metrics}), "");  // nohup
+  for (int i = 0; i < 2000 && read(metrics).empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ::kill(kept, SIGHUP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(read(printed().err), "");
+  ::kill(kept, SIGTERM);
+  EXPECT_EQ(finish(kept).status, 0);
 }
 
 TEST_F(Tool, PlansTheActivationsThatABudgetAllows) {
@@ -326,8 +402,8 @@ TEST_F(Tool, PlansTheActivationsThatABudgetAllows) {
     const bool plans = std::string_view(command) == "plan";
     EXPECT_EQ(misfit.status, plans ? 0 : 1);
     const std::string& told = plans ? misfit.out : misfit.err;
-    for (const char* part :
-         {"device_memory is 1000 bytes", "bytes are missing", "activations", "no change of strategy fits"})
+    for (const char* part : {"run.device_memory is 1000 bytes", "bytes are missing", "activations",
+                             "no change of strategy fits"})
       EXPECT_NE(told.find(part), std::string::npos) << "'" << part << "' is not in: " << told;
     EXPECT_EQ(
         told.find("recompute embed none, block.0 to block.1 full, head none (auto)") != std::string::npos,
@@ -487,7 +563,7 @@ TEST_F(Tool, PlansEverySpace) {
   EXPECT_EQ(refused.at("fits"), false);
   EXPECT_EQ(refused.at("host_budget_bytes"), 10000);
   const std::int64_t needed = refused.at("predicted_host").at("arena_bytes");
-  EXPECT_NE(misfit.find("host_memory is 10000 bytes, but the plan needs " + std::to_string(needed)),
+  EXPECT_NE(misfit.find("\nrun.host_memory is 10000 bytes, but the plan needs " + std::to_string(needed)),
             std::string::npos)
       << misfit;
   EXPECT_EQ(refused.at("misfit").get<std::string>().find("device_memory"), std::string::npos);
@@ -499,8 +575,7 @@ TEST_F(Tool, Simulates) {
     all.insert(all.end(), more.begin(), more.end());
     const Result result = run(all);
     EXPECT_EQ(result.status, 0) << result.err;
-    for (const char* part :
-         {"step", "bubble", "exposed communication", "tokens/s", "model FLOPs", "MiB a rank"})
+    for (const char* part : {"step", "exposed communication", "tokens/s", "model FLOPs", "MiB a rank"})
       EXPECT_NE(result.out.find(part), std::string::npos) << "'" << part << "' is not in: " << result.out;
     return json::parse(read(folder_.file("json")));
   };
@@ -782,14 +857,14 @@ TEST_F(Tool, AFullDiskWhileSaving) {
 TEST_F(Tool, ABudgetThatIsExceeded) {
   const Result result = train({"run.device_memory=10000"});
   EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.err.find("tessera: "), std::string::npos);
+  EXPECT_NE(result.err.find("tessera: run.device_memory is 10000 bytes"), std::string::npos) << result.err;
   EXPECT_EQ(folder_.entries(), entries_);
 }
 
 TEST_F(Tool, ABudgetOfTheHostThatIsExceeded) {
   const Result result = train({"run.host_memory=10000", "offload.states=host"});
   EXPECT_EQ(result.status, 1);
-  for (const char* part : {"tessera: ", "host_memory is 10000 bytes", "bytes are missing", "optimizer state",
+  for (const char* part : {"tessera: run.host_memory is 10000 bytes", "bytes are missing", "optimizer state",
                            "would fit with offload.states = device", "× the step's time"})
     EXPECT_NE(result.err.find(part), std::string::npos) << "'" << part << "' is not in: " << result.err;
   EXPECT_EQ(train({"run.host_memory=10 MiB", "offload.states=host"}).status, 0);

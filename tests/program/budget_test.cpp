@@ -63,7 +63,8 @@ TEST_F(Budget, NamesTheChangeThatFits) {
     const std::int64_t needed = arena_bytes(specs_at(stage));
     ASSERT_GT(needed, budget);
     const std::string text = advice(stage, 0, budget);
-    EXPECT_NE(text.find("would fit with stage " + std::to_string(stage + 1)), std::string::npos) << text;
+    EXPECT_NE(text.find("would fit with strategy.stage = " + std::to_string(stage + 1)), std::string::npos)
+        << text;
     EXPECT_NE(text.find(std::to_string(needed - budget) + " bytes are missing"), std::string::npos) << text;
   }
 }
@@ -82,8 +83,8 @@ TEST_F(Budget, AdvisesNothingThatTheMeshRefuses) {
 
 TEST_F(Budget, CountsTheEmbeddersOwnMemory) {
   const std::int64_t budget = arena_bytes(specs_at(1));
-  EXPECT_NE(advice(0, 0, budget).find("would fit with stage 1"), std::string::npos);
-  EXPECT_EQ(advice(0, 1, budget).find("would fit with stage 1:"), std::string::npos);
+  EXPECT_NE(advice(0, 0, budget).find("would fit with strategy.stage = 1"), std::string::npos);
+  EXPECT_EQ(advice(0, 1, budget).find("would fit with strategy.stage = 1:"), std::string::npos);
 }
 
 // With parameters off the device, one that stays is not brought again: more units may take less. A chain
@@ -330,10 +331,10 @@ TEST_F(Budget, TellsWhatAChangeCosts) {
       lines_of(explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
                               {.device_bytes = budget}, slow_passes()));
   // What waits on the host is not made again, and its copies hide behind passes as slow as these.
-  const Line waiting = line_with("stage 3, offload.activations = host", lines);
+  const Line waiting = line_with("strategy.stage = 3, offload.activations = host", lines);
   EXPECT_LE(waiting.bytes, budget);
   EXPECT_NEAR(waiting.time, 1, 0.01);
-  const Line made_again = line_with("recompute = full", lines);
+  const Line made_again = line_with("strategy.recompute = full", lines);
   EXPECT_EQ(made_again.bytes, budget);
   EXPECT_NEAR(made_again.time, 1 + (kUnits - 1) / (3.0 * kUnits), 0.01);
 }
@@ -354,7 +355,7 @@ TEST_F(Budget, NamesChangesThatFitTogetherOnly) {
                      {.device_bytes = plan.space(Space::device).arena_bytes}, slow_passes());
   const std::vector<Line> lines = lines_of(text);
   for (const Line& line : lines) EXPECT_NE(line.changes.find(", "), std::string::npos) << line.changes;
-  EXPECT_EQ(line_with("recompute = full, offload.states = host", lines).bytes,
+  EXPECT_EQ(line_with("strategy.recompute = full, offload.states = host", lines).bytes,
             plan.space(Space::device).arena_bytes);
   EXPECT_NE(text.find(std::to_string(plan.space(Space::host).arena_bytes) + " on the host"),
             std::string::npos);
@@ -434,7 +435,8 @@ TEST_F(Budget, OfTheHostIsMetByTheDevice) {
   });
   const std::string both = explain_misfit(
       layout_, mesh_, specs, plan, {.device_bytes = less.space(Space::device).arena_bytes, .host_bytes = 1});
-  EXPECT_NE(both.find("would fit with recompute = full, offload.activations = device: "), std::string::npos)
+  EXPECT_NE(both.find("would fit with strategy.recompute = full, offload.activations = device: "),
+            std::string::npos)
       << both;
 }
 
@@ -450,7 +452,7 @@ TEST_F(Budget, OneWordForAllUnitsSaysWhereToo) {
   const std::string less =
       explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
                      {.device_bytes = arena_bytes(full), .host_bytes = 1}, slow_passes());
-  EXPECT_EQ(line_with("recompute = full, offload.activations = device", lines_of(less)).bytes,
+  EXPECT_EQ(line_with("strategy.recompute = full, offload.activations = device", lines_of(less)).bytes,
             arena_bytes(full));
   for (StepSpec& spec : specs)
     for (ActivationChoice& choice : spec.strategy.unit_activations) choice.kept = Space::host;
@@ -484,9 +486,9 @@ TEST_F(Budget, NamesMoreResidentUnitsWhereTheyTakeLess) {
         explain_misfit(of.layout, of.mesh, of.of_steps, build_and_plan(of.layout, of.mesh, of.of_steps).plan,
                        {.device_bytes = bytes[0] - 1}, slow_passes(6)));
     const auto resident = std::ranges::find_if(
-        lines, [](const Line& line) { return line.changes.starts_with("resident_units = "); });
+        lines, [](const Line& line) { return line.changes.starts_with("strategy.resident_units = "); });
     ASSERT_NE(resident, lines.end()) << prefetch;
-    const auto count = std::stoul(resident->changes.substr(std::string("resident_units = ").size()));
+    const auto count = std::stoul(resident->changes.substr(std::string("strategy.resident_units = ").size()));
     EXPECT_EQ(resident->bytes, bytes.at(count));
     EXPECT_LT(resident->time, 1.005) << "what stays is not gathered again";
     ++named;
@@ -516,7 +518,8 @@ TEST_F(Budget, StatesComeBackWithTheirUpdates) {
   }
   const std::string text =
       explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan, {.host_bytes = 1});
-  EXPECT_NE(text.find("would fit with offload.states = device, update = decided"), std::string::npos) << text;
+  EXPECT_NE(text.find("would fit with offload.states = device, strategy.update = decided"), std::string::npos)
+      << text;
 }
 
 // A line names all that it changes: with these words in force, and nothing else changed, the plan has its
