@@ -1,7 +1,6 @@
 #include "src/cli/budget_setup.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "tessera/budget.h"
 
@@ -31,7 +30,9 @@ class Choices {
     const bool enough = allowed_.empty() || fits();
     choose_states();
     choose_resident();
-    if (allowed_.empty() + !states_ + !resident_ > 1) return;
+    const int open =
+        static_cast<int>(!allowed_.empty()) + static_cast<int>(states_) + static_cast<int>(resident_);
+    if (open < 2) return;
     if (fits() ? enough : !find_together()) return;
     const std::vector<ActivationChoice> fitting = strategy_.unit_activations;
     choose_activations();
@@ -51,7 +52,9 @@ class Choices {
   }
 
   void choose_resident() {
-    if (resident_) strategy_.resident_units = std::max(0, fit_resident_units(model_, options_, budget_));
+    if (!resident_) return;
+    const int most = fit_resident_units(model_, options_, budget_);  // −1: none, or none that was tried
+    if (most >= 0) strategy_.resident_units = most;
   }
 
   bool fits() const {

@@ -45,7 +45,7 @@ template <class FamilyConfig>
 void check_blocks(const Config& config) {
   const Dimension layers{"layers", config.model.layers, FamilyConfig::preset(config.model.preset).layers};
   const auto check_count = [&](const char* key, std::int64_t microbatches) {
-    const std::int64_t most = kMostPlannedBlocks / layers.value();
+    const std::int64_t most = most_microbatches(layers.value());
     require(microbatches <= most,
             fmt::format("model.layers is {} and {} is {}: that is {} blocks to plan, and {} are the most; "
                         "make {} at most {}, or take fewer layers",

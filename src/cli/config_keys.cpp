@@ -19,10 +19,6 @@ Key text(std::string name, std::string* target, std::string meaning, std::vector
           .words = std::move(words)};
 }
 
-// Of layers, and of microbatches: each is planned, and many more would take minutes, and memory that nobody
-// asked for.
-constexpr double kMostPlanned = 100'000;
-
 Key integer(std::string name, std::int64_t* target, double min, std::string meaning, double max = kMostInt) {
   return {.name = std::move(name),
           .kind = KeyKind::integer,

@@ -1,6 +1,7 @@
 // The table of configuration keys, bound to the fields of one Config. Knows neither TOML nor files.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
@@ -17,6 +18,12 @@ inline constexpr double kMostExact = 9007199254740992.0;  // 2^53: every integer
 
 // Of a step, layers times microbatches: each is planned, and so many in minutes and some GiB.
 inline constexpr std::int64_t kMostPlannedBlocks = 1'000'000;
+// Of layers, and of microbatches: each is planned, and many more would take minutes, and memory that nobody
+// asked for.
+inline constexpr std::int64_t kMostPlanned = 100'000;
+constexpr std::int64_t most_microbatches(std::int64_t layers) {
+  return std::min(kMostPlanned, kMostPlannedBlocks / layers);
+}
 
 enum class KeyKind : std::uint8_t { text, integer, number, boolean, bytes };
 

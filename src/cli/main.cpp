@@ -171,6 +171,7 @@ std::string wrong_usage(const CLI::App& app, const CLI::ParseError& error) {
     const bool of_commands = command.get_require_subcommand_min() > 0;
     if (of_commands && !rest.empty() && !rest.front().starts_with('-'))
       return unknown_command(command, rest.front()) + help;
+    if (of_commands && !rest.empty()) return fmt::format("there is no option '{}'", rest.front()) + help;
     if (of_commands) return "a command is missing" + help;
     return fmt::format("{} needs {}{}", full_name(command), what.substr(0, what.find(' ')), help);
   }

@@ -68,14 +68,17 @@ void Metrics::check_written(bool written) const {
                            "': " + std::strerror(errno == 0 ? EIO : errno));
 }
 
-void Metrics::rewind(std::int64_t step) {
+void Metrics::rewind(std::int64_t step, bool evaluates_again) {
   if (!is_file()) return;
   out_.close();
   if (step <= 0) return open(std::ios::trunc);
   std::ifstream in(path_);
   OutputFile kept("run.metrics", path_);
-  for (std::string line; std::getline(in, line);)
-    if (step_of(line) <= step) kept.stream() << line << '\n';
+  for (std::string line; std::getline(in, line);) {
+    const std::int64_t of = step_of(line);
+    const bool again = of == step && evaluates_again && line.find("\"validation_loss\"") != std::string::npos;
+    if (of <= step && !again) kept.stream() << line << '\n';
+  }
   kept.commit();
   open(std::ios::app);
 }

@@ -19,8 +19,8 @@ class Metrics {
   bool begun() const { return begun_; }
 
   // Drops the lines of later steps, and one that was cut off: a run that continues writes them again. All at
-  // step 0.
-  void rewind(std::int64_t step);
+  // step 0. Of `step` itself its evaluation, where that comes again.
+  void rewind(std::int64_t step, bool evaluates_again);
   // EnvironmentError where the disk refuses.
   void write(const nlohmann::json& line);
   // Of a run that failed: removes the file where this one made it and nothing is in it.

@@ -72,7 +72,8 @@ void check_outside(const std::vector<NamedFile>& outputs, const std::string& che
   std::error_code none;
   fs::path folder = fs::weakly_canonical(fs::absolute(checkpoint), none);
   if (!folder.has_filename()) folder = folder.parent_path();  // of a slash at the end
-  if (fs::exists(folder.parent_path() / "latest", none)) folder = folder.parent_path();
+  const auto of_a_run = [&](const fs::path& path) { return fs::is_regular_file(path / "latest", none); };
+  if (!of_a_run(folder) && of_a_run(folder.parent_path())) folder = folder.parent_path();
   for (const NamedFile& output : outputs) {
     if (output.path.empty()) continue;
     const fs::path inside = fs::weakly_canonical(fs::absolute(output.path), none).lexically_relative(folder);

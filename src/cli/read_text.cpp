@@ -11,7 +11,8 @@ std::optional<std::string> read_text(const std::filesystem::path& file) {
   errno = 0;
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
-  if (in && !is_directory(file, error) && (text << in.rdbuf() || in.peek() == EOF)) return text.str();
+  if (in && !is_directory(file, error) && (text << in.rdbuf() || (in.peek() == EOF && errno == 0)))
+    return text.str();
   if (errno == 0) errno = EISDIR;
   return std::nullopt;
 }

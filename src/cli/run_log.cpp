@@ -26,7 +26,9 @@ RunLog::RunLog(const Setup& setup, Metrics& metrics, RunSummary& summary, std::i
       start_(Clock::now()),
       first_step_(first_step) {
   summary_.first_step = summary_.step = first_step;
-  metrics_.rewind(first_step);  // what comes again, also of a run that ended before it saved
+  // What comes again, also of a run that ended before it saved.
+  const RunConfig& run = setup.config.run;
+  metrics_.rewind(first_step, run.evaluate_every > 0 && run.steps > 0 && first_step >= run.steps);
 }
 
 double RunLog::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }

@@ -128,10 +128,9 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   TrainerOptions options;
   options.batch = {.sequences = run.sequences, .length = run.length};
   options.microbatches = static_cast<int>(run.microbatches);
-  // As many as the data turn out to hold: fit_evaluation(). Until then those of a default.
-  const std::int64_t evaluated =
-      run.evaluation_microbatches > 0 ? run.evaluation_microbatches : RunConfig{}.evaluation_microbatches;
-  options.evaluation_microbatches = run.evaluate_every > 0 ? static_cast<int>(evaluated) : 1;
+  // 0 become as many as the data hold: fit_evaluation().
+  const bool evaluates = run.evaluate_every > 0 && run.evaluation_microbatches > 0;
+  options.evaluation_microbatches = evaluates ? static_cast<int>(run.evaluation_microbatches) : 1;
   options.generation = run.sample_tokens > 0;
   options.seed = static_cast<std::uint64_t>(run.seed);
   EngineOptions& engine = options.engine;
@@ -217,8 +216,6 @@ Setup make_setup(const Config& config) {
   setup.options = trainer_options(config, *setup.model);
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
-  setup.options.engine.strategy.pipeline =
-      pipeline_of(config, *setup.model, setup.options, allowed_choices(config));
   if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();
   setup.grid = {.world = setup.options.engine.mesh.data_ranks(),
                 .microbatches = setup.options.microbatches,
@@ -226,6 +223,15 @@ Setup make_setup(const Config& config) {
   setup.evaluation_grid = setup.grid;
   setup.evaluation_grid.microbatches = setup.options.evaluation_microbatches;
   setup.schedule = schedule_of(config, setup.grid.samples_per_step());
+  if (config.run.evaluate_every > 0 && config.run.evaluation_microbatches == 0) {
+    if (config.data.train.empty())
+      throw UsageError(
+          "run.evaluation_microbatches is 0, all of the validation data, and data.train is empty; name the "
+          "data, or give a number");
+    fit_evaluation(setup, open_data(setup));  // all that follows depends on it
+  }
+  setup.options.engine.strategy.pipeline =
+      pipeline_of(config, *setup.model, setup.options, allowed_choices(config));
   choose_within_budget(config, *setup.model, setup.options);
   return setup;
 }
@@ -324,13 +330,12 @@ void fit_evaluation(Setup& setup, const Data& data) {
   const RunConfig& run = setup.config.run;
   const std::int64_t at_once = setup.grid.world * setup.grid.sequences;
   const std::int64_t whole = (data.validation->windows() + at_once - 1) / at_once;
-  const auto blocks = static_cast<std::int64_t>(setup.model->names.size());
-  if (run.evaluation_microbatches == 0 && whole > kMostPlannedBlocks / blocks)
+  const std::int64_t most = most_microbatches(static_cast<std::int64_t>(setup.model->names.size()));
+  if (run.evaluation_microbatches == 0 && whole > most)
     throw UsageError(
         fmt::format("run.evaluation_microbatches is 0, all of the validation data, and that is {} "
-                    "microbatches; {} of this "
-                    "model's can be planned: set that, or make run.sequences larger",
-                    whole, kMostPlannedBlocks / blocks));
+                    "microbatches; {} of this model's can be planned: set that, or make run.sequences larger",
+                    whole, most));
   const std::int64_t microbatches =
       run.evaluation_microbatches == 0 ? whole : std::min(whole, run.evaluation_microbatches);
   setup.options.evaluation_microbatches = static_cast<int>(microbatches);

@@ -54,9 +54,8 @@ void catch_signals(const std::string& line) {
     line_bytes = std::min(text.size(), line_text.size());
     std::copy_n(text.begin(), line_bytes, line_text.begin());
   }
-  std::signal(SIGTERM, on_signal);
-  std::signal(SIGINT, on_signal);
-  if (std::signal(SIGHUP, on_signal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // as `nohup` asks
+  for (const int number : {SIGTERM, SIGINT, SIGHUP})  // as `nohup` asks, or a shell of what it runs behind
+    if (std::signal(number, on_signal) == SIG_IGN) std::signal(number, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
 }

@@ -1,6 +1,7 @@
 // `tessera train`: opens files, starts the ranks, reports how it went.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -274,6 +275,8 @@ void print_evaluation(const Setup& setup) {
 void print_oversubscription(const Setup& setup, int ranks_here) {
   const std::int64_t threads = setup.config.run.threads_per_rank;
   const std::size_t cores = allowed_cores().size();
+  // A launcher may have given each process cores of its own.
+  if (ranks_are_processes() && static_cast<long>(cores) < ::sysconf(_SC_NPROCESSORS_ONLN)) ranks_here = 1;
   if (on_gpus(setup) || cores == 0 || ranks_here * threads <= static_cast<std::int64_t>(cores)) return;
   const auto counted = [](std::int64_t number, const char* of) {
     return fmt::format("{} {}{}", number, of, number == 1 ? "" : "s");

@@ -75,7 +75,10 @@ class RankTraining {
     if (first_) log_.emplace(setup_, files_.metrics, summary_, step_);
     while (continues()) {
       train_step();
-      if (run_.evaluate_every > 0 && step_ % run_.evaluate_every == 0) evaluate();
+      if (run_.evaluate_every > 0 && step_ % run_.evaluate_every == 0) {
+        continues();  // an evaluation may take long
+        if (!interrupted_) evaluate();
+      }
       if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0) save();
     }
     if (run_.evaluate_every > 0 && step_ != evaluated_step_ && !interrupted_) evaluate();
@@ -94,7 +97,7 @@ class RankTraining {
   bool unwritten() const { return log_ && log_->unwritten(); }
 
   // Rank 0 decides, from limits and clock; a signal to any rank, or metrics that cannot be written, end all.
-  // Before each step.
+  // Before each step and evaluation.
   bool continues() {
     enum Decision : std::int32_t { go, done, interrupted };  // a later one wins
     std::int32_t decision = stop_signal.load() != 0 || unwritten() ? interrupted : go;

@@ -88,7 +88,7 @@ class Search {
   static void add(const Outcome& outcome, std::vector<Outcome>& found) {
     const auto kind_of = [](std::vector<std::string> words) {
       for (std::string& word : words)
-        if (word.starts_with("resident_units") || word.starts_with("offload.states_on_device"))
+        if (word.starts_with("strategy.resident_units") || word.starts_with("offload.states_on_device"))
           word.resize(word.find(' '));
       return words;
     };

@@ -206,19 +206,22 @@ TEST(Metrics, ARunThatContinuesDropsWhatItWritesAgain) {
   }
   std::ofstream(path, std::ios::app) << "{\"step\":5,\"lo";  // cut off
   Metrics metrics(path);
-  metrics.rewind(2);
+  metrics.rewind(2, false);
   metrics.write({{"step", 3}, {"loss", 0.25}});
   EXPECT_EQ(read(path), "{\"loss\":0.5,\"step\":1}\n{\"loss\":0.5,\"step\":2}\n{\"loss\":0.25,\"step\":3}\n");
   EXPECT_EQ(folder.entries(), 1);
+  metrics.write({{"step", 3}, {"validation_loss", 0.125}});
+  metrics.rewind(3, true);  // which is evaluated once more
+  EXPECT_EQ(std::ranges::count(read(path), '\n'), 3);
   Metrics fresh(path);
   fresh.discard();  // which it did not make
   EXPECT_EQ(std::ranges::count(read(path), '\n'), 3);
-  fresh.rewind(0);
+  fresh.rewind(0, false);
   EXPECT_EQ(read(path), "");
   Metrics(folder.file("new")).discard();
   EXPECT_EQ(folder.entries(), 1);
   Metrics().write({{"step", 1}});  // nowhere
-  Metrics().rewind(0);
+  Metrics().rewind(0, false);
 }
 
 TEST(Metrics, OfARunThatContinuesBehindALink) {
@@ -229,7 +232,7 @@ TEST(Metrics, OfARunThatContinuesBehindALink) {
   for (int step = 1; step <= 3; ++step) first.write({{"step", step}});
   Metrics metrics(path);
   EXPECT_TRUE(metrics.begun());
-  metrics.rewind(2);
+  metrics.rewind(2, false);
   metrics.write({{"step", 3}});
   EXPECT_EQ(read(folder.file("real")), "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
 }

@@ -339,6 +339,24 @@ TEST_F(Budget, TellsWhatAChangeCosts) {
   EXPECT_NEAR(made_again.time, 1 + (kUnits - 1) / (3.0 * kUnits), 0.01);
 }
 
+// Every count of fewer units fits: the fastest of them is one of the changes, not all three.
+TEST_F(Budget, NamesOneCountOfResidentUnits) {
+  std::vector<StepSpec> specs = specs_at(3);
+  for (StepSpec& spec : specs) {
+    spec.strategy.resident_units = kUnits;
+    spec.strategy.offload = {.states = Space::host, .parameters = Space::host, .activations = Space::host};
+  }
+  std::vector<StepSpec> fewer = specs;
+  for (StepSpec& spec : fewer) spec.strategy.resident_units = kUnits * 3 / 4;
+  const std::vector<Line> lines =
+      lines_of(explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
+                              {.device_bytes = arena_bytes(fewer)}, slow_passes()));
+  EXPECT_EQ(
+      std::ranges::count_if(
+          lines, [](const Line& line) { return line.changes.starts_with("strategy.resident_units = "); }),
+      1);
+}
+
 // Neither alone fits, and nothing is named that could stay away.
 TEST_F(Budget, NamesChangesThatFitTogetherOnly) {
   std::vector<StepSpec> specs = specs_at(3);
