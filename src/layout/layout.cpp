@@ -66,13 +66,12 @@ std::size_t utf8_bytes(std::string_view text) {
 
 // Files hold names as UTF-8.
 void check_text(const std::string& what, const std::string& text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t bytes = utf8_bytes(std::string_view(text).substr(at));
-    if (bytes == 0)
-      throw UsageError(what + ", '" + text + "', is not UTF-8 from byte " + std::to_string(at) +
-                       " on; checkpoints could not hold it");
-    at += bytes;
-  }
+  std::size_t good = 0;  // bytes
+  for (std::size_t more = 1; more > 0 && good < text.size(); good += more)
+    more = utf8_bytes(std::string_view(text).substr(good));
+  if (good < text.size())
+    throw UsageError(what + ", '" + text + "', is not UTF-8 from byte " + std::to_string(good) +
+                     " on; checkpoints could not hold it");
 }
 
 }  // namespace
