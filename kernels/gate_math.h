@@ -34,16 +34,16 @@ TESSERA_HOST_DEVICE inline double norm_of(double square_sum, double unscale) {
   return std::sqrt(square_sum) * unscale;
 }
 
-// Closed where a rank abandoned the step, or differs from the others, where nothing was weighed, where the
-// weight is not finite (nor its product with the scale: nothing would be left of the gradient) or so small
-// that no fp32 can scale by it, and where a gradient is not finite. A scale that fp32 rounds to 0 would leave
-// nothing of it, too.
+// Closed where a rank abandoned the step, or differs from the others in what they agree on, where nothing was
+// weighed, where the weight is so large, or its product with the scale, that fp32 rounds what to scale by to
+// 0 (nothing would be left of the gradient), or so small that it is none of fp32's, and where a gradient is
+// not finite.
 TESSERA_HOST_DEVICE inline UpdateGate gate_of(bool refused, double weight, double loss_scale,
                                               double square_sum, double max_norm) {
   const double unscale = unscale_of(weight, loss_scale);
   const double norm = norm_of(square_sum, unscale);
   const bool finite = norm <= DBL_MAX;  // false for NaN, too
-  if (refused || !(weight > 0.0) || !(unscale > 0.0) || !finite) return {.gradient_scale = 0.0, .apply = 0};
+  if (refused || !(weight > 0.0) || !finite) return {.gradient_scale = 0.0, .apply = 0};
   const double scale = clip_factor(norm, max_norm) * unscale;
   if (!(scale <= FLT_MAX) || !(static_cast<float>(scale) > 0.0f)) return {.gradient_scale = 0.0, .apply = 0};
   return {.gradient_scale = scale, .apply = 1};

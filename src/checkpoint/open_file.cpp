@@ -1,10 +1,11 @@
 #include "src/checkpoint/open_file.h"
-#include "src/checkpoint/checksum.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "src/checkpoint/checksum.h"
 
 namespace tessera::checkpoint {
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "tessera/budget.h"
-
 namespace tessera::cli {
 
 namespace {
@@ -19,7 +17,7 @@ class Choices {
         strategy_(options.engine.strategy),
         budget_(memory_budget(options.engine)),
         allowed_(allowed_choices(config)),
-        states_(config.offload.states_on_device == kAuto && strategy_.offload.states != Space::device),
+        states_(chooses_states(config)),
         resident_(config.strategy.resident_units == kAuto &&
                   strategy_.placements.parameters == Placement::sharded) {}
 
@@ -57,10 +55,7 @@ class Choices {
     if (most >= 0) strategy_.resident_units = most;
   }
 
-  bool fits() const {
-    return std::ranges::all_of(plan_pipeline(model_, options_),
-                               [&](const TrainerPlan& plan) { return budget_.holds(plan.memory); });
-  }
+  bool fits() const { return missing_bytes(model_, options_, budget_) == 0; }
 
   // Of what takes the least, and of few shares, the first that fits; else all is as before.
   bool find_together() {
@@ -102,6 +97,17 @@ std::vector<ActivationChoice> allowed_choices(const Config& config) {
       for (const ActivationChoice& choice : recompute_choices())
         allowed.push_back({.recompute = choice.recompute, .kept = kept});
   return allowed;
+}
+
+bool chooses_states(const Config& config) {
+  return config.offload.states_on_device == kAuto && config.offload.states != "device";
+}
+
+std::int64_t missing_bytes(const Model& model, const TrainerOptions& options, const MemoryBudget& budget) {
+  std::int64_t most = 0;
+  for (const TrainerPlan& plan : plan_pipeline(model, options))
+    most = std::max(most, budget.missing_bytes(plan.memory));
+  return most;
 }
 
 void choose_within_budget(const Config& config, const Model& model, TrainerOptions& options) {

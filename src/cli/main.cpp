@@ -51,13 +51,15 @@ void fill_standard_streams() {
       ::open("/dev/null", stream == 0 ? O_RDONLY : O_WRONLY);
 }
 
+[[noreturn]] void refuse_output() {
+  throw EnvironmentError(
+      fmt::format("cannot write to the standard output: {}", std::strerror(errno == 0 ? EIO : errno)));
+}
+
 // What was printed has to have arrived.
-int flushed(int status) {
+void check_flushed() {
   errno = 0;
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
-  std::fprintf(stderr, "tessera: cannot write to the standard output: %s\n",
-               std::strerror(errno == 0 ? EIO : errno));
-  return kFailed;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) refuse_output();
 }
 
 void add_config_options(CLI::App& command, RunArguments& arguments) {
@@ -240,8 +242,7 @@ int run(int argc, char** argv) {
 
   CLI::App* config = app.add_subcommand("config", "Print the documentation of all keys (Markdown)");
   config->callback([] {
-    if (!write_to_standard_output(config_markdown()))
-      throw EnvironmentError(fmt::format("cannot write to the standard output: {}", std::strerror(errno)));
+    if (!write_to_standard_output(config_markdown())) refuse_output();
   });
 
   try {
@@ -260,7 +261,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     tessera::cli::fill_standard_streams();
-    return tessera::cli::flushed(tessera::cli::run(argc, argv));
+    const int status = tessera::cli::run(argc, argv);
+    tessera::cli::check_flushed();
+    return status;
   } catch (const std::bad_alloc&) {
     std::fflush(stdout);
     std::fputs("tessera: out of memory: the system gives this process no more\n", stderr);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "src/cli/budget_setup.h"
 #include "src/cli/config_keys.h"
 #include "tessera/pipeline.h"
 
@@ -27,14 +28,6 @@ struct Open {
   std::span<const ActivationChoice> activations;  // what each unit's are chosen from; empty: nothing
   bool states_on_device = false;
 };
-
-// Of the pipeline rank that exceeds the budget by most.
-std::int64_t missing_bytes(const Model& model, const TrainerOptions& options, const MemoryBudget& budget) {
-  std::int64_t most = 0;
-  for (const TrainerPlan& plan : plan_pipeline(model, options))
-    most = std::max(most, budget.missing_bytes(plan.memory));
-  return most;
-}
 
 // With the choice, for all units, with which the least is missing; as `options` say where nothing is open.
 std::int64_t least_missing_bytes(const Model& model, const TrainerOptions& options, const Open& open) {
@@ -149,9 +142,8 @@ Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions op
   pipeline.gather_once = given.gather_once == "true";
   const int units = static_cast<int>(model.modules.size());
   const Partition even(units, ranks, pipeline);  // refuses what no cuts could mend
-  const bool states_open = config.offload.states_on_device == kAuto && config.offload.states != "device";
   if (given.cuts == "balanced")
-    pipeline.cuts = cuts_that_fit(model, options, {among, states_open});
+    pipeline.cuts = cuts_that_fit(model, options, {among, chooses_states(config)});
   else if (given.cuts != "count")
     pipeline.cuts = listed_cuts(given.cuts);
   const Partition checked(units, ranks, pipeline);

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "src/cli/budget_setup.h"
 #include "src/cli/commands.h"
 #include "src/cli/memory_report.h"
 #include "src/cli/mesh_report.h"
@@ -107,7 +108,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   if (setup.config.pipeline.gather_once == "auto" && setup.options.engine.mesh.pipeline > 1)
     fmt::print("gather    once for a chunk's microbatches in a row: {} (auto)\n",
                setup.options.engine.strategy.pipeline.gather_once);
-  if (setup.config.offload.states_on_device == kAuto && setup.config.offload.states != "device")
+  if (chooses_states(setup.config))
     fmt::print("states    {:.0f} % of the units keep theirs on the device (auto)\n",
                100 * setup.options.engine.strategy.offload.states_on_device);
   if (setup.config.strategy.recompute == "auto") fmt::print("recompute {} (auto)\n", chosen_words(setup));

@@ -48,8 +48,7 @@ void refuse_full(const std::string& directory, std::int64_t bytes, int ranks, st
   const std::string whose = ranks > 1 ? fmt::format(" of {} ranks", ranks) : "";
   throw EnvironmentError(
       fmt::format("cannot keep {} bytes ({}){} in directory '{}': {} bytes ({}) are free there, {} bytes "
-                  "({}) are missing; "
-                  "make room, or name a directory on another disk",
+                  "({}) are missing; make room, or name a directory on another disk",
                   bytes, size_text(bytes), whose, directory, free_bytes, size_text(free_bytes), missing,
                   size_text(missing)));
 }

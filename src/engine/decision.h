@@ -25,6 +25,7 @@ enum class Scalar : int {
   loss_on_device,  // to be added to loss and weight; these two never come from the host
   weight_on_device
 };
+static_assert(kScalarHeader == static_cast<int>(Scalar::weight_on_device) + 1);
 inline constexpr int kHostScalars = static_cast<int>(Scalar::loss_on_device);
 
 inline double& scalar(std::span<double> slot, Scalar which) { return slot[static_cast<std::size_t>(which)]; }

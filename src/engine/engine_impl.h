@@ -37,13 +37,13 @@ struct Engine::Impl {
   std::uint64_t given_held = 0;    // of what initialize() gave of the parameters that this rank holds
   LossScaler scaler;
   std::int64_t steps_applied = 0;
-  std::string failure;  // why every further call is refused; empty while all is well
+  std::vector<bool> repeated;  // [parameter] whether its unit has it before, under another name
+  std::string failure;         // why every further call is refused; empty while all is well
 
   // The running step.
   std::vector<InstructionId> open_uses;  // leases, innermost last
   std::vector<std::int64_t>
-      written_in;              // [parameter] the microbatch whose gradient it holds, counted over all steps
-  std::vector<bool> repeated;  // [parameter] whether its unit has it before, under another name
+      written_in;  // [parameter] the microbatch whose gradient it holds, counted over all steps
   std::int64_t microbatches_begun = 0;  // before this step
   bool abandoned = false;
   StepTerms terms = {};  // of the running step

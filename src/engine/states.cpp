@@ -173,8 +173,7 @@ void Engine::initialize(const Fill& fill) {
     if (sample_of(impl_->layout, fill) != sample)
       throw UsageError(
           "initialize: fill gives other values when it is asked for the same elements again; they must "
-          "depend "
-          "on the parameter and the element only, since each rank asks for what it holds");
+          "depend on the parameter and the element only, since each rank asks for what it holds");
   });
 }
 

@@ -54,9 +54,7 @@ ActivationModel::ActivationModel(const Layout& layout, const Mesh& mesh, std::ve
       spec.strategy.unit_activations.assign(options_.size(), choice);
       const Program program = build_step(layout, mesh, spec, rank);
       for (const Space space : {Space::device, Space::host}) {
-        if (space == Space::host && !host) continue;
-        add_memory(program, space, begin);
-        begin += slots_of(program).back() + 1;
+        if (space == Space::device || host) begin = add_memory(program, space, begin);
       }
       add_times(program, InstructionCosts(program, layout, mesh, cost, mesh.rank({rank, 0, 0, 0})));
     }
@@ -110,17 +108,17 @@ std::vector<ActivationModel::Picks> ActivationModel::solve(const Spaces& budget)
   std::vector<Picks> found;
   Picks nearest;
   Bytes least_excess = std::numeric_limits<Bytes>::max();
+  const Row most = row_of(budget);
   for (const Space least_of : {Space::device, Space::host}) {
     if (std::ranges::find(space_of_, least_of) == space_of_.end()) continue;
     Picks picks = least(least_of);
     Row load = loads(picks);
-    const Row most = row_of(budget);
     while (reduce_excess(picks, load, most)) {
     }
     const Spaces peak = peak_of(load);
     const Bytes excess =
         std::max<Bytes>(0, peak.device - budget.device) + std::max<Bytes>(0, peak.host - budget.host);
-    if (excess == 0) improve_in_parts(picks, budget, found);
+    if (excess == 0) improve_in_parts(picks, load, budget, found);
     if (excess < least_excess) least_excess = excess, nearest = picks;
   }
   if (found.empty()) return {nearest};
@@ -128,9 +126,8 @@ std::vector<ActivationModel::Picks> ActivationModel::solve(const Spaces& budget)
   return found;
 }
 
-void ActivationModel::improve_in_parts(const Picks& from, const Spaces& budget,
+void ActivationModel::improve_in_parts(const Picks& from, const Row& least_load, const Spaces& budget,
                                        std::vector<Picks>& found) const {
-  const Row least_load = loads(from);
   const Spaces least = peak_of(least_load);
   const int parts = std::clamp(kPartsTimesUnits / static_cast<int>(options_.size()), 1, kParts);
   for (int part = parts; part > 0; --part) {
@@ -145,10 +142,11 @@ void ActivationModel::improve_in_parts(const Picks& from, const Spaces& budget,
   }
 }
 
-void ActivationModel::add_memory(const Program& program, Space space, std::size_t begin) {
+std::size_t ActivationModel::add_memory(const Program& program, Space space, std::size_t begin) {
   const std::vector<std::size_t> slots = slots_of(program);
+  const std::size_t end = begin + slots.back() + 1;
   std::vector<Bytes> owned(program.instructions.size() + 1);  // of the units, by instruction, as changes
-  rest_.resize(std::max(rest_.size(), begin + slots.back() + 1));
+  rest_.resize(std::max(rest_.size(), end));
   space_of_.resize(rest_.size(), space);
   for (const Buffer& buffer : program.buffers) {
     const UnitId unit = owner_of(buffer);
@@ -170,6 +168,7 @@ void ActivationModel::add_memory(const Program& program, Space space, std::size_
     Bytes& rest = rest_[begin + slots[at]];
     rest = std::max(rest, std::accumulate(live[at].begin(), live[at].end(), Bytes{0}) - of_units);
   }
+  return end;
 }
 
 void ActivationModel::add_times(const Program& program, const InstructionCosts& costs) {

@@ -62,8 +62,8 @@ class ActivationModel {
   std::vector<Picks> solve(const Spaces& budget) const;
 
  private:
-  // The device's slots or the host's, from `begin` on.
-  void add_memory(const Program& program, Space space, std::size_t begin);
+  // The device's slots or the host's, from `begin` on; their end.
+  std::size_t add_memory(const Program& program, Space space, std::size_t begin);
 
   // What is repeated, and what of its copies is longer than the use that runs meanwhile.
   void add_times(const Program& program, const InstructionCosts& costs);
@@ -106,8 +106,9 @@ class ActivationModel {
         if (option != picks[unit]) visit(Change{unit, option});
   }
 
-  // Adds what solve() finds from picks that fit.
-  void improve_in_parts(const Picks& from, const Spaces& budget, std::vector<Picks>& found) const;
+  // Adds what solve() finds from picks that fit, whose loads these are.
+  void improve_in_parts(const Picks& from, const Row& least_load, const Spaces& budget,
+                        std::vector<Picks>& found) const;
 
   // The change that takes the most off what exceeds the budget, summed over the slots.
   bool reduce_excess(Picks& picks, Row& load, const Row& budget) const;

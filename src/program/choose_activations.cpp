@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "src/program/activation_model.h"
+#include "src/program/step_time.h"
 #include "tessera/budget.h"
 #include "tessera/pipeline.h"
 
@@ -149,11 +150,12 @@ class Chooser {
   // Plans and simulates the picks. The bytes that they take; nothing where they are known.
   std::optional<Spaces> consider(const Picks& picks) {
     if (!seen_.insert(picks).second) return std::nullopt;
-    for (StepSpec& spec : specs_) spec.strategy.unit_activations = choices(picks);
+    const std::vector<ActivationChoice> units = choices(picks);
+    for (StepSpec& spec : specs_) spec.strategy.unit_activations = units;
     PlannedPrograms planned = build_and_plan(layout_, mesh_, specs_, rank_);
     Candidate found{
         .picks = picks,
-        .units = choices(picks),
+        .units = units,
         .bytes = {planned.plan.space(Space::device).arena_bytes, planned.plan.space(Space::host).arena_bytes},
         .us = 0,
         .spent_us = model_.spent_us(picks),
@@ -322,9 +324,7 @@ class Together {
   double step_us() const {
     double us = 0;
     for (const std::vector<Program>& programs : programs_)
-      us += simulate({.mesh = mesh_, .programs = programs, .program_of_rank = mesh_.places(Axis::pipeline)},
-                     layout_, cost_)
-                .total_us;
+      us += tessera::step_us(layout_, mesh_, programs, cost_);
     return us;
   }
 

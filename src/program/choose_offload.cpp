@@ -2,14 +2,15 @@
 #include <optional>
 #include <utility>
 
+#include "src/program/step_time.h"
 #include "tessera/budget.h"
 
 namespace tessera {
 namespace {
 
 // Of the step of all ranks; nothing where a rank exceeds the budget.
-std::optional<double> step_us(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
-                              const CostModel& cost, const MemoryBudget& budget) {
+std::optional<double> steps_us(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
+                               const CostModel& cost, const MemoryBudget& budget) {
   mesh.world();                                // its checks
   std::vector<std::vector<Program>> training;  // by program of a trainer, those of all ranks
   for (int rank = 0; rank < mesh.pipeline; ++rank) {
@@ -21,10 +22,7 @@ std::optional<double> step_us(const Layout& layout, const Mesh& mesh, const std:
   }
   double us = 0;
   for (const std::vector<Program>& programs : training)
-    if (!programs.empty())
-      us += simulate({.mesh = mesh, .programs = programs, .program_of_rank = mesh.places(Axis::pipeline)},
-                     layout, cost)
-                .total_us;
+    if (!programs.empty()) us += step_us(layout, mesh, programs, cost);
   return us;
 }
 
@@ -37,7 +35,7 @@ double choose_states_on_device(const Layout& layout, const Mesh& mesh, std::vect
   for (int count = 0; count <= units; ++count) {
     const double share = static_cast<double>(count) / units;
     for (StepSpec& spec : specs) spec.strategy.offload.states_on_device = share;
-    const std::optional<double> us = step_us(layout, mesh, specs, cost, budget);
+    const std::optional<double> us = steps_us(layout, mesh, specs, cost, budget);
     if (!us || (chosen >= 0 && *us > least_us)) continue;
     chosen = share;
     least_us = *us;

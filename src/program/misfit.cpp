@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "src/program/builder.h"
+#include "src/program/step_time.h"
 #include "src/program/strategy_changes.h"
 #include "tessera/budget.h"
 #include "tessera/error.h"
@@ -74,7 +75,9 @@ class Search {
     return found;
   }
 
-  double step_us_as_it_is() const { return step_us(plans_of(specs_, true, budget_).programs); }
+  double step_us_as_it_is() const {
+    return step_us(layout_, mesh_, plans_of(specs_, true, budget_).programs, cost_);
+  }
 
  private:
   struct Plans {
@@ -215,11 +218,6 @@ class Search {
     }
     return plans;
   }
-  double step_us(const std::vector<Program>& programs) const {
-    return simulate({.mesh = mesh_, .programs = programs, .program_of_rank = mesh_.places(Axis::pipeline)},
-                    layout_, cost_)
-        .total_us;
-  }
 
   // None where these changes change nothing, mean nothing on this mesh, or do not fit.
   const std::optional<Outcome>& attempt(const Chosen& chosen) {
@@ -231,7 +229,9 @@ class Search {
     if (!is_new || words.empty()) return entry->second;
     const Plans plans = plans_of(specs, false, budget_);
     planned_ += plans.instructions;
-    if (plans.fit) entry->second = Outcome{chosen, std::move(words), plans.bytes, step_us(plans.programs)};
+    if (plans.fit)
+      entry->second =
+          Outcome{chosen, std::move(words), plans.bytes, step_us(layout_, mesh_, plans.programs, cost_)};
     return entry->second;
   }
 

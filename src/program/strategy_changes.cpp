@@ -14,78 +14,63 @@ int stage_of(const Placements& placements) {
   return 3;
 }
 
-bool raise(Strategy& strategy, int stage) {
-  if (stage_of(strategy.placements) >= stage) return false;
-  strategy.placements = Placements::of_stage(stage);
-  return true;
+void raise(Strategy& strategy, int stage) {
+  if (stage_of(strategy.placements) < stage) strategy.placements = Placements::of_stage(stage);
 }
 
-bool move_states(Strategy& strategy, Space space) {
-  const Space before = strategy.offload.states;
+void move_states(Strategy& strategy, Space space) {
   if (space == Space::device)
     strategy.keep_states_on_device();
   else
     strategy.offload.states = space;
-  return before != space;
 }
 
 // Where they are sharded.
-bool move_parameters(Strategy& strategy, Space space) {
+void move_parameters(Strategy& strategy, Space space) {
   if (space != Space::device) raise(strategy, 3);
-  return std::exchange(strategy.offload.parameters, space) != space;
+  strategy.offload.parameters = space;
 }
 
 // An order of a trainer's own says itself what is kept, and where.
-bool move_activations(StepSpec& spec, Space space) {
-  if (!spec.order.empty()) return false;
-  bool changed = std::exchange(spec.strategy.offload.activations, space) != space;
-  if (!spec.strategy.unit_activations.empty()) changed = false;  // which say it
-  for (ActivationChoice& choice : spec.strategy.unit_activations)
-    changed |= std::exchange(choice.kept, space) != space;
-  return changed;
+void move_activations(StepSpec& spec, Space space) {
+  if (!spec.order.empty()) return;
+  spec.strategy.offload.activations = space;
+  for (ActivationChoice& choice : spec.strategy.unit_activations) choice.kept = space;
 }
 
-bool recompute_cheap_parts(StepSpec& spec) {
+void recompute_cheap_parts(StepSpec& spec) {
   Strategy& strategy = spec.strategy;
-  if (!spec.order.empty() || strategy.recompute != Recompute::none || !strategy.unit_activations.empty())
-    return false;
-  strategy.recompute = Recompute::selective;
-  return true;
+  if (spec.order.empty() && strategy.recompute == Recompute::none && strategy.unit_activations.empty())
+    strategy.recompute = Recompute::selective;
 }
 
-bool recompute_all(StepSpec& spec) {
-  if (!spec.order.empty()) return false;
-  const bool chosen = !std::exchange(spec.strategy.unit_activations, {}).empty();
-  return std::exchange(spec.strategy.recompute, Recompute::full) != Recompute::full || chosen;
+void recompute_all(StepSpec& spec) {
+  if (!spec.order.empty()) return;
+  spec.strategy.unit_activations = {};
+  spec.strategy.recompute = Recompute::full;
 }
 
 // Also of the units that keep theirs on the device.
-bool move_all_states(StepSpec& spec) {
-  return std::exchange(spec.strategy.offload.states_on_device, 0.0) > 0;
-}
+void move_all_states(StepSpec& spec) { spec.strategy.offload.states_on_device = 0.0; }
 
-bool share_states(Strategy& strategy, double on_device) {
-  if (strategy.offload.states == Space::device) return false;
-  return std::exchange(strategy.offload.states_on_device, on_device) != on_device;
+void share_states(Strategy& strategy, double on_device) {
+  if (strategy.offload.states != Space::device) strategy.offload.states_on_device = on_device;
 }
 
 // Of states on their way to or from the host or the disk, one unit's at a time.
-bool stage_one(StepSpec& spec) {
+void stage_one(StepSpec& spec) {
   Offload& offload = spec.strategy.offload;
-  const bool any = offload.states != Space::device || offload.parameters != Space::device;
-  return any && std::exchange(offload.staged, 1) > 1;
+  if (offload.states != Space::device || offload.parameters != Space::device) offload.staged = 1;
 }
 
 // What is gathered for one use at a time takes the least, but for parameters off the device, of which one
 // that stays is not brought again.
-bool keep_resident(Strategy& strategy, int units) {
-  if (strategy.offload.parameters == Space::device) return false;
-  return std::exchange(strategy.resident_units, units) != units;
+void keep_resident(Strategy& strategy, int units) {
+  if (strategy.offload.parameters != Space::device) strategy.resident_units = units;
 }
 
-bool update_when_decided(StepSpec& spec) {
-  return spec.strategy.update == UpdateWhen::next &&
-         std::exchange(spec.strategy.update, UpdateWhen::decided) != UpdateWhen::decided;
+void update_when_decided(StepSpec& spec) {
+  if (spec.strategy.update == UpdateWhen::next) spec.strategy.update = UpdateWhen::decided;
 }
 
 }  // namespace
@@ -93,32 +78,32 @@ bool update_when_decided(StepSpec& spec) {
 std::vector<StrategyChange> strategy_changes(int units, int fitting) {
   constexpr int kParts = 4;  // of the units
   std::vector<StrategyChange> changes;
-  const auto add = [&](StrategyPart part, std::function<bool(StepSpec&)> make, Space to = Space::device) {
+  const auto add = [&](StrategyPart part, std::function<void(StepSpec&)> make, Space to = Space::device) {
     changes.push_back({part, std::move(make), to});
   };
-  const auto saving = [&](bool (*make)(StepSpec&)) { add(StrategyPart::saving, make); };
+  const auto saving = [&](void (*make)(StepSpec&)) { add(StrategyPart::saving, make); };
   const auto stage = [&](int number) {
-    add(StrategyPart::stage, [number](StepSpec& spec) { return raise(spec.strategy, number); });
+    add(StrategyPart::stage, [number](StepSpec& spec) { raise(spec.strategy, number); });
   };
   const auto resident = [&](int count, bool some) {
-    add(StrategyPart::resident, [count](StepSpec& spec) { return keep_resident(spec.strategy, count); });
+    add(StrategyPart::resident, [count](StepSpec& spec) { keep_resident(spec.strategy, count); });
     changes.back().some = some;
   };
   const auto share = [&](double of_units) {
-    add(StrategyPart::share, [of_units](StepSpec& spec) { return share_states(spec.strategy, of_units); });
+    add(StrategyPart::share, [of_units](StepSpec& spec) { share_states(spec.strategy, of_units); });
     changes.back().some = true;
   };
   const auto states = [&](Space to) {
     add(
-        StrategyPart::states, [to](StepSpec& spec) { return move_states(spec.strategy, to); }, to);
+        StrategyPart::states, [to](StepSpec& spec) { move_states(spec.strategy, to); }, to);
   };
   const auto parameters = [&](Space to) {
     add(
-        StrategyPart::parameters, [to](StepSpec& spec) { return move_parameters(spec.strategy, to); }, to);
+        StrategyPart::parameters, [to](StepSpec& spec) { move_parameters(spec.strategy, to); }, to);
   };
   const auto activations = [&](Space to) {
     add(
-        StrategyPart::activations, [to](StepSpec& spec) { return move_activations(spec, to); }, to);
+        StrategyPart::activations, [to](StepSpec& spec) { move_activations(spec, to); }, to);
   };
 
   states(Space::device);
@@ -129,7 +114,7 @@ std::vector<StrategyChange> strategy_changes(int units, int fitting) {
   stage(1);
   stage(2);
   saving(recompute_cheap_parts);
-  saving([](StepSpec& spec) { return std::exchange(spec.strategy.resident_units, 0) > 0; });
+  saving([](StepSpec& spec) { spec.strategy.resident_units = 0; });
   stage(3);
   changes.back().comes_with = StrategyPart::parameters;
   saving(move_all_states);
@@ -146,8 +131,8 @@ std::vector<StrategyChange> strategy_changes(int units, int fitting) {
   if (fitting >= 0) resident(fitting, false);
   resident(units, false);
   saving(stage_one);
-  saving([](StepSpec& spec) { return std::exchange(spec.strategy.pipeline.gather_once, false); });
-  saving([](StepSpec& spec) { return std::exchange(spec.strategy.prefetch, 0) > 0; });
+  saving([](StepSpec& spec) { spec.strategy.pipeline.gather_once = false; });
+  saving([](StepSpec& spec) { spec.strategy.prefetch = 0; });
   return changes;
 }
 

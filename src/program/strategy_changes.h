@@ -15,8 +15,8 @@ enum class StrategyPart : std::uint8_t { saving, stage, resident, states, share,
 
 struct StrategyChange {
   StrategyPart part = StrategyPart::saving;
-  std::function<bool(StepSpec&)> make;  // false where it is in force already
-  Space to = Space::device;             // of states, parameters, activations
+  std::function<void(StepSpec&)> make;
+  Space to = Space::device;  // of states, parameters, activations
   // Of how many units it is, rather than of all: resident ones, or those with states on the device.
   bool some = false;
   // What brings it along: parameters elsewhere their stage, states on the device their updates.

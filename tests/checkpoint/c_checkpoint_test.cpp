@@ -10,18 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/engine/c_try.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
 namespace {
 
 constexpr std::int64_t kNumel = 210;
-
-#define TRY(call)                              \
-  do {                                         \
-    const tessera_status status_ = (call);     \
-    if (status_ != TESSERA_OK) return status_; \
-  } while (0)
 
 tessera_status make_engine(tessera_world* world, int stage, int optimizer, tessera_engine** engine) {
   const std::int64_t shape[] = {30, 7};

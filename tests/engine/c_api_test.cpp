@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "tests/comm/gpus.h"
+#include "tests/engine/c_try.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {
@@ -103,12 +104,6 @@ void run_cpp(Record& run) {
     if (world.rank() == 0) run.weight = weight;
   });
 }
-
-#define TRY(call)                              \
-  do {                                         \
-    const tessera_status status_ = (call);     \
-    if (status_ != TESSERA_OK) return status_; \
-  } while (0)
 
 tessera_status c_fill(std::int32_t parameter, std::int64_t begin, float* values, std::int64_t numel, void*) {
   for (std::int64_t k = 0; k < numel; ++k) values[k] = toy_initial(parameter, begin + k);

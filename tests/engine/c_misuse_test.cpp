@@ -5,16 +5,10 @@
 #include <cstring>
 #include <limits>
 
-#include "tessera/c_api.h"
+#include "tests/engine/c_try.h"
 
 namespace tessera::testing {
 namespace {
-
-#define TRY(call)                              \
-  do {                                         \
-    const tessera_status status_ = (call);     \
-    if (status_ != TESSERA_OK) return status_; \
-  } while (0)
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 

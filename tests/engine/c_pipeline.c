@@ -2,11 +2,7 @@
 
 #include <stdio.h>
 
-#define TRY(call)                              \
-  do {                                         \
-    const tessera_status status_ = (call);     \
-    if (status_ != TESSERA_OK) return status_; \
-  } while (0)
+#include "tests/engine/c_try.h"
 
 void chain_input(float* input, int32_t data_rank, int32_t step, int32_t microbatch) {
   for (int k = 0; k < CHAIN_NUMEL; ++k)

@@ -9,18 +9,12 @@
 #include <limits>
 #include <vector>
 
-#include "tessera/c_api.h"
 #include "tessera/communicator.h"
 #include "tests/comm/gpus.h"
+#include "tests/engine/c_try.h"
 
 namespace tessera::testing {
 namespace {
-
-#define TRY(call)                              \
-  do {                                         \
-    const tessera_status status_ = (call);     \
-    if (status_ != TESSERA_OK) return status_; \
-  } while (0)
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 

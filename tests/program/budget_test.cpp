@@ -31,8 +31,11 @@ class Budget : public ::testing::Test {
   }
   std::string advice(int stage, std::int64_t external_bytes, std::int64_t budget) const {
     const std::vector<StepSpec> specs = specs_at(stage);
-    return explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
-                          {.device_bytes = budget, .external_bytes = external_bytes});
+    return misfit(specs, {.device_bytes = budget, .external_bytes = external_bytes});
+  }
+  std::string misfit(const std::vector<StepSpec>& specs, const MemoryBudget& budget,
+                     const CostModel& cost = {}) const {
+    return explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan, budget, cost);
   }
 
   Layout layout_{chain(kUnits, 10'000), kShards};
@@ -304,9 +307,7 @@ TEST_F(Budget, ListsThreeThatFitByTheirTime) {
   for (int stage = 0; stage < 3; ++stage) {
     const std::vector<StepSpec> specs = specs_at(stage);
     const std::int64_t budget = arena_bytes(specs_at(stage + 1));
-    const std::vector<Line> lines =
-        lines_of(explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
-                                {.device_bytes = budget}, slow_passes()));
+    const std::vector<Line> lines = lines_of(misfit(specs, {.device_bytes = budget}, slow_passes()));
     ASSERT_GE(lines.size(), 2u) << stage;
     EXPECT_LE(lines.size(), 3u);
     double before = 0;
@@ -327,9 +328,7 @@ TEST_F(Budget, TellsWhatAChangeCosts) {
   std::vector<StepSpec> recomputed = specs;
   for (StepSpec& spec : recomputed) spec.strategy.recompute = Recompute::full;
   const std::int64_t budget = arena_bytes(recomputed);
-  const std::vector<Line> lines =
-      lines_of(explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
-                              {.device_bytes = budget}, slow_passes()));
+  const std::vector<Line> lines = lines_of(misfit(specs, {.device_bytes = budget}, slow_passes()));
   // What waits on the host is not made again, and its copies hide behind passes as slow as these.
   const Line waiting = line_with("strategy.stage = 3, offload.activations = host", lines);
   EXPECT_LE(waiting.bytes, budget);
@@ -349,8 +348,7 @@ TEST_F(Budget, NamesOneCountOfResidentUnits) {
   std::vector<StepSpec> fewer = specs;
   for (StepSpec& spec : fewer) spec.strategy.resident_units = kUnits * 3 / 4;
   const std::vector<Line> lines =
-      lines_of(explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
-                              {.device_bytes = arena_bytes(fewer)}, slow_passes()));
+      lines_of(misfit(specs, {.device_bytes = arena_bytes(fewer)}, slow_passes()));
   EXPECT_EQ(
       std::ranges::count_if(
           lines, [](const Line& line) { return line.changes.starts_with("strategy.resident_units = "); }),
@@ -369,8 +367,7 @@ TEST_F(Budget, NamesChangesThatFitTogetherOnly) {
   }
   const MemoryPlan plan = build_and_plan(layout_, mesh_, both).plan;
   const std::string text =
-      explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
-                     {.device_bytes = plan.space(Space::device).arena_bytes}, slow_passes());
+      misfit(specs, {.device_bytes = plan.space(Space::device).arena_bytes}, slow_passes());
   const std::vector<Line> lines = lines_of(text);
   for (const Line& line : lines) EXPECT_NE(line.changes.find(", "), std::string::npos) << line.changes;
   EXPECT_EQ(line_with("strategy.recompute = full, offload.states = host", lines).bytes,
@@ -467,15 +464,12 @@ TEST_F(Budget, OneWordForAllUnitsSaysWhereToo) {
   for (StepSpec& spec : full) spec.strategy.recompute = Recompute::full;
   for (StepSpec& spec : specs)
     spec.strategy.unit_activations.assign(kUnits, {.recompute = Recompute::selective});
-  const std::string less =
-      explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
-                     {.device_bytes = arena_bytes(full), .host_bytes = 1}, slow_passes());
+  const std::string less = misfit(specs, {.device_bytes = arena_bytes(full), .host_bytes = 1}, slow_passes());
   EXPECT_EQ(line_with("strategy.recompute = full, offload.activations = device", lines_of(less)).bytes,
             arena_bytes(full));
   for (StepSpec& spec : specs)
     for (ActivationChoice& choice : spec.strategy.unit_activations) choice.kept = Space::host;
-  const std::string back = explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
-                                          {.host_bytes = 1}, slow_passes());
+  const std::string back = misfit(specs, {.host_bytes = 1}, slow_passes());
   EXPECT_GT(line_with("offload.activations = device", lines_of(back)).bytes, arena_bytes(full));
 }
 
@@ -521,9 +515,8 @@ TEST_F(Budget, NamesAShareOfStatesBetweenTwoBudgets) {
   std::vector<StepSpec> half = specs;
   for (StepSpec& spec : half) spec.strategy.offload.states_on_device = 0.5;
   const MemoryPlan plan = build_and_plan(layout_, mesh_, half).plan;
-  const std::string text = explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan,
-                                          {.device_bytes = plan.space(Space::device).arena_bytes,
-                                           .host_bytes = plan.space(Space::host).arena_bytes});
+  const std::string text = misfit(specs, {.device_bytes = plan.space(Space::device).arena_bytes,
+                                          .host_bytes = plan.space(Space::host).arena_bytes});
   EXPECT_NE(text.find("would fit with offload.states_on_device = 0.5: "), std::string::npos) << text;
 }
 
@@ -534,8 +527,7 @@ TEST_F(Budget, StatesComeBackWithTheirUpdates) {
     spec.strategy.offload.states = Space::host;
     spec.strategy.update = UpdateWhen::next;
   }
-  const std::string text =
-      explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan, {.host_bytes = 1});
+  const std::string text = misfit(specs, {.host_bytes = 1});
   EXPECT_NE(text.find("would fit with offload.states = device, strategy.update = decided"), std::string::npos)
       << text;
 }
@@ -550,7 +542,7 @@ TEST_F(Budget, TellsOfStatesThatStayedOnTheDevice) {
   };
   const auto advice = [&](Space from, double on_device, const MemoryBudget& budget) {
     const std::vector<StepSpec> specs = specs_with(from, on_device);
-    return explain_misfit(layout_, mesh_, specs, build_and_plan(layout_, mesh_, specs).plan, budget);
+    return misfit(specs, budget);
   };
   const std::int64_t least = arena_bytes(specs_with(Space::disk, 0.0));
   const std::string moved = advice(Space::disk, 0.5, {.device_bytes = least});

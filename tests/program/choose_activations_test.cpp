@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "src/program/step_time.h"
 #include "tessera/budget.h"
 #include "tessera/pipeline.h"
 #include "tests/program/sanitized.h"
@@ -81,9 +82,7 @@ struct RandomChain {
     std::vector<Program> programs;
     for (PlannedPrograms& planned : plan_pipeline(layout, mesh, with(units)))
       programs.push_back(std::move(planned.programs[0]));
-    return simulate({.mesh = mesh, .programs = programs, .program_of_rank = mesh.places(Axis::pipeline)},
-                    layout, cost)
-        .total_us;
+    return tessera::step_us(layout, mesh, programs, cost);
   }
   ChosenActivations choose(std::int64_t budget) const {
     return choose_activations(layout, mesh, specs_of, cost, {.device_bytes = budget});
@@ -311,10 +310,7 @@ class MixturesOverPipeline {
     std::vector<Program> programs;
     programs.reserve(known_.size());
     for (int rank = 0; rank < of_.mesh.pipeline; ++rank) programs.push_back(planned(units, rank).programs[0]);
-    return simulate(
-               {.mesh = of_.mesh, .programs = programs, .program_of_rank = of_.mesh.places(Axis::pipeline)},
-               of_.layout, of_.cost)
-        .total_us;
+    return tessera::step_us(of_.layout, of_.mesh, programs, of_.cost);
   }
 
  private:

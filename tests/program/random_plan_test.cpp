@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "src/program/step_time.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/random_strategy.h"
 
@@ -189,9 +190,7 @@ double time_of(const Case& of, const World& world) {
     if (of.specs[program].kind != StepKind::train) continue;
     std::vector<Program> ranks;
     for (const PlannedPrograms& rank : world.planned) ranks.push_back(rank.programs[program]);
-    us += simulate({.mesh = of.mesh, .programs = ranks, .program_of_rank = of.mesh.places(Axis::pipeline)},
-                   world.layout, of.cost)
-              .total_us;
+    us += step_us(world.layout, of.mesh, ranks, of.cost);
   }
   return us;
 }

@@ -1,0 +1,18 @@
+// How long a step of all ranks takes.
+#pragma once
+
+#include <span>
+
+#include "tessera/simulate.h"
+
+namespace tessera {
+
+// Simulated; `programs` by pipeline rank.
+inline double step_us(const Layout& layout, const Mesh& mesh, std::span<const Program> programs,
+                      const CostModel& cost) {
+  return simulate({.mesh = mesh, .programs = programs, .program_of_rank = mesh.places(Axis::pipeline)},
+                  layout, cost)
+      .total_us;
+}
+
+}  // namespace tessera
