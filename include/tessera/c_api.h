@@ -221,8 +221,9 @@ tessera_status tessera_engine_destroy(tessera_engine* engine); /* NULL is well *
 
 tessera_status tessera_find_parameter(const tessera_engine* engine, const char* name, int32_t* parameter);
 
-/* Sets `numel` values of a parameter from element `begin`, row-major; equal on all ranks. Called for what
-   this rank holds, and for up to 16 elements of every parameter, which the ranks compare at the next step.
+/* Sets `numel` values of a parameter from element `begin`, row-major; equal on all ranks, and whenever it is
+   asked: TESSERA_USAGE where it gives others the second time. Called for what this rank holds, and for up to
+   16 elements of every parameter; these, and what several ranks hold, the ranks compare (collective).
    Anything but TESSERA_OK stops, and is what tessera_initialize returns. */
 typedef tessera_status (*tessera_fill)(int32_t parameter, int64_t begin, float* values, int64_t numel,
                                        void* user);

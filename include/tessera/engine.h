@@ -174,8 +174,9 @@ struct StepTiming {
 // Every rank of the world makes one, with equal arguments: what would make ranks diverge is compared here and
 // at every step. All calls on one thread. A call out of order throws UsageError, naming the call and what the
 // program expects; the engine has then failed, here and, within the deadline, on every other rank. So it has
-// where a step's own figures are refused. What does not exist (a program, a parameter, a range of it) is
-// refused and leaves the engine as it was; in a collective call the other ranks then wait for this one.
+// where a step's own figures are refused. A program, a parameter, a range of one or an address that does not
+// exist is refused and leaves the engine as it was; in a collective call the other ranks then wait for this
+// one.
 class Engine {
  public:
   // Builds, plans and verifies the programs, takes the arena, and compares hashes over all ranks
@@ -230,13 +231,13 @@ class Engine {
   // Fills parameters from a function of global coordinates: `fill(parameter, begin, values)` sets elements
   // begin, begin + 1, … row-major. Must give equal values on all ranks, and whenever it is asked: UsageError
   // where it gives others the second time. Called for what this rank holds, and for up to 16 elements of
-  // every parameter. These, and all that several ranks hold, are compared at the next step: one that was
-  // given others (another seed, say) ends it with a CommunicationError. Moments are zeroed. Until then, or a
-  // checkpoint is loaded, all parameters are 0. Between steps.
+  // every parameter. The ranks compare these, and all that several of them hold (collective): a
+  // CommunicationError names one that was given others (another seed, say). Moments are zeroed. Before it, or
+  // until a checkpoint is loaded, all parameters are 0. Between steps.
   using Fill = std::function<void(ParameterId parameter, std::int64_t begin, std::span<float> values)>;
   void initialize(const Fill& fill);
-  // The same, called for what this rank holds only: the ranks compare `identity`, a hash of where the values
-  // come from.
+  // The same, called for what this rank holds only: instead of samples the ranks compare `identity`, a hash
+  // of where the values come from.
   void initialize(const Fill& fill, std::uint64_t identity);
   // With Strategy::update next: does the updates that the last step left (collective). Before a step of
   // another program, read() and write() it is done by itself; whoever looks at parameters or states in

@@ -246,7 +246,7 @@ std::string describe(const Program& program, InstructionId id);
 // (loss, weight and what all ranks must agree on), then for each flat a pair: the square sum of this rank's
 // slice of the reduced gradient, and the place in that slice of its first non-finite element as the bits of
 // an int64 (−1: none). Then, where asked for, such a pair for each parameter's part of the slice.
-inline constexpr int kScalarHeader = 12;
+inline constexpr int kScalarHeader = 11;
 constexpr int square_sum_slot(FlatId flat) { return kScalarHeader + 2 * flat; }
 constexpr int parameter_square_sum_slot(int flats, ParameterId parameter) {
   return kScalarHeader + 2 * (flats + parameter);

@@ -54,29 +54,6 @@ void check_agreement(const Scalars& scalars, std::span<const int> ranks, bool ab
   }
 }
 
-// The first rank that holds the same parameters.
-int first_of_copies(const DecisionInputs& inputs, int rank) {
-  Coordinates at = inputs.mesh.coordinates(rank);
-  if (inputs.program.placements.parameters == Placement::replicated)
-    at[static_cast<std::size_t>(Axis::shard)] = 0;
-  if (!inputs.program.parameters_over_replicas) at[static_cast<std::size_t>(Axis::replicate)] = 0;
-  return inputs.mesh.rank(at);
-}
-
-// Each rank asked a function of its own for what it holds.
-void check_copies(const DecisionInputs& inputs, const Scalars& scalars) {
-  for (int rank = 0; rank < scalars.ranks(); ++rank) {
-    const int first = first_of_copies(inputs, rank);
-    if (scalars.at(rank, Scalar::held) == scalars.at(first, Scalar::held)) continue;
-    const int culprit = inputs.ranks[static_cast<std::size_t>(rank)];
-    throw CommunicationError(
-        fmt::format("rank {} was given other values by initialize() than rank {}, which holds the same "
-                    "parameters; they must depend on the parameter and the element only",
-                    culprit, inputs.ranks[static_cast<std::size_t>(first)]),
-        culprit);
-  }
-}
-
 // The host's part was checked where it was given; what add_loss() added is known only here.
 void check_weights(const Scalars& scalars, std::span<const int> ranks) {
   for (int rank = 0; rank < scalars.ranks(); ++rank)
@@ -119,7 +96,6 @@ Decision decide(const DecisionInputs& inputs) {
   const Scalars scalars(inputs);
   const bool abandoned = scalars.sum(Scalar::abandoned) > 0;
   check_agreement(scalars, inputs.ranks, abandoned);
-  check_copies(inputs, scalars);
   check_weights(scalars, inputs.ranks);
   Decision decision;
   StepResult& result = decision.result;

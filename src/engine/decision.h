@@ -20,8 +20,7 @@ enum class Scalar : int {
   hash_low,
   hash_high,
   loss_scale,
-  given,           // a hash of the values that the engines were given
-  held,            // of the initial values that this rank holds, which others may hold, too
+  given,           // a hash of the values that write() was given
   loss_on_device,  // to be added to loss and weight; these two never come from the host
   weight_on_device
 };
@@ -38,13 +37,12 @@ struct AgreedScalar {
   Scalar which;
   const char* name;
 };
-inline constexpr AgreedScalar kAgreedScalars[] = {
-    {Scalar::hash_low, "program"},
-    {Scalar::hash_high, "program"},
-    {Scalar::step, "step"},
-    {Scalar::given, "values given by initialize() and write(), of hash"},
-    {Scalar::learning_rate, "learning rate"},
-    {Scalar::loss_scale, "loss scale"}};
+inline constexpr AgreedScalar kAgreedScalars[] = {{Scalar::hash_low, "program"},
+                                                  {Scalar::hash_high, "program"},
+                                                  {Scalar::step, "step"},
+                                                  {Scalar::given, "values given by write(), of hash"},
+                                                  {Scalar::learning_rate, "learning rate"},
+                                                  {Scalar::loss_scale, "loss scale"}};
 // As bits.
 constexpr std::uint32_t agreed_scalars() {
   std::uint32_t bits = 0;
@@ -69,7 +67,7 @@ struct DecisionInputs {
 
 // Sums over ranks in rank order, norms over flats in model order (DESIGN: numerics).
 // Throws CommunicationError naming the first rank that differs from rank 0 in what they are to agree on, and
-// both values; or from the first rank that holds the same parameters in what these were at first.
+// both values.
 Decision decide(const DecisionInputs& inputs);
 
 }  // namespace tessera

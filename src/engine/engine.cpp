@@ -354,7 +354,6 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
       static_cast<double>(hash >> 32) + static_cast<double>(executor->program_index()) * 0x1p32;
   scalar(scalars, Scalar::loss_scale) = scale();
   scalar(scalars, Scalar::given) = static_cast<double>(given >> 11);  // as many bits as a double has
-  scalar(scalars, Scalar::held) = static_cast<double>(given_held >> 11);
   const StepKind kind = program().kind;
   microbatches_begun += program().microbatches;
   executor->finish(header);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/engine/executor.h"
+#include "src/engine/initial_values.h"
 #include "tessera/engine.h"
 #include "tessera/pipeline.h"
 
@@ -33,8 +34,7 @@ struct Engine::Impl {
   std::unique_ptr<Executor> executor;
   std::vector<std::byte> staging;  // on the host, of store() and load()
   std::uint64_t hash = 0;          // of programs and options: equal on all ranks
-  std::uint64_t given = 0;         // of what initialize() and write() gave since then: to be equal, too
-  std::uint64_t given_held = 0;    // of what initialize() gave of the parameters that this rank holds
+  std::uint64_t given = 0;         // of what write() was given since initialize(): to be equal, too
   LossScaler scaler;
   std::int64_t steps_applied = 0;
   std::vector<bool> repeated;  // [parameter] whether its unit has it before, under another name
@@ -88,6 +88,8 @@ struct Engine::Impl {
                         std::size_t bytes) const;
   // The elements of the flat's state that this rank holds, where it holds any.
   std::pair<std::int64_t, std::int64_t> held(FlatId flat, State state) const;
+  // Sets all that this rank holds: parameters and masters to what `fill` gives, moments to 0.
+  InitialValues fill_states(const Fill& fill, std::uint64_t identity);
   void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);
   void load(FlatId flat, State state, std::int64_t offset, std::span<float> values);
   std::int64_t element_bytes(FlatId flat, State state) const;

@@ -161,53 +161,55 @@ std::uint64_t sample_of(const Layout& layout, const Engine::Fill& fill) {
 }  // namespace
 
 void Engine::initialize(const Fill& fill) {
-  std::uint64_t sample = 0;
-  impl_->guarded(
+  Impl& impl = *impl_;
+  impl.guarded(
       "initialize", [&] { check_fill(fill); },
       [&] {
-        impl_->check_between_steps("initialize");
-        sample = sample_of(impl_->layout, fill);
+        impl.check_between_steps("initialize");
+        const std::uint64_t sample = sample_of(impl.layout, fill);
+        const InitialValues values = impl.fill_states(fill, sample);
+        if (sample_of(impl.layout, fill) != sample)
+          throw UsageError(
+              "initialize: fill gives other values when it is asked for the same elements again; they must "
+              "depend on the parameter and the element only, since each rank asks for what it holds");
+        values.compare(impl.states);
       });
-  initialize(fill, sample);
-  impl_->guarded("initialize", [&] {
-    if (sample_of(impl_->layout, fill) != sample)
-      throw UsageError(
-          "initialize: fill gives other values when it is asked for the same elements again; they must "
-          "depend on the parameter and the element only, since each rank asks for what it holds");
-  });
 }
 
 void Engine::initialize(const Fill& fill, std::uint64_t identity) {
-  impl_->guarded(
+  Impl& impl = *impl_;
+  impl.guarded(
       "initialize", [&] { check_fill(fill); },
       [&] {
-        Impl& impl = *impl_;
         impl.check_between_steps("initialize");
-        std::uint64_t held = 0;
-        impl.executor->drop_carried();
-        std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
-        for (FlatId flat = 0; flat < static_cast<FlatId>(impl.layout.flats().size()); ++flat) {
-          for (State state : {State::parameter, State::master, State::moment1, State::moment2})
-            if (const BufferId buffer = impl.own_buffer(flat, state); buffer >= 0)
-              impl.executor->clear_persistent(buffer);
-          if (impl.buffer_of(flat, State::parameter) < 0) continue;  // another pipeline rank's
-          const auto [first, last] = impl.held(flat, State::parameter);
-          for (const Piece& piece : impl.layout.pieces(flat, first, last)) {
-            for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
-              const std::span<float> chunk(
-                  values.data(), static_cast<std::size_t>(std::min(kChunkNumel, piece.numel - done)));
-              fill(piece.parameter, piece.begin + done, chunk);
-              held = XXH3_64bits_withSeed(chunk.data(), chunk.size_bytes(), held);
-              impl.store(flat, State::parameter, piece.offset + done, chunk);
-              impl.store(flat, State::master, piece.offset + done, chunk);
-            }
-          }
-        }
-        impl.given = XXH3_64bits(&identity, sizeof identity);  // of which fewer bits are compared
-        impl.given_held = held;
-        impl.steps_applied = 0;
-        impl.scaler = LossScaler(impl.options.loss_scaling.value_or(LossScaleOptions{}));
+        impl.fill_states(fill, identity).compare(impl.states);
       });
+}
+
+InitialValues Engine::Impl::fill_states(const Fill& fill, std::uint64_t identity) {
+  executor->drop_carried();
+  given = 0;
+  steps_applied = 0;
+  scaler = LossScaler(options.loss_scaling.value_or(LossScaleOptions{}));
+  InitialValues initial(identity, layout, partition, options.mesh, programs[0]);
+  std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
+    for (State state : {State::parameter, State::master, State::moment1, State::moment2})
+      if (const BufferId buffer = own_buffer(flat, state); buffer >= 0) executor->clear_persistent(buffer);
+    if (buffer_of(flat, State::parameter) < 0) continue;  // another pipeline rank's
+    const auto [first, last] = held(flat, State::parameter);
+    for (const Piece& piece : layout.pieces(flat, first, last)) {
+      for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
+        const std::span<float> chunk(values.data(),
+                                     static_cast<std::size_t>(std::min(kChunkNumel, piece.numel - done)));
+        fill(piece.parameter, piece.begin + done, chunk);
+        initial.add(flat, chunk);
+        store(flat, State::parameter, piece.offset + done, chunk);
+        store(flat, State::master, piece.offset + done, chunk);
+      }
+    }
+  }
+  return initial;
 }
 
 namespace {
@@ -364,7 +366,7 @@ void Engine::set_counters(const Counters& counters) {
       impl_->scaler = scaler;
     }
     impl_->steps_applied = counters.steps_applied;
-    impl_->given = impl_->given_held = 0;  // states that were restored are compared by who restores them
+    impl_->given = 0;  // states that were restored are compared by who restores them
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/program/builder.h"
+#include "src/program/holders.h"
 #include "tessera/memory_plan.h"
 
 namespace tessera {
@@ -94,7 +95,7 @@ std::span<const FlatId> Builder::read_by(const Use& use) const {
 }
 
 Program Builder::build() {
-  find_holders();
+  holders_ = holders_of(layout_, partition_);
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
     if (held(flat)) add_flat_buffers(flat);
   for (UnitId unit = 0; unit < static_cast<UnitId>(layout_.units().size()); ++unit) add_unit_buffers(unit);
@@ -121,20 +122,6 @@ Program Builder::build() {
   compact();
   link(program_, nullptr, 0);
   return std::move(program_);
-}
-
-void Builder::find_holders() {
-  holders_.resize(layout_.flats().size());
-  for (FlatId flat = 0; flat < static_cast<FlatId>(holders_.size()); ++flat)
-    holders_[static_cast<std::size_t>(flat)].push_back(partition_.rank_of(layout_.flat(flat).unit));
-  for (int rank = 0; rank < mesh_.pipeline; ++rank)
-    for (UnitId unit = 0; unit < static_cast<UnitId>(layout_.units().size()); ++unit) {
-      if (partition_.rank_of(unit) != rank) continue;
-      for (FlatId flat : layout_.flats_used_by(unit)) {
-        std::vector<int>& known = holders_[static_cast<std::size_t>(flat)];
-        if (std::ranges::find(known, rank) == known.end()) known.push_back(rank);
-      }
-    }
 }
 
 void Builder::lay_out_uses() {

@@ -120,7 +120,6 @@ class Builder {
   void compact();
 
   // build_step.cpp
-  void find_holders();
   void find_times();
   void lay_out_uses();
   void lay_out_passes();
