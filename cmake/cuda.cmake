@@ -80,7 +80,8 @@ endfunction()
 # tessera_add_header(NAME HEADER TARGET): TESSERA_NAME_INCLUDE, the folder of a header that may lie apart from the
 # toolkit's, as in NVIDIA's pip wheels. The target, where there is one, has it.
 function(tessera_add_header name header target)
-  find_path(TESSERA_${name}_INCLUDE ${header} HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_MATH_INCLUDE_DIR})
+  find_path(TESSERA_${name}_INCLUDE ${header} HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_MATH_INCLUDE_DIR}
+            NO_SYSTEM_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH)  # the system's may be another toolkit's
   mark_as_advanced(TESSERA_${name}_INCLUDE)
   if(TESSERA_${name}_INCLUDE AND TARGET ${target})
     target_include_directories(${target} SYSTEM INTERFACE ${TESSERA_${name}_INCLUDE})

@@ -34,6 +34,11 @@ TESSERA_HOST_DEVICE inline double norm_of(double square_sum, double unscale) {
   return std::sqrt(square_sum) * unscale;
 }
 
+// Whether fp32 can scale a gradient by it: does not round it to 0, and has it at all.
+TESSERA_HOST_DEVICE inline bool scales_fp32(double scale) {
+  return scale <= FLT_MAX && static_cast<float>(scale) > 0.0f;
+}
+
 // Closed where a rank abandoned the step, or differs from the others in what they agree on, where nothing was
 // weighed, where the weight is so large, or its product with the scale, that fp32 rounds what to scale by to
 // 0 (nothing would be left of the gradient), or so small that it is none of fp32's, and where a gradient is
@@ -45,7 +50,7 @@ TESSERA_HOST_DEVICE inline UpdateGate gate_of(bool refused, double weight, doubl
   const bool finite = norm <= DBL_MAX;  // false for NaN, too
   if (refused || !(weight > 0.0) || !finite) return {.gradient_scale = 0.0, .apply = 0};
   const double scale = clip_factor(norm, max_norm) * unscale;
-  if (!(scale <= FLT_MAX) || !(static_cast<float>(scale) > 0.0f)) return {.gradient_scale = 0.0, .apply = 0};
+  if (!scales_fp32(scale)) return {.gradient_scale = 0.0, .apply = 0};
   return {.gradient_scale = scale, .apply = 1};
 }
 

@@ -177,6 +177,7 @@ for found in "${CUDACXX:-}" "${CUDAToolkit_ROOT:+$CUDAToolkit_ROOT/bin/nvcc}" "$
   "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
   if [ -z "$nvcc" ] && [ -x "$found" ]; then nvcc=$found; fi
 done
+nvcc=$(command -v "$nvcc" || echo "$nvcc")  # a bare name is one of the path's
 version=''
 if [ -n "$nvcc" ]; then
   # Before the wheels: of what both have, the toolkit's goes with the compiler.

@@ -77,7 +77,8 @@ enum { TESSERA_SUM = 0, TESSERA_MAX = 1 }; /* operation */
    world has then failed. */
 tessera_status tessera_world_barrier(tessera_world* world); /* returns when all ranks have called it */
 /* In place, element by element the ranks' sum, added in rank order, or their largest, NaN where a rank's is
-   NaN: the same bits on all ranks. numel and operation are the same on all ranks. */
+   NaN: the same bits on all ranks. numel and operation are the same on all ranks. After an error what
+   `values` hold is undefined. */
 tessera_status tessera_world_all_reduce(tessera_world* world, int32_t operation, double* values,
                                         int64_t numel);
 

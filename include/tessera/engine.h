@@ -131,7 +131,8 @@ class UnitLease {
 // ends. Equal on all ranks.
 struct StepTerms {
   double learning_rate = 0.0;  // as in StepInputs
-  double weight = 0.0;         // exactly Σ weight, over all ranks, of the StepInputs that will end it
+  // Exactly Σ weight, over all ranks, of the StepInputs that will end it; fp32 has 1 / weight.
+  double weight = 0.0;
 };
 
 // What the caller adds to a step: this rank's sums over all its microbatches.
@@ -174,9 +175,9 @@ struct StepTiming {
 // Every rank of the world makes one, with equal arguments: what would make ranks diverge is compared here and
 // at every step. All calls on one thread. A call out of order throws UsageError, naming the call and what the
 // program expects; the engine has then failed, here and, within the deadline, on every other rank. So it has
-// where a step's own figures are refused. A program, a parameter, a range of one or an address that does not
-// exist is refused and leaves the engine as it was; in a collective call the other ranks then wait for this
-// one.
+// where a step's own figures are refused. A program, a parameter or a range of one that does not exist is
+// refused and leaves the engine as it was (a unit is not: its use is out of order); in a collective call the
+// other ranks then wait for this one.
 class Engine {
  public:
   // Builds, plans and verifies the programs, takes the arena, and compares hashes over all ranks

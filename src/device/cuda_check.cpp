@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <mutex>
 
 #include "src/device/activity.h"
 #include "tessera/error.h"
@@ -28,7 +29,8 @@ void ignore_cuda(cudaError_t result) noexcept {
 void make_current(int ordinal) {
   // Of a thread that is new to CUDA the current GPU is the first one, without a context of the driver's.
   thread_local bool set = false;
-  if (!set) ask_for_connections();
+  static std::once_flag asked;  // not by every thread: another may read the environment meanwhile
+  std::call_once(asked, ask_for_connections);
   int current = -1;
   check_cuda(cudaGetDevice(&current), "cudaGetDevice");
   if (set && current == ordinal) return;

@@ -18,9 +18,9 @@ void ask_for_connections();
 // taken for a later call's.
 void ignore_cuda(cudaError_t result) noexcept;
 
-// Makes a GPU the calling thread's, for calls of the driver, too. The first one asks for connections. It
-// stays: going back to one that the thread has not used yet would make a context there, of hundreds of
-// megabytes.
+// Makes a GPU the calling thread's, for calls of the driver, too. The process's first one asks for
+// connections. It stays: going back to one that the thread has not used yet would make a context there, of
+// hundreds of megabytes.
 void make_current(int ordinal);
 
 }  // namespace tessera::device

@@ -4,6 +4,7 @@
 #include "src/device/cpu_stream.h"
 #include "src/device/cuda_marks.h"
 #include "src/device/cuda_stream.h"
+#include "src/device/size_text.h"
 #include "tessera/error.h"
 #include "tessera/memory_plan.h"
 #include "tessera/shape.h"
@@ -15,6 +16,7 @@ using device::Activity;
 using device::check_cuda;
 using device::ignore_cuda;
 using device::make_current;
+using device::size_text;
 
 class CudaMemory final : public ArenaMemory {
  public:
@@ -73,18 +75,15 @@ struct Request {
   bool of_host = false;
 };
 
-double gib(double bytes) { return bytes / (1 << 30); }
-
 std::string describe(const void* context) {
   const auto& request = *static_cast<const Request*>(context);
-  std::string text =
-      fmt::format("rank {}, GPU {}: cannot take {} of {} bytes ({:.1f} GiB)", request.options.rank,
-                  request.options.ordinal, request.of_host ? "a pinned arena of the host" : "an arena",
-                  request.bytes, gib(static_cast<double>(request.bytes)));
+  std::string text = fmt::format(
+      "rank {}, GPU {}: cannot take {} of {} bytes ({})", request.options.rank, request.options.ordinal,
+      request.of_host ? "a pinned arena of the host" : "an arena", request.bytes, size_text(request.bytes));
   std::size_t free = 0, total = 0;
   if (!request.of_host && cudaMemGetInfo(&free, &total) == cudaSuccess)
-    text += fmt::format(", {:.1f} of {:.1f} GiB are free", gib(static_cast<double>(free)),
-                        gib(static_cast<double>(total)));
+    text += fmt::format(", {} of {} are free", size_text(static_cast<std::int64_t>(free)),
+                        size_text(static_cast<std::int64_t>(total)));
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <set>
 
+#include "kernels/gate_math.h"
 #include "src/engine/disk_room.h"
 #include "src/engine/engine_impl.h"
 #include "tessera/verify.h"
@@ -270,10 +271,12 @@ void Engine::begin_program(int index, const StepTerms& terms) {
       throw UsageError(fmt::format("begin: a step is running; the program expects {}", impl_->expected()));
     const bool early = impl_->options.strategy.update == UpdateWhen::reduced &&
                        impl_->programs[static_cast<std::size_t>(index)].kind == StepKind::train;
-    if (early && !(terms.weight > 0 && std::isfinite(terms.weight)))
+    const double gradient_scale = kernels::unscale_of(terms.weight, impl_->scale());
+    if (early && !(terms.weight > 0 && kernels::scales_fp32(gradient_scale)))
       throw UsageError(fmt::format(
           "begin: terms.weight is {}; with strategy.update reduced a training step begins with the "
-          "weight that all ranks' inputs will add up to, above 0, and the learning rate",
+          "weight that all ranks' inputs will add up to, above 0 and such that fp32 has 1 / weight, and the "
+          "learning rate",
           terms.weight));
     if (early)
       check_learning_rate("begin", "terms.learning_rate", terms.learning_rate, impl_->options.optimizer);
@@ -285,16 +288,14 @@ void Engine::begin_program(int index, const StepTerms& terms) {
     if (early)
       impl_->executor->update_early({.learning_rate = terms.learning_rate,
                                      .step = impl_->steps_applied + 1,
-                                     .gradient_scale = 1.0 / (terms.weight * impl_->scale())});
+                                     .gradient_scale = gradient_scale});
     impl_->executor->advance();
   });
 }
 
 void Engine::add_loss(const LossTotal* total) {
-  const auto check = [&] {
+  impl_->guarded("add_loss", [&] {
     if (total == nullptr) throw UsageError("add_loss: total is null; give an address on the device");
-  };
-  impl_->guarded("add_loss", check, [&] {
     if (!impl_->running()) throw UsageError("add_loss: no step is running; call begin first");
     impl_->executor->add_loss(total);
   });

@@ -19,6 +19,9 @@ using device::CudaStream;
 using device::CudaStreamSettings;
 using std::chrono::milliseconds;
 
+constexpr const char* kVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
+const int kUnset = unsetenv(kVariable);  // before any test: the process asks once
+
 class CudaStreams : public testing::Test {
  protected:
   void SetUp() override { fake_cuda::state() = {}; }
@@ -70,10 +73,12 @@ TEST_F(CudaStreams, AreMadeWithTheirPriority) {
 }
 
 TEST_F(CudaStreams, GetHardwareQueuesOfTheirOwn) {
-  constexpr const char* kVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
-  unsetenv(kVariable);
-  std::thread([this] { stream(); }).join();  // one that is new to CUDA
+  ASSERT_EQ(kUnset, 0);
+  stream();
   EXPECT_STREQ(std::getenv(kVariable), "32");
+  unsetenv(kVariable);
+  std::thread([this] { stream(); }).join();
+  EXPECT_EQ(std::getenv(kVariable), nullptr) << "other threads may be reading the environment by now";
   setenv(kVariable, "1", 1);
   device::ask_for_connections();
   EXPECT_STREQ(std::getenv(kVariable), "1") << "it is the user's";

@@ -135,7 +135,6 @@ TEST(Misuse, WhatDoesNotExistLeavesTheEngineAsItWas) {
       EXPECT_TRUE(toy_step(other, {}).applied);
       engine.begin(StepKind::train);
       toy_uses(engine, {});
-      refused([&] { engine.add_loss(nullptr); });
       EXPECT_TRUE(engine
                       .step({.learning_rate = 0.01,
                              .weight = toy_weight(world.rank()),
@@ -157,6 +156,14 @@ TEST(Misuse, OptionsThatAreNoEnumerators) {
   expect_named("the kind of one has", [](EngineOptions& o) { o.programs[0].kind = StepKind{9}; });
   expect_named("the pass of a use has", [](EngineOptions& o) { o.order = {{0, Pass{7}}}; });
   expect_named("the edge of a use has", [](EngineOptions& o) { o.order = {{0, Pass::forward, UseEdge{9}}}; });
+}
+
+// Whoever goes on without it would report another loss than it had.
+TEST(Misuse, LossesAtNoAddress) {
+  Engine engine = make_engine(toy_options(1, 0));
+  engine.begin(StepKind::train);
+  expect_words(refusal([&] { engine.add_loss(nullptr); }), {"add_loss: total is null"});
+  expect_words(refusal([&] { engine.skip(kEmbed, Pass::forward); }), {"failed before", "add_loss"});
 }
 
 TEST(Misuse, FillsThatAreEmpty) {

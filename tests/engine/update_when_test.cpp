@@ -109,6 +109,9 @@ TEST(EarlyUpdateVerbs, TermsMustBeGiven) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   expect_in(refusal([&](Engine& engine) { engine.begin(StepKind::train, 1, {.weight = nan}); }),
             {"begin: terms.weight is nan"});
+  for (const double lost : {1e46, 1e-42})  // fp32 would scale the gradient by 0, and by infinity
+    expect_in(refusal([&](Engine& engine) { engine.begin(StepKind::train, 1, {.weight = lost}); }),
+              {"begin: terms.weight is 1e", "fp32"});
 }
 
 TEST(EarlyUpdateVerbs, TermsMustHold) {
