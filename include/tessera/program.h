@@ -12,6 +12,7 @@
 
 #include "tessera/layout.h"
 #include "tessera/mesh.h"
+#include "tessera/reduction.h"
 #include "tessera/strategy.h"
 
 namespace tessera {
@@ -124,7 +125,8 @@ enum class BufferRole : std::uint8_t {
   offloaded,        // on the host: what unit `unit` saved (index 0), its input (1)
   recomputable,     // what it keeps from forward, or any recompute, to backward
   workspace,        // scratch of unit `unit` during a use
-  scalars           // one slot a rank for reduce_scalars
+  square_sums,      // of the blocks of one flat's reduced gradient, on their way to its norm
+  scalars           // one slot a rank for reduce_scalars; behind them, what they decide
 };
 
 // Which elements of its flat a buffer holds. All of what is of no flat.
@@ -223,6 +225,7 @@ struct Program {
   std::vector<FlatBuffers> flat_buffers;  // by FlatId
   std::vector<UnitBuffers> unit_buffers;  // by UnitId
   PerMicrobatch batch;
+  BufferId square_sums = -1;  // −1 where this rank adds to no norm
   BufferId scalars = -1;
   int scalars_numel = 0;  // float64 values in one rank's slot
 
@@ -250,6 +253,14 @@ inline constexpr int kScalarHeader = 11;
 constexpr int square_sum_slot(FlatId flat) { return kScalarHeader + 2 * flat; }
 constexpr int parameter_square_sum_slot(int flats, ParameterId parameter) {
   return kScalarHeader + 2 * (flats + parameter);
+}
+
+// Behind all slots: whether updates on the device run, and the gradient's scale.
+inline constexpr std::int64_t kDecisionBytes = 16;
+
+// Of a slice of so many elements: a float64 for each block of kSquareBlock (docs/numerics.md).
+constexpr std::int64_t square_sums_bytes(std::int64_t slice_numel) {
+  return (slice_numel + kSquareBlock - 1) / kSquareBlock * 8;
 }
 
 // One use of a unit, in the order the trainer makes them.

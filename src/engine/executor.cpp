@@ -92,15 +92,9 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   const std::set<ParameterId> written = written_parameters(layout, programs);
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
     gaps_.push_back(unwritten(layout, written, flat));
-    square_bytes_ =
-        std::max(square_bytes_, kernels::sum_of_squares_workspace_bytes(layout.flat(flat).shard_numel));
     group_runs_.push_back(group_runs(layout, flat));
     update_runs_.emplace_back().reserve(group_runs_.back().size());
   }
-  square_bytes_ = round_up(square_bytes_, kAlignmentBytes);
-  square_workspace_ =
-      device.make_arena(square_bytes_ + static_cast<std::int64_t>(sizeof(kernels::UpdateGate)));
-  gate_ = reinterpret_cast<kernels::UpdateGate*>(square_workspace_.base() + square_bytes_);
   std::ranges::transform(programs, std::back_inserter(gated_), can_be_gated);
   // A rank without peers has nothing to hide behind its compute: its threads then work on one instruction at
   // a time instead of taking each other's cores.

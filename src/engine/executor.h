@@ -138,6 +138,7 @@ class Executor {
   void square_sum(InstructionId id);
   void add_squares(InstructionId id);
   double* block_squares() const;
+  kernels::UpdateGate* gate() const;
   void reduce_scalars(const Instruction& instruction);
   void set_gate();
   void decide_step();
@@ -188,15 +189,12 @@ class Executor {
   Coordinates place_;  // in the mesh
   StepMemory memory_;
   ArenaRegistration registration_;
-  std::vector<std::vector<Piece>> gaps_;  // [flat] what no use on this rank writes of its gradient
-  Arena square_workspace_;                // of the flat with the most elements; behind it, the gate
-  std::int64_t square_bytes_ = 0;
-  kernels::UpdateGate* gate_ = nullptr;                 // on the device
-  std::vector<double> scalars_;                         // of all ranks, on the host
-  std::vector<std::vector<GroupRun>> group_runs_;       // [flat]
-  std::vector<std::vector<UpdateRun>> update_runs_;     // [flat] of its update, with room for all
-  std::map<ChannelKey, Communicator> channels_;         // programs never run at the same time and share them
-  std::vector<Event> events_;                           // [instruction] of the running step
+  std::vector<std::vector<Piece>> gaps_;             // [flat] what no use on this rank writes of its gradient
+  std::vector<double> scalars_;                      // of all ranks, on the host
+  std::vector<std::vector<GroupRun>> group_runs_;    // [flat]
+  std::vector<std::vector<UpdateRun>> update_runs_;  // [flat] of its update, with room for all
+  std::map<ChannelKey, Communicator> channels_;      // programs never run at the same time and share them
+  std::vector<Event> events_;                        // [instruction] of the running step
   std::vector<std::vector<InstructionId>> carried_of_;  // [program] its carried instructions
   int program_ = -1;
   InstructionId cursor_ = 0;

@@ -161,7 +161,15 @@ void Executor::accumulate(InstructionId id) {
                       reinterpret_cast<float*>(address(buffers.local_sum, id)));
 }
 
-double* Executor::block_squares() const { return reinterpret_cast<double*>(square_workspace_.base()); }
+double* Executor::block_squares() const {
+  return reinterpret_cast<double*>(persistent_address(program_, program().square_sums));
+}
+
+kernels::UpdateGate* Executor::gate() const {
+  static_assert(kDecisionBytes == sizeof(kernels::UpdateGate));
+  return reinterpret_cast<kernels::UpdateGate*>(persistent_address(program_, program().scalars) +
+                                                std::int64_t{8} * program().scalars_numel * world_.world());
+}
 
 void Executor::square_sum(InstructionId id) {
   const FlatId flat = instruction_at(id).flat;
@@ -188,10 +196,11 @@ void Executor::add_squares(InstructionId id) {
                              result(square_sum_slot(flat)));
   if (!options_.parameter_norms) return;
   const int flats = static_cast<int>(layout_.flats().size());
-  const kernels::ComputeContext context = compute(id, {square_workspace_.base(), square_bytes_});
-  for (const Piece& piece : layout_.pieces(flat, slice.offset, slice.offset + slice.numel))
-    kernels::sum_of_squares(context, piece.numel, type, gradient(piece.offset),
-                            result(parameter_square_sum_slot(flats, piece.parameter)));
+  for (const Piece& piece : layout_.pieces(flat, slice.offset, slice.offset + slice.numel)) {
+    kernels::block_squares(compute(id), piece.numel, type, gradient(piece.offset), block_squares());
+    kernels::add_block_squares(compute(id), piece.numel, type, gradient(piece.offset), block_squares(),
+                               result(parameter_square_sum_slot(flats, piece.parameter)));
+  }
 }
 
 void Executor::message(InstructionId id) {
@@ -234,13 +243,13 @@ void Executor::set_gate() {
                      .square_sums = square_sum_slot(0),
                      .flats = static_cast<int>(layout_.flats().size()),
                      .max_norm = options_.clip.max_norm},
-                    gate_);
+                    gate());
 }
 
 // The decision, for the host.
 void Executor::decide_step() {
   const Program& running = program();
-  const std::int64_t bytes = running.buffers[static_cast<std::size_t>(running.scalars)].bytes;
+  const std::int64_t bytes = std::int64_t{8} * running.scalars_numel * world_.world();
   transfer(scalars_.data(), persistent_address(program_, running.scalars), bytes);
   decision_ = decide({.mesh = options_.mesh,
                       .layout = layout_,
@@ -317,7 +326,7 @@ void Executor::update(InstructionId id) {
        .learning_rate = terms.learning_rate,
        .step = terms.step,
        .gradient_scale = terms.gradient_scale,
-       .gate = !carried && gate_set_ ? gate_ : nullptr,
+       .gate = !carried && gate_set_ ? gate() : nullptr,
        .threads = options_.threads_per_rank,
        .device = on_host ? DeviceType::cpu : device_.type(),
        .stream = on_host ? nullptr : lane(Lane::compute).native()});

@@ -237,12 +237,23 @@ void Builder::add_unit_buffers(UnitId unit) {
 void Builder::add_scalars() {
   program_.scalars_numel = parameter_square_sum_slot(static_cast<int>(layout_.flats().size()),
                                                      spec_.parameter_norms ? layout_.parameters() : 0);
-  program_.scalars = add_buffer({.name = "scalars",
-                                 .role = BufferRole::scalars,
-                                 .category = Category::communication,
-                                 .bytes = std::int64_t{8} * program_.scalars_numel * mesh_.world(),
-                                 .persistent = true,
-                                 .lifetimes = {}});
+  program_.scalars =
+      add_buffer({.name = "scalars",
+                  .role = BufferRole::scalars,
+                  .category = Category::communication,
+                  .bytes = std::int64_t{8} * program_.scalars_numel * mesh_.world() + kDecisionBytes,
+                  .persistent = true,
+                  .lifetimes = {}});
+  std::int64_t most = 0;
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+    if (squares(flat)) most = std::max(most, square_sums_bytes(layout_.flat(flat).slice_numel));
+  if (most > 0)
+    program_.square_sums = add_buffer({.name = "square_sums",
+                                       .role = BufferRole::square_sums,
+                                       .category = Category::workspace,
+                                       .bytes = most,
+                                       .persistent = true,
+                                       .lifetimes = {}});
   bool needed = false;
   for (UnitId unit = 0; unit < static_cast<UnitId>(program_.units.size()); ++unit)
     needed |= mine(unit) && reads_batch(unit);
@@ -323,6 +334,7 @@ void Builder::compact() {
   for (PerMicrobatch* group : groups) rename(group->buffers, names);
   const auto renamed = [&](BufferId& id) { id = id < 0 ? id : names[static_cast<std::size_t>(id)]; };
   renamed(program_.scalars);
+  renamed(program_.square_sums);
   for (UnitBuffers& unit : program_.unit_buffers) renamed(unit.workspace);
   for (FlatBuffers& flat : program_.flat_buffers)
     for (BufferId* id :

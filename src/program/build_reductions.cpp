@@ -81,10 +81,12 @@ void Builder::take_squares(FlatId flat) {
   if (last.op == Opcode::reduce_scatter && last.flat == flat) {
     last.squares = true;
     insert_sorted(last.writes, program_.scalars);
+    insert_sorted(last.writes, program_.square_sums);
   } else {
     Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
     squares.reads = {program_.flat_buffers[static_cast<std::size_t>(flat)].reduced};
     squares.writes = {program_.scalars};
+    insert_sorted(squares.writes, program_.square_sums);
     add(std::move(squares));
   }
 }
@@ -93,7 +95,7 @@ void Builder::take_squares(FlatId flat) {
 // slices.
 void Builder::square_and_gather(FlatId flat) {
   const BufferId reduced = program_.flat_buffers[static_cast<std::size_t>(flat)].reduced;
-  if (holders(flat).front() == pipeline_rank_) take_squares(flat);  // each gradient counts once in the norm
+  if (squares(flat)) take_squares(flat);
   if (mesh_.replicate > 1 && !program_.state_over_replicas) gather_in_place(flat, reduced, Axis::replicate);
   if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
   take_down(flat, -1);

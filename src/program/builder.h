@@ -103,6 +103,8 @@ class Builder {
   Part parameter_part() const;
   Part state_part() const;
   bool trains(FlatId flat) const { return train() && layout_.flat(flat).trainable && held(flat); }
+  // Each gradient counts once in the norm, where several pipeline ranks hold it.
+  bool squares(FlatId flat) const { return trains(flat) && holders(flat).front() == pipeline_rank_; }
   bool resident(UnitId unit) const;
   // The flats whose parameters the use reads.
   std::span<const FlatId> read_by(const Use& use) const;
