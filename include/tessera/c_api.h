@@ -361,6 +361,10 @@ tessera_status tessera_read(tessera_engine* engine, int32_t parameter, int32_t s
                             float* values, int64_t numel);
 tessera_status tessera_write(tessera_engine* engine, int32_t parameter, int32_t state, int64_t begin,
                              const float* values, int64_t numel);
+/* The same of a reduced gradient, in a training step, behind its last use and before tessera_step: see
+   Engine::read_gradient. */
+tessera_status tessera_read_gradient(tessera_engine* engine, int32_t parameter, int64_t begin, float* values,
+                                     int64_t numel);
 
 enum { /* category */
        TESSERA_PARAMETERS = 0,

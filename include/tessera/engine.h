@@ -247,7 +247,12 @@ class Engine {
   // Elements [begin, begin + values.numel) of a state, on every rank (collective, equal arguments). Between
   // steps.
   void read(ParameterId parameter, State state, std::int64_t begin, std::span<float> values);
-  // The same inwards: every rank gives the same values, as they find at the next step, and keeps what it
+  // The same of a reduced gradient, in a training step, behind its last use and before step(): the sum over
+  // ranks and microbatches, times loss_scale(), neither divided by the step's weight nor clipped. Waits until
+  // gradients are reduced; changes nothing. UsageError for a frozen parameter, and with Strategy::update
+  // reduced, whose gradients are gone by then.
+  void read_gradient(ParameterId parameter, std::int64_t begin, std::span<float> values);
+  // Like read(), inwards: every rank gives the same values, as they find at the next step, and keeps what it
   // holds. Writing the master also writes the rounded parameter; a trainable parameter is written through its
   // master only.
   void write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values);

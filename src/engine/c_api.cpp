@@ -280,6 +280,13 @@ tessera_status tessera_read(tessera_engine* engine, int32_t parameter, int32_t s
   });
 }
 
+tessera_status tessera_read_gradient(tessera_engine* engine, int32_t parameter, int64_t begin, float* values,
+                                     int64_t numel) {
+  return guarded([&] {
+    given(engine, "engine").engine.read_gradient(parameter, begin, span_of(values, numel, "values"));
+  });
+}
+
 tessera_status tessera_write(tessera_engine* engine, int32_t parameter, int32_t state, int64_t begin,
                              const float* values, int64_t numel) {
   return guarded([&] {

@@ -304,9 +304,7 @@ void Engine::add_loss(const LossTotal* total) {
 StepResult Engine::step(const StepInputs& inputs) {
   return impl_->guarded("step", [&] {
     if (!impl_->running()) throw UsageError("step: no step is running; call begin first");
-    const InstructionId next = impl_->executor->advance();
-    if (impl_->instruction(next).op != Opcode::reduce_scalars || !impl_->open_uses.empty())
-      throw UsageError(fmt::format("step: the program expects {} first", impl_->expected()));
+    impl_->check_uses_done("step");
     check_learning_rate("step", "learning_rate", inputs.learning_rate, impl_->options.optimizer);
     check_amount("step", "weight", inputs.weight, std::numeric_limits<double>::max());
     if (impl_->executor->updates_early() && inputs.learning_rate != impl_->terms.learning_rate)
@@ -340,6 +338,11 @@ StepResult Engine::abandon() {
     }
     return impl_->finish_step({.weight = 0.0});
   });
+}
+
+void Engine::Impl::check_uses_done(const char* call) {
+  if (!open_uses.empty() || instruction(executor->advance()).op != Opcode::reduce_scalars)
+    throw UsageError(fmt::format("{}: the program expects {} first", call, expected()));
 }
 
 StepResult Engine::Impl::finish_step(const StepInputs& inputs) {

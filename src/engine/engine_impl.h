@@ -1,5 +1,5 @@
-// What an Engine holds. engine.cpp has its life and the verbs, lease.cpp leases, states.cpp the access to
-// parameters and optimizer state between steps.
+// What an Engine holds. engine.cpp has its life and the verbs, lease.cpp leases, initial_values.cpp and
+// states.cpp the access to parameters, optimizer state and gradients.
 #pragma once
 
 #include <memory>
@@ -79,8 +79,11 @@ struct Engine::Impl {
   bool exists(FlatId flat, State state) const;
   // How many elements of the flat's state lie on one rank: all, a shard, or a replica's slice of it.
   std::int64_t held_numel(FlatId flat, State state) const;
-  // The first rank that holds the element of the flat's state.
-  int owner(FlatId flat, State state, std::int64_t offset) const;
+  // The first rank that holds the element of the flat, where each holds `numel` of them.
+  int owner(FlatId flat, std::int64_t numel, std::int64_t offset) const;
+  template <typename Load>
+  void bring(FlatId flat, std::int64_t numel, std::int64_t offset, std::span<float> values,
+             std::string_view what, const char* call, const Load& load);
   // The buffer of the state alone: −1 where there is none, and where the parameter is its own master.
   BufferId own_buffer(FlatId flat, State state) const;
   void check_flat(const char* call, FlatId flat) const;
@@ -88,12 +91,17 @@ struct Engine::Impl {
                         std::size_t bytes) const;
   // The elements of the flat's state that this rank holds, where it holds any.
   std::pair<std::int64_t, std::int64_t> held(FlatId flat, State state) const;
+  static constexpr std::int64_t kChunkNumel = 1 << 20;  // at once, on its way to or from a buffer
   // Sets all that this rank holds: parameters and masters to what `fill` gives, moments to 0.
   InitialValues fill_states(const Fill& fill, std::uint64_t identity);
   void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);
   void load(FlatId flat, State state, std::int64_t offset, std::span<float> values);
-  std::int64_t element_bytes(FlatId flat, State state) const;
+  // In pieces that `read` gives in `type`.
+  template <typename Read>
+  void load(DType type, std::span<float> values, const Read& read);
+  DType stored_type(FlatId flat, State state) const;
   void check_between_steps(const char* call) const;
+  void check_uses_done(const char* call);  // of the running step; no lease is open
   // Also that the last step's updates are done: this rank's call alone cannot do them.
   void check_finished(const char* call) const;
 };

@@ -80,6 +80,12 @@ class Executor {
     return memory_.address(program, buffer, 0);
   }
   const Decision& decision() const { return decision_; }
+  // All that was issued so far is done.
+  void synchronize_lanes();
+  // Elements from `offset` of the flat on, within this rank's slice, of the gradient that its update will
+  // read, in reduced_type(). Behind advance() to reduce_scalars, and synchronize_lanes().
+  void read_gradient(FlatId flat, std::int64_t offset, std::span<std::byte> to);
+  DType reduced_type(FlatId flat) const;
   // persistent.cpp. Bytes of a persistent buffer of the first program, whichever space it lies in, from
   // `offset` on, to or from memory of the host. Between steps.
   void read_persistent(BufferId buffer, std::int64_t offset, std::span<std::byte> to);
@@ -117,7 +123,6 @@ class Executor {
   class Waits;
   void issue(InstructionId id);
   void wait_for(InstructionId id, Stream& stream);
-  void synchronize_lanes();
   static void run_task(void* self, std::uint64_t id);
   void run(InstructionId id);
   void name_ranges();
@@ -170,7 +175,6 @@ class Executor {
   // shard or slice.
   std::byte* at(BufferId buffer, InstructionId id, std::int64_t offset, std::int64_t element_bytes) const;
   // Of FlatBuffers::reduced.
-  DType reduced_type(FlatId flat) const;
   CallLabel label(const Instruction& instruction) const;
   Stream& lane(Lane which) { return *lanes_[static_cast<std::size_t>(which)]; }
   kernels::ComputeContext compute(Lane on, kernels::Workspace workspace = {});

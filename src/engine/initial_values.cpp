@@ -4,7 +4,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 
+#include "src/engine/engine_impl.h"
 #include "src/program/holders.h"
 #include "tessera/error.h"
 
@@ -68,6 +70,84 @@ void InitialValues::compare(Communicator& states) const {
         check(rank, first_of_copies(rank, holders[0]), kShared + k, kSame);
     }
   }
+}
+
+namespace {
+
+void check_fill(const Engine::Fill& fill) {
+  if (!fill)
+    throw UsageError("initialize: fill is empty; give a function that sets the elements it is asked for");
+}
+
+// One run of elements of each parameter, the same on all ranks.
+std::uint64_t sample_of(const Layout& layout, const Engine::Fill& fill) {
+  constexpr std::int64_t kSampled = 16;
+  std::uint64_t hash = 0;
+  for (ParameterId id = 0; id < layout.parameters(); ++id) {
+    const Place& place = layout.place(id);
+    if (place.home != id) continue;  // tied
+    std::array<float, kSampled> values{};
+    const std::int64_t numel = std::min(kSampled, place.numel);
+    const auto begin = static_cast<std::int64_t>(XXH3_64bits(&id, sizeof id) %
+                                                 static_cast<std::uint64_t>(place.numel - numel + 1));
+    fill(id, begin, std::span(values).first(static_cast<std::size_t>(numel)));
+    hash = XXH3_64bits_withSeed(values.data(), sizeof values, hash);
+  }
+  return hash;
+}
+
+}  // namespace
+
+void Engine::initialize(const Fill& fill) {
+  Impl& impl = *impl_;
+  impl.guarded(
+      "initialize", [&] { check_fill(fill); },
+      [&] {
+        impl.check_between_steps("initialize");
+        const std::uint64_t sample = sample_of(impl.layout, fill);
+        const InitialValues values = impl.fill_states(fill, sample);
+        if (sample_of(impl.layout, fill) != sample)
+          throw UsageError(
+              "initialize: fill gives other values when it is asked for the same elements again; they must "
+              "depend on the parameter and the element only, since each rank asks for what it holds");
+        values.compare(impl.states);
+      });
+}
+
+void Engine::initialize(const Fill& fill, std::uint64_t identity) {
+  Impl& impl = *impl_;
+  impl.guarded(
+      "initialize", [&] { check_fill(fill); },
+      [&] {
+        impl.check_between_steps("initialize");
+        impl.fill_states(fill, identity).compare(impl.states);
+      });
+}
+
+InitialValues Engine::Impl::fill_states(const Fill& fill, std::uint64_t identity) {
+  executor->drop_carried();
+  given = 0;
+  steps_applied = 0;
+  scaler = LossScaler(options.loss_scaling.value_or(LossScaleOptions{}));
+  InitialValues initial(identity, layout, partition, options.mesh, programs[0]);
+  std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
+    for (State state : {State::parameter, State::master, State::moment1, State::moment2})
+      if (const BufferId buffer = own_buffer(flat, state); buffer >= 0) executor->clear_persistent(buffer);
+    if (buffer_of(flat, State::parameter) < 0) continue;  // another pipeline rank's
+    const auto [first, last] = held(flat, State::parameter);
+    for (const Piece& piece : layout.pieces(flat, first, last)) {
+      for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
+        const std::span<float> chunk(values.data(),
+                                     static_cast<std::size_t>(std::min(kChunkNumel, piece.numel - done)));
+        fill(piece.parameter, piece.begin + done, chunk);
+        initial.add(flat, chunk);
+        store(flat, State::parameter, piece.offset + done, chunk);
+        store(flat, State::master, piece.offset + done, chunk);
+      }
+    }
+  }
+  return initial;
 }
 
 }  // namespace tessera

@@ -282,6 +282,13 @@ void Executor::copy(InstructionId id) {
                moved.numel * element);
 }
 
+void Executor::read_gradient(FlatId flat, std::int64_t offset, std::span<std::byte> to) {
+  const BufferId gradient = program().flat_buffers[static_cast<std::size_t>(flat)].update.gradient;
+  const Slice held = slice_of(flat, program().buffers[static_cast<std::size_t>(gradient)].part);
+  transfer(to.data(), address(gradient, cursor_) + (offset - held.offset) * bytes_of(reduced_type(flat)),
+           static_cast<std::int64_t>(to.size()));
+}
+
 void Executor::update(InstructionId id) {
   const FlatId flat_id = instruction_at(id).flat;
   const Flat& flat = layout_.flat(flat_id);

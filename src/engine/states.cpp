@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 
 #include "kernels/casts.h"
@@ -11,8 +10,6 @@
 
 namespace tessera {
 namespace {
-
-constexpr std::int64_t kChunkNumel = 1 << 20;  // at once, on its way to or from a buffer
 
 std::string_view name_of(State state) {
   constexpr std::string_view kNames[] = {"master", "parameter", "moment1", "moment2"};
@@ -42,8 +39,8 @@ BufferId Engine::Impl::own_buffer(FlatId flat, State state) const {
   return state == State::master && buffer == buffer_of(flat, State::parameter) ? -1 : buffer;
 }
 
-std::int64_t Engine::Impl::element_bytes(FlatId flat, State state) const {
-  return state == State::parameter ? bytes_of(layout.flat(flat).dtype) : 4;
+DType Engine::Impl::stored_type(FlatId flat, State state) const {
+  return state == State::parameter ? layout.flat(flat).dtype : DType::fp32;
 }
 
 bool Engine::Impl::exists(FlatId flat, State state) const {
@@ -65,9 +62,8 @@ std::int64_t Engine::Impl::held_numel(FlatId flat, State state) const {
   return placement == Placement::sharded ? spec.shard_numel : spec.padded_numel;
 }
 
-int Engine::Impl::owner(FlatId flat, State state, std::int64_t offset) const {
+int Engine::Impl::owner(FlatId flat, std::int64_t numel, std::int64_t offset) const {
   const Flat& spec = layout.flat(flat);
-  const std::int64_t numel = held_numel(flat, state);
   Coordinates at{};
   at[static_cast<std::size_t>(Axis::pipeline)] = partition.rank_of(spec.unit);
   if (numel < spec.padded_numel)
@@ -76,6 +72,22 @@ int Engine::Impl::owner(FlatId flat, State state, std::int64_t offset) const {
     at[static_cast<std::size_t>(Axis::replicate)] =
         static_cast<int>(offset % spec.shard_numel / spec.slice_numel);
   return options.mesh.rank(at);
+}
+
+// Collective: every rank learns of a range of the flat what its owners `load`.
+template <typename Load>
+void Engine::Impl::bring(FlatId flat, std::int64_t numel, std::int64_t offset, std::span<float> values,
+                         std::string_view what, const char* call, const Load& load) {
+  const std::int64_t end = offset + static_cast<std::int64_t>(values.size());
+  for (std::int64_t at = offset; at < end;) {
+    const int root = owner(flat, numel, at);
+    const std::int64_t piece_end = std::min((at / numel + 1) * numel, end);
+    const std::span<float> part =
+        values.subspan(static_cast<std::size_t>(at - offset), static_cast<std::size_t>(piece_end - at));
+    if (root == world.rank()) load(at, part);
+    states.broadcast(part.data(), static_cast<std::int64_t>(part.size_bytes()), root, {what, call});
+    at = piece_end;
+  }
 }
 
 std::pair<std::int64_t, std::int64_t> Engine::Impl::held(FlatId flat, State state) const {
@@ -106,110 +118,37 @@ void Engine::Impl::check_finished(const char* call) const {
 void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::span<const float> values) {
   const BufferId buffer = buffer_of(flat, state);
   if (buffer < 0) return;
-  const std::int64_t element = element_bytes(flat, state);
   const auto [first, last] = held(flat, state);
   const std::int64_t begin = std::max(offset, first);
   const std::int64_t end = std::min(offset + static_cast<std::int64_t>(values.size()), last);
   if (begin >= end) return;
-  const DType type = state == State::parameter ? layout.flat(flat).dtype : DType::fp32;
+  const DType type = stored_type(flat, state);
   for (std::int64_t done = begin; done < end; done += kChunkNumel) {
     const std::int64_t numel = std::min(kChunkNumel, end - done);
-    staging.resize(static_cast<std::size_t>(numel * element));
+    staging.resize(static_cast<std::size_t>(numel * bytes_of(type)));
     kernels::cast({}, numel, DType::fp32, values.data() + (done - offset), type, staging.data());
-    executor->write_persistent(buffer, (done - first) * element, staging);
+    executor->write_persistent(buffer, (done - first) * bytes_of(type), staging);
   }
 }
 
 void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span<float> values) {
   const BufferId buffer = buffer_of(flat, state);
-  const std::int64_t element = element_bytes(flat, state);
-  const auto [first, last] = held(flat, state);
-  const DType type = state == State::parameter ? layout.flat(flat).dtype : DType::fp32;
+  const std::int64_t first = held(flat, state).first;
+  const DType type = stored_type(flat, state);
+  load(type, values, [&](std::int64_t done, std::span<std::byte> bytes) {
+    executor->read_persistent(buffer, (offset + done - first) * bytes_of(type), bytes);
+  });
+}
+
+template <typename Read>
+void Engine::Impl::load(DType type, std::span<float> values, const Read& read) {
   const auto count = static_cast<std::int64_t>(values.size());
   for (std::int64_t done = 0; done < count; done += kChunkNumel) {
     const std::int64_t numel = std::min(kChunkNumel, count - done);
-    staging.resize(static_cast<std::size_t>(numel * element));
-    executor->read_persistent(buffer, (offset + done - first) * element, staging);
+    staging.resize(static_cast<std::size_t>(numel * bytes_of(type)));
+    read(done, staging);
     kernels::cast({}, numel, type, staging.data(), DType::fp32, values.data() + done);
   }
-}
-
-namespace {
-
-void check_fill(const Engine::Fill& fill) {
-  if (!fill)
-    throw UsageError("initialize: fill is empty; give a function that sets the elements it is asked for");
-}
-
-// One run of elements of each parameter, the same on all ranks.
-std::uint64_t sample_of(const Layout& layout, const Engine::Fill& fill) {
-  constexpr std::int64_t kSampled = 16;
-  std::uint64_t hash = 0;
-  for (ParameterId id = 0; id < layout.parameters(); ++id) {
-    const Place& place = layout.place(id);
-    if (place.home != id) continue;  // tied
-    std::array<float, kSampled> values{};
-    const std::int64_t numel = std::min(kSampled, place.numel);
-    const auto begin = static_cast<std::int64_t>(XXH3_64bits(&id, sizeof id) %
-                                                 static_cast<std::uint64_t>(place.numel - numel + 1));
-    fill(id, begin, std::span(values).first(static_cast<std::size_t>(numel)));
-    hash = XXH3_64bits_withSeed(values.data(), sizeof values, hash);
-  }
-  return hash;
-}
-
-}  // namespace
-
-void Engine::initialize(const Fill& fill) {
-  Impl& impl = *impl_;
-  impl.guarded(
-      "initialize", [&] { check_fill(fill); },
-      [&] {
-        impl.check_between_steps("initialize");
-        const std::uint64_t sample = sample_of(impl.layout, fill);
-        const InitialValues values = impl.fill_states(fill, sample);
-        if (sample_of(impl.layout, fill) != sample)
-          throw UsageError(
-              "initialize: fill gives other values when it is asked for the same elements again; they must "
-              "depend on the parameter and the element only, since each rank asks for what it holds");
-        values.compare(impl.states);
-      });
-}
-
-void Engine::initialize(const Fill& fill, std::uint64_t identity) {
-  Impl& impl = *impl_;
-  impl.guarded(
-      "initialize", [&] { check_fill(fill); },
-      [&] {
-        impl.check_between_steps("initialize");
-        impl.fill_states(fill, identity).compare(impl.states);
-      });
-}
-
-InitialValues Engine::Impl::fill_states(const Fill& fill, std::uint64_t identity) {
-  executor->drop_carried();
-  given = 0;
-  steps_applied = 0;
-  scaler = LossScaler(options.loss_scaling.value_or(LossScaleOptions{}));
-  InitialValues initial(identity, layout, partition, options.mesh, programs[0]);
-  std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
-    for (State state : {State::parameter, State::master, State::moment1, State::moment2})
-      if (const BufferId buffer = own_buffer(flat, state); buffer >= 0) executor->clear_persistent(buffer);
-    if (buffer_of(flat, State::parameter) < 0) continue;  // another pipeline rank's
-    const auto [first, last] = held(flat, State::parameter);
-    for (const Piece& piece : layout.pieces(flat, first, last)) {
-      for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
-        const std::span<float> chunk(values.data(),
-                                     static_cast<std::size_t>(std::min(kChunkNumel, piece.numel - done)));
-        fill(piece.parameter, piece.begin + done, chunk);
-        initial.add(flat, chunk);
-        store(flat, State::parameter, piece.offset + done, chunk);
-        store(flat, State::master, piece.offset + done, chunk);
-      }
-    }
-  }
-  return initial;
 }
 
 namespace {
@@ -253,19 +192,40 @@ void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::s
     const std::int64_t numel = impl.held_numel(flat, state);
     const bool everywhere = numel == impl.layout.flat(flat).padded_numel && impl.options.mesh.pipeline == 1;
     if (everywhere) return impl.load(flat, state, offset, values);
-    // Piece by piece from its owner.
-    const std::int64_t end = offset + static_cast<std::int64_t>(values.size());
-    for (std::int64_t at = offset; at < end;) {
-      const int owner = impl.owner(flat, state, at);
-      const std::int64_t piece_end = std::min((at / numel + 1) * numel, end);
-      const std::span<float> part =
-          values.subspan(static_cast<std::size_t>(at - offset), static_cast<std::size_t>(piece_end - at));
-      if (owner == impl.world.rank()) impl.load(flat, state, at, part);
-      const std::string what = fmt::format("{} elements from {} on of {} of {}", values.size(), begin,
-                                           name_of(state), impl.layout.parameter(parameter).name);
-      impl.states.broadcast(part.data(), static_cast<std::int64_t>(part.size_bytes()), owner, {what, "read"});
-      at = piece_end;
-    }
+    impl.bring(flat, numel, offset, values,
+               fmt::format("{} elements from {} on of {} of {}", values.size(), begin, name_of(state),
+                           impl.layout.parameter(parameter).name),
+               "read", [&](std::int64_t at, std::span<float> part) { impl.load(flat, state, at, part); });
+  });
+}
+
+void Engine::read_gradient(ParameterId parameter, std::int64_t begin, std::span<float> values) {
+  Impl& impl = *impl_;
+  FlatId flat = -1;
+  std::int64_t offset = 0;
+  const auto check = [&] {
+    std::tie(flat, offset) = find_range(impl.layout, "read_gradient", parameter, begin, values.size());
+    if (!impl.layout.flat(flat).trainable)
+      throw UsageError(fmt::format("read_gradient: '{}' is frozen; it has no gradient",
+                                   impl.layout.parameter(parameter).name));
+  };
+  impl.guarded("read_gradient", check, [&] {
+    if (!impl.running() || impl.program().kind != StepKind::train)
+      throw UsageError("read_gradient: no training step is running; call it behind a step's last use");
+    if (impl.executor->updates_early())
+      throw UsageError(
+          "read_gradient: with strategy.update reduced gradients are gone as soon as they are reduced");
+    impl.check_uses_done("read_gradient");
+    impl.executor->synchronize_lanes();
+    impl.bring(flat, impl.layout.flat(flat).slice_numel, offset, values,
+               fmt::format("{} elements from {} on of the gradient of {}", values.size(), begin,
+                           impl.layout.parameter(parameter).name),
+               "read_gradient", [&](std::int64_t at, std::span<float> part) {
+                 impl.load(impl.executor->reduced_type(flat), part,
+                           [&](std::int64_t done, std::span<std::byte> bytes) {
+                             impl.executor->read_gradient(flat, at + done, bytes);
+                           });
+               });
   });
 }
 

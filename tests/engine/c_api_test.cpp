@@ -21,9 +21,9 @@ struct Record {
   int stage = 0;
   int update = TESSERA_UPDATE_DECIDED;
   int ranks = kRanks;
-  bool add_loss = false;                        // rather than give it to tessera_step
-  std::vector<double> losses = {}, norms = {};  // by rank 0
-  std::vector<float> weight = {};
+  bool add_loss = false;                          // rather than give it to tessera_step
+  std::vector<double> losses = {}, norms = {};    // by rank 0
+  std::vector<float> weight = {}, gradient = {};  // of the first parameter; the gradient of the last step
 };
 
 void record(Record& run, double loss, double norm) {
@@ -96,6 +96,9 @@ void run_cpp(Record& run) {
           lease.end();
         }
       }
+      std::vector<float> gradient(210);
+      engine.read_gradient(0, 0, gradient);
+      if (world.rank() == 0) run.gradient = gradient;
       const StepResult result = engine.step({.learning_rate = 0.01, .weight = 3.0, .loss = loss});
       if (world.rank() == 0) record(run, result.loss, result.gradient_norm);
     }
@@ -152,6 +155,11 @@ tessera_status c_steps(tessera_engine* engine, int rank, Record& run) {
     if (run.add_loss) {
       inputs.loss = inputs.weight = 0.0;
       TRY(tessera_add_loss(engine, &total));
+    }
+    if (run.update != TESSERA_UPDATE_REDUCED) {
+      std::vector<float> gradient(210);
+      TRY(tessera_read_gradient(engine, 0, 0, gradient.data(), 210));
+      if (rank == 0) run.gradient = gradient;
     }
     TRY(tessera_step(engine, &inputs, &result));
     EXPECT_EQ(result.step, step + 1);
@@ -248,6 +256,9 @@ TEST_P(CApi, HasTheBitsOfTheEngine) {
   EXPECT_EQ(cpp.losses, c.losses);
   EXPECT_EQ(cpp.norms, c.norms);
   EXPECT_EQ(cpp.weight, c.weight);
+  if (where.update != TESSERA_UPDATE_REDUCED) {  // with it none is left to look at
+    EXPECT_EQ(cpp.gradient, c.gradient);
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Stages, CApi,
                          ::testing::Values(Where{0}, Where{3}, Where{1, TESSERA_HOST},

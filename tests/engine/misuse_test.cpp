@@ -6,6 +6,7 @@
 
 #include "tessera/pipeline.h"
 #include "tests/engine/failing.h"
+#include "tests/engine/refusal.h"
 
 namespace tessera::testing {
 namespace {
@@ -15,20 +16,6 @@ using std::chrono::milliseconds;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-
-// What a UsageError of `body` says; another exception passes.
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
-void expect_words(const std::string& text, const std::vector<std::string>& words) {
-  for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << ": " << text;
-}
 
 Engine make_engine(const EngineOptions& options) {
   return Engine(make_local_world(1)[0], toy_units(DType::fp32), options);
