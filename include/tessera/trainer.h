@@ -29,8 +29,9 @@ struct TrainerOptions {
 // without a rank or a byte: for `tessera plan`.
 struct TrainerPlan {
   Layout layout;
-  std::vector<Program> programs;  // train, evaluate, and generate where asked for
+  std::vector<Program> programs;
   MemoryPlan memory;
+  std::vector<std::string> names;  // of the programs: "train", "evaluate" (a part of an evaluation), …
 };
 TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);
 
@@ -79,7 +80,10 @@ class Trainer {
   // of one place in the rest of the mesh work on the same microbatches; those that read none are not asked.
   using Fetch = std::function<void(int microbatch, void* batch)>;
   StepResult train_step(double learning_rate, const Fetch& fetch);
-  StepResult evaluate(const Fetch& fetch);  // loss and weight; nothing else changes
+  // Loss and weight over all microbatches of an evaluation; nothing else changes. It runs in parts of at most
+  // 16 · mesh.pipeline microbatches. Between these `goes_on` is asked, which must answer the same on all
+  // ranks: false ends it, with what was weighed so far and SkipReason::abandoned.
+  StepResult evaluate(const Fetch& fetch, const std::function<bool()>& goes_on = {});
 
   // Continues `prompt` by `count` tokens, the same on every rank (collective). temperature 0 takes the most
   // likely token; otherwise drawn from the seed. UsageError unless `generation` was asked for;

@@ -44,17 +44,12 @@ void check_heads(const ModelConfig& model) {
 template <class FamilyConfig>
 void check_blocks(const Config& config) {
   const Dimension layers{"layers", config.model.layers, FamilyConfig::preset(config.model.preset).layers};
-  const auto check_count = [&](const char* key, std::int64_t microbatches) {
-    const std::int64_t most = most_microbatches(layers.value());
-    require(microbatches <= most,
-            fmt::format("model.layers is {} and {} is {}: that is {} blocks to plan, and {} are the most; "
-                        "make {} at most {}, or take fewer layers",
-                        layers.shown(), key, microbatches, layers.value() * microbatches, kMostPlannedBlocks,
-                        key, most));
-  };
-  check_count("run.microbatches", config.run.microbatches);
-  if (config.run.evaluate_every > 0)
-    check_count("run.evaluation_microbatches", config.run.evaluation_microbatches);
+  const std::int64_t most = most_microbatches(layers.value());
+  require(config.run.microbatches <= most,
+          fmt::format("model.layers is {} and run.microbatches is {}: that is {} blocks to plan, and {} are "
+                      "the most; make run.microbatches at most {}, or take fewer layers",
+                      layers.shown(), config.run.microbatches, layers.value() * config.run.microbatches,
+                      kMostPlannedBlocks, most));
 }
 
 void check_model(const Config& config) {

@@ -100,13 +100,12 @@ void add_model(Keys& keys, ModelConfig& c) {
                          "Distinct tokens; 0 is the preset's. Text is read as bytes and needs 256."));
   keys.push_back(
       integer("model.context", &c.context, 0, "The longest sequence in tokens; 0 is the preset's."));
-  keys.push_back(
-      integer("model.layers", &c.layers, 0,
-              fmt::format("Transformer blocks; 0 is the preset's. Times run.microbatches, and "
-                          "run.evaluation_microbatches where there are evaluations, {} at most: a plan of so "
-                          "many takes minutes and some GiB.",
-                          kMostPlannedBlocks),
-              kMostPlanned));
+  keys.push_back(integer(
+      "model.layers", &c.layers, 0,
+      fmt::format("Transformer blocks; 0 is the preset's. Times run.microbatches {} at most: a plan of "
+                  "so many takes minutes and some GiB.",
+                  kMostPlannedBlocks),
+      kMostPlanned));
   keys.push_back(integer("model.heads", &c.heads, 0, "Attention heads in a block; 0 is the preset's."));
   keys.push_back(
       integer("model.channels", &c.channels, 0, "Width, a multiple of `heads`; 0 is the preset's."));
@@ -337,10 +336,10 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(
       integer("run.evaluation_microbatches", &c.evaluation_microbatches, 0,
               "Microbatches of one rank in an evaluation, from the start of the validation data to "
-              "at most their end; 0: all of the data. Runs whose product of this, run.sequences, "
+              "at most their end; 0: all of the data. It runs in parts of 16 times mesh.pipeline, between "
+              "which a signal ends it. Runs whose product of this, run.sequences, "
               "mesh.replicate and mesh.shard differs evaluate on different parts, unless on all: "
-              "compare no such losses.",
-              kMostPlanned));
+              "compare no such losses."));
   keys.push_back(
       text("run.checkpoint", &c.checkpoint,
            "Folder for checkpoints; one is saved at the end of the run. Of one run only: another is "

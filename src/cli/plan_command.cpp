@@ -16,7 +16,6 @@ namespace tessera::cli {
 namespace {
 
 constexpr int kLargest = 10;
-const std::vector<std::string> kPrograms = {"train", "evaluate", "generate"};  // of a TrainerPlan
 
 std::string page_title(const Setup& setup, int pipeline_rank) {
   const Mesh& mesh = setup.options.engine.mesh;
@@ -124,7 +123,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   if (show.why)
     for (const Space space : spaces) print_largest(plan, space);
   if (page) {
-    page.stream() << memory_page(plan.programs, plan.memory, page_title(setup, plans.fullest), kPrograms);
+    page.stream() << memory_page(plan.programs, plan.memory, page_title(setup, plans.fullest), plan.names);
     page.commit();
   }
 

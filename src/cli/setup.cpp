@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <limits>
 
 #include "src/cli/budget_setup.h"
 #include "src/cli/config_keys.h"
@@ -330,11 +331,11 @@ void fit_evaluation(Setup& setup, const Data& data) {
   const RunConfig& run = setup.config.run;
   const std::int64_t at_once = setup.grid.world * setup.grid.sequences;
   const std::int64_t whole = (data.validation->windows() + at_once - 1) / at_once;
-  const std::int64_t most = most_microbatches(static_cast<std::int64_t>(setup.model->names.size()));
+  constexpr std::int64_t most = std::numeric_limits<int>::max();
   if (run.evaluation_microbatches == 0 && whole > most)
     throw UsageError(
         fmt::format("run.evaluation_microbatches is 0, all of the validation data, and that is {} "
-                    "microbatches; {} of this model's can be planned: set that, or make run.sequences larger",
+                    "microbatches; set {} at most, or make run.sequences larger",
                     whole, most));
   const std::int64_t microbatches =
       run.evaluation_microbatches == 0 ? whole : std::min(whole, run.evaluation_microbatches);

@@ -32,7 +32,8 @@ constexpr int kMostThreads = 1024;  // ranks of one process
 // What the first signal will do, for who sent it.
 std::string told_of_signal(const RunConfig& run) {
   return fmt::format(
-      "tessera: ends after the step or evaluation in progress and {}{}; a signal after a second or more "
+      "tessera: ends after the step in progress, or within an evaluation, and {}{}; a signal after a second "
+      "or more "
       "ends it at once",
       run.export_path.empty() ? "" : "exports the weights, and ",
       run.checkpoint.empty() ? "saves nothing, as run.checkpoint is empty" : "saves");

@@ -97,7 +97,7 @@ class RankTraining {
   bool unwritten() const { return log_ && log_->unwritten(); }
 
   // Rank 0 decides, from limits and clock; a signal to any rank, or metrics that cannot be written, end all.
-  // Before each step and evaluation.
+  // Before each step and each part of an evaluation.
   bool continues() {
     enum Decision : std::int32_t { go, done, interrupted };  // a later one wins
     std::int32_t decision = stop_signal.load() != 0 || unwritten() ? interrupted : go;
@@ -300,7 +300,11 @@ class RankTraining {
 
   void evaluate() {
     prefetch(*data_.validation, setup_.evaluation_grid, 0);
-    const StepResult result = trainer_.evaluate(fetch(*data_.validation, setup_.evaluation_grid, 0));
+    const StepResult result = trainer_.evaluate(fetch(*data_.validation, setup_.evaluation_grid, 0), [this] {
+      continues();
+      return !interrupted_;
+    });
+    if (interrupted_) return;
     evaluated_step_ = step_;
     if (first_) log_->evaluated(step_, result);
   }

@@ -18,6 +18,7 @@ struct Trainer::Impl {
   Impl(Communicator world_in, std::shared_ptr<const Model> model_in, const TrainerOptions& options_in)
       : model(std::move(model_in)),
         options(options_in),
+        programs(options),
         world(std::move(world_in)),
         engine(world, model->units(), engine_options(*model, options)) {
     std::size_t most = 0;
@@ -56,6 +57,7 @@ struct Trainer::Impl {
 
   std::shared_ptr<const Model> model;
   TrainerOptions options;
+  TrainerPrograms programs;
   Communicator world;
   Engine engine;
   Communicator results = world.duplicate("results");  // what was asked for, and what one rank has of it
@@ -162,7 +164,7 @@ StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fe
   engine.begin_program(program, {.learning_rate = learning_rate,
                                  .weight = static_cast<double>(options.batch.tokens() * options.microbatches *
                                                                options.engine.mesh.data_ranks())});
-  shape = program == kGenerateProgram ? generation_shape(options) : options.batch;
+  shape = program == programs.generate ? generation_shape(options) : options.batch;
   for (const Instruction& instruction : engine.running().instructions)
     if (instruction.op == Opcode::use) run_use(instruction, fetch);
   return engine.step({.learning_rate = learning_rate, .weight = 0});
@@ -187,12 +189,31 @@ Trainer::~Trainer() = default;
 
 StepResult Trainer::train_step(double learning_rate, const Fetch& fetch) {
   check_fetch("train_step", fetch);
-  return impl_->run(kTrainProgram, learning_rate, fetch);
+  return impl_->run(impl_->programs.train, learning_rate, fetch);
 }
 
-StepResult Trainer::evaluate(const Fetch& fetch) {
+StepResult Trainer::evaluate(const Fetch& fetch, const std::function<bool()>& goes_on) {
   check_fetch("evaluate", fetch);
-  return impl_->run(kEvaluateProgram, 0.0, fetch);
+  const int all = impl_->options.evaluation_microbatches;
+  const int part = EvaluationParts(impl_->options).microbatches;
+  StepResult result;
+  double loss = 0.0, weight = 0.0;
+  bool ended = false;
+  for (int first = 0; first < all && !ended; first += part) {
+    const TrainerPrograms& programs = impl_->programs;
+    result = impl_->run(all - first < part ? programs.evaluate_rest : programs.evaluate, 0.0,
+                        [&](int microbatch, void* batch) { fetch(first + microbatch, batch); });
+    loss += result.loss * result.weight;
+    weight += result.weight;
+    ended = first + part < all && goes_on && !goes_on();
+  }
+  if (all > part) {  // of one part the engine's own division is exact
+    result.loss = weight > 0.0 ? loss / weight : 0.0;
+    result.weight = weight;
+    result.reason = weight > 0.0 ? SkipReason::none : SkipReason::no_weight;
+  }
+  if (ended) result.reason = SkipReason::abandoned;
+  return result;
 }
 
 std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, int count, double temperature,
@@ -224,7 +245,7 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
   std::vector<float> logits(static_cast<std::size_t>(impl.model->vocabulary));
   impl.logits = logits.data();
   impl.logits_row = static_cast<std::int64_t>(context.size()) - 1;
-  impl.run(kGenerateProgram, 0.0, [&](int, void* batch) {
+  impl.run(impl.programs.generate, 0.0, [&](int, void* batch) {
     auto* inputs = static_cast<std::int32_t*>(batch);
     std::fill_n(inputs, length, 0);
     std::copy(context.begin(), context.end(), inputs);

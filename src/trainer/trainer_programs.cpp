@@ -32,6 +32,19 @@ CostModel with_operations(CostModel rates, const Model& model, const TrainerOpti
 
 }  // namespace
 
+EvaluationParts::EvaluationParts(const TrainerOptions& options)
+    : microbatches(std::max(1, std::min(options.evaluation_microbatches, 16 * options.engine.mesh.pipeline))),
+      rest(options.evaluation_microbatches % microbatches) {}
+
+TrainerPrograms::TrainerPrograms(const TrainerOptions& options) : names{"train", "evaluate"} {
+  const auto add = [&](const char* name) {
+    names.emplace_back(name);
+    return static_cast<int>(names.size()) - 1;
+  };
+  if (options.generation) generate = add("generate");
+  if (EvaluationParts(options).rest > 0) evaluate_rest = add("evaluate the rest");
+}
+
 BatchShape generation_shape(const TrainerOptions& options) {
   return {.sequences = 1, .length = options.batch.length};
 }
@@ -48,14 +61,16 @@ EngineOptions engine_options(const Model& model, const TrainerOptions& options) 
   const Target target(engine.threads_per_rank, engine.device);
   ActivationSpec batch = model.activations(options.batch, target);
   batch.batch_bytes = BatchBuffer(model, options.batch).logits;
-  engine.programs = {
-      {.kind = StepKind::train, .microbatches = options.microbatches, .activations = batch},
-      {.kind = StepKind::evaluate, .microbatches = options.evaluation_microbatches, .activations = batch}};
+  const EvaluationParts parts(options);
+  engine.programs = {{.kind = StepKind::train, .microbatches = options.microbatches, .activations = batch},
+                     {.kind = StepKind::evaluate, .microbatches = parts.microbatches, .activations = batch}};
   if (options.generation) {
     ActivationSpec sequence = model.activations(generation_shape(options), target);
     sequence.batch_bytes = BatchBuffer(model, generation_shape(options)).logits + 4 * model.vocabulary;
     engine.programs.push_back({.kind = StepKind::evaluate, .microbatches = 1, .activations = sequence});
   }
+  if (parts.rest > 0)
+    engine.programs.push_back({.kind = StepKind::evaluate, .microbatches = parts.rest, .activations = batch});
   engine.order.clear();
   engine.external_bytes = 0;
   engine.cost = with_operations(std::move(engine.cost), model, options);
@@ -74,7 +89,8 @@ TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int 
   Layout layout = layout_of(model, options.engine.mesh);
   PlannedPrograms planned =
       build_and_plan(layout, options.engine.mesh, step_specs(engine_options(model, options)), pipeline_rank);
-  return {std::move(layout), std::move(planned.programs), std::move(planned.plan)};
+  return {std::move(layout), std::move(planned.programs), std::move(planned.plan),
+          TrainerPrograms(options).names};
 }
 
 int fit_resident_units(const Model& model, const TrainerOptions& options, const MemoryBudget& budget) {

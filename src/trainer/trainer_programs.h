@@ -5,9 +5,22 @@
 
 namespace tessera {
 
-inline constexpr int kTrainProgram = 0;
-inline constexpr int kEvaluateProgram = 1;
-inline constexpr int kGenerateProgram = 2;  // only where generation is asked for
+// An evaluation runs in parts, of so many microbatches each and the last of `rest`, where that is above 0. A
+// part is long enough to hide the bubble of a pipeline; that all have one program keeps the plan small.
+struct EvaluationParts {
+  explicit EvaluationParts(const TrainerOptions& options);
+  int microbatches = 0;
+  int rest = 0;
+};
+
+struct TrainerPrograms {
+  explicit TrainerPrograms(const TrainerOptions& options);
+  int train = 0;
+  int evaluate = 1;
+  int generate = -1;  // −1 where there is none
+  int evaluate_rest = -1;
+  std::vector<std::string> names;  // by program
+};
 
 // One sequence, as long as those of training.
 BatchShape generation_shape(const TrainerOptions& options);

@@ -342,13 +342,29 @@ TEST_F(Tool, ASignalFinishesTheStepSavesAndExitsWell) {
     EXPECT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     EXPECT_THAT(result.err,
-                ::testing::StartsWith("tessera: ends after the step or evaluation in progress and "
-                                      "saves; "));
+                ::testing::StartsWith("tessera: ends after the step in progress, or within an evaluation, "
+                                      "and saves; "));
     EXPECT_NE(result.out.find("ended by a signal"), std::string::npos) << result.out;
     const Result inspected = run({"checkpoint", "verify", saved, "--json", folder_.file("json")});
     ASSERT_EQ(inspected.status, 0) << inspected.err;
     EXPECT_EQ(json::parse(read(folder_.file("json"))).at("step"), read_lines(metrics).back().at("step"));
   }
+}
+
+TEST_F(Tool, ASignalEndsALongEvaluation) {
+  const std::string saved = folder_.file("saved"), metrics = folder_.file("metrics");
+  const pid_t child = start(train_arguments(
+      {"run.evaluate_every=1", "run.evaluation_microbatches=0", "data.validation_fraction=0.9",
+       "model.channels=512", "run.sequences=1", "run.checkpoint=" + saved, "run.metrics=" + metrics}));
+  for (int i = 0; i < 2000 && read(metrics).empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ::kill(child, SIGTERM);  // the first step is done: what comes next takes many times as long
+  const Result result = finish(child);
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out.find("validation loss"), std::string::npos) << result.out;
+  EXPECT_EQ(read_lines(metrics).size(), 1u);
+  ASSERT_EQ(run({"checkpoint", "verify", saved, "--json", folder_.file("json")}).status, 0);
+  EXPECT_EQ(json::parse(read(folder_.file("json"))).at("step"), 1);
 }
 
 TEST_F(Tool, ASignalMuchLaterThanTheFirstEndsARunAtOnce) {
