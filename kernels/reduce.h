@@ -33,9 +33,11 @@ struct SumOfSquares {
 // Lanes in which the squares of a block are summed, and the blocks' sums.
 inline constexpr int kSquareLanes = 32;
 inline constexpr int kBlockLanes = 256;
+// As tessera::square_blocks(), on the device, too.
 TESSERA_HOST_DEVICE constexpr std::int64_t square_blocks(std::int64_t numel) {
   return (numel + kSquareBlock - 1) / kSquareBlock;
 }
+static_assert(square_blocks(10 * kSquareBlock + 1) == tessera::square_blocks(10 * kSquareBlock + 1));
 
 // The sum of lanes, those half their number apart first; overwrites them.
 template <int kCount>

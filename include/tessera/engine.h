@@ -131,7 +131,7 @@ class UnitLease {
 // ends. Equal on all ranks.
 struct StepTerms {
   double learning_rate = 0.0;  // as in StepInputs
-  // Exactly Σ weight, over all ranks, of the StepInputs that will end it; fp32 has 1 / weight.
+  // Exactly Σ weight, over all ranks, of the StepInputs that will end it; from about 3e-39 to 1e45.
   double weight = 0.0;
 };
 

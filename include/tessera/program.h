@@ -258,11 +258,6 @@ constexpr int parameter_square_sum_slot(int flats, ParameterId parameter) {
 // Behind all slots: whether updates on the device run, and the gradient's scale.
 inline constexpr std::int64_t kDecisionBytes = 16;
 
-// Of a slice of so many elements: a float64 for each block of kSquareBlock (docs/numerics.md).
-constexpr std::int64_t square_sums_bytes(std::int64_t slice_numel) {
-  return (slice_numel + kSquareBlock - 1) / kSquareBlock * 8;
-}
-
 // One use of a unit, in the order the trainer makes them.
 struct Use {
   UnitId unit = 0;

@@ -49,7 +49,8 @@ struct SafetensorsExport {
 // a few tens of MiB at most. Takes tensors of type F32, BF16 and F16.
 // EnvironmentError for a file that is missing, truncated or contradicts itself, UsageError naming the tensor
 // that is missing, is not one of the model's, or has another type or shape: the same on all ranks, with the
-// engine as it was. After an EnvironmentError for a failed read of values the parameters are undefined.
+// engine as it was. Where values cannot be read, or differ between ranks, the engine has failed: an
+// EnvironmentError on the rank whose read it was, CommunicationErrors that name the rank on the others.
 void import_safetensors(const std::filesystem::path& path, Communicator world, Engine& engine,
                         const WeightMap& map);
 

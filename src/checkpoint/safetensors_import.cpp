@@ -117,23 +117,8 @@ class Filler {
         shard_(engine.options().mesh.coordinates(engine.rank())[static_cast<std::size_t>(Axis::shard)]),
         sharded_(engine.options().strategy.placements.parameters == Placement::sharded) {}
 
-  // [begin, begin + values) of the parameter. What fails is kept for rethrow(): the engine is not to be left
-  // half way.
+  // [begin, begin + values) of the parameter.
   void fill(ParameterId parameter, std::int64_t begin, std::span<float> values) {
-    try {
-      if (!failed_) read(parameter, begin, values);
-    } catch (...) {
-      failed_ = std::current_exception();
-    }
-    if (failed_) std::ranges::fill(values, 0.0f);
-  }
-
-  void rethrow() const {
-    if (failed_) std::rethrow_exception(failed_);
-  }
-
- private:
-  void read(ParameterId parameter, std::int64_t begin, std::span<float> values) {
     for (const Source& source : sources_[static_cast<std::size_t>(parameter)]) {
       const std::int64_t first = std::max(begin, source.tensor->begin);
       const std::int64_t last =
@@ -148,6 +133,7 @@ class Filler {
     }
   }
 
+ private:
   // Elements as they lie in the file.
   void read_row(const Source& source, std::int64_t index, std::span<float> values) {
     const std::int64_t offset = source.offset + index * bytes_of(source.type);
@@ -206,7 +192,6 @@ class Filler {
   const Sources& sources_;
   const int shard_;
   const bool sharded_;
-  std::exception_ptr failed_;
   std::vector<std::byte> bytes_;  // of a row, before the cast
   std::vector<float> file_rows_, staged_;
   const Source* staged_source_ = nullptr;
@@ -244,7 +229,6 @@ void import_safetensors(const std::filesystem::path& path, Communicator world, E
   engine.initialize([&](ParameterId parameter, std::int64_t begin,
                         std::span<float> values) { filler.fill(parameter, begin, values); },
                     identity);
-  together(world, "weights read", [&] { filler.rethrow(); });
 }
 
 }  // namespace tessera

@@ -156,6 +156,8 @@ class RankTraining {
       throw UsageError(fmt::format("model.weights: {}", error.what()));
     } catch (const EnvironmentError& error) {
       throw EnvironmentError(fmt::format("model.weights: {}", error.what()));
+    } catch (const CommunicationError& error) {
+      throw CommunicationError(fmt::format("model.weights: {}", error.what()), error.culprit());
     }
     if (first_) fmt::print("weights   from {}\n", weights);
   }

@@ -20,7 +20,10 @@ void check_cuda(cudaError_t result, const char* call) {
   throw EnvironmentError(message);
 }
 
-void ask_for_connections() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+void ask_for_connections() {
+  static std::once_flag asked;  // not by every thread: another may read the environment meanwhile
+  std::call_once(asked, [] { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); });
+}
 
 void ignore_cuda(cudaError_t result) noexcept {
   if (result != cudaSuccess) cudaGetLastError();
@@ -29,8 +32,7 @@ void ignore_cuda(cudaError_t result) noexcept {
 void make_current(int ordinal) {
   // Of a thread that is new to CUDA the current GPU is the first one, without a context of the driver's.
   thread_local bool set = false;
-  static std::once_flag asked;  // not by every thread: another may read the environment meanwhile
-  std::call_once(asked, ask_for_connections);
+  ask_for_connections();
   int current = -1;
   check_cuda(cudaGetDevice(&current), "cudaGetDevice");
   if (set && current == ordinal) return;

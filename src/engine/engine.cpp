@@ -274,9 +274,10 @@ void Engine::begin_program(int index, const StepTerms& terms) {
     const double gradient_scale = kernels::unscale_of(terms.weight, impl_->scale());
     if (early && !(terms.weight > 0 && kernels::scales_fp32(gradient_scale)))
       throw UsageError(fmt::format(
-          "begin: terms.weight is {}; with strategy.update reduced a training step begins with the "
-          "weight that all ranks' inputs will add up to, above 0 and such that fp32 has 1 / weight, and the "
-          "learning rate",
+          "begin: terms.weight is {}; with strategy.update reduced a training step begins with the learning "
+          "rate and the weight that all ranks' inputs will add up to, from about 3e-39 to 1e45, whose "
+          "inverse "
+          "fp32 has",
           terms.weight));
     if (early)
       check_learning_rate("begin", "terms.learning_rate", terms.learning_rate, impl_->options.optimizer);

@@ -30,7 +30,7 @@ struct Engine::Impl {
   std::vector<Program> programs;
   MemoryPlan plan;
   std::unique_ptr<Device> device;
-  Communicator states;  // for read(), between steps
+  Communicator states;  // for what is read, and initial values
   std::unique_ptr<Executor> executor;
   std::vector<std::byte> staging;  // on the host, of store() and load()
   std::uint64_t hash = 0;          // of programs and options: equal on all ranks

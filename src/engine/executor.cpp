@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "kernels/gate.h"
-#include "kernels/reduce.h"
 #include "src/device/wait.h"
 #include "src/program/opcodes.h"
 

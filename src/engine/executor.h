@@ -85,7 +85,7 @@ class Executor {
   // Elements from `offset` of the flat on, within this rank's slice, of the gradient that its update will
   // read, in reduced_type(). Behind advance() to reduce_scalars, and synchronize_lanes().
   void read_gradient(FlatId flat, std::int64_t offset, std::span<std::byte> to);
-  DType reduced_type(FlatId flat) const;
+  DType reduced_type(FlatId flat) const;  // of FlatBuffers::reduced
   // persistent.cpp. Bytes of a persistent buffer of the first program, whichever space it lies in, from
   // `offset` on, to or from memory of the host. Between steps.
   void read_persistent(BufferId buffer, std::int64_t offset, std::span<std::byte> to);
@@ -174,11 +174,10 @@ class Executor {
   // Where element `offset` of the instruction's flat lies in a buffer that holds all of it, or this rank's
   // shard or slice.
   std::byte* at(BufferId buffer, InstructionId id, std::int64_t offset, std::int64_t element_bytes) const;
-  // Of FlatBuffers::reduced.
   CallLabel label(const Instruction& instruction) const;
   Stream& lane(Lane which) { return *lanes_[static_cast<std::size_t>(which)]; }
-  kernels::ComputeContext compute(Lane on, kernels::Workspace workspace = {});
-  kernels::ComputeContext compute(InstructionId id, kernels::Workspace workspace = {});
+  kernels::ComputeContext compute(Lane on);
+  kernels::ComputeContext compute(InstructionId id) { return compute(instruction_at(id).lane); }
   // Place `slot` of this rank's scalars, on the device.
   double* own_scalar(int slot) const;
 

@@ -45,7 +45,7 @@ void InitialValues::compare(Communicator& states) const {
   given[kOwn] = own_;
   for (std::size_t k = 0; k < shared_.size(); ++k) given[kShared + k] = shared_[k].hash;
   states.all_gather(given.data(), all.data(), static_cast<std::int64_t>(8 * numel),
-                    {"initialize", "comparing what the ranks were given"});
+                    {"set-up", "comparing initial values"});
 
   const auto at = [&](int rank, std::size_t which) {
     return all[static_cast<std::size_t>(rank) * numel + which];
@@ -54,8 +54,8 @@ void InitialValues::compare(Communicator& states) const {
     if (at(rank, which) == at(first, which)) return;
     const int culprit = static_cast<int>(at(rank, kRank));
     throw CommunicationError(
-        fmt::format("rank {} was given other values by initialize() than rank {}{}; they must depend on the "
-                    "parameter and the element only",
+        fmt::format("rank {} was given other initial values than rank {}{}: of another seed or file, or by a "
+                    "function of more than parameter and element",
                     culprit, at(first, kRank), what),
         culprit);
   };

@@ -92,15 +92,11 @@ std::byte* Executor::at(BufferId buffer, InstructionId id, std::int64_t offset,
   return address(buffer, id) + (offset - slice_of(instruction_at(id).flat, part).offset) * element_bytes;
 }
 
-kernels::ComputeContext Executor::compute(Lane on, kernels::Workspace workspace) {
+kernels::ComputeContext Executor::compute(Lane on) {
   return {.threads = options_.threads_per_rank,
-          .workspace = workspace,
+          .workspace = {},
           .device = device_.type(),
           .stream = lane(on).native()};
-}
-
-kernels::ComputeContext Executor::compute(InstructionId id, kernels::Workspace workspace) {
-  return compute(instruction_at(id).lane, workspace);
 }
 
 void Executor::all_gather(InstructionId id) {

@@ -1,4 +1,4 @@
-// Parameters and optimizer state by global coordinates, between steps.
+// Parameters and optimizer state by global coordinates, between steps; gradients behind a step's uses.
 #include <fmt/format.h>
 #include <xxhash.h>
 

@@ -246,7 +246,7 @@ void Builder::add_scalars() {
                   .lifetimes = {}});
   std::int64_t most = 0;
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
-    if (squares(flat)) most = std::max(most, square_sums_bytes(layout_.flat(flat).slice_numel));
+    if (squares(flat)) most = std::max(most, 8 * square_blocks(layout_.flat(flat).slice_numel));
   if (most > 0)
     program_.square_sums = add_buffer({.name = "square_sums",
                                        .role = BufferRole::square_sums,

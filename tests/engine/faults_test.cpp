@@ -180,8 +180,7 @@ TEST(States, UnequalIdentitiesOfInitialValuesAreNamed) {
            engine.initialize(toy_fill(), rank == 0 ? 0 : other);
          })) {
       EXPECT_EQ(fate.culprit, 1);
-      EXPECT_NE(fate.message.find("rank 1 was given other values by initialize() than rank 0;"),
-                std::string::npos)
+      EXPECT_NE(fate.message.find("rank 1 was given other initial values than rank 0:"), std::string::npos)
           << fate.message;
     }
 }
@@ -219,7 +218,7 @@ TEST(States, UnequalInitialValuesAreNamed) {
         EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
         EXPECT_EQ(fate.culprit, 1);
         EXPECT_NE(fate.message.find(by_write ? "rank 1 has values given by write(), of hash"
-                                             : "rank 1 was given other values by initialize() than rank 0;"),
+                                             : "rank 1 was given other initial values than rank 0:"),
                   std::string::npos)
             << fate.message;
       }
@@ -263,7 +262,7 @@ TEST(States, CopiesThatDifferAnywhereAreNamed) {
         EXPECT_THROW(run_local(copies.mesh.world(), kBlocking, run, &messages), Error);
         for (const std::string& message : messages)
           EXPECT_THAT(message, ::testing::HasSubstr(fmt::format(
-                                   "rank {} was given other values by initialize() than rank {}, which holds",
+                                   "rank {} was given other initial values than rank {}, which holds",
                                    copies.differs, copies.first)));
       }
       EXPECT_GT(asked, 0);

@@ -167,6 +167,21 @@ TEST(Misuse, FillsThatThrowAnything) {
   expect_words(refusal([&] { engine.begin(StepKind::train); }), {"failed before", "initialize"});
 }
 
+TEST(Misuse, AFillThatThrowsEndsAllRanksWithItsMessage) {
+  std::vector<std::string> messages;
+  const auto run = [](Communicator world) {
+    Engine engine(world, toy_units(DType::fp32), toy_options(3, 0));
+    engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> values) {
+      if (world.rank() == 1 && id == kBlockWeight) throw EnvironmentError("no such weights");
+      toy_fill()(id, begin, values);
+    });
+  };
+  EXPECT_THROW(run_local(3, kBlocking, run, &messages), Error);
+  ASSERT_EQ(messages.size(), 3u);
+  for (const std::string& message : messages) expect_words(message, {"no such weights"});
+  expect_words(messages[0], {"rank 1 failed"});
+}
+
 TEST(Misuse, ALeaseThatOutlivesItsEngine) {
   std::optional<UnitLease> lease;
   {

@@ -1,16 +1,19 @@
 // Weights leave one world as safetensors and enter another: the same bits, in the layouts of Hugging Face's
 // checkpoints, from files that are whole or not there.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <map>
 #include <mutex>
 
 #include "tessera/hugging_face.h"
 #include "tessera/model.h"
 #include "tessera/trainer.h"
+#include "tests/device/refuse_call.h"
 #include "tests/trainer/safetensors_file.h"
 #include "tests/trainer/temporary_folder.h"
 
@@ -55,7 +58,7 @@ Model model_of(const Case& run) {
 
 // `body(world, engine, map)` on each rank of a new world with initial weights of the seed.
 template <class Body>
-void on_ranks(const Case& run, const Body& body) {
+void on_ranks(const Case& run, const Body& body, std::vector<std::string>* messages = nullptr) {
   const auto model = std::make_shared<const Model>(model_of(run));
   TrainerOptions options;
   options.engine.mesh.shard = run.world;
@@ -63,10 +66,11 @@ void on_ranks(const Case& run, const Body& body) {
   options.engine.optimizer = {.options = AdamWOptions{}, .groups = {{.name = "decay"}, {.name = "no_decay"}}};
   options.batch = {.sequences = 1, .length = 8};
   options.seed = run.seed;
-  run_local(run.world, {.deadline = std::chrono::seconds(20)}, [&](Communicator world) {
+  const auto rank_main = [&](Communicator world) {
     Trainer trainer(world, model, options);
     body(world, trainer.engine(), hugging_face_weights(*model));
-  });
+  };
+  run_local(run.world, {.deadline = std::chrono::seconds(20)}, rank_main, messages);
 }
 
 using Values = std::map<std::string, std::vector<float>>;
@@ -415,6 +419,51 @@ TEST_F(Weights, AFileThatDoesNotFitIsRefusedByTheTensorsName) {
   EXPECT_THAT(refusal(file("empty")), HasSubstr("neither"));
   EXPECT_THAT(refusal(file("g.safetensors"), {.family = Family::llama}),
               HasSubstr("no tensor 'model.embed_tokens"));
+}
+
+// Where ranks hold the same parameters, too: nobody is said to have been given other values.
+TEST_F(Weights, AReadThatFailsIsWhatAllRanksEndWith) {
+  const std::string file = folder_.file("model.safetensors");
+  on_ranks({.family = Family::llama}, [&](Communicator world, Engine& engine, const WeightMap& map) {
+    export_safetensors(file, world, engine, map);
+  });
+  for (const int stage : {0, 2})
+    for (const int failing : {0, 1}) {
+      std::vector<std::string> messages;
+      const auto read = [&](Communicator world, Engine& engine, const WeightMap& map) {
+        // On a thread of its own, which alone is refused: reads of whole rows; headers take less.
+        std::async(std::launch::async, [&] {
+          if (world.rank() == failing)
+            refuse_call({.call = SYS_pread64, .argument = 2, .bits = 0x2000, .error = EIO});
+          import_safetensors(file, world, engine, map);
+        }).get();
+      };
+      EXPECT_THROW(on_ranks({.family = Family::llama, .world = 2, .stage = stage}, read, &messages), Error);
+      ASSERT_EQ(messages.size(), 2u);
+      for (const std::string& message : messages)
+        EXPECT_THAT(message, HasSubstr("model.safetensors': Input/output error"));
+      EXPECT_THAT(messages[1 - static_cast<std::size_t>(failing)],
+                  HasSubstr(fmt::format("rank {} failed", failing)));
+    }
+}
+
+TEST_F(Weights, FilesThatDifferBetweenRanksAreNoticed) {
+  const auto name = [&](int rank) { return folder_.file(fmt::format("{}.safetensors", rank)); };
+  on_ranks({.family = Family::llama}, [&](Communicator world, Engine& engine, const WeightMap& map) {
+    for (const int rank : {0, 1}) export_safetensors(name(rank), world, engine, map);
+  });
+  std::fstream(name(1), std::ios::in | std::ios::out | std::ios::binary).seekp(-8, std::ios::end).put(1);
+  std::vector<std::string> messages;
+  EXPECT_THROW(on_ranks(
+                   {.family = Family::llama, .world = 2},
+                   [&](Communicator world, Engine& engine, const WeightMap& map) {
+                     import_safetensors(name(world.rank()), world, engine, map);
+                   },
+                   &messages),
+               Error);
+  for (const std::string& message : messages)
+    EXPECT_THAT(message, HasSubstr("rank 1 was given other initial values than rank 0, which holds the same "
+                                   "parameters: of another seed or file"));
 }
 
 TEST_F(Weights, AnIndexThatContradictsItsFilesIsRefused) {
