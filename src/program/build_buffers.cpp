@@ -138,16 +138,16 @@ void Builder::add_gradient_buffers(FlatId id) {
   buffers.reduced = buffers.gradient =
       add_flat_buffer(id, gradients("gradient", BufferRole::gradient, Part::all), element);
   if (!nothing_to_add(id)) {
-    Buffer accumulator =
-        gradients("accumulator", BufferRole::accumulator, gradients_sharded() ? Part::shard : Part::all);
-    // Elsewhere it is there only while it holds something.
-    accumulator.persistent = !host_updates(id) && !updates_early();
-    buffers.reduced = buffers.accumulator = add_flat_buffer(id, accumulator, 4);
+    // All of it where local sums lie there, or every rank updates everything.
+    const bool sums_here = reduce_when_ == ReduceWhen::last && !gradients_sharded();
+    const Part part = sums_here || !state_sharded() ? Part::all : Part::shard;
+    buffers.reduced = buffers.accumulator =
+        add_flat_buffer(id, gradients("accumulator", BufferRole::accumulator, part), 4);
+    name_by_bytes(buffers.accumulator);
     if (reduce_when_ == ReduceWhen::last)
       buffers.local_sum =
-          !gradients_sharded()
-              ? buffers.accumulator
-              : add_flat_buffer(id, gradients("local_sum", BufferRole::local_sum, Part::all), 4);
+          sums_here ? buffers.accumulator
+                    : add_flat_buffer(id, gradients("local_sum", BufferRole::local_sum, Part::all), 4);
     if (shared(id) && holders(id).back() != pipeline_rank_)
       buffers.tied_sum = add_flat_buffer(id,
                                          {.name = "tied_sum",
@@ -167,10 +167,11 @@ void Builder::add_gradient_buffers(FlatId id) {
   down.persistent = carries(id);
   buffers.host_gradient = buffers.update.gradient =
       add_flat_buffer(id, down, buffers.accumulator >= 0 ? 4 : element);
-  // Programs of other counts of microbatches have other buffers.
-  Buffer& named = buffer(buffers.host_gradient);
-  named.name += fmt::format("[{}]", named.bytes);
+  name_by_bytes(buffers.host_gradient);
 }
+
+// Programs of other counts of microbatches have other buffers.
+void Builder::name_by_bytes(BufferId id) { buffer(id).name += fmt::format("[{}]", buffer(id).bytes); }
 
 bool Builder::reads_batch(UnitId unit) const {
   return spec_.activations.units.empty() ||

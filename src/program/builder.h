@@ -115,6 +115,7 @@ class Builder {
   void add_flat_buffers(FlatId flat);
   void add_state_buffers(FlatId flat);
   void add_gradient_buffers(FlatId flat);
+  void name_by_bytes(BufferId id);
   BufferId add_flat_buffer(FlatId flat, Buffer like, std::int64_t element);
   void add_unit_buffers(UnitId unit);
   PerMicrobatch add_per_microbatch(const Buffer& like);

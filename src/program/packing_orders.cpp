@@ -102,6 +102,14 @@ std::vector<KeysOf> named_orders() {
         return Keys{t.bytes, t.rivals};
       },
   };
+  // What is alive most of the time, and at the peak, at the bottom: sums of gradients over several
+  // microbatches, say. What comes and goes then has all the room above to itself.
+  for (const double least : {0.75, 0.5})
+    for (const bool by_duration : {false, true})
+      orders.emplace_back([=](const PackTraits& t) {
+        const bool bottom = t.lives == 1 && t.load == 1 && t.last - t.first >= least;
+        return Keys{bottom ? 1.0 : 0.0, t.bytes * (by_duration ? std::sqrt(t.duration) : 1.0), -t.first};
+      });
   // Between those: the largest first, but what lives longer, near the peak, or earlier or later, counts more.
   for (const double slope : {0.0, -0.3, 0.3, -0.9, 0.9}) {
     for (const int powers_of_load : {0, 1, 4, 16, 64}) {

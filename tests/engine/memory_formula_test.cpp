@@ -21,21 +21,37 @@ TrainerOptions preset_options(int world, int stage, int microbatches) {
   return options;
 }
 
-// docs/memory.md: p bytes of the parameter, a = 4 of the accumulator, s of master and moments, Ψ elements on
-// N ranks. One rank keeps no accumulator for a single microbatch.
-std::int64_t persistent_by_formula(std::int64_t numel, int world, int stage, int microbatches, DType type) {
-  const std::int64_t p = bytes_of(type), a = world * microbatches > 1 ? 4 : 0;
-  const std::int64_t s = type == DType::fp32 ? 8 : 12;
-  switch (stage) {
-    case 0:
-      return (p + a + s) * numel;
-    case 1:
-      return (p + a) * numel + s * numel / world;
-    case 2:
-      return p * numel + (a + s) * numel / world;
-    default:
-      return (p + a + s) * numel / world;
+// docs/memory.md: p bytes of the parameter, s of master and moments, Ψ elements on N ranks.
+std::int64_t persistent_by_formula(std::int64_t numel, int world, int stage, DType type) {
+  const std::int64_t p = bytes_of(type), s = type == DType::fp32 ? 8 : 12;
+  return p * numel / (stage >= 3 ? world : 1) + s * numel / (stage >= 1 ? world : 1);
+}
+// a = 4 of the accumulators. One rank has none for a single microbatch, of which no stage that shards states
+// keeps more than a shard.
+std::int64_t accumulators_by_formula(std::int64_t numel, int world, int stage, int microbatches) {
+  const std::int64_t a = world * microbatches > 1 ? 4 : 0;
+  return a * numel / (stage >= (microbatches == 1 ? 1 : 2) ? world : 1);
+}
+
+// Of the training program, where each lives from a backward of the first microbatch to an update.
+std::int64_t accumulator_bytes(const Program& program) {
+  const auto count = static_cast<InstructionId>(program.instructions.size());
+  InstructionId first_backward = count, first_update = count;
+  for (InstructionId id = count - 1; id >= 0; --id) {
+    const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
+    if (instruction.op == Opcode::use && instruction.pass == Pass::backward) first_backward = id;
+    if (instruction.op == Opcode::update) first_update = id;
   }
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.role != BufferRole::accumulator) continue;
+    bytes += buffer.bytes;
+    EXPECT_FALSE(buffer.persistent) << buffer.name;
+    EXPECT_EQ(buffer.lifetimes.size(), 1u) << buffer.name;
+    EXPECT_GT(buffer.lifetimes.front().first, first_backward) << buffer.name;
+    EXPECT_GE(buffer.lifetimes.back().last, first_update) << buffer.name;
+  }
+  return bytes;
 }
 
 class Memory : public ::testing::TestWithParam<std::string> {};
@@ -62,7 +78,14 @@ TEST_P(Memory, FollowsTheFormulaAndPacksTightly) {
           square_sums = std::max(square_sums, (flat.padded_numel / world + 1023) / 1024 * 8);
         const SpacePlan& device = plan.memory.space(Space::device);
         EXPECT_EQ(device.persistent_bytes,
-                  persistent_by_formula(padded, world, stage, microbatches, type) + scalars + square_sums)
+                  persistent_by_formula(padded, world, stage, type) + scalars + square_sums)
+            << where;
+        EXPECT_EQ(accumulator_bytes(plan.programs[0]),
+                  accumulators_by_formula(padded, world, stage, microbatches))
+            << where;
+        // What is alive at the end of backward, when no activation is any more.
+        EXPECT_GE(device.live_peak_bytes,
+                  device.persistent_bytes + accumulators_by_formula(padded, world, stage, microbatches))
             << where;
         const auto gradients = device.at_peak[static_cast<std::size_t>(Category::gradients)];
         if (world * microbatches == 1) {
