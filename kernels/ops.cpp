@@ -199,7 +199,7 @@ void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType typ
 }
 
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
-  return workspace_part_bytes(square_blocks(numel) * static_cast<std::int64_t>(sizeof(double)));
+  return square_blocks(numel) * static_cast<std::int64_t>(sizeof(double));
 }
 
 std::int64_t rotary_workspace_bytes(const RotaryShape& shape) {

@@ -112,7 +112,7 @@ enum class BufferRole : std::uint8_t {
   gathered,         // a flat's parameters, whole, around a use
   gradient,         // a flat's full gradient of one microbatch, in the parameter's type
   local_sum,        // a flat's full fp32 gradient, summed over microbatches on this rank only
-  accumulator,      // a flat's reduced fp32 gradient: the shard, or the whole where gradients are replicated
+  accumulator,      // a flat's reduced fp32 gradient: the shard, or the whole, see docs/memory.md
   master,           // fp32 parameters behind 16-bit ones: the shard, or the whole
   moment,           // optimizer moment `index`, fp32: the shard, or the whole
   host_gradient,    // the reduced gradient on the host
@@ -257,6 +257,7 @@ constexpr int parameter_square_sum_slot(int flats, ParameterId parameter) {
 
 // Behind all slots: whether updates on the device run, and the gradient's scale.
 inline constexpr std::int64_t kDecisionBytes = 16;
+constexpr std::int64_t slots_bytes(const Buffer& scalars) { return scalars.bytes - kDecisionBytes; }
 
 // One use of a unit, in the order the trainer makes them.
 struct Use {

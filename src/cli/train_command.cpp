@@ -33,8 +33,7 @@ constexpr int kMostThreads = 1024;  // ranks of one process
 std::string told_of_signal(const RunConfig& run) {
   return fmt::format(
       "tessera: ends after the step in progress, or within an evaluation, and {}{}; a signal after a second "
-      "or more "
-      "ends it at once",
+      "or more ends it at once",
       run.export_path.empty() ? "" : "exports the weights, and ",
       run.checkpoint.empty() ? "saves nothing, as run.checkpoint is empty" : "saves");
 }

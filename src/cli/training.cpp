@@ -75,10 +75,8 @@ class RankTraining {
     if (first_) log_.emplace(setup_, files_.metrics, summary_, step_);
     while (continues()) {
       train_step();
-      if (run_.evaluate_every > 0 && step_ % run_.evaluate_every == 0) {
-        continues();  // an evaluation may take long
-        if (!interrupted_) evaluate();
-      }
+      // Asked once more, as an evaluation may take long.
+      if (run_.evaluate_every > 0 && step_ % run_.evaluate_every == 0 && uninterrupted()) evaluate();
       if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0) save();
     }
     if (run_.evaluate_every > 0 && step_ != evaluated_step_ && !interrupted_) evaluate();
@@ -97,7 +95,7 @@ class RankTraining {
   bool unwritten() const { return log_ && log_->unwritten(); }
 
   // Rank 0 decides, from limits and clock; a signal to any rank, or metrics that cannot be written, end all.
-  // Before each step and each part of an evaluation.
+  // Before each step.
   bool continues() {
     enum Decision : std::int32_t { go, done, interrupted };  // a later one wins
     std::int32_t decision = stop_signal.load() != 0 || unwritten() ? interrupted : go;
@@ -112,6 +110,12 @@ class RankTraining {
     interrupted_ = decision == interrupted;
     if (first_) summary_.interrupted = interrupted_;
     return decision == go;
+  }
+
+  // The same for what no limit ends, only a signal or metrics.
+  bool uninterrupted() {
+    continues();
+    return !interrupted_;
   }
 
   void report_disk() {
@@ -302,10 +306,8 @@ class RankTraining {
 
   void evaluate() {
     prefetch(*data_.validation, setup_.evaluation_grid, 0);
-    const StepResult result = trainer_.evaluate(fetch(*data_.validation, setup_.evaluation_grid, 0), [this] {
-      continues();
-      return !interrupted_;
-    });
+    const StepResult result = trainer_.evaluate(fetch(*data_.validation, setup_.evaluation_grid, 0),
+                                                [this] { return uninterrupted(); });
     if (interrupted_) return;
     evaluated_step_ = step_;
     if (first_) log_->evaluated(step_, result);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,8 @@ struct Engine::Impl {
   // The elements of the flat's state that this rank holds, where it holds any.
   std::pair<std::int64_t, std::int64_t> held(FlatId flat, State state) const;
   static constexpr std::int64_t kChunkNumel = 1 << 20;  // at once, on its way to or from a buffer
+  // Without an identity samples of what `fill` gives take its place.
+  void initialize(const Fill& fill, std::optional<std::uint64_t> identity);
   // Sets all that this rank holds: parameters and masters to what `fill` gives, moments to 0.
   InitialValues fill_states(const Fill& fill, std::uint64_t identity);
   void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);

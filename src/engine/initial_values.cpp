@@ -98,29 +98,21 @@ std::uint64_t sample_of(const Layout& layout, const Engine::Fill& fill) {
 
 }  // namespace
 
-void Engine::initialize(const Fill& fill) {
-  Impl& impl = *impl_;
-  impl.guarded(
+void Engine::initialize(const Fill& fill) { impl_->initialize(fill, std::nullopt); }
+void Engine::initialize(const Fill& fill, std::uint64_t identity) { impl_->initialize(fill, identity); }
+
+void Engine::Impl::initialize(const Fill& fill, std::optional<std::uint64_t> identity) {
+  guarded(
       "initialize", [&] { check_fill(fill); },
       [&] {
-        impl.check_between_steps("initialize");
-        const std::uint64_t sample = sample_of(impl.layout, fill);
-        const InitialValues values = impl.fill_states(fill, sample);
-        if (sample_of(impl.layout, fill) != sample)
+        check_between_steps("initialize");
+        const std::uint64_t first = identity ? *identity : sample_of(layout, fill);
+        const InitialValues values = fill_states(fill, first);
+        if (!identity && sample_of(layout, fill) != first)
           throw UsageError(
               "initialize: fill gives other values when it is asked for the same elements again; they must "
               "depend on the parameter and the element only, since each rank asks for what it holds");
-        values.compare(impl.states);
-      });
-}
-
-void Engine::initialize(const Fill& fill, std::uint64_t identity) {
-  Impl& impl = *impl_;
-  impl.guarded(
-      "initialize", [&] { check_fill(fill); },
-      [&] {
-        impl.check_between_steps("initialize");
-        impl.fill_states(fill, identity).compare(impl.states);
+        values.compare(states);
       });
 }
 

@@ -163,8 +163,10 @@ double* Executor::block_squares() const {
 
 kernels::UpdateGate* Executor::gate() const {
   static_assert(kDecisionBytes == sizeof(kernels::UpdateGate));
-  return reinterpret_cast<kernels::UpdateGate*>(persistent_address(program_, program().scalars) +
-                                                std::int64_t{8} * program().scalars_numel * world_.world());
+  const BufferId scalars = program().scalars;
+  return reinterpret_cast<kernels::UpdateGate*>(
+      persistent_address(program_, scalars) +
+      slots_bytes(program().buffers[static_cast<std::size_t>(scalars)]));
 }
 
 void Executor::square_sum(InstructionId id) {
@@ -192,11 +194,12 @@ void Executor::add_squares(InstructionId id) {
                              result(square_sum_slot(flat)));
   if (!options_.parameter_norms) return;
   const int flats = static_cast<int>(layout_.flats().size());
-  for (const Piece& piece : layout_.pieces(flat, slice.offset, slice.offset + slice.numel)) {
-    kernels::block_squares(compute(id), piece.numel, type, gradient(piece.offset), block_squares());
-    kernels::add_block_squares(compute(id), piece.numel, type, gradient(piece.offset), block_squares(),
-                               result(parameter_square_sum_slot(flats, piece.parameter)));
-  }
+  kernels::ComputeContext context = compute(id);
+  context.workspace = {block_squares(),
+                       program().buffers[static_cast<std::size_t>(program().square_sums)].bytes};
+  for (const Piece& piece : layout_.pieces(flat, slice.offset, slice.offset + slice.numel))
+    kernels::sum_of_squares(context, piece.numel, type, gradient(piece.offset),
+                            result(parameter_square_sum_slot(flats, piece.parameter)));
 }
 
 void Executor::message(InstructionId id) {
@@ -245,7 +248,7 @@ void Executor::set_gate() {
 // The decision, for the host.
 void Executor::decide_step() {
   const Program& running = program();
-  const std::int64_t bytes = std::int64_t{8} * running.scalars_numel * world_.world();
+  const std::int64_t bytes = slots_bytes(running.buffers[static_cast<std::size_t>(running.scalars)]);
   transfer(scalars_.data(), persistent_address(program_, running.scalars), bytes);
   decision_ = decide({.mesh = options_.mesh,
                       .layout = layout_,

@@ -49,7 +49,7 @@ double InstructionCosts::default_us(const Instruction& instruction) const {
       return gather_us(instruction);
     case Opcode::reduce_scalars:
       return collective_us(CollectiveKind::all_gather, axis_of(instruction),
-                           buffer(instruction.writes.at(0)).bytes - kDecisionBytes);
+                           slots_bytes(buffer(instruction.writes.at(0))));
     case Opcode::send:
     case Opcode::receive:
       return message_us(instruction);

@@ -18,9 +18,9 @@ struct Trainer::Impl {
   Impl(Communicator world_in, std::shared_ptr<const Model> model_in, const TrainerOptions& options_in)
       : model(std::move(model_in)),
         options(options_in),
-        programs(options),
+        programs(*model, options),
         world(std::move(world_in)),
-        engine(world, model->units(), engine_options(*model, options)) {
+        engine(world, model->units(), engine_options(*model, options, programs)) {
     std::size_t most = 0;
     for (const UnitSpec& unit : engine.layout().units()) most = std::max(most, unit.parameters.size());
     parameters.resize(most);
@@ -195,12 +195,12 @@ StepResult Trainer::train_step(double learning_rate, const Fetch& fetch) {
 StepResult Trainer::evaluate(const Fetch& fetch, const std::function<bool()>& goes_on) {
   check_fetch("evaluate", fetch);
   const int all = impl_->options.evaluation_microbatches;
-  const int part = EvaluationParts(impl_->options).microbatches;
+  const TrainerPrograms& programs = impl_->programs;
+  const int part = programs.part_microbatches;
   StepResult result;
   double loss = 0.0, weight = 0.0;
   bool ended = false;
   for (int first = 0; first < all && !ended; first += part) {
-    const TrainerPrograms& programs = impl_->programs;
     result = impl_->run(all - first < part ? programs.evaluate_rest : programs.evaluate, 0.0,
                         [&](int microbatch, void* batch) { fetch(first + microbatch, batch); });
     loss += result.loss * result.weight;

@@ -32,19 +32,6 @@ CostModel with_operations(CostModel rates, const Model& model, const TrainerOpti
 
 }  // namespace
 
-EvaluationParts::EvaluationParts(const TrainerOptions& options)
-    : microbatches(std::max(1, std::min(options.evaluation_microbatches, 16 * options.engine.mesh.pipeline))),
-      rest(options.evaluation_microbatches % microbatches) {}
-
-TrainerPrograms::TrainerPrograms(const TrainerOptions& options) : names{"train", "evaluate"} {
-  const auto add = [&](const char* name) {
-    names.emplace_back(name);
-    return static_cast<int>(names.size()) - 1;
-  };
-  if (options.generation) generate = add("generate");
-  if (EvaluationParts(options).rest > 0) evaluate_rest = add("evaluate the rest");
-}
-
 BatchShape generation_shape(const TrainerOptions& options) {
   return {.sequences = 1, .length = options.batch.length};
 }
@@ -55,22 +42,35 @@ BatchBuffer::BatchBuffer(const Model& model, const BatchShape& shape) {
   logits = total + static_cast<std::int64_t>(sizeof(LossTotal));
 }
 
-EngineOptions engine_options(const Model& model, const TrainerOptions& options) {
+TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& options) {
   check_batch(model, options);
-  EngineOptions engine = options.engine;
-  const Target target(engine.threads_per_rank, engine.device);
+  const auto add = [&](const char* name, ProgramSpec spec) {
+    names.emplace_back(name);
+    specs.push_back(std::move(spec));
+    return static_cast<int>(specs.size()) - 1;
+  };
+  const Target target(options.engine.threads_per_rank, options.engine.device);
   ActivationSpec batch = model.activations(options.batch, target);
   batch.batch_bytes = BatchBuffer(model, options.batch).logits;
-  const EvaluationParts parts(options);
-  engine.programs = {{.kind = StepKind::train, .microbatches = options.microbatches, .activations = batch},
-                     {.kind = StepKind::evaluate, .microbatches = parts.microbatches, .activations = batch}};
+  train = add("train", {.kind = StepKind::train, .microbatches = options.microbatches, .activations = batch});
+  const int all = options.evaluation_microbatches;
+  part_microbatches = std::clamp(16 * options.engine.mesh.pipeline, 1, all);
+  evaluate =
+      add("evaluate", {.kind = StepKind::evaluate, .microbatches = part_microbatches, .activations = batch});
   if (options.generation) {
     ActivationSpec sequence = model.activations(generation_shape(options), target);
     sequence.batch_bytes = BatchBuffer(model, generation_shape(options)).logits + 4 * model.vocabulary;
-    engine.programs.push_back({.kind = StepKind::evaluate, .microbatches = 1, .activations = sequence});
+    generate = add("generate", {.kind = StepKind::evaluate, .microbatches = 1, .activations = sequence});
   }
-  if (parts.rest > 0)
-    engine.programs.push_back({.kind = StepKind::evaluate, .microbatches = parts.rest, .activations = batch});
+  if (const int rest = all % part_microbatches; rest > 0)
+    evaluate_rest =
+        add("evaluate the rest", {.kind = StepKind::evaluate, .microbatches = rest, .activations = batch});
+}
+
+EngineOptions engine_options(const Model& model, const TrainerOptions& options,
+                             const TrainerPrograms& programs) {
+  EngineOptions engine = options.engine;
+  engine.programs = programs.specs;
   engine.order.clear();
   engine.external_bytes = 0;
   engine.cost = with_operations(std::move(engine.cost), model, options);
@@ -83,39 +83,43 @@ Layout layout_of(const Model& model, const Mesh& mesh) {
   return Layout(model.units(), mesh.shard, mesh.replicate);
 }
 
+std::vector<StepSpec> specs_of(const Model& model, const TrainerOptions& options) {
+  return step_specs(engine_options(model, options, TrainerPrograms(model, options)));
+}
+
 }  // namespace
 
 TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank) {
   Layout layout = layout_of(model, options.engine.mesh);
-  PlannedPrograms planned =
-      build_and_plan(layout, options.engine.mesh, step_specs(engine_options(model, options)), pipeline_rank);
-  return {std::move(layout), std::move(planned.programs), std::move(planned.plan),
-          TrainerPrograms(options).names};
+  TrainerPrograms programs(model, options);
+  PlannedPrograms planned = build_and_plan(
+      layout, options.engine.mesh, step_specs(engine_options(model, options, programs)), pipeline_rank);
+  return {std::move(layout), std::move(planned.programs), std::move(planned.plan), std::move(programs.names)};
 }
 
 int fit_resident_units(const Model& model, const TrainerOptions& options, const MemoryBudget& budget) {
   return fit_resident_units(layout_of(model, options.engine.mesh), options.engine.mesh,
-                            step_specs(engine_options(model, options)), budget);
+                            specs_of(model, options), budget);
 }
 
 std::vector<ActivationChoice> choose_activations(const Model& model, const TrainerOptions& options,
                                                  const MemoryBudget& budget,
                                                  std::span<const ActivationChoice> among, CostModel rates) {
   return choose_activations(layout_of(model, options.engine.mesh), options.engine.mesh,
-                            step_specs(engine_options(model, options)),
-                            with_operations(std::move(rates), model, options), budget, among)
+                            specs_of(model, options), with_operations(std::move(rates), model, options),
+                            budget, among)
       .units;
 }
 
 double choose_states_on_device(const Model& model, const TrainerOptions& options, const MemoryBudget& budget,
                                CostModel rates) {
   return choose_states_on_device(layout_of(model, options.engine.mesh), options.engine.mesh,
-                                 step_specs(engine_options(model, options)),
-                                 with_operations(std::move(rates), model, options), budget);
+                                 specs_of(model, options), with_operations(std::move(rates), model, options),
+                                 budget);
 }
 
 std::string explain_misfit(const Model& model, const TrainerOptions& options, const MemoryPlan& plan) {
-  const EngineOptions engine = engine_options(model, options);
+  const EngineOptions engine = engine_options(model, options, TrainerPrograms(model, options));
   return explain_misfit(layout_of(model, engine.mesh), engine.mesh, step_specs(engine), plan,
                         memory_budget(engine), engine.cost);
 }

@@ -5,21 +5,18 @@
 
 namespace tessera {
 
-// An evaluation runs in parts, of so many microbatches each and the last of `rest`, where that is above 0. A
-// part is long enough to hide the bubble of a pipeline; that all have one program keeps the plan small.
-struct EvaluationParts {
-  explicit EvaluationParts(const TrainerOptions& options);
-  int microbatches = 0;
-  int rest = 0;
-};
-
+// The programs of a trainer's engine: what each is called and made of, and which is which. UsageError for a
+// batch that the model cannot take.
 struct TrainerPrograms {
-  explicit TrainerPrograms(const TrainerOptions& options);
-  int train = 0;
-  int evaluate = 1;
-  int generate = -1;  // −1 where there is none
-  int evaluate_rest = -1;
+  TrainerPrograms(const Model& model, const TrainerOptions& options);
   std::vector<std::string> names;  // by program
+  std::vector<ProgramSpec> specs;
+  int train = -1;
+  // An evaluation runs in parts of so many microbatches each: enough to hide the bubble of a pipeline, and
+  // few, so that the plan is small. The last part's program is `evaluate_rest` where it has fewer.
+  int part_microbatches = 0;
+  int evaluate = -1, evaluate_rest = -1;
+  int generate = -1;  // where it is asked for
 };
 
 // One sequence, as long as those of training.
@@ -33,7 +30,8 @@ struct BatchBuffer {
   std::int64_t logits = 0;
 };
 
-// The engine's options with the trainer's programs. UsageError for a batch that the model cannot take.
-EngineOptions engine_options(const Model& model, const TrainerOptions& options);
+// The engine's options with the trainer's programs.
+EngineOptions engine_options(const Model& model, const TrainerOptions& options,
+                             const TrainerPrograms& programs);
 
 }  // namespace tessera

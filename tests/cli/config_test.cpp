@@ -301,6 +301,7 @@ TEST(Config, KeysAreTakenWhereTheyCount) {
       {"schedule.batch_scaling=linear", "schedule.base_batch=8"},
       {"precision.loss_scaling=true", "precision.initial_scale=2", "precision.growth_interval=5"},
       {"model.layers=100", "run.microbatches=10000"},
+      {"model.layers=200", "run.evaluation_microbatches=5001"},  // there is no evaluation
       {"model.layers=200", "run.evaluate_every=5", "run.evaluation_microbatches=50001"},  // run in parts
   };
   for (const std::vector<std::string>& settings : cases) EXPECT_EQ(error_of("", settings), "");

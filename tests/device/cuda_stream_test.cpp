@@ -82,6 +82,16 @@ TEST_F(CudaStreams, GetHardwareQueuesOfTheirOwn) {
   setenv(kVariable, "32", 1);
 }
 
+TEST_F(CudaStreams, KeepTheQueuesThatTheUserAskedFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process that has not asked yet
+  const auto ask = [this] {
+    setenv(kVariable, "1", 1);
+    stream();
+    std::exit(std::string(std::getenv(kVariable)) == "1" ? 0 : 1);
+  };
+  EXPECT_EXIT(ask(), testing::ExitedWithCode(0), "");
+}
+
 TEST_F(CudaStreams, GiveBackWhatTheyTookWhenTheyCannotBeMade) {
   fake_cuda::state().most_events = 2;
   EXPECT_THROW(stream(), EnvironmentError);

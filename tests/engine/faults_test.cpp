@@ -175,7 +175,7 @@ TEST(Subgroups, RanksAreNamedAsInTheWorld) {
 
 // In every bit.
 TEST(States, UnequalIdentitiesOfInitialValuesAreNamed) {
-  for (const std::uint64_t other : {1ULL, 1ULL << 63})
+  for (const std::uint64_t other : {1ULL, 2047ULL, 2048ULL, 1ULL << 63})
     for (const Fate& fate : run_failing(toy_options(2, 3), [&](Engine&engine, int rank) {
            engine.initialize(toy_fill(), rank == 0 ? 0 : other);
          })) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <sstream>
 
+#include "src/program/holders.h"
 #include "src/trainer/trainer_programs.h"
 #include "tests/engine/matrix.h"
 #include "tests/engine/random_model.h"
@@ -174,10 +175,8 @@ inline void draw_events(Draws& draws, RandomCase& of, bool early) {
 }
 
 inline bool tied_over_ranks(const Layout& layout, const Partition& partition) {
-  for (UnitId unit = 0; unit < static_cast<UnitId>(layout.units().size()); ++unit)
-    for (const FlatId flat : layout.flats_used_by(unit))
-      if (partition.rank_of(layout.flat(flat).unit) != partition.rank_of(unit)) return true;
-  return false;
+  return std::ranges::any_of(holders_of(layout, partition),
+                             [](const std::vector<int>& holders) { return holders.size() > 1; });
 }
 
 inline RandomCase draw_case(std::uint64_t seed) {

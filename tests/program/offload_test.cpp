@@ -102,6 +102,10 @@ TEST(OffloadPrograms, HoldWhatTheyAreAskedTo) {
                   space == parameters ? 2 * shards : 0);
       }
       EXPECT_EQ(persistent(made.programs[0], Space::device, Category::gradients), 0);
+      std::int64_t accumulators = 0;
+      for (const Buffer& buffer : made.programs[0].buffers)
+        if (buffer.role == BufferRole::accumulator) accumulators += buffer.bytes;
+      EXPECT_EQ(accumulators, 4 * shards);
       const std::int64_t on_host = made.plans[0].space(Space::host).live_peak_bytes;
       if (states == Space::device && parameters == Space::device) {
         EXPECT_EQ(on_host, 0);
