@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/context.h"
+#include "kernels/dropout.h"
 #include "tessera/dtype.h"
 
 namespace tessera::kernels {
@@ -19,6 +20,8 @@ struct AttentionShape {
   std::int64_t heads = 0;
   DType type = DType::fp32;
   std::int64_t kv_heads = 0;  // divides heads; 0: as many as heads
+  // Of the probabilities, which are a matrix for each query head: a row a query, an element a key.
+  Dropout dropout = {};
 
   std::int64_t kv_heads_or_heads() const { return kv_heads > 0 ? kv_heads : heads; }
   std::int64_t head_channels() const { return channels / heads; }
@@ -27,7 +30,7 @@ struct AttentionShape {
 
 std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& target);
 
-// output [batch, sequence, channels] = softmax(query key^T / sqrt(channels / heads), causal) value;
+// output [batch, sequence, channels] = dropout(softmax(query key^T / sqrt(channels / heads), causal)) value;
 // log_sum_exp [batch, heads, sequence] of the scaled scores. Tiled with a running maximum (Dao et al. 2022).
 // The same bits for any thread count.
 void attention_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv,

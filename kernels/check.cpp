@@ -64,6 +64,13 @@ void check_embedding(const EmbeddingShape& shape, const char* op) {
                      " rows, the sequence needs " + std::to_string(shape.sequence));
 }
 
+void check_dropout(const DropoutShape& shape, const Dropout& dropout) {
+  check_compute_type(shape.type, "dropout");
+  if (dropout.threshold >= 65536)
+    throw UsageError("dropout: the threshold is " + std::to_string(dropout.threshold) +
+                     "; it must be below 65536");
+}
+
 void check_pair(bool first, bool second, const char* what) {
   if (first == second) return;
   throw UsageError(std::string(what) + " go together; give both or neither");
@@ -77,6 +84,7 @@ void check_attention(const AttentionShape& shape) {
   if (shape.kv_heads < 0 || shape.heads % shape.kv_heads_or_heads() != 0)
     throw UsageError("attention: " + std::to_string(shape.heads) + " heads cannot share " +
                      std::to_string(shape.kv_heads) + " key and value heads; heads must be a multiple");
+  check_dropout({.type = shape.type}, shape.dropout);
 }
 
 std::string describe(const MatmulShape& shape) {

@@ -20,6 +20,7 @@ void check_runs(const AdamWArguments& arguments);
 void check_momentum(const SgdArguments& arguments);
 void check_rotary(const RotaryShape& shape, const char* op);
 void check_embedding(const EmbeddingShape& shape, const char* op);
+void check_dropout(const DropoutShape& shape, const Dropout& dropout);
 // What goes together is given or left out together.
 void check_pair(bool first, bool second, const char* what);
 void check_attention(const AttentionShape& shape);

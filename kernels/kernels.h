@@ -20,6 +20,7 @@
 #include "kernels/context.h"
 #include "kernels/copy.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gate.h"

@@ -1,9 +1,12 @@
 // The public face of every op: one line each.
 #include "kernels/ops.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "kernels/check.h"
+#include "tessera/error.h"
 
 namespace tessera::kernels {
 namespace {
@@ -54,6 +57,11 @@ void gelu_forward(const ComputeContext& context, DType type, std::int64_t numel,
 void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel, const void* input,
                    const void* output_gradient, void* input_gradient) {
   ops_of(context.device).gelu_backward(context, type, numel, input, output_gradient, input_gradient);
+}
+
+void dropout(const ComputeContext& context, const DropoutShape& shape, const Dropout& dropout,
+             const void* input, void* output) {
+  ops_of(context.device).dropout(context, shape, dropout, input, output);
 }
 
 void swiglu_forward(const ComputeContext& context, const SwigluShape& shape, const void* gate_up,
@@ -200,6 +208,14 @@ void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType typ
 
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
   return square_blocks(numel) * static_cast<std::int64_t>(sizeof(double));
+}
+
+std::uint32_t dropout_threshold(double share) {
+  if (!(share >= 0.0 && share < 1.0))
+    throw UsageError("dropout: the share is " + std::to_string(share) +
+                     "; it must be 0 or more, and below 1");
+  if (share == 0.0) return 0;
+  return static_cast<std::uint32_t>(std::clamp(std::lround(share * 65536.0), 1L, 65535L));
 }
 
 std::int64_t rotary_workspace_bytes(const RotaryShape& shape) {

@@ -21,6 +21,10 @@ struct Gpt2Config {
   // Bound of the fp32 logits that exist at once; a microbatch of more is cut into chunks of tokens. 0: 64 MiB
   // on the CPU, the logits of 2,048 tokens on a GPU.
   std::int64_t logits_bytes = 0;
+  // In training, of the embedding's output and of what residual branches end with, and of the attention's
+  // probabilities: the share of elements that is 0, to the nearest 2^-16. The others are scaled up.
+  double dropout = 0.0;
+  double attention_dropout = 0.0;
 
   // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, or gpt2-tiny (10M parameters, for bytes). Throws UsageError
   // that lists them.
@@ -58,7 +62,9 @@ struct LlamaConfig {
   double norm_epsilon = 1e-5;
   bool tied = false;  // the head is the token embedding
   RopeScaling rope_scaling = {};
-  std::int64_t logits_bytes = 0;  // as for GPT-2
+  std::int64_t logits_bytes = 0;  // as for GPT-2, as are the next two
+  double dropout = 0.0;
+  double attention_dropout = 0.0;
 
   // llama-160m, llama-1b and llama-3b (Llama 3.2), llama-7b, llama-13b and llama-70b (Llama 2), llama-8b
   // (Llama 3), or llama-tiny (10M parameters, for bytes). Throws UsageError that lists them.

@@ -51,6 +51,11 @@ struct ModuleContext {
   void* workspace = nullptr;     // workspace_bytes, for this call only
   std::int64_t workspace_bytes = 0;
   const void* batch = nullptr;  // the microbatch as the model lays it out, see Model::batch_bytes
+  // What a training step draws, dropout say, is a function of these (tessera/philox.h) and of places in the
+  // batch: then it is the same in every pass of a microbatch, and on every mesh that trains on the same
+  // samples.
+  std::uint64_t random_key = 0;     // of TrainerOptions::seed, the updates applied so far, and the unit
+  std::int64_t first_sequence = 0;  // number of the batch's first row among the step's, see SampleGrid
   float loss_scale = 1.0f;
   // The last module writes its sums here: in backward of a training step, and in forward of an evaluation,
   // where null spares it the losses.

@@ -22,7 +22,7 @@ struct TrainerOptions {
   int microbatches = 1;             // per training step
   int evaluation_microbatches = 1;  // per evaluation
   bool generation = false;          // plans a program for generate()
-  std::uint64_t seed = 1;           // of the initial weights
+  std::uint64_t seed = 1;           // of the initial weights, and of what modules draw in training
 };
 
 // The programs a trainer with these options runs on the ranks with this coordinate along the pipeline axis,

@@ -15,6 +15,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include "hwy/foreach_target.h"  // compiles what follows once per target
+#include "kernels/cpu/dropout-inl.h"
 #include "kernels/cpu/tile_product-inl.h"
 #include "kernels/cpu/v16-inl.h"
 
@@ -114,11 +115,31 @@ static HWY_NOINLINE void softmax_row(float* scores, std::int64_t visible, const 
   sum += sum_lanes(tile_sum);
 }
 
+// The random bits of a tile of one head's probabilities.
+struct TileDraws {
+  std::uint16_t halves[kTile * kTile];
+
+  HWY_NOINLINE void draw(const Dropout& dropout, std::uint32_t item, std::uint32_t head,
+                         std::int64_t query_tile, std::int64_t key_tile) {
+    for (std::int64_t row = 0; row < kTile; row += 2)
+      draw_halves<2>(dropout, {item, head, static_cast<std::uint32_t>(query_tile * kTile + row)},
+                     static_cast<std::uint32_t>(key_tile * kTile / 8), halves + row * kTile);
+  }
+
+  // tile = factor * itself where it is kept, else 0.
+  HWY_NOINLINE void drop(const Dropout& dropout, float factor, float* tile) const {
+    for (std::int64_t i = 0; i < kTile * kTile; i += 16)
+      store16(keep16(mul(load16(tile + i), set16(factor)), halves + i, dropout.threshold), tile + i);
+  }
+};
+
 template <class T>
 HWY_INLINE void forward_head(const HeadShape& head, const ForwardHead& a, float* workspace) {
   const ForwardWorkspace w(head, workspace);
   const std::int64_t stride = head.qkv_channels;
   const float scale = head.scale();
+  const bool drops = head.dropout.threshold > 0;
+  alignas(64) TileDraws draws;
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile) {
     const std::int64_t first = tile * kTile * stride;
     pack(static_cast<const T*>(a.key) + first, stride, head.rows_of(tile), head, 1.0f, w.query);
@@ -141,11 +162,15 @@ HWY_INLINE void forward_head(const HeadShape& head, const ForwardHead& a, float*
       for (std::int64_t row = 0; row < kTile; ++row)
         softmax_row(w.scores + row * kTile, diagonal ? row + 1 : kTile, head, maximum[row], sum[row],
                     w.output + row * head.padded);
+      if (drops) {  // after the sums, which are of all
+        draws.draw(head.dropout, a.item, a.head, tile, keys);
+        draws.drop(head.dropout, 1.0f, w.scores);
+      }
       add_weighted(w.scores, w.values + keys * head.tile_numel(), head, diagonal, w.output);
     }
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t place = tile * kTile + row;
-      unpack(w.output + row * head.padded, 1.0f / sum[row], 1, head,
+      unpack(w.output + row * head.padded, 1.0f / sum[row] * head.dropout.scale(), 1, head,
              static_cast<T*>(a.output) + place * head.model_channels, 0);
       a.log_sum_exp[place] = static_cast<float>(maximum[row] + std::log(static_cast<double>(sum[row])));
     }
@@ -201,6 +226,8 @@ static HWY_NOINLINE void weights_and_gradients(const float* log_sum_exp, const f
 template <class T>
 HWY_INLINE void backward_head(const HeadShape& head, const BackwardHead& a, const BackwardWorkspace& w) {
   const std::int64_t stride = head.qkv_channels;
+  const bool drops = head.dropout.threshold > 0;
+  alignas(64) TileDraws draws;
   const auto tile_bytes = static_cast<std::size_t>(head.tile_numel()) * sizeof(float);
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile) prepare_queries<T>(head, a, tile, w);
   for (std::int64_t keys = 0; keys < head.tiles(); ++keys) {
@@ -223,8 +250,13 @@ HWY_INLINE void backward_head(const HeadShape& head, const BackwardHead& a, cons
       const float* gradient = w.output_gradients + tile * head.tile_numel();
       tile_scores(query, w.keys_transposed, head, diagonal, w.scores);
       tile_scores(gradient, w.values_transposed, head, diagonal, w.score_gradients);
+      if (drops) {
+        draws.draw(head.dropout, a.item, a.head, tile, keys);
+        draws.drop(head.dropout, head.dropout.scale(), w.score_gradients);
+      }
       weights_and_gradients(w.log_sum_exp + tile * kTile, w.delta + tile * kTile, diagonal, w.scores,
                             w.score_gradients);
+      if (drops) draws.drop(head.dropout, head.dropout.scale(), w.scores);
       add_weighted_transposed(w.scores, gradient, head, diagonal, value_gradient);
       add_weighted_transposed(w.score_gradients, query, head, diagonal, key_gradient);
       add_weighted(w.score_gradients, w.keys, head, diagonal, w.query_gradients + tile * head.tile_numel());
@@ -274,7 +306,8 @@ HeadShape head_of(const AttentionShape& shape) {
           .qkv_channels = shape.qkv_channels(),
           .group = shape.heads / shape.kv_heads_or_heads(),
           .channels = shape.head_channels(),
-          .padded = round_up(shape.head_channels(), 16)};
+          .padded = round_up(shape.head_channels(), 16),
+          .dropout = shape.dropout};
 }
 
 // Where a head of a batch item begins: its query, key and value in a packed tensor, its output, its
@@ -312,7 +345,9 @@ void attention_forward(const ComputeContext& context, const AttentionShape& shap
                                      .key = element(qkv, shape.type, place.key),
                                      .value = element(qkv, shape.type, place.value),
                                      .output = element(output, shape.type, place.output),
-                                     .log_sum_exp = log_sum_exp + place.statistics};
+                                     .log_sum_exp = log_sum_exp + place.statistics,
+                                     .item = static_cast<std::uint32_t>(task / shape.heads),
+                                     .head = static_cast<std::uint32_t>(task % shape.heads)};
       HWY_DYNAMIC_DISPATCH(attention_forward_head)
       (shape.type, head, arguments, offset_bytes<float>(context.workspace.data, thread * part_bytes));
     }
@@ -343,7 +378,9 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
                                   .key_gradient = element(arguments.qkv_gradient, type, place.key),
                                   .value_gradient = element(arguments.qkv_gradient, type, place.value),
                                   .first_of_group = index % head.group == 0,
-                                  .last_of_group = index % head.group == head.group - 1};
+                                  .last_of_group = index % head.group == head.group - 1,
+                                  .item = static_cast<std::uint32_t>(item),
+                                  .head = static_cast<std::uint32_t>(index)};
     HWY_DYNAMIC_DISPATCH(attention_backward_head)
     (type, head, of_head, offset_bytes<float>(context.workspace.data, thread * part_bytes));
   };

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/dropout.h"
+
 namespace tessera::kernels {
 
 constexpr std::int64_t kTile = 64;  // queries and keys of a tile
@@ -16,6 +18,7 @@ struct HeadShape {
   std::int64_t group = 1;           // query heads that share a key and value head
   std::int64_t channels = 0;        // of this head
   std::int64_t padded = 0;          // channels rounded up to whole groups of 16 lanes
+  Dropout dropout = {};             // of all heads
 
   std::int64_t tiles() const { return (sequence + kTile - 1) / kTile; }
   std::int64_t rows_of(std::int64_t tile) const { return std::min(kTile, sequence - tile * kTile); }
@@ -30,6 +33,7 @@ struct ForwardHead {
   const void* value = nullptr;
   void* output = nullptr;
   float* log_sum_exp = nullptr;
+  std::uint32_t item = 0, head = 0;  // of the batch, of all query heads
 };
 
 struct BackwardHead {
@@ -44,6 +48,7 @@ struct BackwardHead {
   void* value_gradient = nullptr;
   bool first_of_group = true;
   bool last_of_group = true;
+  std::uint32_t item = 0, head = 0;
 };
 
 // Hands out consecutive parts of one thread's floats.

@@ -36,14 +36,17 @@ __device__ inline float softmax_step(float (&scores)[kPer], float& maximum, floa
 }
 
 // A block is a tile of queries of one head.
-template <class T, int kChunks>
+template <class T, int kChunks, bool kDrops>
 __global__ void __launch_bounds__(kThreads)
     attention_forward_kernel(Heads h, const T* qkv, T* output, float* log_sum_exp) {
   float* const shared = dynamic_shared();
   float* queries = shared;
   float* keys = queries + Tile<kChunks>::kNumel;  // and values
   float* weights = keys + Tile<kChunks>::kNumel;
-  const Place place(h, blockIdx.x / h.heads, static_cast<int>(blockIdx.x % h.heads));
+  __shared__ KeptTile kept;
+  const std::int64_t item = blockIdx.x / h.heads;
+  const int head = static_cast<int>(blockIdx.x % h.heads);
+  const Place place(h, item, head);
   const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
   const int tile = static_cast<int>(gridDim.y - 1 - blockIdx.y);  // the longest first
   const std::int64_t first = std::int64_t{tile} * kTile;
@@ -56,6 +59,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t first_key = std::int64_t{key_tile} * kTile;
     __syncthreads();  // the last values are used up
     load_tile<kChunks>(h, qkv + place.key, h.qkv_channels, first_key, 1.0f, keys);
+    draw_tile<kDrops>(h, item, head, first, first_key, kept);
     __syncthreads();
     float scores[kPer][kPer];
     dot_rows<kChunks>(queries, keys, scores);
@@ -68,6 +72,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int c = 0; c < kChunks * 4; ++c) sums[i][c] *= factor;
     }
+    drop<kDrops>(h, kept, scores);  // after the sums, which are of all
     put_weights(scores, weights);
     __syncthreads();  // the keys are used up, too
     load_tile<kChunks>(h, qkv + place.value, h.qkv_channels, first_key, 1.0f, keys);
@@ -153,14 +158,17 @@ template <int kChunks>
 constexpr int kBackwardBlocks = kChunks == 1 ? 2 : 1;
 
 // A block is a tile of queries of one head and owns their gradients.
-template <class T, int kChunks>
+template <class T, int kChunks, bool kDrops>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
     attention_query_gradient_kernel(Heads h, Backward<T> a) {
   float* const shared = dynamic_shared();
   constexpr int kNumel = Tile<kChunks>::kNumel;
   float *queries = shared, *gradients = queries + kNumel, *keys = gradients + kNumel, *values = keys + kNumel;
   float* weights = values + kNumel;
-  const Place place(h, blockIdx.x / h.heads, static_cast<int>(blockIdx.x % h.heads));
+  __shared__ KeptTile kept;
+  const std::int64_t item = blockIdx.x / h.heads;
+  const int head = static_cast<int>(blockIdx.x % h.heads);
+  const Place place(h, item, head);
   const int tile = static_cast<int>(gridDim.y - 1 - blockIdx.y);
   const std::int64_t first = std::int64_t{tile} * kTile;
   load_tile<kChunks>(h, a.qkv + place.query, h.qkv_channels, first, h.scale, queries);
@@ -172,11 +180,13 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
     __syncthreads();
     load_tile<kChunks>(h, a.qkv + place.key, h.qkv_channels, first_key, 1.0f, keys);
     load_tile<kChunks>(h, a.qkv + place.value, h.qkv_channels, first_key, 1.0f, values);
+    draw_tile<kDrops>(h, item, head, first, first_key, kept);
     __syncthreads();
     float scores[kPer][kPer], weight_gradients[kPer][kPer];
     dot_rows<kChunks>(queries, keys, scores);
     make_weights(statistics, key_tile == tile, scores);
     dot_rows<kChunks>(gradients, values, weight_gradients);
+    drop<kDrops>(h, kept, weight_gradients);
     make_score_gradients(statistics, weight_gradients, scores);
     put_weights(scores, weights);
     __syncthreads();
@@ -187,13 +197,14 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
 }
 
 // A block is a tile of keys of one key and value head and owns their gradients, over all heads of the group.
-template <class T, int kChunks>
+template <class T, int kChunks, bool kDrops>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
     attention_key_gradient_kernel(Heads h, Backward<T> a) {
   float* const shared = dynamic_shared();
   constexpr int kNumel = Tile<kChunks>::kNumel;
   float *queries = shared, *gradients = queries + kNumel, *keys = gradients + kNumel, *values = keys + kNumel;
   float* weights = values + kNumel;
+  __shared__ KeptTile kept;
   const int kv_heads = h.heads / h.group;
   const std::int64_t item = blockIdx.x / kv_heads;
   const int first_head = static_cast<int>(blockIdx.x % kv_heads) * h.group;
@@ -212,14 +223,16 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
       load_tile<kChunks>(h, a.output_gradient + place.output, h.model_channels, first_query, 1.0f, gradients);
       const Statistics statistics(h, a.log_sum_exp + place.statistics, a.delta + place.statistics,
                                   first_query);
+      draw_tile<kDrops>(h, item, head, first_query, first, kept);
       __syncthreads();
       float scores[kPer][kPer], weight_gradients[kPer][kPer];
       dot_rows<kChunks>(queries, keys, scores);
       make_weights(statistics, query_tile == tile, scores);
-      put_weights(scores, weights);
+      put_kept_weights<kDrops>(h, kept, scores, weights);
       __syncthreads();
       add_weighted<kChunks, true>(weights, gradients, value_sums);
       dot_rows<kChunks>(gradients, values, weight_gradients);
+      drop<kDrops>(h, kept, weight_gradients);
       make_score_gradients(statistics, weight_gradients, scores);
       __syncthreads();
       put_weights(scores, weights);
@@ -247,7 +260,9 @@ Heads heads_of(const AttentionShape& shape, std::initializer_list<const void*> t
           .qkv_channels = shape.qkv_channels(),
           .model_channels = shape.channels,
           .vectorized = vectorized,
-          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_channels())))};
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_channels()))),
+          .dropout = shape.dropout,
+          .dropout_scale = shape.dropout.scale()};
 }
 
 // Launches `kernel` on tiles of the sequence, for `heads` heads of all items, with shared memory for `tiles`
@@ -263,12 +278,19 @@ void launch(const ComputeContext& context, const char* op, const AttentionShape&
   start(context, op, {grid, kThreads, static_cast<std::size_t>(shared_bytes)}, kernel, arguments...);
 }
 
+// Calls function(chunks, drops) with the constants of the kernel.
 template <class Function>
-void with_chunks(const Heads& heads, Function&& function) {
-  if (heads.channels <= kTile)
-    function(std::integral_constant<int, 1>{});
+void with_constants(const Heads& heads, Function&& function) {
+  const auto with_chunks = [&](auto drops) {
+    if (heads.channels <= kTile)
+      function(std::integral_constant<int, 1>{}, drops);
+    else
+      function(std::integral_constant<int, 2>{}, drops);
+  };
+  if (heads.dropout.threshold > 0)
+    with_chunks(std::true_type{});
   else
-    function(std::integral_constant<int, 2>{});
+    with_chunks(std::false_type{});
 }
 
 // cuDNN reads whole vectors; all tensors of an arena begin at some.
@@ -295,9 +317,9 @@ void attention_forward(const ComputeContext& context, const AttentionShape& shap
     return cudnn_forward(context, shape, qkv, output, log_sum_exp);
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);
-    with_chunks(heads, [&](auto chunks) {
+    with_constants(heads, [&](auto chunks, auto drops) {
       launch<chunks()>(context, "attention_forward", shape, shape.heads, 2,
-                       attention_forward_kernel<T, chunks()>, heads, static_cast<const T*>(qkv),
+                       attention_forward_kernel<T, chunks(), drops()>, heads, static_cast<const T*>(qkv),
                        static_cast<T*>(output), log_sum_exp);
     });
   });
@@ -330,11 +352,11 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
                                    .log_sum_exp = a.log_sum_exp,
                                    .delta = delta,
                                    .qkv_gradient = static_cast<T*>(a.qkv_gradient)};
-    with_chunks(heads, [&](auto chunks) {
-      launch<chunks()>(context, op, shape, shape.heads, 4, attention_query_gradient_kernel<T, chunks()>,
-                       heads, arguments);
+    with_constants(heads, [&](auto chunks, auto drops) {
+      launch<chunks()>(context, op, shape, shape.heads, 4,
+                       attention_query_gradient_kernel<T, chunks(), drops()>, heads, arguments);
       launch<chunks()>(context, op, shape, shape.kv_heads_or_heads(), 4,
-                       attention_key_gradient_kernel<T, chunks()>, heads, arguments);
+                       attention_key_gradient_kernel<T, chunks(), drops()>, heads, arguments);
     });
   });
 }

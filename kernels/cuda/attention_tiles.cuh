@@ -4,6 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/dropout_math.h"
 
 namespace tessera::kernels::cuda {
 
@@ -29,6 +30,8 @@ struct Heads {
   std::int64_t qkv_channels, model_channels;
   bool vectorized;  // rows begin at, and have, whole vectors of four
   float scale;
+  Dropout dropout;
+  float dropout_scale;
 };
 
 // Where a head of a batch item begins: its query, key and value in a packed tensor, its output, its
@@ -150,6 +153,53 @@ __device__ inline void put_weights(const float (&values)[kPer][kPer], float* wei
   for (int i = 0; i < kPer; ++i)
 #pragma unroll
     for (int j = 0; j < kPer; ++j) weights[(y + kSide * i) * kWeightStride + x + kSide * j] = values[i][j];
+}
+
+// Which of a tile's probabilities are kept: a bit each, [kTile, kTile / 8] bytes of shared memory. Of a
+// kernel that drops nothing it is neither written nor read, and the next two do nothing.
+using KeptTile = std::uint8_t[kTile * kTile / 8];
+
+// Of the tile that begins at a query and a key of a head; to be read behind a barrier.
+template <bool kDrops>
+__device__ inline void draw_tile(const Heads& h, std::int64_t item, int head, std::int64_t first_query,
+                                 std::int64_t first_key, KeptTile& kept) {
+  if constexpr (kDrops) {
+    constexpr int kBytes = kTile / 8;
+    for (int i = threadIdx.x; i < kTile * kBytes; i += kThreads)
+      kept[i] = static_cast<std::uint8_t>(
+          kept_bits(h.dropout,
+                    {static_cast<std::uint32_t>(item), static_cast<std::uint32_t>(head),
+                     static_cast<std::uint32_t>(first_query + i / kBytes)},
+                    static_cast<std::uint32_t>(first_key / 8 + i % kBytes)));
+  }
+}
+
+// A thread's values, scaled where they are kept, else 0.
+template <bool kDrops>
+__device__ inline void drop(const Heads& h, const KeptTile& kept, float (&values)[kPer][kPer]) {
+  if constexpr (kDrops) {
+    const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i)
+#pragma unroll
+      for (int j = 0; j < kPer; ++j) {
+        const unsigned bits = kept[(y + kSide * i) * (kTile / 8) + (x + kSide * j) / 8];
+        values[i][j] = (bits >> (x % 8) & 1u) != 0 ? h.dropout_scale * values[i][j] : 0.0f;
+      }
+  }
+}
+
+// As put_weights() of what drop() makes of them; the values stay.
+template <bool kDrops>
+__device__ inline void put_kept_weights(const Heads& h, const KeptTile& kept,
+                                        const float (&values)[kPer][kPer], float* weights) {
+  float dropped[kPer][kPer];
+#pragma unroll
+  for (int i = 0; i < kPer; ++i)
+#pragma unroll
+    for (int j = 0; j < kPer; ++j) dropped[i][j] = values[i][j];
+  drop<kDrops>(h, kept, dropped);
+  put_weights(dropped, weights);
 }
 
 // Over the kSide threads of a row.

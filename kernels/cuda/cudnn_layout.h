@@ -59,8 +59,8 @@ inline AttentionSlice backward_slice(const AttentionShape& shape) {
 
 // What cuDNN has kernels for on all GPUs of this project. One row alone has no backward there.
 inline bool cudnn_forward_fits(const AttentionShape& shape) {
-  return shape.type == DType::bf16 && shape.batch >= 1 && shape.sequence >= 2 &&
-         shape.head_channels() % 8 == 0 && shape.head_channels() <= kMostCudnnChannels;
+  return shape.type == DType::bf16 && shape.dropout.threshold == 0 && shape.batch >= 1 &&
+         shape.sequence >= 2 && shape.head_channels() % 8 == 0 && shape.head_channels() <= kMostCudnnChannels;
 }
 // Slices of log_sum_exp, and what lies in the workspace behind delta, begin at multiples of 16 bytes.
 inline bool cudnn_backward_fits(const AttentionShape& shape) {

@@ -23,6 +23,7 @@ struct ModelConfig {
   std::int64_t vocabulary = 0, context = 0, layers = 0, heads = 0, channels = 0;  // 0: the preset's
   std::int64_t kv_heads = 0, hidden = 0;                                          // the same, as the next
   double rope_theta = 0.0, rope_scaling = 0.0, norm_epsilon = 0.0;
+  double dropout = 0.0, attention_dropout = 0.0;
   std::int64_t logits_memory = 0;
   std::string tied = "preset";
   std::string weights = {};

@@ -114,6 +114,15 @@ void add_model(Keys& keys, ModelConfig& c) {
             "The most bytes of fp32 logits at once: the head takes a microbatch in chunks of tokens. "
             "Fewer chunks are faster, and a bf16 gradient of its weight is rounded less often. 0: "
             "64 MiB on the CPU, the logits of 2,048 tokens on a GPU."));
+  constexpr Range kShare = {.min = 0.0, .max = 0.999};
+  keys.push_back(number("model.dropout", &c.dropout, kShare,
+                        "The share of the elements of the embedding's output, and of what attention and MLP "
+                        "add to the residual stream, that a training step sets to 0. Which ones is a "
+                        "function of run.seed, the step and the place in its batch, the same on every "
+                        "mesh. Evaluations drop nothing."));
+  keys.push_back(number("model.attention_dropout", &c.attention_dropout, kShare,
+                        "Likewise of the attention's probabilities. On a GPU, training steps then compute "
+                        "attention by Tessera's own kernel, not by cuDNN's."));
   add_llama(keys, c);
   keys.push_back(text("model.weights", &c.weights,
                       "Weights to start from, instead of drawn ones: a .safetensors file, its index or its "
@@ -365,7 +374,8 @@ void add_run(Keys& keys, RunConfig& c) {
            {"false", "true", "auto"});
   resume.boolean_words = true;
   keys.push_back(std::move(resume));
-  keys.push_back(integer("run.seed", &c.seed, 0, "Of the initial weights and the sample text.", kMostExact));
+  keys.push_back(
+      integer("run.seed", &c.seed, 0, "Of the initial weights, dropout and the sample text.", kMostExact));
   keys.push_back(text(
       "run.device", &c.device,
       "Where the model lies and computes: \"cuda\", a GPU for each rank, of those that its process sees, "

@@ -39,6 +39,8 @@ FamilyConfig common_dimensions(const ModelConfig& config) {
   change(config.heads, dimensions.heads);
   change(config.channels, dimensions.channels);
   change(config.logits_memory, dimensions.logits_bytes);
+  dimensions.dropout = config.dropout;
+  dimensions.attention_dropout = config.attention_dropout;
   return dimensions;
 }
 

@@ -72,14 +72,17 @@ json dropouts_of(const std::string& model_type) {
   return {{"attention_dropout", 0.0}};
 }
 
-std::string note_on_dropout(const json& config, const std::string& model_type) {
-  std::string dropped;
+// What a person should know where a run drops another share than its weights were trained with.
+std::string note_on_dropout(const json& config, const json& own, const std::string& model_type) {
+  std::string other;
   const json defaults = dropouts_of(model_type);
   for (const auto& [key, missing] : defaults.items()) {
     const json value = config.contains(key) ? config[key] : missing;
-    if (value != json(0.0)) dropped += fmt::format("{}{} {}", dropped.empty() ? "" : ", ", key, value.dump());
+    if (value != own.at(key)) other += fmt::format("{}{} {}", other.empty() ? "" : ", ", key, value.dump());
   }
-  return dropped.empty() ? "" : fmt::format("trained without the dropout of config.json ({})", dropped);
+  if (other.empty()) return "";
+  return fmt::format("config.json has {}; this run has its own model.dropout and model.attention_dropout",
+                     other);
 }
 
 }  // namespace
@@ -111,7 +114,7 @@ std::string check_weights_config(const std::filesystem::path& weights, const Set
   refuse_other("model_type", stored.value("model_type", json(type)), type);
   const json theirs = values_of(stored, type), ours = values_of(own, type);
   for (const auto& [key, value] : ours.items()) refuse_other(key, theirs.at(key), value);
-  return note_on_dropout(stored, type);
+  return note_on_dropout(stored, own, type);
 }
 
 }  // namespace tessera::cli

@@ -23,7 +23,8 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
                .channels = config.channels,
                .heads = config.heads,
                .type = config.type,
-               .kv_heads = config.kv_heads};
+               .kv_heads = config.kv_heads,
+               .dropout = {.threshold = config.attention_dropout}};
   rotary = {.batch = batch.sequences,
             .sequence = batch.length,
             .heads = config.heads + config.kv_heads,
@@ -83,11 +84,14 @@ NormPass norm_of(const TransformerConfig& config, const BlockShapes& shapes) {
 }
 
 std::int64_t scratch_bytes(const TransformerConfig& config, const BlockShapes& shapes, const Target& target) {
+  kernels::AttentionShape evaluated = shapes.attention;  // without dropout, which may choose another kernel
+  evaluated.dropout = {};
   return std::max({kernels::linear_workspace_bytes(shapes.qkv, target),
                    kernels::linear_workspace_bytes(shapes.projection, target),
                    kernels::linear_workspace_bytes(shapes.up, target),
                    kernels::linear_workspace_bytes(shapes.down, target),
                    kernels::attention_forward_workspace_bytes(shapes.attention, target),
+                   kernels::attention_forward_workspace_bytes(evaluated, target),
                    kernels::attention_backward_workspace_bytes(shapes.attention, target),
                    config.rotary.empty() ? 0 : kernels::rotary_workspace_bytes(shapes.rotary),
                    norm_workspace_bytes(norm_of(config, shapes), target)});

@@ -40,6 +40,8 @@ Model make_gpt2(const Gpt2Config& config, DType type) {
        .norm = {.kind = nn::NormKind::layer, .epsilon = 1e-5f},
        .mlp = nn::MlpKind::gelu,
        .logits_bytes = config.logits_bytes,
+       .dropout = nn::dropout_threshold("gpt2", "dropout", config.dropout),
+       .attention_dropout = nn::dropout_threshold("gpt2", "attention_dropout", config.attention_dropout),
        .deviation = kDeviation,
        .residual_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config.layers))},
       config.layers);

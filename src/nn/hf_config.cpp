@@ -44,9 +44,9 @@ std::string hugging_face_config(const Gpt2Config& config, DType type) {
                {"n_inner", nullptr},                 // 4 n_embd
                {"activation_function", "gelu_new"},  // by tanh
                {"layer_norm_epsilon", 1e-5},
-               {"resid_pdrop", 0.0},
-               {"embd_pdrop", 0.0},
-               {"attn_pdrop", 0.0}};
+               {"resid_pdrop", config.dropout},
+               {"embd_pdrop", config.dropout},
+               {"attn_pdrop", config.attention_dropout}};
   add_common(json, config.vocabulary, true, type);
   return json.dump(2) + "\n";
 }
@@ -63,7 +63,7 @@ std::string hugging_face_config(const LlamaConfig& config, DType type) {
                {"hidden_act", "silu"},
                {"attention_bias", false},
                {"mlp_bias", false},
-               {"attention_dropout", 0.0},
+               {"attention_dropout", config.attention_dropout},
                {"rms_norm_eps", config.norm_epsilon},
                {"rope_theta", config.rope_theta},
                {"rope_scaling", scaling_of(config.rope_scaling)}};

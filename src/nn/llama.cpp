@@ -78,7 +78,9 @@ Model make_llama(const LlamaConfig& config, DType type) {
        .learned_positions = false,
        .rotary = frequencies_of(config),
        .tied = config.tied,
-       .logits_bytes = config.logits_bytes},
+       .logits_bytes = config.logits_bytes,
+       .dropout = nn::dropout_threshold("llama", "dropout", config.dropout),
+       .attention_dropout = nn::dropout_threshold("llama", "attention_dropout", config.attention_dropout)},
       config.layers);
 }
 

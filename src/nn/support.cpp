@@ -17,6 +17,19 @@ void check_type(std::string_view model, DType type) {
     throw UnsupportedError(fmt::format("{}: its modules do not compute in fp16; use fp32 or bf16", model));
 }
 
+std::uint32_t dropout_threshold(std::string_view model, std::string_view field, double share) {
+  if (!(share >= 0.0 && share < 1.0))
+    throw UsageError(fmt::format("{}: {} is {}; it must be 0 or more, and below 1", model, field, share));
+  return kernels::dropout_threshold(share);
+}
+
+kernels::Dropout dropout_of(const ModuleContext& context, std::uint32_t threshold, std::int64_t matrix) {
+  return {.threshold = context.kind == StepKind::train ? threshold : 0,
+          .key = context.random_key,
+          .matrix = static_cast<std::uint32_t>(matrix),
+          .first_sequence = static_cast<std::uint32_t>(context.first_sequence)};
+}
+
 kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes) {
   return {
       .threads = context.threads,

@@ -23,6 +23,13 @@ void check_dim(std::string_view model, std::string_view field, std::int64_t valu
 // Throws UnsupportedError for fp16, which the kernels do not compute in.
 void check_type(std::string_view model, DType type);
 
+// Of a share given as `field` of a model: UsageError naming it unless 0 <= share < 1.
+std::uint32_t dropout_threshold(std::string_view model, std::string_view field, double share);
+
+// What of a training step's batch is dropped with this threshold, nothing in others. `matrix`: the same in
+// every pass, and another than what else the unit drops has.
+kernels::Dropout dropout_of(const ModuleContext& context, std::uint32_t threshold, std::int64_t matrix);
+
 // Where and by how many threads, and what of the workspace lies behind the module's own regions, for a
 // kernel's scratch.
 kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes);

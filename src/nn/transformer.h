@@ -34,8 +34,11 @@ struct TransformerConfig {
   std::vector<float> rotary = {};  // frequencies [head channels / 2]; empty: queries and keys are not rotated
   bool tied = true;                // the head's weight is embed.token
   std::int64_t logits_bytes = 0;   // see Gpt2Config
-  double deviation = 0.02;         // of the initial weights
-  double residual_deviation = 0.02;  // of those that end a residual branch
+  // As thresholds of kernels::Dropout.
+  std::uint32_t dropout = 0;            // of the embedding's output and the ends of residual branches
+  std::uint32_t attention_dropout = 0;  // of attention's probabilities
+  double deviation = 0.02;              // of the initial weights
+  double residual_deviation = 0.02;     // of those that end a residual branch
 };
 
 // Throws UsageError unless sequences ≥ 1 and 1 ≤ length ≤ context.

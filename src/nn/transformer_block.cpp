@@ -43,8 +43,9 @@ class BlockPass {
     linear(shapes_.qkv, norm1_.normed, indices_.qkv, qkv_);
     if (!config_.rotary.empty())
       kernels::rotary_forward(compute_, shapes_.rotary, config_.rotary.data(), qkv_);
-    kernels::attention_forward(compute_, shapes_.attention, qkv_, attention_, log_sum_exp_);
+    kernels::attention_forward(compute_, attention_shape_, qkv_, attention_, log_sum_exp_);
     linear(shapes_.projection, attention_, indices_.projection, middle_);
+    drop(kAttentionBranch, middle_, middle_);
     norm_forward(context_, compute_, norm2_.pass, indices_.norm2,
                  {.input = middle_, .residual = input, .sum = middle_, .output = norm2_.normed});
   }
@@ -69,13 +70,15 @@ class BlockPass {
 
   void contract(void* output) const {
     linear(shapes_.down, hidden_, indices_.down, output);
+    drop(kMlpBranch, output, output);
     kernels::add(compute_, config_.type, shapes_.rows * config_.channels, output, middle_, output);
   }
 
   // gradient: of the block's output -> of `middle`.
   void mlp_backward(const void* output_gradient, void* middle_gradient) const {
-    parameter_gradients(shapes_.down, hidden_, output_gradient, indices_.down);
-    input_gradient(shapes_.down, output_gradient, indices_.down, hidden_);
+    const void* branch = dropped(kMlpBranch, output_gradient, middle_gradient);
+    parameter_gradients(shapes_.down, hidden_, branch, indices_.down);
+    input_gradient(shapes_.down, branch, indices_.down, hidden_);
     activate_backward();
     parameter_gradients(shapes_.up, norm2_.normed, up_gradient_, indices_.up);
     input_gradient(shapes_.up, up_gradient_, indices_.up, norm2_.normed);
@@ -84,9 +87,10 @@ class BlockPass {
 
   // gradient: of `middle` -> of the block's input, in place.
   void attention_backward(const void* input, void* gradient) const {
-    parameter_gradients(shapes_.projection, attention_, gradient, indices_.projection);
-    input_gradient(shapes_.projection, gradient, indices_.projection, attention_gradient_);
-    kernels::attention_backward(compute_, shapes_.attention,
+    const void* branch = dropped(kAttentionBranch, gradient, norm2_.normed);
+    parameter_gradients(shapes_.projection, attention_, branch, indices_.projection);
+    input_gradient(shapes_.projection, branch, indices_.projection, attention_gradient_);
+    kernels::attention_backward(compute_, attention_shape_,
                                 {.qkv = qkv_,
                                  .output = attention_,
                                  .log_sum_exp = log_sum_exp_,
@@ -118,6 +122,7 @@ class BlockPass {
       : config_(config),
         context_(context),
         shapes_(shapes),
+        attention_shape_(shapes.attention),
         indices_(config),
         compute_(compute_context(context, gradient_workspace_bytes(config, shapes))),
         norm1_(config, shapes, context.recomputable, again.norm1),
@@ -128,10 +133,31 @@ class BlockPass {
         middle_(at(context.saved, saved.middle)),
         preactivation_(at(context.saved, saved.preactivation)),
         hidden_(at(context.recomputable, again.hidden)) {
+    attention_shape_.dropout = dropout_of(context, config.attention_dropout, 0);
     void* base = gradients_over_hidden(config) ? hidden_ : context.workspace;
     up_gradient_ = at(base, gradients.up);
     attention_gradient_ = at(base, gradients.attention);
     qkv_gradient_ = at(base, gradients.qkv);
+  }
+
+  // What ends in the residual stream; numbers its dropout, behind the attention's heads.
+  enum Branch : std::uint8_t { kAttentionBranch, kMlpBranch };
+
+  // output = dropout(tensor), [tokens, channels].
+  void drop(Branch branch, const void* tensor, void* output) const {
+    const kernels::DropoutShape shape = {.batch = context_.shape.sequences,
+                                         .sequence = context_.shape.length,
+                                         .channels = config_.channels,
+                                         .type = config_.type};
+    kernels::dropout(compute_, shape, dropout_of(context_, config_.dropout, config_.heads + branch), tensor,
+                     output);
+  }
+
+  // A branch's gradient, which is that of the stream where nothing is dropped; else in `free`.
+  const void* dropped(Branch branch, const void* gradient, void* free) const {
+    if (config_.dropout == 0) return gradient;
+    drop(branch, gradient, free);
+    return free;
   }
 
   kernels::SwigluShape swiglu() const {
@@ -181,6 +207,7 @@ class BlockPass {
   const TransformerConfig& config_;
   const ModuleContext& context_;
   const BlockShapes& shapes_;
+  kernels::AttentionShape attention_shape_;
   Indices indices_;
   kernels::ComputeContext compute_;
   NormOutput norm1_, norm2_;

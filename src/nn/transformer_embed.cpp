@@ -1,4 +1,5 @@
 #include "kernels/kernels.h"
+#include "src/nn/regions.h"
 #include "src/nn/support.h"
 #include "src/nn/transformer.h"
 
@@ -27,18 +28,26 @@ class Embed final : public Module {
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
     return {.activations = {
-                .output_bytes = shape.tokens() * config_.channels * bytes_of(config_.type),
-                .workspace_bytes = kernels::embedding_backward_workspace_bytes(kernel_shape(shape), target)}};
+                .output_bytes = output_bytes(shape),
+                .workspace_bytes = dropped_bytes(shape) +
+                                   kernels::embedding_backward_workspace_bytes(kernel_shape(shape), target)}};
   }
 
   void forward(const ModuleContext& context, const void*, void* output) override {
     if (output == nullptr) return;  // a recompute pass: nothing is saved
-    kernels::embedding_forward(compute_context(context, 0), kernel_shape(context.shape),
+    const kernels::ComputeContext compute = compute_context(context, 0);
+    kernels::embedding_forward(compute, kernel_shape(context.shape),
                                static_cast<const std::int32_t*>(context.batch), context.parameters[kToken],
                                config_.learned_positions ? context.parameters[kPosition] : nullptr, output);
+    drop(context, compute, output, output);
   }
 
   void backward(const ModuleContext& context, const void*, const void* output_gradient, void*) override {
+    const kernels::ComputeContext compute = compute_context(context, dropped_bytes(context.shape));
+    if (config_.dropout > 0) {
+      drop(context, compute, output_gradient, context.workspace);
+      output_gradient = context.workspace;
+    }
     kernels::EmbeddingBackward arguments = {.tokens = static_cast<const std::int32_t*>(context.batch),
                                             .output_gradient = output_gradient,
                                             .token_gradient = context.gradients[kToken],
@@ -47,12 +56,31 @@ class Embed final : public Module {
       arguments.position_gradient = context.gradients[kPosition];
       arguments.position_beta = context.betas[kPosition];
     }
-    kernels::embedding_backward(compute_context(context, 0), kernel_shape(context.shape), arguments);
+    kernels::embedding_backward(compute, kernel_shape(context.shape), arguments);
   }
 
  private:
   ParameterSpec table(const char* name, std::int64_t rows) const {
     return {.name = name, .shape = {rows, config_.channels}, .dtype = config_.type, .group = kDecay};
+  }
+
+  std::int64_t output_bytes(const BatchShape& shape) const {
+    return shape.tokens() * config_.channels * bytes_of(config_.type);
+  }
+
+  // Of the gradient behind dropout, ahead of the kernels' scratch.
+  std::int64_t dropped_bytes(const BatchShape& shape) const {
+    return config_.dropout > 0 ? align_up(output_bytes(shape)) : 0;
+  }
+
+  void drop(const ModuleContext& context, const kernels::ComputeContext& compute, const void* tensor,
+            void* output) const {
+    kernels::dropout(compute,
+                     {.batch = context.shape.sequences,
+                      .sequence = context.shape.length,
+                      .channels = config_.channels,
+                      .type = config_.type},
+                     dropout_of(context, config_.dropout, 0), tensor, output);
   }
 
   kernels::EmbeddingShape kernel_shape(const BatchShape& shape) const {

@@ -11,8 +11,21 @@
 #include "src/nn/initialize.h"
 #include "src/trainer/sample_token.h"
 #include "src/trainer/trainer_programs.h"
+#include "tessera/data.h"
+#include "tessera/philox.h"
 
 namespace tessera {
+namespace {
+
+// See ModuleContext::random_key.
+std::uint64_t random_key(std::uint64_t seed, std::int64_t steps_applied, UnitId unit) {
+  constexpr std::uint64_t kStream = 0x64726F70'00000000;  // "drop"; the unit's number follows
+  const PhiloxBlock block = random_block(seed, kStream + static_cast<std::uint64_t>(unit),
+                                         static_cast<std::uint64_t>(steps_applied));
+  return std::uint64_t{block[1]} << 32 | block[0];
+}
+
+}  // namespace
 
 struct Trainer::Impl {
   Impl(Communicator world_in, std::shared_ptr<const Model> model_in, const TrainerOptions& options_in)
@@ -50,6 +63,7 @@ struct Trainer::Impl {
 
   StepResult run(int program, double learning_rate, const Fetch& fetch);
   void run_use(const Instruction& use, const Fetch& fetch);
+  std::int64_t first_sequence(int microbatch) const;
   void bind(const UnitLease& lease, ModuleContext& context);
   void collect(Pass pass, const ModuleContext& context);
   // Ends a call on all ranks that not all of them made alike.
@@ -123,6 +137,8 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   if (own.workspace >= 0)
     context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;
   context.batch = batch;
+  context.random_key = random_key(options.seed, engine.steps_applied(), use.unit);
+  context.first_sequence = first_sequence(use.microbatch);
   context.loss_scale = engine.loss_scale();
   if (last && logits)
     context.logits = reinterpret_cast<float*>(batch + layout.logits);
@@ -138,6 +154,13 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
     model->modules[unit]->forward(context, input, use.pass == Pass::forward ? here(own.output) : nullptr);
   if (last) collect(use.pass, context);
   lease.end();
+}
+
+std::int64_t Trainer::Impl::first_sequence(int microbatch) const {
+  const Mesh& mesh = options.engine.mesh;
+  const SampleGrid grid = {
+      .world = mesh.data_ranks(), .microbatches = options.microbatches, .sequences = shape.sequences};
+  return grid.first_sample(0, mesh.data_rank(engine.rank()), microbatch);
 }
 
 // What the last module wrote in its last pass of a microbatch: losses stay on the device until the step ends.

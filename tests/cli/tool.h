@@ -33,6 +33,8 @@ layers = 2
 heads = 2
 channels = 16
 context = 16
+dropout = 0.1
+attention_dropout = 0.1
 [mesh]
 shard = 2
 [schedule]

@@ -128,8 +128,17 @@ inline std::int32_t token_at(std::uint64_t sample, std::int64_t place, std::int6
   return static_cast<std::int32_t>((base + (noise < 0.1 ? 1 : 0)) % vocabulary);
 }
 
+// Whatever else differs, the same elements are dropped.
+inline constexpr double kDropout = 0.02, kAttentionDropout = 0.05;
+
 inline Gpt2Config small_gpt(std::int64_t layers = 2) {
-  return {.vocabulary = 61, .context = 16, .layers = layers, .heads = 2, .channels = 32};
+  return {.vocabulary = 61,
+          .context = 16,
+          .layers = layers,
+          .heads = 2,
+          .channels = 32,
+          .dropout = kDropout,
+          .attention_dropout = kAttentionDropout};
 }
 
 // Heads that share keys and values, and a head of its own.
@@ -140,7 +149,9 @@ inline LlamaConfig small_llama(std::int64_t layers = 2) {
           .heads = 4,
           .kv_heads = 2,
           .channels = 32,
-          .hidden = 88};
+          .hidden = 88,
+          .dropout = kDropout,
+          .attention_dropout = kAttentionDropout};
 }
 
 inline Model small_model(const RunConfig& run) {

@@ -1,9 +1,10 @@
-// Twenty fp32 steps against an independent float64 implementation of the same model, data, clipping and
-// AdamW.
+// Twenty fp32 steps against an independent float64 implementation of the same model, data, dropout, clipping
+// and AdamW.
 #include <gtest/gtest.h>
 
 #include "src/nn/initialize.h"
 #include "tests/engine/matrix.h"
+#include "tests/kernels/dropout_reference.h"
 #include "tests/nn/reference_gpt2.h"
 
 namespace tessera::testing {
@@ -21,6 +22,20 @@ void set_initial_values(reference::Gpt2& reference, const Model& model, std::uin
       reference.parameters.at(specs[k].name).value.assign(values.begin(), values.end());
     }
   }
+}
+
+// What a step drops of the sequences from `first` on among all of its.
+reference::Keep keep_of(double share, std::uint64_t seed, int step, std::int64_t first) {
+  const std::uint32_t threshold = kernels::dropout_threshold(share);
+  return
+      [=](std::size_t unit, std::size_t sequence, std::size_t matrix, std::size_t row, std::size_t column) {
+        const PhiloxBlock block =
+            random_block(seed, 0x64726F70'00000000 + unit, static_cast<std::uint64_t>(step));
+        const auto number = [](std::size_t value) { return static_cast<std::int64_t>(value); };
+        return static_cast<double>(kernels::testing::dropout_factor(
+            {.threshold = threshold, .key = block[0] | std::uint64_t{block[1]} << 32},
+            first + number(sequence), number(matrix), number(row), number(column)));
+      };
 }
 
 std::vector<double> reference_losses(const RunConfig& run) {
@@ -42,6 +57,9 @@ std::vector<double> reference_losses(const RunConfig& run) {
         fetch_samples(rank, run.world, run.microbatches, step, config.vocabulary, options.batch)(
             microbatch, batch.data());
         const std::span<const std::int32_t> tokens(batch);
+        const std::int64_t first = (microbatch * run.world + rank) * options.batch.sequences;
+        reference.keep = keep_of(config.dropout, options.seed, step, first);
+        reference.keep_attention = keep_of(config.attention_dropout, options.seed, step, first);
         const reference::Loss loss = reference.accumulate({.inputs = tokens.first(batch.size() / 2),
                                                            .targets = tokens.last(batch.size() / 2),
                                                            .sequences = dims(options.batch.sequences),

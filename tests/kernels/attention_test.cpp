@@ -1,4 +1,5 @@
 // attention.h against float64.
+#include "tests/kernels/dropout_reference.h"
 #include "tests/kernels/support.h"
 
 namespace tessera::kernels::testing {
@@ -36,6 +37,11 @@ struct Reference {
     return p;
   }
 
+  // What dropout makes of a probability.
+  double kept(std::int64_t item, std::int64_t head, std::int64_t row, std::size_t key) const {
+    return static_cast<double>(dropout_factor(s.dropout, item, head, row, static_cast<std::int64_t>(key)));
+  }
+
   template <class Function>
   void for_each_row(Function&& function) const {
     for (std::int64_t item = 0; item < s.batch; ++item)
@@ -51,8 +57,9 @@ struct Reference {
       if (log_sum_exp != nullptr) log_sum_exp->push_back(normaliser);
       for (std::int64_t key = 0; key <= row; ++key)
         for (std::int64_t c = 0; c < head_channels(); ++c)
-          output[index(item, row, head, c, 0, 1)] +=
-              p[static_cast<std::size_t>(key)] * qkv[index(item, key, head, c, 2, 3)];
+          output[index(item, row, head, c, 0, 1)] += kept(item, head, row, static_cast<std::size_t>(key)) *
+                                                     p[static_cast<std::size_t>(key)] *
+                                                     qkv[index(item, key, head, c, 2, 3)];
     });
     return output;
   }
@@ -67,8 +74,9 @@ struct Reference {
       for (std::size_t key = 0; key < p.size(); ++key) {
         for (std::int64_t c = 0; c < head_channels(); ++c) {
           const double dout = dy[index(item, row, head, c, 0, 1)];
-          dp[key] += dout * qkv[index(item, static_cast<std::int64_t>(key), head, c, 2, 3)];
-          gradient[index(item, static_cast<std::int64_t>(key), head, c, 2, 3)] += p[key] * dout;
+          const double factor = kept(item, head, row, key);
+          dp[key] += factor * dout * qkv[index(item, static_cast<std::int64_t>(key), head, c, 2, 3)];
+          gradient[index(item, static_cast<std::int64_t>(key), head, c, 2, 3)] += factor * p[key] * dout;
         }
         delta += p[key] * dp[key];
       }
@@ -125,6 +133,38 @@ TEST(Attention, ReferenceGradientOfSharedKeysMatchesFiniteDifferences) {
                "gradient");
 }
 
+constexpr Dropout kDropout = {
+    .threshold = 19661, .key = 0x0123456789abcdef, .matrix = 5, .first_sequence = 9};
+
+TEST(Attention, ReferenceGradientOfDropoutMatchesFiniteDifferences) {
+  const Reference r = {
+      {.batch = 2, .sequence = 9, .channels = 12, .heads = 4, .kv_heads = 2, .dropout = kDropout}};
+  Random random(1);
+  const Doubles qkv = random.tensor(DType::fp32, 2 * 9 * 24).doubles();
+  const Doubles dy = random.tensor(DType::fp32, 2 * 9 * 12).doubles();
+  expect_close(r.backward(qkv, dy),
+               finite_differences(qkv, [&](const Doubles& x) { return dot(dy, r.forward(x)); }), 1e-8,
+               "gradient");
+}
+
+// Forward, backward and another number of threads.
+void expect_float64(const AttentionShape& s) {
+  Random random(static_cast<std::uint64_t>(s.sequence));
+  const Tensor qkv = random.tensor(s.type, s.batch * s.sequence * s.qkv_channels(), 1.5);
+  const Tensor dy = random.tensor(s.type, s.batch * s.sequence * s.channels);
+  const Results one = run(s, 1, qkv, dy);
+  const Reference r = {s};
+  Doubles log_sum_exp;
+  const Doubles output = r.forward(qkv.doubles(), &log_sum_exp);
+  const std::string what =
+      " at sequence " + std::to_string(s.sequence) + ", dropout " + std::to_string(s.dropout.threshold);
+  expect_close(one.output, output, tolerance_of(s.type), "output" + what);
+  expect_close(one.log_sum_exp, log_sum_exp, 1e-5, "log_sum_exp" + what);
+  expect_close(one.gradient, r.backward(qkv.doubles(), dy.doubles()),
+               (s.kv_heads > 0 ? 3 : 2) * tolerance_of(s.type), "gradient" + what);
+  EXPECT_TRUE(one == run(s, 2, qkv, dy)) << "threads change bits" << what;
+}
+
 TEST(Attention, MatchesFloat64) {
   struct Extents {
     std::int64_t batch, sequence, channels, heads, kv_heads = 0;
@@ -133,22 +173,9 @@ TEST(Attention, MatchesFloat64) {
     for (const Extents e :
          {Extents{1, 1, 1, 1}, Extents{2, 5, 6, 2}, Extents{1, 63, 16, 1}, Extents{2, 64, 128, 2},
           Extents{1, 65, 40, 2}, Extents{2, 150, 36, 3}, Extents{1, 200, 160, 2}, Extents{1, 1, 4, 4, 1},
-          Extents{2, 70, 48, 6, 2}, Extents{1, 150, 128, 2, 1}, Extents{2, 65, 80, 4, 4}}) {
-      const AttentionShape s = {e.batch, e.sequence, e.channels, e.heads, type, e.kv_heads};
-      Random random(static_cast<std::uint64_t>(e.sequence));
-      const Tensor qkv = random.tensor(type, s.batch * s.sequence * s.qkv_channels(), 1.5);
-      const Tensor dy = random.tensor(type, s.batch * s.sequence * s.channels);
-      const Results one = run(s, 1, qkv, dy);
-      const Reference r = {s};
-      Doubles log_sum_exp;
-      const Doubles output = r.forward(qkv.doubles(), &log_sum_exp);
-      const std::string what = " at sequence " + std::to_string(s.sequence);
-      expect_close(one.output, output, tolerance_of(type), "output" + what);
-      expect_close(one.log_sum_exp, log_sum_exp, 1e-5, "log_sum_exp" + what);
-      expect_close(one.gradient, r.backward(qkv.doubles(), dy.doubles()),
-                   (s.kv_heads > 0 ? 3 : 2) * tolerance_of(type), "gradient" + what);
-      EXPECT_TRUE(one == run(s, 2, qkv, dy)) << "threads change bits" << what;
-    }
+          Extents{2, 70, 48, 6, 2}, Extents{1, 150, 128, 2, 1}, Extents{2, 65, 80, 4, 4}})
+      for (const Dropout& dropout : {Dropout{}, kDropout})
+        expect_float64({e.batch, e.sequence, e.channels, e.heads, type, e.kv_heads, dropout});
 }
 
 // Grouped-query attention is attention with the shared keys and values written out for every head: the output

@@ -46,6 +46,8 @@ class AllOps {
     const SwigluShape swiglu = {.rows = 17, .hidden = 29, .type = type_};
     swiglu_forward(context, swiglu, x.data(), output(type_, 17 * 29).data());
     swiglu_backward(context, swiglu, x.data(), y.data(), output(type_, 17 * 58).data());
+    dropout(context, {.batch = 2, .sequence = 3, .channels = 151, .type = type_},
+            {.threshold = 9999, .key = 77}, x.data(), output(type_, 6 * 151).data());
     for (const DType to : kAllTypes) cast(context, numel, type_, x.data(), to, output(to, numel).data());
   }
 

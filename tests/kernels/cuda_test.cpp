@@ -365,6 +365,20 @@ void add_gates(Cases& cases) {
              }});
 }
 
+constexpr Dropout kDropout = {
+    .threshold = 13107, .key = 0x0123456789abcdef, .matrix = 5, .first_sequence = 9};
+
+void add_dropout(Cases& cases, const DropoutShape& shape) {
+  for (const Dropout& dropout : {Dropout{}, kDropout})
+    cases.push_back({label("dropout", shape.type, {shape.channels, dropout.threshold}), 0.0,
+                     [=](Session& s, Random& random) {
+                       const std::int64_t numel = shape.batch * shape.sequence * shape.channels;
+                       void* in_place = s.changed(random.tensor(shape.type, numel));
+                       kernels::dropout(s.context(), shape, dropout, in_place, s.output(shape.type, numel));
+                       kernels::dropout(s.context(), shape, dropout, in_place, in_place);
+                     }});
+}
+
 void add_swiglu(Cases& cases, const SwigluShape& shape) {
   cases.push_back(
       {label("swiglu", shape.type, {shape.rows, shape.hidden}), 0.0, [=](Session& s, Random& random) {
@@ -557,7 +571,7 @@ struct AttentionCase {
 std::string name_of(const AttentionCase& one) {
   const AttentionShape& shape = one.shape;
   return label(one.lowered ? "attention of low scores" : "attention", shape.type,
-               {shape.sequence, shape.heads, shape.kv_heads, shape.head_channels()});
+               {shape.sequence, shape.heads, shape.kv_heads, shape.head_channels(), shape.dropout.threshold});
 }
 
 Tensor random_qkv(Random& random, const AttentionCase& one) {
@@ -626,6 +640,15 @@ std::vector<AttentionCase> attention_cases(DType type) {
   for (const std::int64_t sequence : {64, 130, 192})
     cases.push_back({.shape = {.batch = 2, .sequence = sequence, .channels = 128, .heads = 2, .type = type},
                      .lowered = true});
+  for (const std::int64_t head_channels : {64, 100})
+    for (const std::int64_t sequence : {1, 64, 150})
+      cases.push_back({.shape = {.batch = 2,
+                                 .sequence = sequence,
+                                 .channels = 4 * head_channels,
+                                 .heads = 4,
+                                 .type = type,
+                                 .kv_heads = 2,
+                                 .dropout = kDropout}});
   // In bf16 cuDNN's where the build has it: full tiles, and heads that share keys and values unevenly filled.
   cases.push_back({.shape = {.batch = 1, .sequence = 256, .channels = 128, .heads = 2, .type = type}});
   cases.push_back(
@@ -649,6 +672,8 @@ Cases all_cases() {
     }
   add_gates(cases);
   for (const DType type : kComputeTypes) {
+    for (const std::int64_t channels : {1, 29, 64, 772})
+      add_dropout(cases, {.batch = 3, .sequence = 17, .channels = channels, .type = type});
     for (const std::int64_t hidden : {29, 64, 1376})
       add_swiglu(cases, {.rows = 17, .hidden = hidden, .type = type});
     add_rotary(cases,

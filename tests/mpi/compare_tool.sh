@@ -8,7 +8,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 seq -f 'line %g of a text that is trained on' 600 >"$folder/text.txt"
 cat >"$folder/run.toml" <<END
-model = {layers = 2, heads = 2, channels = 16, context = 16}
+model = {layers = 2, heads = 2, channels = 16, context = 16, dropout = 0.1, attention_dropout = 0.1}
 mesh = {$mesh}
 schedule = {kind = "constant"}
 data = {train = "$folder/text.txt"}

@@ -57,11 +57,11 @@ inline std::vector<float> lively_values(const std::string& name, std::int64_t nu
 
 class SmallGpt2 {
  public:
-  explicit SmallGpt2(DType type, const BatchShape& shape = kSmallBatch)
-      : batch(shape, kSmallGpt2.vocabulary, 7),
+  explicit SmallGpt2(DType type, const BatchShape& shape = kSmallBatch, const Gpt2Config& config = kSmallGpt2)
+      : batch(shape, config.vocabulary, 7),
         tokens(batch.view(shape)),
-        run(make_gpt2(kSmallGpt2, type), shape),
-        reference(reference_dims(kSmallGpt2)) {
+        run(make_gpt2(config, type), shape),
+        reference(reference_dims(config)) {
     for (const std::string& name : run.names()) {
       run.set_parameter(name, lively_values(name, run.numel(name)));
       const std::vector<float> rounded = run.parameter(name);

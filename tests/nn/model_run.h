@@ -127,6 +127,8 @@ class ModelRun {
   double loss = 0.0;
   double weight = 0.0;
   float loss_scale = 1.0f;
+  std::uint64_t random_key = 0;  // of unit 0; the others count on
+  std::int64_t first_sequence = 0;
   float* logits = nullptr;
   std::int64_t logits_row = 0;
   std::int64_t (*count_allocations)() = nullptr;  // where not null,
@@ -183,6 +185,8 @@ class ModelRun {
                                    .workspace = workspaces_[u]->data(),
                                    .workspace_bytes = spec_.units[u].workspace_bytes,
                                    .batch = batch_.data(),
+                                   .random_key = random_key + u,
+                                   .first_sequence = first_sequence,
                                    .loss_scale = loss_scale,
                                    .total = &total,
                                    .logits = logits,

@@ -68,6 +68,7 @@ class Gpt2 {
 
   // By the library's names; the head's weight is embed.token. Values are zero until somebody sets them.
   std::map<std::string, Parameter> parameters;
+  Keep keep, keep_attention;  // of a training step
 
   Loss evaluate(const Tokens& tokens) { return run(tokens).loss; }
 
@@ -90,6 +91,7 @@ class Gpt2 {
     Tensor dx = norm.backward(trace.x.back(), dnormed, parameters.at("head.norm.gain"),
                               parameters.at("head.norm.bias"));
     for (std::size_t n = dims_.layers; n-- > 0;) dx = block_backward(n, tokens, trace.x[n], dx);
+    dx = dropped(keep, 0, 0, tokens.length, dims_.channels, dx);
     Parameter& token_table = parameters.at("embed.token");
     Parameter& position_table = parameters.at("embed.position");
     for (std::size_t i = 0; i < dx.size(); ++i) {
@@ -144,7 +146,7 @@ class Gpt2 {
                  .value[static_cast<std::size_t>(tokens.inputs[row]) * channels + channel] +
              parameters.at("embed.position").value[row % tokens.length * channels + channel];
     }
-    trace.x.push_back(x);
+    trace.x.push_back(dropped(keep, 0, 0, tokens.length, channels, x));
     for (std::size_t n = 0; n < dims_.layers; ++n)
       trace.x.push_back(block_forward(n, tokens, trace.x.back()).out);
     trace.normed = LayerNorm{channels}.forward(trace.x.back(), parameters.at("head.norm.gain").value,
@@ -168,8 +170,12 @@ class Gpt2 {
     return parameters.at("block." + std::to_string(n) + "." + name);
   }
 
-  Attention attention(const Tokens& tokens) const {
-    return {tokens.sequences, tokens.length, dims_.channels, dims_.heads};
+  Tensor branch(std::size_t n, std::size_t of_two, const Tokens& tokens, const Tensor& x) const {
+    return dropped(keep, n + 1, dims_.heads + of_two, tokens.length, dims_.channels, x);
+  }
+
+  Attention attention(std::size_t n, const Tokens& tokens) const {
+    return {tokens.sequences, tokens.length, dims_.channels, dims_.heads, dims_.heads, keep_attention, n + 1};
   }
 
   BlockTrace block_forward(std::size_t n, const Tokens& tokens, const Tensor& x) {
@@ -181,12 +187,12 @@ class Gpt2 {
     BlockTrace t;
     t.normed1 = LayerNorm{c}.forward(x, value("norm1.gain"), value("norm1.bias"));
     t.qkv = linear("attention.qkv", c, 3 * c, t.normed1);
-    t.attention = attention(tokens).forward(t.qkv);
-    t.middle = sum_of(linear("attention.projection", c, c, t.attention), x);
+    t.attention = attention(n, tokens).forward(t.qkv);
+    t.middle = sum_of(branch(n, 0, tokens, linear("attention.projection", c, c, t.attention)), x);
     t.normed2 = LayerNorm{c}.forward(t.middle, value("norm2.gain"), value("norm2.bias"));
     t.up = linear("mlp.up", c, 4 * c, t.normed2);
     for (double u : t.up) t.activated.push_back(gelu(u));
-    t.out = sum_of(linear("mlp.down", 4 * c, c, t.activated), t.middle);
+    t.out = sum_of(branch(n, 1, tokens, linear("mlp.down", 4 * c, c, t.activated)), t.middle);
     return t;
   }
 
@@ -200,11 +206,12 @@ class Gpt2 {
     const auto norm = [&](const std::string& name, const Tensor& input, const Tensor& dy) {
       return LayerNorm{c}.backward(input, dy, of_block(n, name + ".gain"), of_block(n, name + ".bias"));
     };
-    Tensor dup = linear("mlp.down", 4 * c, c, t.activated, dout);
+    Tensor dup = linear("mlp.down", 4 * c, c, t.activated, branch(n, 1, tokens, dout));
     for (std::size_t i = 0; i < dup.size(); ++i) dup[i] *= gelu_slope(t.up[i]);
     const Tensor dmiddle = sum_of(norm("norm2", t.middle, linear("mlp.up", c, 4 * c, t.normed2, dup)), dout);
-    const Tensor dattention = linear("attention.projection", c, c, t.attention, dmiddle);
-    const Tensor dqkv = attention(tokens).backward(t.qkv, dattention);
+    const Tensor dattention =
+        linear("attention.projection", c, c, t.attention, branch(n, 0, tokens, dmiddle));
+    const Tensor dqkv = attention(n, tokens).backward(t.qkv, dattention);
     return sum_of(norm("norm1", x, linear("attention.qkv", c, 3 * c, t.normed1, dqkv)), dmiddle);
   }
 

@@ -42,6 +42,7 @@ class Llama {
 
   // By the library's names. Values are zero until somebody sets them.
   std::map<std::string, Parameter> parameters;
+  Keep keep, keep_attention;  // of a training step
 
   Loss evaluate(const Tokens& tokens) { return run(tokens).loss; }
 
@@ -62,6 +63,7 @@ class Llama {
         Linear{dims_.channels, dims_.vocabulary}.backward(trace.normed, dlogits, head_weight(), nullptr);
     Tensor dx = norm_.backward(trace.x.back(), dnormed, parameters.at("head.norm.gain"));
     for (std::size_t n = dims_.layers; n-- > 0;) dx = block_backward(n, tokens, trace.x[n], dx);
+    dx = dropped(keep, 0, 0, tokens.length, dims_.channels, dx);
     Parameter& table = parameters.at("embed.token");
     for (std::size_t i = 0; i < dx.size(); ++i)
       table.gradient[static_cast<std::size_t>(tokens.inputs[i / dims_.channels]) * dims_.channels +
@@ -97,7 +99,7 @@ class Llama {
     for (std::size_t i = 0; i < x.size(); ++i)
       x[i] = parameters.at("embed.token")
                  .value[static_cast<std::size_t>(tokens.inputs[i / channels]) * channels + i % channels];
-    trace.x.push_back(x);
+    trace.x.push_back(dropped(keep, 0, 0, tokens.length, channels, x));
     for (std::size_t n = 0; n < dims_.layers; ++n)
       trace.x.push_back(block_forward(n, tokens, trace.x.back()).out);
     trace.normed = norm_.forward(trace.x.back(), parameters.at("head.norm.gain").value);
@@ -119,8 +121,13 @@ class Llama {
     return parameters.at("block." + std::to_string(n) + "." + name);
   }
 
-  Attention attention(const Tokens& tokens) const {
-    return {tokens.sequences, tokens.length, dims_.channels, dims_.heads, dims_.kv_heads};
+  Tensor branch(std::size_t n, std::size_t of_two, const Tokens& tokens, const Tensor& x) const {
+    return dropped(keep, n + 1, dims_.heads + of_two, tokens.length, dims_.channels, x);
+  }
+
+  Attention attention(std::size_t n, const Tokens& tokens) const {
+    return {tokens.sequences, tokens.length,  dims_.channels, dims_.heads,
+            dims_.kv_heads,   keep_attention, n + 1};
   }
 
   // Queries and keys turned by `direction` times their token's angles.
@@ -169,12 +176,12 @@ class Llama {
     BlockTrace t;
     t.normed1 = norm_.forward(x, value("norm1.gain"));
     t.qkv = rotated(linear("attention.qkv", c, qkv_channels(), t.normed1), tokens, 1.0);
-    t.attention = attention(tokens).forward(t.qkv);
-    t.middle = sum_of(linear("attention.projection", c, c, t.attention), x);
+    t.attention = attention(n, tokens).forward(t.qkv);
+    t.middle = sum_of(branch(n, 0, tokens, linear("attention.projection", c, c, t.attention)), x);
     t.normed2 = norm_.forward(t.middle, value("norm2.gain"));
     t.gate_up = linear("mlp.gate_up", c, 2 * dims_.hidden, t.normed2);
     t.activated = activated(t.gate_up);
-    t.out = sum_of(linear("mlp.down", dims_.hidden, c, t.activated), t.middle);
+    t.out = sum_of(branch(n, 1, tokens, linear("mlp.down", dims_.hidden, c, t.activated)), t.middle);
     return t;
   }
 
@@ -185,12 +192,13 @@ class Llama {
                             const Tensor& dy) {
       return Linear{in, out}.backward(input, dy, of_block(n, name + ".weight"), nullptr);
     };
-    const Tensor dgate_up =
-        activated_backward(t.gate_up, linear("mlp.down", dims_.hidden, c, t.activated, dout));
+    const Tensor dgate_up = activated_backward(
+        t.gate_up, linear("mlp.down", dims_.hidden, c, t.activated, branch(n, 1, tokens, dout)));
     const Tensor dnormed2 = linear("mlp.gate_up", c, 2 * dims_.hidden, t.normed2, dgate_up);
     const Tensor dmiddle = sum_of(norm_.backward(t.middle, dnormed2, of_block(n, "norm2.gain")), dout);
-    const Tensor dattention = linear("attention.projection", c, c, t.attention, dmiddle);
-    const Tensor dqkv = rotated(attention(tokens).backward(t.qkv, dattention), tokens, -1.0);
+    const Tensor dattention =
+        linear("attention.projection", c, c, t.attention, branch(n, 0, tokens, dmiddle));
+    const Tensor dqkv = rotated(attention(n, tokens).backward(t.qkv, dattention), tokens, -1.0);
     const Tensor dnormed1 = linear("attention.qkv", c, qkv_channels(), t.normed1, dqkv);
     return sum_of(norm_.backward(x, dnormed1, of_block(n, "norm1.gain")), dmiddle);
   }

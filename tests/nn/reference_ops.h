@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <numbers>
 #include <vector>
 
@@ -16,6 +17,20 @@ struct Parameter {
   Tensor value, gradient, m, v;
   bool decays = false;  // matrices do; biases, gains and the like do not
 };
+
+// The factor of an element by dropout: 0, or one over the share that is kept. Empty: 1.
+using Keep = std::function<double(std::size_t unit, std::size_t sequence, std::size_t matrix, std::size_t row,
+                                  std::size_t column)>;
+
+// x [sequences, length, channels] of a unit's matrix; and of a gradient likewise.
+inline Tensor dropped(const Keep& keep, std::size_t unit, std::size_t matrix, std::size_t length,
+                      std::size_t channels, Tensor x) {
+  for (std::size_t i = 0; keep && i < x.size(); ++i) {
+    const std::size_t row = i / channels;
+    x[i] *= keep(unit, row / length, matrix, row % length, i % channels);
+  }
+  return x;
+}
 
 struct Linear {
   std::size_t in, out;
@@ -162,7 +177,12 @@ inline Tensor sum_of(Tensor a, const Tensor& b) {
 struct Attention {
   std::size_t sequences, length, channels, heads;
   std::size_t kv_heads = heads;
+  Keep keep = {};  // of the probabilities; a matrix is a head
+  std::size_t unit = 0;
 
+  double kept(std::size_t sequence, std::size_t head, std::size_t token, std::size_t key) const {
+    return keep ? keep(unit, sequence, head, token, key) : 1.0;
+  }
   std::size_t head_channels() const { return channels / heads; }
   // Position of query (part 0), key (1) or value (2) of a head at a token; of a key or value, the one that
   // query head `head` reads.
@@ -206,7 +226,8 @@ struct Attention {
       const Tensor p = probabilities(qkv, sequence, head, token);
       for (std::size_t key = 0; key <= token; ++key)
         for (std::size_t d = 0; d < head_channels(); ++d)
-          out[out_at(sequence, token, head) + d] += p[key] * qkv[at(sequence, key, 2, head) + d];
+          out[out_at(sequence, token, head) + d] +=
+              kept(sequence, head, token, key) * p[key] * qkv[at(sequence, key, 2, head) + d];
     });
     return out;
   }
@@ -220,7 +241,7 @@ struct Attention {
       double mean = 0.0;
       for (std::size_t key = 0; key <= token; ++key) {
         for (std::size_t d = 0; d < head_channels(); ++d) {
-          const double g = dout[out_at(sequence, token, head) + d];
+          const double g = kept(sequence, head, token, key) * dout[out_at(sequence, token, head) + d];
           dp[key] += g * qkv[at(sequence, key, 2, head) + d];
           dqkv[at(sequence, key, 2, head) + d] += p[key] * g;
         }
