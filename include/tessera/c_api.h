@@ -236,6 +236,11 @@ tessera_status tessera_begin(tessera_engine* engine, int32_t kind, int32_t micro
 tessera_status tessera_begin_on_terms(tessera_engine* engine, int32_t microbatches, double learning_rate,
                                       double weight);
 
+/* An evaluation right behind another one, with which it goes on: what tessera_add_loss added there counts
+   again, so that the last of several gives the loss of all, with the bits that one of all their microbatches
+   gives. */
+tessera_status tessera_continue_evaluation(tessera_engine* engine, int32_t microbatches);
+
 /* The next use of the program; returns when the unit's parameters are gathered. */
 tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pass, tessera_lease** lease);
 /* Instead: contributes nothing (its gradients, and what it hands on, are zeros), still meets every

@@ -127,12 +127,16 @@ class UnitLease {
   InstructionId instruction_;
 };
 
-// What a training step with Strategy::update reduced needs when it begins, since its updates run before it
-// ends. Equal on all ranks.
+// What some steps need when they begin. Equal on all ranks.
 struct StepTerms {
-  double learning_rate = 0.0;  // as in StepInputs
-  // Exactly Σ weight, over all ranks, of the StepInputs that will end it; from about 3e-39 to 1e45.
+  // A training step with Strategy::update reduced, since its updates run before it ends: the learning rate as
+  // in StepInputs and, exactly, Σ weight over all ranks of the StepInputs that will end it, from about 3e-39
+  // to 1e45.
+  double learning_rate = 0.0;
   double weight = 0.0;
+  // An evaluation right behind another: goes on with the sums that add_loss() made there, so that the last of
+  // several gives the loss of all, with the bits that one of all their microbatches would give.
+  bool continues = false;
 };
 
 // What the caller adds to a step: this rank's sums over all its microbatches.
@@ -199,8 +203,8 @@ class Engine {
   const EngineOptions& options() const;
 
   // Begins a step of the program with this kind and number of microbatches. UsageError that lists the
-  // programs where there is none, and for a training step with Strategy::update reduced whose terms are
-  // missing; any other ignores them.
+  // programs where there is none, for a training step with Strategy::update reduced whose terms are missing,
+  // and where what `continues` was no evaluation.
   void begin(StepKind kind, int microbatches = 1, const StepTerms& terms = {});
   void begin_program(int index, const StepTerms& terms = {});  // by place in EngineOptions::programs
 

@@ -81,8 +81,9 @@ class Trainer {
   using Fetch = std::function<void(int microbatch, void* batch)>;
   StepResult train_step(double learning_rate, const Fetch& fetch);
   // Loss and weight over all microbatches of an evaluation; nothing else changes. It runs in parts of at most
-  // 16 · mesh.pipeline microbatches. Between these `goes_on` is asked, which must answer the same on all
-  // ranks: false ends it, with what was weighed so far and SkipReason::abandoned.
+  // 16 · mesh.pipeline microbatches, and 1,024; how many changes no bit. Between these `goes_on` is asked,
+  // which must answer the same on all ranks: false ends it, with what was weighed so far and
+  // SkipReason::abandoned.
   StepResult evaluate(const Fetch& fetch, const std::function<bool()>& goes_on = {});
 
   // Continues `prompt` by `count` tokens, the same on every rank (collective). temperature 0 takes the most

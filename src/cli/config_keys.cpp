@@ -341,11 +341,13 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(
       integer("run.evaluate_every", &c.evaluate_every, 0,
               "Steps between evaluations on the validation data; what is there at the end of the run is "
-              "evaluated, too, unless a signal ended it. 0: none at all."));
+              "evaluated, too, unless a signal ended it. One that a signal ended, or left out, is made when "
+              "the run is resumed, where run.metrics shows that it is missing. 0: none at all."));
   keys.push_back(
       integer("run.evaluation_microbatches", &c.evaluation_microbatches, 0,
               "Microbatches of one rank in an evaluation, from the start of the validation data to "
-              "at most their end; 0: all of the data. It runs in parts of 16 times mesh.pipeline, between "
+              "at most their end; 0: all of the data. It runs in parts of 16 times mesh.pipeline, or 1024 "
+              "where that is less, between "
               "which a signal ends it. Runs whose product of this, run.sequences, "
               "mesh.replicate and mesh.shard differs evaluate on different parts, unless on all: "
               "compare no such losses."));

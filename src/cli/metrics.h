@@ -21,6 +21,8 @@ class Metrics {
   // Drops the lines of later steps, and one that was cut off: a run that continues writes them again. All at
   // step 0. Of `step` itself its evaluation, where that comes again.
   void rewind(std::int64_t step, bool evaluates_again);
+  // Whether, when it was rewound, `step` itself was there without an evaluation.
+  bool lacks_evaluation() const { return lacks_evaluation_; }
   // EnvironmentError where the disk refuses.
   void write(const nlohmann::json& line);
   // Of a run that failed: removes the file where this one made it and nothing is in it.
@@ -34,6 +36,7 @@ class Metrics {
   std::string path_;
   bool made_ = false, begun_ = false;
   bool printed_ = false;  // goes through the standard output
+  bool lacks_evaluation_ = false;
   std::ofstream out_;
 };
 

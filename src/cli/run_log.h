@@ -56,6 +56,9 @@ class RunLog {
   // The run begins behind `first_step`, to which its metrics file is rewound. What is given outlives this.
   RunLog(const Setup& setup, Metrics& metrics, RunSummary& summary, std::int64_t first_step);
 
+  // Whether the metrics have the step that the run begins behind, and no evaluation of it.
+  bool lacks_evaluation() const { return metrics_.lacks_evaluation(); }
+
   void step(const LoggedStep& step);
   void evaluated(std::int64_t step, const StepResult& result);
   // A line of its own.

@@ -71,8 +71,9 @@ class RankTraining {
     begin_weights();
     if (run_.steps > 0)
       trace_from_ = std::clamp(run_.steps - step_ - run_.trace_steps, std::int64_t{0}, kTraceFrom);
-    prefetch(data_.train, setup_.grid, step_);
+    prefetch_step(step_);
     if (first_) log_.emplace(setup_, files_.metrics, summary_, step_);
+    if (owes_evaluation()) evaluate();
     while (continues()) {
       train_step();
       // Asked once more, as an evaluation may take long.
@@ -233,10 +234,15 @@ class RankTraining {
     }
   }
 
-  // Has the disk read this rank's samples of a step while others are in use.
-  void prefetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step) const {
-    for (std::int64_t microbatch = 0; microbatch < grid.microbatches; ++microbatch)
+  // Has the disk read this rank's samples of a step while others are in use: of the microbatches from `first`
+  // to before `end`, where there are so many.
+  void prefetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step, std::int64_t first,
+                std::int64_t end) const {
+    for (std::int64_t microbatch = first; microbatch < std::min(end, grid.microbatches); ++microbatch)
       sampler.prefetch(grid.first_sample(step, data_rank_, microbatch), grid.sequences);
+  }
+  void prefetch_step(std::int64_t step) const {
+    prefetch(data_.train, setup_.grid, step, 0, setup_.grid.microbatches);
   }
 
   Trainer::Fetch fetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step) const {
@@ -253,7 +259,7 @@ class RankTraining {
     const bool measured = first_ && (traced || run_steps_ % kMeasureEach == kTraceFrom);
     trainer_.engine().set_tracing(measured);
     const Clock::time_point begin = Clock::now();
-    prefetch(data_.train, setup_.grid, step_ + 1);
+    prefetch_step(step_ + 1);
     const StepResult result =
         trainer_.train_step(setup_.schedule.learning_rate(step_), fetch(data_.train, setup_.grid, step_));
     if (result.applied && result.reason == SkipReason::not_finite)
@@ -278,6 +284,16 @@ class RankTraining {
     LoggedStep logged{.number = step_, .tokens = tokens_, .result = result, .seconds = last_step_seconds_};
     if (measured) logged.timing = trainer_.engine().timing();
     log_->step(logged);
+  }
+
+  // Whether the run that is resumed was ended by a signal before or in the evaluation that was due then, by
+  // its metrics. One that is due at the end of the run is made there.
+  bool owes_evaluation() {
+    if (run_.evaluate_every == 0 || step_ == 0 || step_ % run_.evaluate_every != 0) return false;
+    if (run_.steps > 0 && step_ >= run_.steps) return false;
+    std::int32_t owes = first_ && log_->lacks_evaluation() ? 1 : 0;
+    control_.broadcast(&owes, sizeof owes, 0, {.operation = "evaluation that is due"});
+    return owes != 0;
   }
 
   void sum_growths() {
@@ -305,9 +321,16 @@ class RankTraining {
   }
 
   void evaluate() {
-    prefetch(*data_.validation, setup_.evaluation_grid, 0);
-    const StepResult result = trainer_.evaluate(fetch(*data_.validation, setup_.evaluation_grid, 0),
-                                                [this] { return uninterrupted(); });
+    constexpr std::int64_t kAhead = 16;  // microbatches: an evaluation may be of more data than memory holds
+    const Sampler& sampler = *data_.validation;
+    const SampleGrid& grid = setup_.evaluation_grid;
+    prefetch(sampler, grid, 0, 0, kAhead);
+    const Trainer::Fetch read = fetch(sampler, grid, 0);
+    const auto read_ahead = [&](int microbatch, void* batch) {
+      prefetch(sampler, grid, 0, microbatch + kAhead, microbatch + kAhead + 1);
+      read(microbatch, batch);
+    };
+    const StepResult result = trainer_.evaluate(read_ahead, [this] { return uninterrupted(); });
     if (interrupted_) return;
     evaluated_step_ = step_;
     if (first_) log_->evaluated(step_, result);

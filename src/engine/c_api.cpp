@@ -135,6 +135,11 @@ tessera_status tessera_begin_on_terms(tessera_engine* engine, int32_t microbatch
   });
 }
 
+tessera_status tessera_continue_evaluation(tessera_engine* engine, int32_t microbatches) {
+  return guarded(
+      [&] { given(engine, "engine").engine.begin(StepKind::evaluate, microbatches, {.continues = true}); });
+}
+
 tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pass, tessera_lease** lease) {
   return guarded([&] {
     tessera_lease*& out = given(lease, "lease");

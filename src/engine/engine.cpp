@@ -281,11 +281,15 @@ void Engine::begin_program(int index, const StepTerms& terms) {
           terms.weight));
     if (early)
       check_learning_rate("begin", "terms.learning_rate", terms.learning_rate, impl_->options.optimizer);
+    if (terms.continues && !(impl_->programs[static_cast<std::size_t>(index)].kind == StepKind::evaluate &&
+                             impl_->evaluated_last))
+      throw UsageError(
+          "begin: terms.continues is true, which an evaluation may have right behind another one");
     // The same program takes them along.
     if (impl_->executor->carried_from() != index) finish_updates();
     impl_->abandoned = false;
     impl_->terms = terms;
-    impl_->executor->start(index);
+    impl_->executor->start(index, terms.continues);
     if (early)
       impl_->executor->update_early({.learning_rate = terms.learning_rate,
                                      .step = impl_->steps_applied + 1,
@@ -374,6 +378,7 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
     if (options.loss_scaling && result.reason != SkipReason::no_weight)
       scaler.record(result.applied ? StepOutcome::applied : StepOutcome::skipped);
   }
+  evaluated_last = kind == StepKind::evaluate;
   result.step = steps_applied;
   return result;
 }

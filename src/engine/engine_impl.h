@@ -47,7 +47,8 @@ struct Engine::Impl {
       written_in;  // [parameter] the microbatch whose gradient it holds, counted over all steps
   std::int64_t microbatches_begun = 0;  // before this step
   bool abandoned = false;
-  StepTerms terms = {};  // of the running step
+  StepTerms terms = {};         // of the running step
+  bool evaluated_last = false;  // by the step before
 
   bool running() const { return !executor->idle(); }
   const Program& program() const { return executor->program(); }

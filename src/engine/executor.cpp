@@ -150,7 +150,7 @@ Executor::~Executor() {
   }
 }
 
-void Executor::start(int program) {
+void Executor::start(int program, bool continues) {
   program_ = program;
   cursor_ = 0;
   decision_ = {};
@@ -158,7 +158,8 @@ void Executor::start(int program) {
   carries_ = carried_from_ >= 0;
   carried_from_ = -1;
   memory_.begin_step(program);
-  zero(own_scalar(0), std::int64_t{8} * this->program().scalars_numel);
+  // The slots of add_loss() are the last that are no sums of squares, of which an evaluation has none.
+  zero(own_scalar(0), std::int64_t{8} * (continues ? kHostScalars : this->program().scalars_numel));
   trace_.start(this->program(), lane(Lane::compute));
 }
 

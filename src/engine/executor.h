@@ -39,8 +39,9 @@ class Executor {
            const std::vector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options);
   ~Executor();
 
-  // Begins a step: the cursor stands at the first instruction.
-  void start(int program);
+  // Begins a step: the cursor stands at the first instruction. `continues`: what add_loss() added in the last
+  // one, of whichever program, stays.
+  void start(int program, bool continues);
   // What updates multiply by and count as.
   struct UpdateTerms {
     double learning_rate = 0.0;

@@ -61,7 +61,7 @@ struct Trainer::Impl {
     });
   }
 
-  StepResult run(int program, double learning_rate, const Fetch& fetch);
+  StepResult run(int program, double learning_rate, const Fetch& fetch, bool continues = false);
   void run_use(const Instruction& use, const Fetch& fetch);
   std::int64_t first_sequence(int microbatch) const;
   void bind(const UnitLease& lease, ModuleContext& context);
@@ -182,11 +182,12 @@ void Trainer::Impl::agree(const char* call, const char* argument, std::uint64_t 
                            rank);
 }
 
-StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch) {
+StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch, bool continues) {
   // Known beforehand where no target is left out of the loss; the engine tells where one was.
   engine.begin_program(program, {.learning_rate = learning_rate,
                                  .weight = static_cast<double>(options.batch.tokens() * options.microbatches *
-                                                               options.engine.mesh.data_ranks())});
+                                                               options.engine.mesh.data_ranks()),
+                                 .continues = continues});
   shape = program == programs.generate ? generation_shape(options) : options.batch;
   for (const Instruction& instruction : engine.running().instructions)
     if (instruction.op == Opcode::use) run_use(instruction, fetch);
@@ -221,21 +222,16 @@ StepResult Trainer::evaluate(const Fetch& fetch, const std::function<bool()>& go
   const TrainerPrograms& programs = impl_->programs;
   const int part = programs.part_microbatches;
   StepResult result;
-  double loss = 0.0, weight = 0.0;
-  bool ended = false;
-  for (int first = 0; first < all && !ended; first += part) {
-    result = impl_->run(all - first < part ? programs.evaluate_rest : programs.evaluate, 0.0,
-                        [&](int microbatch, void* batch) { fetch(first + microbatch, batch); });
-    loss += result.loss * result.weight;
-    weight += result.weight;
-    ended = first + part < all && goes_on && !goes_on();
+  for (int left = all; left > 0; left -= part) {
+    const int first = all - left;
+    result = impl_->run(
+        left < part ? programs.evaluate_rest : programs.evaluate, 0.0,
+        [&](int microbatch, void* batch) { fetch(first + microbatch, batch); }, first > 0);
+    if (left > part && goes_on && !goes_on()) {
+      result.reason = SkipReason::abandoned;
+      break;
+    }
   }
-  if (all > part) {  // of one part the engine's own division is exact
-    result.loss = weight > 0.0 ? loss / weight : 0.0;
-    result.weight = weight;
-    result.reason = weight > 0.0 ? SkipReason::none : SkipReason::no_weight;
-  }
-  if (ended) result.reason = SkipReason::abandoned;
   return result;
 }
 

@@ -54,7 +54,8 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
   batch.batch_bytes = BatchBuffer(model, options.batch).logits;
   train = add("train", {.kind = StepKind::train, .microbatches = options.microbatches, .activations = batch});
   const int all = options.evaluation_microbatches;
-  part_microbatches = std::clamp(16 * options.engine.mesh.pipeline, 1, all);
+  constexpr int kPerPipelineRank = 16, kMost = 1024;  // of deep pipelines, whose plans grow with the square
+  part_microbatches = std::clamp(kPerPipelineRank * options.engine.mesh.pipeline, 1, std::min(all, kMost));
   evaluate =
       add("evaluate", {.kind = StepKind::evaluate, .microbatches = part_microbatches, .activations = batch});
   if (options.generation) {

@@ -367,6 +367,55 @@ TEST_F(Tool, ASignalEndsALongEvaluation) {
   EXPECT_EQ(json::parse(read(folder_.file("json"))).at("step"), 1);
 }
 
+// Resumed, it is made first: the metrics are those of a run that no signal ended.
+TEST_F(Tool, AResumedRunMakesTheEvaluationThatASignalEnded) {
+  const std::string saved = folder_.file("saved"), metrics = folder_.file("metrics");
+  const Arguments all = {"run.evaluate_every=2", "run.evaluation_microbatches=0",
+                         "data.validation_fraction=0.9", "run.sequences=1", "run.steps=5"};
+  const auto with = [&](const Arguments& more) {
+    Arguments settings = all;
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  };
+  const std::string whole = folder_.file("whole");
+  ASSERT_EQ(train(with({"run.metrics=" + whole})).status, 0);
+  ASSERT_EQ(train(with({"run.steps=2", "run.checkpoint=" + saved, "run.metrics=" + metrics})).status, 0);
+  // As a signal leaves it.
+  std::string lines = read(metrics);
+  const std::size_t last = lines.rfind('\n', lines.size() - 2) + 1;
+  ASSERT_THAT(lines.substr(last), ::testing::HasSubstr("validation_loss"));
+  std::ofstream(metrics, std::ios::trunc) << lines.substr(0, last);
+  for (int again = 0; again < 2; ++again) {  // nothing is owed the second time
+    ASSERT_EQ(train(with({"run.checkpoint=" + saved, "run.metrics=" + metrics, "run.resume=true"})).status,
+              0);
+    const auto of = [](const std::string& file) {
+      std::vector<std::pair<json, json>> found;
+      for (const json& line : read_lines(file))
+        found.emplace_back(line.at("step"),
+                           line.contains("loss") ? line["loss"] : line.at("validation_loss"));
+      return found;
+    };
+    EXPECT_EQ(of(metrics), of(whole));
+  }
+}
+
+// The validation data may be far more than is read ahead of its use.
+TEST_F(Tool, ASignalEndsAnEvaluationOfVeryManyMicrobatches) {
+  const std::string text = sample_text(1'500'000);
+  folder_.write("validation.txt", std::as_bytes(std::span(text)));
+  const std::string metrics = folder_.file("metrics");
+  const pid_t child = start(train_arguments({"run.evaluate_every=1", "run.evaluation_microbatches=0",
+                                             "data.validation=" + folder_.file("validation.txt"),
+                                             "run.sequences=1", "run.length=8", "run.metrics=" + metrics}));
+  for (int i = 0; i < 2000 && read(metrics).empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const auto begin = std::chrono::steady_clock::now();
+  ::kill(child, SIGTERM);
+  EXPECT_EQ(finish(child).status, 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_EQ(read_lines(metrics).size(), 1u);
+}
+
 TEST_F(Tool, ASignalMuchLaterThanTheFirstEndsARunAtOnce) {
   const auto wait_for = [](const std::string& file, const std::string& part) {
     for (int i = 0; i < 2000 && read(file).find(part) == std::string::npos; ++i)

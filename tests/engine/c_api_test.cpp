@@ -183,6 +183,7 @@ struct Where {
   int update = TESSERA_UPDATE_DECIDED;
   int device = TESSERA_CPU;
   int ranks = kRanks;
+  int evaluation = 0;
 };
 
 // Why an engine cannot be there; empty where it can. One rank needs no NCCL.
@@ -200,6 +201,7 @@ tessera_status make_engine(tessera_world* world, int rank, const Where& where, t
   options.disk_directory = "/tmp";
   options.microbatches = kMicrobatches;
   options.weight_decay = 0.1;
+  options.evaluation = where.evaluation;
   options.groups = kGroups.data();
   options.group_count = 2;
   options.update = where.update;
@@ -282,6 +284,30 @@ TEST(CApiLoss, CanBeAddedWhereItLies) {
   EXPECT_EQ(given.losses, added.losses);
   EXPECT_EQ(given.norms, added.norms);
   EXPECT_EQ(given.weight, added.weight);
+}
+
+TEST(CApiLoss, OfAnEvaluationGoesOnWithTheLast) {
+  const auto body = [](tessera_engine* engine, int) -> tessera_status {
+    for (int part = 0; part < 3; ++part) {
+      if (part == 0)
+        TRY(tessera_begin(engine, TESSERA_EVALUATE, 1));
+      else
+        TRY(tessera_continue_evaluation(engine, 1));
+      for (const int unit : {0, 1}) TRY(tessera_skip_unit(engine, unit, TESSERA_FORWARD));
+      const tessera_loss_total total{.sum = 1.5, .counted = part + 1};
+      TRY(tessera_add_loss(engine, &total));
+      const tessera_step_inputs inputs{.learning_rate = 0.0, .weight = 0.0, .loss = 0.0};
+      tessera_step_result result{};
+      TRY(tessera_step(engine, &inputs, &result));
+      EXPECT_EQ(result.weight, kRanks * (part + 1) * (part + 2) / 2);
+      EXPECT_EQ(result.loss, 3.0 / (part + 2));
+    }
+    return TESSERA_OK;
+  };
+  EXPECT_EQ(with_engines({.evaluation = 1}, body), TESSERA_OK);
+  const auto first = [](tessera_engine* engine, int) { return tessera_continue_evaluation(engine, 1); };
+  EXPECT_EQ(with_engines({.ranks = 1, .evaluation = 1}, first), TESSERA_USAGE);
+  EXPECT_TRUE(says("begin: terms.continues is true"));
 }
 
 TEST(CApiUpdates, WhatWaitsForTheNextStepCanBeFinished) {

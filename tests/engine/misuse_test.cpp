@@ -153,6 +153,26 @@ TEST(Misuse, LossesAtNoAddress) {
   expect_words(refusal([&] { engine.skip(kEmbed, Pass::forward); }), {"failed before", "add_loss"});
 }
 
+// Nothing can go on that was not there: an evaluation behind a training step, or the first; nor a training
+// step.
+TEST(Misuse, EvaluationsThatGoOnWithNone) {
+  for (const bool trained : {false, true})
+    for (const StepKind kind : {StepKind::evaluate, StepKind::train}) {
+      EngineOptions options = toy_options(1, 0);
+      options.programs = {{.kind = StepKind::train}, {.kind = StepKind::evaluate}};
+      Engine engine = make_engine(options);
+      engine.initialize(toy_fill());
+      if (trained) toy_step(engine, {});
+      if (kind == StepKind::train) {
+        engine.begin(StepKind::evaluate);
+        toy_uses(engine, {}, StepKind::evaluate);
+        engine.step({});
+      }
+      expect_words(refusal([&] { engine.begin(kind, 1, {.continues = true}); }),
+                   {"begin: terms.continues is true, which an evaluation may have right behind another one"});
+    }
+}
+
 TEST(Misuse, FillsThatAreEmpty) {
   for (const bool identified : {false, true}) {
     Engine engine = make_engine(toy_options(1, 3));

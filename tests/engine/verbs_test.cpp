@@ -148,6 +148,40 @@ std::string cell_name(const ::testing::TestParamInfo<Cell>& made) {
          std::string(name_of(type));
 }
 
+// An evaluation of microbatches [first, end), whose losses add up to something that rounds.
+StepResult evaluated(Engine& engine, int first, int end, bool continues) {
+  engine.begin(StepKind::evaluate, end - first, {.continues = continues});
+  toy_uses(engine, {.microbatches = end - first}, StepKind::evaluate);
+  for (int microbatch = first; microbatch < end; ++microbatch) {
+    const LossTotal total = {.sum = 0.1 * (microbatch + 1) + 0.7 * engine.rank(), .counted = microbatch + 1};
+    engine.add_loss(&total);
+  }
+  return engine.step({.weight = 0});
+}
+
+TEST(Evaluations, InPartsGiveTheBitsOfOne) {
+  run_local(2, kBlocking, [](Communicator world) {
+    EngineOptions options = toy_options(2, 3);
+    options.programs = {{.kind = StepKind::train}};
+    for (const int microbatches : {1, 2, 3, 7})
+      options.programs.push_back({.kind = StepKind::evaluate, .microbatches = microbatches});
+    options.poison = true;
+    Engine engine(world, toy_units(DType::bf16), options);
+    engine.initialize(toy_fill());
+    for (int round = 0; round < 2; ++round) {
+      const StepResult all = evaluated(engine, 0, 7, false);
+      EXPECT_EQ(all.weight, 56.0);
+      EXPECT_EQ(evaluated(engine, 0, 3, false).weight, 12.0) << "begins anew";
+      evaluated(engine, 3, 4, true);
+      evaluated(engine, 4, 5, true);
+      const StepResult parts = evaluated(engine, 5, 7, true);
+      EXPECT_EQ(parts.loss, all.loss);
+      EXPECT_EQ(parts.weight, all.weight);
+      toy_step(engine, {.step = round});  // whose own sums begin at 0, and leave squares behind
+    }
+  });
+}
+
 TEST(GradientBeta, IsPerParameterWhereTiesMixThem) {
   for (bool zeroed : {false, true}) {
     run_local(2, kBlocking, [&](Communicator world) {

@@ -797,6 +797,7 @@ Doubles rounded_backward(const AttentionShape& shape, const AttentionTensors& fr
 
 TEST(CudaTable, AllowsForWeightsThatAreRounded) {
   for (const AttentionCase& one : attention_cases(DType::bf16)) {
+    if (one.shape.dropout.threshold > 0) continue;  // which cuDNN is not asked for
     Random random(std::hash<std::string>{}(name_of(one) + " backward"));
     const AttentionTensors from(random, one);
     Tensor expected(DType::bf16, from.qkv.numel());

@@ -108,6 +108,9 @@ TEST(CudnnLayout, TakesWhatCudnnHasKernelsFor) {
   AttentionShape fp32 = s;
   fp32.type = DType::fp32;
   EXPECT_FALSE(cudnn_forward_fits(fp32) || cudnn_backward_fits(fp32));
+  AttentionShape dropping = s;
+  dropping.dropout.threshold = 1;
+  EXPECT_FALSE(cudnn_forward_fits(dropping) || cudnn_backward_fits(dropping));
   EXPECT_TRUE(cudnn_backward_fits(shape_of(2, 200, 4, 2, 8)));
   for (const AttentionShape& other : {shape_of(2, 200, 4, 2, 30), shape_of(2, 200, 4, 2, 136),
                                       shape_of(2, 1, 4, 2, 64), shape_of(0, 200, 4, 2, 64)})

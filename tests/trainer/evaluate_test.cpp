@@ -72,6 +72,21 @@ TEST(Evaluate, IsTheMeanOverAllMicrobatchesWhateverItsParts) {
   }
 }
 
+// How many parts there are depends on the pipeline; what they add up to does not.
+TEST(Evaluate, HasTheSameBitsOnAnyPipeline) {
+  for (const int all : {16, 33, 100})
+    for (const int shard : {1, 2}) {
+      std::vector<double> losses;
+      for (const int pipeline : {1, 2, 3})
+        run_on({.pipeline = pipeline, .shard = shard}, all, [&](Trainer& trainer, int data_rank) {
+          const StepResult result =
+              trainer.evaluate([&](int microbatch, void* batch) { fill(data_rank, microbatch, batch); });
+          if (trainer.engine().rank() == 0) losses.push_back(result.loss);
+        });
+      EXPECT_EQ(losses, std::vector<double>(3, losses[0])) << all << " microbatches, " << shard << " shards";
+    }
+}
+
 TEST(Evaluate, WithoutTargetsHasNoWeight) {
   run_on({}, 20, [](Trainer& trainer, int) {
     const StepResult result = trainer.evaluate([](int, void* batch) {
