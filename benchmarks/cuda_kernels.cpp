@@ -39,8 +39,8 @@ Measurement adamw(const Gpu& gpu, Tensors& tensors, DType type, std::int64_t num
   kernels::AdamWArguments arguments{
       .numel = numel, .gradient_type = type, .parameter_type = type, .coefficients = {}};
   arguments.gradient = tensors.take_filled(numel, type);
-  for (float** state : {&arguments.master, &arguments.m, &arguments.v})
-    *state = static_cast<float*>(tensors.take_filled(numel, DType::fp32));
+  arguments.master = static_cast<float*>(tensors.take_filled(numel, DType::fp32));
+  for (void** moment : {&arguments.m, &arguments.v}) *moment = tensors.take_filled(numel, DType::fp32);
   if (type == DType::bf16) arguments.parameter = tensors.take(numel * 2);
   arguments.coefficients = kernels::make_adamw_coefficients({.learning_rate = 1e-4, .weight_decay = 0.1});
   return beside_copy(gpu, tensors, 0.92, numel * kUpdatedBytes,

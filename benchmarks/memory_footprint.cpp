@@ -39,7 +39,7 @@ struct Options {
   std::vector<std::string> activations = {"device"};
   double states_on_device = 0;
   std::string directory = ".";
-  std::string parameters = "bf16";
+  std::string parameters = "bf16", moments = "fp32";
   Recompute recompute = Recompute::none;
   UpdateWhen update = UpdateWhen::decided;
   std::int64_t sequences = 1;
@@ -119,6 +119,7 @@ TrainerOptions trainer_options(const Options& options, const Row& row) {
   made.engine.strategy.offload = row.offload;
   made.engine.disk_directory = options.directory;
   made.engine.optimizer.options = AdamWOptions{};
+  made.engine.optimizer.moment_type = parse_dtype(options.moments);
   made.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay"}};
   made.batch = {.sequences = options.sequences, .length = std::min(options.length, context_of(row.model))};
   made.microbatches = options.microbatches;
@@ -459,6 +460,8 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--offload-directory", options.directory, "of the file on disk, where that is measured");
   app.add_option("--parameters", options.parameters, "their type")->check(CLI::IsMember({"bf16", "fp32"}));
+  app.add_option("--moments", options.moments, "the optimizer's, their type")
+      ->check(CLI::IsMember({"bf16", "fp32"}));
   add_choice<Recompute>(app, "--recompute", options.recompute,
                         {Recompute::none, Recompute::selective, Recompute::full},
                         "which activations are made again before backward");

@@ -52,14 +52,25 @@ inline AdamWCoefficients make_adamw_coefficients(const AdamWSettings& settings) 
           .l2 = static_cast<float>(settings.decoupled ? 0.0 : settings.weight_decay)};
 }
 
-// Updates the master parameter and both moments of one element.
-TESSERA_HOST_DEVICE inline void adamw_element(const AdamWCoefficients& c, float gradient, float& parameter,
+// Updates both moments of one element; those that are kept in bf16 are then rounded (moment_math.h).
+TESSERA_HOST_DEVICE inline void adamw_moments(const AdamWCoefficients& c, float gradient, float parameter,
                                               float& m, float& v) {
   const float g = std::fma(c.l2, parameter, gradient * c.gradient_scale);
   m = std::fma(c.beta1, m, c.one_minus_beta1 * g);
   v = std::fma(c.beta2, v, (c.one_minus_beta2 * g) * g);
+}
+
+// The master parameter by the moments as they are kept.
+TESSERA_HOST_DEVICE inline float adamw_step(const AdamWCoefficients& c, float parameter, float m, float v) {
   const float denominator = std::fma(std::sqrt(v), c.denominator_scale, c.epsilon);
-  parameter = std::fma(-c.step, m / denominator, parameter * c.decay);
+  return std::fma(-c.step, m / denominator, parameter * c.decay);
+}
+
+// Both, of moments in fp32.
+TESSERA_HOST_DEVICE inline void adamw_element(const AdamWCoefficients& c, float gradient, float& parameter,
+                                              float& m, float& v) {
+  adamw_moments(c, gradient, parameter, m, v);
+  parameter = adamw_step(c, parameter, m, v);
 }
 
 }  // namespace tessera::kernels

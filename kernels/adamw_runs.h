@@ -12,8 +12,9 @@ inline AdamWArguments arguments_of(const AdamWArguments& all, const AdamWRun& ru
   own.numel = run.numel;
   own.gradient = element(all.gradient, all.gradient_type, begin);
   own.master = all.master + begin;
-  own.m = all.m + begin;
-  own.v = all.v + begin;
+  own.m = element(all.m, all.moment_type, begin);
+  own.v = element(all.v, all.moment_type, begin);
+  own.rounding.first += begin;
   if (all.parameter != nullptr) own.parameter = element(all.parameter, all.parameter_type, begin);
   own.coefficients.step = run.step;
   own.coefficients.decay = run.decay;

@@ -30,7 +30,18 @@ void check_chain(std::size_t contributions, float beta) {
                      std::to_string(kMostContributions) + " are possible");
 }
 
+namespace {
+
+void check_moment_type(DType type, const char* op) {
+  if (type == DType::fp32 || type == DType::bf16) return;
+  throw UsageError(std::string(op) + ": moments of type " + std::string(name_of(type)) +
+                   " are not possible; use fp32 or bf16");
+}
+
+}  // namespace
+
 void check_runs(const AdamWArguments& arguments) {
+  check_moment_type(arguments.moment_type, "adamw_update");
   if (arguments.runs.empty()) return;
   std::int64_t numel = 0;
   for (const AdamWRun& run : arguments.runs) numel += run.numel;
@@ -41,6 +52,7 @@ void check_runs(const AdamWArguments& arguments) {
 }
 
 void check_momentum(const SgdArguments& arguments) {
+  check_moment_type(arguments.moment_type, "sgd_update");
   if (arguments.momentum != nullptr || arguments.coefficients.momentum == 0.0f) return;
   throw UsageError("sgd_update: momentum is " + std::to_string(arguments.coefficients.momentum) +
                    ", but no momentum buffer is given");

@@ -1,6 +1,6 @@
 // One fused pass over a contiguous run of a shard: unscale and clip the gradient, update master and moments,
-// cast to the parameter's type. The formulas are in adamw_math.h and sgd_math.h. The same bits for any thread
-// count and instruction set.
+// cast to the parameter's type. The formulas are in adamw_math.h, sgd_math.h and moment_math.h. The same bits
+// for any thread count and instruction set.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "kernels/adamw_math.h"
 #include "kernels/context.h"
 #include "kernels/gate_math.h"
+#include "kernels/moment_math.h"
 #include "kernels/sgd_math.h"
 #include "tessera/dtype.h"
 
@@ -29,8 +30,10 @@ struct AdamWArguments {
   DType gradient_type = DType::fp32;
   const void* gradient = nullptr;  // the accumulator: a sum, not yet unscaled
   float* master = nullptr;
-  float* m = nullptr;
-  float* v = nullptr;
+  void* m = nullptr;
+  void* v = nullptr;
+  DType moment_type = DType::fp32;  // or bf16, see moment_math.h
+  MomentRounding rounding = {};
   DType parameter_type = DType::bf16;
   void* parameter = nullptr;  // optional: null where an fp32 parameter is its own master
   AdamWCoefficients coefficients;
@@ -48,7 +51,9 @@ struct SgdArguments {
   DType gradient_type = DType::fp32;
   const void* gradient = nullptr;
   float* master = nullptr;
-  float* momentum = nullptr;  // optional: null where coefficients.momentum is 0
+  void* momentum = nullptr;  // optional: null where coefficients.momentum is 0
+  DType moment_type = DType::fp32;
+  MomentRounding rounding = {};
   DType parameter_type = DType::bf16;
   void* parameter = nullptr;  // optional, as above
   SgdCoefficients coefficients;

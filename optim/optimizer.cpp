@@ -8,6 +8,7 @@
 
 #include "kernels/optimizer.h"
 #include "tessera/error.h"
+#include "tessera/philox.h"
 
 namespace tessera {
 namespace {
@@ -82,7 +83,14 @@ kernels::ComputeContext context_of(const UpdateArguments& run) {
   return {.threads = run.threads, .workspace = {}, .device = run.device, .stream = run.stream};
 }
 
-void run_adam(const UpdateArguments& run, const kernels::AdamWSettings& settings,
+// Every step rounds anew.
+kernels::MomentRounding rounding_of(const UpdateArguments& run) {
+  constexpr std::uint64_t kStream = 0x726F756E64;  // "round"
+  const PhiloxBlock block = random_block(run.rounding_key, kStream, static_cast<std::uint64_t>(run.step));
+  return {.key = std::uint64_t{block[1]} << 32 | block[0], .first = run.first};
+}
+
+void run_adam(const Optimizer& optimizer, const UpdateArguments& run, const kernels::AdamWSettings& settings,
               std::span<const kernels::AdamWRun> runs) {
   kernels::adamw_update(context_of(run), {.numel = run.numel,
                                           .gradient_type = run.gradient_type,
@@ -90,6 +98,8 @@ void run_adam(const UpdateArguments& run, const kernels::AdamWSettings& settings
                                           .master = run.master,
                                           .m = run.moments[0],
                                           .v = run.moments[1],
+                                          .moment_type = optimizer.moment_type,
+                                          .rounding = rounding_of(run),
                                           .parameter_type = run.parameter_type,
                                           .parameter = separate_parameter(run),
                                           .coefficients = kernels::make_adamw_coefficients(settings),
@@ -97,13 +107,15 @@ void run_adam(const UpdateArguments& run, const kernels::AdamWSettings& settings
                                           .gate = run.gate});
 }
 
-UpdateArguments part_of(const UpdateArguments& all, std::int64_t begin, std::int64_t numel) {
+UpdateArguments part_of(const Optimizer& optimizer, const UpdateArguments& all, std::int64_t begin,
+                        std::int64_t numel) {
   UpdateArguments part = all;
   part.numel = numel;
   part.gradient = static_cast<const std::byte*>(all.gradient) + begin * bytes_of(all.gradient_type);
   part.master = all.master + begin;
-  for (float*& moment : part.moments)
-    if (moment != nullptr) moment += begin;
+  for (void*& moment : part.moments)
+    if (moment != nullptr) moment = static_cast<std::byte*>(moment) + begin * bytes_of(optimizer.moment_type);
+  part.first += begin;
   if (separate_parameter(all) != nullptr)
     part.parameter = static_cast<std::byte*>(all.parameter) + begin * bytes_of(all.parameter_type);
   else
@@ -111,12 +123,15 @@ UpdateArguments part_of(const UpdateArguments& all, std::int64_t begin, std::int
   return part;
 }
 
-void run_sgd(const UpdateArguments& run, const kernels::SgdCoefficients& coefficients) {
+void run_sgd(const Optimizer& optimizer, const UpdateArguments& run,
+             const kernels::SgdCoefficients& coefficients) {
   kernels::sgd_update(context_of(run), {.numel = run.numel,
                                         .gradient_type = run.gradient_type,
                                         .gradient = run.gradient,
                                         .master = run.master,
                                         .momentum = run.moments[0],
+                                        .moment_type = optimizer.moment_type,
+                                        .rounding = rounding_of(run),
                                         .parameter_type = run.parameter_type,
                                         .parameter = separate_parameter(run),
                                         .coefficients = coefficients,
@@ -142,7 +157,7 @@ struct Update {
                                     .gradient_scale = run.gradient_scale,
                                     .step = run.step};
     };
-    if (run.runs.empty()) return run_adam(run, settings(run.group), {});
+    if (run.runs.empty()) return run_adam(optimizer, run, settings(run.group), {});
     std::array<kernels::AdamWRun, kernels::kMostAdamWRuns> some;  // a step allocates nothing
     std::int64_t begin = 0;
     for (std::span<const UpdateRun> rest = run.runs; !rest.empty();) {
@@ -153,7 +168,8 @@ struct Update {
         some[r] = {.numel = rest[r].numel, .step = c.step, .decay = c.decay, .l2 = c.l2};
         numel += rest[r].numel;
       }
-      run_adam(part_of(run, begin, numel), settings(rest.front().group), {some.data(), count});
+      run_adam(optimizer, part_of(optimizer, run, begin, numel), settings(rest.front().group),
+               {some.data(), count});
       begin += numel;
       rest = rest.subspan(count);
     }
@@ -170,10 +186,10 @@ struct Update {
                                       .weight_decay = static_cast<float>(optimizer.weight_decay(group)),
                                       .nesterov = o.nesterov};
     };
-    if (run.runs.empty()) return run_sgd(run, coefficients(run.group));
+    if (run.runs.empty()) return run_sgd(optimizer, run, coefficients(run.group));
     std::int64_t begin = 0;
     for (const UpdateRun& part : run.runs) {
-      run_sgd(part_of(run, begin, part.numel), coefficients(part.group));
+      run_sgd(optimizer, part_of(optimizer, run, begin, part.numel), coefficients(part.group));
       begin += part.numel;
     }
   }
@@ -188,6 +204,9 @@ void Optimizer::check() const {
         require_weight_decay(name(), o.weight_decay);
       },
       options);
+  if (moment_type != DType::fp32 && moment_type != DType::bf16)
+    throw UsageError(
+        fmt::format("{}: moment_type is {}; it must be fp32 or bf16", name(), tessera::name_of(moment_type)));
   if (groups.empty()) throw UsageError(fmt::format("{}: there must be at least one parameter group", name()));
   for (const ParameterGroup& group : groups) {
     const std::string owner = fmt::format("parameter group '{}'", group.name);

@@ -179,6 +179,7 @@ typedef struct tessera_options {
   double weight_decay;         /* adamw: decoupled; adam, sgd: L2 [0] */
   double momentum;             /* sgd [0] */
   int32_t nesterov;            /* sgd [0] */
+  int32_t moment_type;         /* TESSERA_BF16: see Optimizer::moment_type [TESSERA_FP32] */
   const tessera_group* groups; /* [NULL: one] */
   int32_t group_count;
   double clip;             /* largest global norm of the mean gradient [0: none] */

@@ -66,9 +66,10 @@ struct UpdateRun {
 struct UpdateArguments {
   std::int64_t numel = 0;
   DType gradient_type = DType::fp32;
-  const void* gradient = nullptr;        // the accumulated sum, of gradient_type; only read
-  float* master = nullptr;               // fp32, updated in place
-  std::array<float*, 2> moments = {};    // the first Optimizer::moments() are used, updated in place
+  const void* gradient = nullptr;  // the accumulated sum, of gradient_type; only read
+  float* master = nullptr;         // fp32, updated in place
+  // Of Optimizer::moment_type; the first Optimizer::moments() are used, updated in place.
+  std::array<void*, 2> moments = {};
   DType parameter_type = DType::fp32;    // what the updated master is cast to,
   void* parameter = nullptr;             // and where to; null where an fp32 parameter is its own master
   int group = 0;                         // of all elements; or, where `runs` are given,
@@ -76,6 +77,10 @@ struct UpdateArguments {
   double learning_rate = 0.0;            // the schedule's, before the group's factor
   std::int64_t step = 1;                 // updates applied with this one, from 1: skipped steps do not count
   double gradient_scale = 1.0;           // clip factor / (loss scale · total weight)
+  // Of moments in bf16: what is rounded alike wherever and however it is cut is the element `first`, and
+  // those behind it, of what has this key.
+  std::uint64_t rounding_key = 0;
+  std::int64_t first = 0;
   // Not null: read where the update runs, in place of gradient_scale, and says whether it changes anything.
   // Lies where all of the pointers lie.
   const kernels::UpdateGate* gate = nullptr;
@@ -87,12 +92,16 @@ struct UpdateArguments {
 struct Optimizer {
   OptimizerOptions options = AdamWOptions{};
   std::vector<ParameterGroup> groups = {ParameterGroup{}};
+  // fp32, or bf16: a moment is then rounded to one of the two values around it at random, with the
+  // probability that keeps its expectation, by a function of key, step and place. The update computes in
+  // fp32.
+  DType moment_type = DType::fp32;
 
   // Throws UsageError naming the optimizer, the field and its value.
   void check() const;
   // adamw, adam or sgd.
   std::string_view name() const;
-  // fp32 values kept per parameter besides the master: 0 to 2.
+  // Values of moment_type kept per parameter besides the master: 0 to 2.
   int moments() const;
   // What applies to a group, after its own override. Throws UsageError for a group that does not exist.
   double weight_decay(int group) const;

@@ -114,7 +114,7 @@ enum class BufferRole : std::uint8_t {
   local_sum,        // a flat's full fp32 gradient, summed over microbatches on this rank only
   accumulator,      // a flat's reduced fp32 gradient: the shard, or the whole, see docs/memory.md
   master,           // fp32 parameters behind 16-bit ones: the shard, or the whole
-  moment,           // optimizer moment `index`, fp32: the shard, or the whole
+  moment,           // optimizer moment `index`: the shard, or the whole
   host_gradient,    // the reduced gradient on the host
   state_window,     // master (index −1) or moment `index`, on the host, of states on the disk
   tied_sum,         // another pipeline rank's slice of a tied flat's reduced gradient
@@ -293,7 +293,8 @@ struct StepSpec {
   StepKind kind = StepKind::train;
   int microbatches = 1;
   Strategy strategy;
-  int moments = 2;               // fp32 values the optimizer keeps per parameter, besides the master: 0 to 2
+  int moments = 2;  // values the optimizer keeps per parameter, besides the master: 0 to 2
+  DType moment_type = DType::fp32;
   bool parameter_norms = false;  // a slot of the scalars for each parameter's square sum
   ActivationSpec activations;
   // Uses per microbatch. Empty: forward in unit order, then backward in reverse, each behind its recompute

@@ -27,13 +27,103 @@ namespace tessera::kernels::HWY_NAMESPACE {
 // and fetches the 64 elements of it from i on into the caches:
 //   void fetch(std::int64_t i)
 
-// As adamw_element, operation by operation.
-class AdamWRule {
+// How moments of type Moment are rounded and stored.
+template <class Moment>
+class Rounding;
+
+template <>
+class Rounding<float> {
+ public:
+  struct Words {};
+
+  explicit Rounding(const MomentRounding&) {}
+  static HWY_INLINE Words words(std::int64_t) { return {}; }
+  static HWY_INLINE V16 first(V16 moment, const Words&) { return moment; }
+  static HWY_INLINE V16 second(V16 moment, const Words&) { return moment; }
+  static HWY_INLINE void put(V16 moment, float* p, std::int64_t lanes) { store_some(moment, p, lanes); }
+};
+
+template <>
+class Rounding<Bf16> {
+ public:
+  using WordTag = hn::RebindToUnsigned<IntTag>;
+  using WordVector = hn::Vec<WordTag>;
+  struct Words {
+    WordVector part[kParts];
+  };
+
+  explicit Rounding(const MomentRounding& rounding) : rounding_(rounding) {}
+  // As rounding_word, of 16 elements.
+  HWY_INLINE Words words(std::int64_t i) const {
+    const WordTag d;
+    const std::int64_t element = rounding_.first + i;
+    const auto low = static_cast<std::uint32_t>(element);
+    if (HWY_UNLIKELY(low > 0xfffffff0u)) return words_singly(i);
+    const WordVector addend = hn::Set(d, rounding_addend(rounding_, element));
+    const WordVector key = hn::Set(d, static_cast<std::uint32_t>(rounding_.key));
+    Words words;
+    for (int part = 0; part < kParts; ++part) {
+      const WordVector lane = hn::Iota(d, static_cast<std::uint32_t>(part * kVectorLanes));  // a constant
+      WordVector x = hn::Xor(hn::Add(lane, hn::Set(d, low)), key);
+      x = hn::Mul(hn::Xor(x, hn::ShiftRight<kRoundingShift0>(x)), hn::Set(d, kRoundingMultiply0));
+      x = hn::Add(hn::Xor(x, hn::ShiftRight<kRoundingShift1>(x)), addend);
+      x = hn::Mul(x, hn::Set(d, kRoundingMultiply1));
+      x = hn::Mul(hn::Xor(x, hn::ShiftRight<kRoundingShift2>(x)), hn::Set(d, kRoundingMultiply2));
+      words.part[part] = hn::Xor(x, hn::ShiftRight<kRoundingShift3>(x));
+    }
+    return words;
+  }
+  static HWY_INLINE V16 first(V16 moment, const Words& words) {
+    return round(moment, words, [](WordVector word) { return hn::And(word, hn::Set(WordTag(), 0xffffu)); });
+  }
+  static HWY_INLINE V16 second(V16 moment, const Words& words) {
+    return round(moment, words, [](WordVector word) { return hn::ShiftRight<16>(word); });
+  }
+  // What is rounded already.
+  static HWY_INLINE void put(V16 moment, Bf16* p, std::int64_t lanes) {
+    if (HWY_UNLIKELY(lanes < 16)) return store_some(moment, p, lanes);
+    auto* halves = reinterpret_cast<std::uint16_t*>(p);
+    for (int i = 0; i < kParts; ++i)
+      store_halves(hn::BitCast(IntTag(), hn::ShiftRight<16>(hn::BitCast(WordTag(), moment.part[i]))),
+                   halves + i * kVectorLanes);
+  }
+
+ private:
+  HWY_NOINLINE Words words_singly(std::int64_t i) const {
+    alignas(64) std::uint32_t each[16];
+    for (int k = 0; k < 16; ++k) each[k] = rounding_word(rounding_, i + k);
+    Words words;
+    for (int part = 0; part < kParts; ++part)
+      words.part[part] = hn::Load(WordTag(), each + part * kVectorLanes);
+    return words;
+  }
+
+  // As round_moment, of 16.
+  template <class Half>
+  static HWY_INLINE V16 round(V16 x, const Words& words, const Half& half) {
+    const WordTag d;
+    for (int i = 0; i < kParts; ++i) {
+      const WordVector bits = hn::BitCast(d, x.part[i]);
+      const auto nan = hn::RebindMask(d, hn::IsNaN(x.part[i]));
+      const WordVector rounded =
+          hn::IfThenElse(nan, hn::Or(bits, hn::Set(d, 0x400000u)), hn::Add(bits, half(words.part[i])));
+      x.part[i] = hn::BitCast(FloatTag(), hn::And(rounded, hn::Set(d, 0xffff0000u)));
+    }
+    return x;
+  }
+
+  MomentRounding rounding_;
+};
+
+// As adamw_moments and adamw_step, operation by operation.
+template <class Moment>
+class AdamWRule : public Rounding<Moment> {
  public:
   explicit AdamWRule(const AdamWArguments& a)
-      : master_(a.master),
-        m_(a.m),
-        v_(a.v),
+      : Rounding<Moment>(a.rounding),
+        master_(a.master),
+        m_(static_cast<Moment*>(a.m)),
+        v_(static_cast<Moment*>(a.v)),
         scale_(set16(a.coefficients.gradient_scale)),
         l2_(set16(a.coefficients.l2)),
         beta1_(set16(a.coefficients.beta1)),
@@ -47,10 +137,12 @@ class AdamWRule {
 
   HWY_INLINE V16 begin(V16 gradient, std::int64_t i, std::int64_t lanes) const {
     const V16 g = fma(l2_, load_some(master_ + i, lanes), mul(gradient, scale_));
-    const V16 m = fma(beta1_, load_some(m_ + i, lanes), mul(one_minus_beta1_, g));
-    const V16 v = fma(beta2_, load_some(v_ + i, lanes), mul(mul(one_minus_beta2_, g), g));
-    store_some(m, m_ + i, lanes);
-    store_some(v, v_ + i, lanes);
+    const auto words = this->words(i);
+    const V16 m = this->first(fma(beta1_, load_some(m_ + i, lanes), mul(one_minus_beta1_, g)), words);
+    const V16 v =
+        this->second(fma(beta2_, load_some(v_ + i, lanes), mul(mul(one_minus_beta2_, g), g)), words);
+    this->put(m, m_ + i, lanes);
+    this->put(v, v_ + i, lanes);
     return sqrt(v);
   }
   HWY_INLINE V16 end(V16 root, std::int64_t i, std::int64_t lanes) const {
@@ -62,21 +154,26 @@ class AdamWRule {
   }
 
   HWY_INLINE void fetch(std::int64_t i) const {
-    for (const float* stream : {master_, m_, v_}) fetch_lines(stream, i);
+    fetch_lines(master_, i);
+    fetch_lines(m_, i);
+    fetch_lines(v_, i);
   }
 
  private:
-  float *master_, *m_, *v_;
+  float* master_;
+  Moment *m_, *v_;
   V16 scale_, l2_, beta1_, one_minus_beta1_, beta2_, one_minus_beta2_;
   V16 minus_step_, denominator_scale_, epsilon_, decay_;
 };
 
-// As sgd_element, operation by operation.
-class SgdRule {
+// As sgd_gradient and sgd_step, operation by operation.
+template <class Moment>
+class SgdRule : public Rounding<Moment> {
  public:
   explicit SgdRule(const SgdArguments& a)
-      : master_(a.master),
-        buffer_(a.momentum),
+      : Rounding<Moment>(a.rounding),
+        master_(a.master),
+        buffer_(static_cast<Moment*>(a.momentum)),
         scale_(set16(a.coefficients.gradient_scale)),
         weight_decay_(set16(a.coefficients.weight_decay)),
         momentum_(set16(a.coefficients.momentum)),
@@ -86,8 +183,8 @@ class SgdRule {
   HWY_INLINE V16 begin(V16 gradient, std::int64_t i, std::int64_t lanes) const {
     const V16 g = fma(weight_decay_, load_some(master_ + i, lanes), mul(gradient, scale_));
     if (buffer_ == nullptr) return g;
-    const V16 buffer = fma(momentum_, load_some(buffer_ + i, lanes), g);
-    store_some(buffer, buffer_ + i, lanes);
+    const V16 buffer = this->first(fma(momentum_, load_some(buffer_ + i, lanes), g), this->words(i));
+    this->put(buffer, buffer_ + i, lanes);
     return nesterov_ ? fma(momentum_, buffer, g) : buffer;
   }
   HWY_INLINE V16 end(V16 direction, std::int64_t i, std::int64_t lanes) const {
@@ -97,12 +194,13 @@ class SgdRule {
   }
 
   HWY_INLINE void fetch(std::int64_t i) const {
-    for (const float* stream : {master_, buffer_})
-      if (stream != nullptr) fetch_lines(stream, i);
+    fetch_lines(master_, i);
+    if (buffer_ != nullptr) fetch_lines(buffer_, i);
   }
 
  private:
-  float *master_, *buffer_;
+  float* master_;
+  Moment* buffer_;
   V16 scale_, weight_decay_, momentum_, minus_rate_;
   bool nesterov_;
 };
@@ -198,8 +296,7 @@ void update_parameter(const Rule& rule, const Gradient* gradient, const Argument
 }
 
 template <class Rule, class Arguments>
-void update_range(const Arguments& a, const Range& range) {
-  const Rule rule(a);
+void update_gradient(const Rule& rule, const Arguments& a, const Range& range) {
   switch (a.gradient_type) {
     case DType::fp32:
       return update_parameter(rule, static_cast<const float*>(a.gradient), a, range);
@@ -208,6 +305,14 @@ void update_range(const Arguments& a, const Range& range) {
     case DType::fp16:
       return update_parameter(rule, static_cast<const Fp16*>(a.gradient), a, range);
   }
+}
+
+template <template <class> class Rule, class Arguments>
+void update_range(const Arguments& a, const Range& range) {
+  if (a.moment_type == DType::bf16)
+    update_gradient(Rule<Bf16>(a), a, range);
+  else
+    update_gradient(Rule<float>(a), a, range);
 }
 
 void adamw_range(const AdamWArguments& a, std::int64_t begin, std::int64_t end, bool streamed,

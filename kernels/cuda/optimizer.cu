@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/adamw_runs.h"
 #include "kernels/check.h"
@@ -36,14 +37,28 @@ struct Runs {
   float step[kMostAdamWRuns], decay[kMostAdamWRuns], l2[kMostAdamWRuns];
 };
 
-template <class Gradient, class Parameter>
+// Moments of type Moment as they are kept, of elements from i on; `shift` is to a moment's half of the random
+// bits.
+template <class Moment, int kCount>
+__device__ inline void round_moments(const MomentRounding& rounding, std::int64_t i, int shift,
+                                     float (&moment)[kCount]) {
+  if constexpr (std::is_same_v<Moment, Bf16>) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      moment[j] = round_moment(moment[j], rounding_word(rounding, i + j) >> shift & 0xffffu);
+  }
+}
+
+template <class Gradient, class Parameter, class Moment>
 struct AdamWBody {
   AdamWCoefficients c;
   int run_count;  // 0: c is of all elements
   Runs runs;
   const UpdateGate* gate;
+  MomentRounding rounding;
   const Gradient* gradient;
-  float *master, *m, *v;
+  float* master;
+  Moment *m, *v;
   Parameter* parameter;
 
   __device__ bool start() { return pass_gate(gate, c); }
@@ -70,7 +85,11 @@ struct AdamWBody {
     load(v + i, second);
     const AdamWCoefficients own = coefficients_at(i);
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) adamw_element(own, g[j], p[j], first[j], second[j]);
+    for (int j = 0; j < kCount; ++j) adamw_moments(own, g[j], p[j], first[j], second[j]);
+    round_moments<Moment>(rounding, i, 0, first);
+    round_moments<Moment>(rounding, i, 16, second);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) p[j] = adamw_step(own, p[j], first[j], second[j]);
     store(first, m + i);
     store(second, v + i);
     store(p, master + i);
@@ -78,12 +97,14 @@ struct AdamWBody {
   }
 };
 
-template <class Gradient, class Parameter>
+template <class Gradient, class Parameter, class Moment>
 struct SgdBody {
   SgdCoefficients c;
   const UpdateGate* gate;
+  MomentRounding rounding;
   const Gradient* gradient;
-  float *master, *momentum;
+  float* master;
+  Moment* momentum;
   Parameter* parameter;
 
   __device__ bool start() { return pass_gate(gate, c); }
@@ -95,21 +116,31 @@ struct SgdBody {
     load(master + i, p);
     if (momentum != nullptr) load(momentum + i, buffer);
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) sgd_element(c, g[j], p[j], buffer[j]);
-    if (momentum != nullptr) store(buffer, momentum + i);
+    for (int j = 0; j < kCount; ++j) {
+      g[j] = sgd_gradient(c, g[j], p[j]);
+      buffer[j] = std::fma(c.momentum, buffer[j], g[j]);
+    }
+    if (momentum != nullptr) {
+      round_moments<Moment>(rounding, i, 0, buffer);
+      store(buffer, momentum + i);
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) p[j] = sgd_step(c, g[j], p[j], buffer[j]);
     store(p, master + i);
     put(p, parameter, i);
   }
 };
 
-// Calls function(Gradient{}, Parameter{}).
+// Calls function(Gradient{}, Parameter{}, Moment{}).
 template <class Arguments, class Function>
 void with_types(const Arguments& a, Function&& function) {
-  with_type(a.gradient_type, [&](auto gradient) {
-    if (a.parameter == nullptr)
-      function(gradient, NoParameter{});
-    else
-      with_type(a.parameter_type, [&](auto parameter) { function(gradient, parameter); });
+  with_compute_type(a.moment_type, [&](auto moment) {
+    with_type(a.gradient_type, [&](auto gradient) {
+      if (a.parameter == nullptr)
+        function(gradient, NoParameter{}, moment);
+      else
+        with_type(a.parameter_type, [&](auto parameter) { function(gradient, parameter, moment); });
+    });
   });
 }
 
@@ -127,23 +158,25 @@ void update_at_once(const ComputeContext& context, const AdamWArguments& a) {
     runs.l2[r] = run.l2;
     begin += run.numel;
   }
-  with_types(a, [&](auto gradient, auto parameter) {
+  with_types(a, [&](auto gradient, auto parameter, auto moment) {
     using Gradient = decltype(gradient);
     using Parameter = decltype(parameter);
-    const AdamWBody<Gradient, Parameter> body = {.c = a.coefficients,
-                                                 .run_count = static_cast<int>(a.runs.size()),
-                                                 .runs = runs,
-                                                 .gate = a.gate,
-                                                 .gradient = static_cast<const Gradient*>(a.gradient),
-                                                 .master = a.master,
-                                                 .m = a.m,
-                                                 .v = a.v,
-                                                 .parameter = static_cast<Parameter*>(a.parameter)};
+    using Moment = decltype(moment);
+    const AdamWBody<Gradient, Parameter, Moment> body = {.c = a.coefficients,
+                                                         .run_count = static_cast<int>(a.runs.size()),
+                                                         .runs = runs,
+                                                         .gate = a.gate,
+                                                         .rounding = a.rounding,
+                                                         .gradient = static_cast<const Gradient*>(a.gradient),
+                                                         .master = a.master,
+                                                         .m = static_cast<Moment*>(a.m),
+                                                         .v = static_cast<Moment*>(a.v),
+                                                         .parameter = static_cast<Parameter*>(a.parameter)};
     run_sweep<kUpdateWidth>(context, "adamw_update", body, a.numel,
                             {{a.gradient, sizeof(Gradient)},
                              {a.master},
-                             {a.m},
-                             {a.v},
+                             {a.m, sizeof(Moment)},
+                             {a.v, sizeof(Moment)},
                              {a.parameter, static_cast<std::int64_t>(sizeof(Parameter))}});
   });
 }
@@ -162,19 +195,21 @@ void adamw_update(const ComputeContext& context, const AdamWArguments& a) {
 
 void sgd_update(const ComputeContext& context, const SgdArguments& a) {
   check_momentum(a);
-  with_types(a, [&](auto gradient, auto parameter) {
+  with_types(a, [&](auto gradient, auto parameter, auto moment) {
     using Gradient = decltype(gradient);
     using Parameter = decltype(parameter);
-    const SgdBody<Gradient, Parameter> body = {.c = a.coefficients,
-                                               .gate = a.gate,
-                                               .gradient = static_cast<const Gradient*>(a.gradient),
-                                               .master = a.master,
-                                               .momentum = a.momentum,
-                                               .parameter = static_cast<Parameter*>(a.parameter)};
+    using Moment = decltype(moment);
+    const SgdBody<Gradient, Parameter, Moment> body = {.c = a.coefficients,
+                                                       .gate = a.gate,
+                                                       .rounding = a.rounding,
+                                                       .gradient = static_cast<const Gradient*>(a.gradient),
+                                                       .master = a.master,
+                                                       .momentum = static_cast<Moment*>(a.momentum),
+                                                       .parameter = static_cast<Parameter*>(a.parameter)};
     run_sweep<width_of(4)>(context, "sgd_update", body, a.numel,
                            {{a.gradient, sizeof(Gradient)},
                             {a.master},
-                            {a.momentum},
+                            {a.momentum, sizeof(Moment)},
                             {a.parameter, static_cast<std::int64_t>(sizeof(Parameter))}});
   });
 }

@@ -4,6 +4,11 @@
 
 namespace tessera::checkpoint {
 
+std::int64_t element_bytes(const Flat& flat, State state, DType moment_type) {
+  if (state == State::parameter) return bytes_of(flat.dtype);
+  return bytes_of(state == State::master ? DType::fp32 : moment_type);
+}
+
 std::vector<PersistentBuffer> buffers_of(Engine& engine) {
   std::vector<PersistentBuffer> buffers;
   const Layout& layout = engine.layout();
@@ -11,9 +16,8 @@ std::vector<PersistentBuffer> buffers_of(Engine& engine) {
     for (const State state : {State::parameter, State::master, State::moment1, State::moment2}) {
       const std::int64_t bytes = engine.persistent_bytes(flat, state);
       if (bytes == 0) continue;
-      const std::int64_t element =
-          state == State::parameter ? bytes_of(layout.flat(flat).dtype) : bytes_of(DType::fp32);
-      const std::int64_t numel = bytes / element;
+      const std::int64_t numel =
+          bytes / element_bytes(layout.flat(flat), state, engine.options().optimizer.moment_type);
       const Flat& spec = layout.flat(flat);
       buffers.push_back({.flat = flat,
                          .state = state,

@@ -19,6 +19,9 @@ struct PersistentBuffer {
   std::int64_t bytes = 0;
 };
 
+// Of an element of a state, where moments are of this type.
+std::int64_t element_bytes(const Flat& flat, State state, DType moment_type);
+
 // Every persistent buffer of this rank, by flat, once: where a parameter is its own master, as that.
 std::vector<PersistentBuffer> buffers_of(Engine& engine);
 

@@ -212,7 +212,10 @@ Header describe(const Engine& engine) {
   header.rank = engine.rank();
   header.mesh = engine.options().mesh;
   header.placements = engine.options().strategy.placements;
-  header.optimizer = engine.options().optimizer.name();
+  const Optimizer& optimizer = engine.options().optimizer;
+  header.optimizer = optimizer.name();
+  if (optimizer.moment_type != DType::fp32)
+    header.optimizer += fmt::format(" with moments in {}", tessera::name_of(optimizer.moment_type));
   header.parameter_numel = layout.total_numel();
   for (const UnitSpec& unit : layout.units()) {
     StoredUnit stored{.name = unit.name, .parameters = {}};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/checkpoint/buffers.h"
 #include "src/checkpoint/folder.h"
 
 namespace tessera::checkpoint {
@@ -17,10 +18,6 @@ int rank_at(const Mesh& mesh, int pipeline, int replica, int shard) {
   return mesh.rank(at);
 }
 
-std::int64_t element_bytes(const Flat& flat, State state) {
-  return state == State::parameter ? bytes_of(flat.dtype) : bytes_of(DType::fp32);
-}
-
 // Null where there is none.
 const StoredBuffer* buffer_in(const StoredFile& file, FlatId flat, State state) {
   for (const StoredBuffer& stored : file.header.buffers)
@@ -31,7 +28,9 @@ const StoredBuffer* buffer_in(const StoredFile& file, FlatId flat, State state) 
 }  // namespace
 
 StoredStates::StoredStates(std::filesystem::path folder, const Engine& engine)
-    : folder_(std::move(folder)), here_(describe(engine)) {
+    : folder_(std::move(folder)),
+      here_(describe(engine)),
+      moment_type_(engine.options().optimizer.moment_type) {
   const StoredFile& first = file_of(0);
   layout_.emplace(engine.layout().units(), mesh().shard, mesh().replicate);
   check_layout(first.header, here_.units, *layout_, first.path.string());
@@ -67,7 +66,7 @@ std::vector<StoredPiece> StoredStates::find(FlatId flat, State state, std::int64
   if (begin >= end) return pieces;
   const StoredFile& first = first_file(flat, state);
   const StoredBuffer& like = *buffer_in(first, flat, state);
-  const std::int64_t numel = like.bytes / element_bytes(spec, state);
+  const std::int64_t numel = like.bytes / element_bytes(spec, state, moment_type_);
   if (numel != spec.padded_numel && numel != spec.shard_numel && numel != spec.slice_numel)
     throw EnvironmentError(fmt::format("checkpoint file '{}' has {} bytes of the {} of unit {}",
                                        first.path.string(), like.bytes, name_of(state), like.unit));

@@ -44,6 +44,7 @@ class StoredStates {
 
   const std::filesystem::path folder_;
   const Header here_;
+  const DType moment_type_;          // here and, as checked, there
   std::map<int, StoredFile> files_;  // by the rank that wrote
   std::optional<Layout> layout_;     // of the run that wrote
 };

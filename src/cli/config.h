@@ -69,6 +69,7 @@ struct OffloadConfig {
 
 struct PrecisionConfig {
   std::string parameters = "bf16";
+  std::string moments = "fp32";
   bool loss_scaling = false;
   double initial_scale = 65536.0;
   std::int64_t growth_interval = 2000;

@@ -62,6 +62,8 @@ std::vector<double> weights_of_units(const Model& model, const TrainerOptions& o
   // An accumulator is whole where a rank adds up its own microbatches.
   const bool sums_here = engine.strategy.reduce_when(options.microbatches) == ReduceWhen::last &&
                          placements.gradients == Placement::replicated;
+  const double moment_bytes =
+      engine.optimizer.moments() * static_cast<double>(bytes_of(engine.optimizer.moment_type));
   const double accumulated = sums_here ? 1.0 : per_rank(placements.optimizer_state);
   const ActivationSpec activations =
       model.activations(options.batch, Target(engine.threads_per_rank, engine.device));
@@ -78,8 +80,8 @@ std::vector<double> weights_of_units(const Model& model, const TrainerOptions& o
       weight += static_cast<double>(numel_of(parameter.shape)) *
                 (on(offload.parameters) * per_rank(placements.parameters) *
                      static_cast<double>(bytes_of(parameter.dtype)) +
-                 on(offload.states) * (accumulated * 4.0 + per_rank(placements.optimizer_state) * 4.0 *
-                                                               (1 + engine.optimizer.moments())));
+                 on(offload.states) *
+                     (accumulated * 4.0 + per_rank(placements.optimizer_state) * (4.0 + moment_bytes)));
     weights.push_back(weight);
   }
   return weights;

@@ -100,8 +100,10 @@ OptimizerOptions optimizer_options(const OptimizerConfig& c) {
 }
 
 // One group for each of the model's: the name says whether its parameters decay.
-Optimizer optimizer_of(const OptimizerConfig& config, const Model& model) {
-  Optimizer optimizer{.options = optimizer_options(config), .groups = {}};
+Optimizer optimizer_of(const Config& config, const Model& model) {
+  Optimizer optimizer{.options = optimizer_options(config.optimizer),
+                      .groups = {},
+                      .moment_type = parse_dtype(config.precision.moments)};
   for (const std::string& name : model.groups) {
     ParameterGroup group{.name = name};
     if (name == "no_decay") group.weight_decay = 0.0;
@@ -144,7 +146,7 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   engine.strategy = strategy_of(config.strategy);
   engine.strategy.offload = offload_of(config.offload);
   engine.disk_directory = config.offload.directory;
-  engine.optimizer = optimizer_of(config.optimizer, model);
+  engine.optimizer = optimizer_of(config, model);
   engine.clip.max_norm = config.optimizer.clip;
   if (config.precision.loss_scaling)
     engine.loss_scaling = LossScaleOptions{.initial = config.precision.initial_scale,

@@ -45,6 +45,7 @@ OptimizerOptions to_optimizer_options(const tessera_options& o) {
 Optimizer to_optimizer(const tessera_options& o) {
   Optimizer optimizer;
   optimizer.options = to_optimizer_options(o);
+  optimizer.moment_type = checked<DType>(o.moment_type, 3, "moment_type");
   if (o.groups == nullptr && o.group_count == 0) return optimizer;
   optimizer.groups.clear();
   for (const tessera_group& group : span_of(o.groups, o.group_count, "groups")) {

@@ -14,6 +14,7 @@ std::vector<StepSpec> step_specs(const EngineOptions& options) {
                      .microbatches = program.microbatches,
                      .strategy = options.strategy,
                      .moments = options.optimizer.moments(),
+                     .moment_type = options.optimizer.moment_type,
                      .parameter_norms = options.parameter_norms,
                      .activations = program.activations,
                      .order = options.order});

@@ -1,6 +1,7 @@
 #include "src/engine/executor.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <optional>
@@ -93,6 +94,10 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
     gaps_.push_back(unwritten(layout, written, flat));
     group_runs_.push_back(group_runs(layout, flat));
     update_runs_.emplace_back().reserve(group_runs_.back().size());
+    const Flat& of = layout.flat(flat);
+    const std::string& unit = layout.units()[static_cast<std::size_t>(of.unit)].name;
+    rounding_keys_.push_back(
+        XXH3_64bits_withSeed(unit.data(), unit.size(), static_cast<std::uint64_t>(of.dtype)));
   }
   std::ranges::transform(programs, std::back_inserter(gated_), can_be_gated);
   // A rank without peers has nothing to hide behind its compute: its threads then work on one instruction at

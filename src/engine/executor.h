@@ -197,6 +197,7 @@ class Executor {
   std::vector<double> scalars_;                      // of all ranks, on the host
   std::vector<std::vector<GroupRun>> group_runs_;    // [flat]
   std::vector<std::vector<UpdateRun>> update_runs_;  // [flat] of its update, with room for all
+  std::vector<std::uint64_t> rounding_keys_;         // [flat] the same on every rank and mesh
   std::map<ChannelKey, Communicator> channels_;      // programs never run at the same time and share them
   std::vector<Event> events_;                        // [instruction] of the running step
   std::vector<std::vector<InstructionId>> carried_of_;  // [program] its carried instructions

@@ -297,8 +297,9 @@ void Executor::update(InstructionId id) {
   const bool on_host = instruction_at(id).lane == Lane::host;
   const bool carried = instruction_at(id).carried;
   const UpdateTerms& terms = carried ? carried_ : update_;
-  const auto state_of = [&](BufferId buffer, std::int64_t offset) {
-    return buffer < 0 ? nullptr : reinterpret_cast<float*>(at(buffer, id, offset, 4));
+  const auto moment = [&](std::size_t which, std::int64_t offset) -> void* {
+    const BufferId buffer = buffers.moments[which];
+    return buffer < 0 ? nullptr : at(buffer, id, offset, bytes_of(options_.optimizer.moment_type));
   };
   // With replicated states every rank updates everything.
   const bool whole = program().placements.optimizer_state == Placement::replicated;
@@ -324,14 +325,16 @@ void Executor::update(InstructionId id) {
       {.numel = end - begin,
        .gradient_type = gradient_type,
        .gradient = at(buffers.gradient, id, begin, bytes_of(gradient_type)),
-       .master = state_of(buffers.master, begin),
-       .moments = {state_of(buffers.moments[0], begin), state_of(buffers.moments[1], begin)},
+       .master = reinterpret_cast<float*>(at(buffers.master, id, begin, bytes_of(DType::fp32))),
+       .moments = {moment(0, begin), moment(1, begin)},
        .parameter_type = flat.dtype,
        .parameter = own_master ? at(buffers.parameter, id, begin, bytes_of(flat.dtype)) : nullptr,
        .runs = runs,
        .learning_rate = terms.learning_rate,
        .step = terms.step,
        .gradient_scale = terms.gradient_scale,
+       .rounding_key = rounding_keys_[static_cast<std::size_t>(flat_id)],
+       .first = begin,
        .gate = !carried && gate_set_ ? gate() : nullptr,
        .threads = options_.threads_per_rank,
        .device = on_host ? DeviceType::cpu : device_.type(),

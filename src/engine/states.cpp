@@ -40,7 +40,8 @@ BufferId Engine::Impl::own_buffer(FlatId flat, State state) const {
 }
 
 DType Engine::Impl::stored_type(FlatId flat, State state) const {
-  return state == State::parameter ? layout.flat(flat).dtype : DType::fp32;
+  if (state == State::parameter) return layout.flat(flat).dtype;
+  return state == State::master ? DType::fp32 : options.optimizer.moment_type;
 }
 
 bool Engine::Impl::exists(FlatId flat, State state) const {

@@ -84,7 +84,7 @@ void Builder::add_flat_buffers(FlatId id) {
 void Builder::add_state_buffers(FlatId id) {
   FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
   const Space space = state_space(id);
-  const auto make = [&](std::string_view what, BufferRole role, int index) {
+  const auto make = [&](std::string_view what, BufferRole role, int index, DType type) {
     return add_flat_buffer(id,
                            {.name = std::string(what),
                             .role = role,
@@ -94,10 +94,10 @@ void Builder::add_state_buffers(FlatId id) {
                             .index = index,
                             .persistent = true,
                             .lifetimes = {}},
-                           4);
+                           bytes_of(type));
   };
   // What the update touches of a state: itself, or a window on the disk's.
-  const auto at_update = [&](BufferId state, std::string_view what, int index) {
+  const auto at_update = [&](BufferId state, std::string_view what, int index, DType type) {
     if (space != Space::disk) return state;
     return add_flat_buffer(id,
                            {.name = fmt::format("{}.window", what),
@@ -107,21 +107,21 @@ void Builder::add_state_buffers(FlatId id) {
                             .part = state_part(),
                             .index = index,
                             .lifetimes = {}},
-                           4);
+                           bytes_of(type));
   };
   buffers.update.parameter = host_updates(id) ? buffers.on_host : buffers.on_device;
   if (layout_.flat(id).dtype == DType::fp32) {
     buffers.master = buffers.parameter;
     buffers.update.master = buffers.update.parameter;
   } else {
-    buffers.master = make("master", BufferRole::master, 0);
-    buffers.update.master = at_update(buffers.master, "master", -1);
+    buffers.master = make("master", BufferRole::master, 0, DType::fp32);
+    buffers.update.master = at_update(buffers.master, "master", -1, DType::fp32);
   }
   for (int k = 0; k < spec_.moments; ++k) {
     const std::string name = fmt::format("moment{}", k + 1);
     const auto index = static_cast<std::size_t>(k);
-    buffers.moments[index] = make(name, BufferRole::moment, k);
-    buffers.update.moments[index] = at_update(buffers.moments[index], name, k);
+    buffers.moments[index] = make(name, BufferRole::moment, k, spec_.moment_type);
+    buffers.update.moments[index] = at_update(buffers.moments[index], name, k, spec_.moment_type);
   }
 }
 

@@ -167,6 +167,27 @@ TEST_F(Tool, AResumedRunContinuesBitwise) {
   EXPECT_EQ(train(changed).status, 1);
 }
 
+// Elsewhere and on another stage, too; but not with moments of another type.
+TEST_F(Tool, AResumedRunKeepsMomentsInBf16) {
+  const auto [saving, whole, parts, ended, first, second] = run_in_parts(
+      {"precision.moments=bf16"}, {}, {"strategy.stage=1", "strategy.reduce=each", "offload.states=host"});
+  ASSERT_EQ(ended.status, 0) << ended.err;
+  ASSERT_EQ(first.status, 0) << first.err;
+  ASSERT_EQ(second.status, 0) << second.err;
+  EXPECT_EQ(losses(parts).size(), 6u);
+  EXPECT_EQ(losses(parts), losses(whole));
+  const std::string wide = folder_.file("wide");
+  ASSERT_EQ(train({"run.metrics=" + wide}).status, 0);
+  EXPECT_NE(losses(whole), losses(wide));
+  Arguments changed = saving;
+  changed.insert(changed.end(), {"run.steps=7", "precision.moments=fp32"});
+  const Result refused = train(changed);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err,
+              ::testing::HasSubstr("the optimizer is adamw with moments in bf16 there and adamw here; "
+                                   "changed since it was saved: precision.moments: \"bf16\" -> \"fp32\""));
+}
+
 TEST_F(Tool, UpdatesAsSoonAsGradientsAreReduced) {
   const std::string decided = folder_.file("decided"), reduced = folder_.file("reduced");
   ASSERT_EQ(train({"optimizer.clip=0", "run.metrics=" + decided}).status, 0);

@@ -21,6 +21,7 @@ struct Record {
   int stage = 0;
   int update = TESSERA_UPDATE_DECIDED;
   int ranks = kRanks;
+  int moment_type = TESSERA_FP32;
   bool add_loss = false;                          // rather than give it to tessera_step
   std::vector<double> losses = {}, norms = {};    // by rank 0
   std::vector<float> weight = {}, gradient = {};  // of the first parameter; the gradient of the last step
@@ -79,6 +80,7 @@ void run_cpp(Record& run) {
     EngineOptions options = toy_options(run.ranks, run.stage);
     options.programs = {{.kind = StepKind::train, .microbatches = kMicrobatches}};
     options.clip.max_norm = run.update == TESSERA_UPDATE_REDUCED ? 0.0 : 1.0;
+    options.optimizer.moment_type = static_cast<DType>(run.moment_type);
     Engine engine(world, cpp_units(), options);
     engine.initialize(toy_fill());
     for (int step = 0; step < kSteps; ++step) {
@@ -184,6 +186,7 @@ struct Where {
   int device = TESSERA_CPU;
   int ranks = kRanks;
   int evaluation = 0;
+  int moment_type = TESSERA_FP32;
 };
 
 // Why an engine cannot be there; empty where it can. One rank needs no NCCL.
@@ -202,6 +205,7 @@ tessera_status make_engine(tessera_world* world, int rank, const Where& where, t
   options.microbatches = kMicrobatches;
   options.weight_decay = 0.1;
   options.evaluation = where.evaluation;
+  options.moment_type = where.moment_type;
   options.groups = kGroups.data();
   options.group_count = 2;
   options.update = where.update;
@@ -248,7 +252,9 @@ class CApi : public ::testing::TestWithParam<Where> {};
 TEST_P(CApi, HasTheBitsOfTheEngine) {
   const Where& where = GetParam();
   if (const std::string why = missing(where); !why.empty()) GTEST_SKIP() << why;
-  Record cpp{.stage = where.stage, .update = where.update, .ranks = where.ranks}, c = cpp;
+  Record cpp{
+      .stage = where.stage, .update = where.update, .ranks = where.ranks, .moment_type = where.moment_type},
+      c = cpp;
   run_cpp(cpp);
   ASSERT_EQ(with_engines(where, [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, c); }),
             TESSERA_OK)
@@ -266,7 +272,8 @@ INSTANTIATE_TEST_SUITE_P(Stages, CApi,
                          ::testing::Values(Where{0}, Where{3}, Where{1, TESSERA_HOST},
                                            Where{3, TESSERA_DISK, TESSERA_HOST},
                                            Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_REDUCED},
-                                           Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_NEXT}));
+                                           Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_NEXT},
+                                           Where{.stage = 2, .moment_type = TESSERA_BF16}));
 INSTANTIATE_TEST_SUITE_P(
     Gpus, CApi,
     ::testing::Values(Where{.device = TESSERA_CUDA}, Where{.stage = 3, .device = TESSERA_CUDA},

@@ -107,6 +107,28 @@ TEST_P(Memory, FollowsTheFormulaAndPacksTightly) {
   printf("arena over live peak, worst: %.5f\n", worst);
 }
 
+// Moments of 2 bytes: s is 8 behind 16-bit parameters and 4 where fp32 ones are their own master, or 2 less a
+// moment.
+TEST(MemoryOfMoments, IsHalfInBf16) {
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    const Model model = make_gpt2(Gpt2Config::preset("gpt2-124m"), type);
+    for (const OptimizerOptions& kind :
+         {OptimizerOptions(AdamWOptions{}), OptimizerOptions(SgdOptions{.momentum = 0.9}),
+          OptimizerOptions(SgdOptions{})})
+      for (const int stage : {0, 1, 3}) {
+        TrainerOptions options = preset_options(4, stage, 1);
+        options.engine.optimizer.options = kind;
+        const TrainerPlan wide = plan_trainer(model, options);
+        options.engine.optimizer.moment_type = DType::bf16;
+        const TrainerPlan narrow = plan_trainer(model, options);
+        const std::int64_t padded = wide.layout.total_numel() + wide.layout.padding_numel();
+        EXPECT_EQ(wide.memory.space(Space::device).persistent_bytes -
+                      narrow.memory.space(Space::device).persistent_bytes,
+                  2 * options.engine.optimizer.moments() * padded / (stage >= 1 ? 4 : 1));
+      }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Presets, Memory, ::testing::ValuesIn(Gpt2Config::presets()),
                          [](const ::testing::TestParamInfo<std::string>& made) {
                            std::string name = made.param;

@@ -219,6 +219,7 @@ inline RandomCase draw_case(std::uint64_t seed) {
     default:
       plain.optimizer.options = AdamWOptions{.weight_decay = 0.1};
   }
+  if (draws.chance(30)) plain.optimizer.moment_type = DType::bf16;
   plain.optimizer.groups.clear();
   for (int group = 0; group < groups; ++group)
     plain.optimizer.groups.push_back({.name = "group" + std::to_string(group),
@@ -264,8 +265,8 @@ inline std::string to_string(const EngineOptions& options) {
 
 inline std::string to_string(const RandomCase& of) {
   std::ostringstream text;
-  text << "seed " << of.seed << ": " << of.model_name << ", " << of.plain.optimizer.name() << " clip "
-       << of.plain.clip.max_norm << " scaling "
+  text << "seed " << of.seed << ": " << of.model_name << ", " << of.plain.optimizer.name() << " moments "
+       << name_of(of.plain.optimizer.moment_type) << " clip " << of.plain.clip.max_norm << " scaling "
        << (of.plain.loss_scaling ? of.plain.loss_scaling->initial : 0) << " zero_gradients "
        << of.plain.zero_gradients << "\n  programs";
   for (const StepShape& shape : of.shapes)

@@ -81,6 +81,34 @@ TEST(Read, GivesAnyRangeOfAnyState) {
     });
 }
 
+// What is written comes back as the nearest that bf16 has; masters are as ever.
+TEST(Write, RoundsMomentsThatAreKeptInBf16) {
+  for (const int stage : {0, 1, 3})
+    run_local(2, kBlocking, [&](Communicator world) {
+      EngineOptions options = toy_options(2, stage);
+      options.optimizer.moment_type = DType::bf16;
+      Engine engine(world, toy_units(DType::bf16), options);
+      engine.initialize(toy_fill());
+      std::vector<float> values(400), found(400);
+      for (std::size_t k = 0; k < values.size(); ++k) values[k] = 1.0f + static_cast<float>(k) * 0.001f;
+      for (const State state : {State::master, State::moment1, State::moment2}) {
+        engine.write(kEmbedWeight, state, 77, values);
+        engine.read(kEmbedWeight, state, 77, found);
+        std::vector<float> expected = values;
+        std::vector<std::uint16_t> rounded(values.size());
+        if (state != State::master) {
+          const auto numel = static_cast<std::int64_t>(values.size());
+          kernels::cast({}, numel, DType::fp32, values.data(), DType::bf16, rounded.data());
+          kernels::cast({}, numel, DType::bf16, rounded.data(), DType::fp32, expected.data());
+        }
+        EXPECT_EQ(found, expected);
+      }
+      const FlatId flat = engine.layout().place(kEmbedWeight).flat;
+      EXPECT_EQ(engine.persistent_bytes(flat, State::master),
+                2 * engine.persistent_bytes(flat, State::moment1));
+    });
+}
+
 TEST(Write, ChangesItsRangeAndTheParameterBehindTheMaster) {
   for (int stage = 0; stage <= 3; ++stage)
     on_engines(3, stage, DType::bf16, [&](Engine& engine) {

@@ -250,12 +250,16 @@ void add_squares(Cases& cases, DType type, std::int64_t numel) {
                      }});
 }
 
-void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::int64_t numel) {
+// `first`: of moments in bf16, -1 of fp32.
+void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::int64_t numel,
+                 std::int64_t first = -1) {
+  const DType moment_type = first < 0 ? DType::fp32 : DType::bf16;
+  const MomentRounding rounding = {.key = 0x0123456789abcdef, .first = first};
   for (const int gate : {-1, 0, 1})  // none, closed, open
     for (const bool own : {false, true})
       for (const bool adamw : {false, true}) {
         if (own && parameter_type != DType::fp32) continue;  // the parameter is its own master
-        cases.push_back({label(adamw ? "adamw" : "sgd", gradient_type, {numel, gate, own}) +
+        cases.push_back({label(adamw ? "adamw" : "sgd", gradient_type, {numel, gate, own, first}) +
                              std::string(name_of(parameter_type)),
                          0.0, [=](Session& s, Random& random) {
                            const auto floats = [&](const Tensor& tensor) {
@@ -263,7 +267,7 @@ void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::i
                            };
                            const void* gradient = s.input(random.tensor(gradient_type, numel));
                            float* master = floats(random.tensor(DType::fp32, numel));
-                           float* m = floats(random.tensor(DType::fp32, numel, 0.1));
+                           void* m = s.changed(random.tensor(moment_type, numel, 0.1));
                            void* parameter = own ? nullptr : s.output(parameter_type, numel);
                            const UpdateGate* gates =
                                s.input(std::vector<UpdateGate>{{.gradient_scale = 0.7, .apply = gate}});
@@ -274,6 +278,8 @@ void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::i
                                                              .gradient = gradient,
                                                              .master = master,
                                                              .momentum = m,
+                                                             .moment_type = moment_type,
+                                                             .rounding = rounding,
                                                              .parameter_type = parameter_type,
                                                              .parameter = parameter,
                                                              .coefficients = {.gradient_scale = 0.3f,
@@ -282,7 +288,7 @@ void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::i
                                                                               .weight_decay = 0.01f,
                                                                               .nesterov = true},
                                                              .gate = gates});
-                           Tensor v = random.tensor(DType::fp32, numel);
+                           Tensor v = random.tensor(moment_type, numel);
                            for (std::int64_t i = 0; i < numel; ++i) v.set(i, v.get(i) * v.get(i));
                            adamw_update(
                                s.context(),
@@ -291,7 +297,9 @@ void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::i
                                 .gradient = gradient,
                                 .master = master,
                                 .m = m,
-                                .v = floats(v),
+                                .v = s.changed(v),
+                                .moment_type = moment_type,
+                                .rounding = rounding,
                                 .parameter_type = parameter_type,
                                 .parameter = parameter,
                                 .coefficients = make_adamw_coefficients(
@@ -302,34 +310,37 @@ void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::i
 }
 
 // Runs of whole vectors, one launch, and others.
-void add_adamw_runs(Cases& cases, DType gradient_type, DType parameter_type) {
+void add_adamw_runs(Cases& cases, DType gradient_type, DType parameter_type, DType moment_type) {
   for (const auto& [count, numel] : {std::pair{1, 1000}, {2, 64}, {16, 256}, {5, 35}})
-    cases.push_back(
-        {label("adamw runs", gradient_type, {count, numel}) + std::string(name_of(parameter_type)), 0.0,
-         [=, count = count, length = numel](Session& s, Random& random) {
-           std::vector<AdamWRun> runs;
-           std::int64_t all = 0;
-           for (int r = 0; r < count; ++r) {
-             runs.push_back({.numel = length * (r % 3 + 1),
-                             .step = 1e-3f * static_cast<float>(r + 1),
-                             .decay = 1.0f - 0.01f * static_cast<float>(r % 2),
-                             .l2 = 0.01f * static_cast<float>(r % 5)});
-             all += runs.back().numel;
-           }
-           const auto changed = [&](const Tensor& tensor) { return static_cast<float*>(s.changed(tensor)); };
-           Tensor v = random.tensor(DType::fp32, all);
-           for (std::int64_t i = 0; i < all; ++i) v.set(i, v.get(i) * v.get(i));
-           adamw_update(s.context(), {.numel = all,
-                                      .gradient_type = gradient_type,
-                                      .gradient = s.input(random.tensor(gradient_type, all)),
-                                      .master = changed(random.tensor(DType::fp32, all)),
-                                      .m = changed(random.tensor(DType::fp32, all, 0.1)),
-                                      .v = changed(v),
-                                      .parameter_type = parameter_type,
-                                      .parameter = s.output(parameter_type, all),
-                                      .coefficients = make_adamw_coefficients({.gradient_scale = 0.37}),
-                                      .runs = runs});
-         }});
+    cases.push_back({label("adamw runs", gradient_type, {count, numel, bytes_of(moment_type)}) +
+                         std::string(name_of(parameter_type)),
+                     0.0, [=, count = count, length = numel](Session& s, Random& random) {
+                       std::vector<AdamWRun> runs;
+                       std::int64_t all = 0;
+                       for (int r = 0; r < count; ++r) {
+                         runs.push_back({.numel = length * (r % 3 + 1),
+                                         .step = 1e-3f * static_cast<float>(r + 1),
+                                         .decay = 1.0f - 0.01f * static_cast<float>(r % 2),
+                                         .l2 = 0.01f * static_cast<float>(r % 5)});
+                         all += runs.back().numel;
+                       }
+                       Tensor v = random.tensor(moment_type, all);
+                       for (std::int64_t i = 0; i < all; ++i) v.set(i, v.get(i) * v.get(i));
+                       adamw_update(
+                           s.context(),
+                           {.numel = all,
+                            .gradient_type = gradient_type,
+                            .gradient = s.input(random.tensor(gradient_type, all)),
+                            .master = static_cast<float*>(s.changed(random.tensor(DType::fp32, all))),
+                            .m = s.changed(random.tensor(moment_type, all, 0.1)),
+                            .v = s.changed(v),
+                            .moment_type = moment_type,
+                            .rounding = {.key = 11, .first = 64},
+                            .parameter_type = parameter_type,
+                            .parameter = s.output(parameter_type, all),
+                            .coefficients = make_adamw_coefficients({.gradient_scale = 0.37}),
+                            .runs = runs});
+                     }});
 }
 
 void add_gates(Cases& cases) {
@@ -668,7 +679,9 @@ Cases all_cases() {
   for (const DType gradient : kAllTypes)
     for (const DType parameter : kAllTypes) {
       add_updates(cases, gradient, parameter, 1003);
-      add_adamw_runs(cases, gradient, parameter);
+      for (const std::int64_t first : {std::int64_t{7}, (std::int64_t{1} << 32) - 400})
+        add_updates(cases, gradient, parameter, 1003, first);
+      for (const DType moments : kComputeTypes) add_adamw_runs(cases, gradient, parameter, moments);
     }
   add_gates(cases);
   for (const DType type : kComputeTypes) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tessera/error.h"
@@ -194,6 +195,40 @@ TEST(optimizer, any_cut_into_runs_gives_the_same_bits) {
   EXPECT_EQ(whole.v, cut.v);
 }
 
+// Moments in bf16 are rounded by where an element is in all, so that a cut changes nothing; every step and
+// key rounds them in another way.
+TEST(optimizer, moments_in_bf16_are_rounded_alike_by_any_cut) {
+  constexpr std::size_t kNumel = 517;
+  const auto updated = [&](bool cut, std::uint64_t key, std::int64_t first_step, bool runs) {
+    State state(kNumel);
+    std::vector<std::uint16_t> m(kNumel), v(kNumel);
+    const Optimizer optimizer{.groups = {{}, {}}, .moment_type = DType::bf16};
+    for (int step = 0; step < 3; ++step) {
+      state.draw_gradient(step);
+      for (std::size_t begin = 0, length = cut ? 1 : kNumel; begin < kNumel;
+           begin += length, length = length * 2 + 1) {
+        const std::size_t end = std::min(kNumel, begin + length);
+        UpdateArguments run = state.run(begin, end);
+        run.moments = {m.data() + begin, v.data() + begin};
+        run.learning_rate = 0.1;
+        run.step = first_step + step;
+        run.rounding_key = key;
+        run.first = static_cast<std::int64_t>(begin) + 1000;
+        const UpdateRun parts[] = {{.numel = run.numel / 3, .group = 0},
+                                   {.numel = run.numel - run.numel / 3, .group = 1}};
+        if (runs) run.runs = parts;
+        optimizer.update(run);
+      }
+    }
+    return std::tuple(state.master, m, v);
+  };
+  const auto expected = updated(false, 7, 1, false);
+  EXPECT_EQ(updated(true, 7, 1, false), expected);
+  EXPECT_EQ(updated(true, 7, 1, true), expected);
+  EXPECT_NE(std::get<1>(updated(false, 8, 1, false)), std::get<1>(expected));
+  EXPECT_NE(std::get<1>(updated(false, 7, 2, false)), std::get<1>(expected));
+}
+
 TEST(optimizer, the_parameter_is_the_master_rounded_to_its_type) {
   State state(3);
   state.master = {1.0F, 1.00390625F, -3.0F};  // 1 + 2^-8 lies between two bf16 values: ties go to even, 1
@@ -230,6 +265,12 @@ TEST(optimizer, moments_count_the_state) {
   EXPECT_EQ(Optimizer{}.name(), "adamw");
   EXPECT_EQ(Optimizer{.options = AdamOptions{}}.name(), "adam");
   EXPECT_EQ(Optimizer{.options = SgdOptions{}}.name(), "sgd");
+}
+
+TEST(optimizer, moments_are_fp32_or_bf16) {
+  EXPECT_EQ(error_of([] { Optimizer{.moment_type = DType::bf16}.check(); }), "no error");
+  EXPECT_EQ(error_of([] { Optimizer{.moment_type = DType::fp16}.check(); }),
+            "adamw: moment_type is fp16; it must be fp32 or bf16");
 }
 
 TEST(optimizer, check_names_the_field_and_the_value) {

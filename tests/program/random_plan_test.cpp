@@ -48,6 +48,7 @@ Case draw_case(std::uint64_t seed) {
              .shard = draws.among<int>({1, 2, 3, 8, 64, 257})};
   StepSpec spec;
   spec.moments = draws.pick(0, 2);
+  if (draws.chance(30)) spec.moment_type = DType::bf16;
   draw_strategy(draws, spec.strategy, of.mesh, units, draws.chance(30));
   spec.strategy.reduce = draws.among<ReduceWhen>({ReduceWhen::automatic, ReduceWhen::each, ReduceWhen::last});
   for (int program = draws.pick(1, 3); program > 0; --program) {
@@ -105,9 +106,10 @@ void expect_state_bytes(const Case& of, const Layout& layout, const Program& pro
     expected[static_cast<std::size_t>(Category::parameters)] +=
         part(placed.parameters, strategy.parameters_over_replicas && !one_shard, flat) * bytes_of(flat.dtype);
     if (!flat.trainable) continue;
-    const int values = of.specs[0].moments + (flat.dtype == DType::fp32 ? 0 : 1);
+    const std::int64_t bytes =
+        of.specs[0].moments * bytes_of(of.specs[0].moment_type) + (flat.dtype == DType::fp32 ? 0 : 4);
     expected[static_cast<std::size_t>(Category::optimizer_state)] +=
-        part(placed.optimizer_state, strategy.state_over_replicas, flat) * 4 * values;
+        part(placed.optimizer_state, strategy.state_over_replicas, flat) * bytes;
   }
   for (const Buffer& buffer : program.buffers)
     if (buffer.persistent) found[static_cast<std::size_t>(buffer.category)] += buffer.bytes;

@@ -1,0 +1,51 @@
+// Moments that are kept in bf16: how they are rounded. To the nearest would lose what is small beside them,
+// as the 0.001 (g² − v) that Adam adds by a beta2 of 0.999, step after step; at random, to the value above
+// with the probability that keeps the expectation, nothing is lost on average (Gupta et al. 2015). The random
+// bits are a function of counters, so that each element is rounded alike on any backend and by any cut of a
+// shard.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/float_types.h"
+#include "kernels/host_device.h"
+
+namespace tessera::kernels {
+
+struct MomentRounding {
+  std::uint64_t key = 0;   // of a flat and a step; all 64 bits as if drawn
+  std::int64_t first = 0;  // number of the call's first element in the flat
+};
+
+// Multipliers and shifts of triple32, a hash that Wellons found by search (Prospecting for Hash Functions,
+// 2018); the key goes in before the first and the second multiplication. A tenth of Philox's work: these bits
+// only have to be spread evenly.
+inline constexpr std::uint32_t kRoundingMultiply0 = 0xed5ad4bbu, kRoundingMultiply1 = 0xac4c1b51u,
+                               kRoundingMultiply2 = 0x31848babu;
+inline constexpr int kRoundingShift0 = 17, kRoundingShift1 = 11, kRoundingShift2 = 15, kRoundingShift3 = 14;
+
+// What goes in before the second multiplication, for 2^32 elements.
+TESSERA_HOST_DEVICE inline std::uint32_t rounding_addend(const MomentRounding& rounding,
+                                                         std::int64_t element) {
+  const auto above = static_cast<std::uint32_t>(static_cast<std::uint64_t>(element) >> 32);
+  return static_cast<std::uint32_t>(rounding.key >> 32) + above * 0x9e3779b9u;
+}
+
+// The random bits of element i of the call: the lower half is the first moment's.
+TESSERA_HOST_DEVICE inline std::uint32_t rounding_word(const MomentRounding& rounding, std::int64_t i) {
+  const std::int64_t element = rounding.first + i;
+  std::uint32_t x = static_cast<std::uint32_t>(element) ^ static_cast<std::uint32_t>(rounding.key);
+  x = (x ^ x >> kRoundingShift0) * kRoundingMultiply0;
+  x = ((x ^ x >> kRoundingShift1) + rounding_addend(rounding, element)) * kRoundingMultiply1;
+  x = (x ^ x >> kRoundingShift2) * kRoundingMultiply2;
+  return x ^ x >> kRoundingShift3;
+}
+
+// One of the two values of bf16 around x, by the 16 bits of `random`; x where it is one; NaN stays NaN.
+TESSERA_HOST_DEVICE inline float round_moment(float x, std::uint32_t random) {
+  const auto bits = bits_as<std::uint32_t>(x);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return bits_as<float>((nan ? bits | 0x400000u : bits + random) & 0xffff0000u);
+}
+
+}  // namespace tessera::kernels

@@ -1,0 +1,247 @@
+// Updates of moments in bf16, to the bit: against the inline functions of one element, with the random bits
+// of philox() itself.
+#include <cmath>
+
+#include "kernels/moment_math.h"
+#include "tessera/philox.h"
+#include "tests/kernels/instruction_sets.h"
+#include "tests/kernels/support.h"
+
+namespace tessera::kernels::testing {
+namespace {
+
+// Written out as moment_math.h describes it.
+std::uint32_t random_word(const MomentRounding& rounding, std::int64_t i) {
+  const auto element = static_cast<std::uint64_t>(rounding.first + i);
+  auto x = static_cast<std::uint32_t>(element ^ (rounding.key & 0xffffffffu));
+  x ^= x >> 17;
+  x *= 0xed5ad4bbu;
+  x ^= x >> 11;
+  x += static_cast<std::uint32_t>((rounding.key >> 32) + (element >> 32) * 0x9e3779b9u);
+  x *= 0xac4c1b51u;
+  x ^= x >> 15;
+  x *= 0x31848babu;
+  return x ^ (x >> 14);
+}
+
+// The value of bf16 below |x| or above it: above where the bits that are cut off and `random` carry.
+float rounded(float x, std::uint32_t random) {
+  if (std::isnan(x)) return x;
+  const auto bits = bits_as<std::uint32_t>(x);
+  const std::uint32_t below = bits & 0xffff0000u;
+  return bits_as<float>((bits & 0xffffu) + random > 0xffffu ? below + 0x10000u : below);
+}
+
+struct State {
+  Tensor master, m, v, parameter;
+  bool operator==(const State&) const = default;
+};
+
+State random_state(DType parameter_type, std::int64_t numel) {
+  Random random(static_cast<std::uint64_t>(numel) + 1);
+  State s = {random.tensor(DType::fp32, numel), random.tensor(DType::bf16, numel, 0.1),
+             Tensor(DType::bf16, numel), Tensor(parameter_type, numel)};
+  for (std::int64_t i = 0; i < numel; ++i) s.v.set(i, std::pow(random.normal(), 2) * 0.01);
+  return s;
+}
+
+const AdamWCoefficients kAdamW = make_adamw_coefficients(
+    {.learning_rate = 3e-3, .beta2 = 0.999, .weight_decay = 0.1, .gradient_scale = 0.37, .step = 3});
+constexpr SgdCoefficients kSgd = {.gradient_scale = 0.37f,
+                                  .learning_rate = 0.1f,
+                                  .momentum = 0.9f,
+                                  .weight_decay = 0.01f,
+                                  .nesterov = true};
+
+void scalar_adamw(const Tensor& gradient, const MomentRounding& rounding, State& s) {
+  for (std::int64_t i = 0; i < gradient.numel(); ++i) {
+    auto m = static_cast<float>(s.m.get(i)), v = static_cast<float>(s.v.get(i));
+    float& master = s.master.floats()[i];
+    adamw_moments(kAdamW, static_cast<float>(gradient.get(i)), master, m, v);
+    const std::uint32_t word = random_word(rounding, i);
+    m = rounded(m, word & 0xffffu);
+    v = rounded(v, word >> 16);
+    master = adamw_step(kAdamW, master, m, v);
+    s.m.set(i, m);
+    s.v.set(i, v);
+    s.parameter.set(i, static_cast<double>(master));
+  }
+}
+
+void scalar_sgd(const Tensor& gradient, const MomentRounding& rounding, State& s) {
+  for (std::int64_t i = 0; i < gradient.numel(); ++i) {
+    float& master = s.master.floats()[i];
+    const float g = sgd_gradient(kSgd, static_cast<float>(gradient.get(i)), master);
+    const float momentum = rounded(std::fma(kSgd.momentum, static_cast<float>(s.m.get(i)), g),
+                                   random_word(rounding, i) & 0xffffu);
+    master = sgd_step(kSgd, g, master, momentum);
+    s.m.set(i, momentum);
+    s.parameter.set(i, static_cast<double>(master));
+  }
+}
+
+void run_adamw(const Tensor& gradient, const MomentRounding& rounding, int threads, State& s) {
+  adamw_update(TestContext(threads), {.numel = gradient.numel(),
+                                      .gradient_type = gradient.type(),
+                                      .gradient = gradient.data(),
+                                      .master = s.master.floats(),
+                                      .m = s.m.data(),
+                                      .v = s.v.data(),
+                                      .moment_type = DType::bf16,
+                                      .rounding = rounding,
+                                      .parameter_type = s.parameter.type(),
+                                      .parameter = s.parameter.data(),
+                                      .coefficients = kAdamW});
+}
+
+void run_sgd(const Tensor& gradient, const MomentRounding& rounding, int threads, State& s) {
+  sgd_update(TestContext(threads), {.numel = gradient.numel(),
+                                    .gradient_type = gradient.type(),
+                                    .gradient = gradient.data(),
+                                    .master = s.master.floats(),
+                                    .momentum = s.m.data(),
+                                    .moment_type = DType::bf16,
+                                    .rounding = rounding,
+                                    .parameter_type = s.parameter.type(),
+                                    .parameter = s.parameter.data(),
+                                    .coefficients = kSgd});
+}
+
+// Some where an element's number passes 2^32 within a vector, and beyond.
+constexpr std::int64_t kFirsts[] = {0, 7, (std::int64_t{1} << 32) - 20, std::int64_t{1} << 36};
+
+TEST(Bf16Moments, EqualTheScalarFunctionsBitForBit) {
+  for_each_instruction_set([](const char* name) {
+    for (const std::int64_t first : kFirsts)
+      for (const std::int64_t numel : {1, 15, 16, 63, 64, 65, 200, 1003, 40001})
+        for (const DType type : kAllTypes)
+          for (const int threads : {1, std::min(4, kMostThreads)}) {
+            const MomentRounding rounding = {.key = 0x0123456789abcdef, .first = first};
+            const Tensor gradient = Random(9).tensor(numel % 2 == 0 ? DType::bf16 : type, numel);
+            State scalar = random_state(type, numel), vector = scalar;
+            scalar_adamw(gradient, rounding, scalar);
+            run_adamw(gradient, rounding, threads, vector);
+            ASSERT_TRUE(scalar == vector) << name << " adamw " << numel << " from " << first;
+            scalar_sgd(gradient, rounding, scalar);
+            run_sgd(gradient, rounding, threads, vector);
+            ASSERT_TRUE(scalar == vector) << name << " sgd " << numel << " from " << first;
+          }
+  });
+}
+
+// From so many elements on the parameter is stored past the caches.
+TEST(Bf16Moments, StreamedUpdatesHaveTheSameBits) {
+  for (const std::int64_t rest : {0, 37}) {
+    const std::int64_t numel = (1 << 19) + rest;
+    const MomentRounding rounding = {.key = 5, .first = 128};
+    const Tensor gradient = Random(9).tensor(DType::bf16, numel);
+    State scalar = random_state(DType::fp32, numel);
+    const State before = scalar;
+    scalar_adamw(gradient, rounding, scalar);
+    for_each_instruction_set([&](const char* name) {
+      State vector = before;
+      std::vector<float> memory(static_cast<std::size_t>(numel) + 16);
+      void* parameter = memory.data();
+      std::size_t room = memory.size() * sizeof(float);
+      ASSERT_NE(std::align(64, static_cast<std::size_t>(numel) * sizeof(float), parameter, room), nullptr);
+      adamw_update(TestContext(2), {.numel = numel,
+                                    .gradient_type = DType::bf16,
+                                    .gradient = gradient.data(),
+                                    .master = vector.master.floats(),
+                                    .m = vector.m.data(),
+                                    .v = vector.v.data(),
+                                    .moment_type = DType::bf16,
+                                    .rounding = rounding,
+                                    .parameter_type = DType::fp32,
+                                    .parameter = parameter,
+                                    .coefficients = kAdamW});
+      std::memcpy(vector.parameter.data(), parameter, static_cast<std::size_t>(numel) * sizeof(float));
+      EXPECT_TRUE(scalar == vector) << name << " " << rest;
+    });
+  }
+}
+
+// By a beta2 of 0.999 most steps change v by less than bf16 can tell: rounded to the nearest it would stay.
+TEST(Bf16Moments, KeepTheirExpectation) {
+  const std::int64_t numel = 20000;
+  State s = random_state(DType::fp32, numel);
+  for (std::int64_t i = 0; i < numel; ++i) s.v.set(i, 1.0);
+  const Tensor nothing(DType::fp32, Doubles(static_cast<std::size_t>(numel), 0.0));
+  for (std::uint64_t step = 0; step < 1000; ++step) {
+    const PhiloxBlock key = random_block(1, 2, step);
+    run_adamw(nothing, {.key = std::uint64_t{key[1]} << 32 | key[0]}, 1, s);
+  }
+  double sum = 0.0, least = 1.0, most = 0.0;
+  for (std::int64_t i = 0; i < numel; ++i) {
+    sum += s.v.get(i);
+    least = std::min(least, s.v.get(i));
+    most = std::max(most, s.v.get(i));
+  }
+  EXPECT_NEAR(sum / static_cast<double>(numel), std::pow(0.999, 1000), 0.002);
+  EXPECT_GT(least, 0.15);
+  EXPECT_LT(most, 0.65);
+}
+
+// Both halves are spread evenly over consecutive elements, and have nothing to do with each other, with the
+// next element's or the next step's.
+TEST(Bf16Moments, RandomBitsAreSpreadEvenly) {
+  constexpr int kCount = 1 << 16;
+  for (const std::uint64_t key : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{0x0123456789abcdef}}) {
+    int low[16] = {}, high[16] = {}, pairs[5][16] = {};
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const std::uint32_t word = rounding_word({.key = key}, i);
+      const std::uint32_t others[] = {
+          word >> 16, rounding_word({.key = key}, i + 1), rounding_word({.key = key}, i + 768),
+          rounding_word({.key = key + 1}, i), rounding_word({.key = key + (std::uint64_t{1} << 32)}, i)};
+      ++low[word >> 12 & 15];
+      ++high[word >> 28];
+      for (int k = 0; k < 5; ++k) ++pairs[k][(word >> 14 & 3) << 2 | (others[k] >> 14 & 3)];
+    }
+    const auto expect_even = [&](const int(&counts)[16], const char* what) {
+      double chi = 0.0;  // of 15 degrees of freedom: above 45 once in 10^4
+      for (const int count : counts) chi += std::pow(count - kCount / 16.0, 2) / (kCount / 16.0);
+      EXPECT_LT(chi, 45.0) << what << " of key " << key;
+    };
+    expect_even(low, "lower halves");
+    expect_even(high, "upper halves");
+    const char* const kWith[] = {"the upper half", "the next", "a later one", "the next key", "a high key"};
+    for (int k = 0; k < 5; ++k) expect_even(pairs[k], kWith[k]);
+  }
+}
+
+TEST(Bf16Moments, RoundToWhatIsAroundAndKeepWhatNeedsNoRounding) {
+  EXPECT_EQ(round_moment(0.0f, 0xffff), 0.0f);
+  EXPECT_EQ(std::signbit(round_moment(-0.0f, 0xffff)), true);
+  EXPECT_EQ(round_moment(1.5f, 0xffff), 1.5f);
+  const float x = bits_as<float>(0x3f800001u);  // just above 1
+  EXPECT_EQ(round_moment(x, 0xfffe), 1.0f);
+  EXPECT_EQ(round_moment(x, 0xffff), 1.0078125f);
+  EXPECT_EQ(round_moment(-x, 0xffff), -1.0078125f);
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(round_moment(infinity, 0xffff), infinity);
+  for (const std::uint32_t bits : {0x7f800001u, 0x7fffffffu, 0xffffffffu})
+    EXPECT_TRUE(std::isnan(round_moment(bits_as<float>(bits), 0xffff))) << bits;
+}
+
+TEST(Bf16Moments, RefuseOtherTypes) {
+  State s = random_state(DType::fp32, 4);
+  const Tensor gradient(DType::fp32, Doubles(4, 1.0));
+  EXPECT_THROW(adamw_update(TestContext(1), {.numel = 4,
+                                             .gradient = gradient.data(),
+                                             .master = s.master.floats(),
+                                             .m = s.m.data(),
+                                             .v = s.v.data(),
+                                             .moment_type = DType::fp16,
+                                             .coefficients = {}}),
+               UsageError);
+  EXPECT_THROW(sgd_update(TestContext(1), {.numel = 4,
+                                           .gradient = gradient.data(),
+                                           .master = s.master.floats(),
+                                           .momentum = s.m.data(),
+                                           .moment_type = DType::fp16,
+                                           .coefficients = {}}),
+               UsageError);
+}
+
+}  // namespace
+}  // namespace tessera::kernels::testing
