@@ -71,8 +71,9 @@ std::string memory_table(const TrainerPlan& alone, const TrainerPlan& predicted)
 
 class Trainer {
  public:
-  // Collective. Plans, takes memory and initialises the weights. The ranks of a process may share `model`,
-  // whose modules keep no state of their own.
+  // Collective. Plans, takes memory and initialises the weights. Every rank gives an equal model and equal
+  // options: of what neither parameters nor programs show, a dropout say, no rank knows the others'. The
+  // ranks of a process may share `model`, whose modules keep no state of their own.
   Trainer(Communicator world, std::shared_ptr<const Model> model, const TrainerOptions& options);
   ~Trainer();
 

@@ -344,11 +344,12 @@ void add_run(Keys& keys, RunConfig& c) {
       "run.microbatches", &c.microbatches, 1,
       fmt::format("Microbatches that a step accumulates; times model.layers {} at most.", kMostPlannedBlocks),
       kMostPlanned));
-  keys.push_back(
-      integer("run.evaluate_every", &c.evaluate_every, 0,
-              "Steps between evaluations on the validation data; what is there at the end of the run is "
-              "evaluated, too, unless a signal ended it. One that a signal ended, or left out, is made when "
-              "the run is resumed, where run.metrics shows that it is missing. 0: none at all."));
+  keys.push_back(integer(
+      "run.evaluate_every", &c.evaluate_every, 0,
+      "Steps between evaluations on the validation data; what is there at the end of the run is "
+      "evaluated, too, unless a signal ended it. A run that is resumed behind a step whose "
+      "evaluation was due, and by run.metrics is missing, as a signal ended it, say, makes that first, "
+      "once. 0: none at all."));
   keys.push_back(
       integer("run.evaluation_microbatches", &c.evaluation_microbatches, 0,
               "Microbatches of one rank in an evaluation, from the start of the validation data to "

@@ -76,8 +76,8 @@ void Metrics::rewind(std::int64_t step, bool evaluates_again) {
   OutputFile kept("run.metrics", path_);
   for (std::string line; std::getline(in, line);) {
     const std::int64_t of = step_of(line);
-    const bool evaluation = line.find("\"validation_loss\"") != std::string::npos;
-    if (of == step) lacks_evaluation_ = !evaluation;  // which is the step's last line
+    const bool evaluation = line.find("\"validation_") != std::string::npos;  // or that it was left out
+    if (of == step) lacks_evaluation_ = !evaluation;                          // which is the step's last line
     if (of < step || (of == step && !(evaluation && evaluates_again))) kept.stream() << line << '\n';
   }
   kept.commit();

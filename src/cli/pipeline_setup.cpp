@@ -59,12 +59,13 @@ std::vector<double> weights_of_units(const Model& model, const TrainerOptions& o
   const auto per_rank = [&](Placement placement) {
     return placement == Placement::sharded ? 1.0 / engine.mesh.shard : 1.0;
   };
-  // An accumulator is whole where a rank adds up its own microbatches.
-  const bool sums_here = engine.strategy.reduce_when(options.microbatches) == ReduceWhen::last &&
-                         placements.gradients == Placement::replicated;
+  // Where a rank adds up its own microbatches, the sum is whole: the accumulator, or beside it on the device.
+  const bool sums_own = engine.strategy.reduce_when(options.microbatches) == ReduceWhen::last;
+  const bool beside = sums_own && placements.gradients == Placement::sharded;
+  const double local_sum = beside && space == Space::device ? 4.0 : 0.0;
   const double moment_bytes =
       engine.optimizer.moments() * static_cast<double>(bytes_of(engine.optimizer.moment_type));
-  const double accumulated = sums_here ? 1.0 : per_rank(placements.optimizer_state);
+  const double accumulated = sums_own && !beside ? 1.0 : per_rank(placements.optimizer_state);
   const ActivationSpec activations =
       model.activations(options.batch, Target(engine.threads_per_rank, engine.device));
   const int in_flight = std::min(options.microbatches, engine.mesh.pipeline);
@@ -80,6 +81,7 @@ std::vector<double> weights_of_units(const Model& model, const TrainerOptions& o
       weight += static_cast<double>(numel_of(parameter.shape)) *
                 (on(offload.parameters) * per_rank(placements.parameters) *
                      static_cast<double>(bytes_of(parameter.dtype)) +
+                 local_sum +
                  on(offload.states) *
                      (accumulated * 4.0 + per_rank(placements.optimizer_state) * (4.0 + moment_bytes)));
     weights.push_back(weight);

@@ -98,6 +98,8 @@ void RunLog::evaluated(std::int64_t step, const StepResult& result) {
          {"validation_tokens", static_cast<std::int64_t>(result.weight)}});
 }
 
+void RunLog::left_out(std::int64_t step) { write({{"step", step}, {"validation_left_out", true}}); }
+
 void RunLog::write(const nlohmann::json& line) {
   try {
     metrics_.write(line);

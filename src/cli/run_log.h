@@ -61,6 +61,8 @@ class RunLog {
 
   void step(const LoggedStep& step);
   void evaluated(std::int64_t step, const StepResult& result);
+  // That the evaluation of a step was tried twice, and is not to be made up for.
+  void left_out(std::int64_t step);
   // A line of its own.
   void note(const std::string& line) { progress_.note(line); }
   // Ends the progress line.

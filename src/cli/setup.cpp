@@ -264,6 +264,7 @@ void check_same_model(const Config& stored, const Setup& setup, const std::strin
     return std::visit(
         [](auto& of) {
           of.context = 1;  // how long a sequence may be changes nothing of shorter ones
+          of.dropout = of.attention_dropout = 0.0;  // nor of what it computes when it is trained
           return hugging_face_config(of, DType::fp32);
         },
         dimensions);
@@ -294,6 +295,8 @@ std::vector<std::string> changes_since(const Config& stored, const Config& now) 
     if (!change.starts_with("run.")) return false;
     if (change.starts_with("run.steps:"))  // where the schedule ends with them
       return now.schedule.kind == "constant" || now.schedule.total_steps > 0;
+    if (change.starts_with("run.seed:"))
+      return now.model.dropout == 0.0 && now.model.attention_dropout == 0.0;
     return std::ranges::none_of(std::array{"run.length:", "run.sequences:", "run.microbatches:",
                                            "run.threads_per_rank:", "run.device:"},
                                 [&](const char* key) { return change.starts_with(key); });

@@ -73,7 +73,7 @@ class RankTraining {
       trace_from_ = std::clamp(run_.steps - step_ - run_.trace_steps, std::int64_t{0}, kTraceFrom);
     prefetch_step(step_);
     if (first_) log_.emplace(setup_, files_.metrics, summary_, step_);
-    if (owes_evaluation()) evaluate();
+    if (owes_evaluation()) make_up();
     while (continues()) {
       train_step();
       // Asked once more, as an evaluation may take long.
@@ -294,6 +294,13 @@ class RankTraining {
     std::int32_t owes = first_ && log_->lacks_evaluation() ? 1 : 0;
     control_.broadcast(&owes, sizeof owes, 0, {.operation = "evaluation that is due"});
     return owes != 0;
+  }
+
+  // Once: a run whose evaluations take longer than it is given would else make nothing else.
+  void make_up() {
+    if (first_) log_->note(fmt::format("step {}  first the evaluation that the last run left out", step_));
+    evaluate();
+    if (interrupted_ && first_) log_->left_out(step_);
   }
 
   void sum_growths() {

@@ -73,7 +73,8 @@ json dropouts_of(const std::string& model_type) {
 }
 
 // What a person should know where a run drops another share than its weights were trained with.
-std::string note_on_dropout(const json& config, const json& own, const std::string& model_type) {
+std::string note_on_dropout(const json& config, const json& own, const ModelConfig& model,
+                            const std::string& model_type) {
   std::string other;
   const json defaults = dropouts_of(model_type);
   for (const auto& [key, missing] : defaults.items()) {
@@ -81,8 +82,8 @@ std::string note_on_dropout(const json& config, const json& own, const std::stri
     if (value != own.at(key)) other += fmt::format("{}{} {}", other.empty() ? "" : ", ", key, value.dump());
   }
   if (other.empty()) return "";
-  return fmt::format("config.json has {}; this run has its own model.dropout and model.attention_dropout",
-                     other);
+  return fmt::format("config.json has {}; this run drops {} (model.dropout) and {} (model.attention_dropout)",
+                     other, model.dropout, model.attention_dropout);
 }
 
 }  // namespace
@@ -114,7 +115,7 @@ std::string check_weights_config(const std::filesystem::path& weights, const Set
   refuse_other("model_type", stored.value("model_type", json(type)), type);
   const json theirs = values_of(stored, type), ours = values_of(own, type);
   for (const auto& [key, value] : ours.items()) refuse_other(key, theirs.at(key), value);
-  return note_on_dropout(stored, own, type);
+  return note_on_dropout(stored, own, setup.config.model, type);
 }
 
 }  // namespace tessera::cli

@@ -361,7 +361,8 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
   scalar(scalars, Scalar::abandoned) = abandoned ? 1.0 : 0.0;
   scalar(scalars, Scalar::hash_low) = static_cast<double>(hash & 0xFFFFFFFFU);
   scalar(scalars, Scalar::hash_high) =
-      static_cast<double>(hash >> 32) + static_cast<double>(executor->program_index()) * 0x1p32;
+      static_cast<double>(hash >> 32) +
+      static_cast<double>(2 * executor->program_index() + (terms.continues ? 1 : 0)) * 0x1p32;
   scalar(scalars, Scalar::loss_scale) = scale();
   scalar(scalars, Scalar::given) = static_cast<double>(given >> 11);  // as many bits as a double has
   const StepKind kind = program().kind;

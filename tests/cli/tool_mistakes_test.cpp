@@ -43,6 +43,17 @@ TEST_F(Tool, KeepsToTheModelOfACheckpoint) {
   const Result shorter = train({"run.checkpoint=" + saved, "run.resume=true", "run.steps=8", "run.length=8"});
   EXPECT_EQ(shorter.status, 0) << shorter.err;
   EXPECT_THAT(shorter.out, HasSubstr("changed   run.length: 16 -> 8"));
+  // So is what is dropped in training, which depends on the seed.
+  const Result other = train({"run.checkpoint=" + saved, "run.resume=true", "run.steps=10", "run.length=8",
+                              "model.dropout=0.2", "model.attention_dropout=0", "run.seed=7"});
+  EXPECT_EQ(other.status, 0) << other.err;
+  for (const char* change :
+       {"model.dropout: 0.1 -> 0.2", "model.attention_dropout: 0.1 -> 0", "run.seed: 1 -> 7"})
+    EXPECT_THAT(other.out, HasSubstr(std::string("changed   ") + change));
+  EXPECT_EQ(
+      run({"checkpoint", "export", config_, saved, folder_.file("weights"), "--set", "model.dropout=0.3"})
+          .status,
+      0);
 }
 
 // The samples of a step are the same on any mesh, as long as they are as many.
@@ -258,8 +269,8 @@ TEST_F(Tool, KeepsToTheModelOfTheWeights) {
   std::ofstream(weights + "/config.json") << config;
   const Result dropping = started("model.attention_dropout=0");
   EXPECT_EQ(dropping.status, 0) << dropping.err;
-  EXPECT_THAT(dropping.out, HasSubstr("weights   config.json has attn_pdrop 0.1, resid_pdrop 0.25; this "
-                                      "run has its own model.dropout and model.attention_dropout"));
+  EXPECT_THAT(dropping.out, HasSubstr("weights   config.json has attn_pdrop 0.1, resid_pdrop 0.25; this run "
+                                      "drops 0.1 (model.dropout) and 0 (model.attention_dropout)"));
   for (const std::string& path : {weights, weights + "/model.safetensors"}) {
     const Result other = train({"model.weights=" + path, "model.heads=4"});
     EXPECT_EQ(other.status, 1);

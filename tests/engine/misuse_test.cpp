@@ -307,7 +307,21 @@ TEST(Misuse, InputsOfAStep) {
   }
 }
 
-// What an update computes with is the rate times its group's factor.
+// Whose sums hold more than the others' would make the loss of all another.
+TEST(Misuse, EvaluationsThatGoOnOnOneRankOnly) {
+  EngineOptions options = toy_options(2, 0);
+  options.programs = {{.kind = StepKind::train}, {.kind = StepKind::evaluate}};
+  for (const Fate& fate : run_failing(options, [&](Engine&engine, int rank) {
+         engine.initialize(toy_fill());
+         for (const bool second : {false, true}) {
+           engine.begin(StepKind::evaluate, 1, {.continues = second && rank == 1});
+           toy_uses(engine, {}, StepKind::evaluate);
+           engine.step({});
+         }
+       }))
+    expect_words(fate.message, {"program", "rank 1"});
+}
+
 // What the device adds up is known at the decision only.
 TEST(Misuse, WeightsOfTheDeviceBelowNothing) {
   const LossTotal total{.sum = 1.0, .counted = -5};
@@ -322,6 +336,7 @@ TEST(Misuse, WeightsOfTheDeviceBelowNothing) {
                  {"step: rank 1's weight is -3 with what add_loss added; it must be 0 or more"});
 }
 
+// What an update computes with is the rate times its group's factor.
 TEST(Misuse, RatesThatAFactorMakesInfinite) {
   for (const bool early : {false, true}) {
     EngineOptions options = toy_options(1, 0);

@@ -92,7 +92,9 @@ inline void draw_model(Draws& draws, RandomCase& of, int groups) {
                             .context = draws.pick(2, 12),
                             .layers = draws.pick(1, 4),
                             .heads = draws.pick(1, 3),
-                            .channels = 6 * draws.pick(1, 4)};
+                            .channels = 6 * draws.pick(1, 4),
+                            .dropout = draws.chance(50) ? 0.2 : 0.0,
+                            .attention_dropout = draws.chance(50) ? 0.3 : 0.0};
     model = make_gpt2(config, of.type);
     name << "gpt2 " << config.layers << " layers, " << config.channels << " channels";
   } else if (kind == 2) {
@@ -104,7 +106,9 @@ inline void draw_model(Draws& draws, RandomCase& of, int groups) {
                              .kv_heads = heads,
                              .channels = 8 * heads,
                              .hidden = draws.pick(3, 30),
-                             .tied = draws.chance(50)};
+                             .tied = draws.chance(50),
+                             .dropout = draws.chance(50) ? 0.2 : 0.0,
+                             .attention_dropout = draws.chance(50) ? 0.3 : 0.0};
     model = make_llama(config, of.type);
     name << "llama " << config.layers << " layers" << (config.tied ? " tied" : "");
   } else {
