@@ -135,8 +135,8 @@ struct StepTerms {
   double learning_rate = 0.0;
   double weight = 0.0;
   // An evaluation right behind another: goes on with the sums that add_loss() made there, not with what
-  // StepInputs gave, so that the last of
-  // several gives the loss of all, with the bits that one of all their microbatches would give.
+  // StepInputs gave, so that the last of several gives the loss of all, with the bits that one of all their
+  // microbatches would give.
   bool continues = false;
 };
 
