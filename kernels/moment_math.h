@@ -18,8 +18,8 @@ struct MomentRounding {
 };
 
 // Multipliers and shifts of triple32, a hash that Wellons found by search (Prospecting for Hash Functions,
-// 2018); the key goes in before the first and the second multiplication. A tenth of Philox's work: these bits
-// only have to be spread evenly.
+// 2018); the key goes in before the first and the second multiplication. Less work than
+// Philox: these bits only have to be spread evenly.
 inline constexpr std::uint32_t kRoundingMultiply0 = 0xed5ad4bbu, kRoundingMultiply1 = 0xac4c1b51u,
                                kRoundingMultiply2 = 0x31848babu;
 inline constexpr int kRoundingShift0 = 17, kRoundingShift1 = 11, kRoundingShift2 = 15, kRoundingShift3 = 14;

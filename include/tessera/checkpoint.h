@@ -44,12 +44,12 @@ struct RunState {
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
                                       const RunState& state, int keep = 2);
 
-// Reads what save_checkpoint() wrote into an engine of the same units and optimizer, whatever mesh, strategy
-// and number of ranks wrote it: every rank reads what it holds from the files that have it, and of these
-// whole buffers, for their checksums. Collective, between steps. `path` is a checkpoint's own folder, or the
-// folder of all (the newest is taken). UsageError naming what differs, EnvironmentError for a file that is
-// missing, truncated or damaged, the same on all ranks. After a checksum that does not match, the engine's
-// states are undefined.
+// Reads what save_checkpoint() wrote into an engine of the same units and optimizer, its moments' type
+// included, whatever mesh, strategy and number of ranks wrote it: every rank reads what it holds from the
+// files that have it, and of these whole buffers, for their checksums. Collective, between steps. `path` is a
+// checkpoint's own folder, or the folder of all (the newest is taken). UsageError naming what differs,
+// EnvironmentError for a file that is missing, truncated or damaged, the same on all ranks. After a checksum
+// that does not match, the engine's states are undefined.
 RunState load_checkpoint(const std::filesystem::path& path, Communicator world, Engine& engine);
 
 // The newest checkpoint in a folder: what `latest` names or, where there is no such file, the one of the

@@ -258,8 +258,8 @@ class Engine {
   // reduced, whose gradients are gone by then.
   void read_gradient(ParameterId parameter, std::int64_t begin, std::span<float> values);
   // Like read(), inwards: every rank gives the same values, as they find at the next step, and keeps what it
-  // holds. Writing the master also writes the rounded parameter; a trainable parameter is written through its
-  // master only.
+  // holds, moments in bf16 rounded to the nearest. Writing the master also writes the rounded parameter; a
+  // trainable parameter is written through its master only.
   void write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values);
 
   // For checkpoints, between steps: the bytes of a persistent buffer of a flat on this rank, 0 where it has

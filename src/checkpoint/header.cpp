@@ -214,7 +214,7 @@ Header describe(const Engine& engine) {
   header.placements = engine.options().strategy.placements;
   const Optimizer& optimizer = engine.options().optimizer;
   header.optimizer = optimizer.name();
-  if (optimizer.moment_type != DType::fp32)
+  if (optimizer.moments() > 0 && optimizer.moment_type != DType::fp32)
     header.optimizer += fmt::format(" with moments in {}", tessera::name_of(optimizer.moment_type));
   header.parameter_numel = layout.total_numel();
   for (const UnitSpec& unit : layout.units()) {

@@ -270,12 +270,13 @@ void add_precision(Keys& keys, PrecisionConfig& c) {
   keys.push_back(text("precision.parameters", &c.parameters,
                       "Type of parameters, activations and gradients; master weights are fp32.",
                       {"fp32", "bf16"}));
-  keys.push_back(
-      text("precision.moments", &c.moments,
-           "Type of the optimizer's moments: bf16 spares 4 of the 16 bytes that a bf16 parameter takes "
-           "by adam and adamw. They are then rounded at random, so that their expectation stays, by a "
-           "function of the step and the place in the model: the same on every mesh.",
-           {"fp32", "bf16"}));
+  keys.push_back(text(
+      "precision.moments", &c.moments,
+      "Type of the optimizer's moments: bf16 spares 4 of the 16 bytes that a bf16 parameter takes "
+      "by adam and adamw. They are then rounded at random, so that their expectation stays, by a "
+      "function of the step and the place in the model: the same on every mesh. A run that was saved goes on "
+      "with those it has.",
+      {"fp32", "bf16"}));
   keys.push_back(boolean("precision.loss_scaling", &c.loss_scaling,
                          "Dynamic loss scaling: a step whose gradients are not finite is skipped and the "
                          "scale halved, to no less than 1; after growth_interval steps without one it "

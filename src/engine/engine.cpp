@@ -52,7 +52,8 @@ std::string fingerprint(const Layout& layout, const EngineOptions& options) {
                               optimizer.weight_decay);
       },
       options.optimizer.options);
-  text += fmt::format(" moments {}", name_of(options.optimizer.moment_type));
+  if (options.optimizer.moments() > 0)
+    text += fmt::format(" moments {}", name_of(options.optimizer.moment_type));
   for (const ParameterGroup& group : options.optimizer.groups)
     text += fmt::format(" {} {}", group.weight_decay.value_or(-1.0), group.learning_rate_factor);
   if (options.loss_scaling)

@@ -42,6 +42,8 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
     throw UsageError(fmt::format("microbatches is {}; it must be at least 1", spec.microbatches));
   if (spec.moments < 0 || spec.moments > 2)
     throw UsageError(fmt::format("moments is {}; it must be 0 to 2", spec.moments));
+  if (spec.moment_type != DType::fp32 && spec.moment_type != DType::bf16)
+    throw UsageError(fmt::format("moment_type is {}; it must be fp32 or bf16", name_of(spec.moment_type)));
   const std::size_t units = spec.activations.units.size();
   if (units != 0 && units != layout.units().size())
     throw UsageError(

@@ -279,6 +279,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Where{.device = TESSERA_CUDA}, Where{.stage = 3, .device = TESSERA_CUDA},
                       Where{.stage = 2, .states = TESSERA_HOST, .device = TESSERA_CUDA},
                       Where{.stage = 3, .device = TESSERA_CUDA, .ranks = 1},
+                      Where{.device = TESSERA_CUDA, .ranks = 1, .moment_type = TESSERA_BF16},
                       Where{.stage = 1, .states = TESSERA_HOST, .device = TESSERA_CUDA, .ranks = 1}));
 
 TEST(CApiLoss, CanBeAddedWhereItLies) {

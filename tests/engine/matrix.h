@@ -177,7 +177,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.disk_directory = std::filesystem::temp_directory_path();
   options.engine.optimizer.options = AdamWOptions{.weight_decay = 0.1};
   options.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay", .weight_decay = 0.0}};
-  // Where nothing else is fp32, one family has no other state in it, either.
+  // One family has these of each type.
   if (run.family == Family::llama && run.dtype == DType::bf16)
     options.engine.optimizer.moment_type = DType::bf16;
   options.engine.clip.max_norm = run.max_norm;

@@ -109,6 +109,39 @@ TEST(Write, RoundsMomentsThatAreKeptInBf16) {
     });
 }
 
+// Moments that decay alike are rounded in another way in each unit, in each flat of one, and in each step.
+TEST(Moments, AreRoundedAnewForEachFlatAndStep) {
+  constexpr std::int64_t kNumel = 300;
+  run_local(1, kBlocking, [&](Communicator world) {
+    EngineOptions options;
+    options.optimizer.moment_type = DType::bf16;
+    Engine engine(world,
+                  {{.name = "a",
+                    .parameters = {{.name = "a.wide", .shape = {kNumel}},
+                                   {.name = "a.half", .shape = {kNumel}, .dtype = DType::bf16}}},
+                   {.name = "b", .parameters = {{.name = "b.wide", .shape = {kNumel}}}}},
+                  options);
+    engine.initialize(
+        [](ParameterId, std::int64_t, std::span<float> values) { std::ranges::fill(values, 1.0f); });
+    std::vector<std::vector<float>> found;
+    for (int step = 0; step < 2; ++step) {
+      const std::vector<float> ones(kNumel, 1.0f);
+      for (const ParameterId id : {0, 1, 2}) engine.write(id, State::moment1, 0, ones);
+      engine.begin(StepKind::train);
+      for (const Pass pass : {Pass::forward, Pass::backward})
+        for (const UnitId unit : pass == Pass::forward ? std::array{0, 1} : std::array{1, 0})
+          engine.skip(unit, pass);
+      ASSERT_TRUE(engine.step({.learning_rate = 0.1, .weight = 1.0}).applied);
+      for (const ParameterId id : {0, 1, 2}) {
+        engine.read(id, State::moment1, 0, found.emplace_back(kNumel));
+        for (const float value : found.back()) EXPECT_NEAR(value, 0.9, 0.004);
+      }
+    }
+    for (std::size_t i = 0; i < found.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j) EXPECT_NE(found[i], found[j]) << i << " " << j;
+  });
+}
+
 TEST(Write, ChangesItsRangeAndTheParameterBehindTheMaster) {
   for (int stage = 0; stage <= 3; ++stage)
     on_engines(3, stage, DType::bf16, [&](Engine& engine) {

@@ -1,5 +1,5 @@
-// Updates of moments in bf16, to the bit: against the inline functions of one element, with the random bits
-// of philox() itself.
+// Updates of moments in bf16, to the bit: against the inline functions of one element, and the rounding and
+// its random bits written out again.
 #include <cmath>
 
 #include "kernels/moment_math.h"
