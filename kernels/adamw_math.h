@@ -66,11 +66,4 @@ TESSERA_HOST_DEVICE inline float adamw_step(const AdamWCoefficients& c, float pa
   return std::fma(-c.step, m / denominator, parameter * c.decay);
 }
 
-// Both, of moments in fp32.
-TESSERA_HOST_DEVICE inline void adamw_element(const AdamWCoefficients& c, float gradient, float& parameter,
-                                              float& m, float& v) {
-  adamw_moments(c, gradient, parameter, m, v);
-  parameter = adamw_step(c, parameter, m, v);
-}
-
 }  // namespace tessera::kernels

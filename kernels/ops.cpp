@@ -61,7 +61,11 @@ void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel
 
 void dropout(const ComputeContext& context, const DropoutShape& shape, const Dropout& dropout,
              const void* input, void* output) {
-  ops_of(context.device).dropout(context, shape, dropout, input, output);
+  check_dropout(shape, dropout);
+  const std::int64_t numel = shape.batch * shape.sequence * shape.channels;
+  if (numel <= 0) return;
+  if (dropout.threshold > 0) return ops_of(context.device).dropout(context, shape, dropout, input, output);
+  if (input != output) copy_bytes(context, numel * bytes_of(shape.type), input, output);
 }
 
 void swiglu_forward(const ComputeContext& context, const SwigluShape& shape, const void* gate_up,

@@ -21,20 +21,16 @@ TESSERA_HOST_DEVICE inline float sgd_gradient(const SgdCoefficients& c, float gr
   return std::fma(c.weight_decay, parameter, gradient * c.gradient_scale);
 }
 
+// The momentum of one element; one that is kept in bf16 is then rounded (moment_math.h).
+TESSERA_HOST_DEVICE inline float sgd_momentum(const SgdCoefficients& c, float g, float momentum) {
+  return std::fma(c.momentum, momentum, g);
+}
+
 // The master parameter by the momentum as it is kept.
 TESSERA_HOST_DEVICE inline float sgd_step(const SgdCoefficients& c, float g, float parameter,
                                           float momentum) {
   const float direction = c.nesterov ? std::fma(c.momentum, momentum, g) : momentum;
   return std::fma(-c.learning_rate, direction, parameter);
-}
-
-// All of it, of a momentum in fp32: the buffer of one element; where coefficients.momentum is 0 it may be any
-// variable.
-TESSERA_HOST_DEVICE inline void sgd_element(const SgdCoefficients& c, float gradient, float& parameter,
-                                            float& momentum) {
-  const float g = sgd_gradient(c, gradient, parameter);
-  momentum = std::fma(c.momentum, momentum, g);
-  parameter = sgd_step(c, g, parameter, momentum);
 }
 
 }  // namespace tessera::kernels

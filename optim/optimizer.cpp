@@ -86,8 +86,8 @@ kernels::ComputeContext context_of(const UpdateArguments& run) {
 // Every step rounds anew.
 kernels::MomentRounding rounding_of(const UpdateArguments& run) {
   constexpr std::uint64_t kStream = 0x726F756E64;  // "round"
-  const PhiloxBlock block = random_block(run.rounding_key, kStream, static_cast<std::uint64_t>(run.step));
-  return {.key = std::uint64_t{block[1]} << 32 | block[0], .first = run.first};
+  return {.key = random_key(run.rounding_key, kStream, static_cast<std::uint64_t>(run.step)),
+          .first = run.first};
 }
 
 void run_adam(const Optimizer& optimizer, const UpdateArguments& run, const kernels::AdamWSettings& settings,

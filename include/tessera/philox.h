@@ -38,6 +38,12 @@ constexpr PhiloxBlock random_block(std::uint64_t seed, std::uint64_t stream, std
                  static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)});
 }
 
+// 64 of them: a key for what draws more.
+constexpr std::uint64_t random_key(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
+  const PhiloxBlock block = random_block(seed, stream, index);
+  return std::uint64_t{block[1]} << 32 | block[0];
+}
+
 // The two values in (0, 1) of a block: 52 bits each and never 0 or 1, so that a logarithm is always finite.
 constexpr std::array<double, 2> uniform_pair(const PhiloxBlock& block) {
   const auto to_uniform = [](std::uint32_t low, std::uint32_t high) {

@@ -48,13 +48,7 @@ HWY_EXPORT(dropout_row);
 
 void dropout(const ComputeContext& context, const DropoutShape& shape, const Dropout& dropout,
              const void* input, void* output) {
-  check_dropout(shape, dropout);
   const std::int64_t rows = shape.batch * shape.sequence, channels = shape.channels;
-  if (rows * channels <= 0) return;
-  if (dropout.threshold == 0) {
-    if (input != output) kernels::copy_bytes(context, rows * channels * bytes_of(shape.type), input, output);
-    return;
-  }
   const std::int64_t grain = std::max<std::int64_t>(kElementwiseGrain / channels, 1);
   parallel_ranges(context.threads, rows, grain, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(dropout_row)

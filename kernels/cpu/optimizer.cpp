@@ -46,8 +46,6 @@ class Rounding<float> {
 template <>
 class Rounding<Bf16> {
  public:
-  using WordTag = hn::RebindToUnsigned<IntTag>;
-  using WordVector = hn::Vec<WordTag>;
   struct Words {
     WordVector part[kParts];
   };
@@ -166,7 +164,7 @@ class AdamWRule : public Rounding<Moment> {
   V16 minus_step_, denominator_scale_, epsilon_, decay_;
 };
 
-// As sgd_gradient and sgd_step, operation by operation.
+// As sgd_gradient, sgd_momentum and sgd_step, operation by operation.
 template <class Moment>
 class SgdRule : public Rounding<Moment> {
  public:

@@ -13,9 +13,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
-using WordTag = hn::RebindToUnsigned<IntTag>;
-using WordVector = hn::Vec<WordTag>;
-
 // low and high = the halves of the products.
 HWY_INLINE void multiply_wide(WordVector a, std::uint32_t factor, WordVector& low, WordVector& high) {
   const WordTag d;

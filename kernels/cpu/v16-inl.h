@@ -21,9 +21,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using FloatTag = hn::CappedTag<float, 16>;
 using IntTag = hn::RebindToSigned<FloatTag>;
+using WordTag = hn::RebindToUnsigned<IntTag>;
 using HalfTag = hn::Rebind<std::uint16_t, FloatTag>;
 using FloatVector = hn::Vec<FloatTag>;
 using IntVector = hn::Vec<IntTag>;
+using WordVector = hn::Vec<WordTag>;
 
 constexpr int kVectorLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
 constexpr int kParts = 16 / kVectorLanes;

@@ -1,6 +1,5 @@
 #include "kernels/dropout.h"
 
-#include "kernels/check.h"
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/dropout_math.h"
@@ -50,13 +49,7 @@ struct Drop {
 
 void dropout(const ComputeContext& context, const DropoutShape& shape, const Dropout& dropout,
              const void* input, void* output) {
-  check_dropout(shape, dropout);
   const std::int64_t rows = shape.batch * shape.sequence, channels = shape.channels;
-  if (rows * channels <= 0) return;
-  if (dropout.threshold == 0) {
-    if (input != output) kernels::copy_bytes(context, rows * channels * bytes_of(shape.type), input, output);
-    return;
-  }
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);
     constexpr int kWidth = width_of(sizeof(T));

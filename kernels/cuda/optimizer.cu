@@ -118,7 +118,7 @@ struct SgdBody {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       g[j] = sgd_gradient(c, g[j], p[j]);
-      buffer[j] = std::fma(c.momentum, buffer[j], g[j]);
+      buffer[j] = sgd_momentum(c, g[j], buffer[j]);
     }
     if (momentum != nullptr) {
       round_moments<Moment>(rounding, i, 0, buffer);

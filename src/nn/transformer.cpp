@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/kernels.h"
 #include "src/nn/support.h"
 #include "tessera/error.h"
 
@@ -13,6 +14,17 @@ void check_batch(const TransformerConfig& config, const BatchShape& shape) {
     throw UsageError(fmt::format("{}: length of a microbatch is {}; it must be 1 to context, which is {}",
                                  config.model, shape.length, config.context));
   check_dim(config.model, "sequences times length of a microbatch", shape.tokens());
+}
+
+void drop_stream(const TransformerConfig& config, const ModuleContext& context,
+                 const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
+                 void* output) {
+  kernels::dropout(compute,
+                   {.batch = context.shape.sequences,
+                    .sequence = context.shape.length,
+                    .channels = config.channels,
+                    .type = config.type},
+                   dropout_of(context, config.dropout, matrix), tensor, output);
 }
 
 Model make_transformer(const TransformerConfig& config, std::int64_t layers) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/context.h"
 #include "src/nn/norm.h"
 #include "tessera/model.h"
 #include "tessera/module.h"
@@ -43,6 +44,12 @@ struct TransformerConfig {
 
 // Throws UsageError unless sequences ≥ 1 and 1 ≤ length ≤ context.
 void check_batch(const TransformerConfig& config, const BatchShape& shape);
+
+// output = dropout(tensor), both [tokens, channels], in a training step; a copy in others. `matrix` is the
+// same in every pass, and another than what else the unit drops has. output may be tensor.
+void drop_stream(const TransformerConfig& config, const ModuleContext& context,
+                 const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
+                 void* output);
 
 // embed.token [vocabulary, channels] and, where learned, embed.position [context, channels]; saves nothing.
 std::unique_ptr<Module> make_embed(const TransformerConfig& config);

@@ -145,12 +145,7 @@ class BlockPass {
 
   // output = dropout(tensor), [tokens, channels].
   void drop(Branch branch, const void* tensor, void* output) const {
-    const kernels::DropoutShape shape = {.batch = context_.shape.sequences,
-                                         .sequence = context_.shape.length,
-                                         .channels = config_.channels,
-                                         .type = config_.type};
-    kernels::dropout(compute_, shape, dropout_of(context_, config_.dropout, config_.heads + branch), tensor,
-                     output);
+    drop_stream(config_, context_, compute_, config_.heads + branch, tensor, output);
   }
 
   // A branch's gradient, which is that of the stream where nothing is dropped; else in `free`.

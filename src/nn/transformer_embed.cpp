@@ -39,13 +39,13 @@ class Embed final : public Module {
     kernels::embedding_forward(compute, kernel_shape(context.shape),
                                static_cast<const std::int32_t*>(context.batch), context.parameters[kToken],
                                config_.learned_positions ? context.parameters[kPosition] : nullptr, output);
-    drop(context, compute, output, output);
+    drop_stream(config_, context, compute, 0, output, output);
   }
 
   void backward(const ModuleContext& context, const void*, const void* output_gradient, void*) override {
     const kernels::ComputeContext compute = compute_context(context, dropped_bytes(context.shape));
     if (config_.dropout > 0) {
-      drop(context, compute, output_gradient, context.workspace);
+      drop_stream(config_, context, compute, 0, output_gradient, context.workspace);
       output_gradient = context.workspace;
     }
     kernels::EmbeddingBackward arguments = {.tokens = static_cast<const std::int32_t*>(context.batch),
@@ -71,16 +71,6 @@ class Embed final : public Module {
   // Of the gradient behind dropout, ahead of the kernels' scratch.
   std::int64_t dropped_bytes(const BatchShape& shape) const {
     return config_.dropout > 0 ? align_up(output_bytes(shape)) : 0;
-  }
-
-  void drop(const ModuleContext& context, const kernels::ComputeContext& compute, const void* tensor,
-            void* output) const {
-    kernels::dropout(compute,
-                     {.batch = context.shape.sequences,
-                      .sequence = context.shape.length,
-                      .channels = config_.channels,
-                      .type = config_.type},
-                     dropout_of(context, config_.dropout, 0), tensor, output);
   }
 
   kernels::EmbeddingShape kernel_shape(const BatchShape& shape) const {

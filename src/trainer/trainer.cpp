@@ -15,18 +15,6 @@
 #include "tessera/philox.h"
 
 namespace tessera {
-namespace {
-
-// See ModuleContext::random_key.
-std::uint64_t random_key(std::uint64_t seed, std::int64_t steps_applied, UnitId unit) {
-  constexpr std::uint64_t kStream = 0x64726F70'00000000;  // "drop"; the unit's number follows
-  const PhiloxBlock block = random_block(seed, kStream + static_cast<std::uint64_t>(unit),
-                                         static_cast<std::uint64_t>(steps_applied));
-  return std::uint64_t{block[1]} << 32 | block[0];
-}
-
-}  // namespace
-
 struct Trainer::Impl {
   Impl(Communicator world_in, std::shared_ptr<const Model> model_in, const TrainerOptions& options_in)
       : model(std::move(model_in)),
@@ -137,7 +125,9 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   if (own.workspace >= 0)
     context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;
   context.batch = batch;
-  context.random_key = random_key(options.seed, engine.steps_applied(), use.unit);
+  constexpr std::uint64_t kStream = 0x64726F70'00000000;  // "drop"; the unit's number follows
+  context.random_key = random_key(options.seed, kStream + static_cast<std::uint64_t>(use.unit),
+                                  static_cast<std::uint64_t>(engine.steps_applied()));
   context.first_sequence = first_sequence(use.microbatch);
   context.loss_scale = engine.loss_scale();
   if (last && logits)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "src/nn/initialize.h"
+#include "tessera/data.h"
 #include "tests/engine/random_case.h"
 #include "tests/engine/toy.h"
 
@@ -145,26 +146,23 @@ class Runner {
     }
     const bool last = unit + 1 == model.modules.size();
     auto* total = last ? reinterpret_cast<LossTotal*>(batch + layout.total) : nullptr;
-    const Mesh& mesh = options_.mesh;
-    const PhiloxBlock random_key = random_block(77, static_cast<std::uint64_t>(use.unit),
-                                                static_cast<std::uint64_t>(engine_.steps_applied()));
-    ModuleContext context{
-        .pass = use.pass,
-        .kind = program.kind,
-        .shape = shape.batch,
-        .parameters = parameters,
-        .gradients = gradients,
-        .betas = betas,
-        .selective = use.selective,
-        .saved = here(own.saved),
-        .recomputable = here(own.recomputable),
-        .workspace = address(own.workspace),
-        .batch = batch,
-        .random_key = random_key[0] | std::uint64_t{random_key[1]} << 32,
-        .first_sequence =
-            (use.microbatch * mesh.data_ranks() + mesh.data_rank(engine_.rank())) * shape.batch.sequences,
-        .loss_scale = engine_.loss_scale(),
-        .total = total};
+    ModuleContext context{.pass = use.pass,
+                          .kind = program.kind,
+                          .shape = shape.batch,
+                          .parameters = parameters,
+                          .gradients = gradients,
+                          .betas = betas,
+                          .selective = use.selective,
+                          .saved = here(own.saved),
+                          .recomputable = here(own.recomputable),
+                          .workspace = address(own.workspace),
+                          .batch = batch,
+                          .loss_scale = engine_.loss_scale(),
+                          .total = total};
+    context.random_key = random_key(77, static_cast<std::uint64_t>(use.unit),
+                                    static_cast<std::uint64_t>(engine_.steps_applied()));
+    const SampleGrid grid = {.world = options_.mesh.data_ranks(), .sequences = shape.batch.sequences};
+    context.first_sequence = grid.first_sample(0, options_.mesh.data_rank(engine_.rank()), use.microbatch);
     if (own.workspace >= 0)
       context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;
     const void* input = previous != nullptr ? here(previous->output) : nullptr;

@@ -4,7 +4,7 @@
 
 #include "src/nn/initialize.h"
 #include "tests/engine/matrix.h"
-#include "tests/kernels/dropout_reference.h"
+#include "tests/nn/dropout_keep.h"
 #include "tests/nn/reference_gpt2.h"
 
 namespace tessera::testing {
@@ -26,16 +26,9 @@ void set_initial_values(reference::Gpt2& reference, const Model& model, std::uin
 
 // What a step drops of the sequences from `first` on among all of its.
 reference::Keep keep_of(double share, std::uint64_t seed, int step, std::int64_t first) {
-  const std::uint32_t threshold = kernels::dropout_threshold(share);
-  return
-      [=](std::size_t unit, std::size_t sequence, std::size_t matrix, std::size_t row, std::size_t column) {
-        const PhiloxBlock block =
-            random_block(seed, 0x64726F70'00000000 + unit, static_cast<std::uint64_t>(step));
-        const auto number = [](std::size_t value) { return static_cast<std::int64_t>(value); };
-        return static_cast<double>(kernels::testing::dropout_factor(
-            {.threshold = threshold, .key = block[0] | std::uint64_t{block[1]} << 32},
-            first + number(sequence), number(matrix), number(row), number(column)));
-      };
+  return reference_keep(share, first, [=](std::size_t unit) {
+    return random_key(seed, 0x64726F70'00000000 + unit, static_cast<std::uint64_t>(step));
+  });
 }
 
 std::vector<double> reference_losses(const RunConfig& run) {

@@ -72,8 +72,8 @@ void scalar_sgd(const Tensor& gradient, const MomentRounding& rounding, State& s
   for (std::int64_t i = 0; i < gradient.numel(); ++i) {
     float& master = s.master.floats()[i];
     const float g = sgd_gradient(kSgd, static_cast<float>(gradient.get(i)), master);
-    const float momentum = rounded(std::fma(kSgd.momentum, static_cast<float>(s.m.get(i)), g),
-                                   random_word(rounding, i) & 0xffffu);
+    const float momentum =
+        rounded(sgd_momentum(kSgd, g, static_cast<float>(s.m.get(i))), random_word(rounding, i) & 0xffffu);
     master = sgd_step(kSgd, g, master, momentum);
     s.m.set(i, momentum);
     s.parameter.set(i, static_cast<double>(master));
@@ -140,10 +140,7 @@ TEST(Bf16Moments, StreamedUpdatesHaveTheSameBits) {
     scalar_adamw(gradient, rounding, scalar);
     for_each_instruction_set([&](const char* name) {
       State vector = before;
-      std::vector<float> memory(static_cast<std::size_t>(numel) + 16);
-      void* parameter = memory.data();
-      std::size_t room = memory.size() * sizeof(float);
-      ASSERT_NE(std::align(64, static_cast<std::size_t>(numel) * sizeof(float), parameter, room), nullptr);
+      Aligned parameter(DType::fp32, numel);
       adamw_update(TestContext(2), {.numel = numel,
                                     .gradient_type = DType::bf16,
                                     .gradient = gradient.data(),
@@ -153,9 +150,9 @@ TEST(Bf16Moments, StreamedUpdatesHaveTheSameBits) {
                                     .moment_type = DType::bf16,
                                     .rounding = rounding,
                                     .parameter_type = DType::fp32,
-                                    .parameter = parameter,
+                                    .parameter = parameter.data(),
                                     .coefficients = kAdamW});
-      std::memcpy(vector.parameter.data(), parameter, static_cast<std::size_t>(numel) * sizeof(float));
+      parameter.copy_to(vector.parameter);
       EXPECT_TRUE(scalar == vector) << name << " " << rest;
     });
   }
@@ -167,10 +164,7 @@ TEST(Bf16Moments, KeepTheirExpectation) {
   State s = random_state(DType::fp32, numel);
   for (std::int64_t i = 0; i < numel; ++i) s.v.set(i, 1.0);
   const Tensor nothing(DType::fp32, Doubles(static_cast<std::size_t>(numel), 0.0));
-  for (std::uint64_t step = 0; step < 1000; ++step) {
-    const PhiloxBlock key = random_block(1, 2, step);
-    run_adamw(nothing, {.key = std::uint64_t{key[1]} << 32 | key[0]}, 1, s);
-  }
+  for (std::uint64_t step = 0; step < 1000; ++step) run_adamw(nothing, {.key = random_key(1, 2, step)}, 1, s);
   double sum = 0.0, least = 1.0, most = 0.0;
   for (std::int64_t i = 0; i < numel; ++i) {
     sum += s.v.get(i);

@@ -81,6 +81,28 @@ class Tensor {
   std::vector<unsigned char> bytes_;
 };
 
+// Memory whose first element lies at a cache line, as of what is stored past the caches.
+class Aligned {
+ public:
+  Aligned(DType type, std::int64_t numel)
+      : bytes_(static_cast<std::size_t>(numel * bytes_of(type))), memory_(bytes_ + 128, 0xff) {}
+
+  explicit Aligned(const Tensor& from) : Aligned(from.type(), from.numel()) {
+    std::memcpy(data(), from.data(), bytes_);
+  }
+
+  float* floats() { return reinterpret_cast<float*>(data()); }
+  unsigned char* data() {
+    return memory_.data() + (64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64);
+  }
+  void copy_to(Tensor& to) { std::memcpy(to.data(), data(), bytes_); }
+  bool kept_what_follows() { return data()[bytes_] == 0xff; }
+
+ private:
+  std::size_t bytes_;
+  std::vector<unsigned char> memory_;
+};
+
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}

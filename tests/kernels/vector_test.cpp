@@ -172,28 +172,6 @@ TEST(Elementwise, FillCopyAdd) {
 
 // ------------------------------------------------------------------ ordered chain
 
-// Memory whose first element lies at a cache line, as of what is stored past the caches.
-class Aligned {
- public:
-  Aligned(DType type, std::int64_t numel)
-      : bytes_(static_cast<std::size_t>(numel * bytes_of(type))), memory_(bytes_ + 128, 0xff) {}
-
-  explicit Aligned(const Tensor& from) : Aligned(from.type(), from.numel()) {
-    std::memcpy(data(), from.data(), bytes_);
-  }
-
-  float* floats() { return reinterpret_cast<float*>(data()); }
-  unsigned char* data() {
-    return memory_.data() + (64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64);
-  }
-  void copy_to(Tensor& to) { std::memcpy(to.data(), data(), bytes_); }
-  bool kept_what_follows() { return data()[bytes_] == 0xff; }
-
- private:
-  std::size_t bytes_;
-  std::vector<unsigned char> memory_;
-};
-
 void check_chain(DType type, std::int64_t numel, std::int64_t count, float beta, int threads) {
   Random random(static_cast<std::uint64_t>(numel * 131 + count));
   std::vector<Tensor> tensors;
@@ -392,12 +370,13 @@ State random_state(DType parameter_type, std::int64_t numel) {
 const AdamWSettings kSettings = {
     .learning_rate = 3e-3, .weight_decay = 0.1, .gradient_scale = 0.37, .step = 3};
 
-// The same update element by element through the inline function.
+// The same update element by element through the inline functions.
 void scalar_adamw(const AdamWCoefficients& c, const Tensor& gradient, State& s) {
   for (std::int64_t i = 0; i < gradient.numel(); ++i) {
-    adamw_element(c, static_cast<float>(gradient.get(i)), s.master.floats()[i], s.m.floats()[i],
-                  s.v.floats()[i]);
-    s.parameter.set(i, static_cast<double>(s.master.floats()[i]));
+    float &master = s.master.floats()[i], &m = s.m.floats()[i], &v = s.v.floats()[i];
+    adamw_moments(c, static_cast<float>(gradient.get(i)), master, m, v);
+    master = adamw_step(c, master, m, v);
+    s.parameter.set(i, static_cast<double>(master));
   }
 }
 
@@ -567,13 +546,15 @@ TEST(Sgd, AGateGivesTheScaleOrKeepsEverything) {
   EXPECT_EQ(updated(2.0f, &closed), 1.0f);
 }
 
-// The same update element by element through the inline function.
+// The same update element by element through the inline functions.
 void scalar_sgd(const SgdCoefficients& c, const Tensor& gradient, State& s) {
   for (std::int64_t i = 0; i < gradient.numel(); ++i) {
     float none = 0.0f;
-    sgd_element(c, static_cast<float>(gradient.get(i)), s.master.floats()[i],
-                c.momentum == 0.0f ? none : s.m.floats()[i]);
-    s.parameter.set(i, static_cast<double>(s.master.floats()[i]));
+    float &master = s.master.floats()[i], &momentum = c.momentum == 0.0f ? none : s.m.floats()[i];
+    const float g = sgd_gradient(c, static_cast<float>(gradient.get(i)), master);
+    momentum = sgd_momentum(c, g, momentum);
+    master = sgd_step(c, g, master, momentum);
+    s.parameter.set(i, static_cast<double>(master));
   }
 }
 

@@ -1,9 +1,8 @@
 // Dropout in the modules of both families, against the float64 references with the same elements dropped.
 #include <gtest/gtest.h>
 
-#include "kernels/dropout.h"
 #include "tessera/error.h"
-#include "tests/kernels/dropout_reference.h"
+#include "tests/nn/dropout_keep.h"
 #include "tests/nn/gpt2_fixture.h"
 #include "tests/nn/llama_fixture.h"
 
@@ -16,14 +15,7 @@ constexpr double kShare = 0.2, kAttentionShare = 0.3;
 
 // As ModelRun numbers units.
 reference::Keep keep_of(double share) {
-  const std::uint32_t threshold = kernels::dropout_threshold(share);
-  return [threshold](std::size_t unit, std::size_t sequence, std::size_t matrix, std::size_t row,
-                     std::size_t column) {
-    const auto number = [](std::size_t value) { return static_cast<std::int64_t>(value); };
-    return static_cast<double>(kernels::testing::dropout_factor(
-        {.threshold = threshold, .key = kKey + unit, .first_sequence = kFirstSequence}, number(sequence),
-        number(matrix), number(row), number(column)));
-  };
+  return reference_keep(share, kFirstSequence, [](std::size_t unit) { return kKey + unit; });
 }
 
 template <class Config>
@@ -85,15 +77,7 @@ TYPED_TEST(ModelDropout, AgreesWithTheReference) {
     for (const BatchShape& shape : {kSmallBatch, BatchShape{1, 16}, BatchShape{5, 2}}) {
       auto small = TypeParam::make(type, shape);
       set_keys(small);
-      const reference::Loss loss = small.reference.accumulate(small.tokens);
-      small.run.forward(StepKind::train);
-      small.run.backward();
-      EXPECT_NEAR(small.run.loss, loss.sum, loss_tolerance * loss.sum);
-      EXPECT_EQ(small.run.weight, loss.counted);
-      for (const std::string& name : small.run.names())
-        EXPECT_LT(relative_error(small.run.gradient(name), small.reference.parameters.at(name).gradient),
-                  gradient_tolerance)
-            << name;
+      expect_agreement(small, loss_tolerance, gradient_tolerance);
     }
 }
 
@@ -109,17 +93,7 @@ TYPED_TEST(ModelDropout, IsTheSameWhenRecomputed) {
 TYPED_TEST(ModelDropout, BackwardLeavesWhatItReadsAlone) {
   auto small = TypeParam::make(DType::fp32);
   set_keys(small);
-  small.run.forward(StepKind::train);
-  std::vector<std::vector<std::uint8_t>> before;
-  for (std::size_t unit = 0; unit < 3; ++unit) {
-    before.push_back(small.run.saved(unit).contents());
-    before.push_back(small.run.output(unit).contents());
-  }
-  small.run.backward();
-  for (std::size_t unit = 0; unit < 3; ++unit) {
-    EXPECT_EQ(small.run.saved(unit).contents(), before[2 * unit]) << unit;
-    EXPECT_EQ(small.run.output(unit).contents(), before[2 * unit + 1]) << unit;
-  }
+  expect_backward_leaves_what_it_reads(small.run);
   // The gradient of a unit's output is read by its own backward: what is dropped of it lies elsewhere.
   for (const std::size_t unit : {0u, 1u}) {
     const std::vector<std::uint8_t> gradient = small.run.output_gradient(unit).contents();

@@ -92,4 +92,24 @@ inline double relative_error(const std::vector<float>& a, const std::vector<doub
   return std::sqrt(difference / norm);
 }
 
+// The gradients that backward left, against the reference's, of a SmallGpt2 or a SmallLlama.
+template <class Small>
+void expect_gradients(Small& small, double tolerance) {
+  for (const std::string& name : small.run.names())
+    EXPECT_LT(relative_error(small.run.gradient(name), small.reference.parameters.at(name).gradient),
+              tolerance)
+        << name;
+}
+
+template <class Small>
+void expect_agreement(Small& small, double loss_tolerance, double gradient_tolerance) {
+  const reference::Loss loss = small.reference.accumulate(small.tokens);
+  small.run.forward(StepKind::train);
+  EXPECT_EQ(small.run.weight, 0.0);  // all of it is left to backward
+  small.run.backward();
+  EXPECT_NEAR(small.run.loss, loss.sum, loss_tolerance * loss.sum);
+  EXPECT_EQ(small.run.weight, loss.counted);
+  expect_gradients(small, gradient_tolerance);
+}
+
 }  // namespace tessera::testing

@@ -28,19 +28,6 @@ std::set<std::string> all_names(const ModelRun& run) {
   return {names.begin(), names.end()};
 }
 
-void expect_agreement(SmallGpt2& small, double loss_tolerance, double gradient_tolerance) {
-  const reference::Loss loss = small.reference.accumulate(small.tokens);
-  small.run.forward(StepKind::train);
-  EXPECT_EQ(small.run.weight, 0.0);  // all of it is left to backward
-  small.run.backward();
-  EXPECT_NEAR(small.run.loss, loss.sum, loss_tolerance * loss.sum);
-  EXPECT_EQ(small.run.weight, loss.counted);
-  for (const std::string& name : small.run.names())
-    EXPECT_LT(relative_error(small.run.gradient(name), small.reference.parameters.at(name).gradient),
-              gradient_tolerance)
-        << name;
-}
-
 TEST(Gpt2, Fp32AgreesWithTheReference) {
   SmallGpt2 small(DType::fp32);
   expect_agreement(small, 1e-6, 3e-6);
@@ -118,17 +105,7 @@ TEST(Gpt2, NothingSavedIsUnused) {
 
 TEST(Gpt2, BackwardLeavesWhatItReadsAlone) {
   SmallGpt2 small(DType::bf16);
-  small.run.forward(StepKind::train);
-  std::vector<std::vector<std::uint8_t>> before;
-  for (std::size_t unit = 0; unit < 3; ++unit) {
-    before.push_back(small.run.saved(unit).contents());
-    before.push_back(small.run.output(unit).contents());
-  }
-  small.run.backward();
-  for (std::size_t unit = 0; unit < 3; ++unit) {
-    EXPECT_EQ(small.run.saved(unit).contents(), before[2 * unit]) << unit;
-    EXPECT_EQ(small.run.output(unit).contents(), before[2 * unit + 1]) << unit;
-  }
+  expect_backward_leaves_what_it_reads(small.run);
 }
 
 TEST(Gpt2, BetaOneAddsToEveryGradient) {

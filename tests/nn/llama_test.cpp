@@ -25,23 +25,6 @@ Values gradients_of(ModelRun& run) {
   return values;
 }
 
-void expect_gradients(SmallLlama& small, double tolerance) {
-  for (const std::string& name : small.run.names())
-    EXPECT_LT(relative_error(small.run.gradient(name), small.reference.parameters.at(name).gradient),
-              tolerance)
-        << name;
-}
-
-void expect_agreement(SmallLlama& small, double loss_tolerance, double gradient_tolerance) {
-  const reference::Loss loss = small.reference.accumulate(small.tokens);
-  small.run.forward(StepKind::train);
-  EXPECT_EQ(small.run.weight, 0.0);  // all of it is left to backward
-  small.run.backward();
-  EXPECT_NEAR(small.run.loss, loss.sum, loss_tolerance * loss.sum);
-  EXPECT_EQ(small.run.weight, loss.counted);
-  expect_gradients(small, gradient_tolerance);
-}
-
 // ------------------------------------------------------------------ the reference
 
 TEST(ReferenceLlama, GradientsAgreeWithFiniteDifferences) {
@@ -160,17 +143,7 @@ TEST(Llama, SelectiveRecomputeMakesTheSameBitsAndLeavesWhatIsSavedAlone) {
 
 TEST(Llama, BackwardLeavesWhatItReadsAlone) {
   SmallLlama small(DType::bf16);
-  small.run.forward(StepKind::train);
-  std::vector<std::vector<std::uint8_t>> before;
-  for (std::size_t unit = 0; unit < 3; ++unit) {
-    before.push_back(small.run.saved(unit).contents());
-    before.push_back(small.run.output(unit).contents());
-  }
-  small.run.backward();
-  for (std::size_t unit = 0; unit < 3; ++unit) {
-    EXPECT_EQ(small.run.saved(unit).contents(), before[2 * unit]) << unit;
-    EXPECT_EQ(small.run.output(unit).contents(), before[2 * unit + 1]) << unit;
-  }
+  expect_backward_leaves_what_it_reads(small.run);
 }
 
 // One parameter adds, all others overwrite NaN: no beta is taken from a neighbour.

@@ -239,4 +239,18 @@ inline void expect_selective_recompute_repeats(ModelRun& run) {
   }
 }
 
+inline void expect_backward_leaves_what_it_reads(ModelRun& run) {
+  run.forward(StepKind::train);
+  std::vector<std::vector<std::uint8_t>> before;
+  for (std::size_t unit = 0; unit < 3; ++unit) {
+    before.push_back(run.saved(unit).contents());
+    before.push_back(run.output(unit).contents());
+  }
+  run.backward();
+  for (std::size_t unit = 0; unit < 3; ++unit) {
+    EXPECT_EQ(run.saved(unit).contents(), before[2 * unit]) << unit;
+    EXPECT_EQ(run.output(unit).contents(), before[2 * unit + 1]) << unit;
+  }
+}
+
 }  // namespace tessera::testing
