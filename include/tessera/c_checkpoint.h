@@ -28,6 +28,22 @@ typedef struct {
 tessera_status tessera_save_checkpoint(const char* folder, tessera_world* world, tessera_engine* engine,
                                        const tessera_run_state* state, int32_t keep);
 
+/* The same beside training: returns while a thread still reads the states and writes them, as they are now;
+   what would change them waits until they have been read. `world` is the save's own until it is finished. See
+   begin_checkpoint(). */
+typedef struct tessera_pending_checkpoint tessera_pending_checkpoint;
+tessera_status tessera_begin_checkpoint(const char* folder, tessera_world* world, tessera_engine* engine,
+                                        const tessera_run_state* state, int32_t keep,
+                                        tessera_pending_checkpoint** pending);
+/* 1 where this rank's part is on the disk, or has failed; else 0. Not before the next training step. */
+tessera_status tessera_pending_checkpoint_written(const tessera_pending_checkpoint* pending,
+                                                  int32_t* written);
+/* Waits for the rest; the checkpoint is there then, and `pending` is gone, also where it failed. Collective.
+   `path`, the checkpoint's own folder, may be NULL. */
+tessera_status tessera_finish_checkpoint(tessera_pending_checkpoint* pending, const char** path);
+/* Instead, on all ranks: ends the writing and removes what there is of it. NULL is well. */
+tessera_status tessera_pending_checkpoint_destroy(tessera_pending_checkpoint* pending);
+
 /* `path` is a checkpoint's own folder, or the folder of all: the newest is taken. The engine has the same
    units and optimizer as the one that saved, on as many ranks and at the stage that it likes. Collective,
    between steps. `state` may be NULL. */

@@ -21,7 +21,8 @@ namespace tessera {
 
 namespace checkpoint {
 class FolderLock;
-}
+class Save;
+}  // namespace checkpoint
 
 // What a run must know to continue, besides the engine's own states and counters.
 struct RunState {
@@ -43,6 +44,37 @@ struct RunState {
 // the same on all ranks (texts may differ: rank 0's are kept).
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
                                       const RunState& state, int keep = 2);
+
+// A checkpoint whose writing goes on beside training, from begin_checkpoint() until finish().
+class PendingCheckpoint {
+ public:
+  PendingCheckpoint();  // none
+  explicit PendingCheckpoint(std::shared_ptr<checkpoint::Save> save);
+  PendingCheckpoint(PendingCheckpoint&&) noexcept;
+  PendingCheckpoint& operator=(PendingCheckpoint&&) noexcept;
+  // Instead of finish(), on all ranks alike: ends the writing and removes what there is of it. Waits for no
+  // peer.
+  ~PendingCheckpoint();
+
+  explicit operator bool() const { return save_ != nullptr; }
+  // Whether this rank's part is on the disk, or has failed: where that is so on all ranks, finish() takes no
+  // longer than a rename. Not before the next change of parameters or states, which the ranks meet at.
+  bool written() const;
+  // What is left of save_checkpoint(), which says what it returns and throws. Collective; between any two
+  // calls of the engine. The checkpoint is there when it returns, and not before; no other is there then.
+  std::filesystem::path finish();
+
+ private:
+  std::shared_ptr<checkpoint::Save> save_;
+};
+
+// save_checkpoint() in two: returns while a thread of its own still reads the states and writes them, as they
+// are now. No copy of them is made: the next call that would change them, of a training step the updates,
+// waits until all have been read, see Engine::before_change(). What the host cannot address, as it lies on a
+// GPU or on the disk, is read before this returns. `world` is this save's own until finish(): nothing else
+// uses it meanwhile. UsageError where a checkpoint that this process began is not finished in the folder.
+PendingCheckpoint begin_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
+                                   const RunState& state, int keep = 2);
 
 // Reads what save_checkpoint() wrote into an engine of the same units and optimizer, its moments' type
 // included, whatever mesh, strategy and number of ranks wrote it: every rank reads what it holds from the

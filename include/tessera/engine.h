@@ -183,6 +183,18 @@ struct StepTiming {
 // where a step's own figures are refused. A program, a parameter or a range of one that does not exist is
 // refused and leaves the engine as it was (a unit is not: its use is out of order); in a collective call the
 // other ranks then wait for this one.
+// Reads parameters and states beside steps, on threads of its own, as a checkpoint that is being written
+// does.
+class StatesReader {
+ public:
+  virtual ~StatesReader() = default;
+  // Called once, on the thread of a call that is about to change any of them: returns when nothing more is
+  // read. Collective where each rank has such a reader. What it throws fails the engine.
+  virtual void before_change() = 0;
+  // Instead, where the engine goes before anything has changed. Waits for no peer.
+  virtual void before_engine_goes() noexcept = 0;
+};
+
 class Engine {
  public:
   // Builds, plans and verifies the programs, takes the arena, and compares hashes over all ranks
@@ -265,12 +277,20 @@ class Engine {
   // For checkpoints, between steps: the bytes of a persistent buffer of a flat on this rank, 0 where it has
   // none (an fp32 parameter is its own master); those from `offset` on, to and from memory of the host; and
   // where they lie, empty where that is not in memory that the host can read. What lies on the disk takes up
-  // to kPieceBytes of memory meanwhile. UsageError where finish_updates() is due.
+  // to kPieceBytes of memory meanwhile. UsageError where finish_updates() is due, and for writing where
+  // wait_for_readers() is.
   static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
   std::int64_t persistent_bytes(FlatId flat, State state) const;
   void read_persistent(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to);
   void write_persistent(FlatId flat, State state, std::int64_t offset, std::span<const std::byte> from);
   std::span<std::byte> persistent(FlatId flat, State state);
+  // The next change of parameters or states, unless the reader is destroyed by then, waits for it: of a
+  // training step in step() or abandon(), with Strategy::update reduced in begin(). Every rank adds one at
+  // the same place in its order of calls. Between steps; UsageError where finish_updates() is due.
+  void add_reader(const std::shared_ptr<StatesReader>& reader);
+  // Waits for them now, as before a change by way of persistent() or write_persistent(), which is every
+  // rank's own and does not. Between steps.
+  void wait_for_readers();
   // Counters that a checkpoint must carry besides the buffers.
   struct Counters {
     std::int64_t steps_applied = 0;

@@ -12,6 +12,9 @@
 struct tessera_checkpoint_lock {
   tessera::CheckpointLock lock;
 };
+struct tessera_pending_checkpoint {
+  tessera::PendingCheckpoint pending;
+};
 
 namespace tessera::c_api {
 namespace {
@@ -20,6 +23,14 @@ std::string text_of(const char* text) { return text == nullptr ? std::string() :
 
 Communicator communicator_of(const tessera_world* world) {
   return world == nullptr ? Communicator() : world->communicator;
+}
+
+RunState state_of(const tessera_run_state& state) {
+  return {.step = state.step,
+          .samples = state.samples,
+          .configuration = text_of(state.configuration),
+          .data = text_of(state.data),
+          .tokens = state.tokens};
 }
 
 // Gives `text` to the caller, for as long as this thread does not call again.
@@ -40,15 +51,41 @@ tessera_status tessera_save_checkpoint(const char* folder, tessera_world* world,
     const char* const to = &given(folder, "folder");
     const Communicator& ranks = given(world, "world").communicator;
     Engine& saved = given(engine, "engine").engine;
-    const tessera_run_state& of = given(state, "state");
-    save_checkpoint(to, ranks, saved,
-                    {.step = of.step,
-                     .samples = of.samples,
-                     .configuration = text_of(of.configuration),
-                     .data = text_of(of.data),
-                     .tokens = of.tokens},
-                    keep);
+    save_checkpoint(to, ranks, saved, state_of(given(state, "state")), keep);
   });
+}
+
+tessera_status tessera_begin_checkpoint(const char* folder, tessera_world* world, tessera_engine* engine,
+                                        const tessera_run_state* state, int32_t keep,
+                                        tessera_pending_checkpoint** pending) {
+  return guarded([&] {
+    tessera_pending_checkpoint*& out = given(pending, "pending");
+    out = nullptr;
+    const char* const to = &given(folder, "folder");
+    const Communicator& ranks = given(world, "world").communicator;
+    Engine& saved = given(engine, "engine").engine;
+    auto begun = std::make_unique<tessera_pending_checkpoint>();
+    begun->pending = begin_checkpoint(to, ranks, saved, state_of(given(state, "state")), keep);
+    out = begun.release();
+  });
+}
+
+tessera_status tessera_pending_checkpoint_written(const tessera_pending_checkpoint* pending,
+                                                  int32_t* written) {
+  return guarded([&] { given(written, "written") = given(pending, "pending").pending.written() ? 1 : 0; });
+}
+
+tessera_status tessera_finish_checkpoint(tessera_pending_checkpoint* pending, const char** path) {
+  return guarded([&] {
+    const std::unique_ptr<tessera_pending_checkpoint> begun(&given(pending, "pending"));
+    thread_local std::string kept;
+    const std::filesystem::path there = begun->pending.finish();
+    if (path != nullptr) *path = lend(kept, there.string());
+  });
+}
+
+tessera_status tessera_pending_checkpoint_destroy(tessera_pending_checkpoint* pending) {
+  return guarded([&] { delete pending; });
 }
 
 tessera_status tessera_load_checkpoint(const char* path, tessera_world* world, tessera_engine* engine,

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -32,6 +31,8 @@ int uninterrupted(const Call& call) {
 
 }  // namespace
 
+std::atomic<Pwrite> file_pwrite = ::pwrite;
+
 FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes, const char* kind)
     : path_(std::move(path)), bytes_(bytes), kind_(kind) {
   file_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); });
@@ -55,37 +56,24 @@ void FileWriter::refuse(const char* what, int code) const {
                                      path_.string(), written_, bytes_, reason(code)));
 }
 
-void FileWriter::write(std::span<const std::byte> data) {
-  while (!data.empty()) {
-    const std::size_t part = std::min<std::size_t>(data.size(), kLargestCall);
-    const ssize_t done = ::write(file_, data.data(), part);
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) refuse("write", errno);
-    written_ += done;
-    data = data.subspan(static_cast<std::size_t>(done));
-  }
-}
-
 void FileWriter::write_at(std::int64_t offset, std::span<const std::byte> data) {
   while (!data.empty()) {
     const ssize_t done =
-        ::pwrite(file_, data.data(), std::min<std::size_t>(data.size(), kLargestCall), offset);
+        file_pwrite.load()(file_, data.data(), std::min<std::size_t>(data.size(), kLargestCall), offset);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) refuse("write", errno);
+    written_ += done;
     offset += done;
     data = data.subspan(static_cast<std::size_t>(done));
   }
 }
 
-void FileWriter::pad_to(std::int64_t offset) {
-  static constexpr std::array<std::byte, 4096> kZeros{};
-  while (written_ < offset)
-    write(std::span(kZeros).first(
-        static_cast<std::size_t>(std::min<std::int64_t>(offset - written_, kZeros.size()))));
+void FileWriter::sync() {
+  if (uninterrupted([&] { return ::fsync(file_); }) != 0) refuse("sync", errno);
 }
 
 void FileWriter::finish() {
-  if (uninterrupted([&] { return ::fsync(file_); }) != 0) refuse("sync", errno);
+  sync();
   const int closed = ::close(std::exchange(file_, -1));
   if (closed != 0 && errno != EINTR) refuse("close", errno);  // what is closed may not be closed again
 }
@@ -142,7 +130,7 @@ void replace_text(const std::filesystem::path& path, const std::string& text) {
   std::error_code ignored;
   std::filesystem::remove(partial, ignored);
   FileWriter writer(partial, static_cast<std::int64_t>(text.size()));
-  writer.write(std::as_bytes(std::span(text)));
+  writer.write_at(0, std::as_bytes(std::span(text)));
   writer.finish();
   rename_file(partial, path);
 }

@@ -2,12 +2,19 @@
 // here.
 #pragma once
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 
 namespace tessera::checkpoint {
+
+// pwrite(2), of every file; another one in tests.
+using Pwrite = ssize_t (*)(int, const void*, std::size_t, off_t);
+extern std::atomic<Pwrite> file_pwrite;
 
 // EnvironmentError with path, bytes and the system's reason from every member.
 class FileWriter {
@@ -19,11 +26,10 @@ class FileWriter {
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
-  void write(std::span<const std::byte> data);
-  // The same at an offset within the reserved bytes; write() goes on where it was.
+  // At an offset within the reserved bytes, of which those that nothing is written to are zeros.
   void write_at(std::int64_t offset, std::span<const std::byte> data);
-  // Zeros up to `offset`.
-  void pad_to(std::int64_t offset);
+  // What is written by now is on the disk when this returns.
+  void sync();
   // Everything is on the disk when this returns. Nothing can be written after it.
   void finish();
 
@@ -33,7 +39,7 @@ class FileWriter {
   std::filesystem::path path_;
   std::int64_t bytes_;
   const char* kind_;
-  std::int64_t written_ = 0;
+  std::int64_t written_ = 0;  // bytes, for errors
   int file_ = -1;
 };
 

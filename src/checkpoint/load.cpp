@@ -94,6 +94,7 @@ RunState load_checkpoint(const fs::path& path, Communicator world, Engine& engin
   // All is checked on every rank before the first byte of any engine changes.
   together(world, "checkpoint open", [&] { source = std::make_unique<Source>(resolve(path), engine); });
   check_same_checkpoint(world, path, source->header());
+  engine.wait_for_readers();
   together(world, "checkpoint read", [&] { source->read(); });
   engine.set_counters(source->header().counters);
   return source->header().state;

@@ -1,9 +1,13 @@
-// save_checkpoint(): every rank writes its file, rank 0 the folder around them.
+// Saving: every rank writes its file, rank 0 the folder around them.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/buffers.h"
@@ -11,6 +15,7 @@
 #include "src/checkpoint/folder.h"
 #include "src/checkpoint/header.h"
 #include "src/checkpoint/lock.h"
+#include "src/checkpoint/rank_file.h"
 #include "src/checkpoint/replace.h"
 
 namespace tessera {
@@ -21,7 +26,7 @@ namespace fs = std::filesystem;
 using namespace checkpoint;
 
 // Texts may differ, as paths do that are of one host; numbers may not.
-void check_alike(Communicator& world, const RunState& state, int keep) {
+void check_alike(const char* call, Communicator& world, const RunState& state, int keep) {
   constexpr std::array kNames{"step", "samples", "tokens", "keep"};
   using Numbers = std::array<std::int64_t, kNames.size()>;
   const Numbers mine{state.step, state.samples, state.tokens, keep};
@@ -30,9 +35,8 @@ void check_alike(Communicator& world, const RunState& state, int keep) {
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     for (std::size_t k = 0; k < kNames.size(); ++k)
       if (all[rank][k] != all[0][k])
-        throw UsageError(
-            fmt::format("save_checkpoint: {} is {} on rank {} and {} on rank 0; give all ranks the same",
-                        kNames[k], all[rank][k], rank, all[0][k]));
+        throw UsageError(fmt::format("{}: {} is {} on rank {} and {} on rank 0; give all ranks the same",
+                                     call, kNames[k], all[rank][k], rank, all[0][k]));
 }
 
 // What this rank's file holds.
@@ -44,73 +48,72 @@ std::vector<PersistentBuffer> stored_by(Engine& engine) {
   return stored;
 }
 
-// What this rank's file will say, but for what all ranks save together.
-Header header_of(Engine& engine, const RunState& state, const std::vector<PersistentBuffer>& stored) {
-  Header header = describe(engine);
-  header.state = state;
-  header.counters = engine.counters();
-  BufferReader reader(engine);
-  for (const PersistentBuffer& buffer : stored) {
-    Checksum checksum;
-    reader.each_piece(buffer, [&](std::span<const std::byte> piece) { checksum.add(piece); });
-    const Layout& layout = engine.layout();
-    header.buffers.push_back(
-        {.unit = layout.units().at(static_cast<std::size_t>(layout.flat(buffer.flat).unit)).name,
-         .flat = buffer.flat,
-         .state = buffer.state,
-         .whole = buffer.whole,
-         .bytes = buffer.bytes,
-         .checksum = checksum.value()});
-  }
-  return header;
+// Sets the ranks that write a file: those with something to store and rank 0, which has the run's state.
+void agree_on_writers(Communicator& world, Header& header, bool stores) {
+  const std::int32_t mine = stores || header.rank == 0 ? 1 : 0;
+  std::vector<std::int32_t> all(static_cast<std::size_t>(world.world()));
+  world.all_gather(&mine, all.data(), sizeof mine, {.operation = "checkpoint writers"});
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] == 1) header.ranks.push_back(static_cast<int>(rank));
 }
 
-// Sets the ranks that write a file, those with something to store and rank 0, which has the run's state; and
-// the hash of what all of them store.
-void agree_on_contents(Communicator& world, Header& header) {
-  struct Part {
-    std::uint64_t writes = 0, checksum = 0;
-  } mine;
-  std::vector<std::uint64_t> checksums;
-  for (const StoredBuffer& buffer : header.buffers) checksums.push_back(buffer.checksum);
-  mine.writes = !checksums.empty() || header.rank == 0 ? 1 : 0;
-  mine.checksum = checksum_of(std::as_bytes(std::span(checksums)));
-  std::vector<Part> parts(static_cast<std::size_t>(world.world()));
-  world.all_gather(&mine, parts.data(), sizeof mine, {.operation = "checkpoint contents"});
-  checksums.clear();
-  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    if (parts[rank].writes == 1) header.ranks.push_back(static_cast<int>(rank));
-    checksums.push_back(parts[rank].checksum);
-  }
-  header.contents = checksum_of(std::as_bytes(std::span(checksums)));
-}
-
-// This rank's file; none where it has nothing to store.
-void write_file(const fs::path& folder, Engine& engine, Header& header,
-                const std::vector<PersistentBuffer>& stored) {
-  if (std::ranges::find(header.ranks, header.rank) == header.ranks.end()) return;
+// This rank's file; none where it is not one that writes.
+std::unique_ptr<RankFile> begin_file(const fs::path& folder, Engine& engine, const Header& header,
+                                     const std::vector<PersistentBuffer>& stored) {
+  if (std::ranges::find(header.ranks, header.rank) == header.ranks.end()) return nullptr;
   if (std::error_code error; !fs::is_directory(folder, error))
     throw EnvironmentError(
         fmt::format("rank {} does not find '{}', which is made by rank 0; all ranks must see the same folder",
                     header.rank, folder.string()));
-  BufferReader reader(engine);
-  const std::vector<std::byte> head = encode(header);
-  FileWriter file(folder / file_name(header.rank), header.file_bytes);
-  file.write(head);
-  for (std::size_t i = 0; i < stored.size(); ++i) {
-    file.pad_to(header.buffers[i].offset);
-    reader.each_piece(stored[i], [&](std::span<const std::byte> piece) { file.write(piece); });
-  }
-  file.finish();
+  return std::make_unique<RankFile>(folder / file_name(header.rank), engine, header, stored);
 }
 
-// Removes the temporary folder unless it was renamed; on rank 0 only.
-struct Cleanup {
-  fs::path path;
-  ~Cleanup() {
-    std::error_code ignored;
-    if (!path.empty()) fs::remove_all(path, ignored);
+// A folder into which this process saves: another save into it would remove what is not finished. On rank 0.
+class Claim {
+ public:
+  Claim(const fs::path& folder, const char* call) : folder_(fs::weakly_canonical(fs::absolute(folder))) {
+    const std::lock_guard lock(mutex());
+    if (!folders().insert(folder_).second)
+      throw UsageError(fmt::format("{}: a checkpoint is being saved into '{}'; finish() that first", call,
+                                   folder.string()));
   }
+  ~Claim() {
+    const std::lock_guard lock(mutex());
+    folders().erase(folder_);
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static std::set<fs::path>& folders() {
+    static std::set<fs::path> all;
+    return all;
+  }
+
+  fs::path folder_;
+};
+
+// What rank 0 takes of the folder for as long as a save goes on.
+struct SavingFolder {
+  SavingFolder(const fs::path& folder, fs::path to, const char* call) : claim(folder, call), lock(folder) {
+    remove_temporaries(folder);
+    fs::create_directory(to);
+    temporary = std::move(to);
+  }
+  ~SavingFolder() {  // also of a save that was abandoned; after one that was not there is nothing
+    std::error_code ignored;
+    if (!temporary.empty()) fs::remove_all(temporary, ignored);
+  }
+  SavingFolder(const SavingFolder&) = delete;
+  SavingFolder& operator=(const SavingFolder&) = delete;
+
+  Claim claim;
+  FolderLock lock;
+  fs::path temporary;
 };
 
 void publish(const fs::path& folder, const fs::path& temporary, const fs::path& final, int keep) {
@@ -122,45 +125,126 @@ void publish(const fs::path& folder, const fs::path& temporary, const fs::path& 
   prune(folder, keep, final);
 }
 
+void check_call(const char* call, Communicator& world, Engine& engine, const RunState& state, int keep) {
+  if (keep < 1)
+    throw UsageError(fmt::format("{}: keep is {}; at least the checkpoint itself stays: 1", call, keep));
+  if (state.step < 0) throw UsageError(fmt::format("{}: step is {}; it must be 0 or more", call, state.step));
+  check_arguments(call, world, engine);
+  check_alike(call, world, state, keep);
+}
+
 }  // namespace
+
+// A save under way. All of it but the file's own thread runs on the thread that calls.
+class checkpoint::Save : public StatesReader {
+ public:
+  Save(const char* call, const fs::path& folder, Communicator world, Engine& engine, const RunState& state,
+       int keep);
+
+  // The ranks meet when all have read what they store, and agree on what it is.
+  void before_change() override;
+  void before_engine_goes() noexcept override {
+    if (file_) file_->stop_reading();
+  }
+  bool written() const { return met_ && (failed_ || !file_ || file_->done()); }
+  fs::path finish();
+
+ private:
+  const fs::path folder_, final_, temporary_;
+  Communicator world_;
+  const int keep_;
+  std::optional<SavingFolder> place_;  // rank 0's
+  std::unique_ptr<RankFile> file_;     // ends before the folder goes
+  bool met_ = false;
+  std::exception_ptr failed_;  // what reading failed with, the same on all ranks
+};
+
+checkpoint::Save::Save(const char* call, const fs::path& folder, Communicator world, Engine& engine,
+                       const RunState& state, int keep)
+    : folder_(folder),
+      final_(folder / step_name(state.step)),
+      temporary_(folder / (step_name(state.step) + ".tmp")),
+      world_(std::move(world)),
+      keep_(keep) {
+  together(world_, "checkpoint folder", [&] {
+    if (engine.rank() != 0) return;
+    if (is_checkpoint(folder))
+      throw UsageError(fmt::format(
+          "{}: '{}' is one checkpoint; give the folder around it, where the next one has its place", call,
+          folder.string()));
+    place_.emplace(folder, temporary_, call);
+  });
+  const std::vector<PersistentBuffer> stored = stored_by(engine);
+  Header header = describe(engine);
+  header.state = state;
+  header.counters = engine.counters();
+  agree_on_writers(world_, header, !stored.empty());
+  together(world_, "checkpoint files", [&] { file_ = begin_file(temporary_, engine, header, stored); });
+}
+
+void checkpoint::Save::before_change() {
+  if (std::exchange(met_, true)) return;
+  try {
+    together(world_, "checkpoint files", [&] {
+      if (file_) file_->wait_read();
+    });
+  } catch (const CommunicationError&) {
+    throw;
+  } catch (const Error&) {  // which is no failure of the engine: finish() tells
+    failed_ = std::current_exception();
+    return;
+  }
+  const std::uint64_t mine = file_ ? file_->checksum() : checksum_of({});
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world_.world()));
+  world_.all_gather(&mine, all.data(), sizeof mine, {.operation = "checkpoint contents"});
+  if (file_) file_->complete(checksum_of(std::as_bytes(std::span(all))));
+}
+
+fs::path checkpoint::Save::finish() {
+  before_change();
+  if (failed_) std::rethrow_exception(failed_);
+  together(world_, "checkpoint files", [&] {
+    if (file_) file_->finish();
+  });
+  together(world_, "checkpoint rename", [&] {
+    if (place_) publish(folder_, temporary_, final_, keep_);
+  });
+  return final_;
+}
+
+namespace {
+
+std::shared_ptr<Save> begin_save(const char* call, const fs::path& folder, Communicator world, Engine& engine,
+                                 const RunState& state, int keep) {
+  check_call(call, world, engine, state, keep);
+  auto save = std::make_shared<Save>(call, folder, std::move(world), engine, state, keep);
+  engine.add_reader(save);
+  return save;
+}
+
+}  // namespace
+
+PendingCheckpoint::PendingCheckpoint() = default;
+PendingCheckpoint::PendingCheckpoint(std::shared_ptr<Save> save) : save_(std::move(save)) {}
+PendingCheckpoint::PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
+PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint&&) noexcept = default;
+PendingCheckpoint::~PendingCheckpoint() = default;
+
+bool PendingCheckpoint::written() const { return save_ && save_->written(); }
+
+fs::path PendingCheckpoint::finish() {
+  if (!save_) throw UsageError("finish: no checkpoint is being saved");
+  return std::exchange(save_, nullptr)->finish();
+}
+
+PendingCheckpoint begin_checkpoint(const fs::path& folder, Communicator world, Engine& engine,
+                                   const RunState& state, int keep) {
+  return PendingCheckpoint(begin_save("begin_checkpoint", folder, std::move(world), engine, state, keep));
+}
 
 fs::path save_checkpoint(const fs::path& folder, Communicator world, Engine& engine, const RunState& state,
                          int keep) {
-  if (keep < 1)
-    throw UsageError(
-        fmt::format("save_checkpoint: keep is {}; at least the checkpoint itself stays: 1", keep));
-  if (state.step < 0)
-    throw UsageError(fmt::format("save_checkpoint: step is {}; it must be 0 or more", state.step));
-  check_arguments("save_checkpoint", world, engine);
-  check_alike(world, state, keep);
-  const std::string name = step_name(state.step);
-  const fs::path temporary = folder / (name + ".tmp");
-  fs::path final = folder / name;
-  const bool first = engine.rank() == 0;
-
-  std::optional<FolderLock> lock;
-  Cleanup cleanup;
-  together(world, "checkpoint folder", [&] {
-    if (!first) return;
-    if (is_checkpoint(folder))
-      throw UsageError(
-          fmt::format("save_checkpoint: '{}' is one checkpoint; give the folder around it, where the next "
-                      "one has its place",
-                      folder.string()));
-    lock.emplace(folder);
-    remove_temporaries(folder);
-    cleanup.path = temporary;
-    fs::create_directory(temporary);
-  });
-  const std::vector<PersistentBuffer> stored = stored_by(engine);
-  Header header;
-  together(world, "checkpoint checksums", [&] { header = header_of(engine, state, stored); });
-  agree_on_contents(world, header);
-  together(world, "checkpoint files", [&] { write_file(temporary, engine, header, stored); });
-  together(world, "checkpoint rename", [&] {
-    if (first) publish(folder, temporary, final, keep);
-  });
-  return final;
+  return begin_save("save_checkpoint", folder, std::move(world), engine, state, keep)->finish();
 }
 
 }  // namespace tessera

@@ -101,6 +101,7 @@ struct RunConfig {
   std::int64_t evaluate_every = 0, evaluation_microbatches = 8;
   std::string checkpoint;
   std::int64_t checkpoint_every = 0, checkpoint_keep = 2;
+  bool checkpoint_async = true;
   std::string export_path;  // run.export, which is no name for a field
   std::string export_type = "fp32";
   std::int64_t export_file_bytes = 0;

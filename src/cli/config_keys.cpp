@@ -366,6 +366,10 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(integer("run.checkpoint_every", &c.checkpoint_every, 0,
                          "Steps between checkpoints; 0: only at the end."));
   keys.push_back(integer("run.checkpoint_keep", &c.checkpoint_keep, 1, "The last checkpoints to keep."));
+  keys.push_back(boolean("run.checkpoint_async", &c.checkpoint_async,
+                         "Whether training goes on while a checkpoint is written: its states are read where "
+                         "they lie, and the next update waits until they have been. What lies on a GPU or on "
+                         "the disk is read before the next step begins."));
   keys.push_back(
       text("run.export", &c.export_path,
            "Where the weights are written at the end of the run: a .safetensors file, or a folder, "

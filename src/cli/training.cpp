@@ -78,10 +78,14 @@ class RankTraining {
       train_step();
       // Asked once more, as an evaluation may take long.
       if (run_.evaluate_every > 0 && step_ % run_.evaluate_every == 0 && uninterrupted()) evaluate();
-      if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0) save();
+      if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0) {
+        begin_save();
+        if (!run_.checkpoint_async) finish_save();
+      }
     }
     if (run_.evaluate_every > 0 && step_ != evaluated_step_ && !interrupted_) evaluate();
-    if (!run_.checkpoint.empty() && step_ != saved_step_) save();
+    if (!run_.checkpoint.empty() && step_ != saved_step_) begin_save();
+    finish_save();
     if (unwritten()) std::rethrow_exception(log_->unwritten());
     if (!run_.export_path.empty()) export_weights();
     if (log_) log_->finish();
@@ -96,18 +100,23 @@ class RankTraining {
   bool unwritten() const { return log_ && log_->unwritten(); }
 
   // Rank 0 decides, from limits and clock; a signal to any rank, or metrics that cannot be written, end all.
-  // Before each step.
+  // Before each step. Ends a save that all ranks have written.
   bool continues() {
     enum Decision : std::int32_t { go, done, interrupted };  // a later one wins
+    struct Word {
+      std::int32_t decision = go, writes = 0;
+    };
     std::int32_t decision = stop_signal.load() != 0 || unwritten() ? interrupted : go;
     if (first_ && decision == go) {
       const double expected_end = log_->elapsed() + last_step_seconds_ / 2;
       if (run_.steps > 0 && step_ >= run_.steps) decision = done;
       if (run_.seconds > 0.0 && expected_end >= run_.seconds) decision = done;
     }
-    std::vector<std::int32_t> all(static_cast<std::size_t>(setup_.world()));
-    control_.all_gather(&decision, all.data(), sizeof decision, {.operation = "stop decision"});
-    decision = std::ranges::max(all);
+    const Word mine{decision, saving_ && !saving_.written() ? 1 : 0};
+    std::vector<Word> all(static_cast<std::size_t>(setup_.world()));
+    control_.all_gather(&mine, all.data(), sizeof mine, {.operation = "stop decision"});
+    decision = std::ranges::max(all, {}, &Word::decision).decision;
+    if (saving_ && std::ranges::max(all, {}, &Word::writes).writes == 0) finish_save();
     interrupted_ = decision == interrupted;
     if (first_) summary_.interrupted = interrupted_;
     return decision == go;
@@ -262,18 +271,22 @@ class RankTraining {
     prefetch_step(step_ + 1);
     const StepResult result =
         trainer_.train_step(setup_.schedule.learning_rate(step_), fetch(data_.train, setup_.grid, step_));
-    if (result.applied && result.reason == SkipReason::not_finite)
+    if (result.applied && result.reason == SkipReason::not_finite) {
+      finish_save();  // which is told of
       throw Error(fmt::format(
           "step {}: the gradient of {} is not finite and is in the weights, as strategy.update is "
           "\"reduced\"; resume from the last saved run, with a smaller learning rate or strategy.update = "
           "\"decided\"",
           step_ + 1, result.first_nonfinite));
+    }
     refused_ = result.reason == SkipReason::not_finite ? refused_ + 1 : 0;
-    if (refused_ == kMostRefused)
+    if (refused_ == kMostRefused) {
+      finish_save();
       throw Error(fmt::format(
           "step {}: {} steps in a row were skipped, as gradients, that of {} last, were not finite; resume "
           "from the last saved run with a smaller learning rate, or look at the data",
           step_ + 1, refused_, result.first_nonfinite));
+    }
     last_step_seconds_ = seconds_since(begin);
     ++step_;
     ++run_steps_;
@@ -343,18 +356,25 @@ class RankTraining {
     if (first_) log_->evaluated(step_, result);
   }
 
-  void save() {
+  void begin_save() {
+    finish_save();
     const RunState state{.step = step_,
                          .samples = step_ * setup_.grid.samples_per_step(),
                          .configuration = to_toml(setup_.config),
                          .data = data_.train_identity,
                          .tokens = tokens_};
-    const auto path = save_checkpoint(run_.checkpoint, disk_, trainer_.engine(), state,
-                                      static_cast<int>(run_.checkpoint_keep));
+    saving_ = begin_checkpoint(run_.checkpoint, disk_, trainer_.engine(), state,
+                               static_cast<int>(run_.checkpoint_keep));
     saved_step_ = step_;
+  }
+
+  // Of the one that was begun last, if it is not finished.
+  void finish_save() {
+    if (!saving_) return;
+    const std::filesystem::path path = saving_.finish();
     if (!first_) return;
     summary_.checkpoint = path.string();
-    log_->note(fmt::format("step {}  saved {}", step_, summary_.checkpoint));
+    log_->note(fmt::format("step {}  saved {}", saved_step_, summary_.checkpoint));
   }
 
   void sample() {
@@ -383,13 +403,14 @@ class RankTraining {
   Communicator control_, disk_;
   Trainer trainer_;
   GpuMemory gpu_memory_;
+  PendingCheckpoint saving_;
 
   std::optional<RunLog> log_;  // rank 0's
   Clock::time_point trace_start_;
   std::int64_t step_ = 0;        // steps of the whole run
   std::int64_t run_steps_ = 0;   // since this start
   std::int64_t tokens_ = 0;      // of the whole run
-  std::int64_t saved_step_ = 0;  // nothing is saved before the first step
+  std::int64_t saved_step_ = 0;  // by the save that was begun last; nothing is saved before the first step
   std::int64_t evaluated_step_ = -1;
   bool interrupted_ = false;
   int refused_ = 0;                       // steps in a row

@@ -183,7 +183,11 @@ Engine::Engine(Communicator world, std::vector<UnitSpec> units, EngineOptions op
     : impl_(std::make_unique<Impl>(std::move(world), std::move(units), std::move(options))) {
   impl_->self = std::make_shared<Engine*>(this);
 }
-Engine::~Engine() { *impl_->self = nullptr; }
+Engine::~Engine() {
+  *impl_->self = nullptr;
+  for (const std::weak_ptr<StatesReader>& one : impl_->readers)
+    if (const std::shared_ptr<StatesReader> reader = one.lock()) reader->before_engine_goes();
+}
 
 const Layout& Engine::layout() const { return impl_->layout; }
 const MemoryPlan& Engine::plan() const { return impl_->plan; }
@@ -289,6 +293,7 @@ void Engine::begin_program(int index, const StepTerms& terms) {
           "begin: terms.continues is true, which an evaluation may have right behind another one");
     // The same program takes them along.
     if (impl_->executor->carried_from() != index) finish_updates();
+    if (early) impl_->before_change();
     impl_->abandoned = false;
     impl_->terms = terms;
     impl_->executor->start(index, terms.continues);
@@ -368,6 +373,7 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
   scalar(scalars, Scalar::given) = static_cast<double>(given >> 11);  // as many bits as a double has
   const StepKind kind = program().kind;
   microbatches_begun += program().microbatches;
+  if (kind == StepKind::train) before_change();
   executor->finish(header);
   StepResult result = executor->decision().result;
   if (kind == StepKind::train && result.reason != SkipReason::abandoned) {

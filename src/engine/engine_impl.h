@@ -50,6 +50,8 @@ struct Engine::Impl {
   StepTerms terms = {};         // of the running step
   bool evaluated_last = false;  // by the step before
 
+  std::vector<std::weak_ptr<StatesReader>> readers;  // that the next change waits for
+
   bool running() const { return !executor->idle(); }
   const Program& program() const { return executor->program(); }
   const Instruction& instruction(InstructionId id) const {
@@ -105,6 +107,7 @@ struct Engine::Impl {
   void load(DType type, std::span<float> values, const Read& read);
   DType stored_type(FlatId flat, State state) const;
   void check_between_steps(const char* call) const;
+  void before_change();                    // on every rank at the same place in its order of calls
   void check_uses_done(const char* call);  // of the running step; no lease is open
   // Also that the last step's updates are done: this rank's call alone cannot do them.
   void check_finished(const char* call) const;

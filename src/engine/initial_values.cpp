@@ -107,6 +107,7 @@ void Engine::Impl::initialize(const Fill& fill, std::optional<std::uint64_t> ide
       [&] {
         check_between_steps("initialize");
         const std::uint64_t first = identity ? *identity : sample_of(layout, fill);
+        before_change();
         const InitialValues values = fill_states(fill, first);
         if (!identity && sample_of(layout, fill) != first)
           throw UsageError(

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "kernels/casts.h"
 #include "src/engine/engine_impl.h"
@@ -249,6 +250,7 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
     const std::int64_t where[] = {parameter, static_cast<std::int64_t>(state), begin};
     impl.given = XXH3_64bits_withSeed(where, sizeof where, impl.given);
     impl.given = XXH3_64bits_withSeed(values.data(), values.size_bytes(), impl.given);
+    impl.before_change();
     impl.store(flat, state, offset, values);
     if (state == State::master) impl.store(flat, State::parameter, offset, values);
   });
@@ -283,11 +285,40 @@ void Engine::read_persistent(FlatId flat, State state, std::int64_t offset, std:
 
 void Engine::write_persistent(FlatId flat, State state, std::int64_t offset,
                               std::span<const std::byte> from) {
-  const auto check = [&] { impl_->check_persistent("write_persistent", flat, state, offset, from.size()); };
+  const auto check = [&] {
+    impl_->check_persistent("write_persistent", flat, state, offset, from.size());
+    if (std::ranges::any_of(impl_->readers, [](const auto& reader) { return !reader.expired(); }))
+      throw UsageError(
+          "write_persistent: states are being read, for a checkpoint say; call wait_for_readers() on every "
+          "rank first");
+  };
   impl_->guarded("write_persistent", check, [&] {
     impl_->check_finished("write_persistent");
     impl_->executor->write_persistent(impl_->own_buffer(flat, state), offset, from);
   });
+}
+
+void Engine::add_reader(const std::shared_ptr<StatesReader>& reader) {
+  const auto check = [&] {
+    if (!reader) throw UsageError("add_reader: reader is null");
+    impl_->check_finished("add_reader");
+  };
+  impl_->guarded("add_reader", check, [&] {
+    std::erase_if(impl_->readers, [](const auto& one) { return one.expired(); });
+    impl_->readers.push_back(reader);
+  });
+}
+
+void Engine::wait_for_readers() {
+  impl_->guarded("wait_for_readers", [&] {
+    impl_->check_between_steps("wait_for_readers");
+    impl_->before_change();
+  });
+}
+
+void Engine::Impl::before_change() {
+  for (const std::weak_ptr<StatesReader>& one : std::exchange(readers, {}))
+    if (const std::shared_ptr<StatesReader> reader = one.lock()) reader->before_change();
 }
 
 void Engine::Impl::check_flat(const char* call, FlatId flat) const {

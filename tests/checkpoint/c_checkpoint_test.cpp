@@ -57,10 +57,28 @@ struct Training {
   int ranks = 2, stage = 3;
   int optimizer = TESSERA_ADAMW;
   int begin = 0, end = 0;  // steps
+  bool beside = false;     // saves while another step is trained
   std::vector<float> states = {};
   tessera_run_state loaded = {};
   std::string configuration = {}, data = {}, latest = {};
 };
+
+tessera_status save_beside(tessera_world* world, tessera_engine* engine, const Training& run,
+                           const tessera_run_state& state) {
+  tessera_pending_checkpoint* pending = nullptr;
+  TRY(tessera_begin_checkpoint(run.folder.c_str(), world, engine, &state, 1, &pending));
+  std::int32_t written = 1;
+  TRY(tessera_pending_checkpoint_written(pending, &written));
+  EXPECT_EQ(written, 0);
+  TRY(train_step(engine));
+  const char* path = nullptr;
+  TRY(tessera_finish_checkpoint(pending, &path));
+  EXPECT_EQ(std::string(path), run.folder + "/step-00000003");
+  // What is dropped leaves nothing.
+  TRY(tessera_begin_checkpoint((run.folder + "-dropped").c_str(), world, engine, &state, 1, &pending));
+  TRY(train_step(engine));
+  return tessera_pending_checkpoint_destroy(pending);
+}
 
 // Continues at `begin` where that is above 0, and saves at the end.
 tessera_status run_engine(tessera_world* world, tessera_engine* engine, int rank, Training& run) {
@@ -68,7 +86,10 @@ tessera_status run_engine(tessera_world* world, tessera_engine* engine, int rank
   if (run.begin > 0) TRY(tessera_load_checkpoint(run.folder.c_str(), world, engine, &loaded));
   for (int step = run.begin; step < run.end; ++step) TRY(train_step(engine));
   const tessera_run_state state{run.end, 8 * run.end, "steps = 6", nullptr, 80 * run.end};
-  TRY(tessera_save_checkpoint(run.folder.c_str(), world, engine, &state, 1));
+  if (run.beside)
+    TRY(save_beside(world, engine, run, state));
+  else
+    TRY(tessera_save_checkpoint(run.folder.c_str(), world, engine, &state, 1));
   const char* latest = nullptr;
   TRY(tessera_latest_checkpoint(run.folder.c_str(), world, &latest));
   std::vector<float> states;
@@ -118,6 +139,21 @@ TEST(CCheckpoint, ContinuesOnOtherRanksAtAnotherStage) {
   EXPECT_FALSE(std::filesystem::exists(first.latest)) << "keep is 1";
 }
 
+TEST(CCheckpoint, WrittenBesideTraining) {
+  const TemporaryFolder whole_folder, folder;
+  Training whole{.folder = whole_folder.file("run"), .end = 6};
+  ASSERT_EQ(start(whole), TESSERA_OK) << tessera_last_error();
+
+  Training first{.folder = folder.file("run"), .end = 3, .beside = true},
+      second{.folder = folder.file("run"), .begin = 3, .end = 6};
+  ASSERT_EQ(start(first), TESSERA_OK) << tessera_last_error();
+  ASSERT_EQ(start(second), TESSERA_OK) << tessera_last_error();
+  EXPECT_EQ(second.states, whole.states);
+  EXPECT_EQ(second.loaded.step, 3);
+  EXPECT_FALSE(std::filesystem::exists(folder.file("run-dropped/step-00000003")));
+  EXPECT_FALSE(std::filesystem::exists(folder.file("run-dropped/step-00000003.tmp")));
+}
+
 TEST(CCheckpoint, WhatDoesNotFitIsRefused) {
   const TemporaryFolder folder;
   Training run{.folder = folder.file("run"), .end = 1};
@@ -140,6 +176,12 @@ TEST(CCheckpoint, NullsAreNamed) {
   const char* path = nullptr;
   EXPECT_EQ(refusal(tessera_save_checkpoint(nullptr, nullptr, nullptr, &state, 1)), "folder is null");
   EXPECT_EQ(refusal(tessera_save_checkpoint("x", nullptr, nullptr, &state, 1)), "world is null");
+  EXPECT_EQ(refusal(tessera_begin_checkpoint("x", nullptr, nullptr, &state, 1, nullptr)), "pending is null");
+  tessera_pending_checkpoint* pending = nullptr;
+  EXPECT_EQ(refusal(tessera_begin_checkpoint("x", nullptr, nullptr, &state, 1, &pending)), "world is null");
+  EXPECT_EQ(refusal(tessera_pending_checkpoint_written(nullptr, nullptr)), "pending is null");
+  EXPECT_EQ(refusal(tessera_finish_checkpoint(nullptr, &path)), "pending is null");
+  EXPECT_EQ(tessera_pending_checkpoint_destroy(nullptr), TESSERA_OK);
   EXPECT_EQ(refusal(tessera_load_checkpoint(nullptr, nullptr, nullptr, nullptr)), "path is null");
   EXPECT_EQ(refusal(tessera_latest_checkpoint(nullptr, nullptr, &path)), "folder is null");
   EXPECT_EQ(refusal(tessera_latest_checkpoint("x", nullptr, nullptr)), "path is null");

@@ -29,11 +29,6 @@ std::string load_error(const ToyRun& run, const fs::path& folder) {
   return messages[0];
 }
 
-void expect_mentions(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts)
-    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
-}
-
 void flip_byte(const fs::path& file, std::int64_t at) {
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
   stream.seekg(at);

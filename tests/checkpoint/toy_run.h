@@ -63,6 +63,11 @@ inline RunState state_at(std::int64_t step) {
           .tokens = step * 80};
 }
 
+inline void expect_mentions(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
+}
+
 // A saved run of three steps.
 inline void save_three(const ToyRun& run, const std::filesystem::path& folder) {
   run.run([&](Communicator world, Engine& engine) {

@@ -1,4 +1,5 @@
 // What the tool does, with small models on the CPU.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -319,6 +320,31 @@ TEST_F(Tool, EvaluatesNoMoreThanThereIs) {
     return result.out;
   };
   EXPECT_EQ(planned("0"), planned(std::to_string(count)));
+}
+
+// Beside training or not, each is of its own step.
+TEST_F(Tool, SavesBesideTraining) {
+  std::vector<std::string> weights;
+  for (const char* beside : {"true", "false"}) {
+    const std::string saved = folder_.file(beside);
+    const Result result = train({"run.checkpoint=" + saved, "run.checkpoint_every=2", "run.checkpoint_keep=3",
+                                 std::string("run.checkpoint_async=") + beside});
+    ASSERT_EQ(result.status, 0) << result.err;
+    std::size_t at = 0;
+    for (const char* step : {"2", "4", "6"}) {
+      const std::string note = fmt::format("step {}  saved {}/step-0000000{}\n", step, saved, step);
+      at = result.out.find(note, at);
+      ASSERT_NE(at, std::string::npos) << "no '" << note << "' in order in: " << result.out;
+      const std::string checkpoint = fmt::format("{}/step-0000000{}", saved, step);
+      EXPECT_EQ(run({"checkpoint", "verify", checkpoint}).status, 0);
+      const std::string output = fmt::format("{}{}.safetensors", saved, step);
+      ASSERT_EQ(run({"checkpoint", "export", config_, checkpoint, output}).status, 0);
+      weights.push_back(read(output));
+    }
+  }
+  ASSERT_EQ(weights.size(), 6u);
+  for (std::size_t k = 0; k < 3; ++k) EXPECT_TRUE(weights[k] == weights[k + 3]) << "step " << 2 * k + 2;
+  EXPECT_FALSE(weights[0] == weights[1]);
 }
 
 TEST_F(Tool, SaysWhatBecomesOfTheLossScale) {

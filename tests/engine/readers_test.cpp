@@ -1,0 +1,261 @@
+// Who reads parameters and states beside steps finds them as they were, until it is told of a change.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "tests/engine/failing.h"
+#include "tests/engine/toy.h"
+
+namespace tessera::testing {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// What the host can address of the rank's states.
+std::vector<std::span<const std::byte>> addressable(Engine& engine) {
+  std::vector<std::span<const std::byte>> all;
+  for (FlatId flat = 0; flat < static_cast<FlatId>(engine.layout().flats().size()); ++flat)
+    for (const State state : {State::parameter, State::master, State::moment1, State::moment2})
+      if (const auto bytes = engine.persistent(flat, state); !bytes.empty()) all.push_back(bytes);
+  return all;
+}
+
+// Reads them over and over, by a thread, from when it is made until it is told.
+class Reader : public StatesReader {
+ public:
+  explicit Reader(Engine& engine) : spans_(addressable(engine)) {
+    for (const auto& span : spans_) first_.emplace_back(span.begin(), span.end());
+    thread_ = std::thread([this] {
+      while (!ends_) look();
+    });
+  }
+  ~Reader() override { end(); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  void before_change() override {
+    ++told;
+    end();
+    look();
+  }
+  void before_engine_goes() noexcept override {
+    ++gone;
+    end();
+  }
+
+  // Whether they are now as they were.
+  bool unchanged() const {
+    return std::ranges::equal(spans_, first_,
+                              [](const auto& a, const auto& b) { return std::ranges::equal(a, b); });
+  }
+  int told = 0, gone = 0;
+  std::atomic<bool> same = true;  // as long as it read
+
+ private:
+  void look() {
+    if (!unchanged()) same = false;
+  }
+  void end() {
+    ends_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+  const std::vector<std::span<const std::byte>> spans_;
+  std::vector<Bytes> first_;
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;
+};
+
+std::shared_ptr<Reader> add_reader(Engine& engine) {
+  auto reader = std::make_shared<Reader>(engine);
+  engine.add_reader(reader);
+  return reader;
+}
+
+EngineOptions options_of(int world, int stage, UpdateWhen update = UpdateWhen::decided,
+                         const Offload& offload = {}) {
+  EngineOptions options = toy_options(world, stage);
+  options.programs = {{.kind = StepKind::train}, {.kind = StepKind::evaluate}};
+  options.strategy.update = update;
+  options.strategy.offload = offload;
+  options.poison = true;
+  options.disk_directory = std::filesystem::temp_directory_path();
+  return options;
+}
+
+void on_engines(const EngineOptions& options, const std::function<void(Engine&)>& body) {
+  run_local(options.mesh.world(), kBlocking, [&](Communicator world) {
+    Engine engine(world, toy_units(DType::bf16), options);
+    engine.initialize(toy_fill());
+    body(engine);
+  });
+}
+
+double all_weights(int world) {
+  double sum = 0;
+  for (int rank = 0; rank < world; ++rank) sum += toy_weight(rank);
+  return sum;
+}
+
+// A step of any update time, up to step().
+void begin_step(Engine& engine, int step) {
+  engine.begin(StepKind::train, 1, {.learning_rate = 0.01, .weight = all_weights(engine.world())});
+  toy_uses(engine, {.step = step});
+}
+void end_step(Engine& engine) {
+  EXPECT_TRUE(engine.step({.learning_rate = 0.01, .weight = toy_weight(engine.rank())}).applied);
+}
+
+TEST(Readers, FindNothingChangedUntilTheyAreTold) {
+  struct Case {
+    UpdateWhen update;
+    Offload offload;
+  };
+  const Case cases[] = {{UpdateWhen::decided, {}},
+                        {UpdateWhen::reduced, {}},
+                        {UpdateWhen::decided, {.states = Space::host}},
+                        {UpdateWhen::reduced, {.states = Space::host, .states_on_device = 0.5}},
+                        {UpdateWhen::next, {.states = Space::host}},
+                        {UpdateWhen::next, {.states = Space::disk, .states_on_device = 0.5}}};
+  for (const int world : {1, 2})
+    for (int stage = 0; stage <= 3; ++stage)
+      for (const auto& [update, offload] : cases)
+        on_engines(options_of(world, stage, update, offload), [&](Engine& engine) {
+          begin_step(engine, 0);
+          end_step(engine);
+          engine.finish_updates();
+          for (int step = 1; step < 3; ++step) {
+            const std::shared_ptr<Reader> reader = add_reader(engine);
+            begin_step(engine, step);
+            EXPECT_EQ(reader->told, update == UpdateWhen::reduced ? 1 : 0);
+            end_step(engine);
+            EXPECT_EQ(reader->told, 1);
+            engine.finish_updates();
+            EXPECT_EQ(reader->told, 1);
+            EXPECT_TRUE(reader->same)
+                << "world " << world << " stage " << stage << " update " << static_cast<int>(update);
+            EXPECT_FALSE(reader->unchanged()) << "the step changes nothing";
+          }
+        });
+}
+
+TEST(Readers, AreToldByWhateverChangesOnly) {
+  on_engines(options_of(2, 2), [&](Engine& engine) {
+    begin_step(engine, 0);
+    end_step(engine);
+    std::shared_ptr<Reader> reader = add_reader(engine);
+    engine.begin(StepKind::evaluate);
+    toy_uses(engine, {}, StepKind::evaluate);
+    engine.step({.weight = 1});
+    read_everything(engine);
+    engine.finish_updates();
+    EXPECT_EQ(reader->told, 0);
+    // Whether the ranks abandon it is not known before they meet.
+    engine.begin(StepKind::train);
+    engine.abandon();
+    EXPECT_EQ(reader->told, 1);
+    EXPECT_TRUE(reader->unchanged());
+
+    const auto told_by = [&](const std::function<void()>& change) {
+      reader = add_reader(engine);
+      change();
+      EXPECT_EQ(reader->told, 1);
+      EXPECT_TRUE(reader->same);
+      change();
+      EXPECT_EQ(reader->told, 1);
+      return reader->unchanged();
+    };
+    const std::vector<float> values(1, 3.0f);
+    EXPECT_FALSE(told_by([&] { engine.write(kBlockScale, State::master, 0, values); }));
+    EXPECT_FALSE(told_by([&] { engine.initialize(toy_fill()); }));
+    EXPECT_TRUE(told_by([&] { engine.wait_for_readers(); }));
+    EXPECT_FALSE(told_by([&] {
+      engine.wait_for_readers();
+      const Bytes ones(static_cast<std::size_t>(engine.persistent_bytes(0, State::moment1)), std::byte{1});
+      engine.write_persistent(0, State::moment1, 0, ones);
+    }));
+  });
+}
+
+TEST(Readers, SeveralAndThoseThatAreGone) {
+  on_engines(options_of(2, 3), [&](Engine& engine) {
+    const std::shared_ptr<Reader> one = add_reader(engine), other = add_reader(engine);
+    std::weak_ptr<Reader> gone;
+    {
+      const std::shared_ptr<Reader> dropped = add_reader(engine);
+      gone = dropped;
+    }
+    EXPECT_TRUE(gone.expired()) << "an engine keeps no reader";
+    begin_step(engine, 0);
+    end_step(engine);
+    EXPECT_EQ(one->told + other->told, 2);
+    EXPECT_TRUE(one->same && other->same);
+  });
+}
+
+TEST(Readers, AreToldThatTheEngineGoes) {
+  run_local(2, kBlocking, [&](Communicator world) {
+    auto engine = std::make_unique<Engine>(world, toy_units(DType::bf16), options_of(2, 3));
+    engine->initialize(toy_fill());
+    const std::shared_ptr<Reader> told = add_reader(*engine);
+    begin_step(*engine, 0);
+    end_step(*engine);
+    const std::shared_ptr<Reader> waiting = add_reader(*engine);
+    engine.reset();
+    EXPECT_EQ(told->gone, 0);
+    EXPECT_EQ(waiting->gone, 1);
+    EXPECT_EQ(waiting->told, 0);
+    EXPECT_TRUE(waiting->same);
+  });
+}
+
+TEST(Readers, MistakesAreNamed) {
+  const auto refusal = [](const EngineOptions& options, const std::function<void(Engine&)>& body) {
+    return run_failing(options, [&](Engine& engine, int) { body(engine); })[0].message;
+  };
+  EXPECT_EQ(refusal(options_of(1, 2), [](Engine& engine) { engine.add_reader(nullptr); }),
+            "add_reader: reader is null");
+  EXPECT_NE(refusal(options_of(1, 2),
+                    [](Engine& engine) {
+                      const auto reader = std::make_shared<Reader>(engine);
+                      engine.begin(StepKind::train);
+                      engine.add_reader(reader);
+                    })
+                .find("add_reader: a step is running"),
+            std::string::npos);
+  EXPECT_NE(refusal(options_of(1, 2, UpdateWhen::next, {.states = Space::host}),
+                    [](Engine& engine) {
+                      const auto reader = std::make_shared<Reader>(engine);
+                      toy_step(engine, {});
+                      engine.add_reader(reader);
+                    })
+                .find("finish_updates()"),
+            std::string::npos);
+  EXPECT_NE(refusal(options_of(1, 2),
+                    [](Engine& engine) {
+                      const std::shared_ptr<Reader> reader = add_reader(engine);
+                      const Bytes bytes(4);
+                      engine.write_persistent(0, State::moment1, 0, bytes);
+                    })
+                .find("wait_for_readers()"),
+            std::string::npos);
+  // What a reader throws is the engine's failure.
+  struct Throws : StatesReader {
+    void before_change() override { throw EnvironmentError("no more"); }
+    void before_engine_goes() noexcept override {}
+  };
+  EXPECT_EQ(refusal(options_of(1, 2),
+                    [](Engine& engine) {
+                      const auto reader = std::make_shared<Throws>();
+                      engine.add_reader(reader);
+                      toy_step(engine, {});
+                    }),
+            "no more");
+}
+
+}  // namespace
+}  // namespace tessera::testing
