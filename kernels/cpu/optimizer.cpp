@@ -1,11 +1,13 @@
 #include "kernels/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 
 #include "hwy/cache_control.h"
 #include "kernels/adamw_runs.h"
+#include "kernels/casts.h"
 #include "kernels/check.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
@@ -280,37 +282,32 @@ void update(const Rule rule, const Gradient* gradient, Parameter* parameter, con
   if (const std::int64_t lanes = range.end - i; lanes > 0) put16(load_some(gradient + i, lanes), lanes);
 }
 
-template <class Rule, class Gradient, class Arguments>
-void update_parameter(const Rule& rule, const Gradient* gradient, const Arguments& a, const Range& range) {
-  if (a.parameter == nullptr) return update(rule, gradient, static_cast<NoParameter*>(nullptr), range);
-  switch (a.parameter_type) {
-    case DType::fp32:
-      return update(rule, gradient, static_cast<float*>(a.parameter), range);
-    case DType::bf16:
-      return update(rule, gradient, static_cast<Bf16*>(a.parameter), range);
-    case DType::fp16:
-      return update(rule, gradient, static_cast<Fp16*>(a.parameter), range);
-  }
+// Of a gradient in fp32, or in the type of the parameter T.
+template <class T, class Rule, class Arguments>
+void update_parameter(const Rule& rule, const Arguments& a, const Range& range) {
+  T* const parameter = static_cast<T*>(a.parameter);
+  if (a.gradient_type == DType::fp32)
+    return update(rule, static_cast<const float*>(a.gradient), parameter, range);
+  update(rule, static_cast<const T*>(a.gradient), parameter, range);
 }
 
 template <class Rule, class Arguments>
-void update_gradient(const Rule& rule, const Arguments& a, const Range& range) {
-  switch (a.gradient_type) {
-    case DType::fp32:
-      return update_parameter(rule, static_cast<const float*>(a.gradient), a, range);
-    case DType::bf16:
-      return update_parameter(rule, static_cast<const Bf16*>(a.gradient), a, range);
-    case DType::fp16:
-      return update_parameter(rule, static_cast<const Fp16*>(a.gradient), a, range);
+void update_typed(const Rule& rule, const Arguments& a, const Range& range) {
+  if (a.parameter == nullptr || a.parameter_type == DType::fp32) {
+    const auto* const gradient = static_cast<const float*>(a.gradient);
+    if (a.parameter == nullptr) return update(rule, gradient, static_cast<NoParameter*>(nullptr), range);
+    return update(rule, gradient, static_cast<float*>(a.parameter), range);
   }
+  if (a.parameter_type == DType::bf16) return update_parameter<Bf16>(rule, a, range);
+  update_parameter<Fp16>(rule, a, range);
 }
 
 template <template <class> class Rule, class Arguments>
 void update_range(const Arguments& a, const Range& range) {
   if (a.moment_type == DType::bf16)
-    update_gradient(Rule<Bf16>(a), a, range);
+    update_typed(Rule<Bf16>(a), a, range);
   else
-    update_gradient(Rule<float>(a), a, range);
+    update_typed(Rule<float>(a), a, range);
 }
 
 void adamw_range(const AdamWArguments& a, std::int64_t begin, std::int64_t end, bool streamed,
@@ -343,6 +340,42 @@ constexpr std::int64_t kAhead = 256, kCachedAhead = 1024, kCachedNumel = 1 << 21
 // The most that a thread takes at a time: long beside what its begin waits for, short beside an update.
 constexpr std::int64_t kMostChunk = 1 << 18;
 
+// Whether the gradient is of a type that there is a pass for: fp32 or the parameter's, which are those that
+// training has. Others become fp32 on the way, so many elements at a time.
+template <class Arguments>
+bool has_pass(const Arguments& a) {
+  return a.gradient_type == DType::fp32 || (a.parameter != nullptr && a.gradient_type == a.parameter_type);
+}
+constexpr std::int64_t kConvertedNumel = 4096;
+
+AdamWArguments piece_of(const AdamWArguments& all, std::int64_t begin, std::int64_t numel) {
+  const AdamWCoefficients& c = all.coefficients;
+  return arguments_of(all, {.numel = numel, .step = c.step, .decay = c.decay, .l2 = c.l2}, begin);
+}
+SgdArguments piece_of(const SgdArguments& all, std::int64_t begin, std::int64_t numel) {
+  SgdArguments own = all;
+  own.numel = numel;
+  own.gradient = element(all.gradient, all.gradient_type, begin);
+  own.master = all.master + begin;
+  if (all.momentum != nullptr) own.momentum = element(all.momentum, all.moment_type, begin);
+  own.rounding.first += begin;
+  if (all.parameter != nullptr) own.parameter = element(all.parameter, all.parameter_type, begin);
+  return own;
+}
+
+template <class Arguments, class Function>
+void update_converted(const Arguments& all, std::int64_t begin, std::int64_t end,
+                      const Function& update_range) {
+  std::array<float, kConvertedNumel> gradient;
+  for (; begin < end; begin += kConvertedNumel) {
+    Arguments piece = piece_of(all, begin, std::min(kConvertedNumel, end - begin));
+    cast({}, piece.numel, piece.gradient_type, piece.gradient, DType::fp32, gradient.data());
+    piece.gradient_type = DType::fp32;
+    piece.gradient = gradient.data();
+    update_range(piece, 0, piece.numel, false, 0);
+  }
+}
+
 // The arguments with the gate's scale instead of their own.
 template <class Arguments>
 Arguments gated(Arguments arguments) {
@@ -360,6 +393,7 @@ void update(const ComputeContext& context, const Arguments& given, const Functio
       numel >= kStreamedNumel && reinterpret_cast<std::uintptr_t>(arguments.parameter) % 64 == 0;
   parallel_chunks(
       context.threads, numel, kElementwiseGrain, kMostChunk, [&](std::int64_t begin, std::int64_t end) {
+        if (!has_pass(arguments)) return update_converted(arguments, begin, end, update_range);
         update_range(arguments, begin, end, streamed, numel < kCachedNumel ? kCachedAhead : kAhead);
       });
 }

@@ -10,6 +10,9 @@
 #include <filesystem>
 #include <span>
 
+#include "tessera/device.h"
+#include "tessera/memory_plan.h"
+
 namespace tessera::checkpoint {
 
 // pwrite(2), of every file; another one in tests.
@@ -17,8 +20,15 @@ using Pwrite = ssize_t (*)(int, const void*, std::size_t, off_t);
 extern std::atomic<Pwrite> file_pwrite;
 
 // EnvironmentError with path, bytes and the system's reason from every member.
+//
+// Long writes go past the system's cache where the file system can (O_DIRECT), which then is left to what is
+// read again and again, as training data: through it a write costs a core's time for every page, and all of
+// that is waited for once more at the end.
 class FileWriter {
  public:
+  // Offsets and bytes of what can go past the cache are multiples of this; what is beside them does not.
+  static constexpr std::int64_t kBlock = kBlockBytes;
+
   // Creates the file and reserves its bytes, so that a full disk is noticed before anything is written.
   // `kind` names it in errors; a literal.
   FileWriter(std::filesystem::path path, std::int64_t bytes, const char* kind = "checkpoint");
@@ -34,6 +44,9 @@ class FileWriter {
   void finish();
 
  private:
+  // Of the bytes from `offset` on, all whole blocks, those that it could write.
+  std::int64_t write_blocks(std::int64_t offset, std::span<const std::byte> data);
+  void write_cached(std::int64_t offset, std::span<const std::byte> data);
   [[noreturn]] void refuse(const char* what, int code) const;
 
   std::filesystem::path path_;
@@ -41,6 +54,8 @@ class FileWriter {
   const char* kind_;
   std::int64_t written_ = 0;  // bytes, for errors
   int file_ = -1;
+  int blocks_file_ = -1;  // the same, opened for whole blocks; −1 where the file system has no such thing
+  Arena blocks_;          // on their way there
 };
 
 class FileReader {

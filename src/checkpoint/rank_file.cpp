@@ -69,8 +69,9 @@ void RankFile::run() noexcept try {
 }
 
 void RankFile::write_sources() {
-  for (const Source& source : sources_)
-    write_buffer(header_.buffers[source.index], [&](const auto& use) {
+  for (const Source& source : sources_) {
+    StoredBuffer& buffer = header_.buffers[source.index];
+    write_buffer(buffer, [&](const auto& use) {
       for (std::span<const std::byte> rest = source.bytes; !rest.empty();) {
         {
           const std::lock_guard lock(mutex_);
@@ -78,11 +79,16 @@ void RankFile::write_sources() {
             throw UsageError(
                 "the engine was destroyed before its checkpoint had been read; finish() that first");
         }
-        const auto piece = rest.first(std::min<std::size_t>(rest.size(), Engine::kPieceBytes));
+        // All but the first and the last are whole blocks of the file.
+        const std::int64_t offset =
+            buffer.offset + static_cast<std::int64_t>(source.bytes.size() - rest.size());
+        const auto most = static_cast<std::size_t>(Engine::kPieceBytes - offset % FileWriter::kBlock);
+        const auto piece = rest.first(std::min(rest.size(), most));
         use(piece);
         rest = rest.subspan(piece.size());
       }
     });
+  }
 }
 
 bool RankFile::told_contents() {
