@@ -29,13 +29,14 @@ tessera_status tessera_save_checkpoint(const char* folder, tessera_world* world,
                                        const tessera_run_state* state, int32_t keep);
 
 /* The same beside training: returns while a thread still reads the states and writes them, as they are now;
-   what would change them waits until they have been read. `world` is the save's own until it is finished. See
-   begin_checkpoint(). */
+   what would change them waits until all ranks have read theirs, at most for the deadline of `world`, which
+   lives until the checkpoint is finished. See begin_checkpoint(). */
 typedef struct tessera_pending_checkpoint tessera_pending_checkpoint;
 tessera_status tessera_begin_checkpoint(const char* folder, tessera_world* world, tessera_engine* engine,
                                         const tessera_run_state* state, int32_t keep,
                                         tessera_pending_checkpoint** pending);
-/* 1 where this rank's part is on the disk, or has failed; else 0. Not before the next training step. */
+/* 1 where this rank's part is on the disk, or has failed; else 0, and always before the next call that
+   changes parameters or states. */
 tessera_status tessera_pending_checkpoint_written(const tessera_pending_checkpoint* pending,
                                                   int32_t* written);
 /* Waits for the rest; the checkpoint is there then, and `pending` is gone, also where it failed. Collective.

@@ -57,11 +57,13 @@ class PendingCheckpoint {
   ~PendingCheckpoint();
 
   explicit operator bool() const { return save_ != nullptr; }
-  // Whether this rank's part is on the disk, or has failed: where that is so on all ranks, finish() takes no
-  // longer than a rename. Not before the next change of parameters or states, which the ranks meet at.
+  // Whether this rank's part is on the disk, or has failed: where that is so on all ranks, finish() only
+  // renames it and removes what `keep` does not. Never so before the next change of parameters or states,
+  // where the ranks meet.
   bool written() const;
   // What is left of save_checkpoint(), which says what it returns and throws. Collective; between any two
-  // calls of the engine. The checkpoint is there when it returns, and not before; no other is there then.
+  // calls of the engine. The checkpoint is there when it returns, and not before. This then holds none, also
+  // where it throws.
   std::filesystem::path finish();
 
  private:
@@ -70,9 +72,13 @@ class PendingCheckpoint {
 
 // save_checkpoint() in two: returns while a thread of its own still reads the states and writes them, as they
 // are now. No copy of them is made: the next call that would change them, of a training step the updates,
-// waits until all have been read, see Engine::before_change(). What the host cannot address, as it lies on a
-// GPU or on the disk, is read before this returns. `world` is this save's own until finish(): nothing else
-// uses it meanwhile. UsageError where a checkpoint that this process began is not finished in the folder.
+// waits until all ranks have read theirs, see Engine::add_reader(). What the host cannot address, as it lies
+// on a GPU or on the disk, is read and written before this returns.
+//
+// Until finish(), `world` is called by that change and by finish(), like any communicator by one thread at a
+// time and in the same order on all ranks; its deadline bounds how much longer one rank may read and write
+// than another, and a step that exceeds it fails the engine: give it more than a step's. UsageError where
+// this process has begun another in the folder and not finished it.
 PendingCheckpoint begin_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
                                    const RunState& state, int keep = 2);
 
@@ -99,8 +105,7 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
 
 // A run's hold on the folder it saves into, which another run's saves would prune and whose temporary files
 // they would remove. From construction until it is destroyed, or the process ends, however it ends. Loading
-// and inspecting need none; save_checkpoint() takes one for as long as it runs, unless its process has it
-// already.
+// and inspecting need none; a save takes one for as long as it goes on. Those of a process share its hold.
 class CheckpointLock {
  public:
   CheckpointLock();  // holds nothing

@@ -177,12 +177,6 @@ struct StepTiming {
   double hidden() const;        // 1 − exposed / communication, within [0, 1]
 };
 
-// Every rank of the world makes one, with equal arguments: what would make ranks diverge is compared here and
-// at every step. All calls on one thread. A call out of order throws UsageError, naming the call and what the
-// program expects; the engine has then failed, here and, within the deadline, on every other rank. So it has
-// where a step's own figures are refused. A program, a parameter or a range of one that does not exist is
-// refused and leaves the engine as it was (a unit is not: its use is out of order); in a collective call the
-// other ranks then wait for this one.
 // Reads parameters and states beside steps, on threads of its own, as a checkpoint that is being written
 // does.
 class StatesReader {
@@ -191,10 +185,17 @@ class StatesReader {
   // Called once, on the thread of a call that is about to change any of them: returns when nothing more is
   // read. Collective where each rank has such a reader. What it throws fails the engine.
   virtual void before_change() = 0;
-  // Instead, where the engine goes before anything has changed. Waits for no peer.
+  // The engine goes, and before_change() has not returned: nothing more is read when this returns. Waits for
+  // no peer.
   virtual void before_engine_goes() noexcept = 0;
 };
 
+// Every rank of the world makes one, with equal arguments: what would make ranks diverge is compared here and
+// at every step. All calls on one thread. A call out of order throws UsageError, naming the call and what the
+// program expects; the engine has then failed, here and, within the deadline, on every other rank. So it has
+// where a step's own figures are refused. A program, a parameter or a range of one that does not exist is
+// refused and leaves the engine as it was (a unit is not: its use is out of order); in a collective call the
+// other ranks then wait for this one.
 class Engine {
  public:
   // Builds, plans and verifies the programs, takes the arena, and compares hashes over all ranks

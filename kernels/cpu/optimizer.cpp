@@ -341,12 +341,12 @@ constexpr std::int64_t kAhead = 256, kCachedAhead = 1024, kCachedNumel = 1 << 21
 constexpr std::int64_t kMostChunk = 1 << 18;
 
 // Whether the gradient is of a type that there is a pass for: fp32 or the parameter's, which are those that
-// training has. Others become fp32 on the way, so many elements at a time.
+// training has. Others become fp32 on the way.
 template <class Arguments>
 bool has_pass(const Arguments& a) {
   return a.gradient_type == DType::fp32 || (a.parameter != nullptr && a.gradient_type == a.parameter_type);
 }
-constexpr std::int64_t kConvertedNumel = 4096;
+constexpr std::int64_t kConvertedNumel = 4096;  // at a time
 
 AdamWArguments piece_of(const AdamWArguments& all, std::int64_t begin, std::int64_t numel) {
   const AdamWCoefficients& c = all.coefficients;

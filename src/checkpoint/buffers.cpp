@@ -29,13 +29,6 @@ std::vector<PersistentBuffer> buffers_of(Engine& engine) {
   return buffers;
 }
 
-std::span<const std::byte> BufferReader::fetch(const PersistentBuffer& buffer, std::int64_t offset,
-                                               std::size_t bytes) {
-  piece_.resize(bytes);
-  engine_.read_persistent(buffer.flat, buffer.state, offset, piece_);
-  return piece_;
-}
-
 void BufferWriter::begin(const PersistentBuffer& buffer) {
   buffer_ = buffer;
   there_ = engine_.persistent(buffer.flat, buffer.state);

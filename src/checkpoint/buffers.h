@@ -25,27 +25,6 @@ std::int64_t element_bytes(const Flat& flat, State state, DType moment_type);
 // Every persistent buffer of this rank, by flat, once: where a parameter is its own master, as that.
 std::vector<PersistentBuffer> buffers_of(Engine& engine);
 
-// Gives a buffer's bytes, as they are now, in order and in pieces: where they lie, or by way of the host
-// those on a GPU or on the disk. A piece is valid until the next.
-class BufferReader {
- public:
-  explicit BufferReader(Engine& engine) : engine_(engine) {}
-  template <class Use>
-  void each_piece(const PersistentBuffer& buffer, const Use& use) {
-    const std::span<const std::byte> there = engine_.persistent(buffer.flat, buffer.state);
-    for (std::int64_t done = 0; done < buffer.bytes; done += Engine::kPieceBytes) {
-      const auto bytes = static_cast<std::size_t>(std::min(Engine::kPieceBytes, buffer.bytes - done));
-      use(there.empty() ? fetch(buffer, done, bytes) : there.subspan(static_cast<std::size_t>(done), bytes));
-    }
-  }
-
- private:
-  std::span<const std::byte> fetch(const PersistentBuffer& buffer, std::int64_t offset, std::size_t bytes);
-
-  Engine& engine_;
-  std::vector<std::byte> piece_;
-};
-
 // Takes a buffer's bytes in order.
 class BufferWriter {
  public:

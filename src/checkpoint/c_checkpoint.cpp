@@ -60,7 +60,6 @@ tessera_status tessera_begin_checkpoint(const char* folder, tessera_world* world
                                         tessera_pending_checkpoint** pending) {
   return guarded([&] {
     tessera_pending_checkpoint*& out = given(pending, "pending");
-    out = nullptr;
     const char* const to = &given(folder, "folder");
     const Communicator& ranks = given(world, "world").communicator;
     Engine& saved = given(engine, "engine").engine;

@@ -17,10 +17,10 @@ namespace tessera::checkpoint {
 
 namespace {
 
-constexpr std::int64_t kLargestCall = std::int64_t{1} << 30;  // the kernel takes just under 2 GiB at once
-constexpr std::int64_t kBlocksAtOnce = std::int64_t{4} << 20;
-constexpr std::int64_t kFewBlocks = std::int64_t{1}
-                                    << 18;  // bytes, for which a wait for the disk is too long
+constexpr std::int64_t kLargestCall = std::int64_t{1} << 30;      // the kernel takes just under 2 GiB at once
+constexpr std::int64_t kMostDirectBytes = std::int64_t{4} << 20;  // of a call
+// Of fewer bytes a wait for the disk would be the most.
+constexpr std::int64_t kLeastDirectBytes = std::int64_t{1} << 18;
 
 std::string reason(int code) { return std::strerror(code); }
 
@@ -48,13 +48,13 @@ FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes, const cha
     file_ = -1;
     refuse("reserve", code);
   }
-  if (bytes_ >= kFewBlocks)
-    blocks_file_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC); });
+  if (bytes_ >= kLeastDirectBytes)
+    direct_file_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC); });
 }
 
 FileWriter::~FileWriter() {
   if (file_ >= 0) ::close(file_);
-  if (blocks_file_ >= 0) ::close(blocks_file_);
+  if (direct_file_ >= 0) ::close(direct_file_);
 }
 
 void FileWriter::refuse(const char* what, int code) const {
@@ -64,9 +64,9 @@ void FileWriter::refuse(const char* what, int code) const {
 
 void FileWriter::write_at(std::int64_t offset, std::span<const std::byte> data) {
   const auto bytes = static_cast<std::int64_t>(data.size());
-  const std::int64_t first = round_up(offset, kBlock) - offset;
-  const std::int64_t last = (offset + bytes) / kBlock * kBlock - offset;
-  if (blocks_file_ < 0 || last - first < kFewBlocks) return write_cached(offset, data);
+  const std::int64_t first = round_up(offset, kBlockBytes) - offset;
+  const std::int64_t last = (offset + bytes) / kBlockBytes * kBlockBytes - offset;
+  if (direct_file_ < 0 || last - first < kLeastDirectBytes) return write_cached(offset, data);
   const auto part = [&](std::int64_t begin, std::int64_t end) {
     return data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   };
@@ -76,18 +76,18 @@ void FileWriter::write_at(std::int64_t offset, std::span<const std::byte> data) 
 }
 
 std::int64_t FileWriter::write_blocks(std::int64_t offset, std::span<const std::byte> data) {
-  if (blocks_.bytes() == 0) blocks_ = Arena({.bytes = kBlocksAtOnce, .huge_pages = false});
+  if (blocks_.bytes() == 0) blocks_ = Arena({.bytes = kMostDirectBytes, .huge_pages = false});
   std::int64_t done = 0;
   while (done < static_cast<std::int64_t>(data.size())) {
     const auto part = data.subspan(static_cast<std::size_t>(done));
-    const std::size_t bytes = std::min<std::size_t>(part.size(), kBlocksAtOnce);
+    const std::size_t bytes = std::min<std::size_t>(part.size(), kMostDirectBytes);
     std::memcpy(blocks_.base(), part.data(), bytes);
-    const ssize_t moved = file_pwrite.load()(blocks_file_, blocks_.base(), bytes, offset + done);
+    const ssize_t moved = file_pwrite.load()(direct_file_, blocks_.base(), bytes, offset + done);
     if (moved < 0 && errno == EINTR) continue;
     if (moved < 0 && errno != EINVAL) refuse("write", errno);
     // It wants blocks of another size after all, or wrote a part of one: the cache takes any.
-    if (moved < 0 || moved % kBlock != 0) {
-      ::close(std::exchange(blocks_file_, -1));
+    if (moved <= 0 || moved % kBlockBytes != 0) {
+      ::close(std::exchange(direct_file_, -1));
       return done;
     }
     written_ += moved;
@@ -114,7 +114,7 @@ void FileWriter::sync() {
 
 void FileWriter::finish() {
   sync();
-  if (blocks_file_ >= 0) ::close(std::exchange(blocks_file_, -1));
+  if (direct_file_ >= 0) ::close(std::exchange(direct_file_, -1));
   const int closed = ::close(std::exchange(file_, -1));
   if (closed != 0 && errno != EINTR) refuse("close", errno);  // what is closed may not be closed again
 }

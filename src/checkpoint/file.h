@@ -21,14 +21,10 @@ extern std::atomic<Pwrite> file_pwrite;
 
 // EnvironmentError with path, bytes and the system's reason from every member.
 //
-// Long writes go past the system's cache where the file system can (O_DIRECT), which then is left to what is
-// read again and again, as training data: through it a write costs a core's time for every page, and all of
-// that is waited for once more at the end.
+// Long writes go past the system's cache where the file system can (O_DIRECT): through it they cost a core's
+// time for every page, take the place of what is read again, as training data, and are waited for at the end.
 class FileWriter {
  public:
-  // Offsets and bytes of what can go past the cache are multiples of this; what is beside them does not.
-  static constexpr std::int64_t kBlock = kBlockBytes;
-
   // Creates the file and reserves its bytes, so that a full disk is noticed before anything is written.
   // `kind` names it in errors; a literal.
   FileWriter(std::filesystem::path path, std::int64_t bytes, const char* kind = "checkpoint");
@@ -54,7 +50,7 @@ class FileWriter {
   const char* kind_;
   std::int64_t written_ = 0;  // bytes, for errors
   int file_ = -1;
-  int blocks_file_ = -1;  // the same, opened for whole blocks; −1 where the file system has no such thing
+  int direct_file_ = -1;  // the same, past the cache, in blocks of kBlockBytes; −1 where that is not to be
   Arena blocks_;          // on their way there
 };
 

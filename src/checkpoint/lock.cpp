@@ -8,11 +8,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <random>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/lock.h"
+#include "src/checkpoint/made_folders.h"
 #include "tessera/checkpoint.h"
 
 namespace tessera {
@@ -21,15 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace checkpoint;
-
-// What the lock's file says of its holder: this process, as no other one is named.
-const std::string& this_process() {
-  static const std::string text = [] {
-    std::random_device random;
-    return fmt::format("process {} on {} ({:08x})", ::getpid(), host_name(), random());
-  }();
-  return text;
-}
 
 [[noreturn]] void cannot_lock(const fs::path& path, int code) {
   throw EnvironmentError(
@@ -62,12 +55,60 @@ namespace checkpoint {
 
 Flock system_flock() { return ::flock; }
 
-FolderLock::FolderLock(const fs::path& folder, Flock flock) : path_(folder / kLock) {
+class FolderLock::Hold {
+ public:
+  Hold(const fs::path& folder, std::unique_ptr<MadeFolders> made, Flock flock);
+  ~Hold() { release(); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+  const std::string& note() const { return note_; }
+
+ private:
+  [[noreturn]] void leave_to_holder(const fs::path& folder, int code);
+  void sign();  // says in the file who holds it
+  void release();
+
+  fs::path path_;
+  std::string note_;
+  std::unique_ptr<MadeFolders> made_folders_;  // a run that was refused at its start leaves none
+  int file_ = -1;
+};
+
+struct FolderLock::Holds {
+  std::mutex mutex;  // also of what holds release
+  std::map<fs::path, std::shared_ptr<Hold>> of;
+};
+
+FolderLock::Holds& FolderLock::holds() {
+  static Holds all;
+  return all;
+}
+
+FolderLock::FolderLock(const fs::path& folder, Flock flock) {
   std::error_code error;
-  made_folders_.emplace(folder, error);
+  auto made = std::make_unique<MadeFolders>(folder, error);
   if (error)
     throw EnvironmentError(
         fmt::format("cannot make checkpoint folder '{}': {}", folder.string(), std::strerror(error.value())));
+  place_ = fs::canonical(folder);
+  const std::lock_guard lock(holds().mutex);
+  const auto known = holds().of.find(place_);
+  hold_ = known != holds().of.end() ? known->second : std::make_shared<Hold>(folder, std::move(made), flock);
+  holds().of[place_] = hold_;
+}
+
+FolderLock::~FolderLock() {
+  const std::lock_guard lock(holds().mutex);
+  hold_.reset();
+  const auto known = holds().of.find(place_);
+  if (known->second.use_count() == 1) holds().of.erase(known);
+}
+
+const std::string& FolderLock::note() const { return hold_->note(); }
+
+FolderLock::Hold::Hold(const fs::path& folder, std::unique_ptr<MadeFolders> made, Flock flock)
+    : path_(folder / kLock), made_folders_(std::move(made)) {
   int code = EINTR;
   // Again where the holder went meanwhile, and its file with it.
   while (code == EINTR) {
@@ -80,31 +121,27 @@ FolderLock::FolderLock(const fs::path& folder, Flock flock) : path_(folder / kLo
                         std::strerror(code));
   else if (code != 0)
     leave_to_holder(folder, code);
-  if (file_ >= 0) sign();
+  sign();
 }
 
-// Another one holds it; which is no error where that is this process.
-void FolderLock::leave_to_holder(const fs::path& folder, int code) {
+void FolderLock::Hold::leave_to_holder(const fs::path& folder, int code) {
   const std::string holder = read_holder(file_);
   ::close(std::exchange(file_, -1));
   if (code != EWOULDBLOCK) cannot_lock(path_, code);
-  if (holder == this_process()) return;
   throw EnvironmentError(
       fmt::format("another run is saving into checkpoint folder '{}'{}; end it, or name another folder",
                   folder.string(), holder.empty() ? "" : ": " + holder));
 }
 
-void FolderLock::sign() {
-  const std::string& text = this_process();
+void FolderLock::Hold::sign() {
+  const std::string text = fmt::format("process {} on {}", ::getpid(), host_name());
   if (::ftruncate(file_, 0) == 0 && ::pwrite(file_, text.data(), text.size(), 0) >= 0) return;
   const int code = errno;
   release();
   cannot_lock(path_, code);
 }
 
-FolderLock::~FolderLock() { release(); }
-
-void FolderLock::release() {
+void FolderLock::Hold::release() {
   if (file_ < 0) return;
   std::error_code ignored;
   if (names(path_, file_)) fs::remove(path_, ignored);  // while it is held

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
+#include <memory>
 #include <string>
-
-#include "src/checkpoint/made_folders.h"
 
 namespace tessera::checkpoint {
 
@@ -15,7 +13,7 @@ inline constexpr const char* kLock = "lock";
 using Flock = int (*)(int, int);
 Flock system_flock();
 
-// See CheckpointLock. Holds nothing, and refuses nothing, where this process holds the folder already.
+// See CheckpointLock. Those of a process share its hold, which lasts as long as one of them.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder, Flock flock = system_flock());
@@ -23,17 +21,15 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
-  const std::string& note() const { return note_; }
+  const std::string& note() const;
 
  private:
-  void leave_to_holder(const std::filesystem::path& folder, int code);
-  void sign();  // says in the file who holds it
-  void release();
+  class Hold;
+  struct Holds;
+  static Holds& holds();  // of this process
 
-  std::filesystem::path path_;
-  std::string note_;
-  std::optional<MadeFolders> made_folders_;  // a run that was refused at its start leaves none
-  int file_ = -1;
+  std::filesystem::path place_;  // of the folder, by whatever name it was given
+  std::shared_ptr<Hold> hold_;
 };
 
 }  // namespace tessera::checkpoint

@@ -1,6 +1,9 @@
 #include "src/checkpoint/rank_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <system_error>
 
 #include "src/checkpoint/checksum.h"
 
@@ -20,20 +23,35 @@ Header with_buffers(Header header, const Layout& layout, const std::vector<Persi
   return header;
 }
 
+// Calls use(bytes) for a buffer's, by way of the host, in order.
+template <class Use>
+void fetch_pieces(Engine& engine, const PersistentBuffer& buffer, const Use& use) {
+  std::vector<std::byte> piece;
+  for (std::int64_t done = 0; done < buffer.bytes; done += Engine::kPieceBytes) {
+    piece.resize(static_cast<std::size_t>(std::min(Engine::kPieceBytes, buffer.bytes - done)));
+    engine.read_persistent(buffer.flat, buffer.state, done, piece);
+    use(std::span<const std::byte>(piece));
+  }
+}
+
 }  // namespace
 
 RankFile::RankFile(const std::filesystem::path& path, Engine& engine, Header header,
                    const std::vector<PersistentBuffer>& stored)
     : header_(with_buffers(std::move(header), engine.layout(), stored)), file_(path, header_.file_bytes) {
-  BufferReader reader(engine);
   for (std::size_t i = 0; i < stored.size(); ++i) {
     const std::span<const std::byte> there = engine.persistent(stored[i].flat, stored[i].state);
     if (!there.empty())
       sources_.push_back({i, there});
     else
-      write_buffer(header_.buffers[i], [&](const auto& use) { reader.each_piece(stored[i], use); });
+      write_buffer(header_.buffers[i], [&](const auto& use) { fetch_pieces(engine, stored[i], use); });
   }
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw EnvironmentError(fmt::format("rank {}: a thread to write '{}' cannot be started: {}", header_.rank,
+                                       path.string(), error.what()));
+  }
 }
 
 RankFile::~RankFile() {
@@ -60,7 +78,8 @@ void RankFile::write_buffer(StoredBuffer& buffer, const EachPiece& each_piece) {
 void RankFile::run() noexcept try {
   write_sources();
   reach(Stage::read);
-  file_.sync();  // the disk has nothing else to do while the header is awaited
+  // The disk has nothing else to do while the header is awaited.
+  if (!ends()) file_.sync();
   if (!told_contents()) return;
   write_header();
   reach(Stage::done);
@@ -82,7 +101,7 @@ void RankFile::write_sources() {
         // All but the first and the last are whole blocks of the file.
         const std::int64_t offset =
             buffer.offset + static_cast<std::int64_t>(source.bytes.size() - rest.size());
-        const auto most = static_cast<std::size_t>(Engine::kPieceBytes - offset % FileWriter::kBlock);
+        const auto most = static_cast<std::size_t>(Engine::kPieceBytes - offset % kBlockBytes);
         const auto piece = rest.first(std::min(rest.size(), most));
         use(piece);
         rest = rest.subspan(piece.size());
@@ -94,7 +113,12 @@ void RankFile::write_sources() {
 bool RankFile::told_contents() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return complete_ || writing_ends_; });
-  return complete_;
+  return complete_ && !writing_ends_;
+}
+
+bool RankFile::ends() {
+  const std::lock_guard lock(mutex_);
+  return writing_ends_;
 }
 
 void RankFile::write_header() {

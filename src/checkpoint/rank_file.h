@@ -56,7 +56,8 @@ class RankFile {
   void write_buffer(StoredBuffer& buffer, const EachPiece& each_piece);
   void run() noexcept;
   void write_sources();
-  bool told_contents();  // false where there will be none
+  bool told_contents();  // false where nothing more is to be written
+  bool ends();
   void write_header();
   void reach(Stage stage, std::exception_ptr error = nullptr);
   void wait_for(bool (*enough)(Stage));

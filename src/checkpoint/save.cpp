@@ -71,7 +71,7 @@ std::unique_ptr<RankFile> begin_file(const fs::path& folder, Engine& engine, con
 // A folder into which this process saves: another save into it would remove what is not finished. On rank 0.
 class Claim {
  public:
-  Claim(const fs::path& folder, const char* call) : folder_(fs::weakly_canonical(fs::absolute(folder))) {
+  Claim(const fs::path& folder, const char* call) : folder_(fs::canonical(folder)) {
     const std::lock_guard lock(mutex());
     if (!folders().insert(folder_).second)
       throw UsageError(fmt::format("{}: a checkpoint is being saved into '{}'; finish() that first", call,
@@ -99,7 +99,7 @@ class Claim {
 
 // What rank 0 takes of the folder for as long as a save goes on.
 struct SavingFolder {
-  SavingFolder(const fs::path& folder, fs::path to, const char* call) : claim(folder, call), lock(folder) {
+  SavingFolder(const fs::path& folder, fs::path to, const char* call) : lock(folder), claim(folder, call) {
     remove_temporaries(folder);
     fs::create_directory(to);
     temporary = std::move(to);
@@ -111,8 +111,8 @@ struct SavingFolder {
   SavingFolder(const SavingFolder&) = delete;
   SavingFolder& operator=(const SavingFolder&) = delete;
 
+  FolderLock lock;  // makes the folder
   Claim claim;
-  FolderLock lock;
   fs::path temporary;
 };
 
@@ -141,7 +141,6 @@ class checkpoint::Save : public StatesReader {
   Save(const char* call, const fs::path& folder, Communicator world, Engine& engine, const RunState& state,
        int keep);
 
-  // The ranks meet when all have read what they store, and agree on what it is.
   void before_change() override;
   void before_engine_goes() noexcept override {
     if (file_) file_->stop_reading();
@@ -150,13 +149,16 @@ class checkpoint::Save : public StatesReader {
   fs::path finish();
 
  private:
+  // Returns when all ranks have read what they store, and agree on what it is.
+  void meet();
+
   const fs::path folder_, final_, temporary_;
   Communicator world_;
   const int keep_;
   std::optional<SavingFolder> place_;  // rank 0's
   std::unique_ptr<RankFile> file_;     // ends before the folder goes
   bool met_ = false;
-  std::exception_ptr failed_;  // what reading failed with, the same on all ranks
+  std::exception_ptr failed_;  // what meet() failed with
 };
 
 checkpoint::Save::Save(const char* call, const fs::path& folder, Communicator world, Engine& engine,
@@ -185,15 +187,22 @@ checkpoint::Save::Save(const char* call, const fs::path& folder, Communicator wo
 void checkpoint::Save::before_change() {
   if (std::exchange(met_, true)) return;
   try {
-    together(world_, "checkpoint files", [&] {
-      if (file_) file_->wait_read();
-    });
+    meet();
   } catch (const CommunicationError&) {
-    throw;
-  } catch (const Error&) {  // which is no failure of the engine: finish() tells
     failed_ = std::current_exception();
-    return;
+    throw;
+  } catch (const Error&) {  // the same on all ranks, and no failure of the engine: finish() tells
+    failed_ = std::current_exception();
+  } catch (...) {
+    failed_ = std::current_exception();
+    throw;
   }
+}
+
+void checkpoint::Save::meet() {
+  together(world_, "checkpoint files", [&] {
+    if (file_) file_->wait_read();
+  });
   const std::uint64_t mine = file_ ? file_->checksum() : checksum_of({});
   std::vector<std::uint64_t> all(static_cast<std::size_t>(world_.world()));
   world_.all_gather(&mine, all.data(), sizeof mine, {.operation = "checkpoint contents"});

@@ -369,7 +369,7 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(boolean("run.checkpoint_async", &c.checkpoint_async,
                          "Whether training goes on while a checkpoint is written: its states are read where "
                          "they lie, and the next update waits until they have been. What lies on a GPU or on "
-                         "the disk is read before the next step begins."));
+                         "the disk is written before the next step begins."));
   keys.push_back(
       text("run.export", &c.export_path,
            "Where the weights are written at the end of the run: a .safetensors file, or a folder, "
@@ -416,7 +416,8 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(
       number("run.deadline", &c.deadline, {.min = 0.001, .max = 1e6},
              "Seconds that a rank waits for another before the run ends with an error; while checkpoints "
-             "and exports are written at least 1800, and 60 for MPI to start."));
+             "and exports are written, and behind the uses of the step beside that, at least 1800, and 60 "
+             "for MPI to start."));
   keys.push_back(
       text("run.metrics", &c.metrics,
            "A file for one line of JSON per step and evaluation (docs/architecture.md). A run from "

@@ -271,22 +271,18 @@ class RankTraining {
     prefetch_step(step_ + 1);
     const StepResult result =
         trainer_.train_step(setup_.schedule.learning_rate(step_), fetch(data_.train, setup_.grid, step_));
-    if (result.applied && result.reason == SkipReason::not_finite) {
-      finish_save();  // which is told of
-      throw Error(fmt::format(
+    if (result.applied && result.reason == SkipReason::not_finite)
+      throw stopped(fmt::format(
           "step {}: the gradient of {} is not finite and is in the weights, as strategy.update is "
           "\"reduced\"; resume from the last saved run, with a smaller learning rate or strategy.update = "
           "\"decided\"",
           step_ + 1, result.first_nonfinite));
-    }
     refused_ = result.reason == SkipReason::not_finite ? refused_ + 1 : 0;
-    if (refused_ == kMostRefused) {
-      finish_save();
-      throw Error(fmt::format(
+    if (refused_ == kMostRefused)
+      throw stopped(fmt::format(
           "step {}: {} steps in a row were skipped, as gradients, that of {} last, were not finite; resume "
           "from the last saved run with a smaller learning rate, or look at the data",
           step_ + 1, refused_, result.first_nonfinite));
-    }
     last_step_seconds_ = seconds_since(begin);
     ++step_;
     ++run_steps_;
@@ -297,6 +293,17 @@ class RankTraining {
     LoggedStep logged{.number = step_, .tokens = tokens_, .result = result, .seconds = last_step_seconds_};
     if (measured) logged.timing = trainer_.engine().timing();
     log_->step(logged);
+  }
+
+  // The error that ends the run, on all ranks; what was saved before is finished first, as it tells to
+  // resume.
+  Error stopped(std::string message) {
+    try {
+      finish_save();
+    } catch (const EnvironmentError& error) {
+      message += fmt::format("; the checkpoint of step {} failed, too: {}", saved_step_, error.what());
+    }
+    return Error(message);
   }
 
   // Whether the run that is resumed was ended by a signal before or in the evaluation that was due then, by

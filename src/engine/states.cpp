@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 #include "kernels/casts.h"
 #include "src/engine/engine_impl.h"
@@ -317,8 +316,8 @@ void Engine::wait_for_readers() {
 }
 
 void Engine::Impl::before_change() {
-  for (const std::weak_ptr<StatesReader>& one : std::exchange(readers, {}))
-    if (const std::shared_ptr<StatesReader> reader = one.lock()) reader->before_change();
+  for (; !readers.empty(); readers.erase(readers.begin()))
+    if (const std::shared_ptr<StatesReader> reader = readers.front().lock()) reader->before_change();
 }
 
 void Engine::Impl::check_flat(const char* call, FlatId flat) const {

@@ -31,8 +31,8 @@ ssize_t pwrite_blocks(int file, const void* data, std::size_t bytes, off_t offse
     errno = code;
     return ssize_t{-1};
   };
-  EXPECT_EQ(bytes % FileWriter::kBlock + static_cast<std::size_t>(offset % FileWriter::kBlock) +
-                reinterpret_cast<std::uintptr_t>(data) % FileWriter::kBlock,
+  EXPECT_EQ(bytes % kBlockBytes + static_cast<std::size_t>(offset % kBlockBytes) +
+                reinterpret_cast<std::uintptr_t>(data) % kBlockBytes,
             0u);
   switch (blocks) {
     case Blocks::all:
@@ -40,10 +40,9 @@ ssize_t pwrite_blocks(int file, const void* data, std::size_t bytes, off_t offse
     case Blocks::none:
       return refused(EINVAL);
     case Blocks::part_of_them:
-      return ::pwrite(file, data, std::min<std::size_t>(bytes, 3 * FileWriter::kBlock), offset);
+      return ::pwrite(file, data, std::min<std::size_t>(bytes, 3 * kBlockBytes), offset);
     case Blocks::part_of_one:
-      return block_writes < 3 ? ::pwrite(file, data, bytes, offset)
-                              : static_cast<ssize_t>(FileWriter::kBlock / 2);
+      return block_writes < 3 ? ::pwrite(file, data, bytes, offset) : static_cast<ssize_t>(kBlockBytes / 2);
     case Blocks::interrupted:
       if (block_writes % 2 == 1) return refused(EINTR);
       break;

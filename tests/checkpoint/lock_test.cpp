@@ -112,6 +112,39 @@ TEST_F(Lock, LeavesNoFolderThatItMade) {
             std::string::npos);
 }
 
+// Of two in a process either may go first; the folder is held as long as one of them is there.
+TEST_F(Lock, IsSharedWithinAProcess) {
+  const auto held = [&] {
+    const int file = ::open((place_ / "lock").c_str(), O_RDWR);
+    const bool is = file >= 0 && ::flock(file, LOCK_EX | LOCK_NB) != 0;
+    ::close(file);
+    return is;
+  };
+  for (const bool first_goes : {true, false}) {
+    std::optional<CheckpointLock> first(place_), second(place_ / "");
+    EXPECT_TRUE(held());
+    (first_goes ? first : second).reset();
+    EXPECT_TRUE(held());
+    EXPECT_TRUE(fs::exists(place_ / "lock"));
+    first.reset();
+    second.reset();
+    EXPECT_FALSE(held());
+    EXPECT_FALSE(fs::exists(place_ / "lock"));
+  }
+  // So it is with a save that goes on behind its lock.
+  ToyRun{}.run([&](Communicator ranks, Engine& engine) {
+    std::optional<CheckpointLock> lock;
+    lock.emplace(place_, ranks);
+    PendingCheckpoint saving = begin_checkpoint(place_, ranks, engine, state_at(1));
+    lock.reset();
+    ranks.barrier();
+    EXPECT_TRUE(held());
+    saving.finish();
+    ranks.barrier();
+    EXPECT_FALSE(held());
+  });
+}
+
 TEST_F(Lock, GoesOnWhereTheFileSystemHasNone) {
   for (const int code : {ENOLCK, EOPNOTSUPP, ENOSYS}) {
     static int refusal;

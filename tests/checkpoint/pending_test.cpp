@@ -241,15 +241,50 @@ TEST(PendingCheckpoint, AnEngineThatGoesIsNotReadAnyMore) {
   EXPECT_EQ(inspect_checkpoint(folder.file("run"), true).state.step, 3);
 }
 
+// Whoever catches what a step threw and finishes the checkpoint waits for nobody, wherever the peer ended.
+TEST(PendingCheckpoint, FailsWithTheStepBesideIt) {
+  const ToyRun run;
+  const TemporaryFolder folder;
+  save_three(run, folder.file("run"));
+  for (const bool behind_the_uses : {false, true}) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::string told;
+    const auto body = [&](Communicator world, Engine& engine) {
+      PendingCheckpoint saving = begin_checkpoint(folder.file("run"), world, engine, state_at(4));
+      try {
+        if (world.rank() == 0 || behind_the_uses) {
+          engine.begin(StepKind::train);
+          toy_uses(engine, {});
+        }
+        if (world.rank() == 1) throw UsageError("a rank ends");
+        engine.step({.weight = 1});
+        ADD_FAILURE() << "a step without its peer";
+      } catch (const CommunicationError&) {
+        try {
+          saving.finish();
+        } catch (const CommunicationError& error) {
+          told = error.what();
+        }
+        EXPECT_FALSE(saving);
+      }
+    };
+    EXPECT_THROW(run.run(body), UsageError);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+    EXPECT_NE(told.find("rank 1"), std::string::npos) << told;
+    EXPECT_EQ(inspect_checkpoint(folder.file("run"), true).state.step, 3);
+    EXPECT_FALSE(fs::exists(folder.file("run") + "/step-00000004.tmp"));
+  }
+}
+
 TEST(PendingCheckpoint, TwoAtOnceGoIntoTwoFolders) {
   const ToyRun run;
   const TemporaryFolder folder;
   run.run([&](Communicator world, Engine& engine) {
     Communicator others = world.duplicate("test");
-    PendingCheckpoint one = begin_checkpoint(folder.file("one"), world, engine, state_at(1));
+    PendingCheckpoint one = begin_checkpoint(folder.file("one") + "/", world, engine, state_at(1));
     for (const bool pending : {true, false}) try {
         if (pending)
-          begin_checkpoint(fs::path(folder.file("one")) / "", others, engine, state_at(2));
+          begin_checkpoint(folder.file("one") + "/", others, engine, state_at(2));
         else
           save_checkpoint(folder.file("one"), others, engine, state_at(2));
         ADD_FAILURE() << "a second one in the folder";

@@ -213,6 +213,28 @@ TEST(Readers, AreToldThatTheEngineGoes) {
   });
 }
 
+// The engine has then failed; it is still to tell the others that it goes.
+TEST(Readers, BehindOneThatThrowsAreToldThatTheEngineGoes) {
+  struct Throws : StatesReader {
+    void before_change() override { throw EnvironmentError("no more"); }
+    void before_engine_goes() noexcept override { ++gone; }
+    int gone = 0;
+  };
+  const auto throws = std::make_shared<Throws>();
+  std::shared_ptr<Reader> behind;
+  EXPECT_EQ(run_failing(options_of(1, 2),
+                        [&](Engine& engine, int) {
+                          engine.add_reader(throws);
+                          behind = add_reader(engine);
+                          toy_step(engine, {});
+                        })[0]
+                .message,
+            "no more");
+  EXPECT_EQ(throws->gone, 1);
+  EXPECT_EQ(behind->gone, 1);
+  EXPECT_EQ(behind->told, 0);
+}
+
 TEST(Readers, MistakesAreNamed) {
   const auto refusal = [](const EngineOptions& options, const std::function<void(Engine&)>& body) {
     return run_failing(options, [&](Engine& engine, int) { body(engine); })[0].message;
