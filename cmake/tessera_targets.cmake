@@ -15,6 +15,10 @@ target_compile_options(tessera_flags INTERFACE
 if(TESSERA_SANITIZE)
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
+  if(TESSERA_SANITIZE MATCHES address AND TESSERA_SANITIZE MATCHES undefined)
+    # AddressSanitizer ends what these two find; to look twice is a fifth of the time to compile.
+    add_compile_options(-fno-sanitize=null,object-size)
+  endif()
 endif()
 
 # tessera_precompile(NAME LINK ... HEADERS ...): a target whose compiled headers others reuse, where their flags are the
