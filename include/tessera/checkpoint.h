@@ -72,8 +72,8 @@ class PendingCheckpoint {
 
 // save_checkpoint() in two: returns while a thread of its own still reads the states and writes them, as they
 // are now. No copy of them is made: the next call that would change them, of a training step the updates,
-// waits until all ranks have read theirs, see Engine::add_reader(). What the host cannot address, as it lies
-// on a GPU or on the disk, is read and written before this returns.
+// waits until all ranks have read theirs, see Engine::add_reader(). What lies on the disk is read and written
+// before this returns.
 //
 // Until finish(), `world` is called by that change and by finish(), like any communicator by one thread at a
 // time and in the same order on all ranks; its deadline bounds how much longer one rank may read and write

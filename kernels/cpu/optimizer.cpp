@@ -1,14 +1,13 @@
 #include "kernels/optimizer.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <string>
 
 #include "hwy/cache_control.h"
 #include "kernels/adamw_runs.h"
-#include "kernels/casts.h"
 #include "kernels/check.h"
+#include "kernels/cpu/converted_update.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
 
@@ -339,42 +338,6 @@ constexpr std::int64_t kStreamedNumel = 1 << 19;
 constexpr std::int64_t kAhead = 256, kCachedAhead = 1024, kCachedNumel = 1 << 21;
 // The most that a thread takes at a time: long beside what its begin waits for, short beside an update.
 constexpr std::int64_t kMostChunk = 1 << 18;
-
-// Whether the gradient is of a type that there is a pass for: fp32 or the parameter's, which are those that
-// training has. Others become fp32 on the way.
-template <class Arguments>
-bool has_pass(const Arguments& a) {
-  return a.gradient_type == DType::fp32 || (a.parameter != nullptr && a.gradient_type == a.parameter_type);
-}
-constexpr std::int64_t kConvertedNumel = 4096;  // at a time
-
-AdamWArguments piece_of(const AdamWArguments& all, std::int64_t begin, std::int64_t numel) {
-  const AdamWCoefficients& c = all.coefficients;
-  return arguments_of(all, {.numel = numel, .step = c.step, .decay = c.decay, .l2 = c.l2}, begin);
-}
-SgdArguments piece_of(const SgdArguments& all, std::int64_t begin, std::int64_t numel) {
-  SgdArguments own = all;
-  own.numel = numel;
-  own.gradient = element(all.gradient, all.gradient_type, begin);
-  own.master = all.master + begin;
-  if (all.momentum != nullptr) own.momentum = element(all.momentum, all.moment_type, begin);
-  own.rounding.first += begin;
-  if (all.parameter != nullptr) own.parameter = element(all.parameter, all.parameter_type, begin);
-  return own;
-}
-
-template <class Arguments, class Function>
-void update_converted(const Arguments& all, std::int64_t begin, std::int64_t end,
-                      const Function& update_range) {
-  std::array<float, kConvertedNumel> gradient;
-  for (; begin < end; begin += kConvertedNumel) {
-    Arguments piece = piece_of(all, begin, std::min(kConvertedNumel, end - begin));
-    cast({}, piece.numel, piece.gradient_type, piece.gradient, DType::fp32, gradient.data());
-    piece.gradient_type = DType::fp32;
-    piece.gradient = gradient.data();
-    update_range(piece, 0, piece.numel, false, 0);
-  }
-}
 
 // The arguments with the gate's scale instead of their own.
 template <class Arguments>

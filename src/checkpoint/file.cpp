@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "tessera/error.h"
@@ -57,6 +59,8 @@ FileWriter::~FileWriter() {
   if (direct_file_ >= 0) ::close(direct_file_);
 }
 
+void FileWriter::Free::operator()(std::byte* memory) const { std::free(memory); }
+
 void FileWriter::refuse(const char* what, int code) const {
   throw EnvironmentError(fmt::format("cannot {} {} file '{}' ({} of {} bytes written): {}", what, kind_,
                                      path_.string(), written_, bytes_, reason(code)));
@@ -76,13 +80,14 @@ void FileWriter::write_at(std::int64_t offset, std::span<const std::byte> data) 
 }
 
 std::int64_t FileWriter::write_blocks(std::int64_t offset, std::span<const std::byte> data) {
-  if (blocks_.bytes() == 0) blocks_ = Arena({.bytes = kMostDirectBytes, .huge_pages = false});
+  if (!blocks_) blocks_.reset(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kMostDirectBytes)));
+  if (!blocks_) throw std::bad_alloc();
   std::int64_t done = 0;
   while (done < static_cast<std::int64_t>(data.size())) {
     const auto part = data.subspan(static_cast<std::size_t>(done));
     const std::size_t bytes = std::min<std::size_t>(part.size(), kMostDirectBytes);
-    std::memcpy(blocks_.base(), part.data(), bytes);
-    const ssize_t moved = file_pwrite.load()(direct_file_, blocks_.base(), bytes, offset + done);
+    std::memcpy(blocks_.get(), part.data(), bytes);
+    const ssize_t moved = file_pwrite.load()(direct_file_, blocks_.get(), bytes, offset + done);
     if (moved < 0 && errno == EINTR) continue;
     if (moved < 0 && errno != EINVAL) refuse("write", errno);
     // It wants blocks of another size after all, or wrote a part of one: the cache takes any.

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 
-#include "tessera/device.h"
 #include "tessera/memory_plan.h"
 
 namespace tessera::checkpoint {
@@ -51,7 +51,10 @@ class FileWriter {
   std::int64_t written_ = 0;  // bytes, for errors
   int file_ = -1;
   int direct_file_ = -1;  // the same, past the cache, in blocks of kBlockBytes; −1 where that is not to be
-  Arena blocks_;          // on their way there
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::unique_ptr<std::byte, Free> blocks_;  // on their way there
 };
 
 class FileReader {

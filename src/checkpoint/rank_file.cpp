@@ -23,14 +23,14 @@ Header with_buffers(Header header, const Layout& layout, const std::vector<Persi
   return header;
 }
 
-// Calls use(bytes) for a buffer's, by way of the host, in order.
+// Calls use(offset, bytes) for pieces of so many bytes in all, in order. In a file, from `place` on, all but
+// the first and the last are whole blocks.
 template <class Use>
-void fetch_pieces(Engine& engine, const PersistentBuffer& buffer, const Use& use) {
-  std::vector<std::byte> piece;
-  for (std::int64_t done = 0; done < buffer.bytes; done += Engine::kPieceBytes) {
-    piece.resize(static_cast<std::size_t>(std::min(Engine::kPieceBytes, buffer.bytes - done)));
-    engine.read_persistent(buffer.flat, buffer.state, done, piece);
-    use(std::span<const std::byte>(piece));
+void each_piece(std::int64_t bytes, std::int64_t place, const Use& use) {
+  for (std::int64_t done = 0; done < bytes;) {
+    const std::int64_t piece = std::min(bytes - done, Engine::kPieceBytes - (place + done) % kBlockBytes);
+    use(done, static_cast<std::size_t>(piece));
+    done += piece;
   }
 }
 
@@ -38,13 +38,19 @@ void fetch_pieces(Engine& engine, const PersistentBuffer& buffer, const Use& use
 
 RankFile::RankFile(const std::filesystem::path& path, Engine& engine, Header header,
                    const std::vector<PersistentBuffer>& stored)
-    : header_(with_buffers(std::move(header), engine.layout(), stored)), file_(path, header_.file_bytes) {
+    : engine_(engine),
+      header_(with_buffers(std::move(header), engine.layout(), stored)),
+      file_(path, header_.file_bytes) {
   for (std::size_t i = 0; i < stored.size(); ++i) {
-    const std::span<const std::byte> there = engine.persistent(stored[i].flat, stored[i].state);
-    if (!there.empty())
-      sources_.push_back({i, there});
+    const PersistentBuffer& buffer = stored[i];
+    if (engine.persistent_space(buffer.flat, buffer.state) != Space::disk)
+      sources_.push_back({i, buffer, engine.persistent(buffer.flat, buffer.state)});
     else
-      write_buffer(header_.buffers[i], [&](const auto& use) { fetch_pieces(engine, stored[i], use); });
+      write_buffer(header_.buffers[i], [&](std::int64_t offset, std::size_t bytes) {
+        piece_.resize(bytes);
+        engine.read_persistent(buffer.flat, buffer.state, offset, piece_);
+        return std::span<const std::byte>(piece_);
+      });
   }
   try {
     thread_ = std::thread([this] { run(); });
@@ -63,14 +69,14 @@ RankFile::~RankFile() {
   thread_.join();
 }
 
-template <class EachPiece>
-void RankFile::write_buffer(StoredBuffer& buffer, const EachPiece& each_piece) {
+// `read(offset, bytes)` gives so many bytes of the buffer, which stay until the next.
+template <class Read>
+void RankFile::write_buffer(StoredBuffer& buffer, const Read& read) {
   Checksum checksum;
-  std::int64_t offset = buffer.offset;
-  each_piece([&](std::span<const std::byte> piece) {
+  each_piece(buffer.bytes, buffer.offset, [&](std::int64_t offset, std::size_t bytes) {
+    const std::span<const std::byte> piece = read(offset, bytes);
     checksum.add(piece);
-    file_.write_at(offset, piece);
-    offset += static_cast<std::int64_t>(piece.size());
+    file_.write_at(buffer.offset + offset, piece);
   });
   buffer.checksum = checksum.value();
 }
@@ -88,26 +94,20 @@ void RankFile::run() noexcept try {
 }
 
 void RankFile::write_sources() {
-  for (const Source& source : sources_) {
-    StoredBuffer& buffer = header_.buffers[source.index];
-    write_buffer(buffer, [&](const auto& use) {
-      for (std::span<const std::byte> rest = source.bytes; !rest.empty();) {
-        {
-          const std::lock_guard lock(mutex_);
-          if (reading_ends_)
-            throw UsageError(
-                "the engine was destroyed before its checkpoint had been read; finish() that first");
-        }
-        // All but the first and the last are whole blocks of the file.
-        const std::int64_t offset =
-            buffer.offset + static_cast<std::int64_t>(source.bytes.size() - rest.size());
-        const auto most = static_cast<std::size_t>(Engine::kPieceBytes - offset % kBlockBytes);
-        const auto piece = rest.first(std::min(rest.size(), most));
-        use(piece);
-        rest = rest.subspan(piece.size());
-      }
+  for (const Source& source : sources_)
+    write_buffer(header_.buffers[source.index], [&](std::int64_t offset, std::size_t bytes) {
+      check_reading();
+      if (!source.there.empty()) return source.there.subspan(static_cast<std::size_t>(offset), bytes);
+      piece_.resize(bytes);
+      engine_.read_beside(source.buffer.flat, source.buffer.state, offset, piece_);
+      return std::span<const std::byte>(piece_);
     });
-  }
+}
+
+void RankFile::check_reading() {
+  const std::lock_guard lock(mutex_);
+  if (reading_ends_)
+    throw UsageError("the engine was destroyed before its checkpoint had been read; finish() that first");
 }
 
 bool RankFile::told_contents() {

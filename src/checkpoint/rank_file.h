@@ -20,8 +20,8 @@ namespace tessera::checkpoint {
 
 class RankFile {
  public:
-  // Makes the file, with room for all of it, and the thread. What the host cannot address, as it lies on a
-  // GPU or on the disk, is read and written here already. `header` has all but buffers and contents.
+  // Makes the file, with room for all of it, and the thread, which reads by the engine's read_beside(). What
+  // lies on the disk is read and written here already. `header` has all but buffers and contents.
   // EnvironmentError with path and reason.
   RankFile(const std::filesystem::path& path, Engine& engine, Header header,
            const std::vector<PersistentBuffer>& stored);
@@ -45,26 +45,29 @@ class RankFile {
 
  private:
   enum class Stage { reading, read, done, failed };
-  // Where buffer `index` of the header lies.
+  // Where the thread finds buffer `index` of the header.
   struct Source {
     std::size_t index = 0;
-    std::span<const std::byte> bytes;
+    PersistentBuffer buffer;
+    std::span<const std::byte> there;  // empty where the host cannot address it
   };
 
-  // `each_piece(use)` gives the buffer's bytes in order.
-  template <class EachPiece>
-  void write_buffer(StoredBuffer& buffer, const EachPiece& each_piece);
+  template <class Read>
+  void write_buffer(StoredBuffer& buffer, const Read& read);
   void run() noexcept;
   void write_sources();
+  void check_reading();
   bool told_contents();  // false where nothing more is to be written
   bool ends();
   void write_header();
   void reach(Stage stage, std::exception_ptr error = nullptr);
   void wait_for(bool (*enough)(Stage));
 
+  const Engine& engine_;
   Header header_;
   FileWriter file_;
   std::vector<Source> sources_;
+  std::vector<std::byte> piece_;  // on its way
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -138,8 +138,15 @@ void check_call(const char* call, Communicator& world, Engine& engine, const Run
 // A save under way. All of it but the file's own thread runs on the thread that calls.
 class checkpoint::Save : public StatesReader {
  public:
-  Save(const char* call, const fs::path& folder, Communicator world, Engine& engine, const RunState& state,
-       int keep);
+  Save(const fs::path& folder, Communicator world, std::int64_t step, int keep)
+      : folder_(folder),
+        final_(folder / step_name(step)),
+        temporary_(folder / (step_name(step) + ".tmp")),
+        world_(std::move(world)),
+        keep_(keep) {}
+
+  // Once, as a reader of the engine.
+  void begin(const char* call, Engine& engine, const RunState& state);
 
   void before_change() override;
   void before_engine_goes() noexcept override {
@@ -161,20 +168,14 @@ class checkpoint::Save : public StatesReader {
   std::exception_ptr failed_;  // what meet() failed with
 };
 
-checkpoint::Save::Save(const char* call, const fs::path& folder, Communicator world, Engine& engine,
-                       const RunState& state, int keep)
-    : folder_(folder),
-      final_(folder / step_name(state.step)),
-      temporary_(folder / (step_name(state.step) + ".tmp")),
-      world_(std::move(world)),
-      keep_(keep) {
+void checkpoint::Save::begin(const char* call, Engine& engine, const RunState& state) {
   together(world_, "checkpoint folder", [&] {
     if (engine.rank() != 0) return;
-    if (is_checkpoint(folder))
+    if (is_checkpoint(folder_))
       throw UsageError(fmt::format(
           "{}: '{}' is one checkpoint; give the folder around it, where the next one has its place", call,
-          folder.string()));
-    place_.emplace(folder, temporary_, call);
+          folder_.string()));
+    place_.emplace(folder_, temporary_, call);
   });
   const std::vector<PersistentBuffer> stored = stored_by(engine);
   Header header = describe(engine);
@@ -226,8 +227,9 @@ namespace {
 std::shared_ptr<Save> begin_save(const char* call, const fs::path& folder, Communicator world, Engine& engine,
                                  const RunState& state, int keep) {
   check_call(call, world, engine, state, keep);
-  auto save = std::make_shared<Save>(call, folder, std::move(world), engine, state, keep);
-  engine.add_reader(save);
+  auto save = std::make_shared<Save>(folder, world, state.step, keep);
+  together(world, "checkpoint reader", [&] { engine.add_reader(save); });
+  save->begin(call, engine, state);
   return save;
 }
 

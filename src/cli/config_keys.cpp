@@ -368,8 +368,8 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(integer("run.checkpoint_keep", &c.checkpoint_keep, 1, "The last checkpoints to keep."));
   keys.push_back(boolean("run.checkpoint_async", &c.checkpoint_async,
                          "Whether training goes on while a checkpoint is written: its states are read where "
-                         "they lie, and the next update waits until they have been. What lies on a GPU or on "
-                         "the disk is written before the next step begins."));
+                         "they lie, and the next update waits until they have been. What lies on the disk is "
+                         "written before the next step begins."));
   keys.push_back(
       text("run.export", &c.export_path,
            "Where the weights are written at the end of the run: a .safetensors file, or a folder, "
@@ -413,11 +413,10 @@ void add_run(Keys& keys, RunConfig& c) {
       bytes("run.host_memory", &c.host_memory,
             "Likewise, of what one rank keeps on the host by [offload]. It bounds that alone, also where the "
             "device is the CPU and run.device_memory a part of the same memory. 0: none."));
-  keys.push_back(
-      number("run.deadline", &c.deadline, {.min = 0.001, .max = 1e6},
-             "Seconds that a rank waits for another before the run ends with an error; while checkpoints "
-             "and exports are written, and behind the uses of the step beside that, at least 1800, and 60 "
-             "for MPI to start."));
+  keys.push_back(number(
+      "run.deadline", &c.deadline, {.min = 0.001, .max = 1e6},
+      "Seconds that a rank waits for another before the run ends with an error; at least 1800 while "
+      "checkpoints and exports are written, in the step beside a checkpoint, too, and 60 for MPI to start."));
   keys.push_back(
       text("run.metrics", &c.metrics,
            "A file for one line of JSON per step and evaluation (docs/architecture.md). A run from "

@@ -1,10 +1,8 @@
 #include "src/cli/training.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -12,6 +10,7 @@
 
 #include "src/cli/processes.h"
 #include "src/cli/rank_place.h"
+#include "src/cli/resume.h"
 #include "src/cli/signals.h"
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
@@ -161,7 +160,12 @@ class RankTraining {
 
   // Those of the checkpoint to continue, else of the file to start from, else the initial ones.
   void begin_weights() {
-    if (files_.folder.continued) return resume(*files_.folder.continued);
+    if (files_.folder.continued) {
+      const RunState state = resume_run(*files_.folder.continued, disk_, trainer_.engine(), setup_, data_);
+      step_ = saved_step_ = state.step;
+      tokens_ = state.tokens;
+      return;
+    }
     const std::string& weights = setup_.config.model.weights;
     if (weights.empty()) return;
     try {
@@ -182,65 +186,6 @@ class RankTraining {
     if (!first_) return;
     summary_.exported = run_.export_path;
     log_->note(fmt::format("step {}  exported {}", step_, summary_.exported));
-  }
-
-  // What does not fit is told by buffers and bytes; the keys that were changed since say it to who set them.
-  RunState load(const std::filesystem::path& checkpoint) {
-    try {
-      return load_checkpoint(checkpoint, disk_, trainer_.engine());
-    } catch (const UsageError& error) {
-      throw UsageError(error.what() + changes_of(checkpoint));
-    } catch (const EnvironmentError& error) {
-      throw EnvironmentError(error.what() + changes_of(checkpoint));
-    }
-  }
-
-  std::string changes_of(const std::filesystem::path& checkpoint) const try {
-    const std::optional<Config> stored = stored_config(inspect_checkpoint(checkpoint).state.configuration);
-    std::vector<std::string> changes =
-        stored ? changes_since(*stored, setup_.config) : std::vector<std::string>();
-    std::erase_if(changes, [](const std::string& change) {  // of the rest it fits any
-      return std::ranges::none_of(std::array{"model.", "precision.", "optimizer."},
-                                  [&](const char* table) { return change.starts_with(table); });
-    });
-    if (changes.empty()) return "";
-    return fmt::format("; changed since it was saved: {}", fmt::join(changes, ", "));
-  } catch (const Error&) {  // it cannot be told
-    return "";
-  }
-
-  void resume(const std::filesystem::path& checkpoint) {
-    const RunState state = load(checkpoint);
-    step_ = saved_step_ = state.step;
-    tokens_ = state.tokens > 0 ? state.tokens : step_ * setup_.tokens_per_step();
-    const std::int64_t expected = step_ * setup_.grid.samples_per_step();
-    if (state.samples != expected)
-      throw UsageError(fmt::format(
-          "the checkpoint in '{}' has read {} samples in {} steps; with this batch it "
-          "would have been {}: keep the product of run.sequences, run.microbatches, mesh.replicate "
-          "and mesh.shard",
-          run_.checkpoint, state.samples, step_, expected));
-    const std::optional<Config> stored = stored_config(state.configuration);
-    if (stored) check_same_model(*stored, setup_, run_.checkpoint);
-    if (stored) check_same_data(*stored, state.data, setup_, data_);
-    if (stored && !stored->precision.loss_scaling)  // an earlier build kept a scale of no use
-      trainer_.engine().set_counters({.steps_applied = trainer_.engine().counters().steps_applied});
-    if (!first_) return;
-    fmt::print("resumed   at step {} from {}\n", step_, run_.checkpoint);
-    print_changes(stored, state.data);
-  }
-
-  // The configuration may change from run to run; say so, for it changes the result.
-  void print_changes(const std::optional<Config>& stored, const std::string& stored_data) {
-    if (!stored_data.empty() && stored_data != data_.train_identity)
-      fmt::print("changed   the data: {} -> {}\n", stored_data, data_.train_identity);
-    if (!stored) return fmt::print("changed   the checkpoint's configuration is of another version\n");
-    for (const std::string& change : changes_since(*stored, setup_.config)) {
-      const bool goes_on = change.starts_with("precision.initial_scale:") && stored->precision.loss_scaling &&
-                           setup_.config.precision.loss_scaling;
-      fmt::print("changed   {}{}\n", change,
-                 goes_on ? fmt::format("; the scale goes on at {}", trainer_.engine().loss_scale()) : "");
-    }
   }
 
   // Has the disk read this rank's samples of a step while others are in use: of the microbatches from `first`

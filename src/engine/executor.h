@@ -92,6 +92,10 @@ class Executor {
   void read_persistent(BufferId buffer, std::int64_t offset, std::span<std::byte> to);
   void write_persistent(BufferId buffer, std::int64_t offset, std::span<const std::byte> from);
   void clear_persistent(BufferId buffer);
+  // What read_beside() needs; the first call takes it, between steps.
+  void open_beside();
+  // read_persistent() of what lies on the device or the host, by another thread, beside steps.
+  void read_beside(BufferId buffer, std::int64_t offset, std::span<std::byte> to) const;
   const ByteCounters& bytes(Space space) const { return memory_.counters(space); }
   const device::Disk* disk() const { return memory_.disk(); }
   // Adds to this rank's loss and weight of the running step, behind what the compute lane was given.
@@ -222,6 +226,9 @@ class Executor {
   std::optional<device::Range> use_range_;        // of the open use
 
   std::optional<device::Uploads> uploads_;  // to the compute lane
+  // On a GPU, of the thread that reads beside steps.
+  Arena beside_memory_;
+  std::unique_ptr<Stream> beside_;
 
   // Last: where a step failed, lanes may still run operations, which use all of the above, until they are
   // destroyed.

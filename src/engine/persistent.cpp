@@ -1,5 +1,6 @@
 // Persistent buffers between steps, whichever space they lie in, to and from memory of the host.
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "src/engine/executor.h"
@@ -64,6 +65,28 @@ void Executor::write_persistent(BufferId buffer, std::int64_t offset, std::span<
         std::ranges::copy(from.subspan(piece.place, piece.wanted.size()), piece.wanted.begin());
         memory_.disk().write(piece.first, piece.memory, piece.bytes);
       });
+}
+
+void Executor::open_beside() {
+  if (beside_ || device_.type() == DeviceType::cpu) return;
+  beside_memory_ = device_.make_host_arena(Engine::kPieceBytes);
+  beside_ = device_.make_stream({.name = "states", .on_caller = true, .cpus = {}, .urgent = false});
+}
+
+void Executor::read_beside(BufferId buffer, std::int64_t offset, std::span<std::byte> to) const {
+  const std::byte* from = persistent_address(0, buffer) + offset;
+  if (!beside_ || programs_[0].buffers[static_cast<std::size_t>(buffer)].space == Space::host) {
+    std::memcpy(to.data(), from, to.size());
+    return;
+  }
+  while (!to.empty()) {
+    const std::size_t bytes = std::min(to.size(), static_cast<std::size_t>(beside_memory_.bytes()));
+    device_.copy(*beside_, beside_memory_.base(), from, static_cast<std::int64_t>(bytes));
+    beside_->synchronize();
+    std::memcpy(to.data(), beside_memory_.base(), bytes);
+    from += bytes;
+    to = to.subspan(bytes);
+  }
 }
 
 void Executor::clear_persistent(BufferId buffer) {

@@ -266,7 +266,7 @@ std::span<std::byte> Engine::persistent(FlatId flat, State state) {
   impl_->check_flat("persistent", flat);
   const BufferId buffer = impl_->own_buffer(flat, state);
   if (buffer < 0) return {};
-  const Space space = impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].space;
+  const Space space = persistent_space(flat, state);
   const bool addressable =
       space == Space::host || (space == Space::device && impl_->options.device == DeviceType::cpu);
   if (!addressable) return {};
@@ -301,11 +301,25 @@ void Engine::add_reader(const std::shared_ptr<StatesReader>& reader) {
   const auto check = [&] {
     if (!reader) throw UsageError("add_reader: reader is null");
     impl_->check_finished("add_reader");
+    impl_->executor->open_beside();
   };
   impl_->guarded("add_reader", check, [&] {
     std::erase_if(impl_->readers, [](const auto& one) { return one.expired(); });
     impl_->readers.push_back(reader);
   });
+}
+
+Space Engine::persistent_space(FlatId flat, State state) const {
+  impl_->check_persistent("persistent_space", flat, state, 0, 0);
+  return impl_->programs[0].buffers[static_cast<std::size_t>(impl_->own_buffer(flat, state))].space;
+}
+
+// Another thread's: of what this engine does meanwhile nothing is looked at.
+void Engine::read_beside(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to) const {
+  impl_->check_persistent("read_beside", flat, state, offset, to.size());
+  if (persistent_space(flat, state) == Space::disk)
+    throw UsageError("read_beside: it lies on the disk, which one thread reads; call read_persistent()");
+  impl_->executor->read_beside(impl_->own_buffer(flat, state), offset, to);
 }
 
 void Engine::wait_for_readers() {

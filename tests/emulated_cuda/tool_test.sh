@@ -26,6 +26,19 @@ awk -v a="$(figure loss 0.json)" -v b="$(figure loss native.json)" 'BEGIN {exit 
 grep -q '^exchange  NCCL .*, sums of its own' native.txt
 [ "$(figure loss 0.json)" = "$(figure loss 3.json)" ]
 awk -v a="$(figure loss cpu.json)" -v b="$(figure loss 0.json)" 'BEGIN {exit !(a > 0 && (a - b) ^ 2 < (1e-3 * a) ^ 2)}'
+# States are read from the GPU beside the next step: of the step that they were saved behind.
+for beside in true false; do
+  "$emulated" train run.toml --set run.device=cuda --set strategy.stage=3 --set run.checkpoint=$beside \
+    --set run.checkpoint_every=2 --set run.checkpoint_async=$beside >$beside.txt
+  grep -q "^step 2  saved $beside/step-00000002" $beside.txt
+  for step in 2 4; do
+    "$tool" checkpoint verify $beside/step-0000000$step >verified.txt
+    "$tool" checkpoint export run.toml $beside/step-0000000$step $beside$step.safetensors >exported.txt
+  done
+done
+cmp true2.safetensors false2.safetensors
+cmp true4.safetensors false4.safetensors
+! cmp -s true2.safetensors true4.safetensors
 grep -q '^device    rank 0 on GPU 0 of 9' 3.txt
 grep -q 'FLOP/s of the model$' 3.txt  # of no known GPU, so no share of a peak
 # By the driver's count the GPUs hold the plan, little else but kernels, and nothing new once these were loaded.

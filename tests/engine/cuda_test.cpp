@@ -2,7 +2,9 @@
 // sums have another order. Skips, saying why, where there is no GPU.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <thread>
 #include <tuple>
 
 #include "tessera/device.h"
@@ -150,6 +152,83 @@ TEST(CudaEngine, TracesSayWhatItsLanesDid) {
     engine.set_tracing(false);
     step(4);
     EXPECT_TRUE(engine.trace().empty());
+  }
+}
+
+// By a thread and a stream of their own, while a step computes.
+TEST(CudaEngine, StatesAreReadBesideAStep) {
+  if (const std::string why = read_cuda_machine().unusable; !why.empty()) GTEST_SKIP() << why;
+  using Bytes = std::vector<std::byte>;
+  struct Reader : StatesReader {
+    explicit Reader(Engine& of) : engine(of) {
+      for (FlatId flat = 0; flat < static_cast<FlatId>(engine.layout().flats().size()); ++flat)
+        for (const State state : {State::parameter, State::master, State::moment1, State::moment2}) {
+          Bytes bytes(static_cast<std::size_t>(engine.persistent_bytes(flat, state)));
+          if (bytes.empty()) continue;
+          EXPECT_TRUE(engine.persistent(flat, state).empty() || offloaded(flat, state));
+          engine.read_persistent(flat, state, 0, bytes);
+          first.push_back({flat, state, std::move(bytes)});
+        }
+    }
+    ~Reader() override { end(); }
+    void before_change() override { end(); }
+    void before_engine_goes() noexcept override { end(); }
+    bool offloaded(FlatId flat, State state) const {
+      return engine.persistent_space(flat, state) == Space::host;
+    }
+    void begin() {
+      thread = std::thread([this] {
+        do {
+          same = same && unchanged();
+          ++times;
+        } while (!ends);
+      });
+    }
+    bool unchanged() const {
+      for (const auto& [flat, state, bytes] : first) {
+        Bytes now(bytes.size());
+        const std::size_t half = now.size() / 2;
+        engine.read_beside(flat, state, static_cast<std::int64_t>(half), std::span(now).subspan(half));
+        engine.read_beside(flat, state, 0, std::span(now).first(half));
+        if (now != bytes) return false;
+      }
+      return true;
+    }
+    void end() {
+      ends = true;
+      if (thread.joinable()) thread.join();
+    }
+    struct Buffer {
+      FlatId flat;
+      State state;
+      Bytes bytes;
+    };
+    Engine& engine;
+    std::vector<Buffer> first;
+    std::atomic<bool> same = true, ends = false;
+    int times = 0;
+    std::thread thread;
+  };
+  for (const Space states : {Space::device, Space::host}) {
+    RunConfig run{.dtype = DType::bf16, .microbatches = 2, .device = DeviceType::cuda};
+    run.offload.states = states;
+    const TrainerOptions options = trainer_options(run);
+    Trainer trainer(make_local_world(1)[0], std::make_shared<const Model>(small_model(run)), options);
+    const auto fetch = [&](int microbatch, void* batch) {
+      auto* const tokens = static_cast<std::int32_t*>(batch);
+      for (std::int64_t k = 0; k < 2 * options.batch.tokens(); ++k)
+        tokens[k] = static_cast<std::int32_t>((k * 7 + microbatch) % 5);
+    };
+    trainer.train_step(1e-3, fetch);
+    for (int step = 0; step < 2; ++step) {
+      const auto reader = std::make_shared<Reader>(trainer.engine());
+      trainer.engine().add_reader(reader);
+      reader->begin();
+      EXPECT_TRUE(trainer.train_step(1e-2, fetch).applied);
+      EXPECT_TRUE(reader->same);
+      EXPECT_GE(reader->times, 1);
+      EXPECT_FALSE(reader->unchanged()) << "the step changes nothing";
+    }
   }
 }
 

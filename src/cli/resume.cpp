@@ -1,0 +1,77 @@
+#include "src/cli/resume.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+namespace tessera::cli {
+
+namespace {
+
+std::string changes_of(const std::filesystem::path& checkpoint, const Setup& setup) try {
+  const std::optional<Config> stored = stored_config(inspect_checkpoint(checkpoint).state.configuration);
+  std::vector<std::string> changes =
+      stored ? changes_since(*stored, setup.config) : std::vector<std::string>();
+  std::erase_if(changes, [](const std::string& change) {  // of the rest it fits any
+    return std::ranges::none_of(std::array{"model.", "precision.", "optimizer."},
+                                [&](const char* table) { return change.starts_with(table); });
+  });
+  if (changes.empty()) return "";
+  return fmt::format("; changed since it was saved: {}", fmt::join(changes, ", "));
+} catch (const Error&) {  // it cannot be told
+  return "";
+}
+
+// What does not fit is told by buffers and bytes; the keys that were changed since say it to who set them.
+RunState load(const std::filesystem::path& checkpoint, const Communicator& world, Engine& engine,
+              const Setup& setup) {
+  try {
+    return load_checkpoint(checkpoint, world, engine);
+  } catch (const UsageError& error) {
+    throw UsageError(error.what() + changes_of(checkpoint, setup));
+  } catch (const EnvironmentError& error) {
+    throw EnvironmentError(error.what() + changes_of(checkpoint, setup));
+  }
+}
+
+void print_changes(const std::optional<Config>& stored, const std::string& stored_data, const Setup& setup,
+                   const Data& data, const Engine& engine) {
+  if (!stored_data.empty() && stored_data != data.train_identity)
+    fmt::print("changed   the data: {} -> {}\n", stored_data, data.train_identity);
+  if (!stored) return fmt::print("changed   the checkpoint's configuration is of another version\n");
+  for (const std::string& change : changes_since(*stored, setup.config)) {
+    const bool goes_on = change.starts_with("precision.initial_scale:") && stored->precision.loss_scaling &&
+                         setup.config.precision.loss_scaling;
+    fmt::print("changed   {}{}\n", change,
+               goes_on ? fmt::format("; the scale goes on at {}", engine.loss_scale()) : "");
+  }
+}
+
+}  // namespace
+
+RunState resume_run(const std::filesystem::path& checkpoint, const Communicator& world, Engine& engine,
+                    const Setup& setup, const Data& data) {
+  const std::string& folder = setup.config.run.checkpoint;
+  RunState state = load(checkpoint, world, engine, setup);
+  if (state.tokens == 0) state.tokens = state.step * setup.tokens_per_step();
+  const std::int64_t expected = state.step * setup.grid.samples_per_step();
+  if (state.samples != expected)
+    throw UsageError(
+        fmt::format("the checkpoint in '{}' has read {} samples in {} steps; with this batch it "
+                    "would have been {}: keep the product of run.sequences, run.microbatches, mesh.replicate "
+                    "and mesh.shard",
+                    folder, state.samples, state.step, expected));
+  const std::optional<Config> stored = stored_config(state.configuration);
+  if (stored) check_same_model(*stored, setup, folder);
+  if (stored) check_same_data(*stored, state.data, setup, data);
+  if (stored && !stored->precision.loss_scaling)  // an earlier build kept a scale of no use
+    engine.set_counters({.steps_applied = engine.counters().steps_applied});
+  if (engine.rank() != 0) return state;
+  fmt::print("resumed   at step {} from {}\n", state.step, folder);
+  print_changes(stored, state.data, setup, data, engine);
+  return state;
+}
+
+}  // namespace tessera::cli
