@@ -285,16 +285,16 @@ class Engine {
   void read_persistent(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to);
   void write_persistent(FlatId flat, State state, std::int64_t offset, std::span<const std::byte> from);
   std::span<std::byte> persistent(FlatId flat, State state);
-  // Where it lies. On no GPU `device` is memory of the host, too.
+  // Where it lies; on the CPU `device` is memory of the host, too. UsageError where this rank has none.
   Space persistent_space(FlatId flat, State state) const;
   // The next change of parameters or states, unless the reader is destroyed by then, waits for it: of a
   // training step in step() or abandon(), with Strategy::update reduced in begin(). Every rank adds one at
   // the same place in its order of calls. Between steps; UsageError where finish_updates() is due. On a GPU
-  // the first one takes kPieceBytes of pinned memory of the host, and a stream: a DeviceError or an
+  // the first one takes kPieceBytes of pinned memory of the host, and a stream: an
   // EnvironmentError where it cannot leaves the engine as it was.
   void add_reader(const std::shared_ptr<StatesReader>& reader);
-  // read_persistent() for readers: on a thread of their own, one at a time, beside steps, until
-  // before_change() returns. UsageError for what lies on the disk.
+  // read_persistent() for readers: on threads of their own, beside steps, until before_change() returns.
+  // UsageError for what lies on the disk.
   void read_beside(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to) const;
   // Waits for them now, as before a change by way of persistent() or write_persistent(), which is every
   // rank's own and does not. Between steps.

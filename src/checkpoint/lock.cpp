@@ -63,6 +63,8 @@ class FolderLock::Hold {
   Hold& operator=(const Hold&) = delete;
 
   const std::string& note() const { return note_; }
+  // Whether the folder still has its file: it may have been removed, and made anew by another run.
+  bool holds() const { return names(path_, file_); }
 
  private:
   [[noreturn]] void leave_to_holder(const fs::path& folder, int code);
@@ -77,7 +79,7 @@ class FolderLock::Hold {
 
 struct FolderLock::Holds {
   std::mutex mutex;  // also of what holds release
-  std::map<fs::path, std::shared_ptr<Hold>> of;
+  std::map<fs::path, std::weak_ptr<Hold>> of;
 };
 
 FolderLock::Holds& FolderLock::holds() {
@@ -91,18 +93,16 @@ FolderLock::FolderLock(const fs::path& folder, Flock flock) {
   if (error)
     throw EnvironmentError(
         fmt::format("cannot make checkpoint folder '{}': {}", folder.string(), std::strerror(error.value())));
-  place_ = fs::canonical(folder);
   const std::lock_guard lock(holds().mutex);
-  const auto known = holds().of.find(place_);
-  hold_ = known != holds().of.end() ? known->second : std::make_shared<Hold>(folder, std::move(made), flock);
-  holds().of[place_] = hold_;
+  std::weak_ptr<Hold>& known = holds().of[fs::canonical(folder)];  // by whatever name it is given
+  hold_ = known.lock();
+  if (!hold_ || !hold_->holds()) known = hold_ = std::make_shared<Hold>(folder, std::move(made), flock);
 }
 
 FolderLock::~FolderLock() {
   const std::lock_guard lock(holds().mutex);
   hold_.reset();
-  const auto known = holds().of.find(place_);
-  if (known->second.use_count() == 1) holds().of.erase(known);
+  std::erase_if(holds().of, [](const auto& one) { return one.second.expired(); });
 }
 
 const std::string& FolderLock::note() const { return hold_->note(); }

@@ -28,7 +28,6 @@ class FolderLock {
   struct Holds;
   static Holds& holds();  // of this process
 
-  std::filesystem::path place_;  // of the folder, by whatever name it was given
   std::shared_ptr<Hold> hold_;
 };
 

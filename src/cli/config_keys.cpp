@@ -416,7 +416,8 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(number(
       "run.deadline", &c.deadline, {.min = 0.001, .max = 1e6},
       "Seconds that a rank waits for another before the run ends with an error; at least 1800 while "
-      "checkpoints and exports are written, in the step beside a checkpoint, too, and 60 for MPI to start."));
+      "checkpoints and exports are written, also where a step's update waits for that, and 60 for MPI to "
+      "start."));
   keys.push_back(
       text("run.metrics", &c.metrics,
            "A file for one line of JSON per step and evaluation (docs/architecture.md). A run from "

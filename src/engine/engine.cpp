@@ -155,11 +155,6 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
     repeated.push_back(!seen.emplace(layout.unit_of(id), layout.place(id).home).second);
 }
 
-Engine::Impl::~Impl() {
-  // Lanes may wait for peers that will never come; nothing is sent, but they are told to stop waiting.
-  if (executor && running()) device->failure().set("the engine was destroyed in the middle of a step");
-}
-
 void Engine::Impl::check_alive(const char* call) const {
   if (!failure.empty()) throw UsageError(fmt::format("{}: the engine has failed before: {}", call, failure));
 }
@@ -185,6 +180,8 @@ Engine::Engine(Communicator world, std::vector<UnitSpec> units, EngineOptions op
 }
 Engine::~Engine() {
   *impl_->self = nullptr;
+  // Lanes may wait for peers that will never come; nothing is sent, but they are told to stop waiting.
+  if (impl_->running()) impl_->device->failure().set("the engine was destroyed in the middle of a step");
   for (const std::weak_ptr<StatesReader>& one : impl_->readers)
     if (const std::shared_ptr<StatesReader> reader = one.lock()) reader->before_engine_goes();
 }

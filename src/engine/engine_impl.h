@@ -20,7 +20,6 @@ EngineOptions checked_options(EngineOptions options, const Communicator& world,
 
 struct Engine::Impl {
   Impl(Communicator world, std::vector<UnitSpec> units, EngineOptions options);
-  ~Impl();
 
   std::shared_ptr<Engine*> self;  // leases hold it; to null when the engine is destroyed
   EngineOptions options;

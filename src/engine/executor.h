@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -94,7 +95,7 @@ class Executor {
   void clear_persistent(BufferId buffer);
   // What read_beside() needs; the first call takes it, between steps.
   void open_beside();
-  // read_persistent() of what lies on the device or the host, by another thread, beside steps.
+  // read_persistent() of what lies on the device or the host, by other threads, beside steps.
   void read_beside(BufferId buffer, std::int64_t offset, std::span<std::byte> to) const;
   const ByteCounters& bytes(Space space) const { return memory_.counters(space); }
   const device::Disk* disk() const { return memory_.disk(); }
@@ -229,6 +230,7 @@ class Executor {
   // On a GPU, of the thread that reads beside steps.
   Arena beside_memory_;
   std::unique_ptr<Stream> beside_;
+  mutable std::mutex beside_mutex_;  // several may read
 
   // Last: where a step failed, lanes may still run operations, which use all of the above, until they are
   // destroyed.

@@ -68,7 +68,9 @@ void Executor::write_persistent(BufferId buffer, std::int64_t offset, std::span<
 }
 
 void Executor::open_beside() {
-  if (beside_ || device_.type() == DeviceType::cpu) return;
+  if (device_.type() == DeviceType::cpu) return;
+  lane(Lane::compute).synchronize();  // what was enqueued between steps
+  if (beside_) return;
   beside_memory_ = device_.make_host_arena(Engine::kPieceBytes);
   beside_ = device_.make_stream({.name = "states", .on_caller = true, .cpus = {}, .urgent = false});
 }
@@ -80,6 +82,7 @@ void Executor::read_beside(BufferId buffer, std::int64_t offset, std::span<std::
     return;
   }
   while (!to.empty()) {
+    const std::lock_guard lock(beside_mutex_);
     const std::size_t bytes = std::min(to.size(), static_cast<std::size_t>(beside_memory_.bytes()));
     device_.copy(*beside_, beside_memory_.base(), from, static_cast<std::int64_t>(bytes));
     beside_->synchronize();

@@ -310,8 +310,12 @@ void Engine::add_reader(const std::shared_ptr<StatesReader>& reader) {
 }
 
 Space Engine::persistent_space(FlatId flat, State state) const {
-  impl_->check_persistent("persistent_space", flat, state, 0, 0);
-  return impl_->programs[0].buffers[static_cast<std::size_t>(impl_->own_buffer(flat, state))].space;
+  impl_->check_flat("persistent_space", flat);
+  const BufferId buffer = impl_->own_buffer(flat, state);
+  if (buffer < 0)
+    throw UsageError(
+        fmt::format("persistent_space: this rank has no {} of flat {} by itself", name_of(state), flat));
+  return impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].space;
 }
 
 // Another thread's: of what this engine does meanwhile nothing is looked at.

@@ -112,6 +112,21 @@ TEST_F(Lock, LeavesNoFolderThatItMade) {
             std::string::npos);
 }
 
+// A hold on a folder that was removed is none on the one that was made in its place.
+TEST_F(Lock, IsOfTheFolderThatIsThere) {
+  const FolderLock first(place_);
+  fs::remove_all(place_);
+  {
+    const FolderLock again(place_);
+    EXPECT_TRUE(fs::exists(place_ / "lock"));
+  }
+  fs::remove_all(place_);
+  fs::create_directories(place_);
+  Holder other(place_);
+  EXPECT_NE(error_or_none([&] { FolderLock(place_, ::flock); }).find("another run is saving"),
+            std::string::npos);
+}
+
 // Of two in a process either may go first; the folder is held as long as one of them is there.
 TEST_F(Lock, IsSharedWithinAProcess) {
   const auto held = [&] {

@@ -155,7 +155,7 @@ TEST(CudaEngine, TracesSayWhatItsLanesDid) {
   }
 }
 
-// By a thread and a stream of their own, while a step computes.
+// By several threads, and a stream of their own, while a step computes.
 TEST(CudaEngine, StatesAreReadBesideAStep) {
   if (const std::string why = read_cuda_machine().unusable; !why.empty()) GTEST_SKIP() << why;
   using Bytes = std::vector<std::byte>;
@@ -221,13 +221,18 @@ TEST(CudaEngine, StatesAreReadBesideAStep) {
     };
     trainer.train_step(1e-3, fetch);
     for (int step = 0; step < 2; ++step) {
-      const auto reader = std::make_shared<Reader>(trainer.engine());
-      trainer.engine().add_reader(reader);
-      reader->begin();
+      std::vector<std::shared_ptr<Reader>> readers;
+      for (int k = 0; k < 2; ++k) {
+        readers.push_back(std::make_shared<Reader>(trainer.engine()));
+        trainer.engine().add_reader(readers.back());
+      }
+      for (const auto& reader : readers) reader->begin();
       EXPECT_TRUE(trainer.train_step(1e-2, fetch).applied);
-      EXPECT_TRUE(reader->same);
-      EXPECT_GE(reader->times, 1);
-      EXPECT_FALSE(reader->unchanged()) << "the step changes nothing";
+      for (const auto& reader : readers) {
+        EXPECT_TRUE(reader->same);
+        EXPECT_GE(reader->times, 1);
+        EXPECT_FALSE(reader->unchanged()) << "the step changes nothing";
+      }
     }
   }
 }
