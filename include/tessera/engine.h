@@ -290,8 +290,8 @@ class Engine {
   // The next change of parameters or states, unless the reader is destroyed by then, waits for it: of a
   // training step in step() or abandon(), with Strategy::update reduced in begin(). Every rank adds one at
   // the same place in its order of calls. Between steps; UsageError where finish_updates() is due. On a GPU
-  // the first one takes kPieceBytes of pinned memory of the host, and a stream: an
-  // EnvironmentError where it cannot leaves the engine as it was.
+  // the first one takes kPieceBytes of pinned memory of the host, and a stream; an EnvironmentError where it
+  // cannot leaves the engine as it was.
   void add_reader(const std::shared_ptr<StatesReader>& reader);
   // read_persistent() for readers: on threads of their own, beside steps, until before_change() returns.
   // UsageError for what lies on the disk.

@@ -5,10 +5,8 @@
 #include <array>
 #include <cstdint>
 
-#include "kernels/adamw_runs.h"
 #include "kernels/casts.h"
-#include "kernels/check.h"
-#include "kernels/optimizer.h"
+#include "kernels/update_pieces.h"
 
 namespace tessera::kernels::cpu {
 
@@ -19,21 +17,6 @@ bool has_pass(const Arguments& a) {
   return a.gradient_type == DType::fp32 || (a.parameter != nullptr && a.gradient_type == a.parameter_type);
 }
 constexpr std::int64_t kConvertedNumel = 4096;  // at a time
-
-inline AdamWArguments piece_of(const AdamWArguments& all, std::int64_t begin, std::int64_t numel) {
-  const AdamWCoefficients& c = all.coefficients;
-  return arguments_of(all, {.numel = numel, .step = c.step, .decay = c.decay, .l2 = c.l2}, begin);
-}
-inline SgdArguments piece_of(const SgdArguments& all, std::int64_t begin, std::int64_t numel) {
-  SgdArguments own = all;
-  own.numel = numel;
-  own.gradient = element(all.gradient, all.gradient_type, begin);
-  own.master = all.master + begin;
-  if (all.momentum != nullptr) own.momentum = element(all.momentum, all.moment_type, begin);
-  own.rounding.first += begin;
-  if (all.parameter != nullptr) own.parameter = element(all.parameter, all.parameter_type, begin);
-  return own;
-}
 
 // Updates elements [begin, end) by update_range(arguments, begin, end, streamed, ahead), see optimizer.cpp.
 template <class Arguments, class Function>

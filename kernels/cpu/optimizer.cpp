@@ -5,11 +5,11 @@
 #include <string>
 
 #include "hwy/cache_control.h"
-#include "kernels/adamw_runs.h"
 #include "kernels/check.h"
 #include "kernels/cpu/converted_update.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/update_pieces.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/optimizer.cpp"

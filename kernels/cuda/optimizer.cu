@@ -4,11 +4,11 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/adamw_runs.h"
 #include "kernels/check.h"
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/ops.h"
+#include "kernels/update_pieces.h"
 
 namespace tessera::kernels::cuda {
 namespace {

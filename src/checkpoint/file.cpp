@@ -39,7 +39,7 @@ int uninterrupted(const Call& call) {
 std::atomic<Pwrite> file_pwrite = ::pwrite;
 
 FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes, const char* kind)
-    : path_(std::move(path)), bytes_(bytes), kind_(kind) {
+    : path_(std::move(path)), bytes_(bytes), kind_(kind), blocks_(nullptr, std::free) {
   file_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); });
   if (file_ < 0) refuse("create", errno);
   // Not posix_fallocate: where the file system cannot reserve, that writes every block.
@@ -58,8 +58,6 @@ FileWriter::~FileWriter() {
   if (file_ >= 0) ::close(file_);
   if (direct_file_ >= 0) ::close(direct_file_);
 }
-
-void FileWriter::Free::operator()(std::byte* memory) const { std::free(memory); }
 
 void FileWriter::refuse(const char* what, int code) const {
   throw EnvironmentError(fmt::format("cannot {} {} file '{}' ({} of {} bytes written): {}", what, kind_,

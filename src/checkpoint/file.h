@@ -51,10 +51,7 @@ class FileWriter {
   std::int64_t written_ = 0;  // bytes, for errors
   int file_ = -1;
   int direct_file_ = -1;  // the same, past the cache, in blocks of kBlockBytes; −1 where that is not to be
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-  std::unique_ptr<std::byte, Free> blocks_;  // on their way there
+  std::unique_ptr<std::byte, void (*)(void*)> blocks_;  // on their way there
 };
 
 class FileReader {

@@ -65,6 +65,7 @@ class FolderLock::Hold {
   const std::string& note() const { return note_; }
   // Whether the folder still has its file: it may have been removed, and made anew by another run.
   bool holds() const { return names(path_, file_); }
+  bool claimed = false;
 
  private:
   [[noreturn]] void leave_to_holder(const fs::path& folder, int code);
@@ -78,7 +79,7 @@ class FolderLock::Hold {
 };
 
 struct FolderLock::Holds {
-  std::mutex mutex;  // also of what holds release
+  std::mutex mutex;  // also of claims, and of what holds release
   std::map<fs::path, std::weak_ptr<Hold>> of;
 };
 
@@ -101,11 +102,18 @@ FolderLock::FolderLock(const fs::path& folder, Flock flock) {
 
 FolderLock::~FolderLock() {
   const std::lock_guard lock(holds().mutex);
+  if (claims_) hold_->claimed = false;
   hold_.reset();
   std::erase_if(holds().of, [](const auto& one) { return one.second.expired(); });
 }
 
 const std::string& FolderLock::note() const { return hold_->note(); }
+
+bool FolderLock::claim() {
+  const std::lock_guard lock(holds().mutex);
+  if (!hold_->claimed) hold_->claimed = claims_ = true;
+  return claims_;
+}
 
 FolderLock::Hold::Hold(const fs::path& folder, std::unique_ptr<MadeFolders> made, Flock flock)
     : path_(folder / kLock), made_folders_(std::move(made)) {

@@ -22,6 +22,8 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
 
   const std::string& note() const;
+  // For one of them at a time, until it goes: false where another has claimed the folder.
+  bool claim();
 
  private:
   class Hold;
@@ -29,6 +31,7 @@ class FolderLock {
   static Holds& holds();  // of this process
 
   std::shared_ptr<Hold> hold_;
+  bool claims_ = false;
 };
 
 }  // namespace tessera::checkpoint

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "src/checkpoint/agree.h"
@@ -68,38 +66,12 @@ std::unique_ptr<RankFile> begin_file(const fs::path& folder, Engine& engine, con
   return std::make_unique<RankFile>(folder / file_name(header.rank), engine, header, stored);
 }
 
-// A folder into which this process saves: another save into it would remove what is not finished. On rank 0.
-class Claim {
- public:
-  Claim(const fs::path& folder, const char* call) : folder_(fs::canonical(folder)) {
-    const std::lock_guard lock(mutex());
-    if (!folders().insert(folder_).second)
-      throw UsageError(fmt::format("{}: a checkpoint is being saved into '{}'; finish() that first", call,
-                                   folder.string()));
-  }
-  ~Claim() {
-    const std::lock_guard lock(mutex());
-    folders().erase(folder_);
-  }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex one;
-    return one;
-  }
-  static std::set<fs::path>& folders() {
-    static std::set<fs::path> all;
-    return all;
-  }
-
-  fs::path folder_;
-};
-
 // What rank 0 takes of the folder for as long as a save goes on.
 struct SavingFolder {
-  SavingFolder(const fs::path& folder, fs::path to, const char* call) : lock(folder), claim(folder, call) {
+  SavingFolder(const fs::path& folder, fs::path to, const char* call) : lock(folder) {
+    if (!lock.claim())  // whose temporaries would go
+      throw UsageError(fmt::format("{}: a checkpoint is being saved into '{}'; finish() that first", call,
+                                   folder.string()));
     remove_temporaries(folder);
     fs::create_directory(to);
     temporary = std::move(to);
@@ -111,8 +83,7 @@ struct SavingFolder {
   SavingFolder(const SavingFolder&) = delete;
   SavingFolder& operator=(const SavingFolder&) = delete;
 
-  FolderLock lock;  // makes the folder
-  Claim claim;
+  FolderLock lock;
   fs::path temporary;
 };
 

@@ -227,7 +227,7 @@ class Executor {
   std::optional<device::Range> use_range_;        // of the open use
 
   std::optional<device::Uploads> uploads_;  // to the compute lane
-  // On a GPU, of the thread that reads beside steps.
+  // On a GPU, of the threads that read beside steps.
   Arena beside_memory_;
   std::unique_ptr<Stream> beside_;
   mutable std::mutex beside_mutex_;  // several may read

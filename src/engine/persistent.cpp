@@ -1,4 +1,5 @@
-// Persistent buffers between steps, whichever space they lie in, to and from memory of the host.
+// Persistent buffers, whichever space they lie in, to and from memory of the host: between steps, or read
+// beside them.
 #include <algorithm>
 #include <cstring>
 #include <vector>

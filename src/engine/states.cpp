@@ -266,7 +266,7 @@ std::span<std::byte> Engine::persistent(FlatId flat, State state) {
   impl_->check_flat("persistent", flat);
   const BufferId buffer = impl_->own_buffer(flat, state);
   if (buffer < 0) return {};
-  const Space space = persistent_space(flat, state);
+  const Space space = impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].space;
   const bool addressable =
       space == Space::host || (space == Space::device && impl_->options.device == DeviceType::cpu);
   if (!addressable) return {};

@@ -1,80 +1,15 @@
 // Who reads parameters and states beside steps finds them as they were, until it is told of a change.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <atomic>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "tests/engine/failing.h"
+#include "tests/engine/looking_reader.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-// What the host can address of the rank's states.
-std::vector<std::span<const std::byte>> addressable(Engine& engine) {
-  std::vector<std::span<const std::byte>> all;
-  for (FlatId flat = 0; flat < static_cast<FlatId>(engine.layout().flats().size()); ++flat)
-    for (const State state : {State::parameter, State::master, State::moment1, State::moment2})
-      if (const auto bytes = engine.persistent(flat, state); !bytes.empty()) all.push_back(bytes);
-  return all;
-}
-
-// Reads them over and over, by a thread, from when it is made until it is told.
-class Reader : public StatesReader {
- public:
-  explicit Reader(Engine& engine) : spans_(addressable(engine)) {
-    for (const auto& span : spans_) first_.emplace_back(span.begin(), span.end());
-    thread_ = std::thread([this] {
-      while (!ends_) look();
-    });
-  }
-  ~Reader() override { end(); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
-  void before_change() override {
-    ++told;
-    end();
-    look();
-  }
-  void before_engine_goes() noexcept override {
-    ++gone;
-    end();
-  }
-
-  // Whether they are now as they were.
-  bool unchanged() const {
-    return std::ranges::equal(spans_, first_,
-                              [](const auto& a, const auto& b) { return std::ranges::equal(a, b); });
-  }
-  int told = 0, gone = 0;
-  std::atomic<bool> same = true;  // as long as it read
-
- private:
-  void look() {
-    if (!unchanged()) same = false;
-  }
-  void end() {
-    ends_ = true;
-    if (thread_.joinable()) thread_.join();
-  }
-
-  const std::vector<std::span<const std::byte>> spans_;
-  std::vector<Bytes> first_;
-  std::atomic<bool> ends_ = false;
-  std::thread thread_;
-};
-
-std::shared_ptr<Reader> add_reader(Engine& engine) {
-  auto reader = std::make_shared<Reader>(engine);
-  engine.add_reader(reader);
-  return reader;
-}
 
 EngineOptions options_of(int world, int stage, UpdateWhen update = UpdateWhen::decided,
                          const Offload& offload = {}) {
@@ -129,7 +64,7 @@ TEST(Readers, FindNothingChangedUntilTheyAreTold) {
           end_step(engine);
           engine.finish_updates();
           for (int step = 1; step < 3; ++step) {
-            const std::shared_ptr<Reader> reader = add_reader(engine);
+            const std::shared_ptr<LookingReader> reader = add_reader(engine);
             begin_step(engine, step);
             EXPECT_EQ(reader->told, update == UpdateWhen::reduced ? 1 : 0);
             end_step(engine);
@@ -147,7 +82,7 @@ TEST(Readers, AreToldByWhateverChangesOnly) {
   on_engines(options_of(2, 2), [&](Engine& engine) {
     begin_step(engine, 0);
     end_step(engine);
-    std::shared_ptr<Reader> reader = add_reader(engine);
+    std::shared_ptr<LookingReader> reader = add_reader(engine);
     engine.begin(StepKind::evaluate);
     toy_uses(engine, {}, StepKind::evaluate);
     engine.step({.weight = 1});
@@ -175,7 +110,8 @@ TEST(Readers, AreToldByWhateverChangesOnly) {
     EXPECT_TRUE(told_by([&] { engine.wait_for_readers(); }));
     EXPECT_FALSE(told_by([&] {
       engine.wait_for_readers();
-      const Bytes ones(static_cast<std::size_t>(engine.persistent_bytes(0, State::moment1)), std::byte{1});
+      const std::vector<std::byte> ones(static_cast<std::size_t>(engine.persistent_bytes(0, State::moment1)),
+                                        std::byte{1});
       engine.write_persistent(0, State::moment1, 0, ones);
     }));
   });
@@ -183,10 +119,10 @@ TEST(Readers, AreToldByWhateverChangesOnly) {
 
 TEST(Readers, SeveralAndThoseThatAreGone) {
   on_engines(options_of(2, 3), [&](Engine& engine) {
-    const std::shared_ptr<Reader> one = add_reader(engine), other = add_reader(engine);
-    std::weak_ptr<Reader> gone;
+    const std::shared_ptr<LookingReader> one = add_reader(engine), other = add_reader(engine);
+    std::weak_ptr<LookingReader> gone;
     {
-      const std::shared_ptr<Reader> dropped = add_reader(engine);
+      const std::shared_ptr<LookingReader> dropped = add_reader(engine);
       gone = dropped;
     }
     EXPECT_TRUE(gone.expired()) << "an engine keeps no reader";
@@ -201,10 +137,10 @@ TEST(Readers, AreToldThatTheEngineGoes) {
   run_local(2, kBlocking, [&](Communicator world) {
     auto engine = std::make_unique<Engine>(world, toy_units(DType::bf16), options_of(2, 3));
     engine->initialize(toy_fill());
-    const std::shared_ptr<Reader> told = add_reader(*engine);
+    const std::shared_ptr<LookingReader> told = add_reader(*engine);
     begin_step(*engine, 0);
     end_step(*engine);
-    const std::shared_ptr<Reader> waiting = add_reader(*engine);
+    const std::shared_ptr<LookingReader> waiting = add_reader(*engine);
     engine.reset();
     EXPECT_EQ(told->gone, 0);
     EXPECT_EQ(waiting->gone, 1);
@@ -221,7 +157,7 @@ TEST(Readers, BehindOneThatThrowsAreToldThatTheEngineGoes) {
     int gone = 0;
   };
   const auto throws = std::make_shared<Throws>();
-  std::shared_ptr<Reader> behind;
+  std::shared_ptr<LookingReader> behind;
   EXPECT_EQ(run_failing(options_of(1, 2),
                         [&](Engine& engine, int) {
                           engine.add_reader(throws);
@@ -243,7 +179,7 @@ TEST(Readers, MistakesAreNamed) {
             "add_reader: reader is null");
   EXPECT_NE(refusal(options_of(1, 2),
                     [](Engine& engine) {
-                      const auto reader = std::make_shared<Reader>(engine);
+                      const auto reader = std::make_shared<LookingReader>(engine);
                       engine.begin(StepKind::train);
                       engine.add_reader(reader);
                     })
@@ -251,7 +187,7 @@ TEST(Readers, MistakesAreNamed) {
             std::string::npos);
   EXPECT_NE(refusal(options_of(1, 2, UpdateWhen::next, {.states = Space::host}),
                     [](Engine& engine) {
-                      const auto reader = std::make_shared<Reader>(engine);
+                      const auto reader = std::make_shared<LookingReader>(engine);
                       toy_step(engine, {});
                       engine.add_reader(reader);
                     })
@@ -259,8 +195,8 @@ TEST(Readers, MistakesAreNamed) {
             std::string::npos);
   EXPECT_NE(refusal(options_of(1, 2),
                     [](Engine& engine) {
-                      const std::shared_ptr<Reader> reader = add_reader(engine);
-                      const Bytes bytes(4);
+                      const std::shared_ptr<LookingReader> reader = add_reader(engine);
+                      const std::vector<std::byte> bytes(4);
                       engine.write_persistent(0, State::moment1, 0, bytes);
                     })
                 .find("wait_for_readers()"),
