@@ -9,10 +9,10 @@
 #   --json FILE        the table (build/gpu-check.json by default), written anew with each row
 #   --seconds N        ends within so many (540 by default); what did not get its turn is a failure
 #   --only PARTS       some of tests,ranks,benchmarks,training,sanitizers, of which only what they need is built
-# Where a call may not take long enough for all parts, three that keep build/gpu between them:
-#   scripts/gpu_check.sh --only tests,ranks --json build/gpu-check-1.json
-#   scripts/gpu_check.sh --only benchmarks,training --json build/gpu-check-2.json
-#   scripts/gpu_check.sh --only sanitizers --json build/gpu-check-3.json
+# Where a call may not take long enough for all parts, three that keep build/gpu between them, what tells most first:
+#   scripts/gpu_check.sh --only tests,benchmarks --json build/gpu-check-1.json
+#   scripts/gpu_check.sh --only training --json build/gpu-check-2.json
+#   scripts/gpu_check.sh --only ranks,sanitizers --json build/gpu-check-3.json
 # Exits 0 where nothing failed, 1 where something did, or where there is no GPU that CUDA can use. Shows what failed.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -320,9 +320,10 @@ part_sanitizers() {
   if [ -z "$sanitizer" ]; then
     row compute-sanitizer skipped 0 "it is not on the path, nor in $toolkit"
   elif [ -n "$program" ]; then
-    # Calls of CUDA that fail inside the libraries are theirs to handle, and so are hazards in their kernels. Each op runs
-    # once at either place: that it repeats itself was seen above.
+    # Calls of CUDA that fail inside the libraries are theirs to handle, and so are hazards in their kernels. One op in
+    # three at either place, once: instrumented, all of them take minutes, and that they repeat themselves was seen above.
     once='--gtest_filter=*AgreeWithTheCpu*:CudaErrors.*'
+    local -x TESSERA_SAMPLE=3
     check 'kernels under memcheck' 200 sanitizer_words \
       "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 1 "$program" "$once" || true
     check 'kernels under racecheck' 200 sanitizer_words \

@@ -264,7 +264,7 @@ bool run_seed(std::uint64_t seed) {
 }
 
 TEST(RandomPlans, HoldWhatIsPromised) {
-  std::uint64_t from = 1, count = 40;
+  std::uint64_t from = 1, count = 24;
   if (const char* seeds = std::getenv("TESSERA_SEEDS")) {
     char separator = ':';
     std::istringstream(seeds) >> from >> separator >> count;
