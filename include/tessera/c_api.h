@@ -1,10 +1,11 @@
 /* The engine in C (C99): the verbs of engine.h over opaque handles. Owns handles and error strings; what the
    verbs mean is said in engine.h and docs/embedding.md.
 
-   C++ only are models, modules and the training loop; of the engine: several training programs, recompute and
-   offload of activations chosen unit by unit, placements one by one, the cost model behind the advice of an
-   engine that is refused, the search for what fits a budget, recording an order, how threads wait, a step's
-   timeline, byte counters, raw state buffers; groups of ranks, and collectives besides those below.
+   C++ only are models, modules, schedules of the learning rate and the training loop; of the engine: several
+   training programs, recompute and offload of activations chosen unit by unit, placements one by one, the
+   cost model behind the advice of an engine that is refused, the search for what fits a budget, recording an
+   order, how threads wait, a step's timeline, byte counters, raw state buffers; groups of ranks, and
+   collectives besides those below.
 
    Every function returns TESSERA_OK or the kind of its error; tessera_last_error() then says, per thread,
    what was wrong and what would have been right. No exception leaves a function of this file. Outputs are
@@ -176,7 +177,7 @@ typedef struct tessera_options {
   double beta1;                /* adamw, adam [0.9] */
   double beta2;                /* adamw, adam [0.999] */
   double epsilon;              /* adamw, adam [1e-8] */
-  double weight_decay;         /* adamw: decoupled; adam, sgd: L2 [0] */
+  double weight_decay;         /* adamw: decoupled; adam, sgd: L2 [0; AdamWOptions has 0.01] */
   double momentum;             /* sgd [0] */
   int32_t nesterov;            /* sgd [0] */
   int32_t moment_type;         /* TESSERA_BF16: see Optimizer::moment_type [TESSERA_FP32] */

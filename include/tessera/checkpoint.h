@@ -26,22 +26,24 @@ class Save;
 
 // What a run must know to continue, besides the engine's own states and counters.
 struct RunState {
-  std::int64_t step = 0;      // steps run, skipped ones included
-  std::int64_t samples = 0;   // samples read by all ranks: the number of the next one
-  std::string configuration;  // the run's, as text; kept, not interpreted
-  std::string data = {};      // what was trained on, likewise; empty where an earlier build saved
-  std::int64_t tokens = 0;    // or other elements, in all; kept for reports. 0 where an earlier build saved
+  std::int64_t step = 0;           // steps run, skipped ones included
+  std::int64_t samples = 0;        // samples read by all ranks: the number of the next one
+  std::string configuration = {};  // the run's, as text; kept, not interpreted
+  std::string data = {};           // what was trained on, likewise; empty where an earlier build saved
+  std::int64_t tokens = 0;  // or other elements, in all; kept for reports. 0 where an earlier build saved
 };
 
 // Writes the states of all ranks under a temporary name, syncs them to the disk and renames, so that a
-// checkpoint is there whole or not at all; then removes all but the newest `keep`. Collective, between steps;
-// every rank gives the same `state`. `world` is any communicator of the engine's ranks; its deadline bounds
-// how much longer one rank's writing may take than another's. Returns the checkpoint's own folder.
-// EnvironmentError, the same on all ranks, where a file cannot be written, with the file, the bytes and the
-// system's reason: the temporary files are then removed, and earlier checkpoints untouched. The same where
-// another process saves into the folder, see CheckpointLock, and where a rank does not find what rank 0 made
-// there. UsageError for a world that is not of as many ranks as the engine's, and for numbers that are not
-// the same on all ranks (texts may differ: rank 0's are kept).
+// checkpoint is there whole or not at all; then removes all but the newest `keep`, of which those of later
+// steps than this one's are the oldest: a run that went back to an earlier step does not come to them. So a
+// run that begins anew has a folder of its own. Collective, between steps; every rank gives the same `state`.
+// `world` is any communicator of the engine's ranks; its deadline bounds how much longer one rank's writing
+// may take than another's. Returns the checkpoint's own folder. EnvironmentError, the same on all ranks,
+// where a file cannot be written, with the file, the bytes and the system's reason: the temporary files are
+// then removed, and earlier checkpoints untouched. The same where another process saves into the folder, see
+// CheckpointLock, and where a rank does not find what rank 0 made there. UsageError for a world that is not
+// of as many ranks as the engine's, for numbers that are not the same on all ranks (texts may differ: rank
+// 0's are kept), and for a folder with a checkpoint of other units or another optimizer than the engine's.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
                                       const RunState& state, int keep = 2);
 
@@ -87,7 +89,7 @@ PendingCheckpoint begin_checkpoint(const std::filesystem::path& folder, Communic
 // files that have it, and of these whole buffers, for their checksums. Collective, between steps. `path` is a
 // checkpoint's own folder, or the folder of all (the newest is taken). UsageError naming what differs,
 // EnvironmentError for a file that is missing, truncated or damaged, the same on all ranks. After a checksum
-// that does not match, the engine's states are undefined.
+// that does not match, the engine goes on from nothing but initialize() or a checkpoint that loads.
 RunState load_checkpoint(const std::filesystem::path& path, Communicator world, Engine& engine);
 
 // The newest checkpoint in a folder: what `latest` names or, where there is no such file, the one of the

@@ -32,24 +32,25 @@ struct ProgramSpec {
 };
 
 struct EngineOptions {
-  Mesh mesh;  // its world must be the communicator's
-  Strategy strategy;
+  Mesh mesh = {};  // its world must be the communicator's
+  Strategy strategy = {};
   std::vector<ProgramSpec> programs = {{.kind = StepKind::train, .microbatches = 1}};
-  std::vector<Use> order;  // uses per microbatch; by default forward in unit order, then backward in reverse
-  Optimizer optimizer;
-  GradientClip clip;                             // max_norm 0: none
-  std::optional<LossScaleOptions> loss_scaling;  // without: the scale is 1; needed by fp16
-  std::string disk_directory = {};               // on a local disk, of what the strategy offloads there
-  std::int64_t device_memory_bytes = 0;          // budget of one rank; 0: none. Exceeding it is refused here
-  std::int64_t host_memory_bytes = 0;            // likewise, of what it keeps in the host's arena
-  BudgetNames budget_names = {};                 // of these two, where one is exceeded
+  std::vector<Use> order = {};  // uses per microbatch; by default forward in unit order, backward in reverse
+  Optimizer optimizer = {};
+  GradientClip clip = {};                             // max_norm 0: none
+  std::optional<LossScaleOptions> loss_scaling = {};  // without: the scale is 1; advisable in fp16
+  std::string disk_directory = {};                    // on a local disk, of what the strategy offloads there
+  std::int64_t device_memory_bytes = 0;  // budget of one rank; 0: none. Exceeding it is refused here
+  std::int64_t host_memory_bytes = 0;    // likewise, of what it keeps in the host's arena
+  BudgetNames budget_names = {.device = "device_memory_bytes",  // of these two, where one is exceeded
+                              .host = "host_memory_bytes"};
   std::int64_t external_bytes = 0;  // what the embedder's own activations take, counted against the budget
   CostModel cost = {};              // by which changes are told that would fit a budget which is exceeded
   bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
   DeviceType device = DeviceType::cpu;
   int device_ordinal = 0;     // which GPU
-  int threads_per_rank = 1;   // of the update and of local sums
+  int threads_per_rank = 1;   // of the update and of local sums; 4096 at most
   bool strict_order = false;  // one instruction after the other on the calling thread: for debugging
   bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
   // Of every wait for a peer, also in other calls of the communicator that the engine is made of, from then
@@ -299,6 +300,12 @@ class Engine {
   // Waits for them now, as before a change by way of persistent() or write_persistent(), which is every
   // rank's own and does not. Between steps.
   void wait_for_readers();
+  // What sets states piece by piece, as load_checkpoint() does, is between these two. From the first to the
+  // second the states mean nothing: begin(), read(), write() and add_reader() are UsageErrors that say `from`
+  // where, and leave the engine as it was. So they stay where loading fails, until another is through, or
+  // initialize(). Between steps, on every rank.
+  void begin_loading(std::string from);
+  void end_loading();
   // Counters that a checkpoint must carry besides the buffers.
   struct Counters {
     std::int64_t steps_applied = 0;

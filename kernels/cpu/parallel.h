@@ -44,7 +44,7 @@ template <class Function>
 void parallel_chunks(int threads, std::int64_t count, std::int64_t grain, std::int64_t most,
                      Function&& function) {
   if (count <= 0) return;
-  const std::int64_t quarter = count / (4 * std::max(threads, 1)) / grain * grain;
+  const std::int64_t quarter = count / (std::int64_t{4} * std::max(threads, 1)) / grain * grain;
   const std::int64_t chunk = std::clamp(quarter, grain, most);
   const std::int64_t chunks = (count + chunk - 1) / chunk;
   const int team = static_cast<int>(std::min<std::int64_t>(threads, chunks));

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::checkpoint {
@@ -70,10 +71,16 @@ void check_arguments(const char* call, const Communicator& world, Engine& engine
         fmt::format("{}: world '{}' has {} ranks and the engine has {}; give a communicator of "
                     "all of the engine's ranks",
                     call, world.name(), world.world(), engine.world()));
+  told_as(call, "finish_updates", [&] { engine.finish_updates(); });
+}
+
+void told_as(const char* call, const char* verb, const std::function<void()>& work) {
   try {
-    engine.finish_updates();
+    work();
   } catch (const UsageError& error) {
-    throw UsageError(fmt::format("{}: {}", call, error.what()));
+    const std::string began = fmt::format("{}: ", verb);
+    const std::string_view why = error.what();
+    throw UsageError(fmt::format("{}: {}", call, why.starts_with(began) ? why.substr(began.size()) : why));
   }
 }
 

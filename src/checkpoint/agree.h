@@ -18,4 +18,7 @@ void together(Communicator& world, const char* operation, const std::function<vo
 // done.
 void check_arguments(const char* call, const Communicator& world, Engine& engine);
 
+// Runs `work`, a verb of the engine's that `call` makes: a UsageError of it is told as one of `call`.
+void told_as(const char* call, const char* verb, const std::function<void()>& work);
+
 }  // namespace tessera::checkpoint

@@ -106,6 +106,14 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   return found;
 }
 
+std::vector<fs::path> seen_checkpoints_in(const fs::path& folder) {
+  std::vector<fs::path> found = steps_in(folder);
+  std::error_code ignored;
+  std::erase_if(found,
+                [&](const fs::path& path) { return !fs::is_regular_file(path / file_name(0), ignored); });
+  return found;
+}
+
 fs::path resolve(const fs::path& path) {
   if (const auto latest = latest_checkpoint(path)) return *latest;
   throw UsageError(fmt::format("there is no checkpoint in '{}'", path.string()));
@@ -120,11 +128,8 @@ void remove_temporaries(const fs::path& folder) {
 }
 
 void prune(const fs::path& folder, int keep, const fs::path& kept) {
-  std::vector<fs::path> all = steps_in(folder);
   // What cannot be told stays, and ends no run that has just saved.
-  std::error_code ignored;
-  std::erase_if(all,
-                [&](const fs::path& path) { return !fs::is_regular_file(path / file_name(0), ignored); });
+  std::vector<fs::path> all = seen_checkpoints_in(folder);
   // Later steps than the one just saved are of before the run went back: older than all others.
   const auto after = std::ranges::find(all, kept);
   if (after != all.end()) std::rotate(all.begin(), after + 1, all.end());

@@ -20,6 +20,9 @@ bool is_checkpoint(const std::filesystem::path& path);
 // at.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
 
+// The same without those that cannot be looked at.
+std::vector<std::filesystem::path> seen_checkpoints_in(const std::filesystem::path& folder);
+
 // latest_checkpoint() of `path`; UsageError where there is none.
 std::filesystem::path resolve(const std::filesystem::path& path);
 

@@ -13,6 +13,7 @@
 #include "src/checkpoint/folder.h"
 #include "src/checkpoint/header.h"
 #include "src/checkpoint/lock.h"
+#include "src/checkpoint/open_file.h"
 #include "src/checkpoint/rank_file.h"
 #include "src/checkpoint/replace.h"
 
@@ -96,7 +97,30 @@ void publish(const fs::path& folder, const fs::path& temporary, const fs::path& 
   prune(folder, keep, final);
 }
 
-void check_call(const char* call, Communicator& world, Engine& engine, const RunState& state, int keep) {
+// What another model's run saved would be removed by this one's saves. What cannot be read is not told by.
+void check_is_own(const char* call, const fs::path& folder, const Header& own) {
+  for (const fs::path& path : seen_checkpoints_in(folder)) {
+    std::optional<OpenFile> file;
+    try {
+      file.emplace(path / file_name(0));
+    } catch (const Error&) {
+      continue;
+    }
+    try {
+      check_same(file->header, own, file->reader.path().string());
+    } catch (const UsageError& error) {
+      throw UsageError(
+          fmt::format("{}: '{}' has another run's checkpoints: {}; give this run a folder of its own", call,
+                      folder.string(), error.what()));
+    }
+  }
+}
+
+void check_call(const char* call, const fs::path& folder, Communicator& world, Engine& engine,
+                const RunState& state, int keep) {
+  if (folder.empty())
+    throw UsageError(
+        fmt::format("{}: folder is empty; name the one that the run's checkpoints go into", call));
   if (keep < 1)
     throw UsageError(fmt::format("{}: keep is {}; at least the checkpoint itself stays: 1", call, keep));
   if (state.step < 0) throw UsageError(fmt::format("{}: step is {}; it must be 0 or more", call, state.step));
@@ -140,16 +164,17 @@ class checkpoint::Save : public StatesReader {
 };
 
 void checkpoint::Save::begin(const char* call, Engine& engine, const RunState& state) {
+  Header header = describe(engine);
   together(world_, "checkpoint folder", [&] {
     if (engine.rank() != 0) return;
     if (is_checkpoint(folder_))
       throw UsageError(fmt::format(
           "{}: '{}' is one checkpoint; give the folder around it, where the next one has its place", call,
           folder_.string()));
+    check_is_own(call, folder_, header);
     place_.emplace(folder_, temporary_, call);
   });
   const std::vector<PersistentBuffer> stored = stored_by(engine);
-  Header header = describe(engine);
   header.state = state;
   header.counters = engine.counters();
   agree_on_writers(world_, header, !stored.empty());
@@ -197,9 +222,10 @@ namespace {
 
 std::shared_ptr<Save> begin_save(const char* call, const fs::path& folder, Communicator world, Engine& engine,
                                  const RunState& state, int keep) {
-  check_call(call, world, engine, state, keep);
+  check_call(call, folder, world, engine, state, keep);
   auto save = std::make_shared<Save>(folder, world, state.step, keep);
-  together(world, "checkpoint reader", [&] { engine.add_reader(save); });
+  together(world, "checkpoint reader",
+           [&] { told_as(call, "add_reader", [&] { engine.add_reader(save); }); });
   save->begin(call, engine, state);
   return save;
 }

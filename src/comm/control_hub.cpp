@@ -297,7 +297,7 @@ std::string ControlHub::text(const Pending& pending, const Part& part, bool full
 
 std::string ControlHub::status_text(const Group& group, int member) const {
   const Group::Status& status = group.statuses[static_cast<std::size_t>(member)];
-  if (status.sequence == 0) return "has made no call";
+  if (status.sequence == 0) return "has made no call there";
   const std::string unit =
       status.call.unit[0] == '\0' ? "" : fmt::format(" of unit '{}'", status.call.unit.data());
   return fmt::format("is at #{}, {}{}", status.sequence, status.call.shown.data(), unit);

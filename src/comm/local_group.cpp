@@ -174,7 +174,7 @@ void LocalGroup::recv(int me, int from, const LocalCall& call, void* target, nan
 
 std::string LocalGroup::Slot::status_text() const {
   const std::lock_guard lock(status_mutex);
-  if (status_sequence == 0) return "has made no call";
+  if (status_sequence == 0) return "has made no call there";
   const std::string unit = status.unit[0] == '\0' ? "" : fmt::format(" of unit '{}'", status.unit.data());
   return fmt::format("is at #{}, {}{}", status_sequence, status.shown, unit);
 }

@@ -55,7 +55,7 @@ LocalCall MpiGroup::SharedCall::local() const {
 }
 
 std::string MpiGroup::SharedCall::status_text() const {
-  if (sequence == 0) return "has made no call";
+  if (sequence == 0) return "has made no call there";
   const std::string unit = call.unit[0] == '\0' ? "" : fmt::format(" of unit '{}'", call.unit.data());
   return fmt::format("is at #{}, {}{}", sequence, shown.data(), unit);
 }

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <set>
 
 #include "kernels/gate_math.h"
 #include "src/engine/disk_room.h"
 #include "src/engine/engine_impl.h"
+#include "src/engine/equal_engines.h"
 #include "tessera/verify.h"
 
 namespace tessera {
@@ -35,59 +37,6 @@ void check_copy(const char* call, const void* to, const void* from, std::int64_t
   if (bytes > 0 && (to == nullptr || from == nullptr))
     throw UsageError(fmt::format("{}: {} is null; it must be an address of {} bytes", call,
                                  to == nullptr ? "to" : "from", bytes));
-}
-
-// Everything besides the programs that must be equal on all ranks for their results to be.
-std::string fingerprint(const Layout& layout, const EngineOptions& options) {
-  std::string text =
-      fmt::format("{} clip {} norms {} zero {} {}", options.optimizer.name(), options.clip.max_norm,
-                  options.parameter_norms, options.zero_gradients, name_of(options.strategy.reduction));
-  std::visit(
-      [&](const auto& optimizer) {
-        using Kind = std::decay_t<decltype(optimizer)>;
-        if constexpr (std::is_same_v<Kind, SgdOptions>)
-          text += fmt::format(" {} {} {}", optimizer.momentum, optimizer.nesterov, optimizer.weight_decay);
-        else
-          text += fmt::format(" {} {} {} {}", optimizer.beta1, optimizer.beta2, optimizer.epsilon,
-                              optimizer.weight_decay);
-      },
-      options.optimizer.options);
-  if (options.optimizer.moments() > 0)
-    text += fmt::format(" moments {}", name_of(options.optimizer.moment_type));
-  for (const ParameterGroup& group : options.optimizer.groups)
-    text += fmt::format(" {} {}", group.weight_decay.value_or(-1.0), group.learning_rate_factor);
-  if (options.loss_scaling)
-    text += fmt::format(" scaling {} {} {} {} {} {}", options.loss_scaling->initial,
-                        options.loss_scaling->growth_factor, options.loss_scaling->growth_interval,
-                        options.loss_scaling->backoff_factor, options.loss_scaling->min,
-                        options.loss_scaling->max);
-  for (ParameterId id = 0; id < layout.parameters(); ++id) {
-    const ParameterSpec& parameter = layout.parameter(id);
-    text += fmt::format(" {} {} {} {} {} {}", parameter.name, to_string(parameter.shape),
-                        name_of(parameter.dtype), parameter.trainable, parameter.group, parameter.tied_to);
-  }
-  return text;
-}
-
-// Also tells the ranks of the world that `states` is a group of, by which messages name its members.
-std::vector<int> compare_hashes(Communicator& states, std::uint64_t hash) {
-  struct Made {
-    std::uint64_t hash;
-    std::int64_t rank;
-  };
-  const Made own{hash, states.global_rank()};
-  std::vector<Made> all(static_cast<std::size_t>(states.world()));
-  states.all_gather(&own, all.data(), sizeof own, {"set-up", "comparing programs"});
-  std::vector<int> ranks;
-  for (const Made& made : all) {
-    if (made.hash != all[0].hash)
-      throw UsageError(
-          fmt::format("rank {} was given other units or options than rank {} (program hash {:016x}, "
-                      "not {:016x}); all ranks must make equal engines",
-                      made.rank, all[0].rank, made.hash, all[0].hash));
-    ranks.push_back(static_cast<int>(made.rank));
-  }
-  return ranks;
 }
 
 // Every rank proves what all run.
@@ -127,8 +76,8 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
       throw UsageError(explain_misfit(layout, options.mesh, specs, planned.plan, budget, options.cost));
   check_verified(options, by_pipeline_rank);
 
-  const std::string text = fingerprint(layout, options);
-  hash = XXH3_64bits(text.data(), text.size());
+  const std::string figures = figures_of(layout, options);
+  hash = XXH3_64bits(figures.data(), figures.size());
   for (const PlannedPrograms& planned : by_pipeline_rank)
     for (const Program& program : planned.programs) hash = hash * 0x9E3779B97F4A7C15ULL + program.hash();
   PlannedPrograms& own =
@@ -145,7 +94,7 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
                                         .deadline = 10 * options.deadline,
                                         .fill_poisoned = options.poison});
   world.attach(device->failure());
-  std::vector<int> ranks = compare_hashes(states, hash);
+  std::vector<int> ranks = compare_engines(states, figures, hash);
   if (options.strategy.offload.on_disk())
     check_disk_room(states, options.disk_directory, plan.space(Space::disk).arena_bytes);
   executor = std::make_unique<Executor>(world, std::move(ranks), *device, layout, programs, plan, options);
@@ -181,7 +130,9 @@ Engine::Engine(Communicator world, std::vector<UnitSpec> units, EngineOptions op
 Engine::~Engine() {
   *impl_->self = nullptr;
   // Lanes may wait for peers that will never come; nothing is sent, but they are told to stop waiting.
-  if (impl_->running()) impl_->device->failure().set("the engine was destroyed in the middle of a step");
+  if (impl_->running())
+    impl_->device->failure().set(fmt::format("the engine was destroyed in the middle of a step{}",
+                                             std::uncaught_exceptions() > 0 ? ", by an exception" : ""));
   for (const std::weak_ptr<StatesReader>& one : impl_->readers)
     if (const std::shared_ptr<StatesReader> reader = one.lock()) reader->before_engine_goes();
 }
@@ -265,6 +216,7 @@ void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {
 
 void Engine::begin_program(int index, const StepTerms& terms) {
   const auto check = [&] {
+    impl_->check_whole("begin");
     if (index < 0 || index >= static_cast<int>(impl_->programs.size()))
       throw UsageError(
           fmt::format("begin: program {} does not exist; there are {}", index, impl_->programs.size()));

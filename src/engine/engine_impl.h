@@ -39,6 +39,7 @@ struct Engine::Impl {
   std::int64_t steps_applied = 0;
   std::vector<bool> repeated;  // [parameter] whether its unit has it before, under another name
   std::string failure;         // why every further call is refused; empty while all is well
+  std::string loading;         // what the states are half of; empty while they are whole
 
   // The running step.
   std::vector<InstructionId> open_uses;  // leases, innermost last
@@ -106,8 +107,9 @@ struct Engine::Impl {
   void load(DType type, std::span<float> values, const Read& read);
   DType stored_type(FlatId flat, State state) const;
   void check_between_steps(const char* call) const;
-  void before_change();                    // on every rank at the same place in its order of calls
-  void check_uses_done(const char* call);  // of the running step; no lease is open
+  void check_whole(const char* call) const;  // the states
+  void before_change();                      // on every rank at the same place in its order of calls
+  void check_uses_done(const char* call);    // of the running step; no lease is open
   // Also that the last step's updates are done: this rank's call alone cannot do them.
   void check_finished(const char* call) const;
 };

@@ -106,6 +106,14 @@ void Engine::Impl::check_between_steps(const char* call) const {
   if (running()) throw UsageError(fmt::format("{}: a step is running; call it between steps", call));
 }
 
+void Engine::Impl::check_whole(const char* call) const {
+  if (!loading.empty())
+    throw UsageError(
+        fmt::format("{}: the states are undefined, as loading from {} did not end; load another checkpoint, "
+                    "or initialize() first",
+                    call, loading));
+}
+
 void Engine::Impl::check_finished(const char* call) const {
   check_between_steps(call);
   if (executor->carried_from() >= 0)
@@ -182,6 +190,7 @@ void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::s
   FlatId flat = -1;
   std::int64_t offset = 0;
   const auto check = [&] {
+    impl.check_whole("read");
     std::tie(flat, offset) = find_range(impl.layout, "read", parameter, begin, values.size());
     if (!impl.exists(flat, state))
       throw UsageError(
@@ -235,6 +244,7 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
   FlatId flat = -1;
   std::int64_t offset = 0;
   const auto check = [&] {
+    impl.check_whole("write");
     std::tie(flat, offset) = find_range(impl.layout, "write", parameter, begin, values.size());
     const bool trainable = impl.layout.flat(flat).trainable;
     if (!impl.exists(flat, state) || (state == State::parameter && trainable))
@@ -300,6 +310,7 @@ void Engine::write_persistent(FlatId flat, State state, std::int64_t offset,
 void Engine::add_reader(const std::shared_ptr<StatesReader>& reader) {
   const auto check = [&] {
     if (!reader) throw UsageError("add_reader: reader is null");
+    impl_->check_whole("add_reader");
     impl_->check_finished("add_reader");
     impl_->executor->open_beside();
   };
@@ -324,6 +335,15 @@ void Engine::read_beside(FlatId flat, State state, std::int64_t offset, std::spa
   if (persistent_space(flat, state) == Space::disk)
     throw UsageError("read_beside: it lies on the disk, which one thread reads; call read_persistent()");
   impl_->executor->read_beside(impl_->own_buffer(flat, state), offset, to);
+}
+
+void Engine::begin_loading(std::string from) {
+  const auto check = [&] { impl_->check_finished("begin_loading"); };
+  impl_->guarded("begin_loading", check, [&] { impl_->loading = std::move(from); });
+}
+
+void Engine::end_loading() {
+  impl_->guarded("end_loading", [&] { impl_->loading.clear(); });
 }
 
 void Engine::wait_for_readers() {

@@ -420,6 +420,30 @@ TEST(CheckpointMisuse, AStepsOwnFolder) {
   EXPECT_EQ(names_in(own), (std::vector<std::string>{"rank-00000.tessera", "rank-00001.tessera"}));
 }
 
+// Its saves would remove what is there.
+TEST(CheckpointMisuse, TheFolderOfAnotherModel) {
+  const TemporaryFolder folder;
+  save_three(ToyRun{}, folder.file("run"));
+  const auto before = names_in(folder.file("run"));
+  ToyRun{.type = DType::fp32}.run([&](Communicator ranks, Engine& engine) {
+    try {
+      save_checkpoint(folder.file("run"), ranks, engine, state_at(1));
+      ADD_FAILURE() << "saved";
+    } catch (const UsageError& error) {
+      expect_mentions(error.what(),
+                      {"save_checkpoint: '" + folder.file("run") + "' has another run's checkpoints",
+                       "step-00000003", "bf16 there and", "fp32 here", "a folder of its own"});
+    }
+  });
+  EXPECT_EQ(names_in(folder.file("run")), before);
+}
+
+TEST(CheckpointMisuse, NoFolder) {
+  for (const std::string& message :
+       refusals([&](Communicator world, Engine&engine) { save_checkpoint("", world, engine, state_at(4)); }))
+    EXPECT_EQ(message.find("save_checkpoint: folder is empty"), 0U) << message;
+}
+
 TEST(CheckpointMisuse, StatesThatDiffer) {
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& differs, const std::function<void(RunState&, int&)>& change) {

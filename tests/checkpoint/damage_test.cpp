@@ -79,6 +79,40 @@ TEST_F(Damage, FlippedBits) {
   expect_mentions(error(), {"rank-00000.tessera", "does not begin as a checkpoint"});
 }
 
+// What was read before the damage was found is in the engine by then: half of a checkpoint.
+TEST_F(Damage, AnEngineGoesOnFromWholeStatesOnly) {
+  save_three(run_, folder_.file("whole"));
+  const auto bytes = static_cast<std::int64_t>(fs::file_size(file(1)));
+  flip_byte(file(1), bytes - 5);
+  for (const bool from_another : {false, true}) {
+    run_.run([&](Communicator ranks, Engine& engine) {
+      EXPECT_THROW(load_checkpoint(folder_.file("run"), ranks, engine), EnvironmentError);
+      std::vector<float> value(1);
+      const auto refused = [&](const std::string& call, const std::function<void()>& act) {
+        try {
+          act();
+          ADD_FAILURE() << call << " was taken";
+        } catch (const UsageError& error) {
+          expect_mentions(error.what(),
+                          {call, "the states are undefined", folder_.file("run"), "initialize()"});
+        }
+      };
+      refused("begin", [&] { engine.begin(StepKind::train); });
+      refused("read", [&] { engine.read(0, State::parameter, 0, value); });
+      refused("write", [&] { engine.write(0, State::master, 0, value); });
+      refused("save_checkpoint", [&] { save_checkpoint(folder_.file("new"), ranks, engine, state_at(1)); });
+      if (from_another)
+        load_checkpoint(folder_.file("whole"), ranks, engine);
+      else
+        engine.initialize(toy_fill());
+      steps(engine, 3, 4);
+      EXPECT_EQ(engine.steps_applied(), from_another ? 4 : 1);
+      engine.read(0, State::parameter, 0, value);
+    });
+  }
+  EXPECT_FALSE(fs::exists(folder_.file("new")));
+}
+
 // Where ranks read parts of what others stored, all of it is looked at, too.
 TEST_F(Damage, OnAnotherMesh) {
   for (const int world : {1, 3}) {

@@ -124,8 +124,37 @@ TEST(Destruction, AnEngineDestroyedWithinAStepEndsTheOthers) {
   EXPECT_NE(fates[0].message.find("in the middle of a step"), std::string::npos) << fates[0].message;
 }
 
+TEST(Destruction, AnExceptionBetweenUsesIsTold) {
+  std::vector<Fate> fates(2);
+  try {
+    run_local(2, {.deadline = 2 * kDeadline, .waiting = Waiting::block}, [&](Communicator world) {
+      EngineOptions options = toy_options(2, 3);
+      options.deadline = kDeadline;
+      Engine engine(world, toy_units(DType::fp32), options);
+      engine.initialize(toy_fill());
+      if (world.rank() == 1) {
+        engine.begin(StepKind::train);
+        throw std::runtime_error("no more data");
+      }
+      fates[0] = fate_of([&] { toy_step(engine, {}); });
+    });
+    FAIL() << "no rank failed";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "no more data");
+  }
+  EXPECT_EQ(fates[0].culprit, 1) << fates[0].message;
+  EXPECT_NE(fates[0].message.find("in the middle of a step, by an exception"), std::string::npos)
+      << fates[0].message;
+}
+
 TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
-  for (int what = 0; what < 3; ++what) {
+  const std::string kNamed[] = {
+      "rank 1 was given other units or options than rank 0: clip.max_norm is 1, and 0 on rank 0;",
+      "optimizer.groups[0].weight_decay is 0.5, and the optimizer's on rank 0;",
+      "strategy.placements.parameters is sharded, and replicated on rank 0;",
+      "parameter 'other' of unit 'block.0' is [33, 17] in fp32, in group 0, where rank 0 has: parameter '",
+      "nothing more, where rank 0 has: unit "};
+  for (std::size_t what = 0; what < std::size(kNamed); ++what) {
     std::vector<Fate> fates(2);
     run_local(2, kBlocking, [&](Communicator world) {
       EngineOptions options = toy_options(2, 2);
@@ -134,12 +163,14 @@ TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
         if (what == 0) options.clip.max_norm = 1.0;
         if (what == 1) options.optimizer.groups[0].weight_decay = 0.5;
         if (what == 2) options.strategy.placements = Placements::of_stage(3);
+        if (what == 3) units[1].parameters[0].name = "other";
+        if (what == 4) units.pop_back();
       }
       fates[static_cast<std::size_t>(world.rank())] = fate_of([&] { Engine(world, units, options); });
     });
     for (const Fate& fate : fates) {
       EXPECT_EQ(fate.kind, Fate::Kind::usage) << fate.message;
-      EXPECT_NE(fate.message.find("rank 1 was given other"), std::string::npos) << fate.message;
+      EXPECT_NE(fate.message.find(kNamed[what]), std::string::npos) << fate.message;
     }
   }
 }

@@ -274,13 +274,19 @@ TEST(Misuse, UsesAheadBeyondTheStepAreAllOfIt) {
   }
 }
 
+TEST(Misuse, ThreadsThatNoMachineHas) {
+  for (const int threads : {0, 4097, 1 << 30})
+    expect_words(refused_options([&](EngineOptions& options) { options.threads_per_rank = threads; }),
+                 {"threads_per_rank is " + std::to_string(threads), "1 to 4096"});
+}
+
 TEST(Misuse, BudgetsThatOverflow) {
   for (const std::int64_t external : {kMost, std::int64_t{301}})
     expect_words(refused_options([&](EngineOptions& options) {
                    options.device_memory_bytes = 300;
                    options.external_bytes = external;
                  }),
-                 {"device_memory is 300 bytes", "external bytes", std::to_string(external)});
+                 {"device_memory_bytes is 300 bytes", "external bytes", std::to_string(external)});
 }
 
 // On any rank: all are told, and none has updated anything.

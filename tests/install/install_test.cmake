@@ -99,8 +99,8 @@ if(status EQUAL 0 OR NOT output MATCHES "TESSERA_WITH_MPI is 'none'; AUTO, ON or
   message(FATAL_ERROR "TESSERA_WITH_MPI=none was not refused:\n${output}")
 endif()
 
-# A version that is not there is refused, and so are a project without C++, and a machine without what was built in:
-# CUDA's toolkit, liburing.
+# A version that is not there is refused, and so are a component, a project without C++, and a machine without what was
+# built in: CUDA's toolkit, liburing.
 function(expect_refusal argument pattern)
   file(REMOVE_RECURSE ${WORK}/refused)
   execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/refused -B ${WORK}/refused -G ${GENERATOR}
@@ -112,6 +112,7 @@ function(expect_refusal argument pattern)
   endif()
 endfunction()
 expect_refusal(-DWANTED=0.99 "tesseraConfig.cmake, version: 0\\.1\\.0")
+expect_refusal(-DCOMPONENT=motor "tessera has no component 'motor'")
 file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake shared REGEX "tessera_SHARED TRUE")
 if(shared)  # it needs no more than itself
   return()

@@ -1,0 +1,189 @@
+#include "src/engine/equal_engines.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "tessera/pipeline.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kIs = " is ";
+
+class Figures {
+ public:
+  template <class Value>
+  void add(std::string_view name, const Value& value) {
+    text_ += fmt::format("{}{}{}\n", name, kIs, value);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+std::string_view name_of(Placement placement) {
+  return placement == Placement::sharded ? "sharded" : "replicated";
+}
+
+void add_strategy(Figures& figures, const Strategy& s) {
+  figures.add("strategy.placements.parameters", name_of(s.placements.parameters));
+  figures.add("strategy.placements.gradients", name_of(s.placements.gradients));
+  figures.add("strategy.placements.optimizer_state", name_of(s.placements.optimizer_state));
+  constexpr std::array kWhen = {"automatic", "each", "last"};
+  figures.add("strategy.reduce", kWhen.at(static_cast<std::size_t>(s.reduce)));
+  figures.add("strategy.reduction", name_of(s.reduction));
+  figures.add("strategy.update", name_of(s.update));
+  figures.add("strategy.prefetch", s.prefetch);
+  figures.add("strategy.recompute", name_of(s.recompute));
+  std::string choices;
+  for (const ActivationChoice& choice : s.unit_activations)
+    choices += fmt::format("{}{} on {}", choices.empty() ? "" : ", ", name_of(choice.recompute),
+                           name_of(choice.kept));
+  figures.add("strategy.unit_activations", choices.empty() ? "empty" : choices);
+  figures.add("strategy.resident_units", s.resident_units);
+  figures.add("strategy.state_over_replicas", s.state_over_replicas);
+  figures.add("strategy.parameters_over_replicas", s.parameters_over_replicas);
+  figures.add("strategy.pipeline.schedule", name_of(s.pipeline.schedule));
+  figures.add("strategy.pipeline.chunks", s.pipeline.chunks);
+  figures.add("strategy.pipeline.cuts", fmt::format("[{}]", fmt::join(s.pipeline.cuts, ", ")));
+  figures.add("strategy.pipeline.gather_once", s.pipeline.gather_once);
+  figures.add("strategy.offload.states", name_of(s.offload.states));
+  figures.add("strategy.offload.states_on_device", s.offload.states_on_device);
+  figures.add("strategy.offload.parameters", name_of(s.offload.parameters));
+  figures.add("strategy.offload.staged", s.offload.staged);
+  figures.add("strategy.offload.activations", name_of(s.offload.activations));
+}
+
+void add_optimizer(Figures& figures, const Optimizer& optimizer) {
+  figures.add("optimizer", optimizer.name());
+  std::visit(
+      [&](const auto& options) {
+        using Kind = std::decay_t<decltype(options)>;
+        if constexpr (std::is_same_v<Kind, SgdOptions>) {
+          figures.add("optimizer.momentum", options.momentum);
+          figures.add("optimizer.nesterov", options.nesterov);
+        } else {
+          figures.add("optimizer.beta1", options.beta1);
+          figures.add("optimizer.beta2", options.beta2);
+          figures.add("optimizer.epsilon", options.epsilon);
+        }
+        figures.add("optimizer.weight_decay", options.weight_decay);
+      },
+      optimizer.options);
+  figures.add("optimizer.moment_type", name_of(optimizer.moment_type));
+  for (std::size_t group = 0; group < optimizer.groups.size(); ++group) {
+    const ParameterGroup& of = optimizer.groups[group];
+    const std::string name = fmt::format("optimizer.groups[{}].", group);
+    figures.add(name + "weight_decay",
+                of.weight_decay ? fmt::format("{}", *of.weight_decay) : "the optimizer's");
+    figures.add(name + "learning_rate_factor", of.learning_rate_factor);
+  }
+}
+
+void add_scaling(Figures& figures, const std::optional<LossScaleOptions>& scaling) {
+  figures.add("loss_scaling", scaling ? "given" : "absent");
+  if (!scaling) return;
+  figures.add("loss_scaling.initial", scaling->initial);
+  figures.add("loss_scaling.growth_factor", scaling->growth_factor);
+  figures.add("loss_scaling.growth_interval", scaling->growth_interval);
+  figures.add("loss_scaling.backoff_factor", scaling->backoff_factor);
+  figures.add("loss_scaling.min", scaling->min);
+  figures.add("loss_scaling.max", scaling->max);
+}
+
+void add_units(Figures& figures, const Layout& layout) {
+  for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
+    const UnitSpec& spec = layout.units()[unit];
+    figures.add(fmt::format("unit {}", unit), fmt::format("'{}'", spec.name));
+    for (const ParameterSpec& p : spec.parameters)
+      figures.add(fmt::format("parameter '{}' of unit '{}'", p.name, spec.name),
+                  fmt::format("{} in {}{}, in group {}{}", to_string(p.shape), name_of(p.dtype),
+                              p.trainable ? "" : ", frozen", p.group,
+                              p.tied_to.empty() ? "" : fmt::format(", tied to '{}'", p.tied_to)));
+  }
+}
+
+// The first line that the texts do not share; empty where one has ended.
+struct Lines {
+  std::string_view there, here;
+};
+Lines first_difference(std::string_view there, std::string_view here) {
+  while (!there.empty() && !here.empty()) {
+    const Lines lines{there.substr(0, there.find('\n')), here.substr(0, here.find('\n'))};
+    if (lines.there != lines.here) return lines;
+    there.remove_prefix(lines.there.size() + 1);
+    here.remove_prefix(lines.here.size() + 1);
+  }
+  return {there.substr(0, there.find('\n')), here.substr(0, here.find('\n'))};
+}
+
+std::string in_words(std::string_view there, std::string_view here, std::int64_t reference) {
+  const auto [line, expected] = first_difference(there, here);
+  if (line.empty() && expected.empty()) return "the programs made of them, by their hashes";
+  const auto or_nothing = [](std::string_view text) { return text.empty() ? "nothing more" : text; };
+  const std::size_t is = line.find(kIs);
+  if (is != std::string_view::npos && line.substr(0, is + kIs.size()) == expected.substr(0, is + kIs.size()))
+    return fmt::format("{}, and {} on rank {}", line, expected.substr(is + kIs.size()), reference);
+  return fmt::format("{}, where rank {} has: {}", or_nothing(line), reference, or_nothing(expected));
+}
+
+// Of the member `from`, on all. Collective.
+std::string bring_text(Communicator& states, const std::string& own, int from) {
+  const CallLabel label{"set-up", "comparing units and options"};
+  auto bytes = static_cast<std::int64_t>(own.size());
+  states.broadcast(&bytes, sizeof bytes, from, label);
+  std::string text = states.rank() == from ? own : std::string(static_cast<std::size_t>(bytes), '\0');
+  states.broadcast(text.data(), bytes, from, label);
+  return text;
+}
+
+}  // namespace
+
+std::string figures_of(const Layout& layout, const EngineOptions& options) {
+  Figures figures;
+  figures.add("mesh", to_string(options.mesh));
+  for (std::size_t program = 0; program < options.programs.size(); ++program) {
+    const std::string name = fmt::format("programs[{}].", program);
+    figures.add(name + "kind", name_of(options.programs[program].kind));
+    figures.add(name + "microbatches", options.programs[program].microbatches);
+  }
+  add_strategy(figures, options.strategy);
+  add_optimizer(figures, options.optimizer);
+  figures.add("clip.max_norm", options.clip.max_norm);
+  figures.add("parameter_norms", options.parameter_norms);
+  figures.add("zero_gradients", options.zero_gradients);
+  add_scaling(figures, options.loss_scaling);
+  add_units(figures, layout);
+  return figures.take();
+}
+
+std::vector<int> compare_engines(Communicator& states, const std::string& figures, std::uint64_t hash) {
+  struct Made {
+    std::uint64_t hash;
+    std::int64_t rank;
+  };
+  const Made own{hash, states.global_rank()};
+  std::vector<Made> all(static_cast<std::size_t>(states.world()));
+  states.all_gather(&own, all.data(), sizeof own, {"set-up", "comparing programs"});
+  const auto other = std::ranges::find_if(all, [&](const Made& made) { return made.hash != all[0].hash; });
+  if (other != all.end()) {
+    const std::string there = bring_text(states, figures, static_cast<int>(other - all.begin()));
+    const std::string here = bring_text(states, figures, 0);
+    throw UsageError(fmt::format(
+        "rank {} was given other units or options than rank {}: {}; all ranks must make equal engines",
+        other->rank, all[0].rank, in_words(there, here, all[0].rank)));
+  }
+  std::vector<int> ranks;
+  for (const Made& made : all) ranks.push_back(static_cast<int>(made.rank));
+  return ranks;
+}
+
+}  // namespace tessera
