@@ -200,7 +200,7 @@ typedef struct tessera_options {
   int32_t device;              /* where it trains [TESSERA_CPU] */
   int32_t device_ordinal;      /* of TESSERA_CUDA: which GPU [0] */
   int32_t threads;             /* of a rank's updates and sums [1] */
-  int64_t deadline_ms;         /* of every wait for a peer [60000] */
+  int64_t deadline_ms;         /* of every wait for a peer [0: as the world's] */
   int64_t device_memory_bytes; /* a rank's budget; more is refused at create [0: none] */
   int64_t host_memory_bytes;   /* likewise, of what it keeps in the host's arena [0: none] */
   int64_t external_bytes;      /* what the caller's own activations take of device_memory_bytes [0] */

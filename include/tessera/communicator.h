@@ -144,7 +144,8 @@ class Communicator {
   void set_waiting(bool waiting);
 
   void set_deadline(
-      std::chrono::milliseconds deadline);          // inherited by communicators made from this one later
+      std::chrono::milliseconds deadline);  // inherited by communicators made from this one later
+  std::chrono::milliseconds deadline() const;
   void set_delay(std::chrono::microseconds delay);  // for tests: sleeps in every call; inherited likewise
   // Received from peers by this rank through this communicator.
   std::int64_t bytes_received() const;

@@ -54,8 +54,8 @@ struct EngineOptions {
   bool strict_order = false;  // one instruction after the other on the calling thread: for debugging
   bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
   // Of every wait for a peer, also in other calls of the communicator that the engine is made of, from then
-  // on; above 0, and a year at most.
-  std::chrono::milliseconds deadline{60'000};
+  // on; a year at most. 0: as the communicator has it.
+  std::chrono::milliseconds deadline{0};
   Waiting waiting = Waiting::automatic;
   // For tests and experiments: microseconds that an instruction of the engine's own takes longer, asleep.
   std::function<double(const Program& program, const Instruction& instruction)> delay_us = {};

@@ -92,6 +92,7 @@ class Backend {
   virtual void attach(FailureFlag flag) = 0;
   virtual void set_waiting(bool) {}  // a backend whose ranks cannot see it leaves it
   virtual void set_deadline(std::chrono::milliseconds deadline) = 0;
+  virtual std::chrono::milliseconds deadline() const = 0;
   virtual void set_delay(std::chrono::microseconds delay) = 0;
   virtual std::int64_t bytes_received() const = 0;
 };

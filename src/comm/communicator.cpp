@@ -162,6 +162,7 @@ void Communicator::set_waiting(bool waiting) { backend_->set_waiting(waiting); }
 void Communicator::set_deadline(std::chrono::milliseconds deadline) {
   backend_->set_deadline(device::checked_deadline(deadline, "deadline"));
 }
+std::chrono::milliseconds Communicator::deadline() const { return backend_->deadline(); }
 void Communicator::set_delay(std::chrono::microseconds delay) { backend_->set_delay(delay); }
 std::int64_t Communicator::bytes_received() const { return backend_->bytes_received(); }
 

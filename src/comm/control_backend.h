@@ -44,6 +44,9 @@ class ControlBackend final : public Backend {
   void fail(int culprit, const std::string& message) override { world_->fail(culprit, message); }
   void attach(FailureFlag flag) override;
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
+  std::chrono::milliseconds deadline() const override {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline_);
+  }
   void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
   std::int64_t bytes_received() const override { return bytes_received_.load(); }
 

@@ -39,6 +39,9 @@ class LocalBackend final : public Backend, private Puller {
     world_->set_state(global_rank(), waiting ? RankState::waiting : RankState::working);
   }
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
+  std::chrono::milliseconds deadline() const override {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline_);
+  }
   void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
   std::int64_t bytes_received() const override { return bytes_received_.load(std::memory_order_relaxed); }
 

@@ -37,6 +37,9 @@ class MpiBackend final : public Backend {
   void attach(FailureFlag flag) override;
   void set_waiting(bool waiting) override;
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
+  std::chrono::milliseconds deadline() const override {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline_);
+  }
   void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
   std::int64_t bytes_received() const override { return bytes_received_.load(std::memory_order_relaxed); }
 

@@ -51,6 +51,7 @@ class NcclBackend final : public Backend {
   void fail(int culprit, const std::string& message) override { host_->fail(culprit, message); }
   void attach(FailureFlag flag) override;
   void set_deadline(std::chrono::milliseconds deadline) override;
+  std::chrono::milliseconds deadline() const override { return deadline_; }
   void set_delay(std::chrono::microseconds delay) override;
   std::int64_t bytes_received() const override;
 

@@ -186,7 +186,6 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.loss_scaling = to_loss_scaling(o);
   options.device_memory_bytes = o.device_memory_bytes;
   options.host_memory_bytes = o.host_memory_bytes;
-  options.budget_names = {.device = "device_memory_bytes", .host = "host_memory_bytes"};
   options.external_bytes = o.external_bytes;
   options.zero_gradients = o.zero_gradients != 0;
   options.device = checked<DeviceType>(o.device, 2, "device");
@@ -194,7 +193,7 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.threads_per_rank = o.threads;
   options.strict_order = o.strict_order != 0;
   options.poison = o.poison != 0;
-  options.deadline = checked_deadline(o.deadline_ms);
+  if (o.deadline_ms != 0) options.deadline = checked_deadline(o.deadline_ms);
   return options;
 }
 
@@ -224,6 +223,5 @@ tessera_status tessera_options_init(tessera_options* options, size_t bytes) {
     defaults.min_loss_scale = scaling.min;
     defaults.max_loss_scale = scaling.max;
     defaults.threads = 1;
-    defaults.deadline_ms = 60'000;
   });
 }

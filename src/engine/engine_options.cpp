@@ -86,7 +86,8 @@ void check_options(const Communicator& world, const EngineOptions& options,
 EngineOptions checked_options(EngineOptions options, const Communicator& world,
                               const std::vector<UnitSpec>& units) {
   check_options(world, options, units);
-  options.deadline = device::checked_deadline(options.deadline, "deadline");
+  options.deadline = options.deadline.count() == 0 ? world.deadline()
+                                                   : device::checked_deadline(options.deadline, "deadline");
   return options;
 }
 

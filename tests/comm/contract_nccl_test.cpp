@@ -92,6 +92,7 @@ class ThroughGpu final : public comm::Backend {
   void fail(int culprit, const std::string& message) override { bound_.backend()->fail(culprit, message); }
   void attach(FailureFlag flag) override { bound_.attach(flag); }
   void set_deadline(std::chrono::milliseconds deadline) override { bound_.set_deadline(deadline); }
+  std::chrono::milliseconds deadline() const override { return bound_.deadline(); }
   void set_delay(std::chrono::microseconds delay) override { bound_.set_delay(delay); }
   std::int64_t bytes_received() const override { return bound_.bytes_received(); }
 

@@ -219,11 +219,25 @@ TEST(Misuse, ALeaseThatOutlivesItsEngine) {
 TEST(Misuse, Deadlines) {
   for (const milliseconds wrong : {milliseconds(0), milliseconds(-7), milliseconds::min()}) {
     const std::vector<std::string> words = {"deadline is " + std::to_string(wrong.count()) + " ms", "1 ms"};
-    expect_words(refused_options([&](EngineOptions& options) { options.deadline = wrong; }), words);
+    if (wrong.count() != 0)  // which is the world's
+      expect_words(refused_options([&](EngineOptions& options) { options.deadline = wrong; }), words);
     expect_words(refusal([&] { run_local(1, {.deadline = wrong}, [](Communicator) {}); }), words);
     expect_words(refusal([&] { make_local_world(1, {.deadline = wrong}); }), words);
     expect_words(refusal([&] { make_local_world(1)[0].set_deadline(wrong); }), words);
   }
+}
+
+TEST(Misuse, AnEngineHasTheDeadlineOfItsWorldUntilItIsGivenOne) {
+  run_local(2, {.deadline = milliseconds(12'345)}, [](Communicator world) {
+    EngineOptions options = toy_options(2, 3);
+    for (const milliseconds given : {milliseconds(0), milliseconds(54'321)}) {
+      options.deadline = given;
+      const Engine engine(world, toy_units(DType::fp32), options);
+      const milliseconds expected(given.count() == 0 ? 12'345 : 54'321);
+      EXPECT_EQ(engine.options().deadline, expected);
+      EXPECT_EQ(world.deadline(), expected);
+    }
+  });
 }
 
 TEST(Misuse, DeadlinesBeyondTheClockAreLong) {

@@ -57,6 +57,7 @@ class ThroughHost final : public comm::Backend {
   void barrier(CallLabel label) override { host_.barrier(label); }
   void attach(FailureFlag flag) override { host_.attach(std::move(flag)); }
   void set_deadline(std::chrono::milliseconds deadline) override { host_.set_deadline(deadline); }
+  std::chrono::milliseconds deadline() const override { return host_.deadline(); }
   void set_delay(std::chrono::microseconds delay) override { host_.set_delay(delay); }
   void fail(int, const std::string& message) override { host_.fail(message); }
   bool wants_shared_arena() const override { return false; }
