@@ -182,6 +182,7 @@ std::vector<int> compare_engines(Communicator& states, const std::string& figure
         other->rank, all[0].rank, in_words(there, here, all[0].rank)));
   }
   std::vector<int> ranks;
+  ranks.reserve(all.size());
   for (const Made& made : all) ranks.push_back(static_cast<int>(made.rank));
   return ranks;
 }
