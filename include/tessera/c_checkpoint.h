@@ -23,9 +23,10 @@ typedef struct {
   int64_t tokens;            /* or other elements, in all; kept for reports */
 } tessera_run_state;
 
-/* Writes <folder>/step-XXXXXXXX whole or not at all, then removes all but the newest `keep` (1 or more), of
-   which those of later steps are the oldest: a run that begins anew has a folder of its own. Collective,
-   between steps, with equal arguments; `world` is any of the engine's ranks. See save_checkpoint(). */
+/* Writes <folder>/step-00000100, say, whole or not at all, then removes all but the newest `keep` (1 or
+   more), of which those of later steps are the oldest: a run that begins anew has a folder of its own.
+   Collective, between steps, with equal arguments; `world` is any of the engine's ranks. See
+   save_checkpoint(). */
 tessera_status tessera_save_checkpoint(const char* folder, tessera_world* world, tessera_engine* engine,
                                        const tessera_run_state* state, int32_t keep);
 

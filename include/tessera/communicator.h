@@ -157,6 +157,9 @@ class Communicator {
   std::shared_ptr<comm::Backend> backend_;
 };
 
+// The text that `root` gives, on all. Collective.
+std::string broadcast_text(Communicator& world, std::string text, int root, CallLabel label = {});
+
 // Deadlines, here and everywhere: above 0 (UsageError); beyond a year they are a year.
 struct LocalOptions {
   std::chrono::milliseconds deadline{60'000};

@@ -32,6 +32,7 @@ struct ProgramSpec {
 };
 
 struct EngineOptions {
+  static constexpr int kMostThreads = 4096;
   Mesh mesh = {};  // its world must be the communicator's
   Strategy strategy = {};
   std::vector<ProgramSpec> programs = {{.kind = StepKind::train, .microbatches = 1}};
@@ -50,7 +51,7 @@ struct EngineOptions {
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
   DeviceType device = DeviceType::cpu;
   int device_ordinal = 0;     // which GPU
-  int threads_per_rank = 1;   // of the update and of local sums; 4096 at most
+  int threads_per_rank = 1;   // of the update and of local sums; kMostThreads at most
   bool strict_order = false;  // one instruction after the other on the calling thread: for debugging
   bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
   // Of every wait for a peer, also in other calls of the communicator that the engine is made of, from then

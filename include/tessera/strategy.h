@@ -12,6 +12,7 @@
 namespace tessera {
 
 enum class Placement : std::uint8_t { replicated, sharded };
+std::string_view name_of(Placement placement);
 
 // A ZeRO stage is three placements (ZeRO, Rajbhandari et al. 2020, §5; stage 0 is plain data parallelism).
 struct Placements {
@@ -29,6 +30,7 @@ struct Placements {
 // differ by rounding, so that a run at stage 1 and one at stage 2 have the same bits only where one is
 // chosen.
 enum class ReduceWhen : std::uint8_t { automatic, each, last };
+std::string_view name_of(ReduceWhen reduce);
 
 // When optimizer states and parameters are updated.
 enum class UpdateWhen : std::uint8_t {

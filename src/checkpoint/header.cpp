@@ -25,10 +25,6 @@ std::int64_t align_up(std::int64_t bytes) { return round_up(bytes, kAlignmentByt
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 std::uint64_t parse_hex(const std::string& text) { return std::stoull(text, nullptr, 16); }
 
-std::string_view name_of(Placement placement) {
-  return placement == Placement::sharded ? "sharded" : "replicated";
-}
-
 Placement parse_placement(const std::string& name) {
   return name == "sharded" ? Placement::sharded : Placement::replicated;
 }

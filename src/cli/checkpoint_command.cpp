@@ -12,8 +12,6 @@ namespace tessera::cli {
 
 namespace {
 
-std::string placed(Placement placement) { return placement == Placement::sharded ? "sharded" : "replicated"; }
-
 nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
   nlohmann::json files = nlohmann::json::array();
   for (const CheckpointInfo::File& file : info.files)
@@ -34,9 +32,9 @@ nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
             {"shard", info.mesh.shard},
             {"tensor", info.mesh.tensor}}},
           {"placements",
-           {{"parameters", placed(info.placements.parameters)},
-            {"gradients", placed(info.placements.gradients)},
-            {"optimizer_state", placed(info.placements.optimizer_state)}}},
+           {{"parameters", name_of(info.placements.parameters)},
+            {"gradients", name_of(info.placements.gradients)},
+            {"optimizer_state", name_of(info.placements.optimizer_state)}}},
           {"layout", info.layout},
           {"units", info.units},
           {"parameter_numel", info.parameter_numel},
@@ -57,8 +55,8 @@ int inspect_command(const std::string& path, bool verify, const std::string& jso
   if (!info.state.data.empty()) fmt::print("data        {}\n", info.state.data);
   fmt::print("mesh        {}\n", to_string(info.mesh));
   fmt::print("placement   parameters {}, gradients {}, optimizer state {}\n",
-             placed(info.placements.parameters), placed(info.placements.gradients),
-             placed(info.placements.optimizer_state));
+             name_of(info.placements.parameters), name_of(info.placements.gradients),
+             name_of(info.placements.optimizer_state));
   fmt::print("model       {} parameters in {} units, layout {}\n", count(info.parameter_numel), info.units,
              info.layout);
   for (const CheckpointInfo::File& one : info.files)

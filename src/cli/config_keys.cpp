@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tessera/engine.h"
 #include "tessera/model.h"
 #include "tessera/pipeline.h"
 
@@ -401,8 +402,8 @@ void add_run(Keys& keys, RunConfig& c) {
              "precision.parameters: what model FLOPs utilisation is a share of. 0: by the data sheet "
              "of a GPU that is known; of any other device no share is given. `tessera simulate` takes it "
              "where no --peak-gflops is given; 0: --gflops."));
-  keys.push_back(
-      integer("run.threads_per_rank", &c.threads_per_rank, 1, "Compute threads of one rank.", 4096));
+  keys.push_back(integer("run.threads_per_rank", &c.threads_per_rank, 1, "Compute threads of one rank.",
+                         EngineOptions::kMostThreads));
   keys.push_back(
       boolean("run.pin", &c.pin,
               "Whether each rank keeps to its share of the cores, where there are as many as ranks. "

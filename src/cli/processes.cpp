@@ -51,15 +51,6 @@ Config shared_part(Config config) {
   return config;
 }
 
-// Rank 0's text, for all.
-std::string text_of_first(Communicator& world, std::string text) {
-  auto bytes = static_cast<std::int64_t>(text.size());
-  world.broadcast(&bytes, sizeof bytes, 0, {.operation = "bytes of the configuration"});
-  text.resize(static_cast<std::size_t>(bytes));
-  world.broadcast(text.data(), bytes, 0, {.operation = "configuration"});
-  return text;
-}
-
 // What this rank has otherwise than rank 0; empty where nothing is.
 std::string difference_from(const nlohmann::json& first, const nlohmann::json& own, const Config& config,
                             int rank) {
@@ -85,7 +76,8 @@ void check_same_run(Communicator world, const Config& config, const Data* data) 
   const nlohmann::json own = {{"configuration", to_toml(shared_part(config))},
                               {"data.train", data ? data->train_identity : ""},
                               {"data.validation", data ? data->validation_identity : ""}};
-  const nlohmann::json first = nlohmann::json::parse(text_of_first(world, own.dump()));
+  const nlohmann::json first =
+      nlohmann::json::parse(broadcast_text(world, own.dump(), 0, {.operation = "configuration"}));
   struct Report {
     char difference[1020] = {};
   };

@@ -115,6 +115,14 @@ void Communicator::broadcast(void* data, std::int64_t bytes, int root, CallLabel
   backend_->broadcast(data, bytes, root, label);
 }
 
+std::string broadcast_text(Communicator& world, std::string text, int root, CallLabel label) {
+  auto bytes = static_cast<std::int64_t>(text.size());
+  world.broadcast(&bytes, sizeof bytes, root, label);
+  text.resize(static_cast<std::size_t>(bytes));
+  world.broadcast(text.data(), bytes, root, label);
+  return text;
+}
+
 void Communicator::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
   check_range("all_to_all", "bytes", input, block_bytes);
   check_range("all_to_all", "bytes", output, block_bytes, 1, world());

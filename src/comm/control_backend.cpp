@@ -87,7 +87,7 @@ void ControlBackend::exchange(const LocalCall& call, std::uint64_t sequence, int
   header.peer = peer;
   header.group = key_;
   header.sequence = sequence;
-  header.deadline_us = deadline_.count();
+  header.deadline_us = std::chrono::microseconds(deadline_).count();
   header.call = WireCall(call);
   const std::int64_t most = std::max<std::int64_t>(world_->piece_bytes() / content.each_bytes, 1);
   Range range;

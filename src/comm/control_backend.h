@@ -44,9 +44,7 @@ class ControlBackend final : public Backend {
   void fail(int culprit, const std::string& message) override { world_->fail(culprit, message); }
   void attach(FailureFlag flag) override;
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
-  std::chrono::milliseconds deadline() const override {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline_);
-  }
+  std::chrono::milliseconds deadline() const override { return deadline_; }
   void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
   std::int64_t bytes_received() const override { return bytes_received_.load(); }
 
@@ -73,7 +71,7 @@ class ControlBackend final : public Backend {
   const std::string name_;
   const int me_;
   const std::uint64_t key_;
-  std::chrono::microseconds deadline_;
+  std::chrono::milliseconds deadline_;
   std::chrono::microseconds delay_;
   std::uint64_t sequence_ = 0;
   std::map<int, std::uint64_t> sent_, taken_;  // messages, by peer

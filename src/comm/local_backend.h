@@ -39,9 +39,7 @@ class LocalBackend final : public Backend, private Puller {
     world_->set_state(global_rank(), waiting ? RankState::waiting : RankState::working);
   }
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
-  std::chrono::milliseconds deadline() const override {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline_);
-  }
+  std::chrono::milliseconds deadline() const override { return deadline_; }
   void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
   std::int64_t bytes_received() const override { return bytes_received_.load(std::memory_order_relaxed); }
 
@@ -61,7 +59,7 @@ class LocalBackend final : public Backend, private Puller {
   const std::shared_ptr<LocalGroup> group_;
   const int rank_;
   const std::shared_ptr<LocalPresence> presence_;
-  std::chrono::nanoseconds deadline_;
+  std::chrono::milliseconds deadline_;
   std::chrono::nanoseconds delay_;
   std::atomic<std::int64_t> bytes_received_{0};
 };

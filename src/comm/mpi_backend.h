@@ -37,9 +37,7 @@ class MpiBackend final : public Backend {
   void attach(FailureFlag flag) override;
   void set_waiting(bool waiting) override;
   void set_deadline(std::chrono::milliseconds deadline) override { deadline_ = deadline; }
-  std::chrono::milliseconds deadline() const override {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline_);
-  }
+  std::chrono::milliseconds deadline() const override { return deadline_; }
   void set_delay(std::chrono::microseconds delay) override { delay_ = delay; }
   std::int64_t bytes_received() const override { return bytes_received_.load(std::memory_order_relaxed); }
 
@@ -79,7 +77,7 @@ class MpiBackend final : public Backend {
   void delay() const;
 
   const std::unique_ptr<MpiGroup> group_;
-  std::chrono::nanoseconds deadline_;
+  std::chrono::milliseconds deadline_;
   std::chrono::nanoseconds delay_;
   std::vector<const void*> contributions_;  // scratch of contributions()
   std::atomic<std::int64_t> bytes_received_{0};

@@ -1,5 +1,6 @@
 // What an Engine holds. engine.cpp has its life and the verbs, lease.cpp leases, initial_values.cpp and
-// states.cpp the access to parameters, optimizer state and gradients.
+// states.cpp the access to parameters, optimizer state and gradients, checkpoint_verbs.cpp that by the bytes
+// of persistent buffers.
 #pragma once
 
 #include <memory>
@@ -17,6 +18,8 @@ namespace tessera {
 // Throws UsageError for options that mean nothing on this world; the deadline becomes one that waits take.
 EngineOptions checked_options(EngineOptions options, const Communicator& world,
                               const std::vector<UnitSpec>& units);
+
+std::string_view name_of(State state);
 
 struct Engine::Impl {
   Impl(Communicator world, std::vector<UnitSpec> units, EngineOptions options);

@@ -30,8 +30,6 @@ MemoryBudget memory_budget(const EngineOptions& options) {
 
 namespace {
 
-constexpr int kMostThreads = 4096;
-
 void check_options(const Communicator& world, const EngineOptions& options,
                    const std::vector<UnitSpec>& units) {
   if (!world) throw UsageError("world: an empty communicator; make one with make_local_world or run_local");
@@ -45,9 +43,9 @@ void check_options(const Communicator& world, const EngineOptions& options,
   if (options.loss_scaling) options.loss_scaling->check();
   if (options.programs.empty()) throw UsageError("programs is empty; an engine runs at least one");
   if (units.empty()) throw UsageError("units is empty; a model has at least one");
-  if (options.threads_per_rank < 1 || options.threads_per_rank > kMostThreads)
-    throw UsageError(
-        fmt::format("threads_per_rank is {}; it must be 1 to {}", options.threads_per_rank, kMostThreads));
+  if (options.threads_per_rank < 1 || options.threads_per_rank > EngineOptions::kMostThreads)
+    throw UsageError(fmt::format("threads_per_rank is {}; it must be 1 to {}", options.threads_per_rank,
+                                 EngineOptions::kMostThreads));
   if (options.strategy.update == UpdateWhen::reduced && options.clip.max_norm > 0)
     throw UsageError(fmt::format(
         "clip.max_norm is {} and strategy.update is reduced, where updates run before the norm is known; "

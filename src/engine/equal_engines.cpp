@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -29,16 +28,11 @@ class Figures {
   std::string text_;
 };
 
-std::string_view name_of(Placement placement) {
-  return placement == Placement::sharded ? "sharded" : "replicated";
-}
-
 void add_strategy(Figures& figures, const Strategy& s) {
   figures.add("strategy.placements.parameters", name_of(s.placements.parameters));
   figures.add("strategy.placements.gradients", name_of(s.placements.gradients));
   figures.add("strategy.placements.optimizer_state", name_of(s.placements.optimizer_state));
-  constexpr std::array kWhen = {"automatic", "each", "last"};
-  figures.add("strategy.reduce", kWhen.at(static_cast<std::size_t>(s.reduce)));
+  figures.add("strategy.reduce", name_of(s.reduce));
   figures.add("strategy.reduction", name_of(s.reduction));
   figures.add("strategy.update", name_of(s.update));
   figures.add("strategy.prefetch", s.prefetch);
@@ -116,13 +110,12 @@ struct Lines {
   std::string_view there, here;
 };
 Lines first_difference(std::string_view there, std::string_view here) {
-  while (!there.empty() && !here.empty()) {
+  for (;;) {
     const Lines lines{there.substr(0, there.find('\n')), here.substr(0, here.find('\n'))};
-    if (lines.there != lines.here) return lines;
+    if (lines.there != lines.here || lines.there.empty()) return lines;
     there.remove_prefix(lines.there.size() + 1);
     here.remove_prefix(lines.here.size() + 1);
   }
-  return {there.substr(0, there.find('\n')), here.substr(0, here.find('\n'))};
 }
 
 std::string in_words(std::string_view there, std::string_view here, std::int64_t reference) {
@@ -133,16 +126,6 @@ std::string in_words(std::string_view there, std::string_view here, std::int64_t
   if (is != std::string_view::npos && line.substr(0, is + kIs.size()) == expected.substr(0, is + kIs.size()))
     return fmt::format("{}, and {} on rank {}", line, expected.substr(is + kIs.size()), reference);
   return fmt::format("{}, where rank {} has: {}", or_nothing(line), reference, or_nothing(expected));
-}
-
-// Of the member `from`, on all. Collective.
-std::string bring_text(Communicator& states, const std::string& own, int from) {
-  const CallLabel label{"set-up", "comparing units and options"};
-  auto bytes = static_cast<std::int64_t>(own.size());
-  states.broadcast(&bytes, sizeof bytes, from, label);
-  std::string text = states.rank() == from ? own : std::string(static_cast<std::size_t>(bytes), '\0');
-  states.broadcast(text.data(), bytes, from, label);
-  return text;
 }
 
 }  // namespace
@@ -175,8 +158,9 @@ std::vector<int> compare_engines(Communicator& states, const std::string& figure
   states.all_gather(&own, all.data(), sizeof own, {"set-up", "comparing programs"});
   const auto other = std::ranges::find_if(all, [&](const Made& made) { return made.hash != all[0].hash; });
   if (other != all.end()) {
-    const std::string there = bring_text(states, figures, static_cast<int>(other - all.begin()));
-    const std::string here = bring_text(states, figures, 0);
+    const CallLabel label{"set-up", "comparing units and options"};
+    const std::string there = broadcast_text(states, figures, static_cast<int>(other - all.begin()), label);
+    const std::string here = broadcast_text(states, figures, 0, label);
     throw UsageError(fmt::format(
         "rank {} was given other units or options than rank {}: {}; all ranks must make equal engines",
         other->rank, all[0].rank, in_words(there, here, all[0].rank)));

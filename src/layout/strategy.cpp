@@ -6,6 +6,16 @@
 
 namespace tessera {
 
+std::string_view name_of(Placement placement) {
+  constexpr std::string_view kNames[] = {"replicated", "sharded"};
+  return kNames[static_cast<int>(placement)];
+}
+
+std::string_view name_of(ReduceWhen reduce) {
+  constexpr std::string_view kNames[] = {"automatic", "each", "last"};
+  return kNames[static_cast<int>(reduce)];
+}
+
 std::string_view name_of(Recompute recompute) {
   constexpr std::string_view kNames[] = {"none", "selective", "full"};
   return kNames[static_cast<int>(recompute)];
