@@ -2,7 +2,8 @@
 # Builds and runs tests under sanitizers.
 #   scripts/sanitize.sh                            every test that can run there, under both presets
 #   scripts/sanitize.sh asan                       under AddressSanitizer and UndefinedBehaviorSanitizer
-#   scripts/sanitize.sh tsan -R '^comm_test$'      under ThreadSanitizer, what ctest selects: builds only these
+#   scripts/sanitize.sh tsan -R '^comm_test$'      under ThreadSanitizer, what ctest selects: builds only these, and does
+#                                                  not look through the tests themselves for undefined behaviour
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -18,7 +19,7 @@ run_tests() { setarch --addr-no-randomize ctest --preset "$@" --parallel 2; }
 sanitize() {
   local preset=$1 target targets=()
   shift
-  configure "$preset" -DTESSERA_BENCHMARKS=OFF -DTESSERA_EXAMPLES=OFF
+  configure "$preset" -DTESSERA_BENCHMARKS=OFF -DTESSERA_EXAMPLES=OFF -DTESSERA_SANITIZE_TESTS="$([ $# -gt 0 ] && echo OFF || echo ON)"
   if [ $# -gt 0 ]; then  # a test program and its target have one name; a shard or a world has a number behind it
     mapfile -t targets < <(ctest --preset "$preset" -N "$@" 2>/dev/null |
       sed -n 's/^ *Test *#[0-9]*: //p' | sed 's/_[0-9]*$//' | sort -u)

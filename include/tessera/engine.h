@@ -314,7 +314,8 @@ class Engine {
   };
   Counters counters() const;
   // Without a loss scaler the scale begins anew, at LossScaleOptions::initial; one is not taken where this
-  // engine does not scale.
+  // engine does not scale. UsageError, which leaves the engine as it was, in the middle of a step, and for
+  // counters that cannot be: steps below 0, a scale that is not within LossScaleOptions.
   void set_counters(const Counters& counters);
 
   // For modules: where a buffer of the running program lies during the innermost open use; nullptr where that

@@ -95,10 +95,15 @@ RunState load_checkpoint(const fs::path& path, Communicator world, Engine& engin
   together(world, "checkpoint open", [&] { source = std::make_unique<Source>(resolve(path), engine); });
   check_same_checkpoint(world, path, source->header());
   engine.wait_for_readers();
-  engine.begin_loading(fmt::format("checkpoint '{}'", path.string()));
+  const std::string from = fmt::format("checkpoint '{}'", path.string());
+  try {  // before a state changes
+    engine.set_counters(source->header().counters);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("load_checkpoint: {}: {}", from, error.what()));
+  }
+  engine.begin_loading(from);
   together(world, "checkpoint read", [&] { source->read(); });
   engine.end_loading();
-  engine.set_counters(source->header().counters);
   return source->header().state;
 }
 

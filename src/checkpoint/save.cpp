@@ -24,7 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
-// Texts may differ, as paths do that are of one host; numbers may not.
+// Before anything is refused that only this rank may have been given. Texts may differ, as paths do that are
+// of one host; numbers may not.
 void check_alike(const char* call, Communicator& world, const RunState& state, int keep) {
   constexpr std::array kNames{"step", "samples", "tokens", "keep"};
   using Numbers = std::array<std::int64_t, kNames.size()>;
@@ -97,18 +98,17 @@ void publish(const fs::path& folder, const fs::path& temporary, const fs::path& 
   prune(folder, keep, final);
 }
 
-// What another model's run saved would be removed by this one's saves. What cannot be read is not told by.
+// What another model's run saved would be removed by this one's saves. A file that is damaged tells nothing,
+// and one of a newer build that it is not this run's. Of a run's own checkpoints one speaks for all.
 void check_is_own(const char* call, const fs::path& folder, const Header& own) {
-  for (const fs::path& path : seen_checkpoints_in(folder)) {
-    std::optional<OpenFile> file;
+  const std::vector<fs::path> seen = seen_checkpoints_in(folder);
+  for (auto path = seen.rbegin(); path != seen.rend(); ++path) {
     try {
-      file.emplace(path / file_name(0));
-    } catch (const Error&) {
+      const OpenFile file(*path / file_name(0));
+      return check_same(file.header, own, file.reader.path().string());
+    } catch (const EnvironmentError&) {
       continue;
-    }
-    try {
-      check_same(file->header, own, file->reader.path().string());
-    } catch (const UsageError& error) {
+    } catch (const Error& error) {
       throw UsageError(
           fmt::format("{}: '{}' has another run's checkpoints: {}; give this run a folder of its own", call,
                       folder.string(), error.what()));
@@ -118,14 +118,16 @@ void check_is_own(const char* call, const fs::path& folder, const Header& own) {
 
 void check_call(const char* call, const fs::path& folder, Communicator& world, Engine& engine,
                 const RunState& state, int keep) {
-  if (folder.empty())
-    throw UsageError(
-        fmt::format("{}: folder is empty; name the one that the run's checkpoints go into", call));
+  check_arguments(call, world, engine);
+  check_alike(call, world, state, keep);
   if (keep < 1)
     throw UsageError(fmt::format("{}: keep is {}; at least the checkpoint itself stays: 1", call, keep));
   if (state.step < 0) throw UsageError(fmt::format("{}: step is {}; it must be 0 or more", call, state.step));
-  check_arguments(call, world, engine);
-  check_alike(call, world, state, keep);
+  together(world, "checkpoint folder", [&] {
+    if (folder.empty())
+      throw UsageError(
+          fmt::format("{}: folder is empty; name the one that the run's checkpoints go into", call));
+  });
 }
 
 }  // namespace

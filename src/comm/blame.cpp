@@ -17,9 +17,11 @@ Blame blame_for(const Absence& of) {
   if (of.state(first) == RankState::waiting)
     for (int rank = 0; rank < of.ranks; ++rank)
       if (rank != of.reporter && !of.ended(rank) && of.state(rank) == RankState::working)
-        return {rank,
-                fmt::format("{}, which waits for peers itself; rank {} computes, or waits outside of a step",
-                            what, rank)};
+        return {
+            rank,
+            fmt::format(
+                "{}, which waits for peers itself; rank {} computes, waits outside of a step, or is stopped",
+                what, rank)};
   return {first, fmt::format("{} (rank {} {})", what, first, of.status(0))};
 }
 

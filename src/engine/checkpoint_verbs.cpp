@@ -82,11 +82,11 @@ void Engine::read_beside(FlatId flat, State state, std::int64_t offset, std::spa
 
 void Engine::begin_loading(std::string from) {
   const auto check = [&] { impl_->check_finished("begin_loading"); };
-  impl_->guarded("begin_loading", check, [&] { impl_->loading = std::move(from); });
+  impl_->guarded("begin_loading", check, [&] { impl_->loading.emplace(std::move(from)); });
 }
 
 void Engine::end_loading() {
-  impl_->guarded("end_loading", [&] { impl_->loading.clear(); });
+  impl_->guarded("end_loading", [&] { impl_->loading.reset(); });
 }
 
 void Engine::wait_for_readers() {
@@ -125,18 +125,19 @@ Engine::Counters Engine::counters() const {
 }
 
 void Engine::set_counters(const Counters& counters) {
+  LossScaler scaler = impl_->scaler;
   const auto check = [&] {
+    impl_->check_between_steps("set_counters");
     if (counters.steps_applied < 0)
       throw UsageError(
           fmt::format("set_counters: steps_applied is {}; it cannot be negative", counters.steps_applied));
+    if (const auto& scaling = impl_->options.loss_scaling) {
+      scaler = LossScaler(*scaling);
+      if (counters.loss_scaler) scaler.restore(*counters.loss_scaler);
+    }
   };
   impl_->guarded("set_counters", check, [&] {
-    impl_->check_between_steps("set_counters");
-    if (const auto& scaling = impl_->options.loss_scaling) {
-      LossScaler scaler(*scaling);
-      if (counters.loss_scaler) scaler.restore(*counters.loss_scaler);
-      impl_->scaler = scaler;
-    }
+    impl_->scaler = scaler;
     impl_->steps_applied = counters.steps_applied;
     impl_->given = 0;  // states that were restored are compared by who restores them
   });

@@ -40,9 +40,9 @@ struct Engine::Impl {
   std::uint64_t given = 0;         // of what write() was given since initialize(): to be equal, too
   LossScaler scaler;
   std::int64_t steps_applied = 0;
-  std::vector<bool> repeated;  // [parameter] whether its unit has it before, under another name
-  std::string failure;         // why every further call is refused; empty while all is well
-  std::string loading;         // what the states are half of; empty while they are whole
+  std::vector<bool> repeated;          // [parameter] whether its unit has it before, under another name
+  std::string failure;                 // why every further call is refused; empty while all is well
+  std::optional<std::string> loading;  // what the states are half of; none while they are whole
 
   // The running step.
   std::vector<InstructionId> open_uses;  // leases, innermost last

@@ -14,17 +14,24 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kIs = " is ";
+// Between a figure's name and its value, and behind it: characters that no name or text of a user's keeps.
+constexpr char kIs = '\x1f', kEnd = '\x1e';
 
 class Figures {
  public:
   template <class Value>
   void add(std::string_view name, const Value& value) {
-    text_ += fmt::format("{}{}{}\n", name, kIs, value);
+    text_ += plain(fmt::format("{}", name)) + kIs + plain(fmt::format("{}", value)) + kEnd;
   }
   std::string take() { return std::move(text_); }
 
  private:
+  static std::string plain(std::string text) {
+    std::ranges::replace_if(
+        text, [](char c) { return c == kIs || c == kEnd; }, '?');
+    return text;
+  }
+
   std::string text_;
 };
 
@@ -93,10 +100,37 @@ void add_scaling(Figures& figures, const std::optional<LossScaleOptions>& scalin
   figures.add("loss_scaling.max", scaling->max);
 }
 
+// What a trainer with activations gives the engine to place: another batch on one rank ends up here.
+void add_activations(Figures& figures, std::string_view of, const ActivationSpec& activations,
+                     const Layout& layout) {
+  figures.add(fmt::format("{}batch_bytes", of), activations.batch_bytes);
+  for (std::size_t unit = 0; unit < activations.units.size(); ++unit) {
+    const UnitActivations& a = activations.units[unit];
+    const std::string_view name =
+        unit < layout.units().size() ? std::string_view(layout.units()[unit].name) : "";
+    figures.add(fmt::format("{}units[{}] ('{}')", of, unit, name),
+                fmt::format("output_bytes {}, saved_bytes {}, recomputable_bytes {}, workspace_bytes {}{}",
+                            a.output_bytes, a.saved_bytes, a.recomputable_bytes, a.workspace_bytes,
+                            a.reads_batch ? "" : ", reads_batch false"));
+  }
+}
+
+void add_order(Figures& figures, const std::vector<Use>& order) {
+  figures.add("order", order.empty() ? "the default" : fmt::format("of {} uses", order.size()));
+  for (std::size_t use = 0; use < order.size(); ++use)
+    figures.add(fmt::format("order[{}]", use),
+                fmt::format("{} of unit {}{}", name_of(order[use].pass), order[use].unit,
+                            order[use].edge == UseEdge::whole  ? ""
+                            : order[use].edge == UseEdge::open ? ", opening"
+                                                               : ", closing"));
+}
+
 void add_units(Figures& figures, const Layout& layout) {
+  figures.add("the number of units", layout.units().size());
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
     const UnitSpec& spec = layout.units()[unit];
-    figures.add(fmt::format("unit {}", unit), fmt::format("'{}'", spec.name));
+    figures.add(fmt::format("unit {}", unit),
+                fmt::format("'{}'{}", spec.name, spec.read_in_forward_only ? ", read in forward only" : ""));
     for (const ParameterSpec& p : spec.parameters)
       figures.add(fmt::format("parameter '{}' of unit '{}'", p.name, spec.name),
                   fmt::format("{} in {}{}, in group {}{}", to_string(p.shape), name_of(p.dtype),
@@ -105,27 +139,34 @@ void add_units(Figures& figures, const Layout& layout) {
   }
 }
 
-// The first line that the texts do not share; empty where one has ended.
-struct Lines {
-  std::string_view there, here;
+// Both are empty where the figures have ended.
+struct Figure {
+  std::string_view name, value;
+  bool operator==(const Figure&) const = default;
 };
-Lines first_difference(std::string_view there, std::string_view here) {
-  for (;;) {
-    const Lines lines{there.substr(0, there.find('\n')), here.substr(0, here.find('\n'))};
-    if (lines.there != lines.here || lines.there.empty()) return lines;
-    there.remove_prefix(lines.there.size() + 1);
-    here.remove_prefix(lines.here.size() + 1);
-  }
+Figure take_figure(std::string_view& figures) {
+  if (figures.empty()) return {};
+  const std::size_t is = figures.find(kIs), end = figures.find(kEnd);
+  const Figure first{figures.substr(0, is), figures.substr(is + 1, end - is - 1)};
+  figures.remove_prefix(end + 1);
+  return first;
 }
 
+std::string to_string(const Figure& figure) {
+  return figure.name.empty() ? "nothing more is given" : fmt::format("{} is {}", figure.name, figure.value);
+}
+
+// The first that the two do not share.
 std::string in_words(std::string_view there, std::string_view here, std::int64_t reference) {
-  const auto [line, expected] = first_difference(there, here);
-  if (line.empty() && expected.empty()) return "the programs made of them, by their hashes";
-  const auto or_nothing = [](std::string_view text) { return text.empty() ? "nothing more" : text; };
-  const std::size_t is = line.find(kIs);
-  if (is != std::string_view::npos && line.substr(0, is + kIs.size()) == expected.substr(0, is + kIs.size()))
-    return fmt::format("{}, and {} on rank {}", line, expected.substr(is + kIs.size()), reference);
-  return fmt::format("{}, where rank {} has: {}", or_nothing(line), reference, or_nothing(expected));
+  Figure figure, expected;
+  do {
+    figure = take_figure(there);
+    expected = take_figure(here);
+  } while (figure == expected && !figure.name.empty());
+  if (figure == expected) return "the programs made of them, by their hashes";
+  if (figure.name == expected.name)
+    return fmt::format("{}, and {} on rank {}", to_string(figure), expected.value, reference);
+  return fmt::format("{}, where rank {} has: {}", to_string(figure), reference, to_string(expected));
 }
 
 }  // namespace
@@ -145,6 +186,10 @@ std::string figures_of(const Layout& layout, const EngineOptions& options) {
   figures.add("zero_gradients", options.zero_gradients);
   add_scaling(figures, options.loss_scaling);
   add_units(figures, layout);
+  add_order(figures, options.order);
+  for (std::size_t program = 0; program < options.programs.size(); ++program)
+    add_activations(figures, fmt::format("programs[{}].activations.", program),
+                    options.programs[program].activations, layout);
   return figures.take();
 }
 

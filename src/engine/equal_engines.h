@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-// All of it but what follows from it, the programs: a line "name is value" each, in a fixed order.
+// All of it but what follows from it, the programs: names with their values, in a fixed order. For
+// compare_engines(), not for people.
 std::string figures_of(const Layout& layout, const EngineOptions& options);
 
 // Collective; `hash` is of the figures and of the programs. UsageError, the same on all ranks, that names a

@@ -114,7 +114,7 @@ void Engine::Impl::initialize(const Fill& fill, std::optional<std::uint64_t> ide
               "initialize: fill gives other values when it is asked for the same elements again; they must "
               "depend on the parameter and the element only, since each rank asks for what it holds");
         values.compare(states);
-        loading.clear();
+        loading.reset();
       });
 }
 

@@ -104,11 +104,11 @@ void Engine::Impl::check_between_steps(const char* call) const {
 }
 
 void Engine::Impl::check_whole(const char* call) const {
-  if (!loading.empty())
+  if (loading)
     throw UsageError(
         fmt::format("{}: the states are undefined, as loading from {} did not end; load another checkpoint, "
                     "or initialize() first",
-                    call, loading));
+                    call, *loading));
 }
 
 void Engine::Impl::check_finished(const char* call) const {

@@ -442,6 +442,12 @@ TEST(CheckpointMisuse, NoFolder) {
   for (const std::string& message :
        refusals([&](Communicator world, Engine&engine) { save_checkpoint("", world, engine, state_at(4)); }))
     EXPECT_EQ(message.find("save_checkpoint: folder is empty"), 0U) << message;
+  const TemporaryFolder folder;
+  for (const std::string& message : refusals([&](Communicator world, Engine&engine) {
+         save_checkpoint(world.rank() == 0 ? folder.file("run") : "", world, engine, state_at(4));
+       }))
+    EXPECT_EQ(message.find("save_checkpoint: folder is empty"), 0U) << message;
+  EXPECT_FALSE(std::filesystem::exists(folder.file("run")));
 }
 
 TEST(CheckpointMisuse, StatesThatDiffer) {
@@ -459,6 +465,7 @@ TEST(CheckpointMisuse, StatesThatDiffer) {
   refused("samples is 7 on rank 1 and 8", [](RunState& state, int&) { state.samples = 7; });
   refused("tokens is 0 on rank 1 and 80", [](RunState& state, int&) { state.tokens = 0; });
   refused("keep is 3 on rank 1 and 2", [](RunState&, int& keep) { keep = 3; });
+  refused("keep is 0 on rank 1 and 2", [](RunState&, int& keep) { keep = 0; });
   EXPECT_FALSE(latest_checkpoint(folder.file("run")));
 }
 

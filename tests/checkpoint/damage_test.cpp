@@ -79,6 +79,26 @@ TEST_F(Damage, FlippedBits) {
   expect_mentions(error(), {"rank-00000.tessera", "does not begin as a checkpoint"});
 }
 
+// Told before any state is read, so that the engine goes on from its own.
+TEST_F(Damage, AScaleThatTheRunDoesNotHaveIsRefused) {
+  ToyRun narrow = run_;
+  narrow.most_scale = 512;
+  narrow.run([&](Communicator ranks, Engine& engine) {
+    std::vector<float> before(8), after(8);
+    engine.read(0, State::parameter, 0, before);
+    try {
+      load_checkpoint(folder_.file("run"), ranks, engine);
+      ADD_FAILURE() << "loaded";
+    } catch (const UsageError& error) {
+      expect_mentions(error.what(), {"load_checkpoint: ", folder_.file("run"), "scale of ", "from 1 to 512"});
+    }
+    engine.read(0, State::parameter, 0, after);
+    EXPECT_EQ(before, after);
+    steps(engine, 0, 1);
+    EXPECT_EQ(engine.steps_applied(), 1);
+  });
+}
+
 // What was read before the damage was found is in the engine by then: half of a checkpoint.
 TEST_F(Damage, AnEngineGoesOnFromWholeStatesOnly) {
   save_three(run_, folder_.file("whole"));

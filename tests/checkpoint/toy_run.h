@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ struct ToyRun {
   Offload offload = {};
   Mesh mesh = {.shard = world};  // whose ranks are `world`
   bool over_replicas = false;    // states, and parameters that are sharded
+  double most_scale = LossScaleOptions{}.max;
 
   EngineOptions options() const {
     EngineOptions result = toy_options(world, stage);
@@ -33,7 +35,8 @@ struct ToyRun {
       result.programs = {{.kind = StepKind::train, .microbatches = 1, .activations = activations}};
     }
     result.disk_directory = std::filesystem::temp_directory_path();
-    result.loss_scaling = LossScaleOptions{.initial = 1024.0, .growth_interval = 2};
+    result.loss_scaling =
+        LossScaleOptions{.initial = std::min(1024.0, most_scale), .growth_interval = 2, .max = most_scale};
     return result;
   }
 

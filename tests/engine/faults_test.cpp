@@ -153,7 +153,11 @@ TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
       "optimizer.groups[0].weight_decay is 0.5, and the optimizer's on rank 0;",
       "strategy.placements.parameters is sharded, and replicated on rank 0;",
       "parameter 'other' of unit 'block.0' is [33, 17] in fp32, in group 0, where rank 0 has: parameter '",
-      "nothing more, where rank 0 has: unit "};
+      "the number of units is 4, and 5 on rank 0;",
+      "unit 0 is 'embed', read in forward only, and 'embed' on rank 0;",
+      "order is of 10 uses, and the default on rank 0;",
+      "programs[0].activations.batch_bytes is 64, and 0 on rank 0;",
+      "parameter 'a is b' of unit 'block.0' is [33, 17] in fp32, in group 0, where rank 0 has: parameter '"};
   for (std::size_t what = 0; what < std::size(kNamed); ++what) {
     std::vector<Fate> fates(2);
     run_local(2, kBlocking, [&](Communicator world) {
@@ -165,6 +169,10 @@ TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
         if (what == 2) options.strategy.placements = Placements::of_stage(3);
         if (what == 3) units[1].parameters[0].name = "other";
         if (what == 4) units.pop_back();
+        if (what == 5) units[0].read_in_forward_only = true;
+        if (what == 6) options.order = default_order(static_cast<int>(units.size()), {});
+        if (what == 7) options.programs[0].activations.batch_bytes = 64;
+        if (what == 8) units[1].parameters[0].name = "a is b";
       }
       fates[static_cast<std::size_t>(world.rank())] = fate_of([&] { Engine(world, units, options); });
     });

@@ -224,6 +224,38 @@ TEST(States, TheScaleBeginsAnewBehindARunWithoutOne) {
   });
 }
 
+TEST(States, CountersThatCannotBeLeaveTheEngineAsItWas) {
+  run_local(1, kBlocking, [&](Communicator world) {
+    EngineOptions options = toy_options(1, 0);
+    options.loss_scaling = LossScaleOptions{.initial = 64, .max = 128};
+    Engine engine(world, toy_units(DType::bf16), options);
+    engine.initialize(toy_fill());
+    engine.set_counters({.steps_applied = 3, .loss_scaler = LossScaleState{.scale = 8}});
+    const Engine::Counters before = engine.counters();
+    for (const Engine::Counters& wrong :
+         {Engine::Counters{.steps_applied = -1, .loss_scaler = LossScaleState{.scale = 16}},
+          Engine::Counters{.steps_applied = 4, .loss_scaler = LossScaleState{.scale = 256}}}) {
+      EXPECT_THROW(engine.set_counters(wrong), UsageError);
+      EXPECT_EQ(engine.counters().steps_applied, before.steps_applied);
+      EXPECT_EQ(engine.counters().loss_scaler, before.loss_scaler);
+    }
+    engine.begin(StepKind::train);
+    EXPECT_THROW(engine.set_counters(before), UsageError);
+    engine.abandon();
+  });
+}
+
+// Also where no text says from what.
+TEST(States, WhatIsLoadedByHalvesIsNotUsed) {
+  run_local(1, kBlocking, [&](Communicator world) {
+    Engine engine(world, toy_units(DType::bf16), toy_options(1, 0));
+    engine.begin_loading("");
+    EXPECT_THROW(engine.begin(StepKind::train), UsageError);
+    engine.end_loading();
+    toy_step(engine, {});
+  });
+}
+
 TEST(Persistent, IsTheRanksPartOfTheFlat) {
   for (DType type : {DType::fp32, DType::bf16})
     for (int stage = 0; stage <= 3; ++stage)
