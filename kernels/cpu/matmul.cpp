@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/matmul_key.h"
@@ -131,27 +133,81 @@ void start(Cache& cache, const MatmulShape& shape) {
   cache.stream.reset(stream);
 }
 
-Entry make_entry(const Cache& cache, const MatmulShape& shape) {
-  const auto a = matrix(shape, shape.m, shape.k, shape.transpose_a, shape.lda, shape.input_type);
-  const auto b = matrix(shape, shape.k, shape.n, shape.transpose_b, shape.ldb, shape.input_type);
-  const auto c = matrix(shape, shape.m, shape.n, false, shape.ldc, shape.output_type);
-  const auto bias = matrix(shape, 1, shape.n, false, shape.n, shape.output_type);
+struct Operands {
+  dnnl_memory_desc_t a, b, c, bias;
+};
+
+Operands operands_of(const MatmulShape& shape) {
+  return {.a = matrix(shape, shape.m, shape.k, shape.transpose_a, shape.lda, shape.input_type),
+          .b = matrix(shape, shape.k, shape.n, shape.transpose_b, shape.ldb, shape.input_type),
+          .c = matrix(shape, shape.m, shape.n, false, shape.ldc, shape.output_type),
+          .bias = matrix(shape, 1, shape.n, false, shape.n, shape.output_type)};
+}
+
+// Whether rows of B drive each other out of the first cache level: those whose length is a multiple of 2 KiB
+// begin in two of its 64 sets at most. oneDNN would read them where they lie, unless their length is a power
+// of two: then, and in all other types and layouts, it copies blocks of B together first.
+bool rows_collide(const MatmulShape& shape) {
+  const bool dense = shape.lda == 0 && shape.ldb == 0 && shape.ldc == 0;
+  return dense && !shape.bias && !shape.transpose_b && shape.input_type == DType::fp32 && shape.m >= 64 &&
+         shape.n * bytes_of(shape.input_type) % 2048 == 0;
+}
+
+// The same operands such that oneDNN copies them together, too: B as one of several matrices that lie side by
+// side, each row of one behind that of the other, of which there is one. It changes no sum.
+Operands copied_operands_of(const MatmulShape& shape) {
+  const auto one_of_several = [&](std::int64_t rows, std::int64_t columns, dnnl_format_tag_t tag) {
+    const dnnl_dims_t dims = {1, 1, rows, columns};
+    dnnl_memory_desc_t desc;
+    check(dnnl_memory_desc_init_by_tag(&desc, 4, dims, type_of(shape.input_type), tag), shape);
+    return desc;
+  };
+  return {.a = one_of_several(shape.m, shape.k, shape.transpose_a ? dnnl_abdc : dnnl_abcd),
+          .b = one_of_several(shape.k, shape.n, dnnl_acbd),
+          .c = one_of_several(shape.m, shape.n, dnnl_abcd),
+          .bias = {}};
+}
+
+OwnedDescription describe_product(const Cache& cache, const MatmulShape& shape, const Operands& operands) {
   dnnl_matmul_desc_t desc;
-  check(dnnl_matmul_desc_init(&desc, &a, &b, shape.bias ? &bias : nullptr, &c), shape);
+  check(dnnl_matmul_desc_init(&desc, &operands.a, &operands.b, shape.bias ? &operands.bias : nullptr,
+                              &operands.c),
+        shape);
   const OwnedAttributes attributes = make_attributes(shape);
   dnnl_primitive_desc_t description = nullptr;
   check(dnnl_primitive_desc_create(&description, &desc, attributes.get(), cache.engine.get(), nullptr),
         shape);
-  const OwnedDescription owned(description);
+  return OwnedDescription(description);
+}
+
+// Whether it is computed by blocks of oneDNN's "brgemm", the only algorithm that takes such operands well.
+bool by_blocks(const OwnedDescription& description) {
+  const char* algorithm = nullptr;
+  const dnnl_status_t status =
+      dnnl_primitive_desc_query(description.get(), dnnl_query_impl_info_str, 0, &algorithm);
+  return status == dnnl_success && std::string_view(algorithm).starts_with("brg");
+}
+
+Entry make_entry(const Cache& cache, const MatmulShape& shape) {
+  Operands operands = operands_of(shape);
+  OwnedDescription description = describe_product(cache, shape, operands);
+  if (rows_collide(shape) && by_blocks(description)) {
+    const Operands copied = copied_operands_of(shape);
+    if (OwnedDescription other = describe_product(cache, shape, copied); by_blocks(other)) {
+      operands = copied;
+      description = std::move(other);
+    }
+  }
   dnnl_primitive_t primitive = nullptr;
-  check(dnnl_primitive_create(&primitive, description), shape);
-  const dnnl_memory_desc_t* scratch = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
+  check(dnnl_primitive_create(&primitive, description.get()), shape);
+  const dnnl_memory_desc_t* scratch =
+      dnnl_primitive_desc_query_md(description.get(), dnnl_query_scratchpad_md, 0);
   Entry entry;
   entry.primitive.reset(primitive);
-  entry.a = make_memory(cache, shape, a);
-  entry.b = make_memory(cache, shape, b);
-  entry.c = make_memory(cache, shape, c);
-  if (shape.bias) entry.bias = make_memory(cache, shape, bias);
+  entry.a = make_memory(cache, shape, operands.a);
+  entry.b = make_memory(cache, shape, operands.b);
+  entry.c = make_memory(cache, shape, operands.c);
+  if (shape.bias) entry.bias = make_memory(cache, shape, operands.bias);
   entry.scratch = make_memory(cache, shape, *scratch);
   entry.scratch_bytes = static_cast<std::int64_t>(dnnl_memory_desc_get_size(scratch));
   return entry;

@@ -99,6 +99,40 @@ TEST(Matmul, LeadingDimsAndScales) {
     }
 }
 
+// Of a length that makes oneDNN copy B, or not, on whichever processor.
+TEST(Matmul, RowsThatCollideInTheCache) {
+  for (const int threads : kThreadCounts)
+    for (const std::int64_t n : {512, 1536})
+      for (const bool transpose_a : {false, true})
+        for (const float beta : {0.0f, 1.0f})
+          check_matmul({.m = 80, .n = n, .k = 37, .transpose_a = transpose_a, .alpha = 0.5f, .beta = beta},
+                       threads);
+}
+
+// What a column of C is does not depend on how many there are beside it, and so not on how B is read.
+TEST(Matmul, AColumnIsTheSameInAWiderProduct) {
+  constexpr std::int64_t kM = 96, kWide = 1536, kNarrow = 320, kK = 1100;
+  Random random(5);
+  const Tensor a = random.tensor(DType::fp32, kM * kK), b = random.tensor(DType::fp32, kK * kWide);
+  Tensor few(DType::fp32, kK * kNarrow);
+  for (std::int64_t row = 0; row < kK; ++row)
+    for (std::int64_t column = 0; column < kNarrow; ++column)
+      few.set(row * kNarrow + column, b.get(row * kWide + column));
+  for (const bool transpose_a : {false, true}) {
+    const auto product = [&](const Tensor& right, std::int64_t n) {
+      const MatmulShape shape = {.m = kM, .n = n, .k = kK, .transpose_a = transpose_a};
+      const TestContext context(2, matmul_workspace_bytes(shape, 2));
+      Tensor c(DType::fp32, kM * n);
+      matmul(context, shape, a.data(), right.data(), nullptr, c.data());
+      return c;
+    };
+    const Tensor wide = product(b, kWide), narrow = product(few, kNarrow);
+    for (std::int64_t row = 0; row < kM; ++row)
+      for (std::int64_t column = 0; column < kNarrow; ++column)
+        ASSERT_EQ(wide.get(row * kWide + column), narrow.get(row * kNarrow + column)) << row << ", " << column;
+  }
+}
+
 TEST(Matmul, RefusesWhatItCannotDo) {
   Tensor t(DType::fp32, 16);
   const TestContext context(1, 1 << 20);
