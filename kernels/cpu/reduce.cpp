@@ -42,8 +42,19 @@ HWY_INLINE void add_squares(const float* x, LaneSums& sums) {
   }
 }
 
-template <class T>
-HWY_INLINE void add_squares(const T* x, LaneSums& sums) {
+HWY_INLINE void add_squares(const Bf16* x, LaneSums& sums) {
+  const hn::RebindToSigned<FloatOfDoubleTag> words;
+  const hn::Rebind<std::uint16_t, FloatOfDoubleTag> halves;
+  const auto* bits = reinterpret_cast<const std::uint16_t*>(x);
+#pragma GCC unroll 16
+  for (int i = 0; i < kSquareVectors; ++i) {
+    const auto word = hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LoadU(halves, bits + i * kDoubleLanes)));
+    const auto value = hn::PromoteTo(DoubleTag(), hn::BitCast(FloatOfDoubleTag(), word));
+    sums.vector[i] = hn::MulAdd(value, value, sums.vector[i]);
+  }
+}
+
+HWY_INLINE void add_squares(const Fp16* x, LaneSums& sums) {
   alignas(64) float wide[kSquareLanes];
   store16(load16(x), wide);
   store16(load16(x + 16), wide + 16);
@@ -68,7 +79,10 @@ template <class T>
 HWY_INLINE double squares_of_block(const T* x, std::int64_t count) {
   LaneSums sums = no_squares();
   std::int64_t i = 0;
-  for (; i + kSquareLanes <= count; i += kSquareLanes) add_squares(x + i, sums);
+  for (; i + kSquareLanes <= count; i += kSquareLanes) {
+    if (i % 64 == 0) fetch_lines(x, i + kAheadBytes / std::int64_t{sizeof(T)});
+    add_squares(x + i, sums);
+  }
   if (i < count) add_last_squares(x + i, count - i, sums);
   return total_of(sums);
 }
