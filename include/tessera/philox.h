@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <numbers>
 #include <string>
 
 #include "tessera/error.h"
@@ -58,13 +57,76 @@ constexpr double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t
   return uniform_pair(random_block(seed, stream, index / 2))[index % 2];
 }
 
+// What normal_pair() is made of, by correctly rounded operations only, so that every processor, compiler and
+// C library gives the same bits. kernels/cpu/random.cpp does the same for many at once.
+namespace normal_math {
+
+inline constexpr double kLn2 = 0.693147180559945309417, kTwoPi = 6.28318530717958647693;
+// Adding it rounds a double below 2^51 to an integer, which is then in the low bits.
+inline constexpr double kRound = 0x1.8p52;
+inline constexpr std::uint64_t kSqrtHalfBits = 0x3FE6A09E667F3BCD;
+// Of atanh(s) / s − 1 in s² (Taylor), twice; of sin(x) / x − 1 and of cos(x) in x², highest power first.
+inline constexpr std::array<double, 9> kAtanh = {2.0 / 19, 2.0 / 17, 2.0 / 15, 2.0 / 13, 2.0 / 11,
+                                                 2.0 / 9,  2.0 / 7,  2.0 / 5,  2.0 / 3};
+inline constexpr std::array<double, 7> kSine = {
+    -1.0 / 1307674368000.0, 1.0 / 6227020800.0, -1.0 / 39916800.0, 1.0 / 362880.0,
+    -1.0 / 5040.0,          1.0 / 120.0,        -1.0 / 6.0};
+inline constexpr std::array<double, 9> kCosine = {1.0 / 20922789888000.0,
+                                                  -1.0 / 87178291200.0,
+                                                  1.0 / 479001600.0,
+                                                  -1.0 / 3628800.0,
+                                                  1.0 / 40320.0,
+                                                  -1.0 / 720.0,
+                                                  1.0 / 24.0,
+                                                  -0.5,
+                                                  1.0};
+
+template <std::size_t kCount>
+double polynomial(const std::array<double, kCount>& coefficients, double x) {
+  double sum = coefficients[0];
+  for (std::size_t i = 1; i < kCount; ++i) sum = std::fma(sum, x, coefficients[i]);
+  return sum;
+}
+
+// The natural logarithm of a in (0, 1), a normal number, to 2 ulp: a = 2^e m with m from √½ to √2, and
+// ln m = 2 atanh((m − 1) / (m + 1)).
+inline double log_below_1(double a) {
+  const auto bits = std::bit_cast<std::uint64_t>(a);
+  const std::uint64_t raised = bits + (0x3FF0000000000000 - kSqrtHalfBits);  // its exponent is e
+  const std::uint64_t exponent = raised >> 52;
+  const double m = std::bit_cast<double>(bits - ((exponent - 1023) << 52));
+  const double e = std::bit_cast<double>(std::bit_cast<std::uint64_t>(kRound) + (exponent - 1023)) - kRound;
+  const double f = m - 1.0;
+  const double s = f / (f + 2.0);
+  const double z = s * s;
+  return std::fma(e, kLn2, std::fma(s * z, polynomial(kAtanh, z), s + s));
+}
+
+struct Direction {
+  double cosine, sine;
+};
+// Of the angle 2πb, b in (0, 1), to 2 ulp of 1: the nearest quarter turn, and up to an eighth beside it.
+inline Direction direction(double b) {
+  const double shifted = std::fma(b, 4.0, kRound);
+  const auto quarter = std::bit_cast<std::uint64_t>(shifted);
+  const double x = std::fma(shifted - kRound, -0.25, b) * kTwoPi;
+  const double z = x * x;
+  const double sine = std::fma(polynomial(kSine, z) * z, x, x), cosine = polynomial(kCosine, z);
+  const auto negated = [](double value, std::uint64_t sign) {
+    return std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) ^ (sign & 2) << 62);
+  };
+  const bool odd = (quarter & 1) != 0;
+  return {negated(odd ? sine : cosine, quarter + 1), negated(odd ? cosine : sine, quarter)};
+}
+
+}  // namespace normal_math
+
 // Two independent standard normal values, from uniform values 2·index and 2·index + 1 (Box and Muller 1958).
-// In double; the C library's log, sin and cos decide the last bit.
 inline std::array<double, 2> normal_pair(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
   const auto [a, b] = uniform_pair(random_block(seed, stream, index));
-  const double radius = std::sqrt(-2.0 * std::log(a));
-  const double angle = 2.0 * std::numbers::pi * b;
-  return {radius * std::cos(angle), radius * std::sin(angle)};
+  const double radius = std::sqrt(-2.0 * normal_math::log_below_1(a));
+  const auto [cosine, sine] = normal_math::direction(b);
+  return {radius * cosine, radius * sine};
 }
 
 // Standard normal. Where many consecutive values are needed, normal_pair() halves the work.

@@ -45,7 +45,7 @@ struct Trainer::Impl {
     }
     engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> values) {
       initial_values(initials[static_cast<std::size_t>(id)], options.seed, engine.layout().parameter(id).name,
-                     begin, values);
+                     begin, values, options.engine.threads_per_rank);
     });
   }
 

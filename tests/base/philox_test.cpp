@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <set>
 #include <vector>
 
@@ -49,6 +51,37 @@ TEST(philox, normal_has_the_moments_of_a_normal) {
   EXPECT_NEAR(sums[1] / kDraws, 1.0, 4 * std::sqrt(2.0 / kDraws));
   EXPECT_NEAR(sums[2] / kDraws, 0.0, 4 * std::sqrt(15.0 / kDraws));
   EXPECT_NEAR(sums[3] / kDraws, 3.0, 4 * std::sqrt(96.0 / kDraws));
+}
+
+TEST(philox, normal_is_made_of_a_logarithm_and_a_direction) {
+  const auto check_log = [](double a) {
+    const long double expected = std::log(static_cast<long double>(a));
+    EXPECT_NEAR(normal_math::log_below_1(a) / expected, 1.0L, 2 * 0x1p-52L) << std::hexfloat << a;
+  };
+  const auto check_direction = [](double b) {
+    const long double angle = 2 * std::numbers::pi_v<long double> * b;
+    const auto [cosine, sine] = normal_math::direction(b);
+    EXPECT_NEAR(cosine, std::cos(angle), 2 * 0x1p-52L) << std::hexfloat << b;
+    EXPECT_NEAR(sine, std::sin(angle), 2 * 0x1p-52L) << std::hexfloat << b;
+  };
+  for (const double a :
+       {0x1p-53, 0x1p-52, 0.25, 0.5, 0.7071067811865475, 0.7071067811865476, 0.75, 1 - 0x1p-53})
+    check_log(a), check_direction(a);
+  for (std::uint64_t i = 0; i < 20000; ++i) {
+    const double u = uniform(3, 1, i);
+    check_log(u);
+    check_log(std::ldexp(u, -static_cast<int>(i % 50)));
+    check_log(1 - std::ldexp(0.5 + u / 2, -static_cast<int>(i % 50) - 1));
+    check_direction(u);
+  }
+}
+
+// Not of a processor's, a compiler's or a C library's own making: every model begins with them.
+TEST(philox, normal_has_the_same_bits_everywhere) {
+  EXPECT_EQ(normal(1, 2, 0), 0x1.0f42691aa2288p+0);
+  EXPECT_EQ(normal(1, 2, 1), 0x1.1100d6b43fd82p-2);
+  EXPECT_EQ(normal(3, 4, 123456789), 0x1.39d5976036ce3p+0);
+  EXPECT_EQ(normal(0xffffffffffffffff, 1, 0xffffffffff), -0x1.c5e6faca9dcc6p-3);
 }
 
 TEST(philox, normal_takes_both_halves_of_a_pair) {
