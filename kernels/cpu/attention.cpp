@@ -1,23 +1,23 @@
 // Each head of each batch item is one task (in backward, the heads that share a key and value head): its rows
 // of q, k and v are unpacked to fp32 and worked on in tiles of 64 queries by 64 keys that stay in the first
-// cache levels. Probabilities are fp32 and exist for one tile at a time.
+// cache levels. Probabilities are fp32 and exist for one tile at a time. bf16 stays bf16 where the processor
+// has a matrix unit for it (attention_pairs-inl.h).
 #include "kernels/attention.h"
 
-#include <cmath>
-#include <limits>
+#include <algorithm>
 #include <string>
 
 #include "kernels/check.h"
 #include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/matrix_unit.h"
 #include "kernels/cpu/parallel.h"
 #include "tessera/shape.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include "hwy/foreach_target.h"  // compiles what follows once per target
-#include "kernels/cpu/dropout-inl.h"
-#include "kernels/cpu/tile_product-inl.h"
-#include "kernels/cpu/v16-inl.h"
+#include "kernels/cpu/attention_pairs-inl.h"
+#include "kernels/cpu/attention_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
@@ -33,16 +33,6 @@ HWY_INLINE void pack(const T* input, std::int64_t stride, std::int64_t rows, con
           row < rows ? mul(load_some(input + row * stride + i, count), set16(scale)) : set16(0.0f);
       store16(value, packed + row * head.padded + i);
     }
-}
-
-// output rows = scale * packed rows.
-template <class T>
-HWY_INLINE void unpack(const float* packed, float scale, std::int64_t rows, const HeadShape& head, T* output,
-                       std::int64_t stride) {
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t i = 0; i < head.channels; i += 16)
-      store_some(mul(load16(packed + row * head.padded + i), set16(scale)), output + row * stride + i,
-                 head.channels - i);
 }
 
 // transposed [channels, kTile] of packed [kTile, padded].
@@ -89,50 +79,6 @@ static HWY_NOINLINE void add_weighted_transposed(const float* weights, const flo
                 values + key * head.padded, head.padded, sums + key * head.padded, head.padded);
 }
 
-// One row of the running softmax: turns scores into weights, rescales what was summed before.
-// `visible` keys of the tile count; the others get weight 0.
-static HWY_NOINLINE void softmax_row(float* scores, std::int64_t visible, const HeadShape& head,
-                                     float& maximum, float& sum, float* output) {
-  for (std::int64_t key = visible; key < kTile; ++key) scores[key] = -std::numeric_limits<float>::infinity();
-  V16 top = load16(scores);
-  for (std::int64_t i = 16; i < kTile; i += 16) top = max(top, load16(scores + i));
-  const float tile_maximum = max_lanes(top);
-  const float new_maximum = tile_maximum > maximum ? tile_maximum : maximum;
-  V16 tile_sum = set16(0.0f);
-  for (std::int64_t i = 0; i < kTile; i += 16) {
-    const V16 weight = exp16(sub(load16(scores + i), set16(new_maximum)));
-    store16(weight, scores + i);
-    tile_sum = add(tile_sum, weight);
-  }
-  if (new_maximum != maximum) {
-    alignas(64) float factor[16];
-    store16(exp16(set16(maximum - new_maximum)), factor);
-    sum *= factor[0];
-    for (std::int64_t i = 0; i < head.padded; i += 16)
-      store16(mul(load16(output + i), set16(factor[0])), output + i);
-    maximum = new_maximum;
-  }
-  sum += sum_lanes(tile_sum);
-}
-
-// The random bits of a tile of one head's probabilities.
-struct TileDraws {
-  std::uint16_t halves[kTile * kTile];
-
-  HWY_NOINLINE void draw(const Dropout& dropout, std::uint32_t item, std::uint32_t head,
-                         std::int64_t query_tile, std::int64_t key_tile) {
-    for (std::int64_t row = 0; row < kTile; row += 2)
-      draw_halves<2>(dropout, {item, head, static_cast<std::uint32_t>(query_tile * kTile + row)},
-                     static_cast<std::uint32_t>(key_tile * kTile / 8), halves + row * kTile);
-  }
-
-  // tile = factor * itself where it is kept, else 0.
-  HWY_NOINLINE void drop(const Dropout& dropout, float factor, float* tile) const {
-    for (std::int64_t i = 0; i < kTile * kTile; i += 16)
-      store16(keep16(mul(load16(tile + i), set16(factor)), halves + i, dropout.threshold), tile + i);
-  }
-};
-
 template <class T>
 HWY_INLINE void forward_head(const HeadShape& head, const ForwardHead& a, float* workspace) {
   const ForwardWorkspace w(head, workspace);
@@ -151,74 +97,37 @@ HWY_INLINE void forward_head(const HeadShape& head, const ForwardHead& a, float*
     const std::int64_t rows = head.rows_of(tile);
     pack(static_cast<const T*>(a.query) + tile * kTile * stride, stride, rows, head, scale, w.query);
     std::memset(w.output, 0, static_cast<std::size_t>(head.tile_numel()) * sizeof(float));
-    alignas(64) float maximum[kTile], sum[kTile];
-    for (std::int64_t row = 0; row < kTile; ++row) {
-      maximum[row] = -std::numeric_limits<float>::infinity();
-      sum[row] = 0.0f;
-    }
+    TileSums sums;
+    sums.begin();
     for (std::int64_t keys = 0; keys <= tile; ++keys) {
       const bool diagonal = keys == tile;
       tile_scores(w.query, w.keys_transposed + keys * head.channels * kTile, head, diagonal, w.scores);
       for (std::int64_t row = 0; row < kTile; ++row)
-        softmax_row(w.scores + row * kTile, diagonal ? row + 1 : kTile, head, maximum[row], sum[row],
-                    w.output + row * head.padded);
+        softmax_row(w.scores + row * kTile, diagonal ? row + 1 : kTile, head, sums.maximum[row],
+                    sums.sum[row], w.output + row * head.padded);
       if (drops) {  // after the sums, which are of all
         draws.draw(head.dropout, a.item, a.head, tile, keys);
         draws.drop(head.dropout, 1.0f, w.scores);
       }
       add_weighted(w.scores, w.values + keys * head.tile_numel(), head, diagonal, w.output);
     }
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const std::int64_t place = tile * kTile + row;
-      unpack(w.output + row * head.padded, 1.0f / sum[row] * head.dropout.scale(), 1, head,
-             static_cast<T*>(a.output) + place * head.model_channels, 0);
-      a.log_sum_exp[place] = static_cast<float>(maximum[row] + std::log(static_cast<double>(sum[row])));
-    }
+    sums.finish<T>(head, a, tile, w.output);
   }
 }
 
-// What backward needs of a tile of queries: q (scaled), the gradient of its output, and delta = gradient .
-// output.
+// What backward needs of a tile of queries: q (scaled), the gradient of its output, and prepare_rows().
 template <class T>
 HWY_INLINE void prepare_queries(const HeadShape& head, const BackwardHead& a, std::int64_t tile,
                                 const BackwardWorkspace& w) {
   const std::int64_t rows = head.rows_of(tile);
   const std::int64_t first = tile * kTile;
-  const T* output = static_cast<const T*>(a.output) + first * head.model_channels;
-  float* gradient = w.output_gradients + tile * head.tile_numel();
   pack(static_cast<const T*>(a.query) + first * head.qkv_channels, head.qkv_channels, rows, head,
        head.scale(), w.queries + tile * head.tile_numel());
   pack(static_cast<const T*>(a.output_gradient) + first * head.model_channels, head.model_channels, rows,
-       head, 1.0f, gradient);
+       head, 1.0f, w.output_gradients + tile * head.tile_numel());
   std::memset(w.query_gradients + tile * head.tile_numel(), 0,
               static_cast<std::size_t>(head.tile_numel()) * sizeof(float));
-  for (std::int64_t row = 0; row < kTile; ++row) {
-    V16 sum = set16(0.0f);
-    for (std::int64_t i = 0; row < rows && i < head.channels; i += 16)
-      sum = multiply_add(load16(gradient + row * head.padded + i),
-                         load_some(output + row * head.model_channels + i, head.channels - i), sum);
-    w.delta[first + row] = sum_lanes(sum);
-    // Rows past the end get weight exp(0 - infinity) = 0.
-    w.log_sum_exp[first + row] =
-        row < rows ? a.log_sum_exp[first + row] : std::numeric_limits<float>::infinity();
-  }
-}
-
-// scores -> weights = exp(scores - log_sum_exp); gradients (of the weights) -> weights * (gradients - delta).
-static HWY_NOINLINE void weights_and_gradients(const float* log_sum_exp, const float* delta, bool diagonal,
-                                               float* scores, float* gradients) {
-  for (std::int64_t row = 0; row < kTile; ++row) {
-    float* weight = scores + row * kTile;
-    float* gradient = gradients + row * kTile;
-    if (diagonal)
-      for (std::int64_t key = row + 1; key < kTile; ++key)
-        weight[key] = -std::numeric_limits<float>::infinity();
-    for (std::int64_t i = 0; i < kTile; i += 16) {
-      const V16 p = exp16(sub(load16(weight + i), set16(log_sum_exp[row])));
-      store16(p, weight + i);
-      store16(mul(p, sub(load16(gradient + i), set16(delta[row]))), gradient + i);
-    }
-  }
+  prepare_rows<T>(head, a, tile, w.log_sum_exp + first, w.delta + first);
 }
 
 // One query head of a group. Key and value gradients start at the group's first head and are written out
@@ -273,6 +182,7 @@ HWY_INLINE void backward_head(const HeadShape& head, const BackwardHead& a, cons
 
 void attention_forward_head(DType type, const HeadShape& head, const ForwardHead& arguments,
                             float* workspace) {
+  if (head.by_pairs && pairs::kAvailable) return pairs::forward_head(head, arguments, workspace);
   if (type == DType::fp32)
     forward_head<float>(head, arguments, workspace);
   else
@@ -281,6 +191,7 @@ void attention_forward_head(DType type, const HeadShape& head, const ForwardHead
 
 void attention_backward_head(DType type, const HeadShape& head, const BackwardHead& arguments,
                              float* workspace) {
+  if (head.by_pairs && pairs::kAvailable) return pairs::backward_head(head, arguments, workspace);
   const BackwardWorkspace w(head, workspace);
   if (type == DType::fp32)
     backward_head<float>(head, arguments, w);
@@ -307,7 +218,16 @@ HeadShape head_of(const AttentionShape& shape) {
           .group = shape.heads / shape.kv_heads_or_heads(),
           .channels = shape.head_channels(),
           .padded = round_up(shape.head_channels(), 16),
+          .by_pairs = shape.type == DType::bf16 && has_matrix_unit(),
           .dropout = shape.dropout};
+}
+
+// Of one thread. A narrower instruction set than the processor's best one does without the matrix unit.
+std::int64_t forward_numel(const HeadShape& head) {
+  return std::max(ForwardWorkspace::numel(head), head.by_pairs ? PairForwardWorkspace::numel(head) : 0);
+}
+std::int64_t backward_numel(const HeadShape& head) {
+  return std::max(BackwardWorkspace::numel(head), head.by_pairs ? PairBackwardWorkspace::numel(head) : 0);
 }
 
 // Where a head of a batch item begins: its query, key and value in a packed tensor, its output, its
@@ -329,7 +249,7 @@ struct HeadPlace {
 }  // namespace
 
 std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& target) {
-  return target.threads * workspace_part_bytes(ForwardWorkspace::numel(head_of(shape)) * 4);
+  return target.threads * workspace_part_bytes(forward_numel(head_of(shape)) * 4);
 }
 
 void attention_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv,
@@ -337,7 +257,7 @@ void attention_forward(const ComputeContext& context, const AttentionShape& shap
   const HeadShape head = head_of(shape);
   check_workspace(context, cpu::attention_forward_workspace_bytes(shape, context.target()),
                   "attention_forward");
-  const std::int64_t part_bytes = workspace_part_bytes(ForwardWorkspace::numel(head) * 4);
+  const std::int64_t part_bytes = workspace_part_bytes(forward_numel(head) * 4);
   const auto run = [&](std::int64_t begin, std::int64_t end, int thread) {
     for (std::int64_t task = begin; task < end; ++task) {
       const HeadPlace place(shape, task / shape.heads, task % shape.heads);
@@ -356,7 +276,7 @@ void attention_forward(const ComputeContext& context, const AttentionShape& shap
 }
 
 std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, const Target& target) {
-  return target.threads * workspace_part_bytes(BackwardWorkspace::numel(head_of(shape)) * 4);
+  return target.threads * workspace_part_bytes(backward_numel(head_of(shape)) * 4);
 }
 
 void attention_backward(const ComputeContext& context, const AttentionShape& shape,
@@ -364,7 +284,7 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
   const HeadShape head = head_of(shape);
   check_workspace(context, cpu::attention_backward_workspace_bytes(shape, context.target()),
                   "attention_backward");
-  const std::int64_t part_bytes = workspace_part_bytes(BackwardWorkspace::numel(head) * 4);
+  const std::int64_t part_bytes = workspace_part_bytes(backward_numel(head) * 4);
   const DType type = shape.type;
   const auto run_head = [&](std::int64_t item, std::int64_t index, int thread) {
     const HeadPlace place(shape, item, index);

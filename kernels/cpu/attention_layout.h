@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/dropout.h"
+#include "kernels/float_types.h"
 
 namespace tessera::kernels {
 
@@ -18,11 +19,18 @@ struct HeadShape {
   std::int64_t group = 1;           // query heads that share a key and value head
   std::int64_t channels = 0;        // of this head
   std::int64_t padded = 0;          // channels rounded up to whole groups of 16 lanes
+  bool by_pairs = false;            // products of bf16, by a matrix unit
   Dropout dropout = {};             // of all heads
 
   std::int64_t tiles() const { return (sequence + kTile - 1) / kTile; }
   std::int64_t rows_of(std::int64_t tile) const { return std::min(kTile, sequence - tile * kTile); }
   std::int64_t tile_numel() const { return kTile * padded; }
+  // The same with what a matrix unit takes: channels rounded up to 32.
+  HeadShape widened() const {
+    HeadShape wide = *this;
+    wide.padded = (channels + 31) / 32 * 32;
+    return wide;
+  }
   float scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(channels))); }
 };
 
@@ -60,6 +68,7 @@ class FloatParts {
     next_ += numel;
     return part;
   }
+  Bf16* take_halves(std::int64_t numel) { return reinterpret_cast<Bf16*>(take(numel / 2)); }
 
  private:
   float* next_;
@@ -123,6 +132,86 @@ struct BackwardWorkspace {
            2 * kTile * kTile;
   }
   static std::int64_t key_gradient_tiles(const HeadShape& head) { return head.group > 1 ? head.tiles() : 1; }
+};
+
+// The same for products of bf16, whose right side is stored by pairs of rows, [rows / 2][columns][2]. Below
+// `padded` is that of the widened head.
+struct PairForwardWorkspace {
+  Bf16* keys_transposed;  // [tiles] by pairs of [padded, kTile]
+  Bf16* values;           // [tiles] by pairs of [kTile, padded]
+  Bf16* query;            // [kTile, padded]; before, the rows that become keys and values
+  Bf16* weights;          // [kTile, kTile]
+  float* output;          // [kTile, padded]
+  float* scores;          // [kTile, kTile]
+
+  PairForwardWorkspace(const HeadShape& wide, float* workspace) {
+    FloatParts parts(workspace);
+    keys_transposed = parts.take_halves(wide.tiles() * wide.tile_numel());
+    values = parts.take_halves(wide.tiles() * wide.tile_numel());
+    query = parts.take_halves(wide.tile_numel());
+    weights = parts.take_halves(kTile * kTile);
+    output = parts.take(wide.tile_numel());
+    scores = parts.take(kTile * kTile);
+  }
+  static std::int64_t numel(const HeadShape& head) {
+    const std::int64_t tile = head.widened().tile_numel();
+    return head.tiles() * tile + tile / 2 + kTile * kTile / 2 + tile + kTile * kTile;
+  }
+};
+
+struct PairBackwardWorkspace {
+  Bf16* queries;               // [tiles][kTile, padded]
+  Bf16* output_gradients;      // [tiles][kTile, padded]
+  Bf16* queries_transposed;    // [tiles][padded, kTile]
+  Bf16* gradients_transposed;  // [tiles][padded, kTile]
+  float* query_gradients;      // [tiles][kTile, padded]
+  float* log_sum_exp;          // [tiles][kTile]
+  float* delta;                // [tiles][kTile]
+  Bf16* rows;                  // [kTile, padded], of keys or values
+  Bf16* pairs;                 // by pairs of [kTile, padded], of queries or gradients
+  Bf16* keys;                  // by pairs of [kTile, padded]
+  Bf16* keys_transposed;       // by pairs of [padded, kTile]
+  Bf16* values_transposed;     // by pairs of [padded, kTile]
+  float* key_gradients;        // [key_gradient_tiles][padded, kTile]
+  float* value_gradients;      // [key_gradient_tiles][padded, kTile]
+  float* turned;               // [kTile, padded], of one of these
+  float* scores;               // [kTile, kTile]
+  float* score_gradients;      // [kTile, kTile]
+  Bf16* weight_pairs;          // by pairs of [kTile, kTile]
+  Bf16* gradient_pairs;        // by pairs of [kTile, kTile]
+  Bf16* gradient_rows;         // [kTile, kTile]
+
+  PairBackwardWorkspace(const HeadShape& wide, float* workspace) {
+    const std::int64_t tiles = wide.tiles(), tile = wide.tile_numel(), square = kTile * kTile;
+    const std::int64_t key_tiles = BackwardWorkspace::key_gradient_tiles(wide);
+    FloatParts parts(workspace);
+    queries = parts.take_halves(tiles * tile);
+    output_gradients = parts.take_halves(tiles * tile);
+    queries_transposed = parts.take_halves(tiles * tile);
+    gradients_transposed = parts.take_halves(tiles * tile);
+    query_gradients = parts.take(tiles * tile);
+    log_sum_exp = parts.take(tiles * kTile);
+    delta = parts.take(tiles * kTile);
+    rows = parts.take_halves(tile);
+    pairs = parts.take_halves(tile);
+    keys = parts.take_halves(tile);
+    keys_transposed = parts.take_halves(tile);
+    values_transposed = parts.take_halves(tile);
+    key_gradients = parts.take(key_tiles * tile);
+    value_gradients = parts.take(key_tiles * tile);
+    turned = parts.take(tile);
+    scores = parts.take(square);
+    score_gradients = parts.take(square);
+    weight_pairs = parts.take_halves(square);
+    gradient_pairs = parts.take_halves(square);
+    gradient_rows = parts.take_halves(square);
+  }
+  static std::int64_t numel(const HeadShape& head) {
+    const HeadShape wide = head.widened();
+    const std::int64_t tile = wide.tile_numel(), square = kTile * kTile;
+    return wide.tiles() * (3 * tile + 2 * kTile) + 5 * tile / 2 +
+           (2 * BackwardWorkspace::key_gradient_tiles(wide) + 1) * tile + 2 * square + 3 * square / 2;
+  }
 };
 
 }  // namespace tessera::kernels

@@ -43,7 +43,8 @@ std::string widest_instruction_set() {
   const auto has = [&](const char* flag) {
     return std::find(flags.begin(), flags.end(), flag) != flags.end();
   };
-  if (has("avx512f")) return has("avx512_bf16") ? "AVX-512 BF16" : "AVX-512";
+  if (has("avx512f"))
+    return std::string("AVX-512") + (has("avx512_bf16") ? " BF16" : "") + (has("amx_bf16") ? ", AMX" : "");
   if (has("avx2")) return has("f16c") ? "AVX2 F16C" : "AVX2";
   return has("sse4_1") ? "SSE4" : "baseline";
 }

@@ -1,0 +1,136 @@
+// What attention does with tiles of scores, whatever computes the products. Included once per target
+// (Highway's foreach_target.h), hence no #pragma once.
+#if defined(TESSERA_KERNELS_CPU_ATTENTION_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_KERNELS_CPU_ATTENTION_TILES_INL_H
+#undef TESSERA_KERNELS_CPU_ATTENTION_TILES_INL_H
+#else
+#define TESSERA_KERNELS_CPU_ATTENTION_TILES_INL_H
+#endif
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/dropout-inl.h"
+#include "kernels/cpu/tile_product-inl.h"
+#include "kernels/cpu/v16-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels::HWY_NAMESPACE {
+
+// output rows = scale * packed rows.
+template <class T>
+HWY_INLINE void unpack(const float* packed, float scale, std::int64_t rows, const HeadShape& head, T* output,
+                       std::int64_t stride) {
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t i = 0; i < head.channels; i += 16)
+      store_some(mul(load16(packed + row * head.padded + i), set16(scale)), output + row * stride + i,
+                 head.channels - i);
+}
+
+// The normalisers of a tile of queries so far, of which `output` [kTile, padded] holds the weighted sums.
+struct TileSums {
+  alignas(64) float maximum[kTile], sum[kTile];
+
+  HWY_INLINE void begin() {
+    for (std::int64_t row = 0; row < kTile; ++row) {
+      maximum[row] = -std::numeric_limits<float>::infinity();
+      sum[row] = 0.0f;
+    }
+  }
+
+  template <class T>
+  HWY_INLINE void finish(const HeadShape& head, const ForwardHead& a, std::int64_t tile,
+                         const float* output) const {
+    for (std::int64_t row = 0; row < head.rows_of(tile); ++row) {
+      const std::int64_t place = tile * kTile + row;
+      unpack(output + row * head.padded, 1.0f / sum[row] * head.dropout.scale(), 1, head,
+             static_cast<T*>(a.output) + place * head.model_channels, 0);
+      a.log_sum_exp[place] = static_cast<float>(maximum[row] + std::log(static_cast<double>(sum[row])));
+    }
+  }
+};
+
+// One row of the running softmax: turns scores into weights, rescales what was summed before.
+// `visible` keys of the tile count; the others get weight 0.
+static HWY_NOINLINE void softmax_row(float* scores, std::int64_t visible, const HeadShape& head,
+                                     float& maximum, float& sum, float* output) {
+  for (std::int64_t key = visible; key < kTile; ++key) scores[key] = -std::numeric_limits<float>::infinity();
+  V16 top = load16(scores);
+  for (std::int64_t i = 16; i < kTile; i += 16) top = max(top, load16(scores + i));
+  const float tile_maximum = max_lanes(top);
+  const float new_maximum = tile_maximum > maximum ? tile_maximum : maximum;
+  V16 tile_sum = set16(0.0f);
+  for (std::int64_t i = 0; i < kTile; i += 16) {
+    const V16 weight = exp16(sub(load16(scores + i), set16(new_maximum)));
+    store16(weight, scores + i);
+    tile_sum = add(tile_sum, weight);
+  }
+  if (new_maximum != maximum) {
+    alignas(64) float factor[16];
+    store16(exp16(set16(maximum - new_maximum)), factor);
+    sum *= factor[0];
+    for (std::int64_t i = 0; i < head.padded; i += 16)
+      store16(mul(load16(output + i), set16(factor[0])), output + i);
+    maximum = new_maximum;
+  }
+  sum += sum_lanes(tile_sum);
+}
+
+// The random bits of a tile of one head's probabilities.
+struct TileDraws {
+  std::uint16_t halves[kTile * kTile];
+
+  HWY_NOINLINE void draw(const Dropout& dropout, std::uint32_t item, std::uint32_t head,
+                         std::int64_t query_tile, std::int64_t key_tile) {
+    for (std::int64_t row = 0; row < kTile; row += 2)
+      draw_halves<2>(dropout, {item, head, static_cast<std::uint32_t>(query_tile * kTile + row)},
+                     static_cast<std::uint32_t>(key_tile * kTile / 8), halves + row * kTile);
+  }
+
+  // tile = factor * itself where it is kept, else 0.
+  HWY_NOINLINE void drop(const Dropout& dropout, float factor, float* tile) const {
+    for (std::int64_t i = 0; i < kTile * kTile; i += 16)
+      store16(keep16(mul(load16(tile + i), set16(factor)), halves + i, dropout.threshold), tile + i);
+  }
+};
+
+// log_sum_exp and delta = gradient . output of a tile of queries, [kTile] each.
+template <class T>
+HWY_INLINE void prepare_rows(const HeadShape& head, const BackwardHead& a, std::int64_t tile,
+                             float* log_sum_exp, float* delta) {
+  const std::int64_t first = tile * kTile;
+  for (std::int64_t row = 0; row < kTile; ++row) {
+    const bool there = row < head.rows_of(tile);
+    const std::int64_t place = (first + row) * head.model_channels;
+    V16 sum = set16(0.0f);
+    for (std::int64_t i = 0; there && i < head.channels; i += 16)
+      sum = multiply_add(load_some(static_cast<const T*>(a.output_gradient) + place + i, head.channels - i),
+                         load_some(static_cast<const T*>(a.output) + place + i, head.channels - i), sum);
+    delta[row] = sum_lanes(sum);
+    // Rows past the end get weight exp(0 - infinity) = 0.
+    log_sum_exp[row] = there ? a.log_sum_exp[first + row] : std::numeric_limits<float>::infinity();
+  }
+}
+
+// scores -> weights = exp(scores - log_sum_exp); gradients (of the weights) -> weights * (gradients - delta).
+static HWY_NOINLINE void weights_and_gradients(const float* log_sum_exp, const float* delta, bool diagonal,
+                                               float* scores, float* gradients) {
+  for (std::int64_t row = 0; row < kTile; ++row) {
+    float* weight = scores + row * kTile;
+    float* gradient = gradients + row * kTile;
+    if (diagonal)
+      for (std::int64_t key = row + 1; key < kTile; ++key)
+        weight[key] = -std::numeric_limits<float>::infinity();
+    for (std::int64_t i = 0; i < kTile; i += 16) {
+      const V16 p = exp16(sub(load16(weight + i), set16(log_sum_exp[row])));
+      store16(p, weight + i);
+      store16(mul(p, sub(load16(gradient + i), set16(delta[row]))), gradient + i);
+    }
+  }
+}
+
+}  // namespace tessera::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard
