@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/budget.h"
@@ -169,6 +170,7 @@ struct StepResult {
 // Which value of a parameter: the fp32 one that is updated (master, or an fp32 parameter itself), the one
 // that compute sees, or a moment of the optimizer. A frozen parameter has only what compute sees.
 enum class State : std::uint8_t { master, parameter, moment1, moment2 };
+std::string_view name_of(State state);
 
 // A step's timing on this rank. What a lane does is timed where it does it: on a GPU's stream by the GPU.
 struct StepTiming {

@@ -27,19 +27,6 @@ HWY_INLINE LongVector set_bits(std::uint64_t bits) { return hn::Set(LongTag(), b
 HWY_INLINE DoubleVector as_double(LongVector bits) { return hn::BitCast(DoubleTag(), bits); }
 HWY_INLINE LongVector as_bits(DoubleVector value) { return hn::BitCast(LongTag(), value); }
 
-#if HWY_NATIVE_FMA
-HWY_INLINE DoubleVector fused(DoubleVector a, DoubleVector b, DoubleVector c) { return hn::MulAdd(a, b, c); }
-#else
-HWY_NOINLINE static DoubleVector fused(DoubleVector a, DoubleVector b, DoubleVector c) {
-  alignas(64) double x[kDoubles], y[kDoubles], z[kDoubles];
-  hn::Store(a, DoubleTag(), x);
-  hn::Store(b, DoubleTag(), y);
-  hn::Store(c, DoubleTag(), z);
-  for (int lane = 0; lane < kDoubles; ++lane) z[lane] = std::fma(x[lane], y[lane], z[lane]);
-  return hn::Load(DoubleTag(), z);
-}
-#endif
-
 template <std::size_t kCount>
 HWY_INLINE DoubleVector polynomial(const std::array<double, kCount>& coefficients, DoubleVector x) {
   DoubleVector sum = set(coefficients[0]);

@@ -74,15 +74,21 @@ HWY_INLINE V16 max(V16 a, V16 b) {
 // a * b + c, rounded once. Targets without the instruction call the C library's, lane by lane, from one
 // place.
 #if HWY_NATIVE_FMA
-HWY_INLINE FloatVector fused(FloatVector a, FloatVector b, FloatVector c) { return hn::MulAdd(a, b, c); }
+template <class Vector>
+HWY_INLINE Vector fused(Vector a, Vector b, Vector c) {
+  return hn::MulAdd(a, b, c);
+}
 #else
-HWY_NOINLINE inline FloatVector fused(FloatVector a, FloatVector b, FloatVector c) {
-  alignas(64) float x[kVectorLanes], y[kVectorLanes], z[kVectorLanes];
-  hn::Store(a, FloatTag(), x);
-  hn::Store(b, FloatTag(), y);
-  hn::Store(c, FloatTag(), z);
-  for (int lane = 0; lane < kVectorLanes; ++lane) z[lane] = std::fma(x[lane], y[lane], z[lane]);
-  return hn::Load(FloatTag(), z);
+template <class Vector>
+HWY_NOINLINE Vector fused(Vector a, Vector b, Vector c) {
+  const hn::DFromV<Vector> d;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  alignas(64) hn::TFromD<decltype(d)> x[kLanes], y[kLanes], z[kLanes];
+  hn::Store(a, d, x);
+  hn::Store(b, d, y);
+  hn::Store(c, d, z);
+  for (int lane = 0; lane < kLanes; ++lane) z[lane] = std::fma(x[lane], y[lane], z[lane]);
+  return hn::Load(d, z);
 }
 #endif
 HWY_INLINE V16 fma(V16 a, V16 b, V16 c) {

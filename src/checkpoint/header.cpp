@@ -31,7 +31,7 @@ Placement parse_placement(const std::string& name) {
 
 State parse_state(const std::string& name) {
   for (const State state : {State::master, State::parameter, State::moment1, State::moment2})
-    if (name == checkpoint::name_of(state)) return state;
+    if (name == name_of(state)) return state;
   throw std::invalid_argument("state '" + name + "'");
 }
 
@@ -86,7 +86,7 @@ json to_json(const Header& header) {
   for (const StoredBuffer& b : header.buffers)
     buffers.push_back({{"unit", b.unit},
                        {"flat", b.flat},
-                       {"state", checkpoint::name_of(b.state)},
+                       {"state", name_of(b.state)},
                        {"whole", b.whole},
                        {"offset", b.offset},
                        {"bytes", b.bytes},
@@ -187,20 +187,6 @@ void require_equal(const std::string& file, const std::string& what, const std::
 }
 
 }  // namespace
-
-std::string_view name_of(State state) {
-  switch (state) {
-    case State::master:
-      return "master";
-    case State::parameter:
-      return "parameter";
-    case State::moment1:
-      return "moment1";
-    case State::moment2:
-      return "moment2";
-  }
-  return "?";
-}
 
 Header describe(const Engine& engine) {
   const Layout& layout = engine.layout();

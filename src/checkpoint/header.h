@@ -56,8 +56,6 @@ struct Header {
   std::uint64_t checksum = 0;   // of all the above as it is stored; set by decode()
 };
 
-std::string_view name_of(State state);
-
 // What `engine` is, without state, counters, ranks and buffers.
 Header describe(const Engine& engine);
 

@@ -48,7 +48,7 @@ void read_buffer(const FileReader& file, const StoredBuffer& stored,
   if (const std::uint64_t found = checksum.value(); found != stored.checksum)
     throw EnvironmentError(fmt::format(
         "checkpoint file '{}' is damaged: checksum of the {} of unit {} is {:016x}, expected {:016x}",
-        file.path().string(), checkpoint::name_of(stored.state), stored.unit, found, stored.checksum));
+        file.path().string(), name_of(stored.state), stored.unit, found, stored.checksum));
 }
 
 }  // namespace tessera::checkpoint

@@ -19,8 +19,6 @@ namespace tessera {
 EngineOptions checked_options(EngineOptions options, const Communicator& world,
                               const std::vector<UnitSpec>& units);
 
-std::string_view name_of(State state);
-
 struct Engine::Impl {
   Impl(Communicator world, std::vector<UnitSpec> units, EngineOptions options);
 

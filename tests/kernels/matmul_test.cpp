@@ -129,7 +129,8 @@ TEST(Matmul, AColumnIsTheSameInAWiderProduct) {
     const Tensor wide = product(b, kWide), narrow = product(few, kNarrow);
     for (std::int64_t row = 0; row < kM; ++row)
       for (std::int64_t column = 0; column < kNarrow; ++column)
-        ASSERT_EQ(wide.get(row * kWide + column), narrow.get(row * kNarrow + column)) << row << ", " << column;
+        ASSERT_EQ(wide.get(row * kWide + column), narrow.get(row * kNarrow + column))
+            << row << ", " << column;
   }
 }
 
