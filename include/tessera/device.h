@@ -315,7 +315,7 @@ bool reset_peak_memory();
 // What this machine offers this process.
 struct Machine {
   std::string cpu;                   // the model's name
-  std::string instruction_set;       // the widest that matters to Tessera, for example "AVX-512 BF16"
+  std::string instruction_set;       // the processor's widest that matters: "AVX-512 BF16, AMX", say
   int cores = 1;                     // this process may run on
   std::int64_t memory_bytes = 0;     // installed
   std::int64_t available_bytes = 0;  // that could be taken without swapping

@@ -149,7 +149,11 @@ Operands operands_of(const MatmulShape& shape) {
 // of two: then, and in all other types and layouts, it copies blocks of B together first.
 bool rows_collide(const MatmulShape& shape) {
   const bool dense = shape.lda == 0 && shape.ldb == 0 && shape.ldc == 0;
-  return dense && !shape.bias && !shape.transpose_b && shape.input_type == DType::fp32 && shape.m >= 64 &&
+  const bool left_lie =
+      dense && !shape.bias && !shape.transpose_b && !std::has_single_bit(static_cast<std::uint64_t>(shape.n));
+  // Of such a product oneDNN may divide k among many threads, and not in the same way.
+  const bool divided = shape.transpose_a && shape.m <= 512 && shape.k >= 2048;
+  return left_lie && !divided && shape.input_type == DType::fp32 && shape.m >= 64 &&
          shape.n * bytes_of(shape.input_type) % 2048 == 0;
 }
 
