@@ -159,6 +159,8 @@ struct PairForwardWorkspace {
   }
 };
 
+// What is needed one after the other shares memory, so that it takes no more than without the unit where
+// heads have a multiple of 32 channels.
 struct PairBackwardWorkspace {
   Bf16* queries;               // [tiles][kTile, padded]
   Bf16* output_gradients;      // [tiles][kTile, padded]
@@ -167,19 +169,16 @@ struct PairBackwardWorkspace {
   float* query_gradients;      // [tiles][kTile, padded]
   float* log_sum_exp;          // [tiles][kTile]
   float* delta;                // [tiles][kTile]
-  Bf16* rows;                  // [kTile, padded], of keys or values
-  Bf16* pairs;                 // by pairs of [kTile, padded], of queries or gradients
-  Bf16* keys;                  // by pairs of [kTile, padded]
-  Bf16* keys_transposed;       // by pairs of [padded, kTile]
-  Bf16* values_transposed;     // by pairs of [padded, kTile]
-  float* key_gradients;        // [key_gradient_tiles][padded, kTile]
-  float* value_gradients;      // [key_gradient_tiles][padded, kTile]
-  float* turned;               // [kTile, padded], of one of these
-  float* scores;               // [kTile, kTile]
-  float* score_gradients;      // [kTile, kTile]
-  Bf16* weight_pairs;          // by pairs of [kTile, kTile]
-  Bf16* gradient_pairs;        // by pairs of [kTile, kTile]
-  Bf16* gradient_rows;         // [kTile, kTile]
+  Bf16* keys;               // by pairs of [kTile, padded]; before, queries or gradients that are transposed
+  Bf16* keys_transposed;    // by pairs of [padded, kTile]
+  Bf16* values_transposed;  // by pairs of [padded, kTile]
+  float* key_gradients;     // [key_gradient_tiles][padded, kTile]
+  float* value_gradients;   // [key_gradient_tiles][padded, kTile]
+  float* scores;            // [kTile, kTile]
+  float* score_gradients;   // [kTile, kTile]
+  float* turned;            // [kTile, padded], of a tile's key or value gradients
+  Bf16* rows;               // there before them: [kTile, padded], keys or values as they come
+  Bf16* rounded;            // there between: [kTile, kTile], weights or their gradients
 
   PairBackwardWorkspace(const HeadShape& wide, float* workspace) {
     const std::int64_t tiles = wide.tiles(), tile = wide.tile_numel(), square = kTile * kTile;
@@ -192,25 +191,22 @@ struct PairBackwardWorkspace {
     query_gradients = parts.take(tiles * tile);
     log_sum_exp = parts.take(tiles * kTile);
     delta = parts.take(tiles * kTile);
-    rows = parts.take_halves(tile);
-    pairs = parts.take_halves(tile);
     keys = parts.take_halves(tile);
     keys_transposed = parts.take_halves(tile);
     values_transposed = parts.take_halves(tile);
     key_gradients = parts.take(key_tiles * tile);
     value_gradients = parts.take(key_tiles * tile);
-    turned = parts.take(tile);
     scores = parts.take(square);
     score_gradients = parts.take(square);
-    weight_pairs = parts.take_halves(square);
-    gradient_pairs = parts.take_halves(square);
-    gradient_rows = parts.take_halves(square);
+    turned = parts.take(tile);  // of 32 channels at least: room for half a square
+    rows = reinterpret_cast<Bf16*>(turned);
+    rounded = reinterpret_cast<Bf16*>(turned);
   }
   static std::int64_t numel(const HeadShape& head) {
     const HeadShape wide = head.widened();
-    const std::int64_t tile = wide.tile_numel(), square = kTile * kTile;
-    return wide.tiles() * (3 * tile + 2 * kTile) + 5 * tile / 2 +
-           (2 * BackwardWorkspace::key_gradient_tiles(wide) + 1) * tile + 2 * square + 3 * square / 2;
+    const std::int64_t tile = wide.tile_numel();
+    return wide.tiles() * (3 * tile + 2 * kTile) + 3 * tile / 2 +
+           (2 * BackwardWorkspace::key_gradient_tiles(wide) + 1) * tile + 2 * kTile * kTile;
   }
 };
 

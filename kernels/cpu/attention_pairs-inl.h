@@ -124,8 +124,8 @@ static HWY_NOINLINE void backward_head(const HeadShape& narrow, const BackwardHe
                            Bf16* transposed) {
     copy_rows(static_cast<const Bf16*>(from) + tile * kTile * row_stride, row_stride, head.rows_of(tile),
               head, rows + tile * numel);
-    pair_rows(rows + tile * numel, head.padded, w.pairs);
-    transpose_pairs(w.pairs, kTile / 2, head.padded, transposed + tile * numel);
+    pair_rows(rows + tile * numel, head.padded, w.keys);
+    transpose_pairs(w.keys, kTile / 2, head.padded, transposed + tile * numel);
   };
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile) {
     prepare(a.query, stride, tile, w.queries, w.queries_transposed);
@@ -161,15 +161,14 @@ static HWY_NOINLINE void backward_head(const HeadShape& narrow, const BackwardHe
       weights_and_gradients(w.log_sum_exp + tile * kTile, w.delta + tile * kTile, tile == keys, w.scores,
                             w.score_gradients);
       if (drops) draws.drop(head.dropout, head.dropout.scale(), w.scores);
-      round_to_pairs(w.scores, w.weight_pairs);
-      unit.multiply({head.padded, kTile, kTile}, w.gradients_transposed + tile * numel, w.weight_pairs,
+      round_to_pairs(w.scores, w.rounded);
+      unit.multiply({head.padded, kTile, kTile}, w.gradients_transposed + tile * numel, w.rounded,
                     value_gradient, true);
-      round_to_pairs(w.score_gradients, w.gradient_pairs);
-      unit.multiply({head.padded, kTile, kTile}, w.queries_transposed + tile * numel, w.gradient_pairs,
-                    key_gradient, true);
-      round_to_rows(w.score_gradients, w.gradient_rows);
-      unit.multiply({kTile, head.padded, kTile}, w.gradient_rows, w.keys, w.query_gradients + tile * numel,
+      round_to_pairs(w.score_gradients, w.rounded);
+      unit.multiply({head.padded, kTile, kTile}, w.queries_transposed + tile * numel, w.rounded, key_gradient,
                     true);
+      round_to_rows(w.score_gradients, w.rounded);
+      unit.multiply({kTile, head.padded, kTile}, w.rounded, w.keys, w.query_gradients + tile * numel, true);
     }
     if (!a.last_of_group) continue;
     unpack_turned(w, key_gradient, head.scale(), rows, head, static_cast<Bf16*>(a.key_gradient) + first);
