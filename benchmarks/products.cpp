@@ -7,6 +7,7 @@
 #include "benchmarks/random_data.h"
 #include "kernels/matmul.h"
 #include "tessera/device.h"
+#include "tessera/shape.h"
 
 namespace tessera {
 namespace {
@@ -23,9 +24,9 @@ void take_turns(benchmark::State& state, const kernels::MatmulShape& chosen) {
   Arena arena({.bytes = (a + b + c) * 4 + 3 * 64 + workspace});
   auto* values = reinterpret_cast<float*>(arena.base());
   fill_random(values, a + b, -1.0f, 1.0f);
-  std::byte* const result = arena.base() + ((a + b) * 4 + 63) / 64 * 64;
+  std::byte* const result = arena.base() + round_up((a + b) * 4, 64);
   const kernels::ComputeContext context{.threads = threads,
-                                        .workspace = {result + (c * 4 + 63) / 64 * 64, workspace}};
+                                        .workspace = {result + round_up(c * 4, 64), workspace}};
   const auto seconds = [&](const kernels::MatmulShape& shape) {
     return seconds_of([&] { kernels::matmul(context, shape, values, values + a, nullptr, result); });
   };

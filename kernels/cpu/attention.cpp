@@ -36,11 +36,8 @@ HWY_INLINE void pack(const T* input, std::int64_t stride, std::int64_t rows, con
 }
 
 // transposed [channels, kTile] of packed [kTile, padded].
-static HWY_NOINLINE void transpose(const float* packed, const HeadShape& head, float* transposed) {
-  for (std::int64_t block = 0; block < kTile; block += 16)
-    for (std::int64_t channel = 0; channel < head.channels; ++channel)
-      for (std::int64_t row = block; row < block + 16; ++row)
-        transposed[channel * kTile + row] = packed[row * head.padded + channel];
+HWY_INLINE void transpose_packed(const float* packed, const HeadShape& head, float* transposed) {
+  transpose(packed, head.padded, kTile, head.channels, transposed);
 }
 
 // scores [kTile, kTile] = left [kTile, channels] right_transposed [channels, kTile]. On the diagonal, blocks
@@ -89,7 +86,7 @@ HWY_INLINE void forward_head(const HeadShape& head, const ForwardHead& a, float*
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile) {
     const std::int64_t first = tile * kTile * stride;
     pack(static_cast<const T*>(a.key) + first, stride, head.rows_of(tile), head, 1.0f, w.query);
-    transpose(w.query, head, w.keys_transposed + tile * head.channels * kTile);
+    transpose_packed(w.query, head, w.keys_transposed + tile * head.channels * kTile);
     pack(static_cast<const T*>(a.value) + first, stride, head.rows_of(tile), head, 1.0f,
          w.values + tile * head.tile_numel());
   }
@@ -146,9 +143,9 @@ HWY_INLINE void backward_head(const HeadShape& head, const BackwardHead& a, cons
     float* key_gradient = w.key_gradients + kept;
     float* value_gradient = w.value_gradients + kept;
     pack(static_cast<const T*>(a.value) + first, stride, rows, head, 1.0f, w.keys);
-    transpose(w.keys, head, w.values_transposed);
+    transpose_packed(w.keys, head, w.values_transposed);
     pack(static_cast<const T*>(a.key) + first, stride, rows, head, 1.0f, w.keys);
-    transpose(w.keys, head, w.keys_transposed);
+    transpose_packed(w.keys, head, w.keys_transposed);
     if (a.first_of_group) {
       std::memset(key_gradient, 0, tile_bytes);
       std::memset(value_gradient, 0, tile_bytes);

@@ -7,6 +7,7 @@
 
 #include "kernels/dropout.h"
 #include "kernels/float_types.h"
+#include "tessera/shape.h"
 
 namespace tessera::kernels {
 
@@ -28,7 +29,7 @@ struct HeadShape {
   // The same with what a matrix unit takes: channels rounded up to 32.
   HeadShape widened() const {
     HeadShape wide = *this;
-    wide.padded = (channels + 31) / 32 * 32;
+    wide.padded = round_up(channels, 32);
     return wide;
   }
   float scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(channels))); }
@@ -59,19 +60,21 @@ struct BackwardHead {
   std::uint32_t item = 0, head = 0;
 };
 
-// Hands out consecutive parts of one thread's floats.
+// Hands out consecutive parts of one thread's floats, or, of none, counts them only.
 class FloatParts {
  public:
-  explicit FloatParts(float* next) : next_(next) {}
+  explicit FloatParts(float* first) : first_(first) {}
   float* take(std::int64_t numel) {
-    float* part = next_;
-    next_ += numel;
+    float* part = first_ == nullptr ? nullptr : first_ + taken_;
+    taken_ += numel;
     return part;
   }
   Bf16* take_halves(std::int64_t numel) { return reinterpret_cast<Bf16*>(take(numel / 2)); }
+  std::int64_t taken() const { return taken_; }
 
  private:
-  float* next_;
+  float* first_;
+  std::int64_t taken_ = 0;
 };
 
 // All keys and values of the head, one tile of queries.
@@ -81,6 +84,7 @@ struct ForwardWorkspace {
   float* query;            // [kTile, padded]
   float* output;           // [kTile, padded]
   float* scores;           // [kTile, kTile]
+  std::int64_t taken;      // of the floats
 
   ForwardWorkspace(const HeadShape& head, float* workspace) {
     FloatParts parts(workspace);
@@ -89,10 +93,9 @@ struct ForwardWorkspace {
     query = parts.take(head.tile_numel());
     output = parts.take(head.tile_numel());
     scores = parts.take(kTile * kTile);
+    taken = parts.taken();
   }
-  static std::int64_t numel(const HeadShape& head) {
-    return head.tiles() * (head.channels * kTile + head.tile_numel()) + 2 * head.tile_numel() + kTile * kTile;
-  }
+  static std::int64_t numel(const HeadShape& head) { return ForwardWorkspace(head, nullptr).taken; }
 };
 
 // All queries of one head and their gradients, one tile of keys and values. Where query heads share keys and
@@ -110,6 +113,7 @@ struct BackwardWorkspace {
   float* value_gradients;    // [key_gradient_tiles][kTile, padded]
   float* scores;             // [kTile, kTile]
   float* score_gradients;    // [kTile, kTile]
+  std::int64_t taken;        // of the floats
 
   BackwardWorkspace(const HeadShape& head, float* workspace) {
     FloatParts parts(workspace);
@@ -125,12 +129,9 @@ struct BackwardWorkspace {
     value_gradients = parts.take(key_gradient_tiles(head) * head.tile_numel());
     scores = parts.take(kTile * kTile);
     score_gradients = parts.take(kTile * kTile);
+    taken = parts.taken();
   }
-  static std::int64_t numel(const HeadShape& head) {
-    return head.tiles() * (3 * head.tile_numel() + 2 * kTile) +
-           (1 + 2 * key_gradient_tiles(head)) * head.tile_numel() + 2 * head.channels * kTile +
-           2 * kTile * kTile;
-  }
+  static std::int64_t numel(const HeadShape& head) { return BackwardWorkspace(head, nullptr).taken; }
   static std::int64_t key_gradient_tiles(const HeadShape& head) { return head.group > 1 ? head.tiles() : 1; }
 };
 
@@ -143,6 +144,7 @@ struct PairForwardWorkspace {
   Bf16* weights;          // [kTile, kTile]
   float* output;          // [kTile, padded]
   float* scores;          // [kTile, kTile]
+  std::int64_t taken;     // of the floats
 
   PairForwardWorkspace(const HeadShape& wide, float* workspace) {
     FloatParts parts(workspace);
@@ -152,10 +154,10 @@ struct PairForwardWorkspace {
     weights = parts.take_halves(kTile * kTile);
     output = parts.take(wide.tile_numel());
     scores = parts.take(kTile * kTile);
+    taken = parts.taken();
   }
   static std::int64_t numel(const HeadShape& head) {
-    const std::int64_t tile = head.widened().tile_numel();
-    return head.tiles() * tile + tile / 2 + kTile * kTile / 2 + tile + kTile * kTile;
+    return PairForwardWorkspace(head.widened(), nullptr).taken;
   }
 };
 
@@ -179,6 +181,7 @@ struct PairBackwardWorkspace {
   float* turned;            // [kTile, padded], of a tile's key or value gradients
   Bf16* rows;               // there before them: [kTile, padded], keys or values as they come
   Bf16* rounded;            // there between: [kTile, kTile], weights or their gradients
+  std::int64_t taken;       // of the floats
 
   PairBackwardWorkspace(const HeadShape& wide, float* workspace) {
     const std::int64_t tiles = wide.tiles(), tile = wide.tile_numel(), square = kTile * kTile;
@@ -201,12 +204,10 @@ struct PairBackwardWorkspace {
     turned = parts.take(tile);  // of 32 channels at least: room for half a square
     rows = reinterpret_cast<Bf16*>(turned);
     rounded = reinterpret_cast<Bf16*>(turned);
+    taken = parts.taken();
   }
   static std::int64_t numel(const HeadShape& head) {
-    const HeadShape wide = head.widened();
-    const std::int64_t tile = wide.tile_numel();
-    return wide.tiles() * (3 * tile + 2 * kTile) + 3 * tile / 2 +
-           (2 * BackwardWorkspace::key_gradient_tiles(wide) + 1) * tile + 2 * kTile * kTile;
+    return PairBackwardWorkspace(head.widened(), nullptr).taken;
   }
 };
 

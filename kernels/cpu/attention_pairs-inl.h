@@ -25,19 +25,11 @@ static HWY_NOINLINE void copy_rows(const void* input, std::int64_t stride, std::
     std::memcpy(out + row * wide.padded, static_cast<const Bf16*>(input) + row * stride, bytes);
 }
 
-// out [columns, rows] of words = words [rows, columns], transposed. Of pairs of channels, rows become the
-// pairs of what is transposed; of pairs of rows, what is transposed.
-template <class Word>
-HWY_NOINLINE void transpose_words(const Word* words, std::int64_t rows, std::int64_t columns, Word* out) {
-  static_assert(sizeof(Word) == 4);
-  for (std::int64_t block = 0; block < rows; block += 16)
-    for (std::int64_t column = 0; column < columns; ++column)
-      for (std::int64_t row = block; row < block + 16; ++row)
-        std::memcpy(out + column * rows + row, words + row * columns + column, sizeof(Word));
-}
+// out [columns, rows] = words [rows, columns] of two halves, transposed. Of pairs of channels, rows become
+// the pairs of what is transposed; of pairs of rows, what is transposed.
 HWY_INLINE void transpose_pairs(const Bf16* words, std::int64_t rows, std::int64_t columns, Bf16* out) {
-  transpose_words(reinterpret_cast<const std::uint32_t*>(words), rows, columns,
-                  reinterpret_cast<std::uint32_t*>(out));
+  transpose(reinterpret_cast<const std::uint32_t*>(words), columns, rows, columns,
+            reinterpret_cast<std::uint32_t*>(out));
 }
 
 // out [kTile / 2][columns][2]: row 2i in the lower halves, row 2i + 1 in the upper ones.
@@ -107,7 +99,7 @@ static HWY_NOINLINE void forward_head(const HeadShape& narrow, const ForwardHead
 // out = rows of what is transposed in `gradient` [padded, kTile], times scale.
 HWY_INLINE void unpack_turned(const PairBackwardWorkspace& w, const float* gradient, float scale,
                               std::int64_t rows, const HeadShape& head, void* out) {
-  transpose_words(gradient, head.padded, kTile, w.turned);
+  transpose(gradient, kTile, head.padded, kTile, w.turned);
   unpack(w.turned, scale, rows, head, static_cast<Bf16*>(out), head.qkv_channels);
 }
 

@@ -28,6 +28,17 @@ HWY_INLINE void unpack(const float* packed, float scale, std::int64_t rows, cons
                  head.channels - i);
 }
 
+// out [columns, rows] = words [rows, columns] transposed, whose rows are `stride` words apart. rows: a
+// multiple of 16.
+template <class Word>
+HWY_NOINLINE void transpose(const Word* words, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+                            Word* out) {
+  for (std::int64_t block = 0; block < rows; block += 16)
+    for (std::int64_t column = 0; column < columns; ++column)
+      for (std::int64_t row = block; row < block + 16; ++row)
+        std::memcpy(out + column * rows + row, words + row * stride + column, sizeof(Word));
+}
+
 // The normalisers of a tile of queries so far, of which `output` [kTile, padded] holds the weighted sums.
 struct TileSums {
   alignas(64) float maximum[kTile], sum[kTile];

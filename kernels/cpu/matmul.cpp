@@ -14,7 +14,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/matmul_key.h"
@@ -193,14 +192,12 @@ bool by_blocks(const OwnedDescription& description) {
 }
 
 Entry make_entry(const Cache& cache, const MatmulShape& shape) {
-  Operands operands = operands_of(shape);
+  const bool copies = rows_collide(shape);
+  Operands operands = copies ? copied_operands_of(shape) : operands_of(shape);
   OwnedDescription description = describe_product(cache, shape, operands);
-  if (rows_collide(shape) && by_blocks(description)) {
-    const Operands copied = copied_operands_of(shape);
-    if (OwnedDescription other = describe_product(cache, shape, copied); by_blocks(other)) {
-      operands = copied;
-      description = std::move(other);
-    }
+  if (copies && !by_blocks(description)) {
+    operands = operands_of(shape);
+    description = describe_product(cache, shape, operands);
   }
   dnnl_primitive_t primitive = nullptr;
   check(dnnl_primitive_create(&primitive, description.get()), shape);

@@ -33,23 +33,21 @@ HWY_INLINE LaneSums no_squares() {
   return sums;
 }
 
-// The square of an fp32 is exact in float64, so a fused multiply-add and a separate one agree.
-HWY_INLINE void add_squares(const float* x, LaneSums& sums) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kSquareVectors; ++i) {
-    const auto value = hn::PromoteTo(DoubleTag(), hn::LoadU(FloatOfDoubleTag(), x + i * kDoubleLanes));
-    sums.vector[i] = hn::MulAdd(value, value, sums.vector[i]);
-  }
+// As many as a vector has doubles.
+HWY_INLINE hn::Vec<FloatOfDoubleTag> load_floats(const float* x) { return hn::LoadU(FloatOfDoubleTag(), x); }
+HWY_INLINE hn::Vec<FloatOfDoubleTag> load_floats(const Bf16* x) {
+  const hn::Rebind<std::uint16_t, FloatOfDoubleTag> halves;
+  const auto bits = hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(x));
+  return hn::BitCast(FloatOfDoubleTag(),
+                     hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToSigned<FloatOfDoubleTag>(), bits)));
 }
 
-HWY_INLINE void add_squares(const Bf16* x, LaneSums& sums) {
-  const hn::RebindToSigned<FloatOfDoubleTag> words;
-  const hn::Rebind<std::uint16_t, FloatOfDoubleTag> halves;
-  const auto* bits = reinterpret_cast<const std::uint16_t*>(x);
+// The square of an fp32 is exact in float64, so a fused multiply-add and a separate one agree.
+template <class T>
+HWY_INLINE void add_squares(const T* x, LaneSums& sums) {
 #pragma GCC unroll 16
   for (int i = 0; i < kSquareVectors; ++i) {
-    const auto word = hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LoadU(halves, bits + i * kDoubleLanes)));
-    const auto value = hn::PromoteTo(DoubleTag(), hn::BitCast(FloatOfDoubleTag(), word));
+    const auto value = hn::PromoteTo(DoubleTag(), load_floats(x + i * kDoubleLanes));
     sums.vector[i] = hn::MulAdd(value, value, sums.vector[i]);
   }
 }

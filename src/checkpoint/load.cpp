@@ -96,11 +96,8 @@ RunState load_checkpoint(const fs::path& path, Communicator world, Engine& engin
   check_same_checkpoint(world, path, source->header());
   engine.wait_for_readers();
   const std::string from = fmt::format("checkpoint '{}'", path.string());
-  try {  // before a state changes
-    engine.set_counters(source->header().counters);
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("load_checkpoint: {}: {}", from, error.what()));
-  }
+  told_as(("load_checkpoint: " + from).c_str(), "set_counters",  // before a state changes
+          [&] { engine.set_counters(source->header().counters); });
   engine.begin_loading(from);
   together(world, "checkpoint read", [&] { source->read(); });
   engine.end_loading();

@@ -116,18 +116,12 @@ void check_is_own(const char* call, const fs::path& folder, const Header& own) {
   }
 }
 
-void check_call(const char* call, const fs::path& folder, Communicator& world, Engine& engine,
-                const RunState& state, int keep) {
+void check_call(const char* call, Communicator& world, Engine& engine, const RunState& state, int keep) {
   check_arguments(call, world, engine);
   check_alike(call, world, state, keep);
   if (keep < 1)
     throw UsageError(fmt::format("{}: keep is {}; at least the checkpoint itself stays: 1", call, keep));
   if (state.step < 0) throw UsageError(fmt::format("{}: step is {}; it must be 0 or more", call, state.step));
-  together(world, "checkpoint folder", [&] {
-    if (folder.empty())
-      throw UsageError(
-          fmt::format("{}: folder is empty; name the one that the run's checkpoints go into", call));
-  });
 }
 
 }  // namespace
@@ -168,6 +162,9 @@ class checkpoint::Save : public StatesReader {
 void checkpoint::Save::begin(const char* call, Engine& engine, const RunState& state) {
   Header header = describe(engine);
   together(world_, "checkpoint folder", [&] {
+    if (folder_.empty())
+      throw UsageError(
+          fmt::format("{}: folder is empty; name the one that the run's checkpoints go into", call));
     if (engine.rank() != 0) return;
     if (is_checkpoint(folder_))
       throw UsageError(fmt::format(
@@ -224,7 +221,7 @@ namespace {
 
 std::shared_ptr<Save> begin_save(const char* call, const fs::path& folder, Communicator world, Engine& engine,
                                  const RunState& state, int keep) {
-  check_call(call, folder, world, engine, state, keep);
+  check_call(call, world, engine, state, keep);
   auto save = std::make_shared<Save>(folder, world, state.step, keep);
   together(world, "checkpoint reader",
            [&] { told_as(call, "add_reader", [&] { engine.add_reader(save); }); });
