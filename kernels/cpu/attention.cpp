@@ -81,8 +81,7 @@ HWY_INLINE void forward_head(const HeadShape& head, const ForwardHead& a, float*
   const ForwardWorkspace w(head, workspace);
   const std::int64_t stride = head.qkv_channels;
   const float scale = head.scale();
-  const bool drops = head.dropout.threshold > 0;
-  alignas(64) TileDraws draws;
+  TileDraws draws = {head.dropout, a.item, a.head};
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile) {
     const std::int64_t first = tile * kTile * stride;
     pack(static_cast<const T*>(a.key) + first, stride, head.rows_of(tile), head, 1.0f, w.query);
@@ -99,13 +98,7 @@ HWY_INLINE void forward_head(const HeadShape& head, const ForwardHead& a, float*
     for (std::int64_t keys = 0; keys <= tile; ++keys) {
       const bool diagonal = keys == tile;
       tile_scores(w.query, w.keys_transposed + keys * head.channels * kTile, head, diagonal, w.scores);
-      for (std::int64_t row = 0; row < kTile; ++row)
-        softmax_row(w.scores + row * kTile, diagonal ? row + 1 : kTile, head, sums.maximum[row],
-                    sums.sum[row], w.output + row * head.padded);
-      if (drops) {  // after the sums, which are of all
-        draws.draw(head.dropout, a.item, a.head, tile, keys);
-        draws.drop(head.dropout, 1.0f, w.scores);
-      }
+      sums.weigh(head, draws, tile, keys, w.scores, w.output);
       add_weighted(w.scores, w.values + keys * head.tile_numel(), head, diagonal, w.output);
     }
     sums.finish<T>(head, a, tile, w.output);
@@ -132,8 +125,7 @@ HWY_INLINE void prepare_queries(const HeadShape& head, const BackwardHead& a, st
 template <class T>
 HWY_INLINE void backward_head(const HeadShape& head, const BackwardHead& a, const BackwardWorkspace& w) {
   const std::int64_t stride = head.qkv_channels;
-  const bool drops = head.dropout.threshold > 0;
-  alignas(64) TileDraws draws;
+  TileDraws draws = {head.dropout, a.item, a.head};
   const auto tile_bytes = static_cast<std::size_t>(head.tile_numel()) * sizeof(float);
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile) prepare_queries<T>(head, a, tile, w);
   for (std::int64_t keys = 0; keys < head.tiles(); ++keys) {
@@ -156,13 +148,7 @@ HWY_INLINE void backward_head(const HeadShape& head, const BackwardHead& a, cons
       const float* gradient = w.output_gradients + tile * head.tile_numel();
       tile_scores(query, w.keys_transposed, head, diagonal, w.scores);
       tile_scores(gradient, w.values_transposed, head, diagonal, w.score_gradients);
-      if (drops) {
-        draws.draw(head.dropout, a.item, a.head, tile, keys);
-        draws.drop(head.dropout, head.dropout.scale(), w.score_gradients);
-      }
-      weights_and_gradients(w.log_sum_exp + tile * kTile, w.delta + tile * kTile, diagonal, w.scores,
-                            w.score_gradients);
-      if (drops) draws.drop(head.dropout, head.dropout.scale(), w.scores);
+      weights_and_gradients(w.log_sum_exp, w.delta, draws, tile, keys, w.scores, w.score_gradients);
       add_weighted_transposed(w.scores, gradient, head, diagonal, value_gradient);
       add_weighted_transposed(w.score_gradients, query, head, diagonal, key_gradient);
       add_weighted(w.score_gradients, w.keys, head, diagonal, w.query_gradients + tile * head.tile_numel());

@@ -63,8 +63,7 @@ static HWY_NOINLINE void forward_head(const HeadShape& narrow, const ForwardHead
   const HeadShape head = narrow.widened();
   const PairForwardWorkspace w(head, workspace);
   const std::int64_t stride = head.qkv_channels, numel = head.tile_numel();
-  const bool drops = head.dropout.threshold > 0;
-  alignas(64) TileDraws draws;
+  TileDraws draws = {head.dropout, a.item, a.head};
   for (std::int64_t tile = 0; tile < head.tiles(); ++tile) {
     const std::int64_t first = tile * kTile * stride;
     copy_rows(static_cast<const Bf16*>(a.key) + first, stride, head.rows_of(tile), head, w.query);
@@ -82,13 +81,7 @@ static HWY_NOINLINE void forward_head(const HeadShape& narrow, const ForwardHead
     for (std::int64_t keys = 0; keys <= tile; ++keys) {
       unit.multiply({kTile, kTile, head.padded}, w.query, w.keys_transposed + keys * numel, w.scores, false);
       scale_tile(head.scale(), w.scores);
-      for (std::int64_t row = 0; row < kTile; ++row)
-        softmax_row(w.scores + row * kTile, keys == tile ? row + 1 : kTile, head, sums.maximum[row],
-                    sums.sum[row], w.output + row * head.padded);
-      if (drops) {  // after the sums, which are of all
-        draws.draw(head.dropout, a.item, a.head, tile, keys);
-        draws.drop(head.dropout, 1.0f, w.scores);
-      }
+      sums.weigh(head, draws, tile, keys, w.scores, w.output);
       round_to_rows(w.scores, w.weights);
       unit.multiply({kTile, head.padded, kTile}, w.weights, w.values + keys * numel, w.output, true);
     }
@@ -110,8 +103,7 @@ static HWY_NOINLINE void backward_head(const HeadShape& narrow, const BackwardHe
   const PairBackwardWorkspace w(head, workspace);
   const std::int64_t stride = head.qkv_channels, numel = head.tile_numel();
   const auto tile_bytes = static_cast<std::size_t>(numel) * sizeof(float);
-  const bool drops = head.dropout.threshold > 0;
-  alignas(64) TileDraws draws;
+  TileDraws draws = {head.dropout, a.item, a.head};
   const auto prepare = [&](const void* from, std::int64_t row_stride, std::int64_t tile, Bf16* rows,
                            Bf16* transposed) {
     copy_rows(static_cast<const Bf16*>(from) + tile * kTile * row_stride, row_stride, head.rows_of(tile),
@@ -146,13 +138,7 @@ static HWY_NOINLINE void backward_head(const HeadShape& narrow, const BackwardHe
       scale_tile(head.scale(), w.scores);
       unit.multiply({kTile, kTile, head.padded}, w.output_gradients + tile * numel, w.values_transposed,
                     w.score_gradients, false);
-      if (drops) {
-        draws.draw(head.dropout, a.item, a.head, tile, keys);
-        draws.drop(head.dropout, head.dropout.scale(), w.score_gradients);
-      }
-      weights_and_gradients(w.log_sum_exp + tile * kTile, w.delta + tile * kTile, tile == keys, w.scores,
-                            w.score_gradients);
-      if (drops) draws.drop(head.dropout, head.dropout.scale(), w.scores);
+      weights_and_gradients(w.log_sum_exp, w.delta, draws, tile, keys, w.scores, w.score_gradients);
       round_to_pairs(w.scores, w.rounded);
       unit.multiply({head.padded, kTile, kTile}, w.gradients_transposed + tile * numel, w.rounded,
                     value_gradient, true);

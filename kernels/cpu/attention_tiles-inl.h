@@ -39,26 +39,24 @@ HWY_NOINLINE void transpose(const Word* words, std::int64_t stride, std::int64_t
         std::memcpy(out + column * rows + row, words + row * stride + column, sizeof(Word));
 }
 
-// The normalisers of a tile of queries so far, of which `output` [kTile, padded] holds the weighted sums.
-struct TileSums {
-  alignas(64) float maximum[kTile], sum[kTile];
+// What dropout makes of one head's probabilities, tile by tile.
+struct TileDraws {
+  const Dropout& dropout;
+  std::uint32_t item, head;
+  alignas(64) std::uint16_t halves[kTile * kTile] = {};  // the random bits of one tile
 
-  HWY_INLINE void begin() {
-    for (std::int64_t row = 0; row < kTile; ++row) {
-      maximum[row] = -std::numeric_limits<float>::infinity();
-      sum[row] = 0.0f;
-    }
+  bool any() const { return dropout.threshold > 0; }
+
+  HWY_NOINLINE void draw(std::int64_t query_tile, std::int64_t key_tile) {
+    for (std::int64_t row = 0; row < kTile; row += 2)
+      draw_halves<2>(dropout, {item, head, static_cast<std::uint32_t>(query_tile * kTile + row)},
+                     static_cast<std::uint32_t>(key_tile * kTile / 8), halves + row * kTile);
   }
 
-  template <class T>
-  HWY_INLINE void finish(const HeadShape& head, const ForwardHead& a, std::int64_t tile,
-                         const float* output) const {
-    for (std::int64_t row = 0; row < head.rows_of(tile); ++row) {
-      const std::int64_t place = tile * kTile + row;
-      unpack(output + row * head.padded, 1.0f / sum[row] * head.dropout.scale(), 1, head,
-             static_cast<T*>(a.output) + place * head.model_channels, 0);
-      a.log_sum_exp[place] = static_cast<float>(maximum[row] + std::log(static_cast<double>(sum[row])));
-    }
+  // tile = factor * itself where it is kept, else 0.
+  HWY_NOINLINE void drop(float factor, float* tile) const {
+    for (std::int64_t i = 0; i < kTile * kTile; i += 16)
+      store16(keep16(mul(load16(tile + i), set16(factor)), halves + i, dropout.threshold), tile + i);
   }
 };
 
@@ -88,21 +86,38 @@ static HWY_NOINLINE void softmax_row(float* scores, std::int64_t visible, const 
   sum += sum_lanes(tile_sum);
 }
 
-// The random bits of a tile of one head's probabilities.
-struct TileDraws {
-  std::uint16_t halves[kTile * kTile];
+// The normalisers of a tile of queries so far, of which `output` [kTile, padded] holds the weighted sums.
+struct TileSums {
+  alignas(64) float maximum[kTile], sum[kTile];
 
-  HWY_NOINLINE void draw(const Dropout& dropout, std::uint32_t item, std::uint32_t head,
-                         std::int64_t query_tile, std::int64_t key_tile) {
-    for (std::int64_t row = 0; row < kTile; row += 2)
-      draw_halves<2>(dropout, {item, head, static_cast<std::uint32_t>(query_tile * kTile + row)},
-                     static_cast<std::uint32_t>(key_tile * kTile / 8), halves + row * kTile);
+  HWY_INLINE void begin() {
+    for (std::int64_t row = 0; row < kTile; ++row) {
+      maximum[row] = -std::numeric_limits<float>::infinity();
+      sum[row] = 0.0f;
+    }
   }
 
-  // tile = factor * itself where it is kept, else 0.
-  HWY_NOINLINE void drop(const Dropout& dropout, float factor, float* tile) const {
-    for (std::int64_t i = 0; i < kTile * kTile; i += 16)
-      store16(keep16(mul(load16(tile + i), set16(factor)), halves + i, dropout.threshold), tile + i);
+  // Makes weights of the scores of a tile of queries and one of keys, adds these to the sums, which are of
+  // all, and drops some.
+  HWY_INLINE void weigh(const HeadShape& head, TileDraws& draws, std::int64_t tile, std::int64_t keys,
+                        float* scores, float* output) {
+    for (std::int64_t row = 0; row < kTile; ++row)
+      softmax_row(scores + row * kTile, keys == tile ? row + 1 : kTile, head, maximum[row], sum[row],
+                  output + row * head.padded);
+    if (!draws.any()) return;
+    draws.draw(tile, keys);
+    draws.drop(1.0f, scores);
+  }
+
+  template <class T>
+  HWY_INLINE void finish(const HeadShape& head, const ForwardHead& a, std::int64_t tile,
+                         const float* output) const {
+    for (std::int64_t row = 0; row < head.rows_of(tile); ++row) {
+      const std::int64_t place = tile * kTile + row;
+      unpack(output + row * head.padded, 1.0f / sum[row] * head.dropout.scale(), 1, head,
+             static_cast<T*>(a.output) + place * head.model_channels, 0);
+      a.log_sum_exp[place] = static_cast<float>(maximum[row] + std::log(static_cast<double>(sum[row])));
+    }
   }
 };
 
@@ -125,8 +140,8 @@ HWY_INLINE void prepare_rows(const HeadShape& head, const BackwardHead& a, std::
 }
 
 // scores -> weights = exp(scores - log_sum_exp); gradients (of the weights) -> weights * (gradients - delta).
-static HWY_NOINLINE void weights_and_gradients(const float* log_sum_exp, const float* delta, bool diagonal,
-                                               float* scores, float* gradients) {
+static HWY_NOINLINE void weights_of_all(const float* log_sum_exp, const float* delta, bool diagonal,
+                                        float* scores, float* gradients) {
   for (std::int64_t row = 0; row < kTile; ++row) {
     float* weight = scores + row * kTile;
     float* gradient = gradients + row * kTile;
@@ -139,6 +154,17 @@ static HWY_NOINLINE void weights_and_gradients(const float* log_sum_exp, const f
       store16(mul(p, sub(load16(gradient + i), set16(delta[row]))), gradient + i);
     }
   }
+}
+
+// The same with what forward dropped. log_sum_exp and delta are of all tiles.
+HWY_INLINE void weights_and_gradients(const float* log_sum_exp, const float* delta, TileDraws& draws,
+                                      std::int64_t tile, std::int64_t keys, float* scores, float* gradients) {
+  if (draws.any()) {
+    draws.draw(tile, keys);
+    draws.drop(draws.dropout.scale(), gradients);
+  }
+  weights_of_all(log_sum_exp + tile * kTile, delta + tile * kTile, tile == keys, scores, gradients);
+  if (draws.any()) draws.drop(draws.dropout.scale(), scores);
 }
 
 }  // namespace tessera::kernels::HWY_NAMESPACE
