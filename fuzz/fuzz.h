@@ -22,8 +22,14 @@ inline void require(bool holds, const char* what) {
 // A file in memory with these bytes, under a path while it lives.
 class MemoryFile {
  public:
-  MemoryFile(const std::uint8_t* data, std::size_t bytes) : file_(::memfd_create("fuzz", MFD_CLOEXEC)) {
-    require(file_ >= 0 && ::write(file_, data, bytes) == static_cast<ssize_t>(bytes), "no memory file");
+  MemoryFile(const std::uint8_t* data, std::size_t bytes)
+      : MemoryFile(data, bytes, static_cast<std::int64_t>(bytes)) {}
+  // The same, of `file_bytes` in all; what follows is zeros.
+  MemoryFile(const std::uint8_t* data, std::size_t bytes, std::int64_t file_bytes)
+      : file_(::memfd_create("fuzz", MFD_CLOEXEC)) {
+    require(file_ >= 0 && ::write(file_, data, bytes) == static_cast<ssize_t>(bytes) &&
+                ::ftruncate(file_, file_bytes) == 0,
+            "no memory file");
   }
   ~MemoryFile() { ::close(file_); }
   MemoryFile(const MemoryFile&) = delete;

@@ -12,13 +12,16 @@ scripts/install_packages.sh clang libclang-rt-dev
 configure fuzz
 build fuzz
 
-# Binary seeds are made here: a header's length before it, token files of 20 and 9 tokens.
+# Binary seeds are made here: a checkpoint's header before 256 bytes of data, which begin at 1024; a header's length
+# before it, token files of 20 and 9 tokens.
 seeds=build/fuzz/seeds
 mkdir -p build/fuzz/found "$seeds"
 cp -r fuzz/seeds/. "$seeds"
-mkdir -p "$seeds"/{safetensors,tokens}
+mkdir -p "$seeds"/{checkpoint,safetensors,tokens}
 zeros() { head -c "$1" /dev/zero; }
 tensors='{"__metadata__":{"format":"pt"},"a.b":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"c":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}}'
+header='{"version":2,"rank":0,"step":1,"samples":8,"configuration":"","steps_applied":1,"loss_scaler":null,"mesh":{"pipeline":1,"replicate":1,"shard":1,"tensor":1},"placements":{"parameters":"sharded","gradients":"sharded","optimizer_state":"sharded"},"optimizer":"adamw","layout":"0","parameter_numel":2,"ranks":[0],"contents":"0","units":[{"name":"u","parameters":[{"name":"p","shape":[2],"type":"fp32","trainable":true,"tied_to":""}]}],"buffers":[{"unit":"u","flat":0,"state":"parameter","whole":true,"offset":1024,"bytes":256,"xxh3":"0"}]}'
+{ printf '\x01\0'; printf %-992s "$header"; } >"$seeds/checkpoint/one"
 { printf "\\x$(printf %02x ${#tensors})"; zeros 7; printf %s "$tensors"; zeros 10; } >"$seeds/safetensors/two"
 printf %s "$tensors" >"$seeds/safetensors/header"
 printf '{"metadata":{"total_size":10},"weight_map":{"a":"model-00001-of-00002.safetensors"}}' >"$seeds/safetensors/index"
@@ -46,7 +49,7 @@ fuzz() {
 
 say "fuzzing for $seconds seconds"
 running=()
-for name in config safetensors tokens; do
+for name in checkpoint config safetensors tokens; do
   fuzz "$name" &
   running+=($!)
 done

@@ -34,16 +34,18 @@ struct RunState {
 };
 
 // Writes the states of all ranks under a temporary name, syncs them to the disk and renames, so that a
-// checkpoint is there whole or not at all; then removes all but the newest `keep`, of which those of later
-// steps than this one's are the oldest: a run that went back to an earlier step does not come to them. So a
-// run that begins anew has a folder of its own. Collective, between steps; every rank gives the same `state`.
-// `world` is any communicator of the engine's ranks; its deadline bounds how much longer one rank's writing
-// may take than another's. Returns the checkpoint's own folder. EnvironmentError, the same on all ranks,
-// where a file cannot be written, with the file, the bytes and the system's reason: the temporary files are
-// then removed, and earlier checkpoints untouched. The same where another process saves into the folder, see
-// CheckpointLock, and where a rank does not find what rank 0 made there. UsageError for a world that is not
-// of as many ranks as the engine's, for numbers that are not the same on all ranks (texts may differ: rank
-// 0's are kept), and for a folder with a checkpoint of other units or another optimizer than the engine's.
+// checkpoint is there whole or not at all; then removes all but the newest `keep`. Those of later steps than
+// this one's, or than that of the one which `latest` named until then, count as the oldest: a run that went
+// back to an earlier step does not come to them. So a run that begins anew has a folder of its own. One that
+// cannot be removed stays, see PendingCheckpoint::note(). Collective, between steps; every rank gives the
+// same `state`. `world` is any communicator of the engine's ranks; its deadline bounds how much longer one
+// rank's writing may take than another's. Returns the checkpoint's own folder. EnvironmentError, the same on
+// all ranks, where a file cannot be written, with the file, the bytes and the system's reason: the temporary
+// files are then removed, and earlier checkpoints untouched. The same where another process saves into the
+// folder, see CheckpointLock, and where a rank does not find what rank 0 made there. UsageError for a world
+// that is not of as many ranks as the engine's, for numbers that are not the same on all ranks (texts may
+// differ: rank 0's are kept), and for a folder with a checkpoint of other units or another optimizer than the
+// engine's.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Communicator world, Engine& engine,
                                       const RunState& state, int keep = 2);
 
@@ -67,9 +69,13 @@ class PendingCheckpoint {
   // calls of the engine. The checkpoint is there when it returns, and not before. This then holds none, also
   // where it throws.
   std::filesystem::path finish();
+  // On rank 0 of `world`, behind finish(): why an older checkpoint that `keep` does not keep is there still,
+  // as one that may not be removed; to be shown. The next save tries again. Otherwise empty.
+  const std::string& note() const { return note_; }
 
  private:
   std::shared_ptr<checkpoint::Save> save_;
+  std::string note_;
 };
 
 // save_checkpoint() in two: returns while a thread of its own still reads the states and writes them, as they

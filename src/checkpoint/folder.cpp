@@ -114,6 +114,14 @@ std::vector<fs::path> seen_checkpoints_in(const fs::path& folder) {
   return found;
 }
 
+fs::path seen_latest(const fs::path& folder) {
+  try {
+    if (const std::string name = read_latest(folder); !name.empty()) return folder / name;
+  } catch (const EnvironmentError&) {  // what names no checkpoint
+  }
+  return {};
+}
+
 fs::path resolve(const fs::path& path) {
   if (const auto latest = latest_checkpoint(path)) return *latest;
   throw UsageError(fmt::format("there is no checkpoint in '{}'", path.string()));
@@ -124,16 +132,21 @@ void remove_temporaries(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
     if (is_temporary(entry.path().filename().string())) found.push_back(entry.path());
   for (const fs::path& path : found)
-    if (!restore_aside(path)) fs::remove_all(path);
+    if (!restore_aside(path)) remove_temporary(path);
 }
 
-void prune(const fs::path& folder, int keep, const fs::path& kept) {
+std::string prune(const fs::path& folder, int keep, const fs::path& kept, const fs::path& before) {
   // What cannot be told stays, and ends no run that has just saved.
   std::vector<fs::path> all = seen_checkpoints_in(folder);
-  // Later steps than the one just saved are of before the run went back: older than all others.
-  const auto after = std::ranges::find(all, kept);
-  if (after != all.end()) std::rotate(all.begin(), after + 1, all.end());
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) remove_folder(all[i]);
+  const bool went_on = step_of(before.filename().string()) <= step_of(kept.filename().string());
+  auto continued = std::ranges::find(all, went_on ? before : kept);
+  if (continued == all.end()) continued = std::ranges::find(all, kept);
+  if (continued != all.end()) std::rotate(all.begin(), continued + 1, all.end());
+  if (std::erase(all, kept) > 0) all.push_back(kept);
+  std::string stays;
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i)
+    if (const std::string why = remove_folder(all[i]); stays.empty()) stays = why;
+  return stays;
 }
 
 }  // namespace tessera::checkpoint

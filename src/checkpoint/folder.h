@@ -23,13 +23,19 @@ std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& f
 // The same without those that cannot be looked at.
 std::vector<std::filesystem::path> seen_checkpoints_in(const std::filesystem::path& folder);
 
+// What `latest` names, there or not; empty where it names nothing.
+std::filesystem::path seen_latest(const std::filesystem::path& folder);
+
 // latest_checkpoint() of `path`; UsageError where there is none.
 std::filesystem::path resolve(const std::filesystem::path& path);
 
-// Removes what an interrupted save left behind.
+// Removes what an interrupted save left behind, as far as that can be.
 void remove_temporaries(const std::filesystem::path& folder);
-// Removes all but the newest `keep` checkpoints, of which `kept` is the newest and those of later steps are
-// the oldest: a run that went back does not come to them.
-void prune(const std::filesystem::path& folder, int keep, const std::filesystem::path& kept);
+// Removes all but the newest `keep` checkpoints, of which `kept` is the newest, and `before`, which `latest`
+// named until then, the next; empty where there was none. Those of later steps than it are the oldest: a run
+// that went back to it does not come to them. Returns why the first of those that stay stays, as
+// remove_folder().
+std::string prune(const std::filesystem::path& folder, int keep, const std::filesystem::path& kept,
+                  const std::filesystem::path& before);
 
 }  // namespace tessera::checkpoint

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <system_error>
 
 #include "src/checkpoint/checksum.h"
 
@@ -23,10 +25,19 @@ constexpr std::int64_t kMostHeaderBytes = std::int64_t{1} << 30;
 std::int64_t align_up(std::int64_t bytes) { return round_up(bytes, kAlignmentBytes); }
 
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
-std::uint64_t parse_hex(const std::string& text) { return std::stoull(text, nullptr, 16); }
+std::uint64_t parse_hex(const std::string& text) {
+  std::uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  if (const auto [at, error] = std::from_chars(text.data(), end, value, 16);
+      error != std::errc() || at != end)
+    throw std::invalid_argument("'" + text + "' where a hexadecimal number belongs");
+  return value;
+}
 
 Placement parse_placement(const std::string& name) {
-  return name == "sharded" ? Placement::sharded : Placement::replicated;
+  for (const Placement placement : {Placement::replicated, Placement::sharded})
+    if (name == name_of(placement)) return placement;
+  throw std::invalid_argument("placement '" + name + "'");
 }
 
 State parse_state(const std::string& name) {
@@ -110,6 +121,7 @@ json to_json(const Header& header) {
             {"gradients", name_of(header.placements.gradients)},
             {"optimizer_state", name_of(header.placements.optimizer_state)}}},
           {"optimizer", header.optimizer},
+          {"moments", header.moments},
           {"layout", header.layout},
           {"parameter_numel", header.parameter_numel},
           {"ranks", header.ranks},
@@ -151,6 +163,7 @@ Header header_of(const json& j) {
                        .gradients = parse_placement(placements.at("gradients")),
                        .optimizer_state = parse_placement(placements.at("optimizer_state"))};
   header.optimizer = j.at("optimizer");
+  header.moments = j.value("moments", Header::kUnknownMoments);
   header.layout = j.at("layout");
   header.parameter_numel = j.at("parameter_numel");
   header.ranks = j.value("ranks", std::vector<int>());
@@ -164,80 +177,31 @@ Header header_of(const json& j) {
   throw EnvironmentError(fmt::format("checkpoint file '{}' is damaged: {}", file.path().string(), what));
 }
 
-// Where the buffers end; checks that they lie behind the header, one after the other.
-std::int64_t end_of(const Header& header, std::int64_t offset, const FileReader& file) {
+// Checks that the buffers lie behind the header, one after the other, and end with the file.
+void check_buffers(const Header& header, std::int64_t offset, const FileReader& file) {
   for (const StoredBuffer& buffer : header.buffers) {
     if (buffer.offset != align_up(offset) || buffer.bytes < 0) damaged(file, "its buffers overlap");
+    if (buffer.offset > file.bytes() || buffer.bytes > file.bytes() - buffer.offset)
+      damaged(file, "its buffers do not fit into it");
     offset = buffer.offset + buffer.bytes;
   }
-  return offset;
+  if (offset != file.bytes()) damaged(file, "its buffers do not fill it");
 }
 
-std::string fingerprint(const std::vector<StoredUnit>& units, const Layout& layout) {
-  std::string text = to_json(units).dump();
-  for (const Flat& flat : layout.flats()) text += fmt::format(";{},{}", flat.unit, flat.shard_numel);
-  return hex(checksum_of(std::as_bytes(std::span(text))));
-}
-
-void require_equal(const std::string& file, const std::string& what, const std::string& found,
-                   const std::string& expected) {
-  if (found != expected)
-    throw UsageError(fmt::format("checkpoint file '{}' does not fit this run: {} is {} there and {} here",
-                                 file, what, found, expected));
+void check_rank(const Header& header, const FileReader& file) {
+  int world = 0;
+  try {
+    world = header.mesh.world();
+  } catch (const UsageError& error) {
+    damaged(file, error.what());
+  }
+  if (header.rank < 0 || header.rank >= world)
+    damaged(file, fmt::format("rank {} of a world of {}", header.rank, world));
 }
 
 }  // namespace
 
-Header describe(const Engine& engine) {
-  const Layout& layout = engine.layout();
-  Header header;
-  header.rank = engine.rank();
-  header.mesh = engine.options().mesh;
-  header.placements = engine.options().strategy.placements;
-  const Optimizer& optimizer = engine.options().optimizer;
-  header.optimizer = optimizer.name();
-  if (optimizer.moments() > 0 && optimizer.moment_type != DType::fp32)
-    header.optimizer += fmt::format(" with moments in {}", tessera::name_of(optimizer.moment_type));
-  header.parameter_numel = layout.total_numel();
-  for (const UnitSpec& unit : layout.units()) {
-    StoredUnit stored{.name = unit.name, .parameters = {}};
-    for (const ParameterSpec& p : unit.parameters)
-      stored.parameters.push_back({.name = p.name,
-                                   .shape = p.shape,
-                                   .dtype = std::string(tessera::name_of(p.dtype)),
-                                   .trainable = p.trainable,
-                                   .tied_to = p.tied_to});
-    header.units.push_back(std::move(stored));
-  }
-  header.layout = fingerprint(header.units, layout);
-  return header;
-}
-
-void check_same(const Header& stored, const Header& engine, const std::string& file) {
-  const auto require = [&file](const std::string& what, const std::string& found,
-                               const std::string& expected) { require_equal(file, what, found, expected); };
-  require("the optimizer", stored.optimizer, engine.optimizer);
-  require("the number of units", std::to_string(stored.units.size()), std::to_string(engine.units.size()));
-  for (std::size_t u = 0; u < engine.units.size(); ++u) {
-    const StoredUnit &there = stored.units[u], &here = engine.units[u];
-    require(fmt::format("unit {}", u), there.name, here.name);
-    require("the number of parameters of unit " + here.name, std::to_string(there.parameters.size()),
-            std::to_string(here.parameters.size()));
-    for (std::size_t p = 0; p < here.parameters.size(); ++p) {
-      const auto text = [](const StoredParameter& one) {
-        return fmt::format("{} {} {}{}{}", one.name, to_string(one.shape), one.dtype,
-                           one.trainable ? "" : " frozen",
-                           one.tied_to.empty() ? "" : " tied to " + one.tied_to);
-      };
-      require("a parameter of unit " + here.name, text(there.parameters[p]), text(here.parameters[p]));
-    }
-  }
-}
-
-void check_layout(const Header& stored, const std::vector<StoredUnit>& units, const Layout& layout,
-                  const std::string& file) {
-  require_equal(file, "the layout", stored.layout, fingerprint(units, layout));
-}
+std::string to_text(const std::vector<StoredUnit>& units) { return to_json(units).dump(); }
 
 std::vector<std::byte> encode(Header& header) {
   // Offsets are part of the text whose length they depend on: lengthen until they fit.
@@ -288,8 +252,8 @@ Header decode(const FileReader& file) {
     Header header = header_of(parsed);
     header.file_bytes = file.bytes();
     header.checksum = prefix[2];
-    if (end_of(header, kPrefixBytes + static_cast<std::int64_t>(bytes), file) != file.bytes())
-      damaged(file, "its buffers do not fill it");
+    check_rank(header, file);
+    check_buffers(header, kPrefixBytes + static_cast<std::int64_t>(bytes), file);
     return header;
   } catch (const Error&) {
     throw;

@@ -44,7 +44,9 @@ struct Header {
   Mesh mesh;
   Placements placements;
   std::string optimizer;
-  std::string layout;  // fingerprint of `units` and the shards
+  static constexpr int kUnknownMoments = -1;  // where an earlier build wrote it
+  int moments = kUnknownMoments;              // that the optimizer keeps of an element
+  std::string layout;                         // fingerprint of `units` and the shards
   std::int64_t parameter_numel = 0;
   std::vector<int> ranks;  // that have a file, ascending; empty where an earlier build wrote it
   // Of the checksums of all ranks' buffers: what tells the files of two runs apart that are alike otherwise.
@@ -56,15 +58,8 @@ struct Header {
   std::uint64_t checksum = 0;   // of all the above as it is stored; set by decode()
 };
 
-// What `engine` is, without state, counters, ranks and buffers.
-Header describe(const Engine& engine);
-
-// UsageError naming the first thing that differs between what is stored and what the engine is, of the
-// optimizer, the units and their parameters.
-void check_same(const Header& stored, const Header& engine, const std::string& file);
-// UsageError unless it was stored with this layout of these units.
-void check_layout(const Header& stored, const std::vector<StoredUnit>& units, const Layout& layout,
-                  const std::string& file);
+// As it is stored, in one line.
+std::string to_text(const std::vector<StoredUnit>& units);
 
 // Sets the buffers' offsets and file_bytes, and returns all bytes that come before the first buffer.
 std::vector<std::byte> encode(Header& header);

@@ -94,6 +94,7 @@ FolderLock::FolderLock(const fs::path& folder, Flock flock) {
   if (error)
     throw EnvironmentError(
         fmt::format("cannot make checkpoint folder '{}': {}", folder.string(), std::strerror(error.value())));
+  made->sync();
   const std::lock_guard lock(holds().mutex);
   std::weak_ptr<Hold>& known = holds().of[fs::canonical(folder)];  // by whatever name it is given
   hold_ = known.lock();

@@ -4,6 +4,8 @@
 
 #include <cerrno>
 
+#include "src/checkpoint/file.h"
+
 namespace tessera::checkpoint {
 
 namespace {
@@ -22,6 +24,15 @@ MadeFolders::MadeFolders(const fs::path& folder, std::error_code& error) : folde
   for (fs::path at = folder_; !fs::exists(at, error) && at.has_relative_path(); at = at.parent_path())
     ++made_;
   fs::create_directories(folder, error);
+}
+
+void MadeFolders::sync() const {
+  fs::path at = folder_;
+  for (int i = 0; i < made_; ++i) {
+    at = at.parent_path();
+    // One that may be written and not read cannot be opened for it.
+    if (::access(at.c_str(), R_OK) == 0) sync_folder(at);
+  }
 }
 
 MadeFolders::~MadeFolders() {

@@ -10,6 +10,8 @@ class MadeFolders {
  public:
   // Makes `folder` and all above it that are missing. Where that fails, `error` says why, and none stays.
   MadeFolders(const std::filesystem::path& folder, std::error_code& error);
+  // Makes those that it made survive a power failure. EnvironmentError as sync_folder().
+  void sync() const;
   // Removes those that it made and that hold nothing.
   ~MadeFolders();
   MadeFolders(const MadeFolders&) = delete;

@@ -27,13 +27,11 @@ constexpr const char* kRemoved = ".removed.tmp";
 
 bool lacks_the_call(int code) { return code == EINVAL || code == ENOSYS; }
 
-// What is left has a temporary name, and goes before the next save.
-void remove_temporary(const fs::path& path) {
-  std::error_code ignored;
-  fs::remove_all(path, ignored);
+std::string not_removed(const fs::path& path, const std::string& reason) {
+  return fmt::format("cannot remove '{}': {}", path.string(), reason);
 }
 
-void replace_in_two_steps(const fs::path& from, const fs::path& to) {
+fs::path replace_in_two_steps(const fs::path& from, const fs::path& to) {
   const fs::path aside = aside_of(to);
   const bool stood = ::rename(to.c_str(), aside.c_str()) == 0;
   if (!stood && errno != ENOENT) refuse(to, aside, errno);
@@ -42,7 +40,7 @@ void replace_in_two_steps(const fs::path& from, const fs::path& to) {
     if (stood && ::rename(aside.c_str(), to.c_str()) != 0) refuse(aside, to, errno);
     refuse(from, to, code);
   }
-  if (stood) remove_temporary(aside);
+  return stood ? aside : fs::path();
 }
 
 }  // namespace
@@ -55,19 +53,25 @@ fs::path aside_of(const fs::path& path) {
 
 Rename system_rename() { return ::renameat2; }
 
-void replace_folder(const fs::path& from, const fs::path& to, Rename rename) {
-  if (rename(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+fs::path replace_folder(const fs::path& from, const fs::path& to, Rename rename) {
+  if (rename(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return {};
   if (errno == EEXIST && rename(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0)
-    return remove_temporary(from);
+    return from;
   if (!lacks_the_call(errno)) refuse(from, to, errno);
-  replace_in_two_steps(from, to);
+  return replace_in_two_steps(from, to);
 }
 
-void remove_folder(const fs::path& path) {
+std::string remove_folder(const fs::path& path) {
   fs::path removed = path;
   removed += kRemoved;
-  if (::rename(path.c_str(), removed.c_str()) != 0) refuse(path, removed, errno);
-  fs::remove_all(removed);
+  if (::rename(path.c_str(), removed.c_str()) != 0) return not_removed(path, std::strerror(errno));
+  return remove_temporary(removed);
+}
+
+std::string remove_temporary(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  return error ? not_removed(path, error.message()) : "";
 }
 
 bool restore_aside(const fs::path& path) {

@@ -77,6 +77,7 @@ struct OutputFiles {
       if (fs::is_directory(file.path, error)) cannot(file.path, "it is a folder");
     made.emplace(folder, error);
     if (error) cannot(folder, error.message());
+    made->sync();
   }
 
   // What an earlier export left in the folder that this one does not replace.

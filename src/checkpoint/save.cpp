@@ -16,6 +16,7 @@
 #include "src/checkpoint/open_file.h"
 #include "src/checkpoint/rank_file.h"
 #include "src/checkpoint/replace.h"
+#include "src/checkpoint/same_run.h"
 
 namespace tessera {
 
@@ -48,13 +49,15 @@ std::vector<PersistentBuffer> stored_by(Engine& engine) {
   return stored;
 }
 
-// Sets the ranks that write a file: those with something to store and rank 0, which has the run's state.
+// Sets the ranks that write a file: those with something to store and rank 0, which has the run's state. By
+// their numbers in the engine, which `world` may order otherwise.
 void agree_on_writers(Communicator& world, Header& header, bool stores) {
-  const std::int32_t mine = stores || header.rank == 0 ? 1 : 0;
-  std::vector<std::int32_t> all(static_cast<std::size_t>(world.world()));
-  world.all_gather(&mine, all.data(), sizeof mine, {.operation = "checkpoint writers"});
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank] == 1) header.ranks.push_back(static_cast<int>(rank));
+  constexpr std::int32_t kNone = -1;
+  const std::int32_t mine = stores || header.rank == 0 ? header.rank : kNone;
+  header.ranks.resize(static_cast<std::size_t>(world.world()));
+  world.all_gather(&mine, header.ranks.data(), sizeof mine, {.operation = "checkpoint writers"});
+  std::erase(header.ranks, kNone);
+  std::ranges::sort(header.ranks);
 }
 
 // This rank's file; none where it is not one that writes.
@@ -75,7 +78,11 @@ struct SavingFolder {
       throw UsageError(fmt::format("{}: a checkpoint is being saved into '{}'; finish() that first", call,
                                    folder.string()));
     remove_temporaries(folder);
-    fs::create_directory(to);
+    if (!fs::create_directory(to))
+      throw EnvironmentError(fmt::format(
+          "cannot make checkpoint folder '{}': a save that was interrupted left one, which cannot be "
+          "removed",
+          to.string()));
     temporary = std::move(to);
   }
   ~SavingFolder() {  // also of a save that was abandoned; after one that was not there is nothing
@@ -89,13 +96,17 @@ struct SavingFolder {
   fs::path temporary;
 };
 
-void publish(const fs::path& folder, const fs::path& temporary, const fs::path& final, int keep) {
+// Returns why what was to be removed then, if so, could not be: the checkpoint is there all the same.
+std::string publish(const fs::path& folder, const fs::path& temporary, const fs::path& final, int keep) {
   sync_folder(temporary);
-  replace_folder(temporary, final);
+  const fs::path replaced = replace_folder(temporary, final);
   sync_folder(folder);
+  const fs::path before = seen_latest(folder);
   replace_text(folder / kLatest, final.filename().string() + "\n");
   sync_folder(folder);
-  prune(folder, keep, final);
+  const std::string stays = replaced.empty() ? "" : remove_temporary(replaced);
+  const std::string pruned = prune(folder, keep, final, before);
+  return stays.empty() ? pruned : stays;
 }
 
 // What another model's run saved would be removed by this one's saves. A file that is damaged tells nothing,
@@ -145,6 +156,7 @@ class checkpoint::Save : public StatesReader {
   }
   bool written() const { return met_ && (failed_ || !file_ || file_->done()); }
   fs::path finish();
+  const std::string& note() const { return note_; }
 
  private:
   // Returns when all ranks have read what they store, and agree on what it is.
@@ -157,6 +169,7 @@ class checkpoint::Save : public StatesReader {
   std::unique_ptr<RankFile> file_;     // ends before the folder goes
   bool met_ = false;
   std::exception_ptr failed_;  // what meet() failed with
+  std::string note_;
 };
 
 void checkpoint::Save::begin(const char* call, Engine& engine, const RunState& state) {
@@ -165,7 +178,7 @@ void checkpoint::Save::begin(const char* call, Engine& engine, const RunState& s
     if (folder_.empty())
       throw UsageError(
           fmt::format("{}: folder is empty; name the one that the run's checkpoints go into", call));
-    if (engine.rank() != 0) return;
+    if (world_.rank() != 0) return;
     if (is_checkpoint(folder_))
       throw UsageError(fmt::format(
           "{}: '{}' is one checkpoint; give the folder around it, where the next one has its place", call,
@@ -212,7 +225,7 @@ fs::path checkpoint::Save::finish() {
     if (file_) file_->finish();
   });
   together(world_, "checkpoint rename", [&] {
-    if (place_) publish(folder_, temporary_, final_, keep_);
+    if (place_) note_ = publish(folder_, temporary_, final_, keep_);
   });
   return final_;
 }
@@ -241,7 +254,10 @@ bool PendingCheckpoint::written() const { return save_ && save_->written(); }
 
 fs::path PendingCheckpoint::finish() {
   if (!save_) throw UsageError("finish: no checkpoint is being saved");
-  return std::exchange(save_, nullptr)->finish();
+  const std::shared_ptr<Save> save = std::exchange(save_, nullptr);
+  const fs::path path = save->finish();
+  note_ = save->note();
+  return path;
 }
 
 PendingCheckpoint begin_checkpoint(const fs::path& folder, Communicator world, Engine& engine,

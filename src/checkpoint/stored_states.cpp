@@ -6,6 +6,7 @@
 
 #include "src/checkpoint/buffers.h"
 #include "src/checkpoint/folder.h"
+#include "src/checkpoint/same_run.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -66,8 +67,9 @@ std::vector<StoredPiece> StoredStates::find(FlatId flat, State state, std::int64
   if (begin >= end) return pieces;
   const StoredFile& first = first_file(flat, state);
   const StoredBuffer& like = *buffer_in(first, flat, state);
-  const std::int64_t numel = like.bytes / element_bytes(spec, state, moment_type_);
-  if (numel != spec.padded_numel && numel != spec.shard_numel && numel != spec.slice_numel)
+  const std::int64_t element = element_bytes(spec, state, moment_type_), numel = like.bytes / element;
+  if (like.bytes % element != 0 ||
+      (numel != spec.padded_numel && numel != spec.shard_numel && numel != spec.slice_numel))
     throw EnvironmentError(fmt::format("checkpoint file '{}' has {} bytes of the {} of unit {}",
                                        first.path.string(), like.bytes, name_of(state), like.unit));
   const int pipeline = mesh().place(first.header.rank, Axis::pipeline);

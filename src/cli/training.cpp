@@ -327,6 +327,7 @@ class RankTraining {
     if (!first_) return;
     summary_.checkpoint = path.string();
     log_->note(fmt::format("step {}  saved {}", saved_step_, summary_.checkpoint));
+    if (!saving_.note().empty()) log_->note(fmt::format("step {}  {}", saved_step_, saving_.note()));
   }
 
   void sample() {

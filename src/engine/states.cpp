@@ -10,12 +10,6 @@
 
 namespace tessera {
 
-std::string_view name_of(State state) {
-  constexpr std::string_view kNames[] = {"master", "parameter", "moment1", "moment2"};
-  const auto index = static_cast<std::size_t>(state);
-  return index < std::size(kNames) ? kNames[index] : "such state";
-}
-
 BufferId Engine::Impl::buffer_of(FlatId flat, State state) const {
   const FlatBuffers& buffers = programs[0].flat_buffers[static_cast<std::size_t>(flat)];
   switch (state) {

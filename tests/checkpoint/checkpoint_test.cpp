@@ -1,12 +1,12 @@
 // What is saved is what is loaded, bit for bit, and the folder holds whole checkpoints only.
 #include <gtest/gtest.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <fstream>
 
+#include "tests/checkpoint/edit_header.h"
 #include "tests/checkpoint/toy_run.h"
 
 namespace tessera::testing {
@@ -266,22 +266,10 @@ TEST(CheckpointFiles, EachBufferIsStoredOnce) {
 
 // As the first version wrote it: without tokens.
 void make_version_one(const fs::path& file) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  std::array<std::uint64_t, 4> prefix{};
-  stream.read(reinterpret_cast<char*>(prefix.data()), sizeof prefix);
-  std::string header(prefix[1], '\0');
-  stream.read(header.data(), static_cast<std::streamsize>(header.size()));
-  const auto replace = [&](const std::string& from, std::string to) {
-    to.resize(from.size(), ' ');
-    ASSERT_NE(header.find(from), std::string::npos) << from;
-    header.replace(header.find(from), from.size(), to);
-  };
-  replace("\"tokens\":240,", "");
-  replace("\"version\":2", "\"version\":1");
-  prefix[2] = XXH3_64bits(header.data(), header.size());
-  stream.seekp(0);
-  stream.write(reinterpret_cast<const char*>(prefix.data()), sizeof prefix);
-  stream.write(header.data(), static_cast<std::streamsize>(header.size()));
+  edit_header(file, [](std::string& header) {
+    replace_in(header, "\"tokens\":240,", "");
+    replace_in(header, "\"version\":2", "\"version\":1");
+  });
 }
 
 TEST(CheckpointFiles, OfTheFirstVersionLoad) {
@@ -297,6 +285,30 @@ TEST(CheckpointFiles, OfTheFirstVersionLoad) {
     EXPECT_EQ(engine.counters().steps_applied, 3);
     EXPECT_EQ(engine.loss_scale(), 2048);
   });
+}
+
+// Files have the numbers that ranks have in the engine, whatever the communicator's are.
+TEST(CheckpointFiles, AreOfTheEnginesRanks) {
+  for (const int stage : {0, 3}) {
+    const ToyRun run{.stage = stage};
+    const TemporaryFolder folder;
+    std::vector<std::uint32_t> expected, found;
+    run_local(2, {.deadline = std::chrono::seconds(20)}, [&](Communicator world) {
+      Engine engine(world.subgroup({1, 0}, "turned"), toy_units(run.type), run.options());
+      engine.initialize(toy_fill());
+      steps(engine, 0, 3);
+      save_checkpoint(folder.file("run"), world, engine, state_at(3));
+      const std::vector<float> all = read_everything(engine);
+      if (engine.rank() == 0) expected = bits(all);
+    });
+    EXPECT_EQ(inspect_checkpoint(folder.file("run"), true).problems, std::vector<std::string>());
+    run.run([&](Communicator ranks, Engine& engine) {
+      load_checkpoint(folder.file("run"), ranks, engine);
+      const std::vector<float> all = read_everything(engine);
+      if (ranks.rank() == 0) found = bits(all);
+    });
+    EXPECT_EQ(found, expected) << "stage " << stage;
+  }
 }
 
 TEST(CheckpointFiles, InspectTellsWhatIsStored) {
@@ -316,6 +328,27 @@ TEST(CheckpointFiles, InspectTellsWhatIsStored) {
     EXPECT_EQ(info.files[1].name, "rank-00001.tessera");
     EXPECT_EQ(info.files[1].rank, 1);
   }
+}
+
+// What cannot be removed neither fails the save that takes its place nor the next one.
+TEST(CheckpointFiles, WhatCannotBeRemovedStays) {
+  const ToyRun run;
+  const TemporaryFolder folder;
+  const fs::path to = folder.file("run");
+  run.run([&](Communicator ranks, Engine& engine) {
+    for (const std::int64_t step : {1, 2, 3}) {
+      PendingCheckpoint pending = begin_checkpoint(to, ranks, engine, state_at(step), 1);
+      if (step == 2 && ranks.rank() == 0)  // the name that a removal needs is taken by what is not empty
+        fs::create_directories(to / "step-00000001.removed.tmp" / "x");
+      EXPECT_EQ(pending.note(), "");
+      pending.finish();
+      const bool stays = step == 2 && ranks.rank() == 0;
+      EXPECT_EQ(pending.note().empty(), !stays) << pending.note();
+      if (stays) expect_mentions(pending.note(), {"cannot remove", "run/step-00000001"});
+      EXPECT_EQ(fs::exists(to / "step-00000001"), step < 3);
+    }
+  });
+  EXPECT_EQ(names_in(to), (std::vector<std::string>{"latest", "step-00000003"}));
 }
 
 TEST(CheckpointFiles, KeepsTheLastOnes) {

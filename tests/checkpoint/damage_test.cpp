@@ -7,6 +7,7 @@
 #include <fstream>
 #include <optional>
 
+#include "tests/checkpoint/edit_header.h"
 #include "tests/checkpoint/toy_run.h"
 
 namespace tessera::testing {
@@ -77,6 +78,38 @@ TEST_F(Damage, FlippedBits) {
   flip_byte(file(0), 100);
   flip_byte(file(0), 0);
   expect_mentions(error(), {"rank-00000.tessera", "does not begin as a checkpoint"});
+}
+
+// Headers that somebody made, of which the checksum is right.
+TEST_F(Damage, HeadersThatLie) {
+  const auto tells = [&](const std::string& from, const std::string& to, const std::string& message) {
+    const fs::path kept = folder_.file("kept");
+    fs::copy_file(file(0), kept, fs::copy_options::overwrite_existing);
+    edit_header(file(0), [&](std::string& header) { replace_in(header, from, to); });
+    expect_mentions(error(), {"rank-00000.tessera", message});
+    fs::copy_file(kept, file(0), fs::copy_options::overwrite_existing);
+  };
+  tells("\"shard\":2", "\"shard\":0", "mesh");
+  tells("\"rank\":0", "\"rank\":7", "rank 7 of a world of 2");
+  tells("\"parameters\":\"sharded\"", "\"parameters\":\"smashed\"", "placement");
+  tells("\"moments\":2", "\"moments\":1", "the number of its moments is 1 there and 2 here");
+  EXPECT_EQ(error(), "");
+}
+
+// Three bytes more than the elements take, in the last buffer of each file.
+TEST_F(Damage, BuffersOfPartsOfElements) {
+  std::string bytes;
+  for (const int rank : {0, 1}) {
+    fs::resize_file(file(rank), fs::file_size(file(rank)) + 3);
+    edit_header(file(rank), [&](std::string& header) {
+      const std::size_t at = header.rfind("\"bytes\":") + 8;
+      bytes = std::to_string(std::stoll(header.substr(at)) + 3);
+      header.replace(at, bytes.size(), bytes);
+    });
+  }
+  for (const int world : {1, 2})
+    expect_mentions(load_error({.world = world}, folder_.file("run")),
+                    {"rank-00000.tessera", bytes + " bytes of the moment2 of unit"});
 }
 
 // Told before any state is read, so that the engine goes on from its own.

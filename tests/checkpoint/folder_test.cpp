@@ -53,6 +53,14 @@ class Folder : public ::testing::Test {
   fs::path place_ = folder_.file("run");
 };
 
+TEST_F(Folder, AReplacementReturnsWhatItReplaced) {
+  EXPECT_TRUE(replace_folder(make("step-00000003.tmp", "old"), place_ / "step-00000003").empty());
+  const fs::path replaced = replace_folder(make("step-00000003.tmp", "new"), place_ / "step-00000003");
+  EXPECT_EQ(text_of(place_ / "step-00000003" / file_name(0)), "new");
+  EXPECT_EQ(replaced, place_ / "step-00000003.tmp");
+  EXPECT_EQ(text_of(replaced / file_name(0)), "old");
+}
+
 TEST_F(Folder, AReplacementThatFailsLeavesTheOldOne) {
   const fs::path old = make("step-00000003", "old");
   expect_mentions(environment_error([&] { replace_folder(place_ / "none", old); }),
@@ -76,8 +84,13 @@ TEST_F(Folder, IsReplacedWhereTheFileSystemKnowsPlainRenamesOnly) {
       refusal = code;
       const Rename lacking = [](int, const char*, int, const char*, unsigned) { return errno = refusal, -1; };
       const fs::path target = stood ? make("step-00000003", "old") : place_ / "step-00000004";
-      replace_folder(make("step-00000003.tmp", "new"), target, lacking);
+      const fs::path replaced = replace_folder(make("step-00000003.tmp", "new"), target, lacking);
       EXPECT_EQ(text_of(target / file_name(0)), "new");
+      EXPECT_EQ(replaced.empty(), !stood);
+      if (stood) {
+        EXPECT_EQ(text_of(replaced / file_name(0)), "old");  // until the renames are on the disk
+        EXPECT_EQ(remove_temporary(replaced), "");
+      }
       if (!stood) fs::remove_all(target);
       EXPECT_EQ(std::distance(fs::directory_iterator(place_), fs::directory_iterator()), 1);
       // Where the second step fails, the first is taken back.
@@ -106,21 +119,22 @@ TEST_F(Folder, PrunesByNameFirst) {
   make("step-00000001"), make("step-00000002");
   // The name that the removal needs is taken by a folder that is not empty, so it fails before any file goes.
   make("step-00000001.removed.tmp");
-  environment_error([&] { prune(place_, 1, place_ / "step-00000002"); });
+  expect_mentions(prune(place_, 1, place_ / "step-00000002", {}),
+                  {"cannot remove", "step-00000001", "not empty"});
   EXPECT_EQ(text_of(place_ / "step-00000001" / file_name(0)), "whole");
   remove_temporaries(place_);
-  prune(place_, 1, place_ / "step-00000002");
+  EXPECT_EQ(prune(place_, 1, place_ / "step-00000002", {}), "");
   EXPECT_EQ(std::distance(fs::directory_iterator(place_), fs::directory_iterator()), 1);
 }
 
 // By their steps, whatever a copy made of the files' times; and a run that went back keeps its own: what it
 // left behind is older, though its steps are higher.
 TEST_F(Folder, PrunesTheOldest) {
-  const auto left_of = [&](int keep, const char* saved) {
+  const auto left_of = [&](int keep, const char* saved, const char* before = "") {
     for (const char* step :
          {"step-00000030", "step-00000005", "step-00000020", "step-00000006", "step-00000010"})
       make(step);
-    prune(place_, keep, place_ / saved);
+    prune(place_, keep, place_ / saved, place_ / before);
     std::vector<std::string> left;
     for (const fs::path& path : checkpoints_in(place_)) left.push_back(path.filename().string());
     fs::remove_all(place_);
@@ -131,6 +145,12 @@ TEST_F(Folder, PrunesTheOldest) {
   EXPECT_EQ(left_of(2, "step-00000006"), (Names{"step-00000005", "step-00000006"}));
   EXPECT_EQ(left_of(3, "step-00000006"), (Names{"step-00000005", "step-00000006", "step-00000030"}));
   EXPECT_EQ(left_of(1, "step-00000005"), (Names{"step-00000005"}));
+  // A run that went on from step 6 and saves 30 does not come to 10 and 20.
+  EXPECT_EQ(left_of(2, "step-00000030", "step-00000006"), (Names{"step-00000006", "step-00000030"}));
+  EXPECT_EQ(left_of(3, "step-00000030", "step-00000006"),
+            (Names{"step-00000005", "step-00000006", "step-00000030"}));
+  EXPECT_EQ(left_of(2, "step-00000030", "step-00000007"), (Names{"step-00000020", "step-00000030"}));
+  EXPECT_EQ(left_of(2, "step-00000006", "step-00000030"), (Names{"step-00000005", "step-00000006"}));
 }
 
 TEST_F(Folder, WhatLatestNamesIsUsedOrRefused) {
