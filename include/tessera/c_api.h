@@ -136,9 +136,10 @@ typedef struct tessera_use {
 /* An optimizer group: what a parameter's `group` counts. */
 typedef struct tessera_group {
   const char* name;
-  int32_t own_weight_decay; /* 1: weight_decay below, 0: the options' */
+  int32_t own_weight_decay;         /* 1: weight_decay below, 0: the options' */
+  int32_t own_learning_rate_factor; /* 1: learning_rate_factor below, 0: 1 */
   double weight_decay;
-  double learning_rate_factor; /* times the step's learning rate */
+  double learning_rate_factor; /* times the step's learning rate; 0 freezes the group's values */
 } tessera_group;
 
 /* Set all by tessera_options_init, then change what differs. Defaults are in brackets. */

@@ -35,7 +35,8 @@ struct CostModel {
   // of a collective, or the two ends of a message, are given different ones, the longest counts.
   std::function<double(const Program&, const Instruction&)> duration_us = {};
 
-  // UsageError for a rate that is not above 0, a duration below 0, or a cluster that is none.
+  // UsageError for a rate that is not above 0, a duration or a count of operations that is below 0 or not
+  // finite, or a cluster that is none.
   void check() const;
 };
 

@@ -52,7 +52,7 @@ Optimizer to_optimizer(const tessera_options& o) {
     ParameterGroup& added = optimizer.groups.emplace_back();
     added.name = &given(group.name, "tessera_group.name");
     if (group.own_weight_decay != 0) added.weight_decay = group.weight_decay;
-    added.learning_rate_factor = group.learning_rate_factor;
+    if (group.own_learning_rate_factor != 0) added.learning_rate_factor = group.learning_rate_factor;
   }
   return optimizer;
 }

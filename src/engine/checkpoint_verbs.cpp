@@ -97,6 +97,7 @@ void Engine::wait_for_readers() {
 }
 
 void Engine::Impl::before_change() {
+  evaluated_last = false;
   for (; !readers.empty(); readers.erase(readers.begin()))
     if (const std::shared_ptr<StatesReader> reader = readers.front().lock()) reader->before_change();
 }

@@ -336,7 +336,7 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
     if (options.loss_scaling && result.reason != SkipReason::no_weight)
       scaler.record(result.applied ? StepOutcome::applied : StepOutcome::skipped);
   }
-  evaluated_last = kind == StepKind::evaluate;
+  evaluated_last = kind == StepKind::evaluate && result.reason != SkipReason::abandoned;
   result.step = steps_applied;
   return result;
 }

@@ -124,8 +124,8 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       lane = of_host ? device.make_host_stream(stream) : device.make_stream(stream);
     }
     instructions = std::max(instructions, program.instructions.size());
-    scalars_.resize(
-        std::max(scalars_.size(), static_cast<std::size_t>(program.scalars_numel * world.world())));
+    scalars_.resize(std::max(scalars_.size(), static_cast<std::size_t>(program.scalars_numel) *
+                                                  static_cast<std::size_t>(world.world())));
   }
   uploads_.emplace(device, lane(Lane::compute));
   bind_channels();

@@ -92,7 +92,7 @@ class Hasher {
     add(static_cast<std::int64_t>(text.size()));
     XXH3_64bits_update(state_, text.data(), text.size());
   }
-  void add(const std::vector<int>& values) {
+  void add(std::span<const int> values) {
     add(static_cast<std::int64_t>(values.size()));
     for (int value : values) add(std::int64_t{value});
   }
@@ -131,6 +131,23 @@ void add(Hasher& hasher, const Instruction& instruction) {
   hasher.add(instruction.writes);
 }
 
+void add(Hasher& hasher, const FlatBuffers& flat) {
+  for (const BufferId buffer :
+       {flat.parameter, flat.on_device, flat.on_host, flat.secondary, flat.gathered, flat.gradient,
+        flat.local_sum, flat.accumulator, flat.reduced, flat.tied_sum, flat.master, flat.host_gradient,
+        flat.update.gradient, flat.update.master, flat.update.parameter})
+    hasher.add(std::int64_t{buffer});
+  hasher.add(flat.moments);
+  hasher.add(flat.update.moments);
+}
+
+void add(Hasher& hasher, const UnitBuffers& unit) {
+  for (const PerMicrobatch* buffers : {&unit.output, &unit.output_gradient, &unit.saved, &unit.recomputable,
+                                       &unit.saved_on_host, &unit.input_on_host})
+    hasher.add(buffers->buffers);
+  hasher.add(std::int64_t{unit.workspace});
+}
+
 }  // namespace
 
 std::uint64_t Program::hash() const {
@@ -149,6 +166,11 @@ std::uint64_t Program::hash() const {
   }
   for (const Buffer& buffer : buffers) add(hasher, buffer);
   for (const Instruction& instruction : instructions) add(hasher, instruction);
+  for (const FlatBuffers& flat : flat_buffers) add(hasher, flat);
+  for (const UnitBuffers& unit : unit_buffers) add(hasher, unit);
+  hasher.add(batch.buffers);
+  hasher.add(std::int64_t{square_sums});
+  hasher.add(std::int64_t{scalars});
   hasher.add(std::int64_t{scalars_numel});
   return hasher.value();
 }

@@ -33,14 +33,22 @@ double outside(std::vector<Times> list, const std::vector<Times>& busy) {
 }  // namespace
 
 void CostModel::check() const {
-  if (!(flops_per_us > 0 && memory_bytes_per_us > 0))
-    throw UsageError(
-        fmt::format("simulate: flops_per_us is {} and memory_bytes_per_us is {}; rates must be above 0",
-                    flops_per_us, memory_bytes_per_us));
-  if (!(issue_us >= 0))
-    throw UsageError(fmt::format("simulate: issue_us is {}; it must be 0 or more", issue_us));
-  if (!(wake_us >= 0))
-    throw UsageError(fmt::format("simulate: wake_us is {}; it must be 0 or more", wake_us));
+  const auto require = [](bool holds, const char* name, double value, const char* what) {
+    if (!holds) throw UsageError(fmt::format("simulate: {} is {}; it must be {}", name, value, what));
+  };
+  const auto rate = [&](const char* name, double value) { require(value > 0, name, value, "above 0"); };
+  const auto none_below = [&](const char* name, double value) {
+    require(value >= 0 && std::isfinite(value), name, value, "0 or more, and finite");
+  };
+  rate("flops_per_us", flops_per_us);
+  rate("memory_bytes_per_us", memory_bytes_per_us);
+  rate("host_memory_bytes_per_us", host_memory_bytes_per_us);
+  rate("host_link_bytes_per_us", host_link_bytes_per_us);
+  rate("disk_bytes_per_us", disk_bytes_per_us);
+  none_below("issue_us", issue_us);
+  none_below("wake_us", wake_us);
+  for (const double flops : forward_flops) none_below("forward_flops", flops);
+  for (const double flops : recompute_flops) none_below("recompute_flops", flops);
   cluster.check();
 }
 

@@ -252,6 +252,10 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
   const auto length = static_cast<std::size_t>(generation_shape(impl.options).length);
   const auto context = tokens.last(std::min(length, tokens.size()));
   std::vector<float> logits(static_cast<std::size_t>(impl.model->vocabulary));
+  const struct Wanted {  // also where the program is refused
+    Impl& impl;
+    ~Wanted() { impl.logits = nullptr; }
+  } wanted{impl};
   impl.logits = logits.data();
   impl.logits_row = static_cast<std::int64_t>(context.size()) - 1;
   impl.run(impl.programs.generate, 0.0, [&](int, void* batch) {
@@ -260,7 +264,6 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
     std::copy(context.begin(), context.end(), inputs);
     std::fill_n(inputs + length, length, -1);  // nothing is counted
   });
-  impl.logits = nullptr;
   const Mesh& mesh = impl.options.engine.mesh;
   if (mesh.pipeline > 1)
     impl.results.broadcast(logits.data(), static_cast<std::int64_t>(logits.size() * sizeof(float)),

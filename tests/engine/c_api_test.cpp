@@ -177,7 +177,7 @@ tessera_status c_steps(tessera_engine* engine, int rank, Record& run) {
   return TESSERA_OK;
 }
 
-const std::array<tessera_group, 2> kGroups{{{"decay", 0, 0.0, 1.0}, {"no_decay", 1, 0.0, 0.5}}};
+const std::array<tessera_group, 2> kGroups{{{"decay", 0, 0, 0.0, 0.0}, {"no_decay", 1, 1, 0.0, 0.5}}};
 
 struct Where {
   int stage = 0;

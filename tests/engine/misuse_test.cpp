@@ -173,6 +173,28 @@ TEST(Misuse, EvaluationsThatGoOnWithNone) {
     }
 }
 
+// Nor behind one that was given up, or that was of other weights.
+TEST(Misuse, EvaluationsThatGoOnWithAnother) {
+  const auto refused_behind = [](const std::function<void(Engine&)>& between) {
+    EngineOptions options = toy_options(1, 0);
+    options.programs = {{.kind = StepKind::train}, {.kind = StepKind::evaluate}};
+    Engine engine = make_engine(options);
+    engine.initialize(toy_fill());
+    engine.begin(StepKind::evaluate);
+    toy_uses(engine, {}, StepKind::evaluate);
+    engine.step({});
+    between(engine);
+    expect_words(refusal([&] { engine.begin(StepKind::evaluate, 1, {.continues = true}); }),
+                 {"begin: terms.continues is true"});
+  };
+  refused_behind([](Engine& engine) {
+    engine.begin(StepKind::evaluate, 1, {.continues = true});
+    engine.abandon();
+  });
+  refused_behind([](Engine& engine) { engine.initialize(toy_fill()); });
+  refused_behind([](Engine& engine) { engine.write(0, State::master, 0, std::vector<float>{1.0f}); });
+}
+
 TEST(Misuse, FillsThatAreEmpty) {
   for (const bool identified : {false, true}) {
     Engine engine = make_engine(toy_options(1, 3));

@@ -225,6 +225,12 @@ TEST(Simulate, ArgumentsThatDoNotFit) {
   EXPECT_THROW(simulate(program, Layout(testing::chain(3, 10), 1), {}, {}), UsageError);
   EXPECT_THROW(simulate(program, layout, {}, {.forward_flops = {1}}), UsageError);
   EXPECT_THROW(simulate(program, layout, {}, {.flops_per_us = 0}), UsageError);
+  EXPECT_THROW(simulate(program, layout, {}, {.host_memory_bytes_per_us = 0}), UsageError);
+  EXPECT_THROW(simulate(program, layout, {}, {.host_link_bytes_per_us = -1}), UsageError);
+  EXPECT_THROW(simulate(program, layout, {}, {.disk_bytes_per_us = 0}), UsageError);
+  EXPECT_THROW(simulate(program, layout, {}, {.issue_us = HUGE_VAL}), UsageError);
+  EXPECT_THROW(simulate(program, layout, {}, {.forward_flops = {1, NAN}}), UsageError);
+  EXPECT_THROW(simulate(program, layout, {}, {.recompute_flops = {1, -1}}), UsageError);
 }
 
 TEST(ChromeTrace, ParsesAndNamesEveryBar) {

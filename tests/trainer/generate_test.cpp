@@ -140,5 +140,22 @@ TEST(Generate, RefusesWhatMeansNothing) {
     refused(std::to_string(token), [&](Trainer& trainer) { trainer.logits(Text{3, token}); });
 }
 
+// What wants logits, and is refused, wants none of the steps that follow.
+TEST(Generate, ARefusalLeavesTheNextStepAlone) {
+  const auto fetch = [](int, void* batch) {
+    auto* tokens = static_cast<std::int32_t*>(batch);  // inputs, then targets
+    for (int i = 0; i < 32; ++i) tokens[i] = i % kVocabulary;
+  };
+  const auto messages = run_on({}, [&](Trainer& trainer, int) {
+    const double loss = trainer.train_step(0.0, fetch).loss;
+    EXPECT_GT(loss, 0);
+    trainer.engine().begin_loading("a checkpoint");
+    EXPECT_THROW(trainer.logits(kPrompt), UsageError);
+    trainer.engine().end_loading();
+    EXPECT_EQ(trainer.train_step(0.0, fetch).loss, loss);
+  });
+  EXPECT_THAT(messages, ::testing::IsEmpty());
+}
+
 }  // namespace
 }  // namespace tessera::testing
