@@ -11,6 +11,10 @@
 
 namespace tessera {
 
+// What the thread that issues a program's instructions runs itself: nothing behind such a one is issued
+// before it has ended. On the CPU that is the compute lane or, in strict order, all but messages.
+enum class IssuerRuns : std::uint8_t { nothing, compute, all_but_messages };
+
 // The program each rank runs. Ranks that run the same program name the same index, and are proved once.
 struct WorldPrograms {
   Mesh mesh;
@@ -19,6 +23,7 @@ struct WorldPrograms {
   // What communicates starts, on each rank, in the order of its program, behind the start of what was issued
   // before, on whichever lane: so NCCL orders its kernels on a GPU (NCCL_LAUNCH_ORDER_IMPLICIT).
   bool starts_in_order = false;
+  IssuerRuns issuer_runs = IssuerRuns::nothing;
 };
 
 enum class Fault : std::uint8_t {
@@ -30,8 +35,9 @@ enum class Fault : std::uint8_t {
   microbatch_order,     // a sum over microbatches is not ascending, or does not start afresh exactly once
   never_released,       // a lifetime runs past the program, or is malformed
   redundant_wait,       // a wait that other waits or its lane imply
-  malformed,            // an id out of range, a collective without a channel, a wait on a later instruction,
-                        // a plan that gives two live buffers the same bytes
+  malformed,  // an id out of range, a collective without a channel, a lane or an axis that is not for
+              // it, a wait on a later instruction, a use that is opened and not closed, a plan that
+              // gives two live buffers the same bytes
 };
 
 std::string_view name_of(Fault fault);
@@ -58,11 +64,17 @@ struct PlannedProgram {
 
 // What is proved: matching collectives in matching order on every channel; no deadlock; every two accesses to
 // the same bytes, of which one writes, ordered (with `plans`, also through shared addresses); every access
-// inside a lifetime that began with a write; sums over microbatches ascending; nothing alive past the end.
+// inside a lifetime that began with a write; what an opened use touches left alone until it is closed; sums
+// over microbatches ascending; nothing alive past the end.
 // Where a program is malformed or its plan unsound, the rest is not looked at. Waits are enforced lane by
 // lane: that ranks also agree on the order of collectives across lanes is not asked. `plans` is empty, or
 // holds for each program the plan it runs under and its index in that plan. Throws UsageError for a world
 // that is none: no program, or ranks or plans that do not match the mesh.
 VerifyReport verify(const WorldPrograms& world, std::span<const PlannedProgram> plans = {});
+
+// The same of programs that one rank runs in turns, in the arenas of one plan, program i as the plan's i-th:
+// what persists is where it is in all of them, what has one address has one in all, and nothing else of any
+// program lies where something persists. Each program is taken to be proved under the plan by verify().
+VerifyReport verify_turns(std::span<const Program> programs, const MemoryPlan& plan);
 
 }  // namespace tessera

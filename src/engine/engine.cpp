@@ -39,6 +39,17 @@ void check_copy(const char* call, const void* to, const void* from, std::int64_t
                                  to == nullptr ? "to" : "from", bytes));
 }
 
+// As the executor makes its lanes.
+IssuerRuns issuer_runs(const EngineOptions& options) {
+  if (options.device != DeviceType::cpu) return IssuerRuns::nothing;
+  return options.strict_order ? IssuerRuns::all_but_messages : IssuerRuns::compute;
+}
+
+void require_proved(const VerifyReport& report) {
+  if (!report.ok())
+    throw Error("the program does not verify; this is a defect of Tessera\n" + report.to_string());
+}
+
 // Every rank proves what all run.
 void check_verified(const EngineOptions& options, const std::vector<PlannedPrograms>& by_pipeline_rank) {
   const std::vector<int> program_of_rank = options.mesh.places(Axis::pipeline);
@@ -49,14 +60,15 @@ void check_verified(const EngineOptions& options, const std::vector<PlannedProgr
       programs.push_back(planned.programs[index]);
       plans.push_back({&planned.plan, static_cast<int>(index)});
     }
-    const VerifyReport report = verify({.mesh = options.mesh,
-                                        .programs = programs,
-                                        .program_of_rank = program_of_rank,
-                                        .starts_in_order = options.device == DeviceType::cuda},
-                                       plans);
-    if (!report.ok())
-      throw Error("the program does not verify; this is a defect of Tessera\n" + report.to_string());
+    require_proved(verify({.mesh = options.mesh,
+                           .programs = programs,
+                           .program_of_rank = program_of_rank,
+                           .starts_in_order = options.device == DeviceType::cuda,
+                           .issuer_runs = issuer_runs(options)},
+                          plans));
   }
+  for (const PlannedPrograms& planned : by_pipeline_rank)
+    require_proved(verify_turns(planned.programs, planned.plan));
 }
 
 }  // namespace

@@ -16,6 +16,37 @@ constexpr bool is_message(Opcode op) { return op == Opcode::send || op == Opcode
 // What needs a channel.
 constexpr bool communicates(Opcode op) { return is_collective(op) || is_message(op); }
 
+// Whether it is run there: what an executor runs on a lane of its own choice must be ordered by that one.
+constexpr bool runs_on(Opcode op, Lane lane) {
+  switch (op) {
+    case Opcode::use:
+    case Opcode::accumulate:
+    case Opcode::reduce_scalars:
+      return lane == Lane::compute;
+    case Opcode::all_gather:
+      return lane == Lane::gather;
+    case Opcode::reduce_scatter:
+    case Opcode::square_sum:
+      return lane == Lane::reduce;
+    case Opcode::send:
+      return lane == Lane::send_output || lane == Lane::send_gradient;
+    case Opcode::receive:
+      return lane == Lane::receive_output || lane == Lane::receive_gradient;
+    case Opcode::update:
+      return lane == Lane::compute || lane == Lane::host;
+    case Opcode::copy:
+      return lane == Lane::upload || lane == Lane::download || lane == Lane::io;
+  }
+  return false;
+}
+
+// Whether what communicates may be between the ranks along that axis.
+constexpr bool goes_along(Opcode op, Axis axis) {
+  if (op == Opcode::reduce_scalars) return axis == Axis::world;
+  if (is_message(op)) return axis == Axis::pipeline;
+  return axis == Axis::shard || axis == Axis::replicate;
+}
+
 // Of a copy between two spaces.
 constexpr Lane lane_between(Space from, Space to) {
   if (from == Space::disk || to == Space::disk) return Lane::io;

@@ -51,6 +51,7 @@ void check_program(const Program& program, int index, const PlannedProgram& plan
   const HappensBefore order(program);
   check_lifetimes(program, index, findings);
   check_microbatches(program, index, findings);
+  check_leases(program, index, findings);
   check_accesses(program, index, planned, order, findings);
   check_waits(program, index, order, findings);
 }

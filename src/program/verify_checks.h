@@ -42,6 +42,9 @@ void check_accesses(const Program& program, int index, const PlannedProgram& pla
 // verify_accesses.cpp: no wait that others imply.
 void check_waits(const Program& program, int index, const HappensBefore& order, Findings& findings);
 
+// verify_leases.cpp: uses that are opened are closed, and touch until then what they touch at either end.
+void check_leases(const Program& program, int index, Findings& findings);
+
 // verify_collectives.cpp: the ranks of every group issue equal collectives in equal order on each channel,
 // sends meet their receives, and these can all complete.
 void check_collectives(const WorldPrograms& world, Findings& findings);

@@ -226,6 +226,7 @@ class World {
       const Program& runs = program_of(classes_[static_cast<std::size_t>(c)]);
       LaneClock latest = kNothingOver;
       InstructionId started = -1;  // the last that communicates
+      InstructionId issued = -1;   // the last that the issuing thread runs itself
       for (InstructionId id = 0; id < static_cast<InstructionId>(runs.instructions.size()); ++id) {
         const bool in_order = world_.starts_in_order && communicates(at(runs, id).op);
         const Node begin = in_order ? start(c, id) : node(c, id);
@@ -233,12 +234,26 @@ class World {
         if (prior >= 0) add(node(c, prior), begin);
         prior = id;
         for (InstructionId wait : at(runs, id).waits) add(node(c, wait), begin);
+        if (issued >= 0) add(node(c, issued), begin);
+        if (runs_itself(at(runs, id))) issued = id;
         if (!in_order) continue;
         if (started >= 0) add(start(c, started), begin);
         add(begin, node(c, id));
         started = id;
       }
     }
+  }
+
+  bool runs_itself(const Instruction& instruction) const {
+    switch (world_.issuer_runs) {
+      case IssuerRuns::nothing:
+        return false;
+      case IssuerRuns::compute:
+        return instruction.lane == Lane::compute;
+      case IssuerRuns::all_but_messages:
+        return !is_message(instruction.op);
+    }
+    return false;
   }
 
   // Takes away what can run until nothing more can; what is left holds a cycle.

@@ -27,6 +27,7 @@ class Structure {
       check_buffers(id, instruction.writes, "writes");
       check_channel(id, instruction);
       check_spaces(id, instruction);
+      check_operands(id, instruction);
     }
   }
 
@@ -80,16 +81,22 @@ class Structure {
 
   void check_channel(InstructionId id, const Instruction& instruction) {
     if (static_cast<int>(instruction.lane) >= kLanes) return;  // reported already
+    if (!runs_on(instruction.op, instruction.lane))
+      return report(id, fmt::format("runs on lane {}, which is not for it", name_of(instruction.lane)));
     const auto channels = static_cast<int>(program_.channels.size());
     if (instruction.channel < -1 || instruction.channel >= channels) {
       report(id, fmt::format("uses channel {}; the program has {}", instruction.channel, channels));
     } else if (communicates(instruction.op) != (instruction.channel >= 0)) {
       report(id, communicates(instruction.op) ? "communicates without a channel"
                                               : "has a channel but does not communicate");
-    } else if (instruction.channel >= 0 &&
-               program_.channels[static_cast<std::size_t>(instruction.channel)].lane != instruction.lane) {
+    } else if (instruction.channel < 0) {
+      return;
+    } else if (program_.channels[static_cast<std::size_t>(instruction.channel)].lane != instruction.lane) {
       report(id,
              fmt::format("runs on lane {}, but its channel belongs to another", name_of(instruction.lane)));
+    } else if (const Axis axis = program_.channels[static_cast<std::size_t>(instruction.channel)].axis;
+               !goes_along(instruction.op, axis)) {
+      report(id, fmt::format("goes along axis {}, which is not for it", name_of(axis)));
     } else if (is_message(instruction.op)) {
       check_message(id, instruction);
     }
@@ -128,18 +135,15 @@ class Structure {
                              name_of(buffer(of).space), name_of(instruction.lane), name_of(reached)));
   }
 
+  void check_operands(InstructionId id, const Instruction& instruction) {
+    const bool gathers = instruction.op == Opcode::all_gather;
+    if (instruction.reads.empty() && (gathers || instruction.op == Opcode::send))
+      report(id, "reads nothing that it could send");
+    if (instruction.writes.empty() && (gathers || instruction.op == Opcode::receive))
+      report(id, "writes nothing that it received");
+  }
+
   void check_message(InstructionId id, const Instruction& message) {
-    const bool sends = message.op == Opcode::send;
-    const Lane lane = message.lane;
-    if (sends ? lane != Lane::send_output && lane != Lane::send_gradient
-              : lane != Lane::receive_output && lane != Lane::receive_gradient)
-      return report(id, fmt::format("runs on lane {}, which is not for it", name_of(lane)));
-    if ((sends ? message.reads : message.writes).empty())
-      return report(id, sends ? "reads nothing that it could send" : "writes nothing that it received");
-    const Axis axis = program_.channels[static_cast<std::size_t>(message.channel)].axis;
-    if (axis != Axis::pipeline)
-      return report(id,
-                    fmt::format("goes along axis {}; messages are between pipeline ranks", name_of(axis)));
     if (message.peer < 0 || message.peer >= ranks_)
       return report(id, fmt::format("is to or from pipeline rank {}; the mesh has {}", message.peer, ranks_));
     if (message.peer == program_.pipeline_rank) report(id, "is to or from its own rank");

@@ -59,6 +59,21 @@ class HandMade {
                 .writes = {to}});
   }
 
+  // Of what a unit hands to the next, or its gradient: the lane says which, and which end.
+  InstructionId message(Lane lane, BufferId buffer, int peer, std::vector<InstructionId> waits = {}) {
+    const bool sends = lane == Lane::send_output || lane == Lane::send_gradient;
+    program_.channels.push_back({Axis::pipeline, lane});
+    return add({.op = sends ? Opcode::send : Opcode::receive,
+                .lane = lane,
+                .unit = 0,
+                .microbatch = 0,
+                .channel = static_cast<int>(program_.channels.size()) - 1,
+                .peer = peer,
+                .waits = std::move(waits),
+                .reads = sends ? std::vector{buffer} : std::vector<BufferId>{},
+                .writes = sends ? std::vector<BufferId>{} : std::vector{buffer}});
+  }
+
   Program& program() { return program_; }
   Instruction& at(InstructionId id) { return program_.instructions[static_cast<std::size_t>(id)]; }
   Buffer& buffer(BufferId id) { return program_.buffers[static_cast<std::size_t>(id)]; }

@@ -203,6 +203,12 @@ TEST(Verify, MalformedInstructionsAreNamedAndNothingIsFollowed) {
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).flat = -1; }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).microbatch = 1; }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).lane = static_cast<Lane>(kLanes); }));
+  EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).reads.clear(); }));
+  EXPECT_TRUE(spoilt([](GatherUse& step) {  // a use, which runs on the compute lane whatever it says
+    step.made.at(2).op = Opcode::use;
+    step.made.at(2).channel = -1;
+  }));
+  EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.program().channels[0].axis = Axis::world; }));
   GatherUse doubled;
   doubled.made.program().channels.push_back(doubled.made.program().channels.front());
   EXPECT_TRUE(has(doubled.made.verified(), Fault::malformed));
@@ -218,6 +224,89 @@ VerifyReport verified_at(const HandMade& made, const std::vector<std::int64_t>& 
   const Program program = const_cast<HandMade&>(made).program();
   const PlannedProgram planned{.plan = &plan, .index = 0};
   return verify({.mesh = {}, .programs = {&program, 1}}, {&planned, 1});
+}
+
+// Gathered | opened a, which reads it | used b | closed a.
+struct Leased {
+  HandMade made;
+  BufferId shard = made.persistent("shard");
+  BufferId gathered = made.passing("gathered", {{0, 4}});
+  InstructionId gather = made.gather(0, shard, gathered);
+  InstructionId open = use(UseEdge::open, 0, {gathered}, {gather});
+  InstructionId inside = use(UseEdge::whole, 1, {}, {});
+  InstructionId close = use(UseEdge::close, 0, {gathered}, {});
+  InstructionId behind = use(UseEdge::whole, 1, {}, {});
+
+  InstructionId use(UseEdge edge, UnitId unit, std::vector<BufferId> reads,
+                    std::vector<InstructionId> waits) {
+    const InstructionId id = made.use(unit, std::move(reads), {}, std::move(waits));
+    made.at(id).edge = edge;
+    return id;
+  }
+};
+
+TEST(Verify, WhatAnOpenedUseTouchesIsItsUntilItIsClosed) {
+  EXPECT_TRUE(Leased().made.verified().ok()) << Leased().made.verified().to_string();
+  Leased twice;  // two lives that both ends lie in
+  twice.made.buffer(twice.gathered).lifetimes = {{0, 2}, {3, 4}};
+  EXPECT_TRUE(has(twice.made.verified(), Fault::outside_lifetime, {twice.open, twice.close}));
+  Leased forgotten;  // by the closing one, so that nothing waits for it
+  forgotten.made.at(forgotten.close).reads.clear();
+  EXPECT_TRUE(has(forgotten.made.verified(), Fault::malformed, {forgotten.open, forgotten.close}));
+  Leased overwritten;  // ordered with both ends, and yet between them
+  Instruction& between = overwritten.made.at(overwritten.inside);
+  between = overwritten.made.at(overwritten.gather);
+  between.waits = {overwritten.open};
+  overwritten.made.at(overwritten.close).waits = {overwritten.inside};
+  EXPECT_TRUE(
+      has(overwritten.made.verified(), Fault::unordered_access, {overwritten.open, overwritten.inside}));
+}
+
+TEST(Verify, OpenedUsesAreClosedInTurn) {
+  Leased left_open;
+  left_open.made.at(left_open.close).edge = UseEdge::whole;
+  EXPECT_TRUE(has(left_open.made.verified(), Fault::malformed, {left_open.open}));
+  Leased never_opened;
+  never_opened.made.at(never_opened.open).edge = UseEdge::whole;
+  EXPECT_TRUE(has(never_opened.made.verified(), Fault::malformed, {never_opened.close}));
+  Leased crossed;
+  crossed.made.at(crossed.inside).edge = UseEdge::open;
+  EXPECT_TRUE(has(crossed.made.verified(), Fault::malformed, {crossed.close}));
+}
+
+// Two programs of one plan: what persists, what keeps one address, and what passes.
+struct TwoPrograms {
+  std::vector<Program> programs;
+  MemoryPlan plan;
+
+  TwoPrograms() {
+    for (int i = 0; i < 2; ++i) {
+      HandMade made;
+      made.persistent("weights");
+      if (i == 0) made.persistent("moments");
+      const BufferId fixed = made.passing("fixed", {{0, 0}}), passing = made.passing("passing", {{0, 0}});
+      made.buffer(fixed).one_address = true;
+      made.use(0, {}, {fixed, passing});
+      programs.push_back(made.program());
+    }
+    plan.spaces[0].arena_bytes = 1280;
+    plan.offsets = {{{0}, {256}, {512}, {768}}, {{0}, {512}, {1024}}};
+  }
+};
+
+TEST(Verify, ProgramsThatTakeTurnsLeaveWhatPersistsAlone) {
+  EXPECT_TRUE(verify_turns(TwoPrograms().programs, TwoPrograms().plan).ok());
+  const auto found = [](int buffer, std::int64_t offset, const char* what) {
+    TwoPrograms two;
+    two.plan.offsets[1][static_cast<std::size_t>(buffer)] = {offset};
+    const VerifyReport report = verify_turns(two.programs, two.plan);
+    ASSERT_TRUE(has(report, Fault::malformed)) << what;
+    EXPECT_EQ(report.findings[0].program, 1);
+    EXPECT_NE(report.to_string().find(what), std::string::npos) << report.to_string();
+  };
+  found(0, 1024, "'weights' of 256 bytes at 1024");
+  found(1, 768, "'fixed' of 256 bytes at 768");
+  found(2, 256, "'passing' bytes of 'moments', which persists");
 }
 
 // Two buffers that never live at one time, touched on two lanes.

@@ -1,6 +1,8 @@
 // What the programs of several ranks can be wrong in together.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "src/program/rank_classes.h"
 #include "tests/program/hand_made.h"
 
@@ -73,6 +75,50 @@ TEST(VerifyWorld, WhatStartsBehindACallThatWaitsIsADeadlock) {
       << report.to_string();
 }
 
+// Each rank sends behind a use that waits for what the other sends: a thread that runs uses itself comes to
+// neither.
+TEST(VerifyWorld, WhatIsIssuedBehindAUseThatWaitsIsADeadlock) {
+  const auto program = [](int rank) {
+    HandMade made;
+    made.program().pipeline_rank = rank;
+    const BufferId in = made.persistent("in"), out = made.persistent("out");
+    const bool first = rank == 0;
+    const InstructionId received =
+        made.message(first ? Lane::receive_gradient : Lane::receive_output, in, 1 - rank);
+    made.use(0, {in}, {}, {received});
+    made.message(first ? Lane::send_output : Lane::send_gradient, out, 1 - rank);
+    return made.program();
+  };
+  const std::vector<Program> programs = {program(0), program(1)};
+  WorldPrograms world{.mesh = {.pipeline = 2}, .programs = programs, .program_of_rank = {0, 1}};
+  EXPECT_TRUE(verify(world).ok()) << verify(world).to_string();
+  for (const IssuerRuns runs : {IssuerRuns::compute, IssuerRuns::all_but_messages}) {
+    world.issuer_runs = runs;
+    EXPECT_TRUE(has(verify(world), Fault::deadlock)) << verify(world).to_string();
+  }
+}
+
+// The same with a gather in the place of the use, which only strict order runs there.
+TEST(VerifyWorld, InStrictOrderCollectivesHoldUpWhatIsBehindThem) {
+  const auto program = [](int rank) {
+    HandMade made;
+    made.program().pipeline_rank = rank;
+    const BufferId in = made.persistent("in"), out = made.persistent("out");
+    const bool first = rank == 0;
+    const InstructionId received =
+        made.message(first ? Lane::receive_gradient : Lane::receive_output, in, 1 - rank);
+    made.gather(0, in, made.persistent("gathered"), {received});
+    made.message(first ? Lane::send_output : Lane::send_gradient, out, 1 - rank);
+    return made.program();
+  };
+  const std::vector<Program> programs = {program(0), program(1)};
+  WorldPrograms world{.mesh = {.pipeline = 2}, .programs = programs, .program_of_rank = {0, 1}};
+  world.issuer_runs = IssuerRuns::compute;
+  EXPECT_TRUE(verify(world).ok()) << verify(world).to_string();
+  world.issuer_runs = IssuerRuns::all_but_messages;
+  EXPECT_TRUE(has(verify(world), Fault::deadlock)) << verify(world).to_string();
+}
+
 // Ranks deadlock only where they meet: in groups of one program each, all is well.
 TEST(VerifyWorld, OnlyRanksOfOneGroupWaitForEachOther) {
   const std::vector<Program> programs = {crossing(true, true), crossing(false, true)};
@@ -85,10 +131,12 @@ TEST(VerifyWorld, OnlyRanksOfOneGroupWaitForEachOther) {
 // A circle of three hops, none of which is wrong by itself: three programs, three channels.
 TEST(VerifyWorld, ADeadlockThroughThreeRanks) {
   std::vector<Program> programs;
-  const std::vector<Lane> lanes = {Lane::gather, Lane::reduce, Lane::upload};
+  constexpr std::array kLanesOf = {Lane::gather, Lane::reduce, Lane::compute};
+  constexpr std::array kOpsOf = {Opcode::all_gather, Opcode::reduce_scatter, Opcode::reduce_scalars};
   for (int rank = 0; rank < 3; ++rank) {
     HandMade made;
-    made.program().channels = {{Axis::shard, lanes[0]}, {Axis::shard, lanes[1]}, {Axis::shard, lanes[2]}};
+    made.program().channels = {
+        {Axis::shard, kLanesOf[0]}, {Axis::shard, kLanesOf[1]}, {Axis::world, kLanesOf[2]}};
     const BufferId from = made.persistent("from");
     std::vector<BufferId> to;
     for (int channel = 0; channel < 3; ++channel)
@@ -99,7 +147,8 @@ TEST(VerifyWorld, ADeadlockThroughThreeRanks) {
       const InstructionId id = made.gather(0, from, to[static_cast<std::size_t>(channel)],
                                            k == 1 ? std::vector{0} : std::vector<InstructionId>{});
       made.at(id).channel = channel;
-      made.at(id).lane = lanes[static_cast<std::size_t>(channel)];
+      made.at(id).lane = kLanesOf[static_cast<std::size_t>(channel)];
+      made.at(id).op = kOpsOf[static_cast<std::size_t>(channel)];
     }
     programs.push_back(made.program());
   }
