@@ -98,7 +98,7 @@ HWY_INLINE void forward_head(const HeadShape& head, const ForwardHead& a, float*
     for (std::int64_t keys = 0; keys <= tile; ++keys) {
       const bool diagonal = keys == tile;
       tile_scores(w.query, w.keys_transposed + keys * head.channels * kTile, head, diagonal, w.scores);
-      sums.weigh(head, draws, tile, keys, w.scores, w.output);
+      sums.weigh(head, draws, tile, keys, 1.0f, w.scores, w.output);  // q is scaled already
       add_weighted(w.scores, w.values + keys * head.tile_numel(), head, diagonal, w.output);
     }
     sums.finish<T>(head, a, tile, w.output);
@@ -148,7 +148,7 @@ HWY_INLINE void backward_head(const HeadShape& head, const BackwardHead& a, cons
       const float* gradient = w.output_gradients + tile * head.tile_numel();
       tile_scores(query, w.keys_transposed, head, diagonal, w.scores);
       tile_scores(gradient, w.values_transposed, head, diagonal, w.score_gradients);
-      weights_and_gradients(w.log_sum_exp, w.delta, draws, tile, keys, w.scores, w.score_gradients);
+      weights_and_gradients(w.log_sum_exp, w.delta, draws, tile, keys, 1.0f, w.scores, w.score_gradients);
       add_weighted_transposed(w.scores, gradient, head, diagonal, value_gradient);
       add_weighted_transposed(w.score_gradients, query, head, diagonal, key_gradient);
       add_weighted(w.score_gradients, w.keys, head, diagonal, w.query_gradients + tile * head.tile_numel());

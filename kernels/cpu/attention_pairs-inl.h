@@ -55,10 +55,6 @@ static HWY_NOINLINE void round_to_rows(const float* tile, Bf16* out) {
   for (std::int64_t i = 0; i < kTile * kTile; i += 16) store16(load16(tile + i), out + i);
 }
 
-static HWY_NOINLINE void scale_tile(float scale, float* tile) {
-  for (std::int64_t i = 0; i < kTile * kTile; i += 16) store16(mul(load16(tile + i), set16(scale)), tile + i);
-}
-
 static HWY_NOINLINE void forward_head(const HeadShape& narrow, const ForwardHead& a, float* workspace) {
   const HeadShape head = narrow.widened();
   const PairForwardWorkspace w(head, workspace);
@@ -80,8 +76,7 @@ static HWY_NOINLINE void forward_head(const HeadShape& narrow, const ForwardHead
     sums.begin();
     for (std::int64_t keys = 0; keys <= tile; ++keys) {
       unit.multiply({kTile, kTile, head.padded}, w.query, w.keys_transposed + keys * numel, w.scores, false);
-      scale_tile(head.scale(), w.scores);
-      sums.weigh(head, draws, tile, keys, w.scores, w.output);
+      sums.weigh(head, draws, tile, keys, head.scale(), w.scores, w.output);
       round_to_rows(w.scores, w.weights);
       unit.multiply({kTile, head.padded, kTile}, w.weights, w.values + keys * numel, w.output, true);
     }
@@ -135,10 +130,10 @@ static HWY_NOINLINE void backward_head(const HeadShape& narrow, const BackwardHe
     for (std::int64_t tile = keys; tile < head.tiles(); ++tile) {
       unit.multiply({kTile, kTile, head.padded}, w.queries + tile * numel, w.keys_transposed, w.scores,
                     false);
-      scale_tile(head.scale(), w.scores);
       unit.multiply({kTile, kTile, head.padded}, w.output_gradients + tile * numel, w.values_transposed,
                     w.score_gradients, false);
-      weights_and_gradients(w.log_sum_exp, w.delta, draws, tile, keys, w.scores, w.score_gradients);
+      weights_and_gradients(w.log_sum_exp, w.delta, draws, tile, keys, head.scale(), w.scores,
+                            w.score_gradients);
       round_to_pairs(w.scores, w.rounded);
       unit.multiply({head.padded, kTile, kTile}, w.gradients_transposed + tile * numel, w.rounded,
                     value_gradient, true);

@@ -60,18 +60,27 @@ struct TileDraws {
   }
 };
 
-// One row of the running softmax: turns scores into weights, rescales what was summed before.
-// `visible` keys of the tile count; the others get weight 0.
-static HWY_NOINLINE void softmax_row(float* scores, std::int64_t visible, const HeadShape& head,
+// A row of scores whose first `visible` keys count. Returns where vectors begin that none of these is in;
+// what does not count before there scores -infinity, and from there on has weight 0 already.
+HWY_INLINE std::int64_t hide_keys(float* scores, std::int64_t visible) {
+  const std::int64_t end = round_up(visible, 16);
+  for (std::int64_t key = visible; key < end; ++key) scores[key] = -std::numeric_limits<float>::infinity();
+  for (std::int64_t i = end; i < kTile; i += 16) store16(set16(0.0f), scores + i);
+  return end;
+}
+
+// One row of the running softmax: turns scores, which `scale` is still to multiply, into weights, rescales
+// what was summed before. `visible` keys of the tile count; the others get weight 0.
+static HWY_NOINLINE void softmax_row(float* scores, float scale, std::int64_t visible, const HeadShape& head,
                                      float& maximum, float& sum, float* output) {
-  for (std::int64_t key = visible; key < kTile; ++key) scores[key] = -std::numeric_limits<float>::infinity();
+  const std::int64_t end = hide_keys(scores, visible);
   V16 top = load16(scores);
-  for (std::int64_t i = 16; i < kTile; i += 16) top = max(top, load16(scores + i));
-  const float tile_maximum = max_lanes(top);
+  for (std::int64_t i = 16; i < end; i += 16) top = max(top, load16(scores + i));
+  const float tile_maximum = max_lanes(top) * scale;
   const float new_maximum = tile_maximum > maximum ? tile_maximum : maximum;
   V16 tile_sum = set16(0.0f);
-  for (std::int64_t i = 0; i < kTile; i += 16) {
-    const V16 weight = exp16(sub(load16(scores + i), set16(new_maximum)));
+  for (std::int64_t i = 0; i < end; i += 16) {
+    const V16 weight = exp16(fma(load16(scores + i), set16(scale), set16(-new_maximum)));
     store16(weight, scores + i);
     tile_sum = add(tile_sum, weight);
   }
@@ -97,12 +106,12 @@ struct TileSums {
     }
   }
 
-  // Makes weights of the scores of a tile of queries and one of keys, adds these to the sums, which are of
-  // all, and drops some.
+  // Makes weights of the scores, times scale, of a tile of queries and one of keys, adds these to the sums,
+  // which are of all, and drops some.
   HWY_INLINE void weigh(const HeadShape& head, TileDraws& draws, std::int64_t tile, std::int64_t keys,
-                        float* scores, float* output) {
+                        float scale, float* scores, float* output) {
     for (std::int64_t row = 0; row < kTile; ++row)
-      softmax_row(scores + row * kTile, keys == tile ? row + 1 : kTile, head, maximum[row], sum[row],
+      softmax_row(scores + row * kTile, scale, keys == tile ? row + 1 : kTile, head, maximum[row], sum[row],
                   output + row * head.padded);
     if (!draws.any()) return;
     draws.draw(tile, keys);
@@ -139,31 +148,32 @@ HWY_INLINE void prepare_rows(const HeadShape& head, const BackwardHead& a, std::
   }
 }
 
-// scores -> weights = exp(scores - log_sum_exp); gradients (of the weights) -> weights * (gradients - delta).
+// scores -> weights = exp(scale * scores - log_sum_exp); gradients (of the weights) -> weights * (gradients -
+// delta).
 static HWY_NOINLINE void weights_of_all(const float* log_sum_exp, const float* delta, bool diagonal,
-                                        float* scores, float* gradients) {
+                                        float scale, float* scores, float* gradients) {
   for (std::int64_t row = 0; row < kTile; ++row) {
     float* weight = scores + row * kTile;
     float* gradient = gradients + row * kTile;
-    if (diagonal)
-      for (std::int64_t key = row + 1; key < kTile; ++key)
-        weight[key] = -std::numeric_limits<float>::infinity();
-    for (std::int64_t i = 0; i < kTile; i += 16) {
-      const V16 p = exp16(sub(load16(weight + i), set16(log_sum_exp[row])));
+    const std::int64_t end = hide_keys(weight, diagonal ? row + 1 : kTile);
+    for (std::int64_t i = 0; i < end; i += 16) {
+      const V16 p = exp16(fma(load16(weight + i), set16(scale), set16(-log_sum_exp[row])));
       store16(p, weight + i);
       store16(mul(p, sub(load16(gradient + i), set16(delta[row]))), gradient + i);
     }
+    for (std::int64_t i = end; i < kTile; i += 16) store16(set16(0.0f), gradient + i);
   }
 }
 
 // The same with what forward dropped. log_sum_exp and delta are of all tiles.
 HWY_INLINE void weights_and_gradients(const float* log_sum_exp, const float* delta, TileDraws& draws,
-                                      std::int64_t tile, std::int64_t keys, float* scores, float* gradients) {
+                                      std::int64_t tile, std::int64_t keys, float scale, float* scores,
+                                      float* gradients) {
   if (draws.any()) {
     draws.draw(tile, keys);
     draws.drop(draws.dropout.scale(), gradients);
   }
-  weights_of_all(log_sum_exp + tile * kTile, delta + tile * kTile, tile == keys, scores, gradients);
+  weights_of_all(log_sum_exp + tile * kTile, delta + tile * kTile, tile == keys, scale, scores, gradients);
   if (draws.any()) draws.drop(draws.dropout.scale(), scores);
 }
 

@@ -249,24 +249,47 @@ HWY_INLINE V16 fill_lanes_from(V16 a, std::int64_t count, float value) {
   return HWY_LIKELY(count >= 16) ? a : fill_tail(a, count, value);
 }
 
-// All lanes added pairwise, 8 apart, 4, 2, 1.
+// All lanes folded pairwise: those 8 apart, 4, 2, 1.
+template <class D, class Operation>
+HWY_INLINE float fold_vector(D, hn::Vec<D> v, const Operation& operation) {
+  if constexpr (hn::MaxLanes(D()) == 1) {
+    return hn::GetLane(v);
+  } else {
+    const hn::Half<D> half;
+    return fold_vector(half, operation(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), operation);
+  }
+}
+template <class Operation>
+HWY_INLINE float fold_lanes(V16 a, const Operation& operation) {
+  for (int width = kParts / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) a.part[i] = operation(a.part[i], a.part[i + width]);
+  return fold_vector(FloatTag(), a.part[0], operation);
+}
 HWY_INLINE float sum_lanes(V16 a) {
-  alignas(64) float lane[16];
-  store16(a, lane);
-  for (int width = 8; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
-  return lane[0];
+  return fold_lanes(a, [](auto low, auto high) { return hn::Add(low, high); });
 }
 HWY_INLINE float max_lanes(V16 a) {
-  alignas(64) float lane[16];
-  store16(a, lane);
-  float result = lane[0];
-  for (float value : lane) result = value > result ? value : result;
-  return result;
+  return fold_lanes(a, [](auto low, auto high) { return hn::Max(low, high); });
 }
 
-// e^x to 2 ulp: e^r by its Taylor polynomial to r^7 on |r| <= ln(2)/2, scaled by 2^n in two steps so that
-// neither over- nor underflows early. NaN stays NaN.
+// p 2^n for whole n from -151 to 128 and p from 0.7 to 1.5, rounded once.
+HWY_INLINE FloatVector scale_by_power(FloatVector p, FloatVector n, IntVector exponent) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  (void)exponent;
+  return FloatVector{_mm512_scalef_ps(p.raw, n.raw)};
+#else  // in two steps, so that neither over- nor underflows early
+  (void)n;
+  const FloatTag d;
+  const IntTag di;
+  const IntVector half = hn::ShiftRight<1>(exponent);
+  const IntVector bias = hn::Set(di, 127);
+  const FloatVector scale1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
+  const FloatVector scale2 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(exponent, half), bias)));
+  return hn::Mul(hn::Mul(p, scale1), scale2);
+#endif
+}
+
+// e^x to 2 ulp: e^r by its Taylor polynomial to r^7 on |r| <= ln(2)/2, scaled by 2^n. NaN stays NaN.
 HWY_INLINE FloatVector exp_vector(FloatVector x) {
   const FloatTag d;
   const IntTag di;
@@ -285,11 +308,7 @@ HWY_INLINE FloatVector exp_vector(FloatVector x) {
   p = fused(p, r, hn::Set(d, 1.0f));
   p = fused(p, r, hn::Set(d, 1.0f));
   const IntVector exponent = hn::Sub(hn::BitCast(di, shifted), hn::Set(di, 0x4b400000));
-  const IntVector half = hn::ShiftRight<1>(exponent);
-  const IntVector bias = hn::Set(di, 127);
-  const FloatVector scale1 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
-  const FloatVector scale2 = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(exponent, half), bias)));
-  const FloatVector result = hn::Mul(hn::Mul(p, scale1), scale2);
+  const FloatVector result = scale_by_power(p, n, exponent);
   return hn::IfThenElse(hn::Eq(x, x), result, x);
 }
 HWY_INLINE V16 exp16(V16 a) {
