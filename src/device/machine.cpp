@@ -8,9 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
+#include "src/device/cgroup.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
 
@@ -53,6 +56,43 @@ bool huge_pages_allowed() {
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string text;
   return std::getline(file, text) && text.find("[never]") == std::string::npos;
+}
+
+std::int64_t number_in(const std::filesystem::path& path) {
+  std::int64_t number = -1;  // also of "max"
+  return std::ifstream(path) >> number ? number : -1;
+}
+
+}  // namespace
+
+namespace device {
+
+std::int64_t cgroup_room(const std::filesystem::path& root, const std::filesystem::path& own) {
+  std::int64_t room = std::numeric_limits<std::int64_t>::max();
+  const std::filesystem::path relative = own.relative_path();
+  auto part = relative.begin();
+  for (std::filesystem::path at = root;; at /= *part++) {
+    const std::int64_t most = number_in(at / "memory.max"), taken = number_in(at / "memory.current");
+    std::int64_t cached = 0;  // of files, which the kernel gives up
+    std::ifstream statistics(at / "memory.stat");
+    std::int64_t value = 0;
+    for (std::string key; statistics >> key >> value;)
+      if (key == "inactive_file") cached = value;
+    if (most >= 0 && taken >= 0) room = std::min(room, std::max<std::int64_t>(0, most - taken + cached));
+    if (part == relative.end()) return room;
+  }
+}
+
+}  // namespace device
+
+namespace {
+
+// In the cgroup (version 2) of this process.
+std::int64_t own_cgroup_room() {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("0::")) return device::cgroup_room("/sys/fs/cgroup", line.substr(3));
+  return std::numeric_limits<std::int64_t>::max();
 }
 
 }  // namespace
@@ -120,7 +160,8 @@ Machine read_machine() {
   machine.instruction_set = widest_instruction_set();
   machine.cores = read_cores();
   machine.memory_bytes = bytes_field("/proc/meminfo", "MemTotal");
-  machine.available_bytes = bytes_field("/proc/meminfo", "MemAvailable");
+  machine.available_bytes = std::min(bytes_field("/proc/meminfo", "MemAvailable"), own_cgroup_room());
+  machine.swap_bytes = bytes_field("/proc/meminfo", "SwapFree");
   machine.huge_pages = huge_pages_allowed();
   return machine;
 }

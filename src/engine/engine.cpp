@@ -14,6 +14,7 @@
 #include "src/engine/disk_room.h"
 #include "src/engine/engine_impl.h"
 #include "src/engine/equal_engines.h"
+#include "src/engine/memory_room.h"
 #include "tessera/verify.h"
 
 namespace tessera {
@@ -37,6 +38,13 @@ void check_copy(const char* call, const void* to, const void* from, std::int64_t
   if (bytes > 0 && (to == nullptr || from == nullptr))
     throw UsageError(fmt::format("{}: {} is null; it must be an address of {} bytes", call,
                                  to == nullptr ? "to" : "from", bytes));
+}
+
+// What this rank's arenas take of the host's memory, and what the trainer said that it takes beside them.
+std::int64_t host_bytes(const EngineOptions& options, const MemoryPlan& plan) {
+  const std::int64_t host = plan.space(Space::host).arena_bytes;
+  if (options.device != DeviceType::cpu) return host;
+  return host + plan.space(Space::device).arena_bytes + options.external_bytes;
 }
 
 // As the executor makes its lanes.
@@ -107,6 +115,7 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
                                         .fill_poisoned = options.poison});
   world.attach(device->failure());
   std::vector<int> ranks = compare_engines(states, figures, hash);
+  check_memory_room(states, host_bytes(options, plan));
   if (options.strategy.offload.on_disk())
     check_disk_room(states, options.disk_directory, plan.space(Space::disk).arena_bytes);
   executor = std::make_unique<Executor>(world, std::move(ranks), *device, layout, programs, plan, options);

@@ -1,7 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
 #include <thread>
 
+#include "src/device/cgroup.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
 
@@ -15,6 +21,31 @@ TEST(Machine, DescribesItself) {
   EXPECT_LE(machine.cores, static_cast<int>(std::thread::hardware_concurrency()));
   EXPECT_GT(machine.available_bytes, 0);
   EXPECT_GE(machine.memory_bytes, machine.available_bytes);
+}
+
+// As a container's limits lie: what the tightest of the cgroups around a process leaves.
+TEST(Machine, KeepsTheLimitsOfItsCgroups) {
+  namespace fs = std::filesystem;
+  std::string name = (fs::temp_directory_path() / "tessera_cgroup.XXXXXX").string();
+  ASSERT_NE(mkdtemp(name.data()), nullptr);
+  const fs::path root = name;
+  const auto limit = [&](const fs::path& where, const char* most, const char* taken, const char* cached) {
+    fs::create_directories(where);
+    std::ofstream(where / "memory.max") << most;
+    std::ofstream(where / "memory.current") << taken;
+    std::ofstream(where / "memory.stat") << "anon 7\ninactive_file " << cached << "\nslab 9\n";
+  };
+  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(device::cgroup_room(root, "/"), kNone);
+  limit(root / "a", "1000", "700", "50");
+  EXPECT_EQ(device::cgroup_room(root, "/a"), 350);
+  limit(root / "a" / "b", "max", "600", "0");
+  EXPECT_EQ(device::cgroup_room(root, "/a/b"), 350) << "of the one around it";
+  EXPECT_EQ(device::cgroup_room(root, "/a/b/not_there"), 350);
+  limit(root / "a" / "c", "300", "400", "0");
+  EXPECT_EQ(device::cgroup_room(root, "/a/c"), 0);
+  EXPECT_EQ(device::cgroup_room(root, "/"), kNone);
+  fs::remove_all(root);
 }
 
 TEST(ProcessMemory, FollowsAnArenaUpAndDown) {

@@ -1,0 +1,15 @@
+// Whether the hosts have memory for the arenas of all ranks, found before any of them takes some: what is
+// mapped and not there ends a process without a word.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/communicator.h"
+
+namespace tessera {
+
+// `bytes` of host memory of this rank. Collective. EnvironmentError on the ranks of a host that has not
+// enough for all of them, with what is missing; what is free to swap to counts.
+void check_memory_room(Communicator& ranks, std::int64_t bytes);
+
+}  // namespace tessera
