@@ -51,6 +51,8 @@ std::string duration(double seconds) {
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+std::string loss_text(double loss) { return fmt::format("{:.4f}", std::isnan(loss) ? std::abs(loss) : loss); }
+
 std::string count(std::int64_t value) {
   const std::string digits = std::to_string(value);
   std::string result;

@@ -15,6 +15,7 @@ namespace tessera::cli {
 
 std::string mib(std::int64_t bytes);         // "12.3 MiB"
 std::string duration(double seconds);        // "0:07", "1:02:03"
+std::string loss_text(double loss);          // "5.5452"; "nan" without the sign that it happens to have
 std::string count(std::int64_t value);       // "10,745,344"
 std::string escaped(std::string_view text);  // bytes that are not printable UTF-8, newline or tab: \x1b
 

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
 
 #include "src/cli/output.h"
 #include "src/cli/utilisation.h"
@@ -16,7 +19,6 @@ namespace {
 
 constexpr int kLines = 25;       // of a whole run, where stdout is no terminal
 constexpr int kBarWidth = 24;    // characters, where the terminal is wide enough
-constexpr int kColumns = 80;     // of a terminal that does not say
 constexpr double kRedraw = 0.1;  // seconds
 
 void print(const std::string& text) {
@@ -24,14 +26,65 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-// 0 where stdout is no terminal.
-int terminal_columns() {
-  if (::isatty(STDOUT_FILENO) != 1) return 0;
-  winsize window{};
-  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : kColumns;
+// What a line says, from what matters most.
+enum class Field : std::uint8_t { step, loss, tokens, left, skipped, hidden, flops, time, rate, none };
+
+struct Shown {
+  Field field;
+  std::string text;
+};
+
+// Those that matter more than `end`.
+std::string joined(const std::vector<Shown>& all, Field end) {
+  std::string line;
+  for (const Shown& shown : all)
+    if (shown.field < end) line += (line.empty() ? "" : "  ") + shown.text;
+  return line;
+}
+
+// What matters most, as far as `width` columns hold it whole.
+std::string fitted(const std::vector<Shown>& all, std::size_t width) {
+  Field end = Field::none;
+  std::string line = joined(all, end);
+  while (line.size() > width) {
+    end = static_cast<Field>(static_cast<int>(end) - 1);
+    line = joined(all, end);
+  }
+  return line;
+}
+
+std::string steps_text(const ProgressLimits& limits, std::int64_t step) {
+  return limits.steps > 0 ? fmt::format("step {}/{}", step, limits.steps) : fmt::format("step {}", step);
+}
+
+// In the order of the line.
+std::vector<Shown> shown_of(const ProgressLimits& limits, const ProgressState& state) {
+  std::vector<Shown> all = {{Field::step, steps_text(limits, state.step)}};
+  if (limits.seconds > 0.0)
+    all.push_back({Field::time, duration(state.elapsed) + "/" + duration(limits.seconds)});
+  all.push_back({Field::loss, "loss " + loss_text(state.result.loss)});
+  all.push_back({Field::rate, fmt::format("rate {:.2e}", state.result.learning_rate)});
+  all.push_back({Field::tokens, fmt::format("{:.0f} tokens/s", state.tokens_per_second)});
+  if (state.utilisation)
+    all.push_back({Field::flops, fmt::format("MFU {:.1f}%", *state.utilisation * 100.0)});
+  else if (state.model_flops > 0.0)
+    all.push_back({Field::flops, flops_text(state.model_flops)});
+  if (state.hidden) all.push_back({Field::hidden, fmt::format("hidden {:.0f}%", *state.hidden * 100.0)});
+  if (!state.result.applied) all.push_back({Field::skipped, "(skipped)"});
+  const double done = fraction_done(limits, state.step, state.elapsed);
+  if (done > 0.0 && done < 1.0)
+    all.push_back({Field::left, duration(state.elapsed * (1.0 - done) / done) + " left"});
+  return all;
 }
 
 }  // namespace
+
+int terminal_columns(int file) {
+  const char* const kind = std::getenv("TERM");
+  winsize window{};
+  if (::isatty(file) != 1 || (kind != nullptr && std::string_view(kind) == "dumb")) return 0;
+  return ::ioctl(file, TIOCGWINSZ, &window) == 0 ? window.ws_col : 0;
+}
 
 double fraction_done(const ProgressLimits& limits, std::int64_t step, double elapsed) {
   double part = 0.0;
@@ -42,7 +95,7 @@ double fraction_done(const ProgressLimits& limits, std::int64_t step, double ela
   return std::clamp(part, 0.0, 1.0);
 }
 
-Progress::Progress(const ProgressLimits& limits) : Progress(limits, terminal_columns()) {}
+Progress::Progress(const ProgressLimits& limits) : Progress(limits, terminal_columns(STDOUT_FILENO)) {}
 
 // As wide as the line leaves room for; a line that wraps could not be drawn over.
 std::string Progress::bar(double done) const {
@@ -54,22 +107,9 @@ std::string Progress::bar(double done) const {
 }
 
 std::string Progress::status(const ProgressState& state) const {
-  std::string text = limits_.steps > 0 ? fmt::format("step {}/{}", state.step, limits_.steps)
-                                       : fmt::format("step {}", state.step);
-  if (limits_.seconds > 0.0)
-    text += fmt::format("  {}/{}", duration(state.elapsed), duration(limits_.seconds));
-  text += fmt::format("  loss {:.4f}  rate {:.2e}  {:.0f} tokens/s", state.result.loss,
-                      state.result.learning_rate, state.tokens_per_second);
-  if (state.utilisation)
-    text += fmt::format("  MFU {:.1f}%", *state.utilisation * 100.0);
-  else if (state.model_flops > 0.0)
-    text += "  " + flops_text(state.model_flops);
-  if (state.hidden) text += fmt::format("  hidden {:.0f}%", *state.hidden * 100.0);
-  if (!state.result.applied) text += "  (skipped)";
-  const double done = fraction_done(limits_, state.step, state.elapsed);
-  if (done > 0.0 && done < 1.0)
-    text += fmt::format("  {} left", duration(state.elapsed * (1.0 - done) / done));
-  return text;
+  // The last column stays free: some terminals go on to the next line behind it.
+  const std::size_t width = columns_ > 0 ? static_cast<std::size_t>(columns_ - 1) : std::string::npos;
+  return fitted(shown_of(limits_, state), width);
 }
 
 void Progress::step(const ProgressState& state) {
@@ -78,8 +118,7 @@ void Progress::step(const ProgressState& state) {
   if (columns_ > 0) {
     if (done < 1.0 && last_drawn_ >= 0.0 && state.elapsed - last_drawn_ < kRedraw) return;
     last_drawn_ = state.elapsed;
-    const std::string line = (bar(done) + last_status_).substr(0, static_cast<std::size_t>(columns_ - 1));
-    print(fmt::format("\r{}\033[K", line));
+    print(fmt::format("\r{}{}\033[K", bar(done), last_status_));
     bar_shown_ = true;
     return;
   }

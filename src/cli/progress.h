@@ -1,4 +1,5 @@
-// Shows how a run goes: a bar that redraws itself on a terminal, a few dozen plain lines elsewhere.
+// Shows how a run goes: a bar that redraws itself on a terminal, a few dozen plain lines elsewhere. Where the
+// terminal is too narrow for all of it, what matters least is left out.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,9 @@ struct ProgressState {
   std::optional<double> utilisation = {};  // the share of the devices' peak that this is; none: not known
   std::optional<double> hidden = {};       // the share of communication behind compute; none measured yet
 };
+
+// Of the terminal that `file` is; 0: none, or one that says no width or cannot draw a line over (TERM=dumb).
+int terminal_columns(int file);
 
 // Part of the run that is done, 0 to 1, by the limit that is nearer.
 double fraction_done(const ProgressLimits& limits, std::int64_t step, double elapsed);

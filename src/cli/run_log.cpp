@@ -5,6 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "src/cli/output.h"
 #include "tessera/error.h"
 
 namespace tessera::cli {
@@ -92,7 +93,7 @@ void RunLog::step(const LoggedStep& step) {
 void RunLog::evaluated(std::int64_t step, const StepResult& result) {
   summary_.validation_loss = result.loss;
   summary_.validation_step = step;
-  note(fmt::format("step {}  validation loss {:.4f}", step, result.loss));
+  note(fmt::format("step {}  validation loss {}", step, loss_text(result.loss)));
   write({{"step", step},
          {"validation_loss", result.loss},
          {"validation_tokens", static_cast<std::int64_t>(result.weight)}});

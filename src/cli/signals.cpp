@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <ctime>
 
+#include "src/cli/progress.h"
+
 namespace tessera::cli {
 
 std::atomic<int> stop_signal{0};
@@ -49,7 +51,7 @@ void on_signal(int number) {
 void catch_signals(const std::string& line) {
   if (!line.empty()) {
     // A progress bar stands on the terminal's line.
-    const bool bar = ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
+    const bool bar = terminal_columns(STDOUT_FILENO) > 0 && ::isatty(STDERR_FILENO) == 1;
     const std::string text = (bar ? "\n" : "") + line + "\n";
     line_bytes = std::min(text.size(), line_text.size());
     std::copy_n(text.begin(), line_bytes, line_text.begin());

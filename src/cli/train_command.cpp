@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -183,14 +182,11 @@ std::string why_none(const RunConfig& run, const RunSummary& summary) {
   return fmt::format("run.seconds is {}, which had passed", run.seconds);
 }
 
-// The losses of a run that trained; NaN without the sign that it happens to have.
+// The losses of a run that trained.
 std::string losses(const RunSummary& summary) {
-  const auto text = [](double loss) {
-    return std::isnan(loss) ? std::string("nan") : fmt::format("{:.4f}", loss);
-  };
-  std::string all = fmt::format("loss {} -> {}", text(summary.first_loss), text(summary.loss));
+  std::string all = fmt::format("loss {} -> {}", loss_text(summary.first_loss), loss_text(summary.loss));
   if (summary.validation_loss) {
-    all += ", validation " + text(*summary.validation_loss);
+    all += ", validation " + loss_text(*summary.validation_loss);
     if (summary.validation_step != summary.step) all += fmt::format(" at step {}", summary.validation_step);
   }
   return all;

@@ -1,10 +1,15 @@
 // What the tool prints: numbers, escaped text, files that are there whole or not at all, progress, prompts.
 #include "src/cli/output.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <algorithm>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -149,15 +154,61 @@ TEST(Progress, RedrawsABarOnATerminal) {
   EXPECT_NE(text.find("\r\033[Ka note\n"), std::string::npos);
 }
 
+// What a bar's line is on a terminal of so many columns.
+std::string line_of(int columns, const ProgressState& state) {
+  ::testing::internal::CaptureStdout();
+  Progress progress({.steps = 100, .seconds = 20.0}, columns);
+  progress.step(state);
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(text.rfind("\r", 0), 0u);
+  const std::string line = text.substr(1, text.find("\033[K") - 1);
+  EXPECT_LT(line.size(), static_cast<std::size_t>(columns));
+  return line;
+}
+
+// Nothing is cut off: what matters least goes first.
 TEST(Progress, FitsANarrowTerminal) {
-  for (const int columns : {1, 20, 60, 70}) {
-    ::testing::internal::CaptureStdout();
-    Progress progress({.steps = 100}, columns);
-    progress.step({.elapsed = 0.5, .step = 50});
-    std::string text = ::testing::internal::GetCapturedStdout();
-    ASSERT_EQ(text.rfind("\r", 0), 0u);
-    EXPECT_LT(text.find("\033[K") - 1, static_cast<std::size_t>(columns)) << text;
+  ProgressState state{
+      .elapsed = 10.0, .step = 50, .tokens_per_second = 89807.0, .model_flops = 12.3e9, .hidden = 0.97};
+  state.result.applied = true;
+  state.result.loss = 2.5;
+  state.result.learning_rate = 1e-3;
+  EXPECT_EQ(line_of(1, state), "");
+  EXPECT_EQ(line_of(20, state), "[##...] step 50/100");
+  EXPECT_EQ(line_of(54, state), "step 50/100  loss 2.5000  89807 tokens/s  0:10 left");
+  EXPECT_EQ(line_of(80, state),
+            "step 50/100  loss 2.5000  89807 tokens/s  12.3 GFLOP/s  hidden 97%  0:10 left");
+  EXPECT_EQ(line_of(110, state),
+            "step 50/100  0:10/0:20  loss 2.5000  rate 1.00e-03  89807 tokens/s  12.3 GFLOP/s  hidden 97%  "
+            "0:10 left");
+}
+
+TEST(Progress, ShowsALossThatIsNoNumber) {
+  ProgressState state{.step = 1};
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  for (const double loss : {none, -none}) {
+    state.result.loss = loss;
+    EXPECT_EQ(line_of(24, state), "step 1/100  loss nan");
   }
+}
+
+// As those are that Open MPI gives each rank.
+TEST(Progress, ATerminalWithoutAWidthIsNone) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_EQ(::grantpt(terminal), 0);
+  ASSERT_EQ(::unlockpt(terminal), 0);
+  const int file = ::open(::ptsname(terminal), O_RDWR | O_NOCTTY);
+  ASSERT_EQ(::isatty(file), 1);
+  ::unsetenv("TERM");
+  EXPECT_EQ(terminal_columns(file), 0);
+  const winsize window{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+  ASSERT_EQ(::ioctl(file, TIOCSWINSZ, &window), 0);
+  EXPECT_EQ(terminal_columns(file), 80);
+  ::setenv("TERM", "dumb", 1);
+  EXPECT_EQ(terminal_columns(file), 0);
+  ::unsetenv("TERM");
+  ::close(file);
+  ::close(terminal);
 }
 
 TEST(Progress, ShowsTheShareOfThePeakOnlyWhereThatIsKnown) {
