@@ -241,6 +241,13 @@ Setup make_setup(const Config& config) {
   return setup;
 }
 
+bool Setup::copies() const {
+  const Strategy& strategy = options.engine.strategy;
+  return strategy.offload != Offload{} ||
+         std::ranges::any_of(strategy.unit_activations,
+                             [](const ActivationChoice& choice) { return choice.kept != Space::device; });
+}
+
 SafetensorsExport export_options(const Setup& setup) {
   const RunConfig& run = setup.config.run;
   const DType type = parse_dtype(run.export_type);

@@ -117,6 +117,7 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
   nlohmann::json result = {{"steps", summary.step},
                            {"first_step", summary.first_step},
                            {"seconds", summary.seconds},
+                           {"training_seconds", summary.step_seconds},
                            {"tokens", summary.tokens},
                            {"tokens_per_second", summary.tokens_per_second()},
                            {"model_flops_per_token", summary.utilisation.flops_per_token},
@@ -193,7 +194,8 @@ std::string losses(const RunSummary& summary) {
 }
 
 std::string duration_text(double seconds) {
-  return seconds < 60 ? fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : 1) : duration(seconds);
+  if (seconds >= 60) return duration(seconds);
+  return fmt::format("{:.{}f} s", seconds, seconds < 1 ? 3 : seconds < 10 ? 2 : 1);
 }
 
 void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& summary,
@@ -216,10 +218,11 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   }
   const double rate = summary.tokens_per_second();
   const std::int64_t steps = summary.step - summary.first_step;
-  fmt::print("{} tokens in {} step{}{} and {}: {:.0f} tokens/s, {} of the model", count(summary.tokens),
-             steps, steps == 1 ? "" : "s",
+  fmt::print("{} tokens in {} step{}{} and {} of training ({} in all): {:.0f} tokens/s, {} of the model",
+             count(summary.tokens), steps, steps == 1 ? "" : "s",
              summary.skipped > 0 ? fmt::format(" ({} skipped)", summary.skipped) : "",
-             duration_text(summary.seconds), rate, flops_text(summary.utilisation.flops(rate)));
+             duration_text(summary.step_seconds), duration_text(summary.seconds), rate,
+             flops_text(summary.utilisation.flops(rate)));
   if (const auto share = summary.utilisation.share(rate))
     fmt::print(", {:.1f}% of the {} that {} could reach", *share * 100.0,
                flops_text(*summary.utilisation.peak_flops),
@@ -228,7 +231,7 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   fmt::print("{}", losses(summary));
   if (summary.hidden)
     fmt::print("; {:.0f}% of communication{} hidden behind compute", *summary.hidden * 100.0,
-               setup.options.engine.strategy.offload == Offload{} ? "" : " and copies");
+               setup.copies() ? " and copies" : "");
   fmt::print("\n");
   if (!summary.sample.empty()) fmt::print("\nsample:\n{}\n", escaped(summary.sample));
   if (summary.interrupted) fmt::print("ended by a signal\n");

@@ -40,6 +40,13 @@ TEST_F(Tool, Trains) {
                                                              summary.at("tokens_per_second").get<double>());
   EXPECT_GE(summary.at("hidden"), 0.0);
   EXPECT_LE(summary.at("hidden"), 1.0);
+  // What is said of the time fits together.
+  EXPECT_DOUBLE_EQ(
+      summary.at("tokens_per_second").get<double>() * summary.at("training_seconds").get<double>(),
+      summary.at("tokens"));
+  EXPECT_LT(summary.at("training_seconds"), summary.at("seconds"));
+  EXPECT_THAT(result.out, ::testing::ContainsRegex(
+                              "768 tokens in 6 steps and 0[.][0-9]+ s of training [(][0-9.]+ s in all[)]: "));
   EXPECT_EQ(summary.at("sample").get<std::string>().rfind("The ", 0), 0u);
 
   const std::vector<json> lines = read_lines(folder_.file("metrics"));
@@ -50,6 +57,27 @@ TEST_F(Tool, Trains) {
   const json trace = json::parse(read(folder_.file("trace")));
   EXPECT_GT(trace.at("traceEvents").size(), 20u);
   EXPECT_EQ(folder_.entries(), entries_ + 3);
+}
+
+// It gathers from nobody; what it copies to the host and back may hide.
+TEST_F(Tool, ARankAloneHidesNoCommunication) {
+  const auto told = [&](const Arguments& settings) {
+    Arguments all = {"mesh.shard=1", "run.metrics=" + folder_.file("metrics")};
+    all.insert(all.end(), settings.begin(), settings.end());
+    const Result result = train(all, {"--json", folder_.file("json")});
+    EXPECT_EQ(result.status, 0) << result.err;
+    const bool summed = json::parse(read(folder_.file("json"))).contains("hidden");
+    const auto lines = read_lines(folder_.file("metrics"));
+    EXPECT_EQ(std::ranges::any_of(lines, [](const json& line) { return line.contains("hidden"); }), summed);
+    EXPECT_TRUE(std::ranges::any_of(lines, [](const json& line) { return line.contains("issued"); }));
+    return std::pair(summed, result.out);
+  };
+  const auto [alone, out] = told({});
+  EXPECT_FALSE(alone);
+  EXPECT_THAT(out, ::testing::Not(::testing::HasSubstr("hidden")));
+  const auto [copies, with_copies] = told({"offload.states=host"});
+  EXPECT_TRUE(copies);
+  EXPECT_THAT(with_copies, ::testing::HasSubstr("of communication and copies hidden behind compute"));
 }
 
 // Which is a file here: all that is written there stands behind what was printed before.
