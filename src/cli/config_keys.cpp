@@ -422,7 +422,8 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(
       text("run.metrics", &c.metrics,
            "A file for one line of JSON per step and evaluation (docs/architecture.md). A run from "
-           "step 0 begins it anew. Empty: none."));
+           "step 0 begins it anew. Of one run at a time: another is refused while it writes there. Empty: "
+           "none."));
   keys.push_back(text("run.trace", &c.trace,
                       "A file for the timeline of rank 0 (Chrome trace; Perfetto opens it). Empty: none."));
   keys.push_back(integer("run.trace_steps", &c.trace_steps, 1,

@@ -1,5 +1,7 @@
 #include "src/cli/metrics.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -47,8 +49,10 @@ Metrics::Metrics(const std::string& path) : path_(path), printed_(is_standard_ou
   if (printed_) return;
   std::error_code ignored;
   made_ = !std::filesystem::exists(path_, ignored) && !ignored;
-  if (is_file()) begun_ = holds_metrics(path_);
   open(std::ios::app);
+  if (!is_file()) return;
+  lock_ = FileLock("run.metrics", path_);
+  begun_ = holds_metrics(path_);
 }
 
 bool Metrics::is_file() const {
@@ -70,18 +74,27 @@ void Metrics::check_written(bool written) const {
 
 void Metrics::rewind(std::int64_t step, bool evaluates_again) {
   if (!is_file()) return;
+  const std::string kept = step > 0 ? kept_lines(step, evaluates_again) : "";
   out_.close();
-  if (step <= 0) return open(std::ios::trunc);
+  // In its place: who follows the file, and its lock, stay with it. Lines that are kept begin it, unless it
+  // holds others between them, and are then as they were, however this ends.
+  errno = 0;
+  std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+  check_written(file.write(kept.data(), static_cast<std::streamsize>(kept.size())).flush().good());
+  check_written(::truncate(path_.c_str(), static_cast<off_t>(kept.size())) == 0);
+  open(std::ios::app);
+}
+
+std::string Metrics::kept_lines(std::int64_t step, bool evaluates_again) {
   std::ifstream in(path_);
-  OutputFile kept("run.metrics", path_);
+  std::string kept;
   for (std::string line; std::getline(in, line);) {
     const std::int64_t of = step_of(line);
     const bool evaluation = line.find("\"validation_") != std::string::npos;  // or that it was left out
     if (of == step) lacks_evaluation_ = !evaluation;                          // which is the step's last line
-    if (of < step || (of == step && !(evaluation && evaluates_again))) kept.stream() << line << '\n';
+    if (of < step || (of == step && !(evaluation && evaluates_again))) kept += line + '\n';
   }
-  kept.commit();
-  open(std::ios::app);
+  return kept;
 }
 
 void Metrics::discard() noexcept {

@@ -6,13 +6,16 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "src/cli/file_lock.h"
+
 namespace tessera::cli {
 
 class Metrics {
  public:
   Metrics() = default;  // writes nowhere
-  // Changes nothing yet but that there is a file. EnvironmentError where it cannot be written, UsageError
-  // where it holds what no run wrote.
+  // Changes nothing yet but that there is a file, which is this one's alone as long as this lives.
+  // EnvironmentError where it cannot be written or is another run's, UsageError where it holds what no run
+  // wrote.
   explicit Metrics(const std::string& path);
 
   // Whether an earlier run's lines are there.
@@ -30,6 +33,8 @@ class Metrics {
 
  private:
   void open(std::ios::openmode mode);
+  // What rewind() does not drop.
+  std::string kept_lines(std::int64_t step, bool evaluates_again);
   void check_written(bool written) const;
   bool is_file() const;
 
@@ -37,6 +42,7 @@ class Metrics {
   bool made_ = false, begun_ = false;
   bool printed_ = false;  // goes through the standard output
   bool lacks_evaluation_ = false;
+  FileLock lock_;
   std::ofstream out_;
 };
 

@@ -256,7 +256,8 @@ TEST(Metrics, ARunThatContinuesDropsWhatItWritesAgain) {
     metrics.write({{"step", 4}, {"validation_loss", 0.5}});
   }
   std::ofstream(path, std::ios::app) << "{\"step\":5,\"lo";  // cut off
-  Metrics metrics(path);
+  std::optional<Metrics> resumed(path);
+  Metrics& metrics = *resumed;
   metrics.rewind(2, false);
   metrics.write({{"step", 3}, {"loss", 0.25}});
   EXPECT_EQ(read(path), "{\"loss\":0.5,\"step\":1}\n{\"loss\":0.5,\"step\":2}\n{\"loss\":0.25,\"step\":3}\n");
@@ -264,6 +265,7 @@ TEST(Metrics, ARunThatContinuesDropsWhatItWritesAgain) {
   metrics.write({{"step", 3}, {"validation_loss", 0.125}});
   metrics.rewind(3, true);  // which is evaluated once more
   EXPECT_EQ(std::ranges::count(read(path), '\n'), 3);
+  resumed.reset();
   Metrics fresh(path);
   fresh.discard();  // which it did not make
   EXPECT_EQ(std::ranges::count(read(path), '\n'), 3);
@@ -279,13 +281,42 @@ TEST(Metrics, OfARunThatContinuesBehindALink) {
   const TemporaryFolder folder;
   const std::string path = folder.file("link");
   std::filesystem::create_symlink("real", path);
-  Metrics first(path);
-  for (int step = 1; step <= 3; ++step) first.write({{"step", step}});
+  {
+    Metrics first(path);
+    for (int step = 1; step <= 3; ++step) first.write({{"step", step}});
+  }
   Metrics metrics(path);
   EXPECT_TRUE(metrics.begun());
   metrics.rewind(2, false);
   metrics.write({{"step", 3}});
   EXPECT_EQ(read(folder.file("real")), "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
+}
+
+// By whatever name it is given, also once the first has dropped what it writes again.
+TEST(Metrics, AreOfOneRunAtATime) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("metrics"), link = folder.file("link");
+  std::filesystem::create_symlink("metrics", link);
+  const auto refusal = [](const std::string& named) -> std::string {
+    try {
+      Metrics second(named);
+      return "";
+    } catch (const EnvironmentError& error) {
+      return error.what();
+    }
+  };
+  {
+    Metrics first(path);
+    for (const std::int64_t step : {0, 3}) {
+      first.rewind(step, false);
+      for (const std::string& named : {path, link})
+        EXPECT_EQ(refusal(named),
+                  "run.metrics: another run is writing '" + named + "'; end it, or name another file");
+      for (int next = 1; next <= 5; ++next) first.write({{"step", next}});
+    }
+  }
+  EXPECT_EQ(refusal(path), "");
+  EXPECT_EQ(std::ranges::count(read(path), '\n'), 8);
 }
 
 Data data_of(TokenEncoding encoding) {
