@@ -4,8 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/cli/commands.h"
-#include "src/cli/output.h"
-#include "src/cli/places.h"
+#include "src/cli/report.h"
 #include "tessera/checkpoint.h"
 
 namespace tessera::cli {
@@ -45,9 +44,9 @@ nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
 
 }  // namespace
 
-int inspect_command(const std::string& path, bool verify, const std::string& json) {
-  check_outside({{"--json", json}}, path);
-  OutputFile file("--json", json);
+int inspect_command(const std::string& path, bool verify, ResultFile& file) {
+  check_outside({file.named()}, path);
+  file.open();
   const CheckpointInfo info = inspect_checkpoint(path, verify);
   fmt::print("checkpoint  {}\n", info.path.string());
   fmt::print("step        {} ({} applied, {} samples)\n", info.state.step, info.counters.steps_applied,
@@ -63,11 +62,7 @@ int inspect_command(const std::string& path, bool verify, const std::string& jso
     fmt::print("file        {}  {}  {} buffers{}\n", one.name, mib(one.bytes), one.buffers,
                verify ? ", verified" : "");
   for (const std::string& problem : info.problems) fmt::print("problem     {}\n", problem);
-  if (file) {
-    file.stream() << to_json(info, verify).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
-                  << "\n";
-    file.commit();
-  }
+  file.write(to_json(info, verify));
   return 0;
 }
 

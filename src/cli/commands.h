@@ -10,7 +10,6 @@ namespace tessera::cli {
 struct RunArguments {
   std::string config;                 // path
   std::vector<std::string> settings;  // "section.key=value", applied in order
-  std::string json;                   // path; empty: none
 };
 
 // What `simulate` assumes of the machines.
@@ -30,18 +29,20 @@ struct ClusterArguments {
   std::string trace;                    // path; empty: none
 };
 
-int train_command(const RunArguments& arguments);
 // What `plan` shows beside the table.
 struct PlanArguments {
   bool why = false;  // the largest buffers at the peak
   std::string html;  // path of a page; empty: none
 };
 
-int plan_command(const RunArguments& arguments, const PlanArguments& show);
-int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster);
-int info_command(const std::string& json);
+class ResultFile;  // src/cli/report.h
+
+int train_command(const RunArguments& arguments, ResultFile& result);
+int plan_command(const RunArguments& arguments, const PlanArguments& show, ResultFile& result);
+int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster, ResultFile& result);
+int info_command(ResultFile& result);
 // Loads a checkpoint into the ranks of the configuration and writes its weights.
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output);
-int inspect_command(const std::string& path, bool verify, const std::string& json);
+int inspect_command(const std::string& path, bool verify, ResultFile& result);
 
 }  // namespace tessera::cli

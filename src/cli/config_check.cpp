@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/cli/config_keys.h"
+#include "src/cli/output.h"
 #include "tessera/model.h"
 
 namespace tessera::cli {
@@ -240,6 +241,11 @@ void check_run(const Config& config) {
           "run.checkpoint_every is set but run.checkpoint, the folder, is not");
   require(!run.checkpoint.empty() || run.resume != "true",
           "run.resume is true but run.checkpoint, the folder, is not set");
+  for (const auto& [key, path] : {std::pair("run.checkpoint", run.checkpoint),
+                                  {"run.export", run.export_path},
+                                  {"run.metrics", run.metrics},
+                                  {"run.trace", run.trace}})
+    require(path.empty() || why_no_output(path).empty(), fmt::format("{}: {}", key, why_no_output(path)));
   check_export("run.export", run.export_path, run.export_file_bytes);
   require(run.evaluate_every == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0.0,
           "run.evaluate_every needs data.validation or a data.validation_fraction above 0");

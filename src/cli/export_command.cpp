@@ -38,9 +38,11 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
 
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output) {
   const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+  const NamedFile named = {"the output", output};
   check_export("the output", output, setup.config.run.export_file_bytes);
-  check_outside({{"the output", output}}, checkpoint);
+  check_outside({named}, checkpoint);
   check_export_place("the output", output, setup.config.model.weights);
+  check_apart(setup.config, arguments.config, {named});
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };
   if (const Communicator world = world_of_processes(setup)) {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/cli/commands.h"
-#include "src/cli/output.h"
+#include "src/cli/report.h"
 #include "tessera/communicator.h"
 #include "tessera/device.h"
 
@@ -62,8 +62,8 @@ nlohmann::json to_json(const CudaMachine& cuda, const NcclLibrary& nccl, const C
 
 }  // namespace
 
-int info_command(const std::string& json) {
-  OutputFile file("--json", json);
+int info_command(ResultFile& file) {
+  file.open();
   const Machine machine = read_machine();
   fmt::print("tessera        {} ({}, {})\n", TESSERA_VERSION, TESSERA_BUILD, TESSERA_COMPILER);
   const CudaMachine cuda = read_cuda_machine();
@@ -87,23 +87,19 @@ int info_command(const std::string& json) {
   fmt::print("io_uring       {}\n", uring.unusable.empty() ? "yes" : "none: " + uring.unusable);
   const CudnnLibrary cudnn = read_cudnn_library();
   print_cuda(cuda, nccl, cudnn);
-  if (file) {
-    const nlohmann::json result = {{"version", TESSERA_VERSION},
-                                   {"build", TESSERA_BUILD},
-                                   {"compiler", TESSERA_COMPILER},
-                                   {"devices", devices},
-                                   {"communication", communication},
-                                   {"processor", machine.cpu},
-                                   {"instruction_set", machine.instruction_set},
-                                   {"cores", machine.cores},
-                                   {"memory_bytes", machine.memory_bytes},
-                                   {"available_bytes", machine.available_bytes},
-                                   {"huge_pages", machine.huge_pages},
-                                   {"io_uring", {{"built", uring.built}, {"unusable", uring.unusable}}},
-                                   {"cuda", to_json(cuda, nccl, cudnn)}};
-    file.stream() << result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-    file.commit();
-  }
+  file.write({{"version", TESSERA_VERSION},
+              {"build", TESSERA_BUILD},
+              {"compiler", TESSERA_COMPILER},
+              {"devices", devices},
+              {"communication", communication},
+              {"processor", machine.cpu},
+              {"instruction_set", machine.instruction_set},
+              {"cores", machine.cores},
+              {"memory_bytes", machine.memory_bytes},
+              {"available_bytes", machine.available_bytes},
+              {"huge_pages", machine.huge_pages},
+              {"io_uring", {{"built", uring.built}, {"unusable", uring.unusable}}},
+              {"cuda", to_json(cuda, nccl, cudnn)}});
   return 0;
 }
 

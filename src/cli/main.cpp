@@ -10,12 +10,16 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <new>
 
 #include "src/cli/commands.h"
 #include "src/cli/config.h"
 #include "src/cli/config_keys.h"
 #include "src/cli/output.h"
+#include "src/cli/places.h"
+#include "src/cli/processes.h"
+#include "src/cli/report.h"
 #include "tessera/cluster.h"
 
 namespace tessera::cli {
@@ -39,6 +43,7 @@ const CLI::Validator kPositive = number_that<double>(
 const CLI::Validator kNotNegative =
     number_that<double>([](double value) { return std::isfinite(value) && value >= 0.0; },
                         "no number of at least 0", "NONNEGATIVE");
+const CLI::Validator kOutput = {[](const std::string& path) { return why_no_output(path); }, ""};
 const CLI::Validator kRanks =
     number_that<int>([](int ranks) { return ranks > 0; },
                      "no number of ranks: mesh.shard must be an integer of at least 1", "RANKS");
@@ -78,9 +83,12 @@ void add_config_options(CLI::App& command, RunArguments& arguments) {
       ->trigger_on_parse();
 }
 
-void add_run_options(CLI::App& command, RunArguments& arguments) {
-  add_config_options(command, arguments);
-  command.add_option("--json", arguments.json, "write the result to this file as JSON");
+CLI::Option* add_output(CLI::App& command, const char* name, std::string& path, const char* help) {
+  return command.add_option(name, path, help)->check(kOutput);
+}
+
+void add_json(CLI::App& command, std::string& path) {
+  add_output(command, "--json", path, "write the result to this file as JSON");
 }
 
 void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
@@ -131,8 +139,8 @@ void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
       ->needs(nodes);
   command.add_option("--collectives", cluster.collectives, "how collectives move their bytes")
       ->check(CLI::IsMember(algorithms));
-  command.add_option("--trace", cluster.trace,
-                     "write the timeline of all pipeline ranks to this file (Chrome trace)");
+  add_output(command, "--trace", cluster.trace,
+             "write the timeline of all pipeline ranks to this file (Chrome trace)");
 }
 
 void check_cluster_options(const ClusterArguments& cluster) {
@@ -182,69 +190,133 @@ std::string wrong_usage(const CLI::App& app, const CLI::ParseError& error) {
   return what + help;
 }
 
+// What the command line gives to the commands, and how the one that it names ended.
+struct CommandLine {
+  RunArguments arguments;
+  ClusterArguments cluster;
+  PlanArguments show;
+  std::string json, checkpoint, output;
+  int status = 0;
+};
+
+// In one line.
+const char* told(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return "out of memory: the system gives this process no more";
+  return error.what();
+}
+
+// Runs what ends with a result, or with the reason why there is none. Where a path was refused that may be
+// the result's.
+void run_for_result(CommandLine& line, const std::function<int(ResultFile&)>& command) {
+  ResultFile result(is_first_process() ? line.json : "");
+  try {
+    line.status = command(result);
+  } catch (const RefusedOutput&) {
+    throw;
+  } catch (const std::exception& error) {
+    result.fail(told(error));
+    throw;
+  }
+}
+
+// For a command that needs no ranks: of several processes the first alone says and writes what all find.
+void leave_to_first_process(CommandLine& line) {
+  if (is_first_process()) return;
+  line.show.html = line.cluster.trace = "";
+  if (std::freopen("/dev/null", "w", stdout) == nullptr) refuse_output();
+}
+
+void add_train(CLI::App& app, CommandLine& line) {
+  CLI::App* command = app.add_subcommand("train", "Train a model");
+  add_config_options(*command, line.arguments);
+  add_json(*command, line.json);
+  command->callback([&line] {
+    run_for_result(line, [&](ResultFile& result) { return train_command(line.arguments, result); });
+  });
+}
+
+void add_plan(CLI::App& app, CommandLine& line) {
+  CLI::App* command = app.add_subcommand("plan", "Show what each rank will hold, in bytes; needs no device");
+  add_config_options(*command, line.arguments);
+  add_json(*command, line.json);
+  command->add_flag("--why", line.show.why,
+                    "list the ten largest buffers alive at the peak, and when they live");
+  add_output(*command, "--html", line.show.html, "write a page that shows memory over the step to this file");
+  command->callback([&line] {
+    leave_to_first_process(line);
+    run_for_result(line, [&](ResultFile& result) { return plan_command(line.arguments, line.show, result); });
+  });
+}
+
+void add_simulate(CLI::App& app, CommandLine& line) {
+  CLI::App* command =
+      app.add_subcommand("simulate", "Predict the time of a step on a cluster; needs no device");
+  add_config_options(*command, line.arguments);
+  add_json(*command, line.json);
+  add_cluster_options(*command, line.cluster);
+  command->callback([&line] {
+    check_cluster_options(line.cluster);
+    leave_to_first_process(line);
+    run_for_result(
+        line, [&](ResultFile& result) { return simulate_command(line.arguments, line.cluster, result); });
+  });
+}
+
+void add_info(CLI::App& app, CommandLine& line) {
+  CLI::App* command = app.add_subcommand("info", "Show what this build and machine have");
+  add_json(*command, line.json);
+  command->callback([&line] {
+    leave_to_first_process(line);
+    run_for_result(line, info_command);
+  });
+}
+
+void add_checkpoint_argument(CLI::App& command, CommandLine& line) {
+  command.add_option("folder", line.checkpoint, "a checkpoint, or the folder of all: the newest")->required();
+}
+
+void add_inspect(CLI::App& checkpoint, CommandLine& line, const char* name, const char* help, bool verify) {
+  CLI::App* command = checkpoint.add_subcommand(name, help);
+  add_checkpoint_argument(*command, line);
+  add_json(*command, line.json);
+  command->callback([&line, verify] {
+    leave_to_first_process(line);
+    run_for_result(line,
+                   [&](ResultFile& result) { return inspect_command(line.checkpoint, verify, result); });
+  });
+}
+
+void add_checkpoint(CLI::App& app, CommandLine& line) {
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Look at checkpoints, or export one");
+  checkpoint->require_subcommand(1);
+  add_inspect(*checkpoint, line, "inspect", "Show what a checkpoint says of itself", false);
+  add_inspect(*checkpoint, line, "verify", "The same; refuse missing or foreign files and damaged buffers",
+              true);
+  CLI::App* exporting = checkpoint->add_subcommand("export", "Write the weights as safetensors");
+  add_config_options(*exporting, line.arguments);
+  add_checkpoint_argument(*exporting, line);
+  add_output(*exporting, "output", line.output, "a .safetensors file, or a folder: then with config.json")
+      ->required();
+  exporting->callback(
+      [&line] { line.status = export_command(line.arguments, line.checkpoint, line.output); });
+}
+
+void add_config(CLI::App& app, CommandLine& line) {
+  CLI::App* command = app.add_subcommand("config", "Print the documentation of all keys (Markdown)");
+  command->callback([&line] {
+    leave_to_first_process(line);
+    if (!write_to_standard_output(config_markdown())) refuse_output();
+  });
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Tessera trains models sharded over ranks.", "tessera");
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);
-  int status = 0;
-  RunArguments arguments;
-  ClusterArguments cluster;
-  PlanArguments show;
-  std::string path, json;
-  bool verify = false;
-  std::string output;
-
-  CLI::App* train = app.add_subcommand("train", "Train a model");
-  add_run_options(*train, arguments);
-  train->callback([&] { status = train_command(arguments); });
-
-  CLI::App* plan = app.add_subcommand("plan", "Show what each rank will hold, in bytes; needs no device");
-  add_run_options(*plan, arguments);
-  plan->add_flag("--why", show.why, "list the ten largest buffers alive at the peak, and when they live");
-  plan->add_option("--html", show.html, "write a page that shows memory over the step to this file");
-  plan->callback([&] { status = plan_command(arguments, show); });
-
-  CLI::App* simulate =
-      app.add_subcommand("simulate", "Predict the time of a step on a cluster; needs no device");
-  add_run_options(*simulate, arguments);
-  add_cluster_options(*simulate, cluster);
-  simulate->callback([&] {
-    check_cluster_options(cluster);
-    status = simulate_command(arguments, cluster);
-  });
-
-  CLI::App* info = app.add_subcommand("info", "Show what this build and machine have");
-  info->add_option("--json", json, "write the result to this file as JSON");
-  info->callback([&] { status = info_command(json); });
-
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Look at checkpoints, or export one");
-  checkpoint->require_subcommand(1);
-  const auto add_inspect = [&](const char* name, const char* help, bool reads_all) {
-    CLI::App* command = checkpoint->add_subcommand(name, help);
-    command->add_option("folder", path, "a checkpoint, or the folder of all: the newest")->required();
-    command->add_option("--json", json, "write the result to this file as JSON");
-    command->callback([&status, &path, &json, &verify, reads_all] {
-      verify = reads_all;
-      status = inspect_command(path, verify, json);
-    });
-  };
-  add_inspect("inspect", "Show what a checkpoint says of itself", false);
-  add_inspect("verify", "The same; refuse missing or foreign files and damaged buffers", true);
-
-  CLI::App* exporting = checkpoint->add_subcommand("export", "Write the weights as safetensors");
-  add_config_options(*exporting, arguments);
-  exporting->add_option("folder", path, "a checkpoint, or the folder of all: the newest")->required();
-  exporting->add_option("output", output, "a .safetensors file, or a folder: then with config.json")
-      ->required()
-      ->check(
-          [](const std::string& text) { return text.empty() ? "it is empty; name a file or a folder" : ""; });
-  exporting->callback([&] { status = export_command(arguments, path, output); });
-
-  CLI::App* config = app.add_subcommand("config", "Print the documentation of all keys (Markdown)");
-  config->callback([] {
-    if (!write_to_standard_output(config_markdown())) refuse_output();
-  });
-
+  CommandLine line;
+  for (const auto& add : {add_train, add_plan, add_simulate, add_info, add_checkpoint, add_config})
+    add(app, line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -252,7 +324,7 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "tessera: %s\n", wrong_usage(app, error).c_str());
     return kUsage;
   }
-  return status;
+  return line.status;
 }
 
 }  // namespace
@@ -264,13 +336,9 @@ int main(int argc, char** argv) {
     const int status = tessera::cli::run(argc, argv);
     tessera::cli::check_flushed();
     return status;
-  } catch (const std::bad_alloc&) {
-    std::fflush(stdout);
-    std::fputs("tessera: out of memory: the system gives this process no more\n", stderr);
-    return tessera::cli::kFailed;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    std::fprintf(stderr, "tessera: %s\n", error.what());
+    std::fprintf(stderr, "tessera: %s\n", tessera::cli::told(error));
     return tessera::cli::kFailed;
   }
 }

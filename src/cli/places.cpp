@@ -1,10 +1,12 @@
 #include "src/cli/places.h"
 
 #include <fmt/format.h>
+#include <glob.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <span>
 
 #include "src/cli/output.h"
 #include "tessera/error.h"
@@ -35,7 +37,7 @@ bool is_file(const std::string& path) {
 }
 
 void refuse(const NamedFile& output, const std::string& input) {
-  throw UsageError(
+  throw RefusedOutput(
       fmt::format("{}: '{}' is {}, and would be written over; name another", output.key, output.path, input));
 }
 
@@ -55,16 +57,37 @@ std::vector<NamedFile> weight_files(const std::string& weights) {
   return files;
 }
 
+// What `key` names, be it a pattern, and whether it is read or not.
+void add_data(std::vector<NamedFile>& files, const char* key, const std::string& pattern) {
+  files.push_back({key, pattern});
+  glob_t found = {};
+  if (::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0)
+    for (const char* file : std::span(found.gl_pathv, found.gl_pathc)) files.push_back({key, file});
+  ::globfree(&found);
+}
+
+std::vector<NamedFile> inputs_of(const Config& config, const std::string& path) {
+  std::vector<NamedFile> inputs = weight_files(config.model.weights);
+  inputs.push_back({"the configuration", path});
+  add_data(inputs, "data.train", config.data.train);
+  add_data(inputs, "data.validation", config.data.validation);
+  return inputs;
+}
+
 }  // namespace
 
-void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs) {
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const NamedFile& output = outputs[i];
+void check_apart(const Config& config, const std::string& path, const std::vector<NamedFile>& outputs) {
+  const std::vector<NamedFile> inputs = inputs_of(config, path);
+  const RunConfig& run = config.run;
+  std::vector<NamedFile> all = {
+      {"run.metrics", run.metrics}, {"run.trace", run.trace}, {"run.export", run.export_path}};
+  std::ranges::copy(outputs, std::back_inserter(all));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const NamedFile& output = all[i];
     for (const NamedFile& input : inputs)
       if (same(output.path, input.path)) refuse(output, "read as " + input.key);
     for (std::size_t j = 0; j < i; ++j)
-      if (same(output.path, outputs[j].path) && is_file(output.path))
-        refuse(output, outputs[j].key + ", too");
+      if (same(output.path, all[j].path) && is_file(output.path)) refuse(output, all[j].key + ", too");
   }
 }
 
@@ -78,24 +101,10 @@ void check_outside(const std::vector<NamedFile>& outputs, const std::string& che
     if (output.path.empty()) continue;
     const fs::path inside = fs::weakly_canonical(fs::absolute(output.path), none).lexically_relative(folder);
     if (!inside.empty() && *inside.begin() != "..")
-      throw UsageError(
+      throw RefusedOutput(
           fmt::format("{}: '{}' lies in '{}', where checkpoints are read; name a place elsewhere", output.key,
                       output.path, folder.string()));
   }
-}
-
-void check_apart(const Config& config, const std::string& json, std::vector<NamedFile> inputs) {
-  const RunConfig& run = config.run;
-  // Also what this run does not read.
-  inputs.push_back({"data.train", config.data.train});
-  inputs.push_back({"data.validation", config.data.validation});
-  std::ranges::move(weight_files(config.model.weights), std::back_inserter(inputs));
-  check_apart({{"run.metrics", run.metrics},
-               {"run.trace", run.trace},
-               {"run.export", run.export_path},
-               {"--json", json}},
-              inputs);
-  check_export_place("run.export", run.export_path, config.model.weights);
 }
 
 void check_export_place(const char* key, const std::string& to, const std::string& weights) {
@@ -104,7 +113,7 @@ void check_export_place(const char* key, const std::string& to, const std::strin
     refuse({key, to}, fmt::format("where model.weights, '{}', are read", weights));
   std::error_code none;
   if (is_one_file(to) && fs::is_directory(to, none))
-    throw UsageError(fmt::format(
+    throw RefusedOutput(fmt::format(
         "{}: '{}' is a folder, and ends as the name of a file; name a file in it, or another folder", key,
         to));
 }

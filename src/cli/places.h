@@ -7,22 +7,32 @@
 #include "src/cli/config.h"
 #include "src/cli/setup.h"
 #include "tessera/communicator.h"
+#include "tessera/error.h"
 
 namespace tessera::cli {
 
-// Nothing that is read is written over: neither an input nor an output by another. UsageError naming both.
-// Empty paths are none.
-void check_apart(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
+// A file, and the key or argument that names it.
+struct NamedFile {
+  std::string key, path;
+};
 
-// The same of what a run writes, `json` among it, and reads: `inputs`, and what is named as data and weights.
-void check_apart(const Config& config, const std::string& json, std::vector<NamedFile> inputs);
+// A path that something is to be written to, and that is not to be.
+class RefusedOutput : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
 
-// That no output lies in the folder of a checkpoint that is read, nor in that of all of its run's. UsageError
-// naming both.
+// Nothing that is read is written over: what a run of the configuration in the file `path` writes, and
+// `outputs` of the command line, are neither an input, all data and weights that are named among them, nor
+// each other. RefusedOutput naming both. Empty paths are none.
+void check_apart(const Config& config, const std::string& path, const std::vector<NamedFile>& outputs);
+
+// That no output lies in the folder of a checkpoint that is read, nor in that of all of its run's.
+// RefusedOutput naming both.
 void check_outside(const std::vector<NamedFile>& outputs, const std::string& checkpoint);
 
 // An export goes over no weights that are read, and becomes a file only where it may. `key` is what `to` was
-// given as.
+// given as. RefusedOutput.
 void check_export_place(const char* key, const std::string& to, const std::string& weights);
 
 // What is written after the work can be. EnvironmentError naming the key.

@@ -92,11 +92,12 @@ nlohmann::json peak_json(const TrainerPlan& plan, Space which) {
 
 }  // namespace
 
-int plan_command(const RunArguments& arguments, const PlanArguments& show) {
-  check_apart({{"--json", arguments.json}, {"--html", show.html}}, {{"the configuration", arguments.config}});
-  OutputFile file("--json", arguments.json);
+int plan_command(const RunArguments& arguments, const PlanArguments& show, ResultFile& file) {
+  const Config config = load_config(arguments.config, arguments.settings);
+  check_apart(config, arguments.config, {file.named(), {"--html", show.html}});
+  file.open();
   OutputFile page("--html", show.html);
-  const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+  const Setup setup = make_setup(config);
   const RunPlans plans(setup);
   const TrainerPlan& plan = plans.of_fullest();
   const std::vector<Space> spaces = spaces_held(plan.memory);
@@ -144,7 +145,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show) {
   result["host_budget_bytes"] = engine.host_memory_bytes;
   result["fits"] = why_not.empty();
   if (!why_not.empty()) result["misfit"] = why_not;
-  write_json(file, result);
+  file.write(result);
   return 0;
 }
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace tessera::cli {
 namespace {
@@ -90,6 +92,13 @@ void check_same_run(Communicator world, const Config& config, const Data* data) 
 }
 
 bool ranks_are_processes() { return launched_by_mpi() || launched_by_variables(); }
+
+bool is_first_process() {
+  if (!ranks_are_processes()) return true;
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK"})
+    if (const char* const rank = std::getenv(variable)) return std::string_view(rank) == "0";
+  return true;
+}
 
 Communicator world_of_processes(const Setup& setup) {
   if (!ranks_are_processes()) return {};

@@ -8,6 +8,8 @@ namespace tessera::cli {
 
 // Whether this process is one rank of several; else ranks are its threads.
 bool ranks_are_processes();
+// Whether this process is the only one, or rank 0 by what the launcher says: of several, it alone speaks.
+bool is_first_process();
 // Then this process's rank in the world of all that were started, else none. UsageError where these are not
 // as many as the mesh says, and where they were started without MPI to compute on the CPU.
 Communicator world_of_processes(const Setup& setup);

@@ -2,7 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
+#include "src/cli/read_text.h"
+
 namespace tessera::cli {
+
+namespace {
+
+constexpr std::uintmax_t kLargestResult = 1 << 26;  // bytes
+
+// Whether nothing is there, or what may be an earlier result.
+bool may_become_result(const std::string& path) {
+  std::error_code none;
+  const std::filesystem::file_status there = std::filesystem::status(path, none);
+  if (path.empty() || is_standard_output(path) || !std::filesystem::exists(there)) return !path.empty();
+  if (!std::filesystem::is_regular_file(there) || std::filesystem::file_size(path, none) > kLargestResult)
+    return false;
+  return nlohmann::json::parse(read_text(path).value_or(""), nullptr, false).is_object();
+}
+
+}  // namespace
 
 void print_model(const Setup& setup) {
   const auto print_dimensions = [&](const auto& model) {
@@ -24,10 +44,19 @@ void print_budget(const char* key, std::int64_t budget, std::int64_t needed) {
                needed <= budget ? "it fits" : fmt::format("{} bytes are missing", count(needed - budget)));
 }
 
-void write_json(OutputFile& file, const nlohmann::json& result) {
-  if (!file) return;
-  file.stream() << result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-  file.commit();
+void ResultFile::open() { file_ = OutputFile(named().key, path_); }
+
+void ResultFile::write(const nlohmann::json& result) {
+  if (!file_) return;
+  file_.stream() << result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  file_.commit();
+}
+
+void ResultFile::fail(std::string_view message) noexcept try {
+  if (!file_ && may_become_result(path_)) open();
+  write({{"error", message}});
+} catch (const std::exception&) {
+  // what failed is printed all the same
 }
 
 }  // namespace tessera::cli

@@ -1,9 +1,12 @@
-// What `plan` and `simulate` both say of a run.
+// What several commands say alike: of a run, and as their result.
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 
 #include "src/cli/output.h"
+#include "src/cli/places.h"
 #include "src/cli/setup.h"
 
 namespace tessera::cli {
@@ -14,7 +17,23 @@ void print_model(const Setup& setup);
 // Whether what a rank needs keeps within `key`, to stdout; nothing where there is no such budget.
 void print_budget(const char* key, std::int64_t budget, std::int64_t needed);
 
-// Commits the file, where there is one.
-void write_json(OutputFile& file, const nlohmann::json& result);
+// Where a command's result goes, or why there is none: --json.
+class ResultFile {
+ public:
+  // Empty: nowhere.
+  explicit ResultFile(std::string path) : path_(std::move(path)) {}
+
+  NamedFile named() const { return {"--json", path_}; }
+  // Before the work. EnvironmentError where it cannot be written.
+  void open();
+  void write(const nlohmann::json& result);
+  // {"error": message}, in place of an earlier result, too. What was not opened becomes no file that holds
+  // anything but JSON: the path may then have been looked at by nobody.
+  void fail(std::string_view message) noexcept;
+
+ private:
+  std::string path_;
+  OutputFile file_;
+};
 
 }  // namespace tessera::cli

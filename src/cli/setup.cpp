@@ -188,11 +188,6 @@ TokenSource open_tokens(const char* key, const std::string& path, std::int64_t v
   throw EnvironmentError(fmt::format("{}: {}", key, error.what()));
 }
 
-void add_files(std::vector<NamedFile>& to, const char* key, const TokenSource& source) {
-  const std::size_t files = source.files().size();
-  for (std::size_t place = 0; place < files; ++place) to.push_back({key, source.file_name(place)});
-}
-
 // `key` as above.
 Sampler make_sampler(const char* key, const Setup& setup, const TokenSource& source, TokenRange range,
                      SampleOrder order) try {
@@ -324,7 +319,6 @@ Data open_data(const Setup& setup) {
             .train = make_sampler("data.train", setup, train, split.train, SampleOrder::shuffled),
             .validation = std::nullopt,
             .train_identity = identity_of(train)};
-  add_files(data.files, "data.train", train);
   if (!evaluates) return data;
   if (splits) {
     data.validation =
@@ -335,7 +329,6 @@ Data open_data(const Setup& setup) {
     data.validation =
         make_sampler("data.validation", setup, other, {0, other.numel()}, SampleOrder::in_order);
     data.validation_identity = identity_of(other);
-    add_files(data.files, "data.validation", other);
   }
   return data;
 }

@@ -40,18 +40,12 @@ Setup make_setup(const Config& config);
 // What run.export_type and run.export_file_bytes say, and the model's config.json.
 SafetensorsExport export_options(const Setup& setup);
 
-// A file, and the key or argument that names it.
-struct NamedFile {
-  std::string key, path;
-};
-
 // The samples of a run. Shared by all ranks; reading is safe from any thread.
 struct Data {
   TokenEncoding encoding = TokenEncoding::text;
   Sampler train;
   std::optional<Sampler> validation;
   std::string train_identity = {}, validation_identity = {};  // identity_of(); empty where there is none
-  std::vector<NamedFile> files = {};                          // all that were opened
 };
 
 // A checkpoint's configuration; none where it is of another version.

@@ -218,12 +218,12 @@ nlohmann::json result_json(const Setup& setup, const WorldTimeline& world, const
 
 }  // namespace
 
-int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster) {
-  check_apart({{"--json", arguments.json}, {"--trace", cluster.trace}},
-              {{"the configuration", arguments.config}});
-  OutputFile file("--json", arguments.json);
+int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster, ResultFile& file) {
+  const Config config = load_config(arguments.config, arguments.settings);
+  check_apart(config, arguments.config, {file.named(), {"--trace", cluster.trace}});
+  file.open();
   OutputFile trace("--trace", cluster.trace);
-  const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+  const Setup setup = make_setup(config);
   const double peak = peak_gflops(setup, cluster);
   const Plans plans(plan_pipeline(*setup.model, setup.options));
   const CostModel cost = cost_of(setup, cluster);
@@ -247,7 +247,7 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   }
   nlohmann::json result = result_json(setup, world, figures, rows, plans);
   result["cluster"] = cluster_json(cost);
-  write_json(file, result);
+  file.write(result);
   return 0;
 }
 

@@ -18,6 +18,7 @@
 #include "src/cli/mesh_report.h"
 #include "src/cli/places.h"
 #include "src/cli/processes.h"
+#include "src/cli/report.h"
 #include "src/cli/signals.h"
 #include "src/cli/training.h"
 #include "src/cli/weights_config.h"
@@ -41,6 +42,8 @@ std::string told_of_signal(const RunConfig& run) {
 // use what a destructor would take away.
 class Failure {
  public:
+  explicit Failure(ResultFile& result) : result_(result) {}
+
   // What must not stay as it is, such as a file that is half-written.
   void undoes(std::function<void()> undo) { undo_.push_back(std::move(undo)); }
 
@@ -49,6 +52,7 @@ class Failure {
     std::fflush(stdout);
     std::fprintf(stderr, "tessera: %s\n", message.c_str());
     for (const std::function<void()>& undo : undo_) undo();
+    result_.fail(message);
     std::_Exit(1);
   }
 
@@ -68,6 +72,7 @@ class Failure {
   }
 
  private:
+  ResultFile& result_;
   std::mutex mutex_, watch_;
   std::vector<std::function<void()>> undo_;
   bool armed_ = false;
@@ -286,8 +291,13 @@ void print_oversubscription(const Setup& setup, int ranks_here) {
 
 }  // namespace
 
-int train_command(const RunArguments& arguments) {
-  Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+int train_command(const RunArguments& arguments, ResultFile& result) {
+  const Config config = load_config(arguments.config, arguments.settings);
+  if (is_first_process()) {  // before anything else is refused, which goes into the result
+    check_apart(config, arguments.config, {result.named()});
+    check_export_place("run.export", config.run.export_path, config.model.weights);
+  }
+  Setup setup = make_setup(config);
   if (!ranks_are_processes() && setup.world() > kMostThreads)
     throw UsageError(
         fmt::format("the mesh ({}) has {} ranks; they are threads of one process here, at most {}",
@@ -301,21 +311,15 @@ int train_command(const RunArguments& arguments) {
   Communicator world = world_of_processes(setup);
   check_same_run(world, setup.config, &data);
   const bool first = !world || world.rank() == 0;  // prints and writes files
-  if (first) {
-    std::vector<NamedFile> inputs = data.files;
-    inputs.push_back({"the configuration", arguments.config});
-    check_apart(setup.config, arguments.json, inputs);
-    check_places(setup.config.run);
-  }
+  if (first) check_places(setup.config.run);
   check_disk_directory(setup.options.engine, world);
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
-  Failure failure;
-  OutputFile json = first ? OutputFile("--json", arguments.json) : OutputFile();
+  Failure failure(result);
+  result.open();
   if (first) files.trace = OutputFile("run.trace", setup.config.run.trace);
   if (const RunConfig& run = setup.config.run; first && !run.metrics.empty())
     files.metrics = Metrics(run.metrics);
-  failure.undoes([&] { json.discard(); });
   failure.undoes([&] { files.trace.discard(); });
   failure.undoes([&] { files.metrics.discard(); });
   failure.undoes(
@@ -357,12 +361,7 @@ int train_command(const RunArguments& arguments) {
         measured.predicted_bytes +=
             plan.memory.space(space).arena_bytes * setup.options.engine.mesh.data_ranks();
   print_report(setup, plans, summary, measured);
-  if (json) {
-    json.stream() << to_json(setup, plans, summary, measured)
-                         .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
-                  << "\n";
-    json.commit();
-  }
+  result.write(to_json(setup, plans, summary, measured));
   return 0;
 }
 

@@ -165,6 +165,16 @@ TEST_F(Tool, WritesOverNothingThatItReads) {
     expect_refused(run({"plan", config_, option, folder_.file("./run.toml")}),
                    {option, "is read as the configuration"});
   expect_refused(run({"simulate", config_, "--trace", config_}), {"--trace", "is read as the configuration"});
+  for (const char* option : {"--json", "--html"})
+    expect_refused(run({"plan", config_, option, text}), {option, "is read as data.train"});
+  for (const char* option : {"--json", "--trace"})
+    expect_refused(run({"simulate", config_, option, text, "--set", "data.train=" + folder_.file("text.*")}),
+                   {option, "is read as data.train"});
+  expect_refused(
+      run({"plan", config_, "--json", text, "--set", "run.metrics=" + text, "--set", "data.train="}),
+      {"--json: '" + text + "' is run.metrics, too"});
+  expect_refused(run({"checkpoint", "export", config_, folder_.file("saved"), config_}),
+                 {"the output", "is read as the configuration"});
   EXPECT_EQ(read(text), before);
   const std::string out = folder_.file("out");
   expect_refused(train({"run.metrics=" + out, "run.trace=" + out}),
@@ -217,7 +227,7 @@ TEST_F(Tool, LeavesNothingOfARunThatIsRefused) {
       Arguments all = {"run.checkpoint=" + folder_.file("new/and/saved/"),
                        "run.trace=" + folder_.file("trace"), "run.metrics=" + lines};
       all.insert(all.end(), mistake.begin(), mistake.end());
-      const Result result = train(all, {"--json", folder_.file("json")});
+      const Result result = train(all);
       EXPECT_EQ(result.status, 1) << result.out;
       EXPECT_EQ(folder_.entries(), entries_) << mistake.front() << " left something";
       EXPECT_EQ(read(metrics), old) << mistake.front();
@@ -227,6 +237,87 @@ TEST_F(Tool, LeavesNothingOfARunThatIsRefused) {
   ASSERT_EQ(train({"run.metrics=" + metrics}).status, 0);
   EXPECT_EQ(losses(metrics).size(), 6u);  // a fresh run's alone
   EXPECT_EQ(read_lines(metrics).size(), 6u);
+}
+
+// What a command leaves where its result would be, whenever it fails: the line that it prints.
+TEST_F(Tool, TheResultOfAFailedCommandIsItsError) {
+  const std::string path = folder_.file("json");
+  ASSERT_EQ(train({}, {"--json", path}).status, 0);
+  ASSERT_EQ(json::parse(read(path)).count("error"), 0u);
+  const auto expect_told = [&](const Arguments& arguments) {
+    Arguments all = arguments;
+    all.insert(all.end(), {"--json", path});
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 1);
+    const json left = json::parse(read(path));
+    EXPECT_EQ(left.size(), 1u);
+    EXPECT_EQ("tessera: " + left.value("error", "") + "\n", result.err);
+    EXPECT_EQ(folder_.entries(), entries_ + 1);
+    std::filesystem::remove(path);  // nor need there be one of before
+  };
+  expect_told(train_arguments({"run.step=5"}));
+  expect_told(train_arguments({"run.device_memory=10000"}));
+  expect_told(train_arguments({"model.weights=" + folder_.file("none")}));
+  expect_told({"plan", config_, "--html", folder_.file("no/page")});
+  expect_told({"simulate", config_, "--gflops", "1e-300"});
+  expect_told({"checkpoint", "verify", folder_.file("none")});
+}
+
+// Where it may be what is read, also before it is known what that is.
+TEST_F(Tool, AnErrorGoesOverNothingElse) {
+  const std::string text = folder_.file("text.txt"), before = read(text);
+  std::filesystem::create_directory(folder_.file("model"));
+  const std::string weights = folder_.file("model/config.json");
+  std::ofstream(weights) << "{}";
+  EXPECT_EQ(train({"run.step=5"}, {"--json", text}).status, 1);
+  EXPECT_EQ(train({}, {"--json", text}).status, 1);
+  EXPECT_EQ(read(text), before);
+  EXPECT_EQ(train({"model.weights=" + folder_.file("model")}, {"--json", weights}).status, 1);
+  EXPECT_EQ(read(weights), "{}");
+}
+
+TEST_F(Tool, NamesOutputsThatAreNoPath) {
+  const std::string dash = "; name /dev/stdout for the standard output, or ./- for a file of that name";
+  for (const auto& [path, why] :
+       {std::pair<std::string, std::string>{"", "it is empty; name what to write to"},
+        {"-", "it is \"-\"" + dash}})
+    for (const Arguments& arguments : {Arguments{"train", config_, "--json", path},
+                                       {"plan", config_, "--html", path},
+                                       {"simulate", config_, "--trace", path},
+                                       {"info", "--json", path},
+                                       {"checkpoint", "export", config_, "saved", path}}) {
+      const Result result = run(arguments);
+      EXPECT_EQ(result.status, 2) << arguments.front();
+      EXPECT_THAT(result.err, HasSubstr(": " + why + "; see tessera "));
+    }
+  for (const char* key : {"run.metrics", "run.trace", "run.export", "run.checkpoint"})
+    expect_refused(train({std::string(key) + "=-"}), {std::string(key) + ": it is \"-\"" + dash});
+}
+
+// Of several processes, as a launcher's variables tell them, the first alone says what all find.
+TEST_F(Tool, OneProcessSpeaksForAllWhereNoRankIsNeeded) {
+  const auto as_rank = [&](const std::string& rank, const Arguments& arguments) {
+    ::setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    ::setenv("OMPI_COMM_WORLD_RANK", rank.c_str(), 1);
+    const Result result = run(arguments);
+    ::unsetenv("OMPI_COMM_WORLD_SIZE");
+    ::unsetenv("OMPI_COMM_WORLD_RANK");
+    return result;
+  };
+  for (const Arguments& arguments : {Arguments{"plan", config_, "--json", folder_.file("json")},
+                                     {"simulate", config_, "--trace", folder_.file("json")},
+                                     {"info", "--json", folder_.file("json")},
+                                     {"config"}}) {
+    const Result second = as_rank("1", arguments);
+    EXPECT_EQ(second.status, 0) << second.err;
+    EXPECT_EQ(second.out, "") << arguments.front();
+    EXPECT_FALSE(std::filesystem::exists(folder_.file("json")));
+    const Result first = as_rank("0", arguments);
+    EXPECT_EQ(first.status, 0) << first.err;
+    EXPECT_THAT(first.out, HasSubstr("\n"));
+    EXPECT_EQ(std::filesystem::remove(folder_.file("json")), arguments.size() > 1);
+  }
+  EXPECT_EQ(as_rank("1", {"plan", folder_.file("none")}).status, 1);
 }
 
 TEST_F(Tool, NamesTheDirectoryOfTheDisk) {
