@@ -10,6 +10,7 @@ namespace tessera::cli {
 struct RunArguments {
   std::string config;                 // path
   std::vector<std::string> settings;  // "section.key=value", applied in order
+  int ranks = 0;                      // of the world; 0: as the mesh says
 };
 
 // What `simulate` assumes of the machines.

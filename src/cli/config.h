@@ -138,11 +138,13 @@ struct Config {
 // (with the closest known one), or a value of the wrong type or outside its range.
 Config read_config(std::string_view text, std::string_view source,
                    std::span<const std::string> settings = {});
-// The same, and UsageError for values that do not go together (check()).
+// The same, and UsageError for values that do not go together (check()). Above 0, `ranks` are the world's:
+// mesh.shard becomes what the mesh's other axes leave of them. UsageError where these do not divide them.
 Config parse_config(std::string_view text, std::string_view source,
-                    std::span<const std::string> settings = {});
+                    std::span<const std::string> settings = {}, std::int64_t ranks = 0);
 // The same from a file. EnvironmentError where it cannot be read.
-Config load_config(const std::filesystem::path& path, std::span<const std::string> settings = {});
+Config load_config(const std::filesystem::path& path, std::span<const std::string> settings = {},
+                   std::int64_t ranks = 0);
 
 // Whether an export's path names one file; otherwise a folder.
 bool is_one_file(const std::string& path);

@@ -212,6 +212,17 @@ void apply_setting(const Table& keys, const std::string& setting) {
   set_value(key, {.where = "--set", .value = *node});
 }
 
+void set_ranks(MeshConfig& mesh, std::int64_t ranks) {
+  mesh.shard = ranks;
+  for (const std::int64_t extent : {mesh.pipeline, mesh.replicate, mesh.tensor}) {
+    if (mesh.shard % extent != 0)
+      throw UsageError(
+          fmt::format("--ranks is {}; it must be a multiple of mesh.pipeline × mesh.replicate, {} × {}",
+                      ranks, mesh.pipeline, mesh.replicate));
+    mesh.shard /= extent;
+  }
+}
+
 // What a message quotes, a key or a value, may itself have several lines.
 std::string one_line(std::string text) {
   for (char& c : text)
@@ -232,21 +243,23 @@ Config read_config(std::string_view text, std::string_view source,
   throw UsageError(one_line(error.what()));
 }
 
-Config parse_config(std::string_view text, std::string_view source,
-                    std::span<const std::string> settings) try {
+Config parse_config(std::string_view text, std::string_view source, std::span<const std::string> settings,
+                    std::int64_t ranks) try {
   Config config = read_config(text, source, settings);
+  if (ranks > 0) set_ranks(config.mesh, ranks);
   check(config);
   return config;
 } catch (const UsageError& error) {
   throw UsageError(one_line(error.what()));
 }
 
-Config load_config(const std::filesystem::path& path, std::span<const std::string> settings) {
+Config load_config(const std::filesystem::path& path, std::span<const std::string> settings,
+                   std::int64_t ranks) {
   const std::optional<std::string> text = read_text(path);
   if (!text)
     throw EnvironmentError(
         fmt::format("cannot read the configuration '{}': {}", path.string(), std::strerror(errno)));
-  return parse_config(*text, path.filename().string(), settings);
+  return parse_config(*text, path.filename().string(), settings, ranks);
 }
 
 }  // namespace tessera::cli

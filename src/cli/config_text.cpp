@@ -12,7 +12,8 @@ std::string_view introduction() {
 
 A run is described by one TOML file. Every key has a default, so a file names only what it changes; `data.train`
 is the one that training needs. On the command line, `--set section.key=value` changes a key after the file is
-read; text needs no quotes there.
+read; text needs no quotes there. `--ranks N` then makes the world one of N ranks: `mesh.shard` becomes
+N / (`mesh.pipeline` × `mesh.replicate`), and is refused where that is no whole number.
 
 An unknown key, a value of the wrong type or outside its range, and values that do not go together are refused
 before anything is opened, with the key, the value and what is allowed.

@@ -37,7 +37,7 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
 }  // namespace
 
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output) {
-  const Setup setup = make_setup(load_config(arguments.config, arguments.settings));
+  const Setup setup = make_setup(load_config(arguments.config, arguments.settings, arguments.ranks));
   const NamedFile named = {"the output", output};
   check_export("the output", output, setup.config.run.export_file_bytes);
   check_outside({named}, checkpoint);

@@ -44,9 +44,8 @@ const CLI::Validator kNotNegative =
     number_that<double>([](double value) { return std::isfinite(value) && value >= 0.0; },
                         "no number of at least 0", "NONNEGATIVE");
 const CLI::Validator kOutput = {[](const std::string& path) { return why_no_output(path); }, ""};
-const CLI::Validator kRanks =
-    number_that<int>([](int ranks) { return ranks > 0; },
-                     "no number of ranks: mesh.shard must be an integer of at least 1", "RANKS");
+const CLI::Validator kRanks = number_that<int>([](int ranks) { return ranks > 0; },
+                                               "no number of ranks; give an integer of at least 1", "RANKS");
 
 // A file that is opened must not take the place of a standard stream that was closed: what is printed would
 // land in it.
@@ -70,17 +69,15 @@ void check_flushed() {
 void add_config_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("config", arguments.config, "TOML file (docs/configuration.md)")->required();
   const auto set = [&arguments](const std::string& setting) { arguments.settings.push_back(setting); };
-  const auto ranks = [set](int count) { set("mesh.shard=" + std::to_string(count)); };
-  // Both as they are read, so that they are applied in the order that they were written in.
   command
       .add_option_function<std::string>(
           "--set", set,
           "section.key=value, instead of the file's; may be repeated, of one key the last counts")
       ->trigger_on_parse();
   command
-      .add_option_function<int>("--ranks", ranks, "short for --set mesh.shard=N; of the two the last counts")
-      ->check(kRanks)
-      ->trigger_on_parse();
+      .add_option("--ranks", arguments.ranks,
+                  "how many ranks in all: mesh.shard becomes N / (mesh.pipeline × mesh.replicate)")
+      ->check(kRanks);
 }
 
 CLI::Option* add_output(CLI::App& command, const char* name, std::string& path, const char* help) {

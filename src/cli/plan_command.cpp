@@ -93,7 +93,7 @@ nlohmann::json peak_json(const TrainerPlan& plan, Space which) {
 }  // namespace
 
 int plan_command(const RunArguments& arguments, const PlanArguments& show, ResultFile& file) {
-  const Config config = load_config(arguments.config, arguments.settings);
+  const Config config = load_config(arguments.config, arguments.settings, arguments.ranks);
   check_apart(config, arguments.config, {file.named(), {"--html", show.html}});
   file.open();
   OutputFile page("--html", show.html);

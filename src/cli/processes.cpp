@@ -11,9 +11,19 @@ namespace tessera::cli {
 namespace {
 
 void check_count(const Setup& setup, int processes) {
-  if (processes == setup.world()) return;
-  throw UsageError(fmt::format("the mesh has {} ranks, but {} processes were started: each is one rank",
-                               setup.world(), processes));
+  const int ranks = setup.world();
+  if (processes == ranks) return;
+  const Mesh& mesh = setup.options.engine.mesh;
+  const int others = ranks / mesh.shard;
+  const std::string remedy =
+      processes % others == 0
+          ? fmt::format("set mesh.shard = {}, as --ranks {} does", processes / others, processes)
+          : fmt::format("change mesh.pipeline × mesh.replicate, {} × {}, which must divide them",
+                        mesh.pipeline, mesh.replicate);
+  throw UsageError(fmt::format(
+      "the mesh has {} rank{}, but {} process{} started, each of which is one: {}, or "
+      "start {}",
+      ranks, ranks == 1 ? "" : "s", processes, processes == 1 ? " was" : "es were", remedy, ranks));
 }
 
 Communicator control_world(const Setup& setup) {

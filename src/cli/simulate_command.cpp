@@ -219,7 +219,7 @@ nlohmann::json result_json(const Setup& setup, const WorldTimeline& world, const
 }  // namespace
 
 int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster, ResultFile& file) {
-  const Config config = load_config(arguments.config, arguments.settings);
+  const Config config = load_config(arguments.config, arguments.settings, arguments.ranks);
   check_apart(config, arguments.config, {file.named(), {"--trace", cluster.trace}});
   file.open();
   OutputFile trace("--trace", cluster.trace);

@@ -292,7 +292,7 @@ void print_oversubscription(const Setup& setup, int ranks_here) {
 }  // namespace
 
 int train_command(const RunArguments& arguments, ResultFile& result) {
-  const Config config = load_config(arguments.config, arguments.settings);
+  const Config config = load_config(arguments.config, arguments.settings, arguments.ranks);
   if (is_first_process()) {  // before anything else is refused, which goes into the result
     check_apart(config, arguments.config, {result.named()});
     check_export_place("run.export", config.run.export_path, config.model.weights);

@@ -11,26 +11,34 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST_F(Tool, RanksAreASettingAmongTheOthers) {
-  const auto ranks = [&](const Arguments& options) {
+// Whatever the mesh is, and in whatever order that is said.
+TEST_F(Tool, RanksAreThoseOfTheWorld) {
+  const auto planned = [&](const Arguments& options) {
     Arguments all = {"plan", config_, "--json", folder_.file("json")};
     all.insert(all.end(), options.begin(), options.end());
     const Result result = run(all);
     EXPECT_EQ(result.status, 0) << result.err;
-    return json::parse(read(folder_.file("json"))).at("ranks").get<int>();
+    const json plan = json::parse(read(folder_.file("json")));
+    return std::pair(plan.at("ranks").get<int>(), plan.at("mesh").at("shard").get<int>());
   };
-  EXPECT_EQ(ranks({"--ranks", "4", "--set", "mesh.shard=3"}), 3);
-  EXPECT_EQ(ranks({"--set", "mesh.shard=3", "--ranks", "4"}), 4);
-  EXPECT_EQ(ranks({"--set", "mesh.shard=3", "--set", "mesh.shard=1", "--set=run.steps=3"}), 1);
-  EXPECT_EQ(ranks({"--ranks", "4", "--set", "mesh.replicate=2"}), 8);
+  EXPECT_EQ(planned({"--set", "mesh.shard=3", "--set", "mesh.shard=1", "--set=run.steps=3"}),
+            std::pair(1, 1));
+  for (const Arguments& options : {Arguments{"--ranks", "8", "--set", "mesh.replicate=2"},
+                                   {"--set", "mesh.replicate=2", "--set", "mesh.shard=3", "--ranks", "8"}})
+    EXPECT_EQ(planned(options), std::pair(8, 4));
+  EXPECT_EQ(planned({"--ranks", "4", "--set", "mesh.pipeline=2", "--set", "mesh.replicate=2"}),
+            std::pair(4, 1));
+  std::filesystem::remove(folder_.file("json"));
+  expect_refused(
+      run({"plan", config_, "--ranks", "6", "--set", "mesh.pipeline=2", "--set", "mesh.replicate=2"}),
+      {"--ranks is 6; it must be a multiple of mesh.pipeline × mesh.replicate, 2 × 2"});
 }
 
-TEST_F(Tool, NamesRanksByOptionAndKey) {
+TEST_F(Tool, NamesRanksThatAreNone) {
   for (const char* wrong : {"0", "-3", "two", "1.5", "5000000000"}) {
     const Result result = run({"plan", config_, "--ranks", wrong});
     EXPECT_EQ(result.status, 2) << wrong;
-    EXPECT_THAT(result.err,
-                HasSubstr("--ranks: " + std::string(wrong) + " is no number of ranks: mesh.shard"));
+    EXPECT_THAT(result.err, HasSubstr("--ranks: " + std::string(wrong) + " is no number of ranks; give "));
   }
 }
 

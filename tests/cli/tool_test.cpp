@@ -912,7 +912,14 @@ TEST_F(Tool, RanksStartedWithoutMpiHaveGpus) {
   expect_refused(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {"run.device=cuda"}), {"MASTER_ADDR is not set"});
   expect_refused(with({{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "x"}, {"MASTER_PORT", "29400"}},
                       {"run.device=cuda"}),
-                 {"the mesh has 2 ranks, but 3 processes were started"});
+                 {"the mesh has 2 ranks, but 3 processes were started",
+                  "set mesh.shard = 3, as --ranks 3 does, ", "or start 2\n"});
+  expect_refused(with({{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "x"}, {"MASTER_PORT", "29400"}},
+                      {"run.device=cuda", "mesh.shard=1"}),
+                 {"the mesh has 1 rank, but 3"});
+  expect_refused(with({{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "x"}, {"MASTER_PORT", "29400"}},
+                      {"run.device=cuda", "mesh.replicate=2"}),
+                 {"change mesh.pipeline × mesh.replicate, 1 × 2, which must divide them, or start 4\n"});
   EXPECT_EQ(with({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {}).status, 0) << "one process: its ranks are threads";
 }
 
