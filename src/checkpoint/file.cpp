@@ -123,14 +123,18 @@ void FileWriter::finish() {
 }
 
 FileReader::FileReader(std::filesystem::path path, const char* kind) : path_(std::move(path)), kind_(kind) {
-  file_ = uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); });
+  // Non-blocking, so that a named pipe is refused below rather than waited for.
+  file_ = uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
   struct stat status {};
-  if (file_ < 0 || ::fstat(file_, &status) != 0) {
-    const int code = errno;
-    if (file_ >= 0) ::close(file_);
-    throw EnvironmentError(fmt::format("cannot open {} file '{}': {}", kind_, path_.string(), reason(code)));
-  }
+  std::string why_not;
+  if (file_ < 0 || ::fstat(file_, &status) != 0)
+    why_not = reason(errno);
+  else if (!S_ISREG(status.st_mode))
+    why_not = S_ISDIR(status.st_mode) ? reason(EISDIR) : "it is not a regular file";
   bytes_ = status.st_size;
+  if (why_not.empty()) return;
+  if (file_ >= 0) ::close(file_);
+  throw EnvironmentError(fmt::format("cannot open {} file '{}': {}", kind_, path_.string(), why_not));
 }
 
 FileReader::~FileReader() { ::close(file_); }

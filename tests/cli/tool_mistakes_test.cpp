@@ -1,5 +1,6 @@
 // What a user gets wrong is refused before the work, or told; nothing that was done is lost for it.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -343,6 +344,14 @@ TEST_F(Tool, LeavesNothingOfAnExportThatFindsAFullDisk) {
     EXPECT_THAT(result.err, HasSubstr("safetensors file '"));
     EXPECT_EQ(folder_.entries(), entries_) << place;
   }
+}
+
+// Which nobody may ever write.
+TEST_F(Tool, WaitsForNoPipeOfWeights) {
+  const std::string pipe = folder_.file("pipe.safetensors");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  entries_ = folder_.entries();
+  expect_refused(train({"model.weights=" + pipe}), {"model.weights: ", pipe, "it is not a regular file"});
 }
 
 TEST_F(Tool, KeepsToTheModelOfTheWeights) {
