@@ -56,10 +56,11 @@ void check_blocks(const Config& config) {
 void check_model(const Config& config) {
   const ModelConfig& model = config.model;
   const bool llama = model.family == "llama";
-  const std::vector<std::string> presets = llama ? LlamaConfig::presets() : Gpt2Config::presets();
-  require(std::find(presets.begin(), presets.end(), model.preset) != presets.end(),
-          fmt::format("model.preset is \"{}\" and model.family is \"{}\", which has {}", model.preset,
-                      model.family, fmt::join(presets, ", ")));
+  require(model.family == family_of(model.preset),
+          fmt::format("model.preset is \"{}\" and model.family is \"{}\", which has {}; leave model.family "
+                      "out, or name one of these",
+                      model.preset, model.family,
+                      fmt::join(llama ? LlamaConfig::presets() : Gpt2Config::presets(), ", ")));
   llama ? check_heads<LlamaConfig>(model) : check_heads<Gpt2Config>(model);
   llama ? check_blocks<LlamaConfig>(config) : check_blocks<Gpt2Config>(config);
 }

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cmath>
 
 #include "src/cli/config_keys.h"
 
@@ -20,7 +22,7 @@ std::string range_text(const Key& key) {
 }
 
 // "0, or a number above 1"; "a power of two from 1 to 16".
-std::string number_text(const Key& key) {
+std::string allowed_number(const Key& key) {
   return fmt::format("{}{}{}{}", key.or_zero ? "0, or " : "",
                      key.power_of_two ? "a power of two" : "a number", range_text(key),
                      key.takes_auto() ? ", or \"auto\"" : "");
@@ -30,6 +32,29 @@ std::string joined(const std::vector<std::string>& words) {
   std::string result;
   for (std::size_t i = 0; i < words.size(); ++i)
     result += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + ("\"" + words[i] + "\"");
+  return result;
+}
+
+struct Unit {
+  std::string_view name;
+  double bytes;
+};
+
+constexpr std::array<Unit, 9> kUnits = {{{"B", 1.0},
+                                         {"KiB", 1024.0},
+                                         {"MiB", 1048576.0},
+                                         {"GiB", 1073741824.0},
+                                         {"TiB", 1099511627776.0},
+                                         {"kB", 1e3},
+                                         {"MB", 1e6},
+                                         {"GB", 1e9},
+                                         {"TB", 1e12}}};
+
+// "B, KiB or MiB"
+std::string listed_units() {
+  std::string result;
+  for (std::size_t i = 0; i < kUnits.size(); ++i)
+    result.append(i == 0 ? "" : i + 1 == kUnits.size() ? " or " : ", ").append(kUnits[i].name);
   return result;
 }
 
@@ -57,11 +82,12 @@ std::string allowed(const Key& key) {
     case KeyKind::integer:
       return "an integer" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
     case KeyKind::number:
-      return number_text(key);
+      return allowed_number(key);
     case KeyKind::boolean:
       return "true or false";
     case KeyKind::bytes:
-      return "bytes: an integer of at least 0, or text such as \"512 MiB\" or \"4 GiB\"";
+      return fmt::format("bytes: an integer of at least 0, or text such as \"512 MiB\" or \"4 GB\", in {}",
+                         listed_units());
   }
   return "";
 }
@@ -72,11 +98,16 @@ std::string value_text(const Key& key) {
     return key.takes_auto() && **value == kAuto ? "\"auto\"" : std::to_string(**value);
   if (const auto* const* value = std::get_if<double*>(&key.target)) {
     if (key.takes_auto() && **value == kAuto) return "\"auto\"";
-    std::string shortest = fmt::format("{}", **value);  // reads back as the same value
-    return shortest.find_first_of(".e") == std::string::npos ? shortest + ".0" : shortest;
+    return number_text(**value);
   }
   const std::string& value = *std::get<std::string*>(key.target);
   return key.boolean_words && (value == "true" || value == "false") ? value : quoted(value);
+}
+
+std::string number_text(double value) {
+  std::string shortest = fmt::format("{}", value);
+  const bool whole = std::isfinite(value) && shortest.find_first_of(".e") == std::string::npos;
+  return whole ? shortest + ".0" : shortest;
 }
 
 std::string closest(std::string_view name, const std::vector<std::string>& known) {
@@ -113,19 +144,8 @@ std::int64_t parse_bytes(std::string_view text) {
     return -1;
   }
   while (used < text.size() && text[used] == ' ') ++used;
-  const std::string_view unit = text.substr(used);
-  double factor = 0.0;
-  for (const auto& [name, bytes] : {std::pair<std::string_view, double>{"", 1.0},
-                                    {"B", 1.0},
-                                    {"KiB", 1024.0},
-                                    {"MiB", 1048576.0},
-                                    {"GiB", 1073741824.0},
-                                    {"TiB", 1099511627776.0},
-                                    {"kB", 1e3},
-                                    {"MB", 1e6},
-                                    {"GB", 1e9},
-                                    {"TB", 1e12}})
-    if (unit == name) factor = bytes;
+  const auto unit = std::ranges::find(kUnits, text.substr(used), &Unit::name);
+  const double factor = unit != kUnits.end() ? unit->bytes : used == text.size() ? 1.0 : 0.0;
   const double bytes = value * factor;
   if (factor == 0.0 || !(bytes >= 0.0) || bytes > kMostExact) return -1;
   return static_cast<std::int64_t>(bytes);

@@ -93,7 +93,9 @@ void add_llama(Keys& keys, ModelConfig& c) {
 }
 
 void add_model(Keys& keys, ModelConfig& c) {
-  keys.push_back(text("model.family", &c.family, "The architecture.", {"gpt2", "llama"}));
+  keys.push_back(text("model.family", &c.family,
+                      "The architecture. Where it is not given, the one that model.preset is of.",
+                      {"gpt2", "llama"}));
   keys.push_back(text("model.preset", &c.preset,
                       "The dimensions to start from; the other keys of this section change single ones.",
                       all_presets()));
@@ -440,6 +442,11 @@ void add_run(Keys& keys, RunConfig& c) {
 }
 
 }  // namespace
+
+std::string family_of(const std::string& preset) {
+  const std::vector<std::string> llama = LlamaConfig::presets();
+  return std::ranges::find(llama, preset) != llama.end() ? "llama" : "gpt2";
+}
 
 std::vector<Key> keys_of(Config& config) {
   Keys keys;

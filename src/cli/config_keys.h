@@ -49,16 +49,22 @@ struct Key {
 // All keys, sections together, in the order of the documentation. Pointers are into `config`.
 std::vector<Key> keys_of(Config& config);
 
+// The model.family that has a preset: each is of one.
+std::string family_of(const std::string& preset);
+
 // What a value of this key may be: "an integer of at least 1".
 std::string allowed(const Key& key);
 
 // The key's present value as TOML writes it.
 std::string value_text(const Key& key);
 
+// As TOML writes it, with as few digits as read back as the same value.
+std::string number_text(double value);
+
 // The known name nearest to `name` by edits; empty where none is near.
 std::string closest(std::string_view name, const std::vector<std::string>& known);
 
-// "4 GiB", "512MiB", "1e9", "123456": bytes, or −1 where the text is none.
+// "4 GiB", "512MiB", "2 GB", "1e9", "123456": bytes, or −1 where the text is none.
 std::int64_t parse_bytes(std::string_view text);
 
 // "5,9": integers separated by commas, one of which may end the text; nothing where it is something else.

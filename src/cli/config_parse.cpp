@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -25,6 +26,7 @@ struct Written {
 };
 
 std::string shown(const toml::node& value) {
+  if (const auto number = value.value_exact<double>()) return number_text(*number);
   std::ostringstream out;
   out << toml::node_view<const toml::node>(&value);
   std::string text = out.str();
@@ -32,11 +34,18 @@ std::string shown(const toml::node& value) {
   return text;
 }
 
+// Whether it is a whole number above `most`, which TOML may have no room for.
+bool is_beyond(const toml::node& value, double most) {
+  if (const auto number = value.value_exact<std::int64_t>()) return static_cast<double>(*number) > most;
+  const std::string text = value.value_exact<std::string>().value_or("");
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return !text.empty() && std::ranges::all_of(text, is_digit) && std::strtod(text.c_str(), nullptr) > most;
+}
+
 [[noreturn]] void refuse(const Key& key, const Written& written) {
   // The largest integer that is kept is told to who exceeds it only.
-  const auto number = written.value.value_exact<std::int64_t>();
-  const bool beyond = key.kind == KeyKind::integer && key.max >= kMostInt && number.has_value() &&
-                      static_cast<double>(*number) > key.max;
+  const bool beyond =
+      key.kind == KeyKind::integer && key.max >= kMostInt && is_beyond(written.value, key.max);
   throw UsageError(fmt::format("{}: {} is {}; it must be {}{}", written.where, key.name, shown(written.value),
                                allowed(key), beyond ? fmt::format(", and at most {:.0f}", key.max) : ""));
 }
@@ -235,9 +244,11 @@ std::string one_line(std::string text) {
 Config read_config(std::string_view text, std::string_view source,
                    std::span<const std::string> settings) try {
   Config config;
+  config.model.family = "";  // which no key can say
   const Table keys(config);
   apply_table(keys, parse_toml(text, source), source);
   for (const std::string& setting : settings) apply_setting(keys, setting);
+  if (config.model.family.empty()) config.model.family = family_of(config.model.preset);
   return config;
 } catch (const UsageError& error) {
   throw UsageError(one_line(error.what()));

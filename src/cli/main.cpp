@@ -119,14 +119,16 @@ void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
       command.add_option("--ranks-per-node", cluster.ranks_per_node, "ranks on a node; all by default")
           ->default_str("")
           ->check(kPositive);
-  command
-      .add_option("--inner-link,--link", cluster.inner_link_gigabytes,
-                  "GB a second into a rank from another of its node")
-      ->check(kPositive);
-  command
-      .add_option("--inner-latency,--latency", cluster.inner_latency_us,
-                  "microseconds of a message inside a node")
-      ->check(kNotNegative);
+  // Two names for one value, so that what is wrong is told by the one that was given.
+  const auto add_inner = [&](const char* name, const char* brief, double& value, const char* help,
+                             const CLI::Validator& right) {
+    CLI::Option* inner = command.add_option(name, value, help)->check(right);
+    command.add_option(brief, value, fmt::format("another name for {}", name))->check(right)->excludes(inner);
+  };
+  add_inner("--inner-link", "--link", cluster.inner_link_gigabytes,
+            "GB a second into a rank from another of its node", kPositive);
+  add_inner("--inner-latency", "--latency", cluster.inner_latency_us,
+            "microseconds of a message inside a node", kNotNegative);
   command
       .add_option("--outer-link", cluster.outer_link_gigabytes, "GB a second into a rank from another node")
       ->check(kPositive)

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "src/cli/budget_setup.h"
 #include "src/cli/config_keys.h"
@@ -20,6 +22,8 @@ namespace {
 
 // Larger token files are checked as they are read.
 constexpr std::int64_t kChecked = std::int64_t{1} << 29;
+
+constexpr std::int64_t kMostTokens = (std::int64_t{1} << 31) - 1;  // of a microbatch, as modules count them
 
 void change(std::int64_t value, std::int64_t& target) {
   if (value > 0) target = value;
@@ -161,11 +165,34 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   return options;
 }
 
-void check_length(const Setup& setup) {
+void check_batch(const Setup& setup) {
+  const RunConfig& run = setup.config.run;
   const std::int64_t context = std::visit([](const auto& d) { return d.context; }, setup.dimensions);
-  if (setup.config.run.length > context)
-    throw UsageError(
-        fmt::format("run.length is {}; model.context allows at most {}", setup.config.run.length, context));
+  if (run.length > context)
+    throw UsageError(fmt::format("run.length is {}; model.context allows at most {}", run.length, context));
+  if (run.sequences > kMostTokens / run.length)
+    throw UsageError(fmt::format(
+        "run.sequences is {} and run.length is {}; a microbatch of one rank has at most {} tokens: "
+        "make run.sequences at most {}",
+        run.sequences, run.length, kMostTokens, kMostTokens / run.length));
+}
+
+// The layout refuses such a parameter, too, but knows no keys.
+void check_parameters(const Setup& setup) {
+  const auto numel = [](const ParameterSpec& parameter) {
+    return std::accumulate(parameter.shape.begin(), parameter.shape.end(), 1.0, std::multiplies<>());
+  };
+  for (const auto& module : setup.model->modules)
+    for (const ParameterSpec& parameter : module->parameters())
+      if (numel(parameter) >= kMostExact)
+        std::visit(
+            [&](const auto& of) {
+              throw UsageError(fmt::format(
+                  "model.vocabulary is {}, model.context {} and model.channels {}: parameter '{}' would have "
+                  "shape {}, more elements than can be counted; make the largest of them smaller",
+                  of.vocabulary, of.context, of.channels, parameter.name, to_string(parameter.shape)));
+            },
+            setup.dimensions);
 }
 
 void check_encoding(const TokenSource& train, const TokenSource& validation) {
@@ -182,10 +209,17 @@ TokenSource open_tokens(const char* key, const std::string& path, std::int64_t v
   if (source.encoding() != TokenEncoding::text && source.numel() * bytes_of(source.encoding()) <= kChecked)
     source.check_tokens();
   return source;
-} catch (const UsageError& error) {
-  throw UsageError(fmt::format("{}: {}", key, error.what()));
+} catch (const UsageError& error) {  // of text, whose bytes the model has too few tokens for
+  throw UsageError(fmt::format("{}: {}; set model.vocabulary = 256", key, error.what()));
 } catch (const EnvironmentError& error) {
   throw EnvironmentError(fmt::format("{}: {}", key, error.what()));
+}
+
+// What of data that are split for evaluation is no longer there to train on.
+std::string held_back(const Setup& setup, const TokenSource& source, TokenRange range, SampleOrder order) {
+  if (order != SampleOrder::shuffled || range.numel() == source.numel()) return "";
+  return fmt::format("; data.validation_fraction = {} keeps {} of its {} for evaluation",
+                     setup.config.data.validation_fraction, source.numel() - range.numel(), source.numel());
 }
 
 // `key` as above.
@@ -193,9 +227,10 @@ Sampler make_sampler(const char* key, const Setup& setup, const TokenSource& sou
                      SampleOrder order) try {
   const std::int64_t length = setup.config.run.length;
   if (range.numel() < length + 1)
-    throw UsageError(fmt::format(
-        "'{}' has {} tokens to {}; a sample of run.length = {} needs {}", source.name(), range.numel(),
-        order == SampleOrder::shuffled ? "train on" : "evaluate on", length, length + 1));
+    throw UsageError(fmt::format("'{}' has {} tokens to {}; a sample of run.length = {} needs {}{}",
+                                 source.name(), range.numel(),
+                                 order == SampleOrder::shuffled ? "train on" : "evaluate on", length,
+                                 length + 1, held_back(setup, source, range, order)));
   return Sampler(
       source, range,
       {.length = length, .order = order, .seed = static_cast<std::uint64_t>(setup.config.data.seed)});
@@ -209,10 +244,11 @@ Setup make_setup(const Config& config) {
   Setup setup;
   setup.config = config;
   setup.dimensions = dimensions_of(config.model);
-  check_length(setup);
+  check_batch(setup);
   const DType type = parse_dtype(config.precision.parameters);
   setup.model = std::make_shared<const Model>(
       std::visit([&](const auto& dimensions) { return make_model(dimensions, type); }, setup.dimensions));
+  check_parameters(setup);
   setup.options = trainer_options(config, *setup.model);
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
@@ -311,7 +347,6 @@ Data open_data(const Setup& setup) {
   const DataConfig& config = setup.config.data;
   if (config.train.empty())
     throw UsageError("data.train is empty; name the file to train on, for example --set data.train=FILE");
-  const bool evaluates = setup.config.run.evaluate_every > 0;
   const TokenSource train = open_tokens("data.train", config.train, setup.model->vocabulary);
   const bool splits = config.validation.empty() && config.validation_fraction > 0.0;
   const TokenSplit split = split_by_fraction(train.numel(), splits ? config.validation_fraction : 0.0);
@@ -319,17 +354,17 @@ Data open_data(const Setup& setup) {
             .train = make_sampler("data.train", setup, train, split.train, SampleOrder::shuffled),
             .validation = std::nullopt,
             .train_identity = identity_of(train)};
-  if (!evaluates) return data;
-  if (splits) {
-    data.validation =
-        make_sampler("data.validation_fraction", setup, train, split.validation, SampleOrder::in_order);
-  } else {
+  std::optional<Sampler> validation;
+  if (!config.validation.empty()) {
     const TokenSource other = open_tokens("data.validation", config.validation, setup.model->vocabulary);
     check_encoding(train, other);
-    data.validation =
-        make_sampler("data.validation", setup, other, {0, other.numel()}, SampleOrder::in_order);
+    validation = make_sampler("data.validation", setup, other, {0, other.numel()}, SampleOrder::in_order);
     data.validation_identity = identity_of(other);
   }
+  if (setup.config.run.evaluate_every == 0) return data;  // what is named is looked at all the same
+  data.validation =
+      splits ? make_sampler("data.validation_fraction", setup, train, split.validation, SampleOrder::in_order)
+             : std::move(validation);
   return data;
 }
 

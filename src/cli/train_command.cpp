@@ -267,7 +267,7 @@ void print_evaluation(const Setup& setup) {
     return;
   }
   if (!config.data.validation.empty())
-    fmt::print("evaluate  never, as run.evaluate_every is 0: data.validation is not read\n");
+    fmt::print("evaluate  never, as run.evaluate_every is 0, on data.validation\n");
   else if (config.data.validation_fraction > 0.0)
     fmt::print(
         "evaluate  never, as run.evaluate_every is 0: the last {:g} % of data.train are not read, by "

@@ -279,7 +279,8 @@ TEST(Config, ValuesThatDoNotGoTogether) {
       {{"run.evaluate_every=5", "data.validation_fraction=0"}, {"run.evaluate_every", "data.validation"}},
       {{"precision.parameters=fp16"}, {"fp16", "fp32", "bf16"}},
       {{"model.family=llama"}, {"model.preset is \"gpt2-tiny\"", "llama-tiny, llama-160m"}},
-      {{"model.preset=llama-7b"}, {"model.preset is \"llama-7b\"", "gpt2-124m"}},
+      {{"model.family=gpt2", "model.preset=llama-7b"},
+       {"model.preset is \"llama-7b\" and model.family is \"gpt2\"", "gpt2-124m", "leave model.family out"}},
       {{"model.kv_heads=2"}, {"model.kv_heads", "\"llama\""}},
       {{"model.hidden=64"}, {"model.hidden", "\"llama\""}},
       {{"model.rope_theta=500000"}, {"model.rope_theta", "\"llama\""}},
@@ -306,6 +307,54 @@ TEST(Config, KeysAreTakenWhereTheyCount) {
       {"model.layers=200", "run.evaluate_every=5", "run.evaluation_microbatches=50001"},  // run in parts
   };
   for (const std::vector<std::string>& settings : cases) EXPECT_EQ(error_of("", settings), "");
+}
+
+// Each is of one: what is given beside it stays what is said.
+TEST(Config, APresetImpliesItsFamily) {
+  const auto family = [](const std::string& toml, const std::vector<std::string>& settings) {
+    return parse_config(toml, "test", settings).model.family;
+  };
+  EXPECT_EQ(family("", {"model.preset=llama-7b"}), "llama");
+  EXPECT_EQ(family("[model]\npreset = \"llama-tiny\"\nkv_heads = 1\n", {}), "llama");
+  EXPECT_EQ(family("[model]\npreset = \"llama-tiny\"\n", {"model.preset=gpt2-124m"}), "gpt2");
+  EXPECT_EQ(family("", {}), "gpt2");
+}
+
+TEST(Config, ShowsNumbersAsTheyWereWritten) {
+  expect_mentions(error_of("", {"data.validation_fraction=0.95"}), {"is 0.95; it must be"});
+  expect_mentions(error_of("[run]\nseconds = -0.1\n"), {"is -0.1; it must be"});
+  expect_mentions(error_of("", {"schedule.learning_rate=nan"}), {"is nan; it must be"});
+}
+
+TEST(Config, TellsTheLargestIntegerToWhoExceedsIt) {
+  for (const std::string& digits :
+       {std::string("9223372036854775807"), std::string("99999999999999999999"), std::string(400, '9')})
+    expect_mentions(error_of("", {"run.steps=" + digits}),
+                    {"an integer of at least 0, and at most 2147483647"});
+  EXPECT_EQ(error_of("", {"run.steps=ten"}).find("at most"), std::string::npos);
+}
+
+TEST(Config, NamesTheUnitsOfBytes) {
+  for (const char* unit : {"G", "Gi", "gb"})
+    expect_mentions(error_of("", {std::string("run.device_memory=4 ") + unit}),
+                    {"run.device_memory", "in B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"});
+}
+
+TEST(Config, NamesTheKeysOfWhatCannotBeCounted) {
+  const auto refusal = [](const std::vector<std::string>& settings) -> std::string {
+    try {
+      make_setup(parse_config("", "test", settings));
+      return "";
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+  };
+  expect_mentions(
+      refusal({"run.sequences=100000000", "run.length=100"}),
+      {"run.sequences is 100000000 and run.length is 100", "make run.sequences at most 21474836"});
+  EXPECT_EQ(refusal({"run.sequences=21474836", "run.length=100"}), "");
+  expect_mentions(refusal({"model.channels=1000000000", "model.heads=1"}),
+                  {"model.channels 1000000000", "shape [3000000000, 1000000000]"});
 }
 
 TEST(Config, ReadsBytes) {

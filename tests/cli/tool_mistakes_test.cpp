@@ -134,11 +134,27 @@ TEST_F(Tool, NamesTheKeyOfDataThatHasNoSample) {
   entries_ = folder_.entries();
   expect_refused(train({"data.train=" + file}), {"data.train: '" + file + "' has 7 tokens"});
   expect_refused(train({"data.train=" + folder_.file("few_*.txt")}), {"data.train: ", "all in one file"});
-  expect_refused(train({"model.vocabulary=100"}), {"data.train: ", "at least 256, not 100"});
-  EXPECT_THAT(train({"data.validation=" + file, "run.steps=1"}).out,
-              HasSubstr("evaluate  never, as run.evaluate_every is 0: data.validation is not read\n"));
-  expect_refused(train({"data.validation=" + file, "run.evaluate_every=2"}),
-                 {"data.validation: '" + file + "' has 7 tokens"});
+  expect_refused(train({"model.vocabulary=100"}),
+                 {"data.train: ", "at least 256, not 100; set model.vocabulary = 256"});
+  // What is named is looked at, be it evaluated on or not.
+  EXPECT_THAT(train({"data.validation=" + folder_.file("text.txt"), "run.steps=1"}).out,
+              HasSubstr("evaluate  never, as run.evaluate_every is 0, on data.validation\n"));
+  for (const char* every : {"run.evaluate_every=0", "run.evaluate_every=2"}) {
+    expect_refused(train({"data.validation=" + file, every}),
+                   {"data.validation: '" + file + "' has 7 tokens"});
+    expect_refused(train({"data.validation=" + folder_.file("none"), every}),
+                   {"data.validation: ", "none", "No such file"});
+  }
+}
+
+TEST_F(Tool, TellsWhatIsKeptOfDataThatAreTooFewThen) {
+  const std::string text = sample_text(10).substr(0, 20);
+  const std::string file = folder_.write("brief.txt", std::as_bytes(std::span(text)));
+  entries_ = folder_.entries();
+  expect_refused(
+      train({"data.train=" + file, "data.validation_fraction=0.5"}),
+      {"data.train: '" + file + "' has 10 tokens to train on; a sample of run.length = 16 needs 17",
+       "; data.validation_fraction = 0.5 keeps 10 of its 20 for evaluation"});
 }
 
 TEST_F(Tool, NamesFilesThatAreTooShortToBeRead) {

@@ -62,6 +62,15 @@ TEST_F(Tool, NamesLatenciesBelowZero) {
   EXPECT_EQ(run({"simulate", config_, "--inner-latency", "0"}).status, 0);
 }
 
+TEST_F(Tool, NamesTheLinkAsItWasGiven) {
+  for (const std::string option : {"--link", "--inner-link", "--latency", "--inner-latency"}) {
+    const Result result = run({"simulate", config_, option, "abc"});
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.err, ::testing::StartsWith("tessera: " + option + ": abc is no number "));
+  }
+  EXPECT_EQ(run({"simulate", config_, "--link", "1", "--inner-link", "1"}).status, 2);
+}
+
 // What "auto" stands for where both budgets count.
 class ToolBudgets : public Tool {
  protected:
