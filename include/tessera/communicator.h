@@ -143,8 +143,9 @@ class Communicator {
   // itself does not answer, another that does not go on is named. Never set: nothing is known.
   void set_waiting(bool waiting);
 
-  void set_deadline(
-      std::chrono::milliseconds deadline);  // inherited by communicators made from this one later
+  // How long a call waits for its peers; inherited by communicators made from this one later. Time in which
+  // the whole process is suspended counts little, as its ranks that are threads do not run then, either.
+  void set_deadline(std::chrono::milliseconds deadline);
   std::chrono::milliseconds deadline() const;
   void set_delay(std::chrono::microseconds delay);  // for tests: sleeps in every call; inherited likewise
   // Received from peers by this rank through this communicator.

@@ -1,4 +1,5 @@
 #include "src/comm/blame.h"
+#include "src/device/time_text.h"
 
 #include <fmt/format.h>
 
@@ -12,8 +13,8 @@ Blame blame_for(const Absence& of) {
   if (gone != of.absent.end()) return {*gone, fmt::format("{}: rank {} has ended", of.call, *gone)};
   const int first = of.absent.front();
   const std::string others = of.absent.size() > 1 ? fmt::format(" and {} others", of.absent.size() - 1) : "";
-  const std::string what = fmt::format("{}: no answer from rank {}{} within {:.1f} s", of.call, first, others,
-                                       std::chrono::duration<double>(of.deadline).count());
+  const std::string what = fmt::format("{}: no answer from rank {}{} within {}", of.call, first, others,
+                                       device::time_text(of.deadline));
   if (of.state(first) == RankState::waiting)
     for (int rank = 0; rank < of.ranks; ++rank)
       if (rank != of.reporter && !of.ended(rank) && of.state(rank) == RankState::working)

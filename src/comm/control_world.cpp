@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "src/device/time_text.h"
 #include "tessera/error.h"
 
 namespace tessera::comm {
@@ -18,8 +19,6 @@ constexpr std::chrono::seconds kHubGrace{5};
 constexpr std::chrono::milliseconds kHubTells{500};
 // How long a failure, or a rank's end, waits for what is being sent and for the hub to take it.
 constexpr std::chrono::milliseconds kLastWords{500};
-
-double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 void check_fits(const std::string& call, std::size_t bytes) {
   if (bytes > static_cast<std::size_t>(kMostFrameBytes))
@@ -40,9 +39,9 @@ ControlWorld::ControlWorld(const ControlOptions& options, std::int64_t piece_byt
   if (!error) error = send(hello, {}, limit - Clock::now());
   if (error)
     throw CommunicationError(
-        fmt::format("rank {}: no connection to rank 0 at {}:{} within {:.1f} s ({}); MASTER_ADDR and "
+        fmt::format("rank {}: no connection to rank 0 at {}:{} within {} ({}); MASTER_ADDR and "
                     "MASTER_PORT must name its host and a free port there",
-                    options_.rank, options_.address, options_.port, seconds(options_.deadline),
+                    options_.rank, options_.address, options_.port, device::time_text(options_.deadline),
                     error.message()),
         0);
   receiver_ = std::thread([this] { receive(); });
@@ -70,7 +69,7 @@ void ControlWorld::note_unsent(const std::string& call, const asio::error_code& 
                                std::chrono::nanoseconds within) {
   if (error == asio::error::timed_out) {
     note({rank(), 0,
-          fmt::format("{}: rank 0 does not take what is sent within {:.1f} s", call, seconds(within))});
+          fmt::format("{}: rank 0 does not take what is sent within {}", call, device::time_text(within))});
   } else {
     // Rank 0 may have said why before it ended, and the receiver not have read it yet.
     std::unique_lock lock(mutex_);

@@ -123,9 +123,9 @@ void LocalGroup::start_reading(int me) {
 
 void LocalGroup::abandon(int me, nanoseconds deadline) noexcept {
   // Every way here has marked the world failed, so no peer begins to read.
-  const auto limit = device::Clock::now() + deadline;
+  device::Patience patience(deadline);
   for (int member = 0; member < members(); ++member)
-    while (member != me && slot(member).reading.load() && device::Clock::now() < limit)
+    while (member != me && slot(member).reading.load() && !patience.over())
       std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 

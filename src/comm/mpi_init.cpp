@@ -11,6 +11,7 @@
 #include "src/comm/mpi_backend.h"
 #include "src/comm/mpi_limit.h"
 #include "src/comm/mpi_wire.h"
+#include "src/device/time_text.h"
 
 namespace tessera {
 namespace {
@@ -89,9 +90,8 @@ class Mpi {
     const auto limit = device::Clock::now() + deadline;
     for (int done = 0; check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"), done == 0;) {
       if (device::Clock::now() >= limit)
-        throw CommunicationError(fmt::format("{}: not all of them came within {:.1f} s", kMaking,
-                                             std::chrono::duration<double>(deadline).count()),
-                                 -1);
+        throw CommunicationError(
+            fmt::format("{}: not all of them came within {}", kMaking, device::time_text(deadline)), -1);
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }

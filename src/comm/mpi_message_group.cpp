@@ -89,7 +89,7 @@ void MpiMessageGroup::look_at_peers(const Requests& requests, device::Clock::tim
 
 void MpiMessageGroup::wait(Requests& requests, nanoseconds deadline) {
   const device::WaitPolicy& policy = world()->policy();
-  const auto limit = device::Clock::now() + deadline;
+  device::Patience patience(deadline);
   auto ended_since = device::Clock::time_point::max();
   device::Yields yields(policy);
   microseconds nap = kFirstNap;
@@ -103,8 +103,7 @@ void MpiMessageGroup::wait(Requests& requests, nanoseconds deadline) {
     if (look < policy.spins / 20) continue;
     if (yields.yield()) continue;
     look_at_peers(requests, ended_since);
-    if (device::Clock::now() >= limit)
-      throw_missing(deadline, [&](int member) { return missing(requests, member); });
+    if (patience.over()) throw_missing(deadline, [&](int member) { return missing(requests, member); });
     std::this_thread::sleep_for(nap);
     nap = std::min(2 * nap, kLongestNap);
   }

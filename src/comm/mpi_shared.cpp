@@ -33,8 +33,8 @@ bool is_gone(int process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
 // ---- waits ----
 
-bool SharedSignal::sleep(std::uint32_t epoch, device::Clock::time_point deadline, int slice) {
-  const nanoseconds left = deadline - device::Clock::now();
+bool SharedSignal::sleep(std::uint32_t epoch, device::Patience& patience, int slice) {
+  const nanoseconds left = patience.left();
   if (left <= nanoseconds::zero()) return false;
   const nanoseconds longest = std::chrono::milliseconds(1 << std::min(slice, kSlices - 1));
   const auto limit = std::min(left, longest);

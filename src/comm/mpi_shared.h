@@ -29,13 +29,13 @@ class SharedSignal {
   bool wait(const device::WaitPolicy& policy, std::chrono::nanoseconds timeout, const Ready& ready,
             const Idle& idle) {
     if (device::is_soon(policy, ready)) return true;
-    const auto deadline = device::Clock::now() + timeout;
+    device::Patience patience(timeout);
     sleepers_.fetch_add(1);
     bool is_ready = false;
     for (int slice = 0;; ++slice) {
       const std::uint32_t epoch = epoch_.load();  // before looking: a notify() after this ends the sleep
       is_ready = ready();
-      if (is_ready || !sleep(epoch, deadline, slice)) break;
+      if (is_ready || !sleep(epoch, patience, slice)) break;
       idle();
     }
     sleepers_.fetch_sub(1);
@@ -44,8 +44,7 @@ class SharedSignal {
 
  private:
   void wake() noexcept;
-  bool sleep(std::uint32_t epoch, device::Clock::time_point deadline,
-             int slice);  // false: the time has passed
+  bool sleep(std::uint32_t epoch, device::Patience& patience, int slice);  // false: the time has passed
 
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<std::uint32_t> sleepers_{0};  // one too many for each process that died asleep: a wasted wake

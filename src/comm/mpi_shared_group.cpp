@@ -158,10 +158,10 @@ void MpiSharedGroup::start_reading() {
 void MpiSharedGroup::abandon(nanoseconds deadline) noexcept {
   open_ = nullptr;
   // Every way here has marked the world failed, so no peer begins to read.
-  const auto limit = device::Clock::now() + deadline;
+  device::Patience patience(deadline);
   for (int member = 0; member < members(); ++member)
     while (member != me() && slot(member).reading.load() && !world()->shared().ended(global_rank(member)) &&
-           device::Clock::now() < limit) {
+           !patience.over()) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
       world()->look_around();  // one that was killed reads no more
     }

@@ -11,6 +11,7 @@
 #include "src/comm/nccl_world.h"
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
+#include "src/device/time_text.h"
 
 namespace tessera::comm {
 namespace {
@@ -23,8 +24,6 @@ using std::chrono::nanoseconds;
 constexpr std::size_t kMostInFlight = 256;  // calls; another waits for the oldest
 // A wait yields for so long, then sleeps between looks, and turns to the peers now and then.
 constexpr std::chrono::microseconds kYieldFor{200}, kSleep{50}, kAskPeersEach{2000};
-
-double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 // Calls done() until it is true or `deadline` has passed: then false. `ask` is called now and then, and may
 // throw.
@@ -291,10 +290,10 @@ void NcclChannel::report(int culprit, const std::string& message) {
 void NcclChannel::report_late(const NcclCall& call) {
   const nanoseconds deadline = this->deadline();
   if (call.peer >= 0)
-    report(call.peer, fmt::format("{}: no answer from rank {} within {:.1f} s", text(call), call.peer,
-                                  seconds(deadline)));
-  report(-1,
-         fmt::format("{}: the GPUs have not completed it within {:.1f} s", text(call), seconds(deadline)));
+    report(call.peer, fmt::format("{}: no answer from rank {} within {}", text(call), call.peer,
+                                  device::time_text(deadline)));
+  report(-1, fmt::format("{}: the GPUs have not completed it within {}", text(call),
+                         device::time_text(deadline)));
 }
 
 }  // namespace tessera::comm

@@ -5,6 +5,7 @@
 #include <future>
 #include <system_error>
 
+#include "src/device/time_text.h"
 #include "tessera/error.h"
 
 namespace tessera::device {
@@ -26,10 +27,9 @@ void StreamState::fail(std::uint64_t ticket) {
 }
 
 void StreamState::throw_late(const char* what, std::uint64_t ticket) const {
-  const double seconds = std::chrono::duration<double>(settings.deadline).count();
   throw EnvironmentError(fmt::format(
-      "rank {}: stream '{}' did not reach {} (operation {}) within {:.1f} s; it has done {} of {}",
-      settings.rank, options.name, what, ticket, seconds, completed.load(), submitted.load()));
+      "rank {}: stream '{}' did not reach {} (operation {}) within {}; it has done {} of {}", settings.rank,
+      options.name, what, ticket, time_text(settings.deadline), completed.load(), submitted.load()));
 }
 
 // ---- on the caller ----

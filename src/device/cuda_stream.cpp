@@ -7,6 +7,7 @@
 
 #include "src/device/activity.h"
 #include "src/device/cpu_stream.h"
+#include "src/device/time_text.h"
 #include "src/device/wait.h"
 #include "tessera/error.h"
 
@@ -146,15 +147,15 @@ bool CudaStream::ask(std::uint64_t ticket) const noexcept {
 
 void CudaStream::wait_until(std::uint64_t ticket) const {
   const Clock::time_point begin = Clock::now();
+  Patience patience(settings_.deadline);
   const bool known = completed_.load() >= ticket && failed_at_.load() > ticket;
   while (!reached(ticket) && !settings_.failure.failed()) {
-    const auto waited = Clock::now() - begin;
-    if (waited >= settings_.deadline)
+    if (patience.over())
       throw EnvironmentError(fmt::format(
-          "rank {}: stream '{}' on GPU {} did not reach event {} within {:.1f} s; it has reached {} of {}",
-          settings_.rank, options_.name, settings_.ordinal, ticket,
-          std::chrono::duration<double>(settings_.deadline).count(), completed_.load(), recorded_.load()));
-    if (waited < kYieldFor)
+          "rank {}: stream '{}' on GPU {} did not reach event {} within {}; it has reached {} of {}",
+          settings_.rank, options_.name, settings_.ordinal, ticket, time_text(settings_.deadline),
+          completed_.load(), recorded_.load()));
+    if (Clock::now() - begin < kYieldFor)
       sched_yield();
     else
       std::this_thread::sleep_for(kSleep);

@@ -62,12 +62,9 @@ WaitPolicy WaitPolicy::choose(Waiting waiting, int busy_threads) {
   }
 }
 
-Signal::Sleeper::Sleeper(Signal& signal, nanoseconds timeout) : signal_(signal) {
+Signal::Sleeper::Sleeper(Signal& signal, nanoseconds timeout)
+    : signal_(signal), patience_(timeout), slice_(timeout == kForever ? kForever : kFirstSlice) {
   signal_.sleepers_.fetch_add(1);
-  const Clock::time_point now = Clock::now();
-  const bool limited = timeout < Clock::time_point::max() - now;
-  deadline_ = limited ? now + timeout : Clock::time_point::max();
-  slice_ = limited ? kFirstSlice : kForever;
 }
 
 bool Signal::Sleeper::sleep(std::uint32_t epoch) {
@@ -75,7 +72,7 @@ bool Signal::Sleeper::sleep(std::uint32_t epoch) {
     futex_wait(signal_.epoch_, epoch, kForever);
     return true;
   }
-  const nanoseconds left = deadline_ - Clock::now();
+  const nanoseconds left = patience_.left();
   if (left <= nanoseconds::zero()) return false;
   futex_wait(signal_.epoch_, epoch, std::min(left, slice_));
   slice_ = std::min(2 * slice_, kLongestSlice);

@@ -96,6 +96,27 @@ bool is_soon(const WaitPolicy& policy, const Ready& ready) {
   return false;
 }
 
+// What is left of a wait with a limit. A stretch in which the process did not run, as one that was suspended
+// with all its threads, counts little: what it waits for, if that is one of its threads, did not run either.
+class Patience {
+ public:
+  explicit Patience(std::chrono::nanoseconds limit) : left_(limit) {}
+  // 0 or less where it is over. To be asked every few milliseconds.
+  std::chrono::nanoseconds left() {
+    const Clock::time_point now = Clock::now();
+    left_ -= std::min<std::chrono::nanoseconds>(now - looked_, kMostAtOnce);
+    looked_ = now;
+    return left_;
+  }
+  bool over() { return left() <= std::chrono::nanoseconds::zero(); }
+
+ private:
+  static constexpr std::chrono::seconds kMostAtOnce{1};
+
+  std::chrono::nanoseconds left_;
+  Clock::time_point looked_ = Clock::now();
+};
+
 // No limit: nothing but notify() ends the wait.
 inline constexpr std::chrono::nanoseconds kForever = std::chrono::nanoseconds::max();
 
@@ -110,8 +131,9 @@ class Signal {
     if (sleepers_.load() != 0) wake();
   }
 
-  // Returns true once ready() does, false when `timeout` has passed. ready() must not throw. A wait with a
-  // limit also looks again every few milliseconds, so ready() may test what is stored without a notify().
+  // Returns true once ready() does, false when `timeout` has passed, see Patience. ready() must not throw. A
+  // wait with a limit also looks again every few milliseconds, so ready() may test what is stored without a
+  // notify().
   template <class Ready>
   bool wait(const WaitPolicy& policy, std::chrono::nanoseconds timeout, const Ready& ready) {
     if (is_soon(policy, ready)) return true;
@@ -135,7 +157,7 @@ class Signal {
 
    private:
     Signal& signal_;
-    Clock::time_point deadline_;
+    Patience patience_;
     std::chrono::nanoseconds slice_;
   };
 

@@ -201,7 +201,7 @@ TEST(ControlWorld, ACallThatRankZeroDoesNotTakeEndsAtItsDeadline) {
   }
   EXPECT_LT(Clock::now() - begin, milliseconds(3000));
   const std::string what =
-      "broadcast #1 of unit 'block.0' on 'world': rank 0 does not take what is sent within 0.2 s";
+      "broadcast #1 of unit 'block.0' on 'world': rank 0 does not take what is sent within 200 ms";
   EXPECT_EQ(texts,
             (std::vector<std::string>{"rank 1: " + what,
                                       "rank 1: barrier #2 on 'world': this rank failed before: " + what}));
@@ -238,7 +238,7 @@ TEST(ControlWorld, AnAttemptToConnectEndsAtTheDeadline) {
     deaf.rank_one(milliseconds(200));
     FAIL() << "it has no room";
   } catch (const CommunicationError& error) {
-    EXPECT_TRUE(contains(error.what(), "within 0.2 s (Connection timed out); MASTER_ADDR")) << error.what();
+    EXPECT_TRUE(contains(error.what(), "within 200 ms (Connection timed out); MASTER_ADDR")) << error.what();
   }
   EXPECT_LT(Clock::now() - begin, milliseconds(2000));
 }

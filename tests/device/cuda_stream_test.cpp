@@ -211,7 +211,7 @@ TEST_F(CudaStreams, ARecordWithoutAFreeEventWaitsForTheOldestWithinTheDeadline) 
   for (int i = 0; i < 3; ++i) lane.record();
   const Event fourth = lane.record();
   EXPECT_EQ(message_of(lane, fourth),
-            "rank 5: stream 'lane' on GPU 2 did not reach event 1 within 0.0 s; it has reached 0 of 3");
+            "rank 5: stream 'lane' on GPU 2 did not reach event 1 within 40 ms; it has reached 0 of 3");
   EXPECT_TRUE(settings_.failure.failed());
   EXPECT_TRUE(lane.done(fourth));
 }
@@ -223,7 +223,7 @@ TEST_F(CudaStreams, AWaitEndsAtTheDeadlineAndAtAFailureElsewhere) {
   fake_cuda::hold(lane.native());
   const Event held = lane.record();
   EXPECT_EQ(message_of(lane, held),
-            "rank 5: stream 'lane' on GPU 2 did not reach event 2 within 0.0 s; it has reached 1 of 2");
+            "rank 5: stream 'lane' on GPU 2 did not reach event 2 within 40 ms; it has reached 1 of 2");
   EXPECT_FALSE(settings_.failure.failed()) << "whoever waited decides what that means";
   settings_.failure.set("elsewhere");
   EXPECT_EQ(message_of(lane, held), "elsewhere");

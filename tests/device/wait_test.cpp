@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <thread>
 
 namespace tessera::device {
@@ -102,6 +105,44 @@ TEST(Wait, HoldsItsOwnBesideAThreadThatTakesTheCore) {
   }
   over = true;
   other.join();
+}
+
+// Stops this process, all its threads, for that long.
+void suspend(milliseconds time) {
+  const pid_t parent = ::getpid();
+  const pid_t waker = ::fork();
+  if (waker == 0) {
+    std::this_thread::sleep_for(time);
+    ::kill(parent, SIGCONT);
+    ::_exit(0);
+  }
+  ASSERT_GT(waker, 0);
+  ::raise(SIGSTOP);
+  ::waitpid(waker, nullptr, 0);
+}
+
+// What is waited for is a thread that did not run then, either.
+TEST(Wait, ASuspendedProcessHasNotWaited) {
+  Signal signal;
+  std::atomic<bool> ready{false};
+  bool in_time = false;
+  std::thread waits([&] {
+    in_time =
+        signal.wait(WaitPolicy::choose(Waiting::block, 0), milliseconds(1500), [&] { return ready.load(); });
+  });
+  suspend(milliseconds(1800));
+  std::this_thread::sleep_for(milliseconds(50));
+  ready = true;
+  signal.notify();
+  waits.join();
+  EXPECT_TRUE(in_time);
+}
+
+TEST(Wait, EndsWithItsLimitAllTheSame) {
+  Signal signal;
+  const Clock::time_point begin = Clock::now();
+  EXPECT_FALSE(signal.wait(WaitPolicy::choose(Waiting::block, 0), milliseconds(60), [] { return false; }));
+  EXPECT_GE(Clock::now() - begin, milliseconds(60));
 }
 
 }  // namespace

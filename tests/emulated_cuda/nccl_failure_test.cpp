@@ -69,7 +69,7 @@ TEST(EmulatedNccl, WorkThatDoesNotEndOnTheGpuIsNamedAtTheDeadline) {
     const std::string& text = messages[static_cast<std::size_t>(rank)];
     EXPECT_TRUE(contains(text,
                          "all_gather #2 of unit 'block.1' on 'gather': the GPUs have not completed it "
-                         "within 0.3 s"))
+                         "within 300 ms"))
         << text;
     found += contains(text, "reported") ? 0 : 1;
   }
@@ -144,7 +144,7 @@ TEST(EmulatedNccl, ACallThatNoPeerJoinsNamesRankUnitOperationAndNumber) {
   });
   for (const std::string& text : messages)
     EXPECT_TRUE(contains(text,
-                         "all_gather #2 of unit 'block.1' on 'gather': no answer from rank 1 within 0.3 s "
+                         "all_gather #2 of unit 'block.1' on 'gather': no answer from rank 1 within 300 ms "
                          "(rank 1 is at #1, all_gather of unit 'block.0')"))
         << text;
 }
