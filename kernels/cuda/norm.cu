@@ -54,7 +54,11 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T
         float other[kCount];
         load(a.residual + first + i, other);
 #pragma unroll
-        for (int j = 0; j < kCount; ++j) value[j] = to_float(from_float<T>(value[j] + other[j]));
+        for (int j = 0; j < kCount; ++j) value[j] += other[j];
+        T rounded[kCount];
+        round_all<kCount>(value, rounded);
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) value[j] = to_float(rounded[j]);
         store(value, a.sum + first + i);
       }
       if constexpr (kOnce) copy(value, kept);

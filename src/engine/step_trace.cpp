@@ -18,7 +18,11 @@ bool overlaps_compute(const Instruction& instruction) {
 
 void StepTrace::set(bool on) {
   next_on_ = on;
-  if (!on || marks_) return;
+  if (on) prepare();
+}
+
+void StepTrace::prepare() {
+  if (marks_) return;
   std::size_t slots = 0, instructions = 0, waits = 0;
   for (const Program& program : programs_) {
     const auto waiting = static_cast<std::size_t>(std::ranges::count_if(program.instructions, may_wait));

@@ -16,7 +16,9 @@ class StepTrace {
   // `device` and `programs` outlive it.
   StepTrace(Device& device, const std::vector<Program>& programs) : device_(device), programs_(programs) {}
 
-  // Of the next steps. Between steps: it takes the marks when first on.
+  // Takes the marks, which a device may have memory of its own for.
+  void prepare();
+  // Of the next steps. Between steps: it takes the marks when first on, if they are not there.
   void set(bool on);
   void start(const Program& program, Stream& compute);
   // The compute lane is about to wait for other lanes, before `id`.

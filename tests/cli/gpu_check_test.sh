@@ -64,6 +64,7 @@ json() { ! command -v python3 >/dev/null || python3 -m json.tool build/gpu-check
 run 0
 json
 row kernels_cuda_test passed '1 passed, 0 failed, 0 skipped'
+tar --list --file build/gpu-check-logs.tgz | grep -q '^logs/kernels_cuda_test.log$'
 row comm_nccl_test skipped '0 passed, 0 failed, 1 skipped: 1 GPU is here'
 row 'kernels under memcheck' passed 'ERROR SUMMARY: 0 errors'
 row 'training, gpt2-124m' passed '60000 tokens/s, as it were'

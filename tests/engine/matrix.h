@@ -22,6 +22,9 @@ namespace tessera::testing {
 
 enum class Family { gpt2, llama };
 
+// Whatever else differs, the same elements are dropped.
+inline constexpr double kDropout = 0.02, kAttentionDropout = 0.05;
+
 struct RunConfig {
   Family family = Family::gpt2;
   int world = 1;  // ranks along the shard axis
@@ -47,6 +50,7 @@ struct RunConfig {
   Offload offload = {};
   UpdateWhen update = UpdateWhen::decided;
   Reduction reduction = Reduction::exact;
+  double attention_dropout = kAttentionDropout;
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -128,21 +132,18 @@ inline std::int32_t token_at(std::uint64_t sample, std::int64_t place, std::int6
   return static_cast<std::int32_t>((base + (noise < 0.1 ? 1 : 0)) % vocabulary);
 }
 
-// Whatever else differs, the same elements are dropped.
-inline constexpr double kDropout = 0.02, kAttentionDropout = 0.05;
-
-inline Gpt2Config small_gpt(std::int64_t layers = 2) {
+inline Gpt2Config small_gpt(std::int64_t layers = 2, double attention_dropout = kAttentionDropout) {
   return {.vocabulary = 61,
           .context = 16,
           .layers = layers,
           .heads = 2,
           .channels = 32,
           .dropout = kDropout,
-          .attention_dropout = kAttentionDropout};
+          .attention_dropout = attention_dropout};
 }
 
 // Heads that share keys and values, and a head of its own.
-inline LlamaConfig small_llama(std::int64_t layers = 2) {
+inline LlamaConfig small_llama(std::int64_t layers = 2, double attention_dropout = kAttentionDropout) {
   return {.vocabulary = 61,
           .context = 16,
           .layers = layers,
@@ -151,12 +152,12 @@ inline LlamaConfig small_llama(std::int64_t layers = 2) {
           .channels = 32,
           .hidden = 88,
           .dropout = kDropout,
-          .attention_dropout = kAttentionDropout};
+          .attention_dropout = attention_dropout};
 }
 
 inline Model small_model(const RunConfig& run) {
-  return run.family == Family::llama ? make_llama(small_llama(run.layers), run.dtype)
-                                     : make_gpt2(small_gpt(run.layers), run.dtype);
+  return run.family == Family::llama ? make_llama(small_llama(run.layers, run.attention_dropout), run.dtype)
+                                     : make_gpt2(small_gpt(run.layers, run.attention_dropout), run.dtype);
 }
 
 inline TrainerOptions trainer_options(const RunConfig& run) {
