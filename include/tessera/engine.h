@@ -176,7 +176,7 @@ std::string_view name_of(State state);
 struct StepTiming {
   double total_us = 0;          // by the host's clock, until the step is complete
   double issue_us = 0;          // until all lanes had been given their work; on the CPU the caller computes
-  double communication_us = 0;  // collectives, messages, copies and host updates off the compute lane
+  double communication_us = 0;  // exchanges with other ranks, copies and host updates off the compute lane
   double exposed_us = 0;        // the compute lane waited for other lanes
   double hidden() const;        // 1 − exposed / communication, within [0, 1]
 };

@@ -88,7 +88,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
                .disk_directory = options.disk_directory}),
       peak_program_(plan.space(Space::device).peak_program),
       peak_instruction_(plan.space(Space::device).peak_instruction),
-      trace_(device, programs) {
+      trace_(device, programs, options.mesh) {
   if (device.type() == DeviceType::cuda) trace_.prepare();  // with what set-up takes, and nothing later
   const std::set<ParameterId> written = written_parameters(layout, programs);
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {

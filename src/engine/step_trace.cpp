@@ -9,12 +9,14 @@ bool may_wait(const Instruction& instruction) {
   return instruction.lane == Lane::compute && !instruction.waits.empty();
 }
 
-// What could hide behind compute: collectives, messages, copies, the host's updates.
-bool overlaps_compute(const Instruction& instruction) {
-  return instruction.lane != Lane::compute && instruction.op != Opcode::square_sum;
-}
-
 }  // namespace
+
+// What could hide behind compute: what is exchanged with others, copies, the host's updates.
+bool StepTrace::overlaps_compute(const Instruction& instruction) const {
+  if (instruction.lane == Lane::compute || instruction.op == Opcode::square_sum) return false;
+  return instruction.channel < 0 ||
+         mesh_.extent(program_->channels[static_cast<std::size_t>(instruction.channel)].axis) > 1;
+}
 
 void StepTrace::set(bool on) {
   next_on_ = on;

@@ -14,7 +14,8 @@ namespace tessera {
 class StepTrace {
  public:
   // `device` and `programs` outlive it.
-  StepTrace(Device& device, const std::vector<Program>& programs) : device_(device), programs_(programs) {}
+  StepTrace(Device& device, const std::vector<Program>& programs, const Mesh& mesh)
+      : device_(device), programs_(programs), mesh_(mesh) {}
 
   // Takes the marks, which a device may have memory of its own for.
   void prepare();
@@ -42,10 +43,12 @@ class StepTrace {
   static std::size_t begin_of(InstructionId id) { return 2 * static_cast<std::size_t>(id); }
   std::size_t last() const { return 2 * program_->instructions.size(); }
   double since_start_us() const;
+  bool overlaps_compute(const Instruction& instruction) const;
   std::size_t wait_of(std::size_t index) const { return last() + 1 + index; }
 
   Device& device_;
   const std::vector<Program>& programs_;
+  const Mesh mesh_;
   std::unique_ptr<Marks> marks_;
   bool next_on_ = false;
   bool on_ = false;

@@ -67,11 +67,15 @@ Instruction on(Lane lane, Opcode op, std::vector<InstructionId> waits = {}) {
   instruction.lane = lane;
   instruction.op = op;
   instruction.waits = std::move(waits);
+  if (op == Opcode::all_gather) instruction.channel = 0;
+  if (op == Opcode::reduce_scatter) instruction.channel = 1;
+  if (op == Opcode::reduce_scalars) instruction.channel = 2;
   return instruction;
 }
 
 Program program_of(std::vector<Instruction> instructions) {
   Program program;
+  program.channels = {{Axis::shard, Lane::gather}, {Axis::shard, Lane::reduce}, {Axis::world, Lane::compute}};
   program.instructions = std::move(instructions);
   return program;
 }
@@ -96,9 +100,23 @@ class StepTraces : public testing::Test {
                   on(Lane::reduce, Opcode::square_sum), on(Lane::compute, Opcode::reduce_scalars, {4}),
                   on(Lane::compute, Opcode::update), on(Lane::gather, Opcode::all_gather, {6})})};
   ClocksDevice device_;
-  StepTrace trace_{device_, programs_};
+  StepTrace trace_{device_, programs_, {.shard = 2}};
   Clock compute_, gather_, reduce_;
 };
+
+// A group of one exchanges nothing, whatever lane its copies and sums run on.
+TEST_F(StepTraces, CountNoExchangeOfARankWithItself) {
+  StepTrace alone(device_, programs_, {.pipeline = 2});
+  alone.set(true);
+  alone.start(programs_[0], compute_);
+  alone.begin(0, gather_);
+  gather_.us = 10;
+  alone.end(0, gather_);
+  alone.issued(compute_);
+  alone.finish(1);
+  EXPECT_EQ(alone.spans().size(), 1u);
+  EXPECT_EQ(alone.timing().communication_us, 0);
+}
 
 TEST_F(StepTraces, AddUpWhatLanesDidAndTheComputeLaneWaited) {
   trace_.set(true);
