@@ -74,7 +74,8 @@ Graph describe_attention(const AttentionShape& shape, const AttentionSlice& slic
       .set_compute_data_type(fe::DataType_t::FLOAT)
       .set_sm_version(capability)
       // Nothing here is captured. Else every run of a plan that was compiled asks whether it is, by a shared
-      // libcudart, which the loader need not find: this one's is linked.
+      // libcudart, which the loader need not find: this one's is linked. (The frontend looks for one all the
+      // same, at the first run, and does without it.)
       .set_cuda_graph_retention(fe::CudaGraphRetention_t::NONE);
   const Tensor query = input(graph, kQuery, layouts.query), key = input(graph, kKey, layouts.key_value),
                value = input(graph, kValue, layouts.key_value);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <system_error>
 
 namespace tessera::cli {
 
@@ -24,6 +25,23 @@ std::string changes_of(const std::filesystem::path& checkpoint, const Setup& set
   return "";
 }
 
+// How to go on from the newest of those before it, where there is one.
+std::string way_out(const std::filesystem::path& checkpoint) {
+  namespace fs = std::filesystem;
+  const std::string own = checkpoint.filename().string();
+  const fs::path folder = checkpoint.parent_path();
+  std::string older;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with("step-") || name >= own || name <= older) continue;
+    std::error_code unreadable;
+    if (fs::is_regular_file(at->path() / "rank-00000.tessera", unreadable)) older = name;
+  }
+  if (older.empty()) return "";
+  return fmt::format("; to continue from {}, write that name into '{}'", older, (folder / "latest").string());
+}
+
 // What does not fit is told by buffers and bytes; the keys that were changed since say it to who set them.
 RunState load(const std::filesystem::path& checkpoint, const Communicator& world, Engine& engine,
               const Setup& setup) {
@@ -32,7 +50,7 @@ RunState load(const std::filesystem::path& checkpoint, const Communicator& world
   } catch (const UsageError& error) {
     throw UsageError(error.what() + changes_of(checkpoint, setup));
   } catch (const EnvironmentError& error) {
-    throw EnvironmentError(error.what() + changes_of(checkpoint, setup));
+    throw EnvironmentError(error.what() + changes_of(checkpoint, setup) + way_out(checkpoint));
   }
 }
 

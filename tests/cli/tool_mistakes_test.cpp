@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tessera/data.h"
 #include "tests/cli/tool.h"
@@ -55,6 +56,27 @@ TEST_F(Tool, KeepsToTheModelOfACheckpoint) {
       run({"checkpoint", "export", config_, saved, folder_.file("weights"), "--set", "model.dropout=0.3"})
           .status,
       0);
+}
+
+TEST_F(Tool, SaysHowToGoOnFromAnOlderCheckpoint) {
+  const std::string saved = folder_.file("saved");
+  const std::string settings[] = {"run.checkpoint=" + saved, "schedule.total_steps=9"};
+  ASSERT_EQ(train({settings[0], settings[1], "run.checkpoint_every=2", "run.steps=4"}).status, 0);
+  const std::filesystem::path newest = saved + "/step-00000004/rank-00000.tessera";
+  std::filesystem::resize_file(newest, std::filesystem::file_size(newest) - 1);
+  const Arguments resumes = {settings[0], settings[1], "run.resume=true", "run.steps=6"};
+  const Result refused = train(resumes);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("is damaged"));
+  EXPECT_THAT(refused.err,
+              HasSubstr("; to continue from step-00000002, write that name into '" + saved + "/latest'"));
+  std::ofstream(saved + "/latest") << "step-00000002\n";
+  const Result resumed = train(resumes);
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr("resumed   at step 2"));
+  // Which the damaged one did not push out.
+  EXPECT_TRUE(std::filesystem::exists(saved + "/step-00000002"));
+  EXPECT_FALSE(std::filesystem::exists(saved + "/step-00000004"));
 }
 
 // The samples of a step are the same on any mesh, as long as they are as many.
