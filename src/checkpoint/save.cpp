@@ -255,7 +255,7 @@ bool PendingCheckpoint::written() const { return save_ && save_->written(); }
 fs::path PendingCheckpoint::finish() {
   if (!save_) throw UsageError("finish: no checkpoint is being saved");
   const std::shared_ptr<Save> save = std::exchange(save_, nullptr);
-  const fs::path path = save->finish();
+  fs::path path = save->finish();
   note_ = save->note();
   return path;
 }

@@ -31,6 +31,9 @@ void check_structure(const Program& program, int index, const Mesh& mesh, Findin
 // something at one time share addresses.
 void check_plan(const Program& program, int index, const PlannedProgram& planned, Findings& findings);
 
+// verify_operands.cpp: instructions list the buffers that the program keeps for them.
+void check_operands(const Program& program, int index, Findings& findings);
+
 // verify_lifetimes.cpp: lifetimes well-formed; accesses inside them; a write first.
 void check_lifetimes(const Program& program, int index, Findings& findings);
 // verify_lifetimes.cpp: sums over microbatches start afresh once, ascend and are complete; uses ascend.

@@ -257,6 +257,29 @@ TEST(VerifyMutations, AnyLifetimeCutShortIsFound) {
   });
 }
 
+// What the program keeps for a flat is touched whether it is listed or not.
+TEST(VerifyMutations, LeavingOutWhatIsTouchedIsFound) {
+  int left_out = 0;
+  on_each_program(9, [&](const Program& program, const MemoryPlan* plan) {
+    Program mutant = program;
+    for (InstructionId id = 0; id < count(program); ++id) {
+      const Opcode op = at(program, id).op;
+      if (op != Opcode::reduce_scatter && op != Opcode::accumulate && op != Opcode::update) continue;
+      const FlatBuffers& flat = program.flat_buffers[static_cast<std::size_t>(at(program, id).flat)];
+      for (const BufferId buffer : {flat.accumulator, flat.local_sum, flat.update.master,
+                                    flat.update.parameter, flat.update.moments[0], flat.update.moments[1]}) {
+        if (std::erase(at(mutant, id).writes, buffer) == 0) continue;
+        ++left_out;
+        EXPECT_TRUE(has(verified(mutant, plan), Fault::malformed, {id}))
+            << describe(program, id) << " without '" << program.buffers[static_cast<std::size_t>(buffer)].name
+            << "'";
+        at(mutant, id).writes = at(program, id).writes;
+      }
+    }
+  });
+  EXPECT_GT(left_out, testing::kSanitized ? 10 : 100);
+}
+
 TEST(VerifyMutations, AnyLifetimeThatNobodyWritesFirstIsFound) {
   on_each_program(9, [](const Program& program, const MemoryPlan* plan) {
     Program mutant = program;

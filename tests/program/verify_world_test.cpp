@@ -75,48 +75,38 @@ TEST(VerifyWorld, WhatStartsBehindACallThatWaitsIsADeadlock) {
       << report.to_string();
 }
 
-// Each rank sends behind a use that waits for what the other sends: a thread that runs uses itself comes to
-// neither.
-TEST(VerifyWorld, WhatIsIssuedBehindAUseThatWaitsIsADeadlock) {
-  const auto program = [](int rank) {
+// Each of two pipeline ranks sends behind what waits for what the other sends: a use, or a gather.
+std::vector<Program> waiting_before_they_send(bool gathers) {
+  std::vector<Program> programs;
+  for (const int rank : {0, 1}) {
     HandMade made;
     made.program().pipeline_rank = rank;
     const BufferId in = made.persistent("in"), out = made.persistent("out");
     const bool first = rank == 0;
     const InstructionId received =
         made.message(first ? Lane::receive_gradient : Lane::receive_output, in, 1 - rank);
-    made.use(0, {in}, {}, {received});
+    if (gathers)
+      made.gather(0, in, made.persistent("gathered"), {received});
+    else
+      made.use(0, {in}, {}, {received});
     made.message(first ? Lane::send_output : Lane::send_gradient, out, 1 - rank);
-    return made.program();
-  };
-  const std::vector<Program> programs = {program(0), program(1)};
-  WorldPrograms world{.mesh = {.pipeline = 2}, .programs = programs, .program_of_rank = {0, 1}};
-  EXPECT_TRUE(verify(world).ok()) << verify(world).to_string();
-  for (const IssuerRuns runs : {IssuerRuns::compute, IssuerRuns::all_but_messages}) {
-    world.issuer_runs = runs;
-    EXPECT_TRUE(has(verify(world), Fault::deadlock)) << verify(world).to_string();
+    programs.push_back(made.program());
   }
+  return programs;
 }
 
-// The same with a gather in the place of the use, which only strict order runs there.
-TEST(VerifyWorld, InStrictOrderCollectivesHoldUpWhatIsBehindThem) {
-  const auto program = [](int rank) {
-    HandMade made;
-    made.program().pipeline_rank = rank;
-    const BufferId in = made.persistent("in"), out = made.persistent("out");
-    const bool first = rank == 0;
-    const InstructionId received =
-        made.message(first ? Lane::receive_gradient : Lane::receive_output, in, 1 - rank);
-    made.gather(0, in, made.persistent("gathered"), {received});
-    made.message(first ? Lane::send_output : Lane::send_gradient, out, 1 - rank);
-    return made.program();
-  };
-  const std::vector<Program> programs = {program(0), program(1)};
-  WorldPrograms world{.mesh = {.pipeline = 2}, .programs = programs, .program_of_rank = {0, 1}};
-  world.issuer_runs = IssuerRuns::compute;
-  EXPECT_TRUE(verify(world).ok()) << verify(world).to_string();
-  world.issuer_runs = IssuerRuns::all_but_messages;
-  EXPECT_TRUE(has(verify(world), Fault::deadlock)) << verify(world).to_string();
+// A thread that runs uses itself comes to neither; collectives hold up what is behind them in strict order
+// only.
+TEST(VerifyWorld, WhatIsIssuedBehindAWaitOfTheIssuerIsADeadlock) {
+  for (const bool gathers : {false, true}) {
+    const std::vector<Program> programs = waiting_before_they_send(gathers);
+    WorldPrograms world{.mesh = {.pipeline = 2}, .programs = programs, .program_of_rank = {0, 1}};
+    EXPECT_TRUE(verify(world).ok()) << verify(world).to_string();
+    world.issuer_runs = IssuerRuns::compute;
+    EXPECT_EQ(has(verify(world), Fault::deadlock), !gathers) << verify(world).to_string();
+    world.issuer_runs = IssuerRuns::all_but_messages;
+    EXPECT_TRUE(has(verify(world), Fault::deadlock)) << verify(world).to_string();
+  }
 }
 
 // Ranks deadlock only where they meet: in groups of one program each, all is well.
