@@ -133,7 +133,8 @@ typedef struct tessera_use {
   int32_t edge;
 } tessera_use;
 
-/* An optimizer group: what a parameter's `group` counts. */
+/* An optimizer group: what a parameter's `group` counts. A factor that is given and not marked as its own is
+   refused. */
 typedef struct tessera_group {
   const char* name;
   int32_t own_weight_decay;         /* 1: weight_decay below, 0: the options' */

@@ -318,8 +318,7 @@ struct Machine {
   std::string instruction_set;       // the processor's widest that matters: "AVX-512 BF16, AMX", say
   int cores = 1;                     // this process may run on
   std::int64_t memory_bytes = 0;     // installed
-  std::int64_t available_bytes = 0;  // that this process could take without swapping, its cgroup's limit kept
-  std::int64_t swap_bytes = 0;       // free to swap to
+  std::int64_t available_bytes = 0;  // that this process could take without swapping, within its cgroup (v2)
   bool huge_pages = false;           // transparent huge pages may be asked for
 };
 Machine read_machine();

@@ -127,12 +127,16 @@ fs::path resolve(const fs::path& path) {
   throw UsageError(fmt::format("there is no checkpoint in '{}'", path.string()));
 }
 
-void remove_temporaries(const fs::path& folder) {
+std::string remove_temporaries(const fs::path& folder) {
   std::vector<fs::path> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
     if (is_temporary(entry.path().filename().string())) found.push_back(entry.path());
-  for (const fs::path& path : found)
-    if (!restore_aside(path)) remove_temporary(path);
+  std::string stays;
+  for (const fs::path& path : found) {
+    if (restore_aside(path)) continue;
+    if (const std::string why = remove_temporary(path); stays.empty()) stays = why;
+  }
+  return stays;
 }
 
 std::string prune(const fs::path& folder, int keep, const fs::path& kept, const fs::path& before) {

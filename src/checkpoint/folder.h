@@ -29,8 +29,9 @@ std::filesystem::path seen_latest(const std::filesystem::path& folder);
 // latest_checkpoint() of `path`; UsageError where there is none.
 std::filesystem::path resolve(const std::filesystem::path& path);
 
-// Removes what an interrupted save left behind, as far as that can be.
-void remove_temporaries(const std::filesystem::path& folder);
+// Removes what an interrupted save, or removal, left behind. Returns why the first of what stays stays, as
+// remove_folder().
+std::string remove_temporaries(const std::filesystem::path& folder);
 // Removes all but the newest `keep` checkpoints, of which `kept` is the newest, and `before`, which `latest`
 // named until then, the next; empty where there was none. Those of later steps than it are the oldest: a run
 // that went back to it does not come to them. Returns why the first of those that stay stays, as

@@ -77,7 +77,7 @@ struct SavingFolder {
     if (!lock.claim())  // whose temporaries would go
       throw UsageError(fmt::format("{}: a checkpoint is being saved into '{}'; finish() that first", call,
                                    folder.string()));
-    remove_temporaries(folder);
+    stays = remove_temporaries(folder);
     if (!fs::create_directory(to))
       throw EnvironmentError(fmt::format(
           "cannot make checkpoint folder '{}': a save that was interrupted left one, which cannot be "
@@ -94,6 +94,7 @@ struct SavingFolder {
 
   FolderLock lock;
   fs::path temporary;
+  std::string stays;  // why, of what an earlier save left behind; empty where all went
 };
 
 // Returns why what was to be removed then, if so, could not be: the checkpoint is there all the same.
@@ -225,7 +226,9 @@ fs::path checkpoint::Save::finish() {
     if (file_) file_->finish();
   });
   together(world_, "checkpoint rename", [&] {
-    if (place_) note_ = publish(folder_, temporary_, final_, keep_);
+    if (!place_) return;
+    note_ = publish(folder_, temporary_, final_, keep_);
+    if (note_.empty()) note_ = place_->stays;
   });
   return final_;
 }

@@ -42,7 +42,9 @@ int export_command(const RunArguments& arguments, const std::string& checkpoint,
   check_export("the output", output, setup.config.run.export_file_bytes);
   check_outside({named}, checkpoint);
   check_export_place("the output", output, setup.config.model.weights);
-  check_apart(setup.config, arguments.config, {named});
+  Config reads = setup.config;  // of what its run writes, nothing is written here
+  reads.run.metrics = reads.run.trace = reads.run.export_path = "";
+  check_apart(reads, arguments.config, {named});
   const std::chrono::milliseconds deadline = setup.options.engine.deadline;
   const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };
   if (const Communicator world = world_of_processes(setup)) {

@@ -195,6 +195,7 @@ struct CommandLine {
   ClusterArguments cluster;
   PlanArguments show;
   std::string json, checkpoint, output;
+  bool speaks = true;  // else another process says and writes what both find
   int status = 0;
 };
 
@@ -208,7 +209,7 @@ const char* told(const std::exception& error) {
 // Runs what ends with a result, or with the reason why there is none. Where a path was refused that may be
 // the result's.
 void run_for_result(CommandLine& line, const std::function<int(ResultFile&)>& command) {
-  ResultFile result(is_first_process() ? line.json : "");
+  ResultFile result(line.json, line.speaks);
   try {
     line.status = command(result);
   } catch (const RefusedOutput&) {
@@ -219,9 +220,11 @@ void run_for_result(CommandLine& line, const std::function<int(ResultFile&)>& co
   }
 }
 
-// For a command that needs no ranks: of several processes the first alone says and writes what all find.
+// For a command that needs no ranks, and finds the same on every host: of the processes that mpirun started
+// the first alone says and writes it.
 void leave_to_first_process(CommandLine& line) {
-  if (is_first_process()) return;
+  line.speaks = !launched_by_mpi() || is_first_process();
+  if (line.speaks) return;
   line.show.html = line.cluster.trace = "";
   if (std::freopen("/dev/null", "w", stdout) == nullptr) refuse_output();
 }
@@ -231,6 +234,7 @@ void add_train(CLI::App& app, CommandLine& line) {
   add_config_options(*command, line.arguments);
   add_json(*command, line.json);
   command->callback([&line] {
+    line.speaks = is_first_process();
     run_for_result(line, [&](ResultFile& result) { return train_command(line.arguments, result); });
   });
 }
@@ -265,10 +269,7 @@ void add_simulate(CLI::App& app, CommandLine& line) {
 void add_info(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("info", "Show what this build and machine have");
   add_json(*command, line.json);
-  command->callback([&line] {
-    leave_to_first_process(line);
-    run_for_result(line, info_command);
-  });
+  command->callback([&line] { run_for_result(line, info_command); });
 }
 
 void add_checkpoint_argument(CLI::App& command, CommandLine& line) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "src/cli/read_text.h"
@@ -19,7 +21,11 @@ bool may_become_result(const std::string& path) {
   if (path.empty() || is_standard_output(path) || !std::filesystem::exists(there)) return !path.empty();
   if (!std::filesystem::is_regular_file(there) || std::filesystem::file_size(path, none) > kLargestResult)
     return false;
-  return nlohmann::json::parse(read_text(path).value_or(""), nullptr, false).is_object();
+  const nlohmann::json old = nlohmann::json::parse(read_text(path).value_or(""), nullptr, false);
+  // What all results of one command have, or of another.
+  constexpr std::array kOfResults = {"error", "ranks", "compiler", "files"};
+  return old.is_object() &&
+         std::ranges::any_of(kOfResults, [&](const char* key) { return old.contains(key); });
 }
 
 }  // namespace
@@ -44,7 +50,9 @@ void print_budget(const char* key, std::int64_t budget, std::int64_t needed) {
                needed <= budget ? "it fits" : fmt::format("{} bytes are missing", count(needed - budget)));
 }
 
-void ResultFile::open() { file_ = OutputFile(named().key, path_); }
+void ResultFile::open() {
+  if (writes_) file_ = OutputFile(named().key, path_);
+}
 
 void ResultFile::write(const nlohmann::json& result) {
   if (!file_) return;

@@ -20,19 +20,20 @@ void print_budget(const char* key, std::int64_t budget, std::int64_t needed);
 // Where a command's result goes, or why there is none: --json.
 class ResultFile {
  public:
-  // Empty: nowhere.
-  explicit ResultFile(std::string path) : path_(std::move(path)) {}
+  // Empty: nowhere. Nor is anything written where another process does that, `writes` false.
+  ResultFile(std::string path, bool writes) : path_(std::move(path)), writes_(writes) {}
 
   NamedFile named() const { return {"--json", path_}; }
   // Before the work. EnvironmentError where it cannot be written.
   void open();
   void write(const nlohmann::json& result);
-  // {"error": message}, in place of an earlier result, too. What was not opened becomes no file that holds
-  // anything but JSON: the path may then have been looked at by nobody.
+  // {"error": message}, in place of an earlier result, too. What was not opened goes over nothing else: the
+  // path may then have been looked at by nobody.
   void fail(std::string_view message) noexcept;
 
  private:
   std::string path_;
+  bool writes_;
   OutputFile file_;
 };
 

@@ -293,10 +293,10 @@ void print_oversubscription(const Setup& setup, int ranks_here) {
 
 int train_command(const RunArguments& arguments, ResultFile& result) {
   const Config config = load_config(arguments.config, arguments.settings, arguments.ranks);
-  if (is_first_process()) {  // before anything else is refused, which goes into the result
-    check_apart(config, arguments.config, {result.named()});
-    check_export_place("run.export", config.run.export_path, config.model.weights);
-  }
+  // Before anything else is refused, which goes into the result; by every process, as none waits for another
+  // yet.
+  check_apart(config, arguments.config, {result.named()});
+  check_export_place("run.export", config.run.export_path, config.model.weights);
   Setup setup = make_setup(config);
   if (!ranks_are_processes() && setup.world() > kMostThreads)
     throw UsageError(

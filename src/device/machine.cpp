@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,10 +11,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <sstream>
 
-#include "src/device/cgroup.h"
+#include "src/device/memory_limits.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
 
@@ -67,35 +67,35 @@ std::int64_t number_in(const std::filesystem::path& path) {
 
 namespace device {
 
-std::int64_t cgroup_room(const std::filesystem::path& root, const std::filesystem::path& own) {
-  std::int64_t room = std::numeric_limits<std::int64_t>::max();
+std::int64_t system_available_bytes() { return bytes_field("/proc/meminfo", "MemAvailable"); }
+std::int64_t swap_free_bytes() { return bytes_field("/proc/meminfo", "SwapFree"); }
+
+CgroupRoom cgroup_room(const std::filesystem::path& root, const std::filesystem::path& own) {
+  CgroupRoom least;
   const std::filesystem::path relative = own.relative_path();
   auto part = relative.begin();
   for (std::filesystem::path at = root;; at /= *part++) {
     const std::int64_t most = number_in(at / "memory.max"), taken = number_in(at / "memory.current");
-    std::int64_t cached = 0;  // of files, which the kernel gives up
+    std::int64_t reclaimable = 0, value = 0;
     std::ifstream statistics(at / "memory.stat");
-    std::int64_t value = 0;
     for (std::string key; statistics >> key >> value;)
-      if (key == "inactive_file") cached = value;
-    if (most >= 0 && taken >= 0) room = std::min(room, std::max<std::int64_t>(0, most - taken + cached));
-    if (part == relative.end()) return room;
+      if (key == "inactive_file" || key == "active_file" || key == "slab_reclaimable") reclaimable += value;
+    const std::int64_t room = std::max<std::int64_t>(0, most - taken + reclaimable);
+    if (struct stat status{};
+        most >= 0 && taken >= 0 && room < least.bytes && ::stat(at.c_str(), &status) == 0)
+      least = {.bytes = room, .limiting = (static_cast<std::uint64_t>(status.st_dev) << 48) ^ status.st_ino};
+    if (part == relative.end()) return least;
   }
 }
 
-}  // namespace device
-
-namespace {
-
-// In the cgroup (version 2) of this process.
-std::int64_t own_cgroup_room() {
+CgroupRoom own_cgroup_room() {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);)
-    if (line.starts_with("0::")) return device::cgroup_room("/sys/fs/cgroup", line.substr(3));
-  return std::numeric_limits<std::int64_t>::max();
+    if (line.starts_with("0::")) return cgroup_room("/sys/fs/cgroup", line.substr(3));
+  return {};
 }
 
-}  // namespace
+}  // namespace device
 
 std::vector<int> allowed_cores() {
   cpu_set_t set;
@@ -160,8 +160,7 @@ Machine read_machine() {
   machine.instruction_set = widest_instruction_set();
   machine.cores = read_cores();
   machine.memory_bytes = bytes_field("/proc/meminfo", "MemTotal");
-  machine.available_bytes = std::min(bytes_field("/proc/meminfo", "MemAvailable"), own_cgroup_room());
-  machine.swap_bytes = bytes_field("/proc/meminfo", "SwapFree");
+  machine.available_bytes = std::min(device::system_available_bytes(), device::own_cgroup_room().bytes);
   machine.huge_pages = huge_pages_allowed();
   return machine;
 }

@@ -52,7 +52,14 @@ Optimizer to_optimizer(const tessera_options& o) {
     ParameterGroup& added = optimizer.groups.emplace_back();
     added.name = &given(group.name, "tessera_group.name");
     if (group.own_weight_decay != 0) added.weight_decay = group.weight_decay;
-    if (group.own_learning_rate_factor != 0) added.learning_rate_factor = group.learning_rate_factor;
+    if (group.own_learning_rate_factor != 0)
+      added.learning_rate_factor = group.learning_rate_factor;
+    else if (group.learning_rate_factor != 0 && group.learning_rate_factor != 1)
+      throw UsageError(
+          fmt::format("learning_rate_factor of group '{}' is {} and own_learning_rate_factor 0, with which "
+                      "it would be 1: set "
+                      "that to 1, or leave the factor at 0",
+                      added.name, group.learning_rate_factor));
   }
   return optimizer;
 }

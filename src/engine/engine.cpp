@@ -40,11 +40,11 @@ void check_copy(const char* call, const void* to, const void* from, std::int64_t
                                  to == nullptr ? "to" : "from", bytes));
 }
 
-// What this rank's arenas take of the host's memory, and what the trainer said that it takes beside them.
+// What this rank's arenas take of the host's memory.
 std::int64_t host_bytes(const EngineOptions& options, const MemoryPlan& plan) {
   const std::int64_t host = plan.space(Space::host).arena_bytes;
   if (options.device != DeviceType::cpu) return host;
-  return host + plan.space(Space::device).arena_bytes + options.external_bytes;
+  return host + plan.space(Space::device).arena_bytes;
 }
 
 // As the executor makes its lanes.

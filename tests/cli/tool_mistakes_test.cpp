@@ -64,6 +64,8 @@ TEST_F(Tool, SaysHowToGoOnFromAnOlderCheckpoint) {
   ASSERT_EQ(train({settings[0], settings[1], "run.checkpoint_every=2", "run.steps=4"}).status, 0);
   const std::filesystem::path newest = saved + "/step-00000004/rank-00000.tessera";
   std::filesystem::resize_file(newest, std::filesystem::file_size(newest) - 1);
+  // Half removed, and no step's any more.
+  std::filesystem::copy(saved + "/step-00000002", saved + "/step-00000003.removed.tmp");
   const Arguments resumes = {settings[0], settings[1], "run.resume=true", "run.steps=6"};
   const Result refused = train(resumes);
   EXPECT_EQ(refused.status, 1);
@@ -278,6 +280,15 @@ TEST_F(Tool, LeavesNothingOfARunThatIsRefused) {
   EXPECT_EQ(read_lines(metrics).size(), 6u);
 }
 
+// An export writes its output, not what a run of its configuration would.
+TEST_F(Tool, ExportsToWhereARunWould) {
+  const std::string saved = folder_.file("saved"), output = folder_.file("all.safetensors");
+  ASSERT_EQ(train({"run.checkpoint=" + saved}).status, 0);
+  const Result exported =
+      run({"checkpoint", "export", config_, saved, output, "--set", "run.export=" + output});
+  EXPECT_EQ(exported.status, 0) << exported.err;
+}
+
 // What a command leaves where its result would be, whenever it fails: the line that it prints.
 TEST_F(Tool, TheResultOfAFailedCommandIsItsError) {
   const std::string path = folder_.file("json");
@@ -311,6 +322,10 @@ TEST_F(Tool, AnErrorGoesOverNothingElse) {
   EXPECT_EQ(train({"run.step=5"}, {"--json", text}).status, 1);
   EXPECT_EQ(train({}, {"--json", text}).status, 1);
   EXPECT_EQ(read(text), before);
+  const std::string index = folder_.file("model/model.safetensors.index.json");
+  std::ofstream(index) << "{\"weight_map\": {}}";  // as JSON, and no result
+  EXPECT_EQ(train({"run.step=5"}, {"--json", index}).status, 1);
+  EXPECT_EQ(read(index), "{\"weight_map\": {}}");
   EXPECT_EQ(train({"model.weights=" + folder_.file("model")}, {"--json", weights}).status, 1);
   EXPECT_EQ(read(weights), "{}");
 }
@@ -333,7 +348,7 @@ TEST_F(Tool, NamesOutputsThatAreNoPath) {
     expect_refused(train({std::string(key) + "=-"}), {std::string(key) + ": it is \"-\"" + dash});
 }
 
-// Of several processes, as a launcher's variables tell them, the first alone says what all find.
+// Of several processes that mpirun started the first alone says what all find; what is of a host, each.
 TEST_F(Tool, OneProcessSpeaksForAllWhereNoRankIsNeeded) {
   const auto as_rank = [&](const std::string& rank, const Arguments& arguments) {
     ::setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
@@ -345,7 +360,6 @@ TEST_F(Tool, OneProcessSpeaksForAllWhereNoRankIsNeeded) {
   };
   for (const Arguments& arguments : {Arguments{"plan", config_, "--json", folder_.file("json")},
                                      {"simulate", config_, "--trace", folder_.file("json")},
-                                     {"info", "--json", folder_.file("json")},
                                      {"config"}}) {
     const Result second = as_rank("1", arguments);
     EXPECT_EQ(second.status, 0) << second.err;
@@ -357,6 +371,7 @@ TEST_F(Tool, OneProcessSpeaksForAllWhereNoRankIsNeeded) {
     EXPECT_EQ(std::filesystem::remove(folder_.file("json")), arguments.size() > 1);
   }
   EXPECT_EQ(as_rank("1", {"plan", folder_.file("none")}).status, 1);
+  EXPECT_THAT(as_rank("1", {"info"}).out, HasSubstr("processor"));
 }
 
 TEST_F(Tool, NamesTheDirectoryOfTheDisk) {

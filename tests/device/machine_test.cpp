@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "src/device/cgroup.h"
+#include "src/device/memory_limits.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
 
@@ -33,18 +33,23 @@ TEST(Machine, KeepsTheLimitsOfItsCgroups) {
     fs::create_directories(where);
     std::ofstream(where / "memory.max") << most;
     std::ofstream(where / "memory.current") << taken;
-    std::ofstream(where / "memory.stat") << "anon 7\ninactive_file " << cached << "\nslab 9\n";
+    std::ofstream(where / "memory.stat")
+        << "anon 7\ninactive_file " << cached << "\nactive_file 3\nslab_reclaimable 2\nslab 9\n";
   };
   constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
-  EXPECT_EQ(device::cgroup_room(root, "/"), kNone);
+  EXPECT_EQ(device::cgroup_room(root, "/").bytes, kNone);
   limit(root / "a", "1000", "700", "50");
-  EXPECT_EQ(device::cgroup_room(root, "/a"), 350);
+  EXPECT_EQ(device::cgroup_room(root, "/a").bytes, 355);
   limit(root / "a" / "b", "max", "600", "0");
-  EXPECT_EQ(device::cgroup_room(root, "/a/b"), 350) << "of the one around it";
-  EXPECT_EQ(device::cgroup_room(root, "/a/b/not_there"), 350);
+  EXPECT_EQ(device::cgroup_room(root, "/a/b").bytes, 355) << "of the one around it";
+  EXPECT_EQ(device::cgroup_room(root, "/a/b/not_there").bytes, 355);
+  const std::uint64_t limiting = device::cgroup_room(root, "/a").limiting;
+  EXPECT_NE(limiting, 0U);
+  EXPECT_EQ(device::cgroup_room(root, "/a/b").limiting, limiting);
   limit(root / "a" / "c", "300", "400", "0");
-  EXPECT_EQ(device::cgroup_room(root, "/a/c"), 0);
-  EXPECT_EQ(device::cgroup_room(root, "/"), kNone);
+  EXPECT_NE(device::cgroup_room(root, "/a/c").limiting, limiting);
+  EXPECT_EQ(device::cgroup_room(root, "/a/c").bytes, 0);
+  EXPECT_EQ(device::cgroup_room(root, "/").bytes, kNone);
   fs::remove_all(root);
 }
 

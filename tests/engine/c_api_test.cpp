@@ -362,6 +362,24 @@ TEST(CApiGpu, SaysWhatIsMissing) {
   EXPECT_TRUE(says("device 7 is not known; use 0 to 1"));
 }
 
+TEST(CApiErrors, AFactorThatIsGivenIsMarked) {
+  EXPECT_EQ(tessera_run_ranks(
+                1, 20'000,
+                [](tessera_world* world, void*) -> tessera_status {
+                  tessera_options options;
+                  TRY(tessera_options_init(&options, sizeof options));
+                  const tessera_group group = {"slow", 0, 0, 0.0, 0.1};
+                  options.groups = &group;
+                  options.group_count = 1;
+                  tessera_engine* engine = nullptr;
+                  const CUnits units;
+                  return tessera_engine_create(world, units.units.data(), 2, &options, &engine);
+                },
+                nullptr),
+            TESSERA_USAGE);
+  EXPECT_TRUE(says("learning_rate_factor of group 'slow' is 0.1 and own_learning_rate_factor 0"));
+}
+
 TEST(CApiErrors, SayWhatWasWrong) {
   const auto body = [](tessera_engine* engine, int) -> tessera_status {
     tessera_lease* lease = nullptr;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "src/device/memory_limits.h"
 #include "src/engine/memory_room.h"
 #include "tests/engine/toy.h"
 
@@ -29,26 +30,29 @@ void expect_words(const std::string& message, const std::vector<std::string>& pa
     EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
 }
 
+// Three quarters of what there is.
+std::int64_t most_of_it() { return (read_machine().available_bytes + device::swap_free_bytes()) / 4 * 3; }
+
 TEST(MemoryRoom, IsForAllRanksOfAHostTogether) {
-  const Machine machine = read_machine();
-  const std::int64_t most = (machine.available_bytes + machine.swap_bytes) / 4 * 3;
+  const std::int64_t most = most_of_it();
   EXPECT_EQ(refusals({most}), std::vector<std::string>{""});
   EXPECT_EQ(refusals({1 << 20, 1, 0}), std::vector<std::string>(3));
   const std::vector<std::string> refused = refusals({most, 0, most});
   EXPECT_EQ(refused, std::vector<std::string>(3, refused[0]));
   expect_words(refused[0], {"cannot take arenas of " + std::to_string(2 * most) + " bytes (",
-                            " for 3 ranks on", "are available", "are missing"});
+                            " for 3 ranks on this host", "are available", "are missing"});
 }
 
 // Of engines, before any has taken its arena: each of these alone would fit.
 TEST(MemoryRoom, EnginesThatDoNotFitTogetherAreRefused) {
-  const Machine machine = read_machine();
   EngineOptions options = toy_options(2, 0);
-  options.external_bytes = (machine.available_bytes + machine.swap_bytes) / 4 * 3;
+  options.optimizer.groups = {{.name = "all"}};
+  // Of 12 bytes at least: the parameter and its moments.
+  const std::vector<UnitSpec> units = {{"wide", {{.name = "wide", .shape = {most_of_it() / 12}}}}};
   std::vector<std::string> messages;
   try {
     run_local(
-        2, {}, [&](Communicator world) { Engine engine(world, toy_units(DType::fp32), options); }, &messages);
+        2, {}, [&](Communicator world) { Engine engine(world, units, options); }, &messages);
     ADD_FAILURE() << "taken";
   } catch (const EnvironmentError&) {
   }
