@@ -17,6 +17,7 @@
 #include "src/cli/config.h"
 #include "src/cli/config_keys.h"
 #include "src/cli/output.h"
+#include "src/cli/output_path.h"
 #include "src/cli/places.h"
 #include "src/cli/processes.h"
 #include "src/cli/report.h"

@@ -77,12 +77,6 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-std::string why_no_output(const std::string& path) {
-  if (path.empty()) return "it is empty; name what to write to";
-  if (path != "-") return "";
-  return "it is \"-\"; name /dev/stdout for the standard output, or ./- for a file of that name";
-}
-
 void check_can_write(const char* key, const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::path there = std::filesystem::absolute(folder);

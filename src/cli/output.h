@@ -23,10 +23,6 @@ std::string escaped(std::string_view text);  // bytes that are not printable UTF
 // before. EnvironmentError naming `key`.
 void check_can_write(const char* key, const std::filesystem::path& folder);
 
-// Why what is given is no path to write to; empty where it is one. "-" is what other tools take for the
-// standard output, and would become a file.
-std::string why_no_output(const std::string& path);
-
 // Whether it is where the standard output goes, /dev/stdout say: what the tool writes there goes through
 // that, as a file that is opened twice has two places to write at.
 bool is_standard_output(const std::filesystem::path& path);
