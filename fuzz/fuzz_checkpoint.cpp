@@ -1,13 +1,10 @@
 // Headers of checkpoint files. What is accepted describes buffers that fill the file, one after the other,
 // and is written again as the same header.
-#include <array>
-#include <cstring>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "src/checkpoint/checksum.h"
 #include "src/checkpoint/header.h"
 #include "tessera/error.h"
 
@@ -17,22 +14,10 @@ using namespace tessera::checkpoint;
 namespace {
 
 constexpr std::int64_t kPrefixBytes = 32;
-constexpr std::uint64_t kMagic = 0x314152455353'4554;
 
 // A file that begins with these bytes and has so many; what follows is a hole.
 fuzz::MemoryFile file_of(std::span<const std::byte> begin, std::int64_t bytes) {
   return {reinterpret_cast<const std::uint8_t*>(begin.data()), begin.size(), bytes};
-}
-
-// The text as a header whose length and checksum are right.
-std::vector<std::byte> with_prefix(std::string_view text, std::int64_t file_bytes) {
-  const std::array<std::uint64_t, 4> prefix = {kMagic, text.size(),
-                                               checksum_of(std::as_bytes(std::span(text))),
-                                               static_cast<std::uint64_t>(file_bytes)};
-  std::vector<std::byte> bytes(sizeof prefix + text.size());
-  std::memcpy(bytes.data(), prefix.data(), sizeof prefix);
-  std::memcpy(bytes.data() + sizeof prefix, text.data(), text.size());
-  return bytes;
 }
 
 bool decoded(const fuzz::MemoryFile& file, Header& header) {

@@ -105,9 +105,13 @@ RunState load_checkpoint(const std::filesystem::path& path, Communicator world, 
 // when it is named, never for want of the newest.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
 
-// The same, as rank 0 finds it, for all ranks: whether to continue, and what, is one decision. Collective;
-// EnvironmentError on all where a rank does not see what rank 0 found. `world` may be empty: one process,
-// which decides for ranks that are its threads.
+// Of those beside the checkpoint in `path`, its own folder, the newest of an earlier step that can be looked
+// at; nothing where there is none.
+std::optional<std::filesystem::path> checkpoint_before(const std::filesystem::path& path);
+
+// As latest_checkpoint(), but as rank 0 finds it, for all ranks: whether to continue, and what, is one
+// decision. Collective; EnvironmentError on all where a rank does not see what rank 0 found. `world` may be
+// empty: one process, which decides for ranks that are its threads.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder,
                                                        Communicator world);
 

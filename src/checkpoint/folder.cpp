@@ -174,6 +174,16 @@ std::optional<fs::path> latest_checkpoint(const fs::path& folder) {
   return all.back();
 }
 
+std::optional<fs::path> checkpoint_before(const fs::path& path) {
+  using namespace checkpoint;
+  std::vector<fs::path> earlier = seen_checkpoints_in(path.parent_path());
+  std::erase_if(earlier, [own = step_of(path.filename().string())](const fs::path& other) {
+    return step_of(other.filename().string()) >= own;
+  });
+  if (earlier.empty()) return std::nullopt;
+  return earlier.back();
+}
+
 std::optional<fs::path> latest_checkpoint(const fs::path& folder, Communicator world) {
   using namespace checkpoint;
   if (!world) return latest_checkpoint(folder);

@@ -203,6 +203,16 @@ void check_rank(const Header& header, const FileReader& file) {
 
 std::string to_text(const std::vector<StoredUnit>& units) { return to_json(units).dump(); }
 
+std::vector<std::byte> with_prefix(std::string_view text, std::int64_t file_bytes) {
+  const std::array<std::uint64_t, 4> prefix = {kMagic, text.size(),
+                                               checksum_of(std::as_bytes(std::span(text))),
+                                               static_cast<std::uint64_t>(file_bytes)};
+  std::vector<std::byte> bytes(sizeof prefix + text.size());
+  std::memcpy(bytes.data(), prefix.data(), sizeof prefix);
+  std::memcpy(bytes.data() + sizeof prefix, text.data(), text.size());
+  return bytes;
+}
+
 std::vector<std::byte> encode(Header& header) {
   // Offsets are part of the text whose length they depend on: lengthen until they fit.
   std::string text;
@@ -221,13 +231,7 @@ std::vector<std::byte> encode(Header& header) {
     }
     room = align_up(kPrefixBytes + needed + 64) - kPrefixBytes;
   }
-  const std::array<std::uint64_t, 4> prefix = {kMagic, text.size(),
-                                               checksum_of(std::as_bytes(std::span(text))),
-                                               static_cast<std::uint64_t>(header.file_bytes)};
-  std::vector<std::byte> bytes(sizeof prefix + text.size());
-  std::memcpy(bytes.data(), prefix.data(), sizeof prefix);
-  std::memcpy(bytes.data() + sizeof prefix, text.data(), text.size());
-  return bytes;
+  return with_prefix(text, header.file_bytes);
 }
 
 Header decode(const FileReader& file) {

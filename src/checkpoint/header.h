@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/checkpoint/file.h"
@@ -60,6 +61,9 @@ struct Header {
 
 // As it is stored, in one line.
 std::string to_text(const std::vector<StoredUnit>& units);
+
+// The text of a header in a file of so many bytes, behind what comes before it.
+std::vector<std::byte> with_prefix(std::string_view text, std::int64_t file_bytes);
 
 // Sets the buffers' offsets and file_bytes, and returns all bytes that come before the first buffer.
 std::vector<std::byte> encode(Header& header);

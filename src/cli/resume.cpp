@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <system_error>
 
 namespace tessera::cli {
 
@@ -27,25 +26,10 @@ std::string changes_of(const std::filesystem::path& checkpoint, const Setup& set
 
 // How to go on from the newest of those before it, where there is one.
 std::string way_out(const std::filesystem::path& checkpoint) {
-  namespace fs = std::filesystem;
-  const auto step_of = [](const std::string& name) {  // −1 for what is no step's folder
-    const std::string digits = name.starts_with("step-") ? name.substr(5) : "";
-    const bool all =
-        !digits.empty() && digits.size() < 19 && digits.find_first_not_of("0123456789") == std::string::npos;
-    return all ? std::stoll(digits) : -1;
-  };
-  const std::int64_t own = step_of(checkpoint.filename().string());
-  const fs::path folder = checkpoint.parent_path();
-  std::string older;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (step_of(name) >= own || step_of(name) <= step_of(older)) continue;
-    std::error_code unreadable;
-    if (fs::is_regular_file(at->path() / "rank-00000.tessera", unreadable)) older = name;
-  }
-  if (older.empty()) return "";
-  return fmt::format("; to continue from {}, write that name into '{}'", older, (folder / "latest").string());
+  const auto older = checkpoint_before(checkpoint);
+  if (!older) return "";
+  return fmt::format("; to continue from {}, write that name into '{}'", older->filename().string(),
+                     (older->parent_path() / "latest").string());
 }
 
 // What does not fit is told by buffers and bytes; the keys that were changed since say it to who set them.

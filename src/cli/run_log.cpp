@@ -46,7 +46,7 @@ void RunLog::sum_up(const LoggedStep& step) {
   summary_.skipped += step.result.applied ? 0 : 1;
   if (step.number == first_step_ + 1) summary_.first_loss = step.result.loss;
   summary_.loss = step.result.loss;
-  if (!step.timing || !setup_.overlaps()) return;
+  if (!step.timing || step.timing->communication_us == 0.0) return;
   measured_.communication_us += step.timing->communication_us;
   measured_.exposed_us += step.timing->exposed_us;
   summary_.hidden = measured_.hidden();
@@ -85,7 +85,7 @@ void RunLog::step(const LoggedStep& step) {
   if (const auto share = summary_.utilisation.share(rate)) line["model_flops_utilisation"] = *share;
   if (step.timing) {
     line["issued"] = step.timing->issue_us / step.timing->total_us;
-    if (setup_.overlaps()) line["hidden"] = step.timing->hidden();
+    if (step.timing->communication_us > 0.0) line["hidden"] = step.timing->hidden();
   }
   write(line);
 }

@@ -30,8 +30,6 @@ struct Setup {
   std::int64_t tokens_per_step() const { return grid.samples_per_step() * options.batch.length; }
   // Whether a step copies anything between the device and elsewhere.
   bool copies() const;
-  // Whether a step has anything to hide behind compute: a rank alone gathers from nobody.
-  bool overlaps() const { return world() > 1 || copies(); }
 };
 
 // UsageError naming the keys where they contradict each other or the budget.

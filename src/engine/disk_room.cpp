@@ -8,14 +8,14 @@
 
 namespace tessera {
 
-void check_disk_room(Communicator& ranks, const std::string& directory, std::int64_t bytes) {
+void check_disk_room(Communicator& ranks, const HostPlace& host, const std::string& directory,
+                     std::int64_t bytes) {
   struct Wish {
     std::int64_t bytes = 0;  // 0, too, where the room cannot be told: where the file is made it will be
     device::DiskRoom room;
   } own;
   if (const auto room = device::room_in(directory))
     own = {.bytes = round_up(bytes, kBlockBytes), .room = *room};
-  const HostPlace host = place_on_host(ranks);
   std::vector<Wish> all(static_cast<std::size_t>(ranks.world()));
   ranks.all_gather(&own, all.data(), sizeof own, {"set-up", "room on the disks"});
   if (own.bytes == 0) return;

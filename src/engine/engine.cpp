@@ -115,9 +115,10 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
                                         .fill_poisoned = options.poison});
   world.attach(device->failure());
   std::vector<int> ranks = compare_engines(states, figures, hash);
-  check_memory_room(states, host_bytes(options, plan));
+  const HostPlace host = place_on_host(states);
+  check_memory_room(states, host, host_bytes(options, plan));
   if (options.strategy.offload.on_disk())
-    check_disk_room(states, options.disk_directory, plan.space(Space::disk).arena_bytes);
+    check_disk_room(states, host, options.disk_directory, plan.space(Space::disk).arena_bytes);
   executor = std::make_unique<Executor>(world, std::move(ranks), *device, layout, programs, plan, options);
   written_in.assign(static_cast<std::size_t>(layout.parameters()), -1);
   std::set<std::pair<UnitId, ParameterId>> seen;

@@ -39,10 +39,9 @@ void check_shared(const std::vector<Wish>& sharing, std::int64_t available_bytes
 
 }  // namespace
 
-void check_memory_room(Communicator& ranks, std::int64_t bytes) {
+void check_memory_room(Communicator& ranks, const HostPlace& host, std::int64_t bytes) {
   const Wish own{bytes, device::system_available_bytes(), device::swap_free_bytes(),
                  device::own_cgroup_room()};
-  const HostPlace host = place_on_host(ranks);
   std::vector<Wish> all(static_cast<std::size_t>(ranks.world()));
   ranks.all_gather(&own, all.data(), sizeof own, {"set-up", "room in memory"});
   std::vector<Wish> of_host, of_cgroup;

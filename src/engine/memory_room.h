@@ -8,8 +8,9 @@
 
 namespace tessera {
 
-// `bytes` of host memory of this rank. Collective. EnvironmentError on the ranks of a host, or of a cgroup
-// with a limit, that has not enough for all of them, with what is missing; what is free to swap to counts.
-void check_memory_room(Communicator& ranks, std::int64_t bytes);
+// `bytes` of host memory of this rank, which is on `host`. Collective. EnvironmentError on the ranks of a
+// host, or of a cgroup with a limit, that has not enough for all of them, with what is missing; what is free
+// to swap to counts.
+void check_memory_room(Communicator& ranks, const HostPlace& host, std::int64_t bytes);
 
 }  // namespace tessera

@@ -25,6 +25,10 @@ class Findings {
   std::vector<Finding>& findings_;
 };
 
+inline const Instruction& at(const Program& program, InstructionId id) {
+  return program.instructions[static_cast<std::size_t>(id)];
+}
+
 // verify_structure.cpp: every id within its range, waits on earlier instructions, channels where they belong.
 void check_structure(const Program& program, int index, const Mesh& mesh, Findings& findings);
 // verify_structure.cpp: the plan has an aligned place within the arena for each buffer, and no two that hold

@@ -14,10 +14,6 @@
 namespace tessera {
 namespace {
 
-const Instruction& at(const Program& program, InstructionId id) {
-  return program.instructions[static_cast<std::size_t>(id)];
-}
-
 bool alike(const Program& a, const std::vector<BufferId>& of_a, const Program& b,
            const std::vector<BufferId>& of_b) {
   return std::ranges::equal(of_a, of_b, [&](BufferId x, BufferId y) {

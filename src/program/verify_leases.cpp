@@ -13,10 +13,6 @@
 namespace tessera {
 namespace {
 
-const Instruction& at(const Program& program, InstructionId id) {
-  return program.instructions[static_cast<std::size_t>(id)];
-}
-
 std::vector<BufferId> touched_by(const Instruction& instruction) {
   std::vector<BufferId> touched;
   std::ranges::set_union(instruction.reads, instruction.writes, std::back_inserter(touched));

@@ -65,7 +65,7 @@ Operands operands_of(const Program& program, const Instruction& instruction) {
 
 void check_operands(const Program& program, int index, Findings& findings) {
   for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
+    const Instruction& instruction = at(program, id);
     const Operands touched = operands_of(program, instruction);
     const auto require = [&](const std::vector<BufferId>& all, const std::vector<BufferId>& listed,
                              std::string_view verb) {

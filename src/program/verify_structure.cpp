@@ -27,7 +27,7 @@ class Structure {
       check_buffers(id, instruction.writes, "writes");
       check_channel(id, instruction);
       check_spaces(id, instruction);
-      check_operands(id, instruction);
+      check_ends(id, instruction);
     }
   }
 
@@ -135,7 +135,8 @@ class Structure {
                              name_of(buffer(of).space), name_of(instruction.lane), name_of(reached)));
   }
 
-  void check_operands(InstructionId id, const Instruction& instruction) {
+  // What is moved between ranks leaves one buffer, and comes into another.
+  void check_ends(InstructionId id, const Instruction& instruction) {
     const bool gathers = instruction.op == Opcode::all_gather;
     if (instruction.reads.empty() && (gathers || instruction.op == Opcode::send))
       report(id, "reads nothing that it could send");

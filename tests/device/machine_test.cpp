@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -10,6 +9,7 @@
 #include "src/device/memory_limits.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
+#include "tests/trainer/temporary_folder.h"
 
 namespace tessera {
 namespace {
@@ -26,9 +26,8 @@ TEST(Machine, DescribesItself) {
 // As a container's limits lie: what the tightest of the cgroups around a process leaves.
 TEST(Machine, KeepsTheLimitsOfItsCgroups) {
   namespace fs = std::filesystem;
-  std::string name = (fs::temp_directory_path() / "tessera_cgroup.XXXXXX").string();
-  ASSERT_NE(mkdtemp(name.data()), nullptr);
-  const fs::path root = name;
+  const testing::TemporaryFolder folder;
+  const fs::path root = folder.file("cgroup");
   const auto limit = [&](const fs::path& where, const char* most, const char* taken, const char* cached) {
     fs::create_directories(where);
     std::ofstream(where / "memory.max") << most;
@@ -50,7 +49,6 @@ TEST(Machine, KeepsTheLimitsOfItsCgroups) {
   EXPECT_NE(device::cgroup_room(root, "/a/c").limiting, limiting);
   EXPECT_EQ(device::cgroup_room(root, "/a/c").bytes, 0);
   EXPECT_EQ(device::cgroup_room(root, "/").bytes, kNone);
-  fs::remove_all(root);
 }
 
 TEST(ProcessMemory, FollowsAnArenaUpAndDown) {

@@ -26,7 +26,7 @@ std::vector<std::string> refusals(const std::vector<std::int64_t>& bytes, const 
   run_local(static_cast<int>(bytes.size()), {}, [&](Communicator ranks) {
     const auto rank = static_cast<std::size_t>(ranks.rank());
     try {
-      check_disk_room(ranks, directory, bytes[rank]);
+      check_disk_room(ranks, place_on_host(ranks), directory, bytes[rank]);
     } catch (const EnvironmentError& error) {
       messages[rank] = error.what();
     }

@@ -17,7 +17,7 @@ std::vector<std::string> refusals(const std::vector<std::int64_t>& bytes) {
   run_local(static_cast<int>(bytes.size()), {}, [&](Communicator ranks) {
     const auto rank = static_cast<std::size_t>(ranks.rank());
     try {
-      check_memory_room(ranks, bytes[rank]);
+      check_memory_room(ranks, place_on_host(ranks), bytes[rank]);
     } catch (const EnvironmentError& error) {
       messages[rank] = error.what();
     }
