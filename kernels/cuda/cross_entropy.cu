@@ -1,15 +1,18 @@
 // Logits of a chunk by the matmul op, then one kernel for maximum, sum, loss and, in place, gradient. Rows of
-// logits are padded to kStride elements, so that each begins aligned and whole vectors stay within it. Long
-// ones are kept in shared memory for the gradient, which would else come after they left the cache.
+// logits are padded to kStride elements, so that each begins aligned and whole vectors stay within it. Of
+// long ones the gradient would come after they left the cache: what a block can keep of them it keeps.
 #include "kernels/cross_entropy.h"
 
 #include <math_constants.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "kernels/check.h"
 #include "kernels/cross_entropy_chunks.h"
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/copy_async.cuh"
 #include "kernels/cuda/shared_memory.h"
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -20,11 +23,11 @@ namespace tessera::kernels::cuda {
 namespace {
 
 constexpr std::int64_t kStride = 64;
-constexpr int kRowThreads = 512;
-constexpr int kCount = 8;  // elements a thread takes at a time
 constexpr std::int64_t kPartBytes = 256;
-// Of a row. At once a GPU works on some 528 (H100), in its cache are 50 MB.
-constexpr std::int64_t kMostCachedBytes = 48 << 10;
+// Of a row, for short ones. At once a GPU works on some 528 (H100), in its cache are 50 MB.
+constexpr std::int64_t kMostCachedBytes = 64 << 10;
+
+constexpr float kNoLogit = -INFINITY;
 
 std::int64_t logits_stride(const CrossEntropyShape& shape) { return round_up(shape.vocabulary, kStride); }
 
@@ -38,6 +41,7 @@ std::int64_t gradient_stride(const CrossEntropyShape& shape) {
 }
 
 struct Rows {
+  std::int64_t count;
   int vocabulary;
   std::int64_t stride;
   float* logits;
@@ -47,84 +51,201 @@ struct Rows {
   float scale;
 };
 
-// Writes function(logit, index) over a row, from `kept`, where each thread put what it takes here. Else each
-// tile is read by all threads before any of it is written: T is no wider than float, so that nothing is
-// overwritten that is still to be read.
-template <class T, bool kKept, class Function>
-__device__ inline void replace_row(const Rows& a, float* logits, const float* kept, Function function) {
-  T* gradient = reinterpret_cast<T*>(logits);
-  for (int tile = 0; tile < a.vocabulary; tile += kRowThreads * kCount) {
-    const int i = tile + threadIdx.x * kCount;
-    float x[kCount];
-    if (i < a.vocabulary) load((kKept ? kept : logits) + i, x);
-    if (!kKept) __syncthreads();
-    if (i < a.vocabulary) {
+// Of the logits of a row that a thread, then all of its block, have seen: the maximum and, in sum[0], the sum
+// of e^(logit - maximum).
+struct Softmax {
+  float maximum = kNoLogit;
+  float sum[1] = {0.0f};
+
+  template <int kParts, int kCount>
+  __device__ void add(const float (&x)[kParts][kCount]) {
+    float top = maximum;
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) x[j] = function(x[j], i + j);
-      store(x, gradient + i);
+    for (int i = 0; i < kParts * kCount; ++i) top = fmaxf(top, x[i / kCount][i % kCount]);
+    if (top > maximum) {
+      sum[0] *= __expf(maximum - top);
+      maximum = top;
+    }
+    if (maximum == kNoLogit) return;  // none yet, which less itself would be no number
+#pragma unroll
+    for (int i = 0; i < kParts * kCount; ++i) sum[0] += __expf(x[i / kCount][i % kCount] - maximum);
+  }
+
+  // `shared`: as in block_combine().
+  __device__ void combine(float* shared) {
+    float top[1] = {maximum};
+    block_combine(
+        top, kNoLogit, [](float x, float y) { return fmaxf(x, y); }, shared);
+    if (maximum < top[0]) sum[0] *= __expf(maximum - top[0]);  // 0 where this thread had no logits
+    maximum = top[0];
+    block_sum(sum, shared);
+  }
+};
+
+// What becomes of a row: its loss, and of each logit the gradient. Targets of -1 count for nothing; of others
+// that are none, nothing is a number.
+class Outcome {
+ public:
+  __device__ static bool is_counted(const Rows& rows, int target) {
+    return target >= 0 && target < rows.vocabulary;
+  }
+
+  __device__ static Outcome of(const Rows& rows, int target, float at_target, const Softmax& all) {
+    Outcome outcome;
+    outcome.target_ = target;
+    outcome.is_counted_ = is_counted(rows, target);
+    outcome.maximum_ = all.maximum;
+    outcome.factor_ = rows.scale / all.sum[0];
+    outcome.at_target_ = rows.scale * (__expf(at_target - all.maximum) / all.sum[0] - 1.0f);
+    return outcome;
+  }
+
+  __device__ float loss(float at_target, const Softmax& all) const {
+    return is_counted_ ? static_cast<float>(log(static_cast<double>(all.sum[0])) + all.maximum - at_target)
+                       : otherwise();
+  }
+
+  // In place of the logits from `i` on.
+  template <int kCount>
+  __device__ void differentiate(float (&x)[kCount], int i) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) x[j] = is_counted_ ? __expf(x[j] - maximum_) * factor_ : otherwise();
+    if (!is_counted_ || target_ < i || target_ >= i + kCount) return;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      if (i + j == target_) x[j] = at_target_;
+  }
+
+ private:
+  __device__ float otherwise() const { return target_ == -1 ? 0.0f : CUDART_NAN_F; }
+
+  int target_;
+  bool is_counted_;
+  float maximum_, factor_, at_target_;
+};
+
+// How the threads of a block share a row: by tiles, of each of which a thread has kParts vectors.
+template <int kThreads_, int kParts_, int kCount_>
+struct Sharing {
+  static constexpr int kThreads = kThreads_, kParts = kParts_, kCount = kCount_;
+  static constexpr int kTile = kThreads * kParts * kCount;
+
+  // Calls function(part, i) for the thread's vectors of a tile that begin at an i in [begin, end).
+  template <class Function>
+  static __device__ void for_parts(int tile, int begin, int end, Function&& function) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      if (const int i = tile * kTile + (part * kThreads + static_cast<int>(threadIdx.x)) * kCount;
+          i >= begin && i < end)
+        function(part, i);
+  }
+
+  // Loads from `from`, a row; beyond its end is no logit.
+  static __device__ void load_logits(const float* from, int i, int vocabulary, float (&x)[kCount]) {
+    load(from + i, x);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      if (i + j >= vocabulary) x[j] = kNoLogit;
+  }
+
+  static __device__ void clear(float (&x)[kParts][kCount]) {
+#pragma unroll
+    for (int i = 0; i < kParts * kCount; ++i) x[i / kCount][i % kCount] = kNoLogit;
+  }
+
+  // Gradients in place of the logits from `begin` on, which are read once more. All threads read a tile
+  // before any writes it: T is no wider than float, so that nothing is overwritten that is still to be read.
+  template <class T>
+  static __device__ void replace(const Rows& a, float* logits, int begin, const Outcome& outcome) {
+    for (int tile = begin / kTile; tile * kTile < a.vocabulary; ++tile) {
+      float x[kParts][kCount];
+      for_parts(tile, begin, a.vocabulary, [&](int part, int i) { load(logits + i, x[part]); });
+      __syncthreads();
+      for_parts(tile, begin, a.vocabulary, [&](int part, int i) {
+        outcome.differentiate(x[part], i);
+        store(x[part], reinterpret_cast<T*>(logits) + i);
+      });
     }
   }
-}
+};
 
-// To the sum of a thread's e^(logit - maximum), and its maximum, the first `count` of `x`.
-__device__ inline void add_logits(float (&x)[kCount], int count, float& maximum, float& sum) {
-  float top = maximum;
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) {
-    if (j >= count) x[j] = -CUDART_INF_F;
-    top = fmaxf(top, x[j]);
-  }
-  if (top > maximum) {
-    sum *= __expf(maximum - top);
-    maximum = top;
-  }
-#pragma unroll
-  for (int j = 0; j < kCount; ++j) sum += __expf(x[j] - maximum);
-}
-
-// A block is a row. Bits do not depend on whether it is kept.
-template <class T, bool kKept>
-__global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Rows a) {
+// A block is a row.
+using Short = Sharing<512, 1, 8>;
+template <class T>
+__global__ void __launch_bounds__(Short::kThreads) short_row_kernel(Rows a) {
   __shared__ float shared[kWarp];
-  constexpr int kTiles = kKept ? 4 : 1;  // on their way at once: one block alone has to keep the memory busy
-  float* const kept = dynamic_shared();
   const std::int64_t row = blockIdx.x;
-  float* logits = a.logits + row * a.stride;
+  float* const logits = a.logits + row * a.stride;
   const int target = a.targets[row];
-  if (target < 0 || target >= a.vocabulary) {
-    const float value = target == -1 ? 0.0f : CUDART_NAN_F;
-    if (threadIdx.x == 0) a.losses[row] = value;
-    if (a.with_gradient) replace_row<T, kKept>(a, logits, kept, [&](float, int) { return value; });
-    return;
-  }
-  const float at_target = logits[target];
-  float maximum = -CUDART_INF_F, sum[1] = {0.0f};
-  constexpr int kStep = kRowThreads * kCount;
-  for (int first = threadIdx.x * kCount; first < a.vocabulary; first += kTiles * kStep) {
-    float x[kTiles][kCount] = {};
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-      if (first + tile * kStep < a.vocabulary) load(logits + first + tile * kStep, x[tile]);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-      if (const int i = first + tile * kStep; i < a.vocabulary) {
-        if (kKept) store(x[tile], kept + i);
-        add_logits(x[tile], a.vocabulary - i, maximum, sum[0]);
+  const float at_target = Outcome::is_counted(a, target) ? logits[target] : 0.0f;
+  Softmax all;
+  for (int tile = 0; tile * Short::kTile < a.vocabulary; ++tile)
+    Short::for_parts(tile, 0, a.vocabulary, [&](int, int i) {
+      float x[1][Short::kCount];
+      Short::load_logits(logits, i, a.vocabulary, x[0]);
+      all.add(x);
+    });
+  all.combine(shared);
+  const Outcome outcome = Outcome::of(a, target, at_target, all);
+  if (threadIdx.x == 0) a.losses[row] = outcome.loss(at_target, all);
+  if (a.with_gradient) Short::replace<T>(a, logits, 0, outcome);
+}
+
+// A multiprocessor has one block, which goes from row to row. Of a row it keeps the first kept_count logits,
+// and as it has done with some of them their place is for the next row's, so that the memory is never idle: a
+// thread asks for what it will itself read. Bits do not depend on kept_count, a multiple of a warp's vectors.
+using Long = Sharing<1024, 2, 4>;
+constexpr int kKeptTiles = 8;  // 256 KiB, more than a block has of shared memory
+template <class T>
+__global__ void __launch_bounds__(Long::kThreads) long_rows_kernel(Rows a, int kept_count) {
+  __shared__ float shared[kWarp];
+  float* const kept = dynamic_shared();
+  const int kept_end = kept_count < a.vocabulary ? kept_count : a.vocabulary;
+  const auto fetch = [&](int tile, const float* logits) {  // null: there is nothing to fetch
+    if (logits != nullptr)
+      Long::for_parts(tile, 0, kept_end, [&](int, int i) { copy_async(kept + i, logits + i); });
+    close_copies();
+  };
+  for (int tile = 0; tile < kKeptTiles; ++tile) fetch(tile, a.logits + blockIdx.x * a.stride);
+  int target = a.targets[blockIdx.x];
+  for (std::int64_t row = blockIdx.x; row < a.count; row += gridDim.x) {
+    float* const logits = a.logits + row * a.stride;
+    const bool is_last = row + gridDim.x >= a.count;
+    const float* const next = is_last ? nullptr : logits + gridDim.x * a.stride;
+    const int next_target = is_last ? -1 : a.targets[row + gridDim.x];
+    const float at_target = Outcome::is_counted(a, target) ? logits[target] : 0.0f;
+    Softmax all;
+    for (int tile = 0; tile < kKeptTiles || tile * Long::kTile < a.vocabulary; ++tile) {
+      // Whatever there is to fetch, behind each kept tile's group are those of the kept tiles before this
+      // one.
+      if (tile < kKeptTiles) wait_for_copies<kKeptTiles - 1>();
+      if (tile * Long::kTile < a.vocabulary) {
+        float x[Long::kParts][Long::kCount];
+        Long::clear(x);
+        Long::for_parts(tile, 0, kept_end,
+                        [&](int part, int i) { Long::load_logits(kept, i, a.vocabulary, x[part]); });
+        Long::for_parts(tile, kept_end, a.vocabulary,
+                        [&](int part, int i) { Long::load_logits(logits, i, a.vocabulary, x[part]); });
+        all.add(x);
       }
+      if (tile < kKeptTiles) fetch(tile, a.with_gradient ? nullptr : next);
+    }
+    all.combine(shared);
+    const Outcome outcome = Outcome::of(a, target, at_target, all);
+    if (threadIdx.x == 0) a.losses[row] = outcome.loss(at_target, all);
+    target = next_target;
+    if (!a.with_gradient) continue;
+    for (int tile = 0; tile < kKeptTiles; ++tile) {
+      Long::for_parts(tile, 0, kept_end, [&](int, int i) {
+        float x[Long::kCount];
+        load(kept + i, x);
+        outcome.differentiate(x, i);
+        store(x, reinterpret_cast<T*>(logits) + i);
+      });
+      fetch(tile, next);
+    }
+    if (kept_end < a.vocabulary) Long::replace<T>(a, logits, kept_end, outcome);
   }
-  float top[1] = {maximum};
-  block_combine(
-      top, -CUDART_INF_F, [](float x, float y) { return fmaxf(x, y); }, shared);
-  if (maximum < top[0]) sum[0] *= __expf(maximum - top[0]);  // 0 where this thread had no logits
-  block_sum(sum, shared);
-  if (threadIdx.x == 0)
-    a.losses[row] = static_cast<float>(log(static_cast<double>(sum[0])) + top[0] - at_target);
-  if (!a.with_gradient) return;
-  const float factor = a.scale / sum[0];
-  const float target_gradient = a.scale * (__expf(at_target - top[0]) / sum[0] - 1.0f);
-  replace_row<T, kKept>(a, logits, kept, [&](float logit, int i) {
-    return i == target ? target_gradient : __expf(logit - top[0]) * factor;
-  });
 }
 
 // One block: the losses of counted rows, by thread, then by warp, then all.
@@ -173,7 +294,8 @@ struct Head {
   void run(Chunk chunk, bool with_gradient, float scale) const {
     cuda::matmul(behind_logits(), logits_shape(shape, chunk.rows, logits_stride(shape)), input_of(chunk),
                  weight, nullptr, logits());
-    const Rows rows = {.vocabulary = static_cast<int>(shape.vocabulary),
+    const Rows rows = {.count = chunk.rows,
+                       .vocabulary = static_cast<int>(shape.vocabulary),
                        .stride = logits_stride(shape),
                        .logits = logits(),
                        .targets = targets + chunk.begin,
@@ -182,19 +304,23 @@ struct Head {
                        .scale = scale};
     with_compute_type(shape.type, [&](auto t) {
       using T = decltype(t);
-      const auto blocks = static_cast<unsigned>(chunk.rows);
-      if (with_gradient && can_keep(cross_entropy_kernel<T, true>))
-        start(context, "cross_entropy", {blocks, kRowThreads, static_cast<std::size_t>(row_bytes())},
-              cross_entropy_kernel<T, true>, rows);
+      if (shape.vocabulary * 4 <= kMostCachedBytes)
+        start(context, "cross_entropy", {static_cast<unsigned>(rows.count), Short::kThreads},
+              short_row_kernel<T>, rows);
       else
-        start(context, "cross_entropy", {blocks, kRowThreads}, cross_entropy_kernel<T, false>, rows);
+        start_long_rows(long_rows_kernel<T>, rows);
     });
   }
 
-  std::int64_t row_bytes() const { return round_up(shape.vocabulary, kCount) * 4; }
-  // Where it is worth it, and a block on this GPU has so much shared memory.
-  bool can_keep(void (*kernel)(Rows)) const {
-    return row_bytes() > kMostCachedBytes && can_share(reinterpret_cast<const void*>(kernel), row_bytes());
+  void start_long_rows(void (*kernel)(Rows, int), const Rows& rows) const {
+    constexpr std::int64_t kWarpBytes = kWarp * Long::kCount * 4;
+    const std::int64_t room = std::min<std::int64_t>(most_shared(reinterpret_cast<const void*>(kernel)),
+                                                     kKeptTiles * Long::kTile * std::int64_t{4});
+    const std::int64_t bytes =
+        std::min(room, round_up(shape.vocabulary * 4, kWarpBytes)) / kWarpBytes * kWarpBytes;
+    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(rows.count, multiprocessors()));
+    start(context, "cross_entropy", {blocks, Long::kThreads, static_cast<std::size_t>(bytes)}, kernel, rows,
+          static_cast<int>(bytes / 4));
   }
 
   void add_up(CrossEntropyLoss* total) const {

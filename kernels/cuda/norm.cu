@@ -262,7 +262,7 @@ void run_backward(const ComputeContext& context, const char* op, const Shape& sh
     return start(context, op, {blocks, threads}, norm_backward_once_kernel<T, kWidth, kCentered>, a, sweep);
   const auto kernel = norm_backward_kernel<T, kWidth, kCentered>;
   const int shared_bytes = a.partial == nullptr ? 0 : sweep.columns * (kCentered ? 8 : 4);
-  if (shared_bytes > kPlainSharedBytes && !can_share(reinterpret_cast<const void*>(kernel), shared_bytes))
+  if (shared_bytes > kPlainSharedBytes && shared_bytes > most_shared(reinterpret_cast<const void*>(kernel)))
     throw UnsupportedError(std::string(op) + ": " + std::to_string(shape.channels) +
                            " channels are more than the sums of a block on this GPU can hold");
   start(context, op, {blocks, threads, static_cast<std::size_t>(shared_bytes)}, kernel, a, sweep);

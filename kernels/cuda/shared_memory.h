@@ -1,8 +1,10 @@
-// The dynamic shared memory that a kernel has to ask for before a launch takes it.
+// What kernels that keep much in shared memory ask of the GPU: dynamic shared memory that a launch would not
+// get else, and how many multiprocessors there are to have some.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -29,15 +31,25 @@ inline std::int64_t ask_for_shared(const void* kernel, int ordinal) {
 // By kernel and GPU.
 using MostShared = std::map<std::pair<const void*, int>, std::int64_t>;
 
-// Whether the kernel can be launched with so many bytes on the calling thread's GPU. Each thread asks once.
-inline bool can_share(const void* kernel, std::int64_t bytes) {
+// The dynamic bytes that a block of the kernel can be launched with on the calling thread's GPU; 0 where that
+// cannot be found out. Each thread asks once.
+inline std::int64_t most_shared(const void* kernel) {
   int ordinal = 0;
   const cudaError_t found = cudaGetDevice(&ordinal);
   device::ignore_cuda(found);
-  if (found != cudaSuccess) return false;
+  if (found != cudaSuccess) return 0;
   const auto [place, is_new] = kept<MostShared>().try_emplace({kernel, ordinal});
   if (is_new) place->second = ask_for_shared(kernel, ordinal);
-  return bytes <= place->second;
+  return place->second;
+}
+
+// Of the calling thread's GPU; 1 where that cannot be found out.
+inline unsigned multiprocessors() {
+  int ordinal = 0, count = 0;
+  cudaError_t asked = cudaGetDevice(&ordinal);
+  if (asked == cudaSuccess) asked = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal);
+  device::ignore_cuda(asked);
+  return static_cast<unsigned>(std::max(count, 1));
 }
 
 }  // namespace tessera::kernels::cuda

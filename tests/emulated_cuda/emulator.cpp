@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <csetjmp>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -24,6 +26,7 @@ namespace {
 constexpr unsigned kWarp = 32;
 constexpr unsigned kMostThreads = 1024;
 constexpr std::size_t kStackBytes = 128 << 10;
+constexpr std::size_t kCopied = 4;  // floats of an asynchronous copy
 
 enum class State { fresh, ready, at_warp, at_block, done };
 
@@ -33,12 +36,19 @@ struct Stack {
   bool begun = false;
 };
 
+struct Copy {
+  float* to;
+  const float* from;
+  void run() const { std::copy_n(from, kCopied, to); }
+};
+
 struct Fiber {
   State state = State::fresh;
   dim3 index;
   std::unique_ptr<Stack> stack;          // none before it first runs
   std::array<double, 2> exchanged = {};  // by shuffles, in turn
   unsigned shuffles = 0;
+  std::deque<std::vector<Copy>> copies = {};  // on their way, by group; the last one is not closed
 };
 
 std::vector<Fiber> fibers;
@@ -106,7 +116,11 @@ bool pass(std::size_t begin, std::size_t end, State barrier) {
 
 void run_block(std::size_t threads) {
   threads_of_block = threads;
-  for (std::size_t i = 0; i < threads; ++i) fibers[i].state = State::fresh, fibers[i].shuffles = 0;
+  for (std::size_t i = 0; i < threads; ++i) {
+    fibers[i].state = State::fresh;
+    fibers[i].shuffles = 0;
+    fibers[i].copies.assign(1, {});
+  }
   for (;;) {
     for (std::size_t i = 0; i < threads; ++i)
       if (fibers[i].state == State::fresh || fibers[i].state == State::ready) resume(i);
@@ -139,6 +153,33 @@ double shuffle(double value, const Source& source) {
 }  // namespace
 
 float* dynamic_shared() { return shared_memory.data(); }
+
+void copy_async(float* shared, const float* from) {
+  const auto aligned = [](const float* p) {
+    return reinterpret_cast<std::uintptr_t>(p) % (kCopied * sizeof(float)) == 0;
+  };
+  const float* const begin = shared_memory.data();
+  if (!aligned(shared) || !aligned(from) || shared < begin ||
+      shared + kCopied > begin + shared_memory.size()) {
+    std::fprintf(stderr, "emulated CUDA: an asynchronous copy of 16 bytes that a GPU would refuse\n");
+    std::abort();
+  }
+  const Copy copy = {shared, from};
+  if (backwards)
+    copy.run();
+  else
+    fibers[current].copies.back().push_back(copy);
+}
+
+void close_copies() { fibers[current].copies.emplace_back(); }
+
+void wait_for_copies(std::size_t open) {
+  auto& copies = fibers[current].copies;
+  while (copies.size() > open + 1) {
+    for (const Copy& copy : copies.front()) copy.run();
+    copies.pop_front();
+  }
+}
 
 namespace {
 

@@ -27,6 +27,12 @@ void load(const void* kernel, cudaStream_t stream);
 // Of the running block; filled with NaN before each block.
 float* dynamic_shared();
 
+// Of the running thread, as in kernels/cuda/copy_async.cuh. In every second block what is copied arrives at
+// once, in the others only when it is waited for.
+void copy_async(float* shared, const float* from);
+void close_copies();
+void wait_for_copies(std::size_t open);
+
 // While one lives, the GPU's memory may be touched: by its kernels and copies. Else the process would end by
 // a signal. One thread at a time has one.
 class Access {

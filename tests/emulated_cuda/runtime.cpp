@@ -234,7 +234,7 @@ thread_local int current_gpu = 0;
 // Whether the driver has a context for this thread: cudaGetDevice names GPU 0 without, and makes none.
 thread_local bool has_context = false;
 std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
-constexpr int kUrgent = -5;
+constexpr int kUrgent = -5, kMultiprocessors = 2;
 constexpr std::size_t kPlainSharedBytes = 48 * 1024;
 constexpr int kMostSharedBytes = 163 * 1024, kStaticSharedBytes = 512;
 
@@ -346,7 +346,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
                  .totalGlobalMem = std::size_t{1} << 30,
                  .major = 8,
                  .minor = 0,
-                 .multiProcessorCount = 1};
+                 .multiProcessorCount = kMultiprocessors};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int ordinal) {
@@ -354,7 +354,10 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int ordinal) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  return *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? kMostSharedBytes : 0, cudaSuccess;
+  *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? kMostSharedBytes
+           : attribute == cudaDevAttrMultiProcessorCount        ? kMultiprocessors
+                                                                : 0;
+  return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = kUrgent, cudaSuccess;

@@ -879,20 +879,32 @@ TEST(CudaErrors, WrongTokensAndTargetsGiveNaN) {
   const Doubles rows = run(tokens, DeviceType::cuda, 1, 0)[0];
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(std::isnan(rows[i]), i / 8 != 1) << i;
 
-  const CrossEntropyShape head = {.rows = 3, .channels = 8, .vocabulary = 5};
-  const Case targets = {
-      "wrong targets", 0.0, [&](Session& s, Random& random) {
-        cross_entropy_forward(
-            s.context(cross_entropy_workspace_bytes(head, s.target())), head,
-            s.input(random.tensor(DType::fp32, 24)), s.input(random.tensor(DType::fp32, 40)),
-            s.input(std::vector<std::int32_t>{-2, -1, 5}), s.floats(3),
-            s.result<CrossEntropyLoss>([](const CrossEntropyLoss& loss) { return Doubles{loss.sum}; }));
-      }};
-  const std::vector<Doubles> losses = run(targets, DeviceType::cuda, 1, 0);
-  EXPECT_TRUE(std::isnan(losses[0][0]));
-  EXPECT_EQ(losses[0][1], 0.0);
-  EXPECT_TRUE(std::isnan(losses[0][2]));
-  EXPECT_TRUE(std::isnan(losses[1][0])) << "the sum";
+  const auto total = [](const CrossEntropyLoss& loss) { return Doubles{loss.sum}; };
+  for (const int vocabulary : {5, 20011, 60001}) {  // of which a block keeps nothing, all, a part
+    const CrossEntropyShape head = {.rows = 5, .channels = 8, .vocabulary = vocabulary};
+    const Case targets = {"wrong targets", 0.0, [&](Session& s, Random& random) {
+                            cross_entropy_forward_backward(
+                                s.context(cross_entropy_workspace_bytes(head, s.target())), head,
+                                {.input = s.input(random.tensor(DType::fp32, head.rows * 8)),
+                                 .weight = s.input(random.tensor(DType::fp32, head.vocabulary * 8)),
+                                 .targets = s.input(std::vector<std::int32_t>{-2, -1, vocabulary, 4, -1}),
+                                 .losses = s.floats(head.rows),
+                                 .total = s.result<CrossEntropyLoss>(total),
+                                 .input_gradient = s.output(DType::fp32, head.rows * 8)});
+                          }};
+    const std::vector<Doubles> results = run(targets, DeviceType::cuda, 1, 0);  // losses, gradients, sum
+    const auto expect_row = [&](std::size_t row, const std::function<bool(double)>& is_right) {
+      EXPECT_TRUE(is_right(results[0][row]))
+          << vocabulary << ", loss of row " << row << ": " << results[0][row];
+      for (std::size_t i = 0; i < 8; ++i)
+        EXPECT_TRUE(is_right(results[1][row * 8 + i])) << vocabulary << ", gradient of row " << row;
+    };
+    const auto is_zero = [](double x) { return x == 0.0; };
+    for (const std::size_t row : {0, 2}) expect_row(row, [](double x) { return std::isnan(x); });
+    for (const std::size_t row : {1, 4}) expect_row(row, is_zero);
+    expect_row(3, [&](double x) { return std::isfinite(x) && !is_zero(x); });
+    EXPECT_TRUE(std::isnan(results[2][0])) << "the sum";
+  }
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum cudaDeviceAttr {
   cudaDevAttrMemoryClockRate,
   cudaDevAttrGlobalMemoryBusWidth,
-  cudaDevAttrMaxSharedMemoryPerBlockOptin
+  cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaDevAttrMultiProcessorCount
 };
 struct cudaFuncAttributes {
   std::size_t sharedSizeBytes;
