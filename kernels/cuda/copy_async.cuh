@@ -7,7 +7,7 @@ namespace tessera::kernels::cuda {
 
 // 16 bytes; both lie at a multiple of as many. Until the copy was waited for, nothing may be said of
 // `shared`.
-__device__ inline void copy_async(float* shared, const float* from) {
+__device__ inline void copy_async(void* shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(shared))),
                "l"(from)

@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/block.cuh"
+#include "kernels/cuda/copy_async.cuh"
 #include "kernels/cuda/row_groups.h"
 #include "kernels/cuda/shared_memory.h"
 #include "kernels/cuda/sweep.cuh"
@@ -181,26 +182,53 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward
   });
 }
 
-// The same where a thread has one vector of each row: what a row takes from memory is asked for at once.
+// The same where a thread has one vector of each row. Those of the rows to come are on their way to shared
+// memory, each to where the thread that asks for it will itself read it.
+constexpr int kRowsAhead = 2, kTensors = 3;  // input, output_gradient, residual_gradient
+constexpr int once_shared_bytes(int threads) { return kRowsAhead * kTensors * threads * kVectorBytes; }
 template <class T, int kWidth, bool kCentered>
-__global__ void __launch_bounds__(kMostRowThreads) norm_backward_once_kernel(Backward<T> a, RowSweep sweep) {
+__global__ void __launch_bounds__(kMostRowThreads, 2)
+    norm_backward_once_kernel(Backward<T> a, RowSweep sweep) {
+  using Vector = Pack<T, kWidth>;
+  static_assert(sizeof(Vector) == kVectorBytes);
   __shared__ float shared[2 * kWarp];
+  auto* const coming = reinterpret_cast<Vector*>(dynamic_shared());  // [rows ahead, tensors, threads]
   const auto count = static_cast<float>(sweep.columns);
   const int i = static_cast<int>(threadIdx.x) * kWidth;
   const bool mine = i < sweep.columns;
   float gain[kWidth], gain_sum[kWidth] = {}, bias_sum[kWidth] = {};
   if (mine) load(a.gain + i, gain);
+  const auto place = [&](std::int64_t r, unsigned tensor) -> Vector& {
+    return coming[(static_cast<unsigned>(r) % kRowsAhead * kTensors + tensor) * blockDim.x + threadIdx.x];
+  };
+  const std::int64_t begin = group_begin(sweep.rows, gridDim.x, blockIdx.x);
   const std::int64_t end = group_begin(sweep.rows, gridDim.x, blockIdx.x + 1);
-  for (std::int64_t r = group_begin(sweep.rows, gridDim.x, blockIdx.x); r < end; ++r) {
-    const std::int64_t first = r * sweep.columns + i;
-    const float mean = kCentered ? a.mean[r] : 0.0f;
-    const float rstd = a.rstd[r];
-    float n[kWidth], dy[kWidth], residual[kWidth] = {};
+  const auto fetch = [&](std::int64_t r) {
+    if (mine && r < end) {
+      const std::int64_t first = r * sweep.columns + i;
+      copy_async(&place(r, 0), a.input + first);
+      copy_async(&place(r, 1), a.output_gradient + first);
+      if (a.residual_gradient != nullptr) copy_async(&place(r, 2), a.residual_gradient + first);
+    }
+    close_copies();
+  };
+  float next_mean = 0.0f, next_rstd = 0.0f;
+  const auto fetch_statistics = [&](std::int64_t r) {
+    if (r >= end) return;
+    if (kCentered) next_mean = a.mean[r];
+    next_rstd = a.rstd[r];
+  };
+  for (int ahead = 0; ahead < kRowsAhead; ++ahead) fetch(begin + ahead);
+  fetch_statistics(begin);
+  for (std::int64_t r = begin; r < end; ++r) {
+    const float mean = next_mean, rstd = next_rstd;
+    fetch_statistics(r + 1);
+    wait_for_copies<kRowsAhead - 1>();
     float sums[2] = {0.0f, 0.0f};  // of g n, and of g
     if (mine) {
-      load(a.input + first, n);
-      load(a.output_gradient + first, dy);
-      if (a.residual_gradient != nullptr) load(a.residual_gradient + first, residual);
+      float n[kWidth], dy[kWidth];
+      load(place(r, 0).value, n);
+      load(place(r, 1).value, dy);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         n[j] = (n[j] - mean) * rstd;
@@ -208,16 +236,24 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_backward_once_kernel(Bac
         if (kCentered) sums[1] = fmaf(dy[j], gain[j], sums[1]);
         gain_sum[j] = fmaf(dy[j], n[j], gain_sum[j]);
         if (kCentered) bias_sum[j] += dy[j];
-        dy[j] *= gain[j];  // g from here on, of gain nothing is kept for it: two blocks fit (9.0)
       }
     }
     block_sum(sums, shared);
-    if (!mine) continue;
-    const float minus_mean_gn = -(sums[0] / count);
-    const float mean_g = sums[1] / count;
+    if (mine) {  // from shared memory once more: with these in registers two blocks would not fit
+      const float minus_mean_gn = -(sums[0] / count);
+      const float mean_g = sums[1] / count;
+      float x[kWidth], dy[kWidth], residual[kWidth] = {};
+      load(place(r, 0).value, x);
+      load(place(r, 1).value, dy);
+      if (a.residual_gradient != nullptr) load(place(r, 2).value, residual);
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) n[j] = residual[j] + rstd * fmaf(n[j], minus_mean_gn, dy[j] - mean_g);
-    store(n, a.input_gradient + first);
+      for (int j = 0; j < kWidth; ++j) {
+        const float n = (x[j] - mean) * rstd;
+        x[j] = residual[j] + rstd * fmaf(n, minus_mean_gn, dy[j] * gain[j] - mean_g);
+      }
+      store(x, a.input_gradient + r * sweep.columns + i);
+    }
+    fetch(r + kRowsAhead);
   }
   if (a.partial == nullptr || !mine) return;
   float* gains = a.partial + blockIdx.x * std::int64_t{sweep.columns} * (kCentered ? 2 : 1);
@@ -258,13 +294,15 @@ void run_backward(const ComputeContext& context, const char* op, const Shape& sh
       a.partial == nullptr ? sweep.blocks : static_cast<unsigned>(row_groups_of(shape.rows, shape.channels));
   if (blocks == 0 || sweep.columns == 0) return;
   const auto threads = static_cast<unsigned>(sweep.threads);
-  if (one_vector_each(sweep, kWidth))
-    return start(context, op, {blocks, threads}, norm_backward_once_kernel<T, kWidth, kCentered>, a, sweep);
-  const auto kernel = norm_backward_kernel<T, kWidth, kCentered>;
-  const int shared_bytes = a.partial == nullptr ? 0 : sweep.columns * (kCentered ? 8 : 4);
+  const bool once = one_vector_each(sweep, kWidth);
+  const auto kernel =
+      once ? norm_backward_once_kernel<T, kWidth, kCentered> : norm_backward_kernel<T, kWidth, kCentered>;
+  const int shared_bytes = once                   ? once_shared_bytes(sweep.threads)
+                           : a.partial == nullptr ? 0
+                                                  : sweep.columns * (kCentered ? 8 : 4);
   if (shared_bytes > kPlainSharedBytes && shared_bytes > most_shared(reinterpret_cast<const void*>(kernel)))
     throw UnsupportedError(std::string(op) + ": " + std::to_string(shape.channels) +
-                           " channels are more than the sums of a block on this GPU can hold");
+                           " channels are more than what a block keeps of a row on this GPU can hold");
   start(context, op, {blocks, threads, static_cast<std::size_t>(shared_bytes)}, kernel, a, sweep);
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <limits>
 #include <memory>
@@ -26,7 +27,7 @@ namespace {
 constexpr unsigned kWarp = 32;
 constexpr unsigned kMostThreads = 1024;
 constexpr std::size_t kStackBytes = 128 << 10;
-constexpr std::size_t kCopied = 4;  // floats of an asynchronous copy
+constexpr std::size_t kCopiedBytes = 16;  // of an asynchronous copy
 
 enum class State { fresh, ready, at_warp, at_block, done };
 
@@ -37,9 +38,9 @@ struct Stack {
 };
 
 struct Copy {
-  float* to;
-  const float* from;
-  void run() const { std::copy_n(from, kCopied, to); }
+  void* to;
+  const void* from;
+  void run() const { std::memcpy(to, from, kCopiedBytes); }
 };
 
 struct Fiber {
@@ -154,13 +155,12 @@ double shuffle(double value, const Source& source) {
 
 float* dynamic_shared() { return shared_memory.data(); }
 
-void copy_async(float* shared, const float* from) {
-  const auto aligned = [](const float* p) {
-    return reinterpret_cast<std::uintptr_t>(p) % (kCopied * sizeof(float)) == 0;
-  };
-  const float* const begin = shared_memory.data();
-  if (!aligned(shared) || !aligned(from) || shared < begin ||
-      shared + kCopied > begin + shared_memory.size()) {
+void copy_async(void* shared, const void* from) {
+  const auto place = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
+  const std::uintptr_t begin = place(shared_memory.data());
+  const std::uintptr_t end = begin + shared_memory.size() * sizeof(float);
+  if ((place(shared) | place(from)) % kCopiedBytes != 0 || place(shared) < begin ||
+      place(shared) + kCopiedBytes > end) {
     std::fprintf(stderr, "emulated CUDA: an asynchronous copy of 16 bytes that a GPU would refuse\n");
     std::abort();
   }

@@ -29,7 +29,7 @@ float* dynamic_shared();
 
 // Of the running thread, as in kernels/cuda/copy_async.cuh. In every second block what is copied arrives at
 // once, in the others only when it is waited for.
-void copy_async(float* shared, const float* from);
+void copy_async(void* shared, const void* from);
 void close_copies();
 void wait_for_copies(std::size_t open);
 

@@ -5,7 +5,7 @@
 
 namespace tessera::kernels::cuda {
 
-inline void copy_async(float* shared, const float* from) { emulated_cuda::copy_async(shared, from); }
+inline void copy_async(void* shared, const void* from) { emulated_cuda::copy_async(shared, from); }
 inline void close_copies() { emulated_cuda::close_copies(); }
 template <int kOpen>
 void wait_for_copies() {
