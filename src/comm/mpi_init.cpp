@@ -71,8 +71,17 @@ class Mpi {
     auto window = std::make_shared<Window>();
     int rank = 0;
     check_mpi(MPI_Comm_rank(host, &rank), "MPI_Comm_rank");
-    check_mpi(MPI_Win_allocate_shared(rank == 0 ? bytes : 0, 1, MPI_INFO_NULL, host, &base, &window->handle),
-              "MPI_Win_allocate_shared");
+    try {
+      check_mpi(
+          MPI_Win_allocate_shared(rank == 0 ? bytes : 0, 1, MPI_INFO_NULL, host, &base, &window->handle),
+          "MPI_Win_allocate_shared");
+    } catch (const EnvironmentError& error) {
+      throw EnvironmentError(
+          fmt::format("{}: {} KiB that the processes of this host share; enlarge /dev/shm, where MPI mostly "
+                      "takes them, or "
+                      "set MpiOptions::shared_bytes to less",
+                      error.what(), bytes >> 10));
+    }
     MPI_Aint found_bytes = 0;
     int unit = 0;
     check_mpi(MPI_Win_shared_query(window->handle, 0, &found_bytes, &unit, &base), "MPI_Win_shared_query");

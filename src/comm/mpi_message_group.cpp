@@ -35,7 +35,7 @@ class MpiMessageGroup::InFlight {
 
 MpiMessageGroup::MpiMessageGroup(Place place)
     : MpiGroup(std::move(place)),
-      tags_(world()->wire().tags_of(key())),
+      tags_(world()->wire().take_tags(key(), name(), all_ranks())),
       memory_(std::make_unique<Memory>()),
       sent_to_(static_cast<std::size_t>(members())),
       taken_from_(static_cast<std::size_t>(members())) {
@@ -50,8 +50,27 @@ MpiMessageGroup::MpiMessageGroup(Place place)
   memory_->payloads.assign(2 * n, MPI_REQUEST_NULL);
 }
 
+// What is still on its way keeps its memory, and its tags.
 MpiMessageGroup::~MpiMessageGroup() {
-  if (in_flight_) static_cast<void>(memory_.release());
+  if (in_flight_)
+    static_cast<void>(memory_.release());
+  else
+    world()->wire().give_back_tags(key());
+}
+
+std::vector<int> MpiMessageGroup::all_ranks() const {
+  std::vector<int> ranks;
+  for (int member = 0; member < members(); ++member) ranks.push_back(global_rank(member));
+  return ranks;
+}
+
+void MpiMessageGroup::check(int status, const char* call) const {
+  try {
+    check_mpi(status, call);
+  } catch (const EnvironmentError& error) {
+    world()->fail(world()->rank(), error.what());
+    throw;
+  }
 }
 
 MPI_Request& MpiMessageGroup::receive_of(Requests& requests, int member) const {
@@ -96,9 +115,9 @@ void MpiMessageGroup::wait(Requests& requests, nanoseconds deadline) {
   std::vector<int> indices(requests.size());
   for (int look = 0;; ++look) {
     int done = 0;
-    check_mpi(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &done, indices.data(),
-                           MPI_STATUSES_IGNORE),
-              "MPI_Testsome");
+    check(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &done, indices.data(),
+                       MPI_STATUSES_IGNORE),
+          "MPI_Testsome");
     if (done == MPI_UNDEFINED) return;  // none is left
     if (look < policy.spins / 20) continue;
     if (yields.yield()) continue;
@@ -126,12 +145,12 @@ void MpiMessageGroup::post_headers() {
   constexpr int kBytes = sizeof(SharedCall);
   for (int step = 1; step < members(); ++step) {
     const int peer = (me() + step) % members();
-    check_mpi(MPI_Irecv(&call_of(peer), kBytes, MPI_BYTE, wire_rank(peer), tags_ + header, wire(),
-                        &receive_of(memory_->headers, peer)),
-              "MPI_Irecv");
-    check_mpi(MPI_Isend(&memory_->own, kBytes, MPI_BYTE, wire_rank(peer), tags_ + header, wire(),
-                        &send_of(memory_->headers, peer)),
-              "MPI_Isend");
+    check(MPI_Irecv(&call_of(peer), kBytes, MPI_BYTE, wire_rank(peer), tags_ + header, wire(),
+                    &receive_of(memory_->headers, peer)),
+          "MPI_Irecv");
+    check(MPI_Isend(&memory_->own, kBytes, MPI_BYTE, wire_rank(peer), tags_ + header, wire(),
+                    &send_of(memory_->headers, peer)),
+          "MPI_Isend");
   }
 }
 
@@ -142,13 +161,13 @@ void MpiMessageGroup::post_payloads(const Traffic& traffic) {
     const int peer = (me() + step) % members();
     const std::int64_t offset = offset_of(me());
     if (shows(peer))
-      check_mpi(MPI_Irecv(buffer_of(peer) + offset, static_cast<int>(buffer_bytes_ - offset), MPI_BYTE,
-                          wire_rank(peer), tags_ + payload, wire(), &receive_of(memory_->payloads, peer)),
-                "MPI_Irecv");
+      check(MPI_Irecv(buffer_of(peer) + offset, static_cast<int>(buffer_bytes_ - offset), MPI_BYTE,
+                      wire_rank(peer), tags_ + payload, wire(), &receive_of(memory_->payloads, peer)),
+            "MPI_Irecv");
     if (shows(me()))
-      check_mpi(MPI_Isend(outgoing() + offset_of(peer), static_cast<int>(traffic.bytes_for(peer)), MPI_BYTE,
-                          wire_rank(peer), tags_ + payload, wire(), &send_of(memory_->payloads, peer)),
-                "MPI_Isend");
+      check(MPI_Isend(outgoing() + offset_of(peer), static_cast<int>(traffic.bytes_for(peer)), MPI_BYTE,
+                      wire_rank(peer), tags_ + payload, wire(), &send_of(memory_->payloads, peer)),
+            "MPI_Isend");
   }
 }
 
@@ -171,16 +190,16 @@ void MpiMessageGroup::exchange(const Traffic& traffic, nanoseconds deadline) {
 void MpiMessageGroup::send(int to, const LocalCall& call, const void* source, nanoseconds deadline) {
   announce(call, ++sent_to_[static_cast<std::size_t>(to)]);
   InFlight messages(*this);
-  check_mpi(MPI_Isend(&memory_->own, sizeof(SharedCall), MPI_BYTE, wire_rank(to), tags_ + message_header,
-                      wire(), &send_of(memory_->headers, to)),
-            "MPI_Isend");
+  check(MPI_Isend(&memory_->own, sizeof(SharedCall), MPI_BYTE, wire_rank(to), tags_ + message_header, wire(),
+                  &send_of(memory_->headers, to)),
+        "MPI_Isend");
   std::int64_t begin = 0;
   do {
     const std::int64_t bytes = std::min(buffer_bytes_, call.count - begin);
     kernels::copy(outgoing(), static_cast<const char*>(source) + begin, bytes);
-    check_mpi(MPI_Issend(outgoing(), static_cast<int>(bytes), MPI_BYTE, wire_rank(to),
-                         tags_ + message_payload, wire(), &send_of(memory_->payloads, to)),
-              "MPI_Issend");
+    check(MPI_Issend(outgoing(), static_cast<int>(bytes), MPI_BYTE, wire_rank(to), tags_ + message_payload,
+                     wire(), &send_of(memory_->payloads, to)),
+          "MPI_Issend");
     wait(memory_->payloads, deadline);
     begin += bytes;
   } while (begin < call.count);
@@ -191,17 +210,17 @@ void MpiMessageGroup::send(int to, const LocalCall& call, const void* source, na
 void MpiMessageGroup::recv(int from, const LocalCall& call, void* target, nanoseconds deadline) {
   announce(call, ++taken_from_[static_cast<std::size_t>(from)]);
   InFlight messages(*this);
-  check_mpi(MPI_Irecv(&call_of(from), sizeof(SharedCall), MPI_BYTE, wire_rank(from), tags_ + message_header,
-                      wire(), &receive_of(memory_->headers, from)),
-            "MPI_Irecv");
+  check(MPI_Irecv(&call_of(from), sizeof(SharedCall), MPI_BYTE, wire_rank(from), tags_ + message_header,
+                  wire(), &receive_of(memory_->headers, from)),
+        "MPI_Irecv");
   wait(memory_->headers, deadline);
   check_message(memory_->own, call_of(from), from);
   std::int64_t begin = 0;
   do {
     const std::int64_t bytes = std::min(buffer_bytes_, call.count - begin);
-    check_mpi(MPI_Irecv(buffer_of(from), static_cast<int>(bytes), MPI_BYTE, wire_rank(from),
-                        tags_ + message_payload, wire(), &receive_of(memory_->payloads, from)),
-              "MPI_Irecv");
+    check(MPI_Irecv(buffer_of(from), static_cast<int>(bytes), MPI_BYTE, wire_rank(from),
+                    tags_ + message_payload, wire(), &receive_of(memory_->payloads, from)),
+          "MPI_Irecv");
     wait(memory_->payloads, deadline);
     kernels::copy(static_cast<char*>(target) + begin, buffer_of(from), bytes);
     begin += bytes;

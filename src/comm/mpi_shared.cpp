@@ -9,16 +9,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <ctime>
 #include <new>
+
+#include "src/device/time_text.h"
 
 namespace tessera::comm {
 namespace {
 
 using std::chrono::nanoseconds;
 
-constexpr int kFairShare = 16;  // a group takes no more than this part of the room, if it can do with it
+constexpr int kFairShare = 16;  // a group takes no more than this part of what is free, if it can do with it
 constexpr int kSlices = 4;      // sleeps of 1, 2, 4, then 8 ms
 constexpr std::int64_t kSilenceMs = 500;  // who waits looks every 8 ms
 
@@ -59,9 +60,17 @@ SharedMutex::SharedMutex() {
   pthread_mutexattr_destroy(&attributes);
 }
 
-void SharedMutex::lock() {
-  // What it guards is plain data that a dead owner may have left half-written: at worst a text in an error.
-  if (pthread_mutex_lock(&mutex_) == EOWNERDEAD) pthread_mutex_consistent(&mutex_);
+bool SharedMutex::try_lock_for(nanoseconds limit) {
+  timespec until{};
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  const nanoseconds total = nanoseconds(until.tv_nsec) + std::max(limit, nanoseconds::zero());
+  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(total);
+  until.tv_sec += whole.count();
+  until.tv_nsec = static_cast<long>((total - whole).count());
+  const int result = pthread_mutex_clocklock(&mutex_, CLOCK_MONOTONIC, &until);
+  // What it guards is plain data that a dead owner may have left half-written: at worst room that nobody has.
+  if (result == EOWNERDEAD) pthread_mutex_consistent(&mutex_);
+  return result == 0 || result == EOWNERDEAD;
 }
 
 // ---- the world ----
@@ -101,17 +110,19 @@ std::byte* SharedWorld::block(std::int64_t index) {
 }
 
 bool SharedWorld::fail(int reporter, int culprit, const std::string& message) {
-  const std::lock_guard lock(mutex_);
-  if (failed_.load()) return false;
-  failure_ = {.reporter = reporter, .culprit = culprit};
-  message.copy(failure_.message.data(), failure_.message.size() - 1);
-  failed_.store(true);  // waits look every few milliseconds
-  return true;
+  if (failed()) return false;
+  const std::size_t index = failures_begun_.fetch_add(1);
+  if (index >= kFailures) return false;  // so many others are about to say so
+  SharedFailure& failure = failures_[index];
+  failure.reporter = reporter;
+  failure.culprit = culprit;
+  message.copy(failure.message.data(), failure.message.size() - 1);
+  int none = -1;
+  return first_failure_.compare_exchange_strong(none, static_cast<int>(index));  // waits look every few ms
 }
 
-SharedFailure SharedWorld::failure() {
-  const std::lock_guard lock(mutex_);
-  return failure_;
+SharedFailure SharedWorld::failure() const {
+  return failures_[static_cast<std::size_t>(first_failure_.load())];
 }
 
 void SharedWorld::enter(int rank) { entry(rank).process.store(static_cast<int>(getpid())); }
@@ -139,6 +150,14 @@ bool SharedWorld::look_for_dead(int self) {
 }
 
 // ---- room for groups ----
+
+void SharedWorld::lock(nanoseconds limit) {
+  if (!mutex_.try_lock_for(limit))
+    throw EnvironmentError(fmt::format(
+        "no communicator could be made within {}: another process of this host is making or leaving "
+        "one, and does not go on",
+        device::time_text(limit)));
+}
 
 SharedWorld::Room SharedWorld::room_of(int group) {
   const Group& taken = groups_[static_cast<std::size_t>(group)];
@@ -170,7 +189,10 @@ SharedWorld::Room SharedWorld::find_or_take(const RoomWanted& wanted, bool& firs
     }
   }
   first = true;
-  const std::int64_t fair_bytes = std::max(wanted.least_bytes, blocks_ * kBlockBytes / kFairShare);
+  std::int64_t free = blocks_;
+  for (const Group& group : groups_)
+    if (group.members > 0) free -= group.blocks;
+  const std::int64_t fair_bytes = std::max(wanted.least_bytes, free * kBlockBytes / kFairShare);
   for (std::int64_t bytes = std::min(wanted.best_bytes, fair_bytes);
        unused >= 0 && bytes >= wanted.least_bytes; bytes /= 2) {
     const std::int64_t blocks = round_up(bytes, kBlockBytes) / kBlockBytes;
@@ -186,8 +208,9 @@ SharedWorld::Room SharedWorld::find_or_take(const RoomWanted& wanted, bool& firs
       blocks_ * kBlockBytes >> 10));
 }
 
-void SharedWorld::leave(int index) {
-  const std::lock_guard lock(mutex_);
+void SharedWorld::leave(int index, nanoseconds limit) noexcept {
+  if (!mutex_.try_lock_for(limit)) return;
+  const std::lock_guard unlock(mutex_, std::adopt_lock);
   Group& group = groups_[static_cast<std::size_t>(index)];
   if (++group.left == group.members) group = {};
 }

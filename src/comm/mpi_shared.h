@@ -1,13 +1,19 @@
-// What processes of one host share in one range of memory: waits, a mutex, who failed first, who has ended,
-// and room for groups. Knows nothing of collectives or of MPI.
+// What processes of one host share in one range of memory: waits, words that one writes and others read, who
+// failed first, who has ended, and room for groups. Any of the processes may be stopped or killed anywhere:
+// nothing here waits for another without an end. Knows nothing of collectives or of MPI.
 #pragma once
 
 #include <pthread.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "src/comm/blame.h"
@@ -50,13 +56,58 @@ class SharedSignal {
   std::atomic<std::uint32_t> sleepers_{0};  // one too many for each process that died asleep: a wasted wake
 };
 
-// A mutex that outlives an owner who was killed.
+// What one thread writes and others read at any time, without waiting for each other: who reads while it is
+// written reads again, a while long.
+template <class T>
+class Published {
+  static_assert(std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T>);
+
+ public:
+  void write(const T& value) noexcept {
+    Words words{};
+    std::memcpy(words.data(), &value, sizeof value);
+    const std::uint64_t version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    for (std::size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
+    version_.store(version + 2, std::memory_order_release);
+  }
+
+  // T() before the first write; nothing where a writer began and does not go on.
+  std::optional<T> read() const noexcept {
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const std::uint64_t before = version_.load(std::memory_order_acquire);
+      if (before == 0) return T();
+      Words words{};
+      for (std::size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_relaxed);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) {
+        T value;
+        std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
+        return value;
+      }
+      std::this_thread::sleep_for(kBetweenAttempts);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr int kAttempts = 100;
+  static constexpr std::chrono::microseconds kBetweenAttempts{200};
+  static constexpr std::size_t kWords = (sizeof(T) + 7) / 8;
+  using Words = std::array<std::uint64_t, kWords>;
+
+  std::atomic<std::uint64_t> version_{0};  // odd: it is being written
+  std::array<std::atomic<std::uint64_t>, kWords> words_{};
+};
+
+// A mutex that outlives an owner who was killed, and is not waited for without an end where one was stopped.
 class SharedMutex {
  public:
   SharedMutex();
   SharedMutex(const SharedMutex&) = delete;
   SharedMutex& operator=(const SharedMutex&) = delete;
-  void lock();
+  bool try_lock_for(std::chrono::nanoseconds limit);
   void unlock() { pthread_mutex_unlock(&mutex_); }
 
  private:
@@ -90,10 +141,11 @@ class alignas(64) SharedWorld {
   SharedWorld(const SharedWorld&) = delete;
   SharedWorld& operator=(const SharedWorld&) = delete;
 
-  // The first failure stays, and false is returned for others; the world has failed for good.
+  // The first failure stays, and false is returned for others; the world has failed for good. Waits for
+  // nobody.
   bool fail(int reporter, int culprit, const std::string& message);
-  bool failed() const noexcept { return failed_.load(); }
-  SharedFailure failure();
+  bool failed() const noexcept { return first_failure_.load() >= 0; }
+  SharedFailure failure() const;  // of a world that has failed
 
   // Each rank, before any call: the process that it is.
   void enter(int rank);
@@ -116,7 +168,7 @@ class alignas(64) SharedWorld {
 
   // Room for the group `key`, the same for each of its members, who all ask for the same. Zero where taken
   // for the first one asking, who then makes `initialize` run before any other member sees it.
-  // EnvironmentError where there is no room left.
+  // EnvironmentError where there is no room left, or another process holds the table for longer than `limit`.
   struct Room {
     std::byte* base = nullptr;
     std::int64_t bytes = 0;
@@ -128,15 +180,17 @@ class alignas(64) SharedWorld {
     std::int64_t best_bytes = 0, least_bytes = 0;  // as much as is fair, halved until it fits
   };
   template <class Initialize>
-  Room join(const RoomWanted& wanted, const Initialize& initialize) {
-    const std::lock_guard lock(mutex_);
+  Room join(const RoomWanted& wanted, std::chrono::nanoseconds limit, const Initialize& initialize) {
+    lock(limit);
+    const std::lock_guard unlock(mutex_, std::adopt_lock);
     bool first = false;
     const Room room = find_or_take(wanted, first);
     if (first) initialize(room);
     return room;
   }
-  // The member touches the room no more; when all have left, it is free.
-  void leave(int group);
+  // The member touches the room no more; when all have left, it is free. For good it is not where another
+  // process holds the table for longer than `limit`.
+  void leave(int group, std::chrono::nanoseconds limit) noexcept;
 
  private:
   struct alignas(64) Rank {
@@ -152,6 +206,9 @@ class alignas(64) SharedWorld {
     std::int64_t first_block = 0, blocks = 0;
   };
 
+  static constexpr std::size_t kFailures = 16;  // that may be written at a time, before the first one stands
+
+  void lock(std::chrono::nanoseconds limit);
   Rank& entry(int rank) const;
   std::byte* block(std::int64_t index);
   Room find_or_take(const RoomWanted& wanted, bool& first);
@@ -160,11 +217,12 @@ class alignas(64) SharedWorld {
 
   const int ranks_;
   std::int64_t blocks_ = 0;
-  std::atomic<bool> failed_{false};
+  std::atomic<int> first_failure_{-1};
+  std::atomic<std::size_t> failures_begun_{0};
+  std::array<SharedFailure, kFailures> failures_{};
   std::atomic<int> ended_count_{0};
   std::atomic<bool> visible_{true};
   SharedMutex mutex_;  // guards what follows
-  SharedFailure failure_;
   std::array<Group, kGroups> groups_{};
 };
 

@@ -47,6 +47,7 @@ MpiSharedGroup::MpiSharedGroup(Place place)
                                   .members = n,
                                   .best_bytes = head_bytes(n) + 2 * n * std::max(kBestBuffer, least),
                                   .least_bytes = head_bytes(n) + 2 * n * least},
+                                 world()->options().deadline,
                                  [this](const SharedWorld::Room& room) { lay_out(room); });
   head_ = reinterpret_cast<Head*>(room_.base);
   slots_ = reinterpret_cast<Slot*>(room_.base + sizeof(Head));
@@ -54,7 +55,7 @@ MpiSharedGroup::MpiSharedGroup(Place place)
   buffer_bytes_ = rounded_down((room_.bytes - head_bytes(n)) / (2 * n), 2 * kLine);
 }
 
-MpiSharedGroup::~MpiSharedGroup() { world()->shared().leave(room_.group); }
+MpiSharedGroup::~MpiSharedGroup() { world()->shared().leave(room_.group, world()->options().deadline); }
 
 std::byte* MpiSharedGroup::buffer(int member, std::uint64_t phase) const {
   return buffers_ + (2 * member + static_cast<int>(phase % 2)) * buffer_bytes_;
@@ -63,11 +64,8 @@ std::byte* MpiSharedGroup::buffer(int member, std::uint64_t phase) const {
 // ---- barriers and matching ----
 
 void MpiSharedGroup::announce(const SharedCall& call) {
-  Slot& own = slot(me());
-  {
-    const std::lock_guard lock(own.status_mutex);
-    own.status = call;
-  }
+  current_ = call;
+  slot(me()).status.write(call);
   if (world()->shared().failed()) throw_failed();
 }
 
@@ -183,18 +181,17 @@ void MpiSharedGroup::send(int to, const LocalCall& call, const void* source, nan
   announce(shared);
   Slot& own = slot(me());
   const auto in_flight_at_most = [&](std::uint64_t pieces) {
-    const auto few = [&] { return own.posted.load() - own.taken.load() <= pieces; };
+    const auto few = [&] { return own.posted.load().pieces - own.taken.load() <= pieces; };
     wait(own.signal, deadline, few, [&](int member) { return member == to && !few(); });
   };
   own.message = shared;
   own.message_buffer = phase_ + 1;
-  own.to.store(to);
   for (std::int64_t index = 0; index < pieces_of(call.count); ++index) {
     const std::int64_t begin = index * piece_bytes();
     in_flight_at_most(1);
     kernels::copy(piece(me(), index), static_cast<const char*>(source) + begin,
                   std::min(piece_bytes(), call.count - begin));
-    own.posted.fetch_add(1);
+    own.posted.store({.to = static_cast<std::uint64_t>(to), .pieces = own.posted.load().pieces + 1});
     own.signal.notify();
   }
   in_flight_at_most(0);
@@ -204,7 +201,10 @@ void MpiSharedGroup::recv(int from, const LocalCall& call, void* target, nanosec
   const SharedCall shared(call, ++taken_from_[static_cast<std::size_t>(from)]);
   announce(shared);
   Slot& way = slot(from);
-  const auto posted = [&] { return way.to.load() == me() && way.posted.load() > way.taken.load(); };
+  const auto posted = [&] {
+    const Posted last = way.posted.load();
+    return last.to == static_cast<std::uint64_t>(me()) && last.pieces > way.taken.load();
+  };
   for (std::int64_t index = 0; index < pieces_of(call.count); ++index) {
     wait(way.signal, deadline, posted, [&](int member) { return member == from && !posted(); });
     if (index == 0) check_message(shared, way.message, from);
@@ -219,14 +219,12 @@ void MpiSharedGroup::recv(int from, const LocalCall& call, void* target, nanosec
 // ---- errors ----
 
 std::string MpiSharedGroup::status_text(int member) const {
-  Slot& peer = slot(member);
-  const std::lock_guard lock(peer.status_mutex);
-  return peer.status.status_text();
+  const std::optional<SharedCall> status = slot(member).status.read();
+  return status ? status->status_text() : "was stopped as it began a call";
 }
 
 std::string MpiSharedGroup::current() const {
-  const SharedCall& own = slot(me()).status;  // written by this thread only
-  return fmt::format("{} on '{}'", own.local().text(own.sequence), name());
+  return fmt::format("{} on '{}'", current_.local().text(current_.sequence), name());
 }
 
 }  // namespace tessera::comm

@@ -34,21 +34,24 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
     std::atomic<std::uint64_t> arrivals{0};  // of all members at all barriers
     SharedSignal signal;
   };
+  struct Posted {
+    std::uint64_t to : 20 = 0, pieces : 44 = 0;
+  };
+  static_assert(std::atomic<Posted>::is_always_lock_free);
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> phase{0};  // barriers reached
     // By a collective's number; read by peers behind its first barrier.
     std::array<SharedCall, 2> calls;
     std::array<ArenaPlace, 2> sources;
     std::atomic<bool> reading{false};  // peers' memory
-    // The message on its way, if any: at most one, for send() waits. In pieces, counted over all messages.
-    std::atomic<int> to{-1};
-    std::atomic<std::uint64_t> posted{0}, taken{0};
+    // The message on its way, if any: at most one, for send() waits. In pieces, counted over all messages;
+    // who they are for is told with the count, by one word, so that nobody takes another's for its own.
+    std::atomic<Posted> posted{Posted{}};
+    std::atomic<std::uint64_t> taken{0};
     SharedSignal signal;
     SharedCall message;
     std::uint64_t message_buffer = 0;
-    // For reports at any time.
-    SharedMutex status_mutex;
-    SharedCall status;
+    Published<SharedCall> status;  // for reports at any time
   };
 
   static std::int64_t head_bytes(int members);
@@ -78,6 +81,7 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
   Head* head_ = nullptr;
   Slot* slots_ = nullptr;
   std::byte* buffers_ = nullptr;
+  SharedCall current_;                               // this rank's
   std::uint64_t phase_ = 0, sequence_ = 0;           // this rank's barriers and collectives
   bool first_exchange_ = false;                      // of the collective
   std::shared_ptr<const MappedArenas> open_;         // that it reads

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <thread>
 
 namespace tessera::comm {
@@ -45,9 +47,30 @@ MpiWire::MpiWire(MPI_Comm messages, std::vector<int> others)
   if (found != 0) last_tag_ = *limit;
 }
 
-int MpiWire::tags_of(const GroupKey& key) const {
+int MpiWire::take_tags(const GroupKey& key, const std::string& name, const std::vector<int>& ranks) {
   const auto groups = static_cast<std::uint64_t>((last_tag_ - kFirstGroupTag) / kGroupTags);
-  return kFirstGroupTag + kGroupTags * static_cast<int>(key.low % groups);
+  Taken own = {
+      .tags = kFirstGroupTag + kGroupTags * static_cast<int>(key.low % groups), .name = name, .ranks = ranks};
+  std::ranges::sort(own.ranks);
+  const std::lock_guard lock(mutex_);
+  for (const auto& [other_key, other] : taken_) {
+    if (other.tags != own.tags) continue;
+    std::vector<int> common;
+    std::ranges::set_intersection(own.ranks, other.ranks, std::back_inserter(common));
+    if (common.size() >= 2)
+      throw EnvironmentError(fmt::format(
+          "the communicators '{}' and '{}' would have the same of the {} tags that this MPI gives for "
+          "messages between hosts: give one of them another name",
+          other.name, own.name, last_tag_));
+  }
+  const int tags = own.tags;
+  taken_.insert_or_assign({key.low, key.high}, std::move(own));
+  return tags;
+}
+
+void MpiWire::give_back_tags(const GroupKey& key) {
+  const std::lock_guard lock(mutex_);
+  taken_.erase({key.low, key.high});
 }
 
 void MpiWire::tell_failure(const SharedFailure& failure) {

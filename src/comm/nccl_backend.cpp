@@ -70,11 +70,9 @@ void NcclBackend::bind(Stream& stream, const MostReduced& most) {
         fmt::format("bind of '{}' to stream '{}': it is bound already; duplicate it", name(), stream.name()));
   int ordinal = 0;
   check_cuda(cudaStreamGetDevice(native, &ordinal), "cudaStreamGetDevice");
-  global_ranks_.resize(static_cast<std::size_t>(world()));
-  contributions_.resize(global_ranks_.size());
   received_before_ = host_->bytes_received();
-  const int own = global_rank();
-  host_->all_gather(&own, global_ranks_.data(), sizeof own, {"set-up", "connecting GPUs"});
+  compare_members(most);
+  contributions_.resize(global_ranks_.size());
   for (std::shared_ptr<Backend>* meeting : {&meeting_, &first_meeting_})
     *meeting = host_->subgroup(all_ranks(world()), name());
   const std::int64_t wanted = round_up(most.numel * bytes_of(DType::fp32), kAlignment);
@@ -87,6 +85,31 @@ void NcclBackend::bind(Stream& stream, const MostReduced& most) {
                            .staging_bytes = std::max(
                                world() * std::max(std::min(wanted, allowed), kLeastSlot), most.native_bytes),
                            .deadline = deadline_});
+}
+
+// How a reduction is cut into parts follows from these: with others NCCL would wait for what no peer sends.
+void NcclBackend::compare_members(const MostReduced& most) {
+  struct Member {
+    int rank = 0;
+    MostReduced most;
+    std::int64_t staging_bytes = 0;
+  };
+  const Member own = {.rank = global_rank(), .most = most, .staging_bytes = world_->options().staging_bytes};
+  std::vector<Member> members(static_cast<std::size_t>(world()));
+  host_->all_gather(&own, members.data(), sizeof own, {"set-up", "connecting GPUs"});
+  const auto text = [](const Member& member) {
+    return fmt::format(
+        "exact reductions of {} elements, native ones of {} bytes and {} bytes of staging memory",
+        member.most.numel, member.most.native_bytes, member.staging_bytes);
+  };
+  global_ranks_.clear();
+  for (const Member& member : members) {
+    global_ranks_.push_back(member.rank);
+    if (text(member) != text(own))
+      throw UsageError(
+          fmt::format("bind of '{}': rank {} asks for {}, this rank for {}; all must ask for the same",
+                      name(), member.rank, text(member), text(own)));
+  }
 }
 
 // NCCL connects two ranks by the first message between them, for which both hosts wait. In a step one of them

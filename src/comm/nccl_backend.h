@@ -50,6 +50,7 @@ class NcclBackend final : public Backend {
 
   void fail(int culprit, const std::string& message) override { host_->fail(culprit, message); }
   void attach(FailureFlag flag) override;
+  void set_waiting(bool waiting) override { host_->set_waiting(waiting); }
   void set_deadline(std::chrono::milliseconds deadline) override;
   std::chrono::milliseconds deadline() const override { return deadline_; }
   void set_delay(std::chrono::microseconds delay) override;
@@ -71,6 +72,8 @@ class NcclBackend final : public Backend {
   };
   template <class Place>
   void exchange(const Blocks& blocks, const Place& place);
+  // All members' ranks, who must ask for the same.
+  void compare_members(const MostReduced& most);
   void reduce_natively(const ReduceScatter& call);
   void reduce_exactly(const ReduceScatter& call);
   void reduce_part(const ReduceScatter& call, std::int64_t begin, std::int64_t numel,

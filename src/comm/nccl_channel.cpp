@@ -31,9 +31,10 @@ template <class Done, class Ask>
 bool wait_for(nanoseconds deadline, const Done& done, const Ask& ask) {
   const Clock::time_point begin = Clock::now();
   Clock::time_point asked = begin;
+  device::Patience patience(deadline);
   while (!done()) {
     const Clock::time_point now = Clock::now();
-    if (now - begin >= deadline) return false;
+    if (patience.over()) return false;
     if (now - asked >= kAskPeersEach) {
       ask();
       asked = now;
@@ -196,7 +197,7 @@ void NcclChannel::begin(const NcclCall& call) {
   // However many land meanwhile, it is this one, and the watch does not look at it before end().
   next->call = call;
   next->ticket = ++ticket_;
-  next->begun.reset();
+  next->left.reset();
   device::enqueue_write(options_.stream, *begun_, ticket_);
 }
 
@@ -255,9 +256,9 @@ void NcclChannel::look() {
     forget_landed();
     if (in_flight_ == 0) return;
     Flight& first = flight(0);
-    if (!first.begun) {
-      if (device::is_past(begun_->load(), first.ticket)) first.begun = Clock::now();
-    } else if (Clock::now() - *first.begun >= deadline_) {
+    if (!first.left) {
+      if (device::is_past(begun_->load(), first.ticket)) first.left.emplace(deadline_);
+    } else if (first.left->over()) {
       late = first.call;
     }
   }

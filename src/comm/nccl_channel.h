@@ -17,6 +17,7 @@
 #include "src/comm/nccl_library.h"
 #include "src/device/cuda_handles.h"
 #include "src/device/host_words.h"
+#include "src/device/wait.h"
 
 namespace tessera::comm {
 
@@ -118,7 +119,7 @@ class NcclChannel {
   struct Flight {
     NcclCall call;
     std::uint32_t ticket = 0;
-    std::optional<device::Clock::time_point> begun;  // seen to have
+    std::optional<device::Patience> left;  // since it was seen to have begun
   };
 
   void take_staging();

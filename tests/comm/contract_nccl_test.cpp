@@ -260,6 +260,26 @@ TEST_F(NcclWorld, IsBoundOnceAndSumsNoDoublesThere) {
   });
 }
 
+// Else a reduction would go in other parts than the peers', and NCCL wait for what nobody sends.
+TEST_F(NcclWorld, BindsWhereAllAskForTheSame) {
+  for (const bool by_options : {false, true}) {
+    std::vector<std::string> messages;
+    const auto rank_main = [&](Communicator host) {
+      const std::unique_ptr<Device> device = make_cuda_device({.rank = host.rank(), .ordinal = host.rank()});
+      const auto stream = device->make_stream({.name = "lane", .on_caller = true, .cpus = {}});
+      NcclOptions options;
+      if (by_options && host.rank() == 1) options.staging_bytes = 12'345;
+      Communicator lane = make_nccl_world(host, options).duplicate("reduce");
+      lane.bind(*stream, {.numel = by_options ? 7 : 1000 + host.rank()});
+    };
+    EXPECT_THROW(run_local(2, {}, rank_main, &messages), UsageError);
+    for (const std::string& message : messages)
+      EXPECT_TRUE(contains(
+          message, by_options ? "12345 bytes of staging memory" : "exact reductions of 1001 elements"))
+          << message;
+  }
+}
+
 // The ninth rank's own part must be read before it is written, though the kernel comes to it in a second
 // sweep.
 TEST_F(NcclWorld, SumsInPlaceOnRanksBehindTheFirstSweep) {

@@ -116,6 +116,23 @@ TEST_P(CommunicatorContract, MessagesArriveInOrderPerPair) {
   });
 }
 
+// Who waits for a message does not take one that its sender has meanwhile for another.
+TEST_P(CommunicatorContract, MessagesInTurnReachThoseTheyAreFor) {
+  run([](Communicator ranks) {
+    const int peers = ranks.world() - 1, me = ranks.rank();
+    constexpr int kMessages = 100;
+    for (int message = 0; peers > 0 && message < kMessages; ++message) {
+      const int to = 1 + message % peers;
+      int data = message;
+      if (me == 0) ranks.send(&data, sizeof data, to, {.unit = "activation"});
+      if (me != to) continue;
+      data = -1;
+      ranks.recv(&data, sizeof data, 0, {.unit = "activation"});
+      ASSERT_EQ(data, message);
+    }
+  });
+}
+
 TEST_P(CommunicatorContract, ABufferMayBeReusedAsSoonAsTheCallReturns) {
   run([](Communicator ranks) {
     const int n = ranks.world();

@@ -211,6 +211,25 @@ TEST(EmulatedNccl, LanesThatBothHaveWorkInFlightEndTogetherWhenAPeerFails) {
   EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();
 }
 
+// As an engine says of its ranks: rank 0 waits for 1, which waits for 2.
+TEST(EmulatedNccl, WhoWaitsForPeersItselfIsNotBlamed) {
+  const auto messages = messages_of(3, [](Communicator host) {
+    GpuRank rank(host);
+    const int me = host.rank();
+    Communicator first = rank.world.subgroup(me == 2 ? std::vector{2} : std::vector{0, 1}, "first");
+    Communicator second = rank.world.subgroup(me == 0 ? std::vector{0} : std::vector{1, 2}, "second");
+    for (Communicator* group : {&first, &second}) group->set_deadline(std::chrono::milliseconds(600));
+    rank.world.barrier();
+    if (me == 1) second.set_deadline(std::chrono::seconds(20));
+    rank.world.set_waiting(me != 2);
+    if (me == 0) first.barrier();
+    if (me == 1) second.barrier();
+    if (me == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    rank.world.barrier();
+  });
+  EXPECT_TRUE(contains(messages[0], "which waits for peers itself; rank 2")) << messages[0];
+}
+
 TEST(EmulatedNccl, ARankGivesItsCommunicatorsBackWithoutItsPeers) {
   const std::size_t misuses = nccl_memory().misuses.size();
   run_local(2, {}, [](Communicator host) {

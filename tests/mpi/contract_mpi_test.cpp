@@ -1,7 +1,9 @@
 // The contract, for ranks that are processes.
+#include <random>
 #include <span>
 #include <stdexcept>
 
+#include "src/comm/mpi_wire.h"
 #include "tests/comm/contract.h"
 #include "tests/mpi/harness.h"
 
@@ -244,6 +246,43 @@ TEST_F(Arenas, ServeEveryCommunicatorOfTheirRanksUntilTheyGo) {
         }
       }
     }
+  });
+}
+
+// Of one sender by shared memory, so often that a receiver is now and then interrupted between two looks.
+TEST(SharedMessages, ReachThoseTheyAreFor) {
+  testing::run_mpi({}, [](Communicator world) {
+    const int peers = world.world() - 1, me = world.rank();
+    constexpr int kTimes = 200'000;
+    std::minstd_rand random(7);  // the same everywhere
+    for (int message = 0; peers > 1 && message < kTimes; ++message) {
+      const int to = 1 + static_cast<int>(random() % static_cast<unsigned>(peers));
+      int data = message;
+      if (me == 0) world.send(&data, sizeof data, to);
+      if (me != to) continue;
+      data = -1;
+      world.recv(&data, sizeof data, 0);
+      ASSERT_EQ(data, message);
+    }
+  });
+}
+
+// Members of both could take a message of one for the other's.
+TEST(MessageTags, OfTwoGroupsThatLiveAreRefusedWhereTheyAreTheSame) {
+  testing::run_mpi({}, [](Communicator) {  // which starts MPI
+    comm::MpiWire wire(MPI_COMM_SELF, {});
+    const comm::GroupKey first{.low = 5, .high = 1}, second{.low = 5, .high = 2};
+    const int tags = wire.take_tags(first, "gather", {3, 1, 0});
+    EXPECT_EQ(wire.take_tags({.low = 5, .high = 3}, "alone", {2, 1}), tags) << "no two of both";
+    EXPECT_EQ(wire.take_tags({.low = 6, .high = 4}, "other", {0, 1}), tags + comm::MpiWire::kGroupTags);
+    try {
+      wire.take_tags(second, "reduce", {0, 3});
+      ADD_FAILURE() << "the tags of two groups are the same";
+    } catch (const EnvironmentError& error) {
+      EXPECT_NE(std::string(error.what()).find("'gather' and 'reduce'"), std::string::npos) << error.what();
+    }
+    wire.give_back_tags(first);
+    EXPECT_EQ(wire.take_tags(second, "reduce", {0, 3}), tags);
   });
 }
 

@@ -153,13 +153,64 @@ TEST(MappedArenas, AFileThatIsNotTheArenaIsRefused) {
             std::string::npos);
 }
 
+constexpr std::chrono::milliseconds kAMoment{50};
+constexpr std::chrono::seconds kLong{20};
+
 TEST_F(SharedRange, AMutexOutlivesAnOwnerWhoDied) {
   auto* const mutex = new (shared_) SharedMutex;  // instead of the world
-  in_child([mutex] { mutex->lock(); }, true);
-  mutex->lock();
+  in_child([mutex] { mutex->try_lock_for(kLong); }, true);
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_TRUE(mutex->try_lock_for(kLong));
+    mutex->unlock();
+  }
+}
+
+// As one that was stopped.
+TEST_F(SharedRange, AMutexWhoseOwnerDoesNotGoOnIsNotWaitedForForEver) {
+  auto* const mutex = new (shared_) SharedMutex;
+  ASSERT_TRUE(mutex->try_lock_for(kAMoment));
+  in_child(
+      [mutex] {
+        if (mutex->try_lock_for(kAMoment)) raise(SIGKILL);
+      },
+      false);
+  int status = 0;
+  ASSERT_EQ(waitpid(children_.back(), &status, 0), children_.back());
+  EXPECT_TRUE(WIFEXITED(status));
   mutex->unlock();
-  mutex->lock();
-  mutex->unlock();
+}
+
+struct Pair {
+  std::uint64_t first = 0, second = 0;
+  std::array<std::uint64_t, 60> rest{};
+};
+
+TEST_F(SharedRange, WhatIsPublishedIsReadWholeWhileItIsWritten) {
+  auto* const published = new (shared_) Published<Pair>;
+  EXPECT_EQ(published->read().value().first, 0u);
+  in_child(
+      [published] {
+        for (std::uint64_t i = 1;; ++i) {
+          Pair pair{.first = i, .second = ~i};
+          pair.rest.fill(i);
+          published->write(pair);
+        }
+      },
+      false);
+  constexpr int kReads = 100;
+  int seen = 0;
+  std::uint64_t last = 0;
+  for (const auto until = device::Clock::now() + kLong; seen < kReads && device::Clock::now() < until;) {
+    const std::optional<Pair> pair = published->read();
+    if (!pair || pair->first == last) continue;
+    last = pair->first;
+    ++seen;
+    ASSERT_EQ(pair->second, ~pair->first);
+    for (const std::uint64_t word : pair->rest) ASSERT_EQ(word, pair->first);
+  }
+  EXPECT_EQ(seen, kReads);
+  kill(children_.back(), SIGKILL);
+  waitpid(children_.back(), nullptr, 0);
 }
 
 TEST_F(SharedRange, TheFirstFailureStays) {
@@ -182,7 +233,7 @@ SharedWorld::RoomWanted wanted(std::uint64_t key, std::int64_t best_bytes, std::
 TEST_F(SharedRange, MembersGetTheSameRoomAndGroupsDisjointOnes) {
   int initialized = 0;
   const auto join = [&](std::uint64_t key) {
-    return shared_->join(wanted(key, 40'000, 16'384), [&](SharedWorld::Room) { ++initialized; });
+    return shared_->join(wanted(key, 40'000, 16'384), kLong, [&](SharedWorld::Room) { ++initialized; });
   };
   const auto a = join(1), b = join(2), a_again = join(1);
   EXPECT_EQ(initialized, 2);
@@ -196,19 +247,20 @@ TEST_F(SharedRange, RoomIsSharedFairlyRefusedWhenGoneAndFreeWhenAllHaveLeft) {
   const auto nothing = [](SharedWorld::Room) {};
   std::vector<SharedWorld::Room> rooms;
   for (std::uint64_t key = 1; key <= 16; ++key)
-    rooms.push_back(shared_->join(wanted(key, kRoom, 16'384), nothing));  // each would take all
+    rooms.push_back(shared_->join(wanted(key, kRoom, 16'384), kLong, nothing));  // each would take all
   for (std::uint64_t key = 17; key <= 64; ++key) try {
-      rooms.push_back(shared_->join(wanted(key, kRoom, 16'384), nothing));
+      rooms.push_back(shared_->join(wanted(key, kRoom, 16'384), kLong, nothing));
     } catch (const EnvironmentError&) {
       break;
     }
   EXPECT_GE(rooms.size(), 16u);
-  EXPECT_THROW(shared_->join(wanted(100, kRoom, kRoom / 4), nothing), EnvironmentError);
+  EXPECT_THROW(shared_->join(wanted(100, kRoom, kRoom / 4), kLong, nothing), EnvironmentError);
   const SharedWorld::Room first = rooms[0];
-  shared_->leave(first.group);
-  EXPECT_THROW(shared_->join(wanted(101, 65'536, 65'536), nothing), EnvironmentError) << "one member is left";
-  shared_->leave(first.group);
-  EXPECT_EQ(shared_->join(wanted(102, 65'536, 65'536), nothing).base, first.base);
+  shared_->leave(first.group, kLong);
+  EXPECT_THROW(shared_->join(wanted(101, 65'536, 65'536), kLong, nothing), EnvironmentError)
+      << "one member is left";
+  shared_->leave(first.group, kLong);
+  EXPECT_EQ(shared_->join(wanted(102, 65'536, 65'536), kLong, nothing).base, first.base);
 }
 
 }  // namespace
