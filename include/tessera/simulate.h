@@ -25,7 +25,8 @@ struct CostModel {
   double wake_us = 0.0;  // until a lane goes on behind what it waited for in another: a thread's wake-up
   // Whether the thread that issues also computes, as on the CPU: nothing is issued while the compute lane is
   // busy, so a gather starts no sooner than the strategy's prefetch says. On a device the host runs ahead,
-  // and only waits hold a gather back.
+  // and only waits hold a gather back. A rank without peers, which has nothing to hide, then does all but
+  // copies and what the host updates by that one thread.
   bool compute_issues = true;
   std::vector<double> forward_flops = {};  // by unit, one microbatch; backward is twice that
   // What a full recompute repeats of them; empty: all. A selective one repeats none: it takes the time that

@@ -5,10 +5,12 @@
 #include <numeric>
 #include <utility>
 
+#include "src/program/opcodes.h"
+
 namespace tessera {
 
-Dataflow::Dataflow(std::vector<const Program*> programs, bool compute_issues, double wake_us)
-    : programs_(std::move(programs)), compute_issues_(compute_issues), wake_us_(wake_us) {
+Dataflow::Dataflow(std::vector<const Program*> programs, Issuer issuer, double wake_us)
+    : programs_(std::move(programs)), issuer_(issuer), wake_us_(wake_us) {
   Node nodes = 0;
   for (const Program* program : programs_) {
     first_.push_back(nodes);
@@ -31,6 +33,22 @@ void Dataflow::merge(int r, InstructionId x, int s, InstructionId y) {
   parent_[static_cast<std::size_t>(root(node(s, y)))] = root(node(r, x));
 }
 
+// A lane is as the engine makes it: by the first instruction in it.
+std::array<Lane, kLanes> Dataflow::threads_of(const Program& program) const {
+  std::array<Lane, kLanes> threads;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) threads[lane] = static_cast<Lane>(lane);
+  if (issuer_ != Issuer::runs_all) return threads;
+  std::array<bool, kLanes> seen{};
+  for (const Instruction& instruction : program.instructions) {
+    const auto lane = static_cast<std::size_t>(instruction.lane);
+    if (std::exchange(seen[lane], true)) continue;
+    const bool moves =
+        instruction.op == Opcode::copy || instruction.lane == Lane::host || instruction.lane == Lane::io;
+    if (!moves && !is_message(instruction.op)) threads[lane] = Lane::compute;
+  }
+  return threads;
+}
+
 template <typename Visit>
 void Dataflow::each_edge(Visit visit) {
   constexpr InstructionId kNone = -1;
@@ -38,18 +56,22 @@ void Dataflow::each_edge(Visit visit) {
     const std::vector<Instruction>& instructions = programs_[static_cast<std::size_t>(r)]->instructions;
     std::array<InstructionId, kLanes> latest;
     latest.fill(kNone);
-    const InstructionId& computed = latest[static_cast<std::size_t>(Lane::compute)];
+    const InstructionId& issued = latest[static_cast<std::size_t>(Lane::compute)];  // by the issuer
+    const std::array<Lane, kLanes> threads = threads_of(*programs_[static_cast<std::size_t>(r)]);
+    const auto thread_of = [&](const Instruction& instruction) {
+      return threads[static_cast<std::size_t>(instruction.lane)];
+    };
     for (InstructionId id = 0; id < static_cast<InstructionId>(instructions.size()); ++id) {
       const Instruction& instruction = instructions[static_cast<std::size_t>(id)];
-      InstructionId& prior = latest[static_cast<std::size_t>(instruction.lane)];
+      const Lane thread = thread_of(instruction);
+      InstructionId& prior = latest[static_cast<std::size_t>(thread)];
       const Node after = root(node(r, id));
       if (prior != kNone) visit(root(node(r, prior)), {.after = after, .wakes = false});
-      if (compute_issues_ && instruction.lane != Lane::compute && computed != kNone)
-        visit(root(node(r, computed)), {.after = after, .wakes = true});
+      if (issuer_ != Issuer::runs_nothing && thread != Lane::compute && issued != kNone)
+        visit(root(node(r, issued)), {.after = after, .wakes = true});
       for (const InstructionId wait : instruction.waits)
-        visit(
-            root(node(r, wait)),
-            {.after = after, .wakes = instructions[static_cast<std::size_t>(wait)].lane != instruction.lane});
+        visit(root(node(r, wait)),
+              {.after = after, .wakes = thread_of(instructions[static_cast<std::size_t>(wait)]) != thread});
       prior = id;
     }
   }

@@ -2,6 +2,8 @@
 // merged into one node; when each runs, given how long it takes.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -11,10 +13,13 @@ namespace tessera {
 
 class Dataflow {
  public:
-  // `programs[r]` is what the r-th rank runs; they must outlive it. Edges: the instruction before in its
-  // lane, what it waits for and, with `compute_issues`, the compute lane's last before it. Behind one of
-  // another lane it begins `wake_us` after that is over.
-  Dataflow(std::vector<const Program*> programs, bool compute_issues, double wake_us = 0);
+  // Who issues a rank's instructions also runs: none; those of the compute lane, so that nothing is issued
+  // while it is busy; or, as a rank without peers does, all but moves and messages.
+  enum class Issuer : std::uint8_t { runs_nothing, computes, runs_all };
+  // `programs[r]` is what the r-th rank runs; they must outlive it. Edges: the instruction before of those
+  // that the same thread runs, what it waits for and, unless the issuer runs nothing, its last before it.
+  // Behind one of another thread it begins `wake_us` after that is over.
+  Dataflow(std::vector<const Program*> programs, Issuer issuer, double wake_us = 0);
 
   // Instruction x of rank r and y of rank s begin when both can, and end together.
   void merge(int r, InstructionId x, int s, InstructionId y);
@@ -34,6 +39,8 @@ class Dataflow {
     bool wakes = false;
   };
 
+  // By lane, which threads they are of: the issuer is that of the compute lane.
+  std::array<Lane, kLanes> threads_of(const Program& program) const;
   Node node(int r, InstructionId id) const { return first_[static_cast<std::size_t>(r)] + id; }
   Node root(Node of);
   // Calls visit(before, edge) for every edge.
@@ -44,7 +51,7 @@ class Dataflow {
   std::vector<Node> order();
 
   std::vector<const Program*> programs_;
-  bool compute_issues_;
+  Issuer issuer_;
   double wake_us_;
   std::vector<Node> first_;         // by rank
   std::vector<Node> parent_;        // union-find

@@ -88,11 +88,16 @@ Timeline timeline_of(const Program& program, const InstructionCosts& costs, cons
   return timeline;
 }
 
+Dataflow::Issuer issuer_of(const CostModel& cost, const Mesh& mesh) {
+  if (!cost.compute_issues) return Dataflow::Issuer::runs_nothing;
+  return mesh.world() == 1 ? Dataflow::Issuer::runs_all : Dataflow::Issuer::computes;
+}
+
 Timeline simulate(const Program& program, const Layout& layout, const Mesh& mesh, const CostModel& cost) {
   cost.check();
   const int rank = mesh.rank({program.pipeline_rank, 0, 0, 0});
   const InstructionCosts costs(program, layout, mesh, cost, rank);
-  Dataflow flow({&program}, cost.compute_issues, cost.wake_us);
+  Dataflow flow({&program}, issuer_of(cost, mesh), cost.wake_us);
   const auto times = flow.run({durations_of(program, costs)});
   if (times.empty())
     throw UsageError("simulate: the program's instructions wait for each other; see verify()");

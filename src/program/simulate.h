@@ -12,6 +12,9 @@ namespace tessera {
 Timeline timeline_of(const Program& program, const InstructionCosts& costs,
                      const std::vector<Dataflow::Times>& times);
 
+// As the engine's ranks are on this mesh.
+Dataflow::Issuer issuer_of(const CostModel& cost, const Mesh& mesh);
+
 // By instruction.
 std::vector<double> durations_of(const Program& program, const InstructionCosts& costs);
 

@@ -82,7 +82,7 @@ class World {
   World(const WorldPrograms& world, const Layout& layout, const CostModel& cost, Folding folding)
       : world_(world),
         classes_(folding == Folding::folded ? folded_classes(world, cost.cluster) : single_ranks(world)),
-        flow_(programs_of_classes(), cost.compute_issues, cost.wake_us) {
+        flow_(programs_of_classes(), issuer_of(cost, world.mesh), cost.wake_us) {
     for (const Program& program : world.programs) meetings_.emplace_back(program);
     for (const RankClass& one : classes_)
       costs_.emplace_back(program_of(one), layout, world.mesh, cost, one.rank);

@@ -98,6 +98,31 @@ Program chain_program(const std::vector<UnitSpec>& units, const Layout& layout, 
                      .order = {}});
 }
 
+// As the engine's rank without peers, whose thread runs all but moves; on a device, lanes are on their own.
+TEST(Simulate, ARankAloneDoesOneThingAfterTheOther) {
+  const std::vector<UnitSpec> units = testing::chain(4, 100);
+  const Layout layout(units, 1);
+  const Program program = chain_program(units, layout, 1, 1);
+  CostModel cost = fixed_costs();
+  const auto sum_of = [](const Timeline& timeline) {
+    double sum = 0;
+    for (const Span& span : timeline.spans) sum += span.end_us - span.start_us;
+    return sum;
+  };
+  const Timeline alone = simulate(program, layout, {}, cost);
+  EXPECT_DOUBLE_EQ(alone.total_us, sum_of(alone));
+  EXPECT_GT(alone.total_us, alone.compute_us) << "nothing runs in another lane";
+  EXPECT_DOUBLE_EQ(alone.communication_us, 0);
+  cost.compute_issues = false;
+  const Timeline on_device = simulate(program, layout, {}, cost);
+  EXPECT_LT(on_device.total_us, sum_of(on_device));
+
+  StepSpec spec{.strategy = {}, .activations = testing::activations(4), .order = {}};
+  spec.strategy.offload.activations = Space::host;
+  const Timeline moving = simulate(build_step(layout, {}, spec), layout, {}, fixed_costs());
+  EXPECT_LT(moving.total_us, sum_of(moving)) << "moves go on beside it";
+}
+
 // The overlap that the executor is held to: 12 units, compute 25 ms and communication 10 ms each.
 class Overlap : public ::testing::Test {
  protected:
