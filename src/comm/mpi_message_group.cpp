@@ -59,8 +59,9 @@ MpiMessageGroup::~MpiMessageGroup() {
 }
 
 std::vector<int> MpiMessageGroup::all_ranks() const {
-  std::vector<int> ranks;
-  for (int member = 0; member < members(); ++member) ranks.push_back(global_rank(member));
+  std::vector<int> ranks(static_cast<std::size_t>(members()));
+  for (int member = 0; member < members(); ++member)
+    ranks[static_cast<std::size_t>(member)] = global_rank(member);
   return ranks;
 }
 

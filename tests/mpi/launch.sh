@@ -24,8 +24,8 @@ if [ -z "$LEAVE_THE_REST" ]; then exec "$launcher" $options -n "$ranks" "$@"; fi
 STATUSES=$(mktemp)
 export STATUSES
 trap 'rm -f "$STATUSES"' EXIT
-# shellcheck disable=SC2016  # each rank's own
-"$launcher" $options $leave -n "$ranks" sh -c '"$@"; status=$?; echo "$status" >>"$STATUSES"; exit "$status"' sh "$@"
+# shellcheck disable=SC2016  # each rank's own; MPICH's launcher tells the rest by a signal that would end them
+"$launcher" $options $leave -n "$ranks" sh -c 'trap "" USR1; "$@"; status=$?; echo "$status" >>"$STATUSES"; exit "$status"' sh "$@"
 failed=$(grep -c '^1$' "$STATUSES")
 echo "launch: $failed of $ranks ended with status 1"
 if [ "$failed" -lt $((ranks - 1)) ]; then exit 0; fi
