@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <span>
 #include <string_view>
 
+#include "src/checkpoint/unique_json.h"
 #include "tessera/error.h"
 
 namespace tessera::checkpoint {
@@ -29,29 +30,6 @@ constexpr StoredType kStoredTypes[] = {{"F32", 4}, {"BF16", 2}, {"F16", 2},  {"F
 [[noreturn]] void refuse(const std::string& source, const std::string& what) {
   throw EnvironmentError(fmt::format("safetensors file '{}': {}", source, what));
 }
-
-// Keys that stand twice in an object would otherwise be lost without a word.
-class UniqueKeys {
- public:
-  explicit UniqueKeys(const std::string& source) : source_(source) {}
-
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    if (depth > 3) refuse(source_, "its header is nested too deeply");
-    if (event == json::parse_event_t::object_start && depth == 1) fields_.clear();
-    if (event != json::parse_event_t::key) return true;
-    const auto& key = parsed.get_ref<const std::string&>();
-    if (depth == 1) tensor_ = key;
-    if (!(depth == 1 ? tensors_ : fields_).insert(key).second)
-      refuse(source_, depth == 1 ? fmt::format("tensor '{}' stands twice in its header", key)
-                                 : fmt::format("tensor '{}' has {} twice", tensor_, key));
-    return true;
-  }
-
- private:
-  const std::string& source_;
-  std::set<std::string> tensors_, fields_;
-  std::string tensor_;
-};
 
 // A whole number that fits, or −1.
 std::int64_t whole(const json& value) {
@@ -160,11 +138,15 @@ void check_metadata(const json& metadata, const std::string& source) {
       refuse(source, fmt::format("its __metadata__ has a value that is no text: {}", key));
 }
 
-json parse_json(std::string_view text, const std::string& source) {
+json parse_header(std::string_view text, const std::string& source) {
+  constexpr std::size_t kMostDepth = 3;  // the header, a tensor, its shape
   try {
-    return json::parse(text, UniqueKeys(source));
-  } catch (const json::exception& error) {
-    refuse(source, fmt::format("its header is not JSON: {}", error.what()));
+    return parse_unique(text, kMostDepth, [&](std::span<const std::string> keys) {
+      refuse(source, keys.size() == 1 ? fmt::format("tensor '{}' stands twice in its header", keys[0])
+                                      : fmt::format("tensor '{}' has {} twice", keys[0], keys.back()));
+    });
+  } catch (const JsonError& error) {
+    refuse(source, fmt::format("its header {}", error.what()));
   }
 }
 
@@ -182,7 +164,7 @@ std::optional<DType> weight_type(std::string_view stored) {
 
 std::vector<TensorEntry> parse_tensors(std::string_view text, std::int64_t data_begin,
                                        std::int64_t file_bytes, const std::string& source) {
-  const json header = parse_json(text, source);
+  const json header = parse_header(text, source);
   if (!header.is_object()) refuse(source, "its header is no JSON object");
   std::vector<TensorEntry> tensors;
   for (const auto& [name, object] : header.items()) {

@@ -1,7 +1,9 @@
 // What a safetensors header may say, and how each lie is refused: with the file's name and the tensor's.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -91,12 +93,29 @@ TEST(SafetensorsHeader, EveryLieNamesTheTensor) {
       {R"({"__metadata__":{"format":1}})", 0, "no text: format"},
       {R"({"__metadata__":3})", 0, "__metadata__ is no object"},
       {std::string(100000, '['), 0, "nested too deeply"},
+      {tensor(R"("dtype":"F32","shape":[[2]],"data_offsets":[0,8])"), 8, "nested too deeply"},
+      {R"({"__metadata__":{"format":"pt","format":"pt"}})", 0, "'__metadata__' has format twice"},
   };
   for (const auto& one : cases) {
     const std::string message = refusal_of(one.header, one.data_bytes);
     EXPECT_THAT(message, HasSubstr(one.message)) << one.header.substr(0, 200);
     EXPECT_THAT(message, HasSubstr("'x.safetensors'"));
   }
+}
+
+// A header of many experts' tensors: what stands around a tensor is not gone through for each of them, which
+// took more than a minute for these.
+TEST(SafetensorsHeader, ManyTensorsTakeTimeInProportion) {
+  constexpr int kTensors = 50'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i)
+    header += fmt::format(R"({}"layer.{}.weight":{{"dtype":"BF16","shape":[0,4],"data_offsets":[0,0]}})",
+                          i == 0 ? "" : ",", i);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(parse_tensors(header + "}", 100, 100, "x").size(), static_cast<std::size_t>(kTensors));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  // And each is still held against all others.
+  EXPECT_THAT(refusal_of(header + R"(,"layer.7.weight":{}})", 0), HasSubstr("'layer.7.weight' stands twice"));
 }
 
 // The file around the header.
