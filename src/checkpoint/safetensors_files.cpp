@@ -4,7 +4,9 @@
 
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
+#include "src/checkpoint/unique_json.h"
 #include "tessera/error.h"
 
 namespace tessera::checkpoint {
@@ -44,6 +46,25 @@ fs::path model_in(const fs::path& folder) {
                                folder.string(), kIndexName, kWholeName, found.size()));
 }
 
+json parse_index_text(std::string_view text, const std::string& source) {
+  constexpr std::size_t kMostDepth = 100;  // of its metadata, which may be anything
+  try {
+    return parse_unique(text, kMostDepth, [&](std::span<const std::string> keys) {
+      const bool tensor = keys.size() == 2 && keys[0] == "weight_map";
+      refuse_index(source, fmt::format("{} '{}' stands twice in it", tensor ? "tensor" : "key", keys.back()));
+    });
+  } catch (const JsonError& error) {
+    refuse_index(source, fmt::format("it {}", error.what()));
+  }
+}
+
+// The system would open what stands before a NUL.
+bool is_beside(const std::string& name) {
+  const fs::path path = name;
+  return !path.empty() && path.filename() == path && path != "." && path != ".." &&
+         name.find('\0') == name.npos;
+}
+
 }  // namespace
 
 std::string encode_index(const std::map<std::string, std::string>& files, std::int64_t total_bytes) {
@@ -51,22 +72,16 @@ std::string encode_index(const std::map<std::string, std::string>& files, std::i
 }
 
 std::map<std::string, std::string> parse_index(std::string_view text, const std::string& source) {
-  json index;
-  try {
-    index = json::parse(text);
-  } catch (const json::exception& error) {
-    refuse_index(source, fmt::format("it is not JSON: {}", error.what()));
-  }
+  const json index = parse_index_text(text, source);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
     refuse_index(source, "it has no weight_map");
   std::map<std::string, std::string> result;
   for (const auto& [name, file] : index["weight_map"].items()) {
     if (!file.is_string()) refuse_index(source, fmt::format("tensor '{}' is in no named file", name));
-    const fs::path path = file.get<std::string>();
-    if (path.empty() || path.filename() != path || path == "." || path == "..")
+    if (!is_beside(file.get<std::string>()))
       refuse_index(source,
-                   fmt::format("tensor '{}' is in '{}', which is no file beside it", name, path.string()));
-    result[name] = path.string();
+                   fmt::format("tensor '{}' is in {}, which is no file beside it", name, file.dump()));
+    result[name] = file.get<std::string>();
   }
   return result;
 }

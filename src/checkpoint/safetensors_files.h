@@ -17,7 +17,7 @@ inline constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // The index's text: which file of the folder holds which tensor.
 std::string encode_index(const std::map<std::string, std::string>& files, std::int64_t total_bytes);
-// The same read; EnvironmentError where it is none, or names a file outside its folder.
+// The same read; EnvironmentError where it is none, says something twice, or names a file outside its folder.
 std::map<std::string, std::string> parse_index(std::string_view json, const std::string& source);
 
 class SafetensorsFiles {

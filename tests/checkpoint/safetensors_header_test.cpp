@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -146,6 +147,32 @@ TEST(SafetensorsHeader, AnIndexNamesFilesBesideItOnly) {
   for (const char* path : {"../b.safetensors", "/b.safetensors", "", "..", "x/y"})
     EXPECT_THAT(message(R"({"weight_map":{"a":")" + std::string(path) + "\"}}"),
                 HasSubstr("no file beside it"));
+  // The system would open b.
+  EXPECT_THAT(message(R"({"weight_map":{"a":"b\u0000/../../c"}})"), HasSubstr("no file beside it"));
+  EXPECT_THAT(message(R"({"weight_map":{"a":"b\u0000c"}})"),
+              HasSubstr(R"(tensor 'a' is in "b\u0000c", which is no file beside it)"));
+}
+
+TEST(SafetensorsHeader, AnIndexSaysNothingTwice) {
+  const auto message = [](const std::string& text) { return refusal([&] { parse_index(text, "i.json"); }); };
+  EXPECT_THAT(message(R"({"weight_map":{"a":"b","c":"b","a":"d"}})"),
+              HasSubstr("'i.json': tensor 'a' stands twice in it"));
+  EXPECT_THAT(message(R"({"weight_map":{"a":"b"},"weight_map":{}})"),
+              HasSubstr("key 'weight_map' stands twice in it"));
+  // In objects apart from each other a key may be the same.
+  EXPECT_EQ(message(R"({"metadata":{"a":[{"a":1},{"a":2}]},"weight_map":{"a":"b"}})"), "accepted");
+  EXPECT_THAT(message(R"({"weight_map":{},"metadata":)" + std::string(100000, '[')), HasSubstr("too deeply"));
+}
+
+// It goes to a terminal or a log.
+TEST(SafetensorsHeader, WhatIsNoTextIsNotRepeatedInTheRefusal) {
+  for (const std::string& message :
+       {refusal_of("{\"a\xff\":{}}", 0), refusal_of("{\"a\x1b[2J\":{}}", 0),
+        refusal([] { parse_index("{\"weight_map\":{\"\xff\":\"b\"}}", "i.json"); })}) {
+    EXPECT_THAT(message, HasSubstr("is not JSON"));
+    EXPECT_TRUE(std::ranges::all_of(message, [](char c) { return c >= ' ' && c <= '~'; })) << message;
+  }
+  EXPECT_THAT(refusal_of("{\"a\xff\":{}}", 0), HasSubstr("\\xff"));
 }
 
 TEST(SafetensorsHeader, WhatIsWrittenIsRead) {
