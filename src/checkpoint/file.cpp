@@ -131,7 +131,10 @@ FileReader::FileReader(std::filesystem::path path, const char* kind) : path_(std
     why_not = reason(errno);
   else if (!S_ISREG(status.st_mode))
     why_not = S_ISDIR(status.st_mode) ? reason(EISDIR) : "it is not a regular file";
-  bytes_ = status.st_size;
+  identity_ = {.device = status.st_dev,
+               .inode = status.st_ino,
+               .bytes = status.st_size,
+               .changed_ns = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec};
   if (why_not.empty()) return;
   if (file_ >= 0) ::close(file_);
   throw EnvironmentError(fmt::format("cannot open {} file '{}': {}", kind_, path_.string(), why_not));

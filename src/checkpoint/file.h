@@ -54,6 +54,16 @@ class FileWriter {
   std::unique_ptr<std::byte, void (*)(void*)> blocks_;  // on their way there
 };
 
+// Tells a file from the one that takes its place, and from what it is after a change.
+struct FileIdentity {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t bytes = 0;
+  std::int64_t changed_ns = 0;  // when its contents were
+
+  bool operator==(const FileIdentity&) const = default;
+};
+
 class FileReader {
  public:
   explicit FileReader(std::filesystem::path path, const char* kind = "checkpoint");
@@ -62,13 +72,14 @@ class FileReader {
   FileReader& operator=(const FileReader&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  std::int64_t bytes() const { return bytes_; }
+  std::int64_t bytes() const { return identity_.bytes; }
+  const FileIdentity& identity() const { return identity_; }  // when it was opened
   void read(std::int64_t offset, std::span<std::byte> data) const;
 
  private:
   std::filesystem::path path_;
   const char* kind_;
-  std::int64_t bytes_ = 0;
+  FileIdentity identity_;
   int file_ = -1;
 };
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "src/checkpoint/unique_json.h"
 #include "tessera/error.h"
@@ -65,6 +66,16 @@ bool is_beside(const std::string& name) {
          name.find('\0') == name.npos;
 }
 
+std::string index_text(const fs::path& path) {
+  const FileReader reader(path, "safetensors index");
+  if (reader.bytes() > kMostHeaderBytes)
+    refuse_index(path.string(),
+                 fmt::format("it has {} bytes; at most {} are allowed", reader.bytes(), kMostHeaderBytes));
+  std::string text(static_cast<std::size_t>(reader.bytes()), '\0');
+  reader.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
 }  // namespace
 
 std::string encode_index(const std::map<std::string, std::string>& files, std::int64_t total_bytes) {
@@ -86,6 +97,21 @@ std::map<std::string, std::string> parse_index(std::string_view text, const std:
   return result;
 }
 
+SafetensorsFile::SafetensorsFile(fs::path path, LastFile& last) : path_(std::move(path)), last_(last) {}
+
+const FileReader& SafetensorsFile::opened() const {
+  if (last_.file == this) return *last_.reader;
+  last_ = {};  // never two at once
+  auto reader = std::make_unique<const FileReader>(path_, kSafetensors);
+  if (identity_ && reader->identity() != *identity_)
+    throw EnvironmentError(fmt::format(
+        "safetensors file '{}' was changed after its header was read: leave it as it is while it is read",
+        path_.string()));
+  identity_ = reader->identity();
+  last_ = {.file = this, .reader = std::move(reader)};
+  return *last_.reader;
+}
+
 SafetensorsFiles::SafetensorsFiles(const fs::path& path) {
   const fs::file_status status = status_of(path);
   if (!fs::exists(status))
@@ -99,13 +125,7 @@ SafetensorsFiles::SafetensorsFiles(const fs::path& path) {
 }
 
 void SafetensorsFiles::open_index(const fs::path& path) {
-  const FileReader reader(path, "safetensors index");
-  if (reader.bytes() > kMostHeaderBytes)
-    refuse_index(source_,
-                 fmt::format("it has {} bytes; at most {} are allowed", reader.bytes(), kMostHeaderBytes));
-  std::string text(static_cast<std::size_t>(reader.bytes()), '\0');
-  reader.read(0, std::as_writable_bytes(std::span(text)));
-  const std::map<std::string, std::string> index = parse_index(text, source_);
+  const std::map<std::string, std::string> index = parse_index(index_text(path), source_);
   std::set<std::string> files;
   for (const auto& [name, file] : index) files.insert(file);
   for (const std::string& file : files) open_file(path.parent_path() / file, &index);
@@ -115,8 +135,8 @@ void SafetensorsFiles::open_index(const fs::path& path) {
 }
 
 void SafetensorsFiles::open_file(const fs::path& path, const std::map<std::string, std::string>* index) {
-  const FileReader& reader = readers_.emplace_back(path, kSafetensors);
-  for (TensorEntry& entry : read_tensors(reader)) {
+  const SafetensorsFile& file = files_.emplace_back(path, last_);
+  for (TensorEntry& entry : file.tensors()) {
     if (index) {
       const auto found = index->find(entry.name);
       if (found == index->end() || found->second != path.filename().string())
@@ -125,7 +145,7 @@ void SafetensorsFiles::open_file(const fs::path& path, const std::map<std::strin
                                  found == index->end() ? "not in it" : "said to be in " + found->second));
     }
     std::string name = entry.name;
-    tensors_.emplace(std::move(name), Tensor{.file = &reader, .entry = std::move(entry)});
+    tensors_.emplace(std::move(name), Tensor{.file = &file, .entry = std::move(entry)});
   }
 }
 

@@ -1,9 +1,12 @@
-// The safetensors files of one model, opened for reading: one file, or those that an index names.
+// The safetensors files of one model, for reading: one file, or those that an index names.
 #pragma once
 
 #include <deque>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,16 +23,47 @@ std::string encode_index(const std::map<std::string, std::string>& files, std::i
 // The same read; EnvironmentError where it is none, says something twice, or names a file outside its folder.
 std::map<std::string, std::string> parse_index(std::string_view json, const std::string& source);
 
+class SafetensorsFile;
+
+// Of a model's files the one that was read last is open: there may be hundreds, and every rank of a process
+// reads them, so that all at once would be more than it may have open.
+struct LastFile {
+  const SafetensorsFile* file = nullptr;
+  std::unique_ptr<const FileReader> reader;
+};
+
+// One of the files, opened again where another was read since. All that share `last` are read by one thread.
+class SafetensorsFile {
+ public:
+  SafetensorsFile(std::filesystem::path path, LastFile& last);
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::vector<TensorEntry> tensors() const { return read_tensors(opened()); }
+  // EnvironmentError also where the file was changed or replaced since its header was read.
+  void read(std::int64_t offset, std::span<std::byte> data) const { opened().read(offset, data); }
+
+ private:
+  const FileReader& opened() const;
+
+  std::filesystem::path path_;
+  LastFile& last_;
+  mutable std::optional<FileIdentity> identity_;  // once it was open
+};
+
 class SafetensorsFiles {
  public:
   struct Tensor {
-    const FileReader* file = nullptr;
+    const SafetensorsFile* file = nullptr;
     TensorEntry entry;
   };
 
   // `path`: a file, an index, or a folder. Reads the headers only. EnvironmentError for what they contradict,
   // UsageError where there is nothing to read.
   explicit SafetensorsFiles(const std::filesystem::path& path);
+  SafetensorsFiles(const SafetensorsFiles&) = delete;
+  SafetensorsFiles& operator=(const SafetensorsFiles&) = delete;
 
   const std::string& source() const { return source_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
@@ -40,7 +74,8 @@ class SafetensorsFiles {
   void open_file(const std::filesystem::path& path, const std::map<std::string, std::string>* index);
 
   std::string source_;
-  std::deque<FileReader> readers_;  // never move
+  LastFile last_;
+  std::deque<SafetensorsFile> files_;  // never move
   std::map<std::string, Tensor> tensors_;
 };
 

@@ -21,7 +21,7 @@ using namespace checkpoint;
 // A tensor of the map and where it was found.
 struct Source {
   const StoredTensor* tensor = nullptr;
-  const FileReader* file = nullptr;
+  const SafetensorsFile* file = nullptr;
   std::int64_t offset = 0;  // in the file, bytes
   DType type = DType::fp32;
   std::int64_t numel = 0;

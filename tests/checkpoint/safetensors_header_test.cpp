@@ -175,6 +175,59 @@ TEST(SafetensorsHeader, WhatIsNoTextIsNotRepeatedInTheRefusal) {
   EXPECT_THAT(refusal_of("{\"a\xff\":{}}", 0), HasSubstr("\\xff"));
 }
 
+// A model of two files, each of one tensor of four bytes.
+class TwoFiles {
+ public:
+  TwoFiles() {
+    write("a", "1234");
+    write("b", "5678");
+    const std::string index = encode_index({{"a", "a.safetensors"}, {"b", "b.safetensors"}}, 8);
+    folder_.write(kIndexName, std::as_bytes(std::span(index)));
+  }
+  void write(const std::string& name, const std::string& data) const {
+    std::vector<TensorEntry> tensors = {{.name = name, .dtype = "U8", .shape = {4}, .begin = 0, .end = 4}};
+    const std::string text = encode_tensors(tensors) + data;
+    folder_.write(name + ".safetensors", std::as_bytes(std::span(text)));
+  }
+  std::string file(const std::string& name) const { return folder_.file(name); }
+
+ private:
+  tessera::testing::TemporaryFolder folder_;
+};
+
+std::string read_of(const SafetensorsFiles& files, const std::string& name) {
+  const SafetensorsFiles::Tensor& tensor = *files.find(name);
+  std::string bytes(static_cast<std::size_t>(tensor.entry.end - tensor.entry.begin), '\0');
+  tensor.file->read(tensor.entry.begin, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+// In whatever order, and none but the one that is read is open.
+TEST(SafetensorsFiles, OneFileIsOpenAtATime) {
+  const TwoFiles model;
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = open_files();
+  const SafetensorsFiles files(model.file(""));
+  for (const char* name : {"b", "a", "a", "b"}) {
+    EXPECT_EQ(read_of(files, name), name[0] == 'a' ? "1234" : "5678");
+    EXPECT_EQ(open_files(), before + 1);
+  }
+}
+
+// Whose header may say something else.
+TEST(SafetensorsFiles, AFileThatIsReplacedMeanwhileIsRefused) {
+  const TwoFiles model;
+  const SafetensorsFiles files(model.file(""));
+  model.write("a", "abcd");
+  EXPECT_THAT(refusal([&] { read_of(files, "a"); }),
+              HasSubstr("'" + model.file("a.safetensors") + "' was changed after its header was read"));
+  std::filesystem::remove(model.file("a.safetensors"));
+  EXPECT_THAT(refusal([&] { read_of(files, "a"); }), HasSubstr("No such file"));
+  EXPECT_EQ(read_of(files, "b"), "5678");
+}
+
 TEST(SafetensorsHeader, WhatIsWrittenIsRead) {
   std::vector<TensorEntry> tensors = {{.name = "z", .dtype = "F32", .shape = {3}, .begin = 0, .end = 12},
                                       {.name = "a", .dtype = "BF16", .shape = {2, 2}, .begin = 0, .end = 8}};

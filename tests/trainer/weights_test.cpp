@@ -2,6 +2,7 @@
 // checkpoints, from files that are whole or not there.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include <cstring>
@@ -344,13 +345,14 @@ TEST_F(Weights, TheFormsInWhichOthersStoreThem) {
   json renamed;
   for (const auto& [name, value] : bare.header.items())
     renamed[name.starts_with("transformer.") ? name.substr(12) : name] = value;
-  // A causal mask, and the tied head once more.
+  // A causal mask, what takes the place of a masked logit, and the tied head once more.
   const std::size_t end = bare.data.size();
   renamed["h.0.attn.bias"] = {{"dtype", "BOOL"}, {"shape", {2, 2}}, {"data_offsets", {end, end + 4}}};
-  bare.data += std::string(4, '\1');
+  renamed["h.1.attn.masked_bias"] = {{"dtype", "U8"}, {"shape", {4}}, {"data_offsets", {end + 4, end + 8}}};
+  bare.data += std::string(8, '\1');
   const std::size_t begin = bare.header["transformer.wte.weight"]["data_offsets"][0];
   renamed["lm_head.weight"] = {
-      {"dtype", "F32"}, {"shape", {61, 32}}, {"data_offsets", {end + 4, end + 4 + 61 * 32 * 4}}};
+      {"dtype", "F32"}, {"shape", {61, 32}}, {"data_offsets", {end + 8, end + 8 + 61 * 32 * 4}}};
   bare.data += bare.data.substr(begin, 61 * 32 * 4);
   bare.header = renamed;
   bare.write(file("bare.safetensors"));
@@ -482,6 +484,22 @@ TEST_F(Weights, AnIndexThatContradictsItsFilesIsRefused) {
               HasSubstr("'" + name + "'"));
   EXPECT_THAT(changed([&](json& map) { map["more"] = map[name]; }), HasSubstr("'more'"));
   EXPECT_THAT(changed([&](json& map) { map[name] = "gone.safetensors"; }), HasSubstr("gone.safetensors"));
+}
+
+// Each of the ranks reads each of the files.
+TEST_F(Weights, ManyFilesAreReadWithFewDescriptors) {
+  export_to(file("out"), {}, {.max_file_bytes = 4});
+  const auto files = std::distance(fs::directory_iterator(file("out")), {}) - 1;
+  ASSERT_EQ(files, 28);
+  const auto open = std::distance(fs::directory_iterator("/proc/self/fd"), {});
+  struct rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const struct rlimit limit = {.rlim_cur = static_cast<rlim_t>(open + files), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  Values values;
+  EXPECT_NO_THROW(values = imported({.world = 4, .stage = 3, .seed = 5}, file("out")));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(values == values_of({}));
 }
 
 TEST_F(Weights, AnExportThatFailsLeavesNothingBehind) {
