@@ -11,6 +11,8 @@
 
 namespace tessera {
 
+struct MappedFile;
+
 // How a file holds its tokens.
 //   text     every byte is a token of 0 to 255; no header
 //   uint16   256 int32 of header (magic 20240520, version 1, count, then zeros), then `count` uint16
@@ -75,9 +77,9 @@ class TokenSource {
  private:
   struct File {
     std::string name;
-    std::shared_ptr<const void> owner;  // keeps data alive
-    const std::byte* data = nullptr;    // range.numel() tokens of encoding_
-    bool mapped = false;                // a file, not memory
+    std::shared_ptr<const void> owner;         // keeps data alive
+    std::shared_ptr<const MappedFile> mapped;  // likewise; null where it is memory, no file
+    const std::byte* data = nullptr;           // range.numel() tokens of encoding_
     TokenRange range;
   };
   TokenSource() = default;

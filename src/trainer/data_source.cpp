@@ -67,17 +67,17 @@ TokenSource TokenSource::open(const std::string& path, std::int64_t vocabulary) 
   std::vector<File> files;
   std::int64_t numel = 0;
   for (const std::string& name : matching_files(path)) {
-    MappedFile file = map_file(name);
-    const TokenLayout layout = parse_token_file(name, file.bytes);
+    const auto file = std::make_shared<const MappedFile>(map_file(name));
+    const TokenLayout layout = parse_token_file(name, file->bytes);
     if (files.empty()) source.encoding_ = layout.encoding;
     if (layout.encoding != source.encoding_)
       throw EnvironmentError(
           fmt::format("data '{}': '{}' holds {} and '{}' holds {}; all files must hold the same", path,
                       files.front().name, name_of(source.encoding_), name, name_of(layout.encoding)));
     files.push_back({.name = name,
-                     .owner = std::move(file.owner),
-                     .data = file.bytes.data() + layout.offset_bytes,
-                     .mapped = true,
+                     .owner = file->owner,
+                     .mapped = file,
+                     .data = file->bytes.data() + layout.offset_bytes,
                      .range = {numel, numel + layout.numel}});
     numel += layout.numel;
   }
@@ -95,6 +95,7 @@ TokenSource TokenSource::of_text(std::string text, std::int64_t vocabulary, cons
   source.files_ = std::make_shared<const std::vector<File>>(
       1, File{.name = name,
               .owner = owner,
+              .mapped = nullptr,
               .data = reinterpret_cast<const std::byte*>(owner->data()),
               .range = {0, static_cast<std::int64_t>(owner->size())}});
   return source;
@@ -150,12 +151,17 @@ void TokenSource::prefetch(TokenRange range) const {
 void TokenSource::read_file(const File& file, std::int64_t begin, std::span<std::int32_t> tokens) const {
   const std::byte* const data = file.data + begin * bytes_of(encoding_);
   const auto count = static_cast<std::int64_t>(tokens.size());
-  if (file.mapped && !can_read({data, static_cast<std::size_t>(count * bytes_of(encoding_))}))
-    throw EnvironmentError(
-        fmt::format("cannot read tokens [{}, {}) of '{}', which had {} when it was opened: it has become "
-                    "shorter since, or its disk fails",
-                    begin, begin + count, file.name, file.range.numel()));
+  const std::span bytes(data, static_cast<std::size_t>(count * bytes_of(encoding_)));
+  const auto refuse_unless = [&](bool there) {
+    if (!there)
+      throw EnvironmentError(
+          fmt::format("cannot read tokens [{}, {}) of '{}', which had {} when it was opened: it has become "
+                      "shorter since, or its disk fails",
+                      begin, begin + count, file.name, file.range.numel()));
+  };
+  refuse_unless(!file.mapped || can_read(bytes));
   const std::uint32_t largest = widen(encoding_, data, tokens);
+  refuse_unless(!file.mapped || holds(*file.mapped, bytes));  // what was copied
   if (std::int64_t{largest} >= vocabulary_) refuse_token(file, begin, count);
 }
 

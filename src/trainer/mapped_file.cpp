@@ -61,9 +61,13 @@ MappedFile map_file(const std::string& path) {
   void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.value(), 0);
   if (address == MAP_FAILED) refuse(path, errno);
   ::madvise(address, bytes, MADV_RANDOM);
+  std::error_code ignored;
   return {.owner = std::shared_ptr<const void>(
               address, [bytes](const void* p) { ::munmap(const_cast<void*>(p), bytes); }),
-          .bytes = {static_cast<const std::byte*>(address), bytes}};
+          .bytes = {static_cast<const std::byte*>(address), bytes},
+          .path = std::filesystem::absolute(path, ignored).string(),
+          .device = status.st_dev,
+          .inode = status.st_ino};
 }
 
 void read_ahead(std::span<const std::byte> bytes) { advise(bytes, MADV_WILLNEED); }
@@ -73,6 +77,13 @@ bool can_read(std::span<const std::byte> bytes) {
   int code = EINTR;
   while (code == EINTR || code == EAGAIN) code = advise(bytes, kPopulateRead);
   return code == 0 || code == EINVAL;
+}
+
+bool holds(const MappedFile& file, std::span<const std::byte> bytes) {
+  struct stat status = {};
+  if (::stat(file.path.c_str(), &status) != 0) return true;
+  if (status.st_dev != file.device || status.st_ino != file.inode) return true;
+  return bytes.data() + bytes.size() - file.bytes.data() <= status.st_size;
 }
 
 std::vector<std::string> matching_files(const std::string& path) {

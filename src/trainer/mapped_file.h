@@ -1,8 +1,10 @@
 // Whole files mapped for reading, by name or pattern. Where they may shrink while they are mapped, or their
-// disk may fail, ask can_read() first: what is not there ends the process (SIGBUS).
+// disk may fail, ask can_read() first: what is not there ends the process (SIGBUS). Ask holds() afterwards:
+// of the last page of a file that has shrunk what is not there reads as zeros.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,6 +18,8 @@ namespace tessera {
 struct MappedFile {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;
+  std::string path;  // absolute
+  std::uint64_t device = 0, inode = 0;
 };
 MappedFile map_file(const std::string& path);
 
@@ -26,6 +30,11 @@ void read_ahead(std::span<const std::byte> bytes);
 // the file has become shorter or its disk fails. True without a look where the system is too old to tell
 // (Linux before 5.14).
 bool can_read(std::span<const std::byte> bytes);
+
+// Whether the file still has this part of it. By its path, as a descriptor of each file would be more than a
+// process may have open: of a file that has lost its name, or whose name another has, nothing is known, and
+// true is answered. It is as it was mapped unless somebody still writes to it.
+bool holds(const MappedFile& file, std::span<const std::byte> bytes);
 
 // `path` itself where it exists or is no glob pattern; else the paths that it matches, in the order of their
 // bytes, whatever the locale. Throws EnvironmentError where a pattern matches nothing or a folder on its way

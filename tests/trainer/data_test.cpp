@@ -236,6 +236,44 @@ TEST(token_source, a_file_that_becomes_shorter_is_an_error) {
       << message;
 }
 
+// The rest of its last page is there, and is zeros.
+TEST(token_source, a_file_that_becomes_shorter_within_a_page_is_an_error) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  write_tokens(path, TokenEncoding::uint16, counting(3000, 300));  // a page and a half, after the header
+  const TokenSource source = TokenSource::open(path, 300);
+  const auto error_at = [&](std::int64_t begin) {
+    std::vector<std::int32_t> read(100);
+    return error_of<EnvironmentError>([&] { source.read(begin, read); });
+  };
+  EXPECT_EQ(error_at(2900), "no error");
+  std::filesystem::resize_file(path, 1024 + 2 * 2950);
+  EXPECT_EQ(error_at(2850), "no error");  // up to the end
+  const auto shorter = [&](const std::string& tokens) {
+    return "cannot read tokens " + tokens + " of '" + path +
+           "', which had 3000 when it was opened: it has become shorter since, or its disk fails";
+  };
+  EXPECT_EQ(error_at(2851), shorter("[2851, 2951)"));
+  EXPECT_EQ(error_at(2900), shorter("[2900, 3000)"));
+  EXPECT_EQ(error_of<EnvironmentError>([&] { (void)identity_of(source); }), shorter("[1976, 3000)"));
+}
+
+// Another file may take the name of one that is mapped, which stays as it was: so a download replaces it.
+TEST(token_source, a_file_that_is_replaced_stays_the_one_that_was_opened) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  const std::vector<std::int32_t> tokens = counting(3000, 300);
+  write_tokens(path, TokenEncoding::uint16, tokens);
+  const TokenSource source = TokenSource::open(path, 300);
+  write_tokens(path, TokenEncoding::uint16, std::span(tokens).first(10));
+  std::vector<std::int32_t> read(3000);
+  source.read(0, read);
+  EXPECT_EQ(read, tokens);
+  std::filesystem::remove(path);
+  source.read(0, read);
+  EXPECT_EQ(read, tokens);
+}
+
 TEST(token_source, its_identity_is_of_files_counts_and_tokens) {
   const TemporaryFolder folder;
   const std::string three = identity_of(TokenSource::open(write_three(folder), 1000));
