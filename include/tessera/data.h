@@ -111,8 +111,9 @@ class TokenWriter {
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
 
-  // Throws UsageError for a token that the encoding cannot hold or a file of more than 2^31 − 1 tokens, and
-  // EnvironmentError where the disk refuses.
+  // Throws UsageError for a token that the encoding cannot hold or a file of more than 2^31 − 1 tokens,
+  // having written none of these, and EnvironmentError where the disk refuses, after which some may be
+  // written.
   void append(std::span<const std::int32_t> tokens);
   // Writes the header, syncs and renames. Nothing may be appended after it.
   void finish();

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -19,13 +20,30 @@ struct TokenWriter::Impl {
   std::vector<std::byte> narrow = {};  // one block of tokens as the file holds them
 
   template <typename Token>
-  void append_block(std::span<const std::int32_t> tokens) {
-    narrow.resize(tokens.size() * sizeof(Token));
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
+  void check(std::span<const std::int32_t> tokens) const {
+    for (std::size_t i = 0; i < tokens.size(); ++i)
       if (tokens[i] < 0 || std::int64_t{tokens[i]} > std::int64_t{std::numeric_limits<Token>::max()})
         throw UsageError(fmt::format("token file '{}': token {} at place {} is not within 0 to {}", path,
                                      tokens[i], numel + static_cast<std::int64_t>(i),
                                      std::numeric_limits<Token>::max()));
+  }
+
+  // All of them, or none where one is refused.
+  template <typename Token>
+  void append(std::span<const std::int32_t> tokens) {
+    check<Token>(tokens);
+    constexpr std::size_t kBlock = std::size_t{1} << 16;
+    while (!tokens.empty()) {
+      const auto block = tokens.first(std::min(tokens.size(), kBlock));
+      append_block<Token>(block);
+      tokens = tokens.subspan(block.size());
+    }
+  }
+
+  template <typename Token>
+  void append_block(std::span<const std::int32_t> tokens) {
+    narrow.resize(tokens.size() * sizeof(Token));
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto token = static_cast<Token>(tokens[i]);
       std::memcpy(narrow.data() + i * sizeof token, &token, sizeof token);
     }
@@ -49,15 +67,10 @@ void TokenWriter::append(std::span<const std::int32_t> tokens) {
   if (static_cast<std::int64_t>(tokens.size()) > kMost - impl_->numel)
     throw UsageError(
         fmt::format("token file '{}': a file holds at most {} tokens; write several", impl_->path, kMost));
-  constexpr std::size_t kBlock = std::size_t{1} << 16;
-  while (!tokens.empty()) {
-    const auto block = tokens.first(std::min(tokens.size(), kBlock));
-    if (impl_->encoding == TokenEncoding::uint16)
-      impl_->append_block<std::uint16_t>(block);
-    else
-      impl_->append_block<std::uint32_t>(block);
-    tokens = tokens.subspan(block.size());
-  }
+  if (impl_->encoding == TokenEncoding::uint16)
+    impl_->append<std::uint16_t>(tokens);
+  else
+    impl_->append<std::uint32_t>(tokens);
 }
 
 void TokenWriter::finish() {

@@ -378,6 +378,28 @@ TEST(token_writer, nothing_appears_without_finish) {
   EXPECT_EQ(read, old_tokens);
 }
 
+TEST(token_writer, an_append_that_is_refused_appends_nothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tokens.bin");
+  for (const auto& [encoding, wrong] :
+       std::map<TokenEncoding, std::int32_t>{{TokenEncoding::uint16, 65536}, {TokenEncoding::uint32, -1}}) {
+    TokenWriter writer(path, encoding);
+    std::vector<std::int32_t> many(200'000, 1);  // more than is written at once
+    many.back() = wrong;
+    const std::string message = error_of<UsageError>([&] { writer.append(many); });
+    EXPECT_NE(message.find("token " + std::to_string(wrong) + " at place 199999 is not within 0 to"),
+              std::string::npos)
+        << message;
+    writer.append(std::vector<std::int32_t>{5, 6});
+    writer.finish();
+    const TokenSource source = TokenSource::open(path, 100);
+    ASSERT_EQ(source.numel(), 2);
+    std::vector<std::int32_t> read(2);
+    source.read(0, read);
+    EXPECT_EQ(read, (std::vector<std::int32_t>{5, 6}));
+  }
+}
+
 TEST(token_writer, a_full_disk_leaves_nothing_behind) {
   const TemporaryFolder folder;
   const std::string path = folder.file("tokens.bin");
