@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <future>
@@ -362,6 +363,24 @@ TEST_F(Weights, TheFormsInWhichOthersStoreThem) {
   EXPECT_THROW(imported({.world = 2, .stage = 3, .seed = 4}, file("bare.safetensors")), UsageError);
 }
 
+// Also where it takes several turns through the staging memory.
+TEST_F(Weights, ATiedHeadIsComparedToItsEnd) {
+  const Case run{.vocabulary = 33000, .channels = 32};  // 4.2 million bytes
+  export_to(file("g.safetensors"), run);
+  SafetensorsFile both(file("g.safetensors"));
+  const json embedding = both.header["transformer.wte.weight"];
+  const std::size_t begin = embedding["data_offsets"][0], end = embedding["data_offsets"][1];
+  json head = embedding;
+  head["data_offsets"] = {both.data.size(), both.data.size() + end - begin};
+  both.header["lm_head.weight"] = head;
+  both.data += both.data.substr(begin, end - begin);
+  both.write(file("both.safetensors"));
+  EXPECT_NO_THROW(imported(run, file("both.safetensors")));
+  both.data.back() = static_cast<char>(both.data.back() ^ 1);
+  both.write(file("both.safetensors"));
+  EXPECT_THROW(imported(run, file("both.safetensors")), UsageError);
+}
+
 // What a world says to a file, which must leave its weights as they were on every rank.
 std::string refusal(const fs::path& path, const Case& run = {.world = 2, .stage = 3}) {
   std::mutex mutex;
@@ -532,6 +551,30 @@ TEST_F(Weights, AnExportThatFailsLeavesNothingBehind) {
   EXPECT_THROW(attempt(file("out"), {.max_file_bytes = -5}, 0.0f), UsageError);
   EXPECT_THROW(attempt(file("g.safetensors/inside"), {}, 0.0f), EnvironmentError);
   EXPECT_EQ(folder_.entries(), 1);
+}
+
+// What lies below half a step above the largest is rounded to that, what lies there or above to infinity.
+TEST_F(Weights, Fp16HoldsWhatRoundsToAFiniteValue) {
+  constexpr float kOverflows = 65520.0f;
+  const float below = std::nextafter(kOverflows, 0.0f);
+  const auto stored_as = [&](float value) {
+    on_ranks({.world = 2, .stage = 3}, [&](Communicator world, Engine& engine, const WeightMap& map) {
+      const std::vector<float> one = {value};
+      engine.write(engine.layout().find("head.norm.bias"), State::master, 3, one);
+      export_safetensors(file("g.safetensors"), world, engine, map, {.dtype = DType::fp16});
+    });
+    const SafetensorsFile stored(file("g.safetensors"));
+    const std::size_t begin = stored.header["transformer.ln_f.bias"]["data_offsets"][0];
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, stored.data.data() + begin + 3 * sizeof bits, sizeof bits);
+    return bits;
+  };
+  constexpr std::uint16_t kLargest = 0x7BFF, kNegative = 0x8000;
+  EXPECT_EQ(stored_as(65504.0f), kLargest);
+  EXPECT_EQ(stored_as(below), kLargest);
+  EXPECT_EQ(stored_as(-below), kNegative | kLargest);
+  for (const float value : {kOverflows, -kOverflows, 65535.0f, 65536.0f})
+    EXPECT_THROW(stored_as(value), UsageError) << value;
 }
 
 TEST(WeightMaps, EveryElementMustBeCovered) {
