@@ -88,14 +88,16 @@ class Trainer {
   StepResult evaluate(const Fetch& fetch, const std::function<bool()>& goes_on = {});
 
   // Continues `prompt` by `count` tokens, the same on every rank (collective). temperature 0 takes the most
-  // likely token; otherwise drawn from the seed. UsageError unless `generation` was asked for;
-  // CommunicationError where the ranks do not give the same.
+  // likely token; otherwise drawn from the seed. UsageError unless `generation` was asked for, for a prompt
+  // of no tokens or with one that is not in the model's vocabulary, be it too far back to count; the trainer
+  // goes on after it. CommunicationError where the ranks do not give the same. Error where logits are not
+  // numbers, as of weights that are none: no token follows from them.
   std::vector<std::int32_t> generate(std::vector<std::int32_t> prompt, int count, double temperature,
                                      std::uint64_t seed, const std::function<void(std::int32_t)>& each = {});
 
-  // The logits of the token behind `tokens`, [vocabulary], the same on every rank (collective). Of more than
-  // batch.length tokens the last count. UsageError for no tokens, or unless `generation` was asked for;
-  // CommunicationError where the ranks do not give the same tokens.
+  // The logits of the token behind `tokens`, [vocabulary], the same on every rank (collective), numbers or
+  // not. Of more than batch.length tokens the last count. UsageError as above; CommunicationError where the
+  // ranks do not give the same tokens.
   std::vector<float> logits(std::span<const std::int32_t> tokens);
 
   Engine& engine();

@@ -54,8 +54,13 @@ struct Trainer::Impl {
   std::int64_t first_sequence(int microbatch) const;
   void bind(const UnitLease& lease, ModuleContext& context);
   void collect(Pass pass, const ModuleContext& context);
+  // Of what needs the program that `generation` plans, before ranks wait for each other.
+  void check_planned(const char* call) const;
   // Ends a call on all ranks that not all of them made alike.
   void agree(const char* call, const char* argument, std::uint64_t value);
+  // That ranks gave the same tokens, then that the model has these: none is refused in the middle of a
+  // program, and none by some of the ranks only.
+  void agree_on_tokens(const char* call, const char* argument, std::span<const std::int32_t> tokens);
 
   std::shared_ptr<const Model> model;
   TrainerOptions options;
@@ -172,6 +177,22 @@ void Trainer::Impl::agree(const char* call, const char* argument, std::uint64_t 
                            rank);
 }
 
+void Trainer::Impl::check_planned(const char* call) const {
+  if (!options.generation)
+    throw UsageError(fmt::format("{}: TrainerOptions::generation is false, so no program was planned", call));
+}
+
+void Trainer::Impl::agree_on_tokens(const char* call, const char* argument,
+                                    std::span<const std::int32_t> tokens) {
+  agree(call, argument, XXH3_64bits(tokens.data(), tokens.size_bytes()));
+  if (tokens.empty()) throw UsageError(fmt::format("{}: there are no tokens; give at least one", call));
+  const auto wrong = std::ranges::find_if(
+      tokens, [&](std::int32_t token) { return token < 0 || token >= model->vocabulary; });
+  if (wrong != tokens.end())
+    throw UsageError(fmt::format("{}: token {} at place {} is not within 0 to {}, the model's vocabulary",
+                                 call, *wrong, wrong - tokens.begin(), model->vocabulary - 1));
+}
+
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch, bool continues) {
   // Known beforehand where no target is left out of the loss; the engine tells where one was.
   engine.begin_program(program, {.learning_rate = learning_rate,
@@ -228,13 +249,16 @@ StepResult Trainer::evaluate(const Fetch& fetch, const std::function<bool()>& go
 std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, int count, double temperature,
                                             std::uint64_t seed,
                                             const std::function<void(std::int32_t)>& each) {
+  // First whether all gave the same: what means nothing is then refused by all of them.
+  impl_->check_planned("generate");
+  impl_->agree("generate", "count", static_cast<std::uint64_t>(count));
+  impl_->agree("generate", "temperature", std::bit_cast<std::uint64_t>(temperature));
+  impl_->agree("generate", "seed", seed);
+  impl_->agree_on_tokens("generate", "prompt", prompt);
   if (count < 0) throw UsageError(fmt::format("generate: count is {}; it must be 0 or more", count));
   if (!(temperature >= 0) || !std::isfinite(temperature))
     throw UsageError(
         fmt::format("generate: temperature is {}; it must be 0 or a finite positive number", temperature));
-  impl_->agree("generate", "count", static_cast<std::uint64_t>(count));
-  impl_->agree("generate", "temperature", std::bit_cast<std::uint64_t>(temperature));
-  impl_->agree("generate", "seed", seed);
   std::vector<std::int32_t> text = std::move(prompt);
   for (int made = 0; made < count; ++made) {
     text.push_back(sample_token(logits(text), temperature, seed, static_cast<std::uint64_t>(made)));
@@ -245,10 +269,8 @@ std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, in
 
 std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
   Impl& impl = *impl_;
-  if (!impl.options.generation)
-    throw UsageError("logits: TrainerOptions::generation is false, so no program was planned");
-  if (tokens.empty()) throw UsageError("logits: there are no tokens; give at least one");
-  impl.agree("logits", "tokens", XXH3_64bits(tokens.data(), tokens.size_bytes()));
+  impl.check_planned("logits");
+  impl.agree_on_tokens("logits", "tokens", tokens);
   const auto length = static_cast<std::size_t>(generation_shape(impl.options).length);
   const auto context = tokens.last(std::min(length, tokens.size()));
   std::vector<float> logits(static_cast<std::size_t>(impl.model->vocabulary));

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 
+#include "src/trainer/sample_token.h"
 #include "tessera/model.h"
 #include "tessera/trainer.h"
 
@@ -95,6 +96,21 @@ TEST(Generate, TakesTheLikeliestWithoutTemperature) {
   EXPECT_THAT(messages, ::testing::IsEmpty());
 }
 
+// With one each is drawn at that temperature, from that seed, and by its own number.
+TEST(Generate, DrawsEachTokenForItself) {
+  const auto messages = run_on({}, [&](Trainer& trainer, int) {
+    for (const double temperature : {0.7, 1.5}) {
+      const Text text = trainer.generate(kPrompt, kCount, temperature, 9);
+      for (std::size_t made = 0; made < kCount; ++made) {
+        const std::size_t at = kPrompt.size() + made;
+        const std::vector<float> logits = trainer.logits(std::span(text).first(at));
+        EXPECT_EQ(text[at], sample_token(logits, temperature, 9, made)) << made;
+      }
+    }
+  });
+  EXPECT_THAT(messages, ::testing::IsEmpty());
+}
+
 TEST(Generate, RefusesWhatRanksDoNotGiveAlike) {
   for (const Mesh& mesh : {Mesh{.shard = 2}, Mesh{.pipeline = 2}}) {
     const auto refused = [&](const std::string& expected,
@@ -110,8 +126,13 @@ TEST(Generate, RefusesWhatRanksDoNotGiveAlike) {
             [](Trainer& trainer, bool other) { trainer.generate(kPrompt, 1, 0.5, other ? 1 : 0); });
     refused("generate: rank 1 gave other count than rank 0",
             [](Trainer& trainer, bool other) { trainer.generate(kPrompt, other ? 1 : 2, 0.5, 0); });
-    refused("logits: rank 1 gave other tokens than rank 0", [](Trainer& trainer, bool other) {
-      trainer.generate(other ? Text{3, 1} : Text{1, 3}, 1, 0.5, 0);
+    refused("generate: rank 1 gave other count than rank 0",
+            [](Trainer& trainer, bool other) { trainer.generate(kPrompt, other ? 1 : -2, 0.5, 0); });
+    refused("generate: rank 1 gave other prompt than rank 0", [](Trainer& trainer, bool other) {
+      trainer.generate(other ? Text{3, 1} : Text{1, 3}, 0, 0.5, 0);
+    });
+    refused("generate: rank 1 gave other prompt than rank 0", [](Trainer& trainer, bool other) {
+      trainer.generate(other ? Text{3, kVocabulary} : Text{3, 1}, 1, 0.5, 0);
     });
     refused("logits: rank 1 gave other tokens than rank 0", [](Trainer& trainer, bool other) {
       trainer.logits(other ? Text{3, 1} : Text{3, 1, 1});
@@ -132,12 +153,60 @@ TEST(Generate, RefusesWhatMeansNothing) {
   for (const double temperature : {-1.0, std::numeric_limits<double>::infinity()})
     refused("generate: temperature is " + std::string(temperature < 0 ? "-1" : "inf"),
             [&](Trainer& trainer) { trainer.generate(kPrompt, 1, temperature, 0); });
-  refused("logits: there are no tokens", [](Trainer& trainer) { trainer.generate({}, 1, 0.0, 0); });
+  refused("generate: there are no tokens", [](Trainer& trainer) { trainer.generate({}, 1, 0.0, 0); });
+  refused("logits: there are no tokens", [](Trainer& trainer) { trainer.logits({}); });
+  for (const int count : {0, 1})
+    refused(
+        "generate: TrainerOptions::generation is false",
+        [&](Trainer& trainer) { trainer.generate(kPrompt, count, 0.0, 0); }, false);
   refused(
-      "TrainerOptions::generation is false", [](Trainer& trainer) { trainer.generate(kPrompt, 1, 0.0, 0); },
+      "logits: TrainerOptions::generation is false", [](Trainer& trainer) { trainer.logits(kPrompt); },
       false);
-  for (const std::int32_t token : {-1, kVocabulary})
-    refused(std::to_string(token), [&](Trainer& trainer) { trainer.logits(Text{3, token}); });
+}
+
+// By all ranks, before any has begun: a wrong token is no end of the run.
+TEST(Generate, ATokenThatTheModelLacksLeavesTheTrainerAsItWas) {
+  for (const Mesh& mesh : {Mesh{}, Mesh{.shard = 2}, Mesh{.pipeline = 2}}) {
+    const auto messages = run_on(mesh, [](Trainer& trainer, int) {
+      const auto refused = [](const std::string& expected, const std::function<void()>& call) {
+        try {
+          call();
+          ADD_FAILURE() << "accepted: " << expected;
+        } catch (const UsageError& error) {
+          EXPECT_EQ(error.what(), expected);
+        }
+      };
+      const Text expected = trainer.generate(kPrompt, kCount, 0.8, 3);
+      for (const std::int32_t token : {-1, kVocabulary, std::numeric_limits<std::int32_t>::max()}) {
+        const std::string message =
+            "token " + std::to_string(token) + " at place 1 is not within 0 to 28, the model's vocabulary";
+        refused("generate: " + message, [&] { trainer.generate({3, token}, 2, 0.8, 3); });
+        refused("generate: " + message, [&] { trainer.generate({3, token}, 0, 0.8, 3); });
+        refused("logits: " + message, [&] { trainer.logits(Text{3, token}); });
+        Text far(100, 3);  // of which the last 16 count
+        far[1] = token;
+        refused("generate: " + message, [&] { trainer.generate(far, 2, 0.8, 3); });
+        refused("logits: " + message, [&] { trainer.logits(far); });
+      }
+      EXPECT_EQ(trainer.generate(kPrompt, kCount, 0.8, 3), expected);
+    });
+    EXPECT_THAT(messages, ::testing::IsEmpty()) << to_string(mesh);
+  }
+}
+
+// Weights that have become none, as of a rate that was too high, say nothing.
+TEST(Generate, LogitsThatAreNoNumbersGiveNoToken) {
+  for (const double temperature : {0.0, 0.8}) {
+    const auto messages = run_on({.shard = 2}, [&](Trainer& trainer, int) {
+      const std::vector<float> none(16, std::numeric_limits<float>::quiet_NaN());
+      trainer.engine().write(trainer.engine().layout().find("head.norm.gain"), State::master, 0, none);
+      EXPECT_THAT(trainer.logits(kPrompt), ::testing::Each(::testing::IsNan()));
+      trainer.generate(kPrompt, 1, temperature, 0);
+    });
+    ASSERT_EQ(messages.size(), 2U);
+    for (const std::string& message : messages)
+      EXPECT_THAT(message, HasSubstr("generate: of 29 logits 29 are not numbers"));
+  }
 }
 
 // What wants logits, and is refused, wants none of the steps that follow.

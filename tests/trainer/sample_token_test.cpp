@@ -1,0 +1,115 @@
+// sample_token(): how often each token is drawn, at any temperature, and what each draw is of.
+#include "src/trainer/sample_token.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+using Logits = std::vector<float>;
+
+constexpr int kDraws = 50'000;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// softmax(logits / temperature).
+std::vector<double> shares_of(const Logits& logits, double temperature) {
+  std::vector<double> shares;
+  double total = 0;
+  for (const float logit : logits) total += shares.emplace_back(std::exp(double{logit} / temperature));
+  for (double& share : shares) share /= total;
+  return shares;
+}
+
+// Draws that are independent are this near the share of each token, four deviations. The seeds are fixed:
+// what holds once holds always.
+void expect_shares(const Logits& logits, double temperature, const std::function<std::int32_t(int)>& draw) {
+  std::vector<int> counts(logits.size());
+  for (int i = 0; i < kDraws; ++i) ++counts.at(static_cast<std::size_t>(draw(i)));
+  const std::vector<double> shares = shares_of(logits, temperature);
+  for (std::size_t token = 0; token < logits.size(); ++token) {
+    const double deviation = std::sqrt(kDraws * shares[token] * (1 - shares[token]));
+    EXPECT_NEAR(counts[token], kDraws * shares[token], 4 * deviation)
+        << "token " << token << " at temperature " << temperature;
+  }
+}
+
+const Logits kLogits = {0.5f, -kInfinity, 2.0f, -1.0f, 0.5f, 1.25f, -kInfinity};
+
+TEST(SampleToken, DrawsEachAsOftenAsTheTemperatureSays) {
+  for (const double temperature : {0.4, 1.0, 3.0})
+    expect_shares(kLogits, temperature, [&](int i) {
+      return sample_token(kLogits, temperature, 11, static_cast<std::uint64_t>(i));
+    });
+}
+
+// Rare ones, too, wherever they stand: at the ends a draw that is a little off would miss them.
+TEST(SampleToken, DrawsRareTokens) {
+  for (const Logits& logits : {Logits{-7, 0}, Logits{0, -7}, Logits{-7, 0, -7}})
+    expect_shares(logits, 1.0,
+                  [&](int i) { return sample_token(logits, 1.0, 5, static_cast<std::uint64_t>(i)); });
+}
+
+TEST(SampleToken, SeedsDrawApart) {
+  for (const std::uint64_t index : {0, 1, 17})
+    expect_shares(kLogits, 1.0,
+                  [&](int i) { return sample_token(kLogits, 1.0, static_cast<std::uint64_t>(i), index); });
+}
+
+// A pair of draws that follow each other is as frequent as its tokens make it.
+TEST(SampleToken, DrawsOfATextAreIndependent) {
+  const Logits even = {0, 0};
+  const auto drawn = [&](std::uint64_t index) { return sample_token(even, 1.0, 3, index); };
+  expect_shares({0, 0, 0, 0}, 1.0, [&](int i) {
+    const auto index = static_cast<std::uint64_t>(i) * 2;
+    return drawn(index) * 2 + drawn(index + 1);
+  });
+}
+
+TEST(SampleToken, NeverDrawsWhatHasNoWeight) {
+  for (int i = 0; i < kDraws; ++i) {
+    // Of the first so much is left out that it underflows.
+    const Logits logits = {-1000, -kInfinity, 3, -kInfinity, 3, -1000};
+    const std::int32_t token = sample_token(logits, 1.0, 2, static_cast<std::uint64_t>(i));
+    EXPECT_TRUE(token == 2 || token == 4) << token;
+  }
+}
+
+TEST(SampleToken, TakesTheFirstOfTheLikeliestWithoutTemperature) {
+  for (std::uint64_t index = 0; index < 20; ++index) {
+    EXPECT_EQ(sample_token(kLogits, 0.0, index, index), 2);
+    EXPECT_EQ(sample_token(Logits{1, 4, -kInfinity, 4}, 0.0, 1, index), 1);
+  }
+}
+
+TEST(SampleToken, NothingFollowsFromWhatIsNoNumber) {
+  const auto refusal = [](const Logits& logits, double temperature) -> std::string {
+    try {
+      sample_token(logits, temperature, 1, 0);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  for (const double temperature : {0.0, 1.0}) {
+    EXPECT_THAT(refusal({kNan, kNan, kNan}, temperature),
+                ::testing::HasSubstr("of 3 logits 3 are not numbers"));
+    for (const Logits& logits : {Logits{kNan, 1}, Logits{1, kNan}})
+      EXPECT_THAT(refusal(logits, temperature), ::testing::HasSubstr("of 2 logits 1 are not numbers"));
+    for (const Logits& logits : {Logits{1, kInfinity}, Logits{-kInfinity, -kInfinity}})
+      EXPECT_THAT(refusal(logits, temperature), ::testing::HasSubstr("the largest is"));
+    EXPECT_EQ(refusal({-kInfinity, 1}, temperature), "accepted");
+  }
+}
+
+}  // namespace
+}  // namespace tessera
