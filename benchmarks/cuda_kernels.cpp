@@ -192,11 +192,15 @@ std::function<void()> products_of(Tensors& tensors, const kernels::CrossEntropyS
     products.push_back(kernels::input_gradient_shape(shape, shape.rows));
     products.push_back(kernels::weight_gradient_shape(shape, shape.rows, 0.0f));
   }
-  // Rows are padded to whole vectors, as those of the op are.
+  // Rows are padded to whole vectors, and those of gradients lie where their logits did, as the op's do.
   const std::int64_t stride = round_up(shape.vocabulary, 64);
+  const std::int64_t gradient_stride = stride * 4 / bytes_of(shape.type);
   std::int64_t workspace = 0;
   for (std::size_t i = 0; i < products.size(); ++i) {
-    (i == 0 ? products[i].ldc : products[i].lda) = stride;
+    if (i == 0)
+      products[i].ldc = stride;
+    else
+      products[i].lda = gradient_stride;
     workspace = std::max(workspace, kernels::matmul_workspace_bytes(products[i], {1, DeviceType::cuda}));
   }
   void* const logits = tensors.take_filled(shape.rows * stride, DType::fp32);

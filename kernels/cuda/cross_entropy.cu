@@ -51,6 +51,18 @@ struct Rows {
   float scale;
 };
 
+// e^x in few instructions, of which the kernels are to take less time than the memory; below the smallest
+// normal number it is 0.
+__device__ inline float exp_of(float x) {
+#ifdef __CUDA_ARCH__
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+  return power;
+#else
+  return std::exp(x);
+#endif
+}
+
 // Of the logits of a row that a thread, then all of its block, have seen: the maximum and, in sum[0], the sum
 // of e^(logit - maximum).
 struct Softmax {
@@ -63,12 +75,12 @@ struct Softmax {
 #pragma unroll
     for (int i = 0; i < kParts * kCount; ++i) top = fmaxf(top, x[i / kCount][i % kCount]);
     if (top > maximum) {
-      sum[0] *= __expf(maximum - top);
+      sum[0] *= exp_of(maximum - top);
       maximum = top;
     }
     if (maximum == kNoLogit) return;  // none yet, which less itself would be no number
 #pragma unroll
-    for (int i = 0; i < kParts * kCount; ++i) sum[0] += __expf(x[i / kCount][i % kCount] - maximum);
+    for (int i = 0; i < kParts * kCount; ++i) sum[0] += exp_of(x[i / kCount][i % kCount] - maximum);
   }
 
   // `shared`: as in block_combine().
@@ -76,7 +88,7 @@ struct Softmax {
     float top[1] = {maximum};
     block_combine(
         top, kNoLogit, [](float x, float y) { return fmaxf(x, y); }, shared);
-    if (maximum < top[0]) sum[0] *= __expf(maximum - top[0]);  // 0 where this thread had no logits
+    if (maximum < top[0]) sum[0] *= exp_of(maximum - top[0]);  // 0 where this thread had no logits
     maximum = top[0];
     block_sum(sum, shared);
   }
@@ -96,7 +108,7 @@ class Outcome {
     outcome.is_counted_ = is_counted(rows, target);
     outcome.maximum_ = all.maximum;
     outcome.factor_ = rows.scale / all.sum[0];
-    outcome.at_target_ = rows.scale * (__expf(at_target - all.maximum) / all.sum[0] - 1.0f);
+    outcome.at_target_ = rows.scale * (exp_of(at_target - all.maximum) / all.sum[0] - 1.0f);
     return outcome;
   }
 
@@ -109,7 +121,7 @@ class Outcome {
   template <int kCount>
   __device__ void differentiate(float (&x)[kCount], int i) const {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) x[j] = is_counted_ ? __expf(x[j] - maximum_) * factor_ : otherwise();
+    for (int j = 0; j < kCount; ++j) x[j] = is_counted_ ? exp_of(x[j] - maximum_) * factor_ : otherwise();
     if (!is_counted_ || target_ < i || target_ >= i + kCount) return;
 #pragma unroll
     for (int j = 0; j < kCount; ++j)
@@ -130,21 +142,33 @@ struct Sharing {
   static constexpr int kThreads = kThreads_, kParts = kParts_, kCount = kCount_;
   static constexpr int kTile = kThreads * kParts * kCount;
 
+  // Whether all of a tile is in [begin, end).
+  static __device__ bool is_whole(int tile, int begin, int end) {
+    return tile * kTile >= begin && (tile + 1) * kTile <= end;
+  }
+
   // Calls function(part, i) for the thread's vectors of a tile that begin at an i in [begin, end).
   template <class Function>
   static __device__ void for_parts(int tile, int begin, int end, Function&& function) {
+    const auto place_of = [tile](int part) {
+      return tile * kTile + (part * kThreads + static_cast<int>(threadIdx.x)) * kCount;
+    };
+    if (is_whole(tile, begin, end)) {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
-      if (const int i = tile * kTile + (part * kThreads + static_cast<int>(threadIdx.x)) * kCount;
-          i >= begin && i < end)
-        function(part, i);
+      for (int part = 0; part < kParts; ++part) function(part, place_of(part));
+    } else {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        if (const int i = place_of(part); i >= begin && i < end) function(part, i);
+    }
   }
 
   // Loads from `from`, a row; beyond its end is no logit.
   static __device__ void load_logits(const float* from, int i, int vocabulary, float (&x)[kCount]) {
     load(from + i, x);
+    if (i + kCount <= vocabulary) return;
 #pragma unroll
-    for (int j = 0; j < kCount; ++j)
+    for (int j = 1; j < kCount; ++j)
       if (i + j >= vocabulary) x[j] = kNoLogit;
   }
 
@@ -160,7 +184,8 @@ struct Sharing {
     for (int tile = begin / kTile; tile * kTile < a.vocabulary; ++tile) {
       float x[kParts][kCount];
       for_parts(tile, begin, a.vocabulary, [&](int part, int i) { load(logits + i, x[part]); });
-      __syncthreads();
+      constexpr int kNarrower = 4 / static_cast<int>(sizeof(T));
+      if (kNarrower > 1 && (tile + 1) * kTile > begin * kNarrower) __syncthreads();
       for_parts(tile, begin, a.vocabulary, [&](int part, int i) {
         outcome.differentiate(x[part], i);
         store(x[part], reinterpret_cast<T*>(logits) + i);
@@ -221,11 +246,15 @@ __global__ void __launch_bounds__(Long::kThreads) long_rows_kernel(Rows a, int k
       if (tile < kKeptTiles) wait_for_copies<kKeptTiles - 1>();
       if (tile * Long::kTile < a.vocabulary) {
         float x[Long::kParts][Long::kCount];
-        Long::clear(x);
-        Long::for_parts(tile, 0, kept_end,
-                        [&](int part, int i) { Long::load_logits(kept, i, a.vocabulary, x[part]); });
-        Long::for_parts(tile, kept_end, a.vocabulary,
-                        [&](int part, int i) { Long::load_logits(logits, i, a.vocabulary, x[part]); });
+        if (Long::is_whole(tile, 0, kept_end)) {
+          Long::for_parts(tile, 0, kept_end, [&](int part, int i) { load(kept + i, x[part]); });
+        } else {
+          Long::clear(x);
+          Long::for_parts(tile, 0, kept_end,
+                          [&](int part, int i) { Long::load_logits(kept, i, a.vocabulary, x[part]); });
+          Long::for_parts(tile, kept_end, a.vocabulary,
+                          [&](int part, int i) { Long::load_logits(logits, i, a.vocabulary, x[part]); });
+        }
         all.add(x);
       }
       if (tile < kKeptTiles) fetch(tile, a.with_gradient ? nullptr : next);
@@ -235,6 +264,8 @@ __global__ void __launch_bounds__(Long::kThreads) long_rows_kernel(Rows a, int k
     if (threadIdx.x == 0) a.losses[row] = outcome.loss(at_target, all);
     target = next_target;
     if (!a.with_gradient) continue;
+    // First what was read last, which may be in the cache yet.
+    if (kept_end < a.vocabulary) Long::replace<T>(a, logits, kept_end, outcome);
     for (int tile = 0; tile < kKeptTiles; ++tile) {
       Long::for_parts(tile, 0, kept_end, [&](int, int i) {
         float x[Long::kCount];
@@ -244,7 +275,6 @@ __global__ void __launch_bounds__(Long::kThreads) long_rows_kernel(Rows a, int k
       });
       fetch(tile, next);
     }
-    if (kept_end < a.vocabulary) Long::replace<T>(a, logits, kept_end, outcome);
   }
 }
 

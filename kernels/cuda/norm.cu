@@ -35,9 +35,12 @@ __device__ inline void copy(const float (&from)[kCount], float (&to)[kCount]) {
 }
 
 template <class T, int kWidth, bool kCentered, bool kOnce>
-__global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T> a, RowSweep sweep) {
+__global__ void __launch_bounds__(kMostRowThreads, kOnce ? 4 : 0)
+    norm_forward_kernel(Forward<T> a, RowSweep sweep) {
   __shared__ float shared[kWarp];
   float kept[kWidth];
+  const T* const added =
+      a.residual == nullptr ? a.input : a.residual;  // never null: no load waits for another
   for (std::int64_t r = blockIdx.x; r < sweep.rows; r += gridDim.x) {
     const std::int64_t first = r * sweep.columns;
     const T* x = a.residual == nullptr ? a.input + first : a.sum + first;
@@ -49,11 +52,10 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(Forward<T
     };
     float total[1] = {0.0f};
     for_columns<kWidth, kOnce>(sweep, [&]<int kCount>(std::int64_t i) {
-      float value[kCount];
+      float value[kCount], other[kCount];
       load(a.input + first + i, value);
+      load(added + first + i, other);
       if (a.residual != nullptr) {
-        float other[kCount];
-        load(a.residual + first + i, other);
 #pragma unroll
         for (int j = 0; j < kCount; ++j) value[j] += other[j];
         T rounded[kCount];
@@ -221,7 +223,9 @@ __global__ void __launch_bounds__(kMostRowThreads, 2)
   for (int ahead = 0; ahead < kRowsAhead; ++ahead) fetch(begin + ahead);
   fetch_statistics(begin);
   for (std::int64_t r = begin; r < end; ++r) {
-    const float mean = next_mean, rstd = next_rstd;
+    // By shuffles: ptxas (13.0) would else hold them in uniform registers, and wait for them a row early.
+    const float mean = __shfl_xor_sync(0xffffffffu, next_mean, 1);
+    const float rstd = __shfl_xor_sync(0xffffffffu, next_rstd, 1);
     fetch_statistics(r + 1);
     wait_for_copies<kRowsAhead - 1>();
     float sums[2] = {0.0f, 0.0f};  // of g n, and of g
