@@ -212,6 +212,7 @@ struct ControlOptions {
   int rank = 0, world = 1;
   std::string address = "127.0.0.1";  // of rank 0's host
   int port = 29500;                   // that rank 0 listens on
+  std::string launch = {};  // what all ranks were started with, and other runs not; empty: not known
   std::chrono::milliseconds deadline{60'000};
   std::chrono::microseconds delay{0};
 };
@@ -222,14 +223,16 @@ struct ControlOptions {
 // build on like machines, in a network that is trusted. All call it. A rank that throws should tell the
 // others by fail(). The last communicator of rank 0 waits until the others have ended, at most the deadline,
 // unless the world failed. UnsupportedError in a build without asio; EnvironmentError where rank 0 cannot
-// listen; CommunicationError where it cannot be reached in time.
+// listen; CommunicationError where it cannot be reached in time, where something else answers, and on a
+// process that rank 0 refuses: its build, `launch` or world is another, or its rank is there already.
 Communicator make_control_world(const ControlOptions& options);
 bool control_available();  // in this build
 // Whether a launcher such as torchrun started this process as one of several: RANK and WORLD_SIZE are set,
 // and the latter not to 1.
 bool launched_by_variables();
 // From RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the port after it where torchrun itself listens there
-// (TORCHELASTIC_USE_AGENT_STORE). UsageError naming the variable that is missing or wrong.
+// (TORCHELASTIC_USE_AGENT_STORE); `launch` is torchrun's or Slurm's, if any. UsageError naming the variable
+// that is missing or wrong.
 ControlOptions control_options_from_environment();
 
 struct NcclOptions {

@@ -95,6 +95,11 @@ void ControlBackend::exchange(const LocalCall& call, std::uint64_t sequence, int
     range.count = std::min(most, content.numel - range.begin);
     const std::span<const char> own = content.bring ? content.bring(range) : std::span<const char>();
     const std::vector<char> all = world_->exchange(header, own, text);
+    const std::int64_t expected = content.each_bytes * range.count;
+    if (content.take && std::ssize(all) != expected) {
+      world_->fail(0, fmt::format("{}: rank 0 answered with {} bytes, not {}", text, all.size(), expected));
+      world_->rethrow_failure(text);
+    }
     if (content.take) content.take(range, all);
     ++header.piece;
     range.begin += range.count;

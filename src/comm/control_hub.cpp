@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "src/comm/blame.h"
 #include "tessera/error.h"
 
 namespace tessera::comm {
 namespace {
 
 using asio::ip::tcp;
-using device::Clock;
 
 constexpr std::chrono::milliseconds kLookEach{10};
 // How long a world that failed waits for ranks that have not come, to tell them why, and for those that were
@@ -21,75 +19,99 @@ constexpr std::chrono::seconds kLatecomers{2};
 
 }  // namespace
 
-ControlHub::ControlHub(int world, int port, std::chrono::nanoseconds linger)
-    : world_(world),
-      linger_(linger),
-      acceptor_(io_),
+ControlHub::ControlHub(const ControlOptions& options)
+    : world_(options.world),
+      deadline_(options.deadline),
+      launch_(options.launch),
+      listener_(io_, options.world, options.port),
       timer_(io_),
-      ended_(static_cast<std::size_t>(world), false) {
-  try {
-    // Where the system has IPv6, such a socket takes both.
-    const tcp::endpoint any(tcp::v4(), static_cast<unsigned short>(port));
-    acceptor_.open(any.protocol());
-    acceptor_.set_option(tcp::acceptor::reuse_address(true));
-    acceptor_.bind(any);
-    acceptor_.listen(world);
-  } catch (const std::system_error& error) {
-    throw EnvironmentError(fmt::format(
-        "rank 0 cannot listen on port {}: {}; MASTER_PORT must be free on its host", port, error.what()));
-  }
-  accept();
+      came_(static_cast<std::size_t>(options.world), false),
+      ended_(static_cast<std::size_t>(options.world), false) {
+  listener_.start({.taken = [this](tcp::socket socket) { take_connection(std::move(socket)); },
+                   .failed = [this](const std::string& why) { fail(0, 0, why); }});
   look();
-  thread_ = std::thread([this] { io_.run(); });
+  thread_ = std::thread([this] { serve(); });
 }
 
 ControlHub::~ControlHub() {
   asio::post(io_, [this] {
     closing_ = true;
-    close_by_ = Clock::now() + linger_;
-    latecomers_by_ = Clock::now() + kLatecomers;
+    linger_ = device::Patience(deadline_);
+    latecomers_ = device::Patience(kLatecomers);
   });
   thread_.join();
 }
 
-bool ControlHub::done() const {
+void ControlHub::give_up(const std::string& why) {
+  asio::post(io_, [this, why] { fail(0, 0, why); });
+}
+
+void ControlHub::serve() noexcept try {
+  const std::string trouble = run();
+  if (trouble.empty()) return;
+  fail(0, 0, fmt::format("it cannot serve the control connections: {}", trouble));
+  look();  // nobody else does by now, perhaps
+  if (!run().empty()) close();
+} catch (const std::exception&) {
+  close();  // that, too, ends the others
+}
+
+std::string ControlHub::run() try {
+  io_.run();
+  return {};
+} catch (const std::exception& error) {
+  return error.what();
+}
+
+bool ControlHub::done() {
+  if (!closing_) return false;
   const bool written = std::all_of(sessions_.begin(), sessions_.end(), [](const SessionPointer& session) {
     return session->outgoing.empty() || !session->socket.is_open();
   });
   const bool all_ended = std::all_of(ended_.begin(), ended_.end(), [](bool it) { return it; });
-  const Clock::time_point now = Clock::now();
-  const bool told = failed_ && now >= latecomers_by_;
-  return closing_ && ((written && (all_ended || told)) || now >= close_by_);
+  const bool over = linger_.over(), told = latecomers_.over() && failed_;
+  return (written && (all_ended || told)) || over;
+}
+
+void ControlHub::close() noexcept {
+  asio::error_code ignored;
+  listener_.close();
+  for (const SessionPointer& session : sessions_) session->socket.close(ignored);
 }
 
 // ---- connections ----
 
-void ControlHub::accept() {
-  acceptor_.async_accept([this](const asio::error_code& error, tcp::socket socket) {
-    if (!acceptor_.is_open()) return;
-    if (!error) {
-      asio::error_code ignored;
-      socket.set_option(tcp::no_delay(true), ignored);
-      sessions_.push_back(std::make_shared<Session>(std::move(socket)));
-      read(sessions_.back());
-    }
-    accept();
-  });
+void ControlHub::take_connection(tcp::socket socket) {
+  sessions_.push_back(std::make_shared<Session>(std::move(socket)));
+  read(sessions_.back());
 }
 
 void ControlHub::read(const SessionPointer& session) {
   FrameHeader& header = session->incoming.header;
   asio::async_read(session->socket, asio::buffer(&header, sizeof header),
                    [this, session](const asio::error_code& error, std::size_t) {
-                     if (error || !session->incoming.header.valid()) return lose(session);
-                     session->incoming.bytes.resize(static_cast<std::size_t>(session->incoming.header.bytes));
-                     asio::async_read(session->socket, asio::buffer(session->incoming.bytes),
-                                      [this, session](const asio::error_code& error_behind, std::size_t) {
-                                        if (error_behind)
-                                          return lose(session, "its connection ended within what it sent");
-                                        take(session);
-                                        if (session->socket.is_open()) read(session);
-                                      });
+                     if (error) return lose(session);
+                     const FrameHeader& came = session->incoming.header;
+                     if (!came.valid() || (session->rank < 0 && came.bytes > kMostFirstBytes))
+                       return lose(session, "what it sent is no frame of this build of Tessera");
+                     read_behind(session);
+                   });
+}
+
+// Takes memory as bytes come, whatever the header claims.
+void ControlHub::read_behind(const SessionPointer& session) {
+  Frame& frame = session->incoming;
+  const std::size_t have = frame.bytes.size(), all = static_cast<std::size_t>(frame.header.bytes);
+  if (have == all) {
+    take(session);
+    if (session->socket.is_open()) read(session);
+    return;
+  }
+  frame.bytes.resize(std::min(all, have + static_cast<std::size_t>(kPieceBytes)));
+  asio::async_read(session->socket, asio::buffer(frame.bytes) + have,
+                   [this, session](const asio::error_code& error, std::size_t) {
+                     if (error) return lose(session, "its connection ended within what it sent");
+                     read_behind(session);
                    });
 }
 
@@ -112,7 +134,7 @@ void ControlHub::lose(const SessionPointer& session, const char* why) {
   session->socket.close(ignored);
   std::erase(sessions_, session);
   const int rank = session->rank;
-  if (rank < 0 || ended_[static_cast<std::size_t>(rank)]) return;
+  if (rank < 0 || has_ended(rank)) return;
   ended_[static_cast<std::size_t>(rank)] = true;
   fail(rank, rank, why);
 }
@@ -120,49 +142,97 @@ void ControlHub::lose(const SessionPointer& session, const char* why) {
 void ControlHub::take(const SessionPointer& session) {
   Frame frame = std::move(session->incoming);
   session->incoming = {};
+  if (session->refused) return;
   const FrameHeader& header = frame.header;
+  if ((session->rank < 0) != (header.kind == FrameKind::hello))
+    return lose(session, "it said twice that it is there");
   switch (header.kind) {
     case FrameKind::hello:
-      if (header.member < 0 || header.member >= world_) return lose(session);
-      session->rank = header.member;
-      if (failed_) write(session, failure_);
-      return;
+      return greet(session, frame);
     case FrameKind::group:
-      return take_group(frame);
+      return take_group(session, frame);
     case FrameKind::call:
       return take_call(session, std::move(frame));
     case FrameKind::fail:
-      return fail(header.member, header.peer, {frame.bytes.begin(), frame.bytes.end()});
+      return fail(session->rank, std::clamp(header.peer, -1, world_ - 1), frame.text());
     case FrameKind::bye:
-      ended_[static_cast<std::size_t>(std::max(session->rank, 0))] = true;
+      ended_[static_cast<std::size_t>(session->rank)] = true;
       return;
     default:
-      return lose(session);
+      return lose(session, "it sent what only rank 0 sends");
   }
+}
+
+void ControlHub::greet(const SessionPointer& session, const Frame& frame) {
+  const Hello hello = Hello::from(frame);
+  FrameHeader answer;
+  if (const std::string why = objection(hello); !why.empty()) {
+    session->refused = true;
+    if (hello.rank >= 0 && hello.rank < world_) refused_[hello.rank] = why;
+    answer.kind = FrameKind::refused;
+    return write(session, packed(answer, why));
+  }
+  // One that was there makes its next world, whose rank 0 will listen on this port: it is to try again.
+  if (has_ended(hello.rank)) return lose(session);
+  session->rank = hello.rank;
+  came_[static_cast<std::size_t>(hello.rank)] = true;
+  answer.kind = FrameKind::welcome;
+  write(session, packed(answer, {}));
+  if (failed_) write(session, failure_);
+}
+
+std::string ControlHub::objection(const Hello& hello) const {
+  if (hello.build != Hello::own_build())
+    return fmt::format("it is of Tessera {}, rank 0 of {}: all ranks need one build", hello.build,
+                       Hello::own_build());
+  if (!hello.launch.empty() && !launch_.empty() && hello.launch != launch_)
+    return fmt::format("it was started with {}, rank 0 with {}: each run needs a MASTER_PORT of its own",
+                       hello.launch, launch_);
+  if (hello.world != world_)
+    return fmt::format("its WORLD_SIZE is {}, rank 0's is {}: all ranks need the same", hello.world, world_);
+  if (hello.rank < 0 || hello.rank >= world_)
+    return fmt::format("its RANK is {}; use 0 to {}", hello.rank, world_ - 1);
+  if (came_[static_cast<std::size_t>(hello.rank)] && !has_ended(hello.rank))
+    return fmt::format(
+        "another process is rank {} already: each needs a RANK, and each run a MASTER_PORT, of its own",
+        hello.rank);
+  return {};
 }
 
 // ---- calls ----
 
-void ControlHub::take_group(const Frame& frame) {
+void ControlHub::take_group(const SessionPointer& session, const Frame& frame) {
+  constexpr const char* kWhy = "it made a group that is none of this world's, or without itself";
+  const auto members = static_cast<std::size_t>(std::max(frame.header.member, 0));
+  const std::size_t bytes = members * sizeof(int);
+  if (members == 0 || frame.bytes.size() < bytes) return lose(session, kWhy);
+  std::vector<int> ranks(members);
+  std::memcpy(ranks.data(), frame.bytes.data(), bytes);
+  std::vector<bool> there(static_cast<std::size_t>(world_), false);
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= world_ || there[static_cast<std::size_t>(rank)]) return lose(session, kWhy);
+    there[static_cast<std::size_t>(rank)] = true;
+  }
+  if (!there[static_cast<std::size_t>(session->rank)]) return lose(session, kWhy);
   Group& group = groups_[frame.header.group];
   if (!group.ranks.empty()) return;
-  const auto members = static_cast<std::size_t>(std::max(frame.header.member, 0));
-  if (frame.bytes.size() < members * sizeof(int)) return;
-  group.ranks.resize(members);
-  std::memcpy(group.ranks.data(), frame.bytes.data(), members * sizeof(int));
-  group.name.assign(frame.bytes.begin() + static_cast<std::ptrdiff_t>(members * sizeof(int)),
-                    frame.bytes.end());
+  group.ranks = std::move(ranks);
+  group.name = frame.text().substr(bytes);
   group.statuses.resize(members);
 }
 
 void ControlHub::take_call(const SessionPointer& session, Frame frame) {
   if (failed_) return;  // the caller hears of that
+  frame.header.call.shown.back() = frame.header.call.unit.back() = '\0';
   const FrameHeader header = frame.header;
+  constexpr const char* kWhy = "it made a call of a group that it is not in";
   const auto found = groups_.find(header.group);
-  if (found == groups_.end()) return lose(session);
+  if (found == groups_.end()) return lose(session, kWhy);
   Group& group = found->second;
   const int members = static_cast<int>(group.ranks.size());
-  if (header.member < 0 || header.member >= members || header.peer >= members) return lose(session);
+  if (header.member < 0 || header.member >= members || header.peer >= members ||
+      group.ranks[static_cast<std::size_t>(header.member)] != session->rank)
+    return lose(session, kWhy);
   group.statuses[static_cast<std::size_t>(header.member)] = {header.call, header.sequence};
   const bool sends = header.call.operation == Operation::send;
   const bool message = header.peer >= 0;
@@ -185,7 +255,8 @@ void ControlHub::take_call(const SessionPointer& session, Frame frame) {
     pending.parts.resize(pending.members.size());
   }
   const std::size_t place = message ? (sends ? 0U : 1U) : static_cast<std::size_t>(header.member);
-  pending.parts[place] = {session, std::move(frame), Clock::now()};
+  const device::Patience patience(std::chrono::microseconds(header.deadline_us));
+  pending.parts[place] = {session, std::move(frame), patience};
   if (std::any_of(pending.parts.begin(), pending.parts.end(), [](const Part& part) { return !part.from; }))
     return;
   const Pending complete_one = std::move(pending);
@@ -230,20 +301,19 @@ void ControlHub::complete(const Pending& pending) {
 
 void ControlHub::look() {
   if (done()) {
-    asio::error_code ignored;
-    acceptor_.close(ignored);
-    for (const SessionPointer& session : sessions_) session->socket.close(ignored);
+    close();
     return io_.stop();
   }
-  const Clock::time_point now = Clock::now();
-  for (const auto& [key, pending] : pending_)
-    if (!failed_ && look_at(pending, now)) break;
+  for (auto& [key, pending] : pending_)
+    if (!failed_ && look_at(pending)) break;
   if (failed_) pending_.clear();
   timer_.expires_after(kLookEach);
-  timer_.async_wait([this](const asio::error_code&) { look(); });
+  timer_.async_wait([this](const asio::error_code& error) {
+    if (error != asio::error::operation_aborted) look();
+  });
 }
 
-bool ControlHub::look_at(const Pending& pending, Clock::time_point now) {
+bool ControlHub::look_at(Pending& pending) {
   const Group& group = groups_.at(pending.group);
   const auto rank_of = [&](std::size_t place) {
     return group.ranks[static_cast<std::size_t>(pending.members[place])];
@@ -255,26 +325,52 @@ bool ControlHub::look_at(const Pending& pending, Clock::time_point now) {
     absent.push_back(rank_of(place));
     absent_places.push_back(place);
   }
-  const auto ended = [&](int rank) { return ended_[static_cast<std::size_t>(rank)]; };
-  const bool any_ended = std::any_of(absent.begin(), absent.end(), ended);
+  const bool any_ended =
+      std::any_of(absent.begin(), absent.end(), [this](int rank) { return has_ended(rank); });
   for (std::size_t place = 0; place < pending.parts.size(); ++place) {
-    const Part& part = pending.parts[place];
-    if (!part.from) continue;
-    const std::chrono::microseconds deadline(part.frame.header.deadline_us);
-    if (!any_ended && now - part.came < deadline) continue;
+    Part& part = pending.parts[place];
+    if (!part.from || (!part.patience.over() && !any_ended)) continue;
+    const std::vector<RankState> state_of = states(absent);
     const Blame blame = blame_for(
         {.call = text(pending, part, false),
          .reporter = rank_of(place),
          .ranks = world_,
          .absent = absent,
-         .deadline = deadline,
-         .ended = ended,
-         .state = [](int) { return RankState::unknown; },
+         .deadline = std::chrono::microseconds(part.frame.header.deadline_us),
+         .ended = [this](int rank) { return has_ended(rank); },
+         .state = [&](int rank) { return state_of[static_cast<std::size_t>(rank)]; },
          .status = [&](std::size_t k) { return status_text(group, pending.members[absent_places[k]]); }});
     fail(rank_of(place), blame.culprit, blame.message);
     return true;
   }
   return false;
+}
+
+// Who has brought its part of a call waits for the other members. Of ranks that do not, only those are known
+// to be waited for that `absent` wait for, or those for which these wait, and so on.
+std::vector<RankState> ControlHub::states(const std::vector<int>& absent) const {
+  std::vector<RankState> states(static_cast<std::size_t>(world_), RankState::unknown);
+  std::vector<int> awaited = absent;
+  for (std::size_t next = 0; next < awaited.size(); ++next) {
+    const int rank = awaited[next];
+    RankState& state = states[static_cast<std::size_t>(rank)];
+    if (state != RankState::unknown) continue;
+    state = RankState::working;
+    for (const auto& [key, pending] : pending_) {
+      const Group& group = groups_.at(pending.group);
+      const auto rank_of = [&](std::size_t place) {
+        return group.ranks[static_cast<std::size_t>(pending.members[place])];
+      };
+      bool waits = false;
+      for (std::size_t place = 0; place < pending.parts.size(); ++place)
+        waits = waits || (pending.parts[place].from && rank_of(place) == rank);
+      if (!waits) continue;
+      state = RankState::waiting;
+      for (std::size_t place = 0; place < pending.parts.size(); ++place)
+        if (!pending.parts[place].from) awaited.push_back(rank_of(place));
+    }
+  }
+  return states;
 }
 
 void ControlHub::fail(int reporter, int culprit, const std::string& message) {
@@ -285,7 +381,8 @@ void ControlHub::fail(int reporter, int culprit, const std::string& message) {
   header.member = reporter;
   header.peer = culprit;
   failure_ = packed(header, message);
-  for (const SessionPointer& session : sessions_) write(session, failure_);
+  for (const SessionPointer& session : sessions_)
+    if (session->rank >= 0) write(session, failure_);  // others hear of it behind their welcome
 }
 
 std::string ControlHub::text(const Pending& pending, const Part& part, bool full) const {
@@ -296,6 +393,13 @@ std::string ControlHub::text(const Pending& pending, const Part& part, bool full
 }
 
 std::string ControlHub::status_text(const Group& group, int member) const {
+  const int rank = group.ranks[static_cast<std::size_t>(member)];
+  if (!came_[static_cast<std::size_t>(rank)]) {
+    const auto refused = refused_.find(rank);
+    return refused == refused_.end()
+               ? "has not come"
+               : fmt::format("has not come; a process that would be it was refused: {}", refused->second);
+  }
   const Group::Status& status = group.statuses[static_cast<std::size_t>(member)];
   if (status.sequence == 0) return "has made no call there";
   const std::string unit =

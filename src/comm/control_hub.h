@@ -7,6 +7,8 @@
 #include <memory>
 #include <thread>
 
+#include "src/comm/blame.h"
+#include "src/comm/control_listener.h"
 #include "src/comm/control_wire.h"
 
 namespace tessera::comm {
@@ -14,18 +16,22 @@ namespace tessera::comm {
 class ControlHub {
  public:
   // EnvironmentError where the port cannot be listened on.
-  ControlHub(int world, int port, std::chrono::nanoseconds linger);
-  // Serves the others until they have ended, at most for `linger`. Where the world has failed, it waits only
-  // for those that are still to come, a moment, and tells them.
+  explicit ControlHub(const ControlOptions& options);
+  // Serves the others until they have ended, at most for the deadline. Where the world has failed, it waits
+  // only for those that are still to come, a moment, and tells them.
   ~ControlHub();
   ControlHub(const ControlHub&) = delete;
   ControlHub& operator=(const ControlHub&) = delete;
+
+  // Rank 0 cannot be of the world: the others are told why.
+  void give_up(const std::string& why);
 
  private:
   struct Session {
     explicit Session(asio::ip::tcp::socket connection) : socket(std::move(connection)) {}
     asio::ip::tcp::socket socket;
-    int rank = -1;  // before hello
+    int rank = -1;         // before it is welcome
+    bool refused = false;  // what it sends is not looked at
     Frame incoming;
     std::deque<std::vector<char>> outgoing;
   };
@@ -44,7 +50,7 @@ class ControlHub {
   struct Part {
     SessionPointer from;  // none: not yet
     Frame frame;
-    device::Clock::time_point came;
+    device::Patience patience{std::chrono::nanoseconds::zero()};
   };
   struct Pending {
     std::uint64_t group = 0;
@@ -56,37 +62,48 @@ class ControlHub {
   // piece.
   using Key = std::array<std::uint64_t, 5>;
 
-  void accept();
+  void serve() noexcept;
+  std::string run();  // what ended it; empty: it is done
+  void take_connection(asio::ip::tcp::socket socket);
   void read(const SessionPointer& session);
+  void read_behind(const SessionPointer& session);
   void take(const SessionPointer& session);
+  void greet(const SessionPointer& session, const Frame& frame);
+  std::string objection(const Hello& hello) const;  // empty: it is welcome
   void write(const SessionPointer& session, std::vector<char> frame);
   void write_next(const SessionPointer& session);
   void lose(const SessionPointer& session, const char* why = "its connection ended, and so did its process");
-  void take_group(const Frame& frame);
+  void take_group(const SessionPointer& session, const Frame& frame);
   void take_call(const SessionPointer& session, Frame frame);
   void complete(const Pending& pending);
   bool matches(const Pending& pending);
   void look();
   // What a part waits for in vain: its deadline passed, or a member has ended.
-  bool look_at(const Pending& pending, device::Clock::time_point now);
+  bool look_at(Pending& pending);
+  std::vector<RankState> states(const std::vector<int>& absent) const;
   void fail(int reporter, int culprit, const std::string& message);
-  bool done() const;
+  bool done();
+  void close() noexcept;
+  bool has_ended(int rank) const { return ended_[static_cast<std::size_t>(rank)]; }
   std::string text(const Pending& pending, const Part& part, bool full) const;
   std::string status_text(const Group& group, int member) const;
 
   const int world_;
-  const std::chrono::nanoseconds linger_;
+  const std::chrono::nanoseconds deadline_;
+  const std::string launch_;
   asio::io_context io_;
-  asio::ip::tcp::acceptor acceptor_;
+  ControlListener listener_;
   asio::steady_timer timer_;
   std::vector<SessionPointer> sessions_;
-  std::vector<bool> ended_;  // by rank
+  std::vector<bool> came_, ended_;      // by rank
+  std::map<int, std::string> refused_;  // why the last one was that said it is that rank
   std::map<std::uint64_t, Group> groups_;
   std::map<Key, Pending> pending_;
   bool failed_ = false;
   std::vector<char> failure_;  // the frame
   bool closing_ = false;
-  device::Clock::time_point close_by_, latecomers_by_;
+  // Since it is closing.
+  device::Patience linger_{std::chrono::nanoseconds::zero()}, latecomers_{std::chrono::nanoseconds::zero()};
   std::thread thread_;
 };
 

@@ -23,6 +23,18 @@ int number(const char* variable, int least, int most) {
   return value;
 }
 
+// By which a process of another run is told that has come to this one's port.
+std::string launch() {
+  // Of a heterogeneous job each component has a number of its own.
+  const bool one_job = std::getenv("SLURM_HET_SIZE") == nullptr;
+  for (const char* variable : {"TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"}) {
+    const char* const text = std::getenv(variable);
+    if (text != nullptr && *text != '\0' && (one_job || std::string_view(variable) != "SLURM_JOB_ID"))
+      return fmt::format("{}={}", variable, text);
+  }
+  return {};
+}
+
 }  // namespace
 
 bool launched_by_variables() {
@@ -34,6 +46,7 @@ ControlOptions control_options_from_environment() {
   ControlOptions options;
   options.world = number("WORLD_SIZE", 1, Mesh::kMostRanks);
   options.rank = number("RANK", 0, options.world - 1);
+  options.launch = launch();
   if (options.world == 1 && std::getenv("MASTER_PORT") == nullptr) return options;
   const char* const address = std::getenv("MASTER_ADDR");
   if (address == nullptr || *address == '\0')

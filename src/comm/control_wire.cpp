@@ -1,5 +1,9 @@
 #include "src/comm/control_wire.h"
 
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "tessera/error.h"
@@ -22,6 +26,25 @@ LocalCall WireCall::local() const {
   return call;
 }
 
+const char* Hello::own_build() { return TESSERA_VERSION; }
+
+std::vector<char> Hello::packed() const {
+  FrameHeader header;
+  header.member = rank;
+  header.peer = world;
+  const std::string text = build + '\n' + launch;
+  return comm::packed(header, std::string_view(text).substr(0, kMostFirstBytes));
+}
+
+Hello Hello::from(const Frame& frame) {
+  const std::string text = frame.text();
+  const std::size_t line = std::min(text.find('\n'), text.size());
+  return {.rank = frame.header.member,
+          .world = frame.header.peer,
+          .build = text.substr(0, line),
+          .launch = text.substr(std::min(line + 1, text.size()))};
+}
+
 std::vector<char> packed(FrameHeader header, std::span<const char> bytes) {
   header.bytes = static_cast<std::int64_t>(bytes.size());
   std::vector<char> frame(sizeof header + bytes.size());
@@ -37,6 +60,13 @@ Frame read_frame(asio::ip::tcp::socket& socket) {
   frame.bytes.resize(static_cast<std::size_t>(frame.header.bytes));
   asio::read(socket, asio::buffer(frame.bytes));
   return frame;
+}
+
+int open_socket(const asio::ip::tcp& protocol) {
+  const int descriptor = ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0)
+    throw asio::system_error(asio::error_code(errno, asio::error::get_system_category()), "socket");
+  return descriptor;
 }
 
 }  // namespace tessera::comm

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "src/device/time_text.h"
@@ -12,10 +13,11 @@
 namespace tessera::comm {
 namespace {
 
-using device::Clock;
+using std::chrono::nanoseconds;
 
-// The hub keeps the deadlines; it is asked no longer than this beyond them.
-constexpr std::chrono::seconds kHubGrace{5};
+constexpr std::chrono::milliseconds kTryEach{20};
+// Between two looks at how much time is left.
+constexpr std::chrono::milliseconds kLookEach{50};
 constexpr std::chrono::milliseconds kHubTells{500};
 // How long a failure, or a rank's end, waits for what is being sent and for the hub to take it.
 constexpr std::chrono::milliseconds kLastWords{500};
@@ -26,25 +28,75 @@ void check_fits(const std::string& call, std::size_t bytes) {
                                  kMostFrameBytes));
 }
 
+// The hub keeps the deadlines; it is asked no longer than this beyond them, in which it has much to send.
+nanoseconds grace(nanoseconds deadline) {
+  return std::clamp<nanoseconds>(deadline / 4, std::chrono::seconds(1), std::chrono::seconds(5));
+}
+
 }  // namespace
 
 ControlWorld::ControlWorld(const ControlOptions& options, std::int64_t piece_bytes)
     : options_(options), piece_bytes_(piece_bytes) {
-  const Clock::time_point limit = Clock::now() + options_.deadline;
-  if (options_.rank == 0)
-    hub_ = std::make_unique<ControlHub>(options_.world, options_.port, options_.deadline);
-  FrameHeader hello;
-  hello.member = options_.rank;
-  asio::error_code error = link_.connect(options_.address, options_.port, limit);
-  if (!error) error = send(hello, {}, limit - Clock::now());
-  if (error)
-    throw CommunicationError(
-        fmt::format("rank {}: no connection to rank 0 at {}:{} within {} ({}); MASTER_ADDR and "
-                    "MASTER_PORT must name its host and a free port there",
-                    options_.rank, options_.address, options_.port, device::time_text(options_.deadline),
-                    error.message()),
-        0);
+  if (options_.rank == 0) hub_ = std::make_unique<ControlHub>(options_);
+  try {
+    join();
+  } catch (const std::exception& error) {
+    if (hub_) hub_->give_up(error.what());
+    throw;
+  }
   receiver_ = std::thread([this] { receive(); });
+}
+
+std::string ControlWorld::place() const {
+  const bool colons = options_.address.find(':') != std::string::npos;
+  return fmt::format("{}{}{}:{}", colons ? "[" : "", options_.address, colons ? "]" : "", options_.port);
+}
+
+void ControlWorld::join() {
+  device::Patience patience(options_.deadline);
+  std::string what;
+  do {
+    // Rank 0 itself needs no name for its host.
+    const std::string address = hub_ ? "127.0.0.1" : options_.address;
+    if (const asio::error_code error = link_.connect(address, options_.port, patience)) {
+      if (what.empty())
+        what = fmt::format("no connection to rank 0 at {} within {} ({})", place(),
+                           device::time_text(options_.deadline), error.message());
+      break;
+    }
+    const std::string met = greet(patience);
+    if (met.empty()) return;
+    what = fmt::format("what answers at {} is no rank 0 of this build of Tessera, or is stopped ({} for {})",
+                       place(), met, device::time_text(options_.deadline));
+    std::this_thread::sleep_for(kTryEach);
+  } while (!patience.over());
+  throw CommunicationError(
+      fmt::format("rank {}: {}; MASTER_ADDR and MASTER_PORT must name rank 0's host and a free port there",
+                  rank(), what),
+      0);
+}
+
+std::string ControlWorld::greet(device::Patience& patience) {
+  const Hello hello{.rank = options_.rank, .world = options_.world, .launch = options_.launch};
+  if (const asio::error_code error = link_.write(hello.packed(), patience.left()))
+    return fmt::format("it took nothing: {}", error.message());
+  try {
+    const Frame frame = link_.read_first(patience);
+    if (frame.header.kind == FrameKind::welcome) return {};
+    if (frame.header.kind == FrameKind::refused)
+      throw CommunicationError(
+          fmt::format("rank {}: rank 0 at {} refused this process: {}", rank(), place(), frame.text()),
+          rank());
+  } catch (const EnvironmentError&) {
+  } catch (const std::system_error& error) {
+    return error.code() == asio::error::timed_out ? "it said nothing"
+                                                  : fmt::format("it said nothing: {}", error.what());
+  }
+  throw CommunicationError(
+      fmt::format("rank {}: what answers at {} is no rank 0 of this build of Tessera: MASTER_ADDR and "
+                  "MASTER_PORT must name rank 0's host and a free port there",
+                  rank(), place()),
+      0);
 }
 
 ControlWorld::~ControlWorld() {
@@ -61,8 +113,7 @@ ControlWorld::~ControlWorld() {
 
 asio::error_code ControlWorld::send(const FrameHeader& header, std::span<const char> bytes,
                                     std::chrono::nanoseconds within) {
-  const Clock::time_point limit = Clock::now() + within;
-  return link_.write(packed(header, bytes), limit);
+  return link_.write(packed(header, bytes), within);
 }
 
 void ControlWorld::note_unsent(const std::string& call, const asio::error_code& error,
@@ -88,9 +139,10 @@ void ControlWorld::receive() noexcept try {
         const std::lock_guard lock(mutex_);
         heard_ = true;
       }
-      note({frame.header.member, frame.header.peer, {frame.bytes.begin(), frame.bytes.end()}});
+      note({frame.header.member, frame.header.peer, frame.text()});
       continue;
     }
+    if (frame.header.kind != FrameKind::reply) throw EnvironmentError("not a frame that rank 0 sends");
     const std::lock_guard lock(mutex_);
     const auto slot = slots_.find(frame.header.id);
     if (slot == slots_.end()) continue;  // it has given up
@@ -98,12 +150,18 @@ void ControlWorld::receive() noexcept try {
     slot->second->done = true;
     changed_.notify_all();
   }
-} catch (const std::exception&) {
+} catch (const std::system_error&) {
+  lose({0, 0, "the connection to it ended, and so did its process"});
+} catch (const std::exception& error) {
+  lose({rank(), 0, fmt::format("what came from rank 0: {}", error.what())});
+}
+
+void ControlWorld::lose(Failure failure) {
   {
     const std::lock_guard lock(mutex_);
     if (closing_) return;
   }
-  note({0, 0, "the connection to it ended, and so did its process"});
+  note(std::move(failure));
 }
 
 std::uint64_t ControlWorld::announce(std::uint64_t parent, const std::vector<int>& ranks,
@@ -141,11 +199,17 @@ std::vector<char> ControlWorld::exchange(FrameHeader header, std::span<const cha
   }
   if (const auto error = send(header, bytes, deadline)) note_unsent(call, error, deadline);
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, deadline + kHubGrace, [&] { return slot.done || failure_.has_value(); });
+  device::Patience patience(deadline + grace(deadline));
+  while (!changed_.wait_for(lock, kLookEach, [&] { return slot.done || failure_.has_value(); }))
+    if (patience.over()) break;
   slots_.erase(header.id);
   if (slot.done) return std::move(slot.bytes);
   if (!failure_)
-    failure_ = Failure{rank(), 0, fmt::format("{}: rank 0 does not serve the control connections", call)};
+    failure_ = Failure{
+        rank(), 0,
+        fmt::format("{}: no answer from rank 0 within {} and {} more, in which its process should have said "
+                    "for whom the call waits: it is stopped, or its host is out of reach",
+                    call, device::time_text(deadline), device::time_text(grace(deadline)))};
   throw_failed(call, *failure_);
 }
 

@@ -13,7 +13,8 @@ namespace tessera::comm {
 
 class ControlWorld {
  public:
-  // Connects to the hub. CommunicationError where that takes longer than the deadline. Calls that bring more
+  // Connects to the hub. CommunicationError where that takes longer than the deadline, where something else
+  // answers there, and, with the reason, where the hub has no place for this process. Calls that bring more
   // than `piece_bytes` go in pieces; the same on all ranks.
   explicit ControlWorld(const ControlOptions& options, std::int64_t piece_bytes = kPieceBytes);
   ~ControlWorld();  // tells the hub that this rank makes no further calls
@@ -44,10 +45,15 @@ class ControlWorld {
     std::vector<char> bytes;
   };
 
+  void join();
+  // What there was instead of a welcome; empty: this rank is welcome.
+  std::string greet(device::Patience& patience);
+  std::string place() const;  // where rank 0 should be
   asio::error_code send(const FrameHeader& header, std::span<const char> bytes,
                         std::chrono::nanoseconds within);
   void note_unsent(const std::string& call, const asio::error_code& error, std::chrono::nanoseconds within);
   void receive() noexcept;
+  void lose(Failure failure);  // the connection, unless this end closes it
   void note(Failure failure);
   [[noreturn]] void throw_failed(const std::string& call, const Failure& failure) const;
 

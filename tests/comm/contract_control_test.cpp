@@ -8,16 +8,11 @@
 
 #include "src/comm/control_backend.h"
 #include "tests/comm/contract.h"
+#include "tests/comm/control_ends.h"
 #include "tests/comm/processes.h"
 
 namespace tessera::contract {
 namespace {
-
-int free_port() {
-  asio::io_context io;
-  const asio::ip::tcp::endpoint any(asio::ip::address_v4::loopback(), 0);
-  return asio::ip::tcp::acceptor(io, any).local_endpoint().port();
-}
 
 using Make = std::function<Communicator(const ControlOptions&)>;
 
@@ -127,15 +122,8 @@ TEST(ControlWorld, ARankWhoseConnectionEndsHasFailed) {
     }
   });
   {
-    // A process that says hello and dies.
-    asio::io_context io;
-    asio::ip::tcp::socket socket(io);
-    asio::error_code error = asio::error::not_connected;
-    while (error)
-      socket.connect({asio::ip::address_v4::loopback(), static_cast<unsigned short>(port)}, error);
-    comm::FrameHeader hello;
-    hello.member = 1;
-    asio::write(socket, asio::buffer(&hello, sizeof hello));
+    RawRank one(port);  // a process that dies
+    one.join(1, 2);
     std::this_thread::sleep_for(milliseconds(30));
   }
   server.join();
@@ -161,28 +149,13 @@ TEST(ControlWorld, ARankThatComesAfterTheFailureHearsOfIt) {
   EXPECT_TRUE(contains(text, "rank 0 failed: its data is gone")) << text;
 }
 
-// Where rank 0 should be: takes connections as long as the system has room for them, and reads nothing.
-class DeafRankZero {
- public:
-  explicit DeafRankZero(int room) : acceptor_(io_) {
-    acceptor_.open(asio::ip::tcp::v4());
-    acceptor_.bind({asio::ip::address_v4::loopback(), 0});
-    acceptor_.listen(room);
-  }
-  int port() const { return acceptor_.local_endpoint().port(); }
-  Communicator rank_one(milliseconds deadline) const {
-    return make_control_world({.rank = 1, .world = 2, .port = port(), .deadline = deadline});
-  }
-
- private:
-  asio::io_context io_;
-  asio::ip::tcp::acceptor acceptor_;
-};
+// Takes the rank, and reads nothing more.
+const FakeRankZero::Serve kDeaf = FakeRankZero::welcome;
 
 using Clock = std::chrono::steady_clock;
 
 TEST(ControlWorld, ACallThatRankZeroDoesNotTakeEndsAtItsDeadline) {
-  const DeafRankZero deaf(4);
+  const FakeRankZero deaf(kDeaf);
   std::vector<std::string> texts;
   const Clock::time_point begin = Clock::now();
   {
@@ -208,7 +181,7 @@ TEST(ControlWorld, ACallThatRankZeroDoesNotTakeEndsAtItsDeadline) {
 }
 
 TEST(ControlWorld, AFailureDoesNotWaitBehindACallThatRankZeroDoesNotTake) {
-  const DeafRankZero deaf(4);
+  const FakeRankZero deaf(kDeaf);
   constexpr milliseconds kDeadline(1500);
   Communicator ranks = deaf.rank_one(kDeadline);
   std::thread calls([&] {
@@ -223,19 +196,21 @@ TEST(ControlWorld, AFailureDoesNotWaitBehindACallThatRankZeroDoesNotTake) {
 }
 
 TEST(ControlWorld, AnAttemptToConnectEndsAtTheDeadline) {
-  const DeafRankZero deaf(0);
-  // The system then drops what would open another connection, as a host does that is gone.
   asio::io_context io;
+  asio::ip::tcp::acceptor full(io, asio::ip::tcp::v4());
+  full.bind({asio::ip::address_v4::loopback(), 0});
+  full.listen(0);
+  // The system then drops what would open another connection, as a host does that is gone.
   std::vector<asio::ip::tcp::socket> others;
   for (int i = 0; i < 4; ++i) {
     others.emplace_back(io);
-    others.back().async_connect({asio::ip::address_v4::loopback(), static_cast<unsigned short>(deaf.port())},
-                                [](const asio::error_code&) {});
+    others.back().async_connect(full.local_endpoint(), [](const asio::error_code&) {});
   }
   std::this_thread::sleep_for(milliseconds(20));
   const Clock::time_point begin = Clock::now();
   try {
-    deaf.rank_one(milliseconds(200));
+    make_control_world(
+        {.rank = 1, .world = 2, .port = full.local_endpoint().port(), .deadline = milliseconds(200)});
     FAIL() << "it has no room";
   } catch (const CommunicationError& error) {
     EXPECT_TRUE(contains(error.what(), "within 200 ms (Connection timed out); MASTER_ADDR")) << error.what();
@@ -261,6 +236,8 @@ TEST(ControlWorld, RefusesWhatAFrameDoesNotHoldBeforeItIsSent) {
         world->exchange({}, {untouched.get(), bytes}, "broadcast #1 on 'world'");
       }),
       "broadcast #1 on 'world': 1073741825 bytes at once; a control connection takes at most 1073741824");
+  Communicator(std::make_shared<comm::ControlBackend>(world, 0, std::vector<int>{0}, "world")).barrier();
+  // A world of one has no such group, but that is not why.
   std::vector<int> ranks(40'000);
   std::iota(ranks.begin(), ranks.end(), 0);
   Communicator many(std::make_shared<comm::ControlBackend>(world, 0, ranks, "many"));
@@ -268,15 +245,14 @@ TEST(ControlWorld, RefusesWhatAFrameDoesNotHoldBeforeItIsSent) {
   EXPECT_EQ(usage_error_of([&] { many.all_to_all(input.data(), output.data(), 1); }),
             "all_to_all #1 on 'many': 40000 ranks bring 1600000000 bytes at once; a control connection takes "
             "at most 1073741824");
-  Communicator(std::make_shared<comm::ControlBackend>(world, 0, std::vector<int>{0}, "world")).barrier();
 }
 
 TEST(ControlOptions, AreReadFromTheEnvironment) {
   const auto set = [](const char* name, const char* value) {
     value == nullptr ? unsetenv(name) : setenv(name, value, 1);
   };
-  for (const char* name :
-       {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"})
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+                           "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_HET_SIZE"})
     set(name, nullptr);
   EXPECT_FALSE(launched_by_variables());
   const auto error = [] {
@@ -306,6 +282,13 @@ TEST(ControlOptions, AreReadFromTheEnvironment) {
   EXPECT_EQ(options.port, 29400);
   set("TORCHELASTIC_USE_AGENT_STORE", "True");
   EXPECT_EQ(control_options_from_environment().port, 29401);
+  EXPECT_EQ(options.launch, "");
+  set("SLURM_JOB_ID", "7");
+  EXPECT_EQ(control_options_from_environment().launch, "SLURM_JOB_ID=7");
+  set("SLURM_HET_SIZE", "2");
+  EXPECT_EQ(control_options_from_environment().launch, "") << "each component has another";
+  set("TORCHELASTIC_RUN_ID", "seven");
+  EXPECT_EQ(control_options_from_environment().launch, "TORCHELASTIC_RUN_ID=seven");
 }
 
 }  // namespace
