@@ -230,6 +230,9 @@ bool control_available();  // in this build
 // Whether a launcher such as torchrun started this process as one of several: RANK and WORLD_SIZE are set,
 // and the latter not to 1.
 bool launched_by_variables();
+// UsageError where a launcher of MPI says so, too, and another number of ranks: one started the other, and
+// which of them started this process as a rank cannot be told.
+void check_launchers();
 // From RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the port after it where torchrun itself listens there
 // (TORCHELASTIC_USE_AGENT_STORE); `launch` is torchrun's or Slurm's, if any. UsageError naming the variable
 // that is missing or wrong.

@@ -112,6 +112,7 @@ bool is_first_process() {
 
 Communicator world_of_processes(const Setup& setup) {
   if (!ranks_are_processes()) return {};
+  check_launchers();
   if (!launched_by_mpi()) return control_world(setup);
   Communicator world = make_mpi_world({.deadline = setup.options.engine.deadline});
   check_count(setup, world.world());

@@ -42,6 +42,19 @@ bool launched_by_variables() {
   return std::getenv("RANK") != nullptr && world != nullptr && std::string_view(world) != "1";
 }
 
+void check_launchers() {
+  if (!launched_by_variables()) return;
+  const std::string_view world = std::getenv("WORLD_SIZE");
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* const other = std::getenv(variable);
+    if (other != nullptr && other != world)
+      throw UsageError(fmt::format(
+          "{} is \"{}\", and WORLD_SIZE is \"{}\": of two launchers, one within the other, unset the "
+          "outer one's, {} or RANK and WORLD_SIZE",
+          variable, other, world, variable));
+  }
+}
+
 ControlOptions control_options_from_environment() {
   ControlOptions options;
   options.world = number("WORLD_SIZE", 1, Mesh::kMostRanks);

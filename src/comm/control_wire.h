@@ -1,5 +1,5 @@
 // What goes over a control connection: frames of a fixed header and some bytes behind it. Both ends are of
-// one build, which the first frame of each shows.
+// one build: the first frame of each shows that its frames and its version are the same.
 #pragma once
 
 #include <array>

@@ -66,8 +66,9 @@ void ControlWorld::join() {
     }
     const std::string met = greet(patience);
     if (met.empty()) return;
-    what = fmt::format("what answers at {} is no rank 0 of this build of Tessera, or is stopped ({} for {})",
-                       place(), met, device::time_text(options_.deadline));
+    what = fmt::format(
+        "what answers at {} is no rank 0 of this build of Tessera, is stopped, or at its end ({} within {})",
+        place(), met, device::time_text(options_.deadline));
     std::this_thread::sleep_for(kTryEach);
   } while (!patience.over());
   throw CommunicationError(
@@ -79,7 +80,7 @@ void ControlWorld::join() {
 std::string ControlWorld::greet(device::Patience& patience) {
   const Hello hello{.rank = options_.rank, .world = options_.world, .launch = options_.launch};
   if (const asio::error_code error = link_.write(hello.packed(), patience.left()))
-    return fmt::format("it took nothing: {}", error.message());
+    return error == asio::error::timed_out ? "it took nothing" : "it ended each connection";
   try {
     const Frame frame = link_.read_first(patience);
     if (frame.header.kind == FrameKind::welcome) return {};
@@ -89,8 +90,7 @@ std::string ControlWorld::greet(device::Patience& patience) {
           rank());
   } catch (const EnvironmentError&) {
   } catch (const std::system_error& error) {
-    return error.code() == asio::error::timed_out ? "it said nothing"
-                                                  : fmt::format("it said nothing: {}", error.what());
+    return error.code() == asio::error::timed_out ? "it said nothing" : "it ended each connection";
   }
   throw CommunicationError(
       fmt::format("rank {}: what answers at {} is no rank 0 of this build of Tessera: MASTER_ADDR and "

@@ -291,5 +291,26 @@ TEST(ControlOptions, AreReadFromTheEnvironment) {
   EXPECT_EQ(control_options_from_environment().launch, "TORCHELASTIC_RUN_ID=seven");
 }
 
+TEST(ControlOptions, AreNoneOfTwoLaunchersThatDiffer) {
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    setenv(variable, "2", 1);
+    EXPECT_EQ(usage_error_of(check_launchers), "none");
+    setenv(variable, "4", 1);
+    EXPECT_EQ(
+        usage_error_of(check_launchers),
+        std::string(variable) +
+            " is \"4\", and WORLD_SIZE is \"2\": of two launchers, one within the other, unset the outer "
+            "one's, " +
+            variable + " or RANK and WORLD_SIZE");
+    setenv("WORLD_SIZE", "1", 1);
+    EXPECT_EQ(usage_error_of(check_launchers), "none") << "these say that it is alone";
+    setenv("WORLD_SIZE", "2", 1);
+    unsetenv(variable);
+  }
+  for (const char* variable : {"RANK", "WORLD_SIZE"}) unsetenv(variable);
+}
+
 }  // namespace
 }  // namespace tessera::contract
