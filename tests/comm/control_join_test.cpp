@@ -24,24 +24,23 @@ TEST(ControlJoin, AProcessThatWouldBeARankAgainIsRefused) {
   const int port = free_port();
   std::string second = "none";
   std::vector<int> all(2);
-  std::thread first([&] {
-    Communicator rank = make_control_world({.world = 2, .port = port, .deadline = kLong});
-    const int mine = 10;
-    rank.all_gather(&mine, all.data(), sizeof mine);
+  const auto gather = [](Communicator rank, int mine, std::vector<int>& values) {
+    rank.all_gather(&mine, values.data(), sizeof mine);
+  };
+  std::thread zero([&] {
+    EXPECT_EQ(
+        error_of([&] { gather(make_control_world({.world = 2, .port = port, .deadline = kLong}), 10, all); }),
+        "none");
   });
-  {
-    Communicator rank = make_control_world({.rank = 1, .world = 2, .port = port, .deadline = kLong});
-    second = error_of([&] {
-      const int wrong = 99;
-      std::vector<int> its(2);
-      make_control_world({.rank = 1, .world = 2, .port = port, .deadline = milliseconds(2000)})
-          .all_gather(&wrong, its.data(), sizeof wrong);
-    });
-    const int mine = 11;
-    std::vector<int> its(2);
-    rank.all_gather(&mine, its.data(), sizeof mine);
-  }
-  first.join();
+  EXPECT_EQ(error_of([&] {
+              const ControlOptions one{.rank = 1, .world = 2, .port = port, .deadline = kLong};
+              const Communicator first = make_control_world(one);
+              std::vector<int> values(2);
+              second = error_of([&] { gather(make_control_world(one), 99, values); });
+              gather(first, 11, values);
+            }),
+            "none");
+  zero.join();
   EXPECT_EQ(second,
             "rank 1: rank 0 at 127.0.0.1:" + std::to_string(port) +
                 " refused this process: another process is rank 1 already: each needs a RANK, and each "
