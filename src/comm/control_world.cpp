@@ -66,9 +66,11 @@ void ControlWorld::join() {
     }
     const std::string met = greet(patience);
     if (met.empty()) return;
-    what = fmt::format(
-        "what answers at {} is no rank 0 of this build of Tessera, is stopped, or at its end ({} within {})",
-        place(), met, device::time_text(options_.deadline));
+    if (what.empty())  // what it met while there was time
+      what = fmt::format(
+          "what answers at {} is no rank 0 of this build of Tessera, is stopped, or at its end ({} within "
+          "{})",
+          place(), met, device::time_text(options_.deadline));
     std::this_thread::sleep_for(kTryEach);
   } while (!patience.over());
   throw CommunicationError(
