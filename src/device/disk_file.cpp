@@ -20,6 +20,8 @@
 namespace tessera::device {
 namespace {
 
+constexpr int kMostStalls = 64;
+
 std::string text_of(int code) { return std::generic_category().message(code); }
 
 // A file without a name; negative, with errno, where the directory takes none.
@@ -32,7 +34,16 @@ int open_unnamed(const std::string& directory) {
   return named;
 }
 
+bool is_of_memory(const struct statfs& system) {
+  return system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
+}
+
 }  // namespace
+
+bool is_of_memory(const std::string& directory) {
+  struct statfs system {};
+  return statfs(directory.c_str(), &system) == 0 && is_of_memory(system);
+}
 
 std::optional<DiskRoom> room_in(const std::string& directory) {
   struct statvfs space {};
@@ -85,8 +96,9 @@ void DiskFile::go_direct() {
   const bool direct = fcntl(descriptor_, F_SETFL, O_DIRECT) == 0;
   description_ = direct ? "O_DIRECT" : fmt::format("buffered (O_DIRECT refused: {})", text_of(errno));
   struct statfs system {};
-  if (fstatfs(descriptor_, &system) == 0 && system.f_type == TMPFS_MAGIC)
-    description_ += ", in memory (the directory's file system is tmpfs)";
+  if (fstatfs(descriptor_, &system) == 0 && is_of_memory(system))
+    description_ += fmt::format(", in memory (the directory's file system is {})",
+                                system.f_type == TMPFS_MAGIC ? "tmpfs" : "ramfs");
 }
 
 // All of it now: a write that finds the disk full in the middle of a run would end the run.
@@ -116,13 +128,22 @@ void DiskFile::reserve() {
 
 void DiskFile::advance(Transfer& rest, std::int64_t result) const {
   // With O_DIRECT a rest has to begin at a boundary, so a part of one is moved again.
-  const std::int64_t moved = std::max<std::int64_t>(result, 0) / kDiskAlignment * kDiskAlignment;
-  if (moved == 0)
-    throw EnvironmentError(
-        fmt::format("cannot {} {} bytes at offset {} of the file in directory '{}': {}",
-                    rest.write ? "write" : "read", rest.bytes, rest.offset, directory_,
-                    result < 0 ? text_of(static_cast<int>(-result)) : fmt::format("{} were moved", result)));
-  rest = rest.block(moved, rest.bytes);
+  if (result < 0) refuse(rest, text_of(static_cast<int>(-result)));
+  const std::int64_t moved = result / kDiskAlignment * kDiskAlignment;
+  if (moved > 0) {
+    rest = rest.block(moved, rest.bytes);
+    return;
+  }
+  // Little may be moved before an error, which the next request then meets.
+  if (result == 0 || ++rest.stalls == kMostStalls)
+    refuse(rest, fmt::format("{} were moved{}", result,
+                             result > 0 ? fmt::format(", and no more in {} requests", rest.stalls) : ""));
+}
+
+void DiskFile::refuse(const Transfer& rest, const std::string& why) const {
+  throw EnvironmentError(fmt::format("cannot {} {} bytes at offset {} of the file in directory '{}': {}",
+                                     rest.write ? "write" : "read", rest.bytes, rest.offset, directory_,
+                                     why));
 }
 
 }  // namespace tessera::device

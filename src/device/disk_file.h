@@ -14,6 +14,7 @@ struct Transfer {
   std::int64_t offset = 0;
   std::byte* memory = nullptr;
   std::int64_t bytes = 0;
+  int stalls = 0;  // requests in a row that moved something, but less than may be moved by itself
 
   // The block that begins `done` bytes behind the start.
   Transfer block(std::int64_t done, std::int64_t block_bytes) const;
@@ -25,6 +26,9 @@ struct DiskRoom {
   std::int64_t free_bytes = 0;
 };
 std::optional<DiskRoom> room_in(const std::string& directory);
+
+// Whether the file system that a directory is of keeps its files in memory (tmpfs, ramfs).
+bool is_of_memory(const std::string& directory);
 
 // EnvironmentError with what is missing: `ranks` would keep so many bytes there together.
 [[noreturn]] void refuse_full(const std::string& directory, std::int64_t bytes, int ranks,
@@ -42,9 +46,11 @@ class DiskFile {
   std::int64_t bytes() const { return bytes_; }
   const std::string& description() const { return description_; }  // "O_DIRECT", and what the system lacks
 
-  // Takes what a request has moved, or its negative errno, off `rest`. EnvironmentError where that is an
-  // error, or nothing.
+  // Takes what a request has moved, or its negative errno, off `rest`, which is asked for again: of less than
+  // 4096 bytes all of it. EnvironmentError where that is an error, or nothing, or little again and again.
   void advance(Transfer& rest, std::int64_t result) const;
+  // EnvironmentError: what could not be moved, where, and why.
+  [[noreturn]] void refuse(const Transfer& rest, const std::string& why) const;
 
  private:
   void reserve();

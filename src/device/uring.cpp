@@ -128,7 +128,7 @@ void UringQueue::move(const Transfer& transfer) {
     if (free_.size() == rests_.size()) break;
     const int code = io_uring_submit_and_wait(ring_.get(), 1);
     if (code < 0 && code != -EINTR && code != -EAGAIN && code != -EBUSY)
-      throw EnvironmentError(fmt::format("io_uring failed: {}", text_of(-code)));
+      file_.refuse(transfer, fmt::format("io_uring says: {}", text_of(-code)));
     for (io_uring_cqe* entry = nullptr; io_uring_peek_cqe(ring_.get(), &entry) == 0;) {
       const auto slot = static_cast<int>(io_uring_cqe_get_data64(entry));
       const int result = entry->res;

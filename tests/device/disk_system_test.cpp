@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "src/device/disk.h"
+#include "src/device/disk_file.h"
 #include "tessera/error.h"
 #include "tests/device/disk_fixture.h"
 #include "tests/device/refuse_call.h"
@@ -147,6 +148,33 @@ TEST_P(DiskSystem, DoesWithoutWhatTheSystemLacks) {
                  {"4 threads of pread and pwrite (io_uring refused: " + std::string(text) + "), "});
   expect_parts(description_without({.call = SYS_io_uring_register, .error = EPERM}),
                {"4 threads", "Linux has since 5.6"});
+}
+
+// A system may move less than is asked for, and tell why only when it is asked for the rest.
+TEST(DiskRequests, AreRepeatedForWhatWasNotMoved) {
+  const Folder folder;
+  const DiskFile file(folder.path(), 4 * kPage);
+  const Memory memory(4 * kPage);
+  const Transfer all{.write = true, .offset = 0, .memory = memory.at(0), .bytes = 4 * kPage};
+  Transfer rest = all;
+  file.advance(rest, kPage + 100);
+  EXPECT_EQ(std::pair(rest.offset, rest.bytes), std::pair(kPage, 3 * kPage));
+  EXPECT_EQ(rest.memory, memory.at(kPage));
+  for (int request = 0; request < 20; ++request) {
+    file.advance(rest, 1 + request * 200);
+    EXPECT_EQ(std::pair(rest.offset, rest.bytes), std::pair(kPage, 3 * kPage)) << request;
+  }
+  expect_parts(error_of<EnvironmentError>([&] { file.advance(rest, -ENOSPC); }),
+               {"cannot write 12288 bytes at offset 4096 of the file in directory '" + folder.path(),
+                "No space left on device"});
+  file.advance(rest, 3 * kPage);
+  EXPECT_EQ(rest.bytes, 0);
+  rest = all;
+  expect_parts(error_of<EnvironmentError>([&] { file.advance(rest, 0); }), {"': 0 were moved"});
+  expect_parts(error_of<EnvironmentError>([&] {
+                 for (int request = 0; request < 1000; ++request) file.advance(rest, 7);
+               }),
+               {"': 7 were moved, and no more in 64 requests"});
 }
 
 TEST(DiskWithout, GoesOnUnregisteredBeyondTheLimitOfLockedMemory) {
