@@ -38,10 +38,10 @@ TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int 
 // The same training on one rank, nothing sharded, all steps alike: what a sharded plan is compared with.
 TrainerOptions on_one_rank(const TrainerOptions& options);
 
-// The plans of all places along the pipeline axis, by place; and that of the largest arena, the first of
-// equals.
+// The plans of all places along the pipeline axis, by place; and the place of the largest arena of a space,
+// the first of equals.
 std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions& options);
-int fullest_pipeline_rank(std::span<const TrainerPlan> plans);
+int fullest_pipeline_rank(std::span<const TrainerPlan> plans, Space space = Space::device);
 
 // The most units that can stay resident within the budget, see fit_resident_units() in budget.h; −1 where no
 // count fits.
@@ -59,9 +59,10 @@ std::vector<ActivationChoice> choose_activations(
 double choose_states_on_device(const Model& model, const TrainerOptions& options, const MemoryBudget& budget,
                                CostModel rates = {});
 
-// Why `plan`, of one of the pipeline ranks, exceeds a budget of the options, and what would fit; see
-// explain_misfit() in tessera/budget.h.
-std::string explain_misfit(const Model& model, const TrainerOptions& options, const MemoryPlan& plan);
+// Why `plans`, of all places along the pipeline axis, exceed a budget of the options, and what would fit; see
+// explain_misfit() in tessera/budget.h. Empty where none does.
+std::string explain_misfit(const Model& model, const TrainerOptions& options,
+                           std::span<const TrainerPlan> plans);
 
 // Text for a person: categories by row; what a rank that trains alone would hold on its device, nothing
 // sharded, beside what the plan gives it, in each space where it has anything.

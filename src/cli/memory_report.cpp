@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
 
 namespace tessera::cli {
 
@@ -21,31 +21,45 @@ nlohmann::json space_json(const SpacePlan& space) {
 
 }  // namespace
 
+std::array<std::int64_t, kSpaces> arena_bytes(const MemoryPlan& plan) {
+  std::array<std::int64_t, kSpaces> bytes = {};
+  for (std::size_t space = 0; space < bytes.size(); ++space) bytes[space] = plan.spaces[space].arena_bytes;
+  return bytes;
+}
+
 RunPlans::RunPlans(const Setup& setup)
     : by_pipeline_rank(plan_pipeline(*setup.model, setup.options)),
-      fullest(fullest_pipeline_rank(by_pipeline_rank)),
       alone(plan_trainer(*setup.model, on_one_rank(setup.options))) {}
 
-std::int64_t RunPlans::most_bytes(Space space) const {
-  std::int64_t most = 0;
-  for (const TrainerPlan& plan : by_pipeline_rank)
-    most = std::max(most, plan.memory.space(space).arena_bytes);
-  return most;
+std::vector<Space> RunPlans::spaces() const {
+  std::vector<Space> held;
+  for (const Space space : {Space::device, Space::host, Space::disk})
+    if (space == Space::device || most_bytes(space) > 0) held.push_back(space);
+  return held;
+}
+
+std::string RunPlans::where_most(Space space) const {
+  if (by_pipeline_rank.size() == 1) return {};
+  return fmt::format(" on pipeline rank {}, where it is most", fullest(space));
 }
 
 std::string RunPlans::table() const {
-  const std::string whose = by_pipeline_rank.size() > 1
-                                ? fmt::format("of pipeline rank {}, the fullest:\n", fullest)
-                                : std::string();
-  return whose + memory_table(alone, of_fullest());
+  const std::string whose =
+      by_pipeline_rank.size() > 1
+          ? fmt::format("of pipeline rank {}, the fullest of the device:\n", fullest(Space::device))
+          : std::string();
+  return whose + memory_table(alone, of_fullest(Space::device));
 }
 
 nlohmann::json memory_json(const RunPlans& plans) {
-  const MemoryPlan& memory = plans.of_fullest().memory;
-  return {{"predicted", space_json(memory.space(Space::device))},
-          {"predicted_host", space_json(memory.space(Space::host))},
-          {"predicted_disk", space_json(memory.space(Space::disk))},
-          {"replicated", space_json(plans.alone.memory.space(Space::device))}};
+  nlohmann::json result = {{"replicated", space_json(plans.alone.memory.space(Space::device))}};
+  for (const auto& [key, space] : {std::pair{"predicted", Space::device},
+                                   {"predicted_host", Space::host},
+                                   {"predicted_disk", Space::disk}}) {
+    result[key] = space_json(plans.most(space));
+    result[key]["pipeline_rank"] = plans.fullest(space);
+  }
+  return result;
 }
 
 }  // namespace tessera::cli

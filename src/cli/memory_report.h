@@ -1,6 +1,8 @@
 // The plans of a run, made once for all that is said of its memory.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -9,20 +11,32 @@
 
 namespace tessera::cli {
 
+// By space.
+std::array<std::int64_t, kSpaces> arena_bytes(const MemoryPlan& plan);
+
 struct RunPlans {
   std::vector<TrainerPlan> by_pipeline_rank;
-  int fullest = 0;    // of these
   TrainerPlan alone;  // on one rank, nothing sharded
 
   explicit RunPlans(const Setup& setup);
-  const TrainerPlan& of_fullest() const { return by_pipeline_rank[static_cast<std::size_t>(fullest)]; }
-  // The largest arena of a space on any pipeline rank.
-  std::int64_t most_bytes(Space space) const;
-  // The table of memory, of the fullest pipeline rank, which it names where there are several.
+  // The pipeline rank whose arena of the space is the largest, the first of equals, and its plan.
+  int fullest(Space space) const { return fullest_pipeline_rank(by_pipeline_rank, space); }
+  const TrainerPlan& of_fullest(Space space) const {
+    return by_pipeline_rank[static_cast<std::size_t>(fullest(space))];
+  }
+  const SpacePlan& most(Space space) const { return of_fullest(space).memory.space(space); }
+  std::int64_t most_bytes(Space space) const { return most(space).arena_bytes; }
+  // Where any pipeline rank holds something.
+  std::vector<Space> spaces() const;
+  // " on pipeline rank 1, where it is most"; empty where there is one.
+  std::string where_most(Space space) const;
+  // The table of memory, of the pipeline rank that is fullest on the device, which it names where there are
+  // several.
   std::string table() const;
 };
 
-// Bytes by category at the peak, arena and persistent bytes: of the plan, and of one rank unsharded.
+// Bytes by category at the peak, arena and persistent bytes: of the plan, in each space of the pipeline rank
+// that holds most there, and of one rank unsharded.
 nlohmann::json memory_json(const RunPlans& plans);
 
 }  // namespace tessera::cli

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
+
+#include "src/cli/memory_report.h"
 #include "tessera/pipeline.h"
 
 namespace tessera::cli {
@@ -11,9 +15,9 @@ namespace {
 
 // What one pipeline rank has.
 struct Row {
-  std::vector<std::string> chunks;         // "embed to block.2"
-  std::vector<std::vector<int>> replicas;  // ranks of each
-  std::int64_t bytes = 0;
+  std::vector<std::string> chunks;               // "embed to block.2"
+  std::vector<std::vector<int>> replicas;        // ranks of each
+  std::array<std::int64_t, kSpaces> bytes = {};  // of one rank
 };
 
 std::vector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans) {
@@ -30,7 +34,7 @@ std::vector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans)
   }
   for (int rank = 0; rank < mesh.pipeline; ++rank) {
     Row& row = rows[static_cast<std::size_t>(rank)];
-    row.bytes = plans[static_cast<std::size_t>(rank)].memory.space(Space::device).arena_bytes;
+    row.bytes = arena_bytes(plans[static_cast<std::size_t>(rank)].memory);
     for (int replica = 0; replica < mesh.replicate; ++replica)
       row.replicas.push_back(mesh.group(Axis::shard, mesh.rank({rank, replica, 0, 0})));
   }
@@ -71,12 +75,24 @@ std::string mesh_grid(const Setup& setup, std::span<const TrainerPlan> plans) {
   for (std::size_t column = 0; column < columns; ++column)
     text += fmt::format("  {:>{}}", fmt::format("ranks{}", columns > 1 ? fmt::format(" [{}]", column) : ""),
                         ranks_width);
-  text += fmt::format("{:>14}\n", "MiB a rank");
+  text += fmt::format("{:>14}", "MiB a rank");
+  std::vector<Space> others;  // where any rank holds something
+  for (const Space space : {Space::host, Space::disk})
+    if (std::ranges::any_of(rows,
+                            [&](const Row& row) { return row.bytes[static_cast<std::size_t>(space)] > 0; }))
+      others.push_back(space);
+  for (const Space space : others) text += fmt::format("{:>14}", fmt::format("on the {}", name_of(space)));
+  text += "\n";
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     text += fmt::format("{:>8}  {:<{}}", rank, fmt::format("{}", fmt::join(rows[rank].chunks, ", ")), width);
     for (const std::vector<int>& ranks : columns_of(rows[rank]))
       text += fmt::format("  {:>{}}", ranks_text(ranks), ranks_width);
-    text += fmt::format("{:>14.2f}\n", static_cast<double>(rows[rank].bytes) / (1 << 20));
+    const auto mebibytes = [&](Space space) {
+      return static_cast<double>(rows[rank].bytes[static_cast<std::size_t>(space)]) / (1 << 20);
+    };
+    text += fmt::format("{:>14.2f}", mebibytes(Space::device));
+    for (const Space space : others) text += fmt::format("{:>14.2f}", mebibytes(space));
+    text += "\n";
   }
   return text;
 }
@@ -86,7 +102,11 @@ nlohmann::json mesh_json(const Setup& setup, std::span<const TrainerPlan> plans)
   const Pipeline& pipeline = setup.options.engine.strategy.pipeline;
   nlohmann::json rows = nlohmann::json::array();
   for (const Row& row : rows_of(setup, plans))
-    rows.push_back({{"units", row.chunks}, {"ranks", row.replicas}, {"arena_bytes", row.bytes}});
+    rows.push_back({{"units", row.chunks},
+                    {"ranks", row.replicas},
+                    {"arena_bytes", row.bytes[0]},
+                    {"host_arena_bytes", row.bytes[1]},
+                    {"disk_arena_bytes", row.bytes[2]}});
   return {{"pipeline", mesh.pipeline},
           {"replicate", mesh.replicate},
           {"shard", mesh.shard},

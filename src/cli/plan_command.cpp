@@ -51,25 +51,18 @@ nlohmann::json activations_json(const Setup& setup) {
   return units;
 }
 
-void print_space(const TrainerPlan& plan, Space which) {
-  const SpacePlan& space = plan.memory.space(which);
-  fmt::print("arena     of {}: {} bytes, of which {} persist; no plan can take less than {}\n",
-             name_of(which), count(space.arena_bytes), count(space.persistent_bytes),
+void print_space(const RunPlans& plans, Space which) {
+  const SpacePlan& space = plans.most(which);
+  fmt::print("arena     of {}: {} bytes{}, of which {} persist; no plan can take less than {}\n",
+             name_of(which), count(space.arena_bytes), plans.where_most(which), count(space.persistent_bytes),
              count(space.live_peak_bytes));
-  fmt::print("peak      of {} at {}\n", name_of(which), describe_peak(plan.programs, space));
+  fmt::print("peak      of {} at {}\n", name_of(which),
+             describe_peak(plans.of_fullest(which).programs, space));
 }
 
 void print_largest(const TrainerPlan& plan, Space which) {
   fmt::print("\nlargest at the peak of {}\n{}", name_of(which),
              describe_largest(plan.programs, plan.memory, which, kLargest));
-}
-
-// Why the first pipeline rank that exceeds a budget does, and what would fit; empty where all fit.
-std::string misfit(const Setup& setup, const RunPlans& plans) {
-  const MemoryBudget budget = memory_budget(setup.options.engine);
-  for (const TrainerPlan& plan : plans.by_pipeline_rank)
-    if (!budget.holds(plan.memory)) return explain_misfit(*setup.model, setup.options, plan.memory);
-  return {};
 }
 
 nlohmann::json largest_json(const TrainerPlan& plan, Space space) {
@@ -99,8 +92,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   OutputFile page("--html", show.html);
   const Setup setup = make_setup(config);
   const RunPlans plans(setup);
-  const TrainerPlan& plan = plans.of_fullest();
-  const std::vector<Space> spaces = spaces_held(plan.memory);
+  const std::vector<Space> spaces = plans.spaces();
   print_model(setup);
   if (setup.config.strategy.resident_units == kAuto)
     fmt::print("resident  {} units keep their parameters (auto)\n",
@@ -114,17 +106,19 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   if (setup.config.strategy.recompute == "auto") fmt::print("recompute {} (auto)\n", chosen_words(setup));
   if (has_grid(setup.options.engine.mesh)) fmt::print("\n{}", mesh_grid(setup, plans.by_pipeline_rank));
   fmt::print("\n{}\n", plans.table());
-  for (const Space space : spaces) print_space(plan, space);
+  for (const Space space : spaces) print_space(plans, space);
   const EngineOptions& engine = setup.options.engine;
   print_budget("run.device_memory", engine.device_memory_bytes, plans.most_bytes(Space::device));
   print_budget("run.host_memory", engine.host_memory_bytes, plans.most_bytes(Space::host));
-  const std::string why_not = misfit(setup, plans);
+  const std::string why_not = explain_misfit(*setup.model, setup.options, plans.by_pipeline_rank);
   if (!why_not.empty()) fmt::print("\n{}\n", why_not);
 
   if (show.why)
-    for (const Space space : spaces) print_largest(plan, space);
+    for (const Space space : spaces) print_largest(plans.of_fullest(space), space);
   if (page) {
-    page.stream() << memory_page(plan.programs, plan.memory, page_title(setup, plans.fullest), plan.names);
+    const TrainerPlan& plan = plans.of_fullest(Space::device);
+    page.stream() << memory_page(plan.programs, plan.memory, page_title(setup, plans.fullest(Space::device)),
+                                 plan.names);
     page.commit();
   }
 
@@ -136,7 +130,8 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   result["resident_units"] = engine.strategy.resident_units;
   result["activations"] = activations_json(setup);
   result["tokens_per_step"] = setup.tokens_per_step();
-  for (const Space space : spaces) result["peaks"][std::string(name_of(space))] = peak_json(plan, space);
+  for (const Space space : spaces)
+    result["peaks"][std::string(name_of(space))] = peak_json(plans.of_fullest(space), space);
   const nlohmann::json device = result["peaks"]["device"];
   result["peak_instruction"] = device.at("instruction");
   result["peak_program"] = device.at("program");

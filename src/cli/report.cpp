@@ -42,6 +42,10 @@ void print_model(const Setup& setup) {
   fmt::print("step      {} tokens: {} microbatch{} of {} × {} on each rank\n", count(setup.tokens_per_step()),
              setup.options.microbatches, setup.options.microbatches == 1 ? "" : "es",
              setup.options.batch.sequences, setup.options.batch.length);
+  if (const int count = setup.options.evaluation_microbatches; !setup.not_opened.empty())
+    fmt::print("evaluate  {} of a rank {} assumed, fewer where the data hold fewer: {}\n",
+               fmt::format("{} microbatch{}", count, count == 1 ? "" : "es"), count == 1 ? "is" : "are",
+               setup.not_opened);
 }
 
 void print_budget(const char* key, std::int64_t budget, std::int64_t needed) {

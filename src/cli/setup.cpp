@@ -137,7 +137,7 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   TrainerOptions options;
   options.batch = {.sequences = run.sequences, .length = run.length};
   options.microbatches = static_cast<int>(run.microbatches);
-  // 0 become as many as the data hold: fit_evaluation().
+  // No more than the data hold: fit_evaluation().
   const bool evaluates = run.evaluate_every > 0 && run.evaluation_microbatches > 0;
   options.evaluation_microbatches = evaluates ? static_cast<int>(run.evaluation_microbatches) : 1;
   options.generation = run.sample_tokens > 0;
@@ -238,6 +238,41 @@ Sampler make_sampler(const char* key, const Setup& setup, const TokenSource& sou
   throw UsageError(fmt::format("{}: {}", key, error.what()));
 }
 
+// An evaluation ends with the validation data: no rank computes on what lies behind them, and 0 microbatches
+// become as many as reach their end. UsageError where those cannot be planned.
+void fit_evaluation(Setup& setup, const Sampler& validation) {
+  const RunConfig& run = setup.config.run;
+  const std::int64_t at_once = setup.grid.world * setup.grid.sequences;
+  const std::int64_t whole = (validation.windows() + at_once - 1) / at_once;
+  constexpr std::int64_t most = std::numeric_limits<int>::max();
+  if (run.evaluation_microbatches == 0 && whole > most)
+    throw UsageError(
+        fmt::format("run.evaluation_microbatches is 0, all of the validation data, and that is {} "
+                    "microbatches; set {} at most, or make run.sequences larger",
+                    whole, most));
+  const std::int64_t microbatches =
+      run.evaluation_microbatches == 0 ? whole : std::min(whole, run.evaluation_microbatches);
+  setup.options.evaluation_microbatches = static_cast<int>(microbatches);
+  setup.evaluation_grid.microbatches = microbatches;
+}
+
+// Where the data cannot be opened, which a run refuses, a number of microbatches can be planned all the same.
+void open_and_fit(Setup& setup) {
+  const bool all = setup.config.run.evaluation_microbatches == 0;
+  if (all && setup.config.data.train.empty())
+    throw UsageError(
+        "run.evaluation_microbatches is 0, all of the validation data, and data.train is empty; name the "
+        "data, or give a number");
+  try {
+    setup.data = std::make_shared<const Data>(open_data(setup));
+  } catch (const Error& error) {
+    if (all) throw;
+    setup.not_opened = error.what();
+    return;
+  }
+  fit_evaluation(setup, *setup.data->validation);
+}
+
 }  // namespace
 
 Setup make_setup(const Config& config) {
@@ -259,13 +294,7 @@ Setup make_setup(const Config& config) {
   setup.evaluation_grid = setup.grid;
   setup.evaluation_grid.microbatches = setup.options.evaluation_microbatches;
   setup.schedule = schedule_of(config, setup.grid.samples_per_step());
-  if (config.run.evaluate_every > 0 && config.run.evaluation_microbatches == 0) {
-    if (config.data.train.empty())
-      throw UsageError(
-          "run.evaluation_microbatches is 0, all of the validation data, and data.train is empty; name the "
-          "data, or give a number");
-    fit_evaluation(setup, open_data(setup));  // all that follows depends on it
-  }
+  if (config.run.evaluate_every > 0) open_and_fit(setup);  // all that follows depends on it
   setup.options.engine.strategy.pipeline =
       pipeline_of(config, *setup.model, setup.options, allowed_choices(config));
   choose_within_budget(config, *setup.model, setup.options);
@@ -366,23 +395,6 @@ Data open_data(const Setup& setup) {
       splits ? make_sampler("data.validation_fraction", setup, train, split.validation, SampleOrder::in_order)
              : std::move(validation);
   return data;
-}
-
-void fit_evaluation(Setup& setup, const Data& data) {
-  if (!data.validation) return;
-  const RunConfig& run = setup.config.run;
-  const std::int64_t at_once = setup.grid.world * setup.grid.sequences;
-  const std::int64_t whole = (data.validation->windows() + at_once - 1) / at_once;
-  constexpr std::int64_t most = std::numeric_limits<int>::max();
-  if (run.evaluation_microbatches == 0 && whole > most)
-    throw UsageError(
-        fmt::format("run.evaluation_microbatches is 0, all of the validation data, and that is {} "
-                    "microbatches; set {} at most, or make run.sequences larger",
-                    whole, most));
-  const std::int64_t microbatches =
-      run.evaluation_microbatches == 0 ? whole : std::min(whole, run.evaluation_microbatches);
-  setup.options.evaluation_microbatches = static_cast<int>(microbatches);
-  setup.evaluation_grid.microbatches = microbatches;
 }
 
 std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data,

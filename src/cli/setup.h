@@ -16,15 +16,20 @@ namespace tessera::cli {
 
 using Dimensions = std::variant<Gpt2Config, LlamaConfig>;
 
-// Everything that follows from the configuration alone: no file is opened, no memory taken.
+struct Data;
+
+// Everything that follows from the configuration and, where it evaluates, from how much data there are to
+// evaluate on: no memory is taken.
 struct Setup {
   Config config;
   Dimensions dimensions;
   std::shared_ptr<const Model> model;
   TrainerOptions options;
   Schedule schedule;
-  SampleGrid grid;             // of training steps
-  SampleGrid evaluation_grid;  // an evaluation is its step 0
+  SampleGrid grid;                        // of training steps
+  SampleGrid evaluation_grid;             // an evaluation is its step 0
+  std::shared_ptr<const Data> data = {};  // where they were opened: an evaluation ends with them
+  std::string not_opened = {};            // why they could not be, where an evaluation would end with them
 
   int world() const { return options.engine.mesh.world(); }
   std::int64_t tokens_per_step() const { return grid.samples_per_step() * options.batch.length; }
@@ -32,7 +37,8 @@ struct Setup {
   bool copies() const;
 };
 
-// UsageError naming the keys where they contradict each other or the budget.
+// UsageError naming the keys where they contradict each other or the budget. An evaluation of a number of
+// microbatches is taken to have them all where the data cannot be opened.
 Setup make_setup(const Config& config);
 
 // What run.export_type and run.export_file_bytes say, and the model's config.json.
@@ -62,10 +68,6 @@ std::vector<std::string> changes_since(const Config& stored, const Config& now);
 
 // Opens and checks the files. EnvironmentError or UsageError naming file and keys.
 Data open_data(const Setup& setup);
-
-// An evaluation ends with the validation data: no rank computes on what lies behind them, and 0 microbatches
-// become as many as reach their end. UsageError where those cannot be planned.
-void fit_evaluation(Setup& setup, const Data& data);
 
 // What the sample text begins with, in tokens of this data, of which there are `vocabulary`.
 std::vector<std::int32_t> prompt_tokens(const std::string& prompt, const Data& data, std::int64_t vocabulary);

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 
 #include "src/cli/commands.h"
+#include "src/cli/memory_report.h"
 #include "src/cli/places.h"
 #include "src/cli/report.h"
 #include "src/cli/utilisation.h"
@@ -17,17 +19,22 @@ namespace {
 
 constexpr double kLongest_us = 3e19;  // a million years
 
-// The training programs of all pipeline ranks, as they will run, and what each takes on the device.
+// The training programs of all pipeline ranks, as they will run, and what each takes in each space.
 struct Plans {
-  std::vector<Program> programs;          // by pipeline rank
-  std::vector<std::int64_t> arena_bytes;  // likewise
+  std::vector<Program> programs;                         // by pipeline rank
+  std::vector<std::array<std::int64_t, kSpaces>> bytes;  // likewise, by space
   Layout layout;
 
   explicit Plans(std::vector<TrainerPlan> plans) : layout(plans.front().layout) {
     for (TrainerPlan& plan : plans) {
       programs.push_back(std::move(plan.programs.front()));
-      arena_bytes.push_back(plan.memory.space(Space::device).arena_bytes);
+      bytes.push_back(arena_bytes(plan.memory));
     }
+  }
+  std::int64_t most_bytes(Space space) const {
+    std::int64_t most = 0;
+    for (const auto& of_rank : bytes) most = std::max(most, of_rank[static_cast<std::size_t>(space)]);
+    return most;
   }
 };
 
@@ -162,13 +169,23 @@ void print_result(const WorldTimeline& world, const Figures& figures, const std:
         "  above 100 %: attention of masked pairs of tokens counts as the model's, and takes no time\n");
   print_rate(figures.tokens_per_second);
   const auto column = [&](const char* what) { return fmt::format("{} {}", what, unit); };
-  fmt::print("\n{:>8}{:>8}{:>14}{:>20}{:>14}{:>14}{:>14}\n", "pipeline", "ranks", column("compute"),
+  fmt::print("\n{:>8}{:>8}{:>14}{:>20}{:>14}{:>14}{:>14}", "pipeline", "ranks", column("compute"),
              column("communication"), column("exposed"), column("idle"), "MiB a rank");
+  std::vector<Space> others;  // where any rank holds something
+  for (const Space space : {Space::host, Space::disk})
+    if (plans.most_bytes(space) > 0) others.push_back(space);
+  for (const Space space : others) fmt::print("{:>14}", fmt::format("on the {}", name_of(space)));
+  fmt::print("\n");
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     const Row& row = rows[rank];
-    fmt::print("{:>8}{:>8}{:>14.3f}{:>20.3f}{:>14.3f}{:>14.3f}{:>14.2f}\n", rank, row.ranks,
+    const auto mebibytes = [&](Space space) {
+      return static_cast<double>(plans.bytes[rank][static_cast<std::size_t>(space)]) / (1 << 20);
+    };
+    fmt::print("{:>8}{:>8}{:>14.3f}{:>20.3f}{:>14.3f}{:>14.3f}{:>14.2f}", rank, row.ranks,
                row.compute_us / unit_us, row.communication_us / unit_us, row.exposed_us / unit_us,
-               row.idle_us / unit_us, static_cast<double>(plans.arena_bytes[rank]) / (1 << 20));
+               row.idle_us / unit_us, mebibytes(Space::device));
+    for (const Space space : others) fmt::print("{:>14.2f}", mebibytes(space));
+    fmt::print("\n");
   }
   if (std::ranges::any_of(rows, [&](const Row& row) { return row.communication_us > world.total_us; }))
     fmt::print(
@@ -203,7 +220,9 @@ nlohmann::json result_json(const Setup& setup, const WorldTimeline& world, const
                                 {"communication_us", rows[rank].communication_us},
                                 {"exposed_us", rows[rank].exposed_us},
                                 {"idle_us", rows[rank].idle_us},
-                                {"arena_bytes", plans.arena_bytes[rank]}});
+                                {"arena_bytes", plans.bytes[rank][0]},
+                                {"host_arena_bytes", plans.bytes[rank][1]},
+                                {"disk_arena_bytes", plans.bytes[rank][2]}});
   return {{"ranks", setup.world()},
           {"mesh", {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}}},
           {"total_us", world.total_us},
@@ -236,8 +255,9 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   const Figures figures = figures_of(setup, peak, world.total_us);
   const std::vector<Row> rows = rows_of(world, plans.programs.size());
   print_model(setup);
-  print_budget("run.device_memory", setup.options.engine.device_memory_bytes,
-               std::ranges::max(plans.arena_bytes));
+  const EngineOptions& engine = setup.options.engine;
+  print_budget("run.device_memory", engine.device_memory_bytes, plans.most_bytes(Space::device));
+  print_budget("run.host_memory", engine.host_memory_bytes, plans.most_bytes(Space::host));
   print_rates(plans, cost);
   print_cluster(setup, cost.cluster);
   print_result(world, figures, rows, plans);

@@ -210,7 +210,7 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   const auto a_rank = [&](std::int64_t bytes) { return static_cast<double>(bytes) / ranks / (1 << 20); };
   // What was measured is of all ranks, of whatever part of the pipeline.
   const bool pipelined = setup.options.engine.mesh.pipeline > 1;
-  const bool of_host = plans.of_fullest().memory.space(Space::host).arena_bytes > 0;
+  const bool of_host = plans.most_bytes(Space::host) > 0;
   if (pipelined || (of_host && !on_gpus(setup)))
     fmt::print("{:<22}{:>16}{:>16.2f}\n", pipelined ? "total, mean of ranks" : "device and host", "",
                a_rank(measured.predicted_bytes));
@@ -275,6 +275,16 @@ void print_evaluation(const Setup& setup) {
         100 * config.data.validation_fraction);
 }
 
+// Before any rank begins, and once for all of them. Processes may have budgets of their own: their engines
+// compare these.
+void check_budgets(const Setup& setup) {
+  const RunConfig& run = setup.config.run;
+  if (run.device_memory == 0 && run.host_memory == 0) return;
+  const std::string why_not =
+      explain_misfit(*setup.model, setup.options, plan_pipeline(*setup.model, setup.options));
+  if (!why_not.empty()) throw UsageError(why_not);
+}
+
 // Threads that take turns on a core are told: that is slow, and may have been meant otherwise.
 void print_oversubscription(const Setup& setup, int ranks_here) {
   const std::int64_t threads = setup.config.run.threads_per_rank;
@@ -302,8 +312,8 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
     throw UsageError(
         fmt::format("the mesh ({}) has {} ranks; they are threads of one process here, at most {}",
                     to_string(setup.options.engine.mesh), setup.world(), kMostThreads));
-  const Data data = open_data(setup);
-  fit_evaluation(setup, data);
+  if (!setup.data) setup.data = std::make_shared<const Data>(open_data(setup));
+  const Data& data = *setup.data;
   if (setup.options.generation)
     prompt_tokens(setup.config.run.sample_prompt, data, setup.model->vocabulary);  // refused now, not later
   const std::string& weights = setup.config.model.weights;
@@ -313,6 +323,7 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   const bool first = !world || world.rank() == 0;  // prints and writes files
   if (first) check_places(setup.config.run);
   check_disk_directory(setup.options.engine, world);
+  if (!world) check_budgets(setup);
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
   Failure failure(result);

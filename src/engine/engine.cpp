@@ -11,6 +11,7 @@
 #include <set>
 
 #include "kernels/gate_math.h"
+#include "src/engine/budget_check.h"
 #include "src/engine/disk_room.h"
 #include "src/engine/engine_impl.h"
 #include "src/engine/equal_engines.h"
@@ -38,13 +39,6 @@ void check_copy(const char* call, const void* to, const void* from, std::int64_t
   if (bytes > 0 && (to == nullptr || from == nullptr))
     throw UsageError(fmt::format("{}: {} is null; it must be an address of {} bytes", call,
                                  to == nullptr ? "to" : "from", bytes));
-}
-
-// What this rank's arenas take of the host's memory.
-std::int64_t host_bytes(const EngineOptions& options, const MemoryPlan& plan) {
-  const std::int64_t host = plan.space(Space::host).arena_bytes;
-  if (options.device != DeviceType::cpu) return host;
-  return host + plan.space(Space::device).arena_bytes;
 }
 
 // As the executor makes its lanes.
@@ -90,22 +84,27 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
       scaler(options.loss_scaling.value_or(LossScaleOptions{})) {
   const std::vector<StepSpec> specs = step_specs(options);
   std::vector<PlannedPrograms> by_pipeline_rank = plan_pipeline(layout, options.mesh, specs);
-  const MemoryBudget budget = memory_budget(options);
-  for (const PlannedPrograms& planned : by_pipeline_rank)
-    if (!budget.holds(planned.plan))
-      throw UsageError(explain_misfit(layout, options.mesh, specs, planned.plan, budget, options.cost));
-  check_verified(options, by_pipeline_rank);
-
   const std::string figures = figures_of(layout, options);
   hash = XXH3_64bits(figures.data(), figures.size());
   for (const PlannedPrograms& planned : by_pipeline_rank)
     for (const Program& program : planned.programs) hash = hash * 0x9E3779B97F4A7C15ULL + program.hash();
+  world.set_deadline(options.deadline);
+  states = world.duplicate("states");
+  std::vector<int> ranks = compare_engines(states, figures, hash);
+  const MemoryBudget budget = memory_budget(options);
+  check_budgets(
+      states,
+      std::ranges::all_of(by_pipeline_rank, [&](const PlannedPrograms& of) { return budget.holds(of.plan); }),
+      [&] {
+        std::vector<MemoryPlan> plans;
+        for (const PlannedPrograms& planned : by_pipeline_rank) plans.push_back(planned.plan);
+        return explain_misfit(layout, options.mesh, specs, plans, budget, options.cost);
+      });
+  check_verified(options, by_pipeline_rank);
   PlannedPrograms& own =
       by_pipeline_rank[static_cast<std::size_t>(coordinates[static_cast<std::size_t>(Axis::pipeline)])];
   programs = std::move(own.programs);
   plan = std::move(own.plan);
-  world.set_deadline(options.deadline);
-  states = world.duplicate("states");
   // A lane may stand behind several collectives; each keeps the deadline itself, and knows whom it waits for.
   device = make_device(options.device, {.rank = world.global_rank(),
                                         .ordinal = options.device_ordinal,
@@ -114,9 +113,8 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
                                         .deadline = 10 * options.deadline,
                                         .fill_poisoned = options.poison});
   world.attach(device->failure());
-  std::vector<int> ranks = compare_engines(states, figures, hash);
   const HostPlace host = place_on_host(states);
-  check_memory_room(states, host, host_bytes(options, plan));
+  check_memory_room(states, host, host_memory_of(options, plan));
   if (options.strategy.offload.on_disk())
     check_disk_room(states, host, options.disk_directory, plan.space(Space::disk).arena_bytes);
   executor = std::make_unique<Executor>(world, std::move(ranks), *device, layout, programs, plan, options);

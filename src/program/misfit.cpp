@@ -271,15 +271,20 @@ class Search {
   std::size_t planned_ = 0;                                           // instructions
 };
 
-std::string describe_misfit(const MemoryPlan& plan, const MemoryBudget& budget) {
+// Of each space the pipeline rank that needs most of it: a budget of what it needs is enough for all.
+std::string describe_misfit(std::span<const MemoryPlan> plans, const MemoryBudget& budget) {
   std::string text;
   const auto space = [&](Space which, const std::string& name, std::int64_t bytes, std::int64_t external) {
+    const auto fullest = std::ranges::max_element(
+        plans, {}, [&](const MemoryPlan& plan) { return plan.space(which).arena_bytes; });
     std::int64_t needed = 0;
-    if (__builtin_add_overflow(plan.space(which).arena_bytes, external, &needed))
+    if (__builtin_add_overflow(fullest->space(which).arena_bytes, external, &needed))
       needed = std::numeric_limits<std::int64_t>::max();
     if (bytes == 0 || needed <= bytes) return;
-    text += fmt::format("{} is {} bytes, but the plan needs {}: {} bytes are missing\n{}", name, bytes,
-                        needed, needed - bytes, describe_plan(plan, which));
+    const std::string whose =
+        plans.size() > 1 ? fmt::format(" of pipeline rank {}", fullest - plans.begin()) : "";
+    text += fmt::format("{} is {} bytes, but the plan{} needs {}: {} bytes are missing\n{}", name, bytes,
+                        whose, needed, needed - bytes, describe_plan(*fullest, which));
     if (external > 0) text += fmt::format("  {:<22}{:>18}\n", "external bytes", external);
   };
   space(Space::device, budget.names.device, budget.device_bytes, budget.external_bytes);
@@ -290,8 +295,9 @@ std::string describe_misfit(const MemoryPlan& plan, const MemoryBudget& budget) 
 }  // namespace
 
 std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
-                           const MemoryPlan& plan, const MemoryBudget& budget, const CostModel& cost) {
-  std::string text = describe_misfit(plan, budget);
+                           std::span<const MemoryPlan> plans, const MemoryBudget& budget,
+                           const CostModel& cost) {
+  std::string text = describe_misfit(plans, budget);
   Search search(layout, mesh, specs, budget, cost);
   const std::vector<Outcome> found = search.fitting();
   if (found.empty())

@@ -119,10 +119,16 @@ double choose_states_on_device(const Model& model, const TrainerOptions& options
                                  budget);
 }
 
-std::string explain_misfit(const Model& model, const TrainerOptions& options, const MemoryPlan& plan) {
+std::string explain_misfit(const Model& model, const TrainerOptions& options,
+                           std::span<const TrainerPlan> plans) {
   const EngineOptions engine = engine_options(model, options, TrainerPrograms(model, options));
-  return explain_misfit(layout_of(model, engine.mesh), engine.mesh, step_specs(engine), plan,
-                        memory_budget(engine), engine.cost);
+  const MemoryBudget budget = memory_budget(engine);
+  if (std::ranges::all_of(plans, [&](const TrainerPlan& plan) { return budget.holds(plan.memory); }))
+    return {};
+  std::vector<MemoryPlan> memory;
+  for (const TrainerPlan& plan : plans) memory.push_back(plan.memory);
+  return explain_misfit(layout_of(model, engine.mesh), engine.mesh, step_specs(engine), memory, budget,
+                        engine.cost);
 }
 
 TrainerOptions on_one_rank(const TrainerOptions& options) {
@@ -146,8 +152,8 @@ std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions&
   return plans;
 }
 
-int fullest_pipeline_rank(std::span<const TrainerPlan> plans) {
-  const auto bytes = [](const TrainerPlan& plan) { return plan.memory.space(Space::device).arena_bytes; };
+int fullest_pipeline_rank(std::span<const TrainerPlan> plans, Space space) {
+  const auto bytes = [&](const TrainerPlan& plan) { return plan.memory.space(space).arena_bytes; };
   return static_cast<int>(std::ranges::max_element(plans, {}, bytes) - plans.begin());
 }
 

@@ -670,10 +670,9 @@ TEST_F(Tool, CutsAsTheBudgetAllows) {
   EXPECT_EQ(none.at("fits"), false);
   EXPECT_EQ(fullest(none), budget);
   const std::string misfit = none.at("misfit");
-  EXPECT_NE(misfit.find("device_memory is " + std::to_string(budget - 1) + " bytes, but the plan needs " +
-                        std::to_string(budget) + ": 1 bytes are missing"),
-            std::string::npos)
-      << misfit;
+  EXPECT_THAT(misfit, ::testing::ContainsRegex("device_memory is " + std::to_string(budget - 1) +
+                                               " bytes, but the plan of pipeline rank [01] needs " +
+                                               std::to_string(budget) + ": 1 bytes are missing"));
   ASSERT_NE(misfit.find("would fit with offload.activations = host: "), std::string::npos) << misfit;
   EXPECT_EQ(plan({"run.device_memory=" + std::to_string(budget - 1), "offload.activations=host"}).at("fits"),
             true);

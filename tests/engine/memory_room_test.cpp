@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "src/device/disk_file.h"
 #include "src/device/memory_limits.h"
 #include "src/engine/memory_room.h"
 #include "tests/engine/toy.h"
@@ -12,12 +13,14 @@ namespace tessera::testing {
 namespace {
 
 // Of each rank; empty where it was not refused.
-std::vector<std::string> refusals(const std::vector<std::int64_t>& bytes) {
+std::vector<std::string> refusals(const std::vector<std::int64_t>& bytes, HostMemory memory = {}) {
   std::vector<std::string> messages(bytes.size());
   run_local(static_cast<int>(bytes.size()), {}, [&](Communicator ranks) {
     const auto rank = static_cast<std::size_t>(ranks.rank());
+    HostMemory of_rank = memory;
+    of_rank.bytes = bytes[rank];
     try {
-      check_memory_room(ranks, place_on_host(ranks), bytes[rank]);
+      check_memory_room(ranks, place_on_host(ranks), of_rank);
     } catch (const EnvironmentError& error) {
       messages[rank] = error.what();
     }
@@ -41,6 +44,33 @@ TEST(MemoryRoom, IsForAllRanksOfAHostTogether) {
   EXPECT_EQ(refused, std::vector<std::string>(3, refused[0]));
   expect_words(refused[0], {"cannot take arenas of " + std::to_string(2 * most) + " bytes (",
                             " for 3 ranks on this host", "are available", "are missing"});
+}
+
+// What keeps its files in memory is no disk; what is on one already need not be told to go there.
+TEST(MemoryRoom, CountsFilesThatLieInMemory) {
+  MemoryPlan plan;
+  plan.spaces[0].arena_bytes = 1000;
+  plan.spaces[1].arena_bytes = 200;
+  plan.spaces[2].arena_bytes = 30;
+  EngineOptions options;
+  EXPECT_EQ(host_memory_of(options, plan).bytes, 1200);
+  options.strategy.offload.states = Space::disk;
+  options.disk_directory = "/proc";  // which has files in neither
+  EXPECT_EQ(host_memory_of(options, plan).bytes, 1200);
+  const std::string keep = "keep states on the disk", less = "shard more";
+  const std::vector<std::int64_t> too_much = {std::int64_t{1} << 60};
+  expect_words(refusals(too_much)[0], {less, keep});
+  const std::string on_disk = refusals(too_much, host_memory_of(options, plan))[0];
+  expect_words(on_disk, {less});
+  EXPECT_EQ(on_disk.find("the disk"), std::string::npos) << on_disk;
+  if (!device::is_of_memory("/dev/shm")) GTEST_SKIP() << "/dev/shm is not in memory here";
+  options.disk_directory = "/dev/shm";
+  EXPECT_EQ(host_memory_of(options, plan).bytes, 1230);
+  options.device = DeviceType::cuda;
+  EXPECT_EQ(host_memory_of(options, plan).bytes, 230);
+  const std::string in_memory = refusals(too_much, host_memory_of(options, plan))[0];
+  expect_words(in_memory, {less, "name a directory on a disk: the file system of '/dev/shm' is in memory"});
+  EXPECT_EQ(in_memory.find(keep), std::string::npos) << in_memory;
 }
 
 // Of engines, before any has taken its arena: each of these alone would fit.

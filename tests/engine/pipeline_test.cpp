@@ -8,6 +8,7 @@
 #include "tessera/pipeline.h"
 #include "tests/engine/failing.h"
 #include "tests/engine/pipeline_toy.h"
+#include "tests/engine/refusal.h"
 
 namespace tessera::testing {
 namespace {
@@ -219,14 +220,30 @@ TEST(PipelineMemory, ABudgetThatOneRankOfThePipelineExceedsIsRefusedOnAll) {
     largest = std::max(largest, engine.plan().space(Space::device).arena_bytes);
   });
   options.device_memory_bytes = largest - 1;
-  std::atomic<int> refused{0};
+  std::vector<std::string> messages(2);
   run_local(2, kBlocking, [&](Communicator world) {
-    EXPECT_THROW(Engine(world, toy_units(DType::fp32), options), UsageError);
-    ++refused;
+    messages[static_cast<std::size_t>(world.rank())] =
+        refusal([&] { Engine(world, toy_units(DType::fp32), options); });
   });
-  EXPECT_EQ(refused.load(), 2);
+  const std::string needs = " needs " + std::to_string(largest) + ": 1 bytes are missing\n";
+  EXPECT_NE(messages[0].find(needs), std::string::npos) << messages[0];
+  EXPECT_EQ(messages[0], messages[1]);
   options.device_memory_bytes = largest;
   run_local(2, kBlocking, [&](Communicator world) { Engine(world, toy_units(DType::fp32), options); });
+}
+
+// A budget of one rank's own: that rank looks for what would fit, and all say what it found.
+TEST(PipelineMemory, ABudgetThatOneRankExceedsIsExplainedByThatRank) {
+  std::vector<std::string> messages(4);
+  run_local(4, kBlocking, [&](Communicator world) {
+    EngineOptions options = pipeline_options({.pipeline = 2, .shard = 2}, 5, 2);
+    if (world.rank() >= 2) options.device_memory_bytes = 100 * world.rank();
+    messages[static_cast<std::size_t>(world.rank())] =
+        refusal([&] { Engine(world, toy_units(DType::fp32), options); });
+  });
+  EXPECT_EQ(messages[0].find("device_memory_bytes is 200 bytes, but the plan of pipeline rank "), 0u)
+      << messages[0];
+  EXPECT_EQ(messages, std::vector<std::string>(4, messages[0]));
 }
 
 // ---- failures ----

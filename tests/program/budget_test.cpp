@@ -25,6 +25,12 @@ std::vector<StepSpec> specs_at(int stage, int resident_units = 0, int microbatch
   return {train, evaluate};
 }
 
+// Of the plan of one pipeline rank.
+std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
+                           const MemoryPlan& plan, const MemoryBudget& budget, const CostModel& cost = {}) {
+  return tessera::explain_misfit(layout, mesh, specs, std::span(&plan, 1), budget, cost);
+}
+
 class Budget : public ::testing::Test {
  protected:
   std::int64_t arena_bytes(const std::vector<StepSpec>& specs) const {

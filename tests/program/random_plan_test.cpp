@@ -228,12 +228,18 @@ void expect_budgets_to_help(const Case& of, const World& world) {
   }
 }
 
+std::vector<MemoryPlan> plans_of(const World& world) {
+  std::vector<MemoryPlan> plans;
+  for (const PlannedPrograms& rank : world.planned) plans.push_back(rank.plan);
+  return plans;
+}
+
 // Advice for a budget that is exceeded, whatever the strategy.
 void expect_advice(const Case& of, const World& world) {
   for (const int percent : {90, 40}) {
-    const MemoryPlan& plan = world.planned[0].plan;
-    const MemoryBudget budget{.device_bytes = plan.space(Space::device).arena_bytes * percent / 100};
-    EXPECT_FALSE(explain_misfit(world.layout, of.mesh, of.specs, plan, budget, of.cost).empty());
+    const std::vector<MemoryPlan> plans = plans_of(world);
+    const MemoryBudget budget{.device_bytes = plans[0].space(Space::device).arena_bytes * percent / 100};
+    EXPECT_FALSE(explain_misfit(world.layout, of.mesh, of.specs, plans, budget, of.cost).empty());
   }
 }
 

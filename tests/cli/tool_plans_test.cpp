@@ -1,0 +1,137 @@
+// What plan, simulate and train say of one run's memory is the same, in every space and on every rank.
+#include <gmock/gmock.h>
+
+#include <array>
+
+#include "tests/cli/tool.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ToolPlans : public Tool {
+ protected:
+  Result say(const std::string& command, const Arguments& settings) const {
+    Arguments all = {command, config_, "--json", outputs_.file("json")};
+    for (const std::string& setting : settings) all.insert(all.end(), {"--set", setting});
+    return run(all);
+  }
+  // What is written, with what is printed.
+  json told(const std::string& command, const Arguments& settings) const {
+    const Result result = say(command, settings);
+    EXPECT_EQ(result.status, 0) << result.err;
+    json result_json = json::parse(read(outputs_.file("json")));
+    result_json["out"] = result.out;
+    return result_json;
+  }
+  static Arguments with(Arguments settings, const Arguments& more) {
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  std::string file_of(const std::string& name, const std::string& text) const {
+    return folder_.write(name, std::as_bytes(std::span(text)));
+  }
+};
+
+// States that one pipeline rank alone keeps on the host.
+const Arguments kUneven = {"mesh.pipeline=2",     "mesh.shard=1",        "model.layers=6",
+                           "pipeline.cuts=count", "offload.states=host", "offload.states_on_device=0.5"};
+
+constexpr std::array<std::array<const char*, 2>, 3> kSpaceKeys = {{{"predicted", "arena_bytes"},
+                                                                   {"predicted_host", "host_arena_bytes"},
+                                                                   {"predicted_disk", "disk_arena_bytes"}}};
+
+// Fewer validation data than are asked for make a shorter program, of which all choices depend.
+TEST_F(ToolPlans, AnEvaluationOfFewDataIsPlannedAsItIsTrained) {
+  const Arguments settings = {"model.layers=6",
+                              "model.heads=1",
+                              "model.context=32",
+                              "model.attention_dropout=0",
+                              "precision.parameters=fp32",
+                              "optimizer.kind=adam",
+                              "strategy.stage=3",
+                              "strategy.prefetch=2",
+                              "strategy.recompute=selective",
+                              "strategy.reduce=last",
+                              "offload.states=host",
+                              "offload.parameters=disk",
+                              "offload.staged=3",
+                              "run.sequences=1",
+                              "run.microbatches=1",
+                              "run.steps=1",
+                              "schedule.total_steps=1",
+                              "run.evaluate_every=6",
+                              "run.evaluation_microbatches=100"};
+  const std::string few = "data.validation=" + file_of("few.txt", sample_text(5));
+  const json many = told("plan", settings), planned = told("plan", with(settings, {few}));
+  const json trained = told("train", with(settings, {few}));
+  for (const auto& [key, bytes] : kSpaceKeys) EXPECT_EQ(planned.at(key), trained.at("memory").at(key)) << key;
+  EXPECT_EQ(planned.at("mesh"), trained.at("mesh"));
+  EXPECT_NE(planned.at("predicted"), many.at("predicted"))
+      << "as much for few as for many: the test shows nothing";
+  EXPECT_THAT(planned.at("out").get<std::string>(), Not(HasSubstr("evaluate ")));
+  // Where the data are elsewhere the number is taken as it is, and that is said.
+  const json elsewhere = told("plan", with(settings, {"data.train=" + folder_.file("absent")}));
+  EXPECT_EQ(elsewhere.at("predicted"), many.at("predicted"));
+  EXPECT_THAT(elsewhere.at("out").get<std::string>(),
+              HasSubstr("evaluate  100 microbatches of a rank are assumed, fewer where the data hold fewer: "
+                        "data.train"));
+}
+
+TEST_F(ToolPlans, OfEverySpaceTheRankThatHoldsMostIsTold) {
+  const json planned = told("plan", kUneven), simulated = told("simulate", kUneven);
+  const json trained = told("train", with(kUneven, {"run.steps=1", "schedule.total_steps=1"}));
+  const json& rows = planned.at("mesh").at("pipeline_ranks");
+  ASSERT_EQ(rows.at(0).at("host_arena_bytes"), 0);
+  ASSERT_GT(rows.at(0).at("arena_bytes"), rows.at(1).at("arena_bytes"));
+  for (const auto& [key, bytes] : kSpaceKeys) {
+    std::int64_t most = 0;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      most = std::max(most, rows.at(rank).at(bytes).get<std::int64_t>());
+      EXPECT_EQ(rows.at(rank).at(bytes), simulated.at("pipeline_ranks").at(rank).at(bytes));
+    }
+    EXPECT_EQ(planned.at(key).at("arena_bytes"), most) << key;
+    EXPECT_EQ(planned.at(key), trained.at("memory").at(key));
+  }
+  EXPECT_EQ(planned.at("predicted").at("pipeline_rank"), 0);
+  EXPECT_EQ(planned.at("predicted_host").at("pipeline_rank"), 1);
+  EXPECT_EQ(planned.at("peaks").count("host"), 1u);
+  EXPECT_EQ(planned.at("peaks").count("disk"), 0u);
+  for (const json& said : {planned, simulated, trained})
+    EXPECT_THAT(said.at("out").get<std::string>(), HasSubstr("on the host"));
+  EXPECT_THAT(
+      planned.at("out").get<std::string>(),
+      ::testing::ContainsRegex("arena     of host: [0-9,]+ bytes on pipeline rank 1, where it is most"));
+}
+
+// In each space the rank that lacks most is what counts: with as much as it needs all fit.
+TEST_F(ToolPlans, WhatIsSaidToBeNeededIsEnough) {
+  const Arguments few = with(kUneven, {"run.device_memory=10000", "run.host_memory=10000"});
+  const json refused = told("plan", few);
+  EXPECT_EQ(refused.at("fits"), false);
+  const std::string misfit = refused.at("misfit");
+  const auto needed = [&](const std::string& key) {
+    const std::string is = key + " is 10000 bytes, but the plan of pipeline rank ";
+    const std::size_t at = misfit.find(is);
+    EXPECT_NE(at, std::string::npos) << misfit;
+    const std::string bytes = misfit.substr(misfit.find("needs ", at) + 6);
+    return bytes.substr(0, bytes.find(':'));
+  };
+  const std::string device = needed("run.device_memory"), host = needed("run.host_memory");
+  EXPECT_EQ(device, refused.at("predicted").at("arena_bytes").dump());
+  EXPECT_EQ(host, refused.at("predicted_host").at("arena_bytes").dump());
+  const json enough = told("plan", with(kUneven, {"run.device_memory=" + device, "run.host_memory=" + host}));
+  EXPECT_EQ(enough.at("fits"), true) << enough.at("out");
+  // The other commands say the same.
+  const Result trained = say("train", few);
+  EXPECT_EQ(trained.err, "tessera: " + misfit + "\n");
+  EXPECT_EQ(trained.out, "") << "no rank has begun";
+  const std::string simulated = told("simulate", few).at("out");
+  for (const char* key : {"run.device_memory", "run.host_memory"})
+    EXPECT_THAT(simulated, HasSubstr(std::string("budget    ") + key + ": 10,000 bytes: "));
+}
+
+}  // namespace
+}  // namespace tessera::testing
