@@ -272,9 +272,11 @@ void add_offload(Keys& keys, OffloadConfig& c) {
 }
 
 void add_precision(Keys& keys, PrecisionConfig& c) {
-  keys.push_back(text("precision.parameters", &c.parameters,
-                      "Type of parameters, activations and gradients; master weights are fp32.",
-                      {"fp32", "bf16"}));
+  keys.push_back(
+      text("precision.parameters", &c.parameters,
+           "Type of parameters, activations and gradients; master weights are fp32. On the CPU bf16 "
+           "needs AVX-512, and is refused where the processor lacks it.",
+           {"fp32", "bf16"}));
   keys.push_back(text(
       "precision.moments", &c.moments,
       "Type of the optimizer's moments: bf16 spares 4 of the 16 bytes that a bf16 parameter takes "

@@ -195,6 +195,21 @@ void check_parameters(const Setup& setup) {
             setup.dimensions);
 }
 
+// The processor decides which types of matrices it multiplies, be they ever so small; the head has one.
+void check_products(const Setup& setup) {
+  const EngineOptions& engine = setup.options.engine;
+  if (engine.device != DeviceType::cpu) return;
+  try {
+    setup.model->modules.back()->needs({.sequences = 1, .length = 1},
+                                       Target(engine.threads_per_rank, engine.device));
+  } catch (const UnsupportedError&) {
+    throw UsageError(
+        fmt::format("precision.parameters is \"{}\", and this processor cannot multiply such matrices: that "
+                    "needs AVX-512; set precision.parameters = \"fp32\"",
+                    setup.config.precision.parameters));
+  }
+}
+
 void check_encoding(const TokenSource& train, const TokenSource& validation) {
   if ((train.encoding() == TokenEncoding::text) != (validation.encoding() == TokenEncoding::text))
     throw UsageError(fmt::format(
@@ -288,6 +303,7 @@ Setup make_setup(const Config& config) {
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
   if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();
+  check_products(setup);
   setup.grid = {.world = setup.options.engine.mesh.data_ranks(),
                 .microbatches = setup.options.microbatches,
                 .sequences = setup.options.batch.sequences};

@@ -133,5 +133,19 @@ TEST_F(ToolPlans, WhatIsSaidToBeNeededIsEnough) {
     EXPECT_THAT(simulated, HasSubstr(std::string("budget    ") + key + ": 10,000 bytes: "));
 }
 
+// As on a processor without AVX-512, by what oneDNN is told that it may use.
+TEST_F(ToolPlans, ATypeThatTheProcessorCannotMultiplyIsNamed) {
+  const auto narrow = [&](const std::string& command, const std::string& type) {
+    return finish(start_process({"/usr/bin/env", "ONEDNN_MAX_CPU_ISA=AVX2", TESSERA_TOOL, command, config_,
+                                 "--set", "precision.parameters=" + type},
+                                printed()));
+  };
+  for (const char* command : {"plan", "simulate", "train"}) {
+    expect_refused(narrow(command, "bf16"), {"precision.parameters is \"bf16\"",
+                                             "needs AVX-512; set precision.parameters = \"fp32\""});
+    EXPECT_EQ(narrow(command, "fp32").status, 0) << command;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing
