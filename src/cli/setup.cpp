@@ -24,6 +24,7 @@ namespace {
 constexpr std::int64_t kChecked = std::int64_t{1} << 29;
 
 constexpr std::int64_t kMostTokens = (std::int64_t{1} << 31) - 1;  // of a microbatch, as modules count them
+constexpr double kMostBytes = 0x1p62;                              // of a plan, which counts them in 63 bits
 
 void change(std::int64_t value, std::int64_t& target) {
   if (value > 0) target = value;
@@ -177,11 +178,12 @@ void check_batch(const Setup& setup) {
         run.sequences, run.length, kMostTokens, kMostTokens / run.length));
 }
 
+double numel(const ParameterSpec& parameter) {
+  return std::accumulate(parameter.shape.begin(), parameter.shape.end(), 1.0, std::multiplies<>());
+}
+
 // The layout refuses such a parameter, too, but knows no keys.
 void check_parameters(const Setup& setup) {
-  const auto numel = [](const ParameterSpec& parameter) {
-    return std::accumulate(parameter.shape.begin(), parameter.shape.end(), 1.0, std::multiplies<>());
-  };
   for (const auto& module : setup.model->modules)
     for (const ParameterSpec& parameter : module->parameters())
       if (numel(parameter) >= kMostExact)
@@ -193,6 +195,49 @@ void check_parameters(const Setup& setup) {
                   of.vocabulary, of.context, of.channels, parameter.name, to_string(parameter.shape)));
             },
             setup.dimensions);
+}
+
+std::int64_t hidden_of(const Gpt2Config& dimensions) { return 4 * dimensions.channels; }
+std::int64_t hidden_of(const LlamaConfig& dimensions) { return dimensions.hidden; }
+
+// What is added up of parameters and activations is counted, too: here in floating point, and rather more
+// than less.
+void check_sums(const Setup& setup) {
+  constexpr double kParameterBytes = 32;               // with states, gradients and gathered copies
+  constexpr double kOfChannels = 128, kOfHidden = 32;  // bytes that a block keeps of a token
+  double parameters = 0;
+  for (const auto& module : setup.model->modules)
+    for (const ParameterSpec& parameter : module->parameters()) parameters += numel(parameter);
+  const RunConfig& run = setup.config.run;
+  const double tokens = static_cast<double>(run.sequences) * static_cast<double>(run.length) *
+                        static_cast<double>(run.microbatches);
+  const double step = tokens * setup.options.engine.mesh.data_ranks();
+  if (step > kMostExact)
+    throw UsageError(fmt::format(
+        "run.microbatches is {}, run.sequences {} and run.length {}: with the mesh's {} data ranks a step "
+        "has "
+        "{:.3g} tokens, more than can be counted; make one of them smaller",
+        run.microbatches, run.sequences, run.length, setup.options.engine.mesh.data_ranks(), step));
+  std::visit(
+      [&](const auto& of) {
+        const double token =
+            kOfChannels * static_cast<double>(of.channels) + kOfHidden * static_cast<double>(hidden_of(of));
+        const double activations =
+            tokens * (static_cast<double>(of.layers) * token + 8 * static_cast<double>(of.vocabulary));
+        if (kParameterBytes * parameters > kMostBytes)
+          throw UsageError(
+              fmt::format("model.layers is {} and model.channels {}: {:.3g} parameters are more than a plan "
+                          "can count the "
+                          "bytes of; make one of them smaller",
+                          of.layers, of.channels, parameters));
+        if (activations > kMostBytes)
+          throw UsageError(fmt::format(
+              "model.layers is {}, model.channels {}, run.microbatches {}, run.sequences {} and run.length "
+              "{}: "
+              "activations of {:.3g} bytes are more than a plan can count; make one of them smaller",
+              of.layers, of.channels, run.microbatches, run.sequences, run.length, activations));
+      },
+      setup.dimensions);
 }
 
 // The processor decides which types of matrices it multiplies, be they ever so small; the head has one.
@@ -300,6 +345,7 @@ Setup make_setup(const Config& config) {
       std::visit([&](const auto& dimensions) { return make_model(dimensions, type); }, setup.dimensions));
   check_parameters(setup);
   setup.options = trainer_options(config, *setup.model);
+  check_sums(setup);
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
   if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();

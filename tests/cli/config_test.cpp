@@ -355,6 +355,17 @@ TEST(Config, NamesTheKeysOfWhatCannotBeCounted) {
   EXPECT_EQ(refusal({"run.sequences=21474836", "run.length=100"}), "");
   expect_mentions(refusal({"model.channels=1000000000", "model.heads=1"}),
                   {"model.channels 1000000000", "shape [3000000000, 1000000000]"});
+  // Each of them can be counted, and their sum cannot.
+  const std::string type = "precision.parameters=fp32";
+  expect_mentions(refusal({type, "model.channels=16777216", "model.heads=1", "model.layers=1000"}),
+                  {"model.layers is 1000 and model.channels 16777216", "parameters are more than a plan"});
+  expect_mentions(
+      refusal({type, "model.channels=4194304", "model.heads=1", "run.sequences=1000000", "run.length=1000",
+               "model.context=1000", "run.microbatches=1000"}),
+      {"model.channels 4194304", "run.microbatches 1000", "activations of", "more than a plan can count"});
+  expect_mentions(
+      refusal({"mesh.shard=1000000", "run.sequences=21474836", "run.length=100", "run.microbatches=100000"}),
+      {"run.microbatches is 100000", "1000000 data ranks", "more than can be counted"});
 }
 
 TEST(Config, ReadsBytes) {
