@@ -14,7 +14,7 @@ namespace {
 
 std::string range_text(const Key& key) {
   const bool low = key.min > std::numeric_limits<double>::lowest();
-  const bool high = key.max < kMostInt;
+  const bool high = key.max < std::numeric_limits<double>::max();
   if (low && high && !key.above_min) return fmt::format(" from {} to {}", key.min, key.max);
   std::string result = low ? fmt::format("{} {}", key.above_min ? " above" : " of at least", key.min) : "";
   if (high) result += fmt::format("{}at most {}", low ? " and " : " of ", key.max);
@@ -86,8 +86,8 @@ std::string allowed(const Key& key) {
     case KeyKind::boolean:
       return "true or false";
     case KeyKind::bytes:
-      return fmt::format("bytes: an integer of at least 0, or text such as \"512 MiB\" or \"4 GB\", in {}",
-                         listed_units());
+      return fmt::format("bytes: an integer{}, or text such as \"512 MiB\" or \"4 GB\", in {}",
+                         range_text(key), listed_units());
   }
   return "";
 }

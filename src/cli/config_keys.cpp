@@ -343,7 +343,7 @@ void add_schedule(Keys& keys, ScheduleConfig& c) {
 void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(integer("run.steps", &c.steps, 0,
                          "Steps to train, counted from the very first, skipped ones included; 0: no limit."));
-  keys.push_back(number("run.seconds", &c.seconds, {},
+  keys.push_back(number("run.seconds", &c.seconds, {.min = 0.0, .max = 1e9},
                         "Seconds to train, counted from this start; 0: no limit. The earlier limit ends the "
                         "run."));
   keys.push_back(integer("run.sequences", &c.sequences, 1, "Sequences in a microbatch of one rank."));

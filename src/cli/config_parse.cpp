@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -34,20 +33,9 @@ std::string shown(const toml::node& value) {
   return text;
 }
 
-// Whether it is a whole number above `most`, which TOML may have no room for.
-bool is_beyond(const toml::node& value, double most) {
-  if (const auto number = value.value_exact<std::int64_t>()) return static_cast<double>(*number) > most;
-  const std::string text = value.value_exact<std::string>().value_or("");
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  return !text.empty() && std::ranges::all_of(text, is_digit) && std::strtod(text.c_str(), nullptr) > most;
-}
-
 [[noreturn]] void refuse(const Key& key, const Written& written) {
-  // The largest integer that is kept is told to who exceeds it only.
-  const bool beyond =
-      key.kind == KeyKind::integer && key.max >= kMostInt && is_beyond(written.value, key.max);
-  throw UsageError(fmt::format("{}: {} is {}; it must be {}{}", written.where, key.name, shown(written.value),
-                               allowed(key), beyond ? fmt::format(", and at most {:.0f}", key.max) : ""));
+  throw UsageError(fmt::format("{}: {} is {}; it must be {}", written.where, key.name, shown(written.value),
+                               allowed(key)));
 }
 
 bool is_power_of_two(double value) {
@@ -59,6 +47,11 @@ bool in_range(const Key& key, double value) {
   if (key.or_zero && value == 0.0) return true;
   return std::isfinite(value) && (key.above_min ? value > key.min : value >= key.min) && value <= key.max &&
          (!key.power_of_two || is_power_of_two(value));
+}
+
+// Not as a double, which has 2^53 for 2^53 + 1.
+bool in_range(const Key& key, std::int64_t value) {
+  return value >= static_cast<std::int64_t>(key.min) && value <= static_cast<std::int64_t>(key.max);
 }
 
 void set_text(const Key& key, const Written& written) {
@@ -81,7 +74,7 @@ void set_integer(const Key& key, const Written& written) {
     return;
   }
   const auto value = written.value.value_exact<std::int64_t>();
-  if (!value || !in_range(key, static_cast<double>(*value))) refuse(key, written);
+  if (!value || !in_range(key, *value)) refuse(key, written);
   target = *value;
 }
 
@@ -100,7 +93,7 @@ void set_bytes(const Key& key, const Written& written) {
   std::int64_t bytes = -1;
   if (const auto whole = written.value.value_exact<std::int64_t>()) bytes = *whole;
   if (const auto text = written.value.value_exact<std::string>()) bytes = parse_bytes(*text);
-  if (!in_range(key, static_cast<double>(bytes))) refuse(key, written);
+  if (!in_range(key, bytes)) refuse(key, written);
   *std::get<std::int64_t*>(key.target) = bytes;
 }
 

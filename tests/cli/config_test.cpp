@@ -78,7 +78,7 @@ TEST(Config, EveryKeyRefusesAWrongType) {
 TEST(Config, EveryKeyRefusesWhatIsOutOfRange) {
   Config config;
   for (const Key& key : keys_of(config)) {
-    if (key.kind != KeyKind::integer && key.kind != KeyKind::number) continue;
+    if (key.kind == KeyKind::text || key.kind == KeyKind::boolean) continue;
     std::vector<std::string> values = {
         std::to_string(key.or_zero ? -1 : static_cast<std::int64_t>(key.min) - 1)};
     if (key.max < 1e15) values.push_back(std::to_string(static_cast<std::int64_t>(std::ceil(key.max)) + 1));
@@ -326,12 +326,22 @@ TEST(Config, ShowsNumbersAsTheyWereWritten) {
   expect_mentions(error_of("", {"schedule.learning_rate=nan"}), {"is nan; it must be"});
 }
 
-TEST(Config, TellsTheLargestIntegerToWhoExceedsIt) {
+TEST(Config, TellsTheLargestThatAKeyTakes) {
   for (const std::string& digits :
-       {std::string("9223372036854775807"), std::string("99999999999999999999"), std::string(400, '9')})
-    expect_mentions(error_of("", {"run.steps=" + digits}),
-                    {"an integer of at least 0, and at most 2147483647"});
-  EXPECT_EQ(error_of("", {"run.steps=ten"}).find("at most"), std::string::npos);
+       {std::string("ten"), std::string("9223372036854775807"), std::string(400, '9')})
+    expect_mentions(error_of("", {"run.steps=" + digits}), {"it must be an integer from 0 to 2147483647"});
+  for (const char* bytes : {"9007199254740993", "8193 TiB", "\"1e300\""})
+    expect_mentions(error_of("", {std::string("run.device_memory=") + bytes}),
+                    {"it must be bytes: an integer from 0 to 9007199254740992, or text"});
+  EXPECT_EQ(error_of("", {"run.device_memory=8192 TiB"}), "");
+  expect_mentions(error_of("", {"run.seconds=1e300"}),
+                  {"is 1e+300; it must be a number from 0 to 1000000000"});
+  EXPECT_EQ(error_of("", {"run.seconds=1e9"}), "");
+  // What is written of a key says all that it takes.
+  Config config;
+  for (const Key& key : keys_of(config))
+    if (key.kind == KeyKind::integer || key.kind == KeyKind::bytes)
+      expect_mentions(allowed(key), {fmt::format(" to {:.0f}", key.max)});
 }
 
 TEST(Config, NamesTheUnitsOfBytes) {
