@@ -85,12 +85,12 @@ std::string describe_plan(const MemoryPlan& plan, Space space = Space::device);
 
 // Why plans do not fit, for a message: for each space that exceeds its budget the table and the bytes that
 // are missing of the pipeline rank that lacks most, then up to three changes of strategy that would fit, by
-// the time that a step of all ranks is simulated to take with them, or that none does. A change is a higher
-// stage, another count of resident units, states, parameters or activations elsewhere, or back on the device,
-// recomputation, fewer units on their way, no prefetch, or several of these together, none of which can stay
-// away. Each is planned with all else as it is: what was chosen for each unit is not chosen again. `plans`
-// are of all pipeline ranks, by their coordinate. How long a step takes, compared to now, is said where
-// `cost` has the passes' operations.
+// the time that a step of all ranks is simulated to take with them, or that none that was tried does. A
+// change is a higher stage, another count of resident units, states, parameters or activations elsewhere, or
+// back on the device, recomputation, fewer units on their way, no prefetch, or several of these together,
+// none of which can stay away. Each is planned with all else as it is: what was chosen for each unit is not
+// chosen again. `plans` are of all pipeline ranks, by their coordinate. How long a step takes, compared to
+// now, is said where `cost` has the passes' operations.
 std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
                            std::span<const MemoryPlan> plans, const MemoryBudget& budget,
                            const CostModel& cost = {});

@@ -110,7 +110,10 @@ class Search {
       if (some && !found.empty()) return;
       for (const Chosen& combination : combinations(others, some)) {
         if (found.size() >= kCollected || ((some || !found.empty()) && planned_ > kFewPlanned)) return;
-        const Chosen all = without_any_of(found, combination);
+        Chosen all = without_any_of(found, combination);
+        // Buffers of less that is made again may happen to be packed better.
+        if (!attempt(all))
+          std::erase_if(all, [&](std::size_t change) { return changes_[change].makes_all_again; });
         if (!attempt(all)) continue;
         const Outcome needed = *attempt(needed_of(all));
         if (!says_more_than_needed(needed, found)) add(needed, found);
@@ -133,7 +136,7 @@ class Search {
 
   // All that saves memory, with at most one change of each other part; of the stage the last. Those of some
   // of the units, or those without. Where the host may hold any amount, nothing need go further, or come
-  // back.
+  // back, but for activations, whose copies take room on the device.
   std::vector<Chosen> combinations(const Chosen& others, bool some) const {
     std::vector<Chosen> all = {{}};
     for (const std::size_t change : others)
@@ -147,7 +150,7 @@ class Search {
       for (const std::size_t change : others) {
         const StrategyChange& what = changes_[change];
         if (what.part != part || (what.some && !some)) continue;
-        if (any_host && place && what.to != Space::host) continue;
+        if (any_host && place && what.to != Space::host && part != StrategyPart::activations) continue;
         if (part == StrategyPart::stage) of_part.clear();
         of_part.push_back(change);
       }
@@ -165,24 +168,48 @@ class Search {
   // Else states are best in one place.
   bool two_budgets() const { return budget_.device_bytes > 0 && budget_.host_bytes > 0; }
 
-  // Whether the device holds what takes the least of it: all that saves its memory at once, parameters where
-  // they are or elsewhere, and some, all or none of their units resident.
+  // Whether the device holds some of what may take the least of it: all that saves its memory at once, with
+  // states, parameters and activations in each place, and none, all or as many units resident as now. How
+  // buffers are packed decides which of these it is.
   bool something_may_fit() const {
     if (budget_.device_bytes == 0) return true;
     const MemoryBudget device = {.device_bytes = budget_.device_bytes,
                                  .external_bytes = budget_.external_bytes};
-    for (const bool parameters_stay : {false, true})
-      for (const int units : {0, specs_.front().strategy.resident_units, units()}) {
-        std::vector<StepSpec> specs = specs_;
-        for (StepSpec& spec : specs) {
-          for (const StrategyChange& change : changes_)
-            if (!change.some && !(parameters_stay && change.part == StrategyPart::parameters))
-              change.make(spec);
-          spec.strategy.resident_units = units;
-        }
-        if (!means_something(specs) || plans_of(specs, false, device).fit) return true;
-      }
+    std::size_t planned = 0;
+    for (const bool all_again : {true, false})
+      for (const Space activations : {Space::host, Space::device})
+        for (const Space states : {Space::disk, Space::host})
+          for (const Space parameters : {Space::disk, Space::host, Space::device})  // the last: as they are
+            for (const int resident : {0, specs_.front().strategy.resident_units, units()}) {
+              if (planned > kFewPlanned) return false;
+              const std::vector<StepSpec> specs =
+                  saving_all({activations, states, parameters}, all_again, resident);
+              if (!means_something(specs)) return true;
+              const Plans plans = plans_of(specs, false, device);
+              if (plans.fit) return true;
+              planned += plans.instructions;
+            }
     return false;
+  }
+
+  struct Places {
+    Space activations, states, parameters;
+  };
+
+  std::vector<StepSpec> saving_all(const Places& places, bool all_again, int resident) const {
+    std::vector<StepSpec> specs = specs_;
+    for (const StrategyChange& change : changes_) {
+      const bool of_states = change.part == StrategyPart::states && change.to != places.states;
+      const bool of_activations = change.part == StrategyPart::activations && change.to != places.activations;
+      const bool of_parameters = change.part == StrategyPart::parameters &&
+                                 (places.parameters == Space::device || change.to != places.parameters);
+      if (change.some || of_states || of_activations || of_parameters ||
+          (change.makes_all_again && !all_again))
+        continue;
+      for (StepSpec& spec : specs) change.make(spec);
+    }
+    for (StepSpec& spec : specs) spec.strategy.resident_units = resident;
+    return specs;
   }
 
   int units() const { return static_cast<int>(layout_.units().size()); }
@@ -301,7 +328,7 @@ std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::ve
   Search search(layout, mesh, specs, budget, cost);
   const std::vector<Outcome> found = search.fitting();
   if (found.empty())
-    return text + "  no change of strategy fits: take more ranks, a smaller microbatch, or more memory";
+    return text + "  no change that was tried fits: take more ranks, a smaller microbatch, or more memory";
   const double now_us = search.step_us_as_it_is();
   for (const Outcome& outcome : found) {
     text += fmt::format("{}  would fit with {}: {} bytes", &outcome == &found.front() ? "" : "\n",

@@ -122,6 +122,7 @@ std::vector<StrategyChange> strategy_changes(int units, int fitting) {
   states(Space::host);
   activations(Space::host);
   saving(recompute_all);
+  changes.back().makes_all_again = true;
   parameters(Space::host);
   states(Space::disk);
   parameters(Space::disk);

@@ -19,6 +19,7 @@ struct StrategyChange {
   Space to = Space::device;  // of states, parameters, activations
   // Of how many units it is, rather than of all: resident ones, or those with states on the device.
   bool some = false;
+  bool makes_all_again = false;  // of the activations
   // What brings it along: parameters elsewhere their stage, states on the device their updates.
   StrategyPart comes_with = StrategyPart::saving;
 };

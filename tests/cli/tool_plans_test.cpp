@@ -133,6 +133,35 @@ TEST_F(ToolPlans, WhatIsSaidToBeNeededIsEnough) {
     EXPECT_THAT(simulated, HasSubstr(std::string("budget    ") + key + ": 10,000 bytes: "));
 }
 
+// How buffers are packed may decide what takes least: less that is made again, or is elsewhere, say.
+TEST_F(ToolPlans, WhatFitsByTheLeastIsFound) {
+  const Arguments narrow = {"model.heads=4",
+                            "model.channels=64",
+                            "model.layers=3",
+                            "model.vocabulary=300",
+                            "model.context=32",
+                            "model.dropout=0",
+                            "model.logits_memory=20000",
+                            "model.attention_dropout=0",
+                            "run.length=1",
+                            "run.sequences=3",
+                            "run.microbatches=1",
+                            "precision.moments=bf16",
+                            "optimizer.clip=0",
+                            "strategy.reduce=last",
+                            "strategy.recompute=selective",
+                            "offload.states=host",
+                            "offload.activations=host"};
+  const std::int64_t least =
+      told("plan", with(narrow, {"strategy.stage=3", "strategy.prefetch=0", "offload.parameters=host"}))
+          .at("predicted")
+          .at("arena_bytes");
+  const std::string budget = "run.device_memory=" + std::to_string(least);
+  const json refused = told("plan", with(narrow, {"strategy.stage=2", budget}));
+  EXPECT_EQ(refused.at("fits"), false);
+  EXPECT_THAT(refused.at("misfit").get<std::string>(), HasSubstr("would fit with strategy.stage = 3, "));
+}
+
 // As on a processor without AVX-512, by what oneDNN is told that it may use.
 TEST_F(ToolPlans, ATypeThatTheProcessorCannotMultiplyIsNamed) {
   const auto narrow = [&](const std::string& command, const std::string& type) {
