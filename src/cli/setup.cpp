@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <functional>
 #include <limits>
-#include <numeric>
 
 #include "src/cli/budget_setup.h"
 #include "src/cli/config_keys.h"
 #include "src/cli/pipeline_setup.h"
+#include "src/cli/setup_check.h"
 #include "tessera/budget.h"
 #include "tessera/hugging_face.h"
 
@@ -22,9 +21,6 @@ namespace {
 
 // Larger token files are checked as they are read.
 constexpr std::int64_t kChecked = std::int64_t{1} << 29;
-
-constexpr std::int64_t kMostTokens = (std::int64_t{1} << 31) - 1;  // of a microbatch, as modules count them
-constexpr double kMostBytes = 0x1p62;                              // of a plan, which counts them in 63 bits
 
 void change(std::int64_t value, std::int64_t& target) {
   if (value > 0) target = value;
@@ -164,95 +160,6 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   engine.strict_order = config.strategy.strict_order;
   engine.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(run.deadline * 1000.0));
   return options;
-}
-
-void check_batch(const Setup& setup) {
-  const RunConfig& run = setup.config.run;
-  const std::int64_t context = std::visit([](const auto& d) { return d.context; }, setup.dimensions);
-  if (run.length > context)
-    throw UsageError(fmt::format("run.length is {}; model.context allows at most {}", run.length, context));
-  if (run.sequences > kMostTokens / run.length)
-    throw UsageError(fmt::format(
-        "run.sequences is {} and run.length is {}; a microbatch of one rank has at most {} tokens: "
-        "make run.sequences at most {}",
-        run.sequences, run.length, kMostTokens, kMostTokens / run.length));
-}
-
-double numel(const ParameterSpec& parameter) {
-  return std::accumulate(parameter.shape.begin(), parameter.shape.end(), 1.0, std::multiplies<>());
-}
-
-// The layout refuses such a parameter, too, but knows no keys.
-void check_parameters(const Setup& setup) {
-  for (const auto& module : setup.model->modules)
-    for (const ParameterSpec& parameter : module->parameters())
-      if (numel(parameter) >= kMostExact)
-        std::visit(
-            [&](const auto& of) {
-              throw UsageError(fmt::format(
-                  "model.vocabulary is {}, model.context {} and model.channels {}: parameter '{}' would have "
-                  "shape {}, more elements than can be counted; make the largest of them smaller",
-                  of.vocabulary, of.context, of.channels, parameter.name, to_string(parameter.shape)));
-            },
-            setup.dimensions);
-}
-
-std::int64_t hidden_of(const Gpt2Config& dimensions) { return 4 * dimensions.channels; }
-std::int64_t hidden_of(const LlamaConfig& dimensions) { return dimensions.hidden; }
-
-// What is added up of parameters and activations is counted, too: here in floating point, and rather more
-// than less.
-void check_sums(const Setup& setup) {
-  constexpr double kParameterBytes = 32;               // with states, gradients and gathered copies
-  constexpr double kOfChannels = 128, kOfHidden = 32;  // bytes that a block keeps of a token
-  double parameters = 0;
-  for (const auto& module : setup.model->modules)
-    for (const ParameterSpec& parameter : module->parameters()) parameters += numel(parameter);
-  const RunConfig& run = setup.config.run;
-  const double tokens = static_cast<double>(run.sequences) * static_cast<double>(run.length) *
-                        static_cast<double>(run.microbatches);
-  const double step = tokens * setup.options.engine.mesh.data_ranks();
-  if (step > kMostExact)
-    throw UsageError(fmt::format(
-        "run.microbatches is {}, run.sequences {} and run.length {}: with the mesh's {} data ranks a step "
-        "has "
-        "{:.3g} tokens, more than can be counted; make one of them smaller",
-        run.microbatches, run.sequences, run.length, setup.options.engine.mesh.data_ranks(), step));
-  std::visit(
-      [&](const auto& of) {
-        const double token =
-            kOfChannels * static_cast<double>(of.channels) + kOfHidden * static_cast<double>(hidden_of(of));
-        const double activations =
-            tokens * (static_cast<double>(of.layers) * token + 8 * static_cast<double>(of.vocabulary));
-        if (kParameterBytes * parameters > kMostBytes)
-          throw UsageError(
-              fmt::format("model.layers is {} and model.channels {}: {:.3g} parameters are more than a plan "
-                          "can count the "
-                          "bytes of; make one of them smaller",
-                          of.layers, of.channels, parameters));
-        if (activations > kMostBytes)
-          throw UsageError(fmt::format(
-              "model.layers is {}, model.channels {}, run.microbatches {}, run.sequences {} and run.length "
-              "{}: "
-              "activations of {:.3g} bytes are more than a plan can count; make one of them smaller",
-              of.layers, of.channels, run.microbatches, run.sequences, run.length, activations));
-      },
-      setup.dimensions);
-}
-
-// The processor decides which types of matrices it multiplies, be they ever so small; the head has one.
-void check_products(const Setup& setup) {
-  const EngineOptions& engine = setup.options.engine;
-  if (engine.device != DeviceType::cpu) return;
-  try {
-    setup.model->modules.back()->needs({.sequences = 1, .length = 1},
-                                       Target(engine.threads_per_rank, engine.device));
-  } catch (const UnsupportedError&) {
-    throw UsageError(
-        fmt::format("precision.parameters is \"{}\", and this processor cannot multiply such matrices: that "
-                    "needs AVX-512; set precision.parameters = \"fp32\"",
-                    setup.config.precision.parameters));
-  }
 }
 
 void check_encoding(const TokenSource& train, const TokenSource& validation) {

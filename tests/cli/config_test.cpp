@@ -368,11 +368,11 @@ TEST(Config, NamesTheKeysOfWhatCannotBeCounted) {
   // Each of them can be counted, and their sum cannot.
   const std::string type = "precision.parameters=fp32";
   expect_mentions(refusal({type, "model.channels=16777216", "model.heads=1", "model.layers=1000"}),
-                  {"model.layers is 1000 and model.channels 16777216", "parameters are more than a plan"});
+                  {"model.layers is 1000 and model.channels 16777216", "parameters a plan cannot count"});
   expect_mentions(
       refusal({type, "model.channels=4194304", "model.heads=1", "run.sequences=1000000", "run.length=1000",
                "model.context=1000", "run.microbatches=1000"}),
-      {"model.channels 4194304", "run.microbatches 1000", "activations of", "more than a plan can count"});
+      {"model.channels 4194304", "run.microbatches is 1000", "activations of", "more than a plan can count"});
   expect_mentions(
       refusal({"mesh.shard=1000000", "run.sequences=21474836", "run.length=100", "run.microbatches=100000"}),
       {"run.microbatches is 100000", "1000000 data ranks", "more than can be counted"});
