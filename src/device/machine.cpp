@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "src/device/memory_limits.h"
 #include "tessera/device.h"
@@ -63,6 +64,18 @@ std::int64_t number_in(const std::filesystem::path& path) {
   return std::ifstream(path) >> number ? number : -1;
 }
 
+// Where the kernel tells of a cgroup's memory.
+struct CgroupFiles {
+  const char *most, *taken;
+  std::array<std::string_view, 3> reclaimable;  // lines of memory.stat
+};
+constexpr CgroupFiles kFilesOfV1 = {"memory.limit_in_bytes",
+                                    "memory.usage_in_bytes",
+                                    {"total_inactive_file", "total_active_file", "slab_reclaimable"}};
+constexpr CgroupFiles kFilesOfV2 = {
+    "memory.max", "memory.current", {"inactive_file", "active_file", "slab_reclaimable"}};
+constexpr std::int64_t kNoLimit = std::int64_t{1} << 60;  // version 1 says so by a number beyond any memory
+
 }  // namespace
 
 namespace device {
@@ -70,28 +83,40 @@ namespace device {
 std::int64_t system_available_bytes() { return bytes_field("/proc/meminfo", "MemAvailable"); }
 std::int64_t swap_free_bytes() { return bytes_field("/proc/meminfo", "SwapFree"); }
 
-CgroupRoom cgroup_room(const std::filesystem::path& root, const std::filesystem::path& own) {
+CgroupRoom cgroup_room(const std::filesystem::path& root, const std::filesystem::path& own,
+                       CgroupVersion version) {
+  const CgroupFiles& files = version == CgroupVersion::v1 ? kFilesOfV1 : kFilesOfV2;
   CgroupRoom least;
   const std::filesystem::path relative = own.relative_path();
   auto part = relative.begin();
   for (std::filesystem::path at = root;; at /= *part++) {
-    const std::int64_t most = number_in(at / "memory.max"), taken = number_in(at / "memory.current");
+    const std::int64_t most = number_in(at / files.most), taken = number_in(at / files.taken);
     std::int64_t reclaimable = 0, value = 0;
     std::ifstream statistics(at / "memory.stat");
     for (std::string key; statistics >> key >> value;)
-      if (key == "inactive_file" || key == "active_file" || key == "slab_reclaimable") reclaimable += value;
+      if (std::ranges::find(files.reclaimable, key) != files.reclaimable.end()) reclaimable += value;
     const std::int64_t room = std::max<std::int64_t>(0, most - taken + reclaimable);
     if (struct stat status{};
-        most >= 0 && taken >= 0 && room < least.bytes && ::stat(at.c_str(), &status) == 0)
+        most >= 0 && most < kNoLimit && taken >= 0 && room < least.bytes && ::stat(at.c_str(), &status) == 0)
       least = {.bytes = room, .limiting = (static_cast<std::uint64_t>(status.st_dev) << 48) ^ status.st_ino};
     if (part == relative.end()) return least;
   }
 }
 
 CgroupRoom own_cgroup_room() {
+  // "hierarchy:controllers:path"; of version 2 the hierarchy is 0, and there are no controllers.
   std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("0::")) return cgroup_room("/sys/fs/cgroup", line.substr(3));
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string path = line.substr(second + 1);
+    std::istringstream controllers(line.substr(first + 1, second - first - 1));
+    for (std::string one; std::getline(controllers, one, ',');)
+      if (one == "memory") return cgroup_room("/sys/fs/cgroup/memory", path, CgroupVersion::v1);
+    // Beside version 1's others there may be one that has no memory.
+    if (second == first + 1)
+      if (const CgroupRoom room = cgroup_room("/sys/fs/cgroup", path); room.limiting != 0) return room;
+  }
   return {};
 }
 

@@ -51,6 +51,30 @@ TEST(Machine, KeepsTheLimitsOfItsCgroups) {
   EXPECT_EQ(device::cgroup_room(root, "/").bytes, kNone);
 }
 
+TEST(Machine, KeepsTheLimitsOfCgroupsOfVersion1) {
+  namespace fs = std::filesystem;
+  const testing::TemporaryFolder folder;
+  const fs::path root = folder.file("memory");
+  const auto limit = [&](const fs::path& where, const char* most, const char* taken, const char* cached) {
+    fs::create_directories(where);
+    std::ofstream(where / "memory.limit_in_bytes") << most;
+    std::ofstream(where / "memory.usage_in_bytes") << taken;
+    std::ofstream(where / "memory.stat") << "cache 9\ninactive_file 1\ntotal_rss 8\ntotal_inactive_file "
+                                         << cached << "\ntotal_active_file 3\n";
+  };
+  const auto room = [&](const char* own) {
+    return device::cgroup_room(root, own, device::CgroupVersion::v1);
+  };
+  limit(root, "9223372036854771712", "5000", "0");
+  EXPECT_EQ(room("/").limiting, 0U) << "that is none";
+  // A container sees its own as the root, and is told the path that the host has for it.
+  limit(root, "1000", "700", "50");
+  EXPECT_EQ(room("/docker/0123").bytes, 353);
+  EXPECT_NE(room("/docker/0123").limiting, 0U);
+  limit(root / "a", "500", "400", "0");
+  EXPECT_EQ(room("/a").bytes, 103);
+}
+
 TEST(ProcessMemory, FollowsAnArenaUpAndDown) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer's shadow counts as resident memory, too";
