@@ -68,8 +68,8 @@ class Published {
     std::memcpy(words.data(), &value, sizeof value);
     const std::uint64_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    for (std::size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
+    // Who reads one of these finds the version no older than that.
+    for (std::size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }
 
@@ -79,8 +79,7 @@ class Published {
       const std::uint64_t before = version_.load(std::memory_order_acquire);
       if (before == 0) return T();
       Words words{};
-      for (std::size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_relaxed);
-      std::atomic_thread_fence(std::memory_order_acquire);
+      for (std::size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_acquire);
       if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) {
         T value;
         std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
