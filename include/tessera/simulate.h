@@ -52,7 +52,7 @@ struct Span {
 struct Timeline {
   std::vector<Span> spans = {};  // in order of issue
   double total_us = 0;           // when its last instruction ends
-  double compute_us = 0;         // sum over the compute lane
+  double compute_us = 0;         // sum over the compute lane, and over what else its thread runs
   double communication_us = 0;   // sum over collectives and messages with other ranks off the compute lane
   double exposed_us = 0;         // time in which the compute lane has nothing to run and such a one runs
   // Time in which the compute lane runs nothing: exposed communication, and waiting for other ranks.

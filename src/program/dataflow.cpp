@@ -34,10 +34,10 @@ void Dataflow::merge(int r, InstructionId x, int s, InstructionId y) {
 }
 
 // A lane is as the engine makes it: by the first instruction in it.
-std::array<Lane, kLanes> Dataflow::threads_of(const Program& program) const {
+std::array<Lane, kLanes> Dataflow::threads_of(const Program& program, Issuer issuer) {
   std::array<Lane, kLanes> threads;
   for (std::size_t lane = 0; lane < kLanes; ++lane) threads[lane] = static_cast<Lane>(lane);
-  if (issuer_ != Issuer::runs_all) return threads;
+  if (issuer != Issuer::runs_all) return threads;
   std::array<bool, kLanes> seen{};
   for (const Instruction& instruction : program.instructions) {
     const auto lane = static_cast<std::size_t>(instruction.lane);
@@ -57,7 +57,7 @@ void Dataflow::each_edge(Visit visit) {
     std::array<InstructionId, kLanes> latest;
     latest.fill(kNone);
     const InstructionId& issued = latest[static_cast<std::size_t>(Lane::compute)];  // by the issuer
-    const std::array<Lane, kLanes> threads = threads_of(*programs_[static_cast<std::size_t>(r)]);
+    const std::array<Lane, kLanes> threads = threads_of(*programs_[static_cast<std::size_t>(r)], issuer_);
     const auto thread_of = [&](const Instruction& instruction) {
       return threads[static_cast<std::size_t>(instruction.lane)];
     };

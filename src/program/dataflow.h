@@ -16,6 +16,9 @@ class Dataflow {
   // Who issues a rank's instructions also runs: none; those of the compute lane, so that nothing is issued
   // while it is busy; or, as a rank without peers does, all but moves and messages.
   enum class Issuer : std::uint8_t { runs_nothing, computes, runs_all };
+  // By lane, which threads they are of: the issuer is that of the compute lane.
+  static std::array<Lane, kLanes> threads_of(const Program& program, Issuer issuer);
+
   // `programs[r]` is what the r-th rank runs; they must outlive it. Edges: the instruction before of those
   // that the same thread runs, what it waits for and, unless the issuer runs nothing, its last before it.
   // Behind one of another thread it begins `wake_us` after that is over.
@@ -39,8 +42,6 @@ class Dataflow {
     bool wakes = false;
   };
 
-  // By lane, which threads they are of: the issuer is that of the compute lane.
-  std::array<Lane, kLanes> threads_of(const Program& program) const;
   Node node(int r, InstructionId id) const { return first_[static_cast<std::size_t>(r)] + id; }
   Node root(Node of);
   // Calls visit(before, edge) for every edge.

@@ -64,7 +64,9 @@ std::vector<double> durations_of(const Program& program, const InstructionCosts&
   return durations;
 }
 
-Timeline timeline_of(const Program& program, const InstructionCosts& costs, const std::vector<Times>& times) {
+Timeline timeline_of(const Program& program, const InstructionCosts& costs, const std::vector<Times>& times,
+                     Dataflow::Issuer issuer) {
+  const auto threads = Dataflow::threads_of(program, issuer);
   Timeline timeline;
   std::vector<Times> computing, communicating;
   timeline.spans.reserve(times.size());
@@ -76,7 +78,7 @@ Timeline timeline_of(const Program& program, const InstructionCosts& costs, cons
                               .start_us = start,
                               .end_us = end});
     timeline.total_us = std::max(timeline.total_us, end);
-    if (instruction.lane == Lane::compute) {
+    if (threads[static_cast<std::size_t>(instruction.lane)] == Lane::compute) {
       timeline.compute_us += end - start;
       computing.push_back(times[k]);
     } else if (costs.overlaps_compute(instruction)) {
@@ -101,7 +103,7 @@ Timeline simulate(const Program& program, const Layout& layout, const Mesh& mesh
   const auto times = flow.run({durations_of(program, costs)});
   if (times.empty())
     throw UsageError("simulate: the program's instructions wait for each other; see verify()");
-  return timeline_of(program, costs, times.front());
+  return timeline_of(program, costs, times.front(), issuer_of(cost, mesh));
 }
 
 }  // namespace tessera

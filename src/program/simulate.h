@@ -10,7 +10,7 @@ namespace tessera {
 
 // A rank's instructions with their times, and the sums over them.
 Timeline timeline_of(const Program& program, const InstructionCosts& costs,
-                     const std::vector<Dataflow::Times>& times);
+                     const std::vector<Dataflow::Times>& times, Dataflow::Issuer issuer);
 
 // As the engine's ranks are on this mesh.
 Dataflow::Issuer issuer_of(const CostModel& cost, const Mesh& mesh);

@@ -82,7 +82,8 @@ class World {
   World(const WorldPrograms& world, const Layout& layout, const CostModel& cost, Folding folding)
       : world_(world),
         classes_(folding == Folding::folded ? folded_classes(world, cost.cluster) : single_ranks(world)),
-        flow_(programs_of_classes(), issuer_of(cost, world.mesh), cost.wake_us) {
+        issuer_(issuer_of(cost, world.mesh)),
+        flow_(programs_of_classes(), issuer_, cost.wake_us) {
     for (const Program& program : world.programs) meetings_.emplace_back(program);
     for (const RankClass& one : classes_)
       costs_.emplace_back(program_of(one), layout, world.mesh, cost, one.rank);
@@ -105,7 +106,7 @@ class World {
       result.ranks.push_back({.program = one.program,
                               .rank = one.rank,
                               .ranks = one.ranks,
-                              .timeline = timeline_of(program_of(one), costs_[c], times[c])});
+                              .timeline = timeline_of(program_of(one), costs_[c], times[c], issuer_)});
     }
     sum_up(result);
     return result;
@@ -184,6 +185,7 @@ class World {
   std::vector<RankClass> classes_;
   std::vector<Meetings> meetings_;       // by program
   std::vector<InstructionCosts> costs_;  // by class
+  Dataflow::Issuer issuer_;
   Dataflow flow_;
 };
 
