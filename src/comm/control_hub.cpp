@@ -356,7 +356,8 @@ std::vector<RankState> ControlHub::states(const std::vector<int>& absent) const 
     RankState& state = states[static_cast<std::size_t>(rank)];
     if (state != RankState::unknown) continue;
     state = RankState::working;
-    for (const auto& [key, pending] : pending_) {
+    for (const auto& entry : pending_) {
+      const Pending& pending = entry.second;
       const Group& group = groups_.at(pending.group);
       const auto rank_of = [&](std::size_t place) {
         return group.ranks[static_cast<std::size_t>(pending.members[place])];
