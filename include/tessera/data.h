@@ -77,9 +77,10 @@ class TokenSource {
  private:
   struct File {
     std::string name;
-    std::shared_ptr<const void> owner;         // keeps data alive
-    std::shared_ptr<const MappedFile> mapped;  // likewise; null where it is memory, no file
-    const std::byte* data = nullptr;           // range.numel() tokens of encoding_
+    // One of these two has the data.
+    std::shared_ptr<const std::string> text;
+    std::shared_ptr<const MappedFile> mapped;
+    const std::byte* data = nullptr;  // range.numel() tokens of encoding_
     TokenRange range;
   };
   TokenSource() = default;

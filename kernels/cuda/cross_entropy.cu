@@ -177,8 +177,9 @@ struct Sharing {
     for (int i = 0; i < kParts * kCount; ++i) x[i / kCount][i % kCount] = kNoLogit;
   }
 
-  // Gradients in place of the logits from `begin` on, which are read once more. All threads read a tile
-  // before any writes it: T is no wider than float, so that nothing is overwritten that is still to be read.
+  // Gradients in place of the logits from `begin` on, which are read once more; of those before it nothing is
+  // read any more. T is no wider than float: where a tile's gradients lie over logits from `begin` on, they
+  // are written when all threads have read that tile and those before it.
   template <class T>
   static __device__ void replace(const Rows& a, float* logits, int begin, const Outcome& outcome) {
     for (int tile = begin / kTile; tile * kTile < a.vocabulary; ++tile) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera::cli {
@@ -21,10 +22,39 @@ nlohmann::json space_json(const SpacePlan& space) {
 
 }  // namespace
 
-std::array<std::int64_t, kSpaces> arena_bytes(const MemoryPlan& plan) {
-  std::array<std::int64_t, kSpaces> bytes = {};
+ArenaBytes arena_bytes(const MemoryPlan& plan) {
+  ArenaBytes bytes = {};
   for (std::size_t space = 0; space < bytes.size(); ++space) bytes[space] = plan.spaces[space].arena_bytes;
   return bytes;
+}
+
+ArenaColumns::ArenaColumns(std::span<const ArenaBytes> lines) {
+  for (const Space space : {Space::host, Space::disk})
+    if (std::ranges::any_of(
+            lines, [&](const ArenaBytes& bytes) { return bytes[static_cast<std::size_t>(space)] > 0; }))
+      others_.push_back(space);
+}
+
+std::string ArenaColumns::heading() const {
+  std::string text = fmt::format("{:>14}", "MiB a rank");
+  for (const Space space : others_) text += fmt::format("{:>14}", fmt::format("on the {}", name_of(space)));
+  return text;
+}
+
+std::string ArenaColumns::line(const ArenaBytes& bytes) const {
+  const auto column = [&](Space space) {
+    return fmt::format("{:>14.2f}", static_cast<double>(bytes[static_cast<std::size_t>(space)]) / (1 << 20));
+  };
+  std::string text = column(Space::device);
+  for (const Space space : others_) text += column(space);
+  return text;
+}
+
+void add_arenas(nlohmann::json& object, const ArenaBytes& bytes) {
+  for (const auto& [key, space] : {std::pair{"arena_bytes", Space::device},
+                                   {"host_arena_bytes", Space::host},
+                                   {"disk_arena_bytes", Space::disk}})
+    object[key] = bytes[static_cast<std::size_t>(space)];
 }
 
 RunPlans::RunPlans(const Setup& setup)

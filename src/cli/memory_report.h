@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,22 @@
 
 namespace tessera::cli {
 
-// By space.
-std::array<std::int64_t, kSpaces> arena_bytes(const MemoryPlan& plan);
+using ArenaBytes = std::array<std::int64_t, kSpaces>;  // by space
+ArenaBytes arena_bytes(const MemoryPlan& plan);
+
+// The last columns of a table with a line for each pipeline rank: MiB of one of its ranks, on the device and
+// wherever else any of the lines has some.
+class ArenaColumns {
+ public:
+  explicit ArenaColumns(std::span<const ArenaBytes> lines);
+  std::string heading() const;
+  std::string line(const ArenaBytes& bytes) const;
+
+ private:
+  std::vector<Space> others_;
+};
+// In a line's object: arena_bytes of the device, and likewise of the others.
+void add_arenas(nlohmann::json& object, const ArenaBytes& bytes);
 
 struct RunPlans {
   std::vector<TrainerPlan> by_pipeline_rank;

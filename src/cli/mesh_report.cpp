@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 
 #include "src/cli/memory_report.h"
 #include "tessera/pipeline.h"
@@ -15,9 +15,9 @@ namespace {
 
 // What one pipeline rank has.
 struct Row {
-  std::vector<std::string> chunks;               // "embed to block.2"
-  std::vector<std::vector<int>> replicas;        // ranks of each
-  std::array<std::int64_t, kSpaces> bytes = {};  // of one rank
+  std::vector<std::string> chunks;         // "embed to block.2"
+  std::vector<std::vector<int>> replicas;  // ranks of each
+  ArenaBytes bytes = {};                   // of one rank
 };
 
 std::vector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans) {
@@ -75,24 +75,15 @@ std::string mesh_grid(const Setup& setup, std::span<const TrainerPlan> plans) {
   for (std::size_t column = 0; column < columns; ++column)
     text += fmt::format("  {:>{}}", fmt::format("ranks{}", columns > 1 ? fmt::format(" [{}]", column) : ""),
                         ranks_width);
-  text += fmt::format("{:>14}", "MiB a rank");
-  std::vector<Space> others;  // where any rank holds something
-  for (const Space space : {Space::host, Space::disk})
-    if (std::ranges::any_of(rows,
-                            [&](const Row& row) { return row.bytes[static_cast<std::size_t>(space)] > 0; }))
-      others.push_back(space);
-  for (const Space space : others) text += fmt::format("{:>14}", fmt::format("on the {}", name_of(space)));
-  text += "\n";
+  std::vector<ArenaBytes> lines;
+  std::ranges::transform(rows, std::back_inserter(lines), &Row::bytes);
+  const ArenaColumns arenas(lines);
+  text += arenas.heading() + "\n";
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     text += fmt::format("{:>8}  {:<{}}", rank, fmt::format("{}", fmt::join(rows[rank].chunks, ", ")), width);
     for (const std::vector<int>& ranks : columns_of(rows[rank]))
       text += fmt::format("  {:>{}}", ranks_text(ranks), ranks_width);
-    const auto mebibytes = [&](Space space) {
-      return static_cast<double>(rows[rank].bytes[static_cast<std::size_t>(space)]) / (1 << 20);
-    };
-    text += fmt::format("{:>14.2f}", mebibytes(Space::device));
-    for (const Space space : others) text += fmt::format("{:>14.2f}", mebibytes(space));
-    text += "\n";
+    text += arenas.line(rows[rank].bytes) + "\n";
   }
   return text;
 }
@@ -101,12 +92,10 @@ nlohmann::json mesh_json(const Setup& setup, std::span<const TrainerPlan> plans)
   const Mesh& mesh = setup.options.engine.mesh;
   const Pipeline& pipeline = setup.options.engine.strategy.pipeline;
   nlohmann::json rows = nlohmann::json::array();
-  for (const Row& row : rows_of(setup, plans))
-    rows.push_back({{"units", row.chunks},
-                    {"ranks", row.replicas},
-                    {"arena_bytes", row.bytes[0]},
-                    {"host_arena_bytes", row.bytes[1]},
-                    {"disk_arena_bytes", row.bytes[2]}});
+  for (const Row& row : rows_of(setup, plans)) {
+    rows.push_back({{"units", row.chunks}, {"ranks", row.replicas}});
+    add_arenas(rows.back(), row.bytes);
+  }
   return {{"pipeline", mesh.pipeline},
           {"replicate", mesh.replicate},
           {"shard", mesh.shard},

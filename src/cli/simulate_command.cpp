@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <initializer_list>
 
@@ -21,8 +20,8 @@ constexpr double kLongest_us = 3e19;  // a million years
 
 // The training programs of all pipeline ranks, as they will run, and what each takes in each space.
 struct Plans {
-  std::vector<Program> programs;                         // by pipeline rank
-  std::vector<std::array<std::int64_t, kSpaces>> bytes;  // likewise, by space
+  std::vector<Program> programs;  // by pipeline rank
+  std::vector<ArenaBytes> bytes;  // likewise
   Layout layout;
 
   explicit Plans(std::vector<TrainerPlan> plans) : layout(plans.front().layout) {
@@ -169,23 +168,14 @@ void print_result(const WorldTimeline& world, const Figures& figures, const std:
         "  above 100 %: attention of masked pairs of tokens counts as the model's, and takes no time\n");
   print_rate(figures.tokens_per_second);
   const auto column = [&](const char* what) { return fmt::format("{} {}", what, unit); };
-  fmt::print("\n{:>8}{:>8}{:>14}{:>20}{:>14}{:>14}{:>14}", "pipeline", "ranks", column("compute"),
-             column("communication"), column("exposed"), column("idle"), "MiB a rank");
-  std::vector<Space> others;  // where any rank holds something
-  for (const Space space : {Space::host, Space::disk})
-    if (plans.most_bytes(space) > 0) others.push_back(space);
-  for (const Space space : others) fmt::print("{:>14}", fmt::format("on the {}", name_of(space)));
-  fmt::print("\n");
+  const ArenaColumns arenas(plans.bytes);
+  fmt::print("\n{:>8}{:>8}{:>14}{:>20}{:>14}{:>14}{}\n", "pipeline", "ranks", column("compute"),
+             column("communication"), column("exposed"), column("idle"), arenas.heading());
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     const Row& row = rows[rank];
-    const auto mebibytes = [&](Space space) {
-      return static_cast<double>(plans.bytes[rank][static_cast<std::size_t>(space)]) / (1 << 20);
-    };
-    fmt::print("{:>8}{:>8}{:>14.3f}{:>20.3f}{:>14.3f}{:>14.3f}{:>14.2f}", rank, row.ranks,
+    fmt::print("{:>8}{:>8}{:>14.3f}{:>20.3f}{:>14.3f}{:>14.3f}{}\n", rank, row.ranks,
                row.compute_us / unit_us, row.communication_us / unit_us, row.exposed_us / unit_us,
-               row.idle_us / unit_us, mebibytes(Space::device));
-    for (const Space space : others) fmt::print("{:>14.2f}", mebibytes(space));
-    fmt::print("\n");
+               row.idle_us / unit_us, arenas.line(plans.bytes[rank]));
   }
   if (std::ranges::any_of(rows, [&](const Row& row) { return row.communication_us > world.total_us; }))
     fmt::print(
@@ -213,16 +203,15 @@ nlohmann::json result_json(const Setup& setup, const WorldTimeline& world, const
                            const std::vector<Row>& rows, const Plans& plans) {
   const Mesh& mesh = setup.options.engine.mesh;
   nlohmann::json by_pipeline_rank = nlohmann::json::array();
-  for (std::size_t rank = 0; rank < rows.size(); ++rank)
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     by_pipeline_rank.push_back({{"ranks", rows[rank].ranks},
                                 {"compute_us", rows[rank].compute_us},
                                 {"passes_us", rows[rank].passes_us},
                                 {"communication_us", rows[rank].communication_us},
                                 {"exposed_us", rows[rank].exposed_us},
-                                {"idle_us", rows[rank].idle_us},
-                                {"arena_bytes", plans.bytes[rank][0]},
-                                {"host_arena_bytes", plans.bytes[rank][1]},
-                                {"disk_arena_bytes", plans.bytes[rank][2]}});
+                                {"idle_us", rows[rank].idle_us}});
+    add_arenas(by_pipeline_rank.back(), plans.bytes[rank]);
+  }
   return {{"ranks", setup.world()},
           {"mesh", {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}}},
           {"total_us", world.total_us},

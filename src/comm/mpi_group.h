@@ -45,6 +45,7 @@ class MpiGroup {
   int me() const { return me_; }
   int members() const { return static_cast<int>(global_ranks_.size()); }
   int global_rank(int member) const { return global_ranks_[static_cast<std::size_t>(member)]; }
+  const std::vector<int>& global_ranks() const { return global_ranks_; }
   const std::string& name() const { return name_; }
   const GroupKey& key() const { return key_; }
   const std::shared_ptr<MpiWorld>& world() const { return world_; }

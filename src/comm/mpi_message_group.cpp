@@ -35,7 +35,7 @@ class MpiMessageGroup::InFlight {
 
 MpiMessageGroup::MpiMessageGroup(Place place)
     : MpiGroup(std::move(place)),
-      tags_(world()->wire().take_tags(key(), name(), all_ranks())),
+      tags_(world()->wire().take_tags(key(), name(), global_ranks())),
       memory_(std::make_unique<Memory>()),
       sent_to_(static_cast<std::size_t>(members())),
       taken_from_(static_cast<std::size_t>(members())) {
@@ -56,13 +56,6 @@ MpiMessageGroup::~MpiMessageGroup() {
     static_cast<void>(memory_.release());
   else
     world()->wire().give_back_tags(key());
-}
-
-std::vector<int> MpiMessageGroup::all_ranks() const {
-  std::vector<int> ranks(static_cast<std::size_t>(members()));
-  for (int member = 0; member < members(); ++member)
-    ranks[static_cast<std::size_t>(member)] = global_rank(member);
-  return ranks;
 }
 
 void MpiMessageGroup::check(int status, const char* call) const {

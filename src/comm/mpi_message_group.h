@@ -43,7 +43,6 @@ class MpiMessageGroup final : public MpiGroup {
   MPI_Request& receive_of(Requests& requests, int member) const;
   MPI_Request& send_of(Requests& requests, int member) const;
 
-  std::vector<int> all_ranks() const;
   // As check_mpi(); the world has then failed.
   void check(int status, const char* call) const;
   void announce(const LocalCall& call, std::uint64_t sequence);

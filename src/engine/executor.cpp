@@ -103,7 +103,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   std::ranges::transform(programs, std::back_inserter(gated_), can_be_gated);
   // A rank without peers has nothing to hide behind its compute: its threads then work on one instruction at
   // a time instead of taking each other's cores.
-  const bool on_caller = options.strict_order || world.world() == 1;
+  const bool alone = world.world() == 1;
   std::size_t instructions = 0;
   for (const Program& program : programs) {
     open_channels(world, program);
@@ -115,13 +115,12 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.
       if (lane) continue;
       const bool of_host = instruction.lane == Lane::host || instruction.lane == Lane::io;
-      const bool moves = instruction.op == Opcode::copy || of_host;
-      const StreamOptions stream = {
-          .name = std::string(name_of(instruction.lane)),
-          .on_caller = instruction.lane == Lane::compute ||
-                       (moves ? options.strict_order : on_caller && !is_message(instruction.op)),
-          .cpus = {},
-          .urgent = instruction.lane != Lane::compute};
+      const StreamOptions stream = {.name = std::string(name_of(instruction.lane)),
+                                    .on_caller = instruction.lane == Lane::compute ||
+                                                 (alone && joins_compute_alone(instruction.lane)) ||
+                                                 (options.strict_order && !is_of_messages(instruction.lane)),
+                                    .cpus = {},
+                                    .urgent = instruction.lane != Lane::compute};
       lane = of_host ? device.make_host_stream(stream) : device.make_stream(stream);
     }
     instructions = std::max(instructions, program.instructions.size());

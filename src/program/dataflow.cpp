@@ -33,20 +33,8 @@ void Dataflow::merge(int r, InstructionId x, int s, InstructionId y) {
   parent_[static_cast<std::size_t>(root(node(s, y)))] = root(node(r, x));
 }
 
-// A lane is as the engine makes it: by the first instruction in it.
-std::array<Lane, kLanes> Dataflow::threads_of(const Program& program, Issuer issuer) {
-  std::array<Lane, kLanes> threads;
-  for (std::size_t lane = 0; lane < kLanes; ++lane) threads[lane] = static_cast<Lane>(lane);
-  if (issuer != Issuer::runs_all) return threads;
-  std::array<bool, kLanes> seen{};
-  for (const Instruction& instruction : program.instructions) {
-    const auto lane = static_cast<std::size_t>(instruction.lane);
-    if (std::exchange(seen[lane], true)) continue;
-    const bool moves =
-        instruction.op == Opcode::copy || instruction.lane == Lane::host || instruction.lane == Lane::io;
-    if (!moves && !is_message(instruction.op)) threads[lane] = Lane::compute;
-  }
-  return threads;
+Lane Dataflow::thread_of(Lane lane, Issuer issuer) {
+  return issuer == Issuer::runs_all && joins_compute_alone(lane) ? Lane::compute : lane;
 }
 
 template <typename Visit>
@@ -57,13 +45,9 @@ void Dataflow::each_edge(Visit visit) {
     std::array<InstructionId, kLanes> latest;
     latest.fill(kNone);
     const InstructionId& issued = latest[static_cast<std::size_t>(Lane::compute)];  // by the issuer
-    const std::array<Lane, kLanes> threads = threads_of(*programs_[static_cast<std::size_t>(r)], issuer_);
-    const auto thread_of = [&](const Instruction& instruction) {
-      return threads[static_cast<std::size_t>(instruction.lane)];
-    };
     for (InstructionId id = 0; id < static_cast<InstructionId>(instructions.size()); ++id) {
       const Instruction& instruction = instructions[static_cast<std::size_t>(id)];
-      const Lane thread = thread_of(instruction);
+      const Lane thread = thread_of(instruction.lane, issuer_);
       InstructionId& prior = latest[static_cast<std::size_t>(thread)];
       const Node after = root(node(r, id));
       if (prior != kNone) visit(root(node(r, prior)), {.after = after, .wakes = false});
@@ -71,7 +55,8 @@ void Dataflow::each_edge(Visit visit) {
         visit(root(node(r, issued)), {.after = after, .wakes = true});
       for (const InstructionId wait : instruction.waits)
         visit(root(node(r, wait)),
-              {.after = after, .wakes = thread_of(instructions[static_cast<std::size_t>(wait)]) != thread});
+              {.after = after,
+               .wakes = thread_of(instructions[static_cast<std::size_t>(wait)].lane, issuer_) != thread});
       prior = id;
     }
   }

@@ -2,7 +2,6 @@
 // merged into one node; when each runs, given how long it takes.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,8 +15,8 @@ class Dataflow {
   // Who issues a rank's instructions also runs: none; those of the compute lane, so that nothing is issued
   // while it is busy; or, as a rank without peers does, all but moves and messages.
   enum class Issuer : std::uint8_t { runs_nothing, computes, runs_all };
-  // By lane, which threads they are of: the issuer is that of the compute lane.
-  static std::array<Lane, kLanes> threads_of(const Program& program, Issuer issuer);
+  // The thread that runs a lane: the issuer is that of the compute lane.
+  static Lane thread_of(Lane lane, Issuer issuer);
 
   // `programs[r]` is what the r-th rank runs; they must outlive it. Edges: the instruction before of those
   // that the same thread runs, what it waits for and, unless the issuer runs nothing, its last before it.

@@ -69,4 +69,15 @@ constexpr Lane other_end(Lane lane) {
   }
 }
 
+constexpr bool is_of_messages(Lane lane) { return other_end(lane) != lane; }
+
+// Of copies between spaces, and of what the host and the disk do.
+constexpr bool is_of_moves(Lane lane) {
+  return lane == Lane::upload || lane == Lane::download || lane == Lane::host || lane == Lane::io;
+}
+
+// Whether a rank without peers, which has nothing to hide behind its compute, runs it by the thread that
+// computes.
+constexpr bool joins_compute_alone(Lane lane) { return !is_of_moves(lane) && !is_of_messages(lane); }
+
 }  // namespace tessera

@@ -66,7 +66,6 @@ std::vector<double> durations_of(const Program& program, const InstructionCosts&
 
 Timeline timeline_of(const Program& program, const InstructionCosts& costs, const std::vector<Times>& times,
                      Dataflow::Issuer issuer) {
-  const auto threads = Dataflow::threads_of(program, issuer);
   Timeline timeline;
   std::vector<Times> computing, communicating;
   timeline.spans.reserve(times.size());
@@ -78,7 +77,7 @@ Timeline timeline_of(const Program& program, const InstructionCosts& costs, cons
                               .start_us = start,
                               .end_us = end});
     timeline.total_us = std::max(timeline.total_us, end);
-    if (threads[static_cast<std::size_t>(instruction.lane)] == Lane::compute) {
+    if (Dataflow::thread_of(instruction.lane, issuer) == Lane::compute) {
       timeline.compute_us += end - start;
       computing.push_back(times[k]);
     } else if (costs.overlaps_compute(instruction)) {

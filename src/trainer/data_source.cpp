@@ -75,7 +75,7 @@ TokenSource TokenSource::open(const std::string& path, std::int64_t vocabulary) 
           fmt::format("data '{}': '{}' holds {} and '{}' holds {}; all files must hold the same", path,
                       files.front().name, name_of(source.encoding_), name, name_of(layout.encoding)));
     files.push_back({.name = name,
-                     .owner = file->owner,
+                     .text = nullptr,
                      .mapped = file,
                      .data = file->bytes.data() + layout.offset_bytes,
                      .range = {numel, numel + layout.numel}});
@@ -94,7 +94,7 @@ TokenSource TokenSource::of_text(std::string text, std::int64_t vocabulary, cons
   source.name_ = name;
   source.files_ = std::make_shared<const std::vector<File>>(
       1, File{.name = name,
-              .owner = owner,
+              .text = owner,
               .mapped = nullptr,
               .data = reinterpret_cast<const std::byte*>(owner->data()),
               .range = {0, static_cast<std::int64_t>(owner->size())}});

@@ -81,14 +81,15 @@ train = ")" + folder_.file("text.txt") +
     Result ended, first, second;
   };
 
+  static Arguments with(Arguments settings, const Arguments& more) {
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+
   // `always` is set in all three runs, `whole_only` in the whole one, `first_only` in the first part, which
   // ends after three steps; `suffix` tells the files of several such trainings apart.
   Parts run_in_parts(const Arguments& always = {}, const Arguments& whole_only = {},
                      const Arguments& first_only = {}, const std::string& suffix = "") const {
-    const auto with = [](Arguments all, const Arguments& more) {
-      all.insert(all.end(), more.begin(), more.end());
-      return all;
-    };
     Parts run{.saving = {},
               .whole = folder_.file("whole" + suffix),
               .parts = folder_.file("parts" + suffix),

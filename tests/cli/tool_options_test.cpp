@@ -86,10 +86,6 @@ class ToolBudgets : public Tool {
     planned["out"] = result.out;
     return planned;
   }
-  static Arguments with(Arguments settings, const Arguments& more) {
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
-  }
   static std::int64_t device_bytes(const json& planned) { return planned.at("predicted").at("arena_bytes"); }
   static std::int64_t host_bytes(const json& planned) {
     return planned.at("predicted_host").at("arena_bytes");

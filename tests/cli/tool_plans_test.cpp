@@ -26,10 +26,6 @@ class ToolPlans : public Tool {
     result_json["out"] = result.out;
     return result_json;
   }
-  static Arguments with(Arguments settings, const Arguments& more) {
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
-  }
   std::string file_of(const std::string& name, const std::string& text) const {
     return folder_.write(name, std::as_bytes(std::span(text)));
   }
