@@ -35,10 +35,21 @@ std::vector<Space> spaces_held(const MemoryPlan& plan);
 // "all times" where all that it holds persists.
 std::string describe_peak(std::span<const Program> programs, const SpacePlan& space);
 
-// One HTML document that needs no other file: for each of spaces_held(), and each program, live bytes by
-// category over its instructions and the place of every buffer in the arena over time, with names and
-// lifetimes under the pointer; the largest buffers at the peak. `title` is text, not HTML; `names` are those
-// of the programs, as far as there are any: others are shown by their kind.
+// Of one rank, or of all that plan the same: its programs, their plan, and their names as far as there are
+// any; others are shown by their kind.
+struct PagePlan {
+  std::string label;  // which rank; shown where a page has several
+  std::span<const Program> programs;
+  const MemoryPlan* memory = nullptr;
+  std::span<const std::string> names = {};
+};
+
+// One HTML document that needs no other file: for each rank, to choose from, each of its spaces_held(), and
+// each program, live bytes by category over its instructions and the place of every buffer in the arena over
+// time, with names and lifetimes under the pointer; the largest buffers at the peak. `title` is text, not
+// HTML; `shown` is the rank that is shown first. UsageError where `ranks` has no such, or one without a plan.
+std::string memory_page(std::span<const PagePlan> ranks, const std::string& title, std::size_t shown = 0);
+// Of one rank alone.
 std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title,
                         std::span<const std::string> names = {});
 

@@ -17,14 +17,23 @@ namespace {
 
 constexpr int kLargest = 10;
 
-std::string page_title(const Setup& setup, int pipeline_rank) {
-  const Mesh& mesh = setup.options.engine.mesh;
+std::string page_title(const Setup& setup) {
   const std::string dimensions =
       std::visit([](const auto& of) { return fmt::format("{} layers, {} channels", of.layers, of.channels); },
                  setup.dimensions);
-  return fmt::format("{}, {}, stage {}, {}: memory of a rank{}", setup.config.model.family, dimensions,
-                     setup.config.strategy.stage, to_string(mesh),
-                     mesh.pipeline > 1 ? fmt::format(" at place {} of the pipeline", pipeline_rank) : "");
+  return fmt::format("{}, {}, stage {}, {}: memory of a rank", setup.config.model.family, dimensions,
+                     setup.config.strategy.stage, to_string(setup.options.engine.mesh));
+}
+
+// Of every pipeline rank; the fullest of the device is shown first.
+std::string page_of(const Setup& setup, const RunPlans& plans) {
+  std::vector<PagePlan> ranks;
+  for (const TrainerPlan& plan : plans.by_pipeline_rank)
+    ranks.push_back({.label = fmt::format("pipeline rank {}", ranks.size()),
+                     .programs = plan.programs,
+                     .memory = &plan.memory,
+                     .names = plan.names});
+  return memory_page(ranks, page_title(setup), static_cast<std::size_t>(plans.fullest(Space::device)));
 }
 
 // "embed none, block.0 to block.3 full, …": runs of units with the same choice.
@@ -116,9 +125,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   if (show.why)
     for (const Space space : spaces) print_largest(plans.of_fullest(space), space);
   if (page) {
-    const TrainerPlan& plan = plans.of_fullest(Space::device);
-    page.stream() << memory_page(plan.programs, plan.memory, page_title(setup, plans.fullest(Space::device)),
-                                 plan.names);
+    page.stream() << page_of(setup, plans);
     page.commit();
   }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "src/program/memory_page.h"
+#include "tessera/error.h"
 
 namespace tessera {
 namespace {
@@ -89,6 +90,18 @@ nlohmann::json space_json(std::span<const Program> programs, const MemoryPlan& p
           {"largest", std::move(largest)}};
 }
 
+nlohmann::json rank_json(const PagePlan& rank) {
+  if (rank.memory == nullptr) throw UsageError(fmt::format("memory_page: '{}' has no plan", rank.label));
+  nlohmann::json programs = nlohmann::json::array(), spaces = nlohmann::json::array();
+  for (std::size_t k = 0; k < rank.programs.size(); ++k)
+    programs.push_back(instructions_json(rank.programs[k], k < rank.names.size()
+                                                               ? std::string_view(rank.names[k])
+                                                               : name_of(rank.programs[k].kind)));
+  for (const Space space : spaces_held(*rank.memory))
+    spaces.push_back(space_json(rank.programs, *rank.memory, space));
+  return {{"label", rank.label}, {"programs", std::move(programs)}, {"spaces", std::move(spaces)}};
+}
+
 void replace(std::string& text, std::string_view what, std::string_view with) {
   if (const std::size_t at = text.find(what); at != std::string::npos) text.replace(at, what.size(), with);
 }
@@ -146,18 +159,16 @@ std::string describe_peak(std::span<const Program> programs, const SpacePlan& sp
                      name_of(program.kind));
 }
 
-std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title,
-                        std::span<const std::string> names) {
+std::string memory_page(std::span<const PagePlan> ranks, const std::string& title, std::size_t shown) {
+  if (shown >= ranks.size())
+    throw UsageError(fmt::format("memory_page: rank {} is to be shown first, of {}", shown, ranks.size()));
   nlohmann::json data = {{"title", title},
                          {"categories", nlohmann::json::array()},
-                         {"programs", nlohmann::json::array()},
-                         {"spaces", nlohmann::json::array()}};
+                         {"shown", shown},
+                         {"ranks", nlohmann::json::array()}};
   for (int category = 0; category < kCategories; ++category)
     data["categories"].push_back(name_of(static_cast<Category>(category)));
-  for (std::size_t k = 0; k < programs.size(); ++k)
-    data["programs"].push_back(instructions_json(
-        programs[k], k < names.size() ? std::string_view(names[k]) : name_of(programs[k].kind)));
-  for (const Space space : spaces_held(plan)) data["spaces"].push_back(space_json(programs, plan, space));
+  for (const PagePlan& rank : ranks) data["ranks"].push_back(rank_json(rank));
   std::string text = data.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   // Inside a script element only "</" could end it.
   for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3)
@@ -165,6 +176,12 @@ std::string memory_page(std::span<const Program> programs, const MemoryPlan& pla
   std::string page(kMemoryPage);
   replace(page, "__DATA__", text);
   return page;
+}
+
+std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title,
+                        std::span<const std::string> names) {
+  const PagePlan rank{.label = "", .programs = programs, .memory = &plan, .names = names};
+  return memory_page(std::span(&rank, 1), title);
 }
 
 }  // namespace tessera

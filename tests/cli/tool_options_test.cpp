@@ -205,6 +205,12 @@ TEST_F(Tool, ThePageNamesTheModel) {
   const std::string page = read(folder_.file("page"));
   EXPECT_THAT(page, HasSubstr("gpt2, 2 layers, 16 channels, stage 3, "));
   EXPECT_THAT(page, ::testing::Not(HasSubstr("gpt2-tiny")));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("pipeline rank 1")));
+
+  // And of all pipeline ranks.
+  ASSERT_EQ(run({"plan", config_, "--html", folder_.file("two"), "--set", "mesh.pipeline=2"}).status, 0);
+  EXPECT_THAT(read(folder_.file("two")),
+              ::testing::AllOf(HasSubstr("pipeline rank 0"), HasSubstr("pipeline rank 1")));
 }
 
 }  // namespace

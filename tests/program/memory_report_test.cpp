@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/budget.h"
+#include "tessera/error.h"
 #include "tests/program/gpt2_sizes.h"
 
 namespace tessera {
@@ -73,7 +74,8 @@ TEST(MemoryReport, ThePageHoldsEveryLifetimeAndNoForeignMarkup) {
   EXPECT_EQ(page.find("__DATA__"), std::string::npos);
   EXPECT_EQ(page.find("</script><b>"), std::string::npos);
   EXPECT_EQ(page.find("http"), std::string::npos) << "the page loads nothing";
-  const nlohmann::json data = data_of(page);
+  ASSERT_EQ(data_of(page).at("ranks").size(), 1u);
+  const nlohmann::json data = data_of(page).at("ranks")[0];
   ASSERT_EQ(data.at("spaces").size(), 1u);
   const nlohmann::json& device = data.at("spaces")[0];
   EXPECT_EQ(device.at("space"), "device");
@@ -88,6 +90,27 @@ TEST(MemoryReport, ThePageHoldsEveryLifetimeAndNoForeignMarkup) {
   }
 }
 
+TEST(MemoryReport, ThePageShowsEachRankThatItIsGiven) {
+  const Planned first = planned(Recompute::none), second = planned(Recompute::full);
+  const std::vector<std::string> names = {"one"};
+  std::vector<PagePlan> ranks = {{.label = "rank 0", .programs = first.programs, .memory = &first.plan},
+                                 {"rank 1", second.programs, &second.plan, names}};
+  const nlohmann::json data = data_of(memory_page(ranks, "two", 1));
+  EXPECT_EQ(data.at("shown"), 1);
+  ASSERT_EQ(data.at("ranks").size(), 2u);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const nlohmann::json& shown = data.at("ranks")[rank];
+    EXPECT_EQ(shown.at("label"), ranks[rank].label);
+    EXPECT_EQ(shown.at("spaces")[0].at("arena"), ranks[rank].memory->space(Space::device).arena_bytes);
+  }
+  EXPECT_EQ(data.at("ranks")[0].at("programs")[0].at("name"), "train");
+  EXPECT_EQ(data.at("ranks")[1].at("programs")[0].at("name"), "one");
+  EXPECT_EQ(data.at("ranks")[1].at("programs")[1].at("name"), "evaluate");
+  EXPECT_THROW(memory_page(ranks, "two", 2), UsageError);
+  ranks[0].memory = nullptr;
+  EXPECT_THROW(memory_page(ranks, "two"), UsageError);
+}
+
 TEST(MemoryReport, EachSpaceThatHoldsAnythingIsShown) {
   const testing::Gpt2Sizes sizes{
       .name = "small", .layers = 4, .channels = 64, .heads = 4, .vocabulary = 500, .context = 64};
@@ -100,7 +123,7 @@ TEST(MemoryReport, EachSpaceThatHoldsAnythingIsShown) {
   const std::vector<Space> held = spaces_held(made.plan);
   EXPECT_EQ(held, (std::vector{Space::device, Space::host, Space::disk}));
   EXPECT_EQ(spaces_held(planned(Recompute::none).plan), std::vector{Space::device});
-  const nlohmann::json data = data_of(memory_page(made.programs, made.plan, "three"));
+  const nlohmann::json data = data_of(memory_page(made.programs, made.plan, "three")).at("ranks")[0];
   ASSERT_EQ(data.at("spaces").size(), 3u);
   for (std::size_t index = 0; index < 3; ++index) {
     const SpacePlan& space = made.plan.space(held[index]);
