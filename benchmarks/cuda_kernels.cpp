@@ -185,34 +185,65 @@ Measurement norm_backward(const Gpu& gpu, Tensors& tensors, const Shape& shape) 
                      [&gpu, call] { return gpu.seconds_of(call); });
 }
 
-// The matrix products inside the op, on tensors of their own.
-std::function<void()> products_of(Tensors& tensors, const kernels::CrossEntropyShape& shape, bool backward) {
-  std::vector<kernels::MatmulShape> products = {kernels::logits_shape(shape, shape.rows)};
-  if (backward) {
-    products.push_back(kernels::input_gradient_shape(shape, shape.rows));
-    products.push_back(kernels::weight_gradient_shape(shape, shape.rows, 0.0f));
-  }
-  // Rows are padded to whole vectors, and those of gradients lie where their logits did, as the op's do.
+double operations_of(const kernels::MatmulShape& s) {
+  return 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+}
+
+// A matrix product on tensors of its own.
+std::function<void()> product_of(Tensors& tensors, const kernels::MatmulShape& s) {
+  const auto numel = [](std::int64_t rows, std::int64_t columns, std::int64_t leading) {
+    return rows * (leading > 0 ? leading : columns);
+  };
+  void* const a =
+      tensors.take_filled(s.transpose_a ? numel(s.k, s.m, s.lda) : numel(s.m, s.k, s.lda), s.input_type);
+  void* const b =
+      tensors.take_filled(s.transpose_b ? numel(s.n, s.k, s.ldb) : numel(s.k, s.n, s.ldb), s.input_type);
+  void* const c = tensors.take(numel(s.m, s.n, s.ldc) * bytes_of(s.output_type));
+  const ComputeContext context = tensors.context(kernels::matmul_workspace_bytes(s, {1, DeviceType::cuda}));
+  return [=] { kernels::matmul(context, s, a, b, nullptr, c); };
+}
+
+// A kernel that must do so many operations, beside a matrix product of as many.
+Measurement beside_product(const Gpu& gpu, Tensors& tensors, double operations,
+                           const kernels::MatmulShape& product, std::function<void()> kernel) {
+  return {.work = operations * 1e-12,
+          .unit = "TFLOP/s",
+          .limit = [&gpu, share = operations / operations_of(product),
+                    call = product_of(tensors, product)] { return share * gpu.seconds_of(call); },
+          .kernel = [&gpu, call = std::move(kernel)] { return gpu.seconds_of(call); }};
+}
+
+// A linear layer forward, beside the product that a GPU is fastest at. No ratio is asked for.
+Measurement linear(const Gpu& gpu, Tensors& tensors, const kernels::MatmulShape& layer, std::int64_t square) {
+  const kernels::MatmulShape product{.m = square,
+                                     .n = square,
+                                     .k = square,
+                                     .transpose_b = true,
+                                     .input_type = layer.input_type,
+                                     .output_type = layer.output_type};
+  return beside_product(gpu, tensors, operations_of(layer), product, product_of(tensors, layer));
+}
+
+// The matrix products inside a head: the first, or all three. Rows are padded to whole vectors, and those of
+// gradients lie where their logits did, as the op's do.
+std::vector<kernels::MatmulShape> products_of(const kernels::CrossEntropyShape& shape, bool backward) {
   const std::int64_t stride = round_up(shape.vocabulary, 64);
   const std::int64_t gradient_stride = stride * 4 / bytes_of(shape.type);
-  std::int64_t workspace = 0;
-  for (std::size_t i = 0; i < products.size(); ++i) {
-    if (i == 0)
-      products[i].ldc = stride;
-    else
-      products[i].lda = gradient_stride;
-    workspace = std::max(workspace, kernels::matmul_workspace_bytes(products[i], {1, DeviceType::cuda}));
+  std::vector<kernels::MatmulShape> products = {kernels::logits_shape(shape, shape.rows, stride)};
+  if (backward) {
+    products.push_back(kernels::input_gradient_shape(shape, shape.rows, gradient_stride));
+    products.push_back(kernels::weight_gradient_shape(shape, shape.rows, 0.0f, gradient_stride));
   }
-  void* const logits = tensors.take_filled(shape.rows * stride, DType::fp32);
-  void* const input = tensors.take_filled(shape.rows * shape.channels, shape.type);
-  void* const weight = tensors.take_filled(shape.vocabulary * shape.channels, shape.type);
-  void* const result = tensors.take(std::max(shape.rows, shape.vocabulary) * shape.channels * 4);
-  return [=, context = tensors.context(workspace)] {
-    kernels::matmul(context, products[0], input, weight, nullptr, logits);
-    if (products.size() == 1) return;
-    kernels::matmul(context, products[1], logits, weight, nullptr, result);
-    kernels::matmul(context, products[2], logits, input, nullptr, result);
-  };
+  return products;
+}
+
+// One of them, beside the same where the vocabulary is a multiple of 64. No ratio is asked for.
+Measurement head_product(const Gpu& gpu, Tensors& tensors, kernels::CrossEntropyShape head,
+                         std::size_t which) {
+  const kernels::MatmulShape product = products_of(head, true)[which];
+  head.vocabulary = round_up(head.vocabulary, 64);
+  return beside_product(gpu, tensors, operations_of(product), products_of(head, true)[which],
+                        product_of(tensors, product));
 }
 
 // The op less its products is what reads the logits once and, in backward, writes their gradient.
@@ -238,10 +269,14 @@ Measurement cross_entropy(const Gpu& gpu, Tensors& tensors, const kernels::Cross
                                      arguments.total);
   };
   const std::int64_t each = 4 + (backward ? bytes_of(shape.type) : 0);
-  return beside_copy(gpu, tensors, 0.85, shape.rows * shape.vocabulary * each,
-                     [&gpu, call, products = products_of(tensors, shape, backward)] {
-                       return gpu.seconds_of(call) - gpu.seconds_of(products);
-                     });
+  std::vector<std::function<void()>> products;
+  for (const kernels::MatmulShape& product : products_of(shape, backward))
+    products.push_back(product_of(tensors, product));
+  return beside_copy(gpu, tensors, 0.85, shape.rows * shape.vocabulary * each, [&gpu, call, products] {
+    return gpu.seconds_of(call) - gpu.seconds_of([&] {
+      for (const auto& product : products) product();
+    });
+  });
 }
 
 Measurement attention(const Gpu& gpu, Tensors& tensors, const kernels::AttentionShape& shape, bool backward) {
@@ -277,19 +312,7 @@ Measurement attention(const Gpu& gpu, Tensors& tensors, const kernels::Attention
                                      .transpose_b = true,
                                      .input_type = shape.type,
                                      .output_type = shape.type};
-  void *const a = tensors.take_filled(product.m * product.k, product.input_type),
-              *const b = tensors.take_filled(product.n * product.k, product.input_type),
-              *const c = tensors.take(product.m * product.n * bytes_of(product.output_type));
-  const ComputeContext of_product = tensors.context(kernels::matmul_workspace_bytes(product, target));
-  const double share = operations / (2.0 * static_cast<double>(product.m * product.n * product.k));
-  return {.work = operations * 1e-12,
-          .unit = "TFLOP/s",
-          .limit =
-              [=, &gpu] {
-                return share *
-                       gpu.seconds_of([&] { kernels::matmul(of_product, product, a, b, nullptr, c); });
-              },
-          .kernel = [&gpu, call] { return gpu.seconds_of(call); }};
+  return beside_product(gpu, tensors, operations, product, call);
 }
 
 using Make = std::function<Measurement(const Gpu&, Tensors&)>;
@@ -345,6 +368,24 @@ void add_all(bool small) {
         [=](const Gpu& gpu, Tensors& tensors) { return norm_forward<false>(gpu, tensors, rms); });
     add(small, fmt::format("rms_norm_backward/{}", channels),
         [=](const Gpu& gpu, Tensors& tensors) { return norm_backward<false>(gpu, tensors, rms); });
+  }
+  const auto type = DType::bf16;
+  for (const std::int64_t channels : {768, 4096})
+    add(small, fmt::format("linear/{}x{}", 4 * channels, channels), [=](const Gpu& gpu, Tensors& tensors) {
+      const kernels::MatmulShape layer{.m = rows(std::int64_t{1} << 14),
+                                       .n = small ? 64 : 4 * channels,
+                                       .k = small ? 64 : channels,
+                                       .transpose_b = true,
+                                       .input_type = type,
+                                       .output_type = type};
+      return linear(gpu, tensors, layer, small ? 64 : 8192);
+    });
+  constexpr std::string_view kHeadProducts[] = {"logits", "input_gradient", "weight_gradient"};
+  for (std::size_t which = 0; which < std::size(kHeadProducts); ++which) {
+    const kernels::CrossEntropyShape head{
+        .rows = rows(4096), .channels = 768, .vocabulary = small ? 1001 : 50257, .type = type};
+    add(small, fmt::format("head_{}/{}", kHeadProducts[which], head.vocabulary),
+        [=](const Gpu& gpu, Tensors& tensors) { return head_product(gpu, tensors, head, which); });
   }
   for (const bool backward : {false, true}) {
     // Few channels, so that the products take less than the rest; one chunk, beyond any cache.

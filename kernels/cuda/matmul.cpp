@@ -3,6 +3,7 @@
 #include "kernels/matmul.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -109,6 +110,8 @@ OwnedProduct make_product(const MatmulShape& shape) {
   if (shape.bias) {
     set(product, shape, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(product, shape, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(shape.output_type));
+    // The heuristic reads off the pointer how the bias is aligned; a call then sets the one it has.
+    set(product, shape, CUBLASLT_MATMUL_DESC_BIAS_POINTER, std::uintptr_t{kBiasAlignment});
   }
   return product;
 }

@@ -15,7 +15,7 @@ namespace tessera::kernels::cuda {
 // What any product may use, whatever the GPU: a plan does not depend on the machine it is made on.
 inline constexpr std::int64_t kMatmulWorkspaceBytes = 32 << 20;
 inline constexpr std::int64_t kWorkspaceAlignment = 256;
-// No preference speaks of a bias: any algorithm may read it by whole vectors.
+// What an algorithm is told of a bias, which it may read by whole vectors.
 inline constexpr int kBiasAlignment = 16;
 
 struct MatmulPlace {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "tests/cli/tool.h"
 

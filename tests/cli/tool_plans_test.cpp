@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <cstdint>
 
 #include "tests/cli/tool.h"
 
