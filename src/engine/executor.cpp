@@ -8,12 +8,15 @@
 #include <set>
 #include <thread>
 
+#include "kernels/elementwise.h"
 #include "kernels/gate.h"
 #include "src/device/wait.h"
 #include "src/program/opcodes.h"
 
 namespace tessera {
 namespace {
+
+constexpr std::int64_t kZeroedTogetherBytes = 1 << 20;  // less than this one thread zeroes as fast
 
 // The parameters, by their homes, whose gradients a backward on this rank writes.
 std::set<ParameterId> written_parameters(const Layout& layout, const std::vector<Program>& programs) {
@@ -182,7 +185,13 @@ void Executor::add_loss(const LossTotal* total) {
   kernels::add_loss(compute(Lane::compute), total, own_scalar(static_cast<int>(Scalar::loss_on_device)));
 }
 
-void Executor::zero(void* memory, std::int64_t bytes) { device_.fill(lane(Lane::compute), memory, 0, bytes); }
+void Executor::zero(void* memory, std::int64_t bytes) {
+  // Much of it by all threads of the rank: memory that is new then also lies where they will use it.
+  if (bytes >= kZeroedTogetherBytes && bytes % 4 == 0)
+    kernels::fill(compute(Lane::compute), DType::fp32, bytes / 4, 0.0f, memory);
+  else
+    device_.fill(lane(Lane::compute), memory, 0, bytes);
+}
 
 void Executor::transfer(void* to, const void* from, std::int64_t bytes) {
   Stream& stream = lane(Lane::compute);

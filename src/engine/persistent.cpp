@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/elementwise.h"
 #include "src/engine/executor.h"
 #include "tessera/engine.h"
 
@@ -96,6 +97,11 @@ void Executor::read_beside(BufferId buffer, std::int64_t offset, std::span<std::
 void Executor::clear_persistent(BufferId buffer) {
   const Buffer& cleared = programs_[0].buffers[static_cast<std::size_t>(buffer)];
   if (cleared.space == Space::device) return zero(persistent_address(0, buffer), cleared.bytes);
+  if (cleared.space == Space::host && cleared.bytes % 4 == 0) {
+    lane(Lane::compute).synchronize();  // what comes before may use it
+    return kernels::fill({.threads = options_.threads_per_rank, .workspace = {}}, DType::fp32,
+                         cleared.bytes / 4, 0.0f, persistent_address(0, buffer));
+  }
   const std::vector<std::byte> nothing(
       static_cast<std::size_t>(std::min(Engine::kPieceBytes, cleared.bytes)));
   for (std::int64_t done = 0; done < cleared.bytes; done += Engine::kPieceBytes)
