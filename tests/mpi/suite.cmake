@@ -17,6 +17,7 @@ endfunction()
 suite_program(contract_test SOURCES contract_mpi_test.cpp LINK comm_contract tessera_comm)
 suite_program(bitwise_test SOURCES bitwise_mpi_test.cpp LINK tessera_trainer)
 
+mpi_script_test(${suite}_launch_test ${CMAKE_CURRENT_SOURCE_DIR}/launch_test.sh)
 add_executable(${suite}_fault_program fault_program.cpp)
 target_link_libraries(${suite}_fault_program PRIVATE ${libraries} tessera_comm tessera_flags)
 # suite_fault_test(NAME TEXT HOW RANKS_PER_HOST). Seconds: the deadline is 2; a launcher on a machine that cannot look up
@@ -27,11 +28,12 @@ function(suite_fault_test name text how ranks_per_host)
     ${launch} 3 $<TARGET_FILE:${suite}_fault_program> ${how} ${ranks_per_host})
 endfunction()
 set(lost "the process of rank 1 is gone\\|no answer from rank 1 within 2.0 s")
+# LEAVE_THE_REST: how many of the 3 end by what they say, with rank 1 where that throws or exits.
 foreach(ranks_per_host 0 1)  # shared memory, messages
-  suite_fault_test(throw_${ranks_per_host} "rank [02]: .*rank 1 failed: the disk is full" throw ${ranks_per_host} LEAVE_THE_REST=1)
-  suite_fault_test(exit_${ranks_per_host} "rank 1 failed: its process exits in the middle of a run" exit ${ranks_per_host} LEAVE_THE_REST=1)
-  suite_fault_test(vanish_${ranks_per_host} ${lost} vanish ${ranks_per_host} LEAVE_THE_REST=1)
-  suite_fault_test(kill_${ranks_per_host} ${lost} kill ${ranks_per_host} LEAVE_THE_REST=1)
+  suite_fault_test(throw_${ranks_per_host} "rank [02]: .*rank 1 failed: the disk is full" throw ${ranks_per_host} LEAVE_THE_REST=3)
+  suite_fault_test(exit_${ranks_per_host} "rank 1 failed: its process exits in the middle of a run" exit ${ranks_per_host} LEAVE_THE_REST=3)
+  suite_fault_test(vanish_${ranks_per_host} ${lost} vanish ${ranks_per_host} LEAVE_THE_REST=2)
+  suite_fault_test(kill_${ranks_per_host} ${lost} kill ${ranks_per_host} LEAVE_THE_REST=2)
   # Rank 1 does not end by itself.
   suite_fault_test(stall_${ranks_per_host} "no answer from rank [012].* within 2.0 s" stall ${ranks_per_host})
 endforeach()
