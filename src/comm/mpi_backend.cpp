@@ -269,11 +269,7 @@ ArenaRegistration MpiBackend::register_arena(Arena& arena) {
   return {.direct = true};
 }
 
-void MpiBackend::rethrow_failure(const std::string& call) {
-  MpiWorld& world = *group_->world();
-  world.look_around();
-  if (world.shared().failed()) world.throw_failed(call);
-}
+void MpiBackend::rethrow_failure(const std::string& call) { group_->world()->rethrow_failure(call); }
 
 void MpiBackend::fail(int culprit, const std::string& message) { group_->world()->fail(culprit, message); }
 

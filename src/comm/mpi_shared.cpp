@@ -60,7 +60,7 @@ SharedMutex::SharedMutex() {
   pthread_mutexattr_destroy(&attributes);
 }
 
-bool SharedMutex::try_lock_for(nanoseconds limit) {
+bool SharedMutex::try_lock_for(nanoseconds limit, int rank) {
   timespec until{};
   clock_gettime(CLOCK_MONOTONIC, &until);
   const nanoseconds total = nanoseconds(until.tv_nsec) + std::max(limit, nanoseconds::zero());
@@ -68,9 +68,15 @@ bool SharedMutex::try_lock_for(nanoseconds limit) {
   until.tv_sec += whole.count();
   until.tv_nsec = static_cast<long>((total - whole).count());
   const int result = pthread_mutex_clocklock(&mutex_, CLOCK_MONOTONIC, &until);
-  // What it guards is plain data that a dead owner may have left half-written: at worst room that nobody has.
-  if (result == EOWNERDEAD) pthread_mutex_consistent(&mutex_);
-  return result == 0 || result == EOWNERDEAD;
+  if (result == EOWNERDEAD || result == ENOTRECOVERABLE) lost_.store(true);
+  if (result == EOWNERDEAD) pthread_mutex_unlock(&mutex_);  // not made consistent: ENOTRECOVERABLE for all
+  if (result == 0) owner_.store(rank);
+  return result == 0;
+}
+
+void SharedMutex::unlock() {
+  owner_.store(-1);
+  pthread_mutex_unlock(&mutex_);
 }
 
 // ---- the world ----
@@ -142,8 +148,12 @@ bool SharedWorld::look_for_dead(int self) {
   for (int rank = 0; rank < ranks_; ++rank) {
     const int process = entry(rank).process.load();
     if (rank == self || process == 0 || ended(rank)) continue;
-    if (!is_gone(process)) continue;
-    if (!ended(rank)) first |= fail(self, rank, fmt::format("the process of rank {} is gone", rank));
+    const bool with_table = died_with_table(rank);  // known before the system lets go of the process
+    if (!with_table && !is_gone(process)) continue;
+    if (!ended(rank))
+      first |= fail(self, rank,
+                    fmt::format("the process of rank {} is gone{}", rank,
+                                with_table ? ": it died as it made or left a communicator" : ""));
     end(rank);
   }
   return first;
@@ -151,12 +161,15 @@ bool SharedWorld::look_for_dead(int self) {
 
 // ---- room for groups ----
 
-void SharedWorld::lock(nanoseconds limit) {
-  if (!mutex_.try_lock_for(limit))
-    throw EnvironmentError(fmt::format(
-        "no communicator could be made within {}: another process of this host is making or leaving "
-        "one, and does not go on",
-        device::time_text(limit)));
+void SharedWorld::lock(int rank, nanoseconds limit) {
+  if (mutex_.try_lock_for(limit, rank)) return;
+  if (mutex_.lost())
+    throw EnvironmentError(
+        "no communicator can be made any more: a process of this host died as it made or left one");
+  throw EnvironmentError(fmt::format(
+      "no communicator could be made within {}: another process of this host is making or leaving "
+      "one, and does not go on",
+      device::time_text(limit)));
 }
 
 SharedWorld::Room SharedWorld::room_of(int group) {
@@ -208,11 +221,12 @@ SharedWorld::Room SharedWorld::find_or_take(const RoomWanted& wanted, bool& firs
       blocks_ * kBlockBytes >> 10));
 }
 
-void SharedWorld::leave(int index, nanoseconds limit) noexcept {
-  if (!mutex_.try_lock_for(limit)) return;
+bool SharedWorld::leave(int rank, int index, nanoseconds limit) noexcept {
+  if (!mutex_.try_lock_for(limit, rank)) return false;
   const std::lock_guard unlock(mutex_, std::adopt_lock);
   Group& group = groups_[static_cast<std::size_t>(index)];
   if (++group.left == group.members) group = {};
+  return true;
 }
 
 }  // namespace tessera::comm

@@ -100,17 +100,23 @@ class Published {
   std::array<std::atomic<std::uint64_t>, kWords> words_{};
 };
 
-// A mutex that outlives an owner who was killed, and is not waited for without an end where one was stopped.
+// A mutex that is not waited for without an end where its owner was stopped. Where one was killed, what it
+// guards may be half-written: it is lost, and nobody gets it any more.
 class SharedMutex {
  public:
   SharedMutex();
   SharedMutex(const SharedMutex&) = delete;
   SharedMutex& operator=(const SharedMutex&) = delete;
-  bool try_lock_for(std::chrono::nanoseconds limit);
-  void unlock() { pthread_mutex_unlock(&mutex_); }
+  bool try_lock_for(std::chrono::nanoseconds limit, int rank);
+  void unlock();
+  bool lost() const noexcept { return lost_.load(); }
+  // Of a lost one, who died with it; -1 where that one had not said so yet.
+  int owner() const noexcept { return owner_.load(); }
 
  private:
   pthread_mutex_t mutex_;
+  std::atomic<int> owner_{-1};
+  std::atomic<bool> lost_{false};
 };
 
 // `reporter` said so of `culprit`, which is the same rank, another, or -1 where not known.
@@ -167,7 +173,8 @@ class alignas(64) SharedWorld {
 
   // Room for the group `key`, the same for each of its members, who all ask for the same. Zero where taken
   // for the first one asking, who then makes `initialize` run before any other member sees it.
-  // EnvironmentError where there is no room left, or another process holds the table for longer than `limit`.
+  // EnvironmentError where there is no room left, another process holds the table for longer than `limit`, or
+  // one died with it: look_for_dead() then knows which.
   struct Room {
     std::byte* base = nullptr;
     std::int64_t bytes = 0;
@@ -179,17 +186,18 @@ class alignas(64) SharedWorld {
     std::int64_t best_bytes = 0, least_bytes = 0;  // as much as is fair, halved until it fits
   };
   template <class Initialize>
-  Room join(const RoomWanted& wanted, std::chrono::nanoseconds limit, const Initialize& initialize) {
-    lock(limit);
+  Room join(int rank, const RoomWanted& wanted, std::chrono::nanoseconds limit,
+            const Initialize& initialize) {
+    lock(rank, limit);
     const std::lock_guard unlock(mutex_, std::adopt_lock);
     bool first = false;
     const Room room = find_or_take(wanted, first);
     if (first) initialize(room);
     return room;
   }
-  // The member touches the room no more; when all have left, it is free. For good it is not where another
-  // process holds the table for longer than `limit`.
-  void leave(int group, std::chrono::nanoseconds limit) noexcept;
+  // The member touches the room no more; when all have left, it is free. For good it is not where this
+  // returns false: another process holds the table for longer than `limit`, or died with it.
+  bool leave(int rank, int group, std::chrono::nanoseconds limit) noexcept;
 
  private:
   struct alignas(64) Rank {
@@ -207,7 +215,8 @@ class alignas(64) SharedWorld {
 
   static constexpr std::size_t kFailures = 16;  // that may be written at a time, before the first one stands
 
-  void lock(std::chrono::nanoseconds limit);
+  void lock(int rank, std::chrono::nanoseconds limit);
+  bool died_with_table(int rank) const noexcept { return mutex_.lost() && mutex_.owner() == rank; }
   Rank& entry(int rank) const;
   std::byte* block(std::int64_t index);
   Room find_or_take(const RoomWanted& wanted, bool& first);

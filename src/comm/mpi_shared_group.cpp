@@ -34,6 +34,16 @@ void MpiSharedGroup::lay_out(const SharedWorld::Room& room) const {
   for (int member = 0; member < members(); ++member) new (slots + member) Slot;
 }
 
+SharedWorld::Room MpiSharedGroup::join(const SharedWorld::RoomWanted& wanted) {
+  try {
+    return world()->shared().join(world()->rank(), wanted, world()->options().deadline,
+                                  [this](const SharedWorld::Room& room) { lay_out(room); });
+  } catch (const EnvironmentError&) {
+    world()->rethrow_failure(fmt::format("making the communicator '{}'", name()));  // names who is to blame
+    throw;
+  }
+}
+
 MpiSharedGroup::MpiSharedGroup(Place place)
     : MpiGroup(std::move(place)),
       Puller(MpiGroup::members()),
@@ -43,19 +53,19 @@ MpiSharedGroup::MpiSharedGroup(Place place)
   const int n = members();
   // Every peer's part of a buffer has at least a cache line.
   const std::int64_t least = std::max(kLeastBuffer, n * kLine);
-  room_ = world()->shared().join({.key = key(),
-                                  .members = n,
-                                  .best_bytes = head_bytes(n) + 2 * n * std::max(kBestBuffer, least),
-                                  .least_bytes = head_bytes(n) + 2 * n * least},
-                                 world()->options().deadline,
-                                 [this](const SharedWorld::Room& room) { lay_out(room); });
+  room_ = join({.key = key(),
+                .members = n,
+                .best_bytes = head_bytes(n) + 2 * n * std::max(kBestBuffer, least),
+                .least_bytes = head_bytes(n) + 2 * n * least});
   head_ = reinterpret_cast<Head*>(room_.base);
   slots_ = reinterpret_cast<Slot*>(room_.base + sizeof(Head));
   buffers_ = room_.base + head_bytes(n);
   buffer_bytes_ = rounded_down((room_.bytes - head_bytes(n)) / (2 * n), 2 * kLine);
 }
 
-MpiSharedGroup::~MpiSharedGroup() { world()->shared().leave(room_.group, world()->options().deadline); }
+MpiSharedGroup::~MpiSharedGroup() {
+  world()->shared().leave(world()->rank(), room_.group, world()->options().deadline);
+}
 
 std::byte* MpiSharedGroup::buffer(int member, std::uint64_t phase) const {
   return buffers_ + (2 * member + static_cast<int>(phase % 2)) * buffer_bytes_;

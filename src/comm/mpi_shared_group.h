@@ -55,6 +55,7 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
   };
 
   static std::int64_t head_bytes(int members);
+  SharedWorld::Room join(const SharedWorld::RoomWanted& wanted);
   void lay_out(const SharedWorld::Room& room) const;
   Slot& slot(int member) const { return slots_[member]; }
   std::byte* buffer(int member, std::uint64_t phase) const;

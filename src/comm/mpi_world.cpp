@@ -57,6 +57,11 @@ void MpiWorld::throw_failed(const std::string& call) const {
   throw CommunicationError(fmt::format("rank {}: {}: {}", rank(), call, what), failure.culprit);
 }
 
+void MpiWorld::rethrow_failure(const std::string& call) {
+  look_around();
+  if (shared().failed()) throw_failed(call);
+}
+
 GroupKey MpiWorld::key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name) {
   const std::string arguments =
       fmt::format("{:x}-{:x}|{}|{}", parent.high, parent.low, fmt::join(ranks, ","), name);

@@ -44,6 +44,8 @@ class MpiWorld {
   void look_around();
   // `call` is what this rank was doing: it opens the message.
   [[noreturn]] void throw_failed(const std::string& call) const;
+  // Looks around, and throws so if the world has failed.
+  void rethrow_failure(const std::string& call);
 
   // The key of a group, from its parent's, name and ranks (global), and how often this rank asked before.
   GroupKey key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name);
