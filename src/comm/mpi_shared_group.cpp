@@ -63,9 +63,7 @@ MpiSharedGroup::MpiSharedGroup(Place place)
   buffer_bytes_ = rounded_down((room_.bytes - head_bytes(n)) / (2 * n), 2 * kLine);
 }
 
-MpiSharedGroup::~MpiSharedGroup() {
-  world()->shared().leave(world()->rank(), room_.group, world()->options().deadline);
-}
+MpiSharedGroup::~MpiSharedGroup() { world()->leave(room_.group); }
 
 std::byte* MpiSharedGroup::buffer(int member, std::uint64_t phase) const {
   return buffers_ + (2 * member + static_cast<int>(phase % 2)) * buffer_bytes_;

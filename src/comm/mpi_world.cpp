@@ -62,6 +62,12 @@ void MpiWorld::rethrow_failure(const std::string& call) {
   if (shared().failed()) throw_failed(call);
 }
 
+void MpiWorld::leave(int group) noexcept {
+  const bool waits = !shared().failed() && !waited_to_leave_.load();
+  const auto limit = waits ? options_.deadline : std::chrono::milliseconds(0);
+  if (!shared().leave(rank(), group, limit)) waited_to_leave_.store(true);
+}
+
 GroupKey MpiWorld::key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name) {
   const std::string arguments =
       fmt::format("{:x}-{:x}|{}|{}", parent.high, parent.low, fmt::join(ranks, ","), name);

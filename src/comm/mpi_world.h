@@ -46,6 +46,9 @@ class MpiWorld {
   [[noreturn]] void throw_failed(const std::string& call) const;
   // Looks around, and throws so if the world has failed.
   void rethrow_failure(const std::string& call);
+  // Gives back the room of a group. All groups together wait one deadline at most for who keeps them from it,
+  // and none where the world has failed and nobody needs room any more.
+  void leave(int group) noexcept;
 
   // The key of a group, from its parent's, name and ranks (global), and how often this rank asked before.
   GroupKey key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name);
@@ -57,6 +60,7 @@ class MpiWorld {
   const MpiOptions options_;
   const device::WaitPolicy policy_;
   const std::shared_ptr<MpiArenas> arenas_;
+  std::atomic<bool> waited_to_leave_{false};  // in vain
   std::mutex mutex_;
   std::map<std::string, int> occurrences_;  // by parent and arguments; guarded by mutex_
 };

@@ -43,9 +43,9 @@ class SharedRange : public ::testing::Test {
   }
   void TearDown() override { munmap(shared_, static_cast<std::size_t>(bytes_)); }
 
-  std::shared_ptr<MpiWorld> world_of(int rank) {
+  std::shared_ptr<MpiWorld> world_of(int rank, std::chrono::milliseconds deadline = kLong) {
     return std::make_shared<MpiWorld>(MpiWorld::Place{.shared = shared_, .rank = rank, .ranks = kRanks},
-                                      MpiOptions{.deadline = kLong});
+                                      MpiOptions{.deadline = deadline});
   }
 
   // Runs `main` in a process that ends without a word; returns at once, or when it has ended.
@@ -264,6 +264,33 @@ TEST_F(SharedRange, RoomIsSharedFairlyRefusedWhenGoneAndFreeWhenAllHaveLeft) {
       << "one member is left";
   shared_->leave(0, first.group, kLong);
   EXPECT_EQ(shared_->join(0, wanted(102, 65'536, 65'536), kLong, nothing).base, first.base);
+}
+
+TEST_F(SharedRange, CommunicatorsThatCannotLeaveWaitForOneDeadlineInAll) {
+  constexpr std::chrono::milliseconds kDeadline{500};
+  std::vector<std::vector<Communicator>> lanes(kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    lanes[rank] = {communicator_of(world_of(rank, kDeadline))};
+    for (const char* name : {"a", "b", "c"}) lanes[rank].push_back(lanes[rank][0].duplicate(name));
+  }
+  in_child(
+      [this] {
+        shared_->join(1, wanted(1, kRoom, 16'384), kLong, [](SharedWorld::Room) { raise(SIGSTOP); });
+      },
+      false);
+  ASSERT_EQ(waitpid(children_.back(), nullptr, WUNTRACED), children_.back());
+  const auto time_to_leave = [&](int rank) {
+    const auto start = device::Clock::now();
+    lanes[rank].clear();
+    return device::Clock::now() - start;
+  };
+  const auto waited = time_to_leave(0);
+  EXPECT_GE(waited, kDeadline);
+  EXPECT_LT(waited, 3 * kDeadline);
+  shared_->fail(1, 1, "the disk is full");
+  EXPECT_LT(time_to_leave(1), kDeadline);
+  kill(children_.back(), SIGKILL);
+  waitpid(children_.back(), nullptr, 0);
 }
 
 // One that dies while it has the table of groups. Nobody takes note that it ended, as where a process with
