@@ -242,8 +242,7 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const MpiOptions& options) 
                             .ranks = hosts.ranks},
       options);
   window->world = world;
-  mpi.meet(options.deadline);
-  shared->check_visible();
+  mpi.meet(options.deadline);  // all have entered, so who dies is noticed
   return world;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -29,6 +30,12 @@ std::int64_t now_ms() {
 }
 
 bool is_gone(int process) { return kill(process, 0) != 0 && errno == ESRCH; }
+
+// What this process's PID counts in; 0 where the system does not tell.
+std::uint64_t pid_namespace() {
+  struct stat status {};
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
 
 }  // namespace
 
@@ -131,25 +138,27 @@ SharedFailure SharedWorld::failure() const {
   return failures_[static_cast<std::size_t>(first_failure_.load())];
 }
 
-void SharedWorld::enter(int rank) { entry(rank).process.store(static_cast<int>(getpid())); }
+void SharedWorld::enter(int rank) {
+  entry(rank).pid_namespace.store(pid_namespace());
+  entry(rank).process.store(static_cast<int>(getpid()));  // last: says that it has entered
+}
 
 void SharedWorld::end(int rank) {
   if (!entry(rank).ended.exchange(true)) ended_count_.fetch_add(1);
 }
 
-void SharedWorld::check_visible() {
-  for (int rank = 0; rank < ranks_; ++rank)
-    if (is_gone(entry(rank).process.load())) visible_.store(false);
+bool SharedWorld::sees_dead(int self, int rank) const {
+  const int process = entry(rank).process.load();
+  const std::uint64_t space = entry(rank).pid_namespace.load();
+  return process != 0 && space != 0 && space == entry(self).pid_namespace.load() && is_gone(process);
 }
 
 bool SharedWorld::look_for_dead(int self) {
-  if (!visible_.load()) return false;
   bool first = false;
   for (int rank = 0; rank < ranks_; ++rank) {
-    const int process = entry(rank).process.load();
-    if (rank == self || process == 0 || ended(rank)) continue;
+    if (rank == self || ended(rank)) continue;
     const bool with_table = died_with_table(rank);  // known before the system lets go of the process
-    if (!with_table && !is_gone(process)) continue;
+    if (!with_table && !sees_dead(self, rank)) continue;
     if (!ended(rank))
       first |= fail(self, rank,
                     fmt::format("the process of rank {} is gone{}", rank,

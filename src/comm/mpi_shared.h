@@ -164,11 +164,9 @@ class alignas(64) SharedWorld {
   RankState state(int rank) const noexcept;
   // Of a rank, now and then while a thread of its process waits for peers.
   void show(int rank) noexcept;
-  // After all have entered: where processes cannot see each other (several PID namespaces), nobody looks for
-  // dead ones.
-  void check_visible();
   // Notes ranks whose process is gone without having said so, as ended, and the world as failed. Returns
-  // whether that is the world's first failure.
+  // whether that is the world's first failure. Processes of another PID namespace than that of `self` cannot
+  // be seen.
   bool look_for_dead(int self);
 
   // Room for the group `key`, the same for each of its members, who all ask for the same. Zero where taken
@@ -204,7 +202,8 @@ class alignas(64) SharedWorld {
     std::atomic<bool> ended{false};
     std::atomic<RankState> state{RankState::unknown};
     std::atomic<int> process{0};
-    std::atomic<std::int64_t> shown_ms{0};  // by a clock that all processes of a host have
+    std::atomic<std::uint64_t> pid_namespace{0};  // 0: not known
+    std::atomic<std::int64_t> shown_ms{0};        // by a clock that all processes of a host have
   };
   struct Group {
     GroupKey key;
@@ -217,6 +216,7 @@ class alignas(64) SharedWorld {
 
   void lock(int rank, std::chrono::nanoseconds limit);
   bool died_with_table(int rank) const noexcept { return mutex_.lost() && mutex_.owner() == rank; }
+  bool sees_dead(int self, int rank) const;
   Rank& entry(int rank) const;
   std::byte* block(std::int64_t index);
   Room find_or_take(const RoomWanted& wanted, bool& first);
@@ -229,7 +229,6 @@ class alignas(64) SharedWorld {
   std::atomic<std::size_t> failures_begun_{0};
   std::array<SharedFailure, kFailures> failures_{};
   std::atomic<int> ended_count_{0};
-  std::atomic<bool> visible_{true};
   SharedMutex mutex_;  // guards what follows
   std::array<Group, kGroups> groups_{};
 };

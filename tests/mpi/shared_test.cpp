@@ -1,9 +1,11 @@
 // The memory that processes share, without MPI: forked processes, one of which dies.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <functional>
 #include <new>
@@ -96,6 +98,44 @@ TEST_F(SharedRange, AProcessThatIsGoneIsNoticedLongBeforeTheDeadline) {
   expect_rank_1_blamed({"barrier #2 of unit 'block.1' on 'world'", "the process of rank 1 is gone"},
                        [&] { ranks.barrier({.unit = "block.1"}); });
   std::signal(SIGCHLD, SIG_DFL);
+}
+
+TEST_F(SharedRange, ARankThatDiedBeforeTheOthersCameIsNoticedLongBeforeTheDeadline) {
+  std::signal(SIGCHLD, SIG_IGN);
+  in_child(
+      [this] {
+        const std::shared_ptr<MpiWorld> world = world_of(1);
+        raise(SIGKILL);
+      },
+      true);
+  Communicator ranks = communicator_of(world_of(0));
+  expect_rank_1_blamed({"the process of rank 1 is gone"}, [&] { ranks.barrier(); });
+  std::signal(SIGCHLD, SIG_DFL);
+}
+
+// Its PID says nothing here, where it is no process's.
+TEST_F(SharedRange, AProcessOfAnotherPidNamespaceIsNotTakenForDead) {
+  pid_t unused = 2;
+  while (kill(unused, 0) == 0 || errno != ESRCH) ++unused;
+  in_child(
+      [this, unused] {
+        if (unshare(CLONE_NEWPID) != 0) return;
+        const pid_t first = fork();  // of the namespace, which ends with it
+        for (pid_t last = 1; first == 0 && last < unused; ++last) {
+          const pid_t next = fork();
+          if (next == 0 && getpid() == unused) shared_->enter(1);
+          if (next == 0) _exit(0);
+          waitpid(next, nullptr, 0);
+        }
+        if (first == 0) _exit(0);
+        waitpid(first, nullptr, 0);
+        shared_->set_state(1, RankState::working);  // says that it has been there
+      },
+      true);
+  if (shared_->state(1) == RankState::unknown) GTEST_SKIP() << "this machine refuses namespaces";
+  shared_->enter(0);
+  EXPECT_FALSE(shared_->look_for_dead(0));
+  EXPECT_FALSE(shared_->ended(1));
 }
 
 // Its arena stays readable, and nobody waits for its reads.
