@@ -29,6 +29,10 @@ std::int64_t now_ms() {
       .count();
 }
 
+std::int64_t blocks_of(std::int64_t bytes) {
+  return round_up(bytes, SharedWorld::kBlockBytes) / SharedWorld::kBlockBytes;
+}
+
 bool is_gone(int process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
 // What this process's PID counts in; 0 where the system does not tell.
@@ -215,19 +219,23 @@ SharedWorld::Room SharedWorld::find_or_take(const RoomWanted& wanted, bool& firs
   for (const Group& group : groups_)
     if (group.members > 0) free -= group.blocks;
   const std::int64_t fair_bytes = std::max(wanted.least_bytes, free * kBlockBytes / kFairShare);
-  for (std::int64_t bytes = std::min(wanted.best_bytes, fair_bytes);
-       unused >= 0 && bytes >= wanted.least_bytes; bytes /= 2) {
-    const std::int64_t blocks = round_up(bytes, kBlockBytes) / kBlockBytes;
-    const auto gap = gap_of(blocks);
-    if (!gap) continue;
-    groups_[static_cast<std::size_t>(unused)] = {
-        .key = wanted.key, .members = wanted.members, .joined = 1, .first_block = *gap, .blocks = blocks};
-    return room_of(unused);
+  std::int64_t bytes = std::min(wanted.best_bytes, fair_bytes);
+  auto gap = gap_of(blocks_of(bytes));
+  while (!gap && bytes > wanted.least_bytes) {
+    bytes = std::max(bytes / 2, wanted.least_bytes);
+    gap = gap_of(blocks_of(bytes));
   }
-  throw EnvironmentError(fmt::format(
-      "no room for another communicator in the {} KiB that the processes of this host share: raise "
-      "MpiOptions::shared_bytes, or let go of some communicators",
-      blocks_ * kBlockBytes >> 10));
+  if (unused < 0 || !gap)
+    throw EnvironmentError(fmt::format(
+        "no room for another communicator in the {} KiB that the processes of this host share: raise "
+        "MpiOptions::shared_bytes, or let go of some communicators",
+        blocks_ * kBlockBytes >> 10));
+  groups_[static_cast<std::size_t>(unused)] = {.key = wanted.key,
+                                               .members = wanted.members,
+                                               .joined = 1,
+                                               .first_block = *gap,
+                                               .blocks = blocks_of(bytes)};
+  return room_of(unused);
 }
 
 bool SharedWorld::leave(int rank, int index, nanoseconds limit) noexcept {

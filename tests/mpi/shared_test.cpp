@@ -306,6 +306,17 @@ TEST_F(SharedRange, RoomIsSharedFairlyRefusedWhenGoneAndFreeWhenAllHaveLeft) {
   EXPECT_EQ(shared_->join(0, wanted(102, 65'536, 65'536), kLong, nothing).base, first.base);
 }
 
+TEST_F(SharedRange, AGroupGetsTheLeastWhereNoMoreFits) {
+  constexpr std::int64_t kBlock = SharedWorld::kBlockBytes;
+  const auto nothing = [](SharedWorld::Room) {};
+  std::vector<int> groups;
+  for (std::uint64_t key = 1; key <= kRoom / kBlock; ++key)
+    groups.push_back(shared_->join(0, wanted(key, kBlock, kBlock), kLong, nothing).group);
+  for (std::size_t i = 0; i < groups.size(); i += 2)  // leaves gaps of one block
+    for (int rank = 0; rank < kRanks; ++rank) shared_->leave(rank, groups[i], kLong);
+  EXPECT_EQ(shared_->join(0, wanted(100, kBlock * 3 / 2, kBlock), kLong, nothing).bytes, kBlock);
+}
+
 TEST_F(SharedRange, CommunicatorsThatCannotLeaveWaitForOneDeadlineInAll) {
   constexpr std::chrono::milliseconds kDeadline{500};
   std::vector<std::vector<Communicator>> lanes(kRanks);
