@@ -22,6 +22,7 @@ using std::chrono::nanoseconds;
 
 constexpr int kFairShare = 16;  // a group takes no more than this part of what is free, if it can do with it
 constexpr int kSlices = 4;      // sleeps of 1, 2, 4, then 8 ms
+constexpr std::chrono::microseconds kBetweenLooks{50};
 constexpr std::int64_t kSilenceMs = 500;  // who waits looks every 8 ms
 
 std::int64_t now_ms() {
@@ -71,16 +72,15 @@ SharedMutex::SharedMutex() {
   pthread_mutexattr_destroy(&attributes);
 }
 
+// By looks, not asleep in the mutex: who is killed as it gives that back may have woken nobody.
 bool SharedMutex::try_lock_for(nanoseconds limit, int rank) {
-  timespec until{};
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  const nanoseconds total = nanoseconds(until.tv_nsec) + std::max(limit, nanoseconds::zero());
-  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(total);
-  until.tv_sec += whole.count();
-  until.tv_nsec = static_cast<long>((total - whole).count());
-  const int result = pthread_mutex_clocklock(&mutex_, CLOCK_MONOTONIC, &until);
+  device::Patience patience(limit);
+  int result = EBUSY;
+  while (!lost() && (result = pthread_mutex_trylock(&mutex_)) == EBUSY && !patience.over())
+    std::this_thread::sleep_for(kBetweenLooks);
+  // Before anybody finds it free: glibc says ENOTRECOVERABLE once, and then EBUSY.
   if (result == EOWNERDEAD || result == ENOTRECOVERABLE) lost_.store(true);
-  if (result == EOWNERDEAD) pthread_mutex_unlock(&mutex_);  // not made consistent: ENOTRECOVERABLE for all
+  if (result == EOWNERDEAD) pthread_mutex_unlock(&mutex_);  // not made consistent
   if (result == 0) owner_.store(rank);
   return result == 0;
 }
