@@ -172,7 +172,7 @@ class alignas(64) SharedWorld {
   // Room for the group `key`, the same for each of its members, who all ask for the same. Zero where taken
   // for the first one asking, who then makes `initialize` run before any other member sees it.
   // EnvironmentError where there is no room left, another process holds the table for longer than `limit`, or
-  // one died with it: look_for_dead() then knows which.
+  // one died with it: look_for_dead() then knows which, at once or when it is gone.
   struct Room {
     std::byte* base = nullptr;
     std::int64_t bytes = 0;
@@ -193,6 +193,8 @@ class alignas(64) SharedWorld {
     if (first) initialize(room);
     return room;
   }
+  // A process died as it made or left a group: there will be no other.
+  bool lost_table() const noexcept { return mutex_.lost(); }
   // The member touches the room no more; when all have left, it is free. For good it is not where this
   // returns false: another process holds the table for longer than `limit`, or died with it.
   bool leave(int rank, int group, std::chrono::nanoseconds limit) noexcept;

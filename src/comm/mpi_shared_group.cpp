@@ -17,6 +17,7 @@ constexpr std::int64_t kLeastBuffer = 4096;
 constexpr std::int64_t kLine = 64;
 // Below, a copy more costs less than a barrier more.
 constexpr std::int64_t kPullBytes = 1024;
+constexpr std::chrono::milliseconds kToBeGone{1000}, kBetweenLooks{1};  // for a process that died
 
 std::int64_t rounded_down(std::int64_t value, std::int64_t unit) { return value / unit * unit; }
 
@@ -39,8 +40,11 @@ SharedWorld::Room MpiSharedGroup::join(const SharedWorld::RoomWanted& wanted) {
     return world()->shared().join(world()->rank(), wanted, world()->options().deadline,
                                   [this](const SharedWorld::Room& room) { lay_out(room); });
   } catch (const EnvironmentError&) {
-    world()->rethrow_failure(fmt::format("making the communicator '{}'", name()));  // names who is to blame
-    throw;
+    // A failure that has happened is why, and names who is to blame; one that died is named when it is gone.
+    for (device::Patience patience(kToBeGone);; std::this_thread::sleep_for(kBetweenLooks)) {
+      world()->rethrow_failure(fmt::format("making the communicator '{}'", name()));
+      if (!world()->shared().lost_table() || patience.over()) throw;
+    }
   }
 }
 

@@ -392,5 +392,23 @@ TEST_F(ARankThatDiesWithTheTable, IsNamedToWhoWaitsOnceAnotherLeftACommunicator)
   expect_rank_1_blamed({"barrier #2 on 'world'", kDiedWithTheTable}, [&] { ranks_.barrier(); });
 }
 
+TEST_F(SharedRange, ARankThatDiedWithTheTableBeforeItSaidWhoItIsIsNamedOnceItIsGone) {
+  Communicator ranks = communicator_of(world_of(0));
+  in_child(
+      [this] {
+        const std::shared_ptr<MpiWorld> world = world_of(1);
+        shared_->join(-1, wanted(1, kRoom, 16'384), kLong, [](SharedWorld::Room) { raise(SIGKILL); });
+      },
+      false);
+  siginfo_t info;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(children_.back()), &info, WEXITED | WNOWAIT), 0);
+  const std::jthread launcher([this] {
+    std::this_thread::sleep_for(kAMoment);
+    waitpid(children_.back(), nullptr, 0);
+  });
+  expect_rank_1_blamed({"making the communicator 'made'", "the process of rank 1 is gone"},
+                       [&] { ranks.duplicate("made"); });
+}
+
 }  // namespace
 }  // namespace tessera::comm
