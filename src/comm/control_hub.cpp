@@ -17,6 +17,10 @@ constexpr std::chrono::milliseconds kLookEach{10};
 // told to end: closing a connection that holds what was not read can take back what was said on it.
 constexpr std::chrono::seconds kLatecomers{2};
 
+ControlSession::Bytes bytes_of(const std::string& text) {
+  return std::make_shared<const std::vector<char>>(text.begin(), text.end());
+}
+
 }  // namespace
 
 ControlHub::ControlHub(const ControlOptions& options)
@@ -25,6 +29,8 @@ ControlHub::ControlHub(const ControlOptions& options)
       launch_(options.launch),
       listener_(io_, options.world, options.port),
       timer_(io_),
+      handlers_{.taken = [this](const auto& session, Frame frame) { take(session, std::move(frame)); },
+                .lost = [this](const auto& session, const char* why) { lose(session, why); }},
       came_(static_cast<std::size_t>(options.world), false),
       ended_(static_cast<std::size_t>(options.world), false) {
   listener_.start({.taken = [this](tcp::socket socket) { take_connection(std::move(socket)); },
@@ -65,73 +71,27 @@ std::string ControlHub::run() try {
 
 bool ControlHub::done() {
   if (!closing_) return false;
-  const bool written = std::all_of(sessions_.begin(), sessions_.end(), [](const SessionPointer& session) {
-    return session->outgoing.empty() || !session->socket.is_open();
-  });
+  const bool written = std::all_of(sessions_.begin(), sessions_.end(),
+                                   [](const SessionPointer& session) { return session->written(); });
   const bool all_ended = std::all_of(ended_.begin(), ended_.end(), [](bool it) { return it; });
   const bool over = linger_.over(), told = latecomers_.over() && failed_;
   return (written && (all_ended || told)) || over;
 }
 
 void ControlHub::close() noexcept {
-  asio::error_code ignored;
   listener_.close();
-  for (const SessionPointer& session : sessions_) session->socket.close(ignored);
+  for (const SessionPointer& session : sessions_) session->close();
 }
 
 // ---- connections ----
 
 void ControlHub::take_connection(tcp::socket socket) {
-  sessions_.push_back(std::make_shared<Session>(std::move(socket)));
-  read(sessions_.back());
-}
-
-void ControlHub::read(const SessionPointer& session) {
-  FrameHeader& header = session->incoming.header;
-  asio::async_read(session->socket, asio::buffer(&header, sizeof header),
-                   [this, session](const asio::error_code& error, std::size_t) {
-                     if (error) return lose(session);
-                     const FrameHeader& came = session->incoming.header;
-                     if (!came.valid() || (session->rank < 0 && came.bytes > kMostFirstBytes))
-                       return lose(session, "what it sent is no frame of this build of Tessera");
-                     read_behind(session);
-                   });
-}
-
-// Takes memory as bytes come, whatever the header claims.
-void ControlHub::read_behind(const SessionPointer& session) {
-  Frame& frame = session->incoming;
-  const std::size_t have = frame.bytes.size(), all = static_cast<std::size_t>(frame.header.bytes);
-  if (have == all) {
-    take(session);
-    if (session->socket.is_open()) read(session);
-    return;
-  }
-  frame.bytes.resize(std::min(all, have + static_cast<std::size_t>(kPieceBytes)));
-  asio::async_read(session->socket, asio::buffer(frame.bytes) + have,
-                   [this, session](const asio::error_code& error, std::size_t) {
-                     if (error) return lose(session, "its connection ended within what it sent");
-                     read_behind(session);
-                   });
-}
-
-void ControlHub::write(const SessionPointer& session, std::vector<char> frame) {
-  session->outgoing.push_back(std::move(frame));
-  if (session->outgoing.size() == 1) write_next(session);
-}
-
-void ControlHub::write_next(const SessionPointer& session) {
-  asio::async_write(session->socket, asio::buffer(session->outgoing.front()),
-                    [this, session](const asio::error_code& error, std::size_t) {
-                      if (error) return;  // reading finds it, too
-                      session->outgoing.pop_front();
-                      if (!session->outgoing.empty()) write_next(session);
-                    });
+  sessions_.push_back(std::make_shared<ControlSession>(std::move(socket), handlers_));
+  sessions_.back()->read();
 }
 
 void ControlHub::lose(const SessionPointer& session, const char* why) {
-  asio::error_code ignored;
-  session->socket.close(ignored);
+  session->close();
   std::erase(sessions_, session);
   const int rank = session->rank;
   if (rank < 0 || has_ended(rank)) return;
@@ -139,9 +99,7 @@ void ControlHub::lose(const SessionPointer& session, const char* why) {
   fail(rank, rank, why);
 }
 
-void ControlHub::take(const SessionPointer& session) {
-  Frame frame = std::move(session->incoming);
-  session->incoming = {};
+void ControlHub::take(const SessionPointer& session, Frame frame) {
   if (session->refused) return;
   const FrameHeader& header = frame.header;
   if ((session->rank < 0) != (header.kind == FrameKind::hello))
@@ -170,15 +128,15 @@ void ControlHub::greet(const SessionPointer& session, const Frame& frame) {
     session->refused = true;
     if (hello.rank >= 0 && hello.rank < world_) refused_[hello.rank] = why;
     answer.kind = FrameKind::refused;
-    return write(session, packed(answer, why));
+    return session->write(answer, bytes_of(why));
   }
   // One that was there makes its next world, whose rank 0 will listen on this port: it is to try again.
-  if (has_ended(hello.rank)) return lose(session);
+  if (has_ended(hello.rank)) return lose(session, "");
   session->rank = hello.rank;
   came_[static_cast<std::size_t>(hello.rank)] = true;
   answer.kind = FrameKind::welcome;
-  write(session, packed(answer, {}));
-  if (failed_) write(session, failure_);
+  session->write(answer);
+  if (failed_) session->write(failure_, failure_text_);
 }
 
 std::string ControlHub::objection(const Hello& hello) const {
@@ -289,11 +247,12 @@ void ControlHub::complete(const Pending& pending) {
   std::vector<char> all;
   for (const Part& part : pending.parts)
     all.insert(all.end(), part.frame.bytes.begin(), part.frame.bytes.end());
+  const auto shared = std::make_shared<const std::vector<char>>(std::move(all));
   for (const Part& part : pending.parts) {
     FrameHeader reply = part.frame.header;
     reply.kind = FrameKind::reply;
     const bool to_sender = pending.message && reply.call.operation == Operation::send;
-    write(part.from, packed(reply, to_sender ? std::span<const char>() : std::span<const char>(all)));
+    part.from->write(reply, to_sender ? nullptr : shared);
   }
 }
 
@@ -377,13 +336,13 @@ std::vector<RankState> ControlHub::states(const std::vector<int>& absent) const 
 void ControlHub::fail(int reporter, int culprit, const std::string& message) {
   if (failed_) return;
   failed_ = true;
-  FrameHeader header;
-  header.kind = FrameKind::failed;
-  header.member = reporter;
-  header.peer = culprit;
-  failure_ = packed(header, message);
+  failure_.kind = FrameKind::failed;
+  failure_.member = reporter;
+  failure_.peer = culprit;
+  failure_text_ = bytes_of(message);
   for (const SessionPointer& session : sessions_)
-    if (session->rank >= 0) write(session, failure_);  // others hear of it behind their welcome
+    if (session->rank >= 0)  // others hear of it behind their welcome
+      session->write(failure_, failure_text_);
 }
 
 std::string ControlHub::text(const Pending& pending, const Part& part, bool full) const {

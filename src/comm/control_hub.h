@@ -2,14 +2,13 @@
 // the members' parts of each call, compares them, keeps the deadlines, and tells all of the first failure.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <thread>
 
 #include "src/comm/blame.h"
 #include "src/comm/control_listener.h"
-#include "src/comm/control_wire.h"
+#include "src/comm/control_session.h"
 
 namespace tessera::comm {
 
@@ -27,15 +26,7 @@ class ControlHub {
   void give_up(const std::string& why);
 
  private:
-  struct Session {
-    explicit Session(asio::ip::tcp::socket connection) : socket(std::move(connection)) {}
-    asio::ip::tcp::socket socket;
-    int rank = -1;         // before it is welcome
-    bool refused = false;  // what it sends is not looked at
-    Frame incoming;
-    std::deque<std::vector<char>> outgoing;
-  };
-  using SessionPointer = std::shared_ptr<Session>;
+  using SessionPointer = ControlSession::Pointer;
 
   struct Group {
     struct Status {
@@ -65,14 +56,10 @@ class ControlHub {
   void serve() noexcept;
   std::string run();  // what ended it; empty: it is done
   void take_connection(asio::ip::tcp::socket socket);
-  void read(const SessionPointer& session);
-  void read_behind(const SessionPointer& session);
-  void take(const SessionPointer& session);
+  void take(const SessionPointer& session, Frame frame);
   void greet(const SessionPointer& session, const Frame& frame);
   std::string objection(const Hello& hello) const;  // empty: it is welcome
-  void write(const SessionPointer& session, std::vector<char> frame);
-  void write_next(const SessionPointer& session);
-  void lose(const SessionPointer& session, const char* why = "its connection ended, and so did its process");
+  void lose(const SessionPointer& session, const char* why);
   void take_group(const SessionPointer& session, const Frame& frame);
   void take_call(const SessionPointer& session, Frame frame);
   void complete(const Pending& pending);
@@ -94,13 +81,15 @@ class ControlHub {
   asio::io_context io_;
   ControlListener listener_;
   asio::steady_timer timer_;
+  const ControlSession::Handlers handlers_;
   std::vector<SessionPointer> sessions_;
   std::vector<bool> came_, ended_;      // by rank
   std::map<int, std::string> refused_;  // why the last one was that said it is that rank
   std::map<std::uint64_t, Group> groups_;
   std::map<Key, Pending> pending_;
   bool failed_ = false;
-  std::vector<char> failure_;  // the frame
+  FrameHeader failure_;
+  ControlSession::Bytes failure_text_;
   bool closing_ = false;
   // Since it is closing.
   device::Patience linger_{std::chrono::nanoseconds::zero()}, latecomers_{std::chrono::nanoseconds::zero()};

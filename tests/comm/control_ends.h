@@ -2,8 +2,10 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <asio.hpp>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -28,6 +30,20 @@ inline std::string error_of(const std::function<void()>& body) {
     return error.what();
   }
   return "none";
+}
+
+inline comm::FrameHeader of_kind(comm::FrameKind kind) {
+  comm::FrameHeader header;
+  header.kind = kind;
+  return header;
+}
+
+// Of this process.
+inline std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 // Where a rank should be: says what a test has it say.
@@ -80,9 +96,7 @@ class FakeRankZero {
 
   static void welcome(asio::ip::tcp::socket& socket) {
     comm::read_frame(socket);
-    comm::FrameHeader answer;
-    answer.kind = comm::FrameKind::welcome;
-    asio::write(socket, asio::buffer(comm::packed(answer, {})));
+    asio::write(socket, asio::buffer(comm::packed(of_kind(comm::FrameKind::welcome), {})));
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tests/comm/control_ends.h"
+#include "tests/program/sanitized.h"
 
 namespace tessera {
 namespace {
@@ -28,12 +29,6 @@ std::string barrier_while(const std::function<void(RawRank&)>& rank_one) {
   rank_one(one);
   zero.join();
   return text;
-}
-
-comm::FrameHeader of_kind(comm::FrameKind kind) {
-  comm::FrameHeader header;
-  header.kind = kind;
-  return header;
 }
 
 std::string group_of(const std::vector<int>& ranks) {
@@ -71,13 +66,6 @@ TEST(ControlService, AGroupIsOfRanksOfTheWorld) {
             barrier + "what it sent is no frame of this build of Tessera");
 }
 
-std::int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 TEST(ControlService, MemoryIsTakenAsBytesComeAndNotAsAHeaderClaims) {
   std::int64_t taken = 0;
   barrier_while([&](RawRank& one) {
@@ -91,12 +79,6 @@ TEST(ControlService, MemoryIsTakenAsBytesComeAndNotAsAHeaderClaims) {
   });
   EXPECT_LT(taken, comm::kMostFrameBytes / 8);
 }
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kLimitsMemory = false;  // their shadow is more than any limit
-#else
-constexpr bool kLimitsMemory = true;
-#endif
 
 int rank_zero_of_little_memory(int port) {
   Communicator zero = make_control_world({.world = 2, .port = port, .deadline = kLong});
@@ -113,7 +95,7 @@ int rank_zero_of_little_memory(int port) {
 }
 
 TEST(ControlService, MemoryThatRankZeroDoesNotHaveFailsTheWorld) {
-  if (!kLimitsMemory) GTEST_SKIP() << "memory cannot be limited under a sanitizer";
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer's shadow memory is more than any limit";
   const int port = free_port();
   const pid_t child = fork();
   if (child == 0) _exit(rank_zero_of_little_memory(port));
