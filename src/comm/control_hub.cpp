@@ -69,13 +69,16 @@ std::string ControlHub::run() try {
   return error.what();
 }
 
+bool ControlHub::written() const {
+  return std::all_of(sessions_.begin(), sessions_.end(),
+                     [](const SessionPointer& session) { return session->written(); });
+}
+
 bool ControlHub::done() {
   if (!closing_) return false;
-  const bool written = std::all_of(sessions_.begin(), sessions_.end(),
-                                   [](const SessionPointer& session) { return session->written(); });
   const bool all_ended = std::all_of(ended_.begin(), ended_.end(), [](bool it) { return it; });
   const bool over = linger_.over(), told = latecomers_.over() && failed_;
-  return (written && (all_ended || told)) || over;
+  return (written() && all_ended) || told || over;
 }
 
 void ControlHub::close() noexcept {
@@ -136,7 +139,7 @@ void ControlHub::greet(const SessionPointer& session, const Frame& frame) {
   came_[static_cast<std::size_t>(hello.rank)] = true;
   answer.kind = FrameKind::welcome;
   session->write(answer);
-  if (failed_) session->write(failure_, failure_text_);
+  if (failed_ && hello.rank > 0) session->write(failure_, failure_text_);
 }
 
 std::string ControlHub::objection(const Hello& hello) const {
@@ -265,7 +268,10 @@ void ControlHub::look() {
   }
   for (auto& [key, pending] : pending_)
     if (!failed_ && look_at(pending)) break;
-  if (failed_) pending_.clear();
+  if (failed_) {
+    pending_.clear();
+    tell_rank_zero();
+  }
   timer_.expires_after(kLookEach);
   timer_.async_wait([this](const asio::error_code& error) {
     if (error != asio::error::operation_aborted) look();
@@ -336,13 +342,24 @@ std::vector<RankState> ControlHub::states(const std::vector<int>& absent) const 
 void ControlHub::fail(int reporter, int culprit, const std::string& message) {
   if (failed_) return;
   failed_ = true;
+  telling_ = device::Patience(kTells);
   failure_.kind = FrameKind::failed;
   failure_.member = reporter;
   failure_.peer = culprit;
   failure_text_ = bytes_of(message);
   for (const SessionPointer& session : sessions_)
-    if (session->rank >= 0)  // others hear of it behind their welcome
+    if (session->rank > 0)  // others hear of it behind their welcome
       session->write(failure_, failure_text_);
+}
+
+// Behind the others: its process may end when it hears, and this thread with it.
+void ControlHub::tell_rank_zero() {
+  if (rank_zero_told_ || (!written() && !telling_.over())) return;
+  for (const SessionPointer& session : sessions_) {
+    if (session->rank != 0) continue;
+    session->write(failure_, failure_text_);
+    rank_zero_told_ = true;
+  }
 }
 
 std::string ControlHub::text(const Pending& pending, const Part& part, bool full) const {

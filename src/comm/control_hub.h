@@ -14,10 +14,13 @@ namespace tessera::comm {
 
 class ControlHub {
  public:
+  // Rank 0 hears of a failure when the others have been told, and at the latest behind this.
+  static constexpr std::chrono::milliseconds kTells{500};
+
   // EnvironmentError where the port cannot be listened on.
   explicit ControlHub(const ControlOptions& options);
-  // Serves the others until they have ended, at most for the deadline. Where the world has failed, it waits
-  // only for those that are still to come, a moment, and tells them.
+  // Serves the others until they have ended, at most for the deadline. Where the world has failed, it waits a
+  // moment at most: for those that are still to come, to tell them too, and for those that take nothing.
   ~ControlHub();
   ControlHub(const ControlHub&) = delete;
   ControlHub& operator=(const ControlHub&) = delete;
@@ -69,6 +72,9 @@ class ControlHub {
   bool look_at(Pending& pending);
   std::vector<RankState> states(const std::vector<int>& absent) const;
   void fail(int reporter, int culprit, const std::string& message);
+  void tell_rank_zero();
+  // The system has what all are sent, and sends it even if this process ends.
+  bool written() const;
   bool done();
   void close() noexcept;
   bool has_ended(int rank) const { return ended_[static_cast<std::size_t>(rank)]; }
@@ -90,6 +96,8 @@ class ControlHub {
   bool failed_ = false;
   FrameHeader failure_;
   ControlSession::Bytes failure_text_;
+  bool rank_zero_told_ = false;
+  device::Patience telling_{std::chrono::nanoseconds::zero()};  // since it failed
   bool closing_ = false;
   // Since it is closing.
   device::Patience linger_{std::chrono::nanoseconds::zero()}, latecomers_{std::chrono::nanoseconds::zero()};

@@ -18,7 +18,6 @@ using std::chrono::nanoseconds;
 constexpr std::chrono::milliseconds kTryEach{20};
 // Between two looks at how much time is left.
 constexpr std::chrono::milliseconds kLookEach{50};
-constexpr std::chrono::milliseconds kHubTells{500};
 // How long a failure, or a rank's end, waits for what is being sent and for the hub to take it.
 constexpr std::chrono::milliseconds kLastWords{500};
 
@@ -228,7 +227,7 @@ void ControlWorld::fail(int culprit, const std::string& message) {
   if (error || !hub_) return;
   // The process may end now, and the hub with it: it has told the others when it tells this rank.
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kHubTells, [this] { return heard_; });
+  changed_.wait_for(lock, ControlHub::kTells, [this] { return heard_; });
 }
 
 void ControlWorld::note(Failure failure) {
