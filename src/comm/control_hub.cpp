@@ -11,11 +11,14 @@ namespace tessera::comm {
 namespace {
 
 using asio::ip::tcp;
+using std::chrono::nanoseconds;
 
 constexpr std::chrono::milliseconds kLookEach{10};
 // How long a world that failed waits for ranks that have not come, to tell them why, and for those that were
 // told to end: closing a connection that holds what was not read can take back what was said on it.
 constexpr std::chrono::seconds kLatecomers{2};
+// How long one that says that it is a rank that is there waits for that one's end, before it is refused.
+constexpr std::chrono::seconds kDoubles{2};
 
 ControlSession::Bytes bytes_of(const std::string& text) {
   return std::make_shared<const std::vector<char>>(text.begin(), text.end());
@@ -93,9 +96,13 @@ void ControlHub::take_connection(tcp::socket socket) {
   sessions_.back()->read();
 }
 
-void ControlHub::lose(const SessionPointer& session, const char* why) {
+void ControlHub::drop(const SessionPointer& session) {
   session->close();
   std::erase(sessions_, session);
+}
+
+void ControlHub::lose(const SessionPointer& session, const char* why) {
+  drop(session);
   const int rank = session->rank;
   if (rank < 0 || has_ended(rank)) return;
   ended_[static_cast<std::size_t>(rank)] = true;
@@ -103,13 +110,13 @@ void ControlHub::lose(const SessionPointer& session, const char* why) {
 }
 
 void ControlHub::take(const SessionPointer& session, Frame frame) {
-  if (session->refused) return;
+  if (session->stranger) return;
   const FrameHeader& header = frame.header;
   if ((session->rank < 0) != (header.kind == FrameKind::hello))
     return lose(session, "it said twice that it is there");
   switch (header.kind) {
     case FrameKind::hello:
-      return greet(session, frame);
+      return greet(session, Hello::from(frame));
     case FrameKind::group:
       return take_group(session, frame);
     case FrameKind::call:
@@ -124,22 +131,39 @@ void ControlHub::take(const SessionPointer& session, Frame frame) {
   }
 }
 
-void ControlHub::greet(const SessionPointer& session, const Frame& frame) {
-  const Hello hello = Hello::from(frame);
-  FrameHeader answer;
-  if (const std::string why = objection(hello); !why.empty()) {
-    session->refused = true;
-    if (hello.rank >= 0 && hello.rank < world_) refused_[hello.rank] = why;
-    answer.kind = FrameKind::refused;
-    return session->write(answer, bytes_of(why));
+void ControlHub::greet(const SessionPointer& session, const Hello& hello) {
+  if (is_of_world(hello.rank) && has_come(hello.rank)) {
+    session->stranger = true;
+    held_.push_back({session, hello, device::Patience(std::min<nanoseconds>(kDoubles, deadline_ / 2))});
+    return;  // the next look settles it
   }
-  // One that was there makes its next world, whose rank 0 will listen on this port: it is to try again.
-  if (has_ended(hello.rank)) return lose(session, "");
+  if (const std::string why = objection(hello); !why.empty()) return refuse(session, hello, why);
   session->rank = hello.rank;
   came_[static_cast<std::size_t>(hello.rank)] = true;
+  FrameHeader answer;
   answer.kind = FrameKind::welcome;
   session->write(answer);
   if (failed_ && hello.rank > 0) session->write(failure_, failure_text_);
+}
+
+// A rank's last words here and its hello to its next world come by two connections, in any order.
+bool ControlHub::settle(Held& held) {
+  if (!held.session->is_open()) return true;
+  if (has_ended(held.hello.rank)) {  // the next world's rank 0 will listen on this port: it is to try again
+    drop(held.session);
+    return true;
+  }
+  if (!held.patience.over()) return false;
+  refuse(held.session, held.hello, objection(held.hello));
+  return true;
+}
+
+void ControlHub::refuse(const SessionPointer& session, const Hello& hello, const std::string& why) {
+  session->stranger = true;
+  if (is_of_world(hello.rank)) refused_[hello.rank] = why;
+  FrameHeader answer;
+  answer.kind = FrameKind::refused;
+  session->write(answer, bytes_of(why));
 }
 
 std::string ControlHub::objection(const Hello& hello) const {
@@ -151,9 +175,8 @@ std::string ControlHub::objection(const Hello& hello) const {
                        hello.launch, launch_);
   if (hello.world != world_)
     return fmt::format("its WORLD_SIZE is {}, rank 0's is {}: all ranks need the same", hello.world, world_);
-  if (hello.rank < 0 || hello.rank >= world_)
-    return fmt::format("its RANK is {}; use 0 to {}", hello.rank, world_ - 1);
-  if (came_[static_cast<std::size_t>(hello.rank)] && !has_ended(hello.rank))
+  if (!is_of_world(hello.rank)) return fmt::format("its RANK is {}; use 0 to {}", hello.rank, world_ - 1);
+  if (has_come(hello.rank))
     return fmt::format(
         "another process is rank {} already: each needs a RANK, and each run a MASTER_PORT, of its own",
         hello.rank);
@@ -266,6 +289,7 @@ void ControlHub::look() {
     close();
     return io_.stop();
   }
+  std::erase_if(held_, [this](Held& held) { return settle(held); });
   for (auto& [key, pending] : pending_)
     if (!failed_ && look_at(pending)) break;
   if (failed_) {
@@ -371,7 +395,7 @@ std::string ControlHub::text(const Pending& pending, const Part& part, bool full
 
 std::string ControlHub::status_text(const Group& group, int member) const {
   const int rank = group.ranks[static_cast<std::size_t>(member)];
-  if (!came_[static_cast<std::size_t>(rank)]) {
+  if (!has_come(rank)) {
     const auto refused = refused_.find(rank);
     return refused == refused_.end()
                ? "has not come"

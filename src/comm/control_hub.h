@@ -52,6 +52,12 @@ class ControlHub {
     std::vector<Part> parts;  // by place in members
     bool message = false;
   };
+  // One that would be a rank that is there, which may be about to end.
+  struct Held {
+    SessionPointer session;
+    Hello hello;
+    device::Patience patience;
+  };
   // Of the group, its members' messages (sender and receiver; -1 and -1: of collectives), the number, and the
   // piece.
   using Key = std::array<std::uint64_t, 5>;
@@ -60,8 +66,11 @@ class ControlHub {
   std::string run();  // what ended it; empty: it is done
   void take_connection(asio::ip::tcp::socket socket);
   void take(const SessionPointer& session, Frame frame);
-  void greet(const SessionPointer& session, const Frame& frame);
+  void greet(const SessionPointer& session, const Hello& hello);
+  void refuse(const SessionPointer& session, const Hello& hello, const std::string& why);
+  bool settle(Held& held);                          // false: not yet
   std::string objection(const Hello& hello) const;  // empty: it is welcome
+  void drop(const SessionPointer& session);
   void lose(const SessionPointer& session, const char* why);
   void take_group(const SessionPointer& session, const Frame& frame);
   void take_call(const SessionPointer& session, Frame frame);
@@ -77,6 +86,8 @@ class ControlHub {
   bool written() const;
   bool done();
   void close() noexcept;
+  bool is_of_world(int rank) const { return rank >= 0 && rank < world_; }
+  bool has_come(int rank) const { return came_[static_cast<std::size_t>(rank)]; }
   bool has_ended(int rank) const { return ended_[static_cast<std::size_t>(rank)]; }
   std::string text(const Pending& pending, const Part& part, bool full) const;
   std::string status_text(const Group& group, int member) const;
@@ -89,6 +100,7 @@ class ControlHub {
   asio::steady_timer timer_;
   const ControlSession::Handlers handlers_;
   std::vector<SessionPointer> sessions_;
+  std::vector<Held> held_;
   std::vector<bool> came_, ended_;      // by rank
   std::map<int, std::string> refused_;  // why the last one was that said it is that rank
   std::map<std::uint64_t, Group> groups_;

@@ -35,8 +35,8 @@ class ControlSession : public std::enable_shared_from_this<ControlSession> {
   void close() noexcept;
 
   // What the hub notes of it.
-  int rank = -1;         // before it is welcome
-  bool refused = false;  // what it sends is not looked at
+  int rank = -1;          // before it is welcome
+  bool stranger = false;  // it will not be: what it sends is not looked at
 
  private:
   struct Outgoing {

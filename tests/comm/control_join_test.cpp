@@ -99,9 +99,7 @@ TEST(ControlJoin, WhoHasNotSaidHelloIsNotListenedTo) {
   });
   for (const comm::FrameKind kind : {comm::FrameKind::bye, comm::FrameKind::fail}) {
     RawRank stray(port);
-    comm::FrameHeader header;
-    header.kind = kind;
-    stray.say(header);
+    stray.say(of_kind(kind));
     EXPECT_THROW(stray.hear(), std::system_error);
   }
   make_control_world({.rank = 1, .world = 2, .port = port, .deadline = kLong}).barrier();
@@ -131,6 +129,35 @@ TEST(ControlJoin, AWorldBehindAnotherHasItsPort) {
             "none");
   zero.join();
   one.join();
+}
+
+std::string answer_of(RawRank& rank) {
+  try {
+    return rank.hear().text();
+  } catch (const std::system_error&) {
+    return "none, it was closed";
+  }
+}
+
+// A rank's bye and its hello to the next world come by two connections, in any order. The next world may be
+// another one.
+TEST(ControlJoin, ARankThatEndsAndComesAgainAtOnceIsToTryAgain) {
+  for (const bool bye_is_first : {true, false})
+    for (const comm::Hello& hello : {comm::Hello{.rank = 1, .world = 2},
+                                     {.rank = 1, .world = 3},
+                                     {.rank = 1, .world = 2, .launch = "8"}}) {
+      const int port = free_port();
+      const Communicator zero =
+          make_control_world({.world = 2, .port = port, .launch = "7", .deadline = kLong});
+      RawRank old(port), next(port);
+      old.join(1, 2);
+      if (bye_is_first) old.say(of_kind(comm::FrameKind::bye));
+      std::this_thread::sleep_for(milliseconds(100));
+      next.say(hello);
+      std::this_thread::sleep_for(milliseconds(100));
+      if (!bye_is_first) old.say(of_kind(comm::FrameKind::bye));
+      EXPECT_EQ(answer_of(next), "none, it was closed") << hello.world << hello.launch << bye_is_first;
+    }
 }
 
 TEST(ControlJoin, WhatIsNoRankZeroIsSaidAtOnce) {
