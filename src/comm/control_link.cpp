@@ -68,7 +68,7 @@ asio::error_code ControlLink::connect(const std::string& address, int port, Pati
       error = attempt(place, patience.left() / left--, patience);
       if (!error) return connected();
     }
-    if (patience.over()) return error;
+    if (patience.left() <= kTryEach) return error;  // an attempt of no time would only meet its end
     std::this_thread::sleep_for(kTryEach);
   }
 }
@@ -100,6 +100,7 @@ asio::error_code ControlLink::attempt(const tcp::endpoint& place, nanoseconds wi
   io_.restart();
   for (Patience share(within); !ended && !share.over() && !patience.over();)
     io_.run_for(std::min(slice(share), slice(patience)));
+  io_.poll();  // what it has met by now
   if (!ended) {
     socket_.close(ignored);
     io_.run();  // the handler, which refers to this frame

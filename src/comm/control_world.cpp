@@ -16,6 +16,8 @@ namespace {
 using std::chrono::nanoseconds;
 
 constexpr std::chrono::milliseconds kTryEach{20};
+// Behind which it is said that nobody listens, whatever answered before.
+constexpr std::chrono::seconds kLongAlone{1};
 // Between two looks at how much time is left.
 constexpr std::chrono::milliseconds kLookEach{50};
 // How long a failure, or a rank's end, waits for what is being sent and for the hub to take it.
@@ -53,25 +55,33 @@ std::string ControlWorld::place() const {
 
 void ControlWorld::join() {
   device::Patience patience(options_.deadline);
-  std::string what;
+  std::string met, alone;  // the first that was no rank 0; that nobody listens
   do {
     // Rank 0 itself needs no name for its host.
     const std::string address = hub_ ? "127.0.0.1" : options_.address;
+    const nanoseconds left = met.empty() ? options_.deadline : patience.left();
     if (const asio::error_code error = link_.connect(address, options_.port, patience)) {
-      if (what.empty())
-        what = fmt::format("no connection to rank 0 at {} within {} ({})", place(),
-                           device::time_text(options_.deadline), error.message());
+      if (met.empty() || left > std::min<nanoseconds>(kLongAlone, options_.deadline / 4))
+        alone = fmt::format("no connection to rank 0 at {} {} {} ({})", place(),
+                            met.empty() ? "within" : "for", device::time_text(left), error.message());
       break;
     }
-    const std::string met = greet(patience);
-    if (met.empty()) return;
-    if (what.empty())  // what it met while there was time
-      what = fmt::format(
-          "what answers at {} is no rank 0 of this build of Tessera, is stopped, or at its end ({} within "
-          "{})",
-          place(), met, device::time_text(options_.deadline));
+    const std::string now = greet(patience);
+    if (now.empty()) return;
+    if (met.empty()) met = now;  // what it met while there was time
     std::this_thread::sleep_for(kTryEach);
   } while (!patience.over());
+  throw_not_found(met, alone);
+}
+
+void ControlWorld::throw_not_found(const std::string& met, const std::string& alone) const {
+  constexpr const char* kOther = "is no rank 0 of this build of Tessera, is stopped, or at its end";
+  std::string what = alone;
+  if (alone.empty())
+    what = fmt::format("what answers at {} {} ({} within {})", place(), kOther, met,
+                       device::time_text(options_.deadline));
+  else if (!met.empty())
+    what += fmt::format("; what answered there before {} ({})", kOther, met);
   throw CommunicationError(
       fmt::format("rank {}: {}; MASTER_ADDR and MASTER_PORT must name rank 0's host and a free port there",
                   rank(), what),

@@ -46,6 +46,7 @@ class ControlWorld {
   };
 
   void join();
+  [[noreturn]] void throw_not_found(const std::string& met, const std::string& alone) const;
   // What there was instead of a welcome; empty: this rank is welcome.
   std::string greet(device::Patience& patience);
   std::string place() const;  // where rank 0 should be

@@ -183,6 +183,27 @@ TEST(ControlJoin, WhatIsNoRankZeroIsSaidAtOnce) {
             otherwise + "it ended each connection" + remedy);
 }
 
+// As behind another world's rank 0 at its end.
+TEST(ControlJoin, ThatNobodyListensAnyLongerIsSaidFirst) {
+  asio::io_context io;
+  asio::ip::tcp::acceptor listener(io, {asio::ip::address_v4::loopback(), 0});
+  const int port = listener.local_endpoint().port();
+  std::thread other([&] {
+    listener.accept();  // and ends it
+    listener.close();
+  });
+  const std::string text = error_of(
+      [&] { make_control_world({.rank = 1, .world = 2, .port = port, .deadline = milliseconds(1500)}); });
+  other.join();
+  const std::string place = "127.0.0.1:" + std::to_string(port);
+  EXPECT_EQ(text.substr(0, text.find(" for ")), "rank 1: no connection to rank 0 at " + place) << text;
+  EXPECT_EQ(
+      text.substr(std::min(text.find(" ("), text.size())),
+      " (Connection refused); what answered there before is no rank 0 of this build of Tessera, is "
+      "stopped, or at its end (it ended each connection); MASTER_ADDR and MASTER_PORT must name rank 0's "
+      "host and a free port there");
+}
+
 TEST(ControlJoin, AHostIsNamedByEitherKindOfAddress) {
   asio::io_context io;
   try {
