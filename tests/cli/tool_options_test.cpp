@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 #include "tests/cli/tool.h"
 
@@ -198,6 +199,20 @@ TEST_F(Tool, SimulatesWhatCommunicationDominates) {
   expect_refused(run({"simulate", config_, "--gflops", "1e-300"}), {"more than a million years"});
   EXPECT_THAT(run({"simulate", config_, "--gflops", "1e-6", "--ranks", "1"}).out,
               ::testing::ContainsRegex("tokens/s +0[.]0[0-9]+\n"));
+}
+
+// OpenMP tells what it found in the environment each time it is loaded.
+TEST_F(Tool, TeamsWaitBrieflyUnlessTheEnvironmentSaysHow) {
+  for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) ::unsetenv(name);
+  ::setenv("OMP_DISPLAY_ENV", "verbose", 1);
+  const std::string ours = run({"train", "--help"}).err;
+  ::setenv("GOMP_SPINCOUNT", "77", 1);
+  const std::string theirs = run({"train", "--help"}).err;
+  for (const char* name : {"OMP_DISPLAY_ENV", "GOMP_SPINCOUNT"}) ::unsetenv(name);
+  if (ours.find("GOMP_SPINCOUNT") == std::string::npos) GTEST_SKIP() << "OpenMP is not GNU's";
+  EXPECT_THAT(ours, HasSubstr("GOMP_SPINCOUNT = '2000'"));
+  EXPECT_THAT(theirs, HasSubstr("GOMP_SPINCOUNT = '77'"));
+  EXPECT_THAT(theirs, ::testing::Not(HasSubstr("2000")));
 }
 
 // The page is of the model that is planned, whatever preset it began with.
