@@ -1,5 +1,6 @@
 #include "src/cli/team_wait.h"
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -14,6 +15,7 @@ constexpr const char* kLooks = "2000";  // of 10 to 50 ns each, by processor
 
 void wait_for_teams_briefly(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  if (::getauxval(AT_BASE) == 0) return;  // begun by the dynamic linker by hand: that is /proc/self/exe then
   std::error_code unknown;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unknown);
   if (unknown) return;

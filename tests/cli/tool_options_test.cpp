@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 
 #include "tests/cli/tool.h"
 
@@ -213,6 +214,12 @@ TEST_F(Tool, TeamsWaitBrieflyUnlessTheEnvironmentSaysHow) {
   EXPECT_THAT(ours, HasSubstr("GOMP_SPINCOUNT = '2000'"));
   EXPECT_THAT(theirs, HasSubstr("GOMP_SPINCOUNT = '77'"));
   EXPECT_THAT(theirs, ::testing::Not(HasSubstr("2000")));
+
+  // As some packages start programs: what begins is not the tool then.
+  const std::string linker = "/lib64/ld-linux-x86-64.so.2";
+  if (!std::filesystem::exists(linker)) return;
+  const Result linked = finish(start_process({linker, TESSERA_TOOL, "train", "--help"}, printed()));
+  EXPECT_EQ(linked.status, 0) << linked.err;
 }
 
 // The page is of the model that is planned, whatever preset it began with.
