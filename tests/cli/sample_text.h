@@ -7,7 +7,7 @@ namespace tessera::testing {
 
 inline std::string sample_text(int lines) {
   std::string text;
-  for (int i = 0; i < lines; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of a text\n";
+  for (int i = 0; i < lines; ++i) text += "line " + std::to_string(i * 7919LL % 1000) + " of a text\n";
   return text;
 }
 
