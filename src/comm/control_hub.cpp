@@ -32,8 +32,9 @@ ControlHub::ControlHub(const ControlOptions& options)
       launch_(options.launch),
       listener_(io_, options.world, options.port),
       timer_(io_),
-      handlers_{.taken = [this](const auto& session, Frame frame) { take(session, std::move(frame)); },
-                .lost = [this](const auto& session, const char* why) { lose(session, why); }},
+      handlers_{
+          .taken = [this](const SessionPointer& session, Frame frame) { take(session, std::move(frame)); },
+          .lost = [this](const SessionPointer& session, const char* why) { lose(session, why); }},
       came_(static_cast<std::size_t>(options.world), false),
       ended_(static_cast<std::size_t>(options.world), false) {
   listener_.start({.taken = [this](tcp::socket socket) { take_connection(std::move(socket)); },
