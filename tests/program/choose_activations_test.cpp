@@ -201,7 +201,7 @@ TEST(ChooseActivations, KeepsWithinTheHostsBudgetToo) {
   const ActivationChoice choices[] = {kNone, kFull, {.recompute = Recompute::none, .kept = Space::host}};
   double worst = 1;
   int cases = 0, tight = 0, missed = 0;
-  for (unsigned seed = 500; seed < (kSanitized ? 502 : 512); ++seed) {
+  for (unsigned seed = 500; seed < (kSanitized ? 503 : 512); ++seed) {
     RandomChain random(seed, 6, 1);
     random.cost.host_link_bytes_per_us = 1000.0 * random.pick(1, 20);
     std::vector<HeldMixture> all;
@@ -244,7 +244,7 @@ TEST(ChooseActivations, KeepsWithinTheHostsBudgetToo) {
   }
   std::printf("at most %.4f of the best mixture's time in %d cases; %d that fit were missed\n", worst, cases,
               missed);
-  EXPECT_GE(tight, cases / 5) << "the host's budget matters too little to tell anything";
+  EXPECT_GT(tight, cases / 4) << "the host's budget matters too little to tell anything";
   EXPECT_LE(missed, cases / 50) << "of what only one mixture in many fits, some may be";
 }
 
