@@ -78,6 +78,18 @@ function(tessera_floor name)
   set(TESSERA_FLOORS "${TESSERA_FLOORS};tessera_${name}" CACHE INTERNAL "")
 endfunction()
 
+# tessera_room(FLOOR SOURCES ... [PRIVATE ...]): called in a folder of its own, adds its sources to the library of a floor,
+# and the libraries that they need.
+function(tessera_room floor)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PRIVATE" ${ARGN})
+  list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ REGEX "^[^/]")
+  target_sources(tessera_${floor} PRIVATE ${ARG_SOURCES})
+  foreach(library IN LISTS TESSERA_HEADER_ONLY)
+    list(TRANSFORM ARG_PRIVATE REPLACE "^${library}$" "$<BUILD_INTERFACE:${library}>")
+  endforeach()
+  target_link_libraries(tessera_${floor} PRIVATE ${ARG_PRIVATE})
+endfunction()
+
 # tessera_timeout(SECONDS TEST...): how long each of these may take. Instrumented code takes several times as long.
 function(tessera_timeout seconds)
   if(TESSERA_SANITIZE)

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "src/build/holders.h"
 #include "src/engine/engine_impl.h"
-#include "src/program/holders.h"
 #include "tessera/error.h"
 
 namespace tessera {

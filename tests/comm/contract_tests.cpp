@@ -1,7 +1,7 @@
 // The tests of the contract (see contract.h). What only threads can show is in local_*_test.cpp.
 #include <thread>
 
-#include "src/comm/local_group.h"
+#include "src/comm/local/group.h"
 #include "tests/comm/contract.h"
 
 namespace tessera::contract {

@@ -1,7 +1,7 @@
 // Every call becomes messages between pairs of ranks, sent and taken in order by the stream; each ends when
 // it is taken. A GPU starts its calls in the order in which they were made, as by NCCL_LAUNCH_ORDER_IMPLICIT.
 // The host waits until peers do likewise for a communicator's first collective and the first message to a
-// peer. Stands in for src/comm/nccl_library.cpp, too.
+// peer. Stands in for src/comm/nccl/library.cpp, too.
 #include <nccl.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/comm/nccl_library.h"
+#include "src/comm/nccl/library.h"
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/nccl_memory.h"
 #include "tests/emulated_cuda/nccl_sum.h"

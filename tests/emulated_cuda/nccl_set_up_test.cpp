@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "src/comm/backend.h"
-#include "src/comm/nccl_library.h"
+#include "src/comm/nccl/library.h"
 #include "tests/emulated_cuda/gpu_rank.h"
 
 namespace tessera::emulated_cuda {

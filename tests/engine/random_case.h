@@ -5,7 +5,7 @@
 #include <optional>
 #include <sstream>
 
-#include "src/program/holders.h"
+#include "src/build/holders.h"
 #include "src/trainer/trainer_programs.h"
 #include "tests/engine/matrix.h"
 #include "tests/engine/random_model.h"

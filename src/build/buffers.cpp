@@ -1,0 +1,353 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/build/builder.h"
+
+namespace tessera {
+namespace {
+
+std::string flat_name(const Layout& layout, FlatId id) {
+  const Flat& flat = layout.flat(id);
+  return fmt::format("{}.{}{}", layout.units()[static_cast<std::size_t>(flat.unit)].name, name_of(flat.dtype),
+                     flat.trainable ? "" : ".frozen");
+}
+
+}  // namespace
+
+BufferId Builder::add_buffer(Buffer buffer) {
+  program_.buffers.push_back(std::move(buffer));
+  return static_cast<BufferId>(program_.buffers.size()) - 1;
+}
+
+BufferId Builder::add_flat_buffer(FlatId id, Buffer like, std::int64_t element) {
+  const Flat& flat = layout_.flat(id);
+  like.name = fmt::format("{}.{}", flat_name(layout_, id), like.name);
+  like.unit = flat.unit;
+  like.flat = id;
+  like.bytes = numel_of(flat, like.part) * element;
+  return add_buffer(std::move(like));
+}
+
+Part Builder::parameter_part() const {
+  return program_.parameters_over_replicas ? Part::slice : parameters_sharded() ? Part::shard : Part::all;
+}
+
+Part Builder::state_part() const {
+  return program_.state_over_replicas ? Part::slice : state_sharded() ? Part::shard : Part::all;
+}
+
+void Builder::add_flat_buffers(FlatId id) {
+  const Flat& flat = layout_.flat(id);
+  const std::int64_t element = bytes_of(flat.dtype);
+  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
+  const auto make = [&](Buffer like) { return add_flat_buffer(id, std::move(like), element); };
+  const Space home = offload().parameters;
+  buffers.parameter = buffers.on_device = buffers.on_host = make({.name = "parameter",
+                                                                  .role = BufferRole::parameter,
+                                                                  .category = Category::parameters,
+                                                                  .space = home,
+                                                                  .part = parameter_part(),
+                                                                  .persistent = true,
+                                                                  .lifetimes = {}});
+  if (home != Space::device)
+    buffers.on_device = make({.name = "uploaded",
+                              .role = BufferRole::uploaded,
+                              .category = Category::gathered_parameters,
+                              .part = parameter_part(),
+                              .lifetimes = {}});
+  if (home != Space::host)
+    buffers.on_host = make({.name = "staged",
+                            .role = BufferRole::staged,
+                            .category = Category::parameters,
+                            .space = Space::host,
+                            .part = home == Space::disk ? parameter_part() : state_part(),
+                            .lifetimes = {}});
+  if (program_.parameters_over_replicas)
+    buffers.secondary = make({.name = "secondary",
+                              .role = BufferRole::secondary,
+                              .category = Category::gathered_parameters,
+                              .part = Part::shard,
+                              .lifetimes = {}});
+  buffers.gathered = !parameters_come_and_go()
+                         ? buffers.parameter
+                         : make({.name = "gathered",
+                                 .role = BufferRole::gathered,
+                                 .category = Category::gathered_parameters,
+                                 .one_address = true,  // users may remember where parameters lie
+                                 .lifetimes = {}});
+  if (!flat.trainable) return;
+  add_state_buffers(id);  // state exists between steps, so every program knows it
+  if (train()) add_gradient_buffers(id);
+}
+
+void Builder::add_state_buffers(FlatId id) {
+  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
+  const Space space = state_space(id);
+  const auto make = [&](std::string_view what, BufferRole role, int index, DType type) {
+    return add_flat_buffer(id,
+                           {.name = std::string(what),
+                            .role = role,
+                            .category = Category::optimizer_state,
+                            .space = space,
+                            .part = state_part(),
+                            .index = index,
+                            .persistent = true,
+                            .lifetimes = {}},
+                           bytes_of(type));
+  };
+  // What the update touches of a state: itself, or a window on the disk's.
+  const auto at_update = [&](BufferId state, std::string_view what, int index, DType type) {
+    if (space != Space::disk) return state;
+    return add_flat_buffer(id,
+                           {.name = fmt::format("{}.window", what),
+                            .role = BufferRole::state_window,
+                            .category = Category::optimizer_state,
+                            .space = Space::host,
+                            .part = state_part(),
+                            .index = index,
+                            .lifetimes = {}},
+                           bytes_of(type));
+  };
+  buffers.update.parameter = host_updates(id) ? buffers.on_host : buffers.on_device;
+  if (layout_.flat(id).dtype == DType::fp32) {
+    buffers.master = buffers.parameter;
+    buffers.update.master = buffers.update.parameter;
+  } else {
+    buffers.master = make("master", BufferRole::master, 0, DType::fp32);
+    buffers.update.master = at_update(buffers.master, "master", -1, DType::fp32);
+  }
+  for (int k = 0; k < spec_.moments; ++k) {
+    const std::string name = fmt::format("moment{}", k + 1);
+    const auto index = static_cast<std::size_t>(k);
+    buffers.moments[index] = make(name, BufferRole::moment, k, spec_.moment_type);
+    buffers.update.moments[index] = at_update(buffers.moments[index], name, k, spec_.moment_type);
+  }
+}
+
+void Builder::add_gradient_buffers(FlatId id) {
+  const std::int64_t element = bytes_of(layout_.flat(id).dtype);
+  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
+  const auto gradients = [&](std::string_view name, BufferRole role, Part part) {
+    return Buffer{.name = std::string(name),
+                  .role = role,
+                  .category = Category::gradients,
+                  .part = part,
+                  .lifetimes = {}};
+  };
+  buffers.reduced = buffers.gradient =
+      add_flat_buffer(id, gradients("gradient", BufferRole::gradient, Part::all), element);
+  if (!nothing_to_add(id)) {
+    // All of it where local sums lie there, or every rank updates everything.
+    const bool sums_here = reduce_when_ == ReduceWhen::last && !gradients_sharded();
+    const Part part = sums_here || !state_sharded() ? Part::all : Part::shard;
+    buffers.reduced = buffers.accumulator =
+        add_flat_buffer(id, gradients("accumulator", BufferRole::accumulator, part), 4);
+    name_by_bytes(buffers.accumulator);
+    if (reduce_when_ == ReduceWhen::last)
+      buffers.local_sum =
+          sums_here ? buffers.accumulator
+                    : add_flat_buffer(id, gradients("local_sum", BufferRole::local_sum, Part::all), 4);
+    if (shared(id) && holders(id).back() != pipeline_rank_)
+      buffers.tied_sum = add_flat_buffer(id,
+                                         {.name = "tied_sum",
+                                          .role = BufferRole::tied_sum,
+                                          .category = Category::communication,
+                                          .part = Part::slice,
+                                          .lifetimes = {}},
+                                         4);
+  }
+  buffers.update.gradient = buffers.reduced;
+  if (!host_updates(id)) return;
+  // A sum over microbatches goes on from all that the accumulator had.
+  const bool of_sums = buffers.accumulator >= 0 && spec_.microbatches > 1 && reduce_when_ == ReduceWhen::each;
+  Buffer down = gradients("host_gradient", BufferRole::host_gradient,
+                          of_sums ? buffer(buffers.accumulator).part : state_part());
+  down.space = Space::host;
+  down.persistent = carries(id);
+  buffers.host_gradient = buffers.update.gradient =
+      add_flat_buffer(id, down, buffers.accumulator >= 0 ? 4 : element);
+  name_by_bytes(buffers.host_gradient);
+}
+
+// Programs of other counts of microbatches have other buffers.
+void Builder::name_by_bytes(BufferId id) { buffer(id).name += fmt::format("[{}]", buffer(id).bytes); }
+
+bool Builder::reads_batch(UnitId unit) const {
+  return spec_.activations.units.empty() ||
+         spec_.activations.units[static_cast<std::size_t>(unit)].reads_batch;
+}
+
+// A buffer for each microbatch; compact() leaves as many as are needed at a time.
+PerMicrobatch Builder::add_per_microbatch(const Buffer& like) {
+  PerMicrobatch made;
+  if (like.bytes == 0) return made;
+  for (int microbatch = 0; microbatch < spec_.microbatches; ++microbatch)
+    made.buffers.push_back(add_buffer(like));
+  return made;
+}
+
+void Builder::add_unit_buffers(UnitId unit) {
+  if (spec_.activations.units.empty()) return;
+  const UnitActivations& needs = spec_.activations.units[static_cast<std::size_t>(unit)];
+  const auto describe = [&](std::string_view what, BufferRole role, Category category, std::int64_t bytes) {
+    // Programs of other shapes have other buffers, which need not lie at the same address.
+    return Buffer{
+        .name = fmt::format("{}.{}[{}]", program_.units[static_cast<std::size_t>(unit)], what, bytes),
+        .role = role,
+        .category = category,
+        .unit = unit,
+        .bytes = bytes,
+        .lifetimes = {}};
+  };
+  UnitBuffers& buffers = program_.unit_buffers[static_cast<std::size_t>(unit)];
+  // Its neighbour's rank has the output, too: the last unit's is nobody's input, and no gradient of it comes
+  // back.
+  const bool handed_on = unit + 1 < static_cast<UnitId>(program_.units.size());
+  if (mine(unit) || (handed_on && mine(unit + 1))) {
+    buffers.output =
+        add_per_microbatch(describe("output", BufferRole::output, Category::activations, needs.output_bytes));
+  }
+  if (mine(unit)) {
+    buffers.saved =
+        add_per_microbatch(describe("saved", BufferRole::saved, Category::activations, needs.saved_bytes));
+    buffers.recomputable = add_per_microbatch(
+        describe("recomputable", BufferRole::recomputable, Category::activations, needs.recomputable_bytes));
+    if (leaves_device(unit)) {
+      const auto on_host = [&](std::string_view what, int index, std::int64_t bytes) {
+        Buffer waiting = describe(what, BufferRole::offloaded, Category::activations, bytes);
+        waiting.space = Space::host;
+        waiting.index = index;
+        return add_per_microbatch(waiting);
+      };
+      if (spec_.strategy.activations_of(unit).recompute != Recompute::full)
+        buffers.saved_on_host = on_host("saved_on_host", 0, needs.saved_bytes);
+      if (unit > 0)
+        buffers.input_on_host = on_host(
+            "input_on_host", 1, spec_.activations.units[static_cast<std::size_t>(unit) - 1].output_bytes);
+    }
+    if (needs.workspace_bytes > 0)
+      buffers.workspace = add_buffer(
+          describe("workspace", BufferRole::workspace, Category::workspace, needs.workspace_bytes));
+  }
+  if (train() && handed_on && (mine(unit) || mine(unit + 1)))
+    buffers.output_gradient = add_per_microbatch(
+        describe("output_gradient", BufferRole::output_gradient, Category::activations, needs.output_bytes));
+}
+
+void Builder::add_scalars() {
+  program_.scalars_numel = parameter_square_sum_slot(static_cast<int>(layout_.flats().size()),
+                                                     spec_.parameter_norms ? layout_.parameters() : 0);
+  program_.scalars =
+      add_buffer({.name = "scalars",
+                  .role = BufferRole::scalars,
+                  .category = Category::communication,
+                  .bytes = std::int64_t{8} * program_.scalars_numel * mesh_.world() + kDecisionBytes,
+                  .persistent = true,
+                  .lifetimes = {}});
+  std::int64_t most = 0;
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+    if (squares(flat)) most = std::max(most, 8 * square_blocks(layout_.flat(flat).slice_numel));
+  if (most > 0)
+    program_.square_sums = add_buffer({.name = "square_sums",
+                                       .role = BufferRole::square_sums,
+                                       .category = Category::workspace,
+                                       .bytes = most,
+                                       .persistent = true,
+                                       .lifetimes = {}});
+  bool needed = false;
+  for (UnitId unit = 0; unit < static_cast<UnitId>(program_.units.size()); ++unit)
+    needed |= mine(unit) && reads_batch(unit);
+  if (!needed) return;
+  program_.batch = add_per_microbatch({.name = fmt::format("batch[{}]", spec_.activations.batch_bytes),
+                                       .role = BufferRole::batch,
+                                       .category = Category::activations,
+                                       .bytes = spec_.activations.batch_bytes,
+                                       .lifetimes = {}});
+}
+
+namespace {
+
+// Whether every `count`-th microbatch from `turn` on can have the same buffer, in their order.
+bool can_share(const std::vector<Buffer>& buffers, const PerMicrobatch& all, std::size_t turn,
+               std::size_t count) {
+  InstructionId over = -1;
+  for (std::size_t k = turn; k < all.buffers.size(); k += count)
+    for (const Lifetime& life : buffers[static_cast<std::size_t>(all.buffers[k])].lifetimes) {
+      if (life.first <= over) return false;
+      over = life.last;
+    }
+  return true;
+}
+
+// The least count of buffers among which microbatches can take turns without two meeting.
+std::size_t buffers_needed(const std::vector<Buffer>& buffers, const PerMicrobatch& all) {
+  std::size_t count = 1;
+  const auto apart = [&] {
+    for (std::size_t turn = 0; turn < count; ++turn)
+      if (!can_share(buffers, all, turn, count)) return false;
+    return true;
+  };
+  while (count < all.buffers.size() && !apart()) ++count;
+  return count;
+}
+
+void rename(std::vector<BufferId>& list, const std::vector<BufferId>& names) {
+  for (BufferId& id : list) id = names[static_cast<std::size_t>(id)];
+  std::ranges::sort(list);
+}
+
+}  // namespace
+
+// Microbatches that are never there together share a buffer.
+void Builder::compact() {
+  std::vector<PerMicrobatch*> groups = {&program_.batch};
+  for (UnitBuffers& unit : program_.unit_buffers)
+    groups.insert(groups.end(), {&unit.output, &unit.output_gradient, &unit.saved, &unit.recomputable,
+                                 &unit.saved_on_host, &unit.input_on_host});
+  std::vector<BufferId> kept(program_.buffers.size());
+  for (std::size_t id = 0; id < kept.size(); ++id) kept[id] = static_cast<BufferId>(id);
+  for (PerMicrobatch* group : groups) {
+    if (group->empty()) continue;
+    const std::size_t count = buffers_needed(program_.buffers, *group);
+    for (std::size_t k = 0; k < group->buffers.size(); ++k) {
+      const BufferId into = group->buffers[k % count];
+      kept[static_cast<std::size_t>(group->buffers[k])] = into;
+      if (k < count) {
+        if (count > 1) buffer(into).name += fmt::format(".{}", k);
+        continue;
+      }
+      const std::vector<Lifetime>& more = buffer(group->buffers[k]).lifetimes;
+      buffer(into).lifetimes.insert(buffer(into).lifetimes.end(), more.begin(), more.end());
+    }
+    group->buffers.resize(count);
+  }
+  // Closes the gaps among the ids.
+  std::vector<Buffer> buffers;
+  std::vector<BufferId> names(program_.buffers.size(), -1);
+  for (std::size_t id = 0; id < kept.size(); ++id) {
+    if (kept[id] != static_cast<BufferId>(id)) continue;
+    names[id] = static_cast<BufferId>(buffers.size());
+    buffers.push_back(std::move(program_.buffers[id]));
+  }
+  for (std::size_t id = 0; id < kept.size(); ++id) names[id] = names[static_cast<std::size_t>(kept[id])];
+  program_.buffers = std::move(buffers);
+  for (PerMicrobatch* group : groups) rename(group->buffers, names);
+  const auto renamed = [&](BufferId& id) { id = id < 0 ? id : names[static_cast<std::size_t>(id)]; };
+  renamed(program_.scalars);
+  renamed(program_.square_sums);
+  for (UnitBuffers& unit : program_.unit_buffers) renamed(unit.workspace);
+  for (FlatBuffers& flat : program_.flat_buffers)
+    for (BufferId* id :
+         {&flat.parameter, &flat.on_device, &flat.on_host, &flat.secondary, &flat.gathered, &flat.gradient,
+          &flat.local_sum, &flat.accumulator, &flat.reduced, &flat.tied_sum, &flat.master,
+          flat.moments.data(), &flat.moments[1], &flat.host_gradient, &flat.update.gradient,
+          &flat.update.master, &flat.update.parameter, &flat.update.moments[0], &flat.update.moments[1]})
+      renamed(*id);
+  for (Instruction& instruction : program_.instructions) {
+    rename(instruction.reads, names);
+    rename(instruction.writes, names);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,234 @@
+// Builds one program: buffers first (buffers.cpp), then instructions with their accesses
+// (step.cpp; activations.cpp has what modules keep, gathers.cpp, messages.cpp and
+// reductions.cpp what communicates, offload.cpp copies and updates). Lifetimes follow from the
+// accesses and from the rules of each placement.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "src/build/order.h"
+#include "tessera/pipeline.h"
+#include "tessera/program.h"
+
+namespace tessera {
+
+// Keeps the list ascending, each buffer once.
+inline void insert_sorted(std::vector<BufferId>& list, BufferId id) {
+  const auto at = std::lower_bound(list.begin(), list.end(), id);
+  if (at == list.end() || *at != id) list.insert(at, id);
+}
+
+// Throws UsageError for a strategy that means nothing, by itself or on this mesh.
+void check_strategy(const Mesh& mesh, const Strategy& strategy);
+
+class Builder {
+ public:
+  Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank);
+  Program build();
+
+ private:
+  // A use at its place in the step: position k of all microbatches' uses.
+  struct Slot {
+    Use use;
+    int microbatch = 0;
+    int time = 0;              // when its pass starts, see PassTimes
+    InstructionId begin = -1;  // the first that is issued at its position
+    bool brought = false;      // what the use needs of what waited on the host has been asked for
+    InstructionId instruction = -1;
+  };
+  // Uses first..last (positions) between which a flat's gathered parameters stay.
+  struct Residence {
+    FlatId flat = 0;
+    int first = 0;
+    int last = 0;
+    int earliest = 0;  // the gather may be issued just before the use at this position, no sooner
+    InstructionId gather = -1;
+  };
+
+  // What a neighbour in the pipeline sends to a chunk of this rank.
+  struct Incoming {
+    int chunk = 0;
+    int microbatch = 0;
+    int due = 0;  // the position where it is received: once it is made, and ahead of the pass that needs it
+  };
+  // All that comes in on one lane, in the order in which the neighbour sends it.
+  struct Inbox {
+    Lane lane = Lane::receive_output;
+    int from = 0;
+    std::vector<Incoming> messages;
+    std::size_t next = 0;
+  };
+
+  // The update of a flat, issued behind the use at a position; as many as there are uses: behind all of them.
+  // A carried one is issued ahead of the use there.
+  struct Update {
+    FlatId flat = 0;
+    int behind = 0;
+  };
+
+  bool train() const { return spec_.kind == StepKind::train; }
+  bool parameters_sharded() const { return placements_.parameters == Placement::sharded; }
+  bool gradients_sharded() const { return placements_.gradients == Placement::sharded; }
+  bool state_sharded() const { return placements_.optimizer_state == Placement::sharded; }
+  bool pipelined() const { return mesh_.pipeline > 1; }
+  PipelineShape shape() const { return {mesh_.pipeline, spec_.strategy.pipeline.chunks, spec_.microbatches}; }
+  // A rank without peers has nothing to add to the gradient of its only microbatch: that is the reduced one.
+  bool nothing_to_add(FlatId flat) const {
+    return mesh_.shard == 1 && mesh_.replicate == 1 && spec_.microbatches == 1 && !shared(flat);
+  }
+  bool mine(UnitId unit) const { return partition_.rank_of(unit) == pipeline_rank_; }
+  // The pipeline ranks that use the flat: its home first, then the others, ascending.
+  const std::vector<int>& holders(FlatId flat) const { return holders_[static_cast<std::size_t>(flat)]; }
+  bool held(FlatId flat) const {
+    return std::ranges::find(holders(flat), pipeline_rank_) != holders(flat).end();
+  }
+  bool shared(FlatId flat) const { return holders(flat).size() > 1; }
+  const Offload& offload() const { return spec_.strategy.offload; }
+  // Whether flats are brought for a use and given back behind it.
+  bool parameters_come_and_go() const {
+    return parameters_sharded() || offload().parameters != Space::device;
+  }
+  bool updates_early() const { return spec_.strategy.update == UpdateWhen::reduced; }
+  // Whether the flat's update is the next step's.
+  bool carries(FlatId flat) const { return spec_.strategy.update == UpdateWhen::next && host_updates(flat); }
+  // Where the flat's master and moments are.
+  Space state_space(FlatId flat) const;
+  bool host_updates(FlatId flat) const { return state_space(flat) != Space::device; }
+  Part parameter_part() const;
+  Part state_part() const;
+  bool trains(FlatId flat) const { return train() && layout_.flat(flat).trainable && held(flat); }
+  // Each gradient counts once in the norm, where several pipeline ranks hold it.
+  bool squares(FlatId flat) const { return trains(flat) && holders(flat).front() == pipeline_rank_; }
+  bool resident(UnitId unit) const;
+  // The flats whose parameters the use reads.
+  std::span<const FlatId> read_by(const Use& use) const;
+  bool reads_batch(UnitId unit) const;
+
+  // buffers.cpp
+  BufferId add_buffer(Buffer buffer);
+  void add_flat_buffers(FlatId flat);
+  void add_state_buffers(FlatId flat);
+  void add_gradient_buffers(FlatId flat);
+  void name_by_bytes(BufferId id);
+  BufferId add_flat_buffer(FlatId flat, Buffer like, std::int64_t element);
+  void add_unit_buffers(UnitId unit);
+  PerMicrobatch add_per_microbatch(const Buffer& like);
+  void add_scalars();
+  void compact();
+
+  // step.cpp
+  void find_times();
+  void lay_out_uses();
+  void lay_out_passes();
+  std::vector<Use> uses_in(int chunk, Pass pass) const;
+  void lay_out_order();
+  void lay_out_updates();
+  int carried_place(int first_use) const;
+  void find_residences();
+  bool stays(FlatId flat, int from, int to, int in_flight) const;
+  InstructionId add(Instruction instruction);
+  InstructionId next_id() const { return static_cast<InstructionId>(program_.instructions.size()); }
+  int channel(Lane lane, Axis axis = Axis::shard);
+  Instruction about(Opcode op, Lane lane, FlatId flat) const;
+
+  void issue_gathers(int position);
+  bool brought_since(BufferId id, InstructionId first);
+  BufferId shard_to_gather(FlatId flat, int microbatch);
+  void issue_use(int position);
+  void issue_reductions(int position);
+  void reduce(FlatId flat, int microbatch, BufferId from, bool accumulate);
+  void after_last_reduction(FlatId flat);
+  void take_squares(FlatId flat);
+  void square_and_gather(FlatId flat);
+  void gather_in_place(FlatId flat, BufferId buffer, Axis axis);
+  void issue_end();
+
+  // offload.cpp: what lives off the device, and the update
+  InstructionId copy(Instruction like, BufferId from, BufferId to);
+  InstructionId copy(FlatId flat, int microbatch, BufferId from, BufferId to);
+  BufferId part_on_host(FlatId flat, int microbatch);
+  BufferId part_on_device(FlatId flat, int microbatch);
+  void resume_sum(FlatId flat, int microbatch);
+  void take_down(FlatId flat, int microbatch);
+  void prepare_updates();
+  void issue_carried(int position);
+  void hand_on_next();
+  void issue_updates(int position);
+  void decide();
+  std::vector<std::pair<BufferId, BufferId>> windows_of(FlatId flat) const;
+  void bring_states(FlatId flat);
+  void bring_parameter(FlatId flat);
+  void issue_update(FlatId flat);
+  void hand_on(FlatId flat);
+
+  // activations.cpp
+  void access_activations(Instruction& use);
+  bool leaves_device(UnitId unit) const;
+  // A buffer on the device, and the one on the host where its contents wait.
+  struct Waiting {
+    BufferId device, host;
+  };
+  std::vector<Waiting> waiting_of(const Slot& slot) const;
+  void bring_activations(int position);
+  void take_down_activations(int position);
+
+  // messages.cpp: what pipeline ranks send each other
+  void find_messages();
+  void issue_receives(int position);
+  void issue_sends(int position);
+  void keep_until_taken(BufferId buffer, InstructionId send, Lane lane, int taken);
+  InstructionId add_message(Instruction message, int peer);
+  void exchange_shared();
+
+  void access_parameters(const Use& of, Instruction& use);
+  void access_gradients(Instruction& use, int position);
+  void touch(BufferId buffer, InstructionId instruction);
+  void begin(BufferId buffer, InstructionId instruction);
+  void release_behind(BufferId buffer, InstructionId instruction, int position);
+  void close_lifetimes();
+
+  Buffer& buffer(BufferId id) { return program_.buffers[static_cast<std::size_t>(id)]; }
+
+  const Layout& layout_;
+  const Mesh mesh_;
+  const StepSpec& spec_;
+  const int pipeline_rank_;
+  Partition partition_;
+  std::vector<std::vector<int>> holders_;  // by flat
+  Placements placements_;                  // replicated where there is one shard
+  ReduceWhen reduce_when_;
+  Program program_;
+  std::vector<Slot> slots_;
+  std::vector<Residence> residences_;                 // by first use
+  std::size_t gathered_ = 0;                          // of these, the first so many are gathered
+  std::array<Inbox, 2> inboxes_;                      // outputs, gradients
+  std::vector<std::vector<int>> backward_positions_;  // [flat]: positions of uses that write its gradient
+  PassTimes times_;
+  std::vector<std::vector<int>> starts_;  // [pipeline rank]: the same, ascending
+  std::map<Lane, int> taken_;             // by lane: when all sent so far will have been taken
+  // Lifetimes that end at a later position, whose instructions do not exist yet: with the use there, or with
+  // all that is issued behind it.
+  struct PendingEnd {
+    BufferId buffer;
+    InstructionId at_least;
+    int position;
+    bool behind_all = false;
+  };
+  std::vector<PendingEnd> pending_ends_;
+  std::vector<Update> updates_;      // in order of issue
+  std::size_t prepared_ = 0;         // of them: what they read of states has been asked for
+  std::size_t updated_ = 0;          // and these are issued
+  std::size_t handed_on_ = 0;        // and what they made has gone on
+  std::size_t carried_ = 0;          // of updates_, the first so many are of the step before
+  bool carrying_ = false;            // what is added belongs to these
+  std::vector<bool> has_secondary_;  // by flat: gathered over the replicas in this step
+  InstructionId end_begin_ = -1;     // the first behind all uses
+};
+
+}  // namespace tessera

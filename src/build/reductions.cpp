@@ -1,0 +1,124 @@
+// From a microbatch's gradients to the updated parameters.
+#include "src/build/builder.h"
+
+namespace tessera {
+
+void Builder::issue_reductions(int position) {
+  const Slot& slot = slots_[static_cast<std::size_t>(position)];
+  if (slot.use.pass != Pass::backward) return;
+  const bool last_microbatch = slot.microbatch == spec_.microbatches - 1;
+  for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
+    if (!trains(flat)) continue;
+    const std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
+    const auto next = std::upper_bound(positions.begin(), positions.end(), position);
+    if (next != positions.end() && slots_[static_cast<std::size_t>(*next)].microbatch == slot.microbatch)
+      continue;
+    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+    if (nothing_to_add(flat)) {
+      after_last_reduction(flat);
+      release_behind(buffers.reduced, next_id() - 1, position);
+      continue;
+    }
+    BufferId from = buffers.gradient;
+    bool accumulate = slot.microbatch > 0;
+    if (reduce_when_ == ReduceWhen::last) {
+      Instruction sum = about(Opcode::accumulate, Lane::compute, flat);
+      sum.microbatch = slot.microbatch;
+      sum.accumulate = accumulate;
+      sum.reads = {buffers.gradient};
+      if (accumulate) {
+        insert_sorted(sum.reads, buffers.local_sum);
+      } else {
+        begin(buffers.local_sum, next_id());
+      }
+      sum.writes = {buffers.local_sum};
+      add(std::move(sum));
+      if (!last_microbatch) continue;
+      from = buffers.local_sum;
+      accumulate = false;
+    }
+    if (accumulate) resume_sum(flat, slot.microbatch);
+    reduce(flat, slot.microbatch, from, accumulate);
+    release_behind(from, next_id() - 1, position);
+    if (last_microbatch) {
+      after_last_reduction(flat);
+    } else {
+      take_down(flat, slot.microbatch);
+    }
+    release_behind(buffers.reduced, next_id() - 1, position);
+  }
+}
+
+void Builder::reduce(FlatId flat, int microbatch, BufferId from, bool accumulate) {
+  const BufferId accumulator = program_.flat_buffers[static_cast<std::size_t>(flat)].accumulator;
+  Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
+  reduction.microbatch = microbatch;
+  reduction.channel = channel(Lane::reduce);
+  reduction.accumulate = accumulate;
+  reduction.reads = {from};
+  if (accumulate)
+    insert_sorted(reduction.reads, accumulator);
+  else if (from != accumulator)
+    begin(accumulator, next_id());
+  reduction.writes = {accumulator};
+  add(std::move(reduction));
+}
+
+// Of a flat that several pipeline ranks hold, the gradient is complete only when they have exchanged theirs.
+void Builder::after_last_reduction(FlatId flat) {
+  if (mesh_.replicate > 1) {
+    Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
+    reduction.channel = channel(Lane::reduce, Axis::replicate);
+    reduction.reads = reduction.writes = {program_.flat_buffers[static_cast<std::size_t>(flat)].reduced};
+    add(std::move(reduction));
+  }
+  if (!shared(flat)) square_and_gather(flat);
+}
+
+// Where the gradient is complete: a reduction that completed it takes the squares on its way.
+void Builder::take_squares(FlatId flat) {
+  Instruction& last = program_.instructions.back();
+  if (last.op == Opcode::reduce_scatter && last.flat == flat) {
+    last.squares = true;
+    insert_sorted(last.writes, program_.scalars);
+    insert_sorted(last.writes, program_.square_sums);
+  } else {
+    Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
+    squares.reads = {program_.flat_buffers[static_cast<std::size_t>(flat)].reduced};
+    squares.writes = {program_.scalars};
+    insert_sorted(squares.writes, program_.square_sums);
+    add(std::move(squares));
+  }
+}
+
+// Every replica and, where states are replicated, every rank updates the same, so it needs the others'
+// slices.
+void Builder::square_and_gather(FlatId flat) {
+  const BufferId reduced = program_.flat_buffers[static_cast<std::size_t>(flat)].reduced;
+  if (squares(flat)) take_squares(flat);
+  if (mesh_.replicate > 1 && !program_.state_over_replicas) gather_in_place(flat, reduced, Axis::replicate);
+  if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
+  take_down(flat, -1);
+}
+
+void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
+  Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
+  gather.channel = channel(Lane::gather, axis);
+  gather.reads = gather.writes = {buffer};
+  add(std::move(gather));
+}
+
+void Builder::issue_end() {
+  exchange_shared();
+  const int all = static_cast<int>(slots_.size());
+  if (updates_early()) {
+    issue_updates(all);
+    while (handed_on_ < updated_) hand_on_next();
+    return decide();
+  }
+  prepare_updates();  // whatever the decision will be
+  decide();
+  issue_updates(all);
+}
+
+}  // namespace tessera

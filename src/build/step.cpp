@@ -1,0 +1,341 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/build/builder.h"
+#include "src/build/holders.h"
+#include "tessera/memory_plan.h"
+
+namespace tessera {
+
+void check_strategy(const Mesh& mesh, const Strategy& strategy) {
+  strategy.check();
+  const Space parameters = strategy.offload.parameters;
+  if (mesh.shard == 1 && mesh.replicate > 1 && strategy.state_over_replicas && parameters != Space::device)
+    throw UsageError(fmt::format(
+        "strategy.parameters_over_replicas is true and strategy.offload.parameters is {}, but mesh.shard is "
+        "1: a parameter of one shard stays whole between steps, and its replicas' slices are brought "
+        "together "
+        "on the device; make mesh.shard 2 or more, offload.parameters device, or parameters_over_replicas "
+        "and state_over_replicas false",
+        name_of(parameters)));
+}
+
+namespace {
+
+void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
+  mesh.world();  // its checks
+  check_strategy(mesh, spec.strategy);
+  if (layout.shards() != mesh.shard)
+    throw UsageError(fmt::format("layout has {} shards, but the mesh's shard axis has {} ranks",
+                                 layout.shards(), mesh.shard));
+  if (layout.replicas() != mesh.replicate)
+    throw UsageError(fmt::format("layout has {} replicas, but the mesh's replicate axis has {} ranks",
+                                 layout.replicas(), mesh.replicate));
+  if (mesh.tensor != 1)
+    throw UnsupportedError(
+        fmt::format("mesh {}: this version has no tensor parallel ranks; tensor must be 1", to_string(mesh)));
+  if (mesh.pipeline > 1 && !spec.order.empty())
+    throw UsageError(
+        "order is given, but mesh.pipeline is above 1: there the schedule orders the uses; leave it empty");
+  if (spec.microbatches < 1)
+    throw UsageError(fmt::format("microbatches is {}; it must be at least 1", spec.microbatches));
+  if (spec.moments < 0 || spec.moments > 2)
+    throw UsageError(fmt::format("moments is {}; it must be 0 to 2", spec.moments));
+  if (spec.moment_type != DType::fp32 && spec.moment_type != DType::bf16)
+    throw UsageError(fmt::format("moment_type is {}; it must be fp32 or bf16", name_of(spec.moment_type)));
+  const std::size_t units = spec.activations.units.size();
+  if (units != 0 && units != layout.units().size())
+    throw UsageError(
+        fmt::format("activations are given for {} units; the model has {}", units, layout.units().size()));
+  const std::size_t choices = spec.strategy.unit_activations.size();
+  if (choices != 0 && choices != layout.units().size())
+    throw UsageError(fmt::format("strategy.unit_activations is given for {} units; the model has {}", choices,
+                                 layout.units().size()));
+  if (units != 0 && !spec.order.empty() && spec.order != default_order(static_cast<int>(units), spec))
+    throw UsageError(
+        "activations flow along the default order; a trainer with an order of its own keeps its own "
+        "activations");
+}
+
+}  // namespace
+
+Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank)
+    : layout_(layout),
+      mesh_((check_spec(layout, mesh, spec), mesh)),
+      spec_(spec),
+      pipeline_rank_(pipeline_rank),
+      partition_(static_cast<int>(layout.units().size()), mesh.pipeline, spec.strategy.pipeline),
+      placements_(spec.strategy.placements) {
+  if (pipeline_rank < 0 || pipeline_rank >= mesh.pipeline)
+    throw UsageError(fmt::format("build_step: pipeline rank {} does not exist; the mesh has 0 to {}",
+                                 pipeline_rank, mesh.pipeline - 1));
+  reduce_when_ = spec.strategy.reduce_when(spec.microbatches);
+  if (layout.shards() == 1) placements_ = {};  // the one shard is the whole: a gathered copy would double it
+  program_.placements = placements_;
+  program_.pipeline_rank = pipeline_rank;
+  program_.state_over_replicas = spec.strategy.state_over_replicas && mesh.replicate > 1;
+  // With one shard nothing is gathered around uses, so the replicas' slices are gathered after the update.
+  program_.parameters_over_replicas =
+      spec.strategy.parameters_over_replicas && program_.state_over_replicas && parameters_sharded();
+  has_secondary_.resize(layout.flats().size());
+  program_.kind = spec.kind;
+  program_.microbatches = spec.microbatches;
+  for (const UnitSpec& unit : layout.units()) program_.units.push_back(unit.name);
+  program_.flat_buffers.resize(layout.flats().size());
+  program_.unit_buffers.resize(layout.units().size());
+}
+
+bool Builder::resident(UnitId unit) const {
+  return unit >= static_cast<UnitId>(layout_.units().size()) - spec_.strategy.resident_units;
+}
+
+std::span<const FlatId> Builder::read_by(const Use& use) const {
+  const UnitSpec& unit = layout_.units()[static_cast<std::size_t>(use.unit)];
+  if (!reads_parameters(unit, use.pass)) return {};
+  return layout_.flats_used_by(use.unit);
+}
+
+Program Builder::build() {
+  holders_ = holders_of(layout_, partition_);
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+    if (held(flat)) add_flat_buffers(flat);
+  for (UnitId unit = 0; unit < static_cast<UnitId>(layout_.units().size()); ++unit) add_unit_buffers(unit);
+  add_scalars();
+  lay_out_uses();
+  lay_out_updates();
+  find_residences();
+  find_messages();
+  for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
+    slots_[static_cast<std::size_t>(position)].begin = next_id();
+    issue_carried(position);
+    bring_activations(position);
+    issue_gathers(position);
+    issue_receives(position);
+    issue_use(position);
+    take_down_activations(position);
+    issue_sends(position);
+    issue_reductions(position);
+    if (updates_early()) issue_updates(position);
+  }
+  end_begin_ = next_id();
+  issue_end();
+  close_lifetimes();
+  compact();
+  link(program_, nullptr, 0);
+  return std::move(program_);
+}
+
+void Builder::lay_out_uses() {
+  backward_positions_.resize(layout_.flats().size());
+  if (!spec_.order.empty()) {
+    lay_out_order();
+  } else {
+    if (pipelined()) find_times();
+    lay_out_passes();
+  }
+  for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
+    const Slot& slot = slots_[static_cast<std::size_t>(position)];
+    if (slot.use.pass != Pass::backward) continue;
+    for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
+      if (!trains(flat)) continue;
+      std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
+      if (!positions.empty() &&
+          slots_[static_cast<std::size_t>(positions.back())].microbatch > slot.microbatch)
+        throw UnsupportedError(fmt::format(
+            "unit '{}' and another chunk of pipeline rank {} share parameters, and schedule {} runs several "
+            "microbatches through one before the other, so that no single sum of gradients can hold both; "
+            "take another schedule, or cut the chain so that they lie on different ranks",
+            layout_.units()[static_cast<std::size_t>(slot.use.unit)].name, pipeline_rank_,
+            name_of(spec_.strategy.pipeline.schedule)));
+      positions.push_back(position);
+    }
+  }
+}
+
+void Builder::find_times() {
+  times_ = PassTimes(spec_.strategy.pipeline.schedule, shape(), spec_.kind);
+  starts_.resize(static_cast<std::size_t>(mesh_.pipeline));
+  for (int chunk = 0; chunk < static_cast<int>(partition_.chunks().size()); ++chunk) {
+    std::vector<int>& of_rank = starts_[static_cast<std::size_t>(partition_.chunk(chunk).rank)];
+    const std::vector<int> more = times_.starts(chunk);
+    of_rank.insert(of_rank.end(), more.begin(), more.end());
+  }
+  for (std::vector<int>& starts : starts_) std::ranges::sort(starts);
+}
+
+void Builder::lay_out_passes() {
+  std::map<std::pair<int, Pass>, std::vector<Use>> known;
+  for (const ChunkPass& pass : pipeline_order(spec_.strategy.pipeline.schedule, shape(), pipeline_rank_)) {
+    if (!train() && pass.pass != Pass::forward) continue;
+    const auto [uses, is_new] = known.try_emplace({pass.chunk, pass.pass});
+    if (is_new) uses->second = uses_in(pass.chunk, pass.pass);
+    const int time = pipelined() ? times_.start(pass.chunk, pass.microbatch, pass.pass) : 0;
+    for (const Use& use : uses->second)
+      slots_.push_back({.use = use, .microbatch = pass.microbatch, .time = time});
+  }
+}
+
+std::vector<Use> Builder::uses_in(int chunk, Pass pass) const {
+  std::vector<Use> uses = default_order(static_cast<int>(layout_.units().size()), spec_);
+  std::erase_if(uses, [&](const Use& use) {
+    return partition_.chunk_of(use.unit) != chunk || (use.pass == Pass::forward) != (pass == Pass::forward);
+  });
+  return uses;
+}
+
+void Builder::lay_out_order() {
+  const std::vector<Use> uses = uses_of(layout_, spec_);
+  for (int microbatch = 0; microbatch < spec_.microbatches; ++microbatch)
+    for (const Use& use : uses) slots_.push_back({.use = use, .microbatch = microbatch});
+}
+
+// Ahead of the flat's first use, so far that its gather finds it done, and that the host never waits for the
+// use between two updates.
+int Builder::carried_place(int first_use) const {
+  const int prefetch = spec_.strategy.prefetch;
+  const int ahead = prefetch == 0 ? 0 : std::max(std::min(prefetch, first_use) + 1, offload().staged);
+  return std::max(first_use - ahead, 0);
+}
+
+// Of those at one place what the host updates comes first: the device's own then run beside it.
+void Builder::lay_out_updates() {
+  const int end = static_cast<int>(slots_.size());
+  std::vector<int> first_use(layout_.flats().size(), end), last_use(layout_.flats().size());
+  for (int position = 0; position < end; ++position) {
+    for (const FlatId flat : layout_.flats_used_by(slots_[static_cast<std::size_t>(position)].use.unit)) {
+      const auto of = static_cast<std::size_t>(flat);
+      first_use[of] = std::min(first_use[of], position);
+      last_use[of] = position;
+    }
+  }
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat) {
+    if (!trains(flat)) continue;
+    int behind = end;
+    if (updates_early() && !shared(flat)) {
+      behind = last_use[static_cast<std::size_t>(flat)];
+      // On the compute lane, which goes on with the next use while the gradient is reduced.
+      if (!host_updates(flat) && spec_.strategy.prefetch > 0) behind = std::min(behind + 1, end - 1);
+    }
+    if (carries(flat)) behind = carried_place(first_use[static_cast<std::size_t>(flat)]);
+    carried_ += carries(flat) ? 1 : 0;
+    updates_.push_back({flat, behind});
+  }
+  std::ranges::sort(updates_, {}, [&](const Update& update) {
+    return std::tuple(update.behind, !host_updates(update.flat), update.flat);
+  });
+}
+
+InstructionId Builder::add(Instruction instruction) {
+  instruction.carried = carrying_;
+  const auto id = static_cast<InstructionId>(program_.instructions.size());
+  for (BufferId read : instruction.reads) touch(read, id);
+  for (BufferId write : instruction.writes) touch(write, id);
+  program_.instructions.push_back(std::move(instruction));
+  return id;
+}
+
+// An access keeps the lifetime that is open around it, if one is, alive until here at least.
+void Builder::touch(BufferId id, InstructionId instruction) {
+  Buffer& touched = buffer(id);
+  if (touched.persistent) return;
+  if (touched.lifetimes.empty())
+    throw Error(fmt::format("builder: '{}' is touched before it lives", touched.name));
+  touched.lifetimes.back().last = std::max(touched.lifetimes.back().last, instruction);
+}
+
+void Builder::begin(BufferId id, InstructionId instruction) {
+  if (!buffer(id).persistent) buffer(id).lifetimes.push_back({instruction, instruction});
+}
+
+// With prefetch, the memory stays taken while the use behind `position` runs (with its recompute), so that
+// this use need not wait for the reduction that reads it.
+void Builder::release_behind(BufferId id, InstructionId instruction, int position) {
+  if (buffer(id).persistent || spec_.strategy.prefetch == 0) return;
+  const int last = static_cast<int>(slots_.size()) - 1;
+  int until = std::min(position + 1, last);
+  if (slots_[static_cast<std::size_t>(until)].use.pass == Pass::recompute) until = std::min(until + 1, last);
+  pending_ends_.push_back({id, instruction, until});
+}
+
+void Builder::close_lifetimes() {
+  for (const PendingEnd& pending : pending_ends_) {
+    const auto position = static_cast<std::size_t>(pending.position);
+    InstructionId use = slots_[position].instruction;
+    if (pending.behind_all)
+      use = (position + 1 < slots_.size() ? slots_[position + 1].begin : end_begin_) - 1;
+    // Found by where it began, as the buffer may have begun again since: then it ends before that.
+    std::vector<Lifetime>& lifetimes = buffer(pending.buffer).lifetimes;
+    const auto next = std::ranges::upper_bound(lifetimes, pending.at_least, {}, &Lifetime::first);
+    if (next == lifetimes.begin()) continue;
+    Lifetime& lifetime = *std::prev(next);
+    if (lifetime.last != pending.at_least) continue;
+    const InstructionId most = next != lifetimes.end() ? next->first - 1 : use;
+    lifetime.last = std::max(lifetime.last, std::min(use, most));
+  }
+}
+
+int Builder::channel(Lane lane, Axis axis) {
+  const Channel wanted{axis, lane};
+  const auto found = std::find(program_.channels.begin(), program_.channels.end(), wanted);
+  if (found != program_.channels.end()) return static_cast<int>(found - program_.channels.begin());
+  program_.channels.push_back(wanted);
+  return static_cast<int>(program_.channels.size()) - 1;
+}
+
+Instruction Builder::about(Opcode op, Lane lane, FlatId flat) const {
+  return {.op = op,
+          .lane = lane,
+          .unit = layout_.flat(flat).unit,
+          .flat = flat,
+          .waits = {},
+          .reads = {},
+          .writes = {}};
+}
+
+void Builder::issue_use(int position) {
+  Slot& slot = slots_[static_cast<std::size_t>(position)];
+  Instruction use{.op = Opcode::use,
+                  .lane = Lane::compute,
+                  .pass = slot.use.pass,
+                  .edge = slot.use.edge,
+                  .unit = slot.use.unit,
+                  .microbatch = slot.microbatch,
+                  .waits = {},
+                  .reads = {},
+                  .writes = {}};
+  use.selective = use.pass == Pass::recompute &&
+                  spec_.strategy.activations_of(use.unit).recompute == Recompute::selective;
+  access_parameters(slot.use, use);
+  if (slot.use.pass == Pass::backward) access_gradients(use, position);
+  access_activations(use);
+  slot.instruction = add(std::move(use));
+}
+
+void Builder::access_parameters(const Use& of, Instruction& use) {
+  for (FlatId flat : read_by(of))
+    insert_sorted(use.reads, program_.flat_buffers[static_cast<std::size_t>(flat)].gathered);
+}
+
+void Builder::access_gradients(Instruction& use, int position) {
+  for (FlatId flat : layout_.flats_used_by(use.unit)) {
+    if (!trains(flat)) continue;
+    const BufferId gradient = program_.flat_buffers[static_cast<std::size_t>(flat)].gradient;
+    const std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
+    const auto at = std::lower_bound(positions.begin(), positions.end(), position);
+    const bool first =
+        at == positions.begin() || slots_[static_cast<std::size_t>(*(at - 1))].microbatch != use.microbatch;
+    if (first) {
+      begin(gradient, static_cast<InstructionId>(program_.instructions.size()));
+    } else {
+      insert_sorted(use.reads, gradient);
+    }
+    insert_sorted(use.writes, gradient);
+  }
+}
+
+Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank) {
+  return Builder(layout, mesh, spec, pipeline_rank).build();
+}
+
+}  // namespace tessera

@@ -1,0 +1,118 @@
+// The meeting place of one group of threads: what each member calls, their barriers, and who reads whose
+// buffers. Moves no data itself.
+//
+// A collective is a barrier (all have published), the check that all called the same, each member's copies
+// from its peers, and a barrier (all have read). A member that gives up marks the world failed first and then
+// waits until no peer reads; a peer marks itself reading first and then looks for failure. So no buffer is
+// read after its owner has left.
+#pragma once
+
+#include <array>
+#include <functional>
+
+#include "src/comm/backend.h"
+#include "src/comm/local/world.h"
+#include "src/comm/puller.h"
+
+namespace tessera::comm {
+
+// What must be equal on all members, and names a call in errors.
+struct LocalCall {
+  Operation operation = Operation::barrier;
+  DType type = DType::fp32;
+  int root = -1;           // of broadcast
+  std::int64_t count = 0;  // bytes, or elements where the operation has a type
+  const char* shown = "";
+  std::array<char, 64> unit{};
+
+  static LocalCall make(Operation operation, std::int64_t count, CallLabel label);
+  bool matches(const LocalCall& other) const;
+  std::string text(std::uint64_t sequence) const;       // "all_gather #12 of unit 'block.3'"
+  std::string full_text(std::uint64_t sequence) const;  // and what it moves
+};
+
+class LocalGroup {
+ public:
+  LocalGroup(LocalWorld& world, std::string name, std::vector<int> global_ranks);
+
+  int members() const { return static_cast<int>(slots_.size()); }
+  int global_rank(int member) const { return global_ranks_[static_cast<std::size_t>(member)]; }
+  const std::string& name() const { return name_; }
+  LocalWorld& world() const { return world_; }
+
+  // Runs copies() between the two barriers. `source` is what peers may read of this member meanwhile.
+  template <class Copies>
+  void collective(int me, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline,
+                  const Copies& copies) {
+    begin(me, call, source);
+    try {
+      barrier(me, deadline);
+      check_match(me);
+      copies();
+      barrier(me, deadline);
+    } catch (...) {
+      abandon(me, deadline);
+      throw;
+    }
+  }
+
+  // Inside copies(): what peers published, to be read only between the two that follow.
+  const void* source(int member) const { return slot(member).source; }
+  void start_reading(int me);  // throws where the world has failed
+  void stop_reading(int me) noexcept { slot(me).reading.store(false, std::memory_order_release); }
+  // Inside copies(): a barrier between two reads, where sources change.
+  void barrier(int me, std::chrono::nanoseconds deadline);
+
+  // send() returns when `to` has copied.
+  void send(int me, int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline);
+  void recv(int me, int from, const LocalCall& call, void* target, std::chrono::nanoseconds deadline);
+
+ private:
+  struct alignas(64) Slot {
+    std::atomic<std::uint64_t> phase{0};  // barriers reached
+    std::atomic<bool> reading{false};
+    std::uint64_t sequence = 0;  // collectives begun
+    LocalCall call;              // these three: read by peers between the barriers only
+    const void* source = nullptr;
+    mutable std::mutex status_mutex;
+    LocalCall status;  // for reports at any time, under the mutex
+    std::uint64_t status_sequence = 0;
+    std::string status_text() const;
+  };
+  // Messages from one member to another.
+  struct alignas(64) Channel {
+    std::atomic<std::uint64_t> posted{0}, taken{0};
+    device::Signal signal;
+    LocalCall call;
+    const void* source = nullptr;
+  };
+  Slot& slot(int member) { return slots_[static_cast<std::size_t>(member)]; }
+  const Slot& slot(int member) const { return slots_[static_cast<std::size_t>(member)]; }
+  Channel& channel(int from, int to);
+
+  void begin(int me, const LocalCall& call, const void* source);
+  void announce(int me, const LocalCall& call, std::uint64_t sequence);
+  void check_match(int me);
+  void abandon(int me, std::chrono::nanoseconds deadline) noexcept;
+
+  // A wait for some members. done() and missing(member) speak of what is waited for.
+  using Missing = std::function<bool(int member)>;
+  template <class Done, class IsMissing>
+  void wait(int me, device::Signal& signal, std::chrono::nanoseconds deadline, const Done& done,
+            const IsMissing& missing);
+  [[noreturn]] void throw_missing(int me, std::chrono::nanoseconds deadline, const Missing& missing);
+  [[noreturn]] void throw_failed(int me) const;
+  [[noreturn]] void report(int me, int culprit, const std::string& message);
+  std::string current(int me) const;  // the call `me` is in, for messages
+
+  LocalWorld& world_;
+  const std::string name_;
+  const std::vector<int> global_ranks_;
+  std::vector<Slot> slots_;
+  alignas(64) std::atomic<std::uint64_t> arrivals_{0};  // of all members at all barriers
+  device::Signal arrival_signal_;
+  std::once_flag channels_once_;
+  std::vector<Channel> channels_;  // [from * members + to], made when first used
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,125 @@
+// Worlds of threads: making them, running a function on every rank, and ending them when a rank fails.
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <system_error>
+#include <thread>
+
+#include "src/comm/local/backend.h"
+
+namespace tessera {
+namespace {
+
+// Shared by the rank threads and the caller; a thread that is left behind keeps it alive.
+struct Run {
+  Run(int ranks, const LocalOptions& options, std::function<void(Communicator)> main)
+      : world(std::make_shared<comm::LocalWorld>(ranks, options)),
+        communicators(comm::communicators_of(world, comm::Ends::as_told)),
+        rank_main(std::move(main)),
+        causes(static_cast<std::size_t>(ranks)),
+        messages(static_cast<std::size_t>(ranks)) {}
+
+  void run_rank(int rank);
+  void end_rank(int rank, std::exception_ptr cause, const std::string& message);
+  bool wait_for_all();
+  std::exception_ptr first_cause();
+
+  const std::shared_ptr<comm::LocalWorld> world;
+  std::vector<Communicator> communicators;
+  const std::function<void(Communicator)> rank_main;
+  std::mutex mutex;  // guards the rest
+  std::condition_variable changed;
+  int ended = 0;
+  int first_to_throw = -1;
+  std::vector<std::exception_ptr> causes;
+  std::vector<std::string> messages;
+};
+
+void Run::run_rank(int rank) {
+  try {
+    rank_main(std::move(communicators[static_cast<std::size_t>(rank)]));
+    end_rank(rank, nullptr, "");
+  } catch (const std::exception& error) {
+    end_rank(rank, std::current_exception(), error.what());
+  } catch (...) {
+    end_rank(rank, std::current_exception(), "an exception that is not a std::exception");
+  }
+}
+
+void Run::end_rank(int rank, std::exception_ptr cause, const std::string& message) {
+  if (cause) world->fail(rank, rank, message);
+  world->end(rank);
+  const std::lock_guard lock(mutex);
+  if (cause && first_to_throw < 0) first_to_throw = rank;
+  causes[static_cast<std::size_t>(rank)] = std::move(cause);
+  messages[static_cast<std::size_t>(rank)] = message;
+  ++ended;
+  changed.notify_all();
+}
+
+// False where some are still running when the deadline has passed since the first failure.
+bool Run::wait_for_all() {
+  const std::chrono::nanoseconds deadline = world->options().deadline;
+  std::unique_lock lock(mutex);
+  while (ended < world->ranks()) {
+    const auto failure = world->first_failure();
+    if (failure && device::Clock::now() >= failure->time + deadline) return false;
+    changed.wait_for(lock, std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
+std::exception_ptr Run::first_cause() {
+  const auto failure = world->first_failure();
+  const std::lock_guard lock(mutex);
+  if (failure && causes[static_cast<std::size_t>(failure->reporter)])
+    return causes[static_cast<std::size_t>(failure->reporter)];
+  if (first_to_throw >= 0) return causes[static_cast<std::size_t>(first_to_throw)];
+  // A rank said that it failed, and none threw.
+  if (failure)
+    return std::make_exception_ptr(CommunicationError(
+        fmt::format("rank {} failed: {}", failure->reporter, failure->message), failure->culprit));
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<Communicator> make_local_world(int world, const LocalOptions& options) {
+  if (world < 1) throw UsageError(fmt::format("a world of {} ranks: use at least 1", world));
+  return comm::communicators_of(std::make_shared<comm::LocalWorld>(world, options),
+                                comm::Ends::with_communicators);
+}
+
+void run_local(int world, const LocalOptions& options, const std::function<void(Communicator)>& rank_main,
+               std::vector<std::string>* messages) {
+  if (world < 1) throw UsageError(fmt::format("a world of {} ranks: use at least 1", world));
+  if (!rank_main) throw UsageError("run_local: rank_main is empty; give the function that every rank runs");
+  const auto run = std::make_shared<Run>(world, options, rank_main);
+  const std::vector<int> cores = options.pin ? allowed_cores() : std::vector<int>{};
+  const auto cores_of = [&](int rank) { return share_of_cores(cores, rank, world); };
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < world; ++rank) try {
+      threads.emplace_back([run, rank, own = cores_of(rank)] {
+        bind_thread(own, fmt::format("rank {}", rank));
+        run->run_rank(rank);
+      });
+    } catch (const std::system_error& error) {
+      const EnvironmentError cause(fmt::format("cannot start the thread of rank {}: {}", rank, error.what()));
+      for (int missing = rank; missing < world; ++missing)
+        run->end_rank(missing, std::make_exception_ptr(cause), cause.what());
+      break;
+    }
+  bind_thread(cores_of(0), "");
+  run->run_rank(0);
+  bind_thread(cores, "");
+
+  const bool all_ended = run->wait_for_all();
+  for (std::thread& thread : threads) all_ended ? thread.join() : thread.detach();
+  if (messages != nullptr) {
+    const std::lock_guard lock(run->mutex);
+    *messages = run->messages;
+  }
+  if (const std::exception_ptr cause = run->first_cause()) std::rethrow_exception(cause);
+}
+
+}  // namespace tessera

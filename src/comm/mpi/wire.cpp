@@ -1,0 +1,109 @@
+#include "src/comm/mpi/wire.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <thread>
+
+namespace tessera::comm {
+namespace {
+
+constexpr int kFailureTag = 0, kEndedTag = 1, kFirstGroupTag = 8;
+constexpr std::chrono::milliseconds kMoment{200};
+
+bool finalized() {
+  int flag = 0;
+  MPI_Finalized(&flag);
+  return flag != 0;
+}
+
+// The next message with `tag`, if one has come; returns its source or -1.
+int take(MPI_Comm comm, int tag, void* data, int bytes) {
+  int found = 0;
+  MPI_Message message;
+  MPI_Status status;
+  if (MPI_Improbe(MPI_ANY_SOURCE, tag, comm, &found, &message, &status) != MPI_SUCCESS || found == 0)
+    return -1;
+  MPI_Mrecv(data, bytes, MPI_BYTE, &message, &status);
+  return status.MPI_SOURCE;
+}
+
+}  // namespace
+
+void check_mpi(int status, const char* call) {
+  if (status == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  throw EnvironmentError(fmt::format("{}: {}", call, text));
+}
+
+MpiWire::MpiWire(MPI_Comm messages, std::vector<int> others)
+    : messages_(messages), others_(std::move(others)) {
+  int* limit = nullptr;
+  int found = 0;
+  MPI_Comm_get_attr(messages_, MPI_TAG_UB, &limit, &found);
+  if (found != 0) last_tag_ = *limit;
+}
+
+int MpiWire::take_tags(const GroupKey& key, const std::string& name, const std::vector<int>& ranks) {
+  const auto groups = static_cast<std::uint64_t>((last_tag_ - kFirstGroupTag) / kGroupTags);
+  Taken own = {
+      .tags = kFirstGroupTag + kGroupTags * static_cast<int>(key.low % groups), .name = name, .ranks = ranks};
+  std::ranges::sort(own.ranks);
+  const std::lock_guard lock(mutex_);
+  for (const auto& [other_key, other] : taken_) {
+    if (other.tags != own.tags) continue;
+    std::vector<int> common;
+    std::ranges::set_intersection(own.ranks, other.ranks, std::back_inserter(common));
+    if (common.size() >= 2)
+      throw EnvironmentError(fmt::format(
+          "the communicators '{}' and '{}' would have the same of the {} tags that this MPI gives for "
+          "messages between hosts: give one of them another name",
+          other.name, own.name, last_tag_));
+  }
+  const int tags = own.tags;
+  taken_.insert_or_assign({key.low, key.high}, std::move(own));
+  return tags;
+}
+
+void MpiWire::give_back_tags(const GroupKey& key) {
+  const std::lock_guard lock(mutex_);
+  taken_.erase({key.low, key.high});
+}
+
+void MpiWire::tell_failure(const SharedFailure& failure) {
+  if (finalized()) return;
+  auto* const copy = new SharedFailure(failure);  // kept: nobody knows when the last one has it
+  std::vector<MPI_Request> requests(others_.size(), MPI_REQUEST_NULL);
+  for (std::size_t i = 0; i < others_.size(); ++i)
+    MPI_Isend(copy, sizeof *copy, MPI_BYTE, others_[i], kFailureTag, messages_, &requests[i]);
+  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks)
+  const auto limit = device::Clock::now() + kMoment;
+  int done = 0;
+  while (done == 0 && device::Clock::now() < limit) {
+    MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
+    if (done == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  for (MPI_Request& request : requests)
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+}
+
+void MpiWire::tell_ended() {
+  if (finalized()) return;
+  for (const int other : others_) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Isend(nullptr, 0, MPI_BYTE, other, kEndedTag, messages_, &request);
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  }
+}
+
+void MpiWire::listen(SharedWorld& world) {
+  SharedFailure failure;
+  while (take(messages_, kFailureTag, &failure, sizeof failure) >= 0)
+    world.fail(failure.reporter, failure.culprit, failure.message.data());
+  for (int rank = 0; (rank = take(messages_, kEndedTag, nullptr, 0)) >= 0;) world.end(rank);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,80 @@
+#include "src/comm/mpi/world.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include "src/comm/mpi/wire.h"
+
+namespace tessera::comm {
+
+MpiWorld::MpiWorld(Place place, const MpiOptions& options)
+    : place_(std::move(place)),
+      options_(options),
+      policy_(device::WaitPolicy::choose(options.waiting, ranks_here())),
+      arenas_(std::make_shared<MpiArenas>()) {
+  shared().enter(rank());
+}
+
+MpiWorld::~MpiWorld() {
+  const bool failed = shared().failed();
+  shared().end(rank());
+  // Who ends because the world has failed is not to be heard of before the failure.
+  if (place_.wire && !failed) place_.wire->tell_ended();
+}
+
+int MpiWorld::ranks_here() const {
+  int here = 0;
+  for (int rank = 0; rank < place_.ranks; ++rank) here += is_here(rank) ? 1 : 0;
+  return here;
+}
+
+bool MpiWorld::is_here(int rank) const {
+  return place_.hosts.empty() ||
+         place_.hosts[static_cast<std::size_t>(rank)] == place_.hosts[static_cast<std::size_t>(place_.rank)];
+}
+
+void MpiWorld::fail(int culprit, const std::string& message) {
+  if (shared().fail(rank(), culprit, message) && place_.wire) place_.wire->tell_failure(shared().failure());
+}
+
+void MpiWorld::look_around() {
+  shared().show(rank());
+  if (shared().look_for_dead(rank()) && place_.wire) place_.wire->tell_failure(shared().failure());
+  if (place_.wire) place_.wire->listen(shared());
+}
+
+void MpiWorld::throw_failed(const std::string& call) const {
+  const SharedFailure failure = shared().failure();
+  const char* const message = failure.message.data();
+  std::string what;
+  if (failure.reporter == rank())
+    what = fmt::format("this rank failed before: {}", message);
+  else if (failure.reporter == failure.culprit)
+    what = fmt::format("rank {} failed: {}", failure.culprit, message);
+  else
+    what = fmt::format("rank {} reported: {}", failure.reporter, message);
+  throw CommunicationError(fmt::format("rank {}: {}: {}", rank(), call, what), failure.culprit);
+}
+
+void MpiWorld::rethrow_failure(const std::string& call) {
+  look_around();
+  if (shared().failed()) throw_failed(call);
+}
+
+void MpiWorld::leave(int group) noexcept {
+  const bool waits = !shared().failed() && !waited_to_leave_.load();
+  const auto limit = waits ? options_.deadline : std::chrono::milliseconds(0);
+  if (!shared().leave(rank(), group, limit)) waited_to_leave_.store(true);
+}
+
+GroupKey MpiWorld::key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name) {
+  const std::string arguments =
+      fmt::format("{:x}-{:x}|{}|{}", parent.high, parent.low, fmt::join(ranks, ","), name);
+  const std::lock_guard lock(mutex_);
+  const std::string text = fmt::format("{}|{}", occurrences_[arguments]++, arguments);
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {.low = hash.low64, .high = hash.high64};
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,68 @@
+// One process's place in a world of processes: its rank, its options, the range that it shares with those of
+// its host, and the wire to those of others. Includes nothing of MPI.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "src/comm/mpi/arenas.h"
+#include "src/comm/mpi/shared.h"
+#include "tessera/communicator.h"
+
+namespace tessera::comm {
+
+class MpiWire;
+
+class MpiWorld {
+ public:
+  struct Place {
+    SharedWorld* shared = nullptr;            // of the processes of this host; counts all ranks of the world
+    std::shared_ptr<MpiWire> wire = nullptr;  // none where all are on one host
+    std::vector<int> hosts = {};              // by rank; empty: all on one host
+    std::shared_ptr<void> keeper = nullptr;   // of the shared range
+    int rank = 0, ranks = 1;
+  };
+  MpiWorld(Place place, const MpiOptions& options);
+  // Tells the others that this rank makes no further calls: a store and a notice, and no wait for anybody.
+  ~MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  int rank() const { return place_.rank; }
+  int ranks() const { return place_.ranks; }
+  const MpiOptions& options() const { return options_; }
+  const device::WaitPolicy& policy() const { return policy_; }
+  SharedWorld& shared() const { return *place_.shared; }
+
+  const std::shared_ptr<MpiArenas>& arenas() const { return arenas_; }
+  MpiWire& wire() const { return *place_.wire; }
+  bool is_here(int rank) const;  // on this rank's host
+
+  void fail(int culprit, const std::string& message);
+  // What a wait does now and then: notes processes that died, and what ranks of other hosts say.
+  void look_around();
+  // `call` is what this rank was doing: it opens the message.
+  [[noreturn]] void throw_failed(const std::string& call) const;
+  // Looks around, and throws so if the world has failed.
+  void rethrow_failure(const std::string& call);
+  // Gives back the room of a group. All groups together wait one deadline at most for who keeps them from it,
+  // and none where the world has failed and nobody needs room any more.
+  void leave(int group) noexcept;
+
+  // The key of a group, from its parent's, name and ranks (global), and how often this rank asked before.
+  GroupKey key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name);
+
+ private:
+  int ranks_here() const;
+
+  const Place place_;
+  const MpiOptions options_;
+  const device::WaitPolicy policy_;
+  const std::shared_ptr<MpiArenas> arenas_;
+  std::atomic<bool> waited_to_leave_{false};  // in vain
+  std::mutex mutex_;
+  std::map<std::string, int> occurrences_;  // by parent and arguments; guarded by mutex_
+};
+
+}  // namespace tessera::comm

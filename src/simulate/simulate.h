@@ -1,0 +1,21 @@
+// What the simulations of one rank and of a world share.
+#pragma once
+
+#include <vector>
+
+#include "src/simulate/dataflow.h"
+#include "src/simulate/instruction_costs.h"
+
+namespace tessera {
+
+// A rank's instructions with their times, and the sums over them.
+Timeline timeline_of(const Program& program, const InstructionCosts& costs,
+                     const std::vector<Dataflow::Times>& times, Dataflow::Issuer issuer);
+
+// As the engine's ranks are on this mesh.
+Dataflow::Issuer issuer_of(const CostModel& cost, const Mesh& mesh);
+
+// By instruction.
+std::vector<double> durations_of(const Program& program, const InstructionCosts& costs);
+
+}  // namespace tessera

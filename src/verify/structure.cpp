@@ -1,0 +1,261 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <ranges>
+#include <tuple>
+
+#include "src/program/opcodes.h"
+#include "src/verify/checks.h"
+
+namespace tessera {
+namespace {
+
+class Structure {
+ public:
+  Structure(const Program& program, int index, int ranks, Findings& findings)
+      : program_(program), index_(index), ranks_(ranks), findings_(findings) {}
+
+  void run() {
+    check_channels();
+    for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
+      const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+      check_names(id, instruction);
+      check_waits(id, instruction);
+      check_buffers(id, instruction.reads, "reads");
+      check_buffers(id, instruction.writes, "writes");
+      check_channel(id, instruction);
+      check_spaces(id, instruction);
+      check_ends(id, instruction);
+    }
+  }
+
+ private:
+  // describe() follows ids itself, so a message about a bad one names the instruction by its number.
+  void report(InstructionId id, const std::string& what) {
+    findings_.add(
+        Fault::malformed, index_, {id},
+        fmt::format("#{} {} {}", id, name_of(program_.instructions[static_cast<std::size_t>(id)].op), what));
+  }
+
+  void check_channels() {
+    for (std::size_t i = 0; i < program_.channels.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j)
+        if (program_.channels[i] == program_.channels[j])
+          findings_.add(Fault::malformed, index_, {},
+                        fmt::format("channels {} and {} are the same axis and lane", j, i));
+  }
+
+  void check_names(InstructionId id, const Instruction& instruction) {
+    if (static_cast<int>(instruction.lane) >= kLanes)
+      report(id, fmt::format("is on lane {}, which does not exist", static_cast<int>(instruction.lane)));
+    const auto units = static_cast<int>(program_.units.size());
+    if (instruction.unit < -1 || instruction.unit >= units ||
+        (instruction.unit == -1 && instruction.op == Opcode::use))
+      report(id, fmt::format("is of unit {}; the program has {} units", instruction.unit, units));
+    const auto flats = static_cast<int>(program_.flat_buffers.size());
+    const bool has_flat = instruction.op != Opcode::use && instruction.op != Opcode::reduce_scalars &&
+                          instruction.op != Opcode::copy && !is_message(instruction.op);
+    if (instruction.flat >= flats || instruction.flat < (has_flat ? 0 : -1))
+      report(id, fmt::format("is of flat {}; the program has {} flats", instruction.flat, flats));
+    if (instruction.microbatch < -1 || instruction.microbatch >= program_.microbatches)
+      report(id, fmt::format("is of microbatch {}; the program has {}", instruction.microbatch,
+                             program_.microbatches));
+  }
+
+  void check_waits(InstructionId id, const Instruction& instruction) {
+    for (InstructionId wait : instruction.waits)
+      if (wait < 0 || wait >= id)
+        report(id, fmt::format("waits for #{}, which is not an earlier instruction", wait));
+    if (!std::ranges::is_sorted(instruction.waits)) report(id, "has waits that do not ascend");
+  }
+
+  void check_buffers(InstructionId id, const std::vector<BufferId>& buffers, std::string_view verb) {
+    for (BufferId buffer : buffers)
+      if (buffer < 0 || buffer >= static_cast<BufferId>(program_.buffers.size()))
+        report(id, fmt::format("{} buffer {}; the program has {}", verb, buffer, program_.buffers.size()));
+    if (std::ranges::adjacent_find(buffers, std::ranges::greater_equal{}) != buffers.end())
+      report(id, fmt::format("{} buffers that do not ascend", verb));
+  }
+
+  void check_channel(InstructionId id, const Instruction& instruction) {
+    if (static_cast<int>(instruction.lane) >= kLanes) return;  // reported already
+    if (!runs_on(instruction.op, instruction.lane))
+      return report(id, fmt::format("runs on lane {}, which is not for it", name_of(instruction.lane)));
+    const auto channels = static_cast<int>(program_.channels.size());
+    if (instruction.channel < -1 || instruction.channel >= channels) {
+      report(id, fmt::format("uses channel {}; the program has {}", instruction.channel, channels));
+    } else if (communicates(instruction.op) != (instruction.channel >= 0)) {
+      report(id, communicates(instruction.op) ? "communicates without a channel"
+                                              : "has a channel but does not communicate");
+    } else if (instruction.channel < 0) {
+      return;
+    } else if (program_.channels[static_cast<std::size_t>(instruction.channel)].lane != instruction.lane) {
+      report(id,
+             fmt::format("runs on lane {}, but its channel belongs to another", name_of(instruction.lane)));
+    } else if (const Axis axis = program_.channels[static_cast<std::size_t>(instruction.channel)].axis;
+               !goes_along(instruction.op, axis)) {
+      report(id, fmt::format("goes along axis {}, which is not for it", name_of(axis)));
+    } else if (is_message(instruction.op)) {
+      check_message(id, instruction);
+    }
+  }
+
+  // Copies go between spaces, on the lane for it; the host's lane works on the host, all others on the
+  // device.
+  void check_spaces(InstructionId id, const Instruction& instruction) {
+    const auto known = [&](BufferId id_) {
+      return id_ >= 0 && id_ < static_cast<BufferId>(program_.buffers.size());
+    };
+    if (!std::ranges::all_of(instruction.reads, known) || !std::ranges::all_of(instruction.writes, known))
+      return;  // reported already
+    const auto buffer = [&](BufferId of) -> const Buffer& {
+      return program_.buffers[static_cast<std::size_t>(of)];
+    };
+    if (instruction.op == Opcode::copy) {
+      if (instruction.reads.size() != 1 || instruction.writes.size() != 1)
+        return report(id, "must read one buffer and write one");
+      const Buffer& from = buffer(instruction.reads[0]);
+      const Buffer& to = buffer(instruction.writes[0]);
+      if (lane_between(from.space, to.space) != instruction.lane)
+        report(id, fmt::format("copies from {} to {} on lane {}, which is not for it", name_of(from.space),
+                               name_of(to.space), name_of(instruction.lane)));
+      if (instruction.flat < 0 ? from.bytes != to.bytes
+                               : from.flat != instruction.flat || to.flat != from.flat)
+        report(id, fmt::format("copies '{}' to '{}', which cannot hold the same", from.name, to.name));
+      return;
+    }
+    const Space reached = instruction.lane == Lane::host ? Space::host : Space::device;
+    for (const std::vector<BufferId>* list : {&instruction.reads, &instruction.writes})
+      for (const BufferId of : *list)
+        if (buffer(of).space != reached && buffer(of).role != BufferRole::scalars)
+          report(id,
+                 fmt::format("touches '{}', which lies on the {}; lane {} reaches the {}", buffer(of).name,
+                             name_of(buffer(of).space), name_of(instruction.lane), name_of(reached)));
+  }
+
+  // What is moved between ranks leaves one buffer, and comes into another.
+  void check_ends(InstructionId id, const Instruction& instruction) {
+    const bool gathers = instruction.op == Opcode::all_gather;
+    if (instruction.reads.empty() && (gathers || instruction.op == Opcode::send))
+      report(id, "reads nothing that it could send");
+    if (instruction.writes.empty() && (gathers || instruction.op == Opcode::receive))
+      report(id, "writes nothing that it received");
+  }
+
+  void check_message(InstructionId id, const Instruction& message) {
+    if (message.peer < 0 || message.peer >= ranks_)
+      return report(id, fmt::format("is to or from pipeline rank {}; the mesh has {}", message.peer, ranks_));
+    if (message.peer == program_.pipeline_rank) report(id, "is to or from its own rank");
+  }
+
+  const Program& program_;
+  int index_;
+  int ranks_;  // along the pipeline axis
+  Findings& findings_;
+};
+
+// A stretch of instructions during which a buffer holds its addresses.
+struct Hold {
+  Lifetime life;
+  BufferId buffer = 0;
+  std::int64_t begin = 0;  // bytes
+  std::int64_t end = 0;
+};
+
+std::vector<Hold> holds_of(const Program& program, const PlannedProgram& planned, Space space) {
+  const auto last = static_cast<InstructionId>(program.instructions.size()) - 1;
+  std::vector<Hold> holds;
+  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
+    const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
+    if (buffer.space != space || buffer.bytes == 0) continue;
+    const auto add = [&](const Lifetime& life, std::size_t number) {
+      const std::int64_t begin = planned.plan->offset(planned.index, id, number);
+      holds.push_back({.life = life, .buffer = id, .begin = begin, .end = begin + buffer.bytes});
+    };
+    if (buffer.persistent) add({0, last}, 0);
+    for (std::size_t k = 0; k < buffer.lifetimes.size(); ++k) add(buffer.lifetimes[k], k);
+  }
+  std::ranges::sort(
+      holds, {}, [](const Hold& hold) { return std::tuple(hold.life.first, hold.buffer, hold.life.last); });
+  return holds;
+}
+
+// Walks the holds by their start, keeping those that have not ended, by address: a new one may only meet the
+// two beside it.
+void check_shared_addresses(const Program& program, int index, const PlannedProgram& planned, Space space,
+                            Findings& findings) {
+  const std::vector<Hold> holds = holds_of(program, planned, space);
+  std::map<std::int64_t, const Hold*> active;  // by begin
+  std::multimap<InstructionId, const Hold*> ends;
+  const auto clash = [&](const Hold& a, const Hold& b) {
+    findings.add(Fault::malformed, index, {std::max(a.life.first, b.life.first)},
+                 fmt::format("the plan gives '{}' and '{}' the same bytes, but both hold something at {}",
+                             program.buffers[static_cast<std::size_t>(a.buffer)].name,
+                             program.buffers[static_cast<std::size_t>(b.buffer)].name,
+                             describe(program, std::max(a.life.first, b.life.first))));
+  };
+  for (const Hold& hold : holds) {
+    while (!ends.empty() && ends.begin()->first < hold.life.first) {
+      active.erase(ends.begin()->second->begin);
+      ends.erase(ends.begin());
+    }
+    const auto next = active.lower_bound(hold.begin);
+    bool free = true;
+    if (next != active.end() && next->second->begin < hold.end) {
+      clash(*next->second, hold);
+      free = false;
+    }
+    if (next != active.begin() && std::prev(next)->second->end > hold.begin) {
+      clash(*std::prev(next)->second, hold);
+      free = false;
+    }
+    if (!free) continue;
+    active.emplace(hold.begin, &hold);
+    ends.emplace(hold.life.last, &hold);
+  }
+}
+
+template <typename Report>
+void check_place(const Buffer& buffer, std::int64_t offset, const MemoryPlan& plan, Report report) {
+  if (offset % alignment_of(buffer.space) != 0)
+    report(fmt::format("the plan places '{}' at {}, which is not a multiple of {} bytes", buffer.name, offset,
+                       alignment_of(buffer.space)));
+  const bool lives = buffer.persistent || !buffer.lifetimes.empty();
+  if (offset < 0 || (lives && offset + buffer.bytes > plan.space(buffer.space).arena_bytes))
+    report(fmt::format("the plan places '{}' at {} to {}, outside the arena of {} bytes", buffer.name, offset,
+                       offset + buffer.bytes, plan.space(buffer.space).arena_bytes));
+}
+
+}  // namespace
+
+void check_structure(const Program& program, int index, const Mesh& mesh, Findings& findings) {
+  Structure(program, index, mesh.pipeline, findings).run();
+}
+
+void check_plan(const Program& program, int index, const PlannedProgram& planned, Findings& findings) {
+  if (planned.plan == nullptr) return;
+  const auto report = [&](const std::string& what) { findings.add(Fault::malformed, index, {}, what); };
+  const auto& offsets = planned.plan->offsets;
+  if (planned.index < 0 || planned.index >= static_cast<int>(offsets.size()))
+    return report(fmt::format("runs as program {} of its plan, which has {}", planned.index, offsets.size()));
+  const auto& places = offsets[static_cast<std::size_t>(planned.index)];
+  if (places.size() != program.buffers.size())
+    return report(
+        fmt::format("has {} buffers, but its plan places {}", program.buffers.size(), places.size()));
+  for (std::size_t id = 0; id < program.buffers.size(); ++id) {
+    const Buffer& buffer = program.buffers[id];
+    const std::size_t lives = std::max<std::size_t>(buffer.lifetimes.size(), 1);
+    if (places[id].size() != lives)
+      return report(fmt::format("the plan gives '{}' {} addresses, but it has {} lifetimes", buffer.name,
+                                places[id].size(), lives));
+    for (const std::int64_t offset : places[id]) check_place(buffer, offset, *planned.plan, report);
+    if (buffer.one_address && std::ranges::any_of(places[id], [&](auto at) { return at != places[id][0]; }))
+      report(fmt::format("the plan gives '{}' several addresses, but it must keep one", buffer.name));
+  }
+  for (int space = 0; space < kSpaces; ++space)
+    check_shared_addresses(program, index, planned, static_cast<Space>(space), findings);
+}
+
+}  // namespace tessera
