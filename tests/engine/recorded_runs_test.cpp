@@ -6,8 +6,8 @@
 //
 // GPT-2, Llama and MLP multiply by oneDNN. Their hashes are kept by oneDNN's version and the instruction sets
 // in use, and these runs are skipped where the table has none. Those of lesser processors were recorded on a
-// Zen 4 that was restricted to their instructions. oneDNN also looks at the size of caches, which these
-// shapes are too small to depend on: nobody has seen them differ under one key. Where they do, the key lacks
+// Zen 4 that was restricted to their instructions. oneDNN looks at the size of caches, too; that it decides
+// anything for shapes as small as these has not been seen. Where hashes differ under one key, the key lacks
 // something.
 //
 // To record anew, into the table beside this file or another:
