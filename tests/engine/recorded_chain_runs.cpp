@@ -113,8 +113,8 @@ RecordedRun recorded(const ChainRow& row) {
             const std::int64_t values = model->batch_bytes(options.batch) / 4;
             const int ranks = options.engine.mesh.data_ranks();
             const auto fill = [=](int step, int microbatch, int data_rank, void* batch) {
-              const auto stream =
-                  static_cast<std::uint64_t>((step * row.microbatches + microbatch) * ranks + data_rank);
+              const int place = (step * row.microbatches + microbatch) * ranks + data_rank;
+              const auto stream = static_cast<std::uint64_t>(place);
               for (std::int64_t k = 0; k < values; ++k)
                 static_cast<float*>(batch)[k] =
                     static_cast<float>(uniform(3, stream, static_cast<std::uint64_t>(k))) - 0.5f;

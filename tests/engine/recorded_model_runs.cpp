@@ -38,7 +38,8 @@ RecordedRun recorded_mlp(const std::string& name, const Mesh& mesh, int stage) {
             options.batch = {.sequences = 8, .length = 1};
             options.microbatches = 2;
             const auto fill = [&](int step, int microbatch, int data_rank, void* batch) {
-              const auto stream = static_cast<std::uint64_t>((step * 8 + microbatch) * 8 + data_rank);
+              const int place = (step * 8 + microbatch) * 8 + data_rank;
+              const auto stream = static_cast<std::uint64_t>(place);
               auto* inputs = static_cast<float*>(batch);
               auto* classes = reinterpret_cast<std::int32_t*>(static_cast<std::byte*>(batch) + 256);
               for (std::uint64_t k = 0; k < 40; ++k)
