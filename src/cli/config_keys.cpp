@@ -427,7 +427,7 @@ void add_run(Keys& keys, RunConfig& c) {
       "start."));
   keys.push_back(
       text("run.metrics", &c.metrics,
-           "A file for one line of JSON per step and evaluation (docs/architecture.md). A run from "
+           "A file for one line of JSON per step and evaluation (docs/tool.md). A run from "
            "step 0 begins it anew. Of one run at a time: another is refused while it writes there. Empty: "
            "none."));
   keys.push_back(text("run.trace", &c.trace,

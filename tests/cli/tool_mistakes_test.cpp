@@ -572,12 +572,12 @@ TEST_F(Tool, FailsWhereItsOutputGoesNowhere) {
   EXPECT_TRUE(json::accept(read(folder_.file("json"))));
 }
 
-TEST_F(Tool, PrintsThePlanThatTheReadmeShows) {
+TEST_F(Tool, PrintsThePlanThatItsPageShows) {
   const std::string source = TESSERA_SOURCE_DIR;
   const Result plan = run({"plan", source + "/examples/train_gpt_pipeline/mesh.toml"});
   const std::size_t begin = plan.out.find("pipeline  units"), end = plan.out.find("\n\n", begin);
   ASSERT_NE(begin, std::string::npos) << plan.out << plan.err;
-  EXPECT_THAT(read(source + "/README.md"), HasSubstr(plan.out.substr(begin, end - begin)));
+  EXPECT_THAT(read(source + "/docs/tool.md"), HasSubstr(plan.out.substr(begin, end - begin)));
 }
 
 TEST_F(Tool, NamesAConfigurationThatCannotBeRead) {
