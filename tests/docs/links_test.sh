@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # links_test.sh SOURCES: in every Markdown file each relative link leads to a file that exists and, where it names one, to a
-# heading of that file. Links to other sites are not opened.
+# heading of that file; and each path in `backquotes` that begins with a folder of the sources exists, but for those in
+# benchmarks/results, which tell of an earlier tree. Links to other sites are not opened.
 set -euo pipefail
 
 # headings FILE: an anchor a line, made of its headings as GitHub makes them: in lower case, without punctuation, with
@@ -20,7 +21,13 @@ links() {
     grep -oE '\]\([^)]*\)' | sed -E 's/^\]\((.*)\)$/\1/' || true
 }
 
-# broken SOURCES: a line for each link that leads nowhere.
+# paths FILE: every path in backquotes, one a line: what is all of a quote and has no blank or bracket. It may end in *.
+paths() {
+  grep -oE '`(\.ci|benchmarks|cmake|docs|examples|fuzz|include|kernels|optim|scripts|src|tests)/[^]` (){}<>:…]*`' "$1" |
+    tr -d '`' || true
+}
+
+# broken SOURCES: a line for each link, and each path, that leads nowhere.
 broken() {
   local file target path anchor
   (cd "$1" && find . \( -name .git -o -path ./build \) -prune -o -name '*.md' -print | LC_ALL=C sort) | while read -r file; do
@@ -34,6 +41,12 @@ broken() {
       elif [ -n "$anchor" ] && ! headings "$path" | grep -qxF -- "$anchor"; then
         echo "${file#./}: the link '$target' leads to no heading of ${path#"$1"/}"
       fi
+    done
+    case $file in ./benchmarks/results/*) continue ;; esac
+    paths "$1/$file" | while IFS= read -r path; do
+      # A program or test is named without the ending of its source.
+      compgen -G "$1/$path" >/dev/null || compgen -G "$1/$path.*" >/dev/null ||
+        echo "${file#./}: there is no '$path'"
     done
   done
 }
@@ -52,13 +65,16 @@ two lines](docs/page.md#twice) [other site](https://example.org/none.md) `[code]
 # Not a heading
 ```
 [1](docs/none.md) [2](docs/page.md#none) [3](#not-a-heading) [4](docs/page.md#twice-2)
+`docs/page.md` `docs/page` `docs/p*.md` `docs/PAGE.md FILE` `docs/gone.md` `docs/q*`
 END
 printf '# Two words, and `code`\n## Twice\n## Twice\n[back](../README.md)\n[5](README.md)\n' >"$folder/docs/page.md"
-found=$(broken "$folder" | sed -E "s/^([^:]*): the link '([^']*)'.*/\1 \2/")
+found=$(broken "$folder" | sed -E "s/^([^:]*): (the link|there is no) '([^']*)'.*/\1 \3/")
 expected='README.md docs/none.md
 README.md docs/page.md#none
 README.md #not-a-heading
 README.md docs/page.md#twice-2
+README.md docs/gone.md
+README.md docs/q*
 docs/page.md README.md'
 [ "$found" = "$expected" ] || { printf 'the check is wrong; it finds\n%s\nand should find\n%s\n' "$found" "$expected"; exit 1; }
 
