@@ -10,6 +10,7 @@
 #include "tessera/memory_plan.h"
 #include "tessera/program.h"
 #include "tessera/simulate.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
 

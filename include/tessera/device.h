@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/category.h"
 #include "tessera/device_type.h"
-#include "tessera/program.h"
 
 namespace tessera {
 

@@ -22,6 +22,7 @@
 #include "tessera/optimizer.h"
 #include "tessera/program.h"
 #include "tessera/simulate.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
 

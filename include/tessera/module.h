@@ -9,8 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "tessera/activations.h"
+#include "tessera/device_type.h"
+#include "tessera/layout.h"
 #include "tessera/loss_total.h"
-#include "tessera/program.h"
+#include "tessera/pass.h"
 #include "tessera/target.h"
 
 namespace tessera {

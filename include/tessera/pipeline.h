@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/program.h"
+#include "tessera/layout.h"
+#include "tessera/pass.h"
+#include "tessera/strategy.h"
 
 namespace tessera {
 

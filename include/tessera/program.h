@@ -4,15 +4,16 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tessera/category.h"
 #include "tessera/layout.h"
 #include "tessera/mesh.h"
-#include "tessera/reduction.h"
+#include "tessera/pass.h"
+#include "tessera/space.h"
 #include "tessera/strategy.h"
 
 namespace tessera {
@@ -37,20 +38,6 @@ enum class Lane : std::uint8_t {
 };
 inline constexpr int kLanes = 11;
 
-enum class Category : std::uint8_t {
-  parameters,
-  gathered_parameters,
-  gradients,
-  optimizer_state,
-  activations,
-  communication,
-  workspace
-};
-inline constexpr int kCategories = 7;
-
-enum class Pass : std::uint8_t { forward, recompute, backward };
-enum class StepKind : std::uint8_t { train, evaluate };
-
 enum class Opcode : std::uint8_t {
   use,             // the module of `unit` runs `pass`                                        (compute)
   all_gather,      // a flat's shards -> its full parameters or full gradients                (gather)
@@ -71,9 +58,6 @@ enum class Opcode : std::uint8_t {
 enum class UseEdge : std::uint8_t { whole, open, close };
 
 std::string_view name_of(Lane lane);
-std::string_view name_of(Category category);
-std::string_view name_of(Pass pass);
-std::string_view name_of(StepKind kind);
 std::string_view name_of(Opcode opcode);
 
 struct Instruction {
@@ -258,59 +242,5 @@ constexpr int parameter_square_sum_slot(int flats, ParameterId parameter) {
 // Behind all slots: whether updates on the device run, and the gradient's scale.
 inline constexpr std::int64_t kDecisionBytes = 16;
 constexpr std::int64_t slots_bytes(const Buffer& scalars) { return scalars.bytes - kDecisionBytes; }
-
-// One use of a unit, in the order the trainer makes them.
-struct Use {
-  UnitId unit = 0;
-  Pass pass = Pass::forward;
-  UseEdge edge = UseEdge::whole;
-  bool operator==(const Use&) const = default;
-};
-
-// Whether a use of the unit in this pass reads its parameters: only then are they gathered.
-inline bool reads_parameters(const UnitSpec& unit, Pass pass) {
-  return pass == Pass::forward || !unit.read_in_forward_only;
-}
-
-// What a unit's module keeps and needs, in bytes per microbatch on one rank. All zero for a trainer that owns
-// its activations.
-struct UnitActivations {
-  std::int64_t output_bytes = 0;
-  std::int64_t saved_bytes = 0;         // kept from forward to backward unless recompute is full
-  std::int64_t recomputable_bytes = 0;  // the same unless it is selective or full: cheap to make again from
-                                        // what is saved and the input; backward may overwrite it
-  std::int64_t workspace_bytes = 0;     // the most any pass needs
-  bool reads_batch = true;              // in any pass: its pipeline rank then needs the microbatch itself
-};
-
-struct ActivationSpec {
-  std::vector<UnitActivations> units;  // empty, or one per unit
-  std::int64_t batch_bytes = 0;        // inputs and targets of one microbatch
-};
-
-// Everything a program depends on besides layout and mesh.
-struct StepSpec {
-  StepKind kind = StepKind::train;
-  int microbatches = 1;
-  Strategy strategy;
-  int moments = 2;  // values the optimizer keeps per parameter, besides the master: 0 to 2
-  DType moment_type = DType::fp32;
-  bool parameter_norms = false;  // a slot of the scalars for each parameter's square sum
-  ActivationSpec activations;
-  // Uses per microbatch. Empty: forward in unit order, then backward in reverse, each behind its recompute
-  // where the strategy asks for it, with microbatches as the strategy's pipeline schedule says. An evaluation
-  // takes the forward uses only. An order of one's own needs a mesh without pipeline.
-  std::vector<Use> order;
-};
-
-// The default order of `StepSpec::order`.
-std::vector<Use> default_order(int units, const StepSpec& spec);
-
-// Builds the program of every rank with this coordinate along the mesh's pipeline axis (they are equal: a
-// rank differs only in which shard it holds). `layout` is of all units, over mesh.shard shards and
-// mesh.replicate replicas. The waits the fewest that order every pair of conflicting accesses; plan_memory()
-// and link() add those that shared addresses need. Throws UsageError naming the field for a spec that means
-// nothing, such as a backward before its forward.
-Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank = 0);
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include "tessera/dtype.h"
 #include "tessera/error.h"
 #include "tessera/reduction.h"
+#include "tessera/space.h"
 
 namespace tessera {
 
@@ -63,12 +64,6 @@ enum class PipelineSchedule : std::uint8_t {
   interleaved,               // 1F1B over several chunks a rank (Narayanan et al. 2021, Megatron-LM)
   looped                     // breadth-first: each chunk takes all microbatches (Lamy-Poirier 2023)
 };
-
-// Where a buffer lives: the device's memory, the host's, a file on a local disk. The CPU backend's device is
-// a part of the host's memory that a budget bounds.
-enum class Space : std::uint8_t { device, host, disk };
-inline constexpr int kSpaces = 3;
-std::string_view name_of(Space space);
 
 // What becomes of one unit's activations between its forward and its backward.
 struct ActivationChoice {

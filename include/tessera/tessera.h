@@ -1,7 +1,9 @@
 // Everything public, for those who do not want to choose.
 #pragma once
 
+#include "tessera/activations.h"
 #include "tessera/budget.h"
+#include "tessera/category.h"
 #include "tessera/checkpoint.h"
 #include "tessera/cluster.h"
 #include "tessera/communicator.h"
@@ -20,6 +22,7 @@
 #include "tessera/model.h"
 #include "tessera/module.h"
 #include "tessera/optimizer.h"
+#include "tessera/pass.h"
 #include "tessera/philox.h"
 #include "tessera/pipeline.h"
 #include "tessera/program.h"
@@ -27,6 +30,8 @@
 #include "tessera/safetensors.h"
 #include "tessera/shape.h"
 #include "tessera/simulate.h"
+#include "tessera/space.h"
+#include "tessera/step_spec.h"
 #include "tessera/strategy.h"
 #include "tessera/trainer.h"
 #include "tessera/verify.h"

@@ -15,6 +15,7 @@
 #include "src/build/order.h"
 #include "tessera/pipeline.h"
 #include "tessera/program.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
 

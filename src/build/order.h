@@ -7,6 +7,7 @@
 
 #include "tessera/pipeline.h"
 #include "tessera/program.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
 

@@ -10,6 +10,7 @@
 
 #include "src/simulate/instruction_costs.h"
 #include "tessera/program.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/program.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
 

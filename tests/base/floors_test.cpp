@@ -33,7 +33,8 @@ const std::map<std::string, int> kPublicFloors = {
     {"optimizer.h", 5},    {"learning_rate.h", 5}, {"loss_scaler.h", 5},   {"engine.h", 6},
     {"c_api.h", 6},        {"c_checkpoint.h", 6},  {"checkpoint.h", 6},    {"module.h", 7},
     {"model.h", 7},        {"trainer.h", 7},       {"data.h", 7},          {"safetensors.h", 6},
-    {"hugging_face.h", 7}, {"tessera.h", kTop},    {"cluster.h", 2},
+    {"hugging_face.h", 7}, {"tessera.h", kTop},    {"cluster.h", 2},       {"space.h", 1},
+    {"category.h", 2},     {"pass.h", 2},          {"activations.h", 2},   {"step_spec.h", 2},
 };
 
 // How headers of other libraries begin.

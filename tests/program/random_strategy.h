@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/layout.h"
+#include "tessera/mesh.h"
 #include "tessera/pipeline.h"
 
 namespace tessera::testing {

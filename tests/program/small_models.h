@@ -6,6 +6,7 @@
 
 #include "tessera/memory_plan.h"
 #include "tessera/program.h"
+#include "tessera/step_spec.h"
 #include "tessera/verify.h"
 
 namespace tessera::testing {

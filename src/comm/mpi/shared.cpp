@@ -14,6 +14,8 @@
 #include <new>
 
 #include "src/device/time_text.h"
+#include "tessera/error.h"
+#include "tessera/shape.h"
 
 namespace tessera::comm {
 namespace {

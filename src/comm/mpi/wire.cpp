@@ -6,6 +6,8 @@
 #include <iterator>
 #include <thread>
 
+#include "tessera/error.h"
+
 namespace tessera::comm {
 namespace {
 

@@ -1,0 +1,15 @@
+// Which way a unit is run, and what kind of step it is run in.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace tessera {
+
+enum class Pass : std::uint8_t { forward, recompute, backward };
+enum class StepKind : std::uint8_t { train, evaluate };
+
+std::string_view name_of(Pass pass);
+std::string_view name_of(StepKind kind);
+
+}  // namespace tessera

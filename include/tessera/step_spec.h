@@ -1,0 +1,55 @@
+// What a step's program is built from, and the function that builds it. The program itself is
+// tessera/program.h. Pure.
+#pragma once
+
+#include <vector>
+
+#include "tessera/activations.h"
+#include "tessera/dtype.h"
+#include "tessera/layout.h"
+#include "tessera/mesh.h"
+#include "tessera/pass.h"
+#include "tessera/program.h"
+#include "tessera/strategy.h"
+
+namespace tessera {
+
+// One use of a unit, in the order the trainer makes them.
+struct Use {
+  UnitId unit = 0;
+  Pass pass = Pass::forward;
+  UseEdge edge = UseEdge::whole;
+  bool operator==(const Use&) const = default;
+};
+
+// Whether a use of the unit in this pass reads its parameters: only then are they gathered.
+inline bool reads_parameters(const UnitSpec& unit, Pass pass) {
+  return pass == Pass::forward || !unit.read_in_forward_only;
+}
+
+// Everything a program depends on besides layout and mesh.
+struct StepSpec {
+  StepKind kind = StepKind::train;
+  int microbatches = 1;
+  Strategy strategy;
+  int moments = 2;  // values the optimizer keeps per parameter, besides the master: 0 to 2
+  DType moment_type = DType::fp32;
+  bool parameter_norms = false;  // a slot of the scalars for each parameter's square sum
+  ActivationSpec activations;
+  // Uses per microbatch. Empty: forward in unit order, then backward in reverse, each behind its recompute
+  // where the strategy asks for it, with microbatches as the strategy's pipeline schedule says. An evaluation
+  // takes the forward uses only. An order of one's own needs a mesh without pipeline.
+  std::vector<Use> order;
+};
+
+// The default order of `StepSpec::order`.
+std::vector<Use> default_order(int units, const StepSpec& spec);
+
+// Builds the program of every rank with this coordinate along the mesh's pipeline axis (they are equal: a
+// rank differs only in which shard it holds). `layout` is of all units, over mesh.shard shards and
+// mesh.replicate replicas. The waits the fewest that order every pair of conflicting accesses; plan_memory()
+// and link() add those that shared addresses need. Throws UsageError naming the field for a spec that means
+// nothing, such as a backward before its forward.
+Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank = 0);
+
+}  // namespace tessera
