@@ -46,7 +46,7 @@ constexpr const char* name_of(Operation operation) {
   return "?";
 }
 
-struct LocalCall;
+struct Call;
 
 class Backend {
  public:
@@ -72,7 +72,7 @@ class Backend {
   virtual void recv(void* data, std::int64_t bytes, int from, CallLabel label) = 0;
 
   // All members announce the same call and go on when all have; a barrier that says what it is for.
-  virtual void meet(const LocalCall& call) = 0;
+  virtual void meet(const Call& call) = 0;
   // Throws where the world has failed, as a call would that waits; `call` is what this rank is doing and
   // opens the message. Never waits. From any thread.
   virtual void rethrow_failure(const std::string& call) = 0;

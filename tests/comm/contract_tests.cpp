@@ -1,7 +1,7 @@
 // The tests of the contract (see contract.h). What only threads can show is in local_*_test.cpp.
 #include <thread>
 
-#include "src/comm/local/group.h"
+#include "src/comm/call.h"
 #include "tests/comm/contract.h"
 
 namespace tessera::contract {
@@ -375,7 +375,7 @@ TEST_P(CommunicatorErrors, AMeetingComparesWhatItIsFor) {
   if (!GetParam().has_meetings) GTEST_SKIP() << "it has none of its own";
   const auto messages = run_to_failure({}, [](Communicator ranks) {
     const auto meet = [&](std::int64_t bytes) {
-      ranks.backend()->meet(comm::LocalCall::make(comm::Operation::all_gather, bytes, {.unit = "block.0"}));
+      ranks.backend()->meet(comm::Call::make(comm::Operation::all_gather, bytes, {.unit = "block.0"}));
     };
     meet(8);
     meet(ranks.rank() == 0 ? 16 : 32);

@@ -70,7 +70,7 @@ class ThroughHost final : public comm::Backend {
   void all_to_all(const void*, void*, std::int64_t, CallLabel) override { unused(); }
   void send(const void*, std::int64_t, int, CallLabel) override { unused(); }
   void recv(void*, std::int64_t, int, CallLabel) override { unused(); }
-  void meet(const comm::LocalCall&) override { unused(); }
+  void meet(const comm::Call&) override { unused(); }
   void rethrow_failure(const std::string&) override { unused(); }
 
  private:

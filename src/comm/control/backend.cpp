@@ -75,8 +75,7 @@ std::shared_ptr<Backend> ControlBackend::subgroup(const std::vector<int>& ranks,
 
 // ---- what a call is made of ----
 
-void ControlBackend::exchange(const LocalCall& call, std::uint64_t sequence, int peer,
-                              const Content& content) {
+void ControlBackend::exchange(const Call& call, std::uint64_t sequence, int peer, const Content& content) {
   const std::string text = fmt::format("{} on '{}'", call.text(sequence), name_);
   if (content.each_bytes > kMostFrameBytes)
     throw UsageError(fmt::format("{}: {} ranks bring {} bytes at once; a control connection takes at most {}",
@@ -107,7 +106,7 @@ void ControlBackend::exchange(const LocalCall& call, std::uint64_t sequence, int
 }
 
 template <class Element>
-void ControlBackend::reduce(const LocalCall& call, Element* data, std::int64_t numel) {
+void ControlBackend::reduce(const Call& call, Element* data, std::int64_t numel) {
   const auto element = static_cast<std::int64_t>(sizeof(Element));
   std::vector<const void*> contributions(static_cast<std::size_t>(world()));
   Content content{.numel = numel, .each_bytes = world() * element};
@@ -132,12 +131,12 @@ void ControlBackend::all_gather(const void* shard, void* full, std::int64_t shar
     for (int peer = 0; peer < world(); ++peer)
       put(full, peer * shard_bytes + range.begin, all.data() + peer * range.count, range.count);
   };
-  collective(LocalCall::make(Operation::all_gather, shard_bytes, label), content);
+  collective(Call::make(Operation::all_gather, shard_bytes, label), content);
   bytes_received_ += (world() - 1) * shard_bytes;
 }
 
 void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
-  LocalCall call = LocalCall::make(Operation::reduce_scatter, request.shard_numel, label);
+  Call call = Call::make(Operation::reduce_scatter, request.shard_numel, label);
   call.type = request.wire;
   const std::int64_t element = bytes_of(request.wire), slice = request.shard_numel * element;
   std::vector<char> columns;
@@ -160,15 +159,15 @@ void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel labe
 }
 
 void ControlBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
-  reduce(LocalCall::make(Operation::all_reduce_fp32, numel, label), data, numel);
+  reduce(Call::make(Operation::all_reduce_fp32, numel, label), data, numel);
 }
 
 void ControlBackend::all_reduce(double* data, std::int64_t numel, CallLabel label) {
-  reduce(LocalCall::make(Operation::all_reduce_fp64, numel, label), data, numel);
+  reduce(Call::make(Operation::all_reduce_fp64, numel, label), data, numel);
 }
 
 void ControlBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel label) {
-  LocalCall call = LocalCall::make(Operation::broadcast, bytes, label);
+  Call call = Call::make(Operation::broadcast, bytes, label);
   call.root = root;
   Content content{.numel = bytes};
   if (me_ == root)
@@ -192,14 +191,14 @@ void ControlBackend::all_to_all(const void* input, void* output, std::int64_t bl
       put(output, peer * block_bytes + range.begin,
           all.data() + (std::int64_t{peer} * world() + me_) * range.count, range.count);
   };
-  collective(LocalCall::make(Operation::all_to_all, block_bytes, label), content);
+  collective(Call::make(Operation::all_to_all, block_bytes, label), content);
   bytes_received_ += (world() - 1) * block_bytes;
 }
 
 void ControlBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
   Content content{.numel = bytes};
   content.bring = [&](const Range& range) { return bytes_at(data, range.begin, range.count); };
-  exchange(LocalCall::make(Operation::send, bytes, label), ++sent_[to], to, content);
+  exchange(Call::make(Operation::send, bytes, label), ++sent_[to], to, content);
 }
 
 void ControlBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
@@ -207,7 +206,7 @@ void ControlBackend::recv(void* data, std::int64_t bytes, int from, CallLabel la
   content.take = [&](const Range& range, const std::vector<char>& all) {
     put(data, range.begin, all.data(), range.count);
   };
-  exchange(LocalCall::make(Operation::recv, bytes, label), ++taken_[from], from, content);
+  exchange(Call::make(Operation::recv, bytes, label), ++taken_[from], from, content);
   bytes_received_ += bytes;
 }
 

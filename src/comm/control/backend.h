@@ -29,11 +29,11 @@ class ControlBackend final : public Backend {
   void all_reduce(double* data, std::int64_t numel, CallLabel label) override;
   void broadcast(void* data, std::int64_t bytes, int root, CallLabel label) override;
   void all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) override;
-  void barrier(CallLabel label) override { meet(LocalCall::make(Operation::barrier, 0, label)); }
+  void barrier(CallLabel label) override { meet(Call::make(Operation::barrier, 0, label)); }
   void send(const void* data, std::int64_t bytes, int to, CallLabel label) override;
   void recv(void* data, std::int64_t bytes, int from, CallLabel label) override;
 
-  void meet(const LocalCall& call) override { collective(call, {}); }
+  void meet(const Call& call) override { collective(call, {}); }
   void rethrow_failure(const std::string& call) override { world_->rethrow_failure(call); }
 
   bool wants_shared_arena() const override { return false; }
@@ -61,10 +61,10 @@ class ControlBackend final : public Backend {
     // What all members brought, in their order; none: no use is made of it.
     std::function<void(const Range&, const std::vector<char>& all)> take = {};
   };
-  void collective(const LocalCall& call, const Content& content) { exchange(call, ++sequence_, -1, content); }
-  void exchange(const LocalCall& call, std::uint64_t sequence, int peer, const Content& content);
+  void collective(const Call& call, const Content& content) { exchange(call, ++sequence_, -1, content); }
+  void exchange(const Call& call, std::uint64_t sequence, int peer, const Content& content);
   template <class Element>
-  void reduce(const LocalCall& call, Element* data, std::int64_t numel);
+  void reduce(const Call& call, Element* data, std::int64_t numel);
 
   const std::shared_ptr<ControlWorld> world_;
   const std::vector<int> global_ranks_;

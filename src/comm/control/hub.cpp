@@ -389,7 +389,7 @@ void ControlHub::tell_rank_zero() {
 
 std::string ControlHub::text(const Pending& pending, const Part& part, bool full) const {
   const FrameHeader& header = part.frame.header;
-  const LocalCall call = header.call.local();
+  const Call call = header.call.local();
   return fmt::format("{} on '{}'", full ? call.full_text(header.sequence) : call.text(header.sequence),
                      groups_.at(pending.group).name);
 }

@@ -9,6 +9,7 @@
 #include "src/comm/blame.h"
 #include "src/comm/control/listener.h"
 #include "src/comm/control/session.h"
+#include "src/device/wait.h"
 
 namespace tessera::comm {
 

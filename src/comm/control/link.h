@@ -7,6 +7,7 @@
 #include <string>
 
 #include "src/comm/control/wire.h"
+#include "src/device/wait.h"
 
 namespace tessera::comm {
 

@@ -10,13 +10,13 @@
 
 namespace tessera::comm {
 
-WireCall::WireCall(const LocalCall& from)
+WireCall::WireCall(const Call& from)
     : operation(from.operation), type(from.type), root(from.root), count(from.count), unit(from.unit) {
   std::string_view(from.shown).copy(shown.data(), shown.size() - 1);
 }
 
-LocalCall WireCall::local() const {
-  LocalCall call;
+Call WireCall::local() const {
+  Call call;
   call.operation = operation;
   call.type = type;
   call.root = root;

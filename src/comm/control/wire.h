@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "src/comm/local/group.h"
+#include "src/comm/call.h"
 
 namespace tessera::comm {
 
@@ -32,7 +32,7 @@ enum class FrameKind : std::uint32_t {
   failed,   // from the hub: the world's failure
 };
 
-// A LocalCall without addresses.
+// A Call without addresses.
 struct WireCall {
   Operation operation = Operation::barrier;
   DType type = DType::fp32;
@@ -42,8 +42,8 @@ struct WireCall {
   std::array<char, 64> unit{};
 
   WireCall() = default;
-  explicit WireCall(const LocalCall& call);
-  LocalCall local() const;  // valid while this is
+  explicit WireCall(const Call& call);
+  Call local() const;  // valid while this is
 };
 
 struct FrameHeader {

@@ -8,6 +8,7 @@
 
 #include "src/comm/control/hub.h"
 #include "src/comm/control/link.h"
+#include "src/comm/failure.h"
 
 namespace tessera::comm {
 

@@ -31,7 +31,7 @@ std::shared_ptr<Backend> LocalBackend::subgroup(const std::vector<int>& ranks, c
 }
 
 template <class Pull>
-void LocalBackend::collective(const LocalCall& call, const void* source, const Pull& pull) {
+void LocalBackend::collective(const Call& call, const void* source, const Pull& pull) {
   device::sleep_exactly(delay_);
   group_->collective(rank_, call, source, deadline_, [&] { count(pull()); });
 }
@@ -39,52 +39,52 @@ void LocalBackend::collective(const LocalCall& call, const void* source, const P
 void LocalBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
   char* own = at(full, rank_ * shard_bytes);
   if (own != shard) kernels::copy(own, shard, shard_bytes);
-  collective(LocalCall::make(Operation::all_gather, shard_bytes, label), shard,
+  collective(Call::make(Operation::all_gather, shard_bytes, label), shard,
              [&] { return pull_all_gather(full, shard_bytes); });
 }
 
 void LocalBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
-  LocalCall call = LocalCall::make(Operation::reduce_scatter, request.shard_numel, label);
+  Call call = Call::make(Operation::reduce_scatter, request.shard_numel, label);
   call.type = request.wire;
   collective(call, request.full, [&] { return pull_reduce_scatter(request); });
 }
 
 void LocalBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
-  collective(LocalCall::make(Operation::all_reduce_fp32, numel, label), data,
+  collective(Call::make(Operation::all_reduce_fp32, numel, label), data,
              [&] { return pull_all_reduce(data, numel); });
 }
 
 void LocalBackend::all_reduce(double* data, std::int64_t numel, CallLabel label) {
-  collective(LocalCall::make(Operation::all_reduce_fp64, numel, label), data,
+  collective(Call::make(Operation::all_reduce_fp64, numel, label), data,
              [&] { return pull_all_reduce(data, numel); });
 }
 
 void LocalBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel label) {
-  LocalCall call = LocalCall::make(Operation::broadcast, bytes, label);
+  Call call = Call::make(Operation::broadcast, bytes, label);
   call.root = root;
   collective(call, data, [&] { return pull_broadcast(data, bytes, root); });
 }
 
 void LocalBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
   kernels::copy(at(output, rank_ * block_bytes), at(input, rank_ * block_bytes), block_bytes);
-  collective(LocalCall::make(Operation::all_to_all, block_bytes, label), input,
+  collective(Call::make(Operation::all_to_all, block_bytes, label), input,
              [&] { return pull_all_to_all(output, block_bytes); });
 }
 
-void LocalBackend::barrier(CallLabel label) { meet(LocalCall::make(Operation::barrier, 0, label)); }
+void LocalBackend::barrier(CallLabel label) { meet(Call::make(Operation::barrier, 0, label)); }
 
-void LocalBackend::meet(const LocalCall& call) {
+void LocalBackend::meet(const Call& call) {
   collective(call, nullptr, [] { return std::int64_t{0}; });
 }
 
 void LocalBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
   device::sleep_exactly(delay_);
-  group_->send(rank_, to, LocalCall::make(Operation::send, bytes, label), data, deadline_);
+  group_->send(rank_, to, Call::make(Operation::send, bytes, label), data, deadline_);
 }
 
 void LocalBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
   device::sleep_exactly(delay_);
-  group_->recv(rank_, from, LocalCall::make(Operation::recv, bytes, label), data, deadline_);
+  group_->recv(rank_, from, Call::make(Operation::recv, bytes, label), data, deadline_);
   count(bytes);
 }
 

@@ -31,7 +31,7 @@ class LocalBackend final : public Backend, private Puller {
   bool wants_shared_arena() const override { return false; }
   ArenaRegistration register_arena(Arena&) override { return {.direct = true}; }
 
-  void meet(const LocalCall& call) override;
+  void meet(const Call& call) override;
   void rethrow_failure(const std::string& call) override;
   void fail(int culprit, const std::string& message) override;
   void attach(FailureFlag flag) override;
@@ -52,7 +52,7 @@ class LocalBackend final : public Backend, private Puller {
 
   // pull() returns the bytes that it received.
   template <class Pull>
-  void collective(const LocalCall& call, const void* source, const Pull& pull);
+  void collective(const Call& call, const void* source, const Pull& pull);
   void count(std::int64_t bytes) { bytes_received_.fetch_add(bytes, std::memory_order_relaxed); }
 
   const std::shared_ptr<LocalWorld> world_;

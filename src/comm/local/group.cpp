@@ -9,47 +9,6 @@ namespace tessera::comm {
 
 using std::chrono::nanoseconds;
 
-// ---- calls ----
-
-LocalCall LocalCall::make(Operation operation, std::int64_t count, CallLabel label) {
-  LocalCall call;
-  call.operation = operation;
-  call.count = count;
-  call.shown = label.operation != nullptr ? label.operation : name_of(operation);
-  label.unit.copy(call.unit.data(), call.unit.size() - 1);
-  return call;
-}
-
-bool LocalCall::matches(const LocalCall& other) const {
-  return operation == other.operation && type == other.type && root == other.root && count == other.count &&
-         unit == other.unit;
-}
-
-std::string LocalCall::text(std::uint64_t sequence) const {
-  std::string text = fmt::format("{} #{}", shown, sequence);
-  if (unit[0] != '\0') text += fmt::format(" of unit '{}'", unit.data());
-  return text;
-}
-
-std::string LocalCall::full_text(std::uint64_t sequence) const {
-  std::string text = this->text(sequence);
-  switch (operation) {
-    case Operation::barrier:
-      return text;
-    case Operation::reduce_scatter:
-    case Operation::native_reduce_scatter:
-      return text + fmt::format(" with {} elements a rank of {}", count, tessera::name_of(type));
-    case Operation::all_reduce_fp32:
-      return text + fmt::format(" with {} elements of fp32", count);
-    case Operation::all_reduce_fp64:
-      return text + fmt::format(" with {} elements of fp64", count);
-    case Operation::broadcast:
-      return text + fmt::format(" with {} bytes from rank {}", count, root);
-    default:
-      return text + fmt::format(" with {} bytes", count);
-  }
-}
-
 // ---- barriers and matching ----
 
 LocalGroup::LocalGroup(LocalWorld& world, std::string name, std::vector<int> global_ranks)
@@ -58,7 +17,7 @@ LocalGroup::LocalGroup(LocalWorld& world, std::string name, std::vector<int> glo
       global_ranks_(std::move(global_ranks)),
       slots_(global_ranks_.size()) {}
 
-void LocalGroup::announce(int me, const LocalCall& call, std::uint64_t sequence) {
+void LocalGroup::announce(int me, const Call& call, std::uint64_t sequence) {
   Slot& own = slot(me);
   {
     const std::lock_guard lock(own.status_mutex);
@@ -68,7 +27,7 @@ void LocalGroup::announce(int me, const LocalCall& call, std::uint64_t sequence)
   if (world_.failed()) throw_failed(me);
 }
 
-void LocalGroup::begin(int me, const LocalCall& call, const void* source) {
+void LocalGroup::begin(int me, const Call& call, const void* source) {
   Slot& own = slot(me);
   announce(me, call, own.sequence + 1);
   ++own.sequence;
@@ -136,7 +95,7 @@ LocalGroup::Channel& LocalGroup::channel(int from, int to) {
   return channels_[static_cast<std::size_t>(from) * slots_.size() + static_cast<std::size_t>(to)];
 }
 
-void LocalGroup::send(int me, int to, const LocalCall& call, const void* source, nanoseconds deadline) {
+void LocalGroup::send(int me, int to, const Call& call, const void* source, nanoseconds deadline) {
   Channel& way = channel(me, to);
   const std::uint64_t sequence = way.posted.load() + 1;
   announce(me, call, sequence);
@@ -153,7 +112,7 @@ void LocalGroup::send(int me, int to, const LocalCall& call, const void* source,
   }
 }
 
-void LocalGroup::recv(int me, int from, const LocalCall& call, void* target, nanoseconds deadline) {
+void LocalGroup::recv(int me, int from, const Call& call, void* target, nanoseconds deadline) {
   Channel& way = channel(from, me);
   const std::uint64_t sequence = way.taken.load() + 1;
   announce(me, call, sequence);

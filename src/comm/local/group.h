@@ -10,26 +10,11 @@
 #include <array>
 #include <functional>
 
-#include "src/comm/backend.h"
+#include "src/comm/call.h"
 #include "src/comm/local/world.h"
 #include "src/comm/puller.h"
 
 namespace tessera::comm {
-
-// What must be equal on all members, and names a call in errors.
-struct LocalCall {
-  Operation operation = Operation::barrier;
-  DType type = DType::fp32;
-  int root = -1;           // of broadcast
-  std::int64_t count = 0;  // bytes, or elements where the operation has a type
-  const char* shown = "";
-  std::array<char, 64> unit{};
-
-  static LocalCall make(Operation operation, std::int64_t count, CallLabel label);
-  bool matches(const LocalCall& other) const;
-  std::string text(std::uint64_t sequence) const;       // "all_gather #12 of unit 'block.3'"
-  std::string full_text(std::uint64_t sequence) const;  // and what it moves
-};
 
 class LocalGroup {
  public:
@@ -42,7 +27,7 @@ class LocalGroup {
 
   // Runs copies() between the two barriers. `source` is what peers may read of this member meanwhile.
   template <class Copies>
-  void collective(int me, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline,
+  void collective(int me, const Call& call, const void* source, std::chrono::nanoseconds deadline,
                   const Copies& copies) {
     begin(me, call, source);
     try {
@@ -64,18 +49,18 @@ class LocalGroup {
   void barrier(int me, std::chrono::nanoseconds deadline);
 
   // send() returns when `to` has copied.
-  void send(int me, int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline);
-  void recv(int me, int from, const LocalCall& call, void* target, std::chrono::nanoseconds deadline);
+  void send(int me, int to, const Call& call, const void* source, std::chrono::nanoseconds deadline);
+  void recv(int me, int from, const Call& call, void* target, std::chrono::nanoseconds deadline);
 
  private:
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> phase{0};  // barriers reached
     std::atomic<bool> reading{false};
     std::uint64_t sequence = 0;  // collectives begun
-    LocalCall call;              // these three: read by peers between the barriers only
+    Call call;                   // these three: read by peers between the barriers only
     const void* source = nullptr;
     mutable std::mutex status_mutex;
-    LocalCall status;  // for reports at any time, under the mutex
+    Call status;  // for reports at any time, under the mutex
     std::uint64_t status_sequence = 0;
     std::string status_text() const;
   };
@@ -83,15 +68,15 @@ class LocalGroup {
   struct alignas(64) Channel {
     std::atomic<std::uint64_t> posted{0}, taken{0};
     device::Signal signal;
-    LocalCall call;
+    Call call;
     const void* source = nullptr;
   };
   Slot& slot(int member) { return slots_[static_cast<std::size_t>(member)]; }
   const Slot& slot(int member) const { return slots_[static_cast<std::size_t>(member)]; }
   Channel& channel(int from, int to);
 
-  void begin(int me, const LocalCall& call, const void* source);
-  void announce(int me, const LocalCall& call, std::uint64_t sequence);
+  void begin(int me, const Call& call, const void* source);
+  void announce(int me, const Call& call, std::uint64_t sequence);
   void check_match(int me);
   void abandon(int me, std::chrono::nanoseconds deadline) noexcept;
 

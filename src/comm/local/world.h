@@ -9,20 +9,13 @@
 #include <optional>
 
 #include "src/comm/blame.h"
+#include "src/comm/failure.h"
 #include "src/device/wait.h"
 #include "tessera/communicator.h"
 
 namespace tessera::comm {
 
 class LocalGroup;
-
-// `reporter` said so of `culprit`, which is the same rank, another, or -1 where not known.
-struct Failure {
-  int reporter = -1;
-  int culprit = -1;
-  std::string message;
-  device::Clock::time_point time;
-};
 
 class LocalWorld {
  public:

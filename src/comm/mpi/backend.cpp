@@ -54,7 +54,7 @@ Traffic MpiBackend::Parts::traffic(const Part& part) const {
 
 void MpiBackend::delay() const { device::sleep_exactly(delay_); }
 
-void MpiBackend::begin(const LocalCall& call) {
+void MpiBackend::begin(const Call& call) {
   delay();
   group_->begin(call);
 }
@@ -101,7 +101,7 @@ std::span<const void*> MpiBackend::contributions(std::int64_t offset_bytes, cons
 void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
   char* own = at(full, rank() * shard_bytes);
   if (own != shard) kernels::copy(own, shard, shard_bytes);
-  begin(LocalCall::make(Operation::all_gather, shard_bytes, label));
+  begin(Call::make(Operation::all_gather, shard_bytes, label));
   if (pulled(shard, shard_bytes, [&](Puller& peers) { return peers.pull_all_gather(full, shard_bytes); }))
     return;
   in_parts(
@@ -116,7 +116,7 @@ void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_by
 }
 
 void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
-  LocalCall call = LocalCall::make(Operation::reduce_scatter, request.shard_numel, label);
+  Call call = Call::make(Operation::reduce_scatter, request.shard_numel, label);
   call.type = request.wire;
   const std::int64_t width = bytes_of(request.wire), slice_bytes = request.shard_numel * width;
   begin(call);
@@ -142,7 +142,7 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
 
 // Each rank sums its slice of a part and stages the sums, which its peers then pull.
 template <class Element>
-void MpiBackend::reduce_everywhere(const LocalCall& call, Element* data, std::int64_t numel) {
+void MpiBackend::reduce_everywhere(const Call& call, Element* data, std::int64_t numel) {
   constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Element));
   const std::int64_t step = group_->buffer_bytes() / kWidth;
   const bool everywhere = numel * kWidth * world() <= kSumEverywhereBytes;
@@ -169,15 +169,15 @@ void MpiBackend::reduce_everywhere(const LocalCall& call, Element* data, std::in
 }
 
 void MpiBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
-  reduce_everywhere(LocalCall::make(Operation::all_reduce_fp32, numel, label), data, numel);
+  reduce_everywhere(Call::make(Operation::all_reduce_fp32, numel, label), data, numel);
 }
 
 void MpiBackend::all_reduce(double* data, std::int64_t numel, CallLabel label) {
-  reduce_everywhere(LocalCall::make(Operation::all_reduce_fp64, numel, label), data, numel);
+  reduce_everywhere(Call::make(Operation::all_reduce_fp64, numel, label), data, numel);
 }
 
 void MpiBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel label) {
-  LocalCall call = LocalCall::make(Operation::broadcast, bytes, label);
+  Call call = Call::make(Operation::broadcast, bytes, label);
   call.root = root;
   const bool sends = rank() == root;
   begin(call);
@@ -195,7 +195,7 @@ void MpiBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel l
 
 void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
   kernels::copy(at(output, rank() * block_bytes), at(input, rank() * block_bytes), block_bytes);
-  begin(LocalCall::make(Operation::all_to_all, block_bytes, label));
+  begin(Call::make(Operation::all_to_all, block_bytes, label));
   if (pulled(input, block_bytes, [&](Puller& peers) { return peers.pull_all_to_all(output, block_bytes); }))
     return;
   const std::int64_t lane = lane_bytes();
@@ -216,9 +216,9 @@ void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_
   count((world() - 1) * block_bytes);
 }
 
-void MpiBackend::barrier(CallLabel label) { meet(LocalCall::make(Operation::barrier, 0, label)); }
+void MpiBackend::barrier(CallLabel label) { meet(Call::make(Operation::barrier, 0, label)); }
 
-void MpiBackend::meet(const LocalCall& call) {
+void MpiBackend::meet(const Call& call) {
   begin(call);
   in_parts(
       {.step = 1}, [](Part) {}, [](Part) {});
@@ -226,12 +226,12 @@ void MpiBackend::meet(const LocalCall& call) {
 
 void MpiBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
   delay();
-  group_->send(to, LocalCall::make(Operation::send, bytes, label), data, deadline_);
+  group_->send(to, Call::make(Operation::send, bytes, label), data, deadline_);
 }
 
 void MpiBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
   delay();
-  group_->recv(from, LocalCall::make(Operation::recv, bytes, label), data, deadline_);
+  group_->recv(from, Call::make(Operation::recv, bytes, label), data, deadline_);
   count(bytes);
 }
 

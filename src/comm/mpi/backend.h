@@ -31,7 +31,7 @@ class MpiBackend final : public Backend {
   bool wants_shared_arena() const override;
   ArenaRegistration register_arena(Arena& arena) override;
 
-  void meet(const LocalCall& call) override;
+  void meet(const Call& call) override;
   void rethrow_failure(const std::string& call) override;
   void fail(int culprit, const std::string& message) override;
   void attach(FailureFlag flag) override;
@@ -57,7 +57,7 @@ class MpiBackend final : public Backend {
     Traffic traffic(const Part& part) const;
   };
   // A collective: begin(), then pulled() where it is of many bytes, and in_parts() unless that was true.
-  void begin(const LocalCall& call);
+  void begin(const Call& call);
   // Where all can read each other's `source`: pull(peers), which returns the bytes received. Else false.
   // `bytes` is what each peer needs of it.
   template <class Pull>
@@ -72,7 +72,7 @@ class MpiBackend final : public Backend {
   // Bytes of each peer's part of a staging buffer.
   std::int64_t lane_bytes() const { return group_->buffer_bytes() / world() / 64 * 64; }
   template <class Element>
-  void reduce_everywhere(const LocalCall& call, Element* data, std::int64_t numel);
+  void reduce_everywhere(const Call& call, Element* data, std::int64_t numel);
   void count(std::int64_t bytes) { bytes_received_.fetch_add(bytes, std::memory_order_relaxed); }
   void delay() const;
 

@@ -43,13 +43,13 @@ std::shared_ptr<MappedArenas> MpiGroup::map(const Arena& arena,
 
 // ---- calls ----
 
-MpiGroup::SharedCall::SharedCall(const LocalCall& from, std::uint64_t number) : call(from), sequence(number) {
+MpiGroup::SharedCall::SharedCall(const Call& from, std::uint64_t number) : call(from), sequence(number) {
   std::string_view(from.shown).copy(shown.data(), shown.size() - 1);
   call.shown = nullptr;  // an address of this process
 }
 
-LocalCall MpiGroup::SharedCall::local() const {
-  LocalCall result = call;
+Call MpiGroup::SharedCall::local() const {
+  Call result = call;
   result.shown = shown.data();
   return result;
 }

@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "src/comm/local/group.h"
+#include "src/comm/call.h"
 #include "src/comm/mpi/world.h"
 #include "src/comm/puller.h"
 
@@ -58,7 +58,7 @@ class MpiGroup {
   virtual const std::byte* incoming(int member) = 0;
 
   // A collective: begin(), then at least one exchange(); the first also checks that all call the same.
-  virtual void begin(const LocalCall& call) = 0;
+  virtual void begin(const Call& call) = 0;
   virtual void exchange(const Traffic& traffic, std::chrono::nanoseconds deadline) = 0;
 
   // Within a collective, instead of exchanges: shows the peers where `source` lies. Where all of them can
@@ -73,19 +73,19 @@ class MpiGroup {
   std::shared_ptr<MappedArenas> map(const Arena& arena, const std::vector<SharedArena>& arenas) const;
 
   // send() returns when `to` takes the bytes.
-  virtual void send(int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline) = 0;
-  virtual void recv(int from, const LocalCall& call, void* target, std::chrono::nanoseconds deadline) = 0;
+  virtual void send(int to, const Call& call, const void* source, std::chrono::nanoseconds deadline) = 0;
+  virtual void recv(int from, const Call& call, void* target, std::chrono::nanoseconds deadline) = 0;
 
  protected:
   // A call and its number, without pointers.
   struct SharedCall {
     SharedCall() = default;
-    SharedCall(const LocalCall& call, std::uint64_t number);
-    LocalCall local() const;  // refers to this object
+    SharedCall(const Call& call, std::uint64_t number);
+    Call local() const;  // refers to this object
     // "is at #3, barrier of unit 'head'"
     std::string status_text() const;
 
-    LocalCall call;
+    Call call;
     std::array<char, 32> shown{};
     std::uint64_t sequence = 0;
   };

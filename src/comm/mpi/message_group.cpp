@@ -124,12 +124,12 @@ void MpiMessageGroup::wait(Requests& requests, nanoseconds deadline) {
 
 // ---- collectives ----
 
-void MpiMessageGroup::announce(const LocalCall& call, std::uint64_t sequence) {
+void MpiMessageGroup::announce(const Call& call, std::uint64_t sequence) {
   memory_->own = SharedCall(call, sequence);
   if (in_flight_ || world()->shared().failed()) throw_failed();
 }
 
-void MpiMessageGroup::begin(const LocalCall& call) {
+void MpiMessageGroup::begin(const Call& call) {
   announce(call, sequence_ + 1);
   ++sequence_;
   first_exchange_ = true;
@@ -181,7 +181,7 @@ void MpiMessageGroup::exchange(const Traffic& traffic, nanoseconds deadline) {
 
 // ---- messages ----
 
-void MpiMessageGroup::send(int to, const LocalCall& call, const void* source, nanoseconds deadline) {
+void MpiMessageGroup::send(int to, const Call& call, const void* source, nanoseconds deadline) {
   announce(call, ++sent_to_[static_cast<std::size_t>(to)]);
   InFlight messages(*this);
   check(MPI_Isend(&memory_->own, sizeof(SharedCall), MPI_BYTE, wire_rank(to), tags_ + message_header, wire(),
@@ -201,7 +201,7 @@ void MpiMessageGroup::send(int to, const LocalCall& call, const void* source, na
   messages.landed();
 }
 
-void MpiMessageGroup::recv(int from, const LocalCall& call, void* target, nanoseconds deadline) {
+void MpiMessageGroup::recv(int from, const Call& call, void* target, nanoseconds deadline) {
   announce(call, ++taken_from_[static_cast<std::size_t>(from)]);
   InFlight messages(*this);
   check(MPI_Irecv(&call_of(from), sizeof(SharedCall), MPI_BYTE, wire_rank(from), tags_ + message_header,

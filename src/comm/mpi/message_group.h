@@ -17,10 +17,10 @@ class MpiMessageGroup final : public MpiGroup {
 
   std::byte* outgoing() override { return memory_->outgoing.get(); }
   const std::byte* incoming(int member) override { return buffer_of(member); }
-  void begin(const LocalCall& call) override;
+  void begin(const Call& call) override;
   void exchange(const Traffic& traffic, std::chrono::nanoseconds deadline) override;
-  void send(int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline) override;
-  void recv(int from, const LocalCall& call, void* target, std::chrono::nanoseconds deadline) override;
+  void send(int to, const Call& call, const void* source, std::chrono::nanoseconds deadline) override;
+  void recv(int from, const Call& call, void* target, std::chrono::nanoseconds deadline) override;
 
  private:
   // Of each member its receive, then of each its send; null where there is none or it is done.
@@ -45,7 +45,7 @@ class MpiMessageGroup final : public MpiGroup {
 
   // As check_mpi(); the world has then failed.
   void check(int status, const char* call) const;
-  void announce(const LocalCall& call, std::uint64_t sequence);
+  void announce(const Call& call, std::uint64_t sequence);
   void post_headers();
   void post_payloads(const Traffic& traffic);
   // Until all are done.

@@ -81,7 +81,7 @@ void MpiSharedGroup::announce(const SharedCall& call) {
   if (world()->shared().failed()) throw_failed();
 }
 
-void MpiSharedGroup::begin(const LocalCall& call) {
+void MpiSharedGroup::begin(const Call& call) {
   const SharedCall shared(call, sequence_ + 1);
   announce(shared);
   slot(me()).calls[++sequence_ % 2] = shared;
@@ -188,7 +188,7 @@ std::byte* MpiSharedGroup::piece(int from, std::int64_t index) const {
   return buffer(from, slot(from).message_buffer) + index % 2 * piece_bytes();
 }
 
-void MpiSharedGroup::send(int to, const LocalCall& call, const void* source, nanoseconds deadline) {
+void MpiSharedGroup::send(int to, const Call& call, const void* source, nanoseconds deadline) {
   const SharedCall shared(call, ++sent_to_[static_cast<std::size_t>(to)]);
   announce(shared);
   Slot& own = slot(me());
@@ -209,7 +209,7 @@ void MpiSharedGroup::send(int to, const LocalCall& call, const void* source, nan
   in_flight_at_most(0);
 }
 
-void MpiSharedGroup::recv(int from, const LocalCall& call, void* target, nanoseconds deadline) {
+void MpiSharedGroup::recv(int from, const Call& call, void* target, nanoseconds deadline) {
   const SharedCall shared(call, ++taken_from_[static_cast<std::size_t>(from)]);
   announce(shared);
   Slot& way = slot(from);

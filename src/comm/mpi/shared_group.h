@@ -21,13 +21,13 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
 
   std::byte* outgoing() override { return buffer(me(), phase_ + 1); }
   const std::byte* incoming(int member) override { return buffer(member, phase_); }
-  void begin(const LocalCall& call) override;
+  void begin(const Call& call) override;
   void exchange(const Traffic& traffic, std::chrono::nanoseconds deadline) override;
   Puller* open(const void* source, std::int64_t bytes, std::chrono::nanoseconds deadline) override;
   void close(std::chrono::nanoseconds deadline) override;
   void abandon(std::chrono::nanoseconds deadline) noexcept override;
-  void send(int to, const LocalCall& call, const void* source, std::chrono::nanoseconds deadline) override;
-  void recv(int from, const LocalCall& call, void* target, std::chrono::nanoseconds deadline) override;
+  void send(int to, const Call& call, const void* source, std::chrono::nanoseconds deadline) override;
+  void recv(int from, const Call& call, void* target, std::chrono::nanoseconds deadline) override;
 
  private:
   struct alignas(64) Head {

@@ -119,23 +119,20 @@ void NcclBackend::connect_pair() {
   channel_->keep_unregistered();
   const int peer = 1 - rank();
   const Operation operation = rank() == 0 ? Operation::send : Operation::recv;
-  message(LocalCall::make(operation, 1, {"set-up", "connecting GPUs"}), 0, peer,
-          [&](ncclComm_t communicator) {
-            if (operation == Operation::send)
-              check_nccl(
-                  nccl().ncclSend(channel_->staging(), 1, ncclUint8, peer, communicator, channel_->stream()),
-                  "ncclSend", communicator);
-            else
-              check_nccl(
-                  nccl().ncclRecv(channel_->staging(), 1, ncclUint8, peer, communicator, channel_->stream()),
-                  "ncclRecv", communicator);
-          });
+  message(Call::make(operation, 1, {"set-up", "connecting GPUs"}), 0, peer, [&](ncclComm_t communicator) {
+    if (operation == Operation::send)
+      check_nccl(nccl().ncclSend(channel_->staging(), 1, ncclUint8, peer, communicator, channel_->stream()),
+                 "ncclSend", communicator);
+    else
+      check_nccl(nccl().ncclRecv(channel_->staging(), 1, ncclUint8, peer, communicator, channel_->stream()),
+                 "ncclRecv", communicator);
+  });
 }
 
 // ---- what a call is made of ----
 
 template <class Work>
-void NcclBackend::collective(const LocalCall& call, std::int64_t received_bytes, const Work& work) {
+void NcclBackend::collective(const Call& call, std::int64_t received_bytes, const Work& work) {
   device::sleep_exactly(delay_);
   const NcclWorld::Turn turn(*world_,
                              [&] { return fmt::format("{} on '{}'", call.text(sequence_ + 1), name()); });
@@ -158,7 +155,7 @@ void NcclBackend::group(const Exchange& exchange) {
 }
 
 template <class Work>
-void NcclBackend::message(const LocalCall& call, std::uint64_t sequence, int peer, const Work& work) {
+void NcclBackend::message(const Call& call, std::uint64_t sequence, int peer, const Work& work) {
   device::sleep_exactly(delay_);
   const NcclWorld::Turn turn(*world_, [&] { return fmt::format("{} on '{}'", call.text(sequence), name()); });
   const NcclCall issued{call, sequence, global_ranks_[static_cast<std::size_t>(peer)]};
@@ -203,7 +200,7 @@ void NcclBackend::chain(std::int64_t numel, DType type, bool accumulate, float* 
 
 void NcclBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
   if (!channel_) return host_->all_gather(shard, full, shard_bytes, label);
-  collective(LocalCall::make(Operation::all_gather, shard_bytes, label), (world() - 1) * shard_bytes, [&] {
+  collective(Call::make(Operation::all_gather, shard_bytes, label), (world() - 1) * shard_bytes, [&] {
     if (shard_bytes == 0) return;
     group([&](ncclComm_t communicator) {
       check_nccl(nccl().ncclAllGather(shard, full, static_cast<std::size_t>(shard_bytes), ncclUint8,
@@ -216,8 +213,8 @@ void NcclBackend::all_gather(const void* shard, void* full, std::int64_t shard_b
 void NcclBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
   if (!channel_) return host_->reduce_scatter(request, label);
   const bool native = request.reduction == Reduction::native;
-  LocalCall call = LocalCall::make(native ? Operation::native_reduce_scatter : Operation::reduce_scatter,
-                                   request.shard_numel, label);
+  Call call = Call::make(native ? Operation::native_reduce_scatter : Operation::reduce_scatter,
+                         request.shard_numel, label);
   call.type = request.wire;
   collective(call, (world() - 1) * request.shard_numel * bytes_of(request.wire), [&] {
     native ? reduce_natively(request) : reduce_exactly(request);
@@ -281,7 +278,7 @@ void NcclBackend::reduce_part(const ReduceScatter& call, std::int64_t begin, std
 void NcclBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
   if (!channel_) return host_->all_reduce(data, numel, label);
   constexpr std::int64_t kWidth = sizeof(float);
-  collective(LocalCall::make(Operation::all_reduce_fp32, numel, label), (world() - 1) * numel * kWidth, [&] {
+  collective(Call::make(Operation::all_reduce_fp32, numel, label), (world() - 1) * numel * kWidth, [&] {
     const std::int64_t most = channel_->staging_bytes() / world() / kAlignment * kAlignment / kWidth;
     for (std::int64_t begin = 0; begin < numel; begin += most) {
       const std::int64_t part = std::min(most, numel - begin);
@@ -307,7 +304,7 @@ void NcclBackend::all_reduce(double* data, std::int64_t numel, CallLabel label) 
 
 void NcclBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel label) {
   if (!channel_) return host_->broadcast(data, bytes, root, label);
-  LocalCall call = LocalCall::make(Operation::broadcast, bytes, label);
+  Call call = Call::make(Operation::broadcast, bytes, label);
   call.root = root;
   collective(call, rank() == root ? 0 : bytes, [&] {
     if (bytes == 0) return;
@@ -321,7 +318,7 @@ void NcclBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel 
 
 void NcclBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
   if (!channel_) return host_->all_to_all(input, output, block_bytes, label);
-  collective(LocalCall::make(Operation::all_to_all, block_bytes, label), (world() - 1) * block_bytes, [&] {
+  collective(Call::make(Operation::all_to_all, block_bytes, label), (world() - 1) * block_bytes, [&] {
     if (block_bytes == 0) return;
     copy(bytes_at(output, rank() * block_bytes), bytes_at(input, rank() * block_bytes), block_bytes);
     exchange({.from = bytes_at(input, 0), .stride_bytes = block_bytes, .bytes = block_bytes},
@@ -332,7 +329,7 @@ void NcclBackend::all_to_all(const void* input, void* output, std::int64_t block
 // A byte from each: no rank's stream goes on before every rank's has come so far.
 void NcclBackend::barrier(CallLabel label) {
   if (!channel_) return host_->barrier(label);
-  collective(LocalCall::make(Operation::barrier, 0, label), 0, [&] {
+  collective(Call::make(Operation::barrier, 0, label), 0, [&] {
     group([&](ncclComm_t communicator) {
       check_nccl(nccl().ncclAllGather(channel_->staging() + rank(), channel_->staging(), 1, ncclUint8,
                                       communicator, channel_->stream()),
@@ -343,7 +340,7 @@ void NcclBackend::barrier(CallLabel label) {
 
 void NcclBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
   if (!channel_) return host_->send(data, bytes, to, label);
-  message(LocalCall::make(Operation::send, bytes, label), ++sent_[to], to, [&](ncclComm_t communicator) {
+  message(Call::make(Operation::send, bytes, label), ++sent_[to], to, [&](ncclComm_t communicator) {
     check_nccl(nccl().ncclSend(data, static_cast<std::size_t>(bytes), ncclUint8, to, communicator,
                                channel_->stream()),
                "ncclSend", communicator);
@@ -352,7 +349,7 @@ void NcclBackend::send(const void* data, std::int64_t bytes, int to, CallLabel l
 
 void NcclBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
   if (!channel_) return host_->recv(data, bytes, from, label);
-  message(LocalCall::make(Operation::recv, bytes, label), ++taken_[from], from, [&](ncclComm_t communicator) {
+  message(Call::make(Operation::recv, bytes, label), ++taken_[from], from, [&](ncclComm_t communicator) {
     check_nccl(nccl().ncclRecv(data, static_cast<std::size_t>(bytes), ncclUint8, from, communicator,
                                channel_->stream()),
                "ncclRecv", communicator);

@@ -36,7 +36,7 @@ class NcclBackend final : public Backend {
   void send(const void* data, std::int64_t bytes, int to, CallLabel label) override;
   void recv(void* data, std::int64_t bytes, int from, CallLabel label) override;
 
-  void meet(const LocalCall& call) override { host_->meet(call); }
+  void meet(const Call& call) override { host_->meet(call); }
   void rethrow_failure(const std::string& call) override { host_->rethrow_failure(call); }
   bool reaches(DeviceType) const override { return true; }
   void bind(Stream& stream, const MostReduced& most) override;
@@ -59,12 +59,12 @@ class NcclBackend final : public Backend {
  private:
   // What this rank does in a collective on its stream, once all have called the same.
   template <class Work>
-  void collective(const LocalCall& call, std::int64_t received_bytes, const Work& work);
+  void collective(const Call& call, std::int64_t received_bytes, const Work& work);
   // Within collective(): exchange(communicator) makes calls of NCCL that belong together.
   template <class Exchange>
   void group(const Exchange& exchange);
   template <class Work>
-  void message(const LocalCall& call, std::uint64_t sequence, int peer, const Work& work);
+  void message(const Call& call, std::uint64_t sequence, int peer, const Work& work);
   // Sends bytes at `from`, `stride_bytes` apart for each peer, and receives as many from each at place(peer).
   struct Blocks {
     const std::byte* from = nullptr;
@@ -95,7 +95,7 @@ class NcclBackend final : public Backend {
   std::int64_t received_before_ = 0;
   std::shared_ptr<Backend> meeting_;        // of the same members, for calls on the stream alone
   std::shared_ptr<Backend> first_meeting_;  // likewise, behind each group of a call that is new
-  const LocalCall* new_ = nullptr;          // the one that is made, unless its like was made before
+  const Call* new_ = nullptr;               // the one that is made, unless its like was made before
   std::set<std::tuple<Operation, DType, std::int64_t>> known_;  // calls that were made
   std::vector<int> global_ranks_;                               // of the members
   std::uint64_t sequence_ = 0;                                  // collectives on the stream

@@ -108,7 +108,7 @@ void NcclChannel::connect() {
     return fmt::format("rank {}, GPU {}", channel.host_->global_rank(), channel.options_.ordinal);
   };
   const device::Activity activity(describe, this);
-  current_.call = LocalCall::make(Operation::barrier, 0, {"set-up", "connecting GPUs"});
+  current_.call = Call::make(Operation::barrier, 0, {"set-up", "connecting GPUs"});
   std::vector<int> ranks = options_.members;
   std::ranges::sort(ranks);
   NcclParent& parent = world_.parent(ranks);

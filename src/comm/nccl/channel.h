@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "src/comm/local/group.h"
+#include "src/comm/call.h"
 #include "src/comm/nccl/library.h"
 #include "src/device/cuda_handles.h"
 #include "src/device/host_words.h"
@@ -33,7 +33,7 @@ bool is_done(ncclComm_t communicator, const char* call);
 
 // A call in words: the peer is that of a message, of the world; -1 of a collective.
 struct NcclCall {
-  LocalCall call;
+  Call call;
   std::uint64_t sequence = 0;
   int peer = -1;
 };

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <numeric>
+#include <optional>
 
 #include "src/comm/control/hub.h"
 #include "tests/comm/control/ends.h"

@@ -84,7 +84,7 @@ class ThroughGpu final : public comm::Backend {
     there.run([&] { bound_.recv(there.at(0), bytes, from, label); });
   }
 
-  void meet(const comm::LocalCall&) override { throw Error("nothing is made over this backend"); }
+  void meet(const comm::Call&) override { throw Error("nothing is made over this backend"); }
   void rethrow_failure(const std::string& call) override { bound_.backend()->rethrow_failure(call); }
   bool reduces_natively() const override { return bound_.reduces_natively(); }
   bool wants_shared_arena() const override { return bound_.wants_shared_arena(); }

@@ -1,0 +1,18 @@
+// Why a world failed, as its ranks tell each other.
+#pragma once
+
+#include <string>
+
+#include "src/device/wait.h"
+
+namespace tessera::comm {
+
+// `reporter` said so of `culprit`, which is the same rank, another, or -1 where not known.
+struct Failure {
+  int reporter = -1;
+  int culprit = -1;
+  std::string message;
+  device::Clock::time_point time;
+};
+
+}  // namespace tessera::comm
