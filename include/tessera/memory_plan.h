@@ -1,10 +1,9 @@
-// Addresses for all buffers of a trainer's programs. The sum is the allocation: what Tessera takes is exactly
-// what is predicted here. Pure.
+// The addresses of all buffers of a trainer's programs. The sum is the allocation: what Tessera takes is
+// exactly what is predicted here. plan_memory() makes a plan.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "tessera/program.h"
@@ -47,26 +46,5 @@ struct MemoryPlan {
     return offsets.at(static_cast<std::size_t>(program)).at(static_cast<std::size_t>(buffer)).at(lifetime);
   }
 };
-
-// Places every buffer of the programs of one rank, which share one arena per space and never run at the same
-// time. Buffers of equal name are one buffer. Persistent buffers lie first, at addresses of their own; others
-// share memory where their lifetimes, in order of issue, do not meet, and where one address for all lifetimes
-// of a buffer would cost memory, each may have its own, unless the buffer says one_address. Every offset is a
-// multiple of the space's alignment; a buffer that never lives in any program takes no memory. Several orders
-// of placement are tried and the smallest arena kept; the result depends on the programs alone. Throws
-// UsageError, naming the buffer, where buffers of one name differ in bytes, space or in what they keep, where
-// one program has a name twice, and where lifetimes are not ascending, disjoint and within the program.
-MemoryPlan plan_memory(std::span<const Program> programs);
-
-// Recomputes the waits of program number `index` of the plan: the fewest that order every pair of conflicting
-// accesses and, where two buffers share addresses, every access of the earlier before any of the later.
-// Without a plan (nullptr) only the first kind. Ascending, on other lanes only.
-// Throws UsageError for an index or a count of buffers that does not match the plan, or a buffer id out of
-// range.
-void link(Program& program, const MemoryPlan* plan, int index);
-
-// Bytes live at each instruction of the program, its own persistent buffers included, by category: the curve
-// that `at_peak` is the top of, where no other program has persistent buffers of its own.
-std::vector<CategoryBytes> live_bytes(const Program& program, Space space);
 
 }  // namespace tessera

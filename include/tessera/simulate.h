@@ -10,7 +10,7 @@
 
 #include "tessera/cluster.h"
 #include "tessera/program.h"
-#include "tessera/verify.h"
+#include "tessera/world_programs.h"
 
 namespace tessera {
 

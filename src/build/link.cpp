@@ -6,7 +6,7 @@
 #include <map>
 
 #include "tessera/error.h"
-#include "tessera/memory_plan.h"
+#include "tessera/link.h"
 
 namespace tessera {
 namespace {

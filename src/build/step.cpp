@@ -4,7 +4,7 @@
 
 #include "src/build/builder.h"
 #include "src/build/holders.h"
-#include "tessera/memory_plan.h"
+#include "tessera/link.h"
 
 namespace tessera {
 

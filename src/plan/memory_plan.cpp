@@ -1,5 +1,5 @@
 // Gathers the buffers of all programs by name, packs each space, and says where the peak is.
-#include "tessera/memory_plan.h"
+#include "tessera/plan_memory.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <vector>
 
-#include "tessera/verify.h"
+#include "tessera/world_programs.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "tessera/memory_plan.h"
+#include "tessera/plan_memory.h"
 
 namespace tessera {
 namespace {

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "tessera/link.h"
+#include "tessera/plan_memory.h"
+
 namespace tessera {
 namespace {
 

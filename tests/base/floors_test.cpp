@@ -1,5 +1,6 @@
-// The rule of the floors: a file includes only from its own floor or lower, the top floor only public
-// headers, and public headers name no library that an embedder would need.
+// The rule of the floors: a file includes only from its own floor or lower, within floor 2 along the arrows
+// between its rooms, the top floor only public headers, and public headers name no library that an embedder
+// would need. Backends of communication do not know of each other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -24,17 +27,51 @@ const std::vector<std::pair<std::string, int>> kFolderFloors = {
     {"src/trainer/", 7}, {"src/cli/", kTop},   {"examples/", kTop}, {"benchmarks/", kTop},
 };
 
-const std::map<std::string, int> kPublicFloors = {
-    {"error.h", 0},        {"dtype.h", 0},         {"device_type.h", 0},   {"target.h", 0},
-    {"loss_total.h", 0},   {"shape.h", 0},         {"philox.h", 0},        {"mesh.h", 1},
-    {"layout.h", 1},       {"strategy.h", 1},      {"reduction.h", 1},     {"pipeline.h", 2},
-    {"program.h", 2},      {"memory_plan.h", 2},   {"memory_report.h", 2}, {"verify.h", 2},
-    {"simulate.h", 2},     {"budget.h", 2},        {"device.h", 3},        {"communicator.h", 5},
-    {"optimizer.h", 5},    {"learning_rate.h", 5}, {"loss_scaler.h", 5},   {"engine.h", 6},
-    {"c_api.h", 6},        {"c_checkpoint.h", 6},  {"checkpoint.h", 6},    {"module.h", 7},
-    {"model.h", 7},        {"trainer.h", 7},       {"data.h", 7},          {"safetensors.h", 6},
-    {"hugging_face.h", 7}, {"tessera.h", kTop},    {"cluster.h", 2},       {"space.h", 1},
-    {"category.h", 2},     {"pass.h", 2},          {"activations.h", 2},   {"step_spec.h", 2},
+// The folder that a public header belongs to.
+const std::map<std::string, std::string> kPublicRooms = {
+    {"error.h", "src/base/"},
+    {"dtype.h", "src/base/"},
+    {"device_type.h", "src/base/"},
+    {"target.h", "src/base/"},
+    {"loss_total.h", "src/base/"},
+    {"shape.h", "src/base/"},
+    {"philox.h", "src/base/"},
+    {"layout.h", "src/layout/"},
+    {"mesh.h", "src/layout/"},
+    {"reduction.h", "src/layout/"},
+    {"space.h", "src/layout/"},
+    {"strategy.h", "src/layout/"},
+    {"activations.h", "src/program/"},
+    {"category.h", "src/program/"},
+    {"memory_plan.h", "src/program/"},
+    {"pass.h", "src/program/"},
+    {"pipeline.h", "src/program/"},
+    {"program.h", "src/program/"},
+    {"world_programs.h", "src/program/"},
+    {"link.h", "src/build/"},
+    {"step_spec.h", "src/build/"},
+    {"memory_report.h", "src/plan/"},
+    {"plan_memory.h", "src/plan/"},
+    {"verify.h", "src/verify/"},
+    {"cluster.h", "src/simulate/"},
+    {"simulate.h", "src/simulate/"},
+    {"budget.h", "src/tune/"},
+    {"device.h", "src/device/"},
+    {"communicator.h", "src/comm/"},
+    {"learning_rate.h", "optim/"},
+    {"loss_scaler.h", "optim/"},
+    {"optimizer.h", "optim/"},
+    {"c_api.h", "src/engine/"},
+    {"engine.h", "src/engine/"},
+    {"c_checkpoint.h", "src/checkpoint/"},
+    {"checkpoint.h", "src/checkpoint/"},
+    {"safetensors.h", "src/checkpoint/"},
+    {"hugging_face.h", "src/nn/"},
+    {"model.h", "src/nn/"},
+    {"module.h", "src/nn/"},
+    {"data.h", "src/trainer/"},
+    {"trainer.h", "src/trainer/"},
+    {"tessera.h", "examples/"},  // all of them, for users
 };
 
 // How headers of other libraries begin.
@@ -102,16 +139,46 @@ std::string at(const Include& include) {
   return include.file + ":" + std::to_string(include.line) + " includes " + include.target;
 }
 
-// The floor of a path relative to the root ("src/comm/local.h") or of an include path ("tessera/layout.h").
-std::optional<int> floor_of(std::string path) {
+// The folder of a path relative to the root ("src/comm/local/group.h"), or of an include path
+// ("tessera/layout.h"), that has a floor; empty where it has none.
+std::string room_of(std::string path) {
   if (path.starts_with("include/")) path = path.substr(8);
   if (path.starts_with("tessera/")) {
-    const auto found = kPublicFloors.find(path.substr(8));
-    return found == kPublicFloors.end() ? std::nullopt : std::optional(found->second);
+    const auto found = kPublicRooms.find(path.substr(8));
+    return found == kPublicRooms.end() ? "" : found->second;
   }
   for (const auto& [folder, floor] : kFolderFloors)
-    if (path.starts_with(folder)) return floor;
+    if (path.starts_with(folder)) return folder;
+  return "";
+}
+
+std::optional<int> floor_of(const std::string& path) {
+  const std::string room = room_of(path);
+  for (const auto& [folder, floor] : kFolderFloors)
+    if (folder == room) return floor;
   return std::nullopt;
+}
+
+// On floor 2, which is pure, programs are the ground; what builds, places, proves or times them does not know
+// of the others, and what chooses among programs uses all.
+bool along_the_arrows(const std::string& file, const std::string& target) {
+  const std::string from = room_of(file), to = room_of(target);
+  if (floor_of(file) != 2 || floor_of(target) != 2) return true;
+  return from == to || to == "src/program/" || from == "src/tune/";
+}
+
+// Of "src/comm/local/group.h", "local"; empty for what all backends share and for what is elsewhere.
+std::string backend_of(const std::string& path) {
+  const std::string_view comm = "src/comm/";
+  if (!path.starts_with(comm)) return "";
+  const std::size_t end = path.find('/', comm.size());
+  return end == std::string::npos ? "" : path.substr(comm.size(), end - comm.size());
+}
+
+// A backend sees its own folder and what all share, which sees no backend.
+bool among_backends(const std::string& file, const std::string& target) {
+  return file.starts_with("src/comm/") && !backend_of(target).empty() &&
+         backend_of(target) != backend_of(file);
 }
 
 bool is_ours(const std::string& target) {
@@ -139,7 +206,7 @@ TEST(Floors, TheTreeIsThere) { EXPECT_GE(all_sources().size(), 12u) << "looked i
 TEST(Floors, EveryPublicHeaderHasAFloor) {
   for (const std::string& file : sources_under("include/tessera"))
     EXPECT_TRUE(floor_of(file).has_value())
-        << file << " has no floor; add it to kPublicFloors in tests/base/floors_test.cpp";
+        << file << " has no floor; add it to kPublicRooms in tests/base/floors_test.cpp";
 }
 
 TEST(Floors, EverySourceFolderHasAFloor) {
@@ -157,6 +224,10 @@ TEST(Floors, IncludesPointDown) {
           << at(include) << ", which lies on a higher floor";
       EXPECT_FALSE(are_siblings(file, include.target))
           << at(include) << "; an optimizer never communicates and communication knows no optimizer";
+      EXPECT_TRUE(along_the_arrows(file, include.target))
+          << at(include) << "; within floor 2 only src/tune sees its neighbours, and all see src/program";
+      EXPECT_FALSE(among_backends(file, include.target))
+          << at(include) << "; what several backends need lies in src/comm itself";
     }
   }
 }
@@ -205,15 +276,25 @@ TEST(Floors, PublicHeadersNameNoOtherLibrary) {
 // The rules themselves: each must be able to fail.
 TEST(Floors, TheRulesTellFloorsApart) {
   EXPECT_EQ(parse_include("#include <vector>")->target, "vector");
-  EXPECT_EQ(parse_include("  #  include \"src/comm/local.h\"  // why")->target, "src/comm/local.h");
+  EXPECT_EQ(parse_include("  #  include \"src/comm/local/group.h\"  // why")->target,
+            "src/comm/local/group.h");
   EXPECT_TRUE(parse_include("#include \"a.h\"")->quoted);
   EXPECT_FALSE(parse_include("// #include <vector>").has_value());
   EXPECT_EQ(floor_of("include/tessera/layout.h"), 1);
   EXPECT_EQ(floor_of("tessera/engine.h"), 6);
-  EXPECT_EQ(floor_of("src/comm/local.cpp"), 5);
+  EXPECT_EQ(floor_of("src/comm/local/group.cpp"), 5);
   EXPECT_FALSE(floor_of("tessera/not_yet_listed.h").has_value());
-  EXPECT_TRUE(are_siblings("optim/adamw.cpp", "tessera/communicator.h"));
+  EXPECT_TRUE(are_siblings("optim/optimizer.cpp", "tessera/communicator.h"));
   EXPECT_FALSE(are_siblings("src/engine/engine.cpp", "tessera/communicator.h"));
+  EXPECT_FALSE(along_the_arrows("src/build/link.cpp", "tessera/verify.h"));
+  EXPECT_FALSE(along_the_arrows("include/tessera/program.h", "tessera/step_spec.h"));
+  EXPECT_FALSE(along_the_arrows("src/plan/memory_plan.cpp", "src/tune/strategy_changes.h"));
+  EXPECT_TRUE(along_the_arrows("src/tune/budget.cpp", "src/build/builder.h"));
+  EXPECT_TRUE(along_the_arrows("src/verify/verify.cpp", "tessera/memory_plan.h"));
+  EXPECT_TRUE(among_backends("src/comm/mpi/group.h", "src/comm/local/group.h"));
+  EXPECT_TRUE(among_backends("src/comm/communicator.cpp", "src/comm/local/group.h"));
+  EXPECT_FALSE(among_backends("src/comm/mpi/group.h", "src/comm/call.h"));
+  EXPECT_FALSE(among_backends("src/comm/mpi/group.cpp", "src/comm/mpi/group.h"));
   for (const char* header :
        {"fmt/core.h", "hwy/highway.h", "oneapi/dnnl/dnnl.hpp", "mpi.h", "cuda_runtime.h"})
     EXPECT_TRUE(is_library_header(header)) << header;

@@ -3,7 +3,9 @@
 #include <cstdint>
 
 #include "tessera/error.h"
+#include "tessera/link.h"
 #include "tessera/memory_plan.h"
+#include "tessera/plan_memory.h"
 #include "tests/program/random_programs.h"
 
 namespace tessera {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/error.h"
+#include "tessera/plan_memory.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/sanitized.h"
 #include "tests/program/small_models.h"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "tessera/plan_memory.h"
 #include "tests/engine/matrix.h"
 
 namespace tessera::testing {

@@ -10,8 +10,10 @@
 
 #include "src/plan/packing.h"
 #include "src/plan/sweep.h"
+#include "tessera/link.h"
 #include "tessera/memory_plan.h"
 #include "tessera/pipeline.h"
+#include "tessera/plan_memory.h"
 #include "tessera/verify.h"
 #include "tests/plan/gpt2_sizes.h"
 #include "tests/program/sanitized.h"

@@ -1,4 +1,4 @@
-#include "tessera/memory_plan.h"
+#include "tessera/plan_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -6,6 +6,7 @@
 
 #include "tessera/budget.h"
 #include "tessera/error.h"
+#include "tessera/plan_memory.h"
 #include "tests/plan/gpt2_sizes.h"
 
 namespace tessera {

@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "tessera/link.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/small_models.h"
 

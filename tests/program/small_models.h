@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "tessera/link.h"
 #include "tessera/memory_plan.h"
+#include "tessera/plan_memory.h"
 #include "tessera/program.h"
 #include "tessera/step_spec.h"
 #include "tessera/verify.h"

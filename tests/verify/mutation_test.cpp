@@ -6,6 +6,7 @@
 #include <set>
 
 #include "src/program/opcodes.h"
+#include "tessera/link.h"
 #include "tests/program/hand_made.h"
 #include "tests/program/sanitized.h"
 #include "tests/program/small_models.h"
