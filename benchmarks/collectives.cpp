@@ -15,6 +15,7 @@
 #include "hwy/highway.h"
 #include "tessera/communicator.h"
 #include "tessera/device.h"
+#include "tessera/machine.h"
 #ifdef TESSERA_HAS_MPI
 #include <mpi.h>
 #endif

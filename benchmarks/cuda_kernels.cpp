@@ -13,6 +13,7 @@
 #include "kernels/column_sum.h"
 #include "kernels/cross_entropy_chunks.h"
 #include "kernels/kernels.h"
+#include "tessera/machine.h"
 #include "tessera/shape.h"
 
 namespace tessera {

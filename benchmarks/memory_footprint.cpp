@@ -22,8 +22,8 @@
 #include <optional>
 
 #include "tessera/communicator.h"
-#include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 #include "tessera/memory_report.h"
 #include "tessera/model.h"
 #include "tessera/trainer.h"

@@ -7,6 +7,7 @@
 #include "benchmarks/random_data.h"
 #include "kernels/matmul.h"
 #include "tessera/device.h"
+#include "tessera/machine.h"
 #include "tessera/shape.h"
 
 namespace tessera {

@@ -20,6 +20,7 @@
 #include "kernels/matmul.h"
 #include "tessera/communicator.h"
 #include "tessera/device.h"
+#include "tessera/machine.h"
 #include "tessera/model.h"
 #include "tessera/trainer.h"
 

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace tessera {
 
@@ -28,12 +30,10 @@ enum class CollectiveAlgorithm : std::uint8_t {
                 // group, one rank each, or all of it
 };
 
-struct AlgorithmRow {
-  CollectiveAlgorithm algorithm;
-  std::string_view name;
-};
-std::span<const AlgorithmRow> collective_algorithms();
 std::string_view name_of(CollectiveAlgorithm algorithm);
+std::vector<std::string_view> collective_algorithm_names();
+// None for a name that is none of these.
+std::optional<CollectiveAlgorithm> collective_algorithm_named(std::string_view name);
 
 struct Cluster {
   int ranks_per_node = 0;  // ranks [k·n, (k+1)·n) are on node k; 0: all are on one

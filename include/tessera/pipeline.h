@@ -3,6 +3,7 @@
 // with its messages, gathers and reductions.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -65,14 +66,10 @@ struct PipelineShape {
 // have no cycle, for any number of microbatches.
 std::vector<ChunkPass> pipeline_order(PipelineSchedule schedule, const PipelineShape& shape, int rank);
 
-// A schedule is a row here and a function in pipeline.cpp.
-struct ScheduleRow {
-  PipelineSchedule schedule;
-  std::string_view name;  // in configurations
-  bool several_chunks;    // whether a rank may have more than one
-  std::vector<ChunkPass> (*order)(const PipelineShape& shape, int rank);
-};
-std::span<const ScheduleRow> pipeline_schedules();
+// As configurations name it.
 std::string_view name_of(PipelineSchedule schedule);
+std::vector<std::string_view> pipeline_schedule_names();
+// None for a name that is none of these.
+std::optional<PipelineSchedule> pipeline_schedule_named(std::string_view name);
 
 }  // namespace tessera

@@ -87,15 +87,11 @@ struct WorldTimeline {
   double utilisation = 0;  // share of all ranks' time in the step in which a pass runs
 };
 
-// Whether ranks that cannot be told apart are simulated once. The times are the same.
-enum class Folding : std::uint8_t { folded, each_rank };
-
 // All ranks' programs at once, in step with each other where they meet: on each rank as above, a collective
 // begins when all its members have come to it, a send and its receive when both are there, and all ends
 // together. Throws UsageError where programs, layout, mesh or cost model do not fit each other, and where
 // the programs' collectives or messages do not meet or wait for each other in a circle (see verify()).
-WorldTimeline simulate(const WorldPrograms& world, const Layout& layout, const CostModel& cost,
-                       Folding folding = Folding::folded);
+WorldTimeline simulate(const WorldPrograms& world, const Layout& layout, const CostModel& cost);
 
 // Chrome-trace JSON (chrome://tracing, Perfetto): one row per lane.
 void write_chrome_trace(std::ostream& out, const Program& program, std::span<const Span> spans, int rank);

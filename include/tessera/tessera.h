@@ -17,6 +17,7 @@
 #include "tessera/learning_rate.h"
 #include "tessera/link.h"
 #include "tessera/loss_scaler.h"
+#include "tessera/machine.h"
 #include "tessera/memory_plan.h"
 #include "tessera/memory_report.h"
 #include "tessera/mesh.h"

@@ -16,6 +16,7 @@
 #include "src/checkpoint/lock.h"
 #include "src/checkpoint/made_folders.h"
 #include "tessera/checkpoint.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 

@@ -219,7 +219,7 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
 
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
-  for (const ScheduleRow& row : pipeline_schedules()) names.emplace_back(row.name);
+  for (const std::string_view name : pipeline_schedule_names()) names.emplace_back(name);
   return names;
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/device.h"
+#include "tessera/machine.h"
 
 namespace tessera::cli {
 

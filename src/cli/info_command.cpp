@@ -6,7 +6,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/report.h"
 #include "tessera/communicator.h"
-#include "tessera/device.h"
+#include "tessera/machine.h"
 
 namespace tessera::cli {
 namespace {

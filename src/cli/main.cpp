@@ -93,7 +93,7 @@ void add_json(CLI::App& command, std::string& path) {
 void add_cluster_options(CLI::App& command, ClusterArguments& cluster) {
   command.option_defaults()->always_capture_default();
   std::vector<std::string> algorithms;
-  for (const AlgorithmRow& row : collective_algorithms()) algorithms.emplace_back(row.name);
+  for (const std::string_view name : collective_algorithm_names()) algorithms.emplace_back(name);
   command.add_option("--gflops", cluster.gflops, "10^9 operations a second that modules reach")
       ->check(kPositive);
   command

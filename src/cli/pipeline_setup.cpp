@@ -143,8 +143,7 @@ Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions op
   const PipelineConfig& given = config.pipeline;
   const int ranks = static_cast<int>(config.mesh.pipeline);
   if (ranks == 1) return pipeline;
-  for (const ScheduleRow& row : pipeline_schedules())
-    if (row.name == given.schedule) pipeline.schedule = row.schedule;
+  pipeline.schedule = pipeline_schedule_named(given.schedule).value_or(pipeline.schedule);
   pipeline.chunks = static_cast<int>(given.chunks);
   pipeline.gather_once = given.gather_once == "true";
   const int units = static_cast<int>(model.modules.size());

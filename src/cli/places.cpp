@@ -10,6 +10,7 @@
 
 #include "src/cli/output.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera::cli {
 

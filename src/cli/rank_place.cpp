@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
-#include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera::cli {
 

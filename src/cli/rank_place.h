@@ -5,6 +5,7 @@
 
 #include "src/cli/gpu_memory.h"
 #include "tessera/communicator.h"
+#include "tessera/machine.h"
 #include "tessera/trainer.h"
 
 namespace tessera::cli {

@@ -51,8 +51,7 @@ CostModel cost_of(const Setup& setup, const ClusterArguments& arguments) {
                     .bytes_per_us = arguments.inner_link_gigabytes * 1e3};
   cluster.between = {.alpha_us = arguments.outer_latency_us,
                      .bytes_per_us = arguments.outer_link_gigabytes * 1e3};
-  for (const AlgorithmRow& row : collective_algorithms())
-    if (row.name == arguments.collectives) cluster.algorithm = row.algorithm;
+  cluster.algorithm = collective_algorithm_named(arguments.collectives).value_or(cluster.algorithm);
   const Target target = setup.options.engine.threads_per_rank;
   cost.forward_flops = setup.model->forward_flops(setup.options.batch, target);
   cost.recompute_flops = setup.model->recompute_flops(setup.options.batch, target);

@@ -22,6 +22,7 @@
 #include "src/cli/signals.h"
 #include "src/cli/training.h"
 #include "src/cli/weights_config.h"
+#include "tessera/machine.h"
 
 namespace tessera::cli {
 

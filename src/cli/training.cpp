@@ -14,6 +14,7 @@
 #include "src/cli/signals.h"
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
+#include "tessera/machine.h"
 
 namespace tessera::cli {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tessera/communicator.h"
-#include "tessera/device.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 namespace {

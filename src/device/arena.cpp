@@ -11,6 +11,7 @@
 #include "src/device/size_text.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 #include "tessera/shape.h"
 
 namespace tessera {

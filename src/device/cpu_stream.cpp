@@ -7,6 +7,7 @@
 
 #include "src/device/time_text.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera::device {
 

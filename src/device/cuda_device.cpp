@@ -6,6 +6,7 @@
 #include "src/device/cuda_stream.h"
 #include "src/device/size_text.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 #include "tessera/memory_plan.h"
 #include "tessera/shape.h"
 

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "src/device/cuda_check.h"
-#include "tessera/device.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 namespace {

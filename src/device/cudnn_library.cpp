@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "src/device/shared_library.h"
-#include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 namespace {

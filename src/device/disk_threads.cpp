@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "src/device/disk_queue.h"
-#include "tessera/device.h"
+#include "tessera/machine.h"
 
 namespace tessera::device {
 namespace {

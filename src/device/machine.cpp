@@ -15,8 +15,8 @@
 #include <string_view>
 
 #include "src/device/memory_limits.h"
-#include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 namespace {

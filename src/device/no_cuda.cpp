@@ -1,6 +1,7 @@
 // The twin of the cuda_*.cpp in a build without CUDA.
 #include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 

@@ -1,5 +1,5 @@
 // The twin of cudnn_library.cpp in a build without cuDNN.
-#include "tessera/device.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 

@@ -1,7 +1,7 @@
 // The twin of uring.cpp in a build without liburing.
 #include "src/device/disk_queue.h"
-#include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "src/device/disk_queue.h"
-#include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera::device {
 namespace {

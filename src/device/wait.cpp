@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera::device {
 namespace {

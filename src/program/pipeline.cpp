@@ -7,6 +7,8 @@
 #include <array>
 #include <limits>
 
+#include "src/program/schedules.h"
+
 namespace tessera {
 namespace {
 
@@ -105,6 +107,18 @@ std::vector<int> checked_cuts(int units, int chunks, const Pipeline& options) {
 
 std::span<const ScheduleRow> pipeline_schedules() { return kSchedules; }
 std::string_view name_of(PipelineSchedule schedule) { return row_of(schedule).name; }
+
+std::vector<std::string_view> pipeline_schedule_names() {
+  std::vector<std::string_view> names;
+  for (const ScheduleRow& row : kSchedules) names.push_back(row.name);
+  return names;
+}
+
+std::optional<PipelineSchedule> pipeline_schedule_named(std::string_view name) {
+  for (const ScheduleRow& row : kSchedules)
+    if (row.name == name) return row.schedule;
+  return std::nullopt;
+}
 
 Partition::Partition(int units, int pipeline, const Pipeline& options) : ranks_(pipeline) {
   if (pipeline == 1) check_alone(options);

@@ -13,6 +13,11 @@
 namespace tessera {
 namespace {
 
+struct AlgorithmRow {
+  CollectiveAlgorithm algorithm;
+  std::string_view name;
+};
+
 constexpr std::array<AlgorithmRow, 4> kAlgorithms = {{
     {CollectiveAlgorithm::ring, "ring"},
     {CollectiveAlgorithm::tree, "tree"},
@@ -117,12 +122,22 @@ void check_link(const char* which, const LinkCost& link) {
 
 }  // namespace
 
-std::span<const AlgorithmRow> collective_algorithms() { return kAlgorithms; }
-
 std::string_view name_of(CollectiveAlgorithm algorithm) {
   for (const AlgorithmRow& row : kAlgorithms)
     if (row.algorithm == algorithm) return row.name;
   return "?";
+}
+
+std::vector<std::string_view> collective_algorithm_names() {
+  std::vector<std::string_view> names;
+  for (const AlgorithmRow& row : kAlgorithms) names.push_back(row.name);
+  return names;
+}
+
+std::optional<CollectiveAlgorithm> collective_algorithm_named(std::string_view name) {
+  for (const AlgorithmRow& row : kAlgorithms)
+    if (row.name == name) return row.algorithm;
+  return std::nullopt;
 }
 
 void Cluster::check() const {

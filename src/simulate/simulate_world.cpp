@@ -9,6 +9,7 @@
 #include "src/program/meetings.h"
 #include "src/program/opcodes.h"
 #include "src/program/rank_classes.h"
+#include "src/simulate/folding.h"
 #include "src/simulate/simulate.h"
 #include "tessera/error.h"
 
@@ -217,6 +218,10 @@ WorldTimeline simulate(const WorldPrograms& world, const Layout& layout, const C
     named.program_of_rank.assign(static_cast<std::size_t>(named.mesh.world()), 0);
   check(named);
   return World(named, layout, cost, folding).run();
+}
+
+WorldTimeline simulate(const WorldPrograms& world, const Layout& layout, const CostModel& cost) {
+  return simulate(world, layout, cost, Folding::folded);
 }
 
 }  // namespace tessera

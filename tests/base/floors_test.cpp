@@ -57,6 +57,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"simulate.h", "src/simulate/"},
     {"budget.h", "src/tune/"},
     {"device.h", "src/device/"},
+    {"machine.h", "src/device/"},
     {"communicator.h", "src/comm/"},
     {"learning_rate.h", "optim/"},
     {"loss_scaler.h", "optim/"},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera::cli {
 namespace {

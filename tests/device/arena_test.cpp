@@ -9,6 +9,7 @@
 
 #include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 namespace {

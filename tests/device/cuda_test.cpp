@@ -6,6 +6,7 @@
 
 #include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 #include "tests/device/cuda_kernels.h"
 
 namespace tessera {

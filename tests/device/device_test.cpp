@@ -7,6 +7,7 @@
 #include "src/device/ticket_ring.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 namespace {

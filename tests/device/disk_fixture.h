@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "src/device/disk.h"
-#include "tessera/device.h"
+#include "tessera/machine.h"
 
 namespace tessera::device {
 

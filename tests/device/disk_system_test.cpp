@@ -20,6 +20,7 @@
 #include "src/device/disk.h"
 #include "src/device/disk_file.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 #include "tests/device/disk_fixture.h"
 #include "tests/device/refuse_call.h"
 

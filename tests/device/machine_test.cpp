@@ -9,6 +9,7 @@
 #include "src/device/memory_limits.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera {

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <thread>
 
+#include "src/program/schedules.h"
 #include "tessera/pipeline.h"
 #include "tests/engine/pipeline_toy.h"
 #include "tests/engine/quiet.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "src/program/schedules.h"
 #include "tests/engine/matrix.h"
 
 namespace tessera::testing {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tessera/machine.h"
 #include "tests/comm/gpus.h"
 #include "tests/engine/c_try.h"
 #include "tests/engine/toy.h"

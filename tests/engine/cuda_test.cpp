@@ -5,7 +5,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "tessera/device.h"
+#include "tessera/machine.h"
 #include "tests/engine/looking_reader.h"
 #include "tests/engine/matrix.h"
 #include "tests/engine/trace.h"

@@ -7,6 +7,7 @@
 #include "src/device/disk_file.h"
 #include "src/device/memory_limits.h"
 #include "src/engine/memory_room.h"
+#include "tessera/machine.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "src/program/schedules.h"
 #include "tests/engine/matrix.h"
 
 namespace tessera::testing {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <set>
 
+#include "tessera/machine.h"
 #include "tests/engine/pipeline_toy.h"
 #include "tests/engine/quiet.h"
 #include "tests/engine/sleeping.h"

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "src/program/schedules.h"
 #include "tessera/pipeline.h"
 #include "tests/engine/failing.h"
 #include "tests/engine/pipeline_toy.h"

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <random>
 
+#include "src/program/schedules.h"
 #include "tessera/pipeline.h"
 #include "tests/engine/pipeline_toy.h"
 #include "tests/engine/quiet.h"

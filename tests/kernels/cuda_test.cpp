@@ -13,7 +13,7 @@
 
 #include "kernels/rotary_math.h"
 #include "src/device/cuda_check.h"
-#include "tessera/device.h"
+#include "tessera/machine.h"
 #include "tests/kernels/support.h"
 
 namespace tessera::kernels::testing {

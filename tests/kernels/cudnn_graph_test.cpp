@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/machine.h"
 
 namespace tessera::kernels::cuda {
 namespace {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "src/simulate/folding.h"
 #include "src/simulate/step_time.h"
 #include "tests/plan/advice.h"
 #include "tests/program/mesh_programs.h"

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "src/simulate/folding.h"
 #include "tessera/budget.h"
 #include "tessera/simulate.h"
 #include "tessera/verify.h"

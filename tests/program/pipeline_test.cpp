@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "src/program/schedules.h"
 #include "tessera/link.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/small_models.h"
@@ -22,6 +23,13 @@ std::string text(const std::vector<ChunkPass>& order) {
     words += (words.empty() ? "" : " ") + std::string(pass.pass == Pass::forward ? "F" : "B") +
              std::to_string(pass.chunk) + "." + std::to_string(pass.microbatch);
   return words;
+}
+
+TEST(PipelineSchedule, IsFoundByItsName) {
+  EXPECT_EQ(pipeline_schedule_names().size(), pipeline_schedules().size());
+  for (const ScheduleRow& row : pipeline_schedules())
+    EXPECT_EQ(pipeline_schedule_named(row.name), row.schedule) << row.name;
+  EXPECT_EQ(pipeline_schedule_named("1F1B"), std::nullopt);
 }
 
 TEST(PipelineOrder, IsTheOneOfTheTextbooks) {

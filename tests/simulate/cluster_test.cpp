@@ -46,9 +46,16 @@ TEST(CollectiveCost, IsTheFormulaOnOneNode) {
 }
 
 TEST(CollectiveCost, OfOneRankIsNothing) {
-  for (const AlgorithmRow& row : collective_algorithms())
+  for (const std::string_view name : collective_algorithm_names())
     for (const CollectiveKind kind : {all_gather, reduce_scatter})
-      EXPECT_EQ(alone(row.algorithm, kind, 1), 0);
+      EXPECT_EQ(alone(collective_algorithm_named(name).value(), kind, 1), 0) << name;
+}
+
+TEST(CollectiveAlgorithm, IsFoundByItsName) {
+  EXPECT_EQ(collective_algorithm_names().size(), 4u);
+  for (const std::string_view name : collective_algorithm_names())
+    EXPECT_EQ(name_of(collective_algorithm_named(name).value()), name);
+  EXPECT_EQ(collective_algorithm_named("rings"), std::nullopt);
 }
 
 // Two nodes of two ranks: a ring's every step waits for the slow link; doubling goes over it once, with half

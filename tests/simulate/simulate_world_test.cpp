@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "src/program/schedules.h"
 #include "tessera/error.h"
 #include "tessera/pipeline.h"
 #include "tests/program/mesh_programs.h"

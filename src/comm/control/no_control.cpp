@@ -1,4 +1,4 @@
-// The twin of the control_*.cpp in a build without asio.
+// The twin of what is in this folder, in a build without asio.
 #include "tessera/communicator.h"
 
 namespace tessera {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "src/comm/local/backend.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 namespace {

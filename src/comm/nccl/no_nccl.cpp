@@ -1,4 +1,4 @@
-// The twin of the nccl_*.cpp in a build without NCCL.
+// The twin of what is in this folder, in a build without NCCL.
 #include "tessera/communicator.h"
 
 namespace tessera {

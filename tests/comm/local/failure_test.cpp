@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tessera/communicator.h"
+#include "tessera/machine.h"
 
 namespace tessera {
 namespace {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "src/comm/mpi/wire.h"
+#include "tessera/machine.h"
 #include "tests/comm/contract.h"
 #include "tests/comm/mpi/harness.h"
 
