@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "src/cli/config_keys.h"
-#include "src/cli/output_path.h"
+#include "src/cli/files.h"
 #include "tessera/model.h"
 
 namespace tessera::cli {

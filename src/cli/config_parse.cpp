@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "src/cli/config_keys.h"
-#include "src/cli/read_text.h"
+#include "src/cli/files.h"
 
 namespace tessera::cli {
 

@@ -1,9 +1,168 @@
-// A Config written out: as TOML, as differences, and the documentation of all keys.
+// Keys and configurations as text: what a key may be and is, TOML, differences, and the page that documents
+// them.
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
 
 #include "src/cli/config_keys.h"
 
 namespace tessera::cli {
+
+namespace {
+
+std::string range_text(const Key& key) {
+  const bool low = key.min > std::numeric_limits<double>::lowest();
+  const bool high = key.max < std::numeric_limits<double>::max();
+  if (low && high && !key.above_min) return fmt::format(" from {} to {}", key.min, key.max);
+  std::string result = low ? fmt::format("{} {}", key.above_min ? " above" : " of at least", key.min) : "";
+  if (high) result += fmt::format("{}at most {}", low ? " and " : " of ", key.max);
+  return result;
+}
+
+// "0, or a number above 1"; "a power of two from 1 to 16".
+std::string allowed_number(const Key& key) {
+  return fmt::format("{}{}{}{}", key.or_zero ? "0, or " : "",
+                     key.power_of_two ? "a power of two" : "a number", range_text(key),
+                     key.takes_auto() ? ", or \"auto\"" : "");
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string result;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    result += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + ("\"" + words[i] + "\"");
+  return result;
+}
+
+struct Unit {
+  std::string_view name;
+  double bytes;
+};
+
+constexpr std::array<Unit, 9> kUnits = {{{"B", 1.0},
+                                         {"KiB", 1024.0},
+                                         {"MiB", 1048576.0},
+                                         {"GiB", 1073741824.0},
+                                         {"TiB", 1099511627776.0},
+                                         {"kB", 1e3},
+                                         {"MB", 1e6},
+                                         {"GB", 1e9},
+                                         {"TB", 1e12}}};
+
+// "B, KiB or MiB"
+std::string listed_units() {
+  std::string result;
+  for (std::size_t i = 0; i < kUnits.size(); ++i)
+    result.append(i == 0 ? "" : i + 1 == kUnits.size() ? " or " : ", ").append(kUnits[i].name);
+  return result;
+}
+
+// A TOML basic string.
+std::string quoted(const std::string& value) {
+  std::string result = "\"";
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      result += std::string("\\") + c;
+    else if (byte < 0x20 || byte == 0x7f)
+      result += fmt::format("\\u{:04x}", byte);
+    else
+      result += c;
+  }
+  return result + "\"";
+}
+
+}  // namespace
+
+std::string allowed(const Key& key) {
+  switch (key.kind) {
+    case KeyKind::text:
+      return key.words.empty() ? "text" : joined(key.words);
+    case KeyKind::integer:
+      return "an integer" + range_text(key) + (key.takes_auto() ? ", or \"auto\"" : "");
+    case KeyKind::number:
+      return allowed_number(key);
+    case KeyKind::boolean:
+      return "true or false";
+    case KeyKind::bytes:
+      return fmt::format("bytes: an integer{}, or text such as \"512 MiB\" or \"4 GB\", in {}",
+                         range_text(key), listed_units());
+  }
+  return "";
+}
+
+std::string value_text(const Key& key) {
+  if (const auto* const* value = std::get_if<bool*>(&key.target)) return **value ? "true" : "false";
+  if (const auto* const* value = std::get_if<std::int64_t*>(&key.target))
+    return key.takes_auto() && **value == kAuto ? "\"auto\"" : std::to_string(**value);
+  if (const auto* const* value = std::get_if<double*>(&key.target)) {
+    if (key.takes_auto() && **value == kAuto) return "\"auto\"";
+    return number_text(**value);
+  }
+  const std::string& value = *std::get<std::string*>(key.target);
+  return key.boolean_words && (value == "true" || value == "false") ? value : quoted(value);
+}
+
+std::string number_text(double value) {
+  std::string shortest = fmt::format("{}", value);
+  const bool whole = std::isfinite(value) && shortest.find_first_of(".e") == std::string::npos;
+  return whole ? shortest + ".0" : shortest;
+}
+
+std::string closest(std::string_view name, const std::vector<std::string>& known) {
+  std::string best;
+  const std::size_t leaf_length = name.size() - std::min(name.size(), name.find('.') + 1);
+  std::size_t best_edits = std::max<std::size_t>(2, leaf_length / 3) + 1;
+  for (const std::string& candidate : known) {
+    // Levenshtein's distance, one row at a time.
+    std::vector<std::size_t> row(candidate.size() + 1);
+    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= name.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j < row.size(); ++j) {
+        const std::size_t replaced = diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+      }
+    }
+    if (row.back() < best_edits) {
+      best_edits = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::int64_t parse_bytes(std::string_view text) {
+  std::size_t used = 0;
+  double value = 0.0;
+  try {
+    value = std::stod(std::string(text), &used);
+  } catch (const std::exception&) {
+    return -1;
+  }
+  while (used < text.size() && text[used] == ' ') ++used;
+  const auto unit = std::ranges::find(kUnits, text.substr(used), &Unit::name);
+  const double factor = unit != kUnits.end() ? unit->bytes : used == text.size() ? 1.0 : 0.0;
+  const double bytes = value * factor;
+  if (factor == 0.0 || !(bytes >= 0.0) || bytes > kMostExact) return -1;
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::optional<std::vector<int>> parse_integers(std::string_view text) {
+  std::vector<int> integers;
+  for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+    int integer = 0;
+    const auto [next, error] = std::from_chars(at, end, integer);
+    if (error != std::errc() || (next != end && *next != ',')) return std::nullopt;
+    integers.push_back(integer);
+    at = next == end ? end : next + 1;
+  }
+  return integers;
+}
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "src/cli/file_lock.h"
+#include "src/cli/files.h"
 
 namespace tessera::cli {
 

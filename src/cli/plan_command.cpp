@@ -3,12 +3,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "src/cli/budget_setup.h"
 #include "src/cli/commands.h"
-#include "src/cli/memory_report.h"
-#include "src/cli/mesh_report.h"
 #include "src/cli/places.h"
+#include "src/cli/plan_report.h"
 #include "src/cli/report.h"
+#include "src/cli/setup_choices.h"
 #include "tessera/memory_report.h"
 
 namespace tessera::cli {

@@ -6,7 +6,7 @@
 #include <array>
 #include <filesystem>
 
-#include "src/cli/read_text.h"
+#include "src/cli/files.h"
 
 namespace tessera::cli {
 

@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 
-#include "src/cli/gpu_memory.h"
 #include "src/cli/metrics.h"
 #include "src/cli/progress.h"
+#include "src/cli/rank_place.h"
 #include "src/cli/setup.h"
 #include "src/cli/utilisation.h"
 

@@ -8,10 +8,9 @@
 #include <chrono>
 #include <limits>
 
-#include "src/cli/budget_setup.h"
 #include "src/cli/config_keys.h"
-#include "src/cli/pipeline_setup.h"
 #include "src/cli/setup_check.h"
+#include "src/cli/setup_choices.h"
 #include "tessera/budget.h"
 #include "tessera/hugging_face.h"
 

@@ -6,8 +6,8 @@
 #include <initializer_list>
 
 #include "src/cli/commands.h"
-#include "src/cli/memory_report.h"
 #include "src/cli/places.h"
+#include "src/cli/plan_report.h"
 #include "src/cli/report.h"
 #include "src/cli/utilisation.h"
 #include "tessera/simulate.h"

@@ -14,9 +14,8 @@
 #include <thread>
 
 #include "src/cli/commands.h"
-#include "src/cli/memory_report.h"
-#include "src/cli/mesh_report.h"
 #include "src/cli/places.h"
+#include "src/cli/plan_report.h"
 #include "src/cli/processes.h"
 #include "src/cli/report.h"
 #include "src/cli/signals.h"

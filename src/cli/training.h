@@ -3,7 +3,7 @@
 #pragma once
 
 #include "src/cli/output.h"
-#include "src/cli/run_folder.h"
+#include "src/cli/resume.h"
 #include "src/cli/run_log.h"
 
 namespace tessera::cli {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "src/cli/read_text.h"
+#include "src/cli/files.h"
 #include "tessera/error.h"
 #include "tessera/hugging_face.h"
 

@@ -1,4 +1,5 @@
-// The plans of a run, made once for all that is said of its memory.
+// What is said of a run's plans, for people and as JSON: how much memory they take, and which rank of the
+// mesh holds what.
 #pragma once
 
 #include <array>
@@ -53,5 +54,15 @@ struct RunPlans {
 // Bytes by category at the peak, arena and persistent bytes: of the plan, in each space of the pipeline rank
 // that holds most there, and of one rank unsharded.
 nlohmann::json memory_json(const RunPlans& plans);
+
+// Whether there is more to say of the mesh than how many shards it has.
+bool has_grid(const Mesh& mesh);
+
+// A row for each pipeline rank: its units, its ranks by replica, and the bytes of one rank. `plans` are of
+// all pipeline ranks.
+std::string mesh_grid(const Setup& setup, std::span<const TrainerPlan> plans);
+
+// Axes, and for each pipeline rank the first and last unit of its chunks, its ranks and its bytes.
+nlohmann::json mesh_json(const Setup& setup, std::span<const TrainerPlan> plans);
 
 }  // namespace tessera::cli

@@ -1,8 +1,9 @@
-// What "auto" stands for where run.device_memory and run.host_memory decide: which activations are made again
-// or wait on the host, which states stay on the device, which units stay gathered.
+// What a configuration leaves to the tool: what "auto" stands for where run.device_memory and run.host_memory
+// decide, and where a pipeline is cut.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "src/cli/config.h"
@@ -24,5 +25,12 @@ std::int64_t missing_bytes(const Model& model, const TrainerOptions& options, co
 // Sets in the options' strategy what is "auto" in the configuration; `options` say everything else. Where
 // nothing is found that fits, what takes little memory: the engine then refuses it.
 void choose_within_budget(const Config& config, const Model& model, TrainerOptions& options);
+
+// `options` say everything else that the plan depends on. UsageError naming the key where the chain cannot be
+// cut so. Where cuts = "balanced" finds none with which every rank keeps within the budget, they are those
+// with which the least is missing. `among` is what is still to be chosen from for each unit's activations;
+// empty where `options` say that, too.
+Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions options,
+                     std::span<const ActivationChoice> among);
 
 }  // namespace tessera::cli

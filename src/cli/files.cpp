@@ -1,4 +1,4 @@
-#include "src/cli/file_lock.h"
+#include "src/cli/files.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -7,11 +7,30 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "tessera/error.h"
 
 namespace tessera::cli {
+
+std::string why_no_output(const std::string& path) {
+  if (path.empty()) return "it is empty; name what to write to";
+  if (path != "-") return "";
+  return "it is \"-\"; name /dev/stdout for the standard output, or ./- for a file of that name";
+}
+
+std::optional<std::string> read_text(const std::filesystem::path& file) {
+  std::error_code error;
+  errno = 0;
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  if (in && !is_directory(file, error) && (text << in.rdbuf() || (in.peek() == EOF && errno == 0)))
+    return text.str();
+  if (errno == 0) errno = EISDIR;
+  return std::nullopt;
+}
 
 FileLock::FileLock(const char* key, const std::string& path)
     : file_(::open(path.c_str(), O_WRONLY | O_CLOEXEC)) {

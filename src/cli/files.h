@@ -1,9 +1,18 @@
-// A file that one run has to itself: an flock() on it, which ends with the process that holds it.
+// Single files of a run: what is no path to write to, a file's text, and a file that one run has to itself.
 #pragma once
 
+#include <filesystem>
+#include <optional>
 #include <string>
 
 namespace tessera::cli {
+
+// Why it is none; empty where it is one. "-" is what other tools take for the standard output, and would
+// become a file.
+std::string why_no_output(const std::string& path);
+
+// Nothing, and errno set, where it cannot be read.
+std::optional<std::string> read_text(const std::filesystem::path& file);
 
 class FileLock {
  public:
