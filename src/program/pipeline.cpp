@@ -109,8 +109,8 @@ std::span<const ScheduleRow> pipeline_schedules() { return kSchedules; }
 std::string_view name_of(PipelineSchedule schedule) { return row_of(schedule).name; }
 
 std::vector<std::string_view> pipeline_schedule_names() {
-  std::vector<std::string_view> names;
-  for (const ScheduleRow& row : kSchedules) names.push_back(row.name);
+  std::vector<std::string_view> names(kSchedules.size());
+  std::ranges::transform(kSchedules, names.begin(), &ScheduleRow::name);
   return names;
 }
 

@@ -129,8 +129,8 @@ std::string_view name_of(CollectiveAlgorithm algorithm) {
 }
 
 std::vector<std::string_view> collective_algorithm_names() {
-  std::vector<std::string_view> names;
-  for (const AlgorithmRow& row : kAlgorithms) names.push_back(row.name);
+  std::vector<std::string_view> names(kAlgorithms.size());
+  std::ranges::transform(kAlgorithms, names.begin(), &AlgorithmRow::name);
   return names;
 }
 
