@@ -186,7 +186,7 @@ double copied_gigabytes_per_second(const Engine& engine, Lane lane) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
     if (instruction.lane != lane || instruction.op != Opcode::copy) continue;
     us += span.end_us - span.start_us;
-    bytes += static_cast<double>(program.buffers[static_cast<std::size_t>(instruction.reads[0])].bytes);
+    bytes += static_cast<double>(program.buffers[instruction.buffer(Role::from)].bytes);
   }
   return us > 0 ? bytes / us / 1e3 : 0;
 }

@@ -90,20 +90,17 @@ double operator_b(std::int64_t first_row, UnitLease& lease, const float* h, floa
 
 StepResult train_step(Engine& engine) {
   engine.begin(StepKind::train, kMicrobatches);
-  const UnitBuffers& between = engine.running().unit_buffers[kA];  // of h, on both ranks
   double loss = 0;
   std::int64_t rows = 0;
   for (const Instruction& use : engine.running().instructions) {  // this rank's, in its order
     if (use.op != Opcode::use) continue;
     UnitLease lease = engine.use(use.unit, use.pass);
     const std::int64_t first_row = use.microbatch * kRows;
-    const auto at = [&](const PerMicrobatch& buffers) {
-      return static_cast<float*>(engine.address(buffers.of(use.microbatch)));
-    };
-    if (use.unit == kA) {
-      operator_a(use.pass, first_row, lease, at(between.output), at(between.output_gradient));
+    const auto at = [&](Role role) { return static_cast<float*>(lease.address(role)); };
+    if (use.unit == kA) {  // h is its output, and the other operator's input
+      operator_a(use.pass, first_row, lease, at(Role::output), at(Role::output_gradient));
     } else if (use.pass == Pass::backward) {  // its forward is part of this
-      loss += operator_b(first_row, lease, at(between.output), at(between.output_gradient));
+      loss += operator_b(first_row, lease, at(Role::input), at(Role::input_gradient));
       rows += kRows;
     }
     lease.end();

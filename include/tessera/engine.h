@@ -118,6 +118,9 @@ class UnitLease {
   float gradient_beta(ParameterId parameter) const;
   // The same for all gradients of the unit; UsageError where they differ (a tied parameter).
   float gradient_beta() const;
+  // Where the use finds an activation that the engine plans (Role::input to Role::workspace, Role::batch), on
+  // the device; nullptr where it has none of that role. A role's access is in running().at(...).operands.
+  void* address(Role role) const;
 
   // Ends the use: parameters may be released, gradients reduced. Throws what a lane failed with.
   void end();

@@ -7,7 +7,11 @@
 namespace tessera {
 
 enum class Pass : std::uint8_t { forward, recompute, backward };
-enum class StepKind : std::uint8_t { train, evaluate };
+enum class StepKind : std::uint8_t {
+  train,
+  evaluate,
+  finish  // does, between steps, the updates that a training step left to the next one
+};
 
 std::string_view name_of(Pass pass);
 std::string_view name_of(StepKind kind);

@@ -10,15 +10,16 @@
 #include <vector>
 
 #include "tessera/category.h"
+#include "tessera/id_vector.h"
 #include "tessera/layout.h"
 #include "tessera/mesh.h"
+#include "tessera/operand.h"
 #include "tessera/pass.h"
 #include "tessera/space.h"
 #include "tessera/strategy.h"
 
 namespace tessera {
 
-using BufferId = int;
 using InstructionId = int;  // position in Program::instructions, the order of issue
 
 // An ordered queue. Instructions of one lane run one after the other, in order of issue.
@@ -39,20 +40,19 @@ enum class Lane : std::uint8_t {
 inline constexpr int kLanes = 11;
 
 enum class Opcode : std::uint8_t {
-  use,             // the module of `unit` runs `pass`                                        (compute)
-  all_gather,      // a flat's shards -> its full parameters or full gradients                (gather)
-  reduce_scatter,  // full gradients of all ranks -> this rank's slice, in rank order         (reduce)
-  accumulate,      // a microbatch's full gradient -> the local fp32 sum; or another pipeline
-                   // rank's slice of a tied flat's gradient -> this rank's                    (compute)
-  square_sum,      // squares of this rank's slice of the reduced gradient, finite or not, where no
-                   // reduce_scatter has taken them                                            (reduce)
-  send,            // a buffer, or this rank's slice of a flat's reduced gradient -> `peer`    (send_*)
-  receive,         // the same from `peer`                                                    (receive_*)
-  reduce_scalars,  // loss, weight, square sums of all ranks; the decision to apply or skip   (compute)
-  update,          // the optimizer, on this rank's slice or on everything              (compute, host)
-  copy,            // what a buffer holds -> another space: all of it, or the part of a flat that
-                   // both have                                          (upload, download, io)
+  use,             // the module of `unit` runs `pass`
+  all_gather,      // every rank's part of a flat -> all of it, in all ranks of the group
+  reduce_scatter,  // the sum over the group of a flat, in rank order -> each rank's part of it
+  accumulate,      // a flat, or a part of it, is added to a sum on this rank
+  square_sum,      // the squares of this rank's part of a reduced gradient, finite or not
+  zero,            // what a gradient's writers leave out, which takes part in sums
+  send,            // a buffer, or this rank's part of a flat -> `peer`
+  receive,         // the same from `peer`
+  reduce_scalars,  // loss, weight and square sums of all ranks; the decision to apply or skip
+  update,          // the optimizer, on this rank's part or on everything
+  copy,            // what a buffer holds -> another space: all of it, or the part that both have
 };
+inline constexpr int kOpcodes = 11;
 
 // A use is one instruction, unless other uses run inside it; then it is an opening and a closing one.
 enum class UseEdge : std::uint8_t { whole, open, close };
@@ -60,23 +60,48 @@ enum class UseEdge : std::uint8_t { whole, open, close };
 std::string_view name_of(Lane lane);
 std::string_view name_of(Opcode opcode);
 
+// Says all that a reader needs to know of it: its operands, found by role, are what it reads and writes.
 struct Instruction {
   Opcode op = Opcode::use;
   Lane lane = Lane::compute;
   Pass pass = Pass::forward;
   UseEdge edge = UseEdge::whole;
   UnitId unit = -1;
-  FlatId flat = -1;         // for all but use, reduce_scalars, and messages and copies of activations
-  int microbatch = -1;      // −1 after the last microbatch
-  int channel = -1;         // for collectives and messages: index into Program::channels
-  int peer = -1;            // for messages: the other rank's place along the channel's axis
-  bool selective = false;   // a recompute: of what is recomputable, from what is saved
-  bool accumulate = false;  // reduce_scatter, accumulate: continues from what the destination holds
-  bool squares = false;     // reduce_scatter: completes the gradient, and does what square_sum would
-  bool carried = false;     // of the update that the step before left: does nothing where that left none
+  int microbatch = -1;     // −1 after the last microbatch
+  int channel = -1;        // for collectives and messages: index into Program::channels
+  int peer = -1;           // for messages: the other rank's place along the channel's axis
+  bool selective = false;  // a recompute: of what is recomputable, from what is saved
+  // The decision that it depends on, −1: none. Where that says no, the instruction does nothing on any rank,
+  // but keeps its place, waits and lifetimes. An update also takes its learning rate, step and scale from it.
+  BufferId when = -1;
+  std::vector<Operand> operands;
   std::vector<InstructionId> waits;  // on other lanes; ascending, and none that others imply
-  std::vector<BufferId> reads;       // ascending
-  std::vector<BufferId> writes;      // ascending; a buffer that is updated in place is in both
+
+  // The first operand of that role; nullptr where there is none.
+  const Operand* find(Role role) const {
+    for (const Operand& operand : operands)
+      if (operand.role == role) return &operand;
+    return nullptr;
+  }
+  // The same, of an instruction that must have it: throws Error otherwise.
+  const Operand& operand(Role role) const {
+    const Operand* found = find(role);
+    if (found == nullptr) refuse(role);
+    return *found;
+  }
+  // −1 where there is none.
+  BufferId buffer(Role role) const {
+    const Operand* found = find(role);
+    return found == nullptr ? -1 : found->buffer;
+  }
+  // The buffers that it reads, `when` among them, and those that it writes: ascending, each once. What is
+  // added to or updated in place is in both.
+  std::vector<BufferId> reads() const;
+  std::vector<BufferId> writes() const;
+  bool touches(BufferId buffer) const;
+
+ private:
+  [[noreturn]] void refuse(Role role) const;
 };
 
 // A buffer holds something between the issue of instruction `first` and the end of instruction `last`.
@@ -89,34 +114,36 @@ struct Lifetime {
 };
 
 enum class BufferRole : std::uint8_t {
-  parameter,        // a flat's shard, or the whole of it where parameters are replicated
-  uploaded,         // on the device, for a gather or an update, of a parameter that lives elsewhere
-  staged,           // a flat's parameters, or the part that is updated, on the host on their way
-  secondary,        // a flat's shard, gathered from the slices that replicas keep
-  gathered,         // a flat's parameters, whole, around a use
-  gradient,         // a flat's full gradient of one microbatch, in the parameter's type
-  local_sum,        // a flat's full fp32 gradient, summed over microbatches on this rank only
-  accumulator,      // a flat's reduced fp32 gradient: the shard, or the whole, see docs/memory.md
-  master,           // fp32 parameters behind 16-bit ones: the shard, or the whole
-  moment,           // optimizer moment `index`: the shard, or the whole
-  host_gradient,    // the reduced gradient on the host
-  state_window,     // master (index −1) or moment `index`, on the host, of states on the disk
-  tied_sum,         // another pipeline rank's slice of a tied flat's reduced gradient
-  batch,            // the microbatch's inputs and targets
-  output,           // what unit `unit` hands to the next, here or received from the unit's rank
-  output_gradient,  // the gradient of that, written by the next unit's backward, here or received
-  saved,            // what unit `unit` keeps from forward, or a full recompute, to backward
-  offloaded,        // on the host: what unit `unit` saved (index 0), its input (1)
-  recomputable,     // what it keeps from forward, or any recompute, to backward
-  workspace,        // scratch of unit `unit` during a use
-  square_sums,      // of the blocks of one flat's reduced gradient, on their way to its norm
-  scalars           // one slot a rank for reduce_scalars; behind them, what they decide
+  parameter,         // a flat's shard, or the whole of it where parameters are replicated
+  uploaded,          // on the device, for a gather or an update, of a parameter that lives elsewhere
+  staged,            // a flat's parameters, or the part that is updated, on the host on their way
+  secondary,         // a flat's shard, gathered from the slices that replicas keep
+  gathered,          // a flat's parameters, whole, around a use
+  gradient,          // a flat's full gradient of one microbatch, in the parameter's type
+  local_sum,         // a flat's full fp32 gradient, summed over microbatches on this rank only
+  accumulator,       // a flat's reduced fp32 gradient: the shard, or the whole, see docs/memory.md
+  master,            // fp32 parameters behind 16-bit ones: the shard, or the whole
+  moment,            // optimizer moment `index`: the shard, or the whole
+  host_gradient,     // the reduced gradient on the host
+  state_window,      // master (index −1) or moment `index`, on the host, of states on the disk
+  tied_sum,          // another pipeline rank's slice of a tied flat's reduced gradient
+  batch,             // the microbatch's inputs and targets
+  output,            // what unit `unit` hands to the next, here or received from the unit's rank
+  output_gradient,   // the gradient of that, written by the next unit's backward, here or received
+  saved,             // what unit `unit` keeps from forward, or a full recompute, to backward
+  offloaded,         // on the host: what unit `unit` saved (index 0), its input (1)
+  recomputable,      // what it keeps from forward, or any recompute, to backward
+  workspace,         // scratch of unit `unit` during a use
+  square_sums,       // of the blocks of one flat's reduced gradient, on their way to its norm
+  scalars,           // one slot a rank for reduce_scalars
+  decision,          // of this step: whether its updates run, and with which terms
+  previous_decision, // of the step before, for the updates that it left
+  terms              // of this step, given when it began, for updates that wait for no decision
 };
 
-// Which elements of its flat a buffer holds. All of what is of no flat.
-enum class Part : std::uint8_t { all, shard, slice };
-inline std::int64_t numel_of(const Flat& flat, Part part) {
-  return part == Part::all ? flat.padded_numel : part == Part::shard ? flat.shard_numel : flat.slice_numel;
+// Whether instructions can depend on it (Instruction::when).
+constexpr bool is_decision(BufferRole role) {
+  return role == BufferRole::decision || role == BufferRole::previous_decision || role == BufferRole::terms;
 }
 
 struct Buffer {
@@ -124,9 +151,10 @@ struct Buffer {
   BufferRole role = BufferRole::parameter;
   Category category = Category::parameters;
   Space space = Space::device;
-  Part part = Part::all;
   UnitId unit = -1;
   FlatId flat = -1;
+  Spread spread = {};        // which elements of its flat it holds
+  DType type = DType::fp32;  // of these
   int index = 0;
   std::int64_t bytes = 0;
   bool persistent = false;   // lives through and between all steps, at one address; `lifetimes` is then empty
@@ -145,73 +173,26 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
-// Buffers of which there is one for every microbatch that is between its forward and its backward; microbatch
-// m has the one at m mod their count.
-struct PerMicrobatch {
-  std::vector<BufferId> buffers;  // none where nothing has to be kept
-  bool empty() const { return buffers.empty(); }
-  // −1 where there is none.
-  BufferId of(int microbatch) const {
-    return buffers.empty() ? -1 : buffers[static_cast<std::size_t>(microbatch) % buffers.size()];
-  }
-};
-
-// What an update touches, where it runs; −1 where there is none. The master is the parameter where that is
-// fp32.
-struct UpdateBuffers {
-  BufferId gradient = -1;
-  BufferId master = -1;
-  std::array<BufferId, 2> moments = {-1, -1};
-  BufferId parameter = -1;
-};
-
-// The buffers of one flat; −1 where a flat has none, all of them where this pipeline rank does not use it.
-struct FlatBuffers {
-  BufferId parameter = -1;
-  BufferId on_device = -1;  // the parameter's part there: `parameter`, or what is uploaded of it
-  BufferId on_host = -1;    // the same on the host, where it ever comes there
-  BufferId secondary = -1;  // where replicas keep slices of the shard between steps
-  BufferId gathered = -1;   // equals `parameter` where parameters are replicated
-  BufferId gradient = -1;
-  BufferId local_sum = -1;
-  BufferId accumulator = -1;
-  BufferId reduced = -1;   // what the update reads: `accumulator`, or `gradient` where nothing is added
-  BufferId tied_sum = -1;  // where pipeline ranks that share the flat add up their gradients
-  BufferId master = -1;    // equals `parameter` for fp32 parameters
-  std::array<BufferId, 2> moments = {-1, -1};
-  BufferId host_gradient = -1;
-  UpdateBuffers update;
-};
-
-// The activation buffers of one unit; empty, or −1, where it has none on this pipeline rank. The rank that
-// runs a chunk has the output, and the gradient of it, of the unit before the chunk's first, too.
-struct UnitBuffers {
-  PerMicrobatch output;
-  PerMicrobatch output_gradient;
-  PerMicrobatch saved;
-  PerMicrobatch recomputable;
-  // Where they leave the device: what the unit saved, and its input, which is the output of the unit before.
-  PerMicrobatch saved_on_host, input_on_host;
-  BufferId workspace = -1;
-};
-
 struct Program {
   StepKind kind = StepKind::train;
   int microbatches = 1;
-  int pipeline_rank = 0;                  // the coordinate along the pipeline axis that it is for
-  Placements placements;                  // all replicated where there is one shard: it is the whole
-  bool state_over_replicas = false;       // each replica has, and updates, its slice of a shard only
-  bool parameters_over_replicas = false;  // and keeps no more of the parameters between steps
-  std::vector<std::string> units;         // names, for messages
-  std::vector<Channel> channels;
-  std::vector<Buffer> buffers;
-  std::vector<Instruction> instructions;
-  std::vector<FlatBuffers> flat_buffers;  // by FlatId
-  std::vector<UnitBuffers> unit_buffers;  // by UnitId
-  PerMicrobatch batch;
-  BufferId square_sums = -1;  // −1 where this rank adds to no norm
+  int pipeline_rank = 0;     // the coordinate along the pipeline axis that it is for
+  IdVector<std::string> units;  // names, for messages
+  IdVector<Channel> channels;
+  IdVector<Buffer> buffers;
+  IdVector<Instruction> instructions;
   BufferId scalars = -1;
   int scalars_numel = 0;  // float64 values in one rank's slot
+
+  const Instruction& at(InstructionId id) const { return instructions[id]; }
+  // The flat that the instruction is about, the same for all operands that are of one but a use's; −1: none.
+  FlatId flat_of(const Instruction& instruction) const;
+  // The flat's persistent buffer of that role, and `index` among moments; −1 where this rank has none.
+  BufferId persistent(FlatId flat, BufferRole role, int index = 0) const;
+  // What the instruction depends on is the decision of the step before.
+  bool is_carried(const Instruction& instruction) const {
+    return instruction.when >= 0 && buffers[instruction.when].role == BufferRole::previous_decision;
+  }
 
   // Equal on all ranks that run the same program; covers every field that the run depends on.
   std::uint64_t hash() const;
@@ -239,8 +220,7 @@ constexpr int parameter_square_sum_slot(int flats, ParameterId parameter) {
   return kScalarHeader + 2 * (flats + parameter);
 }
 
-// Behind all slots: whether updates on the device run, and the gradient's scale.
+// A decision on the device: whether updates run there, and the gradient's scale.
 inline constexpr std::int64_t kDecisionBytes = 16;
-constexpr std::int64_t slots_bytes(const Buffer& scalars) { return scalars.bytes - kDecisionBytes; }
 
 }  // namespace tessera

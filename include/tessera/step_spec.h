@@ -35,6 +35,7 @@ struct StepSpec {
   int moments = 2;  // values the optimizer keeps per parameter, besides the master: 0 to 2
   DType moment_type = DType::fp32;
   bool parameter_norms = false;  // a slot of the scalars for each parameter's square sum
+  bool zero_gradients = false;   // a microbatch's gradients are zeroed first, for trainers that only add
   ActivationSpec activations;
   // Uses per microbatch. Empty: forward in unit order, then backward in reverse, each behind its recompute
   // where the strategy asks for it, with microbatches as the strategy's pipeline schedule says. An evaluation

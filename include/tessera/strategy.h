@@ -7,8 +7,10 @@
 
 #include "tessera/dtype.h"
 #include "tessera/error.h"
+#include "tessera/mesh.h"
 #include "tessera/reduction.h"
 #include "tessera/space.h"
+#include "tessera/spread.h"
 
 namespace tessera {
 
@@ -146,5 +148,14 @@ struct Strategy {
   // each or last, never automatic.
   ReduceWhen reduce_when(int microbatches) const;
 };
+
+// What the placements mean on a mesh, in spreads: where there is one shard all of it is whole, but for what
+// replicas slice.
+struct Spreads {
+  Spread parameters;  // between steps
+  Spread gradients;   // reduced, of every microbatch
+  Spread states;      // masters and moments, and what an update touches
+};
+Spreads spreads_of(const Strategy& strategy, const Mesh& mesh);
 
 }  // namespace tessera

@@ -4,42 +4,35 @@
 namespace tessera {
 
 void Builder::access_activations(Instruction& use) {
-  const auto id = static_cast<InstructionId>(program_.instructions.size());
-  const auto fresh = [&](BufferId written) {
-    if (written < 0) return;
-    begin(written, id);
-    insert_sorted(use.writes, written);
+  const auto touch_whole = [&](Role role, BufferId id, Access access) {
+    if (id < 0) return;
+    if (access == Access::write) begin(id, next_id());
+    use.operands.push_back(whole(role, id, access));
   };
-  const auto read = [&](BufferId read_from) {
-    if (read_from >= 0) insert_sorted(use.reads, read_from);
-  };
-  const auto update = [&](BufferId updated) {
-    read(updated);
-    if (updated >= 0) insert_sorted(use.writes, updated);
-  };
+  using enum Access;
   const int microbatch = use.microbatch;
-  if (const BufferId batch = program_.batch.of(microbatch); batch >= 0 && reads_batch(use.unit))
-    buffer(batch).lifetimes.empty() ? fresh(batch) : read(batch);
-  const UnitBuffers& own = program_.unit_buffers[static_cast<std::size_t>(use.unit)];
-  fresh(own.workspace);
-  if (use.unit > 0) read(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output.of(microbatch));
+  if (const BufferId batch = batch_.of(microbatch); batch >= 0 && reads_batch(use.unit))
+    touch_whole(Role::batch, batch, buffer(batch).lifetimes.empty() ? write : read);
+  const UnitBuffers& own = unit_buffers_[use.unit];
+  const UnitBuffers none, &before = use.unit > 0 ? unit_buffers_[use.unit - 1] : none;
+  touch_whole(Role::workspace, own.workspace, write);
+  touch_whole(Role::input, before.output.of(microbatch), read);
   switch (use.pass) {
     case Pass::forward:
-      fresh(own.output.of(microbatch));
+      touch_whole(Role::output, own.output.of(microbatch), write);
       // Both end here where a recompute will write them again.
-      fresh(own.saved.of(microbatch));
-      fresh(own.recomputable.of(microbatch));
+      touch_whole(Role::saved, own.saved.of(microbatch), write);
+      touch_whole(Role::recomputable, own.recomputable.of(microbatch), write);
       break;
     case Pass::recompute:
-      use.selective ? read(own.saved.of(microbatch)) : fresh(own.saved.of(microbatch));
-      fresh(own.recomputable.of(microbatch));
+      touch_whole(Role::saved, own.saved.of(microbatch), use.selective ? read : write);
+      touch_whole(Role::recomputable, own.recomputable.of(microbatch), write);
       break;
     case Pass::backward:
-      read(own.saved.of(microbatch));
-      update(own.recomputable.of(microbatch));
-      read(own.output_gradient.of(microbatch));
-      if (use.unit > 0)
-        fresh(program_.unit_buffers[static_cast<std::size_t>(use.unit) - 1].output_gradient.of(microbatch));
+      touch_whole(Role::saved, own.saved.of(microbatch), read);
+      touch_whole(Role::recomputable, own.recomputable.of(microbatch), modify);
+      touch_whole(Role::output_gradient, own.output_gradient.of(microbatch), read);
+      touch_whole(Role::input_gradient, before.output_gradient.of(microbatch), write);
       break;
   }
 }
@@ -51,14 +44,14 @@ bool Builder::leaves_device(UnitId unit) const {
 }
 
 std::vector<Builder::Waiting> Builder::waiting_of(const Slot& slot) const {
-  const auto unit = static_cast<std::size_t>(slot.use.unit);
-  const UnitBuffers& own = program_.unit_buffers[unit];
+  const UnitId unit = slot.use.unit;
+  const UnitBuffers& own = unit_buffers_[unit];
   std::vector<Waiting> all;
   const auto add = [&](const PerMicrobatch& device, const PerMicrobatch& host) {
     if (!host.empty()) all.push_back({device.of(slot.microbatch), host.of(slot.microbatch)});
   };
   add(own.saved, own.saved_on_host);
-  if (unit > 0) add(program_.unit_buffers[unit - 1].output, own.input_on_host);
+  if (unit > 0) add(unit_buffers_[unit - 1].output, own.input_on_host);
   return all;
 }
 
@@ -68,7 +61,7 @@ void Builder::take_down_activations(int position) {
   if (slot.use.pass != Pass::forward) return;
   for (const auto& [device, host] : waiting_of(slot)) {
     const InstructionId id =
-        copy({.unit = slot.use.unit, .microbatch = slot.microbatch, .waits = {}, .reads = {}, .writes = {}},
+        copy({.unit = slot.use.unit, .microbatch = slot.microbatch, .operands = {}, .waits = {}},
              device, host);
     release_behind(device, id, position);
   }
@@ -89,7 +82,7 @@ void Builder::bring_activations(int position) {
                                           Use{.unit = slot.use.unit, .pass = Pass::recompute};
     if (recomputed) continue;
     for (const auto& [device, host] : waiting_of(slot))
-      copy({.unit = slot.use.unit, .microbatch = slot.microbatch, .waits = {}, .reads = {}, .writes = {}},
+      copy({.unit = slot.use.unit, .microbatch = slot.microbatch, .operands = {}, .waits = {}},
            host, device);
   }
 }

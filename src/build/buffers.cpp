@@ -20,54 +20,46 @@ BufferId Builder::add_buffer(Buffer buffer) {
   return static_cast<BufferId>(program_.buffers.size()) - 1;
 }
 
-BufferId Builder::add_flat_buffer(FlatId id, Buffer like, std::int64_t element) {
+BufferId Builder::add_flat_buffer(FlatId id, Buffer like, DType type) {
   const Flat& flat = layout_.flat(id);
   like.name = fmt::format("{}.{}", flat_name(layout_, id), like.name);
   like.unit = flat.unit;
   like.flat = id;
-  like.bytes = numel_of(flat, like.part) * element;
+  like.type = type;
+  like.bytes = numel_of(flat, like.spread) * bytes_of(type);
   return add_buffer(std::move(like));
-}
-
-Part Builder::parameter_part() const {
-  return program_.parameters_over_replicas ? Part::slice : parameters_sharded() ? Part::shard : Part::all;
-}
-
-Part Builder::state_part() const {
-  return program_.state_over_replicas ? Part::slice : state_sharded() ? Part::shard : Part::all;
 }
 
 void Builder::add_flat_buffers(FlatId id) {
   const Flat& flat = layout_.flat(id);
-  const std::int64_t element = bytes_of(flat.dtype);
-  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
-  const auto make = [&](Buffer like) { return add_flat_buffer(id, std::move(like), element); };
+  FlatBuffers& buffers = flat_buffers_[id];
+  const auto make = [&](Buffer like) { return add_flat_buffer(id, std::move(like), flat.dtype); };
   const Space home = offload().parameters;
   buffers.parameter = buffers.on_device = buffers.on_host = make({.name = "parameter",
                                                                   .role = BufferRole::parameter,
                                                                   .category = Category::parameters,
                                                                   .space = home,
-                                                                  .part = parameter_part(),
+                                                                  .spread = spreads_.parameters,
                                                                   .persistent = true,
                                                                   .lifetimes = {}});
   if (home != Space::device)
     buffers.on_device = make({.name = "uploaded",
                               .role = BufferRole::uploaded,
                               .category = Category::gathered_parameters,
-                              .part = parameter_part(),
+                              .spread = spreads_.parameters,
                               .lifetimes = {}});
   if (home != Space::host)
     buffers.on_host = make({.name = "staged",
                             .role = BufferRole::staged,
                             .category = Category::parameters,
                             .space = Space::host,
-                            .part = home == Space::disk ? parameter_part() : state_part(),
+                            .spread = home == Space::disk ? spreads_.parameters : spreads_.states,
                             .lifetimes = {}});
-  if (program_.parameters_over_replicas)
+  if (parameters_over_replicas())
     buffers.secondary = make({.name = "secondary",
                               .role = BufferRole::secondary,
                               .category = Category::gathered_parameters,
-                              .part = Part::shard,
+                              .spread = kShard,
                               .lifetimes = {}});
   buffers.gathered = !parameters_come_and_go()
                          ? buffers.parameter
@@ -82,7 +74,7 @@ void Builder::add_flat_buffers(FlatId id) {
 }
 
 void Builder::add_state_buffers(FlatId id) {
-  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
+  FlatBuffers& buffers = flat_buffers_[id];
   const Space space = state_space(id);
   const auto make = [&](std::string_view what, BufferRole role, int index, DType type) {
     return add_flat_buffer(id,
@@ -90,11 +82,11 @@ void Builder::add_state_buffers(FlatId id) {
                             .role = role,
                             .category = Category::optimizer_state,
                             .space = space,
-                            .part = state_part(),
+                            .spread = spreads_.states,
                             .index = index,
                             .persistent = true,
                             .lifetimes = {}},
-                           bytes_of(type));
+                           type);
   };
   // What the update touches of a state: itself, or a window on the disk's.
   const auto at_update = [&](BufferId state, std::string_view what, int index, DType type) {
@@ -104,10 +96,10 @@ void Builder::add_state_buffers(FlatId id) {
                             .role = BufferRole::state_window,
                             .category = Category::optimizer_state,
                             .space = Space::host,
-                            .part = state_part(),
+                            .spread = spreads_.states,
                             .index = index,
                             .lifetimes = {}},
-                           bytes_of(type));
+                           type);
   };
   buffers.update.parameter = host_updates(id) ? buffers.on_host : buffers.on_device;
   if (layout_.flat(id).dtype == DType::fp32) {
@@ -126,47 +118,47 @@ void Builder::add_state_buffers(FlatId id) {
 }
 
 void Builder::add_gradient_buffers(FlatId id) {
-  const std::int64_t element = bytes_of(layout_.flat(id).dtype);
-  FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(id)];
-  const auto gradients = [&](std::string_view name, BufferRole role, Part part) {
+  const DType type = layout_.flat(id).dtype;
+  FlatBuffers& buffers = flat_buffers_[id];
+  const auto gradients = [&](std::string_view name, BufferRole role, const Spread& spread) {
     return Buffer{.name = std::string(name),
                   .role = role,
                   .category = Category::gradients,
-                  .part = part,
+                  .spread = spread,
                   .lifetimes = {}};
   };
   buffers.reduced = buffers.gradient =
-      add_flat_buffer(id, gradients("gradient", BufferRole::gradient, Part::all), element);
+      add_flat_buffer(id, gradients("gradient", BufferRole::gradient, kWhole), type);
   if (!nothing_to_add(id)) {
     // All of it where local sums lie there, or every rank updates everything.
     const bool sums_here = reduce_when_ == ReduceWhen::last && !gradients_sharded();
-    const Part part = sums_here || !state_sharded() ? Part::all : Part::shard;
+    const Spread spread = sums_here || !state_sharded() ? kWhole : kShard;
     buffers.reduced = buffers.accumulator =
-        add_flat_buffer(id, gradients("accumulator", BufferRole::accumulator, part), 4);
+        add_flat_buffer(id, gradients("accumulator", BufferRole::accumulator, spread), DType::fp32);
     name_by_bytes(buffers.accumulator);
     if (reduce_when_ == ReduceWhen::last)
       buffers.local_sum =
           sums_here ? buffers.accumulator
-                    : add_flat_buffer(id, gradients("local_sum", BufferRole::local_sum, Part::all), 4);
+                    : add_flat_buffer(id, gradients("local_sum", BufferRole::local_sum, kWhole), DType::fp32);
     if (shared(id) && holders(id).back() != pipeline_rank_)
       buffers.tied_sum = add_flat_buffer(id,
                                          {.name = "tied_sum",
                                           .role = BufferRole::tied_sum,
                                           .category = Category::communication,
-                                          .part = Part::slice,
+                                          .spread = kSlice,
                                           .lifetimes = {}},
-                                         4);
+                                         DType::fp32);
   }
   buffers.update.gradient = buffers.reduced;
   if (!host_updates(id)) return;
   // A sum over microbatches goes on from all that the accumulator had.
   const bool of_sums = buffers.accumulator >= 0 && spec_.microbatches > 1 && reduce_when_ == ReduceWhen::each;
   Buffer down = gradients("host_gradient", BufferRole::host_gradient,
-                          of_sums ? buffer(buffers.accumulator).part : state_part());
+                          of_sums ? buffer(buffers.accumulator).spread : spreads_.states);
   down.space = Space::host;
   down.persistent = carries(id);
   buffers.host_gradient = buffers.update.gradient =
-      add_flat_buffer(id, down, buffers.accumulator >= 0 ? 4 : element);
+      add_flat_buffer(id, down, buffers.accumulator >= 0 ? DType::fp32 : type);
   name_by_bytes(buffers.host_gradient);
 }
 
@@ -193,14 +185,14 @@ void Builder::add_unit_buffers(UnitId unit) {
   const auto describe = [&](std::string_view what, BufferRole role, Category category, std::int64_t bytes) {
     // Programs of other shapes have other buffers, which need not lie at the same address.
     return Buffer{
-        .name = fmt::format("{}.{}[{}]", program_.units[static_cast<std::size_t>(unit)], what, bytes),
+        .name = fmt::format("{}.{}[{}]", program_.units[unit], what, bytes),
         .role = role,
         .category = category,
         .unit = unit,
         .bytes = bytes,
         .lifetimes = {}};
   };
-  UnitBuffers& buffers = program_.unit_buffers[static_cast<std::size_t>(unit)];
+  UnitBuffers& buffers = unit_buffers_[unit];
   // Its neighbour's rank has the output, too: the last unit's is nobody's input, and no gradient of it comes
   // back.
   const bool handed_on = unit + 1 < static_cast<UnitId>(program_.units.size());
@@ -238,32 +230,52 @@ void Builder::add_unit_buffers(UnitId unit) {
 void Builder::add_scalars() {
   program_.scalars_numel = parameter_square_sum_slot(static_cast<int>(layout_.flats().size()),
                                                      spec_.parameter_norms ? layout_.parameters() : 0);
-  program_.scalars =
-      add_buffer({.name = "scalars",
-                  .role = BufferRole::scalars,
-                  .category = Category::communication,
-                  .bytes = std::int64_t{8} * program_.scalars_numel * mesh_.world() + kDecisionBytes,
-                  .persistent = true,
-                  .lifetimes = {}});
+  program_.scalars = add_buffer({.name = "scalars",
+                                 .role = BufferRole::scalars,
+                                 .category = Category::communication,
+                                 .bytes = std::int64_t{8} * program_.scalars_numel * mesh_.world(),
+                                 .persistent = true,
+                                 .lifetimes = {}});
   std::int64_t most = 0;
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
     if (squares(flat)) most = std::max(most, 8 * square_blocks(layout_.flat(flat).slice_numel));
   if (most > 0)
-    program_.square_sums = add_buffer({.name = "square_sums",
-                                       .role = BufferRole::square_sums,
-                                       .category = Category::workspace,
-                                       .bytes = most,
-                                       .persistent = true,
-                                       .lifetimes = {}});
+    square_sums_ = add_buffer({.name = "square_sums",
+                               .role = BufferRole::square_sums,
+                               .category = Category::workspace,
+                               .bytes = most,
+                               .persistent = true,
+                               .lifetimes = {}});
+}
+
+// What updates, and what belongs to them, depend on.
+void Builder::add_decisions() {
+  if (!train()) return;
+  const auto make = [&](std::string_view name, BufferRole role) {
+    return add_buffer({.name = std::string(name),
+                       .role = role,
+                       .category = Category::communication,
+                       .bytes = kDecisionBytes,
+                       .persistent = true,
+                       .lifetimes = {}});
+  };
+  decision_ = make("decision", BufferRole::decision);
+  if (updates_early()) terms_ = make("terms", BufferRole::terms);
+  bool any_carried = false;  // by any pipeline rank: all decide alike
+  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+    any_carried |= layout_.flat(flat).trainable && carries(flat);
+  if (any_carried) previous_ = make("previous_decision", BufferRole::previous_decision);
+}
+
+void Builder::add_batch() {
   bool needed = false;
-  for (UnitId unit = 0; unit < static_cast<UnitId>(program_.units.size()); ++unit)
-    needed |= mine(unit) && reads_batch(unit);
+  for (UnitId unit = 0; unit < program_.units.count(); ++unit) needed |= mine(unit) && reads_batch(unit);
   if (!needed) return;
-  program_.batch = add_per_microbatch({.name = fmt::format("batch[{}]", spec_.activations.batch_bytes),
-                                       .role = BufferRole::batch,
-                                       .category = Category::activations,
-                                       .bytes = spec_.activations.batch_bytes,
-                                       .lifetimes = {}});
+  batch_ = add_per_microbatch({.name = fmt::format("batch[{}]", spec_.activations.batch_bytes),
+                               .role = BufferRole::batch,
+                               .category = Category::activations,
+                               .bytes = spec_.activations.batch_bytes,
+                               .lifetimes = {}});
 }
 
 namespace {
@@ -292,27 +304,22 @@ std::size_t buffers_needed(const std::vector<Buffer>& buffers, const PerMicrobat
   return count;
 }
 
-void rename(std::vector<BufferId>& list, const std::vector<BufferId>& names) {
-  for (BufferId& id : list) id = names[static_cast<std::size_t>(id)];
-  std::ranges::sort(list);
-}
-
 }  // namespace
 
 // Microbatches that are never there together share a buffer.
 void Builder::compact() {
-  std::vector<PerMicrobatch*> groups = {&program_.batch};
-  for (UnitBuffers& unit : program_.unit_buffers)
+  std::vector<PerMicrobatch*> groups = {&batch_};
+  for (UnitBuffers& unit : unit_buffers_)
     groups.insert(groups.end(), {&unit.output, &unit.output_gradient, &unit.saved, &unit.recomputable,
                                  &unit.saved_on_host, &unit.input_on_host});
-  std::vector<BufferId> kept(program_.buffers.size());
-  for (std::size_t id = 0; id < kept.size(); ++id) kept[id] = static_cast<BufferId>(id);
+  IdVector<BufferId> kept(program_.buffers.size());
+  for (BufferId id = 0; id < kept.count(); ++id) kept[id] = id;
   for (PerMicrobatch* group : groups) {
     if (group->empty()) continue;
     const std::size_t count = buffers_needed(program_.buffers, *group);
     for (std::size_t k = 0; k < group->buffers.size(); ++k) {
       const BufferId into = group->buffers[k % count];
-      kept[static_cast<std::size_t>(group->buffers[k])] = into;
+      kept[group->buffers[k]] = into;
       if (k < count) {
         if (count > 1) buffer(into).name += fmt::format(".{}", k);
         continue;
@@ -320,34 +327,37 @@ void Builder::compact() {
       const std::vector<Lifetime>& more = buffer(group->buffers[k]).lifetimes;
       buffer(into).lifetimes.insert(buffer(into).lifetimes.end(), more.begin(), more.end());
     }
-    group->buffers.resize(count);
   }
-  // Closes the gaps among the ids.
-  std::vector<Buffer> buffers;
-  std::vector<BufferId> names(program_.buffers.size(), -1);
-  for (std::size_t id = 0; id < kept.size(); ++id) {
-    if (kept[id] != static_cast<BufferId>(id)) continue;
-    names[id] = static_cast<BufferId>(buffers.size());
+  rename(kept);
+}
+
+// Keeps the buffers that stand for themselves in `kept`, closes the gaps among the ids, and gives those of
+// others the ids of what stands for them.
+void Builder::rename(const IdVector<BufferId>& kept) {
+  IdVector<Buffer> buffers;
+  IdVector<BufferId> names(program_.buffers.size(), -1);
+  for (BufferId id = 0; id < kept.count(); ++id) {
+    if (kept[id] != id) continue;
+    names[id] = buffers.count();
     buffers.push_back(std::move(program_.buffers[id]));
   }
-  for (std::size_t id = 0; id < kept.size(); ++id) names[id] = names[static_cast<std::size_t>(kept[id])];
+  for (BufferId id = 0; id < kept.count(); ++id)
+    if (kept[id] >= 0) names[id] = names[kept[id]];
   program_.buffers = std::move(buffers);
-  for (PerMicrobatch* group : groups) rename(group->buffers, names);
-  const auto renamed = [&](BufferId& id) { id = id < 0 ? id : names[static_cast<std::size_t>(id)]; };
+  const auto renamed = [&](BufferId& id) { id = id < 0 ? id : names[id]; };
   renamed(program_.scalars);
-  renamed(program_.square_sums);
-  for (UnitBuffers& unit : program_.unit_buffers) renamed(unit.workspace);
-  for (FlatBuffers& flat : program_.flat_buffers)
-    for (BufferId* id :
-         {&flat.parameter, &flat.on_device, &flat.on_host, &flat.secondary, &flat.gathered, &flat.gradient,
-          &flat.local_sum, &flat.accumulator, &flat.reduced, &flat.tied_sum, &flat.master,
-          flat.moments.data(), &flat.moments[1], &flat.host_gradient, &flat.update.gradient,
-          &flat.update.master, &flat.update.parameter, &flat.update.moments[0], &flat.update.moments[1]})
-      renamed(*id);
   for (Instruction& instruction : program_.instructions) {
-    rename(instruction.reads, names);
-    rename(instruction.writes, names);
+    renamed(instruction.when);
+    for (Operand& operand : instruction.operands) renamed(operand.buffer);
   }
+}
+
+// Drops the buffers that no instruction touches and that do not persist.
+void Builder::forget_unused() {
+  IdVector<BufferId> kept(program_.buffers.size());
+  for (BufferId id = 0; id < kept.count(); ++id)
+    kept[id] = buffer(id).persistent || !buffer(id).lifetimes.empty() ? id : -1;
+  rename(kept);
 }
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
-// Builds one program: buffers first (buffers.cpp), then instructions with their accesses
-// (step.cpp; activations.cpp has what modules keep, gathers.cpp, messages.cpp and
-// reductions.cpp what communicates, offload.cpp copies and updates). Lifetimes follow from the
-// accesses and from the rules of each placement.
+// Builds one program: buffers first (buffers.cpp), then instructions with their operands (step.cpp;
+// activations.cpp has what modules keep, gathers.cpp, messages.cpp and reductions.cpp what communicates,
+// offload.cpp copies and updates). Lifetimes follow from the operands and from the rules of each placement.
+// Which buffers a flat and a unit have is known here only.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,52 @@
 
 namespace tessera {
 
-// Keeps the list ascending, each buffer once.
-inline void insert_sorted(std::vector<BufferId>& list, BufferId id) {
-  const auto at = std::lower_bound(list.begin(), list.end(), id);
-  if (at == list.end() || *at != id) list.insert(at, id);
-}
+// Buffers of which there is one for every microbatch that is between its forward and its backward; microbatch
+// m has the one at m mod their count.
+struct PerMicrobatch {
+  std::vector<BufferId> buffers;  // none where nothing has to be kept
+  bool empty() const { return buffers.empty(); }
+  // −1 where there is none.
+  BufferId of(int microbatch) const {
+    return buffers.empty() ? -1 : buffers[static_cast<std::size_t>(microbatch) % buffers.size()];
+  }
+};
+
+// The buffers of one flat; −1 where it has none.
+struct FlatBuffers {
+  BufferId parameter = -1;
+  BufferId on_device = -1;  // the parameter's part there: `parameter`, or what is uploaded of it
+  BufferId on_host = -1;    // the same on the host, where it ever comes there
+  BufferId secondary = -1;  // where replicas keep slices of the shard between steps
+  BufferId gathered = -1;   // equals `parameter` where parameters are replicated
+  BufferId gradient = -1;
+  BufferId local_sum = -1;
+  BufferId accumulator = -1;
+  BufferId reduced = -1;   // the sum over all ranks: `accumulator`, or `gradient` where nothing is added
+  BufferId tied_sum = -1;  // where pipeline ranks that share the flat add up their gradients
+  BufferId master = -1;    // equals `parameter` for fp32 parameters
+  std::array<BufferId, 2> moments = {-1, -1};
+  BufferId host_gradient = -1;
+  // What the update touches where it runs; its master is its parameter where that is fp32.
+  struct {
+    BufferId gradient = -1;
+    BufferId master = -1;
+    std::array<BufferId, 2> moments = {-1, -1};
+    BufferId parameter = -1;
+  } update;
+};
+
+// The activation buffers of one unit; empty, or −1, where it has none on this pipeline rank. The rank that
+// runs a chunk has the output, and the gradient of it, of the unit before the chunk's first, too.
+struct UnitBuffers {
+  PerMicrobatch output;
+  PerMicrobatch output_gradient;
+  PerMicrobatch saved;
+  PerMicrobatch recomputable;
+  // Where they leave the device: what the unit saved, and its input, which is the output of the unit before.
+  PerMicrobatch saved_on_host, input_on_host;
+  BufferId workspace = -1;
+};
 
 // Throws UsageError for a strategy that means nothing, by itself or on this mesh.
 void check_strategy(const Mesh& mesh, const Strategy& strategy);
@@ -73,10 +114,13 @@ class Builder {
     int behind = 0;
   };
 
-  bool train() const { return spec_.kind == StepKind::train; }
-  bool parameters_sharded() const { return placements_.parameters == Placement::sharded; }
-  bool gradients_sharded() const { return placements_.gradients == Placement::sharded; }
-  bool state_sharded() const { return placements_.optimizer_state == Placement::sharded; }
+  bool train() const { return spec_.kind != StepKind::evaluate; }
+  bool parameters_sharded() const { return spreads_.parameters != kWhole; }
+  bool gradients_sharded() const { return spreads_.gradients != kWhole; }
+  // Whether each shard of the states is another rank's, whatever replicas do.
+  bool state_sharded() const {
+    return mesh_.shard > 1 && spec_.strategy.placements.optimizer_state == Placement::sharded;
+  }
   bool pipelined() const { return mesh_.pipeline > 1; }
   PipelineShape shape() const { return {mesh_.pipeline, spec_.strategy.pipeline.chunks, spec_.microbatches}; }
   // A rank without peers has nothing to add to the gradient of its only microbatch: that is the reduced one.
@@ -101,8 +145,8 @@ class Builder {
   // Where the flat's master and moments are.
   Space state_space(FlatId flat) const;
   bool host_updates(FlatId flat) const { return state_space(flat) != Space::device; }
-  Part parameter_part() const;
-  Part state_part() const;
+  bool state_over_replicas() const { return spreads_.states == kSlice; }
+  bool parameters_over_replicas() const { return spreads_.parameters == kSlice; }
   bool trains(FlatId flat) const { return train() && layout_.flat(flat).trainable && held(flat); }
   // Each gradient counts once in the norm, where several pipeline ranks hold it.
   bool squares(FlatId flat) const { return trains(flat) && holders(flat).front() == pipeline_rank_; }
@@ -117,11 +161,15 @@ class Builder {
   void add_state_buffers(FlatId flat);
   void add_gradient_buffers(FlatId flat);
   void name_by_bytes(BufferId id);
-  BufferId add_flat_buffer(FlatId flat, Buffer like, std::int64_t element);
+  BufferId add_flat_buffer(FlatId flat, Buffer like, DType type);
   void add_unit_buffers(UnitId unit);
   PerMicrobatch add_per_microbatch(const Buffer& like);
   void add_scalars();
+  void add_decisions();
+  void add_batch();
   void compact();
+  void forget_unused();
+  void rename(const IdVector<BufferId>& kept);
 
   // step.cpp
   void find_times();
@@ -137,6 +185,9 @@ class Builder {
   InstructionId next_id() const { return static_cast<InstructionId>(program_.instructions.size()); }
   int channel(Lane lane, Axis axis = Axis::shard);
   Instruction about(Opcode op, Lane lane, FlatId flat) const;
+  // All of a buffer, and of one that is of a flat what `spread` says of it.
+  Operand whole(Role role, BufferId buffer, Access access) const;
+  Operand part(Role role, BufferId buffer, const Spread& spread, Access access) const;
 
   void issue_gathers(int position);
   bool brought_since(BufferId id, InstructionId first);
@@ -146,6 +197,7 @@ class Builder {
   void reduce(FlatId flat, int microbatch, BufferId from, bool accumulate);
   void after_last_reduction(FlatId flat);
   void take_squares(FlatId flat);
+  void put_squares(Instruction& into, FlatId flat) const;
   void square_and_gather(FlatId flat);
   void gather_in_place(FlatId flat, BufferId buffer, Axis axis);
   void issue_end();
@@ -159,6 +211,7 @@ class Builder {
   void take_down(FlatId flat, int microbatch);
   void prepare_updates();
   void issue_carried(int position);
+  Program build_finish();
   void hand_on_next();
   void issue_updates(int position);
   void decide();
@@ -189,12 +242,15 @@ class Builder {
 
   void access_parameters(const Use& of, Instruction& use);
   void access_gradients(Instruction& use, int position);
+  void begin_gradients(int position);
+  bool first_of_microbatch(FlatId flat, int position) const;
   void touch(BufferId buffer, InstructionId instruction);
   void begin(BufferId buffer, InstructionId instruction);
   void release_behind(BufferId buffer, InstructionId instruction, int position);
   void close_lifetimes();
 
-  Buffer& buffer(BufferId id) { return program_.buffers[static_cast<std::size_t>(id)]; }
+  Buffer& buffer(BufferId id) { return program_.buffers[id]; }
+  const Buffer& buffer(BufferId id) const { return program_.buffers[id]; }
 
   const Layout& layout_;
   const Mesh mesh_;
@@ -202,14 +258,22 @@ class Builder {
   const int pipeline_rank_;
   Partition partition_;
   std::vector<std::vector<int>> holders_;  // by flat
-  Placements placements_;                  // replicated where there is one shard
+  const Spreads spreads_;
   ReduceWhen reduce_when_;
   Program program_;
+  IdVector<FlatBuffers> flat_buffers_;
+  IdVector<UnitBuffers> unit_buffers_;
+  PerMicrobatch batch_;
+  BufferId square_sums_ = -1;                         // −1 where this rank adds to no norm
+  BufferId decision_ = -1, previous_ = -1, terms_ = -1;  // what instructions depend on; −1: none does
+  BufferId when_ = -1;                                // of what is added now
   std::vector<Slot> slots_;
   std::vector<Residence> residences_;                 // by first use
   std::size_t gathered_ = 0;                          // of these, the first so many are gathered
   std::array<Inbox, 2> inboxes_;                      // outputs, gradients
   std::vector<std::vector<int>> backward_positions_;  // [flat]: positions of uses that write its gradient
+  std::vector<bool> written_;         // [parameter] whether any use of this program writes its gradient
+  std::vector<bool> holds_gradient_;  // [parameter] whether a use of this microbatch has written it
   PassTimes times_;
   std::vector<std::vector<int>> starts_;  // [pipeline rank]: the same, ascending
   std::map<Lane, int> taken_;             // by lane: when all sent so far will have been taken

@@ -48,15 +48,15 @@ void Builder::issue_gathers(int position) {
     Residence& residence = residences_[next];
     if (residence.first - position > spec_.strategy.prefetch) break;
     if (residence.gather >= 0 || residence.earliest > position) continue;
-    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(residence.flat)];
+    const FlatBuffers& buffers = flat_buffers_[residence.flat];
     const int microbatch = slots_[static_cast<std::size_t>(residence.first)].microbatch;
     const InstructionId first = next_id();
     if (parameters_sharded()) {
       Instruction gather = about(Opcode::all_gather, Lane::gather, residence.flat);
       gather.microbatch = microbatch;
       gather.channel = channel(Lane::gather);
-      gather.reads = {shard_to_gather(residence.flat, microbatch)};
-      gather.writes = {buffers.gathered};
+      gather.operands = {part(Role::from, shard_to_gather(residence.flat, microbatch), kShard, Access::read),
+                         part(Role::to, buffers.gathered, kWhole, Access::write)};
       begin(buffers.gathered, next_id());
       residence.gather = add(std::move(gather));
     } else {  // the one shard is the whole
@@ -77,7 +77,7 @@ bool Builder::brought_since(BufferId id, InstructionId first) {
 
 // The buffer with this rank's shard: of slices that replicas keep, it is made first.
 BufferId Builder::shard_to_gather(FlatId flat, int microbatch) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  const FlatBuffers& buffers = flat_buffers_[flat];
   if (buffers.secondary < 0) return part_on_device(flat, microbatch);
   if (!has_secondary_[static_cast<std::size_t>(flat)]) {
     has_secondary_[static_cast<std::size_t>(flat)] = true;
@@ -85,8 +85,8 @@ BufferId Builder::shard_to_gather(FlatId flat, int microbatch) {
     Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
     gather.microbatch = microbatch;
     gather.channel = channel(Lane::gather, Axis::replicate);
-    gather.reads = {slice};
-    gather.writes = {buffers.secondary};
+    gather.operands = {part(Role::from, slice, kSlice, Access::read),
+                       part(Role::to, buffers.secondary, kShard, Access::write)};
     begin(buffers.secondary, next_id());
     add(std::move(gather));
   }

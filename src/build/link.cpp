@@ -91,12 +91,12 @@ class Linker {
   Clock dependencies(InstructionId id) {
     const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
     Clock wanted = nothing();
-    for (const BufferId buffer : instruction.reads) {
+    for (const BufferId buffer : instruction.reads()) {
       History& past = history(buffer, id);
       enter_lifetime(wanted, id, buffer, past);
       add(wanted, past.writer);
     }
-    for (const BufferId buffer : instruction.writes) {
+    for (const BufferId buffer : instruction.writes()) {
       History& past = history(buffer, id);
       enter_lifetime(wanted, id, buffer, past);
       add(wanted, past.writer);
@@ -129,12 +129,12 @@ class Linker {
   void record(InstructionId id) {
     const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
     const std::size_t lane = lane_of(instruction);
-    for (const BufferId buffer : instruction.reads) {
+    for (const BufferId buffer : instruction.reads()) {
       History& past = histories_[static_cast<std::size_t>(buffer)];
       past.readers[lane] = id;
       occupy(past, lane, id);
     }
-    for (const BufferId buffer : instruction.writes) {
+    for (const BufferId buffer : instruction.writes()) {
       History& past = histories_[static_cast<std::size_t>(buffer)];
       past.writer = id;
       past.readers = nothing();

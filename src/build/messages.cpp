@@ -55,7 +55,7 @@ void Builder::issue_receives(int position) {
       const Chunk& to = partition_.chunk(message.chunk);
       const bool output = inbox.lane == Lane::receive_output;
       const UnitId unit = output ? to.first - 1 : to.end - 1;
-      const UnitBuffers& buffers = program_.unit_buffers[static_cast<std::size_t>(unit)];
+      const UnitBuffers& buffers = unit_buffers_[unit];
       const BufferId buffer = (output ? buffers.output : buffers.output_gradient).of(message.microbatch);
       if (buffer < 0) continue;  // a unit without activations of ours to hand on
       begin(buffer, next_id());
@@ -63,9 +63,8 @@ void Builder::issue_receives(int position) {
                    .lane = inbox.lane,
                    .unit = unit,
                    .microbatch = message.microbatch,
-                   .waits = {},
-                   .reads = {},
-                   .writes = {buffer}},
+                   .operands = {whole(Role::to, buffer, Access::write)},
+                   .waits = {}},
                   inbox.from);
     }
   }
@@ -84,15 +83,14 @@ void Builder::issue_sends(int position) {
                                           .lane = lane,
                                           .unit = unit,
                                           .microbatch = slot.microbatch,
-                                          .waits = {},
-                                          .reads = {buffer},
-                                          .writes = {}},
+                                          .operands = {whole(Role::from, buffer, Access::read)},
+                                          .waits = {}},
                                          receiver);
     const std::vector<int>& starts = starts_[static_cast<std::size_t>(receiver)];
     keep_until_taken(buffer, id, lane, *std::ranges::lower_bound(starts, slot.time + duration_of(pass)));
   };
   const auto buffers = [&](UnitId unit) -> const UnitBuffers& {
-    return program_.unit_buffers[static_cast<std::size_t>(unit)];
+    return unit_buffers_[unit];
   };
   const int chunks = static_cast<int>(partition_.chunks().size());
   if (slot.use.pass == Pass::forward && slot.use.unit == chunk.end - 1 && index + 1 < chunks)
@@ -132,25 +130,25 @@ void Builder::exchange_shared() {
   }
   const auto message = [&](Opcode op, Lane lane, FlatId flat, BufferId buffer, int peer) {
     Instruction exchanged = about(op, lane, flat);
-    (op == Opcode::send ? exchanged.reads : exchanged.writes) = {buffer};
+    exchanged.operands = {op == Opcode::send ? part(Role::from, buffer, kSlice, Access::read)
+                                             : part(Role::to, buffer, kSlice, Access::write)};
     return add_message(std::move(exchanged), peer);
   };
   for (const Holder& place : places) {
-    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(place.flat)];
+    const FlatBuffers& buffers = flat_buffers_[place.flat];
     if (place.behind >= 0) {
       begin(buffers.tied_sum, next_id());
       message(Opcode::receive, Lane::receive_gradient, place.flat, buffers.tied_sum, place.behind);
       Instruction sum = about(Opcode::accumulate, Lane::compute, place.flat);
-      sum.accumulate = true;
-      sum.reads = {std::min(buffers.tied_sum, buffers.reduced), std::max(buffers.tied_sum, buffers.reduced)};
-      sum.writes = {buffers.reduced};
+      sum.operands = {part(Role::from, buffers.tied_sum, kSlice, Access::read),
+                      part(Role::to, buffers.reduced, kSlice, Access::add)};
       add(std::move(sum));
     }
     if (place.before >= 0)
       message(Opcode::send, Lane::send_gradient, place.flat, buffers.reduced, place.before);
   }
   for (const Holder& place : places) {
-    const BufferId reduced = program_.flat_buffers[static_cast<std::size_t>(place.flat)].reduced;
+    const BufferId reduced = flat_buffers_[place.flat].reduced;
     if (place.before >= 0) message(Opcode::receive, Lane::receive_output, place.flat, reduced, place.before);
     if (place.behind >= 0) message(Opcode::send, Lane::send_output, place.flat, reduced, place.behind);
     square_and_gather(place.flat);

@@ -3,6 +3,7 @@
 
 #include "src/build/builder.h"
 #include "src/program/opcodes.h"
+#include "tessera/link.h"
 
 namespace tessera {
 
@@ -15,8 +16,12 @@ Space Builder::state_space(FlatId flat) const {
 InstructionId Builder::copy(Instruction like, BufferId from, BufferId to) {
   like.op = Opcode::copy;
   like.lane = lane_between(buffer(from).space, buffer(to).space);
-  like.reads = {from};
-  like.writes = {to};
+  if (buffer(from).flat >= 0) {  // what both have
+    const Spread both = finer(buffer(from).spread, buffer(to).spread);
+    like.operands = {part(Role::from, from, both, Access::read), part(Role::to, to, both, Access::write)};
+  } else {
+    like.operands = {whole(Role::from, from, Access::read), whole(Role::to, to, Access::write)};
+  }
   begin(to, next_id());
   return add(std::move(like));
 }
@@ -29,13 +34,13 @@ InstructionId Builder::copy(FlatId flat, int microbatch, BufferId from, BufferId
 
 // The parameter's part on the host: brought there, unless it lives there.
 BufferId Builder::part_on_host(FlatId flat, int microbatch) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  const FlatBuffers& buffers = flat_buffers_[flat];
   if (buffers.on_host != buffers.parameter) copy(flat, microbatch, buffers.parameter, buffers.on_host);
   return buffers.on_host;
 }
 
 BufferId Builder::part_on_device(FlatId flat, int microbatch) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  const FlatBuffers& buffers = flat_buffers_[flat];
   if (buffers.on_device != buffers.parameter)
     copy(flat, microbatch, part_on_host(flat, microbatch), buffers.on_device);
   return buffers.on_device;
@@ -44,12 +49,12 @@ BufferId Builder::part_on_device(FlatId flat, int microbatch) {
 // A sum over microbatches that waits on the host comes back to be continued. One over this rank's
 // microbatches alone never leaves.
 void Builder::resume_sum(FlatId flat, int microbatch) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  const FlatBuffers& buffers = flat_buffers_[flat];
   if (buffers.host_gradient >= 0) copy(flat, microbatch, buffers.host_gradient, buffers.accumulator);
 }
 
 void Builder::take_down(FlatId flat, int microbatch) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  const FlatBuffers& buffers = flat_buffers_[flat];
   if (buffers.host_gradient >= 0) copy(flat, microbatch, buffers.reduced, buffers.host_gradient);
 }
 
@@ -68,7 +73,7 @@ void Builder::hand_on_next() {
   hand_on(flat);
   // While one gradient is read by its update, the next comes down beside it.
   if (updates_early() && host_updates(flat))
-    touch(program_.flat_buffers[static_cast<std::size_t>(flat)].update.gradient, next_id() - 1);
+    touch(flat_buffers_[flat].update.gradient, next_id() - 1);
   prepare_updates();  // in the place of what has just gone
 }
 
@@ -95,26 +100,41 @@ void Builder::issue_updates(int position) {
 // The updates of the step before that are due ahead of the use at this position.
 void Builder::issue_carried(int position) {
   carrying_ = true;
+  when_ = previous_;
   for (; updated_ < carried_ && updates_[updated_].behind <= position; ++updated_) {
     prepare_updates();
     issue_update(updates_[updated_].flat);
     hand_on_next();
   }
   carrying_ = false;
+  when_ = -1;
 }
 
+// All that is behind the decision depends on it: there are updates only, and what belongs to them.
 void Builder::decide() {
-  add({.op = Opcode::reduce_scalars,
-       .lane = Lane::compute,
-       .channel = channel(Lane::compute, Axis::world),
-       .waits = {},
-       .reads = {program_.scalars},
-       .writes = {program_.scalars}});
+  Instruction reduction{.op = Opcode::reduce_scalars,
+                        .lane = Lane::compute,
+                        .channel = channel(Lane::compute, Axis::world),
+                        .operands = {whole(Role::scalars, program_.scalars, Access::modify)},
+                        .waits = {}};
+  if (decision_ >= 0) reduction.operands.push_back(whole(Role::decision, decision_, Access::write));
+  if (previous_ >= 0) reduction.operands.push_back(whole(Role::next_decision, previous_, Access::write));
+  add(std::move(reduction));
+  when_ = decision_;
+}
+
+// What a step leaves to the next, between steps: all of it depends on that step's decision.
+Program Builder::build_finish() {
+  issue_carried(static_cast<int>(slots_.size()));
+  close_lifetimes();
+  forget_unused();
+  link(program_, nullptr, 0);
+  return std::move(program_);
 }
 
 // Of the flat's states on the disk, each with what the update touches of it on the host.
 std::vector<std::pair<BufferId, BufferId>> Builder::windows_of(FlatId flat) const {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  const FlatBuffers& buffers = flat_buffers_[flat];
   std::vector<std::pair<BufferId, BufferId>> windows;
   const auto add = [&](BufferId state, BufferId at_update) {
     if (state != at_update && state != buffers.parameter) windows.emplace_back(state, at_update);
@@ -129,7 +149,7 @@ void Builder::bring_states(FlatId flat) {
 }
 
 void Builder::bring_parameter(FlatId flat) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  const FlatBuffers& buffers = flat_buffers_[flat];
   if (buffers.master == buffers.parameter) {
     host_updates(flat) ? part_on_host(flat, -1) : part_on_device(flat, -1);
   } else {
@@ -139,22 +159,23 @@ void Builder::bring_parameter(FlatId flat) {
 }
 
 void Builder::issue_update(FlatId flat) {
-  const UpdateBuffers& touched = program_.flat_buffers[static_cast<std::size_t>(flat)].update;
+  const auto& touched = flat_buffers_[flat].update;
   Instruction update = about(Opcode::update, host_updates(flat) ? Lane::host : Lane::compute, flat);
-  update.reads = {touched.gradient};
-  if (!updates_early() && !carrying_) insert_sorted(update.reads, program_.scalars);
-  for (BufferId state : {touched.master, touched.moments[0], touched.moments[1]}) {
-    if (state < 0) continue;
-    insert_sorted(update.reads, state);
-    insert_sorted(update.writes, state);
-  }
-  insert_sorted(update.writes, touched.parameter);
+  if (updates_early()) update.when = terms_;
+  const auto touch_part = [&](Role role, BufferId id, Access access) {
+    if (id >= 0) update.operands.push_back(part(role, id, spreads_.states, access));
+  };
+  touch_part(Role::gradient, touched.gradient, Access::read);
+  touch_part(Role::master, touched.master, Access::modify);
+  touch_part(Role::moment1, touched.moments[0], Access::modify);
+  touch_part(Role::moment2, touched.moments[1], Access::modify);
+  if (touched.parameter != touched.master) touch_part(Role::parameter, touched.parameter, Access::write);
   add(std::move(update));
 }
 
 // States go back to the disk, parameters to where they live and to the ranks that hold them, too.
 void Builder::hand_on(FlatId flat) {
-  const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+  const FlatBuffers& buffers = flat_buffers_[flat];
   BufferId updated = buffers.update.parameter;
   if (updated == buffers.on_device && buffers.on_host != buffers.parameter && updated != buffers.parameter) {
     copy(flat, -1, updated, buffers.on_host);  // by way of the host
@@ -162,7 +183,7 @@ void Builder::hand_on(FlatId flat) {
   }
   if (updated != buffers.parameter) copy(flat, -1, updated, buffers.parameter);
   for (const auto& [state, window] : windows_of(flat)) copy(flat, -1, window, state);
-  if (program_.state_over_replicas && !program_.parameters_over_replicas)
+  if (state_over_replicas() && !parameters_over_replicas())
     gather_in_place(flat, buffers.parameter, Axis::replicate);
   if (!parameters_sharded() && state_sharded()) gather_in_place(flat, buffers.parameter, Axis::shard);
 }

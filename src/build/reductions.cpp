@@ -13,7 +13,7 @@ void Builder::issue_reductions(int position) {
     const auto next = std::upper_bound(positions.begin(), positions.end(), position);
     if (next != positions.end() && slots_[static_cast<std::size_t>(*next)].microbatch == slot.microbatch)
       continue;
-    const FlatBuffers& buffers = program_.flat_buffers[static_cast<std::size_t>(flat)];
+    const FlatBuffers& buffers = flat_buffers_[flat];
     if (nothing_to_add(flat)) {
       after_last_reduction(flat);
       release_behind(buffers.reduced, next_id() - 1, position);
@@ -24,14 +24,9 @@ void Builder::issue_reductions(int position) {
     if (reduce_when_ == ReduceWhen::last) {
       Instruction sum = about(Opcode::accumulate, Lane::compute, flat);
       sum.microbatch = slot.microbatch;
-      sum.accumulate = accumulate;
-      sum.reads = {buffers.gradient};
-      if (accumulate) {
-        insert_sorted(sum.reads, buffers.local_sum);
-      } else {
-        begin(buffers.local_sum, next_id());
-      }
-      sum.writes = {buffers.local_sum};
+      sum.operands = {part(Role::from, buffers.gradient, kWhole, Access::read),
+                      part(Role::to, buffers.local_sum, kWhole, accumulate ? Access::add : Access::write)};
+      if (!accumulate) begin(buffers.local_sum, next_id());
       add(std::move(sum));
       if (!last_microbatch) continue;
       from = buffers.local_sum;
@@ -50,17 +45,13 @@ void Builder::issue_reductions(int position) {
 }
 
 void Builder::reduce(FlatId flat, int microbatch, BufferId from, bool accumulate) {
-  const BufferId accumulator = program_.flat_buffers[static_cast<std::size_t>(flat)].accumulator;
+  const BufferId accumulator = flat_buffers_[flat].accumulator;
   Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
   reduction.microbatch = microbatch;
   reduction.channel = channel(Lane::reduce);
-  reduction.accumulate = accumulate;
-  reduction.reads = {from};
-  if (accumulate)
-    insert_sorted(reduction.reads, accumulator);
-  else if (from != accumulator)
-    begin(accumulator, next_id());
-  reduction.writes = {accumulator};
+  reduction.operands = {part(Role::from, from, kWhole, Access::read),
+                        part(Role::to, accumulator, kShard, accumulate ? Access::add : Access::write)};
+  if (!accumulate && from != accumulator) begin(accumulator, next_id());
   add(std::move(reduction));
 }
 
@@ -69,7 +60,9 @@ void Builder::after_last_reduction(FlatId flat) {
   if (mesh_.replicate > 1) {
     Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
     reduction.channel = channel(Lane::reduce, Axis::replicate);
-    reduction.reads = reduction.writes = {program_.flat_buffers[static_cast<std::size_t>(flat)].reduced};
+    const BufferId reduced = flat_buffers_[flat].reduced;
+    reduction.operands = {part(Role::from, reduced, kShard, Access::read),
+                          part(Role::to, reduced, kSlice, Access::write)};
     add(std::move(reduction));
   }
   if (!shared(flat)) square_and_gather(flat);
@@ -78,33 +71,48 @@ void Builder::after_last_reduction(FlatId flat) {
 // Where the gradient is complete: a reduction that completed it takes the squares on its way.
 void Builder::take_squares(FlatId flat) {
   Instruction& last = program_.instructions.back();
-  if (last.op == Opcode::reduce_scatter && last.flat == flat) {
-    last.squares = true;
-    insert_sorted(last.writes, program_.scalars);
-    insert_sorted(last.writes, program_.square_sums);
+  if (last.op == Opcode::reduce_scatter && program_.flat_of(last) == flat) {
+    put_squares(last, flat);
+    for (const BufferId written : {program_.scalars, square_sums_}) touch(written, next_id() - 1);
   } else {
     Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
-    squares.reads = {program_.flat_buffers[static_cast<std::size_t>(flat)].reduced};
-    squares.writes = {program_.scalars};
-    insert_sorted(squares.writes, program_.square_sums);
+    squares.operands = {part(Role::from, flat_buffers_[flat].reduced, kSlice, Access::read)};
+    put_squares(squares, flat);
     add(std::move(squares));
   }
+}
+
+// The pair of this rank's slice and, where asked for, that of each parameter's part of it.
+void Builder::put_squares(Instruction& into, FlatId flat) const {
+  const auto pair = [&](int slot, ParameterId parameter) {
+    into.operands.push_back({.role = Role::squares,
+                             .buffer = program_.scalars,
+                             .region = Region::pair_at(slot, parameter),
+                             .access = Access::write});
+  };
+  pair(square_sum_slot(flat), -1);
+  if (spec_.parameter_norms)
+    for (const ParameterId parameter : layout_.flat(flat).parameters)
+      pair(parameter_square_sum_slot(static_cast<int>(layout_.flats().size()), parameter), parameter);
+  into.operands.push_back(whole(Role::block_squares, square_sums_, Access::write));
 }
 
 // Every replica and, where states are replicated, every rank updates the same, so it needs the others'
 // slices.
 void Builder::square_and_gather(FlatId flat) {
-  const BufferId reduced = program_.flat_buffers[static_cast<std::size_t>(flat)].reduced;
+  const BufferId reduced = flat_buffers_[flat].reduced;
   if (squares(flat)) take_squares(flat);
-  if (mesh_.replicate > 1 && !program_.state_over_replicas) gather_in_place(flat, reduced, Axis::replicate);
+  if (mesh_.replicate > 1 && !state_over_replicas()) gather_in_place(flat, reduced, Axis::replicate);
   if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
   take_down(flat, -1);
 }
 
 void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
+  const bool of_slices = axis == Axis::replicate;
   Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
   gather.channel = channel(Lane::gather, axis);
-  gather.reads = gather.writes = {buffer};
+  gather.operands = {part(Role::from, buffer, of_slices ? kSlice : kShard, Access::read),
+                     part(Role::to, buffer, of_slices ? kShard : kWhole, Access::write)};
   add(std::move(gather));
 }
 

@@ -66,24 +66,18 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
       spec_(spec),
       pipeline_rank_(pipeline_rank),
       partition_(static_cast<int>(layout.units().size()), mesh.pipeline, spec.strategy.pipeline),
-      placements_(spec.strategy.placements) {
+      spreads_(spreads_of(spec.strategy, mesh)) {
   if (pipeline_rank < 0 || pipeline_rank >= mesh.pipeline)
     throw UsageError(fmt::format("build_step: pipeline rank {} does not exist; the mesh has 0 to {}",
                                  pipeline_rank, mesh.pipeline - 1));
   reduce_when_ = spec.strategy.reduce_when(spec.microbatches);
-  if (layout.shards() == 1) placements_ = {};  // the one shard is the whole: a gathered copy would double it
-  program_.placements = placements_;
   program_.pipeline_rank = pipeline_rank;
-  program_.state_over_replicas = spec.strategy.state_over_replicas && mesh.replicate > 1;
-  // With one shard nothing is gathered around uses, so the replicas' slices are gathered after the update.
-  program_.parameters_over_replicas =
-      spec.strategy.parameters_over_replicas && program_.state_over_replicas && parameters_sharded();
   has_secondary_.resize(layout.flats().size());
   program_.kind = spec.kind;
   program_.microbatches = spec.microbatches;
   for (const UnitSpec& unit : layout.units()) program_.units.push_back(unit.name);
-  program_.flat_buffers.resize(layout.flats().size());
-  program_.unit_buffers.resize(layout.units().size());
+  flat_buffers_.resize(layout.flats().size());
+  unit_buffers_.resize(layout.units().size());
 }
 
 bool Builder::resident(UnitId unit) const {
@@ -102,8 +96,11 @@ Program Builder::build() {
     if (held(flat)) add_flat_buffers(flat);
   for (UnitId unit = 0; unit < static_cast<UnitId>(layout_.units().size()); ++unit) add_unit_buffers(unit);
   add_scalars();
+  add_decisions();
+  add_batch();
   lay_out_uses();
   lay_out_updates();
+  if (spec_.kind == StepKind::finish) return build_finish();
   find_residences();
   find_messages();
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
@@ -128,6 +125,8 @@ Program Builder::build() {
 
 void Builder::lay_out_uses() {
   backward_positions_.resize(layout_.flats().size());
+  written_.resize(static_cast<std::size_t>(layout_.parameters()));
+  holds_gradient_.resize(written_.size());
   if (!spec_.order.empty()) {
     lay_out_order();
   } else {
@@ -137,6 +136,10 @@ void Builder::lay_out_uses() {
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
     const Slot& slot = slots_[static_cast<std::size_t>(position)];
     if (slot.use.pass != Pass::backward) continue;
+    const ParameterId first = layout_.first_parameter(slot.use.unit);
+    const auto count = layout_.units()[static_cast<std::size_t>(slot.use.unit)].parameters.size();
+    for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id)
+      written_[static_cast<std::size_t>(layout_.place(id).home)] = true;
     for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
       if (!trains(flat)) continue;
       std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
@@ -227,10 +230,9 @@ void Builder::lay_out_updates() {
 }
 
 InstructionId Builder::add(Instruction instruction) {
-  instruction.carried = carrying_;
-  const auto id = static_cast<InstructionId>(program_.instructions.size());
-  for (BufferId read : instruction.reads) touch(read, id);
-  for (BufferId write : instruction.writes) touch(write, id);
+  if (instruction.when < 0) instruction.when = when_;
+  const InstructionId id = next_id();
+  for (const Operand& operand : instruction.operands) touch(operand.buffer, id);
   program_.instructions.push_back(std::move(instruction));
   return id;
 }
@@ -284,26 +286,32 @@ int Builder::channel(Lane lane, Axis axis) {
 }
 
 Instruction Builder::about(Opcode op, Lane lane, FlatId flat) const {
-  return {.op = op,
-          .lane = lane,
-          .unit = layout_.flat(flat).unit,
-          .flat = flat,
-          .waits = {},
-          .reads = {},
-          .writes = {}};
+  return {.op = op, .lane = lane, .unit = layout_.flat(flat).unit, .operands = {}, .waits = {}};
+}
+
+Operand Builder::whole(Role role, BufferId id, Access access) const {
+  return {.role = role, .buffer = id, .region = {}, .type = buffer(id).type, .access = access};
+}
+
+Operand Builder::part(Role role, BufferId id, const Spread& spread, Access access) const {
+  return {.role = role,
+          .buffer = id,
+          .region = Region::part_of(spread),
+          .type = buffer(id).type,
+          .access = access};
 }
 
 void Builder::issue_use(int position) {
   Slot& slot = slots_[static_cast<std::size_t>(position)];
+  if (slot.use.pass == Pass::backward) begin_gradients(position);
   Instruction use{.op = Opcode::use,
                   .lane = Lane::compute,
                   .pass = slot.use.pass,
                   .edge = slot.use.edge,
                   .unit = slot.use.unit,
                   .microbatch = slot.microbatch,
-                  .waits = {},
-                  .reads = {},
-                  .writes = {}};
+                  .operands = {},
+                  .waits = {}};
   use.selective = use.pass == Pass::recompute &&
                   spec_.strategy.activations_of(use.unit).recompute == Recompute::selective;
   access_parameters(slot.use, use);
@@ -313,24 +321,63 @@ void Builder::issue_use(int position) {
 }
 
 void Builder::access_parameters(const Use& of, Instruction& use) {
-  for (FlatId flat : read_by(of))
-    insert_sorted(use.reads, program_.flat_buffers[static_cast<std::size_t>(flat)].gathered);
+  for (const FlatId flat : read_by(of))
+    use.operands.push_back(part(Role::parameters, flat_buffers_[flat].gathered, kWhole, Access::read));
 }
 
-void Builder::access_gradients(Instruction& use, int position) {
-  for (FlatId flat : layout_.flats_used_by(use.unit)) {
-    if (!trains(flat)) continue;
-    const BufferId gradient = program_.flat_buffers[static_cast<std::size_t>(flat)].gradient;
-    const std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
-    const auto at = std::lower_bound(positions.begin(), positions.end(), position);
-    const bool first =
-        at == positions.begin() || slots_[static_cast<std::size_t>(*(at - 1))].microbatch != use.microbatch;
-    if (first) {
-      begin(gradient, static_cast<InstructionId>(program_.instructions.size()));
+// Whether the use at this position is the first of its microbatch that writes the flat's gradient.
+bool Builder::first_of_microbatch(FlatId flat, int position) const {
+  const std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
+  const auto at = std::ranges::lower_bound(positions, position);
+  return at == positions.begin() || slots_[static_cast<std::size_t>(*(at - 1))].microbatch !=
+                                        slots_[static_cast<std::size_t>(position)].microbatch;
+}
+
+// Gradients begin with the first use that writes them. What none writes takes part in sums: it is zeroed.
+void Builder::begin_gradients(int position) {
+  for (const FlatId flat : layout_.flats_used_by(slots_[static_cast<std::size_t>(position)].use.unit)) {
+    if (!trains(flat) || !first_of_microbatch(flat, position)) continue;
+    const BufferId gradient = flat_buffers_[flat].gradient;
+    begin(gradient, next_id());
+    Instruction zero = about(Opcode::zero, Lane::compute, flat);
+    zero.microbatch = slots_[static_cast<std::size_t>(position)].microbatch;
+    const auto of = [&](const Region& region) {
+      zero.operands.push_back({.role = Role::to,
+                               .buffer = gradient,
+                               .region = region,
+                               .type = buffer(gradient).type,
+                               .access = Access::write});
+    };
+    if (spec_.zero_gradients) {
+      of(Region::part_of(kWhole));
     } else {
-      insert_sorted(use.reads, gradient);
+      if (!layout_.gaps(flat, 0, layout_.flat(flat).padded_numel).empty()) of(Region::between_parameters());
+      for (const ParameterId parameter : layout_.flat(flat).parameters)
+        if (!written_[static_cast<std::size_t>(parameter)]) of(Region::of_parameter(parameter));
     }
-    insert_sorted(use.writes, gradient);
+    if (!zero.operands.empty()) add(std::move(zero));
+    for (const ParameterId parameter : layout_.flat(flat).parameters)
+      holds_gradient_[static_cast<std::size_t>(parameter)] = spec_.zero_gradients;
+  }
+}
+
+// One operand for each of the unit's parameters: it is added to what the microbatch's uses before have made,
+// also where the unit has a parameter twice.
+void Builder::access_gradients(Instruction& use, int position) {
+  const ParameterId first = layout_.first_parameter(use.unit);
+  const auto count = layout_.units()[static_cast<std::size_t>(use.unit)].parameters.size();
+  for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id) {
+    const Place& place = layout_.place(id);
+    if (!trains(place.flat)) continue;
+    const BufferId gradient = flat_buffers_[place.flat].gradient;
+    const auto home = static_cast<std::size_t>(place.home);
+    use.operands.push_back({.role = Role::gradient,
+                            .buffer = gradient,
+                            .region = Region::of_parameter(id),
+                            .type = buffer(gradient).type,
+                            .access = holds_gradient_[home] ? Access::add : Access::write});
+    // What an opened use writes is there when it is closed: uses inside it may write before.
+    if (slots_[static_cast<std::size_t>(position)].use.edge != UseEdge::open) holds_gradient_[home] = true;
   }
 }
 

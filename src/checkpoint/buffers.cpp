@@ -12,17 +12,14 @@ std::int64_t element_bytes(const Flat& flat, State state, DType moment_type) {
 std::vector<PersistentBuffer> buffers_of(Engine& engine) {
   std::vector<PersistentBuffer> buffers;
   const Layout& layout = engine.layout();
+  const Spreads spreads = spreads_of(engine.options().strategy, engine.options().mesh);
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
     for (const State state : {State::parameter, State::master, State::moment1, State::moment2}) {
       const std::int64_t bytes = engine.persistent_bytes(flat, state);
       if (bytes == 0) continue;
-      const std::int64_t numel =
-          bytes / element_bytes(layout.flat(flat), state, engine.options().optimizer.moment_type);
-      const Flat& spec = layout.flat(flat);
       buffers.push_back({.flat = flat,
                          .state = state,
-                         .whole = numel != spec.shard_numel && numel != spec.slice_numel,
-                         .sliced = numel < spec.shard_numel,
+                         .spread = state == State::parameter ? spreads.parameters : spreads.states,
                          .bytes = bytes});
     }
   }
@@ -64,20 +61,15 @@ void BufferWriter::finish() {
   if (!piece_.empty()) flush();
 }
 
-std::pair<std::int64_t, std::int64_t> elements_of(const Engine& engine, const PersistentBuffer& buffer) {
-  const Flat& flat = engine.layout().flat(buffer.flat);
-  if (buffer.whole) return {0, flat.padded_numel};
-  const Mesh& mesh = engine.options().mesh;
-  std::int64_t begin = flat.shard_numel * mesh.place(engine.rank(), Axis::shard);
-  if (!buffer.sliced) return {begin, begin + flat.shard_numel};
-  begin += flat.slice_numel * mesh.place(engine.rank(), Axis::replicate);
-  return {begin, begin + flat.slice_numel};
+ElementRange elements_of(const Engine& engine, const PersistentBuffer& buffer) {
+  return range_of(engine.layout().flat(buffer.flat), buffer.spread,
+                  engine.options().mesh.coordinates(engine.rank()));
 }
 
 int storing_rank(const Mesh& mesh, int rank, const PersistentBuffer& buffer) {
   Coordinates place = mesh.coordinates(rank);
-  if (!buffer.sliced) place[static_cast<std::size_t>(Axis::replicate)] = 0;
-  if (buffer.whole) place[static_cast<std::size_t>(Axis::shard)] = 0;
+  for (const Axis axis : {Axis::shard, Axis::replicate})
+    if (!buffer.spread.axes.contains(axis)) place[static_cast<std::size_t>(axis)] = 0;
   return mesh.rank(place);
 }
 

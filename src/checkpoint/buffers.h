@@ -14,8 +14,7 @@ namespace tessera::checkpoint {
 struct PersistentBuffer {
   FlatId flat = 0;
   State state = State::parameter;
-  bool whole = false;   // replicated over the shard group, else this rank's shard
-  bool sliced = false;  // only this replica's slice of the shard
+  Spread spread = {};  // how it lies on the ranks
   std::int64_t bytes = 0;
 };
 
@@ -45,8 +44,8 @@ class BufferWriter {
   std::int64_t written_ = 0;      // bytes
 };
 
-// The elements [first, second) of the flat that lie in the buffer on this rank.
-std::pair<std::int64_t, std::int64_t> elements_of(const Engine& engine, const PersistentBuffer& buffer);
+// The elements of the flat that lie in the buffer on this rank.
+ElementRange elements_of(const Engine& engine, const PersistentBuffer& buffer);
 
 // The rank whose file holds the buffer that `rank` holds: the first replica's and, of a whole buffer, the
 // first of the shard group; its own where replicas hold slices. Pipeline ranks that share a buffer store it

@@ -17,7 +17,7 @@ Header with_buffers(Header header, const Layout& layout, const std::vector<Persi
         {.unit = layout.units().at(static_cast<std::size_t>(layout.flat(buffer.flat).unit)).name,
          .flat = buffer.flat,
          .state = buffer.state,
-         .whole = buffer.whole,
+         .whole = buffer.spread == kWhole && layout.shards() > 1,
          .bytes = buffer.bytes});
   encode(header);  // which says where each lies: checksums are of one length
   return header;

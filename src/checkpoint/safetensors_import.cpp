@@ -114,8 +114,8 @@ class Filler {
   Filler(const Engine& engine, const Sources& sources)
       : layout_(engine.layout()),
         sources_(sources),
-        shard_(engine.options().mesh.coordinates(engine.rank())[static_cast<std::size_t>(Axis::shard)]),
-        sharded_(engine.options().strategy.placements.parameters == Placement::sharded) {}
+        place_(engine.options().mesh.coordinates(engine.rank())),
+        spread_(spreads_of(engine.options().strategy, engine.options().mesh).parameters) {}
 
   // [begin, begin + values) of the parameter.
   void fill(ParameterId parameter, std::int64_t begin, std::span<float> values) {
@@ -183,15 +183,14 @@ class Filler {
   // Behind the last element of the parameter in the run that this rank holds from `begin` on.
   std::int64_t held_end(ParameterId parameter, std::int64_t begin) const {
     const Place& place = layout_.place(parameter);
-    if (!sharded_) return place.numel;
-    const std::int64_t shard_end = (shard_ + 1) * layout_.flat(place.flat).shard_numel;
-    return std::clamp(shard_end - place.offset, begin + 1, place.numel);
+    const std::int64_t end = range_of(layout_.flat(place.flat), spread_, place_).end;
+    return std::clamp(end - place.offset, begin + 1, place.numel);
   }
 
   const Layout& layout_;
   const Sources& sources_;
-  const int shard_;
-  const bool sharded_;
+  const Coordinates place_;  // this rank's, in the mesh
+  const Spread spread_;      // of parameters
   std::vector<std::byte> bytes_;  // of a row, before the cast
   std::vector<float> file_rows_, staged_;
   const Source* staged_source_ = nullptr;

@@ -72,11 +72,12 @@ std::vector<StoredPiece> StoredStates::find(FlatId flat, State state, std::int64
       (numel != spec.padded_numel && numel != spec.shard_numel && numel != spec.slice_numel))
     throw EnvironmentError(fmt::format("checkpoint file '{}' has {} bytes of the {} of unit {}",
                                        first.path.string(), like.bytes, name_of(state), like.unit));
+  const Spread spread = numel == spec.padded_numel ? kWhole : numel == spec.shard_numel ? kShard : kSlice;
   const int pipeline = mesh().place(first.header.rank, Axis::pipeline);
   for (std::int64_t at = begin / numel * numel; at < end; at += numel) {
-    const StoredFile& file =
-        file_of(rank_at(mesh(), pipeline, static_cast<int>(at % spec.shard_numel / numel),
-                        static_cast<int>(at / spec.shard_numel)));
+    const Coordinates owner = owner_of(spec, spread, at);
+    const StoredFile& file = file_of(rank_at(mesh(), pipeline, owner[static_cast<std::size_t>(Axis::replicate)],
+                                             owner[static_cast<std::size_t>(Axis::shard)]));
     const StoredBuffer* const buffer = buffer_in(file, flat, state);
     if (buffer == nullptr || buffer->bytes != like.bytes)
       throw EnvironmentError(fmt::format("checkpoint file '{}' has no {} of unit {} of {} bytes",

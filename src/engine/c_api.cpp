@@ -182,22 +182,14 @@ tessera_status tessera_scheduled_uses(tessera_engine* engine, const tessera_sche
 tessera_status tessera_lease_handover(const tessera_lease* lease, tessera_handover* handover) {
   return guarded([&] {
     const UnitLease& held = lease_of(lease);
-    const Engine& engine = *lease->engine;
-    const auto at = [&](const PerMicrobatch& buffers) {
-      const BufferId buffer = buffers.of(held.microbatch());
-      return buffer < 0 ? nullptr : engine.address(buffer);
-    };
-    const std::vector<UnitBuffers>& buffers = engine.running().unit_buffers;
-    const auto unit = static_cast<std::size_t>(held.unit());
     tessera_handover& out = given(handover, "handover") = {};
-    out.output = at(buffers[unit].output);
-    out.output_gradient = at(buffers[unit].output_gradient);
-    out.saved = at(buffers[unit].saved);
-    out.recomputable = at(buffers[unit].recomputable);
-    if (buffers[unit].workspace >= 0) out.workspace = engine.address(buffers[unit].workspace);
-    if (unit == 0) return;
-    out.input = at(buffers[unit - 1].output);
-    out.input_gradient = at(buffers[unit - 1].output_gradient);
+    out.output = held.address(Role::output);
+    out.output_gradient = held.address(Role::output_gradient);
+    out.saved = held.address(Role::saved);
+    out.recomputable = held.address(Role::recomputable);
+    out.workspace = held.address(Role::workspace);
+    out.input = held.address(Role::input);
+    out.input_gradient = held.address(Role::input_gradient);
   });
 }
 

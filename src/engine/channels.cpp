@@ -29,12 +29,13 @@ void Executor::bind_channels() {
       if (instruction.op != Opcode::reduce_scatter) continue;
       const Axis axis = axis_of(program, instruction);
       MostReduced& most = most_reduced[{axis, instruction.lane, instruction.peer}];
-      const Flat& flat = layout_.flat(instruction.flat);
-      const std::int64_t numel = axis == Axis::replicate ? flat.slice_numel : flat.shard_numel;
-      const DType wire = wire_of(program, instruction);
+      const Operand& to = instruction.operand(Role::to);
+      const std::int64_t numel =
+          numel_of(layout_.flat(program.buffers[to.buffer].flat), to.region.spread);
+      const DType wire = instruction.operand(Role::from).type;
       if (options_.strategy.reduction == Reduction::exact)
         most.numel = std::max(most.numel, numel);
-      else if (wire != DType::fp32 || instruction.accumulate)
+      else if (wire != DType::fp32 || to.access == Access::add)
         most.native_bytes = std::max(most.native_bytes, numel * bytes_of(wire));
     }
   std::map<std::tuple<Axis, std::vector<int>, std::string>, ChannelKey> in_order;

@@ -73,8 +73,7 @@ std::string first_nonfinite(const DecisionInputs& inputs, const Scalars& scalars
       const auto place = std::bit_cast<std::int64_t>(scalars.at(rank, square_sum_slot(flat) + 1));
       const Coordinates at = inputs.mesh.coordinates(rank);
       const Flat& spec = inputs.layout.flat(flat);
-      const std::int64_t slice = at[static_cast<std::size_t>(Axis::shard)] * spec.shard_numel +
-                                 at[static_cast<std::size_t>(Axis::replicate)] * spec.slice_numel;
+      const std::int64_t slice = range_of(spec, kSlice, at).begin;
       const Element element = inputs.layout.locate(flat, slice + place);
       return element.parameter < 0 ? fmt::format("padding of flat {}", flat)
                                    : inputs.layout.parameter(element.parameter).name;

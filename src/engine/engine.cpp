@@ -8,7 +8,6 @@
 #include <cmath>
 #include <exception>
 #include <limits>
-#include <set>
 
 #include "kernels/gate_math.h"
 #include "src/engine/budget_check.h"
@@ -81,6 +80,7 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
       layout(std::move(units), options.mesh.shard, options.mesh.replicate),
       coordinates(options.mesh.coordinates(world.rank())),
       partition(static_cast<int>(layout.units().size()), options.mesh.pipeline, options.strategy.pipeline),
+      spreads(spreads_of(options.strategy, options.mesh)),
       scaler(options.loss_scaling.value_or(LossScaleOptions{})) {
   const std::vector<StepSpec> specs = step_specs(options);
   std::vector<PlannedPrograms> by_pipeline_rank = plan_pipeline(layout, options.mesh, specs);
@@ -118,10 +118,7 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
   if (options.strategy.offload.on_disk())
     check_disk_room(states, host, options.disk_directory, plan.space(Space::disk).arena_bytes);
   executor = std::make_unique<Executor>(world, std::move(ranks), *device, layout, programs, plan, options);
-  written_in.assign(static_cast<std::size_t>(layout.parameters()), -1);
-  std::set<std::pair<UnitId, ParameterId>> seen;
-  for (ParameterId id = 0; id < layout.parameters(); ++id)
-    repeated.push_back(!seen.emplace(layout.unit_of(id), layout.place(id).home).second);
+  find_states();
 }
 
 void Engine::Impl::check_alive(const char* call) const {
@@ -179,8 +176,7 @@ void* Engine::address(BufferId buffer) const {
                                  buffers - 1));
   // Where it is none of theirs, another microbatch's may lie there by now, on its way to another rank.
   const Instruction& use = impl_->instruction(impl_->open_uses.back());
-  if (!std::ranges::binary_search(use.reads, buffer) && !std::ranges::binary_search(use.writes, buffer))
-    return nullptr;
+  if (!use.touches(buffer)) return nullptr;
   return impl_->executor->address(buffer, impl_->open_uses.back());
 }
 void* Engine::stream() const { return impl_->executor->stream(); }
@@ -227,7 +223,7 @@ void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {
     if (programs[index].kind == kind && programs[index].microbatches == microbatches)
       return begin_program(static_cast<int>(index), terms);
   std::string known;
-  for (const Program& program : programs)
+  for (const ProgramSpec& program : impl_->options.programs)
     known += fmt::format("{}{} with {} microbatches", known.empty() ? "" : ", ", name_of(program.kind),
                          program.microbatches);
   throw UsageError(fmt::format("begin: no program to {} with {} microbatches; this engine has: {}",
@@ -237,9 +233,9 @@ void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {
 void Engine::begin_program(int index, const StepTerms& terms) {
   const auto check = [&] {
     impl_->check_whole("begin");
-    if (index < 0 || index >= static_cast<int>(impl_->programs.size()))
-      throw UsageError(
-          fmt::format("begin: program {} does not exist; there are {}", index, impl_->programs.size()));
+    const auto count = static_cast<int>(impl_->options.programs.size());  // those behind are the engine's own
+    if (index < 0 || index >= count)
+      throw UsageError(fmt::format("begin: program {} does not exist; there are {}", index, count));
   };
   impl_->guarded("begin", check, [&] {
     if (impl_->running())
@@ -267,7 +263,7 @@ void Engine::begin_program(int index, const StepTerms& terms) {
     impl_->terms = terms;
     impl_->executor->start(index, terms.continues);
     if (early)
-      impl_->executor->update_early({.learning_rate = terms.learning_rate,
+      impl_->executor->give_terms({.learning_rate = terms.learning_rate,
                                      .step = impl_->steps_applied + 1,
                                      .gradient_scale = gradient_scale});
     impl_->executor->advance();
@@ -341,7 +337,6 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
   scalar(scalars, Scalar::loss_scale) = scale();
   scalar(scalars, Scalar::given) = static_cast<double>(given >> 11);  // as many bits as a double has
   const StepKind kind = program().kind;
-  microbatches_begun += program().microbatches;
   if (kind == StepKind::train) before_change();
   executor->finish(header);
   StepResult result = executor->decision().result;

@@ -3,6 +3,7 @@
 // of persistent buffers.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,7 +29,9 @@ struct Engine::Impl {
   Layout layout;
   Coordinates coordinates;  // of this rank in the mesh
   Partition partition;
+  Spreads spreads;
   std::vector<Program> programs;
+  std::vector<std::array<BufferId, 4>> states_of;  // [flat][State] where they persist; −1: not on this rank
   MemoryPlan plan;
   std::unique_ptr<Device> device;
   Communicator states;  // for what is read, and initial values
@@ -38,15 +41,11 @@ struct Engine::Impl {
   std::uint64_t given = 0;         // of what write() was given since initialize(): to be equal, too
   LossScaler scaler;
   std::int64_t steps_applied = 0;
-  std::vector<bool> repeated;          // [parameter] whether its unit has it before, under another name
   std::string failure;                 // why every further call is refused; empty while all is well
   std::optional<std::string> loading;  // what the states are half of; none while they are whole
 
   // The running step.
   std::vector<InstructionId> open_uses;  // leases, innermost last
-  std::vector<std::int64_t>
-      written_in;  // [parameter] the microbatch whose gradient it holds, counted over all steps
-  std::int64_t microbatches_begun = 0;  // before this step
   bool abandoned = false;
   StepTerms terms = {};         // of the running step
   bool evaluated_last = false;  // by the step before
@@ -73,21 +72,23 @@ struct Engine::Impl {
   // `call` is the verb's name, for messages.
   InstructionId open(const char* call, UnitId unit, Pass pass);
   void close(InstructionId use);
-  void prepare_gradients(InstructionId use);
+  const Instruction& whole_use(InstructionId use) const;
+  const Operand& gradient_of(const Instruction& use, ParameterId parameter) const;
   void zero_unwritten(InstructionId use);
-  void zero_activations(InstructionId use);
-  std::int64_t stamp(InstructionId use) const { return microbatches_begun + instruction(use).microbatch; }
   StepResult finish_step(const StepInputs& inputs);
 
-  BufferId buffer_of(FlatId flat, State state) const;
+  void find_states();
+  BufferId buffer_of(FlatId flat, State state) const {
+    return states_of[static_cast<std::size_t>(flat)][static_cast<std::size_t>(state)];
+  }
   // Whether any rank has the state; this one may not, for it lies on another pipeline rank.
   bool exists(FlatId flat, State state) const;
-  // How many elements of the flat's state lie on one rank: all, a shard, or a replica's slice of it.
-  std::int64_t held_numel(FlatId flat, State state) const;
-  // The first rank that holds the element of the flat, where each holds `numel` of them.
-  int owner(FlatId flat, std::int64_t numel, std::int64_t offset) const;
+  // How the flat's state lies on the ranks.
+  Spread spread_of(FlatId flat, State state) const;
+  // The first rank that holds the element of the flat, where it lies so on the ranks.
+  int owner(FlatId flat, const Spread& spread, std::int64_t offset) const;
   template <typename Load>
-  void bring(FlatId flat, std::int64_t numel, std::int64_t offset, std::span<float> values,
+  void bring(FlatId flat, const Spread& spread, std::int64_t offset, std::span<float> values,
              std::string_view what, const char* call, const Load& load);
   // The buffer of the state alone: −1 where there is none, and where the parameter is its own master.
   BufferId own_buffer(FlatId flat, State state) const;
@@ -95,7 +96,9 @@ struct Engine::Impl {
   void check_persistent(const char* call, FlatId flat, State state, std::int64_t offset,
                         std::size_t bytes) const;
   // The elements of the flat's state that this rank holds, where it holds any.
-  std::pair<std::int64_t, std::int64_t> held(FlatId flat, State state) const;
+  ElementRange held(FlatId flat, State state) const {
+    return range_of(layout.flat(flat), spread_of(flat, state), coordinates);
+  }
   static constexpr std::int64_t kChunkNumel = 1 << 20;  // at once, on its way to or from a buffer
   // Without an identity samples of what `fill` gives take its place.
   void initialize(const Fill& fill, std::optional<std::uint64_t> identity);

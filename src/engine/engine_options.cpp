@@ -16,6 +16,7 @@ std::vector<StepSpec> step_specs(const EngineOptions& options) {
                      .moments = options.optimizer.moments(),
                      .moment_type = options.optimizer.moment_type,
                      .parameter_norms = options.parameter_norms,
+                     .zero_gradients = options.zero_gradients,
                      .activations = program.activations,
                      .order = options.order});
   return specs;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include "kernels/elementwise.h"
@@ -17,43 +16,6 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t kZeroedTogetherBytes = 1 << 20;  // less than this one thread zeroes as fast
-
-// The parameters, by their homes, whose gradients a backward on this rank writes.
-std::set<ParameterId> written_parameters(const Layout& layout, const std::vector<Program>& programs) {
-  std::set<ParameterId> written;
-  for (const Program& program : programs)
-    for (const Instruction& use : program.instructions) {
-      if (use.op != Opcode::use || use.pass != Pass::backward) continue;
-      const ParameterId first = layout.first_parameter(use.unit);
-      const std::size_t count = layout.units()[static_cast<std::size_t>(use.unit)].parameters.size();
-      for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id)
-        written.insert(layout.place(id).home);
-    }
-  return written;
-}
-
-// Where all that follows on the decision is the device's own updates, in place: one that a closed gate stops
-// leaves everything as it was.
-bool can_be_gated(const Program& program) {
-  return program.kind == StepKind::train &&
-         std::ranges::all_of(program.instructions, [&](const Instruction& instruction) {
-           if (instruction.op != Opcode::update || instruction.carried) return true;
-           const BufferId updated =
-               program.flat_buffers[static_cast<std::size_t>(instruction.flat)].update.parameter;
-           return instruction.lane == Lane::compute &&
-                  program.buffers[static_cast<std::size_t>(updated)].persistent;
-         });
-}
-
-// Of a flat's gradient, what none writes: padding, and the parameters of units that are on other pipeline
-// ranks.
-std::vector<Piece> unwritten(const Layout& layout, const std::set<ParameterId>& written, FlatId flat) {
-  const std::int64_t numel = layout.flat(flat).padded_numel;
-  std::vector<Piece> pieces = layout.gaps(flat, 0, numel);
-  for (const Piece& piece : layout.pieces(flat, 0, numel))
-    if (!written.contains(piece.parameter)) pieces.push_back(piece);
-  return pieces;
-}
 
 std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
   std::vector<GroupRun> runs;
@@ -69,6 +31,31 @@ std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
   return runs;
 }
 
+// [flat] the update of it; −1: the program has none.
+std::vector<InstructionId> updates_of(const Program& program, std::size_t flats) {
+  std::vector<InstructionId> updates(flats, -1);
+  for (InstructionId id = 0; id < program.instructions.count(); ++id)
+    if (program.at(id).op == Opcode::update)
+      updates[static_cast<std::size_t>(program.flat_of(program.at(id)))] = id;
+  return updates;
+}
+
+// [program] which one does between steps what a step of it leaves. They stand behind all others, in the order
+// of the programs that they are for.
+std::vector<int> finish_programs(const std::vector<Program>& programs) {
+  std::vector<int> finish_of(programs.size(), -1);
+  for (std::size_t finish = 0; finish < programs.size(); ++finish) {
+    if (programs[finish].kind != StepKind::finish) continue;
+    for (std::size_t of = 0; of < programs.size(); ++of)
+      if (finish_of[of] < 0 && programs[of].kind == StepKind::train &&
+          programs[of].microbatches == programs[finish].microbatches) {
+        finish_of[of] = static_cast<int>(finish);
+        break;
+      }
+  }
+  return finish_of;
+}
+
 }  // namespace
 
 Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Device& device,
@@ -81,7 +68,10 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       programs_(programs),
       options_(options),
       several_kinds_(std::ranges::any_of(
-          programs, [&](const Program& program) { return program.kind != programs.front().kind; })),
+          programs,
+          [&](const Program& program) {
+            return program.kind != StepKind::finish && program.kind != programs.front().kind;
+          })),
       rank_(world.rank()),
       place_(options.mesh.coordinates(rank_)),
       memory_(device, programs, plan,
@@ -93,9 +83,8 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       peak_instruction_(plan.space(Space::device).peak_instruction),
       trace_(device, programs, options.mesh) {
   if (device.type() == DeviceType::cuda) trace_.prepare();  // with what set-up takes, and nothing later
-  const std::set<ParameterId> written = written_parameters(layout, programs);
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
-    gaps_.push_back(unwritten(layout, written, flat));
+    gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
     group_runs_.push_back(group_runs(layout, flat));
     update_runs_.emplace_back().reserve(group_runs_.back().size());
     const Flat& of = layout.flat(flat);
@@ -103,16 +92,14 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
     rounding_keys_.push_back(
         XXH3_64bits_withSeed(unit.data(), unit.size(), static_cast<std::uint64_t>(of.dtype)));
   }
-  std::ranges::transform(programs, std::back_inserter(gated_), can_be_gated);
+  finish_of_ = finish_programs(programs);
   // A rank without peers has nothing to hide behind its compute: its threads then work on one instruction at
   // a time instead of taking each other's cores.
   const bool alone = world.world() == 1;
   std::size_t instructions = 0;
   for (const Program& program : programs) {
     open_channels(world, program);
-    std::vector<InstructionId>& carried = carried_of_.emplace_back();
-    for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id)
-      if (program.instructions[static_cast<std::size_t>(id)].carried) carried.push_back(id);
+    updates_.push_back(updates_of(program, layout.flats().size()));
     for (const Instruction& instruction : program.instructions) {
       std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.
@@ -162,8 +149,9 @@ void Executor::start(int program, bool continues) {
   program_ = program;
   cursor_ = 0;
   decision_ = {};
-  updates_early_ = gate_set_ = false;
-  carries_ = carried_from_ >= 0;
+  now_ = terms_ = {};
+  gate_set_ = false;
+  previous_.apply = carried_from_ >= 0;
   carried_from_ = -1;
   memory_.begin_step(program);
   // The slots of add_loss() are the last that are no sums of squares, of which an evaluation has none.
@@ -240,10 +228,48 @@ void Executor::wait_for(InstructionId id, Stream& stream) {
   for (InstructionId wait : instruction.waits) stream.wait(events_[static_cast<std::size_t>(wait)]);
 }
 
+void Executor::give_terms(const UpdateTerms& terms) { terms_ = {.known = true, .apply = true, .terms = terms}; }
+
+// Whether the device can follow the decision where the host does not know it: an update asks it there, and a
+// gather in place brings what is the same as before where updates were skipped.
+bool Executor::device_decides(const Instruction& instruction) const {
+  if (instruction.op == Opcode::all_gather)
+    return instruction.buffer(Role::from) == instruction.buffer(Role::to);
+  return instruction.op == Opcode::update && instruction.lane == Lane::compute;
+}
+
+const Executor::Decided& Executor::decided(const Instruction& instruction) const {
+  switch (program().buffers[instruction.when].role) {
+    case BufferRole::previous_decision:
+      return previous_;
+    case BufferRole::terms:
+      return terms_;
+    default:
+      return now_;
+  }
+}
+
+bool Executor::runs(const Instruction& instruction) {
+  if (instruction.when < 0) return true;
+  const Decided& decision = decided(instruction);
+  if (&decision == &now_ && !now_.known) {
+    if (device_decides(instruction)) {
+      if (!gate_set_) set_gate();
+      return true;
+    }
+    decide_step();
+  }
+  return decision.apply;
+}
+
+// What does nothing keeps its place: others may be in order only by way of it.
 void Executor::issue(InstructionId id) {
-  Stream& stream = *lanes_[static_cast<std::size_t>(instruction_at(id).lane)];
+  constexpr std::uint64_t kIdle = std::uint64_t{1} << 63;
+  const Instruction& instruction = instruction_at(id);
+  Stream& stream = *lanes_[static_cast<std::size_t>(instruction.lane)];
+  const bool idle = !runs(instruction);
   wait_for(id, stream);
-  stream.run({&Executor::run_task, this, static_cast<std::uint64_t>(id)});
+  stream.run({&Executor::run_task, this, static_cast<std::uint64_t>(id) | (idle ? kIdle : 0)});
   events_[static_cast<std::size_t>(id)] = stream.record();
 }
 
@@ -265,53 +291,40 @@ void Executor::close_use(InstructionId use) {
 
 void Executor::finish(const ScalarHeader& header) {
   upload(own_scalar(0), header.data(), sizeof header);
+  decides_at_ = cursor_;
   {
     const Waits waits(*this);
     issue(cursor_++);
   }
-  if (!updates_early_) {  // where they are, lanes may read these now
-    update_ = {.learning_rate = scalar(header, Scalar::learning_rate),
-               .step = static_cast<std::int64_t>(scalar(header, Scalar::step)) + 1};
-    gate_set_ = gated_[static_cast<std::size_t>(program_)];
-  }
-  gate_set_ ? set_gate() : decide_step();
-  // Behind the decision there are updates only: a step that is skipped ends here, on all ranks alike, unless
-  // the gate skips them.
-  const bool skipped = !updates_early_ && !gate_set_ && decision_.result.reason != SkipReason::none;
-  const InstructionId count = skipped ? cursor_ : static_cast<InstructionId>(program().instructions.size());
+  now_.terms = {.learning_rate = scalar(header, Scalar::learning_rate),
+                .step = static_cast<std::int64_t>(scalar(header, Scalar::step)) + 1,
+                .gradient_scale = 0.0};
+  const InstructionId count = program().instructions.count();
   for (; cursor_ < count; ++cursor_) issue(cursor_);
   trace_.issued(lane(Lane::compute));
   synchronize_lanes();
-  if (gate_set_) decide_step();
-  if (skipped) memory_.end_step(program_, cursor_);
-  if (decision_.result.reason == SkipReason::none &&
-      !carried_of_[static_cast<std::size_t>(program_)].empty()) {
-    carried_from_ = program_;
-    carried_ = update_;
+  if (!now_.known) decide_step();
+  if (finish_of_[static_cast<std::size_t>(program_)] >= 0) {
+    previous_ = now_;
+    carried_from_ = now_.apply ? program_ : -1;
   }
   trace_.finish(count);
   program_ = -1;
 }
 
 void Executor::finish_carried() {
-  program_ = carried_from_;
-  carried_from_ = -1;
-  carries_ = true;
+  program_ = finish_of_[static_cast<std::size_t>(carried_from_)];
+  previous_.apply = true;
   memory_.begin_step(program_);
-  const InstructionId last = carried_of_[static_cast<std::size_t>(program_)].back();
-  for (InstructionId id = 0; id <= last; ++id) {
-    if (instruction_at(id).carried) {
-      issue(id);
-      continue;
-    }
-    // What is not done keeps its place all the same: two carried ones that share memory may be in order only
-    // by way of it.
-    Stream& stream = lane(instruction_at(id).lane);
-    wait_for(id, stream);
-    events_[static_cast<std::size_t>(id)] = stream.record();
-  }
+  for (InstructionId id = 0; id < program().instructions.count(); ++id) issue(id);
   synchronize_lanes();
+  drop_carried();
   program_ = -1;
+}
+
+void Executor::drop_carried() {
+  carried_from_ = -1;
+  previous_.apply = false;
 }
 
 void Executor::synchronize_lanes() {
@@ -321,16 +334,15 @@ void Executor::synchronize_lanes() {
     if (lane) lane->synchronize();
 }
 
-void Executor::run_task(void* self, std::uint64_t id) {
-  static_cast<Executor*>(self)->run(static_cast<InstructionId>(id));
+void Executor::run_task(void* self, std::uint64_t task) {
+  static_cast<Executor*>(self)->run(static_cast<InstructionId>(task), task >> 63 != 0);
 }
 
-void Executor::run(InstructionId id) {
+void Executor::run(InstructionId id, bool idle) {
   const device::Range range(range_of(id));
   Stream& stream = lane(instruction_at(id).lane);
   memory_.before(program_, id);
   trace_.begin(id, stream);
-  const bool idle = instruction_at(id).carried && !carries_;
   if (!idle) perform(id);
   if (options_.delay_us && !idle) {
     const double us = options_.delay_us(program(), instruction_at(id));

@@ -49,19 +49,16 @@ class Executor {
     std::int64_t step = 0;  // from 1
     double gradient_scale = 0.0;
   };
-  // Of the step that has begun, where its updates do not wait for its decision.
-  void update_early(const UpdateTerms& terms) {
-    update_ = terms;
-    updates_early_ = true;
-  }
+  // The terms of the step that has begun, where its updates do not wait for its decision.
+  void give_terms(const UpdateTerms& terms);
   // Of the step that has begun, or the last one.
-  bool updates_early() const { return updates_early_; }
+  bool updates_early() const { return terms_.known; }
   // The program whose last step left updates to the next one; −1 where none is left. Only that program may be
   // started then, and takes them along.
   int carried_from() const { return carried_from_; }
-  // Does these updates between steps, on the lanes and in the order of the program that has them.
+  // Does these updates between steps, by the program for that.
   void finish_carried();
-  void drop_carried() { carried_from_ = -1; }
+  void drop_carried();
   // Issues everything up to the next use, or to reduce_scalars, and returns the place of that.
   InstructionId advance();
   // A use runs on the calling thread between these two; what it waits for is done when open_use returns.
@@ -77,6 +74,11 @@ class Executor {
   const Program& program(int index) const { return programs_[static_cast<std::size_t>(index)]; }
   // Where a buffer of the running program lies at an instruction; nullptr where it is not alive then.
   std::byte* address(BufferId buffer, InstructionId at) const;
+  // The elements of its flat that the operand's region has on this rank.
+  ElementRange range_of(const Operand& operand) const;
+  // Where that begins, and its bytes; all of the buffer where the region is no flat's.
+  std::byte* at(const Operand& operand, InstructionId id) const;
+  std::int64_t bytes(const Operand& operand) const;
   // A persistent buffer of any program, at any time.
   std::byte* persistent_address(int program, BufferId buffer) const {
     return memory_.address(program, buffer, 0);
@@ -87,7 +89,7 @@ class Executor {
   // Elements from `offset` of the flat on, within this rank's slice, of the gradient that its update will
   // read, in reduced_type(). Behind advance() to reduce_scalars, and synchronize_lanes().
   void read_gradient(FlatId flat, std::int64_t offset, std::span<std::byte> to);
-  DType reduced_type(FlatId flat) const;  // of FlatBuffers::reduced
+  DType reduced_type(FlatId flat) const;
   // persistent.cpp. Bytes of a persistent buffer of the first program, whichever space it lies in, from
   // `offset` on, to or from memory of the host. Between steps.
   void read_persistent(BufferId buffer, std::int64_t offset, std::span<std::byte> to);
@@ -109,8 +111,6 @@ class Executor {
   // From the host to the device, in the compute lane's order; returns when `from` may be changed.
   void upload(void* to, const void* from, std::int64_t bytes);
   void* stream() { return lane(Lane::compute).native(); }
-  const std::vector<Piece>& gaps(FlatId flat) const { return gaps_[static_cast<std::size_t>(flat)]; }
-
   std::int64_t bytes_received(Axis axis) const;
   void set_peak_observer(std::function<void()> observer) { peak_observer_ = std::move(observer); }
   void set_tracing(bool on) { trace_.set(on); }
@@ -119,18 +119,25 @@ class Executor {
   std::span<const Span> trace() const { return trace_.spans(); }
 
  private:
-  struct Slice {
-    std::int64_t offset = 0;  // elements of the flat
-    std::int64_t numel = 0;
+  // A decision as this rank's host knows it.
+  struct Decided {
+    bool known = false;
+    bool apply = false;
+    UpdateTerms terms = {};  // not to be written while updates may run
   };
 
   class Blocks;
   // Peers are told that this rank's own thread waits for them while one of these is there, or several.
   class Waits;
   void issue(InstructionId id);
+  // Whether the instruction is to do something; asks the decision that it depends on, and waits for it where
+  // the device cannot itself.
+  bool runs(const Instruction& instruction);
+  bool device_decides(const Instruction& instruction) const;
+  const Decided& decided(const Instruction& instruction) const;
   void wait_for(InstructionId id, Stream& stream);
   static void run_task(void* self, std::uint64_t id);
-  void run(InstructionId id);
+  void run(InstructionId id, bool idle);
   void name_ranges();
   const void* range_of(InstructionId id) const {
     return ranges_.empty() ? nullptr
@@ -147,10 +154,11 @@ class Executor {
   void reduce_scatter(InstructionId id);
   void accumulate(InstructionId id);
   void square_sum(InstructionId id);
-  void add_squares(InstructionId id);
-  double* block_squares() const;
+  void add_squares(InstructionId id, const Operand& reduced);
+  double* block_squares(const Instruction& instruction) const;
   kernels::UpdateGate* gate() const;
   void reduce_scalars(const Instruction& instruction);
+  void zero(InstructionId id);
   void set_gate();
   void decide_step();
   void update(InstructionId id);
@@ -168,18 +176,12 @@ class Executor {
   Communicator& channel_of(const Instruction& instruction);
 
   // operations.cpp, too
-  // Of what a reduce-scatter brings together.
-  DType wire_of(const Program& program, const Instruction& instruction) const;
-  // The elements of a flat in this rank's shard, and in its replica's slice of that.
-  Slice shard_of(FlatId flat) const;
-  Slice slice_of(FlatId flat) const;
-  Slice slice_of(FlatId flat, Part part) const;
+  InstructionId update_of(FlatId flat) const {
+    return updates_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(flat)];
+  }
   const Instruction& instruction_at(InstructionId id) const {
     return program().instructions[static_cast<std::size_t>(id)];
   }
-  // Where element `offset` of the instruction's flat lies in a buffer that holds all of it, or this rank's
-  // shard or slice.
-  std::byte* at(BufferId buffer, InstructionId id, std::int64_t offset, std::int64_t element_bytes) const;
   CallLabel label(const Instruction& instruction) const;
   Stream& lane(Lane which) { return *lanes_[static_cast<std::size_t>(which)]; }
   kernels::ComputeContext compute(Lane on);
@@ -198,24 +200,24 @@ class Executor {
   Coordinates place_;  // in the mesh
   StepMemory memory_;
   ArenaRegistration registration_;
-  std::vector<std::vector<Piece>> gaps_;             // [flat] what no use on this rank writes of its gradient
   std::vector<double> scalars_;                      // of all ranks, on the host
+  std::vector<std::vector<Piece>> gaps_;             // [flat]
   std::vector<std::vector<GroupRun>> group_runs_;    // [flat]
   std::vector<std::vector<UpdateRun>> update_runs_;  // [flat] of its update, with room for all
   std::vector<std::uint64_t> rounding_keys_;         // [flat] the same on every rank and mesh
   std::map<ChannelKey, Communicator> channels_;      // programs never run at the same time and share them
   std::vector<Event> events_;                        // [instruction] of the running step
-  std::vector<std::vector<InstructionId>> carried_of_;  // [program] its carried instructions
+  std::vector<int> finish_of_;                       // [program] the one for what it leaves; −1: none
+  std::vector<std::vector<InstructionId>> updates_;  // [program][flat] its update; −1: none
   int program_ = -1;
   InstructionId cursor_ = 0;
-  int waits_ = 0;            // of Waits, those that are there
-  UpdateTerms update_ = {};  // not to be written while updates may run
-  bool updates_early_ = false;
-  std::vector<bool> gated_;  // [program] whether its updates can run ahead of the host's knowing the decision
-  bool gate_set_ = false;    // in the running step; not to be written while updates may run
+  int waits_ = 0;  // of Waits, those that are there
+  // What instructions depend on: the running step's decision, that of the step before, and the terms that the
+  // running step began with.
+  Decided now_, previous_, terms_;
+  bool gate_set_ = false;         // the device knows the running step's decision
+  InstructionId decides_at_ = -1;  // the running program's reduce_scalars
   int carried_from_ = -1;
-  bool carries_ = false;      // the running step does what the one before left
-  UpdateTerms carried_ = {};  // of that one; not to be written while a step runs
   Decision decision_;
 
   const int peak_program_;

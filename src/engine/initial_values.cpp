@@ -13,8 +13,8 @@
 namespace tessera {
 
 InitialValues::InitialValues(std::uint64_t identity, const Layout& layout, const Partition& partition,
-                             const Mesh& mesh, const Program& program)
-    : mesh_(mesh), program_(program), identity_(identity) {
+                             const Mesh& mesh, const Spread& parameters)
+    : mesh_(mesh), parameters_(parameters), identity_(identity) {
   FlatId flat = 0;
   for (std::vector<int>& holders : holders_of(layout, partition)) {
     if (holders.size() > 1) shared_.push_back({.flat = flat, .holders = std::move(holders)});
@@ -31,8 +31,8 @@ void InitialValues::add(FlatId flat, std::span<const float> values) {
 int InitialValues::first_of_copies(int rank, int pipeline_rank) const {
   Coordinates at = mesh_.coordinates(rank);
   at[static_cast<std::size_t>(Axis::pipeline)] = pipeline_rank;
-  if (program_.placements.parameters == Placement::replicated) at[static_cast<std::size_t>(Axis::shard)] = 0;
-  if (!program_.parameters_over_replicas) at[static_cast<std::size_t>(Axis::replicate)] = 0;
+  for (const Axis axis : {Axis::shard, Axis::replicate})
+    if (!parameters_.axes.contains(axis)) at[static_cast<std::size_t>(axis)] = 0;
   return mesh_.rank(at);
 }
 
@@ -123,7 +123,7 @@ InitialValues Engine::Impl::fill_states(const Fill& fill, std::uint64_t identity
   given = 0;
   steps_applied = 0;
   scaler = LossScaler(options.loss_scaling.value_or(LossScaleOptions{}));
-  InitialValues initial(identity, layout, partition, options.mesh, programs[0]);
+  InitialValues initial(identity, layout, partition, options.mesh, spreads.parameters);
   std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
     for (State state : {State::parameter, State::master, State::moment1, State::moment2})

@@ -17,7 +17,7 @@ class InitialValues {
  public:
   // `identity` is a hash of where all values come from; the rest is kept.
   InitialValues(std::uint64_t identity, const Layout& layout, const Partition& partition, const Mesh& mesh,
-                const Program& program);
+                const Spread& parameters);
   // The next of the values that this rank holds of the flat.
   void add(FlatId flat, std::span<const float> values);
   // Collective. CommunicationError naming the first rank whose identity is not rank 0's, or whose values are
@@ -34,7 +34,7 @@ class InitialValues {
   int first_of_copies(int rank, int pipeline_rank) const;
 
   const Mesh& mesh_;
-  const Program& program_;
+  const Spread parameters_;  // how they lie on the ranks
   std::vector<Shared> shared_;
   std::uint64_t identity_ = 0;
   std::uint64_t own_ = 0;  // of all that no other pipeline rank holds

@@ -48,76 +48,37 @@ InstructionId Engine::Impl::open(const char* call, UnitId unit, Pass pass) {
     throw UsageError(fmt::format("{}: {} was called, but the program expects {}", call, asked(), expected()));
   executor->open_use(next);
   open_uses.push_back(next);
-  if (pass == Pass::backward) prepare_gradients(next);
   // An opened use is complete at once for the program; its closing instruction stands for the rest.
   if (wanted.edge == UseEdge::open) executor->close_use(next);
   return next;
 }
 
 void Engine::Impl::close(InstructionId use) {
-  const Instruction& closing = instruction(use);
-  if (closing.edge == UseEdge::close) executor->open_use(use);
-  if (closing.pass == Pass::backward) {
-    const ParameterId first = layout.first_parameter(closing.unit);
-    const auto count = layout.units()[static_cast<std::size_t>(closing.unit)].parameters.size();
-    for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id)
-      written_in[static_cast<std::size_t>(layout.place(id).home)] = stamp(use);
-  }
+  if (instruction(use).edge == UseEdge::close) executor->open_use(use);
   executor->close_use(use);
   executor->advance();
 }
 
-// Where a gradient's lifetime begins, its padding is zeroed (all of it, for trainers that only add): it
-// enters sums and norms.
-void Engine::Impl::prepare_gradients(InstructionId use) {
-  for (FlatId flat : layout.flats_used_by(instruction(use).unit)) {
-    const Flat& spec = layout.flat(flat);
-    if (!spec.trainable) continue;
-    bool first = true;
-    for (ParameterId id : spec.parameters) first &= written_in[static_cast<std::size_t>(id)] != stamp(use);
-    if (!first) continue;
-    std::byte* gradient =
-        executor->address(program().flat_buffers[static_cast<std::size_t>(flat)].gradient, use);
-    const std::int64_t element = bytes_of(spec.dtype);
-    if (options.zero_gradients) {
-      executor->zero(gradient, spec.padded_numel * element);
-      for (ParameterId id : spec.parameters) written_in[static_cast<std::size_t>(id)] = stamp(use);
-      continue;
-    }
-    for (const Piece& gap : executor->gaps(flat))
-      executor->zero(gradient + gap.offset * element, gap.numel * element);
+// An opened use has the operands of the instruction that closes it: what uses inside it wrote is there.
+const Instruction& Engine::Impl::whole_use(InstructionId use) const {
+  if (instruction(use).edge != UseEdge::open) return instruction(use);
+  int depth = 0;
+  for (;; ++use) {
+    const Instruction& next = instruction(use);
+    if (next.op != Opcode::use) continue;
+    depth += next.edge == UseEdge::open ? 1 : next.edge == UseEdge::close ? -1 : 0;
+    if (depth == 0) return next;
   }
 }
 
 // What the skipped use would have written and others read: as if it had contributed nothing.
 void Engine::Impl::zero_unwritten(InstructionId use) {
-  const Instruction& skipped = instruction(use);
-  zero_activations(use);
-  if (skipped.pass != Pass::backward) return;
-  const ParameterId first = layout.first_parameter(skipped.unit);
-  const auto count = layout.units()[static_cast<std::size_t>(skipped.unit)].parameters.size();
-  for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id) {
-    const Place& place = layout.place(id);
-    const Flat& flat = layout.flat(place.flat);
-    if (!flat.trainable || written_in[static_cast<std::size_t>(place.home)] == stamp(use)) continue;
-    const std::int64_t element = bytes_of(flat.dtype);
-    std::byte* gradient =
-        executor->address(program().flat_buffers[static_cast<std::size_t>(place.flat)].gradient, use);
-    executor->zero(gradient + place.offset * element, place.numel * element);
+  for (const Operand& operand : instruction(use).operands) {
+    const bool handed_on = operand.role == Role::output || operand.role == Role::input_gradient ||
+                           operand.role == Role::gradient;
+    if (handed_on && operand.access == Access::write)
+      executor->zero(executor->at(operand, use), executor->bytes(operand));
   }
-}
-
-// An output, and the gradient of the unit's input, which may go on to another pipeline rank.
-void Engine::Impl::zero_activations(InstructionId use) {
-  const Instruction& skipped = instruction(use);
-  const auto unit = static_cast<std::size_t>(skipped.unit);
-  BufferId written = -1;
-  if (skipped.pass == Pass::forward)
-    written = program().unit_buffers[unit].output.of(skipped.microbatch);
-  else if (skipped.pass == Pass::backward && unit > 0)
-    written = program().unit_buffers[unit - 1].output_gradient.of(skipped.microbatch);
-  if (written < 0 || !std::ranges::binary_search(skipped.writes, written)) return;
-  executor->zero(executor->address(written, use), program().buffers[static_cast<std::size_t>(written)].bytes);
 }
 
 UnitLease Engine::use(UnitId unit, Pass pass) {
@@ -171,6 +132,12 @@ Pass UnitLease::pass() const { return engine().impl_->instruction(instruction_).
 
 int UnitLease::microbatch() const { return engine().impl_->instruction(instruction_).microbatch; }
 
+void* UnitLease::address(Role role) const {
+  Engine::Impl& impl = *engine().impl_;
+  const Operand* operand = impl.instruction(instruction_).find(role);
+  return operand == nullptr ? nullptr : impl.executor->at(*operand, instruction_);
+}
+
 View UnitLease::parameter(ParameterId parameter) const {
   Engine::Impl& impl = *engine().impl_;
   check_parameter(impl.layout, unit(), parameter);
@@ -179,10 +146,13 @@ View UnitLease::parameter(ParameterId parameter) const {
     throw UsageError(fmt::format("parameter '{}' in {} of {}: the unit is declared read_in_forward_only",
                                  impl.layout.parameter(parameter).name, name_of(pass()), spec.name));
   const Place& place = impl.layout.place(parameter);
-  const DType dtype = impl.layout.flat(place.flat).dtype;
-  std::byte* base = impl.executor->address(
-      impl.program().flat_buffers[static_cast<std::size_t>(place.flat)].gathered, instruction_);
-  return {base + place.offset * bytes_of(dtype), place.numel, dtype};
+  for (const Operand& operand : impl.instruction(instruction_).operands) {
+    if (operand.role != Role::parameters || impl.program().buffers[operand.buffer].flat != place.flat) continue;
+    std::byte* base = impl.executor->at(operand, instruction_);
+    return {base + place.offset * bytes_of(operand.type), place.numel, operand.type};
+  }
+  throw Error(fmt::format("{} does not read '{}'", describe(impl.program(), instruction_),
+                          impl.layout.parameter(parameter).name));
 }
 
 View UnitLease::gradient(ParameterId parameter) const {
@@ -195,19 +165,22 @@ View UnitLease::gradient(ParameterId parameter) const {
         fmt::format("gradient of '{}' in {} of {}: {}", impl.layout.parameter(parameter).name,
                     name_of(pass()), impl.program().units[static_cast<std::size_t>(unit())],
                     flat.trainable ? "gradients exist in backward only" : "a frozen parameter has none"));
-  std::byte* base = impl.executor->address(
-      impl.program().flat_buffers[static_cast<std::size_t>(place.flat)].gradient, instruction_);
-  return {base + place.offset * bytes_of(flat.dtype), place.numel, flat.dtype};
+  const Operand& operand = impl.gradient_of(impl.instruction(instruction_), parameter);
+  return {impl.executor->at(operand, instruction_), place.numel, flat.dtype};
 }
 
 float UnitLease::gradient_beta(ParameterId parameter) const {
   gradient(parameter);  // the same checks
   Engine::Impl& impl = *engine().impl_;
-  const ParameterId home = impl.layout.place(parameter).home;
-  // A parameter that the unit has twice is written by the first of the two.
-  const bool written = impl.repeated[static_cast<std::size_t>(parameter)] ||
-                       impl.written_in[static_cast<std::size_t>(home)] == impl.stamp(instruction_);
-  return written ? 1.0f : 0.0f;
+  const Operand& operand = impl.gradient_of(impl.whole_use(instruction_), parameter);
+  return operand.access == Access::add ? 1.0f : 0.0f;
+}
+
+const Operand& Engine::Impl::gradient_of(const Instruction& use, ParameterId parameter) const {
+  for (const Operand& operand : use.operands)
+    if (operand.role == Role::gradient && operand.region.parameter == parameter) return operand;
+  throw Error(fmt::format("a use of unit {} does not write the gradient of '{}'", use.unit,
+                          layout.parameter(parameter).name));
 }
 
 float UnitLease::gradient_beta() const {

@@ -1,6 +1,7 @@
 #include "src/engine/memory.h"
 
 #include <algorithm>
+#include <set>
 
 namespace tessera {
 namespace {
@@ -74,10 +75,8 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
   }
   for (std::size_t at = 0; at < program.instructions.size(); ++at) {
     const Instruction& instruction = program.instructions[at];
-    std::vector<BufferId> touched = instruction.reads;
-    touched.insert(touched.end(), instruction.writes.begin(), instruction.writes.end());
-    std::sort(touched.begin(), touched.end());
-    touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+    std::set<BufferId> touched;
+    for (const Operand& operand : instruction.operands) touched.insert(operand.buffer);
     for (BufferId id : touched) {
       const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
       const int lifetime = lifetime_at(buffer, static_cast<InstructionId>(at));

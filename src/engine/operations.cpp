@@ -23,6 +23,8 @@ void Executor::perform(InstructionId id) {
       return accumulate(id);
     case Opcode::square_sum:
       return square_sum(id);
+    case Opcode::zero:
+      return zero(id);
     case Opcode::send:
     case Opcode::receive:
       return message(id);
@@ -40,7 +42,7 @@ namespace {
 
 // Where ranks run different programs their calls may not even meet; then both are to say which.
 const char* operation_in(StepKind kind, Opcode opcode) {
-  const bool train = kind == StepKind::train;
+  const bool train = kind != StepKind::evaluate;
   switch (opcode) {
     case Opcode::all_gather:
       return train ? "all_gather (train)" : "all_gather (evaluate)";
@@ -65,31 +67,26 @@ CallLabel Executor::label(const Instruction& instruction) const {
   return {program().units[static_cast<std::size_t>(instruction.unit)], operation};
 }
 
-Executor::Slice Executor::shard_of(FlatId flat) const {
-  const std::int64_t numel = layout_.flat(flat).shard_numel;
-  return {numel * place_[static_cast<std::size_t>(Axis::shard)], numel};
+ElementRange Executor::range_of(const Operand& operand) const {
+  const FlatId flat = program().buffers[operand.buffer].flat;
+  if (operand.region.kind == Region::Kind::parameter) {
+    const Place& place = layout_.place(operand.region.parameter);
+    return {place.offset, place.offset + place.numel};
+  }
+  return tessera::range_of(layout_.flat(flat), operand.region.spread, place_);
 }
 
-Executor::Slice Executor::slice_of(FlatId flat) const {
-  const std::int64_t numel = layout_.flat(flat).slice_numel;
-  return {shard_of(flat).offset + numel * place_[static_cast<std::size_t>(Axis::replicate)], numel};
+std::byte* Executor::at(const Operand& operand, InstructionId id) const {
+  std::byte* const base = address(operand.buffer, id);
+  if (operand.region.kind == Region::Kind::all) return base;
+  const Buffer& buffer = program().buffers[operand.buffer];
+  const std::int64_t held = tessera::range_of(layout_.flat(buffer.flat), buffer.spread, place_).begin;
+  return base + (range_of(operand).begin - held) * bytes_of(operand.type);
 }
 
-Executor::Slice Executor::slice_of(FlatId flat, Part part) const {
-  return part == Part::all     ? Slice{0, layout_.flat(flat).padded_numel}
-         : part == Part::shard ? shard_of(flat)
-                               : slice_of(flat);
-}
-
-DType Executor::reduced_type(FlatId flat) const {
-  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(flat)];
-  return buffers.reduced == buffers.accumulator ? DType::fp32 : layout_.flat(flat).dtype;
-}
-
-std::byte* Executor::at(BufferId buffer, InstructionId id, std::int64_t offset,
-                        std::int64_t element_bytes) const {
-  const Part part = program().buffers[static_cast<std::size_t>(buffer)].part;
-  return address(buffer, id) + (offset - slice_of(instruction_at(id).flat, part).offset) * element_bytes;
+std::int64_t Executor::bytes(const Operand& operand) const {
+  if (operand.region.kind == Region::Kind::all) return program().buffers[operand.buffer].bytes;
+  return range_of(operand).numel() * bytes_of(operand.type);
 }
 
 kernels::ComputeContext Executor::compute(Lane on) {
@@ -101,123 +98,104 @@ kernels::ComputeContext Executor::compute(Lane on) {
 
 void Executor::all_gather(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
-  const BufferId from = instruction.reads[0];
-  const BufferId to = instruction.writes[0];
-  const bool gradients = program().buffers[static_cast<std::size_t>(to)].role == BufferRole::accumulator;
-  const std::int64_t element = gradients ? 4 : bytes_of(layout_.flat(instruction.flat).dtype);
-  const bool of_slices = axis_of(instruction) == Axis::replicate;
-  const Slice shard = shard_of(instruction.flat);
-  const Slice own = of_slices ? slice_of(instruction.flat) : shard;
-  Communicator& channel = channel_of(instruction);
-  channel.all_gather(at(from, id, own.offset, element), at(to, id, of_slices ? shard.offset : 0, element),
-                     own.numel * element, label(instruction));
-}
-
-DType Executor::wire_of(const Program& program, const Instruction& instruction) const {
-  const FlatBuffers& buffers = program.flat_buffers[static_cast<std::size_t>(instruction.flat)];
-  const bool of_sums = buffers.local_sum >= 0 || axis_of(program, instruction) == Axis::replicate;
-  return of_sums ? DType::fp32 : layout_.flat(instruction.flat).dtype;
+  const Operand& part = instruction.operand(Role::from);
+  channel_of(instruction)
+      .all_gather(at(part, id), at(instruction.operand(Role::to), id), bytes(part), label(instruction));
 }
 
 void Executor::reduce_scatter(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
-  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
-  const Slice shard_slice = shard_of(instruction.flat);
-  const bool of_replicas = axis_of(instruction) == Axis::replicate;
-  const Slice own = of_replicas ? slice_of(instruction.flat) : shard_slice;
+  const Operand& from = instruction.operand(Role::from);
+  const Operand& to = instruction.operand(Role::to);
+  const bool squares = instruction.find(Role::squares) != nullptr;
   Communicator& channel = channel_of(instruction);
-  const ReduceScatter call = {
-      .full = of_replicas ? at(buffers.accumulator, id, shard_slice.offset, 4)
-                          : address(buffers.local_sum >= 0 ? buffers.local_sum : buffers.gradient, id),
-      .wire = wire_of(program(), instruction),
-      .shard = reinterpret_cast<float*>(at(buffers.accumulator, id, own.offset, 4)),
-      .shard_numel = own.numel,
-      .accumulate = instruction.accumulate,
-      .reduction = options_.strategy.reduction,
-      .block_squares = instruction.squares ? block_squares() : nullptr};
+  const ReduceScatter call = {.full = at(from, id),
+                              .wire = from.type,
+                              .shard = reinterpret_cast<float*>(at(to, id)),
+                              .shard_numel = range_of(to).numel(),
+                              .accumulate = to.access == Access::add,
+                              .reduction = options_.strategy.reduction,
+                              .block_squares = squares ? block_squares(instruction) : nullptr};
   if (channel.world() == 1)  // the same sum, by all threads of the rank
     kernels::ordered_chain(compute(id), call.shard_numel, call.wire, std::array{call.full},
                            call.accumulate ? 1.0f : 0.0f, call.shard, call.block_squares);
   else
     channel.reduce_scatter(call, label(instruction));
-  if (instruction.squares) add_squares(id);
+  if (squares) add_squares(id, to);
 }
 
 void Executor::accumulate(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
-  const Flat& flat = layout_.flat(instruction.flat);
-  const FlatBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(instruction.flat)];
-  if (instruction.microbatch < 0) {  // what another pipeline rank has of a flat that both hold
-    const Slice slice = slice_of(instruction.flat);
-    return kernels::accumulate(compute(id), slice.numel, DType::fp32, address(buffers.tied_sum, id), 1.0f,
-                               reinterpret_cast<float*>(at(buffers.accumulator, id, slice.offset, 4)));
-  }
-  kernels::accumulate(compute(id), flat.padded_numel, flat.dtype, address(buffers.gradient, id),
-                      instruction.accumulate ? 1.0f : 0.0f,
-                      reinterpret_cast<float*>(address(buffers.local_sum, id)));
+  const Operand& from = instruction.operand(Role::from);
+  const Operand& to = instruction.operand(Role::to);
+  kernels::accumulate(compute(id), range_of(from).numel(), from.type, at(from, id),
+                      to.access == Access::add ? 1.0f : 0.0f, reinterpret_cast<float*>(at(to, id)));
 }
 
-double* Executor::block_squares() const {
-  return reinterpret_cast<double*>(persistent_address(program_, program().square_sums));
+void Executor::zero(InstructionId id) {
+  for (const Operand& operand : instruction_at(id).operands) {
+    if (operand.region.kind != Region::Kind::gaps) {
+      zero(at(operand, id), bytes(operand));
+      continue;
+    }
+    const std::int64_t element = bytes_of(operand.type);
+    std::byte* const base = address(operand.buffer, id);
+    for (const Piece& gap : gaps_[static_cast<std::size_t>(program().buffers[operand.buffer].flat)])
+      zero(base + gap.offset * element, gap.numel * element);
+  }
+}
+
+double* Executor::block_squares(const Instruction& instruction) const {
+  return reinterpret_cast<double*>(
+      persistent_address(program_, instruction.operand(Role::block_squares).buffer));
 }
 
 kernels::UpdateGate* Executor::gate() const {
   static_assert(kDecisionBytes == sizeof(kernels::UpdateGate));
-  const BufferId scalars = program().scalars;
-  return reinterpret_cast<kernels::UpdateGate*>(
-      persistent_address(program_, scalars) +
-      slots_bytes(program().buffers[static_cast<std::size_t>(scalars)]));
+  return reinterpret_cast<kernels::UpdateGate*>(persistent_address(program_, instruction_at(decides_at_).operand(Role::decision).buffer));
 }
 
 void Executor::square_sum(InstructionId id) {
-  const FlatId flat = instruction_at(id).flat;
-  const Slice slice = slice_of(flat);
-  const BufferId reduced = program().flat_buffers[static_cast<std::size_t>(flat)].reduced;
-  const DType type = reduced_type(flat);
-  kernels::block_squares(compute(id), slice.numel, type, at(reduced, id, slice.offset, bytes_of(type)),
-                         block_squares());
-  add_squares(id);
+  const Instruction& instruction = instruction_at(id);
+  const Operand& from = instruction.operand(Role::from);
+  kernels::block_squares(compute(id), range_of(from).numel(), from.type, at(from, id),
+                         block_squares(instruction));
+  add_squares(id, from);
 }
 
-// Of this rank's slice, block by block taken before; and of each parameter's part of it.
-void Executor::add_squares(InstructionId id) {
-  const FlatId flat = instruction_at(id).flat;
-  const Slice slice = slice_of(flat);
-  const BufferId reduced = program().flat_buffers[static_cast<std::size_t>(flat)].reduced;
-  const DType type = reduced_type(flat);
-  const auto gradient = [&](std::int64_t offset) { return at(reduced, id, offset, bytes_of(type)); };
-  const auto result = [&](int slot) {
+// The sums of blocks, taken before, become that of this rank's part; and of each parameter's part of it.
+void Executor::add_squares(InstructionId id, const Operand& reduced) {
+  const Instruction& instruction = instruction_at(id);
+  const ElementRange part = range_of(reduced);
+  const auto result = [&](const Operand& pair) {
     static_assert(sizeof(kernels::SumOfSquares) == 2 * sizeof(double));
-    return reinterpret_cast<kernels::SumOfSquares*>(own_scalar(slot));
+    return reinterpret_cast<kernels::SumOfSquares*>(own_scalar(pair.region.slot));
   };
-  kernels::add_block_squares(compute(id), slice.numel, type, gradient(slice.offset), block_squares(),
-                             result(square_sum_slot(flat)));
-  if (!options_.parameter_norms) return;
-  const int flats = static_cast<int>(layout_.flats().size());
   kernels::ComputeContext context = compute(id);
-  context.workspace = {block_squares(),
-                       program().buffers[static_cast<std::size_t>(program().square_sums)].bytes};
-  for (const Piece& piece : layout_.pieces(flat, slice.offset, slice.offset + slice.numel))
-    kernels::sum_of_squares(context, piece.numel, type, gradient(piece.offset),
-                            result(parameter_square_sum_slot(flats, piece.parameter)));
+  double* const blocks = block_squares(instruction);
+  kernels::add_block_squares(context, part.numel(), reduced.type, at(reduced, id), blocks,
+                             result(instruction.operand(Role::squares)));
+  if (!options_.parameter_norms) return;
+  context.workspace = {blocks, program().buffers[instruction.operand(Role::block_squares).buffer].bytes};
+  const FlatId flat = program().buffers[reduced.buffer].flat;
+  for (const Piece& piece : layout_.pieces(flat, part.begin, part.end)) {
+    const auto pair = std::ranges::find_if(instruction.operands, [&](const Operand& operand) {
+      return operand.role == Role::squares && operand.region.parameter == piece.parameter;
+    });
+    kernels::sum_of_squares(context, piece.numel, reduced.type,
+                            at(reduced, id) + (piece.offset - part.begin) * bytes_of(reduced.type),
+                            result(*pair));
+  }
 }
 
 void Executor::message(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
-  const bool sends = instruction.op == Opcode::send;
-  const BufferId buffer = (sends ? instruction.reads : instruction.writes)[0];
-  std::byte* data = address(buffer, id);
-  std::int64_t bytes = program().buffers[static_cast<std::size_t>(buffer)].bytes;
-  if (instruction.flat >= 0) {  // a slice of a gradient
-    const Slice slice = slice_of(instruction.flat);
-    data = at(buffer, id, slice.offset, 4);
-    bytes = slice.numel * 4;
-  }
+  const Operand& moved = instruction.operands[0];
   Communicator& channel = channel_of(instruction);
-  if (sends)
-    channel.send(data, bytes, 1, label(instruction));
+  if (instruction.op == Opcode::send)
+    channel.send(at(moved, id), bytes(moved), 1, label(instruction));
   else
-    channel.recv(data, bytes, 0, label(instruction));
+    channel.recv(at(moved, id), bytes(moved), 0, label(instruction));
 }
 
 void Executor::reduce_scalars(const Instruction& instruction) {
@@ -243,12 +221,13 @@ void Executor::set_gate() {
                      .flats = static_cast<int>(layout_.flats().size()),
                      .max_norm = options_.clip.max_norm},
                     gate());
+  gate_set_ = true;
 }
 
 // The decision, for the host.
 void Executor::decide_step() {
   const Program& running = program();
-  const std::int64_t bytes = slots_bytes(running.buffers[static_cast<std::size_t>(running.scalars)]);
+  const std::int64_t bytes = running.buffers[running.scalars].bytes;
   transfer(scalars_.data(), persistent_address(program_, running.scalars), bytes);
   decision_ = decide({.mesh = options_.mesh,
                       .layout = layout_,
@@ -257,61 +236,53 @@ void Executor::decide_step() {
                       .clip = options_.clip,
                       .parameter_norms = options_.parameter_norms,
                       .scalars = {scalars_.data(), static_cast<std::size_t>(bytes) / sizeof(double)}});
-  if (!updates_early_) update_.gradient_scale = decision_.gradient_scale;
+  now_.known = true;
+  now_.apply = decision_.result.reason == SkipReason::none;
+  now_.terms.gradient_scale = decision_.gradient_scale;
 }
 
 void Executor::copy(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
-  const BufferId from = instruction.reads[0], to = instruction.writes[0];
-  const Buffer& source = program().buffers[static_cast<std::size_t>(from)];
-  const Buffer& target = program().buffers[static_cast<std::size_t>(to)];
-  if (target.space == Space::disk)
-    return memory_.disk().write(memory_.disk_offset(program_, to), address(from, id),
-                                round_up(source.bytes, kBlockBytes));
-  if (source.space == Space::disk)
-    return memory_.disk().read(memory_.disk_offset(program_, from), address(to, id),
-                               round_up(source.bytes, kBlockBytes));
-  Stream& stream = lane(instruction.lane);
-  if (instruction.flat < 0) return device_.copy(stream, address(to, id), address(from, id), source.bytes);
-  const Flat& flat = layout_.flat(instruction.flat);
-  const bool all_of_source = source.bytes <= target.bytes;  // of one type: the smaller part is in the larger
-  const Slice moved = slice_of(instruction.flat, all_of_source ? source.part : target.part);
-  const std::int64_t element = source.bytes / numel_of(flat, source.part);
-  device_.copy(stream, at(to, id, moved.offset, element), at(from, id, moved.offset, element),
-               moved.numel * element);
+  const Operand& from = instruction.operand(Role::from);
+  const Operand& to = instruction.operand(Role::to);
+  const auto on_disk = [&](const Operand& operand) {
+    return program().buffers[operand.buffer].space == Space::disk;
+  };
+  // The disk moves whole blocks, which its buffers, and those beside it, have room for.
+  if (on_disk(to))
+    return memory_.disk().write(memory_.disk_offset(program_, to.buffer), at(from, id),
+                                round_up(bytes(from), kBlockBytes));
+  if (on_disk(from))
+    return memory_.disk().read(memory_.disk_offset(program_, from.buffer), at(to, id),
+                               round_up(bytes(to), kBlockBytes));
+  device_.copy(lane(instruction.lane), at(to, id), at(from, id), bytes(from));
+}
+
+DType Executor::reduced_type(FlatId flat) const {
+  return instruction_at(update_of(flat)).operand(Role::gradient).type;
 }
 
 void Executor::read_gradient(FlatId flat, std::int64_t offset, std::span<std::byte> to) {
-  const BufferId gradient = program().flat_buffers[static_cast<std::size_t>(flat)].update.gradient;
-  const Slice held = slice_of(flat, program().buffers[static_cast<std::size_t>(gradient)].part);
-  transfer(to.data(), address(gradient, cursor_) + (offset - held.offset) * bytes_of(reduced_type(flat)),
+  const BufferId gradient = instruction_at(update_of(flat)).operand(Role::gradient).buffer;
+  const std::int64_t held =
+      tessera::range_of(layout_.flat(flat), program().buffers[gradient].spread, place_).begin;
+  transfer(to.data(), address(gradient, cursor_) + (offset - held) * bytes_of(reduced_type(flat)),
            static_cast<std::int64_t>(to.size()));
 }
 
 void Executor::update(InstructionId id) {
-  const FlatId flat_id = instruction_at(id).flat;
-  const Flat& flat = layout_.flat(flat_id);
-  const UpdateBuffers& buffers = program().flat_buffers[static_cast<std::size_t>(flat_id)].update;
-  const DType gradient_type = reduced_type(flat_id);
-  const bool own_master = buffers.master != buffers.parameter;
-  const bool on_host = instruction_at(id).lane == Lane::host;
-  const bool carried = instruction_at(id).carried;
-  const UpdateTerms& terms = carried ? carried_ : update_;
-  const auto moment = [&](std::size_t which, std::int64_t offset) -> void* {
-    const BufferId buffer = buffers.moments[which];
-    return buffer < 0 ? nullptr : at(buffer, id, offset, bytes_of(options_.optimizer.moment_type));
-  };
-  // With replicated states every rank updates everything.
-  const bool whole = program().placements.optimizer_state == Placement::replicated;
-  const Slice mine = program().state_over_replicas ? slice_of(flat_id)
-                     : whole                       ? Slice{0, flat.padded_numel}
-                                                   : shard_of(flat_id);
-  std::vector<UpdateRun>& runs = update_runs_[static_cast<std::size_t>(flat_id)];
+  const Instruction& instruction = instruction_at(id);
+  const Operand& gradient = instruction.operand(Role::gradient);
+  const FlatId flat = program().buffers[gradient.buffer].flat;
+  const ElementRange mine = range_of(gradient);
+  const bool on_host = instruction.lane == Lane::host;
+  const UpdateTerms& terms = decided(instruction).terms;
+  std::vector<UpdateRun>& runs = update_runs_[static_cast<std::size_t>(flat)];
   runs.clear();
   std::int64_t begin = 0, end = 0;  // of all of them; between two is padding, whose zeros stay zeros
-  for (const GroupRun& run : group_runs_[static_cast<std::size_t>(flat_id)]) {
-    const std::int64_t first = std::max(run.offset, mine.offset);
-    const std::int64_t last = std::min(run.offset + run.numel, mine.offset + mine.numel);
+  for (const GroupRun& run : group_runs_[static_cast<std::size_t>(flat)]) {
+    const std::int64_t first = std::max(run.offset, mine.begin);
+    const std::int64_t last = std::min(run.offset + run.numel, mine.end);
     if (first >= last) continue;
     if (runs.empty())
       begin = first;
@@ -321,24 +292,29 @@ void Executor::update(InstructionId id) {
     end = last;
   }
   if (runs.empty()) return;
-  options_.optimizer.update(
-      {.numel = end - begin,
-       .gradient_type = gradient_type,
-       .gradient = at(buffers.gradient, id, begin, bytes_of(gradient_type)),
-       .master = reinterpret_cast<float*>(at(buffers.master, id, begin, bytes_of(DType::fp32))),
-       .moments = {moment(0, begin), moment(1, begin)},
-       .parameter_type = flat.dtype,
-       .parameter = own_master ? at(buffers.parameter, id, begin, bytes_of(flat.dtype)) : nullptr,
-       .runs = runs,
-       .learning_rate = terms.learning_rate,
-       .step = terms.step,
-       .gradient_scale = terms.gradient_scale,
-       .rounding_key = rounding_keys_[static_cast<std::size_t>(flat_id)],
-       .first = begin,
-       .gate = !carried && gate_set_ ? gate() : nullptr,
-       .threads = options_.threads_per_rank,
-       .device = on_host ? DeviceType::cpu : device_.type(),
-       .stream = on_host ? nullptr : lane(Lane::compute).native()});
+  const auto from_begin = [&](Role role) -> std::byte* {
+    const Operand* operand = instruction.find(role);
+    return operand == nullptr ? nullptr
+                              : at(*operand, id) + (begin - mine.begin) * bytes_of(operand->type);
+  };
+  const bool gated = &decided(instruction) == &now_ && gate_set_ && !on_host;
+  options_.optimizer.update({.numel = end - begin,
+                             .gradient_type = gradient.type,
+                             .gradient = from_begin(Role::gradient),
+                             .master = reinterpret_cast<float*>(from_begin(Role::master)),
+                             .moments = {from_begin(Role::moment1), from_begin(Role::moment2)},
+                             .parameter_type = layout_.flat(flat).dtype,
+                             .parameter = from_begin(Role::parameter),
+                             .runs = runs,
+                             .learning_rate = terms.learning_rate,
+                             .step = terms.step,
+                             .gradient_scale = terms.gradient_scale,
+                             .rounding_key = rounding_keys_[static_cast<std::size_t>(flat)],
+                             .first = begin,
+                             .gate = gated ? gate() : nullptr,
+                             .threads = options_.threads_per_rank,
+                             .device = on_host ? DeviceType::cpu : device_.type(),
+                             .stream = on_host ? nullptr : lane(Lane::compute).native()});
 }
 
 }  // namespace tessera

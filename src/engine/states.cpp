@@ -10,19 +10,25 @@
 
 namespace tessera {
 
-BufferId Engine::Impl::buffer_of(FlatId flat, State state) const {
-  const FlatBuffers& buffers = programs[0].flat_buffers[static_cast<std::size_t>(flat)];
-  switch (state) {
-    case State::parameter:
-      return buffers.parameter;
-    case State::master:
-      return layout.flat(flat).trainable ? buffers.master : -1;
-    case State::moment1:
-      return buffers.moments[0];
-    case State::moment2:
-      return buffers.moments[1];
+void Engine::Impl::find_states() {
+  states_of.assign(layout.flats().size(), {-1, -1, -1, -1});
+  const IdVector<Buffer>& buffers = programs[0].buffers;
+  for (BufferId id = 0; id < buffers.count(); ++id) {
+    const Buffer& buffer = buffers[id];
+    if (!buffer.persistent || buffer.flat < 0) continue;
+    const auto is = [&](State state) {
+      states_of[static_cast<std::size_t>(buffer.flat)][static_cast<std::size_t>(state)] = id;
+    };
+    if (buffer.role == BufferRole::parameter) is(State::parameter);
+    if (buffer.role == BufferRole::master) is(State::master);
+    if (buffer.role == BufferRole::moment) is(buffer.index == 0 ? State::moment1 : State::moment2);
   }
-  return -1;
+  for (FlatId flat = 0; flat < static_cast<FlatId>(states_of.size()); ++flat) {  // their own masters
+    const Flat& spec = layout.flat(flat);
+    if (spec.trainable && spec.dtype == DType::fp32)
+      states_of[static_cast<std::size_t>(flat)][static_cast<std::size_t>(State::master)] =
+          buffer_of(flat, State::parameter);
+  }
 }
 
 BufferId Engine::Impl::own_buffer(FlatId flat, State state) const {
@@ -42,37 +48,28 @@ bool Engine::Impl::exists(FlatId flat, State state) const {
          static_cast<int>(state) - static_cast<int>(State::moment1) < options.optimizer.moments();
 }
 
-std::int64_t Engine::Impl::held_numel(FlatId flat, State state) const {
-  const Flat& spec = layout.flat(flat);
-  const Placements& placements = programs[0].placements;
+Spread Engine::Impl::spread_of(FlatId flat, State state) const {
   // An fp32 parameter is its own master.
   const bool as_parameter =
-      state == State::parameter || (state == State::master && spec.dtype == DType::fp32);
-  if (as_parameter ? programs[0].parameters_over_replicas : programs[0].state_over_replicas)
-    return spec.slice_numel;
-  const Placement placement = as_parameter ? placements.parameters : placements.optimizer_state;
-  return placement == Placement::sharded ? spec.shard_numel : spec.padded_numel;
+      state == State::parameter || (state == State::master && layout.flat(flat).dtype == DType::fp32);
+  return as_parameter ? spreads.parameters : spreads.states;
 }
 
-int Engine::Impl::owner(FlatId flat, std::int64_t numel, std::int64_t offset) const {
+int Engine::Impl::owner(FlatId flat, const Spread& spread, std::int64_t offset) const {
   const Flat& spec = layout.flat(flat);
-  Coordinates at{};
+  Coordinates at = owner_of(spec, spread, offset);
   at[static_cast<std::size_t>(Axis::pipeline)] = partition.rank_of(spec.unit);
-  if (numel < spec.padded_numel)
-    at[static_cast<std::size_t>(Axis::shard)] = static_cast<int>(offset / spec.shard_numel);
-  if (numel < spec.shard_numel)
-    at[static_cast<std::size_t>(Axis::replicate)] =
-        static_cast<int>(offset % spec.shard_numel / spec.slice_numel);
   return options.mesh.rank(at);
 }
 
 // Collective: every rank learns of a range of the flat what its owners `load`.
 template <typename Load>
-void Engine::Impl::bring(FlatId flat, std::int64_t numel, std::int64_t offset, std::span<float> values,
+void Engine::Impl::bring(FlatId flat, const Spread& spread, std::int64_t offset, std::span<float> values,
                          std::string_view what, const char* call, const Load& load) {
   const std::int64_t end = offset + static_cast<std::int64_t>(values.size());
+  const std::int64_t numel = numel_of(layout.flat(flat), spread);
   for (std::int64_t at = offset; at < end;) {
-    const int root = owner(flat, numel, at);
+    const int root = owner(flat, spread, at);
     const std::int64_t piece_end = std::min((at / numel + 1) * numel, end);
     const std::span<float> part =
         values.subspan(static_cast<std::size_t>(at - offset), static_cast<std::size_t>(piece_end - at));
@@ -80,17 +77,6 @@ void Engine::Impl::bring(FlatId flat, std::int64_t numel, std::int64_t offset, s
     states.broadcast(part.data(), static_cast<std::int64_t>(part.size_bytes()), root, {what, call});
     at = piece_end;
   }
-}
-
-std::pair<std::int64_t, std::int64_t> Engine::Impl::held(FlatId flat, State state) const {
-  const Flat& spec = layout.flat(flat);
-  const std::int64_t numel = held_numel(flat, state);
-  std::int64_t begin = 0;
-  if (numel < spec.padded_numel)
-    begin += spec.shard_numel * coordinates[static_cast<std::size_t>(Axis::shard)];
-  if (numel < spec.shard_numel)
-    begin += spec.slice_numel * coordinates[static_cast<std::size_t>(Axis::replicate)];
-  return {begin, begin + numel};
 }
 
 void Engine::Impl::check_between_steps(const char* call) const {
@@ -133,7 +119,7 @@ void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::spa
 
 void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span<float> values) {
   const BufferId buffer = buffer_of(flat, state);
-  const std::int64_t first = held(flat, state).first;
+  const std::int64_t first = held(flat, state).begin;
   const DType type = stored_type(flat, state);
   load(type, values, [&](std::int64_t done, std::span<std::byte> bytes) {
     executor->read_persistent(buffer, (offset + done - first) * bytes_of(type), bytes);
@@ -190,10 +176,10 @@ void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::s
   impl.guarded("read", check, [&] {
     impl.check_between_steps("read");
     finish_updates();
-    const std::int64_t numel = impl.held_numel(flat, state);
-    const bool everywhere = numel == impl.layout.flat(flat).padded_numel && impl.options.mesh.pipeline == 1;
+    const Spread spread = impl.spread_of(flat, state);
+    const bool everywhere = spread == kWhole && impl.options.mesh.pipeline == 1;
     if (everywhere) return impl.load(flat, state, offset, values);
-    impl.bring(flat, numel, offset, values,
+    impl.bring(flat, spread, offset, values,
                fmt::format("{} elements from {} on of {} of {}", values.size(), begin, name_of(state),
                            impl.layout.parameter(parameter).name),
                "read", [&](std::int64_t at, std::span<float> part) { impl.load(flat, state, at, part); });
@@ -218,7 +204,7 @@ void Engine::read_gradient(ParameterId parameter, std::int64_t begin, std::span<
           "read_gradient: with strategy.update reduced gradients are gone as soon as they are reduced");
     impl.check_uses_done("read_gradient");
     impl.executor->synchronize_lanes();
-    impl.bring(flat, impl.layout.flat(flat).slice_numel, offset, values,
+    impl.bring(flat, kSlice, offset, values,
                fmt::format("{} elements from {} on of the gradient of {}", values.size(), begin,
                            impl.layout.parameter(parameter).name),
                "read_gradient", [&](std::int64_t at, std::span<float> part) {

@@ -127,4 +127,19 @@ ReduceWhen Strategy::reduce_when(int microbatches) const {
   return placements.gradients == Placement::sharded ? ReduceWhen::each : ReduceWhen::last;
 }
 
+Spreads spreads_of(const Strategy& strategy, const Mesh& mesh) {
+  const Placements& placements = strategy.placements;
+  const auto shards = [&](Placement placement) {
+    return mesh.shard > 1 && placement == Placement::sharded ? kShard : kWhole;
+  };
+  Spreads spreads = {.parameters = shards(placements.parameters),
+                     .gradients = shards(placements.gradients),
+                     .states = shards(placements.optimizer_state)};
+  if (!strategy.state_over_replicas || mesh.replicate == 1) return spreads;
+  spreads.states = kSlice;
+  // With one shard nothing is gathered around uses, so the replicas' slices are gathered after the update.
+  if (strategy.parameters_over_replicas && spreads.parameters == kShard) spreads.parameters = kSlice;
+  return spreads;
+}
+
 }  // namespace tessera

@@ -1,59 +1,79 @@
-// What kinds of opcodes there are.
+// The table of opcodes: the only place that says what each is, where it runs, what it touches and what it
+// costs. Structure checks, costs, names and the executor's channels read it.
 #pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "tessera/program.h"
 
 namespace tessera {
 
-// What all ranks of a group must issue alike, on a channel.
-constexpr bool is_collective(Opcode op) {
-  return op == Opcode::all_gather || op == Opcode::reduce_scatter || op == Opcode::reduce_scalars;
+enum class OpKind : std::uint8_t {
+  module,      // the trainer's own compute, between Engine::use and the lease's end
+  collective,  // what all ranks of a group must issue alike, on a channel
+  message,     // from one rank of a group to another, on a channel
+  local        // on this rank alone
+};
+
+// By what the simulator charges it, unless it is told a duration.
+enum class CostRule : std::uint8_t {
+  flops,      // of the module's pass
+  collective, // bytes of the whole over the links of the group
+  message,    // bytes over the link between two ranks
+  memory,     // bytes of the operands, each read and each write, at the memory's rate
+  transfer,   // bytes over the link between two spaces
+  nothing
+};
+
+// A set of lanes, and of accesses: bit k stands for the k-th.
+using LaneSet = std::uint32_t;
+using AccessSet = std::uint32_t;
+constexpr LaneSet set_of(Lane lane) { return 1U << static_cast<unsigned>(lane); }
+constexpr AccessSet set_of(Access access) { return 1U << static_cast<unsigned>(access); }
+template <class First, class... More>
+  requires(sizeof...(More) > 0)
+constexpr std::uint32_t set_of(First first, More... more) {
+  return (set_of(first) | ... | set_of(more));
 }
 
-// From one rank of a group to another.
-constexpr bool is_message(Opcode op) { return op == Opcode::send || op == Opcode::receive; }
+// A role that an opcode's operands may have.
+struct RoleRow {
+  enum class Count : std::uint8_t { one, optional, any };
+  Role role;
+  Count count;
+  AccessSet accesses;
+};
 
+struct OpRow {
+  Opcode op;
+  std::string_view name;
+  OpKind kind;
+  LaneSet lanes;
+  AxisSet axes;  // along which what communicates may go
+  CostRule cost;
+  std::span<const RoleRow> roles;
+
+  bool runs_on(Lane lane) const { return (lanes & set_of(lane)) != 0; }
+  // nullptr where operands of this opcode cannot have the role.
+  const RoleRow* role(Role wanted) const;
+};
+
+const OpRow& row_of(Opcode op);
+
+inline bool is_collective(Opcode op) { return row_of(op).kind == OpKind::collective; }
+inline bool is_message(Opcode op) { return row_of(op).kind == OpKind::message; }
 // What needs a channel.
-constexpr bool communicates(Opcode op) { return is_collective(op) || is_message(op); }
+inline bool communicates(Opcode op) { return is_collective(op) || is_message(op); }
 
-// Whether it is run there: what an executor runs on a lane of its own choice must be ordered by that one.
-constexpr bool runs_on(Opcode op, Lane lane) {
-  switch (op) {
-    case Opcode::use:
-    case Opcode::accumulate:
-    case Opcode::reduce_scalars:
-      return lane == Lane::compute;
-    case Opcode::all_gather:
-      return lane == Lane::gather;
-    case Opcode::reduce_scatter:
-    case Opcode::square_sum:
-      return lane == Lane::reduce;
-    case Opcode::send:
-      return lane == Lane::send_output || lane == Lane::send_gradient;
-    case Opcode::receive:
-      return lane == Lane::receive_output || lane == Lane::receive_gradient;
-    case Opcode::update:
-      return lane == Lane::compute || lane == Lane::host;
-    case Opcode::copy:
-      return lane == Lane::upload || lane == Lane::download || lane == Lane::io;
-  }
-  return false;
-}
-
-// Whether what communicates may be between the ranks along that axis.
-constexpr bool goes_along(Opcode op, Axis axis) {
-  if (op == Opcode::reduce_scalars) return axis == Axis::world;
-  if (is_message(op)) return axis == Axis::pipeline;
-  return axis == Axis::shard || axis == Axis::replicate;
-}
-
-// Of a copy between two spaces.
+// The lane of a copy between two spaces.
 constexpr Lane lane_between(Space from, Space to) {
   if (from == Space::disk || to == Space::disk) return Lane::io;
   return to == Space::device ? Lane::upload : Lane::download;
 }
 
-// The lane on which the other rank of a message has its part; the lane itself where it is none of messages.
+// The lane on which the other rank of a message has its part; for lanes without messages the lane itself.
 constexpr Lane other_end(Lane lane) {
   switch (lane) {
     case Lane::send_output:
@@ -71,13 +91,13 @@ constexpr Lane other_end(Lane lane) {
 
 constexpr bool is_of_messages(Lane lane) { return other_end(lane) != lane; }
 
-// Of copies between spaces, and of what the host and the disk do.
+// Whether the lane moves data between spaces, or is the host's or the disk's own.
 constexpr bool is_of_moves(Lane lane) {
   return lane == Lane::upload || lane == Lane::download || lane == Lane::host || lane == Lane::io;
 }
 
-// Whether a rank without peers, which has nothing to hide behind its compute, runs it by the thread that
-// computes.
+// Whether a rank without peers, which has nothing to hide behind its compute, runs the lane by the thread
+// that computes.
 constexpr bool joins_compute_alone(Lane lane) { return !is_of_moves(lane) && !is_of_messages(lane); }
 
 }  // namespace tessera

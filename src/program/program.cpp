@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "src/program/opcodes.h"
@@ -28,18 +29,94 @@ std::string_view name_of(Pass pass) {
   return kNames[static_cast<int>(pass)];
 }
 
-std::string_view name_of(StepKind kind) { return kind == StepKind::train ? "train" : "evaluate"; }
-
-std::string_view name_of(Opcode opcode) {
-  constexpr std::string_view kNames[] = {"use",  "all_gather", "reduce_scatter", "accumulate", "square_sum",
-                                         "send", "receive",    "reduce_scalars", "update",     "copy"};
-  return kNames[static_cast<int>(opcode)];
+std::string_view name_of(StepKind kind) {
+  constexpr std::string_view kNames[] = {"train", "evaluate", "finish"};
+  return kNames[static_cast<int>(kind)];
 }
 
+std::string_view name_of(Role role) {
+  constexpr std::string_view kNames[] = {
+      "parameters", "gradient", "batch", "input", "output", "output_gradient", "input_gradient",
+      "saved", "recomputable", "workspace", "from", "to", "squares", "block_squares", "scalars",
+      "decision", "next_decision", "master", "moment1", "moment2", "parameter"};
+  static_assert(std::size(kNames) == kRoles);
+  return kNames[static_cast<int>(role)];
+}
+
+std::string_view name_of(Access access) {
+  constexpr std::string_view kNames[] = {"read", "write", "add", "modify"};
+  return kNames[static_cast<int>(access)];
+}
+
+std::string_view name_of(Region::Kind kind) {
+  constexpr std::string_view kNames[] = {"all", "part", "parameter", "gaps", "pair"};
+  return kNames[static_cast<int>(kind)];
+}
+
+namespace {
+
+// The buffers of the operands whose access is `wanted`, and `more` where it is one.
+std::vector<BufferId> touched(const Instruction& instruction, bool (*wanted)(Access), BufferId more) {
+  std::vector<BufferId> buffers;
+  buffers.reserve(instruction.operands.size() + 1);
+  for (const Operand& operand : instruction.operands)
+    if (wanted(operand.access)) buffers.push_back(operand.buffer);
+  if (more >= 0) buffers.push_back(more);
+  std::ranges::sort(buffers);
+  buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
+  return buffers;
+}
+
+}  // namespace
+
+std::vector<BufferId> Instruction::reads() const { return touched(*this, tessera::reads, when); }
+std::vector<BufferId> Instruction::writes() const { return touched(*this, tessera::writes, -1); }
+
+bool Instruction::touches(BufferId buffer) const {
+  return buffer == when ||
+         std::ranges::any_of(operands, [&](const Operand& operand) { return operand.buffer == buffer; });
+}
+
+void Instruction::refuse(Role role) const {
+  throw Error(fmt::format("an instruction ({}) has no operand '{}'", name_of(op), name_of(role)));
+}
+
+FlatId Program::flat_of(const Instruction& instruction) const {
+  if (instruction.op == Opcode::use) return -1;
+  for (const Operand& operand : instruction.operands)
+    if (buffers[operand.buffer].flat >= 0) return buffers[operand.buffer].flat;
+  return -1;
+}
+
+BufferId Program::persistent(FlatId flat, BufferRole role, int index) const {
+  for (BufferId id = 0; id < buffers.count(); ++id) {
+    const Buffer& buffer = buffers[id];
+    if (buffer.persistent && buffer.flat == flat && buffer.role == role && buffer.index == index) return id;
+  }
+  return -1;
+}
+
+namespace {
+
+std::string what_moves(const Program& program, const Instruction& instruction) {
+  const BufferId from = instruction.buffer(Role::from), to = instruction.buffer(Role::to);
+  if (instruction.op == Opcode::all_gather && to >= 0)
+    return program.buffers.at(to).category == Category::gradients ? " of gradients" : " of parameters";
+  if (instruction.op == Opcode::copy && from >= 0 && to >= 0)
+    return fmt::format(" of '{}' from {} to {}", program.buffers.at(from).name,
+                       name_of(program.buffers.at(from).space), name_of(program.buffers.at(to).space));
+  if (!is_message(instruction.op)) return {};
+  if (program.flat_of(instruction) >= 0) return " of gradients";
+  return instruction.lane == Lane::send_output || instruction.lane == Lane::receive_output
+             ? " of the output"
+             : " of the output's gradient";
+}
+
+}  // namespace
+
 std::string describe(const Program& program, InstructionId id) {
-  if (id < 0 || id >= static_cast<int>(program.instructions.size()))
-    return fmt::format("#{} (no such instruction)", id);
-  const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
+  if (id < 0 || id >= program.instructions.count()) return fmt::format("#{} (no such instruction)", id);
+  const Instruction& instruction = program.at(id);
   std::string text = fmt::format("#{} ", id);
   if (instruction.op == Opcode::use) {
     if (instruction.edge == UseEdge::open) text += "opening ";
@@ -47,29 +124,11 @@ std::string describe(const Program& program, InstructionId id) {
     if (instruction.selective) text += "selective ";
     text += name_of(instruction.pass);
   } else {
-    if (instruction.carried) text += "carried ";
+    if (program.is_carried(instruction)) text += "carried ";
     text += name_of(instruction.op);
-    if (instruction.op == Opcode::all_gather && !instruction.writes.empty())
-      text +=
-          program.buffers.at(static_cast<std::size_t>(instruction.writes[0])).category == Category::gradients
-              ? " of gradients"
-              : " of parameters";
-    if (instruction.op == Opcode::copy && !instruction.reads.empty() && !instruction.writes.empty()) {
-      const auto space = [&](BufferId of) {
-        return name_of(program.buffers.at(static_cast<std::size_t>(of)).space);
-      };
-      text += fmt::format(" of '{}' from {} to {}",
-                          program.buffers.at(static_cast<std::size_t>(instruction.reads[0])).name,
-                          space(instruction.reads[0]), space(instruction.writes[0]));
-    }
-    if (is_message(instruction.op))
-      text += instruction.flat >= 0 ? " of gradients"
-              : instruction.lane == Lane::send_output || instruction.lane == Lane::receive_output
-                  ? " of the output"
-                  : " of the output's gradient";
+    text += what_moves(program, instruction);
   }
-  if (instruction.unit >= 0)
-    text += fmt::format(" of {}", program.units.at(static_cast<std::size_t>(instruction.unit)));
+  if (instruction.unit >= 0) text += fmt::format(" of {}", program.units.at(instruction.unit));
   if (instruction.microbatch >= 0) text += fmt::format(", microbatch {}", instruction.microbatch);
   if (is_message(instruction.op))
     text += fmt::format(", {} pipeline rank {}", instruction.op == Opcode::send ? "to" : "from",
@@ -102,15 +161,32 @@ class Hasher {
   XXH3_state_t* state_;
 };
 
+void add(Hasher& hasher, const Spread& spread) {
+  hasher.add(std::int64_t{spread.axes.bits()});
+  hasher.add(static_cast<std::int64_t>(spread.granule.kind));
+  hasher.add(spread.granule.numel);
+}
+
+void add(Hasher& hasher, const Operand& operand) {
+  for (std::int64_t value :
+       {static_cast<std::int64_t>(operand.role), std::int64_t{operand.buffer},
+        static_cast<std::int64_t>(operand.region.kind), std::int64_t{operand.region.parameter},
+        std::int64_t{operand.region.slot}, static_cast<std::int64_t>(operand.type),
+        static_cast<std::int64_t>(operand.access)})
+    hasher.add(value);
+  add(hasher, operand.region.spread);
+}
+
 void add(Hasher& hasher, const Buffer& buffer) {
   hasher.add(buffer.name);
   for (std::int64_t value :
        {static_cast<std::int64_t>(buffer.role), static_cast<std::int64_t>(buffer.category),
-        static_cast<std::int64_t>(buffer.space), static_cast<std::int64_t>(buffer.part),
+        static_cast<std::int64_t>(buffer.space), static_cast<std::int64_t>(buffer.type),
         std::int64_t{buffer.unit}, std::int64_t{buffer.flat}, std::int64_t{buffer.index}, buffer.bytes,
         std::int64_t{buffer.persistent}, std::int64_t{buffer.one_address},
         static_cast<std::int64_t>(buffer.lifetimes.size())})
     hasher.add(value);
+  add(hasher, buffer.spread);
   for (const Lifetime& lifetime : buffer.lifetimes) {
     hasher.add(std::int64_t{lifetime.first});
     hasher.add(std::int64_t{lifetime.last});
@@ -121,31 +197,13 @@ void add(Hasher& hasher, const Instruction& instruction) {
   for (std::int64_t value :
        {static_cast<std::int64_t>(instruction.op), static_cast<std::int64_t>(instruction.lane),
         static_cast<std::int64_t>(instruction.pass), static_cast<std::int64_t>(instruction.edge),
-        std::int64_t{instruction.unit}, std::int64_t{instruction.flat}, std::int64_t{instruction.microbatch},
+        std::int64_t{instruction.unit}, std::int64_t{instruction.microbatch},
         std::int64_t{instruction.channel}, std::int64_t{instruction.peer},
-        std::int64_t{instruction.selective}, std::int64_t{instruction.accumulate},
-        std::int64_t{instruction.squares}, std::int64_t{instruction.carried}})
+        std::int64_t{instruction.selective}, std::int64_t{instruction.when},
+        static_cast<std::int64_t>(instruction.operands.size())})
     hasher.add(value);
+  for (const Operand& operand : instruction.operands) add(hasher, operand);
   hasher.add(instruction.waits);
-  hasher.add(instruction.reads);
-  hasher.add(instruction.writes);
-}
-
-void add(Hasher& hasher, const FlatBuffers& flat) {
-  for (const BufferId buffer :
-       {flat.parameter, flat.on_device, flat.on_host, flat.secondary, flat.gathered, flat.gradient,
-        flat.local_sum, flat.accumulator, flat.reduced, flat.tied_sum, flat.master, flat.host_gradient,
-        flat.update.gradient, flat.update.master, flat.update.parameter})
-    hasher.add(std::int64_t{buffer});
-  hasher.add(flat.moments);
-  hasher.add(flat.update.moments);
-}
-
-void add(Hasher& hasher, const UnitBuffers& unit) {
-  for (const PerMicrobatch* buffers : {&unit.output, &unit.output_gradient, &unit.saved, &unit.recomputable,
-                                       &unit.saved_on_host, &unit.input_on_host})
-    hasher.add(buffers->buffers);
-  hasher.add(std::int64_t{unit.workspace});
 }
 
 }  // namespace
@@ -155,10 +213,6 @@ std::uint64_t Program::hash() const {
   hasher.add(static_cast<std::int64_t>(kind));
   hasher.add(std::int64_t{microbatches});
   hasher.add(std::int64_t{pipeline_rank});
-  hasher.add(std::int64_t{state_over_replicas});
-  hasher.add(std::int64_t{parameters_over_replicas});
-  for (Placement placement : {placements.parameters, placements.gradients, placements.optimizer_state})
-    hasher.add(static_cast<std::int64_t>(placement));
   for (const std::string& unit : units) hasher.add(unit);
   for (const Channel& channel : channels) {
     hasher.add(static_cast<std::int64_t>(channel.axis));
@@ -166,10 +220,6 @@ std::uint64_t Program::hash() const {
   }
   for (const Buffer& buffer : buffers) add(hasher, buffer);
   for (const Instruction& instruction : instructions) add(hasher, instruction);
-  for (const FlatBuffers& flat : flat_buffers) add(hasher, flat);
-  for (const UnitBuffers& unit : unit_buffers) add(hasher, unit);
-  hasher.add(batch.buffers);
-  hasher.add(std::int64_t{square_sums});
   hasher.add(std::int64_t{scalars});
   hasher.add(std::int64_t{scalars_numel});
   return hasher.value();

@@ -98,23 +98,16 @@ void Trainer::Impl::bind(const UnitLease& lease, ModuleContext& context) {
 void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   UnitLease lease = engine.use(use.unit, use.pass);
   const Program& program = engine.running();
-  const auto address = [&](BufferId buffer) { return buffer < 0 ? nullptr : engine.address(buffer); };
   const BatchBuffer layout(*model, shape);
-  const BufferId batch_buffer = program.batch.of(use.microbatch);
-  const auto among = [&](const std::vector<BufferId>& list) {
-    return std::ranges::binary_search(list, batch_buffer);
-  };
-  std::byte* batch = nullptr;  // a unit that does not read it may find it gone
-  if (among(use.reads) || among(use.writes)) batch = static_cast<std::byte*>(address(batch_buffer));
-  if (among(use.writes) && !among(use.reads)) {  // this rank's first use of the microbatch that reads it
+  const Operand* const reads_batch = use.find(Role::batch);  // a unit that does not may find it gone
+  std::byte* batch = static_cast<std::byte*>(lease.address(Role::batch));
+  if (reads_batch != nullptr && reads_batch->access == Access::write) {  // this rank's first use that reads it
     fetch(use.microbatch, staging.data());
     engine.upload(batch, staging.data(), layout.total);
   }
 
   const auto unit = static_cast<std::size_t>(use.unit);
   const bool last = unit + 1 == model->modules.size();
-  const UnitBuffers& own = program.unit_buffers[unit];
-  const UnitBuffers* previous = unit > 0 ? &program.unit_buffers[unit - 1] : nullptr;
   ModuleContext context;
   context.pass = use.pass;
   context.kind = program.kind;
@@ -124,11 +117,11 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   context.stream = engine.stream();
   bind(lease, context);
   context.selective = use.selective;
-  context.saved = address(own.saved.of(use.microbatch));
-  context.recomputable = address(own.recomputable.of(use.microbatch));
-  context.workspace = address(own.workspace);
-  if (own.workspace >= 0)
-    context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;
+  context.saved = lease.address(Role::saved);
+  context.recomputable = lease.address(Role::recomputable);
+  context.workspace = lease.address(Role::workspace);
+  if (const BufferId workspace = use.buffer(Role::workspace); workspace >= 0)
+    context.workspace_bytes = program.buffers[workspace].bytes;
   context.batch = batch;
   constexpr std::uint64_t kStream = 0x64726F70'00000000;  // "drop"; the unit's number follows
   context.random_key = random_key(options.seed, kStream + static_cast<std::uint64_t>(use.unit),
@@ -140,13 +133,12 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   else if (last)
     context.total = reinterpret_cast<LossTotal*>(batch + layout.total);
   context.logits_row = logits_row;
-  const auto here = [&](const PerMicrobatch& buffers) { return address(buffers.of(use.microbatch)); };
-  const void* input = previous ? here(previous->output) : nullptr;
+  const void* input = lease.address(Role::input);
   if (use.pass == Pass::backward)
-    model->modules[unit]->backward(context, input, here(own.output_gradient),
-                                   previous ? here(previous->output_gradient) : nullptr);
+    model->modules[unit]->backward(context, input, lease.address(Role::output_gradient),
+                                   lease.address(Role::input_gradient));
   else
-    model->modules[unit]->forward(context, input, use.pass == Pass::forward ? here(own.output) : nullptr);
+    model->modules[unit]->forward(context, input, lease.address(Role::output));
   if (last) collect(use.pass, context);
   lease.end();
 }

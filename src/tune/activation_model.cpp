@@ -174,7 +174,7 @@ std::size_t ActivationModel::add_memory(const Program& program, Space space, std
 void ActivationModel::add_times(const Program& program, const InstructionCosts& costs) {
   std::vector<double> copying(options_.size());  // since the last use
   for (const Instruction& instruction : program.instructions) {
-    if (instruction.op == Opcode::copy && instruction.flat < 0)
+    if (instruction.op == Opcode::copy && program.flat_of(instruction) < 0)
       copying[static_cast<std::size_t>(instruction.unit)] += costs.us(instruction);
     if (instruction.op != Opcode::use) continue;
     const double us = costs.us(instruction);

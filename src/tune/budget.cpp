@@ -28,6 +28,12 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
                                int pipeline_rank) {
   PlannedPrograms result;
   for (const StepSpec& spec : specs) result.programs.push_back(build_step(layout, mesh, spec, pipeline_rank));
+  for (const StepSpec& spec : specs) {  // behind all of these: what a step leaves, between steps
+    if (spec.kind != StepKind::train || spec.strategy.update != UpdateWhen::next) continue;
+    StepSpec finish = spec;
+    finish.kind = StepKind::finish;
+    result.programs.push_back(build_step(layout, mesh, finish, pipeline_rank));
+  }
   result.plan = plan_memory(result.programs);
   for (std::size_t index = 0; index < result.programs.size(); ++index)
     link(result.programs[index], &result.plan, static_cast<int>(index));

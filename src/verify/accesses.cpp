@@ -83,8 +83,8 @@ class Races {
   void run() {
     for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
       const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
-      for (BufferId buffer : instruction.reads) read({id, buffer}, instruction.lane);
-      for (BufferId buffer : instruction.writes) write({id, buffer});
+      for (BufferId buffer : instruction.reads()) read({id, buffer}, instruction.lane);
+      for (BufferId buffer : instruction.writes()) write({id, buffer});
       if (findings_.full()) return;
     }
   }

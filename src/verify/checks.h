@@ -29,14 +29,12 @@ inline const Instruction& at(const Program& program, InstructionId id) {
   return program.instructions[static_cast<std::size_t>(id)];
 }
 
-// structure.cpp: every id within its range, waits on earlier instructions, channels where they belong.
+// structure.cpp: every id within its range, operands as the table of opcodes wants them, waits on earlier
+// instructions, channels where they belong.
 void check_structure(const Program& program, int index, const Mesh& mesh, Findings& findings);
 // structure.cpp: the plan has an aligned place within the arena for each buffer, and no two that hold
 // something at one time share addresses.
 void check_plan(const Program& program, int index, const PlannedProgram& planned, Findings& findings);
-
-// operands.cpp: instructions list the buffers that the program keeps for them.
-void check_operands(const Program& program, int index, Findings& findings);
 
 // lifetimes.cpp: lifetimes well-formed; accesses inside them; a write first.
 void check_lifetimes(const Program& program, int index, Findings& findings);

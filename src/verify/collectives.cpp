@@ -14,13 +14,12 @@
 namespace tessera {
 namespace {
 
-bool alike(const Program& a, const std::vector<BufferId>& of_a, const Program& b,
-           const std::vector<BufferId>& of_b) {
-  return std::ranges::equal(of_a, of_b, [&](BufferId x, BufferId y) {
-    const Buffer& left = a.buffers[static_cast<std::size_t>(x)];
-    const Buffer& right = b.buffers[static_cast<std::size_t>(y)];
-    return left.role == right.role && left.bytes == right.bytes;
-  });
+bool alike(const Program& a, const Operand& x, const Program& b, const Operand& y) {
+  const Buffer& left = a.buffers[x.buffer];
+  const Buffer& right = b.buffers[y.buffer];
+  const auto key = [](const Operand& of) { return std::tuple(of.role, of.type, of.access); };
+  return key(x) == key(y) && x.region == y.region && left.role == right.role && left.flat == right.flat &&
+         left.bytes == right.bytes;
 }
 
 // Whether two ranks that meet in these two collectives mean the same.
@@ -28,10 +27,11 @@ bool alike(const Program& a, InstructionId x, const Program& b, InstructionId y)
   const Instruction& left = at(a, x);
   const Instruction& right = at(b, y);
   const auto key = [](const Instruction& of) {
-    return std::tuple(of.op, of.unit, of.flat, of.microbatch, of.accumulate);
+    return std::tuple(of.op, of.unit, of.microbatch);
   };
-  return key(left) == key(right) && alike(a, left.reads, b, right.reads) &&
-         alike(a, left.writes, b, right.writes);
+  return key(left) == key(right) &&
+         std::ranges::equal(left.operands, right.operands,
+                            [&](const Operand& one, const Operand& other) { return alike(a, one, b, other); });
 }
 
 class World {
@@ -130,12 +130,14 @@ class World {
   bool same_message(const Program& a, InstructionId x, const Program& b, InstructionId y) const {
     const Instruction& sent = at(a, x);
     const Instruction& received = at(b, y);
-    const auto bytes = [](const Program& of, const std::vector<BufferId>& list) {
-      return of.buffers[static_cast<std::size_t>(list.at(0))].bytes;
-    };
-    return std::tuple(sent.unit, sent.flat, sent.microbatch) ==
-               std::tuple(received.unit, received.flat, received.microbatch) &&
-           (sent.flat >= 0 || bytes(a, sent.reads) == bytes(b, received.writes));
+    const Operand& from = sent.operand(Role::from);
+    const Operand& to = received.operand(Role::to);
+    const Buffer& left = a.buffers[from.buffer];
+    const Buffer& right = b.buffers[to.buffer];
+    const bool of_flat = from.region.kind == Region::Kind::part;
+    return std::tuple(sent.unit, sent.microbatch, from.type) ==
+               std::tuple(received.unit, received.microbatch, to.type) &&
+           from.region == to.region && (of_flat ? left.flat == right.flat : left.bytes == right.bytes);
   }
 
   bool match_messages() {

@@ -14,8 +14,9 @@ namespace tessera {
 namespace {
 
 std::vector<BufferId> touched_by(const Instruction& instruction) {
+  const std::vector<BufferId> reads = instruction.reads(), writes = instruction.writes();
   std::vector<BufferId> touched;
-  std::ranges::set_union(instruction.reads, instruction.writes, std::back_inserter(touched));
+  std::ranges::set_union(reads, writes, std::back_inserter(touched));
   return touched;
 }
 
@@ -75,7 +76,7 @@ class Leases {
   // Uses inside it are the trainer's own calls, as what they write.
   void check_inside(InstructionId id, const std::vector<BufferId>& leased, InstructionId opening) {
     if (at(program_, id).op == Opcode::use) return;
-    for (const BufferId buffer : at(program_, id).writes)
+    for (const BufferId buffer : at(program_, id).writes())
       if (std::ranges::binary_search(leased, buffer))
         findings_.add(Fault::unordered_access, index_, {opening, id},
                       fmt::format("{} writes '{}', which {} has leased", describe(program_, id), name(buffer),

@@ -10,10 +10,6 @@
 namespace tessera {
 namespace {
 
-bool contains(const std::vector<BufferId>& list, BufferId id) {
-  return std::binary_search(list.begin(), list.end(), id);
-}
-
 void check_shape(const Program& program, int index, const Buffer& buffer, Findings& findings) {
   const auto end = static_cast<InstructionId>(program.instructions.size());
   if (buffer.persistent && !buffer.lifetimes.empty())
@@ -50,9 +46,9 @@ class Walk {
   void run() {
     for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
       const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
-      for (BufferId read : instruction.reads) access(id, read, true);
-      for (BufferId write : instruction.writes)
-        if (!contains(instruction.reads, write)) access(id, write, false);
+      if (instruction.when >= 0) access(id, instruction.when, true);
+      // In their order: a use that has a parameter twice writes its gradient, then adds to it.
+      for (const Operand& operand : instruction.operands) access(id, operand.buffer, reads(operand.access));
     }
   }
 
@@ -107,8 +103,9 @@ using Sum = std::vector<InstructionId>;
 void check_sum(const Program& program, int index, const Sum& sum, Findings& findings) {
   std::optional<InstructionId> previous;
   for (InstructionId id : sum) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
-    if (instruction.accumulate != previous.has_value())
+    const Instruction& instruction = program.at(id);
+    const bool goes_on = instruction.operand(Role::to).access == Access::add;
+    if (goes_on != previous.has_value())
       findings.add(Fault::microbatch_order, index, previous ? std::vector{*previous, id} : std::vector{id},
                    fmt::format("{} {}", describe(program, id),
                                previous ? fmt::format("starts the sum afresh and loses that of {}",
@@ -137,16 +134,15 @@ void check_sums(const Program& program, int index, Findings& findings) {
   struct Sums {
     Sum local, reduced;
   };
-  std::vector<Sums> sums(program.flat_buffers.size());
+  std::map<FlatId, Sums> sums;
   for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
+    const Instruction& instruction = program.at(id);
     // Behind the last microbatch, sums are made over ranks, not microbatches.
-    if (instruction.flat < 0 || instruction.microbatch < 0) continue;
-    Sums& of_flat = sums[static_cast<std::size_t>(instruction.flat)];
-    if (instruction.op == Opcode::accumulate) of_flat.local.push_back(id);
-    if (instruction.op == Opcode::reduce_scatter) of_flat.reduced.push_back(id);
+    if (instruction.microbatch < 0) continue;
+    if (instruction.op == Opcode::accumulate) sums[program.flat_of(instruction)].local.push_back(id);
+    if (instruction.op == Opcode::reduce_scatter) sums[program.flat_of(instruction)].reduced.push_back(id);
   }
-  for (const Sums& of_flat : sums) {
+  for (const auto& [flat, of_flat] : sums) {
     check_sum(program, index, of_flat.local, findings);
     check_sum(program, index, of_flat.reduced, findings);
     check_complete(program, index, of_flat.local, false, findings);

@@ -23,11 +23,9 @@ class Structure {
       const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
       check_names(id, instruction);
       check_waits(id, instruction);
-      check_buffers(id, instruction.reads, "reads");
-      check_buffers(id, instruction.writes, "writes");
+      if (!check_operands(id, instruction)) continue;
       check_channel(id, instruction);
       check_spaces(id, instruction);
-      check_ends(id, instruction);
     }
   }
 
@@ -54,11 +52,6 @@ class Structure {
     if (instruction.unit < -1 || instruction.unit >= units ||
         (instruction.unit == -1 && instruction.op == Opcode::use))
       report(id, fmt::format("is of unit {}; the program has {} units", instruction.unit, units));
-    const auto flats = static_cast<int>(program_.flat_buffers.size());
-    const bool has_flat = instruction.op != Opcode::use && instruction.op != Opcode::reduce_scalars &&
-                          instruction.op != Opcode::copy && !is_message(instruction.op);
-    if (instruction.flat >= flats || instruction.flat < (has_flat ? 0 : -1))
-      report(id, fmt::format("is of flat {}; the program has {} flats", instruction.flat, flats));
     if (instruction.microbatch < -1 || instruction.microbatch >= program_.microbatches)
       report(id, fmt::format("is of microbatch {}; the program has {}", instruction.microbatch,
                              program_.microbatches));
@@ -71,17 +64,78 @@ class Structure {
     if (!std::ranges::is_sorted(instruction.waits)) report(id, "has waits that do not ascend");
   }
 
-  void check_buffers(InstructionId id, const std::vector<BufferId>& buffers, std::string_view verb) {
-    for (BufferId buffer : buffers)
-      if (buffer < 0 || buffer >= static_cast<BufferId>(program_.buffers.size()))
-        report(id, fmt::format("{} buffer {}; the program has {}", verb, buffer, program_.buffers.size()));
-    if (std::ranges::adjacent_find(buffers, std::ranges::greater_equal{}) != buffers.end())
-      report(id, fmt::format("{} buffers that do not ascend", verb));
+  bool exists(BufferId id) const { return id >= 0 && id < program_.buffers.count(); }
+
+  // Whether all of them are there, so that the checks behind this one can follow them.
+  bool check_operands(InstructionId id, const Instruction& instruction) {
+    const OpRow& row = row_of(instruction.op);
+    if (instruction.when >= 0 && (!exists(instruction.when) || !is_decision(buffer(instruction.when).role)))
+      report(id, fmt::format("depends on buffer {}, which is no decision", instruction.when));
+    if (instruction.op == Opcode::update && instruction.when < 0) report(id, "depends on no decision");
+    bool known = instruction.when < 0 || exists(instruction.when);
+    for (const Operand& operand : instruction.operands) {
+      if (!exists(operand.buffer)) {
+        report(id, fmt::format("has operand {} in buffer {}; the program has {}", name_of(operand.role),
+                               operand.buffer, program_.buffers.size()));
+        known = false;
+        continue;
+      }
+      const RoleRow* role = row.role(operand.role);
+      if (role == nullptr)
+        report(id, fmt::format("has an operand {}, which is not for it", name_of(operand.role)));
+      else if ((role->accesses & set_of(operand.access)) == 0)
+        report(id, fmt::format("has operand {} to {}, which is not for it", name_of(operand.role),
+                               name_of(operand.access)));
+      check_region(id, operand);
+    }
+    for (const RoleRow& role : row.roles) {
+      const auto count = std::ranges::count(instruction.operands, role.role, &Operand::role);
+      if (role.count == RoleRow::Count::one && count != 1)
+        report(id, fmt::format("has {} operands {}; it must have one", count, name_of(role.role)));
+      if (role.count == RoleRow::Count::optional && count > 1)
+        report(id, fmt::format("has {} operands {}; it may have one", count, name_of(role.role)));
+      known &= role.count != RoleRow::Count::one || count == 1;
+    }
+    return known && check_same_flat(id, instruction);
+  }
+
+  void check_region(InstructionId id, const Operand& operand) {
+    const Buffer& of = buffer(operand.buffer);
+    const Region& region = operand.region;
+    const bool of_flat = region.kind != Region::Kind::all && region.kind != Region::Kind::pair;
+    if (of_flat && of.flat < 0)
+      report(id, fmt::format("touches the {} of '{}', which is of no flat", name_of(region.kind), of.name));
+    if (of_flat && operand.type != of.type)
+      report(id, fmt::format("takes '{}' for {}; it holds {}", of.name, name_of(operand.type),
+                             name_of(of.type)));
+    // What is held is cut over at least these axes: a region is a part of it.
+    if (region.kind == Region::Kind::part && !region.spread.axes.contains(of.spread.axes))
+      report(id, fmt::format("touches {} of '{}', which holds only {}", to_string(region.spread), of.name,
+                             to_string(of.spread)));
+    if (region.kind != Region::Kind::pair) return;
+    if (of.role != BufferRole::scalars || region.slot < kScalarHeader ||
+        region.slot + 2 > program_.scalars_numel)
+      report(id, fmt::format("puts a sum at {} of '{}', where none is", region.slot, of.name));
+  }
+
+  // All operands but a use's are of one flat, or of none.
+  bool check_same_flat(InstructionId id, const Instruction& instruction) {
+    if (instruction.op == Opcode::use) return true;
+    const FlatId flat = program_.flat_of(instruction);
+    for (const Operand& operand : instruction.operands) {
+      const Buffer& of = buffer(operand.buffer);
+      if (of.flat < 0 || of.flat == flat) continue;
+      report(id, fmt::format("touches '{}', which is of flat {}, and what is of flat {}", of.name, of.flat,
+                             flat));
+      return false;
+    }
+    return true;
   }
 
   void check_channel(InstructionId id, const Instruction& instruction) {
     if (static_cast<int>(instruction.lane) >= kLanes) return;  // reported already
-    if (!runs_on(instruction.op, instruction.lane))
+    const OpRow& row = row_of(instruction.op);
+    if (!row.runs_on(instruction.lane))
       return report(id, fmt::format("runs on lane {}, which is not for it", name_of(instruction.lane)));
     const auto channels = static_cast<int>(program_.channels.size());
     if (instruction.channel < -1 || instruction.channel >= channels) {
@@ -95,53 +149,52 @@ class Structure {
       report(id,
              fmt::format("runs on lane {}, but its channel belongs to another", name_of(instruction.lane)));
     } else if (const Axis axis = program_.channels[static_cast<std::size_t>(instruction.channel)].axis;
-               !goes_along(instruction.op, axis)) {
+               !row.axes.contains(axis)) {
       report(id, fmt::format("goes along axis {}, which is not for it", name_of(axis)));
     } else if (is_message(instruction.op)) {
       check_message(id, instruction);
+    } else {
+      check_cut(id, instruction, axis);
     }
+  }
+
+  // A gather undoes the cut over its axis, a reduction makes it.
+  void check_cut(InstructionId id, const Instruction& instruction, Axis axis) {
+    if (axis == Axis::world) return;
+    const bool gathers = instruction.op == Opcode::all_gather;
+    const Region& parts = instruction.operand(gathers ? Role::from : Role::to).region;
+    const Region& all = instruction.operand(gathers ? Role::to : Role::from).region;
+    if (parts.kind != Region::Kind::part || all.kind != Region::Kind::part ||
+        !parts.spread.axes.contains(axis) || all.spread.axes != parts.spread.axes.without(axis))
+      report(id, fmt::format("goes along axis {} between {} and {}, which differ otherwise", name_of(axis),
+                             to_string(instruction.operand(Role::from).region.spread),
+                             to_string(instruction.operand(Role::to).region.spread)));
   }
 
   // Copies go between spaces, on the lane for it; the host's lane works on the host, all others on the
   // device.
   void check_spaces(InstructionId id, const Instruction& instruction) {
-    const auto known = [&](BufferId id_) {
-      return id_ >= 0 && id_ < static_cast<BufferId>(program_.buffers.size());
-    };
-    if (!std::ranges::all_of(instruction.reads, known) || !std::ranges::all_of(instruction.writes, known))
-      return;  // reported already
-    const auto buffer = [&](BufferId of) -> const Buffer& {
-      return program_.buffers[static_cast<std::size_t>(of)];
-    };
     if (instruction.op == Opcode::copy) {
-      if (instruction.reads.size() != 1 || instruction.writes.size() != 1)
-        return report(id, "must read one buffer and write one");
-      const Buffer& from = buffer(instruction.reads[0]);
-      const Buffer& to = buffer(instruction.writes[0]);
+      const Operand& source = instruction.operand(Role::from);
+      const Operand& target = instruction.operand(Role::to);
+      const Buffer& from = buffer(source.buffer);
+      const Buffer& to = buffer(target.buffer);
       if (lane_between(from.space, to.space) != instruction.lane)
         report(id, fmt::format("copies from {} to {} on lane {}, which is not for it", name_of(from.space),
                                name_of(to.space), name_of(instruction.lane)));
-      if (instruction.flat < 0 ? from.bytes != to.bytes
-                               : from.flat != instruction.flat || to.flat != from.flat)
+      const bool alike = source.region == target.region && from.flat == to.flat &&
+                         (from.flat >= 0 ? from.type == to.type : from.bytes == to.bytes);
+      if (!alike)
         report(id, fmt::format("copies '{}' to '{}', which cannot hold the same", from.name, to.name));
       return;
     }
     const Space reached = instruction.lane == Lane::host ? Space::host : Space::device;
-    for (const std::vector<BufferId>* list : {&instruction.reads, &instruction.writes})
-      for (const BufferId of : *list)
-        if (buffer(of).space != reached && buffer(of).role != BufferRole::scalars)
-          report(id,
-                 fmt::format("touches '{}', which lies on the {}; lane {} reaches the {}", buffer(of).name,
-                             name_of(buffer(of).space), name_of(instruction.lane), name_of(reached)));
-  }
-
-  // What is moved between ranks leaves one buffer, and comes into another.
-  void check_ends(InstructionId id, const Instruction& instruction) {
-    const bool gathers = instruction.op == Opcode::all_gather;
-    if (instruction.reads.empty() && (gathers || instruction.op == Opcode::send))
-      report(id, "reads nothing that it could send");
-    if (instruction.writes.empty() && (gathers || instruction.op == Opcode::receive))
-      report(id, "writes nothing that it received");
+    for (const Operand& operand : instruction.operands) {
+      const Buffer& of = buffer(operand.buffer);
+      if (of.space != reached && of.role != BufferRole::scalars)
+        report(id, fmt::format("touches '{}', which lies on the {}; lane {} reaches the {}", of.name,
+                               name_of(of.space), name_of(instruction.lane), name_of(reached)));
+    }
   }
 
   void check_message(InstructionId id, const Instruction& message) {
@@ -149,6 +202,8 @@ class Structure {
       return report(id, fmt::format("is to or from pipeline rank {}; the mesh has {}", message.peer, ranks_));
     if (message.peer == program_.pipeline_rank) report(id, "is to or from its own rank");
   }
+
+  const Buffer& buffer(BufferId id) const { return program_.buffers[id]; }
 
   const Program& program_;
   int index_;

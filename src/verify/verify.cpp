@@ -49,7 +49,6 @@ void check_places(const WorldPrograms& world, Findings& findings) {
 
 void check_program(const Program& program, int index, const PlannedProgram& planned, Findings& findings) {
   const HappensBefore order(program);
-  check_operands(program, index, findings);
   check_lifetimes(program, index, findings);
   check_microbatches(program, index, findings);
   check_leases(program, index, findings);

@@ -6,6 +6,7 @@
 #include "tessera/link.h"
 #include "tessera/memory_plan.h"
 #include "tessera/plan_memory.h"
+#include "tests/program/accesses.h"
 #include "tests/program/random_programs.h"
 
 namespace tessera {
@@ -14,8 +15,8 @@ namespace {
 using testing::RandomPrograms;
 using Waits = std::vector<InstructionId>;
 
-Instruction on(Lane lane, std::vector<BufferId> reads, std::vector<BufferId> writes) {
-  return {.lane = lane, .waits = {99}, .reads = std::move(reads), .writes = std::move(writes)};
+Instruction on(Lane lane, const std::vector<BufferId>& reads, const std::vector<BufferId>& writes) {
+  return {.lane = lane, .operands = testing::accesses(reads, writes), .waits = {99}};
 }
 
 Buffer kept(const std::string& name) {
@@ -139,7 +140,7 @@ TEST(Link, RefusesAPlanOfAnotherProgram) {
   EXPECT_THROW(link(program, &plan, -1), UsageError);
   program.buffers.push_back(kept("y"));
   EXPECT_THROW(link(program, &plan, 0), UsageError);
-  program.instructions[0].reads = {2};
+  program.instructions[0].operands = testing::accesses({2}, {});
   EXPECT_THROW(link(program, nullptr, 0), UsageError);
 }
 
@@ -193,8 +194,8 @@ class Order {
   bool must_follow(InstructionId i, InstructionId j, const Offsets* offsets) const {
     const auto accesses = [](const Instruction& instruction) {
       std::vector<std::pair<BufferId, bool>> all;  // and whether it writes
-      for (BufferId id : instruction.reads) all.push_back({id, false});
-      for (BufferId id : instruction.writes) all.push_back({id, true});
+      for (BufferId id : instruction.reads()) all.push_back({id, false});
+      for (BufferId id : instruction.writes()) all.push_back({id, true});
       return all;
     };
     for (const auto& [a, a_writes] : accesses(at(i))) {

@@ -164,7 +164,7 @@ TEST(OffloadPrograms, UpdatesOverlapCopies) {
           if (instruction.op == Opcode::reduce_scatter)
             return 2.0;  // as long as its gradient takes to go down
           if (instruction.op != Opcode::copy) return 1.0;
-          return static_cast<double>(of.buffers[static_cast<std::size_t>(instruction.writes[0])].bytes) /
+          return static_cast<double>(of.buffers[instruction.buffer(Role::to)].bytes) /
                  4096;
         }};
         const Timeline timeline = simulate(program, made.layout, {.shard = 2}, cost);
@@ -175,7 +175,7 @@ TEST(OffloadPrograms, UpdatesOverlapCopies) {
           if (span.start_us < decided || decided == 0 || instruction.op != Opcode::copy) continue;
           if ((instruction.lane == Lane::io) == (states == Space::disk))
             copies += span.end_us - span.start_us;
-          if (instruction.flat == kUnits - 1) last_copies += span.end_us - span.start_us;
+          if (program.flat_of(instruction) == kUnits - 1) last_copies += span.end_us - span.start_us;
         }
         const double phase = timeline.total_us - decided;
         EXPECT_LE(phase, 1.05 * std::max(copies, kUnits * update) + update + last_copies)
@@ -244,13 +244,13 @@ TEST(OffloadPrograms, CarriedUpdatesComeFirst) {
         const auto unit = static_cast<std::size_t>(std::max(instruction.unit, 0));
         if (instruction.op == Opcode::use) used[unit] = true;
         if (instruction.op != Opcode::update) {
-          EXPECT_TRUE(!instruction.carried || !used[unit]);
+          EXPECT_TRUE(!program.is_carried(instruction) || !used[unit]);
           continue;
         }
         EXPECT_FALSE(updated[unit]);
         updated[unit] = true;
         const bool on_host = instruction.lane == Lane::host;
-        EXPECT_EQ(instruction.carried, on_host);
+        EXPECT_EQ(program.is_carried(instruction), on_host);
         EXPECT_EQ(used[unit], !on_host);
         carried += on_host ? 1 : 0;
       }

@@ -130,15 +130,12 @@ TEST(Activations, OnlyASelectiveRecomputeLeavesWhatIsSavedAlone) {
     int recomputes = 0;
     for (const Instruction& use : program.instructions) {
       if (use.op != Opcode::use || use.pass != Pass::recompute) continue;
-      const UnitBuffers& own = program.unit_buffers[static_cast<std::size_t>(use.unit)];
-      const auto writes = [&](const PerMicrobatch& buffers) {
-        return std::ranges::count(use.writes, buffers.of(use.microbatch)) > 0;
-      };
+      const auto access = [&](Role role) { return use.operand(role).access; };
       ++recomputes;
       EXPECT_EQ(use.selective, recompute == Recompute::selective);
-      if (own.saved.empty()) continue;  // the embedding, which a full recompute passes through
-      EXPECT_TRUE(writes(own.recomputable));
-      EXPECT_EQ(writes(own.saved), recompute == Recompute::full);
+      if (use.find(Role::saved) == nullptr) continue;  // the embedding, which a full recompute passes through
+      EXPECT_EQ(access(Role::recomputable), Access::write);
+      EXPECT_EQ(access(Role::saved), recompute == Recompute::full ? Access::write : Access::read);
     }
     // Two microbatches; the head's backward follows its forward.
     EXPECT_EQ(recomputes, 2 * (recompute == Recompute::full ? kUnits - 1 : kLayers));

@@ -10,11 +10,6 @@
 namespace tessera::testing {
 namespace {
 
-bool touches(const Instruction& instruction, BufferId buffer) {
-  return std::ranges::binary_search(instruction.reads, buffer) ||
-         std::ranges::binary_search(instruction.writes, buffer);
-}
-
 struct Expected {
   CategoryBytes between_steps = {};
   CategoryBytes peak = {};
@@ -30,7 +25,7 @@ bool is_message(const Instruction& instruction) {
 
 bool messages_touch(const Program& program, BufferId buffer) {
   return std::ranges::any_of(program.instructions, [&](const Instruction& instruction) {
-    return is_message(instruction) && touches(instruction, buffer);
+    return is_message(instruction) && instruction.touches(buffer);
   });
 }
 
@@ -52,9 +47,9 @@ Expected expected_of(const TrainerPlan& plan, const Program& program, Space spac
     const bool sent = messages_touch(program, id);
     for (const Lifetime& life : buffer.lifetimes) {
       InstructionId last = life.last;
-      while (!touches(program.instructions[static_cast<std::size_t>(last)], id)) --last;
+      while (!program.instructions[static_cast<std::size_t>(last)].touches(id)) --last;
       InstructionId first = life.first;
-      while (!touches(program.instructions[static_cast<std::size_t>(first)], id)) ++first;
+      while (!program.instructions[static_cast<std::size_t>(first)].touches(id)) ++first;
       for (InstructionId at = first; at <= last; ++at) {
         curve[static_cast<std::size_t>(at)][static_cast<std::size_t>(buffer.category)] += buffer.bytes;
         if (sent) in_messages[static_cast<std::size_t>(at)] += buffer.bytes;

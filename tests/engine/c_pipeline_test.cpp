@@ -78,26 +78,21 @@ chain_run run_c(
 
 void cpp_use(Engine& engine, const Instruction& use, int data_rank, int step, StepInputs& inputs) {
   UnitLease lease = engine.use(use.unit, use.pass);
-  const auto unit = static_cast<std::size_t>(use.unit);
-  const auto at = [&](const PerMicrobatch& buffers) {
-    const BufferId buffer = buffers.of(use.microbatch);
-    return buffer < 0 ? nullptr : static_cast<float*>(engine.address(buffer));
-  };
-  const std::vector<UnitBuffers>& buffers = engine.running().unit_buffers;
+  const auto at = [&](Role role) { return static_cast<float*>(lease.address(role)); };
   std::array<float, CHAIN_NUMEL> own_input, end;
   chain_input(own_input.data(), data_rank, step, use.microbatch);
-  const float* input = use.unit == 0 ? own_input.data() : at(buffers[unit - 1].output);
+  const float* input = use.unit == 0 ? own_input.data() : at(Role::input);
   const auto* weight = static_cast<const float*>(lease.parameter(use.unit).data);
   const bool last = use.unit == CHAIN_UNITS - 1;
   if (use.pass == Pass::forward) {
-    if (!last) chain_forward(weight, input, at(buffers[unit].output));
+    if (!last) chain_forward(weight, input, at(Role::output));
   } else if (use.pass == Pass::backward) {
     if (last) chain_forward(weight, input, end.data());
     if (last) inputs.loss += chain_loss(end.data()), inputs.weight += 1;
     if (last) std::ranges::for_each(end, [&](float& value) { value *= engine.loss_scale(); });
-    chain_backward(weight, input, last ? end.data() : at(buffers[unit].output_gradient),
+    chain_backward(weight, input, last ? end.data() : at(Role::output_gradient),
                    static_cast<float*>(lease.gradient(use.unit).data), lease.gradient_beta(),
-                   use.unit == 0 ? nullptr : at(buffers[unit - 1].output_gradient));
+                   at(Role::input_gradient));
   }
   lease.end();
 }

@@ -347,7 +347,6 @@ TEST(Skip, HandsZerosOn) {
         engine.initialize(
             [](ParameterId, std::int64_t, std::span<float> values) { std::ranges::fill(values, 1.0f); });
         engine.begin(StepKind::train, 4);
-        const UnitBuffers& between = engine.running().unit_buffers[0];
         const UnitId skips = skipped == Pass::forward ? 0 : 1;
         for (const Instruction& use : engine.running().instructions) {
           if (use.op != Opcode::use) continue;
@@ -358,7 +357,8 @@ TEST(Skip, HandsZerosOn) {
           UnitLease lease = engine.use(use.unit, use.pass);
           const bool forward = use.pass == Pass::forward;
           auto* const handed = static_cast<float*>(
-              engine.address((forward ? between.output : between.output_gradient).of(use.microbatch)));
+              lease.address(use.unit == 0 ? (forward ? Role::output : Role::output_gradient)
+                                          : (forward ? Role::input : Role::input_gradient)));
           if (use.pass == skipped && use.unit == 1 - skips)
             received.insert(received.end(), handed, handed + 16);
           if (use.unit == (forward ? 0 : 1))

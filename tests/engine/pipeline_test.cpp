@@ -93,17 +93,11 @@ TEST(PipelineVerbs, AUseIsGivenWhatItReadsAndWritesOnly) {
         if (use.op != Opcode::use) continue;
         UnitLease lease = engine.use(use.unit, use.pass);
         const bool forward = use.pass == Pass::forward, backward = use.pass == Pass::backward;
-        const auto given = [&](UnitId unit, auto which) {
-          return unit >= 0 &&
-                 floats(engine, engine.running().unit_buffers[static_cast<std::size_t>(unit)].*which,
-                        use.microbatch) != nullptr;
-        };
-        EXPECT_EQ(given(use.unit - 1, &UnitBuffers::output), use.unit > 0) << name_of(use.pass);
-        EXPECT_EQ(given(use.unit, &UnitBuffers::output), forward) << name_of(use.pass);
-        EXPECT_EQ(given(use.unit, &UnitBuffers::output_gradient), backward && use.unit < 3)
-            << name_of(use.pass);
-        EXPECT_EQ(given(use.unit - 1, &UnitBuffers::output_gradient), backward && use.unit > 0)
-            << name_of(use.pass);
+        const auto given = [&](Role role) { return lease.address(role) != nullptr; };
+        EXPECT_EQ(given(Role::input), use.unit > 0) << name_of(use.pass);
+        EXPECT_EQ(given(Role::output), forward) << name_of(use.pass);
+        EXPECT_EQ(given(Role::output_gradient), backward && use.unit < 3) << name_of(use.pass);
+        EXPECT_EQ(given(Role::input_gradient), backward && use.unit > 0) << name_of(use.pass);
         if (backward) write_gradients(engine, lease, {});
         lease.end();
       }

@@ -24,10 +24,7 @@ inline EngineOptions pipeline_options(const Mesh& mesh, int units, int microbatc
   return options;
 }
 
-inline float* floats(Engine& engine, const PerMicrobatch& buffers, int microbatch) {
-  const BufferId buffer = buffers.of(microbatch);
-  return buffer < 0 ? nullptr : static_cast<float*>(engine.address(buffer));
-}
+inline float* floats(const UnitLease& lease, Role role) { return static_cast<float*>(lease.address(role)); }
 
 // One step by the program's own order. A unit adds 1 to its input, and its gradient is that of its output
 // plus 1. What unit u of microbatch m hands on is then 1000·m + u + 1, and gets back 1000·m + units − u − 1.
@@ -39,24 +36,20 @@ void pipeline_uses(Engine& engine, const ToyStep& step, int data_rank, const Wit
     if (use.op != Opcode::use) continue;
     UnitLease lease = engine.use(use.unit, use.pass);
     within(use);
-    const UnitBuffers& own = program.unit_buffers[static_cast<std::size_t>(use.unit)];
-    const UnitBuffers* before =
-        use.unit == 0 ? nullptr : &program.unit_buffers[static_cast<std::size_t>(use.unit) - 1];
     const auto base = static_cast<float>(1000 * use.microbatch);
     if (use.pass == Pass::forward) {
-      const float* input = before == nullptr ? nullptr : floats(engine, before->output, use.microbatch);
+      const float* input = floats(lease, Role::input);
       for (std::int64_t k = 0; input != nullptr && k < kNumel; ++k)
         ASSERT_EQ(input[k], base + static_cast<float>(use.unit))
             << program.units[static_cast<std::size_t>(use.unit)];
-      std::fill_n(floats(engine, own.output, use.microbatch), kNumel,
+      std::fill_n(floats(lease, Role::output), kNumel,
                   base + static_cast<float>(use.unit) + 1);
     } else {
-      const float* gradient = floats(engine, own.output_gradient, use.microbatch);
+      const float* gradient = floats(lease, Role::output_gradient);
       for (std::int64_t k = 0; gradient != nullptr && k < kNumel; ++k)
         ASSERT_EQ(gradient[k], base + static_cast<float>(units - use.unit - 1));
-      if (before != nullptr)
-        std::fill_n(floats(engine, before->output_gradient, use.microbatch), kNumel,
-                    base + static_cast<float>(units - use.unit));
+      if (float* const input_gradient = floats(lease, Role::input_gradient))
+        std::fill_n(input_gradient, kNumel, base + static_cast<float>(units - use.unit));
       ToyStep as_data_rank = step;
       as_data_rank.gradient = [&](GradientAt at) {
         at.rank = data_rank;

@@ -128,10 +128,10 @@ inline EngineOptions draw_varied(Draws& draws, const EngineOptions& plain, int u
   options.strict_order = draws.chance(15);
   options.poison = draws.chance(70);
   if (draws.chance(25))  // some of what is not a use is late
-    options.delay_us = [salt = draws.pick(0, 1 << 20)](const Program&, const Instruction& instruction) {
+    options.delay_us = [salt = draws.pick(0, 1 << 20)](const Program& of, const Instruction& instruction) {
       const PhiloxBlock mixed = random_block(
           static_cast<std::uint64_t>(salt), static_cast<std::uint64_t>(instruction.op),
-          static_cast<std::uint64_t>(1000 * (instruction.flat + 1) + instruction.microbatch + 1));
+          static_cast<std::uint64_t>(1000 * (of.flat_of(instruction) + 1) + instruction.microbatch + 1));
       return mixed[0] % 8 == 0 ? static_cast<double>(mixed[1] % 500) : 0.0;
     };
   return options;

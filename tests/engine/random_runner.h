@@ -123,17 +123,10 @@ class Runner {
     const Program& program = engine_.running();
     const Model& model = *of_.model;
     const BatchBuffer layout(model, shape.batch);
-    const auto address = [&](BufferId buffer) { return buffer < 0 ? nullptr : engine_.address(buffer); };
-    const auto here = [&](const PerMicrobatch& buffers) { return address(buffers.of(use.microbatch)); };
     const auto unit = static_cast<std::size_t>(use.unit);
-    const BufferId batch_buffer = program.batch.of(use.microbatch);
-    const bool reads = std::ranges::binary_search(use.reads, batch_buffer);
-    const bool writes = std::ranges::binary_search(use.writes, batch_buffer);
-    auto* batch = static_cast<std::byte*>(reads || writes ? address(batch_buffer) : nullptr);
-    if (writes && !reads) fill_batch(number, use.microbatch, shape, batch);
-
-    const UnitBuffers& own = program.unit_buffers[unit];
-    const UnitBuffers* previous = unit > 0 ? &program.unit_buffers[unit - 1] : nullptr;
+    auto* batch = static_cast<std::byte*>(lease.address(Role::batch));
+    if (const Operand* operand = use.find(Role::batch); operand && operand->access == Access::write)
+      fill_batch(number, use.microbatch, shape, batch);
     std::vector<void*> parameters, gradients;
     std::vector<float> betas;
     const UnitSpec& spec = engine_.layout().units()[unit];
@@ -153,9 +146,9 @@ class Runner {
                           .gradients = gradients,
                           .betas = betas,
                           .selective = use.selective,
-                          .saved = here(own.saved),
-                          .recomputable = here(own.recomputable),
-                          .workspace = address(own.workspace),
+                          .saved = lease.address(Role::saved),
+                          .recomputable = lease.address(Role::recomputable),
+                          .workspace = lease.address(Role::workspace),
                           .batch = batch,
                           .loss_scale = engine_.loss_scale(),
                           .total = total};
@@ -163,14 +156,14 @@ class Runner {
                                     static_cast<std::uint64_t>(engine_.steps_applied()));
     const SampleGrid grid = {.world = options_.mesh.data_ranks(), .sequences = shape.batch.sequences};
     context.first_sequence = grid.first_sample(0, options_.mesh.data_rank(engine_.rank()), use.microbatch);
-    if (own.workspace >= 0)
-      context.workspace_bytes = program.buffers[static_cast<std::size_t>(own.workspace)].bytes;
-    const void* input = previous != nullptr ? here(previous->output) : nullptr;
+    if (const BufferId workspace = use.buffer(Role::workspace); workspace >= 0)
+      context.workspace_bytes = program.buffers[workspace].bytes;
+    const void* input = lease.address(Role::input);
     if (use.pass == Pass::backward)
-      model.modules[unit]->backward(context, input, here(own.output_gradient),
-                                    previous != nullptr ? here(previous->output_gradient) : nullptr);
+      model.modules[unit]->backward(context, input, lease.address(Role::output_gradient),
+                                    lease.address(Role::input_gradient));
     else
-      model.modules[unit]->forward(context, input, use.pass == Pass::forward ? here(own.output) : nullptr);
+      model.modules[unit]->forward(context, input, lease.address(Role::output));
     if (last && use.pass == (program.kind == StepKind::train ? Pass::backward : Pass::forward))
       engine_.add_loss(total);
     lease.end();

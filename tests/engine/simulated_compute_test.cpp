@@ -92,12 +92,13 @@ Seen run(const Mesh& mesh) {
 // least of its ranks, of messages of one kind, and of the scalars, the least of all.
 double predicted_us(const Mesh& mesh, const Seen& seen, const Durations& took_us) {
   std::map<std::pair<Opcode, FlatId>, double> least_us;  // send and receive as one
-  const auto kind = [](const Instruction& instruction) {
-    return std::pair(is_message(instruction.op) ? Opcode::send : instruction.op, instruction.flat);
+  const auto kind = [](const Program& program, const Instruction& instruction) {
+    return std::pair(is_message(instruction.op) ? Opcode::send : instruction.op,
+                     program.flat_of(instruction));
   };
   for (std::size_t rank = 0; rank < seen.programs.size(); ++rank)
     for (std::size_t id = 0; id < took_us[rank].size(); ++id) {
-      double& least = least_us.try_emplace(kind(seen.programs[rank].instructions[id]), 1e9).first->second;
+      double& least = least_us.try_emplace(kind(seen.programs[rank], seen.programs[rank].instructions[id]), 1e9).first->second;
       least = std::min(least, took_us[rank][id]);
     }
   std::vector<int> program_of_rank(seen.programs.size());
@@ -106,7 +107,7 @@ double predicted_us(const Mesh& mesh, const Seen& seen, const Durations& took_us
     const auto id = static_cast<std::size_t>(&instruction - program.instructions.data());
     const auto rank = static_cast<std::size_t>(&program - seen.programs.data());
     if (is_message(instruction.op) || instruction.op == Opcode::reduce_scalars)
-      return least_us.at(kind(instruction));
+      return least_us.at(kind(program, instruction));
     if (!communicates(instruction.op)) return took_us.at(rank).at(id);
     double least = took_us[rank][id];
     if (mesh.shard > 1)

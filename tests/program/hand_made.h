@@ -7,6 +7,7 @@
 
 #include "tessera/program.h"
 #include "tessera/verify.h"
+#include "tests/program/accesses.h"
 
 namespace tessera::testing {
 
@@ -14,7 +15,6 @@ class HandMade {
  public:
   HandMade() {
     program_.units = {"a", "b"};
-    program_.flat_buffers.resize(2);
     program_.channels = {{Axis::shard, Lane::gather}, {Axis::shard, Lane::reduce}};
   }
 
@@ -32,31 +32,26 @@ class HandMade {
                 .pass = pass,
                 .unit = unit,
                 .microbatch = 0,
-                .waits = std::move(waits),
-                .reads = std::move(reads),
-                .writes = std::move(writes)});
+                .operands = accesses(reads, writes),
+                .waits = std::move(waits)});
   }
   InstructionId gather(UnitId unit, BufferId from, BufferId to, std::vector<InstructionId> waits = {}) {
     return add({.op = Opcode::all_gather,
                 .lane = Lane::gather,
                 .unit = unit,
-                .flat = unit,
                 .microbatch = 0,
                 .channel = 0,
-                .waits = std::move(waits),
-                .reads = {from},
-                .writes = {to}});
+                .operands = {part(Role::from, from, kShard, Access::read), part(Role::to, to, kWhole, Access::write)},
+                .waits = std::move(waits)});
   }
   InstructionId reduce(UnitId unit, BufferId from, BufferId to, std::vector<InstructionId> waits = {}) {
     return add({.op = Opcode::reduce_scatter,
                 .lane = Lane::reduce,
                 .unit = unit,
-                .flat = unit,
                 .microbatch = 0,
                 .channel = 1,
-                .waits = std::move(waits),
-                .reads = {from},
-                .writes = {to}});
+                .operands = {part(Role::from, from, kWhole, Access::read), part(Role::to, to, kShard, Access::write)},
+                .waits = std::move(waits)});
   }
 
   // Of what a unit hands to the next, or its gradient: the lane says which, and which end.
@@ -69,9 +64,10 @@ class HandMade {
                 .microbatch = 0,
                 .channel = static_cast<int>(program_.channels.size()) - 1,
                 .peer = peer,
-                .waits = std::move(waits),
-                .reads = sends ? std::vector{buffer} : std::vector<BufferId>{},
-                .writes = sends ? std::vector<BufferId>{} : std::vector{buffer}});
+                .operands = {{.role = sends ? Role::from : Role::to,
+                              .buffer = buffer,
+                              .access = sends ? Access::read : Access::write}},
+                .waits = std::move(waits)});
   }
 
   Program& program() { return program_; }
@@ -80,6 +76,11 @@ class HandMade {
   VerifyReport verified() const { return verify({.mesh = {}, .programs = {&program_, 1}}); }
 
  private:
+  // All buffers of what communicates are of one flat.
+  Operand part(Role role, BufferId id, const Spread& spread, Access access) {
+    buffer(id).flat = 0;
+    return {.role = role, .buffer = id, .region = Region::part_of(spread), .access = access};
+  }
   BufferId add(Buffer buffer) {
     program_.buffers.push_back(std::move(buffer));
     return static_cast<BufferId>(program_.buffers.size()) - 1;

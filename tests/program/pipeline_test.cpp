@@ -191,8 +191,10 @@ TEST(PipelinePrograms, HoldAsManyMicrobatchesAsTheScheduleHasInFlight) {
     const StepSpec spec = spec_of(8, 1, PipelineSchedule::one_forward_one_backward, 1, 12);
     const Layout layout(chain(8, 100), 1);
     const Program program = build_step(layout, {.pipeline = 4}, spec, rank);
-    EXPECT_EQ(program.unit_buffers[static_cast<std::size_t>(2 * rank)].saved.buffers.size(),
-              static_cast<std::size_t>(4 - rank));
+    const auto saved = std::ranges::count_if(program.buffers, [&](const Buffer& buffer) {
+      return buffer.role == BufferRole::saved && buffer.unit == 2 * rank;
+    });
+    EXPECT_EQ(saved, 4 - rank);
   }
 }
 
@@ -201,7 +203,7 @@ TEST(PipelinePrograms, KeepToTheFlatsAndUnitsOfTheirRank) {
   const StepSpec spec = spec_of(8, 2, PipelineSchedule::gpipe, 1, 2);
   const Program program = build_step(layout, {.pipeline = 4, .shard = 2}, spec, 2);
   for (FlatId flat = 0; flat < 8; ++flat)
-    EXPECT_EQ(program.flat_buffers[static_cast<std::size_t>(flat)].parameter >= 0, flat == 4 || flat == 5);
+    EXPECT_EQ(program.persistent(flat, BufferRole::parameter) >= 0, flat == 4 || flat == 5);
   for (const Instruction& instruction : program.instructions)
     EXPECT_TRUE(instruction.op != Opcode::use || instruction.unit == 4 || instruction.unit == 5);
 }
@@ -220,12 +222,13 @@ TEST(PipelinePrograms, TakeTheSquaresOfCompleteGradients) {
       for (const Program& program : made.programs) {
         std::vector<bool> complete(taken.size());
         for (const Instruction& of : program.instructions) {
-          if (of.flat < 0) continue;
-          const auto flat = static_cast<std::size_t>(of.flat);
+          if (program.flat_of(of) < 0) continue;
+          const auto flat = static_cast<std::size_t>(program.flat_of(of));
           const bool adds = of.op == Opcode::reduce_scatter || of.op == Opcode::accumulate;
-          EXPECT_FALSE(adds && complete[flat]) << to_string(mesh) << ", flat " << of.flat;
-          if (!of.squares && of.op != Opcode::square_sum) continue;
-          EXPECT_TRUE(std::ranges::find(of.writes, program.scalars) != of.writes.end());
+          EXPECT_FALSE(adds && complete[flat]) << to_string(mesh) << ", flat " << flat;
+          if (of.find(Role::squares) == nullptr) continue;
+          EXPECT_EQ(of.operand(Role::squares).buffer, program.scalars);
+          EXPECT_EQ(of.operand(Role::squares).region.slot, square_sum_slot(static_cast<FlatId>(flat)));
           complete[flat] = true;
           ++taken[flat];
           alone[flat] += of.op == Opcode::square_sum;
@@ -291,7 +294,7 @@ bool found(const VerifyReport& report, std::initializer_list<Fault> any) {
 
 template <typename Choose>
 InstructionId first(const Program& program, Choose choose) {
-  const auto at = std::ranges::find_if(program.instructions, choose);
+  const auto at = std::find_if(program.instructions.begin(), program.instructions.end(), choose);
   return static_cast<InstructionId>(at - program.instructions.begin());
 }
 
@@ -328,7 +331,9 @@ TEST(SpoiltPipeline, ADroppedSendIsFound) {
 TEST(SpoiltPipeline, SwappedMessagesAndCollectivesAreFound) {
   WholeMesh made = sound();
   Program& program = made.programs[0];
-  const auto sends = [](const Instruction& i) { return i.lane == Lane::send_output && i.flat < 0; };
+  const auto sends = [&](const Instruction& i) {
+    return i.lane == Lane::send_output && program.flat_of(i) < 0;
+  };
   const InstructionId one = first(program, sends);
   auto other = std::find_if(program.instructions.begin() + one + 1, program.instructions.end(), sends);
   ASSERT_NE(other, program.instructions.end());
@@ -343,7 +348,7 @@ TEST(SpoiltPipeline, SwappedMessagesAndCollectivesAreFound) {
   Program& changed = swapped.programs[2];
   const InstructionId gather = first(changed, gathers);
   auto second = std::find_if(changed.instructions.begin() + gather + 1, changed.instructions.end(), gathers);
-  std::swap(changed.instructions[static_cast<std::size_t>(gather)].flat, second->flat);
+  std::swap(changed.instructions[gather].operands, second->operands);
   EXPECT_TRUE(found(swapped.verified_alone(), {Fault::collective_mismatch}));
 }
 

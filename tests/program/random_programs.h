@@ -67,8 +67,9 @@ class RandomPrograms {
       const bool fresh = write_first && at == first;
       if (!fresh && pick(0, 2) != 0) continue;
       const int kind = fresh ? 2 : pick(0, 3);
-      if (kind != 2) instruction.reads.push_back(id);
-      if (kind >= 2) instruction.writes.push_back(id);
+      const Access access = kind < 2 ? Access::read : kind == 2 ? Access::write : Access::add;
+      instruction.operands.push_back(
+          {.role = access == Access::read ? Role::parameters : Role::gradient, .buffer = id, .access = access});
     }
   }
 

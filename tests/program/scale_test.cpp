@@ -7,6 +7,7 @@
 
 #include "tests/program/mesh_programs.h"
 #include "tests/program/sanitized.h"
+#include "tests/program/accesses.h"
 #include "tests/program/small_models.h"
 
 namespace tessera {
@@ -89,7 +90,10 @@ TEST(Scale, OneOddRankAmong1024) {
 
   // The odd rank adds up its microbatches from another one on: same collectives, another meaning.
   for (Instruction& instruction : programs[1].instructions)
-    if (instruction.op == Opcode::reduce_scatter && instruction.flat == 7) instruction.accumulate ^= true;
+    if (instruction.op == Opcode::reduce_scatter && programs[1].flat_of(instruction) == 7) {
+      Access& access = testing::operand_of(instruction, Role::to).access;
+      access = access == Access::add ? Access::write : Access::add;
+    }
   const VerifyReport report = verify({.mesh = mesh, .programs = programs, .program_of_rank = of_rank});
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.findings.front().fault, Fault::collective_mismatch);

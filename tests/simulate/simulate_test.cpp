@@ -211,6 +211,8 @@ TEST(Simulate, DefaultCostsFollowBytes) {
       case Opcode::update:  // reads sum, master and two moments; writes the last three and the parameter
         expected = 640 * (4 * 4 + 3 * 4 + 2) / 100.0;
         break;
+      case Opcode::zero:  // of gaps
+        break;
       case Opcode::accumulate:
       case Opcode::square_sum:
       case Opcode::send:

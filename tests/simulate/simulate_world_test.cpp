@@ -200,8 +200,8 @@ TEST(SimulateWorld, CostsFollowWhatTravels) {
     const Program& program = made.programs[static_cast<std::size_t>(rank.program)];
     for (const Span& span : rank.timeline.spans) {
       const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
-      if (instruction.flat < 0 || instruction.channel < 0) continue;
-      const Flat& flat = made.layout.flat(instruction.flat);
+      if (program.flat_of(instruction) < 0 || instruction.channel < 0) continue;
+      const Flat& flat = made.layout.flat(program.flat_of(instruction));
       const Axis axis = program.channels[static_cast<std::size_t>(instruction.channel)].axis;
       const double expected = axis == Axis::pipeline    ? 4.0 * static_cast<double>(flat.slice_numel)
                               : axis == Axis::replicate ? 4.0 * static_cast<double>(flat.shard_numel) / 2

@@ -218,9 +218,7 @@ Accessed accessed(const Program& program, BufferId buffer, const Lifetime& life)
   Accessed result;
   for (InstructionId id = life.first; id <= life.last; ++id) {
     const Instruction& instruction = at(program, id);
-    if (!std::ranges::binary_search(instruction.reads, buffer) &&
-        !std::ranges::binary_search(instruction.writes, buffer))
-      continue;
+    if (!instruction.touches(buffer)) continue;
     if (result.first < 0) result.first = id;
     result.last = id;
   }
@@ -258,7 +256,7 @@ TEST(VerifyMutations, AnyLifetimeCutShortIsFound) {
   });
 }
 
-// What the program keeps for a flat is touched whether it is listed or not.
+// An instruction without what it must have says nothing that could be run.
 TEST(VerifyMutations, LeavingOutWhatIsTouchedIsFound) {
   int left_out = 0;
   on_each_program(9, [&](const Program& program, const MemoryPlan* plan) {
@@ -266,15 +264,13 @@ TEST(VerifyMutations, LeavingOutWhatIsTouchedIsFound) {
     for (InstructionId id = 0; id < count(program); ++id) {
       const Opcode op = at(program, id).op;
       if (op != Opcode::reduce_scatter && op != Opcode::accumulate && op != Opcode::update) continue;
-      const FlatBuffers& flat = program.flat_buffers[static_cast<std::size_t>(at(program, id).flat)];
-      for (const BufferId buffer : {flat.accumulator, flat.local_sum, flat.update.master,
-                                    flat.update.parameter, flat.update.moments[0], flat.update.moments[1]}) {
-        if (std::erase(at(mutant, id).writes, buffer) == 0) continue;
+      for (const RoleRow& role : row_of(op).roles) {
+        if (role.count != RoleRow::Count::one) continue;
+        testing::erase_role(at(mutant, id), role.role);
         ++left_out;
         EXPECT_TRUE(has(verified(mutant, plan), Fault::malformed, {id}))
-            << describe(program, id) << " without '" << program.buffers[static_cast<std::size_t>(buffer)].name
-            << "'";
-        at(mutant, id).writes = at(program, id).writes;
+            << describe(program, id) << " without its " << name_of(role.role);
+        at(mutant, id).operands = at(program, id).operands;
       }
     }
   });
@@ -287,11 +283,16 @@ TEST(VerifyMutations, AnyLifetimeThatNobodyWritesFirstIsFound) {
     for (BufferId buffer = 0; buffer < static_cast<BufferId>(program.buffers.size()); ++buffer) {
       for (const Lifetime& life : program.buffers[static_cast<std::size_t>(buffer)].lifetimes) {
         Instruction& first = at(mutant, life.first);
-        std::erase(first.writes, buffer);
-        first.reads.insert(std::ranges::lower_bound(first.reads, buffer), buffer);
-        const bool writes_nothing =
-            first.writes.empty() && (first.op == Opcode::all_gather || first.op == Opcode::receive);
-        const Fault expected = writes_nothing ? Fault::malformed : Fault::read_before_write;
+        bool only_written = false;  // the role has no other access
+        for (Operand& operand : first.operands) {
+          if (operand.buffer != buffer) continue;
+          const AccessSet allowed = row_of(first.op).role(operand.role)->accesses;
+          operand.access = (allowed & set_of(Access::add)) != 0      ? Access::add
+                           : (allowed & set_of(Access::modify)) != 0 ? Access::modify
+                                                                     : Access::read;
+          only_written |= (allowed & set_of(operand.access)) == 0;
+        }
+        const Fault expected = only_written ? Fault::malformed : Fault::read_before_write;
         EXPECT_TRUE(has(verified(mutant, plan), expected, {life.first})) << describe(program, life.first);
         first = at(program, life.first);
       }
@@ -305,12 +306,14 @@ TEST(VerifyMutations, ReorderedMicrobatchesAreFound) {
     for (InstructionId id = 0; id < count(program); ++id) {
       const Instruction& one = at(program, id);
       if (one.op != Opcode::reduce_scatter && one.op != Opcode::accumulate) continue;
-      at(mutant, id).accumulate = !one.accumulate;
+      if (one.microbatch < 0) continue;
+      Access& access = testing::operand_of(at(mutant, id), Role::to).access;
+      access = access == Access::add ? Access::write : Access::add;
       EXPECT_TRUE(has(verified(mutant, plan), Fault::microbatch_order, {id})) << describe(program, id);
-      at(mutant, id).accumulate = one.accumulate;
+      at(mutant, id).operands = one.operands;
       for (InstructionId later = id + 1; later < count(program); ++later) {
         const Instruction& other = at(program, later);
-        if (other.op != one.op || other.flat != one.flat || other.microbatch == one.microbatch) continue;
+        if (other.op != one.op || program.flat_of(other) != program.flat_of(one) || other.microbatch == one.microbatch) continue;
         std::swap(at(mutant, id).microbatch, at(mutant, later).microbatch);
         EXPECT_TRUE(has(verified(mutant, plan), Fault::microbatch_order, {later}))
             << describe(program, id) << " and " << describe(program, later);
@@ -322,8 +325,7 @@ TEST(VerifyMutations, ReorderedMicrobatchesAreFound) {
 
 // What two collectives of a channel must share to be the same to their peers.
 bool same_collective(const Instruction& a, const Instruction& b) {
-  return a.op == b.op && a.flat == b.flat && a.unit == b.unit && a.microbatch == b.microbatch &&
-         a.accumulate == b.accumulate && a.reads == b.reads && a.writes == b.writes;
+  return a.op == b.op && a.unit == b.unit && a.microbatch == b.microbatch && a.operands == b.operands;
 }
 
 TEST(VerifyMutations, AnyTwoCollectivesSwappedOnOneRankAreFound) {

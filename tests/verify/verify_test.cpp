@@ -95,8 +95,9 @@ TEST(Verify, ALifetimeBeginsWithAWrite) {
   step.made.buffer(step.gathered).lifetimes = {{0, 0}, {1, 3}};
   EXPECT_TRUE(has(step.made.verified(), Fault::read_before_write, {step.use_a}));
   GatherUse updated;  // an update in place reads what was there before
-  updated.made.at(updated.gather_a).reads = {updated.shard, updated.gathered};
-  EXPECT_TRUE(has(updated.made.verified(), Fault::read_before_write, {updated.gather_a}));
+  updated.made.at(updated.use_a).operands = testing::accesses({updated.gathered}, {updated.gathered});
+  updated.made.buffer(updated.gathered).lifetimes = {{0, 0}, {1, 3}};
+  EXPECT_TRUE(has(updated.made.verified(), Fault::read_before_write, {updated.use_a}));
 }
 
 TEST(Verify, LifetimesEndWithTheProgramAndDoNotMeet) {
@@ -146,8 +147,7 @@ struct Reductions {
     for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
       const InstructionId id = made.reduce(0, gradient, sum);
       made.at(id).microbatch = microbatch;
-      made.at(id).accumulate = microbatch > 0;
-      if (microbatch > 0) made.at(id).reads = {gradient, sum};
+      if (microbatch > 0) testing::operand_of(made.at(id), Role::to).access = Access::add;
     }
   }
   HandMade made;
@@ -162,10 +162,10 @@ TEST(Verify, SumsOverMicrobatches) {
   swapped.made.at(2).microbatch = 1;
   EXPECT_TRUE(has(swapped.made.verified(), Fault::microbatch_order, {1, 2}));
   Reductions afresh(3);
-  afresh.made.at(1).accumulate = false;
+  testing::operand_of(afresh.made.at(1), Role::to).access = Access::write;
   EXPECT_TRUE(has(afresh.made.verified(), Fault::microbatch_order, {0, 1}));
   Reductions continued(3);
-  continued.made.at(0).accumulate = true;
+  testing::operand_of(continued.made.at(0), Role::to).access = Access::add;
   EXPECT_TRUE(has(continued.made.verified(), Fault::microbatch_order, {0}));
   Reductions incomplete(3);
   incomplete.made.program().microbatches = 4;
@@ -193,17 +193,28 @@ TEST(Verify, MalformedInstructionsAreNamedAndNothingIsFollowed) {
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).waits = {2}; }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).waits = {-1}; }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).waits = {1, 0}; }));
-  EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).reads = {2}; }));
-  EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).writes = {1, 1}; }));
+  const auto from = [](GatherUse& step) -> Operand& {
+    return testing::operand_of(step.made.at(2), Role::from);
+  };
+  EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).buffer = 2; }));
+  EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).role = Role::squares; }));
+  EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).access = Access::modify; }));
+  EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).type = DType::bf16; }));
+  EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).region = {}; }));
+  EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).region = Region::part_of(kSlice); }));
+  EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).region = Region::pair_at(0); }));
+  EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).when = 0; }));  // which is no decision
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).channel = -1; }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).channel = 2; }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).channel = 1; }));          // the reduce lane's
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).op = Opcode::update; }));  // keeps its channel
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).unit = 2; }));
-  EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).flat = -1; }));
+  EXPECT_TRUE(spoilt([&](GatherUse& step) {
+    step.made.buffer(from(step).buffer).flat = 1;  // and what is gathered is of flat 0
+  }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).microbatch = 1; }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).lane = static_cast<Lane>(kLanes); }));
-  EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).reads.clear(); }));
+  EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).operands.pop_back(); }));
   EXPECT_TRUE(spoilt([](GatherUse& step) {  // a use, which runs on the compute lane whatever it says
     step.made.at(2).op = Opcode::use;
     step.made.at(2).channel = -1;
@@ -251,7 +262,7 @@ TEST(Verify, WhatAnOpenedUseTouchesIsItsUntilItIsClosed) {
   twice.made.buffer(twice.gathered).lifetimes = {{0, 2}, {3, 4}};
   EXPECT_TRUE(has(twice.made.verified(), Fault::outside_lifetime, {twice.open, twice.close}));
   Leased forgotten;  // by the closing one, so that nothing waits for it
-  forgotten.made.at(forgotten.close).reads.clear();
+  forgotten.made.at(forgotten.close).operands.clear();
   EXPECT_TRUE(has(forgotten.made.verified(), Fault::malformed, {forgotten.open, forgotten.close}));
   Leased overwritten;  // ordered with both ends, and yet between them
   Instruction& between = overwritten.made.at(overwritten.inside);

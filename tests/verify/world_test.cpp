@@ -139,6 +139,13 @@ TEST(VerifyWorld, ADeadlockThroughThreeRanks) {
       made.at(id).channel = channel;
       made.at(id).lane = kLanesOf[static_cast<std::size_t>(channel)];
       made.at(id).op = kOpsOf[static_cast<std::size_t>(channel)];
+      if (made.at(id).op == Opcode::reduce_scatter) {
+        std::swap(made.at(id).operands[0].region, made.at(id).operands[1].region);
+      } else if (made.at(id).op == Opcode::reduce_scalars) {
+        made.at(id).operands = {{.role = Role::scalars,
+                                 .buffer = to[static_cast<std::size_t>(channel)],
+                                 .access = Access::modify}};
+      }
     }
     programs.push_back(made.program());
   }
@@ -150,7 +157,7 @@ TEST(VerifyWorld, ADeadlockThroughThreeRanks) {
 
 TEST(VerifyWorld, MismatchesNameBothRanks) {
   Program other = crossing(true, true);
-  other.instructions[0].unit = other.instructions[0].flat = 1;
+  other.instructions[0].unit = 1;
   const VerifyReport report = verified({.shard = 4}, {crossing(true, true), other}, {0, 0, 1, 0});
   ASSERT_TRUE(has(report, Fault::collective_mismatch, {0}));
   EXPECT_NE(

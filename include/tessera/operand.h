@@ -1,0 +1,92 @@
+// What an instruction touches: which buffer, which part of it, of which type, and how. Plain data; what a
+// role means for an opcode is in the table of src/program/opcodes.h.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "tessera/dtype.h"
+#include "tessera/spread.h"
+
+namespace tessera {
+
+using BufferId = int;
+
+// What an operand is to its instruction.
+enum class Role : std::uint8_t {
+  // Of a use.
+  parameters,       // a flat's parameters, whole
+  gradient,         // one parameter's gradient; of an update: the reduced gradient
+  batch,            // inputs and targets of the microbatch
+  input,            // what the unit before handed on
+  output,           // what this unit hands on
+  output_gradient,  // the gradient of that, which the unit behind wrote
+  input_gradient,   // the gradient of the input
+  saved,            // kept from forward, or a full recompute, to backward
+  recomputable,     // kept from forward, or any recompute, to backward
+  workspace,        // scratch
+  // Of what moves, adds or zeroes.
+  from,
+  to,
+  // Of a sum of squares.
+  squares,        // where it is put: a pair of the scalars
+  block_squares,  // scratch: the sums of the blocks
+  // Of the decision.
+  scalars,        // every rank's slot: this rank's goes to all, theirs come here
+  decision,       // whether this step's updates run, and with which terms
+  next_decision,  // the same for updates that the next step does
+  // Of an update, besides the gradient.
+  master,
+  moment1,
+  moment2,
+  parameter  // the parameter in its own type, rounded from the master
+};
+inline constexpr int kRoles = 21;
+
+enum class Access : std::uint8_t {
+  read,
+  write,  // nothing of what was there remains in the region
+  add,    // to what is there: a sum goes on
+  modify  // in place: reads and writes
+};
+
+constexpr bool reads(Access access) { return access != Access::write; }
+constexpr bool writes(Access access) { return access != Access::read; }
+
+// The part of a buffer that is touched. Ranks that differ only in which shard they hold have equal regions.
+struct Region {
+  enum class Kind : std::uint8_t {
+    all,        // of the buffer, by bytes: an activation, a state on its way to the disk
+    part,       // of a flat: what this rank has of it under `spread`
+    parameter,  // of a flat: the elements of `parameter`
+    gaps,       // of a flat: the elements that belong to no parameter
+    pair        // of the scalars: two values from `slot` on, in this rank's slot
+  };
+  Kind kind = Kind::all;
+  Spread spread = {};          // part
+  ParameterId parameter = -1;  // parameter; pair: that of one parameter's part only
+  int slot = -1;               // pair
+  bool operator==(const Region&) const = default;
+
+  static constexpr Region part_of(const Spread& spread) { return {.kind = Kind::part, .spread = spread}; }
+  static constexpr Region of_parameter(ParameterId id) { return {.kind = Kind::parameter, .parameter = id}; }
+  static constexpr Region between_parameters() { return {.kind = Kind::gaps}; }
+  static constexpr Region pair_at(int slot, ParameterId parameter = -1) {
+    return {.kind = Kind::pair, .parameter = parameter, .slot = slot};
+  }
+};
+
+struct Operand {
+  Role role = Role::from;
+  BufferId buffer = -1;
+  Region region = {};
+  DType type = DType::fp32;  // of the elements, where the region is of a flat
+  Access access = Access::read;
+  bool operator==(const Operand&) const = default;
+};
+
+std::string_view name_of(Role role);
+std::string_view name_of(Access access);
+std::string_view name_of(Region::Kind kind);
+
+}  // namespace tessera

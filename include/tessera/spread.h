@@ -1,0 +1,84 @@
+// Which elements of a flat each rank holds. The one place for this arithmetic: builder, executor, states,
+// checkpoints, initial values and the step's decision call it. Pure.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "tessera/layout.h"
+#include "tessera/mesh.h"
+
+namespace tessera {
+
+// A set of axes of the mesh.
+class AxisSet {
+ public:
+  constexpr AxisSet() = default;
+  constexpr AxisSet(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) bits_ |= bit(axis);
+  }
+  constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  constexpr bool contains(AxisSet other) const { return (bits_ & other.bits_) == other.bits_; }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr AxisSet with(Axis axis) const { return AxisSet(bits_ | bit(axis)); }
+  constexpr AxisSet without(Axis axis) const { return AxisSet(bits_ & ~bit(axis)); }
+  constexpr AxisSet operator|(AxisSet other) const { return AxisSet(bits_ | other.bits_); }
+  constexpr bool operator==(const AxisSet&) const = default;
+  constexpr std::uint32_t bits() const { return bits_; }
+
+ private:
+  constexpr explicit AxisSet(std::uint32_t bits) : bits_(bits) {}
+  static constexpr std::uint32_t bit(Axis axis) { return 1U << static_cast<unsigned>(axis); }
+  std::uint32_t bits_ = 0;
+};
+
+// What a cut never divides: an element, a block of `numel` elements (8-bit states), or a whole parameter
+// (optimizers of matrices). This version cuts between elements only.
+struct Granule {
+  enum class Kind : std::uint8_t { element, block, parameter };
+  Kind kind = Kind::element;
+  std::int64_t numel = 1;
+  bool operator==(const Granule&) const = default;
+};
+
+// A flat is cut over these axes into equal parts, `shard` first and `replicate` inside it; ranks that differ
+// along other axes only hold the same part. No axes: every rank holds all of it.
+//
+//   {}                   |            all of the flat            |
+//   {shard}              |    shard 0     |       shard 1        |
+//   {shard, replicate}   | slice 0| slice 1| slice 0 |  slice 1  |     of two replicas
+struct Spread {
+  AxisSet axes = {};
+  Granule granule = {};
+  bool operator==(const Spread&) const = default;
+};
+
+inline constexpr Spread kWhole = {};
+inline constexpr Spread kShard = {.axes = {Axis::shard}};
+inline constexpr Spread kSlice = {.axes = {Axis::shard, Axis::replicate}};
+
+// "all", "shard", "shard+replicate"; the inverse throws UsageError for anything else.
+std::string to_string(const Spread& spread);
+Spread spread_of(const std::string& text);
+
+// Elements [begin, end) of a flat.
+struct ElementRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t numel() const { return end - begin; }
+  bool operator==(const ElementRange&) const = default;
+};
+
+// The part that each is a part of: cut over the axes of both.
+constexpr Spread finer(const Spread& a, const Spread& b) { return {.axes = a.axes | b.axes}; }
+
+// Elements in one rank's part. UsageError for a spread that flats are not cut by: over another axis, over
+// replicas alone, or with a granule other than elements.
+std::int64_t numel_of(const Flat& flat, const Spread& spread);
+// The part of the rank at this place.
+ElementRange range_of(const Flat& flat, const Spread& spread, const Coordinates& place);
+// A rank whose part has element `offset` of the flat: its place along the axes of the spread, 0 along others.
+Coordinates owner_of(const Flat& flat, const Spread& spread, std::int64_t offset);
+
+}  // namespace tessera

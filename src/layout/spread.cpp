@@ -1,0 +1,65 @@
+#include "tessera/spread.h"
+
+#include <fmt/format.h>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+bool cut_by(const Spread& spread, Axis axis) { return spread.axes.contains(axis); }
+
+void check(const Spread& spread) {
+  const bool known = spread == Spread{kWhole} || spread == kShard || spread == kSlice;
+  if (!known)
+    throw UsageError(
+        fmt::format("spread {}: a flat is cut between elements, over shard, or over shard and replicate",
+                    to_string(spread)));
+}
+
+}  // namespace
+
+std::string to_string(const Spread& spread) {
+  std::string text;
+  for (const Axis axis : {Axis::pipeline, Axis::shard, Axis::replicate, Axis::tensor})
+    if (cut_by(spread, axis)) text += fmt::format("{}{}", text.empty() ? "" : "+", name_of(axis));
+  if (text.empty()) text = "all";
+  if (spread.granule.kind == Granule::Kind::block) text += fmt::format("/{}", spread.granule.numel);
+  if (spread.granule.kind == Granule::Kind::parameter) text += "/parameter";
+  return text;
+}
+
+Spread spread_of(const std::string& text) {
+  for (const Spread& spread : {kWhole, kShard, kSlice})
+    if (to_string(spread) == text) return spread;
+  throw UsageError(fmt::format("'{}' is no spread; it must be all, shard or shard+replicate", text));
+}
+
+std::int64_t numel_of(const Flat& flat, const Spread& spread) {
+  check(spread);
+  return cut_by(spread, Axis::replicate) ? flat.slice_numel
+         : cut_by(spread, Axis::shard)   ? flat.shard_numel
+                                         : flat.padded_numel;
+}
+
+ElementRange range_of(const Flat& flat, const Spread& spread, const Coordinates& place) {
+  const std::int64_t numel = numel_of(flat, spread);
+  std::int64_t begin = 0;
+  if (cut_by(spread, Axis::shard)) begin += flat.shard_numel * place[static_cast<std::size_t>(Axis::shard)];
+  if (cut_by(spread, Axis::replicate))
+    begin += flat.slice_numel * place[static_cast<std::size_t>(Axis::replicate)];
+  return {begin, begin + numel};
+}
+
+Coordinates owner_of(const Flat& flat, const Spread& spread, std::int64_t offset) {
+  check(spread);
+  Coordinates place{};
+  if (cut_by(spread, Axis::shard))
+    place[static_cast<std::size_t>(Axis::shard)] = static_cast<int>(offset / flat.shard_numel);
+  if (cut_by(spread, Axis::replicate))
+    place[static_cast<std::size_t>(Axis::replicate)] =
+        static_cast<int>(offset % flat.shard_numel / flat.slice_numel);
+  return place;
+}
+
+}  // namespace tessera
