@@ -99,6 +99,7 @@ struct Instruction {
   std::vector<BufferId> reads() const;
   std::vector<BufferId> writes() const;
   bool touches(BufferId buffer) const;
+  bool operator==(const Instruction&) const = default;
 
  private:
   [[noreturn]] void refuse(Role role) const;
@@ -140,6 +141,9 @@ enum class BufferRole : std::uint8_t {
   previous_decision, // of the step before, for the updates that it left
   terms              // of this step, given when it began, for updates that wait for no decision
 };
+inline constexpr int kBufferRoles = 25;
+
+std::string_view name_of(BufferRole role);
 
 // Whether instructions can depend on it (Instruction::when).
 constexpr bool is_decision(BufferRole role) {
@@ -160,6 +164,7 @@ struct Buffer {
   bool persistent = false;   // lives through and between all steps, at one address; `lifetimes` is then empty
   bool one_address = false;  // all its lifetimes, in all programs; else each may have its own
   std::vector<Lifetime> lifetimes;  // ascending, disjoint
+  bool operator==(const Buffer&) const = default;
 };
 
 // Which of the buffer's lifetimes holds instruction `at`: 0 for a persistent buffer, −1 where it is not
@@ -196,6 +201,7 @@ struct Program {
 
   // Equal on all ranks that run the same program; covers every field that the run depends on.
   std::uint64_t hash() const;
+  bool operator==(const Program&) const = default;
 };
 
 // A buffer among those of several programs.

@@ -29,6 +29,7 @@
 #include "tessera/pipeline.h"
 #include "tessera/plan_memory.h"
 #include "tessera/program.h"
+#include "tessera/program_text.h"
 #include "tessera/reduction.h"
 #include "tessera/safetensors.h"
 #include "tessera/shape.h"

@@ -34,6 +34,17 @@ std::string_view name_of(StepKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
+std::string_view name_of(BufferRole role) {
+  constexpr std::string_view kNames[] = {
+      "parameter",    "uploaded",    "staged",      "secondary",       "gathered",      "gradient",
+      "local_sum",    "accumulator", "master",      "moment",          "host_gradient", "state_window",
+      "tied_sum",     "batch",       "output",      "output_gradient", "saved",         "offloaded",
+      "recomputable", "workspace",   "square_sums", "scalars",         "decision",      "previous_decision",
+      "terms"};
+  static_assert(std::size(kNames) == kBufferRoles);
+  return kNames[static_cast<int>(role)];
+}
+
 std::string_view name_of(Role role) {
   constexpr std::string_view kNames[] = {
       "parameters", "gradient", "batch", "input", "output", "output_gradient", "input_gradient",

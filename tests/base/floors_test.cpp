@@ -47,6 +47,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"pass.h", "src/program/"},
     {"pipeline.h", "src/program/"},
     {"program.h", "src/program/"},
+    {"program_text.h", "src/program/"},
     {"world_programs.h", "src/program/"},
     {"link.h", "src/build/"},
     {"step_spec.h", "src/build/"},

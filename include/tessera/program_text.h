@@ -1,0 +1,68 @@
+// Programs as text, for bug reports, golden tests and tools. Text and program say the same: each is made from
+// the other without loss. Does not judge what a program means: verify() does.
+//
+//   tessera program 1: train microbatches 2 pipeline_rank 0
+//   unit 'block.0'
+//   channel shard on gather
+//
+//   buffer 'block.0.bf16.parameter' parameter in parameters on device of 'block.0' flat 0 spread shard
+//       type bf16 1024 bytes persistent                              (one line: lines are never broken)
+//   buffer 'block.0.output[4096]' output in activations on device of 'block.0' 4096 bytes lives #2-#5 #9-#12
+//   scalars 'scalars' numel 13
+//
+//   #0 all_gather on gather of 'block.0' microbatch 0 over shard:
+//       from read 'block.0.bf16.parameter' part shard bf16, to write 'block.0.bf16.gathered' part all bf16
+//   #1 use forward on compute of 'block.0' microbatch 0 waits #0: parameters read …, output write …
+//
+// A line is one unit, channel, buffer or instruction. A field that has its default is left out. Words are
+// separated by one space, in the order of the grammar; [x] is there or not, {x} any number of times:
+//
+//   program     = "tessera program 1:" kind "microbatches" N "pipeline_rank" N
+//                 {unit} {channel} {buffer} [scalars] {instruction}
+//   unit        = "unit" name
+//   channel     = "channel" axis "on" lane
+//   buffer      = "buffer" name role "in" category "on" space ["of" unit] ["flat" N]
+//                 ["spread" spread] ["type" type] ["index" N] N "bytes"
+//                 ["persistent"] ["one_address"] ["lives" {#N-#N}]
+//   scalars     = "scalars" buffer "numel" N
+//   instruction = #N opcode [pass] ["open" | "close"] ["selective"] "on" lane ["of" unit] ["microbatch" N]
+//                 ["over" axis | "channel" N] ["peer" N] ["when" buffer] ["waits" {#N}]
+//                 [":" operand {"," operand}]
+//   operand     = role access buffer region [type]
+//   region      = [ "part" spread | "parameter" N | "gaps" | "pair" N ]
+//                 ["spread" spread] ["of_parameter" N] ["slot" N]
+//   spread      = "all" | axis{+axis} , behind it "/element(N)", "/block(N)" or "/parameter(N)"
+//
+// - A name stands between single quotes. In it ', \, control characters and bytes that are not UTF-8 are
+//   escaped: \' \\ \x0a.
+// - A unit or buffer is meant by its name: the first that has it. Others, and ids of none, are @N: the N-th
+//   of its list, counted from 0.
+// - A pass stands with every use, and elsewhere where it is not forward.
+// - "over" is the first channel along that axis on the instruction's lane.
+// - Spread and type stand with every buffer that is of a flat, and the type with every operand whose region
+//   is a part of a flat, a parameter or the gaps.
+// - A blank line stands before the first buffer, before the first instruction, and between two programs.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/program.h"
+
+namespace tessera {
+
+// Ends in a newline. Any program has a text, a wrong one, too. UsageError for a value that is no enumerator.
+std::string to_text(const Program& program);
+// One after the other, a blank line between two. Each begins with its own heading, so that they can be told
+// apart.
+std::string to_text(std::span<const Program> programs);
+
+// The inverse: for every text that they accept to_text() gives that text back, to the byte. UsageError naming
+// the line, what was found there and what is right. `parse_program` takes exactly one program,
+// `parse_programs` any number.
+Program parse_program(std::string_view text);
+std::vector<Program> parse_programs(std::string_view text);
+
+}  // namespace tessera
