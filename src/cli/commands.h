@@ -32,8 +32,9 @@ struct ClusterArguments {
 
 // What `plan` shows beside the table.
 struct PlanArguments {
-  bool why = false;  // the largest buffers at the peak
-  std::string html;  // path of a page; empty: none
+  bool why = false;     // the largest buffers at the peak
+  std::string html;     // path of a page; empty: none
+  std::string program;  // path of the programs' text; empty: none
 };
 
 class ResultFile;  // src/cli/report.h

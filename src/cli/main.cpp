@@ -227,7 +227,7 @@ void run_for_result(CommandLine& line, const std::function<int(ResultFile&)>& co
 void leave_to_first_process(CommandLine& line) {
   line.speaks = !launched_by_mpi() || is_first_process();
   if (line.speaks) return;
-  line.show.html = line.cluster.trace = "";
+  line.show.html = line.show.program = line.cluster.trace = "";
   if (std::freopen("/dev/null", "w", stdout) == nullptr) refuse_output();
 }
 
@@ -248,6 +248,8 @@ void add_plan(CLI::App& app, CommandLine& line) {
   command->add_flag("--why", line.show.why,
                     "list the ten largest buffers alive at the peak, and when they live");
   add_output(*command, "--html", line.show.html, "write a page that shows memory over the step to this file");
+  add_output(*command, "--program", line.show.program,
+             "write all programs, of every pipeline rank, to this file as text (docs/architecture.md)");
   command->callback([&line] {
     leave_to_first_process(line);
     run_for_result(line, [&](ResultFile& result) { return plan_command(line.arguments, line.show, result); });

@@ -9,6 +9,7 @@
 #include "src/cli/report.h"
 #include "src/cli/setup_choices.h"
 #include "tessera/memory_report.h"
+#include "tessera/program_text.h"
 
 namespace tessera::cli {
 
@@ -33,6 +34,14 @@ std::string page_of(const Setup& setup, const RunPlans& plans) {
                      .memory = &plan.memory,
                      .names = plan.names});
   return memory_page(ranks, page_title(setup), static_cast<std::size_t>(plans.fullest(Space::device)));
+}
+
+// Every program of every pipeline rank, as the ranks run it: with the waits that shared addresses need.
+std::string text_of(const RunPlans& plans) {
+  std::vector<Program> all;
+  for (const TrainerPlan& plan : plans.by_pipeline_rank)
+    all.insert(all.end(), plan.programs.begin(), plan.programs.end());
+  return to_text(all);
 }
 
 // "embed none, block.0 to block.3 full, …": runs of units with the same choice.
@@ -95,9 +104,9 @@ nlohmann::json peak_json(const TrainerPlan& plan, Space which) {
 
 int plan_command(const RunArguments& arguments, const PlanArguments& show, ResultFile& file) {
   const Config config = load_config(arguments.config, arguments.settings, arguments.ranks);
-  check_apart(config, arguments.config, {file.named(), {"--html", show.html}});
+  check_apart(config, arguments.config, {file.named(), {"--html", show.html}, {"--program", show.program}});
   file.open();
-  OutputFile page("--html", show.html);
+  OutputFile page("--html", show.html), text("--program", show.program);
   const Setup setup = make_setup(config);
   const RunPlans plans(setup);
   const std::vector<Space> spaces = plans.spaces();
@@ -126,6 +135,10 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   if (page) {
     page.stream() << page_of(setup, plans);
     page.commit();
+  }
+  if (text) {
+    text.stream() << text_of(plans);
+    text.commit();
   }
 
   nlohmann::json result = memory_json(plans);

@@ -202,11 +202,11 @@ TEST_F(Tool, WritesOverNothingThatItReads) {
     expect_refused(train({std::string(key) + "=" + text}),
                    {std::string(key) + ": '" + text + "' is read as data.train"});
   expect_refused(train({}, {"--json", config_}), {"--json", "is read as the configuration"});
-  for (const char* option : {"--json", "--html"})
+  for (const char* option : {"--json", "--html", "--program"})
     expect_refused(run({"plan", config_, option, folder_.file("./run.toml")}),
                    {option, "is read as the configuration"});
   expect_refused(run({"simulate", config_, "--trace", config_}), {"--trace", "is read as the configuration"});
-  for (const char* option : {"--json", "--html"})
+  for (const char* option : {"--json", "--html", "--program"})
     expect_refused(run({"plan", config_, option, text}), {option, "is read as data.train"});
   for (const char* option : {"--json", "--trace"})
     expect_refused(run({"simulate", config_, option, text, "--set", "data.train=" + folder_.file("text.*")}),
@@ -337,6 +337,7 @@ TEST_F(Tool, NamesOutputsThatAreNoPath) {
         {"-", "it is \"-\"" + dash}})
     for (const Arguments& arguments : {Arguments{"train", config_, "--json", path},
                                        {"plan", config_, "--html", path},
+                                       {"plan", config_, "--program", path},
                                        {"simulate", config_, "--trace", path},
                                        {"info", "--json", path},
                                        {"checkpoint", "export", config_, "saved", path}}) {
@@ -541,6 +542,7 @@ TEST_F(Tool, RefusesAPromptThatTheModelHasNoTokensFor) {
 TEST_F(Tool, TellsWhyAFileCannotBeWritten) {
   for (const Arguments& arguments : {Arguments{"plan", config_, "--json", "/dev/full"},
                                      {"plan", config_, "--html", "/dev/full"},
+                                     {"plan", config_, "--program", "/dev/full"},
                                      {"simulate", config_, "--trace", "/dev/full"}}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.status, 1);

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 
+#include "tessera/program_text.h"
 #include "tests/cli/tool.h"
 
 namespace tessera::testing {
@@ -157,6 +159,30 @@ TEST_F(ToolPlans, WhatFitsByTheLeastIsFound) {
   const json refused = told("plan", with(narrow, {"strategy.stage=2", budget}));
   EXPECT_EQ(refused.at("fits"), false);
   EXPECT_THAT(refused.at("misfit").get<std::string>(), HasSubstr("would fit with strategy.stage = 3, "));
+}
+
+// The programs of all pipeline ranks and of every kind, as they are run, in one file.
+TEST_F(ToolPlans, ProgramsAreWrittenAsText) {
+  const std::string file = folder_.file("programs.txt");
+  const Result planned =
+      run({"plan", config_, "--program", file, "--set", "mesh.pipeline=2", "--set", "mesh.shard=1", "--set",
+           "offload.states=host", "--set", "strategy.update=next", "--set", "run.evaluate_every=1", "--set",
+           "data.validation=" + file_of("few.txt", sample_text(600))});
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  const std::vector<Program> programs = parse_programs(read(file));
+  std::set<std::pair<int, StepKind>> found;
+  for (const Program& program : programs) {
+    EXPECT_EQ(program.units, (std::vector<std::string>{"embed", "block.0", "block.1", "head"}));
+    found.emplace(program.pipeline_rank, program.kind);
+  }
+  using enum StepKind;
+  const std::set<std::pair<int, StepKind>> all = {{0, train}, {0, evaluate}, {0, finish},
+                                                  {1, train}, {1, evaluate}, {1, finish}};
+  EXPECT_EQ(found, all);
+  EXPECT_EQ(to_text(programs), read(file));
+  // And to nobody else's place.
+  entries_ = folder_.entries();
+  expect_refused(run({"plan", config_, "--program", file, "--html", file}), {"--program", "--html"});
 }
 
 // As on a processor without AVX-512, by what oneDNN is told that it may use.
