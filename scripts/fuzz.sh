@@ -49,7 +49,7 @@ fuzz() {
 
 say "fuzzing for $seconds seconds"
 running=()
-for name in checkpoint config safetensors tokens; do
+for name in checkpoint config program safetensors tokens; do
   fuzz "$name" &
   running+=($!)
 done

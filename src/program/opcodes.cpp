@@ -10,7 +10,6 @@ using enum RoleRow::Count;
 constexpr AccessSet kRead = set_of(Access::read);
 constexpr AccessSet kWrite = set_of(Access::write);
 constexpr AccessSet kSum = set_of(Access::write, Access::add);
-constexpr AccessSet kAdd = set_of(Access::add);
 constexpr AccessSet kModify = set_of(Access::modify);
 constexpr AccessSet kMade = set_of(Access::read, Access::write);  // by the first pass that needs it
 

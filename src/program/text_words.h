@@ -82,8 +82,9 @@ constexpr bool is_of_flat(Region::Kind kind) {
   return kind != Region::Kind::all && kind != Region::Kind::pair;
 }
 
-// Its name, with "_" for spaces.
+// An enumerator's name, with "_" for spaces; and whether it is this.
 std::string as_word(std::string_view name);
+bool is_word(std::string_view word, std::string_view name);
 [[noreturn]] void refuse_enumerator(std::string_view what, int value, int count);
 
 // UsageError for a value that is no enumerator.
@@ -99,7 +100,7 @@ std::string word_of(Enum value) {
 template <class Enum>
 std::optional<Enum> enumerator_of(std::string_view word) {
   for (int number = 0; number < kEnumerators<Enum>; ++number)
-    if (word_of(static_cast<Enum>(number)) == word) return static_cast<Enum>(number);
+    if (is_word(word, name_of(static_cast<Enum>(number)))) return static_cast<Enum>(number);
   return std::nullopt;
 }
 

@@ -82,7 +82,7 @@ grep -q "^demo: cannot read the text file 'none'" "$folder/err.txt" || fail "dem
 for script in install_packages.sh cudnn_frontend.sh; do echo '#!/bin/sh' >"$checkout/scripts/$script"; done
 echo '#!/bin/sh' >"$folder/tools/cmake"
 run 1 fuzz.sh 1
-for name in config safetensors tokens; do
+for name in config program safetensors tokens; do
   grep -q "^fuzz_$name could not be run" "$folder/err.txt" || fail "fuzz.sh without its programs"
 done
 if grep -q 'found something' "$folder/err.txt"; then fail "fuzz.sh found something without its programs"; fi
