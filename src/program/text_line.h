@@ -45,7 +45,7 @@ class TextLine {
   template <class Enum>
   Enum one() {
     const std::optional<Enum> found = maybe<Enum>();
-    if (!found) refuse("the " + std::string(kEnumeration<Enum>) + " is needed: " + all_words<Enum>());
+    if (!found) refuse("the " + std::string(kEnumeration<Enum>.name) + " is needed: " + all_words<Enum>());
     return *found;
   }
 

@@ -67,9 +67,9 @@ bool is_word(std::string_view word, std::string_view name) {
   return std::ranges::equal(word, name, [](char a, char b) { return a == (b == ' ' ? '_' : b); });
 }
 
-void refuse_enumerator(std::string_view what, int value, int count) {
+void refuse_enumerator(const Enumeration& of, int value) {
   throw UsageError(fmt::format("a program cannot be printed: a {} in it has the value {}; 0 to {} are known",
-                               what, value, count - 1));
+                               of.name, value, of.count - 1));
 }
 
 std::string quoted(std::string_view text) {
