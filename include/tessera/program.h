@@ -115,31 +115,31 @@ struct Lifetime {
 };
 
 enum class BufferRole : std::uint8_t {
-  parameter,         // a flat's shard, or the whole of it where parameters are replicated
-  uploaded,          // on the device, for a gather or an update, of a parameter that lives elsewhere
-  staged,            // a flat's parameters, or the part that is updated, on the host on their way
-  secondary,         // a flat's shard, gathered from the slices that replicas keep
-  gathered,          // a flat's parameters, whole, around a use
-  gradient,          // a flat's full gradient of one microbatch, in the parameter's type
-  local_sum,         // a flat's full fp32 gradient, summed over microbatches on this rank only
-  accumulator,       // a flat's reduced fp32 gradient: the shard, or the whole, see docs/memory.md
-  master,            // fp32 parameters behind 16-bit ones: the shard, or the whole
-  moment,            // optimizer moment `index`: the shard, or the whole
-  host_gradient,     // the reduced gradient on the host
-  state_window,      // master (index −1) or moment `index`, on the host, of states on the disk
-  tied_sum,          // another pipeline rank's slice of a tied flat's reduced gradient
-  batch,             // the microbatch's inputs and targets
-  output,            // what unit `unit` hands to the next, here or received from the unit's rank
-  output_gradient,   // the gradient of that, written by the next unit's backward, here or received
-  saved,             // what unit `unit` keeps from forward, or a full recompute, to backward
-  offloaded,         // on the host: what unit `unit` saved (index 0), its input (1)
-  recomputable,      // what it keeps from forward, or any recompute, to backward
-  workspace,         // scratch of unit `unit` during a use
-  square_sums,       // of the blocks of one flat's reduced gradient, on their way to its norm
-  scalars,           // one slot a rank for reduce_scalars
-  decision,          // of this step: whether its updates run, and with which terms
-  previous_decision, // of the step before, for the updates that it left
-  terms              // of this step, given when it began, for updates that wait for no decision
+  parameter,          // a flat's shard, or the whole of it where parameters are replicated
+  uploaded,           // on the device, for a gather or an update, of a parameter that lives elsewhere
+  staged,             // a flat's parameters, or the part that is updated, on the host on their way
+  secondary,          // a flat's shard, gathered from the slices that replicas keep
+  gathered,           // a flat's parameters, whole, around a use
+  gradient,           // a flat's full gradient of one microbatch, in the parameter's type
+  local_sum,          // a flat's full fp32 gradient, summed over microbatches on this rank only
+  accumulator,        // a flat's reduced fp32 gradient: the shard, or the whole, see docs/memory.md
+  master,             // fp32 parameters behind 16-bit ones: the shard, or the whole
+  moment,             // optimizer moment `index`: the shard, or the whole
+  host_gradient,      // the reduced gradient on the host
+  state_window,       // master (index −1) or moment `index`, on the host, of states on the disk
+  tied_sum,           // another pipeline rank's slice of a tied flat's reduced gradient
+  batch,              // the microbatch's inputs and targets
+  output,             // what unit `unit` hands to the next, here or received from the unit's rank
+  output_gradient,    // the gradient of that, written by the next unit's backward, here or received
+  saved,              // what unit `unit` keeps from forward, or a full recompute, to backward
+  offloaded,          // on the host: what unit `unit` saved (index 0), its input (1)
+  recomputable,       // what it keeps from forward, or any recompute, to backward
+  workspace,          // scratch of unit `unit` during a use
+  square_sums,        // of the blocks of one flat's reduced gradient, on their way to its norm
+  scalars,            // one slot a rank for reduce_scalars
+  decision,           // of this step: whether its updates run, and with which terms
+  previous_decision,  // of the step before, for the updates that it left
+  terms               // of this step, given when it began, for updates that wait for no decision
 };
 inline constexpr int kBufferRoles = 25;
 
@@ -181,7 +181,7 @@ struct Channel {
 struct Program {
   StepKind kind = StepKind::train;
   int microbatches = 1;
-  int pipeline_rank = 0;     // the coordinate along the pipeline axis that it is for
+  int pipeline_rank = 0;        // the coordinate along the pipeline axis that it is for
   IdVector<std::string> units;  // names, for messages
   IdVector<Channel> channels;
   IdVector<Buffer> buffers;

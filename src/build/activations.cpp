@@ -60,9 +60,8 @@ void Builder::take_down_activations(int position) {
   const Slot& slot = slots_[static_cast<std::size_t>(position)];
   if (slot.use.pass != Pass::forward) return;
   for (const auto& [device, host] : waiting_of(slot)) {
-    const InstructionId id =
-        copy({.unit = slot.use.unit, .microbatch = slot.microbatch, .operands = {}, .waits = {}},
-             device, host);
+    const InstructionId id = copy(
+        {.unit = slot.use.unit, .microbatch = slot.microbatch, .operands = {}, .waits = {}}, device, host);
     release_behind(device, id, position);
   }
 }
@@ -82,8 +81,7 @@ void Builder::bring_activations(int position) {
                                           Use{.unit = slot.use.unit, .pass = Pass::recompute};
     if (recomputed) continue;
     for (const auto& [device, host] : waiting_of(slot))
-      copy({.unit = slot.use.unit, .microbatch = slot.microbatch, .operands = {}, .waits = {}},
-           host, device);
+      copy({.unit = slot.use.unit, .microbatch = slot.microbatch, .operands = {}, .waits = {}}, host, device);
   }
 }
 

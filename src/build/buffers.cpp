@@ -184,13 +184,12 @@ void Builder::add_unit_buffers(UnitId unit) {
   const UnitActivations& needs = spec_.activations.units[static_cast<std::size_t>(unit)];
   const auto describe = [&](std::string_view what, BufferRole role, Category category, std::int64_t bytes) {
     // Programs of other shapes have other buffers, which need not lie at the same address.
-    return Buffer{
-        .name = fmt::format("{}.{}[{}]", program_.units[unit], what, bytes),
-        .role = role,
-        .category = category,
-        .unit = unit,
-        .bytes = bytes,
-        .lifetimes = {}};
+    return Buffer{.name = fmt::format("{}.{}[{}]", program_.units[unit], what, bytes),
+                  .role = role,
+                  .category = category,
+                  .unit = unit,
+                  .bytes = bytes,
+                  .lifetimes = {}};
   };
   UnitBuffers& buffers = unit_buffers_[unit];
   // Its neighbour's rank has the output, too: the last unit's is nobody's input, and no gradient of it comes

@@ -89,9 +89,7 @@ void Builder::issue_sends(int position) {
     const std::vector<int>& starts = starts_[static_cast<std::size_t>(receiver)];
     keep_until_taken(buffer, id, lane, *std::ranges::lower_bound(starts, slot.time + duration_of(pass)));
   };
-  const auto buffers = [&](UnitId unit) -> const UnitBuffers& {
-    return unit_buffers_[unit];
-  };
+  const auto buffers = [&](UnitId unit) -> const UnitBuffers& { return unit_buffers_[unit]; };
   const int chunks = static_cast<int>(partition_.chunks().size());
   if (slot.use.pass == Pass::forward && slot.use.unit == chunk.end - 1 && index + 1 < chunks)
     send(Lane::send_output, chunk.end - 1, buffers(chunk.end - 1).output.of(slot.microbatch), index + 1,

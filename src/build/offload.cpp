@@ -72,8 +72,7 @@ void Builder::hand_on_next() {
   const FlatId flat = updates_[handed_on_++].flat;
   hand_on(flat);
   // While one gradient is read by its update, the next comes down beside it.
-  if (updates_early() && host_updates(flat))
-    touch(flat_buffers_[flat].update.gradient, next_id() - 1);
+  if (updates_early() && host_updates(flat)) touch(flat_buffers_[flat].update.gradient, next_id() - 1);
   prepare_updates();  // in the place of what has just gone
 }
 

@@ -119,6 +119,7 @@ Program Builder::build() {
   issue_end();
   close_lifetimes();
   compact();
+  forget_unused();
   link(program_, nullptr, 0);
   return std::move(program_);
 }
@@ -361,8 +362,8 @@ void Builder::begin_gradients(int position) {
   }
 }
 
-// One operand for each of the unit's parameters: it is added to what the microbatch's uses before have made,
-// also where the unit has a parameter twice.
+// One operand for each of the unit's trainable parameters, in their order: it is added to what the
+// microbatch's uses before have made, also where the unit has a parameter twice.
 void Builder::access_gradients(Instruction& use, int position) {
   const ParameterId first = layout_.first_parameter(use.unit);
   const auto count = layout_.units()[static_cast<std::size_t>(use.unit)].parameters.size();
@@ -373,7 +374,7 @@ void Builder::access_gradients(Instruction& use, int position) {
     const auto home = static_cast<std::size_t>(place.home);
     use.operands.push_back({.role = Role::gradient,
                             .buffer = gradient,
-                            .region = Region::of_parameter(id),
+                            .region = Region::of_parameter(place.home),
                             .type = buffer(gradient).type,
                             .access = holds_gradient_[home] ? Access::add : Access::write});
     // What an opened use writes is there when it is closed: uses inside it may write before.

@@ -189,8 +189,8 @@ class Filler {
 
   const Layout& layout_;
   const Sources& sources_;
-  const Coordinates place_;  // this rank's, in the mesh
-  const Spread spread_;      // of parameters
+  const Coordinates place_;       // this rank's, in the mesh
+  const Spread spread_;           // of parameters
   std::vector<std::byte> bytes_;  // of a row, before the cast
   std::vector<float> file_rows_, staged_;
   const Source* staged_source_ = nullptr;

@@ -76,8 +76,9 @@ std::vector<StoredPiece> StoredStates::find(FlatId flat, State state, std::int64
   const int pipeline = mesh().place(first.header.rank, Axis::pipeline);
   for (std::int64_t at = begin / numel * numel; at < end; at += numel) {
     const Coordinates owner = owner_of(spec, spread, at);
-    const StoredFile& file = file_of(rank_at(mesh(), pipeline, owner[static_cast<std::size_t>(Axis::replicate)],
-                                             owner[static_cast<std::size_t>(Axis::shard)]));
+    const StoredFile& file =
+        file_of(rank_at(mesh(), pipeline, owner[static_cast<std::size_t>(Axis::replicate)],
+                        owner[static_cast<std::size_t>(Axis::shard)]));
     const StoredBuffer* const buffer = buffer_in(file, flat, state);
     if (buffer == nullptr || buffer->bytes != like.bytes)
       throw EnvironmentError(fmt::format("checkpoint file '{}' has no {} of unit {} of {} bytes",

@@ -264,8 +264,8 @@ void Engine::begin_program(int index, const StepTerms& terms) {
     impl_->executor->start(index, terms.continues);
     if (early)
       impl_->executor->give_terms({.learning_rate = terms.learning_rate,
-                                     .step = impl_->steps_applied + 1,
-                                     .gradient_scale = gradient_scale});
+                                   .step = impl_->steps_applied + 1,
+                                   .gradient_scale = gradient_scale});
     impl_->executor->advance();
   });
 }

@@ -67,11 +67,11 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       layout_(layout),
       programs_(programs),
       options_(options),
-      several_kinds_(std::ranges::any_of(
-          programs,
-          [&](const Program& program) {
-            return program.kind != StepKind::finish && program.kind != programs.front().kind;
-          })),
+      several_kinds_(std::ranges::any_of(programs,
+                                         [&](const Program& program) {
+                                           return program.kind != StepKind::finish &&
+                                                  program.kind != programs.front().kind;
+                                         })),
       rank_(world.rank()),
       place_(options.mesh.coordinates(rank_)),
       memory_(device, programs, plan,
@@ -228,7 +228,9 @@ void Executor::wait_for(InstructionId id, Stream& stream) {
   for (InstructionId wait : instruction.waits) stream.wait(events_[static_cast<std::size_t>(wait)]);
 }
 
-void Executor::give_terms(const UpdateTerms& terms) { terms_ = {.known = true, .apply = true, .terms = terms}; }
+void Executor::give_terms(const UpdateTerms& terms) {
+  terms_ = {.known = true, .apply = true, .terms = terms};
+}
 
 // Whether the device can follow the decision where the host does not know it: an update asks it there, and a
 // gather in place brings what is the same as before where updates were skipped.

@@ -215,7 +215,7 @@ class Executor {
   // What instructions depend on: the running step's decision, that of the step before, and the terms that the
   // running step began with.
   Decided now_, previous_, terms_;
-  bool gate_set_ = false;         // the device knows the running step's decision
+  bool gate_set_ = false;          // the device knows the running step's decision
   InstructionId decides_at_ = -1;  // the running program's reduce_scalars
   int carried_from_ = -1;
   Decision decision_;

@@ -147,7 +147,8 @@ View UnitLease::parameter(ParameterId parameter) const {
                                  impl.layout.parameter(parameter).name, name_of(pass()), spec.name));
   const Place& place = impl.layout.place(parameter);
   for (const Operand& operand : impl.instruction(instruction_).operands) {
-    if (operand.role != Role::parameters || impl.program().buffers[operand.buffer].flat != place.flat) continue;
+    if (operand.role != Role::parameters || impl.program().buffers[operand.buffer].flat != place.flat)
+      continue;
     std::byte* base = impl.executor->at(operand, instruction_);
     return {base + place.offset * bytes_of(operand.type), place.numel, operand.type};
   }
@@ -176,9 +177,14 @@ float UnitLease::gradient_beta(ParameterId parameter) const {
   return operand.access == Access::add ? 1.0f : 0.0f;
 }
 
+// A use has one for each trainable parameter of its unit, in their order: a tied one is named by its home,
+// which the unit may have, too.
 const Operand& Engine::Impl::gradient_of(const Instruction& use, ParameterId parameter) const {
+  int before = 0;
+  for (ParameterId id = layout.first_parameter(use.unit); id < parameter; ++id)
+    before += layout.flat(layout.place(id).flat).trainable ? 1 : 0;
   for (const Operand& operand : use.operands)
-    if (operand.role == Role::gradient && operand.region.parameter == parameter) return operand;
+    if (operand.role == Role::gradient && before-- == 0) return operand;
   throw Error(fmt::format("a use of unit {} does not write the gradient of '{}'", use.unit,
                           layout.parameter(parameter).name));
 }

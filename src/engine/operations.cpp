@@ -152,7 +152,8 @@ double* Executor::block_squares(const Instruction& instruction) const {
 
 kernels::UpdateGate* Executor::gate() const {
   static_assert(kDecisionBytes == sizeof(kernels::UpdateGate));
-  return reinterpret_cast<kernels::UpdateGate*>(persistent_address(program_, instruction_at(decides_at_).operand(Role::decision).buffer));
+  return reinterpret_cast<kernels::UpdateGate*>(
+      persistent_address(program_, instruction_at(decides_at_).operand(Role::decision).buffer));
 }
 
 void Executor::square_sum(InstructionId id) {
@@ -294,8 +295,7 @@ void Executor::update(InstructionId id) {
   if (runs.empty()) return;
   const auto from_begin = [&](Role role) -> std::byte* {
     const Operand* operand = instruction.find(role);
-    return operand == nullptr ? nullptr
-                              : at(*operand, id) + (begin - mine.begin) * bytes_of(operand->type);
+    return operand == nullptr ? nullptr : at(*operand, id) + (begin - mine.begin) * bytes_of(operand->type);
   };
   const bool gated = &decided(instruction) == &now_ && gate_set_ && !on_host;
   options_.optimizer.update({.numel = end - begin,

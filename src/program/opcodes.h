@@ -19,11 +19,11 @@ enum class OpKind : std::uint8_t {
 
 // By what the simulator charges it, unless it is told a duration.
 enum class CostRule : std::uint8_t {
-  flops,      // of the module's pass
-  collective, // bytes of the whole over the links of the group
-  message,    // bytes over the link between two ranks
-  memory,     // bytes of the operands, each read and each write, at the memory's rate
-  transfer,   // bytes over the link between two spaces
+  flops,       // of the module's pass
+  collective,  // bytes of the whole over the links of the group
+  message,     // bytes over the link between two ranks
+  memory,      // bytes of the operands, each read and each write, at the memory's rate
+  transfer,    // bytes over the link between two spaces
   nothing
 };
 
@@ -33,8 +33,7 @@ using AccessSet = std::uint32_t;
 constexpr LaneSet set_of(Lane lane) { return 1U << static_cast<unsigned>(lane); }
 constexpr AccessSet set_of(Access access) { return 1U << static_cast<unsigned>(access); }
 template <class First, class... More>
-  requires(sizeof...(More) > 0)
-constexpr std::uint32_t set_of(First first, More... more) {
+requires(sizeof...(More) > 0) constexpr std::uint32_t set_of(First first, More... more) {
   return (set_of(first) | ... | set_of(more));
 }
 

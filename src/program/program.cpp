@@ -47,9 +47,9 @@ std::string_view name_of(BufferRole role) {
 
 std::string_view name_of(Role role) {
   constexpr std::string_view kNames[] = {
-      "parameters", "gradient", "batch", "input", "output", "output_gradient", "input_gradient",
-      "saved", "recomputable", "workspace", "from", "to", "squares", "block_squares", "scalars",
-      "decision", "next_decision", "master", "moment1", "moment2", "parameter"};
+      "parameters", "gradient",     "batch",         "input",  "output",  "output_gradient", "input_gradient",
+      "saved",      "recomputable", "workspace",     "from",   "to",      "squares",         "block_squares",
+      "scalars",    "decision",     "next_decision", "master", "moment1", "moment2",         "parameter"};
   static_assert(std::size(kNames) == kRoles);
   return kNames[static_cast<int>(role)];
 }
@@ -224,6 +224,8 @@ std::uint64_t Program::hash() const {
   hasher.add(static_cast<std::int64_t>(kind));
   hasher.add(std::int64_t{microbatches});
   hasher.add(std::int64_t{pipeline_rank});
+  for (const std::size_t count : {units.size(), channels.size(), buffers.size(), instructions.size()})
+    hasher.add(static_cast<std::int64_t>(count));
   for (const std::string& unit : units) hasher.add(unit);
   for (const Channel& channel : channels) {
     hasher.add(static_cast<std::int64_t>(channel.axis));

@@ -15,8 +15,9 @@ InstructionCosts::InstructionCosts(const Program& program, const Layout& layout,
   const int flats = static_cast<int>(layout.flats().size());
   if (program.scalars >= 0 && program.scalars_numel != square_sum_slot(flats) &&
       program.scalars_numel != parameter_square_sum_slot(flats, layout.parameters()))
-    throw UsageError(fmt::format("simulate: the program has {} scalars a rank, which is not for the layout's {} flats",
-                                 program.scalars_numel, flats));
+    throw UsageError(
+        fmt::format("simulate: the program has {} scalars a rank, which is not for the layout's {} flats",
+                    program.scalars_numel, flats));
   if (!cost.forward_flops.empty() && cost.forward_flops.size() != program.units.size())
     throw UsageError(fmt::format("simulate: forward_flops is given for {} units; the program has {}",
                                  cost.forward_flops.size(), program.units.size()));

@@ -101,7 +101,8 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   const BatchBuffer layout(*model, shape);
   const Operand* const reads_batch = use.find(Role::batch);  // a unit that does not may find it gone
   std::byte* batch = static_cast<std::byte*>(lease.address(Role::batch));
-  if (reads_batch != nullptr && reads_batch->access == Access::write) {  // this rank's first use that reads it
+  if (reads_batch != nullptr &&
+      reads_batch->access == Access::write) {  // this rank's first use that reads it
     fetch(use.microbatch, staging.data());
     engine.upload(batch, staging.data(), layout.total);
   }

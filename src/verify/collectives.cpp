@@ -26,12 +26,11 @@ bool alike(const Program& a, const Operand& x, const Program& b, const Operand& 
 bool alike(const Program& a, InstructionId x, const Program& b, InstructionId y) {
   const Instruction& left = at(a, x);
   const Instruction& right = at(b, y);
-  const auto key = [](const Instruction& of) {
-    return std::tuple(of.op, of.unit, of.microbatch);
-  };
+  const auto key = [](const Instruction& of) { return std::tuple(of.op, of.unit, of.microbatch); };
   return key(left) == key(right) &&
-         std::ranges::equal(left.operands, right.operands,
-                            [&](const Operand& one, const Operand& other) { return alike(a, one, b, other); });
+         std::ranges::equal(left.operands, right.operands, [&](const Operand& one, const Operand& other) {
+           return alike(a, one, b, other);
+         });
 }
 
 class World {

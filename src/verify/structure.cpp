@@ -106,8 +106,8 @@ class Structure {
     if (of_flat && of.flat < 0)
       report(id, fmt::format("touches the {} of '{}', which is of no flat", name_of(region.kind), of.name));
     if (of_flat && operand.type != of.type)
-      report(id, fmt::format("takes '{}' for {}; it holds {}", of.name, name_of(operand.type),
-                             name_of(of.type)));
+      report(id,
+             fmt::format("takes '{}' for {}; it holds {}", of.name, name_of(operand.type), name_of(of.type)));
     // What is held is cut over at least these axes: a region is a part of it.
     if (region.kind == Region::Kind::part && !region.spread.axes.contains(of.spread.axes))
       report(id, fmt::format("touches {} of '{}', which holds only {}", to_string(region.spread), of.name,

@@ -164,8 +164,7 @@ TEST(OffloadPrograms, UpdatesOverlapCopies) {
           if (instruction.op == Opcode::reduce_scatter)
             return 2.0;  // as long as its gradient takes to go down
           if (instruction.op != Opcode::copy) return 1.0;
-          return static_cast<double>(of.buffers[instruction.buffer(Role::to)].bytes) /
-                 4096;
+          return static_cast<double>(of.buffers[instruction.buffer(Role::to)].bytes) / 4096;
         }};
         const Timeline timeline = simulate(program, made.layout, {.shard = 2}, cost);
         for (const Span& span : timeline.spans) {

@@ -42,8 +42,7 @@ void pipeline_uses(Engine& engine, const ToyStep& step, int data_rank, const Wit
       for (std::int64_t k = 0; input != nullptr && k < kNumel; ++k)
         ASSERT_EQ(input[k], base + static_cast<float>(use.unit))
             << program.units[static_cast<std::size_t>(use.unit)];
-      std::fill_n(floats(lease, Role::output), kNumel,
-                  base + static_cast<float>(use.unit) + 1);
+      std::fill_n(floats(lease, Role::output), kNumel, base + static_cast<float>(use.unit) + 1);
     } else {
       const float* gradient = floats(lease, Role::output_gradient);
       for (std::int64_t k = 0; gradient != nullptr && k < kNumel; ++k)

@@ -98,7 +98,9 @@ double predicted_us(const Mesh& mesh, const Seen& seen, const Durations& took_us
   };
   for (std::size_t rank = 0; rank < seen.programs.size(); ++rank)
     for (std::size_t id = 0; id < took_us[rank].size(); ++id) {
-      double& least = least_us.try_emplace(kind(seen.programs[rank], seen.programs[rank].instructions[id]), 1e9).first->second;
+      double& least =
+          least_us.try_emplace(kind(seen.programs[rank], seen.programs[rank].instructions[id]), 1e9)
+              .first->second;
       least = std::min(least, took_us[rank][id]);
     }
   std::vector<int> program_of_rank(seen.programs.size());

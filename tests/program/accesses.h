@@ -9,7 +9,8 @@
 namespace tessera::testing {
 
 // In roles that a use may have as many of as it likes; what is in both lists is added to.
-inline std::vector<Operand> accesses(const std::vector<BufferId>& reads, const std::vector<BufferId>& writes) {
+inline std::vector<Operand> accesses(const std::vector<BufferId>& reads,
+                                     const std::vector<BufferId>& writes) {
   const auto in = [](const std::vector<BufferId>& list, BufferId id) {
     return std::ranges::find(list, id) != list.end();
   };
@@ -17,9 +18,8 @@ inline std::vector<Operand> accesses(const std::vector<BufferId>& reads, const s
   for (const BufferId id : reads)
     if (!in(writes, id)) operands.push_back({.role = Role::parameters, .buffer = id, .access = Access::read});
   for (const BufferId id : writes)
-    operands.push_back({.role = Role::gradient,
-                        .buffer = id,
-                        .access = in(reads, id) ? Access::add : Access::write});
+    operands.push_back(
+        {.role = Role::gradient, .buffer = id, .access = in(reads, id) ? Access::add : Access::write});
   return operands;
 }
 

@@ -41,7 +41,8 @@ class HandMade {
                 .unit = unit,
                 .microbatch = 0,
                 .channel = 0,
-                .operands = {part(Role::from, from, kShard, Access::read), part(Role::to, to, kWhole, Access::write)},
+                .operands = {part(Role::from, from, kShard, Access::read),
+                             part(Role::to, to, kWhole, Access::write)},
                 .waits = std::move(waits)});
   }
   InstructionId reduce(UnitId unit, BufferId from, BufferId to, std::vector<InstructionId> waits = {}) {
@@ -50,7 +51,8 @@ class HandMade {
                 .unit = unit,
                 .microbatch = 0,
                 .channel = 1,
-                .operands = {part(Role::from, from, kWhole, Access::read), part(Role::to, to, kShard, Access::write)},
+                .operands = {part(Role::from, from, kWhole, Access::read),
+                             part(Role::to, to, kShard, Access::write)},
                 .waits = std::move(waits)});
   }
 

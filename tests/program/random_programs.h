@@ -68,8 +68,9 @@ class RandomPrograms {
       if (!fresh && pick(0, 2) != 0) continue;
       const int kind = fresh ? 2 : pick(0, 3);
       const Access access = kind < 2 ? Access::read : kind == 2 ? Access::write : Access::add;
-      instruction.operands.push_back(
-          {.role = access == Access::read ? Role::parameters : Role::gradient, .buffer = id, .access = access});
+      instruction.operands.push_back({.role = access == Access::read ? Role::parameters : Role::gradient,
+                                      .buffer = id,
+                                      .access = access});
     }
   }
 

@@ -5,9 +5,9 @@
 #include <ctime>
 #include <iostream>
 
+#include "tests/program/accesses.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/sanitized.h"
-#include "tests/program/accesses.h"
 #include "tests/program/small_models.h"
 
 namespace tessera {

@@ -313,7 +313,9 @@ TEST(VerifyMutations, ReorderedMicrobatchesAreFound) {
       at(mutant, id).operands = one.operands;
       for (InstructionId later = id + 1; later < count(program); ++later) {
         const Instruction& other = at(program, later);
-        if (other.op != one.op || program.flat_of(other) != program.flat_of(one) || other.microbatch == one.microbatch) continue;
+        if (other.op != one.op || program.flat_of(other) != program.flat_of(one) ||
+            other.microbatch == one.microbatch)
+          continue;
         std::swap(at(mutant, id).microbatch, at(mutant, later).microbatch);
         EXPECT_TRUE(has(verified(mutant, plan), Fault::microbatch_order, {later}))
             << describe(program, id) << " and " << describe(program, later);
