@@ -38,16 +38,17 @@ Measurement beside_copy(const Gpu& gpu, Tensors& tensors, double required, std::
 }
 
 Measurement adamw(const Gpu& gpu, Tensors& tensors, DType type, std::int64_t numel) {
-  kernels::AdamWArguments arguments{
-      .numel = numel, .gradient_type = type, .parameter_type = type, .coefficients = {}};
+  kernels::OptimizerArguments arguments{
+      .numel = numel, .gradient_type = type, .moment_count = 2, .parameter_type = type, .coefficients = {}};
   arguments.gradient = tensors.take_filled(numel, type);
   arguments.master = static_cast<float*>(tensors.take_filled(numel, DType::fp32));
-  for (void** moment : {&arguments.m, &arguments.v}) *moment = tensors.take_filled(numel, DType::fp32);
+  for (void*& moment : arguments.moments) moment = tensors.take_filled(numel, DType::fp32);
   if (type == DType::bf16) arguments.parameter = tensors.take(numel * 2);
-  arguments.coefficients = kernels::make_adamw_coefficients({.learning_rate = 1e-4, .weight_decay = 0.1});
+  arguments.coefficients =
+      rules::coefficients_of(AdamWOptions{.beta2 = 0.95}, {.learning_rate = 1e-4, .weight_decay = 0.1});
   return beside_copy(gpu, tensors, 0.92, numel * kUpdatedBytes,
                      [&gpu, arguments, context = tensors.context()] {
-                       return gpu.seconds_of([&] { kernels::adamw_update(context, arguments); });
+                       return gpu.seconds_of([&] { kernels::optimizer_update(context, arguments); });
                      });
 }
 

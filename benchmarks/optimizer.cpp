@@ -26,26 +26,27 @@ void adamw(benchmark::State& state) {
   if (moment_type == DType::bf16)
     for (const int moment : {1, 2})
       kernels::cast({}, numel, DType::fp32, states[moment], DType::bf16, states[moment]);
-  kernels::AdamWArguments arguments{.numel = numel,
-                                    .gradient_type = DType::bf16,
-                                    .gradient = gradient,
-                                    .master = states[0],
-                                    .m = states[1],
-                                    .v = states[2],
-                                    .moment_type = moment_type,
-                                    .parameter_type = DType::bf16,
-                                    .parameter = halves[1],
-                                    .coefficients = {}};
-  kernels::AdamWSettings settings{.learning_rate = 1e-4, .weight_decay = 0.1};
+  kernels::OptimizerArguments arguments{.numel = numel,
+                                        .gradient_type = DType::bf16,
+                                        .gradient = gradient,
+                                        .master = states[0],
+                                        .moment_count = 2,
+                                        .moments = {states[1], states[2]},
+                                        .moment_type = moment_type,
+                                        .parameter_type = DType::bf16,
+                                        .parameter = halves[1],
+                                        .coefficients = {}};
+  const AdamWOptions options{.beta2 = 0.95};
+  rules::RuleTerms terms{.learning_rate = 1e-4, .weight_decay = 0.1};
   const kernels::ComputeContext context{.threads = threads, .workspace = {}};
 
   Pairs pairs({"limit", "adamw"});
   for (auto round : state) {
     pairs.add(0, seconds_of([&] { read_and_write(threads, limit, limit_numel); }));
-    arguments.coefficients = kernels::make_adamw_coefficients(settings);
-    arguments.rounding.key = static_cast<std::uint64_t>(settings.step);
-    ++settings.step;
-    const double seconds = seconds_of([&] { kernels::adamw_update(context, arguments); });
+    arguments.coefficients = rules::coefficients_of(options, terms);
+    arguments.rounding.key = static_cast<std::uint64_t>(terms.step);
+    ++terms.step;
+    const double seconds = seconds_of([&] { kernels::optimizer_update(context, arguments); });
     pairs.add(1, seconds);
     state.SetIterationTime(seconds);
   }

@@ -1,5 +1,7 @@
 #include "kernels/check.h"
 
+#include <tuple>
+
 #include "tessera/error.h"
 
 namespace tessera::kernels {
@@ -38,24 +40,35 @@ void check_moment_type(DType type, const char* op) {
                    " are not possible; use fp32 or bf16");
 }
 
-}  // namespace
-
-void check_runs(const AdamWArguments& arguments) {
-  check_moment_type(arguments.moment_type, "adamw_update");
-  if (arguments.runs.empty()) return;
+void check_runs(const OptimizerArguments& a, const char* op) {
   std::int64_t numel = 0;
-  for (const AdamWRun& run : arguments.runs) numel += run.numel;
-  if (numel == arguments.numel && arguments.runs.size() <= kMostAdamWRuns) return;
-  throw UsageError("adamw_update: " + std::to_string(arguments.runs.size()) + " runs of " +
-                   std::to_string(numel) + " elements in all; at most " + std::to_string(kMostAdamWRuns) +
-                   " are possible, of " + std::to_string(arguments.numel));
+  for (const CoefficientRun& run : a.runs) {
+    numel += run.numel;
+    if (run.coefficients.index() != a.coefficients.index())
+      throw UsageError(std::string(op) + ": a run has the coefficients of another rule");
+  }
+  if (numel == a.numel && a.runs.size() <= kMostCoefficientRuns) return;
+  throw UsageError(std::string(op) + ": " + std::to_string(a.runs.size()) + " runs of " +
+                   std::to_string(numel) + " elements in all; at most " +
+                   std::to_string(kMostCoefficientRuns) + " are possible, of " + std::to_string(a.numel));
 }
 
-void check_momentum(const SgdArguments& arguments) {
-  check_moment_type(arguments.moment_type, "sgd_update");
-  if (arguments.momentum != nullptr || arguments.coefficients.momentum == 0.0f) return;
-  throw UsageError("sgd_update: momentum is " + std::to_string(arguments.coefficients.momentum) +
-                   ", but no momentum buffer is given");
+}  // namespace
+
+void check_update(const OptimizerArguments& a) {
+  const auto [op, least, most] =
+      std::visit([](const auto& own) { return std::tuple(own.kOp, own.kLeastMoments, own.kMostMoments); },
+                 a.coefficients);
+  check_moment_type(a.moment_type, op);
+  if (a.moment_count < least || a.moment_count > most)
+    throw UsageError(std::string(op) + ": " + std::to_string(a.moment_count) +
+                     " moments are not possible; use " + std::to_string(least) + " to " +
+                     std::to_string(most));
+  for (int k = 0; k < a.moment_count && a.numel > 0; ++k)
+    if (a.moments[k] == nullptr)
+      throw UsageError(std::string(op) + ": moment " + std::to_string(k) + " is null; give all " +
+                       std::to_string(a.moment_count));
+  if (!a.runs.empty()) check_runs(a, op);
 }
 
 void check_rotary(const RotaryShape& shape, const char* op) {

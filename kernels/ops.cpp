@@ -15,12 +15,9 @@ const Ops& ops_of(DeviceType device) { return device == DeviceType::cuda ? cuda_
 
 }  // namespace
 
-void adamw_update(const ComputeContext& context, const AdamWArguments& arguments) {
-  ops_of(context.device).adamw_update(context, arguments);
-}
-
-void sgd_update(const ComputeContext& context, const SgdArguments& arguments) {
-  ops_of(context.device).sgd_update(context, arguments);
+void optimizer_update(const ComputeContext& context, const OptimizerArguments& arguments) {
+  check_update(arguments);
+  ops_of(context.device).optimizer_update(context, arguments);
 }
 
 void add_loss(const ComputeContext& context, const LossTotal* total, double* to) {

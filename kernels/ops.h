@@ -10,7 +10,7 @@ namespace tessera::kernels {
 // Every op that a backend implements; the others are made of these (ops.cpp, linear.cpp).
 // clang-format off
 #define TESSERA_FOR_EACH_OP(op) \
-  op(adamw_update) op(sgd_update) op(cast) op(fill) op(copy_bytes) op(add) \
+  op(optimizer_update) op(cast) op(fill) op(copy_bytes) op(add) \
   op(gelu_forward) op(gelu_backward) op(dropout) op(swiglu_forward) op(swiglu_backward) op(rotary_forward) op(rotary_backward) \
   op(add_loss) op(set_gate) op(ordered_chain) op(block_squares) op(add_block_squares) \
   op(column_sum_workspace_bytes) op(column_sum) \

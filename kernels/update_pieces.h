@@ -6,44 +6,38 @@
 
 namespace tessera::kernels {
 
-// Elements [begin, begin + numel), but for the moments.
-template <class Arguments>
-Arguments piece_without_moments(Arguments all, std::int64_t begin, std::int64_t numel) {
-  all.numel = numel;
-  all.gradient = element(all.gradient, all.gradient_type, begin);
-  all.master += begin;
-  all.rounding.first += begin;
-  if (all.parameter != nullptr) all.parameter = element(all.parameter, all.parameter_type, begin);
-  return all;
-}
-
 // Elements [begin, begin + numel) with the coefficients of all.
-inline AdamWArguments piece_of(const AdamWArguments& all, std::int64_t begin, std::int64_t numel) {
-  AdamWArguments own = piece_without_moments(all, begin, numel);
-  own.m = element(all.m, all.moment_type, begin);
-  own.v = element(all.v, all.moment_type, begin);
+inline OptimizerArguments piece_of(const OptimizerArguments& all, std::int64_t begin, std::int64_t numel) {
+  OptimizerArguments own = all;
+  own.numel = numel;
+  own.gradient = element(all.gradient, all.gradient_type, begin);
+  own.master += begin;
+  own.rounding.first += begin;
+  for (int k = 0; k < all.moment_count; ++k) own.moments[k] = element(all.moments[k], all.moment_type, begin);
+  if (all.parameter != nullptr) own.parameter = element(all.parameter, all.parameter_type, begin);
   own.runs = {};
-  return own;
-}
-inline SgdArguments piece_of(const SgdArguments& all, std::int64_t begin, std::int64_t numel) {
-  SgdArguments own = piece_without_moments(all, begin, numel);
-  if (all.momentum != nullptr) own.momentum = element(all.momentum, all.moment_type, begin);
   return own;
 }
 
 // Calls function(arguments) for every run, and for all elements where there are none.
 template <class Function>
-void each_run(const AdamWArguments& all, Function&& function) {
+void each_run(const OptimizerArguments& all, Function&& function) {
   if (all.runs.empty()) return function(all);
   std::int64_t begin = 0;
-  for (const AdamWRun& run : all.runs) {
-    AdamWArguments own = piece_of(all, begin, run.numel);
-    own.coefficients.step = run.step;
-    own.coefficients.decay = run.decay;
-    own.coefficients.l2 = run.l2;
+  for (const CoefficientRun& run : all.runs) {
+    OptimizerArguments own = piece_of(all, begin, run.numel);
+    own.coefficients = run.coefficients;
     function(own);
     begin += run.numel;
   }
+}
+
+// Calls function(std::integral_constant<int, count>()) for a count that the rule allows.
+template <class Coefficients, int kCount = Coefficients::kMostMoments, class Function>
+void with_moments(int count, const Function& function) {
+  if constexpr (kCount > Coefficients::kLeastMoments)
+    if (count < kCount) return with_moments<Coefficients, kCount - 1>(count, function);
+  function(std::integral_constant<int, kCount>());
 }
 
 }  // namespace tessera::kernels

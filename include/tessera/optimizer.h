@@ -9,11 +9,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "tessera/device_type.h"
 #include "tessera/dtype.h"
+#include "tessera/optimizer_options.h"
 
 namespace tessera {
 
@@ -21,33 +21,16 @@ namespace kernels {
 struct UpdateGate;  // kernels/gate_math.h
 }
 
-// AdamW (Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019), in PyTorch's order: decay
-// by 1 − learning_rate · weight_decay, then the step. State: two moments.
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;       // added to √v after the bias correction
-  double weight_decay = 0.01;  // decoupled
-};
-
-// Adam (Kingma and Ba, ICLR 2015). State: two moments.
-struct AdamOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0.0;  // L2: weight_decay · parameter is added to the gradient
-};
-
-// SGD with momentum (no dampening): b = momentum · b + g; parameter −= learning_rate · b, or with Nesterov
-// (Sutskever et al., ICML 2013) learning_rate · (g + momentum · b). State: one moment, none where momentum is
-// 0.
-struct SgdOptions {
-  double momentum = 0.0;
-  bool nesterov = false;      // requires momentum above 0
-  double weight_decay = 0.0;  // L2, as for Adam
-};
-
-using OptimizerOptions = std::variant<AdamWOptions, AdamOptions, SgdOptions>;
+// The names of all optimizers, in lower case and in the order of OptimizerOptions.
+std::vector<std::string_view> optimizer_names();
+// The options of the optimizer of that name, with their defaults. Throws UsageError naming those that there
+// are.
+OptimizerOptions optimizer_options(std::string_view name);
+std::string_view name_of(const OptimizerOptions& options);
+// All fields, in a fixed order. Their pointers are into `options`, and last until it holds another optimizer.
+std::vector<OptimizerField> fields_of(OptimizerOptions& options);
+// Values kept per parameter besides the master: 0 to 2.
+int moments_of(const OptimizerOptions& options);
 
 // What a group of parameters (ParameterSpec::group) changes.
 struct ParameterGroup {
@@ -99,9 +82,9 @@ struct Optimizer {
 
   // Throws UsageError naming the optimizer, the field and its value.
   void check() const;
-  // adamw, adam or sgd.
+  // Of optimizer_names().
   std::string_view name() const;
-  // Values of moment_type kept per parameter besides the master: 0 to 2.
+  // Values of moment_type kept per parameter besides the master: moments_of() the options.
   int moments() const;
   // What applies to a group, after its own override. Throws UsageError for a group that does not exist.
   double weight_decay(int group) const;

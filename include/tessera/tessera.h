@@ -24,6 +24,7 @@
 #include "tessera/model.h"
 #include "tessera/module.h"
 #include "tessera/optimizer.h"
+#include "tessera/optimizer_options.h"
 #include "tessera/pass.h"
 #include "tessera/philox.h"
 #include "tessera/pipeline.h"

@@ -12,19 +12,18 @@ namespace tessera::kernels::cpu {
 
 // Whether the gradient is of a type that there is a pass for: fp32 or the parameter's, which are those that
 // training has. Others become fp32 on the way.
-template <class Arguments>
-bool has_pass(const Arguments& a) {
+inline bool has_pass(const OptimizerArguments& a) {
   return a.gradient_type == DType::fp32 || (a.parameter != nullptr && a.gradient_type == a.parameter_type);
 }
 constexpr std::int64_t kConvertedNumel = 4096;  // at a time
 
 // Updates elements [begin, end) by update_range(arguments, begin, end, streamed, ahead), see optimizer.cpp.
-template <class Arguments, class Function>
-void update_converted(const Arguments& all, std::int64_t begin, std::int64_t end,
+template <class Function>
+void update_converted(const OptimizerArguments& all, std::int64_t begin, std::int64_t end,
                       const Function& update_range) {
   std::array<float, kConvertedNumel> gradient;
   for (; begin < end; begin += kConvertedNumel) {
-    Arguments piece = piece_of(all, begin, std::min(kConvertedNumel, end - begin));
+    OptimizerArguments piece = piece_of(all, begin, std::min(kConvertedNumel, end - begin));
     cast({}, piece.numel, piece.gradient_type, piece.gradient, DType::fp32, gradient.data());
     piece.gradient_type = DType::fp32;
     piece.gradient = gradient.data();

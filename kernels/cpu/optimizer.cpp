@@ -15,18 +15,12 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/optimizer.cpp"
 #include "hwy/foreach_target.h"  // compiles what follows once per target
 #include "kernels/cpu/v16-inl.h"
+#include "optim/rules-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
 // One pass: 16 elements go from gradient to parameter in registers.
-//
-// A rule computes new masters from gradients and keeps its own state, in two steps, of which the second takes
-// what the first gave:
-//   V16 begin(V16 gradient, std::int64_t i, std::int64_t lanes)
-//   V16 end(V16 begun, std::int64_t i, std::int64_t lanes)
-// and fetches the 64 elements of it from i on into the caches:
-//   void fetch(std::int64_t i)
 
 // How moments of type Moment are rounded and stored.
 template <class Moment>
@@ -39,8 +33,10 @@ class Rounding<float> {
 
   explicit Rounding(const MomentRounding&) {}
   static HWY_INLINE Words words(std::int64_t) { return {}; }
-  static HWY_INLINE V16 first(V16 moment, const Words&) { return moment; }
-  static HWY_INLINE V16 second(V16 moment, const Words&) { return moment; }
+  template <int kMoment>
+  static HWY_INLINE V16 rounded(V16 moment, const Words&) {
+    return moment;
+  }
   static HWY_INLINE void put(V16 moment, float* p, std::int64_t lanes) { store_some(moment, p, lanes); }
 };
 
@@ -72,11 +68,11 @@ class Rounding<Bf16> {
     }
     return words;
   }
-  static HWY_INLINE V16 first(V16 moment, const Words& words) {
-    return round(moment, words, [](WordVector word) { return hn::And(word, hn::Set(WordTag(), 0xffffu)); });
-  }
-  static HWY_INLINE V16 second(V16 moment, const Words& words) {
-    return round(moment, words, [](WordVector word) { return hn::ShiftRight<16>(word); });
+  template <int kMoment>  // the first's bits are the lower half of a word, the second's the upper
+  static HWY_INLINE V16 rounded(V16 moment, const Words& words) {
+    return round(moment, words, [](WordVector word) {
+      return kMoment == 0 ? hn::And(word, hn::Set(WordTag(), 0xffffu)) : hn::ShiftRight<16>(word);
+    });
   }
   // What is rounded already.
   static HWY_INLINE void put(V16 moment, Bf16* p, std::int64_t lanes) {
@@ -114,94 +110,54 @@ class Rounding<Bf16> {
   MomentRounding rounding_;
 };
 
-// As adamw_moments and adamw_step, operation by operation.
-template <class Moment>
-class AdamWRule : public Rounding<Moment> {
+// A rule's body with what it works on: 16 elements from i on, of which `lanes` are there. What begin() gives
+// end() takes.
+template <class Coefficients, int kMoments, class Moment>
+class Update : public Rounding<Moment> {
  public:
-  explicit AdamWRule(const AdamWArguments& a)
+  Update(const OptimizerArguments& a, const Coefficients& coefficients)
       : Rounding<Moment>(a.rounding),
-        master_(a.master),
-        m_(static_cast<Moment*>(a.m)),
-        v_(static_cast<Moment*>(a.v)),
-        scale_(set16(a.coefficients.gradient_scale)),
-        l2_(set16(a.coefficients.l2)),
-        beta1_(set16(a.coefficients.beta1)),
-        one_minus_beta1_(set16(a.coefficients.one_minus_beta1)),
-        beta2_(set16(a.coefficients.beta2)),
-        one_minus_beta2_(set16(a.coefficients.one_minus_beta2)),
-        minus_step_(set16(-a.coefficients.step)),
-        denominator_scale_(set16(a.coefficients.denominator_scale)),
-        epsilon_(set16(a.coefficients.epsilon)),
-        decay_(set16(a.coefficients.decay)) {}
+        body_(coefficients),
+        scale_(set16(a.gradient_scale)),
+        master_(a.master) {
+    for (int k = 0; k < kMoments; ++k) moments_[k] = static_cast<Moment*>(a.moments[k]);
+  }
 
   HWY_INLINE V16 begin(V16 gradient, std::int64_t i, std::int64_t lanes) const {
-    const V16 g = fma(l2_, load_some(master_ + i, lanes), mul(gradient, scale_));
-    const auto words = this->words(i);
-    const V16 m = this->first(fma(beta1_, load_some(m_ + i, lanes), mul(one_minus_beta1_, g)), words);
-    const V16 v =
-        this->second(fma(beta2_, load_some(v_ + i, lanes), mul(mul(one_minus_beta2_, g), g)), words);
-    this->put(m, m_ + i, lanes);
-    this->put(v, v_ + i, lanes);
-    return sqrt(v);
+    V16 moments[kMostMoments];
+    load_moments(moments, i, lanes);
+    const V16 begun = body_.accumulate(mul(gradient, scale_), load_some(master_ + i, lanes), moments);
+    if constexpr (kMoments > 0) {
+      const auto words = this->words(i);
+      moments[0] = this->template rounded<0>(moments[0], words);
+      if constexpr (kMoments > 1) moments[1] = this->template rounded<1>(moments[1], words);
+      for (int k = 0; k < kMoments; ++k) this->put(moments[k], moments_[k] + i, lanes);
+    }
+    return body_.prepare(begun, moments);
   }
-  HWY_INLINE V16 end(V16 root, std::int64_t i, std::int64_t lanes) const {
-    const V16 denominator = fma(root, denominator_scale_, epsilon_);
-    const V16 direction = div(load_some(m_ + i, lanes), denominator);
-    const V16 master = fma(minus_step_, direction, mul(load_some(master_ + i, lanes), decay_));
+  HWY_INLINE V16 end(V16 begun, std::int64_t i, std::int64_t lanes) const {
+    V16 moments[kMostMoments];
+    load_moments(moments, i, lanes);
+    const V16 master = body_.step(begun, load_some(master_ + i, lanes), moments);
     store_some(master, master_ + i, lanes);
     return master;
   }
 
+  // Brings 64 elements from i on into the caches.
   HWY_INLINE void fetch(std::int64_t i) const {
     fetch_lines(master_, i);
-    fetch_lines(m_, i);
-    fetch_lines(v_, i);
+    for (int k = 0; k < kMoments; ++k) fetch_lines(moments_[k], i);
   }
 
  private:
+  HWY_INLINE void load_moments(V16 (&moments)[kMostMoments], std::int64_t i, std::int64_t lanes) const {
+    for (int k = 0; k < kMoments; ++k) moments[k] = load_some(moments_[k] + i, lanes);
+  }
+
+  rules::HWY_NAMESPACE::Body<Coefficients, kMoments> body_;
+  V16 scale_;
   float* master_;
-  Moment *m_, *v_;
-  V16 scale_, l2_, beta1_, one_minus_beta1_, beta2_, one_minus_beta2_;
-  V16 minus_step_, denominator_scale_, epsilon_, decay_;
-};
-
-// As sgd_gradient, sgd_momentum and sgd_step, operation by operation.
-template <class Moment>
-class SgdRule : public Rounding<Moment> {
- public:
-  explicit SgdRule(const SgdArguments& a)
-      : Rounding<Moment>(a.rounding),
-        master_(a.master),
-        buffer_(static_cast<Moment*>(a.momentum)),
-        scale_(set16(a.coefficients.gradient_scale)),
-        weight_decay_(set16(a.coefficients.weight_decay)),
-        momentum_(set16(a.coefficients.momentum)),
-        minus_rate_(set16(-a.coefficients.learning_rate)),
-        nesterov_(a.coefficients.nesterov) {}
-
-  HWY_INLINE V16 begin(V16 gradient, std::int64_t i, std::int64_t lanes) const {
-    const V16 g = fma(weight_decay_, load_some(master_ + i, lanes), mul(gradient, scale_));
-    if (buffer_ == nullptr) return g;
-    const V16 buffer = this->first(fma(momentum_, load_some(buffer_ + i, lanes), g), this->words(i));
-    this->put(buffer, buffer_ + i, lanes);
-    return nesterov_ ? fma(momentum_, buffer, g) : buffer;
-  }
-  HWY_INLINE V16 end(V16 direction, std::int64_t i, std::int64_t lanes) const {
-    const V16 master = fma(minus_rate_, direction, load_some(master_ + i, lanes));
-    store_some(master, master_ + i, lanes);
-    return master;
-  }
-
-  HWY_INLINE void fetch(std::int64_t i) const {
-    fetch_lines(master_, i);
-    if (buffer_ != nullptr) fetch_lines(buffer_, i);
-  }
-
- private:
-  float* master_;
-  Moment* buffer_;
-  V16 scale_, weight_decay_, momentum_, minus_rate_;
-  bool nesterov_;
+  Moment* moments_[kMostMoments] = {};
 };
 
 struct NoParameter {};  // an fp32 parameter that is its own master
@@ -282,16 +238,16 @@ void update(const Rule rule, const Gradient* gradient, Parameter* parameter, con
 }
 
 // Of a gradient in fp32, or in the type of the parameter T.
-template <class T, class Rule, class Arguments>
-void update_parameter(const Rule& rule, const Arguments& a, const Range& range) {
+template <class T, class Rule>
+void update_parameter(const Rule& rule, const OptimizerArguments& a, const Range& range) {
   T* const parameter = static_cast<T*>(a.parameter);
   if (a.gradient_type == DType::fp32)
     return update(rule, static_cast<const float*>(a.gradient), parameter, range);
   update(rule, static_cast<const T*>(a.gradient), parameter, range);
 }
 
-template <class Rule, class Arguments>
-void update_typed(const Rule& rule, const Arguments& a, const Range& range) {
+template <class Rule>
+void update_typed(const Rule& rule, const OptimizerArguments& a, const Range& range) {
   if (a.parameter == nullptr || a.parameter_type == DType::fp32) {
     const auto* const gradient = static_cast<const float*>(a.gradient);
     if (a.parameter == nullptr) return update(rule, gradient, static_cast<NoParameter*>(nullptr), range);
@@ -301,22 +257,24 @@ void update_typed(const Rule& rule, const Arguments& a, const Range& range) {
   update_parameter<Fp16>(rule, a, range);
 }
 
-template <template <class> class Rule, class Arguments>
-void update_range(const Arguments& a, const Range& range) {
-  if (a.moment_type == DType::bf16)
-    update_typed(Rule<Bf16>(a), a, range);
-  else
-    update_typed(Rule<float>(a), a, range);
+template <class Coefficients, int kMoments>
+void update_kept(const OptimizerArguments& a, const Coefficients& c, const Range& range) {
+  if constexpr (kMoments > 0)
+    if (a.moment_type == DType::bf16)
+      return update_typed(Update<Coefficients, kMoments, Bf16>(a, c), a, range);
+  update_typed(Update<Coefficients, kMoments, float>(a, c), a, range);
 }
 
-void adamw_range(const AdamWArguments& a, std::int64_t begin, std::int64_t end, bool streamed,
-                 std::int64_t ahead) {
-  update_range<AdamWRule>(a, {begin, end, streamed, ahead});
-}
-
-void sgd_range(const SgdArguments& a, std::int64_t begin, std::int64_t end, bool streamed,
-               std::int64_t ahead) {
-  update_range<SgdRule>(a, {begin, end, streamed, ahead});
+void update_range(const OptimizerArguments& a, std::int64_t begin, std::int64_t end, bool streamed,
+                  std::int64_t ahead) {
+  std::visit(
+      [&](const auto& c) {
+        using Coefficients = std::decay_t<decltype(c)>;
+        with_moments<Coefficients>(a.moment_count, [&](auto count) {
+          update_kept<Coefficients, count()>(a, c, {begin, end, streamed, ahead});
+        });
+      },
+      a.coefficients);
 }
 
 }  // namespace tessera::kernels::HWY_NAMESPACE
@@ -325,8 +283,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tessera::kernels::cpu {
 
-HWY_EXPORT(adamw_range);
-HWY_EXPORT(sgd_range);
+HWY_EXPORT(update_range);
 
 namespace {
 
@@ -339,18 +296,8 @@ constexpr std::int64_t kAhead = 256, kCachedAhead = 1024, kCachedNumel = 1 << 21
 // The most that a thread takes at a time: long beside what its begin waits for, short beside an update.
 constexpr std::int64_t kMostChunk = 1 << 18;
 
-// The arguments with the gate's scale instead of their own.
-template <class Arguments>
-Arguments gated(Arguments arguments) {
-  if (arguments.gate != nullptr)
-    arguments.coefficients.gradient_scale = static_cast<float>(arguments.gate->gradient_scale);
-  return arguments;
-}
-
-template <class Arguments, class Function>
-void update(const ComputeContext& context, const Arguments& given, const Function& update_range) {
-  if (given.gate != nullptr && given.gate->apply == 0) return;
-  const Arguments arguments = gated(given);
+void update(const ComputeContext& context, const OptimizerArguments& arguments) {
+  const auto update_range = [](const auto&... a) { HWY_DYNAMIC_DISPATCH(update_range)(a...); };
   const std::int64_t numel = arguments.numel;
   const bool streamed =
       numel >= kStreamedNumel && reinterpret_cast<std::uintptr_t>(arguments.parameter) % 64 == 0;
@@ -363,16 +310,13 @@ void update(const ComputeContext& context, const Arguments& given, const Functio
 
 }  // namespace
 
-void adamw_update(const ComputeContext& context, const AdamWArguments& given) {
-  check_runs(given);
-  each_run(given, [&](const AdamWArguments& run) {
-    update(context, run, [](const auto&... arguments) { HWY_DYNAMIC_DISPATCH(adamw_range)(arguments...); });
-  });
-}
-
-void sgd_update(const ComputeContext& context, const SgdArguments& given) {
-  check_momentum(given);
-  update(context, given, [](const auto&... arguments) { HWY_DYNAMIC_DISPATCH(sgd_range)(arguments...); });
+void optimizer_update(const ComputeContext& context, const OptimizerArguments& given) {
+  OptimizerArguments arguments = given;
+  if (given.gate != nullptr) {
+    if (given.gate->apply == 0) return;
+    arguments.gradient_scale = static_cast<float>(given.gate->gradient_scale);
+  }
+  each_run(arguments, [&](const OptimizerArguments& run) { update(context, run); });
 }
 
 }  // namespace tessera::kernels::cpu

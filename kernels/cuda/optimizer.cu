@@ -22,19 +22,12 @@ __device__ inline void put(const float (&x)[kCount], T* parameter, std::int64_t 
   store(x, parameter + i);
 }
 
-// Reads a gate once a thread.
-template <class Coefficients>
-__device__ inline bool pass_gate(const UpdateGate* gate, Coefficients& c) {
-  if (gate == nullptr) return true;
-  c.gradient_scale = static_cast<float>(gate->gradient_scale);
-  return gate->apply != 0;
-}
-
 // Runs of one launch. Where a run begins is looked up by comparisons that are unrolled: few beside the square
 // roots and divisions of a vector, and nothing of the table is in memory.
+template <class Coefficients>
 struct Runs {
-  std::int64_t begin[kMostAdamWRuns];  // ascending from 0; behind the last run no element lies
-  float step[kMostAdamWRuns], decay[kMostAdamWRuns], l2[kMostAdamWRuns];
+  std::int64_t begin[kMostCoefficientRuns];  // ascending from 0; behind the last run no element lies
+  typename Coefficients::Group group[kMostCoefficientRuns];
 };
 
 // Moments of type Moment as they are kept, of elements from i on; `shift` is to a moment's half of the random
@@ -49,91 +42,73 @@ __device__ inline void round_moments(const MomentRounding& rounding, std::int64_
   }
 }
 
-template <class Gradient, class Parameter, class Moment>
-struct AdamWBody {
-  AdamWCoefficients c;
+// A rule's body with what it works on.
+template <class Coefficients, int kMoments, class Gradient, class Parameter, class Moment>
+struct UpdateBody {
+  Coefficients c;
   int run_count;  // 0: c is of all elements
-  Runs runs;
+  Runs<Coefficients> runs;
+  float gradient_scale;
   const UpdateGate* gate;
   MomentRounding rounding;
   const Gradient* gradient;
   float* master;
-  Moment *m, *v;
+  Moment* moments[kMostMoments];
   Parameter* parameter;
 
-  __device__ bool start() { return pass_gate(gate, c); }
+  // Reads the gate once a thread.
+  __device__ bool start() {
+    if (gate == nullptr) return true;
+    gradient_scale = static_cast<float>(gate->gradient_scale);
+    return gate->apply != 0;
+  }
 
-  __device__ AdamWCoefficients coefficients_at(std::int64_t i) const {
-    AdamWCoefficients own = c;
+  __device__ Coefficients coefficients_at(std::int64_t i) const {
+    Coefficients own = c;
     if (run_count == 0) return own;
 #pragma unroll
-    for (int r = 0; r < kMostAdamWRuns; ++r) {
-      if (i < runs.begin[r]) continue;
-      own.step = runs.step[r];
-      own.decay = runs.decay[r];
-      own.l2 = runs.l2[r];
-    }
+    for (int r = 0; r < kMostCoefficientRuns; ++r)
+      if (i >= runs.begin[r]) own.group = runs.group[r];
     return own;
   }
 
   template <int kCount>
   __device__ void run(std::int64_t i) const {
-    float g[kCount], p[kCount], first[kCount], second[kCount];
+    float g[kCount], p[kCount], kept[kMostMoments][kCount];
     load(gradient + i, g);
     load(master + i, p);
-    load(m + i, first);
-    load(v + i, second);
-    const AdamWCoefficients own = coefficients_at(i);
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) adamw_moments(own, g[j], p[j], first[j], second[j]);
-    round_moments<Moment>(rounding, i, 0, first);
-    round_moments<Moment>(rounding, i, 16, second);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) p[j] = adamw_step(own, p[j], first[j], second[j]);
-    store(first, m + i);
-    store(second, v + i);
-    store(p, master + i);
-    put(p, parameter, i);
-  }
-};
-
-template <class Gradient, class Parameter, class Moment>
-struct SgdBody {
-  SgdCoefficients c;
-  const UpdateGate* gate;
-  MomentRounding rounding;
-  const Gradient* gradient;
-  float* master;
-  Moment* momentum;
-  Parameter* parameter;
-
-  __device__ bool start() { return pass_gate(gate, c); }
-
-  template <int kCount>
-  __device__ void run(std::int64_t i) const {
-    float g[kCount], p[kCount], buffer[kCount] = {};
-    load(gradient + i, g);
-    load(master + i, p);
-    if (momentum != nullptr) load(momentum + i, buffer);
+    for (int k = 0; k < kMoments; ++k) load(moments[k] + i, kept[k]);
+    const rules::scalar::Body<Coefficients, kMoments> body(coefficients_at(i));
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      g[j] = sgd_gradient(c, g[j], p[j]);
-      buffer[j] = sgd_momentum(c, g[j], buffer[j]);
-    }
-    if (momentum != nullptr) {
-      round_moments<Moment>(rounding, i, 0, buffer);
-      store(buffer, momentum + i);
+      float own[kMostMoments];
+#pragma unroll
+      for (int k = 0; k < kMoments; ++k) own[k] = kept[k][j];
+      g[j] = body.accumulate(g[j] * gradient_scale, p[j], own);
+#pragma unroll
+      for (int k = 0; k < kMoments; ++k) kept[k][j] = own[k];
     }
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) p[j] = sgd_step(c, g[j], p[j], buffer[j]);
+    for (int k = 0; k < kMoments; ++k) {
+      round_moments<Moment>(rounding, i, 16 * k, kept[k]);
+      store(kept[k], moments[k] + i);
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      float own[kMostMoments];
+#pragma unroll
+      for (int k = 0; k < kMoments; ++k) own[k] = kept[k][j];
+      p[j] = body.step(body.prepare(g[j], own), p[j], own);
+    }
     store(p, master + i);
     put(p, parameter, i);
   }
 };
 
 // Calls function(Gradient{}, Parameter{}, Moment{}).
-template <class Arguments, class Function>
-void with_types(const Arguments& a, Function&& function) {
+template <class Function>
+void with_types(const OptimizerArguments& a, Function&& function) {
   with_compute_type(a.moment_type, [&](auto moment) {
     with_type(a.gradient_type, [&](auto gradient) {
       if (a.parameter == nullptr)
@@ -146,72 +121,68 @@ void with_types(const Arguments& a, Function&& function) {
 
 constexpr int kUpdateWidth = width_of(4);
 
-void update_at_once(const ComputeContext& context, const AdamWArguments& a) {
-  Runs runs = {};
-  std::fill_n(runs.begin, kMostAdamWRuns, std::numeric_limits<std::int64_t>::max());
+template <class Coefficients>
+Runs<Coefficients> runs_of(const OptimizerArguments& a) {
+  Runs<Coefficients> runs = {};
+  std::fill_n(runs.begin, kMostCoefficientRuns, std::numeric_limits<std::int64_t>::max());
   std::int64_t begin = 0;
   for (std::size_t r = 0; r < a.runs.size(); ++r) {
-    const AdamWRun& run = a.runs[r];
     runs.begin[r] = begin;
-    runs.step[r] = run.step;
-    runs.decay[r] = run.decay;
-    runs.l2[r] = run.l2;
-    begin += run.numel;
+    std::visit(
+        [&](const auto& own) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(own)>, Coefficients>) runs.group[r] = own.group;
+        },
+        a.runs[r].coefficients);
+    begin += a.runs[r].numel;
   }
+  return runs;
+}
+
+template <int kMoments, class Coefficients>
+void launch(const ComputeContext& context, const OptimizerArguments& a, const Coefficients& c) {
   with_types(a, [&](auto gradient, auto parameter, auto moment) {
     using Gradient = decltype(gradient);
     using Parameter = decltype(parameter);
     using Moment = decltype(moment);
-    const AdamWBody<Gradient, Parameter, Moment> body = {.c = a.coefficients,
-                                                         .run_count = static_cast<int>(a.runs.size()),
-                                                         .runs = runs,
-                                                         .gate = a.gate,
-                                                         .rounding = a.rounding,
-                                                         .gradient = static_cast<const Gradient*>(a.gradient),
-                                                         .master = a.master,
-                                                         .m = static_cast<Moment*>(a.m),
-                                                         .v = static_cast<Moment*>(a.v),
-                                                         .parameter = static_cast<Parameter*>(a.parameter)};
-    run_sweep<kUpdateWidth>(context, "adamw_update", body, a.numel,
+    UpdateBody<Coefficients, kMoments, Gradient, Parameter, Moment> body = {
+        .c = c,
+        .run_count = static_cast<int>(a.runs.size()),
+        .runs = runs_of<Coefficients>(a),
+        .gradient_scale = a.gradient_scale,
+        .gate = a.gate,
+        .rounding = a.rounding,
+        .gradient = static_cast<const Gradient*>(a.gradient),
+        .master = a.master,
+        .moments = {},
+        .parameter = static_cast<Parameter*>(a.parameter)};
+    for (int k = 0; k < kMoments; ++k) body.moments[k] = static_cast<Moment*>(a.moments[k]);
+    run_sweep<kUpdateWidth>(context, Coefficients::kOp, body, a.numel,
                             {{a.gradient, sizeof(Gradient)},
                              {a.master},
-                             {a.m, sizeof(Moment)},
-                             {a.v, sizeof(Moment)},
+                             {body.moments[0], sizeof(Moment)},
+                             {body.moments[1], sizeof(Moment)},
                              {a.parameter, static_cast<std::int64_t>(sizeof(Parameter))}});
   });
 }
 
-}  // namespace
-
-void adamw_update(const ComputeContext& context, const AdamWArguments& a) {
-  check_runs(a);
-  // No vector may lie in two runs.
-  if (std::any_of(a.runs.begin(), a.runs.end(), [&](const AdamWRun& run) {
-        return &run != &a.runs.back() && run.numel % kUpdateWidth != 0;
-      }))
-    return each_run(a, [&](const AdamWArguments& run) { update_at_once(context, run); });
-  update_at_once(context, a);
+void update_at_once(const ComputeContext& context, const OptimizerArguments& a) {
+  std::visit(
+      [&](const auto& c) {
+        using Coefficients = std::decay_t<decltype(c)>;
+        with_moments<Coefficients>(a.moment_count, [&](auto count) { launch<count()>(context, a, c); });
+      },
+      a.coefficients);
 }
 
-void sgd_update(const ComputeContext& context, const SgdArguments& a) {
-  check_momentum(a);
-  with_types(a, [&](auto gradient, auto parameter, auto moment) {
-    using Gradient = decltype(gradient);
-    using Parameter = decltype(parameter);
-    using Moment = decltype(moment);
-    const SgdBody<Gradient, Parameter, Moment> body = {.c = a.coefficients,
-                                                       .gate = a.gate,
-                                                       .rounding = a.rounding,
-                                                       .gradient = static_cast<const Gradient*>(a.gradient),
-                                                       .master = a.master,
-                                                       .momentum = static_cast<Moment*>(a.momentum),
-                                                       .parameter = static_cast<Parameter*>(a.parameter)};
-    run_sweep<width_of(4)>(context, "sgd_update", body, a.numel,
-                           {{a.gradient, sizeof(Gradient)},
-                            {a.master},
-                            {a.momentum, sizeof(Moment)},
-                            {a.parameter, static_cast<std::int64_t>(sizeof(Parameter))}});
-  });
+}  // namespace
+
+void optimizer_update(const ComputeContext& context, const OptimizerArguments& a) {
+  // No vector may lie in two runs.
+  if (std::any_of(a.runs.begin(), a.runs.end(), [&](const CoefficientRun& run) {
+        return &run != &a.runs.back() && run.numel % kUpdateWidth != 0;
+      }))
+    return each_run(a, [&](const OptimizerArguments& run) { update_at_once(context, run); });
+  update_at_once(context, a);
 }
 
 }  // namespace tessera::kernels::cuda

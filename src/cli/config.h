@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/error.h"
+#include "tessera/optimizer.h"
 
 namespace tessera::cli {
 
@@ -75,14 +76,18 @@ struct PrecisionConfig {
   std::int64_t growth_interval = 2000;
 };
 
+// The tool's defaults, which are not in all those of the library.
+std::vector<OptimizerOptions> optimizer_defaults();
+
 struct OptimizerConfig {
   std::string kind = "adamw";
-  double beta1 = 0.9, beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;
-  double momentum = 0.0;
-  bool nesterov = false;
+  // Of every optimizer, in the order of optimizer_names(). The key of a field is that of `kind`'s options,
+  // or, where they have no such field, of the first that do.
+  std::vector<OptimizerOptions> options = optimizer_defaults();
   double clip = 1.0;
+
+  OptimizerOptions& chosen();
+  const OptimizerOptions& chosen() const;
 };
 
 struct ScheduleConfig {

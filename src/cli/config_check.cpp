@@ -1,5 +1,6 @@
 // Values of a Config that do not go together.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -69,12 +70,11 @@ void check_model(const Config& config) {
 struct Conditional {
   bool counts = true;
   std::string why_not;
-  std::vector<std::string_view> keys;
+  std::vector<std::string> keys;
 };
 
 std::vector<Conditional> conditional_keys(const Config& c) {
-  const std::string& optimizer = c.optimizer.kind;
-  return {
+  std::vector<Conditional> rows = {
       {c.model.family == "llama",
        fmt::format("model.family is \"{}\", not \"llama\"", c.model.family),
        {"model.kv_heads", "model.hidden", "model.rope_theta", "model.rope_scaling", "model.norm_epsilon",
@@ -88,15 +88,9 @@ std::vector<Conditional> conditional_keys(const Config& c) {
       {c.precision.loss_scaling,
        "precision.loss_scaling is false: there is no loss scale",
        {"precision.initial_scale", "precision.growth_interval"}},
-      {optimizer != "sgd" || c.optimizer.momentum > 0.0,
+      {moments_of(c.optimizer.chosen()) > 0,
        "optimizer.kind is \"sgd\" and optimizer.momentum is 0: there are no moments",
        {"precision.moments"}},
-      {optimizer == "sgd",
-       fmt::format("optimizer.kind is \"{}\", not \"sgd\"", optimizer),
-       {"optimizer.momentum", "optimizer.nesterov"}},
-      {optimizer != "sgd",
-       "optimizer.kind is \"sgd\", not \"adamw\" or \"adam\"",
-       {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"}},
       {c.schedule.kind != "constant",
        "schedule.kind is \"constant\": there is no decay",
        {"schedule.total_steps", "schedule.final_factor"}},
@@ -107,6 +101,14 @@ std::vector<Conditional> conditional_keys(const Config& c) {
        "schedule.batch_scaling is \"none\": the learning rate stays as it is",
        {"schedule.base_batch"}},
   };
+  for (const std::string& field : optimizer_fields()) {
+    const std::vector<std::string_view> having = optimizers_with(field);
+    rows.push_back(
+        {std::ranges::find(having, c.optimizer.kind) != having.end(),
+         fmt::format("optimizer.kind is \"{}\", not \"{}\"", c.optimizer.kind, fmt::join(having, "\" or \"")),
+         {"optimizer." + field}});
+  }
+  return rows;
 }
 
 void check_conditions(const Config& config) {
@@ -207,7 +209,8 @@ void check_budget(const Config& config) {
 }
 
 void check_optimizer(const OptimizerConfig& optimizer) {
-  require(!optimizer.nesterov || optimizer.momentum > 0.0,
+  const auto* sgd = std::get_if<SgdOptions>(&optimizer.chosen());
+  require(sgd == nullptr || !sgd->nesterov || sgd->momentum > 0.0,
           "optimizer.nesterov needs an optimizer.momentum above 0");
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/engine.h"
 #include "tessera/model.h"
@@ -295,20 +296,56 @@ void add_precision(Keys& keys, PrecisionConfig& c) {
                          "Steps applied in a row before the loss scale doubles."));
 }
 
+Range range_of(OptionRange range) {
+  switch (range) {
+    case OptionRange::below_one:
+      return {.min = 0.0, .max = 0.999999};
+    case OptionRange::positive:
+      return {.min = kLeastFp32, .max = 1.0};
+    case OptionRange::non_negative:
+      return {.min = 0.0, .max = 10.0};
+  }
+  return {};
+}
+
+std::optional<OptimizerField> find_field(OptimizerOptions& options, std::string_view name) {
+  for (const OptimizerField& field : fields_of(options))
+    if (field.name == name) return field;
+  return std::nullopt;
+}
+
+// What a field means to the optimizers that have it: "adamw, adam: decay of the first moment."
+std::string meaning_of(std::string_view name) {
+  std::vector<std::pair<std::string, std::string_view>> meanings;  // with the optimizers that share each
+  for (OptimizerOptions& options : optimizer_defaults()) {
+    const std::optional<OptimizerField> field = find_field(options, name);
+    if (!field) continue;
+    const auto same = std::ranges::find(meanings, field->meaning, [](const auto& row) { return row.second; });
+    if (same == meanings.end())
+      meanings.emplace_back(name_of(options), field->meaning);
+    else
+      same->first += fmt::format(", {}", name_of(options));
+  }
+  std::string text;
+  for (const auto& [optimizers, meaning] : meanings)
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", optimizers, meaning);
+  return text +
+         (name == "weight_decay" ? ". It is of matrices and embeddings; biases and norms have none." : ".");
+}
+
+Key field_key(const std::string& name, OptimizerConfig& c) {
+  std::optional<OptimizerField> field = find_field(c.chosen(), name);
+  for (auto other = c.options.begin(); !field; ++other) field = find_field(*other, name);
+  const std::string key = "optimizer." + name;
+  if (bool* const* on = std::get_if<bool*>(&field->value)) return boolean(key, *on, meaning_of(name));
+  return number(key, std::get<double*>(field->value), range_of(field->range), meaning_of(name));
+}
+
 void add_optimizer(Keys& keys, OptimizerConfig& c) {
-  const Range beta{.min = 0.0, .max = 0.999999};
+  const std::vector<std::string_view> names = optimizer_names();
   keys.push_back(
-      text("optimizer.kind", &c.kind, "The algorithm; sgd is with momentum.", {"adamw", "adam", "sgd"}));
-  keys.push_back(number("optimizer.beta1", &c.beta1, beta, "adamw, adam: decay of the first moment."));
-  keys.push_back(number("optimizer.beta2", &c.beta2, beta, "adamw, adam: decay of the second moment."));
-  keys.push_back(number("optimizer.epsilon", &c.epsilon, {.min = kLeastFp32, .max = 1.0},
-                        "adamw, adam: added to the root of the second moment."));
-  keys.push_back(number("optimizer.weight_decay", &c.weight_decay, {.min = 0.0, .max = 10.0},
-                        "Weight decay of matrices and embeddings: decoupled for adamw, L2 for the others. "
-                        "Biases and norms have none."));
-  keys.push_back(
-      number("optimizer.momentum", &c.momentum, {.min = 0.0, .max = 0.999999}, "sgd: the momentum."));
-  keys.push_back(boolean("optimizer.nesterov", &c.nesterov, "sgd: Nesterov's momentum."));
+      text("optimizer.kind", &c.kind, "The algorithm; sgd is with momentum.", {names.begin(), names.end()}));
+  for (const std::string& name : optimizer_fields()) keys.push_back(field_key(name, c));
   keys.push_back(number("optimizer.clip", &c.clip, {},
                         "The largest global gradient norm; a larger gradient is scaled down to it. 0 does "
                         "not clip."));
@@ -446,6 +483,41 @@ void add_run(Keys& keys, RunConfig& c) {
 }
 
 }  // namespace
+
+std::vector<OptimizerOptions> optimizer_defaults() {
+  std::vector<OptimizerOptions> all;
+  for (const std::string_view name : optimizer_names()) {
+    OptimizerOptions& options = all.emplace_back(optimizer_options(name));
+    std::visit([](auto& own) { own.weight_decay = 0.1; }, options);
+    if (auto* adamw = std::get_if<AdamWOptions>(&options)) adamw->beta2 = 0.95;
+    if (auto* adam = std::get_if<AdamOptions>(&options)) adam->beta2 = 0.95;
+  }
+  return all;
+}
+
+const OptimizerOptions& OptimizerConfig::chosen() const {
+  for (const OptimizerOptions& each : options)
+    if (name_of(each) == kind) return each;
+  return options.front();
+}
+OptimizerOptions& OptimizerConfig::chosen() {
+  return const_cast<OptimizerOptions&>(std::as_const(*this).chosen());
+}
+
+std::vector<std::string> optimizer_fields() {
+  std::vector<std::string> names;
+  for (OptimizerOptions& options : optimizer_defaults())
+    for (const OptimizerField& field : fields_of(options))
+      if (std::ranges::find(names, field.name) == names.end()) names.emplace_back(field.name);
+  return names;
+}
+
+std::vector<std::string_view> optimizers_with(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (OptimizerOptions& options : optimizer_defaults())
+    if (find_field(options, name)) names.push_back(name_of(options));
+  return names;
+}
 
 std::string family_of(const std::string& preset) {
   const std::vector<std::string> llama = LlamaConfig::presets();

@@ -52,6 +52,11 @@ std::vector<Key> keys_of(Config& config);
 // The model.family that has a preset: each is of one.
 std::string family_of(const std::string& preset);
 
+// The fields that any optimizer's options have, each once: beta1, ... The key of one is "optimizer.beta1".
+std::vector<std::string> optimizer_fields();
+// The optimizers whose options have a field.
+std::vector<std::string_view> optimizers_with(std::string_view field);
+
 // What a value of this key may be: "an integer of at least 1".
 std::string allowed(const Key& key);
 

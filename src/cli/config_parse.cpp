@@ -236,11 +236,18 @@ std::string one_line(std::string text) {
 
 Config read_config(std::string_view text, std::string_view source,
                    std::span<const std::string> settings) try {
-  Config config;
-  config.model.family = "";  // which no key can say
-  const Table keys(config);
-  apply_table(keys, parse_toml(text, source), source);
-  for (const std::string& setting : settings) apply_setting(keys, setting);
+  const toml::table table = parse_toml(text, source);
+  const auto read = [&](const std::string& optimizer) {
+    Config config;
+    config.model.family = "";  // which no key can say
+    config.optimizer.kind = optimizer;
+    const Table keys(config);
+    apply_table(keys, table, source);
+    for (const std::string& setting : settings) apply_setting(keys, setting);
+    return config;
+  };
+  Config config = read(OptimizerConfig().kind);
+  config = read(config.optimizer.kind);  // its keys are of the options of that optimizer
   if (config.model.family.empty()) config.model.family = family_of(config.model.preset);
   return config;
 } catch (const UsageError& error) {

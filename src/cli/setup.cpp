@@ -89,19 +89,9 @@ Strategy strategy_of(const StrategyConfig& config) {
   return strategy;
 }
 
-OptimizerOptions optimizer_options(const OptimizerConfig& c) {
-  if (c.kind == "adam")
-    return AdamOptions{
-        .beta1 = c.beta1, .beta2 = c.beta2, .epsilon = c.epsilon, .weight_decay = c.weight_decay};
-  if (c.kind == "sgd")
-    return SgdOptions{.momentum = c.momentum, .nesterov = c.nesterov, .weight_decay = c.weight_decay};
-  return AdamWOptions{
-      .beta1 = c.beta1, .beta2 = c.beta2, .epsilon = c.epsilon, .weight_decay = c.weight_decay};
-}
-
 // One group for each of the model's: the name says whether its parameters decay.
 Optimizer optimizer_of(const Config& config, const Model& model) {
-  Optimizer optimizer{.options = optimizer_options(config.optimizer),
+  Optimizer optimizer{.options = config.optimizer.chosen(),
                       .groups = {},
                       .moment_type = parse_dtype(config.precision.moments)};
   for (const std::string& name : model.groups) {

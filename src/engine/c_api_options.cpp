@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 
 #include "src/engine/c_api_support.h"
@@ -24,22 +25,55 @@ ParameterSpec to_spec(const tessera_parameter& parameter) {
 
 constexpr std::int64_t kMostUnitBytes = std::int64_t{1} << 50;  // so that sums of them can be told
 
+// "TESSERA_ADAMW, TESSERA_ADAM or TESSERA_SGD"
+std::string constants_of(std::span<const std::string_view> names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += i == 0 ? "TESSERA_" : i + 1 == names.size() ? " or TESSERA_" : ", TESSERA_";
+    for (const char c : names[i]) text += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return text;
+}
+
+// The members of tessera_options that are fields of optimizers.
+struct NumberMember {
+  std::string_view name;
+  double tessera_options::*member;
+};
+struct SwitchMember {
+  std::string_view name;
+  std::int32_t tessera_options::*member;
+};
+constexpr NumberMember kNumbers[] = {{"beta1", &tessera_options::beta1},
+                                     {"beta2", &tessera_options::beta2},
+                                     {"epsilon", &tessera_options::epsilon},
+                                     {"weight_decay", &tessera_options::weight_decay},
+                                     {"momentum", &tessera_options::momentum}};
+constexpr SwitchMember kSwitches[] = {{"nesterov", &tessera_options::nesterov}};
+
+void set_field(const OptimizerField& field, const tessera_options& o) {
+  const auto set = [&](auto* value, const auto& members) {
+    const auto found = std::ranges::find(members, field.name, [](const auto& row) { return row.name; });
+    if (found == std::end(members))
+      throw UnsupportedError(
+          fmt::format("tessera_options has no member '{}'; use this optimizer from C++", field.name));
+    *value = static_cast<std::remove_pointer_t<decltype(value)>>(o.*found->member);
+  };
+  if (double* const* number = std::get_if<double*>(&field.value)) return set(*number, kNumbers);
+  set(std::get<bool*>(field.value), kSwitches);
+}
+
 OptimizerOptions to_optimizer_options(const tessera_options& o) {
   if (o.optimizer != TESSERA_SGD && (o.momentum != 0 || o.nesterov != 0))
     throw UsageError(fmt::format(
         "momentum is {} and nesterov {}, which are TESSERA_SGD's; the optimizer is {}: leave them at 0",
         o.momentum, o.nesterov, o.optimizer));
-  switch (o.optimizer) {
-    case TESSERA_ADAMW:
-      return AdamWOptions{o.beta1, o.beta2, o.epsilon, o.weight_decay};
-    case TESSERA_ADAM:
-      return AdamOptions{o.beta1, o.beta2, o.epsilon, o.weight_decay};
-    case TESSERA_SGD:
-      return SgdOptions{o.momentum, o.nesterov != 0, o.weight_decay};
-    default:
-      throw UsageError(fmt::format(
-          "optimizer {} is not known; use TESSERA_ADAMW, TESSERA_ADAM or TESSERA_SGD", o.optimizer));
-  }
+  const std::vector<std::string_view> names = optimizer_names();
+  if (o.optimizer < 0 || o.optimizer >= static_cast<int>(names.size()))
+    throw UsageError(fmt::format("optimizer {} is not known; use {}", o.optimizer, constants_of(names)));
+  OptimizerOptions options = optimizer_options(names[static_cast<std::size_t>(o.optimizer)]);
+  for (const OptimizerField& field : fields_of(options)) set_field(field, o);
+  return options;
 }
 
 Optimizer to_optimizer(const tessera_options& o) {

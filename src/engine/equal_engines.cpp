@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -65,20 +64,10 @@ void add_strategy(Figures& figures, const Strategy& s) {
 
 void add_optimizer(Figures& figures, const Optimizer& optimizer) {
   figures.add("optimizer", optimizer.name());
-  std::visit(
-      [&](const auto& options) {
-        using Kind = std::decay_t<decltype(options)>;
-        if constexpr (std::is_same_v<Kind, SgdOptions>) {
-          figures.add("optimizer.momentum", options.momentum);
-          figures.add("optimizer.nesterov", options.nesterov);
-        } else {
-          figures.add("optimizer.beta1", options.beta1);
-          figures.add("optimizer.beta2", options.beta2);
-          figures.add("optimizer.epsilon", options.epsilon);
-        }
-        figures.add("optimizer.weight_decay", options.weight_decay);
-      },
-      optimizer.options);
+  OptimizerOptions options = optimizer.options;
+  for (const OptimizerField& field : fields_of(options))
+    std::visit([&](const auto* value) { figures.add(fmt::format("optimizer.{}", field.name), *value); },
+               field.value);
   figures.add("optimizer.moment_type", name_of(optimizer.moment_type));
   for (std::size_t group = 0; group < optimizer.groups.size(); ++group) {
     const ParameterGroup& of = optimizer.groups[group];

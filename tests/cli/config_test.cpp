@@ -124,7 +124,7 @@ TEST(Config, ReadsWhatItWrites) {
   config.strategy.resident_units = kAuto;
   config.model = {.family = "llama", .preset = "llama-8b", .norm_epsilon = 1e-6, .tied = "false"};
   config.schedule.learning_rate = 0.1 + 0.2;  // takes all 17 digits
-  config.optimizer.epsilon = 1e-12;
+  std::get<AdamWOptions>(config.optimizer.chosen()).epsilon = 1e-12;
   const Config again = parse_config(to_toml(config), "written");
   EXPECT_EQ(to_toml(again), to_toml(config));
   EXPECT_EQ(again.data.train, config.data.train);

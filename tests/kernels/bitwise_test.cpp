@@ -129,26 +129,23 @@ class AllOps {
     Tensor master = random_.tensor(DType::fp32, numel), m = random_.tensor(DType::fp32, numel, 0.1);
     Tensor v(DType::fp32, numel), parameter(type_, numel);
     for (std::int64_t i = 0; i < numel; ++i) v.set(i, std::abs(random_.normal()));
-    const AdamWCoefficients c = make_adamw_coefficients({.learning_rate = 1e-3, .weight_decay = 0.1});
-    adamw_update(TestContext(threads_), {.numel = numel,
-                                         .gradient_type = type_,
-                                         .gradient = gradient.data(),
-                                         .master = master.floats(),
-                                         .m = m.floats(),
-                                         .v = v.floats(),
-                                         .parameter_type = type_,
-                                         .parameter = parameter.data(),
-                                         .coefficients = c});
+    OptimizerArguments arguments{
+        .numel = numel,
+        .gradient_type = type_,
+        .gradient = gradient.data(),
+        .master = master.floats(),
+        .moment_count = 2,
+        .moments = {m.floats(), v.floats()},
+        .parameter_type = type_,
+        .parameter = parameter.data(),
+        .coefficients = rules::coefficients_of(AdamWOptions{.beta2 = 0.95},
+                                               {.learning_rate = 1e-3, .weight_decay = 0.1})};
+    optimizer_update(TestContext(threads_), arguments);
     for (const Tensor& t : {master, m, v, parameter}) outputs_.push_back(t);
-    sgd_update(TestContext(threads_),
-               {.numel = numel,
-                .gradient_type = type_,
-                .gradient = gradient.data(),
-                .master = master.floats(),
-                .momentum = m.floats(),
-                .parameter_type = type_,
-                .parameter = parameter.data(),
-                .coefficients = {.learning_rate = 0.1f, .momentum = 0.9f, .nesterov = true}});
+    arguments.moment_count = 1;
+    arguments.coefficients =
+        rules::coefficients_of(SgdOptions{.momentum = 0.9, .nesterov = true}, {.learning_rate = 0.1});
+    optimizer_update(TestContext(threads_), arguments);
     for (const Tensor& t : {master, m, parameter}) outputs_.push_back(t);
   }
 

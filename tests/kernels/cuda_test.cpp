@@ -252,6 +252,22 @@ void add_squares(Cases& cases, DType type, std::int64_t numel) {
                      }});
 }
 
+const OptimizerOptions kOptimizers[] = {AdamWOptions{}, AdamOptions{}, SgdOptions{},
+                                        SgdOptions{.momentum = 0.9},
+                                        SgdOptions{.momentum = 0.9, .nesterov = true}};
+
+int moments_of(const OptimizerOptions& options) {
+  return std::visit([](const auto& own) { return rules::Rule<std::decay_t<decltype(own)>>::moments(own); },
+                    options);
+}
+
+// The second is of squares.
+Tensor random_moment(Random& random, DType type, std::int64_t numel, int k) {
+  Tensor moment = random.tensor(type, numel, k == 0 ? 0.1 : 1.0);
+  for (std::int64_t i = 0; k > 0 && i < numel; ++i) moment.set(i, moment.get(i) * moment.get(i));
+  return moment;
+}
+
 // `first`: of moments in bf16, -1 of fp32.
 void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::int64_t numel,
                  std::int64_t first = -1) {
@@ -259,90 +275,72 @@ void add_updates(Cases& cases, DType gradient_type, DType parameter_type, std::i
   const MomentRounding rounding = {.key = 0x0123456789abcdef, .first = first};
   for (const int gate : {-1, 0, 1})  // none, closed, open
     for (const bool own : {false, true})
-      for (const bool adamw : {false, true}) {
+      for (const OptimizerOptions& options : kOptimizers) {
         if (own && parameter_type != DType::fp32) continue;  // the parameter is its own master
-        cases.push_back({label(adamw ? "adamw" : "sgd", gradient_type, {numel, gate, own, first}) +
-                             std::string(name_of(parameter_type)),
-                         0.0, [=](Session& s, Random& random) {
-                           const auto floats = [&](const Tensor& tensor) {
-                             return static_cast<float*>(s.changed(tensor));
-                           };
-                           const void* gradient = s.input(random.tensor(gradient_type, numel));
-                           float* master = floats(random.tensor(DType::fp32, numel));
-                           void* m = s.changed(random.tensor(moment_type, numel, 0.1));
-                           void* parameter = own ? nullptr : s.output(parameter_type, numel);
-                           const UpdateGate* gates =
-                               s.input(std::vector<UpdateGate>{{.gradient_scale = 0.7, .apply = gate}});
-                           if (gate < 0) gates = nullptr;
-                           if (!adamw)
-                             return sgd_update(s.context(), {.numel = numel,
-                                                             .gradient_type = gradient_type,
-                                                             .gradient = gradient,
-                                                             .master = master,
-                                                             .momentum = m,
-                                                             .moment_type = moment_type,
-                                                             .rounding = rounding,
-                                                             .parameter_type = parameter_type,
-                                                             .parameter = parameter,
-                                                             .coefficients = {.gradient_scale = 0.3f,
-                                                                              .learning_rate = 0.1f,
-                                                                              .momentum = 0.9f,
-                                                                              .weight_decay = 0.01f,
-                                                                              .nesterov = true},
-                                                             .gate = gates});
-                           Tensor v = random.tensor(moment_type, numel);
-                           for (std::int64_t i = 0; i < numel; ++i) v.set(i, v.get(i) * v.get(i));
-                           adamw_update(
-                               s.context(),
-                               {.numel = numel,
-                                .gradient_type = gradient_type,
-                                .gradient = gradient,
-                                .master = master,
-                                .m = m,
-                                .v = s.changed(v),
-                                .moment_type = moment_type,
-                                .rounding = rounding,
-                                .parameter_type = parameter_type,
-                                .parameter = parameter,
-                                .coefficients = make_adamw_coefficients(
-                                    {.learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.37}),
-                                .gate = gates});
-                         }});
+        const int moments = moments_of(options);
+        cases.push_back(
+            {label("update", gradient_type,
+                   {static_cast<std::int64_t>(options.index()), moments, numel, gate, own, first}) +
+                 std::string(name_of(parameter_type)),
+             0.0, [=](Session& s, Random& random) {
+               OptimizerArguments arguments{
+                   .numel = numel,
+                   .gradient_type = gradient_type,
+                   .gradient = s.input(random.tensor(gradient_type, numel)),
+                   .master = static_cast<float*>(s.changed(random.tensor(DType::fp32, numel))),
+                   .moment_count = moments,
+                   .moment_type = moment_type,
+                   .rounding = rounding,
+                   .parameter_type = parameter_type,
+                   .coefficients =
+                       rules::coefficients_of(options, {.learning_rate = 1e-2, .weight_decay = 0.1}),
+                   .gradient_scale = 0.37f};
+               for (int k = 0; k < moments; ++k)
+                 arguments.moments[k] = s.changed(random_moment(random, moment_type, numel, k));
+               arguments.parameter = own ? nullptr : s.output(parameter_type, numel);
+               const UpdateGate* gates =
+                   s.input(std::vector<UpdateGate>{{.gradient_scale = 0.7, .apply = gate}});
+               arguments.gate = gate < 0 ? nullptr : gates;
+               optimizer_update(s.context(), arguments);
+             }});
       }
 }
 
 // Runs of whole vectors, one launch, and others.
-void add_adamw_runs(Cases& cases, DType gradient_type, DType parameter_type, DType moment_type) {
-  for (const auto& [count, numel] : {std::pair{1, 1000}, {2, 64}, {16, 256}, {5, 35}})
-    cases.push_back({label("adamw runs", gradient_type, {count, numel, bytes_of(moment_type)}) +
-                         std::string(name_of(parameter_type)),
-                     0.0, [=, count = count, length = numel](Session& s, Random& random) {
-                       std::vector<AdamWRun> runs;
-                       std::int64_t all = 0;
-                       for (int r = 0; r < count; ++r) {
-                         runs.push_back({.numel = length * (r % 3 + 1),
-                                         .step = 1e-3f * static_cast<float>(r + 1),
-                                         .decay = 1.0f - 0.01f * static_cast<float>(r % 2),
-                                         .l2 = 0.01f * static_cast<float>(r % 5)});
-                         all += runs.back().numel;
-                       }
-                       Tensor v = random.tensor(moment_type, all);
-                       for (std::int64_t i = 0; i < all; ++i) v.set(i, v.get(i) * v.get(i));
-                       adamw_update(
-                           s.context(),
-                           {.numel = all,
-                            .gradient_type = gradient_type,
-                            .gradient = s.input(random.tensor(gradient_type, all)),
-                            .master = static_cast<float*>(s.changed(random.tensor(DType::fp32, all))),
-                            .m = s.changed(random.tensor(moment_type, all, 0.1)),
-                            .v = s.changed(v),
-                            .moment_type = moment_type,
-                            .rounding = {.key = 11, .first = 64},
-                            .parameter_type = parameter_type,
-                            .parameter = s.output(parameter_type, all),
-                            .coefficients = make_adamw_coefficients({.gradient_scale = 0.37}),
-                            .runs = runs});
-                     }});
+void add_update_runs(Cases& cases, DType gradient_type, DType parameter_type, DType moment_type) {
+  for (const OptimizerOptions& options : kOptimizers)
+    for (const auto& [count, numel] : {std::pair{1, 1000}, {2, 64}, {16, 256}, {5, 35}})
+      cases.push_back({label("update runs", gradient_type,
+                             {static_cast<std::int64_t>(options.index()), moments_of(options), count, numel,
+                              bytes_of(moment_type)}) +
+                           std::string(name_of(parameter_type)),
+                       0.0, [=, count = count, length = numel](Session& s, Random& random) {
+                         std::vector<CoefficientRun> runs;
+                         std::int64_t all = 0;
+                         for (int r = 0; r < count; ++r) {
+                           runs.push_back({.numel = length * (r % 3 + 1),
+                                           .coefficients = rules::coefficients_of(
+                                               options, {.learning_rate = 1e-3 * (r + 1),
+                                                         .weight_decay = 0.01 * (r % 5)})});
+                           all += runs.back().numel;
+                         }
+                         OptimizerArguments arguments{
+                             .numel = all,
+                             .gradient_type = gradient_type,
+                             .gradient = s.input(random.tensor(gradient_type, all)),
+                             .master = static_cast<float*>(s.changed(random.tensor(DType::fp32, all))),
+                             .moment_count = moments_of(options),
+                             .moment_type = moment_type,
+                             .rounding = {.key = 11, .first = 64},
+                             .parameter_type = parameter_type,
+                             .parameter = s.output(parameter_type, all),
+                             .coefficients = runs[0].coefficients,
+                             .runs = runs,
+                             .gradient_scale = 0.37f};
+                         for (int k = 0; k < arguments.moment_count; ++k)
+                           arguments.moments[k] = s.changed(random_moment(random, moment_type, all, k));
+                         optimizer_update(s.context(), arguments);
+                       }});
 }
 
 void add_gates(Cases& cases) {
@@ -683,7 +681,7 @@ Cases all_cases() {
       add_updates(cases, gradient, parameter, 1003);
       for (const std::int64_t first : {std::int64_t{7}, (std::int64_t{1} << 32) - 400})
         add_updates(cases, gradient, parameter, 1003, first);
-      for (const DType moments : kComputeTypes) add_adamw_runs(cases, gradient, parameter, moments);
+      for (const DType moments : kComputeTypes) add_update_runs(cases, gradient, parameter, moments);
     }
   add_gates(cases);
   for (const DType type : kComputeTypes) {

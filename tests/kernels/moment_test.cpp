@@ -5,6 +5,7 @@
 #include "kernels/moment_math.h"
 #include "tessera/philox.h"
 #include "tests/kernels/instruction_sets.h"
+#include "tests/kernels/scalar_update.h"
 #include "tests/kernels/support.h"
 
 namespace tessera::kernels::testing {
@@ -32,11 +33,6 @@ float rounded(float x, std::uint32_t random) {
   return bits_as<float>((bits & 0xffffu) + random > 0xffffu ? below + 0x10000u : below);
 }
 
-struct State {
-  Tensor master, m, v, parameter;
-  bool operator==(const State&) const = default;
-};
-
 State random_state(DType parameter_type, std::int64_t numel) {
   Random random(static_cast<std::uint64_t>(numel) + 1);
   State s = {random.tensor(DType::fp32, numel), random.tensor(DType::bf16, numel, 0.1),
@@ -45,66 +41,24 @@ State random_state(DType parameter_type, std::int64_t numel) {
   return s;
 }
 
-const AdamWCoefficients kAdamW = make_adamw_coefficients(
-    {.learning_rate = 3e-3, .beta2 = 0.999, .weight_decay = 0.1, .gradient_scale = 0.37, .step = 3});
-constexpr SgdCoefficients kSgd = {.gradient_scale = 0.37f,
-                                  .learning_rate = 0.1f,
-                                  .momentum = 0.9f,
-                                  .weight_decay = 0.01f,
-                                  .nesterov = true};
+const UpdateCase kAdamW = {.options = AdamWOptions{},
+                           .terms = {.learning_rate = 3e-3, .weight_decay = 0.1, .step = 3},
+                           .gradient_scale = 0.37f};
+const UpdateCase kSgd = {.options = SgdOptions{.momentum = 0.9, .nesterov = true},
+                         .terms = {.learning_rate = 0.1, .weight_decay = 0.01},
+                         .gradient_scale = 0.37f};
 
-void scalar_adamw(const Tensor& gradient, const MomentRounding& rounding, State& s) {
-  for (std::int64_t i = 0; i < gradient.numel(); ++i) {
-    auto m = static_cast<float>(s.m.get(i)), v = static_cast<float>(s.v.get(i));
-    float& master = s.master.floats()[i];
-    adamw_moments(kAdamW, static_cast<float>(gradient.get(i)), master, m, v);
-    const std::uint32_t word = random_word(rounding, i);
-    m = rounded(m, word & 0xffffu);
-    v = rounded(v, word >> 16);
-    master = adamw_step(kAdamW, master, m, v);
-    s.m.set(i, m);
-    s.v.set(i, v);
-    s.parameter.set(i, static_cast<double>(master));
-  }
+void scalar_bf16(const UpdateCase& update, const Tensor& gradient, const MomentRounding& rounding, State& s) {
+  scalar_update(update, gradient, s, [&](float moment, int k, std::int64_t i) {
+    return rounded(moment, random_word(rounding, i) >> (16 * k) & 0xffffu);
+  });
 }
 
-void scalar_sgd(const Tensor& gradient, const MomentRounding& rounding, State& s) {
-  for (std::int64_t i = 0; i < gradient.numel(); ++i) {
-    float& master = s.master.floats()[i];
-    const float g = sgd_gradient(kSgd, static_cast<float>(gradient.get(i)), master);
-    const float momentum =
-        rounded(sgd_momentum(kSgd, g, static_cast<float>(s.m.get(i))), random_word(rounding, i) & 0xffffu);
-    master = sgd_step(kSgd, g, master, momentum);
-    s.m.set(i, momentum);
-    s.parameter.set(i, static_cast<double>(master));
-  }
-}
-
-void run_adamw(const Tensor& gradient, const MomentRounding& rounding, int threads, State& s) {
-  adamw_update(TestContext(threads), {.numel = gradient.numel(),
-                                      .gradient_type = gradient.type(),
-                                      .gradient = gradient.data(),
-                                      .master = s.master.floats(),
-                                      .m = s.m.data(),
-                                      .v = s.v.data(),
-                                      .moment_type = DType::bf16,
-                                      .rounding = rounding,
-                                      .parameter_type = s.parameter.type(),
-                                      .parameter = s.parameter.data(),
-                                      .coefficients = kAdamW});
-}
-
-void run_sgd(const Tensor& gradient, const MomentRounding& rounding, int threads, State& s) {
-  sgd_update(TestContext(threads), {.numel = gradient.numel(),
-                                    .gradient_type = gradient.type(),
-                                    .gradient = gradient.data(),
-                                    .master = s.master.floats(),
-                                    .momentum = s.m.data(),
-                                    .moment_type = DType::bf16,
-                                    .rounding = rounding,
-                                    .parameter_type = s.parameter.type(),
-                                    .parameter = s.parameter.data(),
-                                    .coefficients = kSgd});
+OptimizerArguments arguments_of(const UpdateCase& update, const Tensor& gradient,
+                                const MomentRounding& rounding, State& s) {
+  OptimizerArguments arguments = update.arguments(gradient, s);
+  arguments.rounding = rounding;
+  return arguments;
 }
 
 // Some where an element's number passes 2^32 within a vector, and beyond.
@@ -119,12 +73,12 @@ TEST(Bf16Moments, EqualTheScalarFunctionsBitForBit) {
             const MomentRounding rounding = {.key = 0x0123456789abcdef, .first = first};
             const Tensor gradient = Random(9).tensor(numel % 2 == 0 ? DType::bf16 : type, numel);
             State scalar = random_state(type, numel), vector = scalar;
-            scalar_adamw(gradient, rounding, scalar);
-            run_adamw(gradient, rounding, threads, vector);
-            ASSERT_TRUE(scalar == vector) << name << " adamw " << numel << " from " << first;
-            scalar_sgd(gradient, rounding, scalar);
-            run_sgd(gradient, rounding, threads, vector);
-            ASSERT_TRUE(scalar == vector) << name << " sgd " << numel << " from " << first;
+            for (const UpdateCase& update : {kAdamW, kSgd}) {
+              scalar_bf16(update, gradient, rounding, scalar);
+              optimizer_update(TestContext(threads), arguments_of(update, gradient, rounding, vector));
+              ASSERT_TRUE(scalar == vector)
+                  << name << " rule " << update.options.index() << " " << numel << " from " << first;
+            }
           }
   });
 }
@@ -137,21 +91,13 @@ TEST(Bf16Moments, StreamedUpdatesHaveTheSameBits) {
     const Tensor gradient = Random(9).tensor(DType::bf16, numel);
     State scalar = random_state(DType::fp32, numel);
     const State before = scalar;
-    scalar_adamw(gradient, rounding, scalar);
+    scalar_bf16(kAdamW, gradient, rounding, scalar);
     for_each_instruction_set([&](const char* name) {
       State vector = before;
       Aligned parameter(DType::fp32, numel);
-      adamw_update(TestContext(2), {.numel = numel,
-                                    .gradient_type = DType::bf16,
-                                    .gradient = gradient.data(),
-                                    .master = vector.master.floats(),
-                                    .m = vector.m.data(),
-                                    .v = vector.v.data(),
-                                    .moment_type = DType::bf16,
-                                    .rounding = rounding,
-                                    .parameter_type = DType::fp32,
-                                    .parameter = parameter.data(),
-                                    .coefficients = kAdamW});
+      OptimizerArguments arguments = arguments_of(kAdamW, gradient, rounding, vector);
+      arguments.parameter = parameter.data();
+      optimizer_update(TestContext(2), arguments);
       parameter.copy_to(vector.parameter);
       EXPECT_TRUE(scalar == vector) << name << " " << rest;
     });
@@ -164,7 +110,8 @@ TEST(Bf16Moments, KeepTheirExpectation) {
   State s = random_state(DType::fp32, numel);
   for (std::int64_t i = 0; i < numel; ++i) s.v.set(i, 1.0);
   const Tensor nothing(DType::fp32, Doubles(static_cast<std::size_t>(numel), 0.0));
-  for (std::uint64_t step = 0; step < 1000; ++step) run_adamw(nothing, {.key = random_key(1, 2, step)}, 1, s);
+  for (std::uint64_t step = 0; step < 1000; ++step)
+    optimizer_update(TestContext(1), arguments_of(kAdamW, nothing, {.key = random_key(1, 2, step)}, s));
   double sum = 0.0, least = 1.0, most = 0.0;
   for (std::int64_t i = 0; i < numel; ++i) {
     sum += s.v.get(i);
@@ -220,21 +167,11 @@ TEST(Bf16Moments, RoundToWhatIsAroundAndKeepWhatNeedsNoRounding) {
 TEST(Bf16Moments, RefuseOtherTypes) {
   State s = random_state(DType::fp32, 4);
   const Tensor gradient(DType::fp32, Doubles(4, 1.0));
-  EXPECT_THROW(adamw_update(TestContext(1), {.numel = 4,
-                                             .gradient = gradient.data(),
-                                             .master = s.master.floats(),
-                                             .m = s.m.data(),
-                                             .v = s.v.data(),
-                                             .moment_type = DType::fp16,
-                                             .coefficients = {}}),
-               UsageError);
-  EXPECT_THROW(sgd_update(TestContext(1), {.numel = 4,
-                                           .gradient = gradient.data(),
-                                           .master = s.master.floats(),
-                                           .momentum = s.m.data(),
-                                           .moment_type = DType::fp16,
-                                           .coefficients = {}}),
-               UsageError);
+  for (const UpdateCase& update : {kAdamW, kSgd}) {
+    OptimizerArguments arguments = update.arguments(gradient, s);
+    arguments.moment_type = DType::fp16;
+    EXPECT_THROW(optimizer_update(TestContext(1), arguments), UsageError);
+  }
 }
 
 }  // namespace

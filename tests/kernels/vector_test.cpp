@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/parallel.h"
 #include "tests/kernels/instruction_sets.h"
+#include "tests/kernels/scalar_update.h"
 #include "tests/kernels/support.h"
 
 namespace tessera::kernels::testing {
@@ -354,11 +355,6 @@ TEST(SumOfSquares, LargestFloatsDoNotOverflow) {
 
 // ------------------------------------------------------------------ optimizers
 
-struct State {
-  Tensor master, m, v, parameter;
-  bool operator==(const State&) const = default;
-};
-
 State random_state(DType parameter_type, std::int64_t numel) {
   Random random(static_cast<std::uint64_t>(numel) + 1);
   State s = {random.tensor(DType::fp32, numel), random.tensor(DType::fp32, numel, 0.1),
@@ -367,47 +363,32 @@ State random_state(DType parameter_type, std::int64_t numel) {
   return s;
 }
 
-const AdamWSettings kSettings = {
-    .learning_rate = 3e-3, .weight_decay = 0.1, .gradient_scale = 0.37, .step = 3};
-
-// The same update element by element through the inline functions.
-void scalar_adamw(const AdamWCoefficients& c, const Tensor& gradient, State& s) {
-  for (std::int64_t i = 0; i < gradient.numel(); ++i) {
-    float &master = s.master.floats()[i], &m = s.m.floats()[i], &v = s.v.floats()[i];
-    adamw_moments(c, static_cast<float>(gradient.get(i)), master, m, v);
-    master = adamw_step(c, master, m, v);
-    s.parameter.set(i, static_cast<double>(master));
-  }
+const UpdateCase kAdamW = {.options = AdamWOptions{.beta2 = 0.95},
+                           .terms = {.learning_rate = 3e-3, .weight_decay = 0.1, .step = 3},
+                           .gradient_scale = 0.37f};
+const UpdateCase kAdam = {
+    .options = AdamOptions{.beta2 = 0.95}, .terms = kAdamW.terms, .gradient_scale = 0.37f};
+UpdateCase sgd(double momentum, bool nesterov) {
+  return {.options = SgdOptions{.momentum = momentum, .nesterov = nesterov},
+          .terms = {.learning_rate = 0.1, .weight_decay = 0.01},
+          .gradient_scale = 0.3f};
+}
+std::vector<UpdateCase> all_updates() {
+  return {kAdamW, kAdam, sgd(0.0, false), sgd(0.9, false), sgd(0.9, true)};
 }
 
-void vector_adamw(const AdamWCoefficients& c, const Tensor& gradient, int threads, State& s) {
-  adamw_update(TestContext(threads), {.numel = gradient.numel(),
-                                      .gradient_type = gradient.type(),
-                                      .gradient = gradient.data(),
-                                      .master = s.master.floats(),
-                                      .m = s.m.floats(),
-                                      .v = s.v.floats(),
-                                      .parameter_type = s.parameter.type(),
-                                      .parameter = s.parameter.data(),
-                                      .coefficients = c});
-}
-
-TEST(AdamW, EqualsTheScalarFunctionBitForBit) {
-  for (const bool decoupled : {true, false}) {
-    AdamWSettings settings = kSettings;
-    settings.decoupled = decoupled;
-    const AdamWCoefficients c = make_adamw_coefficients(settings);
+TEST(Optimizers, EqualTheScalarBodyBitForBit) {
+  for (const UpdateCase& update : all_updates())
     for (const DType parameter : kAllTypes)
       for (const DType gradient_type : kAllTypes)
         for (const std::int64_t numel : kNumels)
           for (const int threads : kThreadCounts) {
             const Tensor gradient = Random(9).tensor(gradient_type, numel);
             State scalar = random_state(parameter, numel), vector = scalar;
-            scalar_adamw(c, gradient, scalar);
-            vector_adamw(c, gradient, threads, vector);
+            scalar_update(update, gradient, scalar);
+            optimizer_update(TestContext(threads), update.arguments(gradient, vector));
             ASSERT_TRUE(scalar == vector) << numel;
           }
-  }
 }
 
 // A state with the masters that are the hardest to round at both ends and between.
@@ -421,33 +402,29 @@ State hard_state(DType parameter_type, std::int64_t numel) {
 }
 
 // So many parameters at a cache line are stored past the caches; what is left over by whole lines is not.
-TEST(AdamW, StreamedStoresGiveTheSameBits) {
-  const AdamWCoefficients c = make_adamw_coefficients(kSettings);
-  for (const std::int64_t rest : {0, 5, 16, 37, 63, 64, 127})
-    for (const DType type : kAllTypes) {
-      const std::int64_t numel = (1 << 19) + rest;
-      const DType gradient_type = rest % 2 == 0 ? DType::bf16 : type;
-      const Tensor gradient = Random(9).tensor(gradient_type, numel);
-      State scalar = hard_state(type, numel);
-      const State before = scalar;
-      scalar_adamw(c, gradient, scalar);
-      for_each_instruction_set([&](const char* name) {
-        State vector = before;
-        Aligned parameter(type, numel);
-        adamw_update(TestContext(2), {.numel = numel,
-                                      .gradient_type = gradient_type,
-                                      .gradient = gradient.data(),
-                                      .master = vector.master.floats(),
-                                      .m = vector.m.floats(),
-                                      .v = vector.v.floats(),
-                                      .parameter_type = type,
-                                      .parameter = parameter.data(),
-                                      .coefficients = c});
-        parameter.copy_to(vector.parameter);
-        EXPECT_TRUE(scalar == vector) << name << ", " << rest << " over, " << name_of(type);
-        EXPECT_TRUE(parameter.kept_what_follows()) << name << ", " << rest << " over, " << name_of(type);
-      });
-    }
+void expect_streamed(const UpdateCase& update, std::int64_t rest) {
+  for (const DType type : kAllTypes) {
+    const std::int64_t numel = (1 << 19) + rest;
+    const Tensor gradient = Random(9).tensor(rest % 2 == 0 ? DType::bf16 : type, numel);
+    State scalar = hard_state(type, numel);
+    const State before = scalar;
+    scalar_update(update, gradient, scalar);
+    for_each_instruction_set([&](const char* name) {
+      State vector = before;
+      Aligned parameter(type, numel);
+      OptimizerArguments arguments = update.arguments(gradient, vector);
+      arguments.parameter = parameter.data();
+      optimizer_update(TestContext(2), arguments);
+      parameter.copy_to(vector.parameter);
+      EXPECT_TRUE(scalar == vector) << name << ", " << rest << " over, " << name_of(type);
+      EXPECT_TRUE(parameter.kept_what_follows()) << name << ", " << rest << " over, " << name_of(type);
+    });
+  }
+}
+
+TEST(Optimizers, StreamedStoresGiveTheSameBits) {
+  for (const std::int64_t rest : {0, 5, 16, 37, 63, 64, 127}) expect_streamed(kAdamW, rest);
+  for (const double momentum : {0.0, 0.9}) expect_streamed(sgd(momentum, false), 64 + 37);
 }
 
 TEST(AdamW, MatchesFloat64OverSteps) {
@@ -459,24 +436,20 @@ TEST(AdamW, MatchesFloat64OverSteps) {
     fill(TestContext(1), DType::fp32, numel, 0.0f, s.v.data());
     for (int step = 1; step <= 20; ++step) {
       const Tensor gradient = Random(static_cast<std::uint64_t>(step)).tensor(DType::fp32, numel);
-      AdamWSettings settings = kSettings;
-      settings.decoupled = decoupled;
-      settings.step = step;
-      adamw_update(TestContext(1), {.numel = numel,
-                                    .gradient = gradient.data(),
-                                    .master = s.master.floats(),
-                                    .m = s.m.floats(),
-                                    .v = s.v.floats(),
-                                    .coefficients = make_adamw_coefficients(settings)});
+      UpdateCase update = decoupled ? kAdamW : kAdam;
+      update.terms.step = step;
+      optimizer_update(TestContext(1), update.arguments(gradient, s));
+      const rules::RuleTerms& terms = update.terms;
+      const AdamWOptions o{.beta2 = 0.95};
       for (std::size_t i = 0; i < p.size(); ++i) {
-        double g = gradient.get(static_cast<std::int64_t>(i)) * settings.gradient_scale;
-        if (!decoupled) g += settings.weight_decay * p[i];
-        if (decoupled) p[i] -= settings.learning_rate * settings.weight_decay * p[i];
-        m[i] = settings.beta1 * m[i] + (1 - settings.beta1) * g;
-        v[i] = settings.beta2 * v[i] + (1 - settings.beta2) * g * g;
-        const double m_hat = m[i] / (1 - std::pow(settings.beta1, step));
-        const double v_hat = v[i] / (1 - std::pow(settings.beta2, step));
-        p[i] -= settings.learning_rate * m_hat / (std::sqrt(v_hat) + settings.epsilon);
+        double g = gradient.get(static_cast<std::int64_t>(i)) * update.gradient_scale;
+        if (!decoupled) g += terms.weight_decay * p[i];
+        if (decoupled) p[i] -= terms.learning_rate * terms.weight_decay * p[i];
+        m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
+        v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
+        const double m_hat = m[i] / (1 - std::pow(o.beta1, step));
+        const double v_hat = v[i] / (1 - std::pow(o.beta2, step));
+        p[i] -= terms.learning_rate * m_hat / (std::sqrt(v_hat) + o.epsilon);
       }
     }
     expect_close(s.master, p, 1e-6, "parameters");
@@ -485,135 +458,60 @@ TEST(AdamW, MatchesFloat64OverSteps) {
   }
 }
 
-TEST(AdamW, AGateGivesTheScaleOrKeepsEverything) {
+TEST(Optimizers, AGateGivesTheScaleOrKeepsEverything) {
   const std::int64_t numel = 1003;
   const Tensor gradient = Random(9).tensor(DType::bf16, numel);
   const State before = random_state(DType::bf16, numel);
-  const auto updated = [&](double own_scale, const UpdateGate* gate) {
-    AdamWSettings settings = kSettings;
-    settings.gradient_scale = own_scale;
-    State s = before;
-    adamw_update(TestContext(2), {.numel = numel,
-                                  .gradient_type = DType::bf16,
-                                  .gradient = gradient.data(),
-                                  .master = s.master.floats(),
-                                  .m = s.m.floats(),
-                                  .v = s.v.floats(),
-                                  .parameter = s.parameter.data(),
-                                  .coefficients = make_adamw_coefficients(settings),
-                                  .gate = gate});
-    return s;
-  };
-  const UpdateGate open = {.gradient_scale = 1.0 / 3.0}, closed = {.gradient_scale = 1.0 / 3.0, .apply = 0};
-  EXPECT_TRUE(updated(7.0, &open) == updated(1.0 / 3.0, nullptr));
-  EXPECT_FALSE(updated(7.0, &open) == updated(7.0, nullptr));
-  EXPECT_TRUE(updated(7.0, &closed) == before);
-}
-
-TEST(AdamW, RunsAreOfAllElementsAndNotTooMany) {
-  const auto update = [](const std::vector<AdamWRun>& runs) {
-    State s = random_state(DType::bf16, 34);
-    const Tensor gradient = Random(9).tensor(DType::bf16, 34);
-    adamw_update(TestContext(1), {.numel = 34,
-                                  .gradient_type = DType::bf16,
-                                  .gradient = gradient.data(),
-                                  .master = s.master.floats(),
-                                  .m = s.m.floats(),
-                                  .v = s.v.floats(),
-                                  .parameter = s.parameter.data(),
-                                  .coefficients = make_adamw_coefficients(kSettings),
-                                  .runs = runs});
-  };
-  EXPECT_NO_THROW(update({{.numel = 30}, {.numel = 4}}));
-  EXPECT_THROW(update({{.numel = 30}, {.numel = 3}}), UsageError);
-  EXPECT_THROW(update(std::vector<AdamWRun>(17, {.numel = 2})), UsageError);
-}
-
-TEST(Sgd, AGateGivesTheScaleOrKeepsEverything) {
-  const float gradient = 3.0f;
-  const auto updated = [&](float own_scale, const UpdateGate* gate) {
-    float master = 1.0f;
-    sgd_update(TestContext(1), {.numel = 1,
-                                .gradient = &gradient,
-                                .master = &master,
-                                .coefficients = {.gradient_scale = own_scale, .learning_rate = 0.1f},
-                                .gate = gate});
-    return master;
-  };
-  const UpdateGate open = {.gradient_scale = 0.7}, closed = {.gradient_scale = 0.7, .apply = 0};
-  EXPECT_EQ(updated(2.0f, &open), updated(0.7f, nullptr));
-  EXPECT_NE(updated(2.0f, &open), updated(2.0f, nullptr));
-  EXPECT_EQ(updated(2.0f, &closed), 1.0f);
-}
-
-// The same update element by element through the inline functions.
-void scalar_sgd(const SgdCoefficients& c, const Tensor& gradient, State& s) {
-  for (std::int64_t i = 0; i < gradient.numel(); ++i) {
-    float none = 0.0f;
-    float &master = s.master.floats()[i], &momentum = c.momentum == 0.0f ? none : s.m.floats()[i];
-    const float g = sgd_gradient(c, static_cast<float>(gradient.get(i)), master);
-    momentum = sgd_momentum(c, g, momentum);
-    master = sgd_step(c, g, master, momentum);
-    s.parameter.set(i, static_cast<double>(master));
+  for (const UpdateCase& update : all_updates()) {
+    const auto updated = [&](double own_scale, const UpdateGate* gate) {
+      State s = before;
+      OptimizerArguments arguments = update.arguments(gradient, s);
+      arguments.gradient_scale = static_cast<float>(own_scale);
+      arguments.gate = gate;
+      optimizer_update(TestContext(2), arguments);
+      return s;
+    };
+    const UpdateGate open = {.gradient_scale = 1.0 / 3.0}, closed = {.gradient_scale = 1.0 / 3.0, .apply = 0};
+    EXPECT_TRUE(updated(7.0, &open) == updated(1.0 / 3.0, nullptr));
+    EXPECT_FALSE(updated(7.0, &open) == updated(7.0, nullptr));
+    EXPECT_TRUE(updated(7.0, &closed) == before);
   }
 }
 
-void vector_sgd(const SgdCoefficients& c, const Tensor& gradient, void* parameter, State& s) {
-  sgd_update(TestContext(2), {.numel = gradient.numel(),
-                              .gradient_type = gradient.type(),
-                              .gradient = gradient.data(),
-                              .master = s.master.floats(),
-                              .momentum = c.momentum == 0.0f ? nullptr : s.m.floats(),
-                              .parameter_type = s.parameter.type(),
-                              .parameter = parameter,
-                              .coefficients = c});
-}
-
-constexpr SgdCoefficients kSgd = {
-    .gradient_scale = 0.3f, .learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f};
-
-TEST(Sgd, EqualsTheScalarFunctionBitForBit) {
-  for (const bool nesterov : {false, true})
-    for (const float momentum : {0.0f, 0.9f})
-      for (const DType type : kAllTypes)
-        for (const std::int64_t numel : kNumels) {
-          SgdCoefficients c = kSgd;
-          c.momentum = momentum;
-          c.nesterov = nesterov;
-          const Tensor gradient = Random(9).tensor(type, numel);
-          State scalar = random_state(type, numel), vector = scalar;
-          scalar_sgd(c, gradient, scalar);
-          vector_sgd(c, gradient, vector.parameter.data(), vector);
-          ASSERT_TRUE(scalar == vector) << numel;
-        }
-}
-
-TEST(Sgd, StreamedStoresGiveTheSameBits) {
-  for (const float momentum : {0.0f, 0.9f})
-    for (const DType type : kAllTypes) {
-      SgdCoefficients c = kSgd;
-      c.momentum = momentum;
-      const std::int64_t numel = (1 << 19) + 64 + 37;
-      const Tensor gradient = Random(9).tensor(type, numel);
-      State scalar = hard_state(type, numel);
-      const State before = scalar;
-      scalar_sgd(c, gradient, scalar);
-      for_each_instruction_set([&](const char* name) {
-        State vector = before;
-        Aligned parameter(type, numel);
-        vector_sgd(c, gradient, parameter.data(), vector);
-        parameter.copy_to(vector.parameter);
-        EXPECT_TRUE(scalar == vector) << name << ", " << name_of(type);
-        EXPECT_TRUE(parameter.kept_what_follows()) << name << ", " << name_of(type);
-      });
-    }
-}
-
-TEST(Sgd, NeedsABufferForMomentum) {
-  float x = 0.0f;
-  EXPECT_THROW(sgd_update(TestContext(1),
-                          {.numel = 1, .gradient = &x, .master = &x, .coefficients = {.momentum = 0.9f}}),
+TEST(Optimizers, RunsAreOfAllElementsAndNotTooMany) {
+  const auto update = [](std::vector<CoefficientRun> runs) {
+    State s = random_state(DType::bf16, 34);
+    const Tensor gradient = Random(9).tensor(DType::bf16, 34);
+    OptimizerArguments arguments = kAdamW.arguments(gradient, s);
+    arguments.runs = runs;
+    optimizer_update(TestContext(1), arguments);
+  };
+  EXPECT_NO_THROW(update({{.numel = 30}, {.numel = 4}}));
+  EXPECT_THROW(update({{.numel = 30}, {.numel = 3}}), UsageError);
+  EXPECT_THROW(update(std::vector<CoefficientRun>(17, {.numel = 2})), UsageError);
+  EXPECT_THROW(update({{.numel = 30}, {.numel = 4, .coefficients = sgd(0.0, false).coefficients()}}),
                UsageError);
+}
+
+TEST(Optimizers, NeedTheMomentsOfTheirRule) {
+  const auto refused = [](const UpdateCase& update, int count, bool null) {
+    State s = random_state(DType::fp32, 4);
+    const Tensor gradient(DType::fp32, Doubles(4, 1.0));
+    OptimizerArguments arguments = update.arguments(gradient, s);
+    arguments.moment_count = count;
+    if (null) arguments.moments[0] = nullptr;
+    try {
+      optimizer_update(TestContext(1), arguments);
+      return std::string();
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(refused(kAdamW, 2, false), "");
+  EXPECT_EQ(refused(kAdamW, 1, false), "adamw_update: 1 moments are not possible; use 2 to 2");
+  EXPECT_EQ(refused(kAdamW, 2, true), "adamw_update: moment 0 is null; give all 2");
+  EXPECT_EQ(refused(sgd(0.9, false), 1, true), "sgd_update: moment 0 is null; give all 1");
+  EXPECT_EQ(refused(sgd(0.9, false), 2, false), "sgd_update: 2 moments are not possible; use 0 to 1");
 }
 
 }  // namespace

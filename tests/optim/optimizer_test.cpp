@@ -267,6 +267,33 @@ TEST(optimizer, moments_count_the_state) {
   EXPECT_EQ(Optimizer{.options = SgdOptions{}}.name(), "sgd");
 }
 
+// All who go through the fields would miss one that is not listed.
+TEST(optimizer, fields_are_all_members_of_the_options) {
+  for (const std::string_view name : optimizer_names()) {
+    OptimizerOptions options = optimizer_options(name);
+    EXPECT_EQ(name_of(options), name);
+    std::vector<const void*> members;
+    std::size_t switches = 0;
+    for (const OptimizerField& field : fields_of(options)) {
+      EXPECT_FALSE(field.meaning.empty()) << field.name;
+      members.push_back(std::visit([](const auto* value) -> const void* { return value; }, field.value));
+      switches += std::holds_alternative<bool*>(field.value) ? 1 : 0;
+    }
+    std::ranges::sort(members);
+    EXPECT_EQ(std::ranges::adjacent_find(members), members.end()) << name << " lists a member twice";
+    const std::size_t words = members.size() - switches + (switches + 7) / 8;
+    EXPECT_EQ(std::visit([](const auto& own) { return sizeof own; }, options), words * sizeof(double))
+        << name;
+  }
+}
+
+TEST(optimizer, a_name_that_is_not_known_is_refused_with_those_that_are) {
+  EXPECT_EQ(error_of([] {
+              (void)optimizer_options("adamax");
+            }).find("optimizer 'adamax' is not known; use one of adamw, adam, sgd"),
+            0U);
+}
+
 TEST(optimizer, moments_are_fp32_or_bf16) {
   EXPECT_EQ(error_of([] { Optimizer{.moment_type = DType::bf16}.check(); }), "no error");
   EXPECT_EQ(error_of([] { Optimizer{.moment_type = DType::fp16}.check(); }),

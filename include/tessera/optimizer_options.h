@@ -1,0 +1,55 @@
+// Which optimizers there are, and the options of each. Plain values: what an optimizer computes is in its
+// rule (optim/rules.h), who calls it in optimizer.h.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+
+namespace tessera {
+
+// AdamW (Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019), in PyTorch's order: decay
+// by 1 − learning_rate · weight_decay, then the step. State: two moments.
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;       // added to √v after the bias correction
+  double weight_decay = 0.01;  // decoupled
+};
+
+// Adam (Kingma and Ba, ICLR 2015). State: two moments.
+struct AdamOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;  // L2: weight_decay · parameter is added to the gradient
+};
+
+// SGD with momentum (no dampening): b = momentum · b + g; parameter −= learning_rate · b, or with Nesterov
+// (Sutskever et al., ICML 2013) learning_rate · (g + momentum · b). State: one moment, none where momentum is
+// 0.
+struct SgdOptions {
+  double momentum = 0.0;
+  bool nesterov = false;      // requires momentum above 0
+  double weight_decay = 0.0;  // L2, as for Adam
+};
+
+// The row of an optimizer is its place here: the C ABI counts by it. A new one goes to the end.
+using OptimizerOptions = std::variant<AdamWOptions, AdamOptions, SgdOptions>;
+
+// Which numbers a field of the options may have.
+enum class OptionRange : std::uint8_t {
+  below_one,     // from 0 to below 1
+  positive,      // above 0 in fp32, and finite
+  non_negative,  // 0 or more, and finite in fp32
+};
+
+// One field of an optimizer's options. All who compare, print, read or check options go through the fields.
+struct OptimizerField {
+  std::string_view name;               // as the member is called, and the key of a configuration
+  std::variant<double*, bool*> value;  // the member
+  OptionRange range;                   // of a number
+  std::string_view meaning;            // for documentation: half a sentence
+};
+
+}  // namespace tessera
