@@ -35,8 +35,8 @@
 //    prepare() belongs here: the CPU works on other elements in between.
 //
 // A Number is a float on a GPU, and 16 of them on the CPU, where the file is compiled once for each
-// instruction set. A body is made of mul, div, sqrt and fma, and of all(c), the Number of a coefficient.
-// Each gives an exact or a correctly rounded result, so that every backend gives the same bits.
+// instruction set. A body is made of mul, div, sqrt, fma and sign, and of all(c), the Number of a
+// coefficient. Each gives an exact or a correctly rounded result, so that every backend gives the same bits.
 #pragma once
 
 #include <cmath>
@@ -71,6 +71,8 @@ TESSERA_HOST_DEVICE inline Number all(float coefficient) { return coefficient; }
 TESSERA_HOST_DEVICE inline Number mul(Number a, Number b) { return a * b; }
 TESSERA_HOST_DEVICE inline Number div(Number a, Number b) { return a / b; }
 TESSERA_HOST_DEVICE inline Number sqrt(Number a) { return std::sqrt(a); }
+// -1 or 1; of a zero and of NaN themselves.
+TESSERA_HOST_DEVICE inline Number sign(Number a) { return std::fabs(a) > 0.0f ? std::copysign(1.0f, a) : a; }
 TESSERA_HOST_DEVICE inline Number fma(Number a, Number b, Number c) { return std::fma(a, b, c); }
 
 template <class Coefficients, int kMoments>

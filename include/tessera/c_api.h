@@ -123,9 +123,9 @@ enum { TESSERA_REDUCTION_EXACT = 0, TESSERA_REDUCTION_NATIVE = 1 };             
 enum { TESSERA_UPDATE_DECIDED = 0, TESSERA_UPDATE_REDUCED = 1, TESSERA_UPDATE_NEXT = 2 }; /* update */
 enum { TESSERA_1F1B = 0, TESSERA_GPIPE = 1, TESSERA_INTERLEAVED = 2, TESSERA_LOOPED = 3 }; /* schedule */
 enum { TESSERA_RECOMPUTE_NONE = 0, TESSERA_RECOMPUTE_SELECTIVE = 1, TESSERA_RECOMPUTE_FULL = 2 };
-enum { TESSERA_DEVICE = 0, TESSERA_HOST = 1, TESSERA_DISK = 2 }; /* space */
-enum { TESSERA_CPU = 0, TESSERA_CUDA = 1 };                      /* device */
-enum { TESSERA_ADAMW = 0, TESSERA_ADAM = 1, TESSERA_SGD = 2 };   /* optimizer */
+enum { TESSERA_DEVICE = 0, TESSERA_HOST = 1, TESSERA_DISK = 2 };                 /* space */
+enum { TESSERA_CPU = 0, TESSERA_CUDA = 1 };                                      /* device */
+enum { TESSERA_ADAMW = 0, TESSERA_ADAM = 1, TESSERA_SGD = 2, TESSERA_LION = 3 }; /* optimizer */
 
 typedef struct tessera_use {
   int32_t unit;
@@ -176,10 +176,10 @@ typedef struct tessera_options {
   const char* disk_directory; /* of the file for what lives on the disk [NULL: nothing does] */
 
   int32_t optimizer;           /* [TESSERA_ADAMW] */
-  double beta1;                /* adamw, adam [0.9] */
-  double beta2;                /* adamw, adam [0.999] */
+  double beta1;                /* adamw, adam, lion [0.9] */
+  double beta2;                /* adamw, adam, lion [0.999; LionOptions has 0.99] */
   double epsilon;              /* adamw, adam [1e-8] */
-  double weight_decay;         /* adamw: decoupled; adam, sgd: L2 [0; AdamWOptions has 0.01] */
+  double weight_decay;         /* adamw, lion: decoupled; adam, sgd: L2 [0; AdamWOptions has 0.01] */
   double momentum;             /* sgd [0] */
   int32_t nesterov;            /* sgd [0] */
   int32_t moment_type;         /* TESSERA_BF16: see Optimizer::moment_type [TESSERA_FP32] */

@@ -34,8 +34,18 @@ struct SgdOptions {
   double weight_decay = 0.0;  // L2, as for Adam
 };
 
+// Lion (Chen et al., Symbolic discovery of optimization algorithms, 2023): m is the momentum;
+// parameter −= learning_rate · (sign(beta1 · m + (1 − beta1) · g) + weight_decay · parameter), then
+// m = beta2 · m + (1 − beta2) · g. Its authors take a learning rate 3 to 10 times below AdamW's, and a weight
+// decay as many times above. State: one moment.
+struct LionOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0.0;  // decoupled
+};
+
 // The row of an optimizer is its place here: the C ABI counts by it. A new one goes to the end.
-using OptimizerOptions = std::variant<AdamWOptions, AdamOptions, SgdOptions>;
+using OptimizerOptions = std::variant<AdamWOptions, AdamOptions, SgdOptions, LionOptions>;
 
 // Which numbers a field of the options may have.
 enum class OptionRange : std::uint8_t {

@@ -65,6 +65,13 @@ HWY_INLINE V16 neg(V16 a) {
   TESSERA_FOR_PARTS a.part[i] = hn::Neg(a.part[i]);
   return a;
 }
+// -1 or 1; of a zero and of NaN themselves.
+HWY_INLINE V16 sign(V16 a) {
+  const FloatTag d;
+  TESSERA_FOR_PARTS a.part[i] = hn::IfThenElse(hn::Gt(hn::Abs(a.part[i]), hn::Zero(d)),
+                                               hn::CopySign(hn::Set(d, 1.0f), a.part[i]), a.part[i]);
+  return a;
+}
 // Where a lane of b is NaN the result is a or b, depending on the target: see exp16 for how NaN is kept.
 HWY_INLINE V16 max(V16 a, V16 b) {
   TESSERA_FOR_PARTS a.part[i] = hn::Max(a.part[i], b.part[i]);

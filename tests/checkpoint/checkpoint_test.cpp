@@ -95,6 +95,45 @@ TEST(CheckpointOffload, ContinuesBitwiseInAnotherSpace) {
   }
 }
 
+// With one moment: written by two ranks, and continued by one at another stage.
+TEST(CheckpointLion, ContinuesBitwiseAndIsNoOtherOptimizers) {
+  for (const DType moments : {DType::fp32, DType::bf16}) {
+    const ToyRun one{.world = 1, .stage = 0, .optimizer = LionOptions{}, .moments = moments};
+    const ToyRun two{.world = 2, .stage = 3, .optimizer = LionOptions{}, .moments = moments};
+    const TemporaryFolder folder;
+    save_three(two, folder.file("run"));
+    std::vector<std::uint32_t> expected, found;
+    two.run([&](Communicator ranks, Engine& engine) {
+      load_checkpoint(folder.file("run"), ranks, engine);
+      const std::vector<float> all = read_everything(engine);
+      if (ranks.rank() == 0) expected = bits(all);
+    });
+    one.run([&](Communicator ranks, Engine& engine) {
+      load_checkpoint(folder.file("run"), ranks, engine);
+      found = bits(read_everything(engine));
+    });
+    EXPECT_FALSE(expected.empty());
+    EXPECT_EQ(found, expected);
+    std::vector<std::uint32_t> through, resumed;
+    two.run([&](Communicator ranks, Engine& engine) {
+      steps(engine, 0, 6);
+      const std::vector<float> all = read_everything(engine);
+      if (ranks.rank() == 0) through = bits(all);
+    });
+    two.run([&](Communicator ranks, Engine& engine) {
+      load_checkpoint(folder.file("run"), ranks, engine);
+      steps(engine, 3, 6);
+      const std::vector<float> all = read_everything(engine);
+      if (ranks.rank() == 0) resumed = bits(all);
+    });
+    EXPECT_EQ(resumed, through);
+    const ToyRun sgd{.world = 1, .stage = 0, .optimizer = SgdOptions{.momentum = 0.9}, .moments = moments};
+    sgd.run([&](Communicator ranks, Engine& engine) {
+      EXPECT_THROW(load_checkpoint(folder.file("run"), ranks, engine), UsageError);
+    });
+  }
+}
+
 // Nor are mesh and strategy: each rank reads what it holds from whichever files have it.
 ToyRun on(const Mesh& mesh, int stage, bool over_replicas = false) {
   return {.world = mesh.world(), .stage = stage, .mesh = mesh, .over_replicas = over_replicas};

@@ -22,10 +22,14 @@ struct ToyRun {
   Mesh mesh = {.shard = world};  // whose ranks are `world`
   bool over_replicas = false;    // states, and parameters that are sharded
   double most_scale = LossScaleOptions{}.max;
+  OptimizerOptions optimizer = toy_options(1, 0).optimizer.options;
+  DType moments = DType::fp32;
 
   EngineOptions options() const {
     EngineOptions result = toy_options(world, stage);
     result.mesh = mesh;
+    result.optimizer.options = optimizer;
+    result.optimizer.moment_type = moments;
     result.strategy.offload = offload;
     result.strategy.state_over_replicas = over_replicas;
     result.strategy.parameters_over_replicas = over_replicas && stage == 3;

@@ -270,6 +270,10 @@ TEST(Config, ValuesThatDoNotGoTogether) {
       {{"strategy.recompute=auto"}, {"strategy.recompute", "run.device_memory"}},
       {{"offload.activations=auto"}, {"offload.activations", "strategy.recompute", "none"}},
       {{"optimizer.momentum=0.9"}, {"optimizer.momentum", "adamw"}},
+      {{"optimizer.kind=lion", "optimizer.momentum=0.9"},
+       {"optimizer.momentum is 0.9", "\"lion\"", "not \"sgd\""}},
+      {{"optimizer.kind=lion", "optimizer.epsilon=0.5"},
+       {"optimizer.epsilon is 0.5", "\"lion\"", "not \"adamw\" or \"adam\"", "1e-08"}},
       {{"optimizer.kind=sgd", "optimizer.nesterov=true"}, {"optimizer.nesterov", "momentum above 0"}},
       {{"run.steps=0"}, {"run.steps and run.seconds"}},
       {{"run.steps=0", "run.seconds=1"}, {"schedule.kind", "total_steps"}},
@@ -298,6 +302,7 @@ TEST(Config, KeysAreTakenWhereTheyCount) {
       {"data.validation_fraction=0.2"},
       {"optimizer.kind=adam", "optimizer.beta1=0.5", "optimizer.beta2=0.5", "optimizer.epsilon=0.5"},
       {"optimizer.kind=sgd", "optimizer.momentum=0.5", "optimizer.nesterov=true", "precision.moments=bf16"},
+      {"optimizer.beta1=0.95", "optimizer.beta2=0.98", "optimizer.kind=lion", "precision.moments=bf16"},
       {"schedule.kind=linear", "schedule.total_steps=5", "schedule.final_factor=0"},
       {"schedule.kind=constant", "schedule.warmup_steps=5"},
       {"schedule.batch_scaling=linear", "schedule.base_batch=8"},
@@ -386,6 +391,24 @@ TEST(Config, ReadsBytes) {
   EXPECT_EQ(parse_bytes("123"), 123);
   for (const char* text : {"", "GiB", "4 gib", "4 GiB x", "-1", "nan", "1e300", "0x"})
     EXPECT_EQ(parse_bytes(text), std::string(text) == "0x" ? -1 : -1) << text;
+}
+
+// In whatever order the keys come, and as it is written back.
+TEST(Config, AnOptimizersKeysBeginWithItsDefaults) {
+  const auto options = [](const std::vector<std::string>& settings) {
+    const Config config = parse_config("", "test", settings);
+    return parse_config(to_toml(config), "written").optimizer.chosen();
+  };
+  const auto lion = std::get<LionOptions>(options({"optimizer.kind=lion"}));
+  EXPECT_EQ(lion.beta1, 0.9);
+  EXPECT_EQ(lion.beta2, 0.99);
+  EXPECT_EQ(lion.weight_decay, 0.1);
+  EXPECT_EQ(std::get<LionOptions>(options({"optimizer.beta2=0.95", "optimizer.kind=lion"})).beta2, 0.95);
+  EXPECT_EQ(std::get<AdamWOptions>(options({})).beta2, 0.95);
+  EXPECT_EQ(
+      std::get<AdamOptions>(options({"optimizer.kind=adam", "optimizer.weight_decay=0.2"})).weight_decay,
+      0.2);
+  EXPECT_EQ(std::get<SgdOptions>(options({"optimizer.kind=sgd"})).weight_decay, 0.1);
 }
 
 TEST(Config, DifferencesNameTheKeys) {

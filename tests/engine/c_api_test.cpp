@@ -23,6 +23,7 @@ struct Record {
   int update = TESSERA_UPDATE_DECIDED;
   int ranks = kRanks;
   int moment_type = TESSERA_FP32;
+  int optimizer = TESSERA_ADAMW;
   bool add_loss = false;                          // rather than give it to tessera_step
   std::vector<double> losses = {}, norms = {};    // by rank 0
   std::vector<float> weight = {}, gradient = {};  // of the first parameter; the gradient of the last step
@@ -82,6 +83,7 @@ void run_cpp(Record& run) {
     options.programs = {{.kind = StepKind::train, .microbatches = kMicrobatches}};
     options.clip.max_norm = run.update == TESSERA_UPDATE_REDUCED ? 0.0 : 1.0;
     options.optimizer.moment_type = static_cast<DType>(run.moment_type);
+    if (run.optimizer == TESSERA_LION) options.optimizer.options = LionOptions{.weight_decay = 0.1};
     Engine engine(world, cpp_units(), options);
     engine.initialize(toy_fill());
     for (int step = 0; step < kSteps; ++step) {
@@ -188,6 +190,7 @@ struct Where {
   int ranks = kRanks;
   int evaluation = 0;
   int moment_type = TESSERA_FP32;
+  int optimizer = TESSERA_ADAMW;
 };
 
 // Why an engine cannot be there; empty where it can. One rank needs no NCCL.
@@ -207,6 +210,8 @@ tessera_status make_engine(tessera_world* world, int rank, const Where& where, t
   options.weight_decay = 0.1;
   options.evaluation = where.evaluation;
   options.moment_type = where.moment_type;
+  options.optimizer = where.optimizer;
+  if (where.optimizer == TESSERA_LION) options.beta2 = 0.99;
   options.groups = kGroups.data();
   options.group_count = 2;
   options.update = where.update;
@@ -253,8 +258,11 @@ class CApi : public ::testing::TestWithParam<Where> {};
 TEST_P(CApi, HasTheBitsOfTheEngine) {
   const Where& where = GetParam();
   if (const std::string why = missing(where); !why.empty()) GTEST_SKIP() << why;
-  Record cpp{
-      .stage = where.stage, .update = where.update, .ranks = where.ranks, .moment_type = where.moment_type},
+  Record cpp{.stage = where.stage,
+             .update = where.update,
+             .ranks = where.ranks,
+             .moment_type = where.moment_type,
+             .optimizer = where.optimizer},
       c = cpp;
   run_cpp(cpp);
   ASSERT_EQ(with_engines(where, [&](tessera_engine* engine, int rank) { return c_steps(engine, rank, c); }),
@@ -269,19 +277,37 @@ TEST_P(CApi, HasTheBitsOfTheEngine) {
     EXPECT_EQ(cpp.gradient, c.gradient);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Stages, CApi,
-                         ::testing::Values(Where{0}, Where{3}, Where{1, TESSERA_HOST},
-                                           Where{3, TESSERA_DISK, TESSERA_HOST},
-                                           Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_REDUCED},
-                                           Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_NEXT},
-                                           Where{.stage = 2, .moment_type = TESSERA_BF16}));
+INSTANTIATE_TEST_SUITE_P(
+    Stages, CApi,
+    ::testing::Values(
+        Where{0}, Where{3}, Where{1, TESSERA_HOST}, Where{3, TESSERA_DISK, TESSERA_HOST},
+        Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_REDUCED},
+        Where{2, TESSERA_HOST, TESSERA_DEVICE, TESSERA_UPDATE_NEXT},
+        Where{.stage = 2, .moment_type = TESSERA_BF16}, Where{.stage = 1, .optimizer = TESSERA_LION},
+        Where{.stage = 3, .states = TESSERA_HOST, .moment_type = TESSERA_BF16, .optimizer = TESSERA_LION}));
 INSTANTIATE_TEST_SUITE_P(
     Gpus, CApi,
     ::testing::Values(Where{.device = TESSERA_CUDA}, Where{.stage = 3, .device = TESSERA_CUDA},
                       Where{.stage = 2, .states = TESSERA_HOST, .device = TESSERA_CUDA},
                       Where{.stage = 3, .device = TESSERA_CUDA, .ranks = 1},
                       Where{.device = TESSERA_CUDA, .ranks = 1, .moment_type = TESSERA_BF16},
+                      Where{.device = TESSERA_CUDA, .ranks = 1, .optimizer = TESSERA_LION},
                       Where{.stage = 1, .states = TESSERA_HOST, .device = TESSERA_CUDA, .ranks = 1}));
+
+TEST(CApiOptimizer, IsCountedAsTheOptionsAre) {
+  const std::vector<std::string_view> names = optimizer_names();
+  ASSERT_EQ(names.size(), 4u);
+  EXPECT_EQ(names[TESSERA_ADAMW], "adamw");
+  EXPECT_EQ(names[TESSERA_ADAM], "adam");
+  EXPECT_EQ(names[TESSERA_SGD], "sgd");
+  EXPECT_EQ(names[TESSERA_LION], "lion");
+  for (const int unknown : {-1, 4}) {
+    Where where{};
+    where.optimizer = unknown;
+    EXPECT_EQ(with_engines(where, [](tessera_engine*, int) { return TESSERA_OK; }), TESSERA_USAGE);
+    EXPECT_TRUE(says("is not known; use TESSERA_ADAMW, TESSERA_ADAM, TESSERA_SGD or TESSERA_LION"));
+  }
+}
 
 TEST(CApiLoss, CanBeAddedWhereItLies) {
   Record given{.stage = 1}, added{.stage = 1, .add_loss = true};

@@ -114,7 +114,7 @@ TEST(MemoryOfMoments, IsHalfInBf16) {
     const Model model = make_gpt2(Gpt2Config::preset("gpt2-124m"), type);
     for (const OptimizerOptions& kind :
          {OptimizerOptions(AdamWOptions{}), OptimizerOptions(SgdOptions{.momentum = 0.9}),
-          OptimizerOptions(SgdOptions{})})
+          OptimizerOptions(SgdOptions{}), OptimizerOptions(LionOptions{})})
       for (const int stage : {0, 1, 3}) {
         TrainerOptions options = preset_options(4, stage, 1);
         options.engine.optimizer.options = kind;

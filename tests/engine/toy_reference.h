@@ -97,6 +97,12 @@ class ToyReference {
       value -= rate * moment1_[k];
       return;
     }
+    if (const auto* lion = std::get_if<LionOptions>(&optimizer_.options)) {
+      const double mean = lion->beta1 * moment1_[k] + (1 - lion->beta1) * gradient;
+      value -= rate * ((mean > 0) - (mean < 0) + decay * value);
+      moment1_[k] = lion->beta2 * moment1_[k] + (1 - lion->beta2) * gradient;
+      return;
+    }
     const auto& adamw = std::get<AdamWOptions>(optimizer_.options);
     value *= 1 - rate * decay;
     moment1_[k] = adamw.beta1 * moment1_[k] + (1 - adamw.beta1) * gradient;

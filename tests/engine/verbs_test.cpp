@@ -113,6 +113,12 @@ TEST_P(Variants, SgdWithMomentumReducingOnce) {
   expect_like_reference(sgd);
 }
 
+TEST_P(Variants, Lion) {
+  ToyRun lion = run();
+  lion.engine.optimizer.options = LionOptions{.weight_decay = 0.1};
+  expect_like_reference(lion);
+}
+
 TEST_P(Variants, ClippedWithParameterNormsReducingEach) {
   ToyRun clipped = run();
   clipped.engine.optimizer.options = SgdOptions{};

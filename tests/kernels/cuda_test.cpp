@@ -252,9 +252,12 @@ void add_squares(Cases& cases, DType type, std::int64_t numel) {
                      }});
 }
 
-const OptimizerOptions kOptimizers[] = {AdamWOptions{}, AdamOptions{}, SgdOptions{},
+const OptimizerOptions kOptimizers[] = {AdamWOptions{},
+                                        AdamOptions{},
+                                        SgdOptions{},
                                         SgdOptions{.momentum = 0.9},
-                                        SgdOptions{.momentum = 0.9, .nesterov = true}};
+                                        SgdOptions{.momentum = 0.9, .nesterov = true},
+                                        LionOptions{}};
 
 int moments_of(const OptimizerOptions& options) {
   return std::visit([](const auto& own) { return rules::Rule<std::decay_t<decltype(own)>>::moments(own); },

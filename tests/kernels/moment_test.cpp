@@ -48,6 +48,9 @@ const UpdateCase kSgd = {.options = SgdOptions{.momentum = 0.9, .nesterov = true
                          .terms = {.learning_rate = 0.1, .weight_decay = 0.01},
                          .gradient_scale = 0.37f};
 
+const UpdateCase kLion = {
+    .options = LionOptions{}, .terms = {.learning_rate = 0.01, .weight_decay = 0.1}, .gradient_scale = 0.37f};
+
 void scalar_bf16(const UpdateCase& update, const Tensor& gradient, const MomentRounding& rounding, State& s) {
   scalar_update(update, gradient, s, [&](float moment, int k, std::int64_t i) {
     return rounded(moment, random_word(rounding, i) >> (16 * k) & 0xffffu);
@@ -73,7 +76,7 @@ TEST(Bf16Moments, EqualTheScalarFunctionsBitForBit) {
             const MomentRounding rounding = {.key = 0x0123456789abcdef, .first = first};
             const Tensor gradient = Random(9).tensor(numel % 2 == 0 ? DType::bf16 : type, numel);
             State scalar = random_state(type, numel), vector = scalar;
-            for (const UpdateCase& update : {kAdamW, kSgd}) {
+            for (const UpdateCase& update : {kAdamW, kSgd, kLion}) {
               scalar_bf16(update, gradient, rounding, scalar);
               optimizer_update(TestContext(threads), arguments_of(update, gradient, rounding, vector));
               ASSERT_TRUE(scalar == vector)

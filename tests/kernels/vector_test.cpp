@@ -373,8 +373,10 @@ UpdateCase sgd(double momentum, bool nesterov) {
           .terms = {.learning_rate = 0.1, .weight_decay = 0.01},
           .gradient_scale = 0.3f};
 }
+const UpdateCase kLion = {
+    .options = LionOptions{}, .terms = {.learning_rate = 1e-3, .weight_decay = 0.3}, .gradient_scale = 0.37f};
 std::vector<UpdateCase> all_updates() {
-  return {kAdamW, kAdam, sgd(0.0, false), sgd(0.9, false), sgd(0.9, true)};
+  return {kLion, kAdamW, kAdam, sgd(0.0, false), sgd(0.9, false), sgd(0.9, true)};
 }
 
 TEST(Optimizers, EqualTheScalarBodyBitForBit) {
@@ -425,6 +427,7 @@ void expect_streamed(const UpdateCase& update, std::int64_t rest) {
 TEST(Optimizers, StreamedStoresGiveTheSameBits) {
   for (const std::int64_t rest : {0, 5, 16, 37, 63, 64, 127}) expect_streamed(kAdamW, rest);
   for (const double momentum : {0.0, 0.9}) expect_streamed(sgd(momentum, false), 64 + 37);
+  expect_streamed(kLion, 64 + 37);
 }
 
 TEST(AdamW, MatchesFloat64OverSteps) {

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/gate_math.h"
 #include "tessera/error.h"
 #include "tessera/philox.h"
 
@@ -109,6 +110,53 @@ TEST(optimizer, sgd_follows_its_formula) {
                    [&](Reference& r, double g, double rate, int) { r.sgd(options, g, rate); });
 }
 
+TEST(optimizer, lion_follows_its_formula) {
+  for (const LionOptions& options :
+       {LionOptions{}, LionOptions{.beta1 = 0.95, .beta2 = 0.98, .weight_decay = 0.3}})
+    expect_follows({.options = options}, [&](Reference& r, double g, double rate, int) {
+      const double mean = options.beta1 * r.m + (1 - options.beta1) * g;
+      r.p -= rate * ((mean > 0) - (mean < 0) + options.weight_decay * r.p);
+      r.m = options.beta2 * r.m + (1 - options.beta2) * g;
+    });
+}
+
+// By gradients of 0 and NaN, closed gates, tails and vectors alike; what is only written begins as NaN.
+TEST(optimizer, lion_steps_by_no_more_than_the_sign) {
+  for (const DType moments : {DType::fp32, DType::bf16}) {
+    constexpr std::size_t kNumel = 37;
+    const Optimizer optimizer{.options = LionOptions{}, .moment_type = moments};
+    State state(kNumel);
+    const std::vector<float> before = state.master;
+    std::ranges::fill(state.gradient, 0.0F);
+    for (const std::size_t i : {3, 20, 36}) state.gradient[i] = NAN;
+    for (const std::size_t i : {4, 21, 35}) state.gradient[i] = -1e-38F;
+    for (const std::size_t i : {5, 22, 34}) state.gradient[i] = 1e30F;
+    std::vector<std::uint16_t> parameter(kNumel, 0xFFFF);
+    UpdateArguments run = state.run(0, kNumel);
+    run.moments[1] = nullptr;
+    run.learning_rate = 0.25;
+    run.parameter_type = DType::bf16;
+    run.parameter = parameter.data();
+    const kernels::UpdateGate closed{.apply = 0};
+    run.gate = &closed;
+    optimizer.update(run);
+    EXPECT_EQ(state.master, before);
+    EXPECT_EQ(parameter, std::vector<std::uint16_t>(kNumel, 0xFFFF));
+    run.gate = nullptr;
+    optimizer.update(run);
+    for (std::size_t i = 0; i < kNumel; ++i) {
+      const float g = state.gradient[i];
+      if (std::isnan(g)) {
+        EXPECT_TRUE(std::isnan(state.master[i])) << i;
+      } else {
+        EXPECT_EQ(state.master[i], before[i] - 0.25F * static_cast<float>((g > 0) - (g < 0))) << i;
+      }
+      const auto bits = static_cast<std::uint32_t>(parameter[i]) << 16;
+      EXPECT_EQ(std::isnan(std::bit_cast<float>(bits)), std::isnan(g)) << i;
+    }
+  }
+}
+
 TEST(optimizer, groups_change_decay_and_learning_rate) {
   const AdamWOptions options{.weight_decay = 0.1};
   const Optimizer optimizer{
@@ -140,10 +188,10 @@ TEST(optimizer, runs_in_one_call_are_updated_as_in_calls_of_their_own) {
     runs.push_back({8 + r % 3, r % 3});
     numel += static_cast<std::size_t>(runs.back().numel);
   }
-  for (const OptimizerOptions& options :
-       {OptimizerOptions(AdamWOptions{.weight_decay = 0.1}),
-        OptimizerOptions(AdamOptions{.weight_decay = 0.1}),
-        OptimizerOptions(SgdOptions{.momentum = 0.9, .weight_decay = 0.1})}) {
+  for (const OptimizerOptions& options : {OptimizerOptions(AdamWOptions{.weight_decay = 0.1}),
+                                          OptimizerOptions(AdamOptions{.weight_decay = 0.1}),
+                                          OptimizerOptions(SgdOptions{.momentum = 0.9, .weight_decay = 0.1}),
+                                          OptimizerOptions(LionOptions{.weight_decay = 0.1})}) {
     const Optimizer optimizer{.options = options, .groups = groups};
     State together(numel), apart(numel);
     for (int step = 1; step <= 3; ++step) {
@@ -262,6 +310,8 @@ TEST(optimizer, moments_count_the_state) {
   EXPECT_EQ(Optimizer{.options = AdamOptions{}}.moments(), 2);
   EXPECT_EQ(Optimizer{.options = SgdOptions{}}.moments(), 0);
   EXPECT_EQ(Optimizer{.options = SgdOptions{.momentum = 0.9}}.moments(), 1);
+  EXPECT_EQ(Optimizer{.options = LionOptions{}}.moments(), 1);
+  EXPECT_EQ(Optimizer{.options = LionOptions{}}.name(), "lion");
   EXPECT_EQ(Optimizer{}.name(), "adamw");
   EXPECT_EQ(Optimizer{.options = AdamOptions{}}.name(), "adam");
   EXPECT_EQ(Optimizer{.options = SgdOptions{}}.name(), "sgd");
@@ -316,6 +366,7 @@ TEST(optimizer, check_names_the_field_and_the_value) {
             "adam: epsilon = 1e+60 must be above 0 in fp32, and finite");
   EXPECT_EQ(error({.options = SgdOptions{.nesterov = true}}),
             "sgd with nesterov: momentum = 0 must be above 0");
+  EXPECT_EQ(error({.options = LionOptions{.beta2 = 1.0}}), "lion: beta2 = 1 must be from 0 to below 1");
   EXPECT_EQ(error({.options = SgdOptions{.momentum = 1.5}}), "sgd: momentum = 1.5 must be from 0 to below 1");
   EXPECT_EQ(error({.groups = {}}), "adamw: there must be at least one parameter group");
   EXPECT_EQ(error({.groups = {{.name = "head", .weight_decay = -0.1}}}),

@@ -171,6 +171,10 @@ const std::vector<Recorded>& recorded() {
        SgdOptions{.momentum = 0.75, .nesterov = true, .weight_decay = 0.1},
        {0xc2fc81a867747958, 0x6e80edbe44819dad, 0x48fa0d7eb9e5d8b1, 0xfa35cfdc9de71885, 0x2a4abb2cdd203939,
         0xfafd5862c62c9826}},
+      {"lion",
+       LionOptions{.weight_decay = 0.2},
+       {0x1c61f4d9f31333b2, 0xc2c9253b6c13b972, 0x441cb89e7081ce16, 0x68ac02b04e0ba6e7, 0x48ca72b521cc07ee,
+        0x9ea1bc8b82dc063a}},
   };
   return rows;
 }
