@@ -216,6 +216,18 @@ TEST(Floors, EveryPublicHeaderHasAFloor) {
         << file << " has no floor; add it to kPublicRooms in tests/base/floors_test.cpp";
 }
 
+// C's headers are for C.
+TEST(Floors, TheUmbrellaHeaderIncludesAllOthers) {
+  const std::vector<Include> included = includes_of("include/tessera/tessera.h");
+  for (const auto& [header, room] : kPublicRooms) {
+    EXPECT_TRUE(fs::exists(kRoot / "include/tessera" / header)) << header << " is listed and not there";
+    if (header.starts_with("c_") || header == "tessera.h") continue;
+    EXPECT_TRUE(std::ranges::any_of(
+        included, [&](const Include& include) { return include.target == "tessera/" + header; }))
+        << "tessera.h does not include tessera/" << header;
+  }
+}
+
 TEST(Floors, EverySourceFolderHasAFloor) {
   for (const std::string& file : all_sources())
     EXPECT_TRUE(file.starts_with("include/") || floor_of(file).has_value())
