@@ -16,6 +16,7 @@
 
 #include "kernels/context.h"
 #include "kernels/gate_math.h"
+#include "optim/update.h"
 #include "src/device/ranges.h"
 #include "src/device/uploads.h"
 #include "src/engine/decision.h"

@@ -6,6 +6,7 @@
 
 #include "kernels/gate.h"
 #include "kernels/reduce.h"
+#include "optim/update.h"
 #include "src/engine/executor.h"
 
 namespace tessera {
@@ -298,23 +299,23 @@ void Executor::update(InstructionId id) {
     return operand == nullptr ? nullptr : at(*operand, id) + (begin - mine.begin) * bytes_of(operand->type);
   };
   const bool gated = &decided(instruction) == &now_ && gate_set_ && !on_host;
-  options_.optimizer.update({.numel = end - begin,
-                             .gradient_type = gradient.type,
-                             .gradient = from_begin(Role::gradient),
-                             .master = reinterpret_cast<float*>(from_begin(Role::master)),
-                             .moments = {from_begin(Role::moment1), from_begin(Role::moment2)},
-                             .parameter_type = layout_.flat(flat).dtype,
-                             .parameter = from_begin(Role::parameter),
-                             .runs = runs,
-                             .learning_rate = terms.learning_rate,
-                             .step = terms.step,
-                             .gradient_scale = terms.gradient_scale,
-                             .rounding_key = rounding_keys_[static_cast<std::size_t>(flat)],
-                             .first = begin,
-                             .gate = gated ? gate() : nullptr,
-                             .threads = options_.threads_per_rank,
-                             .device = on_host ? DeviceType::cpu : device_.type(),
-                             .stream = on_host ? nullptr : lane(Lane::compute).native()});
+  tessera::update(options_.optimizer, {.numel = end - begin,
+                                       .gradient_type = gradient.type,
+                                       .gradient = from_begin(Role::gradient),
+                                       .master = reinterpret_cast<float*>(from_begin(Role::master)),
+                                       .moments = {from_begin(Role::moment1), from_begin(Role::moment2)},
+                                       .parameter_type = layout_.flat(flat).dtype,
+                                       .parameter = from_begin(Role::parameter),
+                                       .runs = runs,
+                                       .learning_rate = terms.learning_rate,
+                                       .step = terms.step,
+                                       .gradient_scale = terms.gradient_scale,
+                                       .rounding_key = rounding_keys_[static_cast<std::size_t>(flat)],
+                                       .first = begin,
+                                       .gate = gated ? gate() : nullptr,
+                                       .threads = options_.threads_per_rank,
+                                       .device = on_host ? DeviceType::cpu : device_.type(),
+                                       .stream = on_host ? nullptr : lane(Lane::compute).native()});
 }
 
 }  // namespace tessera

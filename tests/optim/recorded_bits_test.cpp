@@ -15,6 +15,7 @@
 
 #include "kernels/casts.h"
 #include "kernels/gate_math.h"
+#include "optim/update.h"
 #include "tessera/optimizer.h"
 #include "tessera/philox.h"
 
@@ -92,21 +93,21 @@ void add_steps(Hash& hash, const Optimizer& optimizer, const Types& types, std::
     }
     const Buffer gradient(types.gradient, values);
     const kernels::UpdateGate decision = {.gradient_scale = 0.375 / step, .apply = gate};
-    optimizer.update({.numel = numel,
-                      .gradient_type = types.gradient,
-                      .gradient = gradient.bytes.data(),
-                      .master = master.data(),
-                      .moments = {kept(0), kept(1)},
-                      .parameter_type = types.parameter,
-                      .parameter = types.own_master ? nullptr : parameter.bytes.data(),
-                      .runs = runs,
-                      .learning_rate = 0.01 * step,
-                      .step = step,
-                      .gradient_scale = 0.3,
-                      .rounding_key = 77,
-                      .first = (std::int64_t{1} << 32) - 40,
-                      .gate = gate == kNoGate ? nullptr : &decision,
-                      .threads = 1 + step % 2});
+    update(optimizer, {.numel = numel,
+                       .gradient_type = types.gradient,
+                       .gradient = gradient.bytes.data(),
+                       .master = master.data(),
+                       .moments = {kept(0), kept(1)},
+                       .parameter_type = types.parameter,
+                       .parameter = types.own_master ? nullptr : parameter.bytes.data(),
+                       .runs = runs,
+                       .learning_rate = 0.01 * step,
+                       .step = step,
+                       .gradient_scale = 0.3,
+                       .rounding_key = 77,
+                       .first = (std::int64_t{1} << 32) - 40,
+                       .gate = gate == kNoGate ? nullptr : &decision,
+                       .threads = 1 + step % 2});
   }
   hash.add(DType::fp32, master.data(), numel);
   for (int i = 0; i < optimizer.moments(); ++i)
