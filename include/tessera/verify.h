@@ -20,6 +20,7 @@ enum class Fault : std::uint8_t {
   microbatch_order,     // a sum over microbatches is not ascending, or does not start afresh exactly once
   never_released,       // a lifetime runs past the program, or is malformed
   redundant_wait,       // a wait that other waits or its lane imply
+  wrong_meaning,        // what prove() finds: a step that does not compute what one rank would
   malformed,            // an id out of range, a collective without a channel, a lane or an axis that is not
                         // for it, a buffer that is touched and not listed, a wait on a later instruction,
                         // a use that is opened and not closed, a plan that gives two live buffers the

@@ -10,6 +10,7 @@
 #include "src/cli/setup_choices.h"
 #include "tessera/memory_report.h"
 #include "tessera/program_text.h"
+#include "tessera/prove.h"
 
 namespace tessera::cli {
 
@@ -100,6 +101,14 @@ nlohmann::json peak_json(const TrainerPlan& plan, Space which) {
           {"largest", largest_json(plan, which)}};
 }
 
+// As the engine will, before the first step.
+void check_proved(const Setup& setup, const RunPlans& plans) {
+  std::vector<RankPrograms> ranks;
+  for (const TrainerPlan& plan : plans.by_pipeline_rank) ranks.push_back({plan.programs, &plan.memory});
+  require_proved(prove_all(setup.options.engine.mesh, plans.by_pipeline_rank.front().layout, ranks,
+                           {.starts_in_order = setup.options.engine.device == DeviceType::cuda}));
+}
+
 }  // namespace
 
 int plan_command(const RunArguments& arguments, const PlanArguments& show, ResultFile& file) {
@@ -109,6 +118,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   OutputFile page("--html", show.html), text("--program", show.program);
   const Setup setup = make_setup(config);
   const RunPlans plans(setup);
+  check_proved(setup, plans);
   const std::vector<Space> spaces = plans.spaces();
   print_model(setup);
   if (setup.config.strategy.resident_units == kAuto)

@@ -15,7 +15,7 @@
 #include "src/engine/engine_impl.h"
 #include "src/engine/equal_engines.h"
 #include "src/engine/memory_room.h"
-#include "tessera/verify.h"
+#include "tessera/prove.h"
 
 namespace tessera {
 namespace {
@@ -46,30 +46,14 @@ IssuerRuns issuer_runs(const EngineOptions& options) {
   return options.strict_order ? IssuerRuns::all_but_messages : IssuerRuns::compute;
 }
 
-void require_proved(const VerifyReport& report) {
-  if (!report.ok())
-    throw Error("the program does not verify; this is a defect of Tessera\n" + report.to_string());
-}
-
 // Every rank proves what all run.
-void check_verified(const EngineOptions& options, const std::vector<PlannedPrograms>& by_pipeline_rank) {
-  const std::vector<int> program_of_rank = options.mesh.places(Axis::pipeline);
-  for (std::size_t index = 0; index < by_pipeline_rank[0].programs.size(); ++index) {
-    std::vector<Program> programs;
-    std::vector<PlannedProgram> plans;
-    for (const PlannedPrograms& planned : by_pipeline_rank) {
-      programs.push_back(planned.programs[index]);
-      plans.push_back({&planned.plan, static_cast<int>(index)});
-    }
-    require_proved(verify({.mesh = options.mesh,
-                           .programs = programs,
-                           .program_of_rank = program_of_rank,
-                           .starts_in_order = options.device == DeviceType::cuda,
-                           .issuer_runs = issuer_runs(options)},
-                          plans));
-  }
-  for (const PlannedPrograms& planned : by_pipeline_rank)
-    require_proved(verify_turns(planned.programs, planned.plan));
+void check_proved(const EngineOptions& options, const Layout& layout,
+                  const std::vector<PlannedPrograms>& by_pipeline_rank) {
+  std::vector<RankPrograms> ranks;
+  for (const PlannedPrograms& planned : by_pipeline_rank) ranks.push_back({planned.programs, &planned.plan});
+  require_proved(prove_all(
+      options.mesh, layout, ranks,
+      {.starts_in_order = options.device == DeviceType::cuda, .issuer_runs = issuer_runs(options)}));
 }
 
 }  // namespace
@@ -100,7 +84,7 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
         for (const PlannedPrograms& planned : by_pipeline_rank) plans.push_back(planned.plan);
         return explain_misfit(layout, options.mesh, specs, plans, budget, options.cost);
       });
-  check_verified(options, by_pipeline_rank);
+  check_proved(options, layout, by_pipeline_rank);
   PlannedPrograms& own =
       by_pipeline_rank[static_cast<std::size_t>(coordinates[static_cast<std::size_t>(Axis::pipeline)])];
   programs = std::move(own.programs);

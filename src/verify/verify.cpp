@@ -76,6 +76,8 @@ std::string_view name_of(Fault fault) {
       return "never released";
     case Fault::redundant_wait:
       return "redundant wait";
+    case Fault::wrong_meaning:
+      return "wrong meaning";
     case Fault::malformed:
       return "malformed";
   }

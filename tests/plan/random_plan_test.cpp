@@ -8,84 +8,16 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "src/simulate/folding.h"
 #include "src/simulate/step_time.h"
 #include "tests/plan/advice.h"
 #include "tests/program/mesh_programs.h"
-#include "tests/program/random_strategy.h"
+#include "tests/program/random_world.h"
 
 namespace tessera::testing {
 namespace {
 
 // How much slower the choice within more memory may be: the choices are searched for, not proved the best.
 constexpr double kSearchMisses = 1.05;
-
-struct Case {
-  std::vector<UnitSpec> units;
-  Mesh mesh;
-  std::vector<StepSpec> specs;
-  CostModel cost;
-};
-
-std::vector<UnitSpec> draw_units(Draws& draws, DType type) {
-  std::vector<UnitSpec> units;
-  std::vector<ParameterSpec> before;
-  for (int unit = draws.pick(1, 14); unit > 0; --unit) {
-    UnitSpec made{.name = "unit" + std::to_string(unit), .parameters = {}};
-    made.parameters = random_parameters(draws, made.name, type, 1, before);
-    made.read_in_forward_only = draws.chance(15);
-    before.insert(before.end(), made.parameters.begin(), made.parameters.end());
-    units.push_back(made);
-  }
-  return units;
-}
-
-Case draw_case(std::uint64_t seed) {
-  Draws draws(seed);
-  Case of;
-  of.units = draw_units(draws, draws.among<DType>({DType::fp32, DType::bf16}));
-  const int units = static_cast<int>(of.units.size());
-  of.mesh = {.pipeline = std::min(units, draws.among<int>({1, 1, 2, 3, 4, 8})),
-             .replicate = draws.among<int>({1, 1, 2, 3, 16}),
-             .shard = draws.among<int>({1, 2, 3, 8, 64, 257})};
-  StepSpec spec;
-  spec.moments = draws.pick(0, 2);
-  if (draws.chance(30)) spec.moment_type = DType::bf16;
-  draw_strategy(draws, spec.strategy, of.mesh, units, draws.chance(30));
-  spec.strategy.reduce = draws.among<ReduceWhen>({ReduceWhen::automatic, ReduceWhen::each, ReduceWhen::last});
-  for (int program = draws.pick(1, 3); program > 0; --program) {
-    spec.kind = program == 3 ? StepKind::evaluate : StepKind::train;
-    spec.microbatches = draws.pick(1, 9);
-    spec.activations = {.units = {}, .batch_bytes = draws.pick(0, 5000)};
-    for (int unit = 0; unit < units; ++unit)
-      spec.activations.units.push_back({.output_bytes = draws.pick(1, 50000),
-                                        .saved_bytes = draws.chance(70) ? draws.pick(0, 200000) : 0,
-                                        .recomputable_bytes = draws.chance(70) ? draws.pick(0, 200000) : 0,
-                                        .workspace_bytes = draws.pick(0, 60000),
-                                        .reads_batch = draws.chance(40)});
-    of.specs.push_back(spec);
-  }
-  of.cost.cluster.ranks_per_node = draws.among<int>({0, 1, 8});
-  of.cost.compute_issues = draws.chance(50);
-  for (int unit = 0; unit < units; ++unit) of.cost.forward_flops.push_back(draws.pick(0, 1000) * 1e6);
-  return of;
-}
-
-std::string in_words(const Case& of, std::uint64_t seed) {
-  std::ostringstream text;
-  text << "seed " << seed << ": " << tessera::to_string(of.mesh) << " moments " << of.specs[0].moments
-       << " | " << strategy_in_words(of.specs[0].strategy) << "\n  programs";
-  for (const StepSpec& spec : of.specs) text << " " << name_of(spec.kind) << " " << spec.microbatches;
-  text << "\n  units";
-  for (const UnitSpec& unit : of.units) {
-    text << " [" << (unit.read_in_forward_only ? "forward only:" : "");
-    for (const ParameterSpec& parameter : unit.parameters)
-      text << " " << tessera::to_string(parameter.shape) << name_of(parameter.dtype)
-           << (parameter.trainable ? "" : "!") << (parameter.tied_to.empty() ? "" : "=" + parameter.tied_to);
-    text << "]";
-  }
-  return text.str();
-}
 
 // docs/memory.md, "What is allocated": what a pipeline rank holds between steps, wherever it lies.
 void expect_state_bytes(const Case& of, const Layout& layout, const Program& program) {
@@ -128,38 +60,6 @@ void expect_sound_plan(const MemoryPlan& plan) {
     EXPECT_LE(space.persistent_bytes, space.live_peak_bytes);
   }
 }
-
-struct World {
-  Layout layout;
-  Mesh mesh;
-  std::vector<PlannedPrograms> planned;
-  std::vector<int> of_rank;
-
-  explicit World(const Case& of)
-      : layout(of.units, of.mesh.shard, of.mesh.replicate),
-        mesh(of.mesh),
-        planned(plan_pipeline(layout, mesh, of.specs)),
-        of_rank(mesh.places(Axis::pipeline)) {}
-
-  std::vector<Program> programs(std::size_t index) const {
-    std::vector<Program> all;
-    for (const PlannedPrograms& rank : planned) all.push_back(rank.programs[index]);
-    return all;
-  }
-  // On GPUs what communicates starts in order.
-  VerifyReport verified(std::size_t index, bool on_gpus) const {
-    std::vector<PlannedProgram> plans;
-    for (const PlannedPrograms& rank : planned) plans.push_back({&rank.plan, static_cast<int>(index)});
-    const std::vector<Program> all = programs(index);
-    return verify({.mesh = mesh, .programs = all, .program_of_rank = of_rank, .starts_in_order = on_gpus},
-                  plans);
-  }
-  double time(const CostModel& cost, Folding folding = Folding::folded) const {
-    const std::vector<Program> all = programs(0);
-    return simulate({.mesh = mesh, .programs = all, .program_of_rank = of_rank}, layout, cost, folding)
-        .total_us;
-  }
-};
 
 // Whatever becomes faster, a step does not become slower.
 void expect_times_move_as_they_should(const World& world, const CostModel& cost) {
@@ -304,7 +204,7 @@ bool run_seed(std::uint64_t seed, std::size_t& advised) {
   SCOPED_TRACE(in_words(of, seed));
   try {
     const World world(of);
-    for (std::size_t index = 0; index < of.specs.size(); ++index) {
+    for (std::size_t index = 0; index < world.count(); ++index) {
       const VerifyReport report = world.verified(index, seed % 2 == 0);
       EXPECT_TRUE(report.ok()) << "program " << index << "\n" << report.to_string();
     }

@@ -5,6 +5,7 @@
 
 #include "src/simulate/folding.h"
 #include "tessera/budget.h"
+#include "tessera/prove.h"
 #include "tessera/simulate.h"
 #include "tessera/verify.h"
 
@@ -35,6 +36,7 @@ struct WholeMesh {
     in_order.starts_in_order = true;
     return verified(in_order);
   }
+  VerifyReport proved() const { return prove(world(), layout); }
   // Without plans, which a spoilt program need not fit; for programs linked without one.
   VerifyReport verified_alone() const { return verify(world()); }
   WorldTimeline simulated(const CostModel& cost, Folding folding = Folding::folded) const {

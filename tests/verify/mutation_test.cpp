@@ -7,6 +7,7 @@
 
 #include "src/program/opcodes.h"
 #include "tessera/link.h"
+#include "tessera/prove.h"
 #include "tests/program/hand_made.h"
 #include "tests/program/sanitized.h"
 #include "tests/program/small_models.h"
@@ -175,6 +176,9 @@ TEST(VerifyMutations, OrdersOfTheirOwnAreProvedToo) {
              .strategy = {.placements = Placements::of_stage(stage), .reduce = reduce, .prefetch = prefetch},
              .activations = {},
              .order = order});
+        const VerifyReport meaning =
+            prove({.mesh = {.shard = 2}, .programs = {&program, 1}}, Layout(testing::chain(4, 200), 2));
+        EXPECT_TRUE(meaning.ok()) << meaning.to_string();
         on_program(program, [](const Program& one, const MemoryPlan* plan) {
           const VerifyReport report = verified(one, plan);
           EXPECT_TRUE(report.ok()) << report.to_string();

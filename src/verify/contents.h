@@ -1,0 +1,65 @@
+// What the buffers of one program hold while it is followed: a term for each part of a flat that ranks can
+// tell apart, one for any other buffer.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "src/verify/terms.h"
+#include "tessera/layout.h"
+
+namespace tessera {
+
+// A flat has four cells: this rank's own part along shard and replicate, and what is its peers' along either
+// or both. In each, one term for every parameter of the flat, and the last for the gaps between them.
+inline constexpr int kCells = 4;
+constexpr int cell_bit(Axis axis) { return axis == Axis::shard ? 2 : 1; }
+class Contents {
+ public:
+  // `ranks`: the axes along which there are peers.
+  Contents(const Program& program, const Layout& layout, AxisSet ranks)
+      : program_(program), layout_(layout), ranks_(ranks) {
+    for (const Buffer& buffer : program.buffers)
+      terms_.emplace_back(buffer.flat < 0 ? 1 : static_cast<std::size_t>(kCells * items(buffer.flat)));
+    lives_.assign(program.buffers.size(), -1);
+  }
+
+  // Whether what is spread so has the cell on this rank.
+  bool has_cell(const Spread& spread, int cell) const {
+    for (const Axis axis : {Axis::shard, Axis::replicate})
+      if ((cell & cell_bit(axis)) != 0 && (spread.axes.contains(axis) || !ranks_.contains(axis)))
+        return false;
+    return true;
+  }
+
+  int items(FlatId flat) const { return static_cast<int>(layout_.flat(flat).parameters.size()) + 1; }
+  int gaps(FlatId flat) const { return items(flat) - 1; }
+  // The place of a parameter among its flat's.
+  int item(ParameterId parameter) const {
+    const Place& place = layout_.place(parameter);
+    const std::vector<ParameterId>& all = layout_.flat(place.flat).parameters;
+    return static_cast<int>(std::ranges::lower_bound(all, place.home) - all.begin());
+  }
+
+  // What is held as instruction `at` touches the buffer: nothing yet where a new lifetime begins.
+  void enter(BufferId buffer, InstructionId at) {
+    const Buffer& of = program_.buffers[buffer];
+    const int life = of.persistent ? 0 : lifetime_at(of, at);
+    if (life == lives_[buffer] && life >= 0) return;
+    if (!of.persistent) terms_[buffer].assign(terms_[buffer].size(), kUndefined);
+    lives_[buffer] = life;
+  }
+  Term& whole(BufferId buffer) { return terms_[buffer][0]; }
+  Term& at(BufferId buffer, int cell, int item) {
+    return terms_[buffer][static_cast<std::size_t>(cell * items(program_.buffers[buffer].flat) + item)];
+  }
+
+ private:
+  const Program& program_;
+  const Layout& layout_;
+  const AxisSet ranks_;
+  IdVector<std::vector<Term>> terms_;
+  IdVector<int> lives_;
+};
+
+}  // namespace tessera

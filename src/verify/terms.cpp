@@ -1,0 +1,115 @@
+#include "src/verify/terms.h"
+
+#include <fmt/format.h>
+
+namespace tessera {
+
+Terms::Terms(const Mesh& mesh) {
+  for (int axis = 0; axis < kAxes; ++axis)
+    extents_[static_cast<std::size_t>(axis)] = mesh.extent(static_cast<Axis>(axis));
+  make({Kind::undefined, 0, 0, 0});
+  make({Kind::zero, 0, 0, 0});
+}
+
+Term Terms::make(const Node& node) {
+  const auto [at, is_new] = known_.try_emplace(node, static_cast<Term>(nodes_.size()));
+  if (is_new) nodes_.push_back(node);
+  return at->second;
+}
+
+Term Terms::add(Term sum, Term more) {
+  if (sum == kUndefined || more == kUndefined) return kUndefined;
+  if (sum == kZero) return more;
+  if (more == kZero) return sum;
+  return make({Kind::add, sum, more, 0});
+}
+
+Term Terms::over(Axis axis, Term own, Term peers, Term sum) {
+  if (sum == kUndefined || own == kUndefined || peers == kUndefined) return kUndefined;
+  if (extents_[static_cast<std::size_t>(axis)] == 1) return add(sum, own);
+  if (own != peers) return make({Kind::mixed, own, peers, 0});
+  if (own == kZero) return sum;
+  return make({Kind::over, sum, own, static_cast<int>(axis)});
+}
+
+Term Terms::of_peer(Axis axis, Term term) {
+  return same_along(axis, term) ? term : make({Kind::peer, term, 0, static_cast<int>(axis)});
+}
+
+bool Terms::same_along(Axis axis, Term term) const {
+  const Node& of = node(term);
+  switch (of.kind) {
+    case Kind::undefined:
+    case Kind::zero:
+    case Kind::state:
+    case Kind::carried:
+      return true;
+    case Kind::add:
+      return same_along(axis, of.a) && same_along(axis, of.b);
+    case Kind::over:
+      return same_along(axis, of.a) && (static_cast<Axis>(of.c) == axis || same_along(axis, of.b));
+    default:
+      return extents_[static_cast<std::size_t>(axis)] == 1;
+  }
+}
+
+bool Terms::addends(Term sum, std::vector<Addend>& parts) const { return walk(sum, {}, parts); }
+
+bool Terms::walk(Term term, AxisSet over, std::vector<Addend>& parts) const {
+  // A chain over microbatches is as deep as there are: from its last link to its first, then back.
+  std::vector<Term> links;
+  for (; node(term).kind == Kind::add || node(term).kind == Kind::over; term = node(term).a)
+    links.push_back(term);
+  const Node& first = node(term);
+  if (first.kind == Kind::gradient)
+    parts.push_back({.of = {.unit = first.a, .use = first.b, .microbatch = first.c}, .over = over});
+  else if (first.kind != Kind::zero)
+    return false;
+  for (auto link = links.rbegin(); link != links.rend(); ++link) {
+    const Node& of = node(*link);
+    AxisSet within = over;
+    if (of.kind == Kind::over) {
+      const auto axis = static_cast<Axis>(of.c);
+      if (over.contains(axis)) return false;
+      within = over.with(axis);
+    }
+    if (!walk(of.b, within, parts)) return false;
+  }
+  return true;
+}
+
+std::string Terms::describe(Term term) const {
+  const Node& of = node(term);
+  switch (of.kind) {
+    case Kind::undefined:
+      return "nothing that is defined";
+    case Kind::zero:
+      return "zeros";
+    case Kind::state: {
+      constexpr std::string_view kNames[] = {"parameters", "masters", "first moments", "second moments"};
+      return fmt::format("the {} of {}", kNames[of.a], of.b == 0 ? "before" : "behind the update");
+    }
+    case Kind::carried:
+      return "the gradient that the step before left";
+    case Kind::activation:
+      return fmt::format("the {} of unit {}, microbatch {}", name_of(static_cast<BufferRole>(of.a)), of.b,
+                         of.c);
+    case Kind::gradient:
+      return fmt::format("this rank's gradient by unit {} of microbatch {}", of.a, of.c);
+    case Kind::add:
+    case Kind::over: {
+      std::vector<Addend> parts;
+      if (!addends(term, parts)) return "a sum with something in it that does not belong there";
+      return fmt::format("a sum of {} gradients, the last of microbatch {}", parts.size(),
+                         parts.back().of.microbatch);
+    }
+    case Kind::peer:
+      return fmt::format("what another rank along {} has: {}", name_of(static_cast<Axis>(of.c)),
+                         describe(of.a));
+    case Kind::mixed:
+      return fmt::format("a sum of {} and, on other ranks, {}", describe(of.a), describe(of.b));
+  }
+  return "?";
+}
+
+}  // namespace tessera

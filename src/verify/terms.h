@@ -1,0 +1,93 @@
+// What a buffer can hold, as terms: equal terms have equal numbers, so that they compare as integers. Knows
+// the algebra of sums; nothing of programs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/program.h"
+#include "tessera/spread.h"
+
+namespace tessera {
+
+using Term = int;
+inline constexpr Term kUndefined = 0;
+inline constexpr Term kZero = 1;
+
+// Of a flat's persistent data.
+enum class Held : std::uint8_t { parameter, master, moment1, moment2 };
+
+// One use's gradient of one parameter.
+struct Contribution {
+  UnitId unit = 0;
+  int use = 0;  // which of the unit's writers of that parameter in a microbatch
+  int microbatch = 0;
+  auto operator<=>(const Contribution&) const = default;
+};
+
+// A part of a sum: a contribution of every rank along `over`, in rank order.
+struct Addend {
+  Contribution of;
+  AxisSet over;
+};
+
+class Terms {
+ public:
+  explicit Terms(const Mesh& mesh);
+
+  // What every rank knows as the same for an element: a version of a state, a gradient that an earlier step
+  // summed up.
+  Term state(Held held, int version) { return make({Kind::state, static_cast<int>(held), version, 0}); }
+  Term carried_gradient() { return make({Kind::carried, 0, 0, 0}); }
+  // What each rank has its own of.
+  Term activation(BufferRole role, UnitId unit, int microbatch) {
+    return make({Kind::activation, static_cast<int>(role), unit, microbatch});
+  }
+  Term gradient(const Contribution& of) { return make({Kind::gradient, of.unit, of.use, of.microbatch}); }
+  Term add(Term sum, Term more);
+  // The sum over the ranks along the axis of what each has: of this rank's elements `own`, as it has them
+  // itself, and as its peers do. Where `sum` is given, its chain goes on.
+  Term over(Axis axis, Term own, Term peers, Term sum = kZero);
+  // What a peer along the axis has, as this rank sees it.
+  Term of_peer(Axis axis, Term term);
+
+  bool is_state(Term term, Held held, int version) { return term == state(held, version); }
+  // The parts of a sum in the order in which they are added. False where it is none: something undefined, or
+  // another rank's, is in it, or a sum over an axis is taken twice.
+  bool addends(Term sum, std::vector<Addend>& parts) const;
+  // In words, for messages.
+  std::string describe(Term term) const;
+
+ private:
+  enum class Kind : std::uint8_t {
+    undefined,
+    zero,
+    state,
+    carried,
+    activation,
+    gradient,
+    add,
+    over,
+    peer,
+    mixed
+  };
+  struct Node {
+    Kind kind;
+    int a, b, c;
+    auto operator<=>(const Node&) const = default;
+  };
+  Term make(const Node& node);
+  const Node& node(Term term) const { return nodes_[static_cast<std::size_t>(term)]; }
+  // Whether all ranks along the axis have the same for an element.
+  bool same_along(Axis axis, Term term) const;
+  bool walk(Term term, AxisSet over, std::vector<Addend>& parts) const;
+
+  std::array<int, kAxes> extents_;
+  std::vector<Node> nodes_;
+  std::map<Node, Term> known_;
+};
+
+}  // namespace tessera

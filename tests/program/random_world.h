@@ -1,0 +1,122 @@
+// Random models, meshes and strategies, and the programs of all their ranks, planned and linked as they run.
+#pragma once
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "src/simulate/folding.h"
+#include "tessera/budget.h"
+#include "tessera/prove.h"
+#include "tessera/verify.h"
+#include "tests/program/random_strategy.h"
+
+namespace tessera::testing {
+
+struct Case {
+  std::vector<UnitSpec> units;
+  Mesh mesh;
+  std::vector<StepSpec> specs;
+  CostModel cost;
+};
+
+inline std::vector<UnitSpec> draw_units(Draws& draws, DType type) {
+  std::vector<UnitSpec> units;
+  std::vector<ParameterSpec> before;
+  for (int unit = draws.pick(1, 14); unit > 0; --unit) {
+    UnitSpec made{.name = "unit" + std::to_string(unit), .parameters = {}};
+    made.parameters = random_parameters(draws, made.name, type, 1, before);
+    made.read_in_forward_only = draws.chance(15);
+    before.insert(before.end(), made.parameters.begin(), made.parameters.end());
+    units.push_back(made);
+  }
+  return units;
+}
+
+inline Case draw_case(std::uint64_t seed) {
+  Draws draws(seed);
+  Case of;
+  of.units = draw_units(draws, draws.among<DType>({DType::fp32, DType::bf16}));
+  const int units = static_cast<int>(of.units.size());
+  of.mesh = {.pipeline = std::min(units, draws.among<int>({1, 1, 2, 3, 4, 8})),
+             .replicate = draws.among<int>({1, 1, 2, 3, 16}),
+             .shard = draws.among<int>({1, 2, 3, 8, 64, 257})};
+  StepSpec spec;
+  spec.moments = draws.pick(0, 2);
+  if (draws.chance(30)) spec.moment_type = DType::bf16;
+  draw_strategy(draws, spec.strategy, of.mesh, units, draws.chance(30));
+  spec.strategy.reduce = draws.among<ReduceWhen>({ReduceWhen::automatic, ReduceWhen::each, ReduceWhen::last});
+  for (int program = draws.pick(1, 3); program > 0; --program) {
+    spec.kind = program == 3 ? StepKind::evaluate : StepKind::train;
+    spec.microbatches = draws.pick(1, 9);
+    spec.activations = {.units = {}, .batch_bytes = draws.pick(0, 5000)};
+    for (int unit = 0; unit < units; ++unit)
+      spec.activations.units.push_back({.output_bytes = draws.pick(1, 50000),
+                                        .saved_bytes = draws.chance(70) ? draws.pick(0, 200000) : 0,
+                                        .recomputable_bytes = draws.chance(70) ? draws.pick(0, 200000) : 0,
+                                        .workspace_bytes = draws.pick(0, 60000),
+                                        .reads_batch = draws.chance(40)});
+    of.specs.push_back(spec);
+  }
+  of.cost.cluster.ranks_per_node = draws.among<int>({0, 1, 8});
+  of.cost.compute_issues = draws.chance(50);
+  for (int unit = 0; unit < units; ++unit) of.cost.forward_flops.push_back(draws.pick(0, 1000) * 1e6);
+  return of;
+}
+
+inline std::string in_words(const Case& of, std::uint64_t seed) {
+  std::ostringstream text;
+  text << "seed " << seed << ": " << tessera::to_string(of.mesh) << " moments " << of.specs[0].moments
+       << " | " << strategy_in_words(of.specs[0].strategy) << "\n  programs";
+  for (const StepSpec& spec : of.specs) text << " " << name_of(spec.kind) << " " << spec.microbatches;
+  text << "\n  units";
+  for (const UnitSpec& unit : of.units) {
+    text << " [" << (unit.read_in_forward_only ? "forward only:" : "");
+    for (const ParameterSpec& parameter : unit.parameters)
+      text << " " << tessera::to_string(parameter.shape) << name_of(parameter.dtype)
+           << (parameter.trainable ? "" : "!") << (parameter.tied_to.empty() ? "" : "=" + parameter.tied_to);
+    text << "]";
+  }
+  return text.str();
+}
+
+struct World {
+  Layout layout;
+  Mesh mesh;
+  std::vector<PlannedPrograms> planned;
+  std::vector<int> of_rank;
+
+  explicit World(const Case& of)
+      : layout(of.units, of.mesh.shard, of.mesh.replicate),
+        mesh(of.mesh),
+        planned(plan_pipeline(layout, mesh, of.specs)),
+        of_rank(mesh.places(Axis::pipeline)) {}
+
+  std::vector<Program> programs(std::size_t index) const {
+    std::vector<Program> all;
+    for (const PlannedPrograms& rank : planned) all.push_back(rank.programs[index]);
+    return all;
+  }
+  // On GPUs what communicates starts in order.
+  VerifyReport verified(std::size_t index, bool on_gpus) const {
+    std::vector<PlannedProgram> plans;
+    for (const PlannedPrograms& rank : planned) plans.push_back({&rank.plan, static_cast<int>(index)});
+    const std::vector<Program> all = programs(index);
+    return verify({.mesh = mesh, .programs = all, .program_of_rank = of_rank, .starts_in_order = on_gpus},
+                  plans);
+  }
+  // Of every rank the program of that number: those of the specs first, then what these leave to be finished.
+  std::size_t count() const { return planned[0].programs.size(); }
+  VerifyReport proved(std::size_t index) const {
+    const std::vector<Program> all = programs(index);
+    return prove({.mesh = mesh, .programs = all, .program_of_rank = of_rank}, layout);
+  }
+  double time(const CostModel& cost, Folding folding = Folding::folded) const {
+    const std::vector<Program> all = programs(0);
+    return simulate({.mesh = mesh, .programs = all, .program_of_rank = of_rank}, layout, cost, folding)
+        .total_us;
+  }
+};
+
+}  // namespace tessera::testing

@@ -1,0 +1,310 @@
+// Programs that are built are proved to mean what one rank would compute; programs that are broken in one
+// place are not. TESSERA_SEEDS=FROM:COUNT draws other strategies than the few of every test run.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "tessera/link.h"
+#include "tests/program/accesses.h"
+#include "tests/program/random_world.h"
+#include "tests/program/sanitized.h"
+
+namespace tessera::testing {
+namespace {
+
+struct Seeds {
+  std::uint64_t from = 1, count = kSanitized ? 30 : 200;
+  Seeds() {
+    const char* seeds = std::getenv("TESSERA_SEEDS");
+    if (seeds == nullptr) return;
+    char separator = ':';
+    std::istringstream(seeds) >> from >> separator >> count;
+  }
+};
+
+// Calls visit(case, world, words) for each draw that can be built.
+template <class Visit>
+std::uint64_t each_world(const Seeds& seeds, const Visit& visit) {
+  std::uint64_t ran = 0;
+  for (std::uint64_t seed = seeds.from; seed < seeds.from + seeds.count; ++seed) {
+    const Case of = draw_case(seed);
+    std::optional<World> world;
+    try {
+      world.emplace(of);
+    } catch (const UnsupportedError&) {
+      continue;
+    }
+    SCOPED_TRACE(in_words(of, seed));
+    visit(seed, *world);
+    ++ran;
+    if (::testing::Test::HasFailure()) return ran;
+  }
+  return ran;
+}
+
+TEST(Prove, WhatIsBuiltMeansWhatOneRankComputes) {
+  const std::uint64_t ran = each_world(Seeds(), [](std::uint64_t, const World& world) {
+    for (std::size_t index = 0; index < world.count(); ++index) {
+      const VerifyReport report = world.proved(index);
+      EXPECT_TRUE(report.ok()) << "program " << index << "\n" << report.to_string();
+    }
+  });
+  EXPECT_GT(ran, Seeds().count / 2);
+}
+
+// One change in one program. False where the program has no place for it.
+using Mutation = std::function<bool(Program&, Draws&)>;
+
+// A random one of the places that `fits` accepts.
+std::optional<InstructionId> place(const Program& program, Draws& draws,
+                                   const std::function<bool(const Instruction&)>& fits) {
+  std::vector<InstructionId> all;
+  for (InstructionId id = 0; id < program.instructions.count(); ++id)
+    if (fits(program.at(id))) all.push_back(id);
+  if (all.empty()) return std::nullopt;
+  return draws.among(all);
+}
+
+bool is_sum(const Instruction& of) { return of.op == Opcode::reduce_scatter || of.op == Opcode::accumulate; }
+
+void drop(Program& program, InstructionId id) {
+  program.instructions.erase(program.instructions.begin() + id);
+  for (Buffer& buffer : program.buffers)
+    for (Lifetime& life : buffer.lifetimes) {
+      life.first -= life.first > id ? 1 : 0;
+      life.last -= life.last >= id && life.last > life.first ? 1 : 0;
+    }
+  for (Instruction& instruction : program.instructions) instruction.waits.clear();
+}
+
+const std::map<std::string, Mutation>& mutations() {
+  static const std::map<std::string, Mutation> all = {
+      {"a sum starts afresh, or goes on",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, is_sum);
+         if (!id) return false;
+         Access& access = operand_of(program.instructions[*id], Role::to).access;
+         access = access == Access::add ? Access::write : Access::add;
+         return true;
+       }},
+      {"a microbatch is reduced never",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return is_sum(of); });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"a microbatch is reduced twice",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return is_sum(of) && of.operand(Role::to).access == Access::add;
+         });
+         if (!id) return false;
+         const Instruction twice = program.at(*id);
+         program.instructions.insert(program.instructions.begin() + *id, twice);
+         for (Buffer& buffer : program.buffers)
+           for (Lifetime& life : buffer.lifetimes) {
+             life.first += life.first > *id ? 1 : 0;
+             life.last += life.last >= *id ? 1 : 0;
+           }
+         for (Instruction& instruction : program.instructions) instruction.waits.clear();
+         return true;
+       }},
+      {"another rank's part is read",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::all_gather && of.buffer(Role::from) == of.buffer(Role::to);
+         });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"an update comes from a gradient that is not reduced",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::reduce_scatter && of.find(Role::squares) == nullptr;
+         });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"a gather comes before the update that it should follow",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [&](const Instruction& of) {
+           return of.op == Opcode::all_gather && of.when >= 0;
+         });
+         if (!id) return false;
+         const FlatId flat = program.flat_of(program.at(*id));
+         for (InstructionId before = *id - 1; before >= 0; --before)
+           if (program.at(before).op == Opcode::update && program.flat_of(program.at(before)) == flat) {
+             std::swap(program.instructions[before], program.instructions[*id]);
+             return true;
+           }
+         return false;
+       }},
+      {"a use reads parameters that are not gathered",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::all_gather && of.buffer(Role::from) != of.buffer(Role::to);
+         });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"a use reads another microbatch's activation",
+       [](Program& program, Draws& draws) {
+         if (program.microbatches < 2) return false;
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::use && of.pass != Pass::forward &&
+                  (of.find(Role::input) || of.find(Role::saved));
+         });
+         if (!id) return false;
+         Instruction& use = program.instructions[*id];
+         use.microbatch = (use.microbatch + 1) % program.microbatches;
+         return true;
+       }},
+      {"a use writes over a gradient that it should add to, or adds to nothing",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::use && of.edge == UseEdge::whole && of.find(Role::gradient) != nullptr;
+         });
+         if (!id) return false;
+         std::vector<Operand*> gradients;
+         for (Operand& operand : program.instructions[*id].operands)
+           if (operand.role == Role::gradient) gradients.push_back(&operand);
+         Access& access = draws.among(gradients)->access;
+         access = access == Access::add ? Access::write : Access::add;
+         return true;
+       }},
+      {"a tied sum is forgotten",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::accumulate && of.microbatch < 0;
+         });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"a slice is counted twice in the norm, or never",
+       [](Program& program, Draws& draws) {
+         const auto id =
+             place(program, draws, [](const Instruction& of) { return of.find(Role::squares) != nullptr; });
+         if (!id) return false;
+         if (draws.chance(50) || program.at(*id).op == Opcode::square_sum) {
+           program.instructions[*id].operands.erase(
+               std::ranges::find(program.instructions[*id].operands, Role::squares, &Operand::role));
+           if (program.at(*id).op == Opcode::square_sum) drop(program, *id);
+           return true;
+         }
+         const Instruction& of = program.at(*id);
+         Instruction again{
+             .op = Opcode::square_sum, .lane = Lane::reduce, .unit = of.unit, .operands = {}, .waits = {}};
+         again.operands = {of.operand(Role::to), of.operand(Role::squares), of.operand(Role::block_squares)};
+         again.operands[0].role = Role::from;
+         again.operands[0].access = Access::read;
+         program.instructions.insert(program.instructions.begin() + *id + 1, again);
+         for (Buffer& buffer : program.buffers)
+           for (Lifetime& life : buffer.lifetimes) {
+             life.first += life.first > *id ? 1 : 0;
+             life.last += life.last >= *id ? 1 : 0;
+           }
+         for (Instruction& instruction : program.instructions) instruction.waits.clear();
+         return true;
+       }},
+      {"a message goes to a wrong peer",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return of.op == Opcode::send; });
+         if (!id) return false;
+         ++program.instructions[*id].peer;
+         return true;
+       }},
+      {"a copy moves another buffer of the flat",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [&](const Instruction& of) {
+           return of.op == Opcode::copy && program.flat_of(of) >= 0;
+         });
+         if (!id) return false;
+         Operand& from = operand_of(program.instructions[*id], Role::from);
+         std::vector<BufferId> others;
+         for (BufferId other = 0; other < program.buffers.count(); ++other) {
+           const Buffer& a = program.buffers[other];
+           const Buffer& b = program.buffers[from.buffer];
+           if (other != from.buffer && a.flat == b.flat && a.type == b.type && a.space == b.space &&
+               a.spread == b.spread && other != program.at(*id).buffer(Role::to) && a.role != b.role)
+             others.push_back(other);
+         }
+         if (others.empty()) return false;
+         from.buffer = draws.among(others);
+         return true;
+       }},
+      {"gaps are not zeroed",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return of.op == Opcode::zero; });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"a guard is dropped",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return of.when >= 0; });
+         if (!id) return false;
+         program.instructions[*id].when = -1;
+         return true;
+       }},
+      {"an update depends on another decision",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return of.op == Opcode::update; });
+         if (!id) return false;
+         std::vector<BufferId> others;
+         for (BufferId other = 0; other < program.buffers.count(); ++other)
+           if (is_decision(program.buffers[other].role) && other != program.at(*id).when)
+             others.push_back(other);
+         if (others.empty()) return false;
+         program.instructions[*id].when = draws.among(others);
+         return true;
+       }},
+  };
+  return all;
+}
+
+struct Count {
+  std::uint64_t tried = 0, found = 0, equivalent = 0;
+};
+
+// What keeps its meaning although it is not what was built: a guard on an instruction that changes nothing
+// where the answer is no, say. Equal final terms are what prove() compares, so no finding means the same.
+TEST(Prove, WhatIsBrokenInOnePlaceIsFound) {
+  std::map<std::string, Count> counts;
+  each_world(Seeds(), [&](std::uint64_t seed, const World& world) {
+    Draws draws(seed * 7919);
+    for (const auto& [name, mutation] : mutations()) {
+      const auto index = static_cast<std::size_t>(draws.pick(0, static_cast<int>(world.count()) - 1));
+      std::vector<Program> programs = world.programs(index);
+      Program& mutant =
+          programs[static_cast<std::size_t>(draws.pick(0, static_cast<int>(programs.size()) - 1))];
+      if (!mutation(mutant, draws)) continue;
+      Count& count = counts[name];
+      ++count.tried;
+      const WorldPrograms broken{.mesh = world.mesh, .programs = programs, .program_of_rank = world.of_rank};
+      const bool found = !prove(broken, world.layout).ok() || !verify(broken).ok();
+      count.found += found ? 1 : 0;
+      if (!found) ++count.equivalent;
+    }
+  });
+  std::uint64_t tried = 0, equivalent = 0;
+  for (const auto& [name, count] : counts) {
+    std::cout << name << ": " << count.found << " of " << count.tried << " found\n";
+    tried += count.tried;
+    equivalent += count.equivalent;
+  }
+  EXPECT_EQ(counts.size(), mutations().size());
+  EXPECT_LE(equivalent * 20, tried);
+}
+
+}  // namespace
+}  // namespace tessera::testing
