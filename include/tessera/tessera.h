@@ -35,6 +35,7 @@
 #include "tessera/plan_memory.h"
 #include "tessera/program.h"
 #include "tessera/program_text.h"
+#include "tessera/prove.h"
 #include "tessera/reduction.h"
 #include "tessera/safetensors.h"
 #include "tessera/shape.h"
