@@ -62,8 +62,8 @@ void check_update(const OptimizerArguments& a) {
   check_moment_type(a.moment_type, op);
   if (a.moment_count < least || a.moment_count > most)
     throw UsageError(std::string(op) + ": " + std::to_string(a.moment_count) +
-                     " moments are not possible; use " + std::to_string(least) + " to " +
-                     std::to_string(most));
+                     " moments are not possible; use " + std::to_string(least) +
+                     (least == most ? "" : " to " + std::to_string(most)));
   for (int k = 0; k < a.moment_count && a.numel > 0; ++k)
     if (a.moments[k] == nullptr)
       throw UsageError(std::string(op) + ": moment " + std::to_string(k) + " is null; give all " +

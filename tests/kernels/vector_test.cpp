@@ -511,7 +511,7 @@ TEST(Optimizers, NeedTheMomentsOfTheirRule) {
     }
   };
   EXPECT_EQ(refused(kAdamW, 2, false), "");
-  EXPECT_EQ(refused(kAdamW, 1, false), "adamw_update: 1 moments are not possible; use 2 to 2");
+  EXPECT_EQ(refused(kAdamW, 1, false), "adamw_update: 1 moments are not possible; use 2");
   EXPECT_EQ(refused(kAdamW, 2, true), "adamw_update: moment 0 is null; give all 2");
   EXPECT_EQ(refused(sgd(0.9, false), 1, true), "sgd_update: moment 0 is null; give all 1");
   EXPECT_EQ(refused(sgd(0.9, false), 2, false), "sgd_update: 2 moments are not possible; use 0 to 1");
