@@ -14,7 +14,7 @@ class IdVector : public std::vector<T> {
   using std::vector<T>::vector;
   IdVector(std::vector<T> values) : std::vector<T>(std::move(values)) {}  // NOLINT: the same values
 
-  // How many there are, as an id: one behind the last.
+  // The count of elements, as an int.
   int count() const { return static_cast<int>(this->size()); }
   // The id must exist.
   typename std::vector<T>::reference operator[](std::integral auto id) {

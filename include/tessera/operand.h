@@ -14,28 +14,28 @@ using BufferId = int;
 
 // What an operand is to its instruction.
 enum class Role : std::uint8_t {
-  // Of a use.
+  // Operands of a use:
   parameters,       // a flat's parameters, whole
   gradient,         // one parameter's gradient; of an update: the reduced gradient
   batch,            // inputs and targets of the microbatch
   input,            // what the unit before handed on
   output,           // what this unit hands on
-  output_gradient,  // the gradient of that, which the unit behind wrote
+  output_gradient,  // the gradient of `output`, which the next unit wrote
   input_gradient,   // the gradient of the input
   saved,            // kept from forward, or a full recompute, to backward
   recomputable,     // kept from forward, or any recompute, to backward
   workspace,        // scratch
-  // Of what moves, adds or zeroes.
+  // Operands of an instruction that moves, adds or zeroes:
   from,
   to,
-  // Of a sum of squares.
+  // Where squares are summed:
   squares,        // where it is put: a pair of the scalars
   block_squares,  // scratch: the sums of the blocks
-  // Of the decision.
+  // Operands of reduce_scalars:
   scalars,        // every rank's slot: this rank's goes to all, theirs come here
   decision,       // whether this step's updates run, and with which terms
   next_decision,  // the same for updates that the next step does
-  // Of an update, besides the gradient.
+  // Operands of an update, besides the gradient:
   master,
   moment1,
   moment2,
@@ -56,15 +56,15 @@ constexpr bool writes(Access access) { return access != Access::read; }
 // The part of a buffer that is touched. Ranks that differ only in which shard they hold have equal regions.
 struct Region {
   enum class Kind : std::uint8_t {
-    all,        // of the buffer, by bytes: an activation, a state on its way to the disk
-    part,       // of a flat: what this rank has of it under `spread`
-    parameter,  // of a flat: the elements of `parameter`
-    gaps,       // of a flat: the elements that belong to no parameter
-    pair        // of the scalars: two values from `slot` on, in this rank's slot
+    all,        // the whole buffer, by bytes: an activation, the scalars, a decision
+    part,       // this rank's part of a flat that is cut as `spread` says
+    parameter,  // the elements of `parameter` in its flat
+    gaps,       // the elements of a flat that belong to no parameter
+    pair        // two of this rank's scalars: number `slot` and the next
   };
   Kind kind = Kind::all;
   Spread spread = {};          // part
-  ParameterId parameter = -1;  // parameter; pair: that of one parameter's part only
+  ParameterId parameter = -1;  // for `parameter`; for `pair` where its values are of this parameter only
   int slot = -1;               // pair
   bool operator==(const Region&) const = default;
 
@@ -80,7 +80,7 @@ struct Operand {
   Role role = Role::from;
   BufferId buffer = -1;
   Region region = {};
-  DType type = DType::fp32;  // of the elements, where the region is of a flat
+  DType type = DType::fp32;  // the type of the elements, where the region belongs to a flat
   Access access = Access::read;
   bool operator==(const Operand&) const = default;
 };

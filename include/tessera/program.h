@@ -41,11 +41,11 @@ inline constexpr int kLanes = 11;
 
 enum class Opcode : std::uint8_t {
   use,             // the module of `unit` runs `pass`
-  all_gather,      // every rank's part of a flat -> all of it, in all ranks of the group
-  reduce_scatter,  // the sum over the group of a flat, in rank order -> each rank's part of it
+  all_gather,      // the parts of a flat that the ranks of the group have -> what these make together
+  reduce_scatter,  // a flat, or a part of it, summed over the group in rank order -> each rank's part
   accumulate,      // a flat, or a part of it, is added to a sum on this rank
-  square_sum,      // the squares of this rank's part of a reduced gradient, finite or not
-  zero,            // what a gradient's writers leave out, which takes part in sums
+  square_sum,      // the sum of squares of this rank's part of a reduced gradient, finite or not
+  zero,            // the parts of a gradient that no use writes, or all of it (StepSpec::zero_gradients)
   send,            // a buffer, or this rank's part of a flat -> `peer`
   receive,         // the same from `peer`
   reduce_scalars,  // loss, weight and square sums of all ranks; the decision to apply or skip
@@ -60,17 +60,17 @@ enum class UseEdge : std::uint8_t { whole, open, close };
 std::string_view name_of(Lane lane);
 std::string_view name_of(Opcode opcode);
 
-// Says all that a reader needs to know of it: its operands, found by role, are what it reads and writes.
+// An instruction is complete: its operands, found by role, and `when` are all that it touches.
 struct Instruction {
   Opcode op = Opcode::use;
   Lane lane = Lane::compute;
   Pass pass = Pass::forward;
   UseEdge edge = UseEdge::whole;
   UnitId unit = -1;
-  int microbatch = -1;     // −1 after the last microbatch
+  int microbatch = -1;     // −1: it belongs to no microbatch, as an update
   int channel = -1;        // for collectives and messages: index into Program::channels
   int peer = -1;           // for messages: the other rank's place along the channel's axis
-  bool selective = false;  // a recompute: of what is recomputable, from what is saved
+  bool selective = false;  // a recompute that makes only what is recomputable, from what is saved
   // The decision that it depends on, −1: none. Where that says no, the instruction does nothing on any rank,
   // but keeps its place, waits and lifetimes. An update also takes its learning rate, step and scale from it.
   BufferId when = -1;
@@ -94,8 +94,8 @@ struct Instruction {
     const Operand* found = find(role);
     return found == nullptr ? -1 : found->buffer;
   }
-  // The buffers that it reads, `when` among them, and those that it writes: ascending, each once. What is
-  // added to or updated in place is in both.
+  // The buffers that it reads, `when` among them, and those that it writes: ascending, each once. A buffer
+  // that is added to, or changed in place, is in both.
   std::vector<BufferId> reads() const;
   std::vector<BufferId> writes() const;
   bool touches(BufferId buffer) const;
@@ -116,8 +116,8 @@ struct Lifetime {
 
 enum class BufferRole : std::uint8_t {
   parameter,          // a flat's shard, or the whole of it where parameters are replicated
-  uploaded,           // on the device, for a gather or an update, of a parameter that lives elsewhere
-  staged,             // a flat's parameters, or the part that is updated, on the host on their way
+  uploaded,           // a parameter that lives off the device, brought to it for a gather or an update
+  staged,             // on the host: parameters on their way, or those that the host's update makes
   secondary,          // a flat's shard, gathered from the slices that replicas keep
   gathered,           // a flat's parameters, whole, around a use
   gradient,           // a flat's full gradient of one microbatch, in the parameter's type
@@ -125,7 +125,7 @@ enum class BufferRole : std::uint8_t {
   accumulator,        // a flat's reduced fp32 gradient: the shard, or the whole, see docs/memory.md
   master,             // fp32 parameters behind 16-bit ones: the shard, or the whole
   moment,             // optimizer moment `index`: the shard, or the whole
-  host_gradient,      // the reduced gradient on the host
+  host_gradient,      // on the host: the reduced gradient, or its sum so far
   state_window,       // master (index −1) or moment `index`, on the host, of states on the disk
   tied_sum,           // another pipeline rank's slice of a tied flat's reduced gradient
   batch,              // the microbatch's inputs and targets
@@ -135,11 +135,11 @@ enum class BufferRole : std::uint8_t {
   offloaded,          // on the host: what unit `unit` saved (index 0), its input (1)
   recomputable,       // what it keeps from forward, or any recompute, to backward
   workspace,          // scratch of unit `unit` during a use
-  square_sums,        // of the blocks of one flat's reduced gradient, on their way to its norm
+  square_sums,        // scratch: the square sums of the blocks of one flat's reduced gradient
   scalars,            // one slot a rank for reduce_scalars
-  decision,           // of this step: whether its updates run, and with which terms
-  previous_decision,  // of the step before, for the updates that it left
-  terms               // of this step, given when it began, for updates that wait for no decision
+  decision,           // whether this step's updates run, and with which terms
+  previous_decision,  // the same of the step before, for the updates that it left to this one
+  terms               // this step's terms, given when it began, for updates that wait for no decision
 };
 inline constexpr int kBufferRoles = 25;
 
@@ -158,11 +158,11 @@ struct Buffer {
   UnitId unit = -1;
   FlatId flat = -1;
   Spread spread = {};        // which elements of its flat it holds
-  DType type = DType::fp32;  // of these
+  DType type = DType::fp32;  // the type of these elements
   int index = 0;
   std::int64_t bytes = 0;
   bool persistent = false;   // lives through and between all steps, at one address; `lifetimes` is then empty
-  bool one_address = false;  // all its lifetimes, in all programs; else each may have its own
+  bool one_address = false;  // all its lifetimes, in all programs, lie at one address
   std::vector<Lifetime> lifetimes;  // ascending, disjoint
   bool operator==(const Buffer&) const = default;
 };
@@ -190,11 +190,12 @@ struct Program {
   int scalars_numel = 0;  // float64 values in one rank's slot
 
   const Instruction& at(InstructionId id) const { return instructions[id]; }
-  // The flat that the instruction is about, the same for all operands that are of one but a use's; −1: none.
+  // The flat that the instruction is about: that of every operand that belongs to a flat. −1: none, and for a
+  // use.
   FlatId flat_of(const Instruction& instruction) const;
   // The flat's persistent buffer of that role, and `index` among moments; −1 where this rank has none.
   BufferId persistent(FlatId flat, BufferRole role, int index = 0) const;
-  // What the instruction depends on is the decision of the step before.
+  // Whether the instruction depends on the decision of the step before.
   bool is_carried(const Instruction& instruction) const {
     return instruction.when >= 0 && buffers[instruction.when].role == BufferRole::previous_decision;
   }

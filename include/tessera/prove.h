@@ -8,29 +8,33 @@
 namespace tessera {
 
 // Follows what every buffer means along the programs of all ranks, with terms in place of numbers: which
-// version of a flat's parameters, which microbatch's activation, which sum of which gradients. It proves
+// version of a flat's parameters, which microbatch's activation, which sum of which gradients. It proves:
 //
-//  - at every use: the parameters are whole and of the version that the step began with (with the updates
-//  that
-//    the step before left, where it left some), and the activations are those of this unit and microbatch;
-//  - at every update: each microbatch's gradient is in the sum exactly once, from every use that contributes
-//    and from every rank along `shard` and `replicate`, in ascending order; gaps are zero; master and moments
-//    are those of the step before; and it depends on a decision that is made by then;
-//  - for the norm: the squares of each element are taken once, of the complete gradient, ahead of the
-//  decision;
-//  - at the end: every rank holds the next version of all that persists. Where the decision says no, it holds
-//    what it held before.
+//  - At every use, the parameters are whole and of one version: the one that the step began with or, where
+//  the
+//    step before left updates, the one behind these. The activations are those of this unit and microbatch.
+//  - At every update, each microbatch's gradient is in the sum exactly once, from every use that contributes
+//    and from every rank along `shard` and `replicate`, in ascending order. Gaps are zero. Master and moments
+//    are those of the step before. The update depends on a decision that is made by then, or on the terms
+//    that the step began with. The gradient of an update that is left to the next step is proved where it is
+//    left.
+//  - For the norm, the squares of each element are taken once, of the complete gradient, and ahead of the
+//    decision.
+//  - At the end, every rank holds the next version of all that persists. Where the decision on which its
+//    update depends says no, it holds what it held before.
 //
 // Both answers of every decision are followed. Ranks that differ only along `shard` and `replicate` run the
 // same program and are followed as one: what a rank has of a flat is its own part, its peers have theirs. The
-// order is that of issue; that lanes keep it is what verify() proves, whose findings this takes to be none.
+// order is that of issue. verify() proves that the lanes keep it; prove() assumes that verify() has found
+// nothing.
 //
 // Not proved: what the trainer's own compute does within a use, and what Engine does outside programs.
-// Throws UsageError where the ranks of one pipeline coordinate do not all run the same program, or where
-// `layout` is not the one that the programs were built for.
+// Throws UsageError where there are no programs, where the ranks of one pipeline coordinate do not all run
+// the same program, and where a buffer is of a flat that `layout` does not have.
 VerifyReport prove(const WorldPrograms& world, const Layout& layout);
 
-// What a rank at one pipeline coordinate runs in turns, in one plan. What is spanned outlives it.
+// The programs that a rank at one pipeline coordinate runs in turns, and their plan. The caller keeps both
+// alive.
 struct RankPrograms {
   std::span<const Program> programs;
   const MemoryPlan* plan = nullptr;
@@ -42,9 +46,10 @@ struct RunsOn {
   IssuerRuns issuer_runs = IssuerRuns::nothing;
 };
 
-// All that is proved of what a trainer runs: verify() and prove() of the ranks' programs of each number, and
-// verify_turns() of each rank's. `by_pipeline_rank` has every coordinate, with as many programs each. The
-// first report that has findings, or an empty one.
+// All that is proved of what a trainer runs: verify() and prove() for the first programs of all ranks, then
+// for the second, and so on; then verify_turns() for each rank. `by_pipeline_rank` has every coordinate, each
+// with a plan and with as many programs as the others. Returns the first report that has findings, or an
+// empty one.
 VerifyReport prove_all(const Mesh& mesh, const Layout& layout, std::span<const RankPrograms> by_pipeline_rank,
                        const RunsOn& runs_on = {});
 // Throws Error with the findings: programs that are built, and are not proved, are a defect of Tessera.

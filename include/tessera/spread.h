@@ -42,8 +42,8 @@ struct Granule {
   bool operator==(const Granule&) const = default;
 };
 
-// A flat is cut over these axes into equal parts, `shard` first and `replicate` inside it; ranks that differ
-// along other axes only hold the same part. No axes: every rank holds all of it.
+// A flat is cut over these axes into equal parts, `shard` first and `replicate` inside it. Ranks that differ
+// only along other axes hold the same part. No axes: every rank holds all of it.
 //
 //   {}                   |            all of the flat            |
 //   {shard}              |    shard 0     |       shard 1        |
@@ -58,7 +58,7 @@ inline constexpr Spread kWhole = {};
 inline constexpr Spread kShard = {.axes = {Axis::shard}};
 inline constexpr Spread kSlice = {.axes = {Axis::shard, Axis::replicate}};
 
-// "all", "shard", "shard+replicate"; the inverse throws UsageError for anything else.
+// "all", "shard", "shard+replicate". The inverse knows these three and throws UsageError for any other text.
 std::string to_string(const Spread& spread);
 Spread spread_of(const std::string& text);
 
@@ -70,11 +70,10 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-// The part that each is a part of: cut over the axes of both.
+// What lies in both parts: cut over the axes of both. The granule is elements.
 constexpr Spread finer(const Spread& a, const Spread& b) { return {.axes = a.axes | b.axes}; }
 
-// Elements in one rank's part. UsageError for a spread that flats are not cut by: over another axis, over
-// replicas alone, or with a granule other than elements.
+// Elements in one rank's part. Throws UsageError unless the spread is kWhole, kShard or kSlice.
 std::int64_t numel_of(const Flat& flat, const Spread& spread);
 // The part of the rank at this place.
 ElementRange range_of(const Flat& flat, const Spread& spread, const Coordinates& place);

@@ -32,9 +32,9 @@ struct StepSpec {
   StepKind kind = StepKind::train;
   int microbatches = 1;
   Strategy strategy;
-  int moments = 2;  // values the optimizer keeps per parameter, besides the master: 0 to 2
+  int moments = 2;  // values that the optimizer keeps for each element, besides the master: 0 to 2
   DType moment_type = DType::fp32;
-  bool parameter_norms = false;  // a slot of the scalars for each parameter's square sum
+  bool parameter_norms = false;  // a pair of the scalars for each parameter, too
   bool zero_gradients = false;   // a microbatch's gradients are zeroed first, for trainers that only add
   ActivationSpec activations;
   // Uses per microbatch. Empty: forward in unit order, then backward in reverse, each behind its recompute
@@ -48,9 +48,9 @@ std::vector<Use> default_order(int units, const StepSpec& spec);
 
 // Builds the program of every rank with this coordinate along the mesh's pipeline axis (they are equal: a
 // rank differs only in which shard it holds). `layout` is of all units, over mesh.shard shards and
-// mesh.replicate replicas. The waits the fewest that order every pair of conflicting accesses; plan_memory()
-// and link() add those that shared addresses need. Throws UsageError naming the field for a spec that means
-// nothing, such as a backward before its forward.
+// mesh.replicate replicas. The waits are the fewest that order every pair of conflicting accesses;
+// plan_memory() and link() add those that shared addresses need. Throws UsageError naming the field for a
+// spec that means nothing, such as a backward before its forward.
 Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank = 0);
 
 }  // namespace tessera

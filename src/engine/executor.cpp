@@ -254,6 +254,9 @@ const Executor::Decided& Executor::decided(const Instruction& instruction) const
 bool Executor::runs(const Instruction& instruction) {
   if (instruction.when < 0) return true;
   const Decided& decision = decided(instruction);
+  if (&decision == &terms_ && !terms_.known)
+    throw Error(fmt::format("an update waits for no decision, but the step began without terms: {}",
+                            name_of(instruction.op)));
   if (&decision == &now_ && !now_.known) {
     if (device_decides(instruction)) {
       if (!gate_set_) set_gate();
@@ -306,7 +309,7 @@ void Executor::finish(const ScalarHeader& header) {
   trace_.issued(lane(Lane::compute));
   synchronize_lanes();
   if (!now_.known) decide_step();
-  if (finish_of_[static_cast<std::size_t>(program_)] >= 0) {
+  if (instruction_at(decides_at_).find(Role::next_decision) != nullptr) {  // some updates are the next step's
     previous_ = now_;
     carried_from_ = now_.apply ? program_ : -1;
   }

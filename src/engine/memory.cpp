@@ -113,10 +113,4 @@ void StepMemory::after(int program, InstructionId instruction) {
       end(watch.tenancies[static_cast<std::size_t>(tenancy)]);
 }
 
-void StepMemory::end_step(int program, InstructionId stopped) {
-  const Watch& watch = watches_[static_cast<std::size_t>(program)];
-  for (std::size_t k = 0; k < watch.tenancies.size(); ++k)
-    if (watch.tenancies[k].first < stopped && watch.remaining[k].load() > 0) end(watch.tenancies[k]);
-}
-
 }  // namespace tessera

@@ -47,8 +47,6 @@ class StepMemory {
   void begin_step(int program);
   void before(int program, InstructionId instruction);
   void after(int program, InstructionId instruction);
-  // Ends what is alive where a step ends ahead of instruction `end`; no lane runs anything.
-  void end_step(int program, InstructionId end);
 
  private:
   // One lifetime of a buffer, with the accesses that are still to come in the running step.

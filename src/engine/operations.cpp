@@ -298,7 +298,7 @@ void Executor::update(InstructionId id) {
     const Operand* operand = instruction.find(role);
     return operand == nullptr ? nullptr : at(*operand, id) + (begin - mine.begin) * bytes_of(operand->type);
   };
-  const bool gated = &decided(instruction) == &now_ && gate_set_ && !on_host;
+  const bool gated = !on_host && &decided(instruction) == &now_ && gate_set_;
   tessera::update(options_.optimizer, {.numel = end - begin,
                                        .gradient_type = gradient.type,
                                        .gradient = from_begin(Role::gradient),

@@ -1,5 +1,5 @@
 // The table of opcodes: the only place that says what each is, where it runs, what it touches and what it
-// costs. Structure checks, costs, names and the executor's channels read it.
+// costs. The verifier's checks, the simulator's costs, the meetings of ranks and names read it.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ enum class OpKind : std::uint8_t {
   local        // on this rank alone
 };
 
-// By what the simulator charges it, unless it is told a duration.
+// How the simulator computes an instruction's time, unless a duration is given.
 enum class CostRule : std::uint8_t {
-  flops,       // of the module's pass
+  flops,       // the operations of the module's pass
   collective,  // bytes of the whole over the links of the group
   message,     // bytes over the link between two ranks
-  memory,      // bytes of the operands, each read and each write, at the memory's rate
+  memory,      // bytes of the operands that are of flats, once for each read and each write
   transfer,    // bytes over the link between two spaces
   nothing
 };
@@ -50,7 +50,7 @@ struct OpRow {
   std::string_view name;
   OpKind kind;
   LaneSet lanes;
-  AxisSet axes;  // along which what communicates may go
+  AxisSet axes;  // the axes along which it may communicate
   CostRule cost;
   std::span<const RoleRow> roles;
 

@@ -27,7 +27,10 @@ bool alike(const Program& a, InstructionId x, const Program& b, InstructionId y)
   const Instruction& left = at(a, x);
   const Instruction& right = at(b, y);
   const auto key = [](const Instruction& of) { return std::tuple(of.op, of.unit, of.microbatch); };
-  return key(left) == key(right) &&
+  const auto depends_on = [](const Program& of, const Instruction& on) {
+    return on.when < 0 ? -1 : static_cast<int>(of.buffers[on.when].role);
+  };
+  return key(left) == key(right) && depends_on(a, left) == depends_on(b, right) &&
          std::ranges::equal(left.operands, right.operands, [&](const Operand& one, const Operand& other) {
            return alike(a, one, b, other);
          });

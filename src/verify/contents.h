@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-// A flat has four cells: this rank's own part along shard and replicate, and what is its peers' along either
-// or both. In each, one term for every parameter of the flat, and the last for the gaps between them.
+// A flat has four cells: this rank's own part, and the parts of its peers along shard, along replicate, and
+// along both. In each, one term for every parameter of the flat, and the last for the gaps between them.
 inline constexpr int kCells = 4;
 constexpr int cell_bit(Axis axis) { return axis == Axis::shard ? 2 : 1; }
 class Contents {
@@ -24,7 +24,7 @@ class Contents {
     lives_.assign(program.buffers.size(), -1);
   }
 
-  // Whether what is spread so has the cell on this rank.
+  // Whether a buffer with this spread holds the cell on this rank.
   bool has_cell(const Spread& spread, int cell) const {
     for (const Axis axis : {Axis::shard, Axis::replicate})
       if ((cell & cell_bit(axis)) != 0 && (spread.axes.contains(axis) || !ranks_.contains(axis)))
@@ -32,6 +32,7 @@ class Contents {
     return true;
   }
 
+  // Terms in a cell of the flat, and the place of its gaps among them.
   int items(FlatId flat) const { return static_cast<int>(layout_.flat(flat).parameters.size()) + 1; }
   int gaps(FlatId flat) const { return items(flat) - 1; }
   // The place of a parameter among its flat's.
@@ -41,7 +42,7 @@ class Contents {
     return static_cast<int>(std::ranges::lower_bound(all, place.home) - all.begin());
   }
 
-  // What is held as instruction `at` touches the buffer: nothing yet where a new lifetime begins.
+  // To be called before `at` touches the buffer: forgets its contents if a new lifetime has begun.
   void enter(BufferId buffer, InstructionId at) {
     const Buffer& of = program_.buffers[buffer];
     const int life = of.persistent ? 0 : lifetime_at(of, at);

@@ -86,6 +86,7 @@ class Follower {
   }
 
   void use(InstructionId id);
+  bool check_use(InstructionId id);
   void check_activation(InstructionId id, const Operand& operand, Term expected);
   void use_gradient(InstructionId id, const Operand& operand);
   void gather(const Instruction& instruction);
@@ -136,6 +137,10 @@ Held Follower::held_in(BufferId id) const {
 void Follower::begin() {
   for (BufferId id = 0; id < program_.buffers.count(); ++id) {
     const Buffer& of = buffer(id);
+    if (of.flat >= 0 && of.bytes != numel_of(layout().flat(of.flat), of.spread) * bytes_of(of.type))
+      findings_.add(
+          Fault::wrong_meaning, index_, {},
+          fmt::format("'{}' has {} bytes, which is not what the layout has of it", of.name, of.bytes));
     if (!of.persistent || of.flat < 0) continue;
     const bool carried = of.role == BufferRole::host_gradient;
     const Term holds = carried ? terms_.carried_gradient() : terms_.state(held_in(id), 0);
@@ -190,6 +195,7 @@ bool Follower::step(InstructionId id) {
       send(instruction);
       break;
     case Opcode::reduce_scalars:
+      if (decided_) report(id, "decides a second time");
       decided_ = true;
       break;
     case Opcode::update:
@@ -211,8 +217,42 @@ void Follower::check_activation(InstructionId id, const Operand& operand, Term e
                            buffer(operand.buffer).name, terms_.describe(expected)));
 }
 
+// The module of a unit gets what its parameters say, by their order: all flats whole where the pass reads
+// them, and the gradient of every trainable parameter in backward.
+bool Follower::check_use(InstructionId id) {
+  const Instruction& use = program_.at(id);
+  const UnitSpec& unit = layout().units()[static_cast<std::size_t>(use.unit)];
+  std::vector<FlatId> flats;
+  std::vector<ParameterId> homes, expected;
+  bool whole = true;
+  for (const Operand& operand : use.operands) {
+    const FlatId flat = buffer(operand.buffer).flat;
+    if (operand.role == Role::parameters) flats.push_back(flat);
+    if (operand.role == Role::parameters) whole &= operand.region == Region::part_of(kWhole);
+    if (operand.role != Role::gradient) continue;
+    homes.push_back(operand.region.parameter);
+    whole &= operand.region.kind == Region::Kind::parameter && operand.region.parameter >= 0 &&
+             operand.region.parameter < layout().parameters() &&
+             layout().place(operand.region.parameter).flat == flat;
+  }
+  const ParameterId first = layout().first_parameter(use.unit);
+  for (ParameterId of = first; of < first + static_cast<ParameterId>(unit.parameters.size()); ++of)
+    if (use.pass == Pass::backward && layout().flat(layout().place(of).flat).trainable)
+      expected.push_back(layout().place(of).home);
+  const std::span<const FlatId> used = layout().flats_used_by(use.unit);
+  const bool read = use.pass == Pass::forward || !unit.read_in_forward_only;
+  if (!whole || !std::ranges::equal(flats, read ? used : used.first(0))) {
+    report(id, "does not have its unit's parameters, whole and in their order");
+    return false;
+  }
+  if (homes == expected) return true;
+  report(id, "does not have the gradients of its unit's parameters, in their order");
+  return false;
+}
+
 void Follower::use(InstructionId id) {
   const Instruction& use = program_.at(id);
+  if (!check_use(id)) return;
   const auto activation = [&](BufferRole role, UnitId unit) {
     return terms_.activation(role, unit, use.microbatch);
   };
@@ -422,11 +462,15 @@ std::string Follower::incomplete(const Operand& gradient) {
 // Summed over all ranks, each element counts once only where the parts that they take do not overlap.
 void Follower::take_squares(InstructionId id, const Operand& gradient) {
   const FlatId flat = buffer(gradient.buffer).flat;
+  std::vector<Region> pairs, of_flat, by_parameter;
   for (const Operand& operand : program_.at(id).operands)
-    if (operand.role == Role::squares && operand.region.parameter < 0 &&
-        operand.region.slot != square_sum_slot(flat))
-      report(id,
-             fmt::format("puts its squares at slot {}, which is not flat {}'s", operand.region.slot, flat));
+    if (operand.role == Role::squares) pairs.push_back(operand.region);
+  of_flat = by_parameter = {Region::pair_at(square_sum_slot(flat))};
+  const int flats = static_cast<int>(layout().flats().size());
+  for (const ParameterId parameter : layout().flat(flat).parameters)
+    by_parameter.push_back(Region::pair_at(parameter_square_sum_slot(flats, parameter), parameter));
+  if (pairs != of_flat && pairs != by_parameter)
+    report(id, fmt::format("does not put its squares where those of flat {} are looked for", flat));
   for (const Axis axis : kCuts)
     if (model_.ranks.contains(axis) && !gradient.region.spread.axes.contains(axis))
       report(id,
@@ -492,6 +536,9 @@ void Follower::update(InstructionId id) {
 
 // What persists at the end.
 void Follower::finish() {
+  if (decided_ != (program_.kind != StepKind::finish))
+    findings_.add(Fault::wrong_meaning, index_, {},
+                  decided_ ? "a step is decided that began before" : "the step is never decided");
   const bool any_updates = program_.kind != StepKind::evaluate;
   for (BufferId id = 0; id < program_.buffers.count(); ++id) {
     const Buffer& of = buffer(id);
@@ -572,11 +619,15 @@ class World {
             "prove: rank {} runs program {}, and another rank of its pipeline place {}", rank, index, known));
       known = index;
     }
-    for (std::size_t place = 0; place < places; ++place)
+    for (std::size_t place = 0; place < places; ++place) {
+      if (at_place(place).pipeline_rank != static_cast<int>(place))
+        throw UsageError(fmt::format("prove: pipeline rank {} runs a program for pipeline rank {}", place,
+                                     at_place(place).pipeline_rank));
       for (const Buffer& buffer : at_place(place).buffers)
         if (buffer.flat >= static_cast<FlatId>(model_.layout.flats().size()))
           throw UsageError(fmt::format("prove: '{}' is of flat {}, but the layout has {}", buffer.name,
                                        buffer.flat, model_.layout.flats().size()));
+    }
   }
 
   // Who writes gradients, and which updates are left to the next step.
@@ -584,13 +635,15 @@ class World {
     model_.carried.resize(model_.layout.flats().size());
     for (std::size_t place = 0; place < by_place_.size(); ++place) {
       const Program& program = at_place(place);
+      for (const Buffer& buffer : program.buffers)  // what is left there is for an update to come
+        if (buffer.persistent && buffer.role == BufferRole::host_gradient)
+          model_.carried[static_cast<std::size_t>(buffer.flat)] = true;
       std::map<std::tuple<UnitId, ParameterId>, int> uses;
       for (const Instruction& instruction : program.instructions) {
         if (instruction.op == Opcode::update) {
           model_.early |=
               instruction.when >= 0 && program.buffers[instruction.when].role == BufferRole::terms;
           if (program.is_carried(instruction)) {
-            model_.carried[static_cast<std::size_t>(program.flat_of(instruction))] = true;
             model_.carried_spread = instruction.operand(Role::gradient).region.spread;
           }
         }

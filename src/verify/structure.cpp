@@ -26,6 +26,7 @@ class Structure {
       if (!check_operands(id, instruction)) continue;
       check_channel(id, instruction);
       check_spaces(id, instruction);
+      check_alike(id, instruction);
     }
   }
 
@@ -72,6 +73,8 @@ class Structure {
     if (instruction.when >= 0 && (!exists(instruction.when) || !is_decision(buffer(instruction.when).role)))
       report(id, fmt::format("depends on buffer {}, which is no decision", instruction.when));
     if (instruction.op == Opcode::update && instruction.when < 0) report(id, "depends on no decision");
+    if (instruction.when >= 0 && !can_be_guarded(instruction.op))
+      report(id, "depends on a decision, but is for its peers or its trainer to run whatever is decided");
     bool known = instruction.when < 0 || exists(instruction.when);
     for (const Operand& operand : instruction.operands) {
       if (!exists(operand.buffer)) {
@@ -99,6 +102,11 @@ class Structure {
     return known && check_same_flat(id, instruction);
   }
 
+  // What others wait for is run in any case.
+  static bool can_be_guarded(Opcode op) {
+    return op != Opcode::use && op != Opcode::reduce_scalars && !is_message(op);
+  }
+
   void check_region(InstructionId id, const Operand& operand) {
     const Buffer& of = buffer(operand.buffer);
     const Region& region = operand.region;
@@ -108,6 +116,10 @@ class Structure {
     if (of_flat && operand.type != of.type)
       report(id,
              fmt::format("takes '{}' for {}; it holds {}", of.name, name_of(operand.type), name_of(of.type)));
+    const bool some = region.kind == Region::Kind::parameter || region.kind == Region::Kind::gaps;
+    const Opcode op = program_.at(id).op;
+    if (some && op != Opcode::use && op != Opcode::zero)
+      report(id, fmt::format("touches the {} of '{}' only, which it cannot", name_of(region.kind), of.name));
     // What is held is cut over at least these axes: a region is a part of it.
     if (region.kind == Region::Kind::part && !region.spread.axes.contains(of.spread.axes))
       report(id, fmt::format("touches {} of '{}', which holds only {}", to_string(region.spread), of.name,
@@ -116,6 +128,21 @@ class Structure {
     if (of.role != BufferRole::scalars || region.slot < kScalarHeader ||
         region.slot + 2 > program_.scalars_numel)
       report(id, fmt::format("puts a sum at {} of '{}', where none is", region.slot, of.name));
+  }
+
+  // What is computed element by element takes the same elements of all its operands; sums are fp32.
+  void check_alike(InstructionId id, const Instruction& instruction) {
+    if (instruction.op != Opcode::update && instruction.op != Opcode::accumulate &&
+        instruction.op != Opcode::reduce_scatter)
+      return;
+    const Operand* to = instruction.find(Role::to);
+    if (to != nullptr && to->type != DType::fp32)
+      report(id, fmt::format("sums in {}; sums are fp32", name_of(to->type)));
+    if (instruction.op == Opcode::reduce_scatter) return;
+    for (const Operand& operand : instruction.operands)
+      if (operand.region != instruction.operands.front().region)
+        report(id, fmt::format("takes other elements of its {} than of its {}", name_of(operand.role),
+                               name_of(instruction.operands.front().role)));
   }
 
   // All operands but a use's are of one flat, or of none.
@@ -186,6 +213,10 @@ class Structure {
                          (from.flat >= 0 ? from.type == to.type : from.bytes == to.bytes);
       if (!alike)
         report(id, fmt::format("copies '{}' to '{}', which cannot hold the same", from.name, to.name));
+      for (const Operand* end : {&source, &target})  // the disk moves all that a buffer has
+        if (buffer(end->buffer).space == Space::disk && end->region.kind == Region::Kind::part &&
+            end->region.spread != buffer(end->buffer).spread)
+          report(id, fmt::format("moves a part of '{}', which lies on the disk", buffer(end->buffer).name));
       return;
     }
     const Space reached = instruction.lane == Lane::host ? Space::host : Space::device;

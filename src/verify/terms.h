@@ -1,5 +1,5 @@
 // What a buffer can hold, as terms: equal terms have equal numbers, so that they compare as integers. Knows
-// the algebra of sums; nothing of programs.
+// the algebra of sums; does not read instructions.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ using Term = int;
 inline constexpr Term kUndefined = 0;
 inline constexpr Term kZero = 1;
 
-// Of a flat's persistent data.
+// Which of a flat's persistent data.
 enum class Held : std::uint8_t { parameter, master, moment1, moment2 };
 
 // One use's gradient of one parameter.
@@ -38,25 +38,24 @@ class Terms {
  public:
   explicit Terms(const Mesh& mesh);
 
-  // What every rank knows as the same for an element: a version of a state, a gradient that an earlier step
-  // summed up.
+  // Has the same value on every rank that holds the element: a version of a state, or a gradient that an
+  // earlier step summed.
   Term state(Held held, int version) { return make({Kind::state, static_cast<int>(held), version, 0}); }
   Term carried_gradient() { return make({Kind::carried, 0, 0, 0}); }
-  // What each rank has its own of.
+  // Differs from rank to rank.
   Term activation(BufferRole role, UnitId unit, int microbatch) {
     return make({Kind::activation, static_cast<int>(role), unit, microbatch});
   }
   Term gradient(const Contribution& of) { return make({Kind::gradient, of.unit, of.use, of.microbatch}); }
   Term add(Term sum, Term more);
-  // The sum over the ranks along the axis of what each has: of this rank's elements `own`, as it has them
-  // itself, and as its peers do. Where `sum` is given, its chain goes on.
+  // The sum, over the ranks along the axis, of one part of a flat. This rank adds `own`, its peers add
+  // `peers`. The result is added to `sum`, whose chain goes on.
   Term over(Axis axis, Term own, Term peers, Term sum = kZero);
   // What a peer along the axis has, as this rank sees it.
   Term of_peer(Axis axis, Term term);
 
-  bool is_state(Term term, Held held, int version) { return term == state(held, version); }
-  // The parts of a sum in the order in which they are added. False where it is none: something undefined, or
-  // another rank's, is in it, or a sum over an axis is taken twice.
+  // The parts of a sum in the order in which they are added. False where anything but this rank's gradients
+  // and zeros is in it, or where a sum is taken twice over one axis.
   bool addends(Term sum, std::vector<Addend>& parts) const;
   // In words, for messages.
   std::string describe(Term term) const;

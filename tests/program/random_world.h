@@ -44,6 +44,8 @@ inline Case draw_case(std::uint64_t seed) {
              .shard = draws.among<int>({1, 2, 3, 8, 64, 257})};
   StepSpec spec;
   spec.moments = draws.pick(0, 2);
+  spec.zero_gradients = seed % 5 == 0;
+  spec.parameter_norms = seed % 7 == 0;
   if (draws.chance(30)) spec.moment_type = DType::bf16;
   draw_strategy(draws, spec.strategy, of.mesh, units, draws.chance(30));
   spec.strategy.reduce = draws.among<ReduceWhen>({ReduceWhen::automatic, ReduceWhen::each, ReduceWhen::last});

@@ -256,6 +256,87 @@ const std::map<std::string, Mutation>& mutations() {
          program.instructions[*id].when = -1;
          return true;
        }},
+      {"an update takes other elements of its gradient than of its states",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return of.op == Opcode::update; });
+         if (!id) return false;
+         Region& region = operand_of(program.instructions[*id], Role::gradient).region;
+         region.spread = region.spread == kSlice ? kShard : kSlice;
+         return true;
+       }},
+      {"an update is of one parameter only",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return of.op == Opcode::update; });
+         if (!id) return false;
+         for (Operand& operand : program.instructions[*id].operands)
+           operand.region = Region::of_parameter(draws.pick(0, 1));
+         return true;
+       }},
+      {"an update is left out",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return of.op == Opcode::update; });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"a use reads a part of its parameters",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::use && of.find(Role::parameters) != nullptr;
+         });
+         if (!id) return false;
+         operand_of(program.instructions[*id], Role::parameters).region = Region::part_of(kShard);
+         return true;
+       }},
+      {"a use leaves a gradient out",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::use && of.find(Role::gradient) != nullptr;
+         });
+         if (!id) return false;
+         std::vector<Operand>& operands = program.instructions[*id].operands;
+         operands.erase(std::ranges::find(operands, Role::gradient, &Operand::role));
+         return true;
+       }},
+      {"what peers wait for depends on a decision",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::send || of.op == Opcode::receive || of.op == Opcode::reduce_scalars;
+         });
+         if (!id) return false;
+         for (BufferId other = 0; other < program.buffers.count(); ++other)
+           if (is_decision(program.buffers[other].role)) program.instructions[*id].when = other;
+         return program.at(*id).when >= 0;
+       }},
+      {"squares are put in another's place",
+       [](Program& program, Draws& draws) {
+         const auto id =
+             place(program, draws, [](const Instruction& of) { return of.find(Role::squares) != nullptr; });
+         if (!id) return false;
+         std::vector<Operand*> pairs;
+         for (Operand& operand : program.instructions[*id].operands)
+           if (operand.role == Role::squares) pairs.push_back(&operand);
+         Region& region = draws.among(pairs)->region;
+         region.slot = region.slot == kScalarHeader ? region.slot + 2 : kScalarHeader;
+         return true;
+       }},
+      {"a step is never decided",
+       [](Program& program, Draws& draws) {
+         const auto id =
+             place(program, draws, [](const Instruction& of) { return of.op == Opcode::reduce_scalars; });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"a buffer has too few bytes",
+       [](Program& program, Draws& draws) {
+         std::vector<BufferId> of_flats;
+         for (BufferId id = 0; id < program.buffers.count(); ++id)
+           if (program.buffers[id].flat >= 0) of_flats.push_back(id);
+         if (of_flats.empty()) return false;
+         program.buffers[draws.among(of_flats)].bytes -= 4;
+         return true;
+       }},
       {"an update depends on another decision",
        [](Program& program, Draws& draws) {
          const auto id = place(program, draws, [](const Instruction& of) { return of.op == Opcode::update; });
