@@ -18,7 +18,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr int kPairs = 8, kRounds = 3;
+constexpr int kPairs = 8, kRounds = 8;
 constexpr double kQuiet = 0.15;  // spread of a quiet machine's steps: their middle half over the median
 
 double median_of(std::vector<double> values) {
