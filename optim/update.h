@@ -36,8 +36,8 @@ struct UpdateArguments {
   double learning_rate = 0.0;            // the schedule's, before the group's factor
   std::int64_t step = 1;                 // updates applied with this one, from 1: skipped steps do not count
   double gradient_scale = 1.0;           // clip factor / (loss scale · total weight)
-  // Of moments in bf16: what is rounded alike wherever and however it is cut is the element `first`, and
-  // those behind it, of what has this key.
+  // Moments in bf16 are rounded by this key and the element's place, which is `first` for the first one here.
+  // So they are rounded alike wherever they lie and however they are cut.
   std::uint64_t rounding_key = 0;
   std::int64_t first = 0;
   // Not null: read where the update runs, in place of gradient_scale, and says whether it changes anything.

@@ -41,7 +41,7 @@ struct Optimizer {
 
   // Throws UsageError naming the optimizer, the field and its value.
   void check() const;
-  // Of optimizer_names().
+  // The optimizer's name, one of optimizer_names().
   std::string_view name() const;
   // Values of moment_type kept per parameter besides the master: moments_of() the options.
   int moments() const;

@@ -81,8 +81,8 @@ std::vector<OptimizerOptions> optimizer_defaults();
 
 struct OptimizerConfig {
   std::string kind = "adamw";
-  // Of every optimizer, in the order of optimizer_names(). The key of a field is that of `kind`'s options,
-  // or, where they have no such field, of the first that do.
+  // The options of every optimizer, in the order of optimizer_names(). A key belongs to the options of `kind`
+  // or, where these have no such field, to the first options that have it.
   std::vector<OptimizerOptions> options = optimizer_defaults();
   double clip = 1.0;
 

@@ -63,7 +63,8 @@ class Choices {
 
   bool fits() const { return missing_bytes(model_, options_, budget_) == 0; }
 
-  // Of what takes the least, and of few shares, the first that fits; else all is as before.
+  // Takes the first that fits among what needs the least memory, for a few shares. Where none does, all is as
+  // it was before, and the result is false.
   bool find_together() {
     const Strategy before = strategy_;
     const int units = static_cast<int>(model_.modules.size());

@@ -108,7 +108,7 @@ struct World {
     return verify({.mesh = mesh, .programs = all, .program_of_rank = of_rank, .starts_in_order = on_gpus},
                   plans);
   }
-  // Of every rank the program of that number: those of the specs first, then what these leave to be finished.
+  // The number of programs of every rank: those of the specs first, then those that finish what these leave.
   std::size_t count() const { return planned[0].programs.size(); }
   VerifyReport proved(std::size_t index) const {
     const std::vector<Program> all = programs(index);
