@@ -19,15 +19,12 @@
 
 namespace tessera {
 
-// Buffers of which there is one for every microbatch that is between its forward and its backward; microbatch
-// m has the one at m mod their count.
+// A buffer for every microbatch. Builder::compact() lets those that are never there together share one.
 struct PerMicrobatch {
-  std::vector<BufferId> buffers;  // none where nothing has to be kept
+  IdVector<BufferId> buffers;  // none where nothing has to be kept
   bool empty() const { return buffers.empty(); }
   // −1 where there is none.
-  BufferId of(int microbatch) const {
-    return buffers.empty() ? -1 : buffers[static_cast<std::size_t>(microbatch) % buffers.size()];
-  }
+  BufferId of(int microbatch) const { return empty() ? -1 : buffers[microbatch]; }
 };
 
 // The buffers of one flat; −1 where it has none.
@@ -139,6 +136,8 @@ class Builder {
   bool parameters_come_and_go() const {
     return parameters_sharded() || offload().parameters != Space::device;
   }
+  // Whether what is added belongs to the updates that the step before left.
+  bool carrying() const { return when_ >= 0 && when_ == previous_; }
   bool updates_early() const { return spec_.strategy.update == UpdateWhen::reduced; }
   // Whether the flat's update is the next step's.
   bool carries(FlatId flat) const { return spec_.strategy.update == UpdateWhen::next && host_updates(flat); }
@@ -291,7 +290,6 @@ class Builder {
   std::size_t updated_ = 0;          // and these are issued
   std::size_t handed_on_ = 0;        // and what they made has gone on
   std::size_t carried_ = 0;          // of updates_, the first so many are of the step before
-  bool carrying_ = false;            // what is added belongs to these
   std::vector<bool> has_secondary_;  // by flat: gathered over the replicas in this step
   InstructionId end_begin_ = -1;     // the first behind all uses
 };

@@ -61,7 +61,7 @@ void Builder::take_down(FlatId flat, int microbatch) {
 // As many flats' states as fit their memory on the host.
 void Builder::prepare_updates() {
   const std::size_t ahead = handed_on_ + static_cast<std::size_t>(offload().staged);
-  for (; prepared_ < std::min(ahead, carrying_ ? carried_ : updates_.size()); ++prepared_) {
+  for (; prepared_ < std::min(ahead, carrying() ? carried_ : updates_.size()); ++prepared_) {
     bring_states(updates_[prepared_].flat);
     // Not of a flat that uses still read: they bring it to the same place.
     if (!updates_early()) bring_parameter(updates_[prepared_].flat);
@@ -98,14 +98,12 @@ void Builder::issue_updates(int position) {
 
 // The updates of the step before that are due ahead of the use at this position.
 void Builder::issue_carried(int position) {
-  carrying_ = true;
   when_ = previous_;
   for (; updated_ < carried_ && updates_[updated_].behind <= position; ++updated_) {
     prepare_updates();
     issue_update(updates_[updated_].flat);
     hand_on_next();
   }
-  carrying_ = false;
   when_ = -1;
 }
 
