@@ -50,6 +50,14 @@ class Contents {
     if (!of.persistent) terms_[buffer].assign(terms_[buffer].size(), kUndefined);
     lives_[buffer] = life;
   }
+  // Calls visit(term, cell, item) for all that a spread has of the buffer's flat.
+  template <class Visit>
+  void each(BufferId buffer, const Spread& spread, Visit visit) {
+    for (int cell = 0; cell < kCells; ++cell) {
+      if (!has_cell(spread, cell)) continue;
+      for (int k = 0; k < items(program_.buffers[buffer].flat); ++k) visit(at(buffer, cell, k), cell, k);
+    }
+  }
   Term& whole(BufferId buffer) { return terms_[buffer][0]; }
   Term& at(BufferId buffer, int cell, int item) {
     return terms_[buffer][static_cast<std::size_t>(cell * items(program_.buffers[buffer].flat) + item)];

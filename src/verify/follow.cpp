@@ -1,0 +1,242 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/program/opcodes.h"
+#include "src/verify/follow.h"
+
+namespace tessera {
+
+// Where the buffer's elements are those of a state: which.
+Held Follower::held_in(BufferId id) const {
+  const Buffer& of = buffer(id);
+  const int number = of.index;
+  switch (of.role) {
+    case BufferRole::master:
+      return Held::master;
+    case BufferRole::moment:
+      return number == 0 ? Held::moment1 : Held::moment2;
+    case BufferRole::state_window:
+      return number < 0 ? Held::master : number == 0 ? Held::moment1 : Held::moment2;
+    default:
+      return Held::parameter;
+  }
+}
+
+void Follower::begin() {
+  for (BufferId id = 0; id < program_.buffers.count(); ++id) {
+    const Buffer& of = buffer(id);
+    if (of.flat >= 0 && of.bytes != numel_of(layout().flat(of.flat), of.spread) * bytes_of(of.type))
+      findings_.add(
+          Fault::wrong_meaning, index_, {},
+          fmt::format("'{}' has {} bytes, which is not what the layout has of it", of.name, of.bytes));
+    if (!of.persistent || of.flat < 0) continue;
+    const bool carried = of.role == BufferRole::host_gradient;
+    const Term holds = carried ? terms_.carried_gradient() : terms_.state(held_in(id), 0);
+    const Spread spread = carried ? finer(of.spread, model_.carried_spread) : of.spread;
+    contents_.each(id, spread, [&](Term& term, int, int) { term = holds; });
+  }
+}
+
+// Whether the decision that the instruction depends on says yes. One that is not made yet says nothing.
+bool Follower::applies(InstructionId id) {
+  const BufferId when = program_.at(id).when;
+  if (when < 0) return true;
+  switch (buffer(when).role) {
+    case BufferRole::decision:
+      if (!decided_) report(id, "depends on the step's decision, which is not made yet");
+      return answers_.now;
+    case BufferRole::previous_decision:
+      if (decided_) report(id, "depends on the decision of the step before, which this step's has replaced");
+      return answers_.previous;
+    default:
+      return true;  // the step's terms
+  }
+}
+
+bool Follower::step(InstructionId id) {
+  const Instruction& instruction = program_.at(id);
+  for (const Operand& operand : instruction.operands) contents_.enter(operand.buffer, id);
+  if (instruction.op == Opcode::receive) return receive(instruction);
+  if (!applies(id)) return true;
+  switch (instruction.op) {
+    case Opcode::use:
+      use(id);
+      break;
+    case Opcode::all_gather:
+      gather(instruction);
+      break;
+    case Opcode::reduce_scatter:
+      reduce(id);
+      break;
+    case Opcode::accumulate:
+      accumulate(instruction);
+      break;
+    case Opcode::square_sum:
+      take_squares(id, instruction.operand(Role::from));
+      break;
+    case Opcode::zero:
+      zero(instruction);
+      break;
+    case Opcode::send:
+      send(instruction);
+      break;
+    case Opcode::reduce_scalars:
+      if (decided_) report(id, "decides a second time");
+      decided_ = true;
+      break;
+    case Opcode::update:
+      update(id);
+      break;
+    case Opcode::copy:
+      copy(instruction);
+      break;
+    case Opcode::receive:
+      break;
+  }
+  return true;
+}
+
+void Follower::use(InstructionId id) {
+  const Instruction& use = program_.at(id);
+  if (!check_use(id)) return;
+  const auto activation = [&](BufferRole role, UnitId unit) {
+    return terms_.activation(role, unit, use.microbatch);
+  };
+  for (const Operand& operand : use.operands) {
+    const auto reads_or_makes = [&](Term term) {
+      if (reads(operand.access)) check_activation(id, operand, term);
+      // What backward changes in place is nothing that others could read.
+      if (writes(operand.access))
+        contents_.whole(operand.buffer) = operand.access == Access::modify ? kUndefined : term;
+    };
+    switch (operand.role) {
+      case Role::parameters:
+        check_state(id, operand, Held::parameter, current(buffer(operand.buffer).flat), "reads");
+        break;
+      case Role::gradient:
+        use_gradient(id, operand);
+        break;
+      case Role::batch:
+        reads_or_makes(activation(BufferRole::batch, -1));
+        break;
+      case Role::input:
+        reads_or_makes(activation(BufferRole::output, use.unit - 1));
+        break;
+      case Role::output:
+        reads_or_makes(activation(BufferRole::output, use.unit));
+        break;
+      case Role::output_gradient:
+        reads_or_makes(activation(BufferRole::output_gradient, use.unit));
+        break;
+      case Role::input_gradient:
+        reads_or_makes(activation(BufferRole::output_gradient, use.unit - 1));
+        break;
+      case Role::saved:
+        reads_or_makes(activation(BufferRole::saved, use.unit));
+        break;
+      case Role::recomputable:
+        reads_or_makes(activation(BufferRole::recomputable, use.unit));
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+// An opened use has written when it is closed.
+void Follower::use_gradient(InstructionId id, const Operand& operand) {
+  const Instruction& use = program_.at(id);
+  if (use.edge == UseEdge::open) return;
+  const ParameterId home = operand.region.parameter;
+  const int number = written_[{use.unit, home, use.microbatch}]++;
+  const Term more = terms_.gradient({.unit = use.unit, .use = number, .microbatch = use.microbatch});
+  contents_.each(operand.buffer, buffer(operand.buffer).spread, [&](Term& sum, int, int item) {
+    if (item == contents_.item(home)) sum = operand.access == Access::add ? terms_.add(sum, more) : more;
+  });
+}
+
+void Follower::gather(const Instruction& instruction) {
+  const Axis axis = program_.channels[instruction.channel].axis;
+  const Operand& from = instruction.operand(Role::from);
+  const Operand& to = instruction.operand(Role::to);
+  contents_.each(to.buffer, to.region.spread, [&](Term& term, int cell, int item) {
+    const Term part = contents_.at(from.buffer, cell & ~cell_bit(axis), item);
+    term = (cell & cell_bit(axis)) != 0 ? terms_.of_peer(axis, part) : part;
+  });
+}
+
+void Follower::reduce(InstructionId id) {
+  const Instruction& instruction = program_.at(id);
+  const Axis axis = program_.channels[instruction.channel].axis;
+  const Operand& from = instruction.operand(Role::from);
+  const Operand& to = instruction.operand(Role::to);
+  const bool alone = !model_.ranks.contains(axis);
+  contents_.each(to.buffer, to.region.spread, [&](Term& sum, int cell, int item) {
+    const Term own = contents_.at(from.buffer, cell, item);
+    const Term peers = alone ? own : contents_.at(from.buffer, cell | cell_bit(axis), item);
+    sum = terms_.over(axis, own, peers, to.access == Access::add ? sum : kZero);
+  });
+  if (instruction.find(Role::squares) != nullptr) take_squares(id, to);
+}
+
+void Follower::accumulate(const Instruction& instruction) {
+  const Operand& from = instruction.operand(Role::from);
+  const Operand& to = instruction.operand(Role::to);
+  contents_.each(to.buffer, to.region.spread, [&](Term& sum, int cell, int item) {
+    const Term more = contents_.at(from.buffer, cell, item);
+    sum = to.access == Access::add ? terms_.add(sum, more) : more;
+  });
+}
+
+void Follower::copy(const Instruction& instruction) {
+  const Operand& from = instruction.operand(Role::from);
+  const Operand& to = instruction.operand(Role::to);
+  if (to.region.kind == Region::Kind::all) {
+    contents_.whole(to.buffer) = contents_.whole(from.buffer);
+    return;
+  }
+  contents_.each(to.buffer, to.region.spread,
+                 [&](Term& term, int cell, int item) { term = contents_.at(from.buffer, cell, item); });
+}
+
+void Follower::zero(const Instruction& instruction) {
+  for (const Operand& operand : instruction.operands) {
+    const Region& region = operand.region;
+    const int only = region.kind == Region::Kind::gaps        ? contents_.gaps(buffer(operand.buffer).flat)
+                     : region.kind == Region::Kind::parameter ? contents_.item(region.parameter)
+                                                              : -1;
+    contents_.each(operand.buffer, region.spread, [&](Term& term, int, int item) {
+      if (only < 0 || item == only) term = kZero;
+    });
+  }
+}
+
+void Follower::send(const Instruction& instruction) {
+  const Operand& from = instruction.operand(Role::from);
+  Message& message = messages_[{program_.pipeline_rank, instruction.peer, instruction.lane}].emplace_back();
+  if (from.region.kind == Region::Kind::all) {
+    message.push_back(contents_.whole(from.buffer));
+    return;
+  }
+  contents_.each(from.buffer, from.region.spread, [&](Term& term, int, int) { message.push_back(term); });
+}
+
+bool Follower::receive(const Instruction& instruction) {
+  std::deque<Message>& sent =
+      messages_[{instruction.peer, program_.pipeline_rank, other_end(instruction.lane)}];
+  if (sent.empty()) return false;
+  const Message message = std::move(sent.front());
+  sent.pop_front();
+  const Operand& to = instruction.operand(Role::to);
+  auto next = message.begin();
+  const auto take = [&] { return next == message.end() ? kUndefined : *next++; };
+  if (to.region.kind == Region::Kind::all) {
+    contents_.whole(to.buffer) = take();
+    return true;
+  }
+  contents_.each(to.buffer, to.region.spread, [&](Term& term, int, int) { term = take(); });
+  return true;
+}
+
+}  // namespace tessera

@@ -1,0 +1,117 @@
+// Follows one program over terms: what each instruction makes of what buffers hold (follow.cpp), and whether
+// that is what a step needs (follow_checks.cpp). prove() makes one for each pipeline rank and each answer.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "src/verify/checks.h"
+#include "src/verify/contents.h"
+
+namespace tessera {
+
+// The axes along which flats are cut.
+inline constexpr Axis kCuts[] = {Axis::shard, Axis::replicate};
+
+// What decisions say in one run along the programs.
+struct Answers {
+  bool previous = false;
+  bool now = false;
+};
+
+// What the programs say of the model, before any is followed.
+struct Model {
+  const Layout& layout;
+  AxisSet ranks;              // the axes along which gradients are summed
+  std::vector<bool> carried;  // [flat] updated by the next step
+  Spread carried_spread;      // the part of its gradient that such an update reads
+  bool early;                 // updates wait for no decision
+  std::map<ParameterId, std::set<std::pair<UnitId, int>>> writers;  // [home] unit and use in a microbatch
+};
+
+// Follows one program. What it sends waits in `messages` for the rank that receives it.
+using Message = std::vector<Term>;
+using Messages = std::map<std::tuple<int, int, Lane>, std::deque<Message>>;  // from, to, the sender's lane
+
+class Follower {
+ public:
+  Follower(const Program& program, int index, const Model& model, Answers answers, Terms& terms,
+           Messages& messages, std::vector<int>& squares, Findings& findings)
+      : program_(program),
+        index_(index),
+        model_(model),
+        answers_(answers),
+        terms_(terms),
+        messages_(messages),
+        squares_(squares),
+        findings_(findings),
+        contents_(program, model.layout, model.ranks) {
+    begin();
+  }
+
+  // Goes on until the end or a message that is not there yet. False where it could not go on at all.
+  bool follow() {
+    const InstructionId from = next_;
+    while (next_ < program_.instructions.count() && step(next_)) ++next_;
+    return next_ > from;
+  }
+  bool over() const { return next_ == program_.instructions.count(); }
+  InstructionId next() const { return next_; }
+  void finish();
+
+ private:
+  const Layout& layout() const { return model_.layout; }
+  const Buffer& buffer(BufferId id) const { return program_.buffers[id]; }
+  void report(InstructionId id, const std::string& what) {
+    findings_.add(Fault::wrong_meaning, index_, {id}, fmt::format("{} {}", describe(program_, id), what));
+  }
+
+  void begin();
+  bool step(InstructionId id);
+  bool applies(InstructionId id);
+  // The version of the flat that uses read: that at the step's begin, with what the step before left.
+  int current(FlatId flat) const {
+    return model_.carried[static_cast<std::size_t>(flat)] && answers_.previous ? 1 : 0;
+  }
+  Held held_in(BufferId id) const;
+  static Held held_as(Role role);
+
+  void use(InstructionId id);
+  bool check_use(InstructionId id);
+  void check_activation(InstructionId id, const Operand& operand, Term expected);
+  void use_gradient(InstructionId id, const Operand& operand);
+  void gather(const Instruction& instruction);
+  void reduce(InstructionId id);
+  void accumulate(const Instruction& instruction);
+  void copy(const Instruction& instruction);
+  void zero(const Instruction& instruction);
+  void send(const Instruction& instruction);
+  bool receive(const Instruction& instruction);
+  void take_squares(InstructionId id, const Operand& gradient);
+  void update(InstructionId id);
+  // Empty where the part of the gradient is complete, else what is wrong with it.
+  std::string incomplete(const Operand& gradient);
+  const std::string& incomplete(Term sum, ParameterId parameter);
+  void check_state(InstructionId id, const Operand& operand, Held held, int version, std::string_view verb);
+
+  const Program& program_;
+  const int index_;
+  const Model& model_;
+  const Answers answers_;
+  Terms& terms_;
+  Messages& messages_;
+  std::vector<int>& squares_;  // [flat] how often taken, on all ranks
+  Findings& findings_;
+  Contents contents_;
+  InstructionId next_ = 0;
+  bool decided_ = false;
+  std::map<std::tuple<UnitId, ParameterId, int>, int> written_;  // [unit, home, microbatch] by so many uses
+  std::map<std::pair<Term, ParameterId>, std::string> known_;    // of incomplete()
+};
+
+}  // namespace tessera

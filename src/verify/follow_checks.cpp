@@ -1,0 +1,205 @@
+// What a step needs of what its buffers hold: at uses, sums, updates and at the end.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/verify/follow.h"
+
+namespace tessera {
+
+void Follower::check_activation(InstructionId id, const Operand& operand, Term expected) {
+  const Term found = contents_.whole(operand.buffer);
+  if (found != expected)
+    report(id, fmt::format("reads {} from '{}'; it needs {}", terms_.describe(found),
+                           buffer(operand.buffer).name, terms_.describe(expected)));
+}
+
+// The module of a unit gets what its parameters say, by their order: all flats whole where the pass reads
+// them, and the gradient of every trainable parameter in backward.
+bool Follower::check_use(InstructionId id) {
+  const Instruction& use = program_.at(id);
+  const UnitSpec& unit = layout().units()[static_cast<std::size_t>(use.unit)];
+  std::vector<FlatId> flats;
+  std::vector<ParameterId> homes, expected;
+  bool whole = true;
+  for (const Operand& operand : use.operands) {
+    const FlatId flat = buffer(operand.buffer).flat;
+    if (operand.role == Role::parameters) flats.push_back(flat);
+    if (operand.role == Role::parameters) whole &= operand.region == Region::part_of(kWhole);
+    if (operand.role != Role::gradient) continue;
+    homes.push_back(operand.region.parameter);
+    whole &= operand.region.kind == Region::Kind::parameter && operand.region.parameter >= 0 &&
+             operand.region.parameter < layout().parameters() &&
+             layout().place(operand.region.parameter).flat == flat;
+  }
+  const ParameterId first = layout().first_parameter(use.unit);
+  for (ParameterId of = first; of < first + static_cast<ParameterId>(unit.parameters.size()); ++of)
+    if (use.pass == Pass::backward && layout().flat(layout().place(of).flat).trainable)
+      expected.push_back(layout().place(of).home);
+  const std::span<const FlatId> used = layout().flats_used_by(use.unit);
+  const bool read = use.pass == Pass::forward || !unit.read_in_forward_only;
+  if (!whole || !std::ranges::equal(flats, read ? used : used.first(0))) {
+    report(id, "does not have its unit's parameters, whole and in their order");
+    return false;
+  }
+  if (homes == expected) return true;
+  report(id, "does not have the gradients of its unit's parameters, in their order");
+  return false;
+}
+
+const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
+  const auto [at, is_new] = known_.try_emplace({sum, parameter});
+  if (!is_new) return at->second;
+  std::string& wrong = at->second;
+  std::vector<Addend> parts;
+  if (!terms_.addends(sum, parts)) return wrong = fmt::format("it is {}", terms_.describe(sum));
+  std::map<std::pair<UnitId, int>, int> next;  // the microbatch that is to come
+  for (const Addend& part : parts) {
+    int& expected = next[{part.of.unit, part.of.use}];
+    if (part.of.microbatch != expected)
+      return wrong = fmt::format("microbatch {} is added by unit {} where microbatch {} should be",
+                                 part.of.microbatch, program_.units[part.of.unit], expected);
+    ++expected;
+    if (part.over != model_.ranks)
+      return wrong = fmt::format("that of microbatch {} is not summed over all ranks", part.of.microbatch);
+  }
+  for (const auto& writer : model_.writers.at(parameter))
+    if (const int count = next[writer]; count != program_.microbatches)
+      return wrong = fmt::format("unit {} has added {} of {} microbatches", program_.units[writer.first],
+                                 count, program_.microbatches);
+  return wrong;
+}
+
+std::string Follower::incomplete(const Operand& gradient) {
+  const FlatId flat = buffer(gradient.buffer).flat;
+  const std::vector<ParameterId>& parameters = layout().flat(flat).parameters;
+  for (int cell = 0; cell < kCells; ++cell) {
+    if (!contents_.has_cell(gradient.region.spread, cell)) continue;
+    for (int item = 0; item < contents_.items(flat); ++item) {
+      const Term sum = contents_.at(gradient.buffer, cell, item);
+      if (item == contents_.gaps(flat)) {
+        if (sum != kZero && !layout().gaps(flat, 0, layout().flat(flat).padded_numel).empty())
+          return fmt::format("the gaps between parameters are not zero but {}", terms_.describe(sum));
+        continue;
+      }
+      const ParameterId parameter = parameters[static_cast<std::size_t>(item)];
+      if (const std::string& wrong = incomplete(sum, parameter); !wrong.empty())
+        return fmt::format("the gradient of '{}' is not complete: {}", layout().parameter(parameter).name,
+                           wrong);
+    }
+  }
+  return {};
+}
+
+// Summed over all ranks, each element counts once only where the parts that they take do not overlap.
+void Follower::take_squares(InstructionId id, const Operand& gradient) {
+  const FlatId flat = buffer(gradient.buffer).flat;
+  std::vector<Region> pairs, of_flat, by_parameter;
+  for (const Operand& operand : program_.at(id).operands)
+    if (operand.role == Role::squares) pairs.push_back(operand.region);
+  of_flat = by_parameter = {Region::pair_at(square_sum_slot(flat))};
+  const int flats = static_cast<int>(layout().flats().size());
+  for (const ParameterId parameter : layout().flat(flat).parameters)
+    by_parameter.push_back(Region::pair_at(parameter_square_sum_slot(flats, parameter), parameter));
+  if (pairs != of_flat && pairs != by_parameter)
+    report(id, fmt::format("does not put its squares where those of flat {} are looked for", flat));
+  for (const Axis axis : kCuts)
+    if (model_.ranks.contains(axis) && !gradient.region.spread.axes.contains(axis))
+      report(id,
+             fmt::format("takes the squares of elements that its peers along {} take, too", name_of(axis)));
+  if (decided_) report(id, "takes squares behind the decision that needs them");
+  if (const std::string wrong = incomplete(gradient); !wrong.empty())
+    report(id, fmt::format("takes squares too soon: {}", wrong));
+  ++squares_[static_cast<std::size_t>(flat)];
+}
+
+void Follower::check_state(InstructionId id, const Operand& operand, Held held, int version,
+                           std::string_view verb) {
+  const FlatId flat = buffer(operand.buffer).flat;
+  const Term expected = terms_.state(held, version);
+  for (int cell = 0; cell < kCells; ++cell) {
+    if (!contents_.has_cell(operand.region.spread, cell)) continue;
+    for (int item = 0; item < contents_.gaps(flat); ++item) {
+      const Term found = contents_.at(operand.buffer, cell, item);
+      if (found == expected) continue;
+      return report(
+          id,
+          fmt::format("{} {} of '{}' from '{}'{}; it needs {}", verb, terms_.describe(found),
+                      layout().parameter(layout().flat(flat).parameters[static_cast<std::size_t>(item)]).name,
+                      buffer(operand.buffer).name, cell == 0 ? "" : ", in what is its peers'",
+                      terms_.describe(expected)));
+    }
+  }
+}
+
+Held Follower::held_as(Role role) {
+  return role == Role::moment1 ? Held::moment1 : role == Role::moment2 ? Held::moment2 : Held::master;
+}
+
+void Follower::update(InstructionId id) {
+  const Instruction& instruction = program_.at(id);
+  const Operand& gradient = instruction.operand(Role::gradient);
+  const FlatId flat = buffer(gradient.buffer).flat;
+  if (instruction.when < 0) return report(id, "depends on no decision");
+  if (model_.early && buffer(instruction.when).role == BufferRole::decision)
+    report(id, "waits for a decision, although other updates of the step do not");
+  if (buffer(instruction.when).role == BufferRole::previous_decision) {
+    contents_.each(gradient.buffer, gradient.region.spread, [&](Term& term, int, int item) {
+      if (item != contents_.gaps(flat) && term != terms_.carried_gradient())
+        report(id, "does not read the gradient that the step before left");
+    });
+  } else if (const std::string wrong = incomplete(gradient); !wrong.empty()) {
+    report(id, fmt::format("updates by a wrong gradient: {}", wrong));
+  }
+  const bool own_master = instruction.find(Role::parameter) != nullptr;
+  for (const Operand& operand : instruction.operands) {
+    if (operand.role == Role::gradient) continue;
+    const Held held = operand.role == Role::parameter               ? Held::parameter
+                      : operand.role == Role::master && !own_master ? Held::parameter
+                                                                    : held_as(operand.role);
+    if (reads(operand.access)) check_state(id, operand, held, 0, "updates");
+    contents_.each(operand.buffer, operand.region.spread,
+                   [&](Term& term, int, int) { term = terms_.state(held, 1); });
+  }
+}
+
+// What persists at the end.
+void Follower::finish() {
+  if (decided_ != (program_.kind != StepKind::finish))
+    findings_.add(Fault::wrong_meaning, index_, {},
+                  decided_ ? "a step is decided that began before" : "the step is never decided");
+  const bool any_updates = program_.kind != StepKind::evaluate;
+  for (BufferId id = 0; id < program_.buffers.count(); ++id) {
+    const Buffer& of = buffer(id);
+    if (!of.persistent || of.flat < 0) continue;
+    const bool carried = model_.carried[static_cast<std::size_t>(of.flat)];
+    const auto wrong = [&](const std::string& what) {
+      findings_.add(Fault::wrong_meaning, index_, {},
+                    fmt::format("at the end '{}' {}{}", of.name, what,
+                                answers_.now ? "" : ", where the decision is to skip"));
+    };
+    const Operand left = {
+        .buffer = id, .region = Region::part_of(finer(of.spread, model_.carried_spread)), .type = of.type};
+    if (of.role == BufferRole::host_gradient) {
+      if (program_.kind != StepKind::train || !answers_.now) continue;
+      if (const std::string what = incomplete(left); !what.empty())
+        wrong("is not left to the next step: " + what);
+      continue;
+    }
+    const bool updated =
+        any_updates && layout().flat(of.flat).trainable &&
+        (carried ? answers_.previous : program_.kind == StepKind::train && (model_.early || answers_.now));
+    const Term expected = terms_.state(held_in(id), updated ? 1 : 0);
+    for (int cell = 0; cell < kCells; ++cell) {
+      if (!contents_.has_cell(of.spread, cell)) continue;
+      for (int item = 0; item < contents_.gaps(of.flat); ++item)
+        if (const Term found = contents_.at(id, cell, item); found != expected) {
+          wrong(
+              fmt::format("holds {}; it should hold {}", terms_.describe(found), terms_.describe(expected)));
+          item = contents_.gaps(of.flat), cell = kCells;
+        }
+    }
+  }
+}
+
+}  // namespace tessera
