@@ -82,6 +82,17 @@ void drop(Program& program, InstructionId id) {
   for (Instruction& instruction : program.instructions) instruction.waits.clear();
 }
 
+// Ahead of `at`; what lives at the instruction before lives here, too.
+void insert(Program& program, InstructionId at, const Instruction& more) {
+  program.instructions.insert(program.instructions.begin() + at, more);
+  for (Buffer& buffer : program.buffers)
+    for (Lifetime& life : buffer.lifetimes) {
+      life.first += life.first >= at ? 1 : 0;
+      life.last += life.last >= at - 1 ? 1 : 0;
+    }
+  for (Instruction& instruction : program.instructions) instruction.waits.clear();
+}
+
 const std::map<std::string, Mutation>& mutations() {
   static const std::map<std::string, Mutation> all = {
       {"a sum starts afresh, or goes on",
@@ -106,13 +117,7 @@ const std::map<std::string, Mutation>& mutations() {
          });
          if (!id) return false;
          const Instruction twice = program.at(*id);
-         program.instructions.insert(program.instructions.begin() + *id, twice);
-         for (Buffer& buffer : program.buffers)
-           for (Lifetime& life : buffer.lifetimes) {
-             life.first += life.first > *id ? 1 : 0;
-             life.last += life.last >= *id ? 1 : 0;
-           }
-         for (Instruction& instruction : program.instructions) instruction.waits.clear();
+         insert(program, *id + 1, twice);
          return true;
        }},
       {"another rank's part is read",
@@ -207,13 +212,7 @@ const std::map<std::string, Mutation>& mutations() {
          again.operands = {of.operand(Role::to), of.operand(Role::squares), of.operand(Role::block_squares)};
          again.operands[0].role = Role::from;
          again.operands[0].access = Access::read;
-         program.instructions.insert(program.instructions.begin() + *id + 1, again);
-         for (Buffer& buffer : program.buffers)
-           for (Lifetime& life : buffer.lifetimes) {
-             life.first += life.first > *id ? 1 : 0;
-             life.last += life.last >= *id ? 1 : 0;
-           }
-         for (Instruction& instruction : program.instructions) instruction.waits.clear();
+         insert(program, *id + 1, again);
          return true;
        }},
       {"a message goes to a wrong peer",
