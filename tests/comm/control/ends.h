@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <asio.hpp>
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -17,10 +18,22 @@
 
 namespace tessera {
 
+// A port that nobody listens on. Below those that the system gives away, so that no connection or listener of
+// another test takes it before it is used; processes that run at the same time have others.
 inline int free_port() {
+  constexpr int kFirst = 10'000, kProcesses = 100, kEach = 100;
+  static std::atomic<int> taken{0};
   asio::io_context io;
-  const asio::ip::tcp::endpoint any(asio::ip::address_v4::loopback(), 0);
-  return asio::ip::tcp::acceptor(io, any).local_endpoint().port();
+  for (int tries = 0; tries < kEach; ++tries) {
+    const int port = kFirst + static_cast<int>(::getpid()) % kProcesses * kEach + taken++ % kEach;
+    asio::ip::tcp::acceptor listener(io, asio::ip::tcp::v4());
+    asio::error_code error;
+    listener.set_option(asio::ip::tcp::acceptor::reuse_address(true), error);
+    listener.bind({asio::ip::tcp::v4(), static_cast<unsigned short>(port)}, error);
+    if (!error) listener.listen(1, error);
+    if (!error) return port;
+  }
+  throw EnvironmentError("none of this process's ports for tests is free");
 }
 
 inline std::string error_of(const std::function<void()>& body) {
