@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a small GPT on text for about a minute, sharded over two ranks: installs what is missing, builds the
-# tool, runs it; in bf16, or in fp32 where the processor lacks AVX-512.
+# tool, runs it.
 #   scripts/demo.sh [TEXTFILE]      the default text is the licences that Debian systems hold
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -23,11 +23,5 @@ fi
 scripts/install_packages.sh
 configure release
 build release tessera_cli
-tool=build/release/bin/tessera run=examples/train_gpt/demo.toml type=()
-refusal=$("$tool" plan "$run" 2>&1 >/dev/null) || true
-if [[ $refusal == *precision.parameters* ]]; then
-  say "training in fp32: bf16 needs AVX-512, which this processor lacks"
-  type=(--set precision.parameters=fp32)
-fi
 say "training on $text ($(wc -c <"$text") bytes)"
-exec "$tool" train "$run" --set data.train="$text" "${type[@]}"
+exec build/release/bin/tessera train examples/train_gpt/demo.toml --set data.train="$text"

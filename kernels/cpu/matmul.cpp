@@ -11,12 +11,15 @@
 #include <bit>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/matmul_key.h"
+#include "kernels/ops.h"
 
 namespace tessera::kernels::cpu {
 namespace {
@@ -24,8 +27,7 @@ namespace {
 void check(dnnl_status_t status, const MatmulShape& shape) {
   if (status == dnnl_success) return;
   const std::string text = describe(shape) + ": oneDNN says status " + std::to_string(status);
-  if (status == dnnl_unimplemented)
-    throw UnsupportedError(text + " (not implemented on this processor; bf16 needs AVX-512, use fp32)");
+  if (status == dnnl_unimplemented) throw UnsupportedError(text + " (not implemented on this processor)");
   throw EnvironmentError(text);
 }
 
@@ -75,10 +77,19 @@ MatmulKey key_of(const MatmulShape& s, int threads) {
   return {{s.m, s.n, s.k, s.lda, s.ldb, s.ldc, flags, scales}};
 }
 
+// Where a product in bf16 that oneDNN does not compute on this processor has its operands in fp32: behind
+// oneDNN's scratch in the workspace, each from a multiple of 64 bytes. bf16 to fp32 is exact and the sums are
+// fp32 all the same, so that the result is rounded once, as it is elsewhere.
+struct Widened {
+  MatmulShape shape;                           // what is computed
+  std::int64_t a = 0, b = 0, c = 0, bias = 0;  // offsets; c and bias only where the output is bf16
+};
+
 struct Entry {
   OwnedPrimitive primitive;
   OwnedMemory a, b, bias, c, scratch;
-  std::int64_t scratch_bytes = 0;
+  std::optional<Widened> widened;
+  std::int64_t workspace_bytes = 0;
 };
 
 // What one calling thread has made so far.
@@ -171,6 +182,7 @@ Operands copied_operands_of(const MatmulShape& shape) {
           .bias = {}};
 }
 
+// Null where oneDNN does not have it on this processor.
 OwnedDescription describe_product(const Cache& cache, const MatmulShape& shape, const Operands& operands) {
   dnnl_matmul_desc_t desc;
   check(dnnl_matmul_desc_init(&desc, &operands.a, &operands.b, shape.bias ? &operands.bias : nullptr,
@@ -178,8 +190,10 @@ OwnedDescription describe_product(const Cache& cache, const MatmulShape& shape, 
         shape);
   const OwnedAttributes attributes = make_attributes(shape);
   dnnl_primitive_desc_t description = nullptr;
-  check(dnnl_primitive_desc_create(&description, &desc, attributes.get(), cache.engine.get(), nullptr),
-        shape);
+  const dnnl_status_t status =
+      dnnl_primitive_desc_create(&description, &desc, attributes.get(), cache.engine.get(), nullptr);
+  if (status == dnnl_unimplemented && shape.input_type == DType::bf16) return nullptr;
+  check(status, shape);
   return OwnedDescription(description);
 }
 
@@ -191,10 +205,45 @@ bool by_blocks(const OwnedDescription& description) {
   return status == dnnl_success && std::string_view(algorithm).starts_with("brg");
 }
 
+// The stored rows and columns of A or B.
+struct Stored {
+  std::int64_t rows = 0, columns = 0, leading = 0;
+};
+Stored stored(std::int64_t rows, std::int64_t columns, bool transposed, std::int64_t leading) {
+  if (transposed) std::swap(rows, columns);
+  return {rows, columns, leading == 0 ? columns : leading};
+}
+Stored stored_a(const MatmulShape& s) { return stored(s.m, s.k, s.transpose_a, s.lda); }
+Stored stored_b(const MatmulShape& s) { return stored(s.k, s.n, s.transpose_b, s.ldb); }
+Stored stored_c(const MatmulShape& s) { return stored(s.m, s.n, false, s.ldc); }
+
+Entry make_entry(const Cache& cache, const MatmulShape& shape);
+
+Entry make_widened_entry(const Cache& cache, const MatmulShape& shape) {
+  MatmulShape wide = shape;
+  wide.input_type = wide.output_type = DType::fp32;
+  wide.lda = wide.ldb = 0;
+  if (shape.output_type == DType::bf16) wide.ldc = 0;
+  Entry entry = make_entry(cache, wide);
+  Widened widened{.shape = wide};
+  std::int64_t bytes = workspace_part_bytes(entry.workspace_bytes);
+  const auto take = [&](std::int64_t numel) {
+    return std::exchange(bytes, bytes + workspace_part_bytes(numel * bytes_of(DType::fp32)));
+  };
+  widened.a = take(shape.m * shape.k);
+  widened.b = take(shape.k * shape.n);
+  if (shape.output_type == DType::bf16) widened.c = take(shape.m * shape.n);
+  if (shape.output_type == DType::bf16 && shape.bias) widened.bias = take(shape.n);
+  entry.widened = widened;
+  entry.workspace_bytes = bytes;
+  return entry;
+}
+
 Entry make_entry(const Cache& cache, const MatmulShape& shape) {
   const bool copies = rows_collide(shape);
   Operands operands = copies ? copied_operands_of(shape) : operands_of(shape);
   OwnedDescription description = describe_product(cache, shape, operands);
+  if (!description) return make_widened_entry(cache, shape);
   if (copies && !by_blocks(description)) {
     operands = operands_of(shape);
     description = describe_product(cache, shape, operands);
@@ -210,7 +259,7 @@ Entry make_entry(const Cache& cache, const MatmulShape& shape) {
   entry.c = make_memory(cache, shape, operands.c);
   if (shape.bias) entry.bias = make_memory(cache, shape, operands.bias);
   entry.scratch = make_memory(cache, shape, *scratch);
-  entry.scratch_bytes = static_cast<std::int64_t>(dnnl_memory_desc_get_size(scratch));
+  entry.workspace_bytes = static_cast<std::int64_t>(dnnl_memory_desc_get_size(scratch));
   return entry;
 }
 
@@ -243,30 +292,78 @@ void point(dnnl_memory_t memory, const void* data, const MatmulShape& shape) {
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& target) {
   const ThreadsGuard guard(target.threads);
-  return workspace_part_bytes(entry_of(this_threads_cache(), shape, target.threads).scratch_bytes);
+  return workspace_part_bytes(entry_of(this_threads_cache(), shape, target.threads).workspace_bytes);
 }
+
+namespace {
+
+struct Pointers {
+  const void *a, *b, *bias;
+  void* c;
+};
+
+void execute(Cache& cache, Entry& entry, const MatmulShape& shape, void* scratch, const Pointers& at) {
+  point(entry.a.get(), at.a, shape);
+  point(entry.b.get(), at.b, shape);
+  point(entry.c.get(), at.c, shape);
+  point(entry.scratch.get(), scratch, shape);
+  std::array<dnnl_exec_arg_t, 5> arguments = {{{DNNL_ARG_SRC, entry.a.get()},
+                                               {DNNL_ARG_WEIGHTS, entry.b.get()},
+                                               {DNNL_ARG_DST, entry.c.get()},
+                                               {DNNL_ARG_SCRATCHPAD, entry.scratch.get()},
+                                               {DNNL_ARG_BIAS, entry.bias.get()}}};
+  if (shape.bias) point(entry.bias.get(), at.bias, shape);
+  check(
+      dnnl_primitive_execute(entry.primitive.get(), cache.stream.get(), shape.bias ? 5 : 4, arguments.data()),
+      shape);
+  check(dnnl_stream_wait(cache.stream.get()), shape);
+}
+
+// From rows that are `in_leading` elements apart to rows that are `out_leading` apart.
+void cast_rows(const ComputeContext& context, const Stored& of, DType in_type, const void* in,
+               std::int64_t in_leading, DType out_type, void* out, std::int64_t out_leading) {
+  if (of.columns == in_leading && of.columns == out_leading)
+    return cpu::cast(context, of.rows * of.columns, in_type, in, out_type, out);
+  for (std::int64_t row = 0; row < of.rows; ++row)
+    cpu::cast(context, of.columns, in_type,
+              static_cast<const std::byte*>(in) + row * in_leading * bytes_of(in_type), out_type,
+              static_cast<std::byte*>(out) + row * out_leading * bytes_of(out_type));
+}
+
+void execute_widened(const ComputeContext& context, Cache& cache, Entry& entry, const MatmulShape& shape,
+                     const Pointers& at) {
+  auto* const memory = static_cast<std::byte*>(context.workspace.data);
+  const Widened& wide = *entry.widened;
+  const auto widen = [&](const Stored& of, const void* from, std::int64_t offset) {
+    cast_rows(context, of, DType::bf16, from, of.leading, DType::fp32, memory + offset, of.columns);
+    return memory + offset;
+  };
+  Pointers in_fp32 = at;
+  in_fp32.a = widen(stored_a(shape), at.a, wide.a);
+  in_fp32.b = widen(stored_b(shape), at.b, wide.b);
+  if (shape.output_type == DType::fp32) return execute(cache, entry, wide.shape, memory, in_fp32);
+  const Stored c = stored_c(shape);
+  in_fp32.c = memory + wide.c;
+  if (shape.beta != 0.0f) widen(c, at.c, wide.c);
+  if (shape.bias) in_fp32.bias = widen({1, shape.n, shape.n}, at.bias, wide.bias);
+  execute(cache, entry, wide.shape, memory, in_fp32);
+  cast_rows(context, c, DType::fp32, in_fp32.c, c.columns, DType::bf16, at.c, c.leading);
+}
+
+}  // namespace
 
 void matmul(const ComputeContext& context, const MatmulShape& shape, const void* a, const void* b,
             const void* bias, void* c) {
   const ThreadsGuard guard(context.threads);
   Cache& cache = this_threads_cache();
   Entry& entry = entry_of(cache, shape, context.threads);
-  check_workspace(context, workspace_part_bytes(entry.scratch_bytes), "matmul");
+  check_workspace(context, workspace_part_bytes(entry.workspace_bytes), "matmul");
   check_bias(shape, bias);
-  point(entry.a.get(), a, shape);
-  point(entry.b.get(), b, shape);
-  point(entry.c.get(), c, shape);
-  point(entry.scratch.get(), context.workspace.data, shape);
-  std::array<dnnl_exec_arg_t, 5> arguments = {{{DNNL_ARG_SRC, entry.a.get()},
-                                               {DNNL_ARG_WEIGHTS, entry.b.get()},
-                                               {DNNL_ARG_DST, entry.c.get()},
-                                               {DNNL_ARG_SCRATCHPAD, entry.scratch.get()},
-                                               {DNNL_ARG_BIAS, entry.bias.get()}}};
-  if (shape.bias) point(entry.bias.get(), bias, shape);
-  check(
-      dnnl_primitive_execute(entry.primitive.get(), cache.stream.get(), shape.bias ? 5 : 4, arguments.data()),
-      shape);
-  check(dnnl_stream_wait(cache.stream.get()), shape);
+  const Pointers at{a, b, bias, c};
+  if (entry.widened)
+    execute_widened(context, cache, entry, shape, at);
+  else
+    execute(cache, entry, shape, context.workspace.data, at);
 }
 
 }  // namespace tessera::kernels::cpu

@@ -275,8 +275,8 @@ void add_offload(Keys& keys, OffloadConfig& c) {
 void add_precision(Keys& keys, PrecisionConfig& c) {
   keys.push_back(
       text("precision.parameters", &c.parameters,
-           "Type of parameters, activations and gradients; master weights are fp32. On the CPU bf16 "
-           "needs AVX-512, and is refused where the processor lacks it.",
+           "Type of parameters, activations and gradients; master weights are fp32. A CPU without AVX-512 "
+           "multiplies bf16 matrices in fp32: the memory is that of bf16, the time more than that of fp32.",
            {"fp32", "bf16"}));
   keys.push_back(text(
       "precision.moments", &c.moments,

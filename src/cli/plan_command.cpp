@@ -121,6 +121,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   check_proved(setup, plans);
   const std::vector<Space> spaces = plans.spaces();
   print_model(setup);
+  print_products(setup);
   if (setup.config.strategy.resident_units == kAuto)
     fmt::print("resident  {} units keep their parameters (auto)\n",
                setup.options.engine.strategy.resident_units);

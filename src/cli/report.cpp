@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "src/cli/files.h"
+#include "tessera/machine.h"
 
 namespace tessera::cli {
 
@@ -46,6 +47,14 @@ void print_model(const Setup& setup) {
     fmt::print("evaluate  {} of a rank {} assumed, fewer where the data hold fewer: {}\n",
                fmt::format("{} microbatch{}", count, count == 1 ? "" : "es"), count == 1 ? "is" : "are",
                setup.not_opened);
+}
+
+void print_products(const Setup& setup) {
+  if (setup.options.engine.device != DeviceType::cpu || setup.config.precision.parameters != "bf16") return;
+  if (read_machine().instruction_set.starts_with("AVX-512")) return;
+  fmt::print(
+      "products  of bf16 matrices are computed in fp32, as this processor lacks AVX-512: "
+      "precision.parameters = \"fp32\" is faster\n");
 }
 
 void print_budget(const char* key, std::int64_t budget, std::int64_t needed) {

@@ -14,6 +14,9 @@ namespace tessera::cli {
 // Model, ranks and step, a line each, to stdout.
 void print_model(const Setup& setup);
 
+// That matrices are multiplied otherwise than in the type that the configuration names, where that is so.
+void print_products(const Setup& setup);
+
 // Whether what a rank needs keeps within `key`, to stdout; nothing where there is no such budget.
 void print_budget(const char* key, std::int64_t budget, std::int64_t needed);
 

@@ -245,7 +245,6 @@ Setup make_setup(const Config& config) {
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
   if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();
-  check_products(setup);
   setup.grid = {.world = setup.options.engine.mesh.data_ranks(),
                 .microbatches = setup.options.microbatches,
                 .sequences = setup.options.batch.sequences};

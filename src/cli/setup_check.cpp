@@ -87,19 +87,4 @@ void check_sums(const Setup& setup) {
   std::visit(check, setup.dimensions);
 }
 
-// The processor decides which types of matrices it multiplies, be they ever so small; the head has one.
-void check_products(const Setup& setup) {
-  const EngineOptions& engine = setup.options.engine;
-  if (engine.device != DeviceType::cpu) return;
-  try {
-    setup.model->modules.back()->needs({.sequences = 1, .length = 1},
-                                       Target(engine.threads_per_rank, engine.device));
-  } catch (const UnsupportedError&) {
-    throw UsageError(
-        fmt::format("precision.parameters is \"{}\", and this processor cannot multiply such matrices: that "
-                    "needs AVX-512; set precision.parameters = \"fp32\"",
-                    setup.config.precision.parameters));
-  }
-}
-
 }  // namespace tessera::cli

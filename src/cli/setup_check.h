@@ -1,5 +1,5 @@
-// Whether what a configuration describes can be planned at all: numbers that can be counted, and a type that
-// the processor multiplies. UsageError naming the keys.
+// Whether what a configuration describes can be planned at all: whether its numbers can be counted.
+// UsageError naming the keys.
 #pragma once
 
 #include "src/cli/setup.h"
@@ -9,6 +9,5 @@ namespace tessera::cli {
 void check_batch(const Setup& setup);       // before there is a model
 void check_parameters(const Setup& setup);  // of the model
 void check_sums(const Setup& setup);        // of the model, by the mesh of the options
-void check_products(const Setup& setup);
 
 }  // namespace tessera::cli

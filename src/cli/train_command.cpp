@@ -341,6 +341,7 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
                count(setup.model->parameter_numel()), setup.world(), setup.world() == 1 ? "" : "s",
                world ? " as processes" : "", setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
+  if (first) print_products(setup);
   if (first && !weights_note.empty()) fmt::print("weights   {}\n", weights_note);
   if (first) print_unread("data.train", data.train);
   if (first && data.validation && !setup.config.data.validation.empty())
