@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/dtype.h"
+#include "tessera/mesh.h"
 #include "tessera/shape.h"
 
 namespace tessera {
@@ -20,6 +21,24 @@ using ParameterId = int;  // index over all parameters of all units, in declarat
 // Every parameter and every shard starts on a multiple of this many bytes.
 inline constexpr std::int64_t kAlignmentBytes = 256;
 
+// Along which dim a parameter is cut over an axis of the mesh, before shards are made of what each rank then
+// has. This version cuts nothing: only the default is accepted.
+struct Cut {
+  int dim = -1;  // of the shape; −1: not cut, every rank along the axis has all of it
+  Axis axis = Axis::tensor;
+  // Lengths along the dim of parts that are each cut by themselves, so that every rank has a share of all: of
+  // queries, keys and values in one matrix, say. Empty: one part.
+  std::vector<std::int64_t> segments = {};
+  int repeats = 1;  // ranks in a row that have the same share: key and value heads fewer than ranks
+  bool operator==(const Cut&) const = default;
+};
+
+// What ranks along the axis of a cut have of the gradient of a parameter that is copied to all of them.
+enum class GradientOver : std::uint8_t {
+  copied,  // each the same: all compute it from the same
+  partial  // each a part of a sum
+};
+
 // What a module declares about one parameter.
 struct ParameterSpec {
   std::string name;  // unique over the model, e.g. "block.3.attention.weight"
@@ -28,6 +47,8 @@ struct ParameterSpec {
   bool trainable = true;     // a frozen parameter is gathered but has no gradient and no optimizer state
   int group = 0;             // index of its optimizer group (weight decay, learning-rate factor)
   std::string tied_to = {};  // name of the parameter this one is; empty for a parameter of its own
+  Cut cut = {};
+  GradientOver gradient = GradientOver::copied;
 };
 
 // The parameters that are gathered and released together.
@@ -83,7 +104,8 @@ class Layout {
  public:
   // Throws UsageError, naming the unit or parameter, for a name that is empty, repeated or not UTF-8, a dim
   // below 1, or a tie to a parameter that does not exist, is itself tied, or differs in shape, dtype,
-  // trainability or group, or for shards or replicas below 1.
+  // trainability or group, or for shards or replicas below 1. UnsupportedError, naming the parameter, for a
+  // cut or a gradient that is no default.
   Layout(std::vector<UnitSpec> units, int shards, int replicas = 1);
 
   int shards() const { return shards_; }

@@ -29,6 +29,17 @@ void check_shape(const ParameterSpec& spec) {
   }
 }
 
+// What comes with tensor parallel ranks.
+void check_uncut(const ParameterSpec& spec) {
+  if (spec.cut != Cut())
+    throw UnsupportedError("parameter '" + spec.name +
+                           "' has a cut; this version cuts no parameter over an axis: leave `cut` as it is");
+  if (spec.gradient != GradientOver::copied)
+    throw UnsupportedError("parameter '" + spec.name +
+                           "' has a gradient that is partial; this version has no ranks that each compute a "
+                           "part of it: leave `gradient` as it is");
+}
+
 // Levenshtein's distance, for "did you mean".
 int edit_distance(const std::string& a, const std::string& b) {
   std::vector<int> row(b.size() + 1);
@@ -99,6 +110,7 @@ void Layout::number_parameters() {
       if (parameter.group < 0)
         throw UsageError("parameter '" + parameter.name + "' has group " + std::to_string(parameter.group) +
                          "; it must be 0 or more");
+      check_uncut(parameter);
       unit_of_.push_back(unit);
     }
   }

@@ -74,6 +74,24 @@ TEST(LayoutErrors, Group) {
             "parameter 'w' has group -1; it must be 0 or more");
 }
 
+TEST(LayoutErrors, WhatComesWithTensorRanksIsRefused) {
+  const auto unsupported = [](const ParameterSpec& parameter) {
+    try {
+      Layout({{.name = "unit", .parameters = {parameter}}}, 1);
+    } catch (const UnsupportedError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(unsupported({.name = "w", .shape = {8, 4}}), "none");
+  EXPECT_EQ(unsupported({.name = "w", .shape = {8, 4}, .cut = {.dim = 0}}),
+            "parameter 'w' has a cut; this version cuts no parameter over an axis: leave `cut` as it is");
+  EXPECT_EQ(
+      unsupported({.name = "w", .shape = {8}, .gradient = GradientOver::partial}),
+      "parameter 'w' has a gradient that is partial; this version has no ranks that each compute a part of "
+      "it: leave `gradient` as it is");
+}
+
 TEST(LayoutErrors, Ties) {
   const ParameterSpec home{.name = "home", .shape = {2, 3}};
   ParameterSpec tied{.name = "tied", .shape = {2, 3}, .tied_to = "home"};
