@@ -30,6 +30,9 @@ struct RunState {
   std::int64_t samples = 0;        // samples read by all ranks: the number of the next one
   std::string configuration = {};  // the run's, as text; kept, not interpreted
   std::string data = {};           // what was trained on, likewise; empty where an earlier build saved
+  // to_text() of what decides the run's bits (tessera/numerics.h). Saved as Engine::numerics() where it is
+  // empty; read as empty where an earlier build saved.
+  std::string numerics = {};
   std::int64_t tokens = 0;  // or other elements, in all; kept for reports. 0 where an earlier build saved
 };
 

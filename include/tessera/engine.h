@@ -19,6 +19,7 @@
 #include "tessera/loss_total.h"
 #include "tessera/memory_plan.h"
 #include "tessera/mesh.h"
+#include "tessera/numerics.h"
 #include "tessera/optimizer.h"
 #include "tessera/program.h"
 #include "tessera/simulate.h"
@@ -51,6 +52,10 @@ struct EngineOptions {
   CostModel cost = {};              // by which changes are told that would fit a budget which is exceeded
   bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
+  // What of the trainer's own compute enters the bits: for each unit what it computes and all that this
+  // depends on, the batch and seeds. Part of numerics(). Where it is empty, equal fingerprints promise
+  // nothing of the compute.
+  std::vector<NumericFact> compute = {};
   DeviceType device = DeviceType::cpu;
   int device_ordinal = 0;     // which GPU
   int threads_per_rank = 1;   // of the update and of local sums; kMostThreads at most
@@ -66,6 +71,11 @@ struct EngineOptions {
 
 // What an engine with these options builds, a spec for each of its programs.
 std::vector<StepSpec> step_specs(const EngineOptions& options);
+// A fact of Numerics: no where updates run as soon as a gradient is reduced (Strategy::update). That changes
+// bits only where a step would be clipped or skipped.
+inline constexpr std::string_view kUpdateWaits = "an update waits for the step's norm";
+// What decides the bits of its steps; `of_programs` has what prove_all() says of its programs.
+Numerics numerics_of(const Layout& layout, const EngineOptions& options, Numerics of_programs);
 // What an engine with these options may take.
 MemoryBudget memory_budget(const EngineOptions& options);
 
@@ -223,6 +233,8 @@ class Engine {
   int rank() const;
   int world() const;
   const EngineOptions& options() const;
+  // What decides the bits of its steps, over all ranks. Equal on all ranks.
+  const Numerics& numerics() const;
 
   // Begins a step of the program with this kind and number of microbatches. UsageError that lists the
   // programs where there is none, for a training step with Strategy::update reduced whose terms are missing,

@@ -13,6 +13,7 @@
 #include "tessera/device_type.h"
 #include "tessera/layout.h"
 #include "tessera/loss_total.h"
+#include "tessera/numerics.h"
 #include "tessera/pass.h"
 #include "tessera/target.h"
 
@@ -89,6 +90,10 @@ class Module {
   // One per parameter; ignored for tied ones.
   virtual std::vector<Initial> initials() const = 0;
   virtual ModuleNeeds needs(const BatchShape& shape, const Target& target) const = 0;
+  // In words, all that enters the bits of what the module computes for such a microbatch, beside its
+  // parameters and the random key: what it is, and every field that it was made with. Two modules of equal
+  // words compute the same. Empty: not known, so that nothing is promised of runs with it.
+  virtual std::string numerics(const BatchShape& shape, const Target& target) const;
 
   // input: the previous module's output, null for the first. output: null in a recompute pass, where only
   // `saved` and `recomputable` are wanted, with the bits of the forward pass, and where the module has no
@@ -116,6 +121,10 @@ struct Model {
   ActivationSpec activations(const BatchShape& shape, const Target& target) const;
   std::vector<double> forward_flops(const BatchShape& shape, const Target& target) const;
   std::vector<double> recompute_flops(const BatchShape& shape, const Target& target) const;
+  // The fact of the seed, from which weights begin and modules draw.
+  static constexpr std::string_view kSeed = "the seed";
+  // EngineOptions::compute of a trainer with such a microbatch and seed; empty where a module's is not known.
+  std::vector<NumericFact> numerics(const BatchShape& shape, const Target& target, std::uint64_t seed) const;
   std::int64_t parameter_numel() const;  // ties counted once
   // Operations of a training step per token of sequences of `length`, as model FLOPs utilisation counts them
   // (Chowdhery et al. 2022, PaLM, appendix B): 6N + 12 · layers · channels · length, where N counts the

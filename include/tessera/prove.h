@@ -2,7 +2,11 @@
 // ranks at once. Pure. What can go wrong with lanes, memory and meetings is verify()'s.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "tessera/layout.h"
+#include "tessera/numerics.h"
 #include "tessera/verify.h"
 
 namespace tessera {
@@ -11,8 +15,8 @@ namespace tessera {
 // version of a flat's parameters, which microbatch's activation, which sum of which gradients. It proves:
 //
 //  - At every use, the parameters are whole and of one version: the one that the step began with or, where
-//  the
-//    step before left updates, the one behind these. The activations are those of this unit and microbatch.
+//    the step before left updates, the one behind these. The activations are those of this unit and
+//    microbatch.
 //  - At every update, each microbatch's gradient is in the sum exactly once, from every use that contributes
 //    and from every rank along `shard` and `replicate`, in ascending order. Gaps are zero. Master and moments
 //    are those of the step before. The update depends on a decision that is made by then, or on the terms
@@ -31,7 +35,12 @@ namespace tessera {
 // Not proved: what the trainer's own compute does within a use, and what Engine does outside programs.
 // Throws UsageError where there are no programs, where the ranks of one pipeline coordinate do not all run
 // the same program, and where a buffer is of a flat that `layout` does not have.
-VerifyReport prove(const WorldPrograms& world, const Layout& layout);
+//
+// `gradients`, where it is given and nothing is found, gets for each trainable parameter how a training step
+// adds up its gradient, over all ranks and microbatches: equal texts for equal sums, whichever programs make
+// them (src/verify/global_sum.h). Empty for a frozen parameter, and for one that is tied to another.
+VerifyReport prove(const WorldPrograms& world, const Layout& layout,
+                   std::vector<std::string>* gradients = nullptr);
 
 // The programs that a rank at one pipeline coordinate runs in turns, and their plan. The caller keeps both
 // alive.
@@ -49,9 +58,9 @@ struct RunsOn {
 // All that is proved of what a trainer runs: verify() and prove() for the first programs of all ranks, then
 // for the second, and so on; then verify_turns() for each rank. `by_pipeline_rank` has every coordinate, each
 // with a plan and with as many programs as the others. Returns the first report that has findings, or an
-// empty one.
+// empty one. `numerics`, where it is given, gets Numerics::program.
 VerifyReport prove_all(const Mesh& mesh, const Layout& layout, std::span<const RankPrograms> by_pipeline_rank,
-                       const RunsOn& runs_on = {});
+                       const RunsOn& runs_on = {}, Numerics* numerics = nullptr);
 // Throws Error with the findings: programs that are built, and are not proved, are a defect of Tessera.
 void require_proved(const VerifyReport& report);
 

@@ -26,6 +26,7 @@
 #include "tessera/mesh.h"
 #include "tessera/model.h"
 #include "tessera/module.h"
+#include "tessera/numerics.h"
 #include "tessera/operand.h"
 #include "tessera/optimizer.h"
 #include "tessera/optimizer_options.h"

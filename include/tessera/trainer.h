@@ -35,6 +35,11 @@ struct TrainerPlan {
 };
 TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);
 
+// Proves the plans of all places along the pipeline axis as an engine does before the first step, and says
+// what decides the bits of its steps. Throws Error where they do not prove: that is a defect of Tessera.
+Numerics prove_trainer(const Model& model, const TrainerOptions& options,
+                       std::span<const TrainerPlan> by_pipeline_rank);
+
 // The same training on one rank, nothing sharded, all steps alike: what a sharded plan is compared with.
 TrainerOptions on_one_rank(const TrainerOptions& options);
 

@@ -108,6 +108,7 @@ json to_json(const Header& header) {
           {"samples", header.state.samples},
           {"configuration", header.state.configuration},
           {"data", header.state.data},
+          {"numerics", header.state.numerics},
           {"tokens", header.state.tokens},
           {"steps_applied", header.counters.steps_applied},
           {"loss_scaler", to_json(header.counters.loss_scaler)},
@@ -150,6 +151,7 @@ Header header_of(const json& j) {
                   .samples = j.at("samples"),
                   .configuration = j.at("configuration"),
                   .data = j.value("data", ""),
+                  .numerics = j.value("numerics", ""),
                   .tokens = j.value("tokens", std::int64_t{0})};
   header.counters = {.steps_applied = j.at("steps_applied"),
                      .loss_scaler = loss_scaler_of(j.at("loss_scaler"))};

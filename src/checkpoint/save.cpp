@@ -189,6 +189,7 @@ void checkpoint::Save::begin(const char* call, Engine& engine, const RunState& s
   });
   const std::vector<PersistentBuffer> stored = stored_by(engine);
   header.state = state;
+  if (state.numerics.empty()) header.state.numerics = to_text(engine.numerics());
   header.counters = engine.counters();
   agree_on_writers(world_, header, !stored.empty());
   together(world_, "checkpoint files", [&] { file_ = begin_file(temporary_, engine, header, stored); });

@@ -22,6 +22,8 @@ nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
           {"samples", info.state.samples},
           {"configuration", info.state.configuration},
           {"data", info.state.data},
+          {"numerics", info.state.numerics.empty() ? nlohmann::json()
+                                                   : numerics_json(numerics_of_text(info.state.numerics))},
           {"steps_applied", info.counters.steps_applied},
           {"tokens", info.state.tokens},
           {"loss_scale", scaler ? nlohmann::json(scaler->scale) : nlohmann::json()},

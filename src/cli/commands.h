@@ -37,11 +37,19 @@ struct PlanArguments {
   std::string program;  // path of the programs' text; empty: none
 };
 
+// The two runs that `compare` compares: each as for `plan`.
+struct CompareArguments {
+  RunArguments a, b;
+};
+
 class ResultFile;  // src/cli/report.h
 
 int train_command(const RunArguments& arguments, ResultFile& result);
 int plan_command(const RunArguments& arguments, const PlanArguments& show, ResultFile& result);
 int simulate_command(const RunArguments& arguments, const ClusterArguments& cluster, ResultFile& result);
+// Whether two runs have the same bits: 0, or kDiffer.
+inline constexpr int kDiffer = 3;
+int compare_command(const CompareArguments& arguments, ResultFile& result);
 int info_command(ResultFile& result);
 // Loads a checkpoint into the ranks of the configuration and writes its weights.
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output);

@@ -68,14 +68,17 @@ void check_flushed() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) refuse_output();
 }
 
+// May be repeated; of one key the last counts.
+void add_settings(CLI::App& command, const char* name, const char* help, std::vector<std::string>& settings) {
+  const auto set = [&settings](const std::string& setting) { settings.push_back(setting); };
+  command.add_option_function<std::string>(name, set, help)->trigger_on_parse();
+}
+
 void add_config_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("config", arguments.config, "TOML file (docs/configuration.md)")->required();
-  const auto set = [&arguments](const std::string& setting) { arguments.settings.push_back(setting); };
-  command
-      .add_option_function<std::string>(
-          "--set", set,
-          "section.key=value, instead of the file's; may be repeated, of one key the last counts")
-      ->trigger_on_parse();
+  add_settings(command, "--set",
+               "section.key=value, instead of the file's; may be repeated, of one key the last counts",
+               arguments.settings);
   command
       .add_option("--ranks", arguments.ranks,
                   "how many ranks in all: mesh.shard becomes N / (mesh.pipeline × mesh.replicate)")
@@ -196,6 +199,7 @@ struct CommandLine {
   RunArguments arguments;
   ClusterArguments cluster;
   PlanArguments show;
+  CompareArguments compare;
   std::string json, checkpoint, output;
   bool speaks = true;  // else another process says and writes what both find
   int status = 0;
@@ -270,6 +274,28 @@ void add_simulate(CLI::App& app, CommandLine& line) {
   });
 }
 
+void add_compare(CLI::App& app, CommandLine& line) {
+  CLI::App* command = app.add_subcommand(
+      "compare",
+      "Say whether two runs compute the same bits; needs no device. Status 0: they do, 3: they do not");
+  CompareArguments& two = line.compare;
+  command->add_option("a", two.a.config, "TOML file of a run (docs/configuration.md)")->required();
+  command->add_option("b", two.b.config, "TOML file of the other run")->required();
+  add_settings(*command, "--set",
+               "section.key=value in both runs; may be repeated, of one key the last counts",
+               line.arguments.settings);
+  add_settings(*command, "--set-a", "the same in the first run only, behind those of both", two.a.settings);
+  add_settings(*command, "--set-b", "the same in the other run only, behind those of both", two.b.settings);
+  add_json(*command, line.json);
+  command->callback([&line] {
+    leave_to_first_process(line);
+    for (RunArguments* run : {&line.compare.a, &line.compare.b})
+      run->settings.insert(run->settings.begin(), line.arguments.settings.begin(),
+                           line.arguments.settings.end());
+    run_for_result(line, [&](ResultFile& result) { return compare_command(line.compare, result); });
+  });
+}
+
 void add_info(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("info", "Show what this build and machine have");
   add_json(*command, line.json);
@@ -319,7 +345,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);
   CommandLine line;
-  for (const auto& add : {add_train, add_plan, add_simulate, add_info, add_checkpoint, add_config})
+  for (const auto& add :
+       {add_train, add_plan, add_simulate, add_compare, add_info, add_checkpoint, add_config})
     add(app, line);
   try {
     app.parse(argc, argv);

@@ -7,10 +7,10 @@
 #include "src/cli/places.h"
 #include "src/cli/plan_report.h"
 #include "src/cli/report.h"
+#include "src/cli/run_numerics.h"
 #include "src/cli/setup_choices.h"
 #include "tessera/memory_report.h"
 #include "tessera/program_text.h"
-#include "tessera/prove.h"
 
 namespace tessera::cli {
 
@@ -101,14 +101,6 @@ nlohmann::json peak_json(const TrainerPlan& plan, Space which) {
           {"largest", largest_json(plan, which)}};
 }
 
-// As the engine will, before the first step.
-void check_proved(const Setup& setup, const RunPlans& plans) {
-  std::vector<RankPrograms> ranks;
-  for (const TrainerPlan& plan : plans.by_pipeline_rank) ranks.push_back({plan.programs, &plan.memory});
-  require_proved(prove_all(setup.options.engine.mesh, plans.by_pipeline_rank.front().layout, ranks,
-                           {.starts_in_order = setup.options.engine.device == DeviceType::cuda}));
-}
-
 }  // namespace
 
 int plan_command(const RunArguments& arguments, const PlanArguments& show, ResultFile& file) {
@@ -118,7 +110,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   OutputFile page("--html", show.html), text("--program", show.program);
   const Setup setup = make_setup(config);
   const RunPlans plans(setup);
-  check_proved(setup, plans);
+  const PlannedNumerics numerics = planned_numerics(setup, plans.by_pipeline_rank);
   const std::vector<Space> spaces = plans.spaces();
   print_model(setup);
   print_products(setup);
@@ -141,6 +133,11 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   const std::string why_not = explain_misfit(*setup.model, setup.options, plans.by_pipeline_rank);
   if (!why_not.empty()) fmt::print("\n{}\n", why_not);
 
+  fmt::print("numerics  {}{}\n", fingerprint_of(numerics.numerics),
+             numerics.why_not_opened.empty()
+                 ? ""
+                 : ", with the names of data that cannot be opened: " + numerics.why_not_opened);
+
   if (show.why)
     for (const Space space : spaces) print_largest(plans.of_fullest(space), space);
   if (page) {
@@ -160,6 +157,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   result["resident_units"] = engine.strategy.resident_units;
   result["activations"] = activations_json(setup);
   result["tokens_per_step"] = setup.tokens_per_step();
+  result["numerics"] = numerics_json(numerics.numerics);
   for (const Space space : spaces)
     result["peaks"][std::string(name_of(space))] = peak_json(plans.of_fullest(space), space);
   const nlohmann::json device = result["peaks"]["device"];

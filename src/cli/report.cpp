@@ -63,6 +63,17 @@ void print_budget(const char* key, std::int64_t budget, std::int64_t needed) {
                needed <= budget ? "it fits" : fmt::format("{} bytes are missing", count(needed - budget)));
 }
 
+nlohmann::json numerics_json(const Numerics& numerics) {
+  const auto facts = [](const std::vector<NumericFact>& of) {
+    nlohmann::json all = nlohmann::json::array();
+    for (const NumericFact& fact : of) all.push_back({{"what", fact.what}, {"value", fact.value}});
+    return all;
+  };
+  return {{"fingerprint", fingerprint_of(numerics)},
+          {"program", facts(numerics.program)},
+          {"run", facts(numerics.run)}};
+}
+
 void ResultFile::open() {
   if (writes_) file_ = OutputFile(named().key, path_);
 }

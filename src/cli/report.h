@@ -20,6 +20,9 @@ void print_products(const Setup& setup);
 // Whether what a rank needs keeps within `key`, to stdout; nothing where there is no such budget.
 void print_budget(const char* key, std::int64_t budget, std::int64_t needed);
 
+// The fingerprint, and the facts that it is of.
+nlohmann::json numerics_json(const Numerics& numerics);
+
 // Where a command's result goes, or why there is none: --json.
 class ResultFile {
  public:

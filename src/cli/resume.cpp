@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "src/cli/run_numerics.h"
+
 namespace tessera::cli {
 
 RunFolder open_run_folder(const RunConfig& run, const Communicator& world) {
@@ -82,10 +84,18 @@ void print_changes(const std::optional<Config>& stored, const std::string& store
   }
 }
 
+// Whether what comes now has the bits that the run would have had without the pause.
+void print_numerics(const std::string& stored, const Numerics& now, const Setup& setup) {
+  if (stored.empty()) return;  // an earlier build saved
+  if (const auto difference = difference_since(numerics_of_text(stored), now, setup))
+    fmt::print("numerics  other bits than before the pause would follow: {}\n",
+               in_words(*difference, "now", "in the checkpoint"));
+}
+
 }  // namespace
 
 RunState resume_run(const std::filesystem::path& checkpoint, const Communicator& world, Engine& engine,
-                    const Setup& setup, const Data& data) {
+                    const Setup& setup, const Data& data, const Numerics& numerics) {
   const std::string& folder = setup.config.run.checkpoint;
   RunState state = load(checkpoint, world, engine, setup);
   if (state.tokens == 0) state.tokens = state.step * setup.tokens_per_step();
@@ -104,6 +114,7 @@ RunState resume_run(const std::filesystem::path& checkpoint, const Communicator&
   if (engine.rank() != 0) return state;
   fmt::print("resumed   at step {} from {}\n", state.step, folder);
   print_changes(stored, state.data, setup, data, engine);
+  print_numerics(state.numerics, numerics, setup);
   return state;
 }
 

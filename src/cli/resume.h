@@ -23,10 +23,11 @@ struct RunFolder {
 RunFolder open_run_folder(const RunConfig& run, const Communicator& world);
 
 // Loads it into the engine, checks that the run is of the same model, data and batch, and says on rank 0, on
-// stdout, what else has changed since, for it changes the result. Collective. The state has the tokens also
+// stdout, what else has changed since, and whether what comes next has the bits that the run would have had
+// without the pause: `numerics` is what decides them now. Collective. The state has the tokens also
 // where an earlier build saved none. UsageError and EnvironmentError as load_checkpoint() has them, with the
 // keys that were changed, and for what does not fit.
 RunState resume_run(const std::filesystem::path& checkpoint, const Communicator& world, Engine& engine,
-                    const Setup& setup, const Data& data);
+                    const Setup& setup, const Data& data, const Numerics& numerics);
 
 }  // namespace tessera::cli

@@ -34,6 +34,7 @@ struct RunSummary {
   std::int64_t skipped = 0;
   std::int64_t peak_bytes = 0;  // of a process that is one rank: proportional, at the plan's peak
   GpuGrowth gpus;               // of all that ranks train on
+  Numerics numerics;            // what decides the bits
   std::string disk;             // how the file there is read and written; empty where nothing lies on it
   ArenaRegistration exchange;   // how processes of one host exchange what is large
   bool interrupted = false;

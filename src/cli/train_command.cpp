@@ -137,6 +137,7 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"export", summary.exported},
                            {"direct_exchange", summary.exchange.direct},
                            {"disk", summary.disk},
+                           {"numerics", numerics_json(summary.numerics)},
                            {"sample", summary.sample}};
   if (summary.step == summary.first_step) result["first_loss"] = result["loss"] = nullptr;  // of no step
   if (summary.validation_loss) {

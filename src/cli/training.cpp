@@ -11,6 +11,7 @@
 #include "src/cli/processes.h"
 #include "src/cli/rank_place.h"
 #include "src/cli/resume.h"
+#include "src/cli/run_numerics.h"
 #include "src/cli/signals.h"
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
@@ -53,6 +54,7 @@ class RankTraining {
         control_(place.world.duplicate("control")),
         disk_(place.world.duplicate("checkpoint")),
         trainer_(place.world, setup.model, place.options),
+        numerics_(with_run(trainer_.engine().numerics(), setup, &data)),
         gpu_memory_(place.memory) {
     gpu_memory_.after_set_up();
     disk_.set_deadline(
@@ -63,6 +65,8 @@ class RankTraining {
   void run() {
     if (first_) report_exchange();
     if (first_) report_disk();
+    if (first_) fmt::print("numerics  {}\n", fingerprint_of(numerics_));
+    if (first_) summary_.numerics = numerics_;
     if (ranks_are_processes() && gpus_ == 0)
       trainer_.engine().set_peak_observer([this] {
         if (run_steps_ < kWeighed)
@@ -162,7 +166,8 @@ class RankTraining {
   // Those of the checkpoint to continue, else of the file to start from, else the initial ones.
   void begin_weights() {
     if (files_.folder.continued) {
-      const RunState state = resume_run(*files_.folder.continued, disk_, trainer_.engine(), setup_, data_);
+      const RunState state =
+          resume_run(*files_.folder.continued, disk_, trainer_.engine(), setup_, data_, numerics_);
       step_ = saved_step_ = state.step;
       tokens_ = state.tokens;
       return;
@@ -315,6 +320,7 @@ class RankTraining {
                          .samples = step_ * setup_.grid.samples_per_step(),
                          .configuration = to_toml(setup_.config),
                          .data = data_.train_identity,
+                         .numerics = to_text(numerics_),
                          .tokens = tokens_};
     saving_ = begin_checkpoint(run_.checkpoint, disk_, trainer_.engine(), state,
                                static_cast<int>(run_.checkpoint_keep));
@@ -356,6 +362,7 @@ class RankTraining {
   const int gpus_;
   Communicator control_, disk_;
   Trainer trainer_;
+  const Numerics numerics_;
   GpuMemory gpu_memory_;
   PendingCheckpoint saving_;
 

@@ -47,13 +47,16 @@ IssuerRuns issuer_runs(const EngineOptions& options) {
 }
 
 // Every rank proves what all run.
-void check_proved(const EngineOptions& options, const Layout& layout,
-                  const std::vector<PlannedPrograms>& by_pipeline_rank) {
+Numerics proved_numerics(const EngineOptions& options, const Layout& layout,
+                         const std::vector<PlannedPrograms>& by_pipeline_rank) {
+  Numerics numerics;
   std::vector<RankPrograms> ranks;
   for (const PlannedPrograms& planned : by_pipeline_rank) ranks.push_back({planned.programs, &planned.plan});
-  require_proved(prove_all(
-      options.mesh, layout, ranks,
-      {.starts_in_order = options.device == DeviceType::cuda, .issuer_runs = issuer_runs(options)}));
+  require_proved(
+      prove_all(options.mesh, layout, ranks,
+                {.starts_in_order = options.device == DeviceType::cuda, .issuer_runs = issuer_runs(options)},
+                &numerics));
+  return numerics_of(layout, options, std::move(numerics));
 }
 
 }  // namespace
@@ -84,7 +87,7 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
         for (const PlannedPrograms& planned : by_pipeline_rank) plans.push_back(planned.plan);
         return explain_misfit(layout, options.mesh, specs, plans, budget, options.cost);
       });
-  check_proved(options, layout, by_pipeline_rank);
+  numerics = proved_numerics(options, layout, by_pipeline_rank);
   PlannedPrograms& own =
       by_pipeline_rank[static_cast<std::size_t>(coordinates[static_cast<std::size_t>(Axis::pipeline)])];
   programs = std::move(own.programs);
@@ -149,6 +152,7 @@ const Program& Engine::program(int index) const {
 int Engine::rank() const { return impl_->world.rank(); }
 int Engine::world() const { return impl_->world.world(); }
 const EngineOptions& Engine::options() const { return impl_->options; }
+const Numerics& Engine::numerics() const { return impl_->numerics; }
 float Engine::loss_scale() const { return impl_->scale(); }
 std::int64_t Engine::steps_applied() const { return impl_->steps_applied; }
 void* Engine::address(BufferId buffer) const {

@@ -31,6 +31,7 @@ struct Engine::Impl {
   Partition partition;
   Spreads spreads;
   std::vector<Program> programs;
+  Numerics numerics;
   std::vector<std::array<BufferId, 4>> states_of;  // [flat][State] where they persist; −1: not on this rank
   MemoryPlan plan;
   std::unique_ptr<Device> device;

@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
-#include <utility>
-#include <variant>
 
+#include "src/engine/figures.h"
 #include "tessera/pipeline.h"
 
 namespace tessera {
@@ -16,23 +15,11 @@ namespace {
 // Between a figure's name and its value, and behind it: characters that no name or text of a user's keeps.
 constexpr char kIs = '\x1f', kEnd = '\x1e';
 
-class Figures {
- public:
-  template <class Value>
-  void add(std::string_view name, const Value& value) {
-    text_ += plain(fmt::format("{}", name)) + kIs + plain(fmt::format("{}", value)) + kEnd;
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  static std::string plain(std::string text) {
-    std::ranges::replace_if(
-        text, [](char c) { return c == kIs || c == kEnd; }, '?');
-    return text;
-  }
-
-  std::string text_;
-};
+std::string plain(std::string text) {
+  std::ranges::replace_if(
+      text, [](char c) { return c == kIs || c == kEnd; }, '?');
+  return text;
+}
 
 void add_strategy(Figures& figures, const Strategy& s) {
   figures.add("strategy.placements.parameters", name_of(s.placements.parameters));
@@ -62,33 +49,6 @@ void add_strategy(Figures& figures, const Strategy& s) {
   figures.add("strategy.offload.activations", name_of(s.offload.activations));
 }
 
-void add_optimizer(Figures& figures, const Optimizer& optimizer) {
-  figures.add("optimizer", optimizer.name());
-  OptimizerOptions options = optimizer.options;
-  for (const OptimizerField& field : fields_of(options))
-    std::visit([&](const auto* value) { figures.add(fmt::format("optimizer.{}", field.name), *value); },
-               field.value);
-  figures.add("optimizer.moment_type", name_of(optimizer.moment_type));
-  for (std::size_t group = 0; group < optimizer.groups.size(); ++group) {
-    const ParameterGroup& of = optimizer.groups[group];
-    const std::string name = fmt::format("optimizer.groups[{}].", group);
-    figures.add(name + "weight_decay",
-                of.weight_decay ? fmt::format("{}", *of.weight_decay) : "the optimizer's");
-    figures.add(name + "learning_rate_factor", of.learning_rate_factor);
-  }
-}
-
-void add_scaling(Figures& figures, const std::optional<LossScaleOptions>& scaling) {
-  figures.add("loss_scaling", scaling ? "given" : "absent");
-  if (!scaling) return;
-  figures.add("loss_scaling.initial", scaling->initial);
-  figures.add("loss_scaling.growth_factor", scaling->growth_factor);
-  figures.add("loss_scaling.growth_interval", scaling->growth_interval);
-  figures.add("loss_scaling.backoff_factor", scaling->backoff_factor);
-  figures.add("loss_scaling.min", scaling->min);
-  figures.add("loss_scaling.max", scaling->max);
-}
-
 // What a trainer with activations gives the engine to place: another batch on one rank ends up here.
 void add_activations(Figures& figures, std::string_view of, const ActivationSpec& activations,
                      const Layout& layout) {
@@ -101,30 +61,6 @@ void add_activations(Figures& figures, std::string_view of, const ActivationSpec
                 fmt::format("output_bytes {}, saved_bytes {}, recomputable_bytes {}, workspace_bytes {}{}",
                             a.output_bytes, a.saved_bytes, a.recomputable_bytes, a.workspace_bytes,
                             a.reads_batch ? "" : ", reads_batch false"));
-  }
-}
-
-void add_order(Figures& figures, const std::vector<Use>& order) {
-  figures.add("order", order.empty() ? "the default" : fmt::format("of {} uses", order.size()));
-  for (std::size_t use = 0; use < order.size(); ++use)
-    figures.add(fmt::format("order[{}]", use),
-                fmt::format("{} of unit {}{}", name_of(order[use].pass), order[use].unit,
-                            order[use].edge == UseEdge::whole  ? ""
-                            : order[use].edge == UseEdge::open ? ", opening"
-                                                               : ", closing"));
-}
-
-void add_units(Figures& figures, const Layout& layout) {
-  figures.add("the number of units", layout.units().size());
-  for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
-    const UnitSpec& spec = layout.units()[unit];
-    figures.add(fmt::format("unit {}", unit),
-                fmt::format("'{}'{}", spec.name, spec.read_in_forward_only ? ", read in forward only" : ""));
-    for (const ParameterSpec& p : spec.parameters)
-      figures.add(fmt::format("parameter '{}' of unit '{}'", p.name, spec.name),
-                  fmt::format("{} in {}{}, in group {}{}", to_string(p.shape), name_of(p.dtype),
-                              p.trainable ? "" : ", frozen", p.group,
-                              p.tied_to.empty() ? "" : fmt::format(", tied to '{}'", p.tied_to)));
   }
 }
 
@@ -168,6 +104,7 @@ std::string figures_of(const Layout& layout, const EngineOptions& options) {
     figures.add(name + "kind", name_of(options.programs[program].kind));
     figures.add(name + "microbatches", options.programs[program].microbatches);
   }
+  for (const NumericFact& fact : options.compute) figures.add("compute: " + fact.what, fact.value);
   add_strategy(figures, options.strategy);
   add_optimizer(figures, options.optimizer);
   figures.add("clip.max_norm", options.clip.max_norm);
@@ -179,7 +116,10 @@ std::string figures_of(const Layout& layout, const EngineOptions& options) {
   for (std::size_t program = 0; program < options.programs.size(); ++program)
     add_activations(figures, fmt::format("programs[{}].activations.", program),
                     options.programs[program].activations, layout);
-  return figures.take();
+  std::string text;
+  for (const NumericFact& figure : figures.facts())
+    text += plain(figure.what) + kIs + plain(figure.value) + kEnd;
+  return text;
 }
 
 std::vector<int> compare_engines(Communicator& states, const std::string& figures, std::uint64_t hash) {

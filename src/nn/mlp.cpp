@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/cross_entropy_chunks.h"
 #include "kernels/kernels.h"
 #include "src/nn/regions.h"
 #include "src/nn/softmax_loss.h"
@@ -79,6 +80,8 @@ class HiddenLayer final : public Module {
             .recompute_flops = linear_flops(shape, place_)};
   }
 
+  std::string numerics(const BatchShape&, const Target&) const override { return "linear, gelu"; }
+
   void forward(const ModuleContext& context, const void* input, void* output) override {
     const Workspace own = workspace(context.shape);
     const kernels::ComputeContext compute = nn::compute_context(context, own.bytes);
@@ -145,6 +148,11 @@ class ClassifierLayer final : public Module {
     return {.activations = {.workspace_bytes = workspace(shape).bytes +
                                                nn::softmax_loss_workspace_bytes(loss_shape(shape), target)},
             .forward_flops = linear_flops(shape, place_)};
+  }
+
+  std::string numerics(const BatchShape& shape, const Target& target) const override {
+    return fmt::format("logits and cross-entropy by {} rows",
+                       kernels::rows_per_chunk(loss_shape(shape), target.device));
   }
 
   void forward(const ModuleContext& context, const void* input, void*) override {

@@ -43,6 +43,21 @@ std::vector<double> Model::recompute_flops(const BatchShape& shape, const Target
   return flops;
 }
 
+std::string Module::numerics(const BatchShape&, const Target&) const { return {}; }
+
+std::vector<NumericFact> Model::numerics(const BatchShape& shape, const Target& target,
+                                         std::uint64_t seed) const {
+  std::vector<NumericFact> facts = {
+      {"the microbatch", fmt::format("{} of length {}", shape.sequences, shape.length)},
+      {std::string(kSeed), std::to_string(seed)}};
+  for (std::size_t unit = 0; unit < modules.size(); ++unit) {
+    std::string words = modules[unit]->numerics(shape, target);
+    if (words.empty()) return {};
+    facts.push_back({fmt::format("the compute of unit '{}'", names[unit]), std::move(words)});
+  }
+  return facts;
+}
+
 double Model::flops_per_token(std::int64_t length) const {
   const BatchShape one{.sequences = 1, .length = length};
   double forward = 0;

@@ -1,5 +1,7 @@
 #include "src/nn/norm.h"
 
+#include <fmt/format.h>
+
 #include "src/nn/support.h"
 
 namespace tessera::nn {
@@ -36,6 +38,10 @@ void layer_norm_backward(const ModuleContext& context, const kernels::ComputeCon
 }
 
 }  // namespace
+
+std::string words_of(const Norm& norm) {
+  return fmt::format("{} norm {}", norm.kind == NormKind::layer ? "layer" : "rms", norm.epsilon);
+}
 
 void add_norm(const Norm& norm, const std::string& prefix, std::int64_t channels, DType type,
               std::vector<ParameterSpec>& specs) {

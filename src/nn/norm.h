@@ -27,6 +27,9 @@ void add_norm(const Norm& norm, const std::string& prefix, std::int64_t channels
               std::vector<ParameterSpec>& specs);
 void add_norm_initials(const Norm& norm, std::vector<Initial>& initials);
 
+// "layer norm 1e-05", for Module::numerics().
+std::string words_of(const Norm& norm);
+
 // One norm of one pass: whose parameters start at index `gain` of the context's.
 struct NormPass {
   Norm norm;

@@ -16,6 +16,10 @@ void check_batch(const TransformerConfig& config, const BatchShape& shape) {
   check_dim(config.model, "sequences times length of a microbatch", shape.tokens());
 }
 
+std::string words_of_dropout(const char* name, std::uint32_t threshold) {
+  return threshold == 0 ? "" : fmt::format(", {} {} / 65536", name, threshold);
+}
+
 void drop_stream(const TransformerConfig& config, const ModuleContext& context,
                  const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
                  void* output) {

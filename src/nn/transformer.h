@@ -45,6 +45,9 @@ struct TransformerConfig {
 // Throws UsageError unless sequences ≥ 1 and 1 ≤ length ≤ context.
 void check_batch(const TransformerConfig& config, const BatchShape& shape);
 
+// ", dropout 6554 / 65536" for a threshold, empty for 0: for Module::numerics().
+std::string words_of_dropout(const char* name, std::uint32_t threshold);
+
 // output = dropout(tensor), both [tokens, channels], in a training step; a copy in others. `matrix` is the
 // same in every pass, and another than what else the unit drops has. output may be tensor.
 void drop_stream(const TransformerConfig& config, const ModuleContext& context,

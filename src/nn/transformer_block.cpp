@@ -1,6 +1,7 @@
 // A transformer block: its parameters, and the steps its passes are made of (block_memory.h: where tensors
 // lie).
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <initializer_list>
 
@@ -273,6 +274,18 @@ class Block final : public Module {
             .forward_flops = repeated + 2.0 * tokens * static_cast<double>(config_.hidden) * channels,
             .recompute_flops = repeated,
             .masked_flops = (all_pairs - pairs) * pair_flops};
+  }
+
+  std::string numerics(const BatchShape&, const Target&) const override {
+    const std::vector<float>& rotary = config_.rotary;
+    const std::string rotated = rotary.empty() ? ""
+                                               : fmt::format(", rotary frequencies {:016x}",
+                                                             XXH3_64bits(rotary.data(), 4 * rotary.size()));
+    return fmt::format("{}, attention of {} heads, {} of keys and values{}, {}{}{}", words_of(config_.norm),
+                       config_.heads, config_.kv_heads, rotated,
+                       config_.mlp == MlpKind::gelu ? "gelu" : "swiglu",
+                       words_of_dropout("dropout", config_.dropout),
+                       words_of_dropout("attention dropout", config_.attention_dropout));
   }
 
   void forward(const ModuleContext& context, const void* input, void* output) override {

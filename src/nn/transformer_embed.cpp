@@ -33,6 +33,10 @@ class Embed final : public Module {
                                    kernels::embedding_backward_workspace_bytes(kernel_shape(shape), target)}};
   }
 
+  std::string numerics(const BatchShape&, const Target&) const override {
+    return "embedding" + words_of_dropout("dropout", config_.dropout);
+  }
+
   void forward(const ModuleContext& context, const void*, void* output) override {
     if (output == nullptr) return;  // a recompute pass: nothing is saved
     const kernels::ComputeContext compute = compute_context(context, 0);

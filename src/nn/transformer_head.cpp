@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "kernels/cross_entropy_chunks.h"
 #include "kernels/kernels.h"
 #include "src/nn/regions.h"
 #include "src/nn/softmax_loss.h"
@@ -40,6 +43,11 @@ class Head final : public Module {
     return {.activations = {.workspace_bytes = Workspace(config_, shape).bytes + scratch},
             .forward_flops = 2.0 * static_cast<double>(shape.tokens()) *
                              static_cast<double>(config_.channels) * static_cast<double>(config_.vocabulary)};
+  }
+
+  std::string numerics(const BatchShape& shape, const Target& target) const override {
+    return fmt::format("{}, logits and cross-entropy by {} rows", words_of(config_.norm),
+                       kernels::rows_per_chunk(loss_shape(shape), target.device));
   }
 
   // In training all work is left to backward, so that the logits are computed once.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/budget.h"
+#include "tessera/prove.h"
 
 namespace tessera {
 namespace {
@@ -74,6 +75,8 @@ EngineOptions engine_options(const Model& model, const TrainerOptions& options,
   engine.programs = programs.specs;
   engine.order.clear();
   engine.external_bytes = 0;
+  engine.compute = model.numerics(
+      options.batch, Target(options.engine.threads_per_rank, options.engine.device), options.seed);
   engine.cost = with_operations(std::move(engine.cost), model, options);
   return engine;
 }
@@ -96,6 +99,22 @@ TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int 
   PlannedPrograms planned = build_and_plan(
       layout, options.engine.mesh, step_specs(engine_options(model, options, programs)), pipeline_rank);
   return {std::move(layout), std::move(planned.programs), std::move(planned.plan), std::move(programs.names)};
+}
+
+Numerics prove_trainer(const Model& model, const TrainerOptions& options,
+                       std::span<const TrainerPlan> by_pipeline_rank) {
+  if (by_pipeline_rank.size() != static_cast<std::size_t>(options.engine.mesh.pipeline))
+    throw UsageError(
+        fmt::format("prove_trainer: there are {} plans, and mesh.pipeline is {}; it takes one of each place",
+                    by_pipeline_rank.size(), options.engine.mesh.pipeline));
+  std::vector<RankPrograms> ranks;
+  for (const TrainerPlan& plan : by_pipeline_rank) ranks.push_back({plan.programs, &plan.memory});
+  const Layout& layout = by_pipeline_rank.front().layout;
+  Numerics numerics;
+  require_proved(prove_all(options.engine.mesh, layout, ranks,
+                           {.starts_in_order = options.engine.device == DeviceType::cuda}, &numerics));
+  return numerics_of(layout, engine_options(model, options, TrainerPrograms(model, options)),
+                     std::move(numerics));
 }
 
 int fit_resident_units(const Model& model, const TrainerOptions& options, const MemoryBudget& budget) {

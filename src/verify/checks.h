@@ -15,6 +15,7 @@ class Findings {
  public:
   explicit Findings(std::vector<Finding>& findings) : findings_(findings) {}
 
+  bool empty() const { return findings_.empty(); }
   bool full() const { return findings_.size() >= kMost; }
   void add(Fault fault, int program, std::vector<InstructionId> instructions, std::string message) {
     if (!full()) findings_.push_back({fault, program, std::move(instructions), std::move(message)});

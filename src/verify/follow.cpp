@@ -152,7 +152,8 @@ void Follower::use_gradient(InstructionId id, const Operand& operand) {
   const int number = written_[{use.unit, home, use.microbatch}]++;
   const Term more = terms_.gradient({.unit = use.unit, .use = number, .microbatch = use.microbatch});
   contents_.each(operand.buffer, buffer(operand.buffer).spread, [&](Term& sum, int, int item) {
-    if (item == contents_.item(home)) sum = operand.access == Access::add ? terms_.add(sum, more) : more;
+    if (item != contents_.item(home)) return;
+    sum = operand.access == Access::add ? terms_.within(sum, more, operand.type) : more;
   });
 }
 

@@ -34,6 +34,12 @@ struct Model {
   std::map<ParameterId, std::set<std::pair<UnitId, int>>> writers;  // [home] unit and use in a microbatch
 };
 
+// What the norm is made of, over all ranks.
+struct Squared {
+  std::vector<int> times;  // [flat] how often its squares are taken
+  std::vector<Term> sums;  // [home] the gradient that they are taken of
+};
+
 // Follows one program. What it sends waits in `messages` for the rank that receives it.
 using Message = std::vector<Term>;
 using Messages = std::map<std::tuple<int, int, Lane>, std::deque<Message>>;  // from, to, the sender's lane
@@ -41,14 +47,14 @@ using Messages = std::map<std::tuple<int, int, Lane>, std::deque<Message>>;  // 
 class Follower {
  public:
   Follower(const Program& program, int index, const Model& model, Answers answers, Terms& terms,
-           Messages& messages, std::vector<int>& squares, Findings& findings)
+           Messages& messages, Squared& squared, Findings& findings)
       : program_(program),
         index_(index),
         model_(model),
         answers_(answers),
         terms_(terms),
         messages_(messages),
-        squares_(squares),
+        squared_(squared),
         findings_(findings),
         contents_(program, model.layout, model.ranks) {
     begin();
@@ -105,7 +111,7 @@ class Follower {
   const Answers answers_;
   Terms& terms_;
   Messages& messages_;
-  std::vector<int>& squares_;  // [flat] how often taken, on all ranks
+  Squared& squared_;
   Findings& findings_;
   Contents contents_;
   InstructionId next_ = 0;

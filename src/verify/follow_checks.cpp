@@ -110,7 +110,10 @@ void Follower::take_squares(InstructionId id, const Operand& gradient) {
   if (decided_) report(id, "takes squares behind the decision that needs them");
   if (const std::string wrong = incomplete(gradient); !wrong.empty())
     report(id, fmt::format("takes squares too soon: {}", wrong));
-  ++squares_[static_cast<std::size_t>(flat)];
+  ++squared_.times[static_cast<std::size_t>(flat)];
+  for (const ParameterId parameter : layout().flat(flat).parameters)
+    squared_.sums[static_cast<std::size_t>(parameter)] =
+        contents_.at(gradient.buffer, 0, contents_.item(parameter));
 }
 
 void Follower::check_state(InstructionId id, const Operand& operand, Held held, int version,

@@ -6,15 +6,19 @@
 #include <map>
 
 #include "src/verify/follow.h"
+#include "src/verify/global_sum.h"
 
 namespace tessera {
 namespace {
 
 class World {
  public:
-  World(const WorldPrograms& world, const Layout& layout, Findings& findings)
+  // `gradients`: see prove().
+  World(const WorldPrograms& world, const Layout& layout, Findings& findings,
+        std::vector<std::string>* gradients)
       : world_(world),
         findings_(findings),
+        gradients_(gradients),
         terms_(world.mesh),
         model_{.layout = layout,
                .ranks = {},
@@ -97,12 +101,13 @@ class World {
 
   void follow(Answers answers) {
     Messages messages;
-    std::vector<int> squares(model_.layout.flats().size());
+    Squared squared{.times = std::vector<int>(model_.layout.flats().size()),
+                    .sums = std::vector<Term>(static_cast<std::size_t>(model_.layout.parameters()))};
     std::vector<Follower> followers;
     followers.reserve(by_place_.size());
     for (const int index : by_place_)
       followers.emplace_back(world_.programs[static_cast<std::size_t>(index)], index, model_, answers, terms_,
-                             messages, squares, findings_);
+                             messages, squared, findings_);
     for (bool went_on = true; went_on;) {
       went_on = false;
       for (Follower& follower : followers) went_on |= follower.follow();
@@ -116,7 +121,23 @@ class World {
       }
       followers[place].finish();
     }
-    if (at_place(0).kind == StepKind::train) check_squares(squares);
+    if (at_place(0).kind != StepKind::train) return;
+    check_squares(squared.times);
+    if (gradients_ != nullptr && answers.now && findings_.empty()) tell_gradients(squared.sums);
+  }
+
+  void tell_gradients(const std::vector<Term>& sums) {
+    const Layout& layout = model_.layout;
+    gradients_->assign(sums.size(), "");
+    std::map<std::pair<Term, UnitId>, std::string> known;
+    for (ParameterId id = 0; id < layout.parameters(); ++id) {
+      if (layout.place(id).home != id || !layout.parameter(id).trainable) continue;
+      const Term sum = sums[static_cast<std::size_t>(id)];
+      const UnitId own = layout.unit_of(id);
+      const auto [text, is_new] = known.try_emplace({sum, own});
+      if (is_new) text->second = global_sum(terms_, sum, world_.mesh, at_place(0).units, own);
+      (*gradients_)[static_cast<std::size_t>(id)] = text->second;
+    }
   }
 
   void check_squares(const std::vector<int>& squares) {
@@ -130,6 +151,7 @@ class World {
 
   const WorldPrograms& world_;
   Findings& findings_;
+  std::vector<std::string>* const gradients_;
   Terms terms_;
   Model model_;
   std::vector<int> by_place_;  // [pipeline coordinate] the program
@@ -137,16 +159,47 @@ class World {
 
 }  // namespace
 
-VerifyReport prove(const WorldPrograms& world, const Layout& layout) {
+VerifyReport prove(const WorldPrograms& world, const Layout& layout, std::vector<std::string>* gradients) {
   if (world.programs.empty()) throw UsageError("prove: a world without programs");
   VerifyReport report;
   Findings findings(report.findings);
-  World(world, layout, findings).run();
+  World(world, layout, findings, gradients).run();
   return report;
 }
 
+namespace {
+
+// " in training program 2", where there are several.
+std::string of_step(std::span<const Program> programs, std::size_t index) {
+  const auto trains = [](const Program& program) { return program.kind == StepKind::train; };
+  if (std::ranges::count_if(programs, trains) < 2) return "";
+  return fmt::format(" in training program {}", std::ranges::count_if(programs.first(index), trains) + 1);
+}
+
+// A fact for each unit or, where its own parameters differ, for each of these.
+void add_gradients(const Layout& layout, const std::vector<std::string>& gradients, const std::string& where,
+                   Numerics& numerics) {
+  for (UnitId unit = 0; unit < static_cast<UnitId>(layout.units().size()); ++unit) {
+    const UnitSpec& spec = layout.units()[static_cast<std::size_t>(unit)];
+    const auto first = static_cast<std::size_t>(layout.first_parameter(unit));
+    std::vector<NumericFact> facts;
+    for (std::size_t k = 0; k < spec.parameters.size(); ++k)
+      if (const std::string& sum = gradients[first + k]; !sum.empty())
+        facts.push_back(
+            {fmt::format("the order in which gradients of '{}' are added{}", spec.parameters[k].name, where),
+             sum});
+    if (facts.empty()) continue;
+    if (std::ranges::all_of(facts, [&](const NumericFact& of) { return of.value == facts[0].value; }))
+      facts = {{fmt::format("the order in which gradients of unit '{}' are added{}", spec.name, where),
+                facts[0].value}};
+    numerics.program.insert(numerics.program.end(), facts.begin(), facts.end());
+  }
+}
+
+}  // namespace
+
 VerifyReport prove_all(const Mesh& mesh, const Layout& layout, std::span<const RankPrograms> by_pipeline_rank,
-                       const RunsOn& runs_on) {
+                       const RunsOn& runs_on, Numerics* numerics) {
   const std::vector<int> program_of_rank = mesh.places(Axis::pipeline);
   for (std::size_t index = 0; index < by_pipeline_rank.front().programs.size(); ++index) {
     std::vector<Program> programs;
@@ -161,7 +214,10 @@ VerifyReport prove_all(const Mesh& mesh, const Layout& layout, std::span<const R
                               .starts_in_order = runs_on.starts_in_order,
                               .issuer_runs = runs_on.issuer_runs};
     if (VerifyReport report = verify(world, plans); !report.ok()) return report;
-    if (VerifyReport report = prove(world, layout); !report.ok()) return report;
+    std::vector<std::string> gradients;
+    if (VerifyReport report = prove(world, layout, &gradients); !report.ok()) return report;
+    if (numerics != nullptr && !gradients.empty())
+      add_gradients(layout, gradients, of_step(by_pipeline_rank.front().programs, index), *numerics);
   }
   for (const RankPrograms& rank : by_pipeline_rank)
     if (VerifyReport report = verify_turns(rank.programs, *rank.plan); !report.ok()) return report;

@@ -24,6 +24,16 @@ Term Terms::add(Term sum, Term more) {
   return make({Kind::add, sum, more, 0});
 }
 
+Term Terms::within(Term sum, Term more, DType type) {
+  if (sum == kUndefined || more == kUndefined) return kUndefined;
+  if (sum == kZero) return more;
+  Term first = sum;
+  while (node(first).kind == Kind::within) first = node(first).a;
+  if (node(first).kind != Kind::gradient || node(first).c != node(more).c)
+    return make({Kind::mixed, sum, more, 0});
+  return make({Kind::within, sum, more, static_cast<int>(type)});
+}
+
 Term Terms::over(Axis axis, Term own, Term peers, Term sum) {
   if (sum == kUndefined || own == kUndefined || peers == kUndefined) return kUndefined;
   if (extents_[static_cast<std::size_t>(axis)] == 1) return add(sum, own);
@@ -45,6 +55,7 @@ bool Terms::same_along(Axis axis, Term term) const {
     case Kind::carried:
       return true;
     case Kind::add:
+    case Kind::within:
       return same_along(axis, of.a) && same_along(axis, of.b);
     case Kind::over:
       return same_along(axis, of.a) && (static_cast<Axis>(of.c) == axis || same_along(axis, of.b));
@@ -58,8 +69,10 @@ bool Terms::addends(Term sum, std::vector<Addend>& parts) const { return walk(su
 bool Terms::walk(Term term, AxisSet over, std::vector<Addend>& parts) const {
   // A chain over microbatches is as deep as there are: from its last link to its first, then back.
   std::vector<Term> links;
-  for (; node(term).kind == Kind::add || node(term).kind == Kind::over; term = node(term).a)
-    links.push_back(term);
+  const auto is_link = [&](Kind kind) {
+    return kind == Kind::add || kind == Kind::within || kind == Kind::over;
+  };
+  for (; is_link(node(term).kind); term = node(term).a) links.push_back(term);
   const Node& first = node(term);
   if (first.kind == Kind::gradient)
     parts.push_back({.of = {.unit = first.a, .use = first.b, .microbatch = first.c}, .over = over});
@@ -97,6 +110,7 @@ std::string Terms::describe(Term term) const {
     case Kind::gradient:
       return fmt::format("this rank's gradient by unit {} of microbatch {}", of.a, of.c);
     case Kind::add:
+    case Kind::within:
     case Kind::over: {
       std::vector<Addend> parts;
       if (!addends(term, parts)) return "a sum with something in it that does not belong there";
@@ -107,7 +121,7 @@ std::string Terms::describe(Term term) const {
       return fmt::format("what another rank along {} has: {}", name_of(static_cast<Axis>(of.c)),
                          describe(of.a));
     case Kind::mixed:
-      return fmt::format("a sum of {} and, on other ranks, {}", describe(of.a), describe(of.b));
+      return fmt::format("a sum of {} and what does not belong there, {}", describe(of.a), describe(of.b));
   }
   return "?";
 }

@@ -36,7 +36,27 @@ struct Addend {
 
 class Terms {
  public:
+  enum class Kind : std::uint8_t {
+    undefined,
+    zero,
+    state,
+    carried,
+    activation,
+    gradient,  // a: unit, b: use, c: microbatch
+    within,    // a, and then b, by uses of one microbatch, in type c
+    add,       // a, and then b, in fp32
+    over,      // a, and then b of every rank along axis c, in fp32
+    peer,
+    mixed
+  };
+  struct Node {
+    Kind kind;
+    int a, b, c;
+    auto operator<=>(const Node&) const = default;
+  };
+
   explicit Terms(const Mesh& mesh);
+  const Node& node(Term term) const { return nodes_[static_cast<std::size_t>(term)]; }
 
   // Has the same value on every rank that holds the element: a version of a state, or a gradient that an
   // earlier step summed.
@@ -48,6 +68,8 @@ class Terms {
   }
   Term gradient(const Contribution& of) { return make({Kind::gradient, of.unit, of.use, of.microbatch}); }
   Term add(Term sum, Term more);
+  // A use adds to what others of its microbatch wrote, in the type of the gradient.
+  Term within(Term sum, Term more, DType type);
   // The sum, over the ranks along the axis, of one part of a flat. This rank adds `own`, its peers add
   // `peers`. The result is added to `sum`, whose chain goes on.
   Term over(Axis axis, Term own, Term peers, Term sum = kZero);
@@ -61,25 +83,7 @@ class Terms {
   std::string describe(Term term) const;
 
  private:
-  enum class Kind : std::uint8_t {
-    undefined,
-    zero,
-    state,
-    carried,
-    activation,
-    gradient,
-    add,
-    over,
-    peer,
-    mixed
-  };
-  struct Node {
-    Kind kind;
-    int a, b, c;
-    auto operator<=>(const Node&) const = default;
-  };
   Term make(const Node& node);
-  const Node& node(Term term) const { return nodes_[static_cast<std::size_t>(term)]; }
   // Whether all ranks along the axis have the same for an element.
   bool same_along(Axis axis, Term term) const;
   bool walk(Term term, AxisSet over, std::vector<Addend>& parts) const;

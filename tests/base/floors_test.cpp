@@ -58,6 +58,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"step_spec.h", "src/build/"},
     {"memory_report.h", "src/plan/"},
     {"plan_memory.h", "src/plan/"},
+    {"numerics.h", "src/verify/"},
     {"prove.h", "src/verify/"},
     {"verify.h", "src/verify/"},
     {"cluster.h", "src/simulate/"},

@@ -185,6 +185,54 @@ TEST_F(ToolPlans, ProgramsAreWrittenAsText) {
   expect_refused(run({"plan", config_, "--program", file, "--html", file}), {"--program", "--html"});
 }
 
+TEST_F(ToolPlans, TwoRunsAreComparedBeforeEitherTrains) {
+  const auto compare = [&](const Arguments& more) {
+    return run(with({"compare", config_, config_, "--json", outputs_.file("json")}, more));
+  };
+  const auto result = [&] { return json::parse(read(outputs_.file("json"))); };
+  // Two ranks with two microbatches each, one rank with four of them.
+  const Arguments each = {"--set", "strategy.reduce=each"};
+  Result equal = compare(with(each, {"--set-b", "mesh.shard=1", "--set-b", "run.microbatches=4", "--set-b",
+                                     "strategy.stage=0", "--set-b", "strategy.recompute=full"}));
+  EXPECT_EQ(equal.status, 0) << equal.err;
+  EXPECT_THAT(equal.out, HasSubstr("equal     losses, norms and weights are the same to the bit"));
+  EXPECT_EQ(result().at("equal"), true);
+  EXPECT_EQ(result().at("a"), result().at("b"));
+  equal = compare({"--set-b", "run.threads_per_rank=2"});
+  EXPECT_EQ(equal.status, 0);
+  EXPECT_THAT(equal.out, HasSubstr("equal     but run.threads_per_rank is 1 in A and 2 in B"));
+
+  Result other = compare({"--set-a", "optimizer.beta2=0.9"});
+  EXPECT_EQ(other.status, 3) << other.err;
+  EXPECT_THAT(other.out, HasSubstr("different optimizer.beta2 is 0.9 in A and 0.95 in B\n"));
+  EXPECT_EQ(result().at("difference"), "optimizer.beta2 is 0.9 in A and 0.95 in B");
+  other = compare({"--set", "strategy.reduce=last", "--set-b", "strategy.reduce=each"});
+  EXPECT_EQ(other.status, 3) << other.err;
+  EXPECT_THAT(other.out, HasSubstr("are added is "));
+  EXPECT_THAT(other.out, HasSubstr("(0, 2) + (1, 3) in A and "));
+
+  // A difference that is found is the result; that a run means nothing is an error.
+  EXPECT_EQ(compare({"--set-b", "mesh.tensor=2"}).status, 1);
+  EXPECT_TRUE(result().contains("error"));
+}
+
+TEST_F(ToolPlans, TheFingerprintOfAPlanIsThatOfTheRunAndOfItsCheckpoint) {
+  const Arguments settings = {"run.steps=1", "schedule.total_steps=1",
+                              "run.checkpoint=" + outputs_.file("saved")};
+  const json planned = told("plan", settings).at("numerics"),
+             trained = told("train", settings).at("numerics");
+  EXPECT_EQ(planned, trained);
+  EXPECT_EQ(planned.at("fingerprint").get<std::string>().size(), 33U);
+  ASSERT_EQ(run({"checkpoint", "inspect", outputs_.file("saved"), "--json", outputs_.file("json")}).status,
+            0);
+  EXPECT_EQ(json::parse(read(outputs_.file("json"))).at("numerics"), trained);
+  // Where the data are elsewhere they are known by their names.
+  const json elsewhere = told("plan", with(settings, {"data.train=" + folder_.file("absent")}));
+  EXPECT_NE(elsewhere.at("numerics").at("fingerprint"), planned.at("fingerprint"));
+  EXPECT_THAT(elsewhere.at("out").get<std::string>(),
+              HasSubstr("with the names of data that cannot be opened"));
+}
+
 // As on a processor without AVX-512, by what oneDNN is told that it may use.
 TEST_F(ToolPlans, AProcessorThatMultipliesNoBf16TrainsInItAllTheSame) {
   for (const char* command : {"plan", "train"}) {

@@ -178,6 +178,7 @@ TEST_F(Tool, AResumedRunContinuesBitwise) {
   ASSERT_EQ(second.status, 0) << second.err;
   EXPECT_NE(second.out.find("resumed   at step 3"), std::string::npos) << second.out;
   EXPECT_EQ(second.out.find("changed"), std::string::npos) << second.out;
+  EXPECT_EQ(second.out.find("other bits"), std::string::npos) << second.out;
   EXPECT_EQ(losses(parts), losses(whole));
   EXPECT_EQ(losses(parts).size(), 6u);
 
@@ -189,7 +190,11 @@ TEST_F(Tool, AResumedRunContinuesBitwise) {
   // Another learning rate may be wanted; it is said.
   Arguments changed = saving;
   changed.insert(changed.end(), {"run.steps=7", "schedule.learning_rate=0.002"});
-  EXPECT_NE(train(changed).out.find("changed   schedule.learning_rate: 0.001 -> 0.002"), std::string::npos);
+  const std::string said = train(changed).out;
+  EXPECT_NE(said.find("changed   schedule.learning_rate: 0.001 -> 0.002"), std::string::npos) << said;
+  EXPECT_NE(said.find("numerics  other bits than before the pause would follow: the learning rate is "),
+            std::string::npos)
+      << said;
   // Another batch would skip or repeat samples.
   changed = saving;
   changed.insert(changed.end(), {"run.steps=9", "run.microbatches=1"});
@@ -930,6 +935,7 @@ TEST_F(Tool, UsageErrorsAreStatusTwo) {
                                      {"plan", config_, "--ranks", "two"},
                                      {"train", config_, "--ranks", "0"},
                                      {"simulate", config_, "--link", "0"},
+                                     {"compare", config_},
                                      {"checkpoint"}}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.status, 2) << result.out << result.err;

@@ -1,0 +1,173 @@
+// What decides the bits: how programs add gradients up, in words, and the facts of two runs compared.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tessera/numerics.h"
+#include "tessera/prove.h"
+#include "tessera/step_spec.h"
+#include "tests/program/random_world.h"
+#include "tests/program/small_models.h"
+
+namespace tessera::testing {
+namespace {
+
+// Two blocks, and a head that is tied to the embedding.
+std::vector<UnitSpec> units(DType type, bool tied) {
+  return {
+      {.name = "embed", .parameters = {{.name = "token", .shape = {300}, .dtype = type}}},
+      {.name = "block.0", .parameters = {{.name = "up", .shape = {700}, .dtype = type}}},
+      {.name = "block.1", .parameters = {{.name = "down", .shape = {500}, .dtype = type}}},
+      {.name = "head",
+       .parameters = {{.name = "norm", .shape = {20}, .dtype = type},
+                      {.name = "logits", .shape = {300}, .dtype = type, .tied_to = tied ? "token" : ""}}}};
+}
+
+struct Trained {
+  Mesh mesh = {};
+  int microbatches = 1;
+  Strategy strategy = {};
+  DType type = DType::bf16;
+  bool tied = false;
+};
+
+Numerics numerics_of(const Trained& run) {
+  const Layout layout(units(run.type, run.tied), run.mesh.shard, run.mesh.replicate);
+  std::vector<PlannedPrograms> planned;
+  StepSpec spec;
+  spec.microbatches = run.microbatches;
+  spec.strategy = run.strategy;
+  const std::vector<StepSpec> specs = {spec};
+  for (int place = 0; place < run.mesh.pipeline; ++place)
+    planned.push_back(build_and_plan(layout, run.mesh, specs, place));
+  std::vector<RankPrograms> ranks;
+  for (const PlannedPrograms& of : planned) ranks.push_back({of.programs, &of.plan});
+  Numerics numerics;
+  const VerifyReport report = prove_all(run.mesh, layout, ranks, {}, &numerics);
+  EXPECT_TRUE(report.ok()) << report.to_string();
+  return numerics;
+}
+
+std::map<std::string, std::string> sums_of(const Trained& run) {
+  std::map<std::string, std::string> sums;
+  for (const NumericFact& fact : numerics_of(run).program) sums[fact.what] = fact.value;
+  return sums;
+}
+
+std::string order_of(const std::string& unit) {
+  return "the order in which gradients of unit '" + unit + "' are added";
+}
+
+Strategy strategy(int stage, ReduceWhen reduce) {
+  return {.placements = Placements::of_stage(stage), .reduce = reduce};
+}
+
+TEST(GlobalSum, OfEachMicrobatchIsOneChainInAnyWorldThatDividesThem) {
+  const Trained alone = {.microbatches = 12, .strategy = strategy(0, ReduceWhen::each)};
+  EXPECT_EQ(sums_of(alone), (std::map<std::string, std::string>{{order_of("embed"), "0…11"},
+                                                                {order_of("block.0"), "0…11"},
+                                                                {order_of("block.1"), "0…11"},
+                                                                {order_of("head"), "0…11"}}));
+  for (const int shards : {2, 3, 4, 6, 12})
+    for (const int stage : {0, 1, 2, 3})
+      for (const int pipeline : {1, 2})
+        EXPECT_EQ(numerics_of({.mesh = {.pipeline = pipeline, .shard = shards},
+                               .microbatches = 12 / shards,
+                               .strategy = strategy(stage, ReduceWhen::each)}),
+                  numerics_of(alone))
+            << shards << " shards, stage " << stage << ", pipeline " << pipeline;
+}
+
+TEST(GlobalSum, OfEachRanksMicrobatchesIsASumOfSums) {
+  const auto of = [](int shards, int microbatches) {
+    return sums_of({.mesh = {.shard = shards},
+                    .microbatches = microbatches,
+                    .strategy = strategy(2, ReduceWhen::last)})[order_of("block.0")];
+  };
+  EXPECT_EQ(of(1, 4), "0…3");
+  EXPECT_EQ(of(4, 1), "0…3");
+  EXPECT_EQ(of(2, 2), "(0, 2) + (1, 3)");
+  EXPECT_EQ(of(2, 4), "(0, 2…6) + (1, 3…7)");
+  EXPECT_EQ(of(4, 8), "(0, 4…28) + (1, 5…29) + … + (3, 7…31)");
+}
+
+TEST(GlobalSum, OfReplicasIsASumOfSums) {
+  EXPECT_EQ(sums_of({.mesh = {.replicate = 2, .shard = 2},
+                     .microbatches = 2,
+                     .strategy = strategy(2, ReduceWhen::each)})[order_of("block.0")],
+            "(0, 1, 4, 5) + (2, 3, 6, 7)");
+  EXPECT_EQ(sums_of({.mesh = {.replicate = 2, .shard = 3},
+                     .microbatches = 5,
+                     .strategy = strategy(2, ReduceWhen::each)})[order_of("block.0")],
+            "(0…2, 6…8, …, 24…26) + (3…5, 9…11, …, 27…29)");
+}
+
+TEST(GlobalSum, SaysWhichUsesMakeAMicrobatchsGradientAndInWhichType) {
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    const std::string within = "head + embed in " + std::string(name_of(type)) + ": ";
+    const auto token = [&](Mesh mesh, int microbatches) {
+      return sums_of({.mesh = mesh,
+                      .microbatches = microbatches,
+                      .strategy = strategy(1, ReduceWhen::each),
+                      .type = type,
+                      .tied = true})[order_of("embed")];
+    };
+    EXPECT_EQ(token({}, 4), within + "0…3");
+    EXPECT_EQ(token({.shard = 2}, 2), within + "0…3");
+    // On two pipeline ranks each use has a sum of its own.
+    EXPECT_EQ(token({.pipeline = 2}, 4), "(embed: 0…3) + (head: 0…3)");
+  }
+}
+
+TEST(GlobalSum, DiffersWhereTheOrderDoes) {
+  const auto of = [](int shards, int microbatches, ReduceWhen reduce) {
+    return numerics_of(
+        {.mesh = {.shard = shards}, .microbatches = microbatches, .strategy = strategy(2, reduce)});
+  };
+  EXPECT_NE(of(2, 2, ReduceWhen::each), of(2, 2, ReduceWhen::last));
+  EXPECT_NE(of(2, 2, ReduceWhen::each), of(2, 1, ReduceWhen::each));
+  EXPECT_NE(of(2, 4, ReduceWhen::last), of(4, 2, ReduceWhen::last));
+}
+
+// ---- facts ----
+
+const Numerics kSome = {.program = {{"the gradients of unit 'a\tb'", "0…3"}},
+                        .run = {{"optimizer", "adamw"}, {"clip.max_norm", "1"}}};
+
+TEST(Numerics, AreKeptAsText) {
+  Numerics plain = kSome;
+  plain.program[0].what = "the gradients of unit 'a b'";  // what separates facts is no part of one
+  EXPECT_EQ(numerics_of_text(to_text(kSome)), plain);
+  EXPECT_EQ(numerics_of_text(to_text(plain)), plain);
+  EXPECT_EQ(numerics_of_text(""), Numerics());
+  for (const char* wrong : {"program", "program\ta", "program\ta\tb", "else\ta\tb\n"})
+    EXPECT_THROW(numerics_of_text(wrong), UsageError) << wrong;
+}
+
+TEST(Numerics, HaveAFingerprintOfEachPart) {
+  const std::string print = fingerprint_of(kSome);
+  ASSERT_EQ(print.size(), 33U);
+  Numerics program = kSome, run = kSome;
+  program.program[0].value = "0…4";
+  run.run[1].value = "0";
+  EXPECT_NE(fingerprint_of(program).substr(0, 16), print.substr(0, 16));
+  EXPECT_EQ(fingerprint_of(program).substr(16), print.substr(16));
+  EXPECT_EQ(fingerprint_of(run).substr(0, 17), print.substr(0, 17));
+  EXPECT_NE(fingerprint_of(run).substr(17), print.substr(17));
+  EXPECT_EQ(fingerprint_of(numerics_of_text(to_text(kSome))), print);
+}
+
+TEST(Numerics, AreComparedFactByFact) {
+  EXPECT_FALSE(first_difference(kSome, kSome));
+  Numerics other = kSome;
+  other.run[1].value = "0.5";
+  EXPECT_EQ(in_words(*first_difference(kSome, other), "now", "in the checkpoint"),
+            "clip.max_norm is 1 now and 0.5 in the checkpoint");
+  other = kSome;
+  other.program.push_back({"the order of others", "0…3"});
+  EXPECT_EQ(in_words(*first_difference(kSome, other), "in A", "in B"),
+            "there is nothing more in A, where there is the order of others, 0…3, in B");
+}
+
+}  // namespace
+}  // namespace tessera::testing
