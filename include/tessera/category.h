@@ -1,4 +1,4 @@
-// What memory is used for, as plans and counters tell it apart.
+// The purposes by which memory plans and byte counters group memory.
 #pragma once
 
 #include <cstdint>
