@@ -89,12 +89,12 @@ std::string describe_plan(const MemoryPlan& plan, Space space = Space::device);
 // Explains, for an error message, why plans do not fit. For each space that exceeds its budget it gives
 // describe_plan()'s table and the missing bytes of the pipeline rank that lacks most. Then it lists up to
 // three changes of strategy that would fit, ordered by the simulated time of a step of all ranks, or says
-// that no change that was tried fits.
-// A change is one or several of these: a higher stage, another count of resident units, states, parameters or
-// activations moved elsewhere or back to the device, recomputation, fewer staged flats, no prefetch. A change
-// of several has no part that could be left out. Each is planned with everything else as it is; the choices
-// for each unit are not made again. `plans` are indexed by pipeline coordinate. The time of a step relative
-// to now is given where `cost` has the passes' operations.
+// that no change that was tried fits. A change is one or several of these: a higher stage, another count of
+// resident units, states, a share of them, parameters or activations moved elsewhere or back to the device,
+// recomputation, updates when decided, one staged flat, no pipeline.gather_once, no prefetch. A change of
+// several has no part that could be left out. Each is planned with everything else as it is; the choices for
+// each unit are not made again. `plans` are indexed by pipeline coordinate. The time of a step relative to
+// now is given where `cost` has the passes' operations.
 std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
                            std::span<const MemoryPlan> plans, const MemoryBudget& budget,
                            const CostModel& cost = {});

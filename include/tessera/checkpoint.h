@@ -5,8 +5,8 @@
 //   <folder>/latest                               names the newest step folder
 //   <folder>/lock                                 locked while a run saves there, see CheckpointLock
 //
-// A shard is stored by the rank of the first replica that holds it. A replicated buffer is stored by the
-// first rank of the shard group only. Every rank must see the folder.
+// A shard is stored by the rank of the first replica that holds it, and a replica's slice by its own rank. A
+// replicated buffer is stored by the first rank of the shard group only. Every rank must see the folder.
 #pragma once
 
 #include <filesystem>
