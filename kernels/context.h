@@ -18,9 +18,9 @@ struct Workspace {
 // On the CPU kernels run on the calling thread and a team of `threads` - 1 others; with 1 thread no team is
 // opened. On CUDA a call enqueues its work on `stream` and returns. It never waits for the device; errors of
 // the work appear when the stream is synchronized. Tensors, workspace and results then lie in memory of the
-// calling thread's current device, unless an op says otherwise. Every kernel may be called from several
-// threads at once, and allocates nothing of note after the first call with a given shape on a thread. A
-// workspace smaller than the op's *_workspace_bytes() throws UsageError.
+// calling thread's current device, unless an op says otherwise.
+// Any number of threads may call kernels at once. A kernel allocates nothing of note after the first call
+// with a given shape on a thread. A workspace smaller than the op's *_workspace_bytes() throws UsageError.
 struct ComputeContext {
   int threads = 1;
   Workspace workspace;

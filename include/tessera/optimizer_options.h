@@ -34,10 +34,10 @@ struct SgdOptions {
   double weight_decay = 0.0;  // L2, as for Adam
 };
 
-// Lion (Chen et al., Symbolic discovery of optimization algorithms, 2023): m is the momentum; parameter −=
-// learning_rate · (sign(beta1 · m + (1 − beta1) · g) + weight_decay · parameter), then m = beta2 · m + (1 −
-// beta2) · g. Its authors use a learning rate 3 to 10 times smaller than AdamW's, and a weight decay larger
-// by the same factor. State: one moment.
+// Lion (Chen et al., Symbolic discovery of optimization algorithms, 2023): m is the momentum;
+// parameter −= learning_rate · (sign(beta1 · m + (1 − beta1) · g) + weight_decay · parameter), then
+// m = beta2 · m + (1 − beta2) · g. Its authors use a learning rate 3 to 10 times smaller than AdamW's, and a
+// weight decay larger by the same factor. State: one moment.
 struct LionOptions {
   double beta1 = 0.9;
   double beta2 = 0.99;
