@@ -25,9 +25,9 @@ enum class CollectiveAlgorithm : std::uint8_t {
               // 2⌈lg p⌉α + (⌈lg p⌉ + (p−1)/p) nβ
   recursive,  // doubling or halving: lg p α + (p−1)/p nβ. Where p is no power of two, a gather is Bruck's,
               // ⌈lg p⌉α + (p−1)/p nβ, and a reduction folds its ranks to one: (⌊lg p⌋ + 2)α + 2nβ
-  hierarchical  // two rings: a gather first runs between nodes, among the ranks of equal place on their
-                // nodes, then inside each node; a reduction runs in the opposite order. One ring if nodes
-                // have unequal parts of the group, one rank each, or all of it
+  hierarchical  // rings between nodes, each of the ranks with equal places on their nodes, and rings inside
+                // nodes. A gather runs between nodes first, a reduction inside nodes first. A single ring if
+                // nodes have unequal parts of the group, one rank each, or all of it
 };
 
 std::string_view name_of(CollectiveAlgorithm algorithm);

@@ -36,7 +36,7 @@ struct Machine {
   std::string instruction_set;       // the widest that kernels use: "AVX-512 BF16, AMX"
   int cores = 1;                     // that this process may run on
   std::int64_t memory_bytes = 0;     // installed
-  std::int64_t available_bytes = 0;  // that this process could take without swapping, within its cgroup (v2)
+  std::int64_t available_bytes = 0;  // that this process could take without swapping, within its cgroup
   bool huge_pages = false;           // transparent huge pages may be asked for
 };
 Machine read_machine();

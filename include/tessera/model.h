@@ -27,8 +27,8 @@ struct Gpt2Config {
   double dropout = 0.0;
   double attention_dropout = 0.0;
 
-  // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, or gpt2-tiny (10M parameters, for bytes). Throws UsageError
-  // listing these names for any other name.
+  // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, or gpt2-tiny (10M parameters, for bytes as tokens). Throws
+  // UsageError listing these names for any other name.
   static Gpt2Config preset(std::string_view name);
   static std::vector<std::string> presets();
 };
@@ -68,8 +68,8 @@ struct LlamaConfig {
   double attention_dropout = 0.0;
 
   // llama-160m, llama-1b and llama-3b (Llama 3.2), llama-7b, llama-13b and llama-70b (Llama 2), llama-8b
-  // (Llama 3), or llama-tiny (10M parameters, for bytes). Throws UsageError listing these names for any other
-  // name.
+  // (Llama 3), or llama-tiny (10M parameters, for bytes as tokens). Throws UsageError listing these names for
+  // any other name.
   static LlamaConfig preset(std::string_view name);
   static std::vector<std::string> presets();
 };

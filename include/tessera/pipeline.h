@@ -27,8 +27,8 @@ class Partition {
  public:
   // Throws UsageError naming the field of strategy.pipeline if `units` cannot be cut in this way: for fewer
   // units than chunks, cuts that do not ascend within 1 .. units − 1, a number of cuts that does not give
-  // `pipeline` · chunks, several chunks with a schedule that has one, and any of these settings with a single
-  // pipeline rank.
+  // `pipeline` · chunks, several chunks with a schedule that has one, and any setting that is not the default
+  // with a single pipeline rank.
   Partition(int units, int pipeline, const Pipeline& options);
 
   std::span<const Chunk> chunks() const { return chunks_; }
@@ -45,7 +45,7 @@ class Partition {
 
 // Cuts into `chunks` chunks that minimize the cost of the most expensive chunk. `cost` is by unit, and not
 // negative. If `bytes` is given (by unit), no chunk holds more than `most_bytes`; empty if that is
-// impossible.
+// impossible. Throws UsageError unless 1 ≤ chunks ≤ units, and for `bytes` of another number of units.
 std::vector<int> balanced_cuts(std::span<const double> cost, int chunks, std::span<const double> bytes = {},
                                double most_bytes = 0);
 

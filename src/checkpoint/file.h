@@ -1,5 +1,4 @@
-// One file of a checkpoint or of weights: written and synced, or read at offsets. Only this file uses POSIX
-// calls.
+// One file of a checkpoint or of weights: written and synced, or read at offsets.
 #pragma once
 
 #include <sys/types.h>

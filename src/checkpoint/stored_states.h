@@ -47,7 +47,7 @@ class StoredStates {
   const Header here_;
   const DType moment_type_;          // of this engine and, as was checked, of the checkpoint
   std::map<int, StoredFile> files_;  // by the rank that wrote the file
-  std::optional<Layout> layout_;     // of the run that wrote
+  std::optional<Layout> layout_;     // of the run that wrote the checkpoint
 };
 
 }  // namespace tessera::checkpoint
