@@ -43,7 +43,7 @@ struct Cluster {
 
   int node_of(int rank) const { return ranks_per_node > 0 ? rank / ranks_per_node : 0; }
   const LinkCost& link(int node, int other) const { return node == other ? inside : between; }
-  // Throws UsageError for a rate that is not above 0, or a latency or count of ranks below 0.
+  // Throws UsageError for a rate that is not above 0, or a latency or ranks_per_node below 0.
   void check() const;
 };
 
