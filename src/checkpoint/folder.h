@@ -33,9 +33,9 @@ std::filesystem::path resolve(const std::filesystem::path& path);
 // for the first; see remove_folder().
 std::string remove_temporaries(const std::filesystem::path& folder);
 // Removes all but the newest `keep` checkpoints. `kept` counts as the newest. `before` is the one that
-// `latest` named until then, and counts as the next; empty if there was none. Checkpoints of later steps than
-// these count as the oldest, because the run went back to an earlier step. If one could not be removed,
-// returns why, for the first; see remove_folder().
+// `latest` named until then, and counts as the next; empty if there was none. Other checkpoints of later
+// steps than the earlier of these two count as the oldest, because the run went back to an earlier step. If
+// one could not be removed, returns why, for the first; see remove_folder().
 std::string prune(const std::filesystem::path& folder, int keep, const std::filesystem::path& kept,
                   const std::filesystem::path& before);
 
