@@ -1,5 +1,5 @@
-// Causal multi-head attention that never holds the probabilities: forward keeps a log-sum-exp per row. On
-// CUDA a head has at most 128 channels.
+// Causal multi-head attention that never stores the matrix of probabilities: forward keeps one log-sum-exp
+// per row. On CUDA a head has at most 128 channels.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace tessera::kernels {
 
-// qkv [batch, sequence, qkv_channels()]: query [heads, head_channels()], then key and value, each
-// [kv_heads, head_channels()], beside each other. With fewer kv_heads than heads (grouped-query attention,
-// Ainslie et al. 2023) query head h reads key and value head h / (heads / kv_heads).
+// qkv [batch, sequence, qkv_channels()]: a row is query [heads, head_channels()], then key, then value, each
+// [kv_heads, head_channels()]. With fewer kv_heads than heads (grouped-query attention, Ainslie et al. 2023)
+// query head h reads key and value head h / (heads / kv_heads).
 struct AttentionShape {
   std::int64_t batch = 0;
   std::int64_t sequence = 0;
@@ -20,7 +20,7 @@ struct AttentionShape {
   std::int64_t heads = 0;
   DType type = DType::fp32;
   std::int64_t kv_heads = 0;  // divides heads; 0: as many as heads
-  // Of the probabilities, which are a matrix for each query head: a row a query, an element a key.
+  // Dropout of the probabilities. Each query head is one matrix, each query a row, each key an element.
   Dropout dropout = {};
 
   std::int64_t kv_heads_or_heads() const { return kv_heads > 0 ? kv_heads : heads; }
@@ -31,8 +31,8 @@ struct AttentionShape {
 std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& target);
 
 // output [batch, sequence, channels] = dropout(softmax(query key^T / sqrt(channels / heads), causal)) value;
-// log_sum_exp [batch, heads, sequence] of the scaled scores. Tiled with a running maximum (Dao et al. 2022).
-// The same bits for any thread count.
+// log_sum_exp [batch, heads, sequence] is that of the scaled scores. Tiled, with a running maximum (Dao et
+// al. 2022). The same bits for any thread count.
 void attention_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv,
                        void* output, float* log_sum_exp);
 

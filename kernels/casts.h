@@ -9,7 +9,7 @@
 namespace tessera::kernels {
 
 // output = input in another type: to nearest, ties to even; overflow to infinity; NaN stays NaN; subnormals
-// are kept. The same pointer for both is allowed where output_type is not the larger one.
+// are kept. Both may be the same pointer unless output_type is larger than input_type.
 void cast(const ComputeContext& context, std::int64_t numel, DType input_type, const void* input,
           DType output_type, void* output);
 

@@ -20,7 +20,7 @@ void check_update(const OptimizerArguments& arguments);
 void check_rotary(const RotaryShape& shape, const char* op);
 void check_embedding(const EmbeddingShape& shape, const char* op);
 void check_dropout(const DropoutShape& shape, const Dropout& dropout);
-// What goes together is given or left out together.
+// Two arguments that go together must both be given or both be left out.
 void check_pair(bool first, bool second, const char* what);
 void check_attention(const AttentionShape& shape);
 std::string describe(const MatmulShape& shape);

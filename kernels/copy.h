@@ -5,8 +5,8 @@
 
 namespace tessera::kernels {
 
-// As memcpy, on the calling thread; null pointers are allowed for no bytes. Copies too large for the caches
-// go past them: the target's lines are not read first, and what the caches hold stays there.
+// memcpy on the calling thread. Null pointers are allowed for 0 bytes. Copies that are too large for the
+// caches bypass them: the target's lines are not read first, and the caches keep their contents.
 void copy(void* to, const void* from, std::int64_t bytes);
 
 }  // namespace tessera::kernels

@@ -1,5 +1,6 @@
-// The head of a language model: linear layer and cross-entropy in one, over chunks of rows, so that the
-// logits of all rows never exist at once. Logits are fp32. For sampling, a plain linear_forward gives logits.
+// The head of a language model: a linear layer and cross-entropy in one op. It works on chunks of rows, so
+// that the logits of all rows never exist at once. Logits are fp32. For sampling, use linear_forward to get
+// logits.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,13 @@ struct CrossEntropyShape {
   std::int64_t channels = 0;
   std::int64_t vocabulary = 0;
   DType type = DType::fp32;
-  // Bound of one chunk's fp32 logits; a chunk has one row at least. 0: kCpuChunkBytes on the CPU, the logits
-  // of kGpuChunkRows on a GPU.
+  // Most bytes of one chunk's fp32 logits; a chunk has at least one row. 0: kCpuChunkBytes on the CPU,
+  // kGpuChunkRows rows on a GPU.
   std::int64_t chunk_bytes = 0;
 
   static constexpr std::int64_t kCpuChunkBytes = 64 << 20;
-  // The weight's gradient is read and written for each chunk, 4 bytes an element in bf16, for 2 operations a
-  // row: an H100, which does 300 in the time of a byte, is bound by memory below 600 rows.
+  // Each chunk reads and writes the weight's gradient: 4 bytes an element in bf16, against 2 operations for
+  // each row. An H100 does 300 operations in the time of one byte, so below 600 rows it is limited by memory.
   static constexpr std::int64_t kGpuChunkRows = 2048;
 };
 
@@ -30,9 +31,9 @@ std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const
 
 using CrossEntropyLoss = LossTotal;  // rows whose target is not -1 are counted
 
-// losses [rows] = log-sum-exp(logits) - logits[target], 0 where not counted. `total`, in memory of
-// the device, is overwritten. For a target that is neither -1 nor in the vocabulary the CPU throws
-// UsageError, naming it; CUDA makes the row's loss and gradients, and so the total, NaN.
+// losses [rows] = log-sum-exp(logits) - logits[target], 0 where not counted. `total`, in memory of the
+// device, is overwritten. If a target is neither -1 nor in the vocabulary, the CPU throws UsageError naming
+// it; CUDA makes the row's loss and gradients NaN, and so the total.
 void cross_entropy_forward(const ComputeContext& context, const CrossEntropyShape& shape, const void* input,
                            const void* weight, const std::int32_t* targets, float* losses,
                            CrossEntropyLoss* total);
@@ -41,7 +42,7 @@ struct CrossEntropyForwardBackward {
   const void* input = nullptr;
   const void* weight = nullptr;
   const std::int32_t* targets = nullptr;
-  float scale = 1.0f;                 // gradients are of scale * (sum of losses)
+  float scale = 1.0f;                 // gradients are those of scale * (sum of losses)
   float* losses = nullptr;            // [rows]
   CrossEntropyLoss* total = nullptr;  // in memory of the device
   void* input_gradient = nullptr;     // [rows, channels], overwritten; 0 where not counted; may be input
@@ -49,8 +50,8 @@ struct CrossEntropyForwardBackward {
   float weight_beta = 0.0f;
 };
 
-// Losses and both gradients in one pass: the logits are computed once. In a chunk sums are fp32; a bf16
-// weight_gradient is rounded once per chunk.
+// Computes losses and both gradients in one pass, with the logits computed once. Sums within a chunk are
+// fp32; a bf16 weight_gradient is rounded once per chunk.
 void cross_entropy_forward_backward(const ComputeContext& context, const CrossEntropyShape& shape,
                                     const CrossEntropyForwardBackward& arguments);
 

@@ -1,5 +1,5 @@
-// How the head of a language model is cut into chunks of rows, and the products of a chunk: shared by the
-// backends.
+// How the head of a language model is cut into chunks of rows, and the shapes of a chunk's matrix products.
+// All backends use this.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@ struct Chunk {
   std::int64_t rows;
 };
 
-// Equal chunks as far as possible, none beyond the bound that CrossEntropyShape::chunk_bytes says.
+// Rows of a chunk: chunks are as equal as possible, and none exceeds the bound of
+// CrossEntropyShape::chunk_bytes.
 inline std::int64_t rows_per_chunk(const CrossEntropyShape& shape, DeviceType device) {
   const auto rows_of = [&](std::int64_t bytes) {
     return std::max<std::int64_t>(1, bytes / (4 * shape.vocabulary));
@@ -36,7 +37,7 @@ void for_each_chunk(const CrossEntropyShape& shape, DeviceType device, Function&
     function(Chunk{begin, std::min(rows, shape.rows - begin)});
 }
 
-// `stride`: elements between rows of the logits, or of their gradients; 0: dense.
+// `stride`: elements from one row of the logits, or of their gradients, to the next; 0: dense.
 inline MatmulShape logits_shape(const CrossEntropyShape& s, std::int64_t rows, std::int64_t stride = 0) {
   return {.m = rows,
           .n = s.vocabulary,

@@ -1,4 +1,5 @@
-// What dropout.h draws, as the CPU's tests and CUDA compute it; cpu/dropout-inl.h does so for many at once.
+// The random bits of dropout.h, as CUDA and the CPU's tests compute them. cpu/dropout-inl.h computes many at
+// once.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace tessera::kernels {
 
-// Sequence and matrix count from the dropout's first.
+// A row. `sequence` and `matrix` are counted from the dropout's first.
 struct DrawnRow {
   std::uint32_t sequence, matrix, row;
 };

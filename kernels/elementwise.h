@@ -8,8 +8,8 @@
 
 namespace tessera::kernels {
 
-// output = gelu(input), x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) as GPT-2 has it (Hendrycks and Gimpel
-// 2016). output may be input.
+// output = gelu(input), in the form of GPT-2: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and
+// Gimpel 2016). output may be input.
 void gelu_forward(const ComputeContext& context, DType type, std::int64_t numel, const void* input,
                   void* output);
 
@@ -24,7 +24,7 @@ void add(const ComputeContext& context, DType type, std::int64_t numel, const vo
 // output = value everywhere. fp16 is allowed.
 void fill(const ComputeContext& context, DType type, std::int64_t numel, float value, void* output);
 
-// output = input, any bytes.
+// output = input, byte by byte.
 void copy_bytes(const ComputeContext& context, std::int64_t bytes, const void* input, void* output);
 
 }  // namespace tessera::kernels

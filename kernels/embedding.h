@@ -1,4 +1,4 @@
-// Token and, where there is one, position embedding, forward and backward.
+// Token embedding and optional position embedding, forward and backward.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ struct EmbeddingShape {
   std::int64_t sequence = 0;
   std::int64_t channels = 0;
   std::int64_t vocabulary = 0;
-  std::int64_t positions = 0;  // rows of position_table; rows from `sequence` on get no gradient; 0: no table
+  std::int64_t positions = 0;  // rows of position_table; 0: no table. Rows from `sequence` on get no gradient
   DType type = DType::fp32;
 };
 
 // output [batch, sequence, channels] = token_table[token] + position_table[place in the sequence].
-// position_table is null if and only if shape.positions is 0; then the rows are copied.
-// For a token outside the vocabulary the CPU throws UsageError, naming it; CUDA, where the host does not see
-// the tokens, writes a row of NaN.
+// position_table is null if and only if shape.positions is 0; then the rows are copied. For a token outside
+// the vocabulary the CPU throws UsageError naming it. CUDA writes a row of NaN, because the host does not see
+// the tokens.
 void embedding_forward(const ComputeContext& context, const EmbeddingShape& shape, const std::int32_t* tokens,
                        const void* token_table, const void* position_table, void* output);
 
@@ -37,7 +37,7 @@ struct EmbeddingBackward {
 };
 
 // Each table row is summed in fp32 in row order and rounded once. The same bits for any thread count. CUDA
-// passes over tokens outside the vocabulary; their output was NaN.
+// skips tokens outside the vocabulary; their output was NaN.
 void embedding_backward(const ComputeContext& context, const EmbeddingShape& shape,
                         const EmbeddingBackward& arguments);
 

@@ -1,6 +1,6 @@
-// e^x and the activations made of it, of one element, by correctly rounded operations only. The CPU's vector
-// code (cpu/v16-inl.h, cpu/elementwise.cpp, cpu/swiglu.cpp) does the same operation by operation, so that all
-// backends agree bit for bit.
+// e^x, and the activations made of it, for one element. Uses correctly rounded operations only. The CPU's
+// vector code (cpu/v16-inl.h, cpu/elementwise.cpp, cpu/swiglu.cpp) does the same operations in the same
+// order, so that all backends agree bit for bit.
 #pragma once
 
 #include <cmath>
@@ -11,8 +11,8 @@
 
 namespace tessera::kernels {
 
-// To 2 ulp: e^r by its Taylor polynomial to r^7 on |r| <= ln(2)/2, scaled by 2^n in two steps so that neither
-// over- nor underflows early. NaN stays NaN.
+// e^x to 2 ulp: the Taylor polynomial of e^r to r^7 on |r| <= ln(2)/2, scaled by 2^n in two steps, so that
+// neither step over- or underflows early. NaN stays NaN.
 TESSERA_HOST_DEVICE inline float exp_element(float x) {
   if (x != x) return x;
   const float magic = 0x1.8p23f;  // adding it rounds to an integer, held in the low bits
@@ -66,8 +66,8 @@ TESSERA_HOST_DEVICE inline float gelu_gate(float x) {
 
 TESSERA_HOST_DEVICE inline float gelu_element(float x) { return x * gelu_gate(x); }
 
-// gelu' is s + x s (1 - s) 2 u', u' = sqrt(2/pi) (1 + 3 0.044715 x^2). For large |x| s (1 - s) is 0 and u'
-// may be infinite, so the product is taken with x held within +-20.
+// gelu' is s + x s (1 - s) 2 u', u' = sqrt(2/pi) (1 + 3 0.044715 x^2). For large |x|, s (1 - s) is 0 and u'
+// may be infinite. So the product is computed with x clamped to [-20, 20].
 TESSERA_HOST_DEVICE inline float gelu_derivative(float x) {
   const float s = gelu_gate(x);
   const float raised = x > -20.0f ? x : -20.0f;

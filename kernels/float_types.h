@@ -1,5 +1,5 @@
-// The 16-bit float types bit by bit: conversions of one element, shared by every backend, the vector code and
-// the tests.
+// The 16-bit float types, and conversions of one element. Every backend, the vector code and the tests use
+// these.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tessera::kernels {
 
-// As std::bit_cast, which device code cannot call.
+// std::bit_cast for device code, which cannot call that.
 template <class To, class From>
 TESSERA_HOST_DEVICE constexpr To bits_as(From from) {
   return __builtin_bit_cast(To, from);
@@ -32,13 +32,13 @@ TESSERA_HOST_DEVICE constexpr float to_float(Fp16 value) {
   const std::uint32_t magnitude = (value.bits & 0x7fffu) << 13;
   if (magnitude >= 0x0f800000u)  // infinity or NaN
     return bits_as<float>(sign | (magnitude + 0x70000000u));
-  // Multiplying by 2^112 moves the exponent's bias from 15 to 127, and subnormals to where they belong; it is
-  // exact.
+  // Multiplying by 2^112 changes the exponent's bias from 15 to 127 and normalizes subnormals. It is exact.
   const float scaled = bits_as<float>(magnitude) * 0x1p112f;
   return bits_as<float>(sign | bits_as<std::uint32_t>(scaled));
 }
 
-// To nearest, ties to even; overflow to infinity; NaN stays NaN (made quiet, its sign and upper bits kept).
+// Rounds to nearest, ties to even. Overflow gives infinity. NaN stays NaN: it is made quiet, and its sign and
+// upper bits are kept.
 template <class T>
 TESSERA_HOST_DEVICE constexpr T from_float(float value);
 

@@ -1,4 +1,4 @@
-// Marks functions of one element that the CPU and CUDA share.
+// Marks functions that are compiled for both the CPU and CUDA.
 #pragma once
 
 #ifdef __CUDACC__

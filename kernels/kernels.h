@@ -9,10 +9,10 @@
 //  - A pointer may be null only where "optional" is written.
 //  - On CUDA all tensors and results lie in device memory. Sums over rows, columns and products may be taken
 //    in another order for a tensor that does not begin at a multiple of 16 bytes; all of an arena's do.
-//  - Otherwise results never depend on addresses, on earlier calls or on lying in a vector's tail. Ops built
-//  on matmul
-//    may depend on the number of threads and on the instruction set; attention only on whether the processor
-//    has fused multiply-add; all others on neither.
+//  - Otherwise results do not depend on addresses, on earlier calls or on whether an element lies in a
+//    vector's tail. Ops built on matmul may depend on the number of threads and on the instruction set.
+//    Attention depends only on whether the processor has fused multiply-add and, in bf16, a matrix unit
+//    (cpu/matrix_unit.h). All other ops depend on neither threads nor instruction set.
 #pragma once
 
 #include "kernels/attention.h"

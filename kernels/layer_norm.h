@@ -1,5 +1,4 @@
-// Layer normalisation over the last dim, with the residual addition that surrounds it in a transformer fused
-// in.
+// Layer normalisation over the last dim, fused with the residual addition of a transformer.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +18,12 @@ struct LayerNormShape {
 
 struct LayerNormForward {
   const void* input = nullptr;
-  const void* residual = nullptr;  // optional, with `sum`: normalises input + residual instead
-  void* sum = nullptr;             // input + residual, rounded (what is normalised); may be input or residual
+  const void* residual = nullptr;  // optional, together with `sum`: normalises input + residual
+  void* sum = nullptr;             // input + residual, rounded; this is then normalised. May be input or
+                                   // residual
   const void* gain = nullptr;
   const void* bias = nullptr;
-  void* output = nullptr;  // may be `input` where there is no residual
+  void* output = nullptr;  // may be `input` if there is no residual
   float* mean = nullptr;   // written; backward needs both
   float* rstd = nullptr;
 };
@@ -36,7 +36,7 @@ void layer_norm_forward(const ComputeContext& context, const LayerNormShape& sha
 std::int64_t layer_norm_backward_workspace_bytes(const LayerNormShape& shape, const Target& target);
 
 struct LayerNormBackward {
-  const void* input = nullptr;  // what forward normalised: its input, or its sum
+  const void* input = nullptr;  // what forward normalised: its input or its sum
   const float* mean = nullptr;
   const float* rstd = nullptr;
   const void* gain = nullptr;
@@ -45,7 +45,7 @@ struct LayerNormBackward {
   void* input_gradient = nullptr;           // may be output_gradient or residual_gradient
   void* gain_gradient = nullptr;            // [channels], optional together with bias_gradient
   void* bias_gradient = nullptr;            // [channels]
-  float beta = 0.0f;                        // of gain_gradient and bias_gradient
+  float beta = 0.0f;                        // for gain_gradient and bias_gradient
 };
 
 // The same bits for any thread count and instruction set.

@@ -1,4 +1,4 @@
-// A linear layer, y = x W^T + b, forward and backward: shapes and names over matmul.h.
+// A linear layer, y = x W^T + b, forward and backward, made of matmul.h.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct LinearShape {
   DType type = DType::fp32;
 };
 
-// Enough for every function of this header with or without bias, and beta 0 or 1.
+// Bytes of workspace that are enough for every function of this header, with or without bias and with beta 0
+// or 1.
 std::int64_t linear_workspace_bytes(const LinearShape& shape, const Target& target);
 
 // output = input weight^T + bias; `bias` optional.
@@ -24,7 +25,8 @@ void linear_forward(const ComputeContext& context, const LinearShape& shape, con
                     const void* weight, const void* bias, void* output);
 
 // preactivation = input weight^T + bias, output = gelu(preactivation), both [rows, out]; `bias` optional.
-// gelu sees the rounded preactivation, so gelu_forward on the stored one gives the same bits.
+// gelu is applied to the rounded preactivation, so gelu_forward on the stored preactivation gives the same
+// bits.
 void linear_gelu_forward(const ComputeContext& context, const LinearShape& shape, const void* input,
                          const void* weight, const void* bias, void* preactivation, void* output);
 

@@ -1,4 +1,5 @@
-// What both backends keep their prepared matrix products by: the numbers that a product was prepared for.
+// The key under which both backends cache prepared matrix products: the numbers that a product was prepared
+// for.
 #pragma once
 
 #include <array>

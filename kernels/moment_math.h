@@ -1,8 +1,8 @@
-// Moments that are kept in bf16: how they are rounded. To the nearest would lose what is small beside them,
-// as the 0.001 (g² − v) that Adam adds by a beta2 of 0.999, step after step; at random, to the value above
-// with the probability that keeps the expectation, nothing is lost on average (Gupta et al. 2015). The random
-// bits are a function of counters, so that each element is rounded alike on any backend and by any cut of a
-// shard.
+// How moments that are kept in bf16 are rounded. Rounding to the nearest would lose small additions at every
+// step, such as the 0.001 (g² − v) that Adam adds with beta2 = 0.999. So a moment is rounded at random, up
+// with the probability that keeps its expectation, and nothing is lost on average (Gupta et al. 2015). The
+// random bits are a function of counters, so that each element is rounded in the same way on any backend and
+// with any cut of a shard.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,26 @@
 namespace tessera::kernels {
 
 struct MomentRounding {
-  std::uint64_t key = 0;   // of a flat and a step; all 64 bits as if drawn
-  std::int64_t first = 0;  // number of the call's first element in the flat
+  std::uint64_t key = 0;   // of a flat and a step; all 64 bits are used and should be random
+  std::int64_t first = 0;  // index in the flat of the call's first element
 };
 
 // Multipliers and shifts of triple32, a hash that Wellons found by search (Prospecting for Hash Functions,
-// 2018); the key goes in before the first and the second multiplication. Less work than
-// Philox: these bits only have to be spread evenly.
+// 2018). The key is mixed in before the first and before the second multiplication. It is less work than
+// Philox, and enough: these bits only have to be evenly distributed.
 inline constexpr std::uint32_t kRoundingMultiply0 = 0xed5ad4bbu, kRoundingMultiply1 = 0xac4c1b51u,
                                kRoundingMultiply2 = 0x31848babu;
 inline constexpr int kRoundingShift0 = 17, kRoundingShift1 = 11, kRoundingShift2 = 15, kRoundingShift3 = 14;
 
-// What goes in before the second multiplication, for 2^32 elements.
+// The value that is added before the second multiplication. It is the same for 2^32 consecutive elements.
 TESSERA_HOST_DEVICE inline std::uint32_t rounding_addend(const MomentRounding& rounding,
                                                          std::int64_t element) {
   const auto above = static_cast<std::uint32_t>(static_cast<std::uint64_t>(element) >> 32);
   return static_cast<std::uint32_t>(rounding.key >> 32) + above * 0x9e3779b9u;
 }
 
-// The random bits of element i of the call: the lower half is the first moment's.
+// The random bits of element i of the call. The lower half is for the first moment, the upper half for the
+// second.
 TESSERA_HOST_DEVICE inline std::uint32_t rounding_word(const MomentRounding& rounding, std::int64_t i) {
   const std::int64_t element = rounding.first + i;
   std::uint32_t x = static_cast<std::uint32_t>(element) ^ static_cast<std::uint32_t>(rounding.key);
@@ -41,7 +42,8 @@ TESSERA_HOST_DEVICE inline std::uint32_t rounding_word(const MomentRounding& rou
   return x ^ x >> kRoundingShift3;
 }
 
-// One of the two values of bf16 around x, by the 16 bits of `random`; x where it is one; NaN stays NaN.
+// Rounds x to one of the two bf16 values around it, by the 16 bits of `random`. A bf16 value stays as it is;
+// NaN stays NaN.
 TESSERA_HOST_DEVICE inline float round_moment(float x, std::uint32_t random) {
   const auto bits = bits_as<std::uint32_t>(x);
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;

@@ -1,5 +1,5 @@
-// Which backend runs an op. The functions of the op headers are the public face; each looks itself up in the
-// table of its context's device. A backend defines a function of the same name and type in its own namespace.
+// How an op finds its backend. Callers use the functions of the op headers; each looks itself up in the table
+// of its context's device. A backend defines a function of the same name and type in its own namespace.
 #pragma once
 
 #include "kernels/column_sum.h"
@@ -7,7 +7,7 @@
 
 namespace tessera::kernels {
 
-// Every op that a backend implements; the others are made of these (ops.cpp, linear.cpp).
+// Every op that a backend implements. All other ops are made of these (ops.cpp, linear.cpp).
 // clang-format off
 #define TESSERA_FOR_EACH_OP(op) \
   op(optimizer_update) op(cast) op(fill) op(copy_bytes) op(add) \

@@ -1,6 +1,6 @@
 // One fused pass over a contiguous run of a shard: unscale and clip the gradient, update master and moments,
-// cast to the parameter's type. What an optimizer computes is its rule's (optim/rules.h), how moments in bf16
-// are rounded in moment_math.h. The same bits for any thread count and instruction set.
+// cast to the parameter's type. The optimizer's rule (optim/rules.h) says what is computed, and moment_math.h
+// how moments in bf16 are rounded. The same bits for any thread count and instruction set.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace tessera::kernels {
 
-constexpr int kMostMoments = 2;  // of any rule: a word of random bits rounds as many
+constexpr int kMostMoments = 2;  // over all rules; one word of random bits rounds this many
 
-// Consecutive elements, and their coefficients, which differ in `group` alone.
+// Consecutive elements and their coefficients. The runs of a call differ only in the coefficients' `group`.
 struct CoefficientRun {
   std::int64_t numel = 0;
   rules::AnyCoefficients coefficients = {};
 };
 
-constexpr int kMostCoefficientRuns = 16;  // of one call
+constexpr int kMostCoefficientRuns = 16;  // in one call
 
 struct OptimizerArguments {
   std::int64_t numel = 0;
@@ -35,11 +35,12 @@ struct OptimizerArguments {
   MomentRounding rounding = {};
   DType parameter_type = DType::bf16;
   void* parameter = nullptr;                 // optional: null where an fp32 parameter is its own master
-  rules::AnyCoefficients coefficients = {};  // which also say by which rule
-  // Optional: at most kMostCoefficientRuns, all of the elements, with coefficients of their own.
+  rules::AnyCoefficients coefficients = {};  // their type also selects the rule
+  // Optional: at most kMostCoefficientRuns runs with their own coefficients, which together cover all
+  // elements.
   std::span<const CoefficientRun> runs = {};
   float gradient_scale = 1.0f;  // unscale * clip / weight
-  // Optional, in memory of the device: replaces gradient_scale, and says whether anything is changed.
+  // Optional, in memory of the device: replaces gradient_scale, and decides whether anything is updated.
   const UpdateGate* gate = nullptr;
 };
 

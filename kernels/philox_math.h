@@ -1,5 +1,5 @@
-// Philox4x32-10 (tessera/philox.h) as kernels of every backend compute it; cpu/philox-inl.h does so for many
-// counters at once.
+// Philox4x32-10 (tessera/philox.h) for the kernels of every backend. cpu/philox-inl.h computes many counters
+// at once.
 #pragma once
 
 #include <cstdint>

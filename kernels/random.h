@@ -1,4 +1,4 @@
-// Many random values at once: those of tessera/philox.h, to the bit, on any instruction set.
+// Many random values at once, with the same bits as tessera/philox.h on any instruction set.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ enum class Distribution : std::uint8_t {
   uniform,  // scale · uniform in (−1, 1)
 };
 
-// out[i] = the value of element begin + i of (seed, stream), on the host, rounded from double: elements 2j
-// and 2j + 1 are of normal_pair(seed, stream, j), or of uniform_pair() of that block. The same bits for any
-// cut of the range and any number of threads.
+// out[i] = the value of element begin + i of (seed, stream), rounded from double. Runs on the host. Elements
+// 2j and 2j + 1 are normal_pair(seed, stream, j), or uniform_pair() of block j. The same bits for any cut of
+// the range and any number of threads.
 void draw_values(int threads, Distribution distribution, double scale, std::uint64_t seed,
                  std::uint64_t stream, std::uint64_t begin, std::span<float> out);
 

@@ -1,5 +1,5 @@
-// Root-mean-square normalisation over the last dim (Zhang and Sennrich 2019), with the residual addition that
-// surrounds it in a transformer fused in. Its relative with a mean and a bias is in layer_norm.h.
+// Root-mean-square normalisation over the last dim (Zhang and Sennrich 2019), fused with the residual
+// addition of a transformer. layer_norm.h has the form with a mean and a bias.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,11 @@ struct RmsNormShape {
 
 struct RmsNormForward {
   const void* input = nullptr;
-  const void* residual = nullptr;  // optional, with `sum`: normalises input + residual instead
-  void* sum = nullptr;             // input + residual, rounded (what is normalised); may be input or residual
+  const void* residual = nullptr;  // optional, together with `sum`: normalises input + residual
+  void* sum = nullptr;             // input + residual, rounded; this is then normalised. May be input or
+                                   // residual
   const void* gain = nullptr;
-  void* output = nullptr;  // may be `input` where there is no residual
+  void* output = nullptr;  // may be `input` if there is no residual
   float* rstd = nullptr;   // written; backward needs it
 };
 
@@ -34,14 +35,14 @@ void rms_norm_forward(const ComputeContext& context, const RmsNormShape& shape,
 std::int64_t rms_norm_backward_workspace_bytes(const RmsNormShape& shape, const Target& target);
 
 struct RmsNormBackward {
-  const void* input = nullptr;  // what forward normalised: its input, or its sum
+  const void* input = nullptr;  // what forward normalised: its input or its sum
   const float* rstd = nullptr;
   const void* gain = nullptr;
   const void* output_gradient = nullptr;
   const void* residual_gradient = nullptr;  // optional: added to input_gradient before the one rounding
   void* input_gradient = nullptr;           // may be output_gradient or residual_gradient
   void* gain_gradient = nullptr;            // [channels], optional
-  float beta = 0.0f;                        // of gain_gradient
+  float beta = 0.0f;                        // for gain_gradient
 };
 
 // The same bits for any thread count and instruction set.

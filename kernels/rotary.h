@@ -9,7 +9,7 @@
 
 namespace tessera::kernels {
 
-// tensor [batch, sequence, row_numel]; of each row the first `heads` * `head_channels` elements are rotated,
+// tensor [batch, sequence, row_numel]. The first `heads` * `head_channels` elements of each row are rotated,
 // head by head.
 struct RotaryShape {
   std::int64_t batch = 0;
@@ -20,18 +20,18 @@ struct RotaryShape {
   DType type = DType::fp32;
 };
 
-// Of the table of angles, [sequence, head_channels] fp32.
+// Bytes of the table of angles, [sequence, head_channels] fp32.
 std::int64_t rotary_workspace_bytes(const RotaryShape& shape);
 
-// In place: channel i of the first half of a head and channel i of the second are turned by the angle
-// place * frequencies[i] ("rotate half", the convention of Hugging Face's checkpoints; others pair
-// neighbouring channels, which is the same model with permuted query and key weights). `frequencies`
-// [head_channels / 2], in host memory on every device, see rotary_frequencies(). A head has at most 512
-// channels on CUDA.
+// Rotates in place. Channel i of a head's first half and channel i of its second half are a pair, which is
+// rotated by the angle place * frequencies[i]. This is "rotate half", the convention of Hugging Face's
+// checkpoints. Others pair neighbouring channels, which is the same model with permuted query and key
+// weights. `frequencies` [head_channels / 2] is in host memory on every device, see rotary_frequencies(). On
+// CUDA a head has at most 512 channels.
 void rotary_forward(const ComputeContext& context, const RotaryShape& shape, const float* frequencies,
                     void* tensor);
 
-// In place, on the gradient: turns back by the same angles.
+// Rotates the gradient back by the same angles, in place.
 void rotary_backward(const ComputeContext& context, const RotaryShape& shape, const float* frequencies,
                      void* gradient);
 

@@ -1,6 +1,6 @@
-// The rotation angles of rotary position embedding, shared by every backend: frequencies computed once on the
-// host, and the cosine and sine of one angle by correctly rounded operations only, so that all backends agree
-// bit for bit.
+// The rotation angles of rotary position embedding, for every backend: frequencies, computed once on the
+// host, and the cosine and sine of one angle. These use correctly rounded operations only, so that all
+// backends agree bit for bit.
 #pragma once
 
 #include <cmath>
@@ -12,9 +12,9 @@
 
 namespace tessera::kernels {
 
-// Stretches low frequencies so that a model sees further than it was first trained for (Llama 3.1): a wave
-// longer than original_context / low_frequency tokens is `factor` times slower, one shorter than
-// original_context / high_frequency stays, and between them the two are mixed linearly.
+// Stretches low frequencies so that a model takes a longer context than in its first training (Llama 3.1).
+// Wavelengths above original_context / low_frequency tokens become `factor` times longer. Those below
+// original_context / high_frequency stay. Between the two, both are mixed linearly.
 struct RotaryScaling {
   double factor = 1.0;  // 1: none
   double low_frequency = 1.0;
@@ -22,8 +22,8 @@ struct RotaryScaling {
   double original_context = 8192.0;
 };
 
-// [head_channels / 2]: radians per token, theta^(-2i / head_channels) (Su et al. 2021), as fp32, which is
-// what published weights were trained with.
+// Frequencies [head_channels / 2] in radians per token: theta^(-2i / head_channels) (Su et al. 2021), rounded
+// to fp32, because published weights were trained with that.
 inline std::vector<float> rotary_frequencies(std::int64_t head_channels, double theta,
                                              const RotaryScaling& scaling = {}) {
   std::vector<float> frequencies;
@@ -45,8 +45,8 @@ struct Rotation {
   float cosine, sine;
 };
 
-// Of the angle place * frequency, which is rounded to fp32 as published models do. Taylor polynomials in
-// float64 on |r| <= pi/4, with an error below 1e-12 for angles below 2^20.
+// Cosine and sine of the angle place * frequency, which is rounded to fp32 as in published models. Uses
+// Taylor polynomials in float64 on |r| <= pi/4. The error is below 1e-12 for angles below 2^20.
 TESSERA_HOST_DEVICE inline Rotation rotation_of(std::int64_t place, float frequency) {
   const double angle = static_cast<double>(static_cast<float>(place) * frequency);
   const double magic = 0x1.8p52;  // adding it rounds to an integer
@@ -81,7 +81,7 @@ TESSERA_HOST_DEVICE inline Rotation rotation_of(std::int64_t place, float freque
   }
 }
 
-// The two channels of one pair, turned, or turned back.
+// Rotates the two channels of one pair, in place; `back` rotates by the negative angle.
 TESSERA_HOST_DEVICE inline void rotate_element(Rotation rotation, bool back, float& a, float& b) {
   const float sine = back ? -rotation.sine : rotation.sine;
   const float first = std::fma(a, rotation.cosine, -(b * sine));

@@ -8,7 +8,7 @@
 
 namespace tessera::kernels {
 
-// gate_up [rows, 2 * hidden]: in each row the gate, then what it gates.
+// gate_up [rows, 2 * hidden]: a row is the gate, then the values that it gates (up).
 struct SwigluShape {
   std::int64_t rows = 0;
   std::int64_t hidden = 0;
@@ -19,7 +19,8 @@ struct SwigluShape {
 void swiglu_forward(const ComputeContext& context, const SwigluShape& shape, const void* gate_up,
                     void* output);
 
-// gate_up_gradient [rows, 2 * hidden] from output_gradient [rows, hidden]. gate_up_gradient may be gate_up.
+// Computes gate_up_gradient [rows, 2 * hidden] from output_gradient [rows, hidden]. gate_up_gradient may be
+// gate_up.
 void swiglu_backward(const ComputeContext& context, const SwigluShape& shape, const void* gate_up,
                      const void* output_gradient, void* gate_up_gradient);
 

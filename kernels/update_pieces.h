@@ -1,4 +1,4 @@
-// Parts of an update, as updates of their own.
+// Splits an update into updates of parts.
 #pragma once
 
 #include "kernels/check.h"
@@ -6,7 +6,7 @@
 
 namespace tessera::kernels {
 
-// Elements [begin, begin + numel) with the coefficients of all.
+// The update of elements [begin, begin + numel), with the coefficients of `all`.
 inline OptimizerArguments piece_of(const OptimizerArguments& all, std::int64_t begin, std::int64_t numel) {
   OptimizerArguments own = all;
   own.numel = numel;
@@ -19,7 +19,7 @@ inline OptimizerArguments piece_of(const OptimizerArguments& all, std::int64_t b
   return own;
 }
 
-// Calls function(arguments) for every run, and for all elements where there are none.
+// Calls function(arguments) for every run, or once for all elements if there are no runs.
 template <class Function>
 void each_run(const OptimizerArguments& all, Function&& function) {
   if (all.runs.empty()) return function(all);
@@ -32,7 +32,7 @@ void each_run(const OptimizerArguments& all, Function&& function) {
   }
 }
 
-// Calls function(std::integral_constant<int, count>()) for a count that the rule allows.
+// Calls function(std::integral_constant<int, count>()). The rule must allow `count` moments.
 template <class Coefficients, int kCount = Coefficients::kMostMoments, class Function>
 void with_moments(int count, const Function& function) {
   if constexpr (kCount > Coefficients::kLeastMoments)

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// What a value of this range must be, in words; empty where it is.
+// What is required of a value with this range, in words; empty if the value is allowed.
 std::string problem_of(OptionRange range, double value);
 
 // Throws UsageError naming the optimizer, the field and its value.

@@ -1,4 +1,4 @@
-// Optimizers as rules. A rule says all in which one optimizer differs from another. What they share is
+// Optimizers as rules. A rule has everything in which one optimizer differs from another. What they share is
 // written once, for all rules: the pass over a shard with its types, tails, groups, gate, threads and rounded
 // moments (kernels/cpu/optimizer.cpp, kernels/cuda/optimizer.cu), and what goes through options field by
 // field (comparison of ranks, configuration, C ABI, checks). Headers only; they own no memory and lie below
@@ -52,7 +52,7 @@
 
 namespace tessera::rules {
 
-// What an update is told of its step and its parameter group.
+// The values of an update's step and parameter group.
 struct RuleTerms {
   double learning_rate = 0.0;  // the group's
   double weight_decay = 0.0;   // the group's
@@ -71,7 +71,7 @@ TESSERA_HOST_DEVICE inline Number all(float coefficient) { return coefficient; }
 TESSERA_HOST_DEVICE inline Number mul(Number a, Number b) { return a * b; }
 TESSERA_HOST_DEVICE inline Number div(Number a, Number b) { return a / b; }
 TESSERA_HOST_DEVICE inline Number sqrt(Number a) { return std::sqrt(a); }
-// -1 or 1; of a zero and of NaN themselves.
+// -1 or 1; a zero or NaN is returned as it is.
 TESSERA_HOST_DEVICE inline Number sign(Number a) { return std::fabs(a) > 0.0f ? std::copysign(1.0f, a) : a; }
 TESSERA_HOST_DEVICE inline Number fma(Number a, Number b, Number c) { return std::fma(a, b, c); }
 
@@ -95,7 +95,7 @@ template <class... Options>
 struct EachCoefficients<std::variant<Options...>> {
   using Variant = std::variant<typename Rule<Options>::Coefficients...>;
 
-  // The place of one of the options.
+  // The index of `Own` among the options.
   template <class Own>
   static constexpr std::size_t place() {
     std::size_t place = 0;
@@ -105,7 +105,8 @@ struct EachCoefficients<std::variant<Options...>> {
   }
 };
 
-// Those of any rule, in the order of OptimizerOptions. Two rules may share theirs, and then a body.
+// The coefficients of any rule, in the order of OptimizerOptions. Two rules may share a type of coefficients,
+// and then a body.
 using AnyCoefficients = EachCoefficients<OptimizerOptions>::Variant;
 
 inline AnyCoefficients coefficients_of(const OptimizerOptions& options, const RuleTerms& terms) {

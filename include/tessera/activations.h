@@ -1,4 +1,5 @@
-// The activation memory of units, as whoever computes them declares it; plans are made of it.
+// The activation memory of each unit, as the code that computes the unit declares it. Memory plans count
+// these bytes.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +7,16 @@
 
 namespace tessera {
 
-// What a unit's module keeps and needs, in bytes per microbatch on one rank. All zero for a trainer that owns
-// its activations.
+// What a unit's module keeps and needs, in bytes per microbatch on one rank. All zero where the trainer keeps
+// its activations in memory of its own.
 struct UnitActivations {
   std::int64_t output_bytes = 0;
   std::int64_t saved_bytes = 0;         // kept from forward to backward unless recompute is full
-  std::int64_t recomputable_bytes = 0;  // the same unless it is selective or full: cheap to make again from
-                                        // what is saved and the input; backward may overwrite it
-  std::int64_t workspace_bytes = 0;     // the most any pass needs
-  bool reads_batch = true;              // in any pass: its pipeline rank then needs the microbatch itself
+  std::int64_t recomputable_bytes = 0;  // kept likewise unless recompute is selective or full. Cheap to make
+                                        // again from `saved` and the input; backward may overwrite it
+  std::int64_t workspace_bytes = 0;     // the most that any pass needs while it runs
+  bool reads_batch = true;              // some pass reads the microbatch, so the unit's pipeline rank needs
+                                        // it
 };
 
 struct ActivationSpec {

@@ -1,5 +1,5 @@
-// Fitting a memory budget before a byte is taken: how many units can stay resident, which activations to make
-// again, and what to change where nothing fits. Pure.
+// Fits a run into a memory budget before any memory is allocated: how many units can stay resident, which
+// activations to recompute, and what to change where nothing fits. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@
 
 namespace tessera {
 
-// Builds the programs of a trainer, plans them in one arena, and links them to it: what an engine runs on the
-// ranks with this coordinate along the pipeline axis.
+// Builds the programs of a trainer, plans their memory together, and links them to the plan. These are the
+// programs that an engine runs on the ranks with this coordinate along the pipeline axis: one for each spec
+// and, behind them, one of kind `finish` for each training spec with UpdateWhen::next.
 struct PlannedPrograms {
   std::vector<Program> programs;
   MemoryPlan plan;
@@ -23,75 +24,77 @@ struct PlannedPrograms {
 PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs,
                                int pipeline_rank = 0);
 
-// The same of every pipeline rank, by its coordinate.
+// The same for every pipeline rank, indexed by its coordinate.
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
                                            std::span<const StepSpec> specs);
 
-// What messages call the two budgets: a tool says what its user set.
+// The names of the two budgets in messages. A tool gives the names of the keys that its user set.
 struct BudgetNames {
   std::string device = "device_memory";
   std::string host = "host_memory";
 };
 
-// What one rank may take, in bytes; 0: no limit.
+// The memory that one rank may take, in bytes. 0 means no limit.
 struct MemoryBudget {
   std::int64_t device_bytes = 0;
-  std::int64_t host_bytes = 0;      // of the host's arena alone, also where the device is the CPU
-  std::int64_t external_bytes = 0;  // what the embedder takes of device_bytes, besides the arena
+  std::int64_t host_bytes = 0;      // bounds the host's arena only, also where the device is the CPU
+  std::int64_t external_bytes = 0;  // the part of device_bytes that the embedder itself uses
   BudgetNames names = {};
 
   bool holds(const MemoryPlan& plan) const { return missing_bytes(plan) == 0; }
-  // By how much the plan exceeds it, device and host together.
+  // The bytes by which the plan exceeds the budget, device and host added; 0 where it fits.
   std::int64_t missing_bytes(const MemoryPlan& plan) const;
 };
 
-// The most units, 0 to all, that can keep their gathered parameters from forward to backward so that every
-// pipeline rank keeps within the budget; −1 where no count does. Meaningful with sharded parameters only;
-// specs' own resident_units are ignored. More units need not take more: with parameters off the device, one
-// that stays is not brought again. Up to 32 units, no count above the one that is returned fits. Of more, it
-// is found by bisection, and one unit more does not fit; where 0 does not fit either, −1 says so of 32
-// counts, evenly spread.
+// The most units, from 0 to all, that can keep their gathered parameters from forward to backward while every
+// pipeline rank keeps within the budget. −1 where no count fits. Meaningful with sharded parameters only. The
+// specs' own resident_units are ignored.
+// More resident units do not always take more memory: with parameters off the device, a resident unit is not
+// brought again. So with up to 32 units every count is tried, and no count above the result fits. With more
+// units the result is found by bisection: one unit more does not fit. If 0 does not fit, 32 evenly spread
+// counts are tried, and −1 means that none of those fits.
 int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
                        const MemoryBudget& budget);
 
-// What becomes of each unit's activations, and what the arenas of the pipeline rank that needs most then
-// take.
+// The choice for each unit's activations, and the arenas of the pipeline rank that then needs most.
 struct ChosenActivations {
   std::vector<ActivationChoice> units;
-  bool fits = false;             // the budget, on every pipeline rank
+  bool fits = false;             // every pipeline rank keeps within the budget
   std::int64_t arena_bytes = 0;  // on the device
   std::int64_t host_bytes = 0;
 };
 
-// None, selective and full, all of it on the device.
+// Recompute none, selective and full, with everything on the device.
 std::span<const ActivationChoice> recompute_choices();
 
-// For each unit one of the choices `among`, so that every pipeline rank's plan keeps within the budget and
-// the least time is spent, as `cost` has it. The specs' own choices are ignored. A search, not a proof: see
-// docs/memory.md. Where no choice fits, one that exceeds the budget by the least, and of these one that takes
-// little time.
+// Picks one of the choices `among` for each unit, so that every pipeline rank's plan keeps within the budget
+// and, by `cost`, the step takes the least time. The specs' own choices are ignored. This is a search, and it
+// may miss the best answer: see docs/memory.md. Where nothing fits, the result exceeds the budget by the
+// least that was found and, among such, takes little time.
 ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
                                      const std::vector<StepSpec>& specs, const CostModel& cost,
                                      const MemoryBudget& budget,
                                      std::span<const ActivationChoice> among = recompute_choices());
 
-// Offload::states_on_device where states are on host or disk: the share of the units with which every
-// pipeline rank's plan keeps within the budget and a step takes the least time, as `cost` has it; −1 where no
-// share does. The specs' own share is ignored.
+// Chooses Offload::states_on_device where states are on host or disk: the share of the units with which every
+// pipeline rank's plan keeps within the budget and, by `cost`, a step takes the least time. −1 where no share
+// fits. The specs' own share is ignored.
 double choose_states_on_device(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
                                const CostModel& cost, const MemoryBudget& budget);
 
-// Rows of "category  bytes" at the peak of a space, its total, and what the total consists of.
+// A table of "category bytes" at the peak of a space, the bytes that are lost between buffers, and the
+// arena's total.
 std::string describe_plan(const MemoryPlan& plan, Space space = Space::device);
 
-// Why plans do not fit, for a message: for each space that exceeds its budget the table and the bytes that
-// are missing of the pipeline rank that lacks most, then up to three changes of strategy that would fit, by
-// the time that a step of all ranks is simulated to take with them, or that none that was tried does. A
-// change is a higher stage, another count of resident units, states, parameters or activations elsewhere, or
-// back on the device, recomputation, fewer units on their way, no prefetch, or several of these together,
-// none of which can stay away. Each is planned with all else as it is: what was chosen for each unit is not
-// chosen again. `plans` are of all pipeline ranks, by their coordinate. How long a step takes, compared to
-// now, is said where `cost` has the passes' operations.
+// Explains, for an error message, why plans do not fit. For each space that exceeds its budget it gives
+// describe_plan()'s table and the missing bytes of the pipeline rank that lacks most. Then it lists up to
+// three changes of strategy that would fit, ordered by the simulated time of a step of all ranks, or says
+// that no change that was tried fits. A change is one or several of these: a higher stage, another count of
+// resident units, states, a share of them, parameters or activations moved elsewhere or back to the device,
+// recomputation, updates when decided, one staged flat, no pipeline.gather_once, no prefetch. A change of
+// several has no part that could be left out. Each is planned with everything else as it is; the choices for
+// each unit are not made again. `plans` are indexed by pipeline coordinate. The time of a step relative to
+// now is given where `cost` has the passes' operations.
 std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
                            std::span<const MemoryPlan> plans, const MemoryBudget& budget,
                            const CostModel& cost = {});

@@ -1,16 +1,16 @@
-/* The engine in C (C99): the verbs of engine.h over opaque handles. Owns handles and error strings; what the
-   verbs mean is said in engine.h and docs/embedding.md.
+/* The engine in C (C99): the calls of engine.h over opaque handles. Owns handles and error strings.
+   engine.h and docs/embedding.md say what the calls mean.
 
-   C++ only are models, modules, schedules of the learning rate and the training loop; of the engine: several
-   training programs, recompute and offload of activations chosen unit by unit, placements one by one, the
-   cost model behind the advice of an engine that is refused, the search for what fits a budget, recording an
-   order, how threads wait, a step's timeline, byte counters, raw state buffers; groups of ranks, and
-   collectives besides those below.
+   These exist in C++ only: models, modules, learning-rate schedules and the training loop; groups of
+   ranks, and collectives other than those below; and of the engine: several training programs, recompute
+   and offload of activations chosen unit by unit, placements one by one, the cost model behind the advice
+   of an engine that is refused, the search for what fits a budget, recording an order, how threads wait, a
+   step's timeline, byte counters, raw state buffers.
 
-   Every function returns TESSERA_OK or the kind of its error; tessera_last_error() then says, per thread,
-   what was wrong and what would have been right. No exception leaves a function of this file. Outputs are
-   written on success only. A handle is used by the thread of its rank alone. Strings are UTF-8 and end in 0;
-   those given to a call are copied. */
+   Every function returns TESSERA_OK or the kind of its error. After an error, tessera_last_error() says on
+   that thread what was wrong and what would have been right. No function lets an exception out. Outputs
+   are written on success only. Only the thread of a rank may use that rank's handles. Strings are UTF-8
+   and end in 0; a call copies the strings that it is given. */
 #ifndef TESSERA_C_API_H
 #define TESSERA_C_API_H
 
@@ -32,39 +32,45 @@ enum {
   TESSERA_USER = 100 /* this and above: free for rank_main to return */
 };
 
-/* The message of the last call on this thread that failed, "" before any; valid until the next that fails. */
+/* The message of the last call on this thread that failed; "" if none has. Valid until the next call on
+   this thread fails. */
 const char* tessera_last_error(void);
 
 /* -- Ranks -- */
 
-typedef struct tessera_world tessera_world; /* a rank's place among all ranks */
+typedef struct tessera_world tessera_world; /* one rank's connection to all ranks */
 
-/* What a rank runs. The world is valid until it returns. Anything but TESSERA_OK is a failure of the rank:
-   the others are told. Its message is that of the failed call whose status is returned, if there is one. */
+/* The function that a rank runs. `world` is valid until it returns. A result other than TESSERA_OK means
+   that the rank failed, and the other ranks are told. The failure's message is that of the failed call
+   whose status is returned, if there is one. */
 typedef tessera_status (*tessera_rank_main)(tessera_world* world, void* user);
 
-/* Runs rank_main for ranks 0 .. ranks-1, each on a thread, rank 0 on this one, and returns when all have
-   ended: TESSERA_OK where none failed; what the rank returned that failed first, with its message; or, where
-   that rank returned TESSERA_OK, what the first to return anything else did. Where all returned TESSERA_OK
-   although one had failed (an engine called out of order, tessera_world_fail), TESSERA_COMMUNICATION with the
-   first failure's message. deadline_ms (above 0; a year at most, beyond which it is one) is of every wait for
-   a peer. A rank still running that long after the first failure is left behind, and the process should then
-   end; rank 0, which runs on the caller's own thread, is always waited for. */
+/* Runs rank_main for ranks 0 .. ranks-1, each on a thread of its own, rank 0 on the calling thread.
+   Returns when all have ended: TESSERA_OK if none failed, else the status and message of the rank that
+   failed first. If that rank returned TESSERA_OK, the result is that of the first rank that returned
+   something else. If all returned TESSERA_OK although one had failed (an engine called out of order,
+   tessera_world_fail), the result is TESSERA_COMMUNICATION with the first failure's message. deadline_ms
+   limits every wait for a peer; it is above 0, and more than a year counts as a year. A rank that still
+   runs that long after the first failure is left behind; the process should then end. Rank 0 is always
+   waited for, because it runs on the calling thread. */
 tessera_status tessera_run_ranks(int32_t ranks, int64_t deadline_ms, tessera_rank_main rank_main, void* user);
 
-/* This process as a rank among those that a launcher (mpirun, srun) started. TESSERA_UNSUPPORTED in a build
-   without MPI. Destroy the engine first; a rank that goes wrong should call tessera_world_fail before. */
+/* Makes this process a rank among those that a launcher (mpirun, srun) started. TESSERA_UNSUPPORTED in a
+   build without MPI. Destroy the engine before the world. A rank that fails should call tessera_world_fail
+   before it destroys them. */
 tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** world);
-/* The same for a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun). Meant as the
-   host of tessera_world_create_nccl. */
+/* The same for a launcher (torchrun) that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Meant as the
+   `host` of tessera_world_create_nccl. */
 tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_world** world);
-/* The ranks of `host` as GPUs, one each, that exchange by NCCL: for engines whose options.device is
-   TESSERA_CUDA. Collective. Within a rank_main it is destroyed before that returns. TESSERA_UNSUPPORTED in a
-   build without NCCL, TESSERA_ENVIRONMENT where libnccl cannot be loaded. One rank alone needs none. */
+/* Makes a world of the ranks of `host` in which each rank has one GPU and data travel by NCCL. For engines
+   whose options.device is TESSERA_CUDA; a single rank needs none. Collective. If it was made within a
+   rank_main, destroy it before that returns. TESSERA_UNSUPPORTED in a build without NCCL,
+   TESSERA_ENVIRONMENT if libnccl cannot be loaded. */
 tessera_status tessera_world_create_nccl(tessera_world* host, int64_t deadline_ms, tessera_world** world);
-/* Of one that was created; NULL is well. TESSERA_USAGE for a rank_main's own, which ends with it. */
+/* Destroys a world that a tessera_world_create_ function made. NULL is allowed. TESSERA_USAGE for the
+   world that a rank_main was given: it ends when rank_main returns. */
 tessera_status tessera_world_destroy(tessera_world* world);
-/* Tells all other ranks that this one failed: their waits for it end. */
+/* Tells all other ranks that this one failed. Their waits for it then end. */
 tessera_status tessera_world_fail(tessera_world* world, const char* message);
 
 tessera_status tessera_world_rank(const tessera_world* world, int32_t* rank);
@@ -72,14 +78,14 @@ tessera_status tessera_world_ranks(const tessera_world* world, int32_t* ranks);
 
 enum { TESSERA_SUM = 0, TESSERA_MAX = 1 }; /* operation */
 
-/* For what a trainer measures itself. Collective: all ranks make these calls in one order, on memory of the
-   host, also where a world's engines are on GPUs; during a step, too. The deadline is the world's, or that of
-   the engine made last on it. TESSERA_COMMUNICATION where a rank does not come, or calls something else; the
-   world has then failed. */
+/* Collectives for values that a trainer measures itself. All ranks make these calls in the same order,
+   also during a step. The memory is the host's, also if the world's engines are on GPUs. The deadline is
+   that of the engine made last on the world, or the world's. TESSERA_COMMUNICATION if a rank does not come
+   or calls something else; the world has then failed. */
 tessera_status tessera_world_barrier(tessera_world* world); /* returns when all ranks have called it */
-/* In place, element by element the ranks' sum, added in rank order, or their largest, NaN where a rank's is
-   NaN: the same bits on all ranks. numel and operation are the same on all ranks. After an error what
-   `values` hold is undefined. */
+/* Replaces each element by the sum over the ranks, added in rank order, or by the largest of the ranks'
+   values, NaN if any is NaN. All ranks get the same bits. numel and operation are the same on all ranks.
+   After an error the contents of `values` are undefined. */
 tessera_status tessera_world_all_reduce(tessera_world* world, int32_t operation, double* values,
                                         int64_t numel);
 
@@ -87,7 +93,7 @@ tessera_status tessera_world_all_reduce(tessera_world* world, int32_t operation,
 
 enum { TESSERA_FP32 = 0, TESSERA_BF16 = 1, TESSERA_FP16 = 2 }; /* dtype */
 
-/* One parameter; all fields that are 0 mean a trainable fp32 scalar of group 0. */
+/* One parameter. `name` is required. With all other fields 0 it is a trainable fp32 scalar of group 0. */
 typedef struct tessera_parameter {
   const char* name;     /* unique over the model */
   const int64_t* shape; /* dims, outermost first */
@@ -95,22 +101,22 @@ typedef struct tessera_parameter {
   int32_t dtype;
   int32_t frozen; /* 1: gathered, but has no gradient and no optimizer state */
   int32_t group;
-  const char* tied_to; /* name of the parameter that this one is; NULL: of its own */
+  const char* tied_to; /* name of the parameter that this one shares its values with; NULL: none */
 } tessera_parameter;
 
-/* The parameters that are gathered and released together. Units and, over all units, parameters are numbered
-   in the order of declaration. Set what is not used to 0. */
+/* The parameters that are gathered and released together. Units are numbered in the order of declaration,
+   and so are parameters, over all units. Set fields that are not used to 0. */
 typedef struct tessera_unit {
   const char* name;
   const tessera_parameter* parameters;
   int32_t parameter_count;
   int32_t read_in_forward_only; /* 1: backward does not read them (an embedding's tables) */
-  /* For a microbatch on one rank; 0: none, or in memory of the trainer's own. Lies where
-     tessera_lease_handover says. Needs the default order (tessera_options.order NULL). */
-  int64_t output_bytes;       /* what it hands on to the next unit: needed by a pipeline */
+  /* Activation memory for one microbatch on one rank. 0: none, or in memory of the trainer's own.
+     tessera_lease_handover says where it lies. Needs the default order (tessera_options.order NULL). */
+  int64_t output_bytes;       /* what it hands on to the next unit; a pipeline needs it */
   int64_t saved_bytes;        /* kept from its forward to its backward, unless recompute is full */
   int64_t recomputable_bytes; /* the same, unless recompute is selective or full */
-  int64_t workspace_bytes;    /* the most that any pass needs, within a lease */
+  int64_t workspace_bytes;    /* the most that any pass needs, during a lease */
 } tessera_unit;
 
 /* -- Options -- */
@@ -133,8 +139,8 @@ typedef struct tessera_use {
   int32_t edge;
 } tessera_use;
 
-/* An optimizer group: what a parameter's `group` counts. A factor that is given and not marked as its own is
-   refused. */
+/* An optimizer group. A parameter's `group` is its index. A learning_rate_factor other than 0 and 1 that
+   is not marked as the group's own is refused. */
 typedef struct tessera_group {
   const char* name;
   int32_t own_weight_decay;         /* 1: weight_decay below, 0: the options' */
@@ -143,37 +149,37 @@ typedef struct tessera_group {
   double learning_rate_factor; /* times the step's learning rate; 0 freezes the group's values */
 } tessera_group;
 
-/* Set all by tessera_options_init, then change what differs. Defaults are in brackets. */
+/* Set all members with tessera_options_init, then change those that differ. Defaults are in brackets. */
 typedef struct tessera_options {
   size_t struct_bytes;         /* set by tessera_options_init */
   int32_t pipeline;            /* ranks along the mesh's pipeline axis: parts of the chain of units [1] */
-  int32_t replicate;           /* along its replicate axis [1] */
-  int32_t shard;               /* and along its shard axis [0: as many as the others leave] */
+  int32_t replicate;           /* ranks along its replicate axis [1] */
+  int32_t shard;               /* ranks along its shard axis [0: as many as the other axes leave] */
   int32_t stage;               /* ZeRO, 0 to 3 [0] */
   int32_t reduce;              /* [TESSERA_REDUCE_AUTOMATIC] */
   int32_t reduction;           /* how ranks add, see tessera/reduction.h [TESSERA_REDUCTION_EXACT] */
   int32_t update;              /* when states are updated, see Strategy::update [TESSERA_UPDATE_DECIDED] */
-  int32_t prefetch;            /* uses ahead whose parameters are gathered [1] */
+  int32_t prefetch;            /* number of uses ahead of the running one whose parameters are gathered [1] */
   int32_t resident_units;      /* see Strategy::resident_units [0] */
-  int32_t microbatches;        /* of a training step [1] */
-  int32_t evaluation;          /* 1: there are evaluations too, of one microbatch [0] */
+  int32_t microbatches;        /* microbatches of a training step [1] */
+  int32_t evaluation;          /* 1: there are also evaluations, of one microbatch each [0] */
   int32_t state_over_replicas; /* 1: see Strategy::state_over_replicas [0] */
   int32_t parameters_over_replicas; /* 1: see Strategy::parameters_over_replicas [0] */
 
-  int32_t schedule;    /* of a pipeline's passes [TESSERA_1F1B] */
-  int32_t chunks;      /* runs of units on each pipeline rank: interleaved, looped [1] */
+  int32_t schedule;    /* order of a pipeline's passes [TESSERA_1F1B] */
+  int32_t chunks;      /* chunks of units on each pipeline rank; more than 1 for interleaved and looped [1] */
   const int32_t* cuts; /* first unit of every chunk but the first, ascending [NULL: equal counts] */
   int32_t cut_count;
   int32_t gather_once; /* 1: see Pipeline::gather_once [0] */
 
-  int32_t states;             /* where master weights and moments live [TESSERA_DEVICE] */
-  double states_on_device;    /* share of the units whose states stay there all the same [0] */
-  int32_t parameters;         /* where parameter shards live; stage 3 only [TESSERA_DEVICE] */
-  int32_t staged;             /* see Offload::staged [2] */
-  int32_t activations;        /* not the disk; see Offload::activations [TESSERA_DEVICE] */
-  int32_t recompute;          /* what uses in TESSERA_RECOMPUTE, one before each backward of every unit but
-                                 the last, make again; see Recompute [TESSERA_RECOMPUTE_NONE] */
-  const char* disk_directory; /* of the file for what lives on the disk [NULL: nothing does] */
+  int32_t states;          /* where master weights and moments live [TESSERA_DEVICE] */
+  double states_on_device; /* share of the units whose states stay on the device nevertheless [0] */
+  int32_t parameters;      /* where parameter shards live; stage 3 only [TESSERA_DEVICE] */
+  int32_t staged;          /* see Offload::staged [2] */
+  int32_t activations;     /* device or host, see Offload::activations [TESSERA_DEVICE] */
+  int32_t recompute; /* what is made again before a backward, see Recompute. Unless none, every unit but the
+                        last has a use in TESSERA_RECOMPUTE before each backward [TESSERA_RECOMPUTE_NONE] */
+  const char* disk_directory; /* folder of the file for what lives on the disk [NULL: nothing does] */
 
   int32_t optimizer;           /* [TESSERA_ADAMW] */
   double beta1;                /* adamw, adam, lion [0.9] */
@@ -185,143 +191,151 @@ typedef struct tessera_options {
   int32_t moment_type;         /* TESSERA_BF16: see Optimizer::moment_type [TESSERA_FP32] */
   const tessera_group* groups; /* [NULL: one] */
   int32_t group_count;
-  double clip;             /* largest global norm of the mean gradient [0: none] */
+  double clip;             /* largest global norm of the mean gradient [0: no clipping] */
   int32_t parameter_norms; /* 1: tessera_step_result.parameter_norms is filled [0] */
 
   /* Dynamic loss scaling, for fp16. All but the interval are powers of two. */
-  double initial_loss_scale;          /* [0: none, and the rest means nothing] */
+  double initial_loss_scale;          /* [0: no scaling; the other members are then ignored] */
   double loss_scale_growth_factor;    /* above 1 [2] */
-  int64_t loss_scale_growth_interval; /* steps applied in a row before it grows, 1 or more [2000] */
-  double loss_scale_backoff_factor;   /* times this after a step that was not finite, below 1 [0.5] */
+  int64_t loss_scale_growth_interval; /* steps applied in a row before the scale grows, 1 or more [2000] */
+  double loss_scale_backoff_factor;   /* the scale's factor after a step that was not finite, below 1 [0.5] */
   double min_loss_scale;              /* [1] */
   double max_loss_scale;              /* 2^127 at most [2^24] */
 
-  const tessera_use* order; /* of one microbatch [NULL: forward in unit order, then backward in reverse] */
+  const tessera_use* order; /* for a microbatch [NULL: forward in unit order, then backward in reverse] */
   int32_t order_count;
-  int32_t zero_gradients;      /* 1: gradients begin as 0 and are always added to [0] */
+  int32_t zero_gradients;      /* 1: gradients start at 0 and beta is always 1 [0] */
   int32_t device;              /* where it trains [TESSERA_CPU] */
-  int32_t device_ordinal;      /* of TESSERA_CUDA: which GPU [0] */
-  int32_t threads;             /* of a rank's updates and sums [1] */
-  int64_t deadline_ms;         /* of every wait for a peer [0: as the world's] */
-  int64_t device_memory_bytes; /* a rank's budget; more is refused at create [0: none] */
-  int64_t host_memory_bytes;   /* likewise, of what it keeps in the host's arena [0: none] */
-  int64_t external_bytes;      /* what the caller's own activations take of device_memory_bytes [0] */
-  int32_t strict_order;        /* 1: one instruction after the other, for debugging; the same bits [0] */
-  int32_t poison;              /* 1: fills dead memory with NaN, for debugging; the same bits [0] */
+  int32_t device_ordinal;      /* which GPU, for TESSERA_CUDA [0] */
+  int32_t threads;             /* CPU threads of a rank's updates and sums [1] */
+  int64_t deadline_ms;         /* limit of every wait for a peer [0: the world's] */
+  int64_t device_memory_bytes; /* a rank's budget; an engine that needs more is refused [0: none] */
+  int64_t host_memory_bytes;   /* likewise, for the rank's host arena [0: none] */
+  int64_t external_bytes;      /* part of device_memory_bytes that the caller's own activations take [0] */
+  int32_t strict_order; /* 1: runs one instruction after the other, for debugging; gives the same bits [0] */
+  int32_t poison;       /* 1: fills dead memory with NaN, for debugging; gives the same bits [0] */
 } tessera_options;
 
-/* bytes: sizeof(tessera_options). TESSERA_USAGE where header and library differ in it. */
+/* Sets all members to their defaults. `bytes` is sizeof(tessera_options). TESSERA_USAGE if the library was
+   built with another size. */
 tessera_status tessera_options_init(tessera_options* options, size_t bytes);
 
 /* -- The engine -- */
 
 typedef struct tessera_engine tessera_engine;
-typedef struct tessera_lease tessera_lease; /* of its engine: ended, not destroyed */
+typedef struct tessera_lease tessera_lease; /* belongs to its engine: end it, do not destroy it */
 
-/* Collective: every rank makes one with equal arguments. Destroy it before the rank ends; a lease still open
-   then fails the other ranks. */
+/* Collective: every rank makes an engine with equal arguments. Destroy it before the rank ends. If a lease
+   is still open then, the other ranks fail. */
 tessera_status tessera_engine_create(tessera_world* world, const tessera_unit* units, int32_t unit_count,
                                      const tessera_options* options, tessera_engine** engine);
-tessera_status tessera_engine_destroy(tessera_engine* engine); /* NULL is well */
+tessera_status tessera_engine_destroy(tessera_engine* engine); /* NULL is allowed */
 
 tessera_status tessera_find_parameter(const tessera_engine* engine, const char* name, int32_t* parameter);
 
-/* Sets `numel` values of a parameter from element `begin`, row-major; equal on all ranks, and whenever it is
-   asked: TESSERA_USAGE where it gives others the second time. Called for what this rank holds, and for up to
-   16 elements of every parameter; these, and what several ranks hold, the ranks compare (collective).
-   Anything but TESSERA_OK stops, and is what tessera_initialize returns. */
+/* Sets `numel` values of a parameter from element `begin` on, row-major. It must give the same values on
+   all ranks and at every call; tessera_initialize returns TESSERA_USAGE if a second call gives others. It
+   is called for the elements that this rank holds, and for up to 16 elements of every parameter. The ranks
+   compare those, and the elements that several ranks hold. A result other than TESSERA_OK stops the
+   initialization and becomes the result of tessera_initialize, which is collective. */
 typedef tessera_status (*tessera_fill)(int32_t parameter, int64_t begin, float* values, int64_t numel,
                                        void* user);
 tessera_status tessera_initialize(tessera_engine* engine, tessera_fill fill, void* user);
 
 tessera_status tessera_begin(tessera_engine* engine, int32_t kind, int32_t microbatches);
-/* A training step with TESSERA_UPDATE_REDUCED: the learning rate, and exactly what the ranks' weights will
-   add up to in tessera_step. */
+/* Begins a training step with TESSERA_UPDATE_REDUCED. `learning_rate` is that of tessera_step, and
+   `weight` is exactly the sum over ranks of the weights that tessera_step will be given. */
 tessera_status tessera_begin_on_terms(tessera_engine* engine, int32_t microbatches, double learning_rate,
                                       double weight);
 
-/* An evaluation right behind another one, with which it goes on: what tessera_add_loss added there counts
-   again, so that the last of several gives the loss of all, with the bits that one of all their microbatches
-   gives. */
+/* Begins an evaluation that continues the evaluation directly before it: the sums that tessera_add_loss
+   made there are kept. So the last of several gives the loss of all of them, with the same bits as one
+   evaluation of all their microbatches. */
 tessera_status tessera_continue_evaluation(tessera_engine* engine, int32_t microbatches);
 
-/* The next use of the program; returns when the unit's parameters are gathered. */
+/* Begins the next use of the program. Returns when the unit's parameters are gathered. */
 tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pass, tessera_lease** lease);
-/* Instead: contributes nothing (its gradients, and what it hands on, are zeros), still meets every
-   collective. Of a use that has others inside it only these can be skipped. */
+/* Skips the next use instead: it contributes nothing but still takes part in every collective. Its
+   gradients are zeros, and so is what it hands on. If a use has others inside it, only those can be
+   skipped. */
 tessera_status tessera_skip_unit(tessera_engine* engine, int32_t unit, int32_t pass);
 
 /* -- A mesh's own part of a step -- */
 
 enum { TESSERA_PIPELINE = 0, TESSERA_REPLICATE = 1, TESSERA_SHARD = 2 }; /* axis */
 
-/* This rank's place along an axis. Ranks of one place along replicate and shard work on the same samples. */
+/* This rank's coordinate along an axis. Ranks with equal coordinates along replicate and shard work on the
+   same samples. */
 tessera_status tessera_place(const tessera_engine* engine, int32_t axis, int32_t* place);
 
 typedef struct tessera_scheduled_use {
   int32_t unit;
   int32_t pass;
-  int32_t edge; /* TESSERA_CLOSE: here the lease of the matching TESSERA_OPEN ends; no use of its own */
+  int32_t edge; /* TESSERA_CLOSE is not a use of its own: here the lease of the matching TESSERA_OPEN ends */
   int32_t microbatch;
 } tessera_scheduled_use;
 
-/* The uses of the step that has begun, in the order in which this rank makes them: with a pipeline those of
-   its units only. Valid until the next begin. TESSERA_USAGE where no step is running. */
+/* The uses of the step that has begun, in the order in which this rank makes them. With a pipeline these
+   are the uses of this rank's units only. The engine owns the list; it is valid until the next begin.
+   TESSERA_USAGE if no step is running. */
 tessera_status tessera_scheduled_uses(tessera_engine* engine, const tessera_scheduled_use** uses,
                                       int32_t* count);
 
-/* What units hand on and keep (tessera_unit's bytes), where it lies during a lease. Every pass reads input; a
-   forward writes output; a backward reads output_gradient, and writes input_gradient. NULL where there is
-   none, and in the other passes. Between ranks of a pipeline, and to the host and back, they travel by
-   themselves. */
+/* Where the activations that tessera_unit's bytes declare lie during a lease. Every pass reads input. A
+   forward writes output. A backward reads output_gradient and writes input_gradient. A member is NULL if
+   the unit has no such memory, or the pass does not use it. The engine moves activations between pipeline
+   ranks, and to the host and back. */
 typedef struct tessera_handover {
   const void* input;
   void* output;
   const void* output_gradient;
   void* input_gradient;
-  void* saved;        /* a forward writes it, backward reads it; a full recompute writes it again, a selective
-                         one reads it */
+  void* saved; /* forward writes it, backward reads it; a full recompute writes it again, a selective one
+                  reads it */
   void* recomputable; /* forward and recompute write it; backward reads it, and may overwrite it */
-  void* workspace;    /* in any pass; holds garbage at first */
+  void* workspace;    /* for any pass; contains garbage at first */
 } tessera_handover;
 
-/* Of the innermost open lease. On a GPU these and a lease's views are memory of that GPU. */
+/* `lease` must be the innermost open lease. On a GPU these pointers and a lease's views are memory of that
+   GPU. */
 tessera_status tessera_lease_handover(const tessera_lease* lease, tessera_handover* handover);
 
 typedef struct tessera_view {
   void* data; /* valid until the lease ends */
   int64_t numel;
   int32_t dtype;
-  float beta; /* of a gradient. 0: overwrite, the memory holds garbage; 1: add to what is there */
+  float beta; /* for a gradient. 0: overwrite, the memory contains garbage; 1: add to what is there */
 } tessera_view;
 
 tessera_status tessera_lease_parameter(const tessera_lease* lease, int32_t parameter, tessera_view* view);
-/* In backward, of a trainable parameter: where the gradient of loss scale * sum of the loss goes. */
+/* In backward, for a trainable parameter: where to write the gradient of loss scale * sum of the loss. */
 tessera_status tessera_lease_gradient(const tessera_lease* lease, int32_t parameter, tessera_view* view);
-/* The lease has ended even where this fails; the handle must not be used again. */
+/* The lease has ended even if this fails. Do not use the handle again. */
 tessera_status tessera_lease_end(tessera_lease* lease);
 
 /* -- On a GPU -- */
 
-/* A cudaStream_t: what a unit's work is to be enqueued on, within its lease; NULL on the CPU. */
+/* The cudaStream_t on which to enqueue a unit's work during its lease; NULL on the CPU. */
 tessera_status tessera_stream(const tessera_engine* engine, void** stream);
-/* Copies between memory of the host and of the device, behind what is enqueued; returns when it is there. */
+/* Copies `bytes` bytes between memory of the host and of the device, after the work that is enqueued on
+   the stream. Returns when the copy is complete. */
 tessera_status tessera_transfer(tessera_engine* engine, void* to, const void* from, int64_t bytes);
-/* From the host to the device likewise; returns when `from` may be changed, without waiting for the GPU. */
+/* Copies from the host to the device in the same order. Returns when `from` may be changed, without
+   waiting for the GPU to reach the copy. */
 tessera_status tessera_upload(tessera_engine* engine, void* to, const void* from, int64_t bytes);
 
 typedef struct tessera_loss_total {
   double sum;      /* of losses */
-  int64_t counted; /* of what they are of, tokens say: adds to the step's weight */
+  int64_t counted; /* number of items, such as tokens, that `sum` covers; added to the step's weight */
 } tessera_loss_total;
 
-/* Adds, behind what is enqueued, to the loss and weight that tessera_step is given: for sums that lie on the
-   device, as `total` does. Within a step. */
+/* Adds `total` to the loss and weight that tessera_step is given, after the work that is enqueued on the
+   stream. For sums that lie on the device, where `total` must lie. Within a step. */
 tessera_status tessera_add_loss(tessera_engine* engine, const tessera_loss_total* total);
 
 typedef struct tessera_step_inputs {
   double learning_rate; /* 0 or more, equal on all ranks */
-  double weight;        /* what the loss is divided by, summed over ranks; finite, 0 or more */
+  double weight;        /* the loss is divided by the sum of this over ranks; finite, 0 or more */
   double loss;          /* sum of the loss on this rank */
 } tessera_step_inputs;
 
@@ -342,25 +356,26 @@ typedef struct tessera_step_result {
   double gradient_norm; /* of the mean gradient, before clipping */
   double loss_scale;
   double learning_rate;
-  /* Of the mean gradient, before clipping, by parameter: of all its uses for a tied one, 0 for a frozen one.
-     NULL unless tessera_options.parameter_norms, and for a step that was skipped or an evaluation. Valid
-     until the engine's next step. */
+  /* Norms of the mean gradient by parameter, before clipping. A tied parameter's norm covers all its uses;
+     a frozen one's is 0. NULL unless tessera_options.parameter_norms is set, for a skipped step, and for
+     an evaluation. Valid until the engine's next step. */
   const double* parameter_norms;
   int32_t parameter_norm_count;
 } tessera_step_result;
 
-/* After the last use. `result` may be NULL. */
+/* Ends a step: reduces, decides and updates. Call it after the last use. `result` may be NULL. */
 tessera_status tessera_step(tessera_engine* engine, const tessera_step_inputs* inputs,
                             tessera_step_result* result);
-/* Instead of the rest of a step: all ranks drop it. */
+/* Drops the rest of a step, on all ranks. `result` may be NULL. */
 tessera_status tessera_abandon(tessera_engine* engine, tessera_step_result* result);
 
-/* With TESSERA_UPDATE_NEXT: does what the last step left to the next. Collective, between steps. */
+/* With TESSERA_UPDATE_NEXT: does the updates that the last step left to the next one. Collective, between
+   steps. */
 tessera_status tessera_finish_updates(tessera_engine* engine);
 
-/* The scale that the gradients of this step carry: 1 without loss scaling. */
+/* The factor by which this step's gradients are scaled; 1 without loss scaling. */
 tessera_status tessera_loss_scale(const tessera_engine* engine, float* scale);
-/* Updates applied so far; a checkpoint that is loaded brings its count. */
+/* Updates applied so far. Loading a checkpoint sets the count to the checkpoint's. */
 tessera_status tessera_steps_applied(const tessera_engine* engine, int64_t* steps);
 
 enum { TESSERA_MASTER = 0, TESSERA_ROUNDED = 1, TESSERA_MOMENT1 = 2, TESSERA_MOMENT2 = 3 }; /* state */
@@ -370,7 +385,7 @@ tessera_status tessera_read(tessera_engine* engine, int32_t parameter, int32_t s
                             float* values, int64_t numel);
 tessera_status tessera_write(tessera_engine* engine, int32_t parameter, int32_t state, int64_t begin,
                              const float* values, int64_t numel);
-/* The same of a reduced gradient, in a training step, behind its last use and before tessera_step: see
+/* Elements of a reduced gradient, in a training step, after its last use and before tessera_step. See
    Engine::read_gradient. */
 tessera_status tessera_read_gradient(tessera_engine* engine, int32_t parameter, int64_t begin, float* values,
                                      int64_t numel);
@@ -386,28 +401,28 @@ enum { /* category */
        TESSERA_CATEGORIES = 7
 };
 
-/* Memory of this rank in a space (TESSERA_DEVICE and so on): what the arena takes, and what lives in it at
+/* This rank's memory in a space (TESSERA_DEVICE and so on), in bytes: the arena, and what lives in it at
    the plan's peak, by category. `at_peak` may be NULL. */
 tessera_status tessera_plan_bytes(const tessera_engine* engine, int32_t space, int64_t* arena,
                                   int64_t at_peak[TESSERA_CATEGORIES]);
 
 /* A step's timing on this rank, in microseconds. */
 typedef struct tessera_timing {
-  double total_us;         /* by the host's clock, until the step is complete */
-  double issue_us;         /* until all lanes had been given their work; on the CPU the caller computes */
+  double total_us;         /* until the step is complete, by the host's clock */
+  double issue_us;         /* until all lanes had their work; on the CPU the caller also computes */
   double communication_us; /* collectives, messages, copies and host updates off the compute lane */
-  double exposed_us;       /* the compute lane waited for other lanes */
+  double exposed_us;       /* time in which the compute lane waited for other lanes */
 } tessera_timing;
 
-/* Times the next steps where `on` is not 0. Costs two clock readings an instruction; on a GPU two of its
-   events, and waits for the GPU when a step begins. Between steps. */
+/* Times the next steps if `on` is not 0. Costs two clock readings per instruction; on a GPU it costs two
+   events per instruction, and a wait for the GPU when a step begins. Between steps. */
 tessera_status tessera_set_tracing(tessera_engine* engine, int32_t on);
-/* Of the last step that was traced; all 0 before any. */
+/* The timing of the last traced step; all 0 if there is none. */
 tessera_status tessera_step_timing(const tessera_engine* engine, tessera_timing* timing);
 
-/* What people should know of how the engine works on this machine, a line each: an exchange between processes
-   or GPUs that costs a copy more, and why; how the disk is used. "" where there is nothing. Valid until the
-   next call. */
+/* Notes for the user on how the engine works on this machine, one per line: why an exchange between
+   processes or GPUs needs an extra copy, and how the disk is used. "" if there are none. Valid until the
+   next call of tessera_notes on this engine, or until the engine is destroyed. */
 tessera_status tessera_notes(tessera_engine* engine, const char** notes);
 
 #ifdef __cplusplus

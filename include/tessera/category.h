@@ -1,4 +1,4 @@
-// What memory is used for, as plans and counters tell it apart.
+// The purposes by which memory plans and byte counters group memory.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 namespace tessera {
 
 enum class Category : std::uint8_t {
-  parameters,
-  gathered_parameters,
-  gradients,
-  optimizer_state,
-  activations,
-  communication,
-  workspace
+  parameters,           // persistent ones, and their copies that are staged on the host
+  gathered_parameters,  // gathered or uploaded for uses
+  gradients,            // transient gradients and accumulators
+  optimizer_state,      // master weights and moments
+  activations,          // outputs, their gradients, what units save, the batch
+  communication,        // the step's scalars and decisions; sums of tied gradients for another pipeline rank
+  workspace             // scratch of kernels, and sums of squares of gradients
 };
 inline constexpr int kCategories = 7;
 std::string_view name_of(Category category);

@@ -1,5 +1,5 @@
 // Tokens on disk and how a run reads them: token files and plain text, the validation split, and the order of
-// samples. Knows nothing of ranks: a sample is named by its number in the whole run.
+// samples. Knows nothing of ranks: a sample is identified by its number in the whole run.
 #pragma once
 
 #include <cstdint>
@@ -36,20 +36,20 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-// A sequence of tokens: mapped files, one after the other, or memory. Copies share it; reading is safe from
-// any thread. A file is to stay as it is while it is mapped.
+// A sequence of tokens from mapped files, one after the other, or from memory. Copies share the data. Any
+// thread may read. Do not change a file while it is mapped.
 class TokenSource {
  public:
-  // Maps the file `path`, or, where there is none of that name, the files that the glob pattern `path`
-  // matches (*, ? and [...]), in the order of their names' bytes. A file is a token file if it starts with
-  // one of the two magic numbers, and must be one if its name ends in ".bin"; anything else is text.
-  // `vocabulary` is the model's: 1 to 2^31. Throws EnvironmentError for a pattern that matches nothing, a
-  // file that cannot be read, is empty, or whose header contradicts it (a version other than the above, a
-  // count that does not match its bytes), and files that differ in their encoding; UsageError for a
-  // vocabulary that cannot hold text's 256 bytes. Tokens are checked as they are read; check_tokens() reads
-  // them all.
+  // Maps the file `path`. If there is no such file, maps the files that the glob pattern `path` matches (*, ?
+  // and [...]), in the order of their names' bytes. A file that starts with one of the two magic numbers is a
+  // token file, and a file whose name ends in ".bin" must be one. Every other file is text. `vocabulary` is
+  // the model's, from 1 to 2^31.
+  // Throws EnvironmentError for a pattern that matches nothing, for a file that is empty or cannot be read,
+  // for a header that contradicts its file (a version other than the above, a count that does not match the
+  // bytes), and for files of different encodings. Throws UsageError for text with a vocabulary below 256.
+  // Tokens are checked when they are read; check_tokens() checks all of them.
   static TokenSource open(const std::string& path, std::int64_t vocabulary);
-  // Text in memory, for tests and embedders; `name` stands for the path in messages.
+  // Text in memory, for tests and embedders. Messages show `name` in place of a path.
   static TokenSource of_text(std::string text, std::int64_t vocabulary = 256,
                              const std::string& name = "text");
 
@@ -57,21 +57,21 @@ class TokenSource {
   std::int64_t vocabulary() const { return vocabulary_; }
   TokenEncoding encoding() const { return encoding_; }
   const std::string& name() const { return name_; }  // the path or pattern
-  // Which of the tokens each file holds, in order: at least one range, each ends where the next begins.
+  // The range of tokens that each file holds, in order. At least one range; each ends where the next begins.
   std::vector<TokenRange> files() const;
-  // The name of the file at a place in files(); UsageError where there is none.
+  // The name of the file with index `place` in files(). UsageError for an index that does not exist.
   const std::string& file_name(std::size_t place) const;
 
-  // Tokens [begin, begin + tokens.size()), of several files where they lie so. Throws UsageError for a range
-  // outside [0, numel()), and EnvironmentError for a token that is not below the vocabulary, naming file,
-  // place in the file and token, or where a file has become shorter since or its disk fails.
+  // Reads tokens [begin, begin + tokens.size()), across files where needed. Throws UsageError for a range
+  // outside [0, numel()). Throws EnvironmentError for a token that is not below the vocabulary, naming the
+  // file, the place in it and the token, and also if a file has become shorter or its disk fails.
   void read(std::int64_t begin, std::span<std::int32_t> tokens) const;
-  // Asks the system to read tokens [begin, end) from disk ahead of their use; does not wait. Without it a
-  // read takes from disk the pages it touches, one by one: no neighbours, which samples drawn from more data
-  // than memory holds would only push each other out with. Throws UsageError for a range outside [0,
-  // numel()).
+  // Asks the system to read the tokens of `range` from disk ahead of their use; does not wait. Without it,
+  // read() takes from disk the pages that it touches, one by one, and no neighbouring pages: if samples are
+  // drawn from more data than memory holds, those would only displace other pages that are needed. Throws
+  // UsageError for a range outside [0, numel()).
   void prefetch(TokenRange range) const;
-  // Reads everything once, at the speed of the disk, and throws as read() does.
+  // Reads all tokens once, at the speed of the disk. Throws as read() does.
   void check_tokens() const;
 
  private:
@@ -97,24 +97,23 @@ class TokenSource {
   std::string name_;
 };
 
-// What tells these tokens from others, to be compared: "1212 tokens in 3 files (hash 0123456789abcdef)",
-// where the hash is of each file's count and of the tokens that it begins and ends with. Names and types of
-// files do not enter. Throws as TokenSource::read().
+// A text by which to compare data sets: "1212 tokens in 3 files (hash 0123456789abcdef)". The hash covers
+// each file's count and its first and last tokens, but not names and types of files. Throws as
+// TokenSource::read() does.
 std::string identity_of(const TokenSource& source);
 
-// Writes a token file under a temporary name and renames it at the end: a reader sees the whole file or none.
-// Without finish() the temporary file is removed.
+// Writes a token file under a temporary name and renames it at the end, so that a reader sees the whole file
+// or none. Without finish() the temporary file is removed.
 class TokenWriter {
  public:
-  // Throws EnvironmentError where the file cannot be created, UsageError for TokenEncoding::text.
+  // Throws EnvironmentError if the file cannot be created, UsageError for TokenEncoding::text.
   TokenWriter(const std::string& path, TokenEncoding encoding);
   ~TokenWriter();
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
 
-  // Throws UsageError for a token that the encoding cannot hold or a file of more than 2^31 − 1 tokens,
-  // having written none of these, and EnvironmentError where the disk refuses, after which some may be
-  // written.
+  // Throws UsageError for a token that the encoding cannot hold, or a file of more than 2^31 − 1 tokens; none
+  // of `tokens` is then written. Throws EnvironmentError if the disk refuses; some may then be written.
   void append(std::span<const std::int32_t> tokens);
   // Writes the header, syncs and renames. Nothing may be appended after it.
   void finish();
@@ -129,14 +128,14 @@ struct TokenSplit {
   TokenRange validation;  // after train; may be empty
 };
 
-// Holds the last tokens back for validation: a fraction of [0, 1), rounded down to whole tokens, or a count.
-// Throws UsageError naming the value where it is out of range or nothing is left to train on.
+// Keep the last tokens for validation: a fraction in [0, 1), rounded down to whole tokens, or a count. Throw
+// UsageError naming the value if it is out of range or leaves nothing to train on.
 TokenSplit split_by_fraction(std::int64_t numel, double validation_fraction);
 TokenSplit split_by_count(std::int64_t numel, std::int64_t validation_numel);
 
 // shuffled: every epoch visits every window once, in an order that depends on seed and epoch only; epochs
-// follow each other without end. in_order: the windows from first to last, then samples that count for
-// nothing (inputs 0, targets kNotCounted), so that an evaluation of any shape counts every window once.
+// follow each other without end. in_order: the windows from first to last, then empty samples (inputs 0,
+// targets kNotCounted), so that an evaluation of any shape counts every window once.
 enum class SampleOrder : std::uint8_t { shuffled, in_order };
 
 struct SamplerOptions {
@@ -145,41 +144,41 @@ struct SamplerOptions {
   std::uint64_t seed = 0;
 };
 
-// Files of which a sampler reads nothing, as what they hold of its range is too short for one sample of T
-// tokens and a target more.
+// Files from which a sampler reads nothing: their part of its range is shorter than the T + 1 tokens of one
+// sample.
 struct UnreadFiles {
   std::vector<std::string> names;  // in order
   std::int64_t numel = 0;          // tokens of the range in them
-  std::int64_t of = 0;             // files that hold any of the range, these included
+  std::int64_t of = 0;             // number of files that hold any of the range, these included
 };
 
-// Cuts a range, file by file, into windows of T + 1 tokens that overlap by one, so that every token of a file
-// but its first is a target in exactly one of them; a file's tail shorter than T is left out, and so is a
-// file of at most T tokens (unread()). No window crosses from one file into the next, as in llm.c. Sample
-// number g of the run is a pure function of the files, the options and g: nothing is stored, and a resumed
-// run needs only the number to continue from.
+// Cuts a range, file by file, into windows of T + 1 tokens that overlap by one. So every token of a file but
+// its first is a target in exactly one window. A tail shorter than T is left out, and so is a file of at most
+// T tokens (unread()). No window crosses from one file into the next, as in llm.c. Sample number g of the run
+// is a pure function of the files, the options and g. Nothing is stored: a resumed run needs only the number
+// to continue from.
 class Sampler {
  public:
-  // Throws UsageError for a range outside the source, a length below 1, or a range without one whole window,
-  // which all of its files are too short for.
+  // Throws UsageError for a range outside the source, a length below 1, or a range in which every file is too
+  // short for a whole window.
   Sampler(TokenSource source, TokenRange range, const SamplerOptions& options);
 
   std::int64_t windows() const { return windows_; }  // samples in an epoch
   std::int64_t length() const { return options_.length; }
   const UnreadFiles& unread() const { return unread_; }
-  // The window that sample `number` ≥ 0 is; -1 behind the last one in order.
+  // The index of the window that sample `number` (0 or more) reads; −1 after the last window in order.
   std::int64_t window_of(std::int64_t number) const;
 
-  // Samples first, first + 1, ... as rows of inputs and of targets, each [rows, T]; the targets are the
-  // inputs one token later. Returns how many targets count. Throws UsageError unless both spans are equal and
-  // whole rows, and as TokenSource::read does.
+  // Reads samples first, first + 1, ... as rows of inputs and of targets, each [rows, T]. The targets are the
+  // inputs one token later. Returns how many targets count. Throws UsageError unless both spans have equal
+  // sizes of whole rows, and throws as TokenSource::read() does.
   std::int64_t read(std::int64_t first, std::span<std::int32_t> inputs,
                     std::span<std::int32_t> targets) const;
-  // Asks for the samples [first, first + count) from disk, to be read later; does not wait.
+  // Asks the system to read samples [first, first + count) from disk ahead of their use; does not wait.
   void prefetch(std::int64_t first, std::int64_t count) const;
 
  private:
-  // The windows of one file, those after them are of the next.
+  // The windows of one file. The next Part continues with those of the next file.
   struct Part {
     std::int64_t first_window = 0;
     std::int64_t begin = 0;  // token of the source
@@ -189,20 +188,21 @@ class Sampler {
 
   TokenSource source_;
   SamplerOptions options_;
-  std::vector<Part> parts_;  // of at least one window each
+  std::vector<Part> parts_;  // each has at least one window
   std::int64_t windows_ = 0;
   UnreadFiles unread_;
 };
 
-// How a step's samples are dealt out: microbatch by microbatch, in each rank by rank, `sequences` rows each.
-// The step's samples are the same for every world in which world · microbatches · sequences is the same.
+// How a step's samples are assigned: microbatch by microbatch and, in each, rank by rank, `sequences` rows to
+// each rank. A step has the same samples for every grid with the same product world · microbatches ·
+// sequences.
 struct SampleGrid {
   std::int64_t world = 1;  // ranks that see different samples: Mesh::data_ranks()
   std::int64_t microbatches = 1;
   std::int64_t sequences = 1;
 
   std::int64_t samples_per_step() const { return world * microbatches * sequences; }
-  // Number of the first sample of a microbatch, in a run that is in step `step` (from 0).
+  // The number, in the run, of a microbatch's first sample in step `step`, counted from 0.
   std::int64_t first_sample(std::int64_t step, std::int64_t rank, std::int64_t microbatch) const {
     return step * samples_per_step() + (microbatch * world + rank) * sequences;
   }

@@ -1,6 +1,6 @@
-// Floor 3: where a program runs. Owns the arena's bytes, the ordered queues that lanes run on, and a rank's
-// failure flag. Knows nothing of programs' instructions or of peers, and asks nothing of the machine, as
-// tessera/machine.h does.
+// Floor 3: the device that a program runs on. Owns the arena's bytes, the ordered queues that lanes run on,
+// and a rank's failure flag. Knows nothing of instructions or peers. tessera/machine.h says what the machine
+// has.
 #pragma once
 
 #include <array>
@@ -19,22 +19,22 @@
 
 namespace tessera {
 
-// Set once, by whatever fails first on a rank; shared by that rank's streams and communicators, whose waits
-// then end within milliseconds. Copies share one state. Every member may be called from any thread.
+// Set once, by the first failure on a rank. The rank's streams and communicators share it; their waits end
+// within milliseconds after it is set. Copies share one state. Any thread may call any member.
 class FailureFlag {
  public:
   FailureFlag();
 
-  // Returns false where the flag was set before; the first cause stays. Runs the hooks on the calling thread.
+  // Returns false if the flag was already set; the first cause stays. Runs the hooks on the calling thread.
   bool set(std::exception_ptr cause);
   bool set(const std::string& message);
 
   bool failed() const noexcept;
-  std::string message() const;  // of the cause; empty while not failed
+  std::string message() const;  // the cause's message; empty while not failed
   // Throws the cause; does nothing while not failed.
   void rethrow() const;
-  // `hook` gets the message when the flag is set (at once where it is set already). It must not throw or
-  // block.
+  // Calls `hook` with the message when the flag is set, or at once if it is already set. The hook must not
+  // throw or block.
   void on_failure(std::function<void(const std::string& message)> hook);
 
  private:
@@ -42,21 +42,22 @@ class FailureFlag {
   std::shared_ptr<State> state_;
 };
 
-// How threads wait for each other: a short spin, some sched_yield, then a futex. `automatic` chooses by the
-// threads that are busy at the same time against the cores: spin where all of them have a core, block where
-// far from it. Beside others that take the cores, threads sleep at once, whatever was chosen.
+// How threads wait for each other: a short spin, some sched_yield, then a futex. `automatic` compares the
+// threads that are busy at the same time with the cores: it spins if each has a core, yields up to eight
+// threads a core, and blocks beyond that or if their number is not known. While other work takes the cores,
+// threads sleep at once, whatever was chosen.
 enum class Waiting : std::uint8_t { automatic, spin, yield, block };
 
 class Stream;
 
-// A point in a stream's order, a plain value: everything submitted before it. A default event is done.
-// Valid while its stream lives.
+// A point in a stream's order: done when everything that was submitted before it is done. A plain value. A
+// default event is done. Valid while its stream lives.
 struct Event {
   Stream* stream = nullptr;
   std::uint64_t ticket = 0;
 };
 
-// One operation of a stream; `context` must live until it has run. What it throws fails the stream.
+// One operation of a stream. `context` must live until it has run. An exception from it fails the stream.
 struct Task {
   void (*run)(void* context, std::uint64_t argument) = nullptr;
   void* context = nullptr;
@@ -64,29 +65,30 @@ struct Task {
 };
 
 struct StreamOptions {
-  std::string name = "stream";  // in errors, and the thread's name (its first 15 characters)
-  bool on_caller = false;       // true: run() runs the task at once on the calling thread (the compute lane)
-  int capacity = 1024;          // operations in flight before run() and wait() block; at least 1
+  std::string name = "stream";  // shown in errors; its first 15 characters name the thread
+  bool on_caller = false;       // true: run() runs the task at once on the calling thread, as for the compute
+                                // lane
+  int capacity = 1024;          // most operations in flight; beyond it run() and wait() block. At least 1
   std::vector<int> cpus = {};   // cores the stream's thread may use; empty: any. Not with on_caller
-  bool urgent = false;          // on a GPU its kernels are scheduled before those of other streams
+  bool urgent = false;          // on a GPU: its kernels are scheduled before those of other streams
 };
 
-// An ordered queue of operations. One thread at a time submits (run, wait, record); any thread may
-// synchronize or ask. Nothing is allocated per operation.
+// An ordered queue of operations. One thread at a time may submit (run, wait, record). Any thread may call
+// synchronize() and done(). Nothing is allocated per operation.
 //
-// On a GPU, run() runs the task at once on the calling thread, with the GPU current there, and the task
-// enqueues its work on native(), without waiting for it; events are points in that order. `capacity` then
-// counts events: a record() beyond it blocks until the oldest is done. For an event of a thread of the host
-// (make_host_stream) the GPU waits, too; for one of another CPU's stream the caller does.
+// On a GPU, run() runs the task at once on the calling thread, with the GPU current there. The task enqueues
+// its work on native() and does not wait for it; events are points in that order. `capacity` then counts
+// events: a record() beyond it blocks until the oldest event is done. For an event of a make_host_stream()
+// stream the GPU waits. For an event of any other CPU stream the caller waits.
 //
-// Failure: a task that throws fails the stream and sets the device's failure flag; later operations are
+// Failure: a task that throws fails the stream and sets the device's failure flag. Later operations are
 // skipped, and every wait for an event at or after the failure throws what the flag holds: the rank's first
-// cause, with its type. A stream on the caller throws from run() and wait() directly. A wait also ends, by
-// throwing, when the flag is set elsewhere or the device's deadline passes (EnvironmentError naming the
-// stream). A kernel that fails is noticed by whoever next waits for, asks for or records an event behind it.
+// cause, with its type. A stream on the caller throws from run() and wait() directly. A wait also throws when
+// the flag is set elsewhere or the device's deadline passes (EnvironmentError naming the stream). A kernel
+// that fails is noticed at the next wait for, query of or record of an event after it.
 class Stream {
  public:
-  virtual ~Stream() = default;  // skips what has not begun, ends its thread; never communicates
+  virtual ~Stream() = default;  // skips what has not begun and ends its thread; never communicates
   Stream() = default;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -103,13 +105,13 @@ class Stream {
   // The cudaStream_t behind it; null on the CPU.
   virtual void* native() const noexcept { return nullptr; }
 
-  // Everything submitted so far.
+  // Blocks until everything submitted so far is done.
   void synchronize() { synchronize(record()); }
 };
 
-// Times at which a device's streams reach points of their order, by the device's own clock: a GPU's between
-// two of its kernels, the CPU's when the task is run that marks. Slots are made up front: nothing is
-// allocated per mark. A step is timed by these; Event is what streams wait for.
+// Times at which a device's streams reach points of their order, by the device's own clock. A GPU takes the
+// time between two of its kernels; the CPU takes it when the task that marks is run. Slots are made up front,
+// and nothing is allocated per mark. Marks time a step; streams wait for each other by Event.
 class Marks {
  public:
   virtual ~Marks() = default;
@@ -117,36 +119,36 @@ class Marks {
   Marks(const Marks&) = delete;
   Marks& operator=(const Marks&) = delete;
 
-  // Time 0 is when it returns: by then `stream`, of the device, has done all that it was given. On a GPU the
-  // times of host and device agree to half of what it takes to hear from an idle stream, microseconds; it is
-  // asked again, some times, where the answer was late.
+  // Synchronizes `stream`, which is one of the device's. Its return is time 0. On a GPU the clocks of host
+  // and device agree to half of the time in which an idle stream answers, which is microseconds. A late
+  // answer is asked for again, a few times.
   virtual void begin(Stream& stream) = 0;
-  // `slot` gets the time at which `stream`, of the device or its host, has done all that came before. Called
-  // where the stream's tasks are run, or submitted if it is on the caller; several threads may, of other
-  // slots.
+  // Stores in `slot` the time at which `stream` has done all that came before. `stream` is one of the
+  // device's or its host's. Call it from a task of the stream, or, if the stream is on the caller, where its
+  // tasks are submitted. Several threads may mark different slots at the same time.
   virtual void mark(std::size_t slot, Stream& stream) = 0;
-  // µs since begin(); the slot was marked since, and its stream has been waited for.
+  // µs from begin() to the mark. The slot must have been marked since begin(), and its stream waited for.
   virtual double us(std::size_t slot) const = 0;
 };
 
 struct ArenaOptions {
   std::int64_t bytes = 0;
-  std::int64_t stagger_bytes = 0;  // the base lies this far after a 2 MiB boundary; a multiple of 256
-  bool huge_pages = true;          // asks for transparent huge pages; silently without where refused
-  bool fill_poisoned = false;      // poison() also fills with 0xFF, a NaN of every type
-  // Memory that other processes of this host can map, every page of it taken at once; private where the
-  // system has none (Arena::file() tells).
+  std::int64_t stagger_bytes = 0;  // distance of the base from a 2 MiB boundary; a multiple of 256
+  bool huge_pages = true;          // asks for transparent huge pages; goes on without them if refused
+  bool fill_poisoned = false;      // poison() also fills with bytes 0xFF, a NaN in every type
+  // Takes memory that other processes of this host can map, all pages at once. If the system has none, the
+  // memory is private; Arena::file() tells which.
   bool shared = false;
 };
 
-// What other processes map to see an arena that is shared.
+// The file that other processes map to see a shared arena.
 struct ArenaFile {
   int descriptor = -1;  // -1: the arena is private
   std::int64_t base_offset = 0;
   std::int64_t bytes = 0;  // up to the arena's end
 };
 
-// Memory that a device hands to an arena, other than the CPU's. Zero when taken, given back when destroyed.
+// Memory that a device other than the CPU gives to an arena. Zero when taken; given back when destroyed.
 class ArenaMemory {
  public:
   virtual ~ArenaMemory() = default;
@@ -155,27 +157,28 @@ class ArenaMemory {
   ArenaMemory& operator=(const ArenaMemory&) = delete;
 
   virtual std::byte* base() const = 0;
-  // Sets each byte to `value`, after all that was submitted to the device's streams and before all that will
-  // be.
+  // Sets each byte to `value`, after everything submitted to the device's streams so far and before
+  // everything submitted later.
   virtual void fill(std::int64_t offset, std::int64_t bytes, int value) = 0;
 };
 
-// Where the memory of an arena comes from, if not from the device's own allocator. Both are called with the
-// device current on the calling thread and nothing of the arena in use.
+// An allocator for an arena, in place of the device's own. Both functions are called with the device current
+// on the calling thread, and while nothing uses the arena.
 struct ArenaSource {
-  std::function<void*(std::int64_t bytes)> take = {};  // null where refused: the device's own is asked then
-  std::function<void(void* memory)> give_back = {};    // throws nothing
+  std::function<void*(std::int64_t bytes)> take = {};  // returns null to refuse; the device's own allocator
+                                                       // is then used
+  std::function<void(void* memory)> give_back = {};    // must not throw
 
   explicit operator bool() const { return take != nullptr; }
 };
 
-// One range of bytes, taken once and given back when destroyed. Zero when taken. Moves, does not copy.
+// One range of bytes, taken once and given back when destroyed. Zero when taken. Can be moved, not copied.
 class Arena {
  public:
   Arena() = default;
-  // EnvironmentError naming the bytes where the system refuses them.
+  // Throws EnvironmentError naming the bytes if the system refuses them.
   explicit Arena(const ArenaOptions& options);
-  // Of `bytes` that lie elsewhere than in this process's own pages.
+  // An arena over a device's memory of `bytes` bytes.
   Arena(std::unique_ptr<ArenaMemory> memory, std::int64_t bytes, bool fill_poisoned);
   ~Arena();
   Arena(Arena&& other) noexcept;
@@ -184,13 +187,14 @@ class Arena {
   std::byte* base() const { return base_; }
   std::int64_t bytes() const { return bytes_; }
 
-  // Under AddressSanitizer, makes a range of offsets an error to touch, or legal again. Ranges are multiples
-  // of 8, but where the arena ends. What lies elsewhere is filled only, where that is asked for.
+  // Under AddressSanitizer, poison() makes every access to a range an error and unpoison() allows it again.
+  // Ranges begin and end at multiples of 8, or at the arena's end. A device's memory is only filled, and only
+  // with fill_poisoned.
   void poison(std::int64_t offset, std::int64_t bytes);
   void unpoison(std::int64_t offset, std::int64_t bytes);
 
   const ArenaFile& file() const { return file_; }
-  // Keeps `user` until just before the memory is given back.
+  // Keeps `user` alive until just before the memory is given back.
   void attach(std::shared_ptr<void> user) { users_.push_back(std::move(user)); }
 
  private:
@@ -213,7 +217,7 @@ class Arena {
 // Bytes in use by category, and their peaks. Thread-safe.
 class ByteCounters {
  public:
-  void add(Category category, std::int64_t bytes);  // negative: given back
+  void add(Category category, std::int64_t bytes);  // a negative number gives back
   std::int64_t current(Category category) const;
   std::int64_t peak(Category category) const;
   std::int64_t current_total() const { return total_.load(); }
@@ -225,10 +229,11 @@ class ByteCounters {
 };
 
 struct CpuDeviceOptions {
-  int rank = 0;                          // staggers the arena, appears in errors
-  Waiting waiting = Waiting::automatic;  // of this device's streams
-  int busy_threads = 0;  // busy at once in this process, for `automatic`; 0: not known, block soon
-  std::chrono::milliseconds deadline{600'000};  // of a wait between streams, and of ending a stream
+  int rank = 0;                          // staggers the arena; appears in errors
+  Waiting waiting = Waiting::automatic;  // for this device's streams
+  int busy_threads = 0;  // busy at the same time in this process, for `automatic`; 0: not known, so block
+                         // soon
+  std::chrono::milliseconds deadline{600'000};  // limit of a wait between streams, and of ending a stream
   bool fill_poisoned = false;                   // see ArenaOptions
 };
 
@@ -242,25 +247,26 @@ class Device {
 
   virtual DeviceType type() const = 0;
   virtual std::string name() const = 0;
-  // Memory of the device. `shared` as in ArenaOptions; a GPU's is always private. `source` is asked first, by
-  // a GPU only.
+  // Memory of the device. `shared` as in ArenaOptions; a GPU's memory is always private. A GPU asks `source`
+  // first; the CPU ignores it.
   virtual Arena make_arena(std::int64_t bytes, bool shared = false, const ArenaSource& source = {}) = 0;
-  // Memory of the host of exactly these bytes, that the device copies from and to without staging (pinned).
-  // Its base is a multiple of 4096.
+  // Exactly these bytes of the host's memory, from and to which the device copies without staging (pinned).
+  // The base is a multiple of 4096.
   virtual Arena make_host_arena(std::int64_t bytes) = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
-  // A stream of the CPU, whatever the device: its tasks work on the host and may block. What a GPU copies
-  // behind an event of it lies in an arena of the host: other memory may be read when the copy is given.
+  // A stream of the CPU, whatever the device. Its tasks work on the host and may block. If a GPU's copy waits
+  // for one of its events, the memory must be in a host arena: other memory may be read as soon as the copy
+  // is submitted.
   virtual std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) = 0;
-  // For points of streams of either kind, at most `slots` between two begins.
+  // Marks for streams of either kind, at most `slots` of them between two begin() calls.
   virtual std::unique_ptr<Marks> make_marks(std::size_t slots) = 0;
   virtual FailureFlag failure() const = 0;
   virtual ByteCounters& counters() = 0;
 
-  // Copies bytes between the host and the device, or within either; sets each byte to `value`. In the order
-  // of `stream`, if called from one of its tasks. The CPU is done with it on return. A GPU only has it
-  // enqueued: memory of the host must stay as it is until an event recorded behind it is done; where it is
-  // not pinned the call may block.
+  // copy() copies bytes between the host and the device, or within either; fill() sets each byte to `value`.
+  // They run in the order of `stream` if called from one of its tasks. On the CPU the work is done on return.
+  // On a GPU it is only enqueued: host memory must stay unchanged until an event recorded after the call is
+  // done. The call may block if the host memory is not pinned.
   virtual void copy(Stream& stream, void* to, const void* from, std::int64_t bytes) = 0;
   virtual void fill(Stream& stream, void* to, int value, std::int64_t bytes) = 0;
 };
@@ -270,24 +276,25 @@ std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 struct CudaDeviceOptions {
   int rank = 0;                                 // appears in errors
   int ordinal = 0;                              // which of the GPUs that the driver shows this process
-  std::chrono::milliseconds deadline{600'000};  // of a wait for an event, and of ending a stream
-  // See ArenaOptions; its fills order the streams among each other. Memory of the host is not filled.
+  std::chrono::milliseconds deadline{600'000};  // limit of a wait for an event, and of ending a stream
+  // See ArenaOptions. The fills order the streams among each other. Host memory is not filled.
   bool fill_poisoned = false;
 };
 
-// One GPU, which becomes and stays the current one of every thread that works with it. UnsupportedError in a
-// build without CUDA; EnvironmentError, with the reason, where the machine has no driver or no such GPU.
+// One GPU. It becomes, and stays, the current GPU of every thread that works with the device. Throws
+// UnsupportedError in a build without CUDA, and EnvironmentError with the reason if the machine has no driver
+// or no such GPU.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
 
 struct DeviceOptions {
   int rank = 0;
-  int ordinal = 0;                       // of a GPU
-  Waiting waiting = Waiting::automatic;  // these two of the CPU's streams
+  int ordinal = 0;                       // which GPU, for DeviceType::cuda
+  Waiting waiting = Waiting::automatic;  // for the CPU's streams, as is the next
   int busy_threads = 0;
   std::chrono::milliseconds deadline{600'000};
   bool fill_poisoned = false;
 };
-// Either of the two above.
+// make_cpu_device() or make_cuda_device().
 std::unique_ptr<Device> make_device(DeviceType type, const DeviceOptions& options);
 
 }  // namespace tessera

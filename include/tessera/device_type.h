@@ -1,4 +1,4 @@
-// Where memory lies and kernels run.
+// The kinds of devices on which memory lies and kernels run.
 #pragma once
 
 #include <cstdint>

@@ -25,13 +25,15 @@ class EnvironmentError : public Error {
   using Error::Error;
 };
 
-// A part this build does not contain, or this machine does not have; the message names the build flag.
+// A part that this build does not contain, or this machine does not have. The message names the build flag or
+// what is missing.
 class UnsupportedError : public Error {
  public:
   using Error::Error;
 };
 
-// A collective that cannot complete: a peer failed, stalled past the deadline, or issued something else.
+// A collective that cannot complete: a peer failed, did not come within the deadline, or issued something
+// else.
 class CommunicationError : public Error {
  public:
   // `culprit` is the rank that failed or is missing, -1 where it is not known.

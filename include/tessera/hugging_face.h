@@ -10,15 +10,16 @@
 
 namespace tessera {
 
-// For a Model made by make_gpt2 or make_llama; UsageError for another.
+// The tensors of a Model that make_gpt2 or make_llama made; UsageError for any other.
 // GPT-2: transformer.wte.weight, transformer.h.0.attn.c_attn.weight …, with or without "transformer."; the
-// matrices of blocks are stored [in, out]. Llama: model.embed_tokens.weight,
-// model.layers.0.self_attn.q_proj.weight …, with or without "model."; lm_head.weight where the head is not
-// tied.
+// blocks' matrices are stored as [in, out].
+// Llama: model.embed_tokens.weight, model.layers.0.self_attn.q_proj.weight …, with or without "model.";
+// lm_head.weight if the head is not tied.
 WeightMap hugging_face_weights(const Model& model);
 
 // The text of the config.json from which the transformers library builds the same model: GPT2LMHeadModel or
-// LlamaForCausalLM. `type` is that of the tensors beside it. Names no tokens that begin or end a text.
+// LlamaForCausalLM. `type` is the type of the tensors beside it. It names no begin-of-text or end-of-text
+// tokens.
 std::string hugging_face_config(const Gpt2Config& config, DType type);
 std::string hugging_face_config(const LlamaConfig& config, DType type);
 

@@ -1,4 +1,4 @@
-// A vector that is indexed by an id: an int that counts from 0. Adds nothing to std::vector but that.
+// A std::vector that is indexed by ids, which are ints counted from 0. Adds nothing else to std::vector.
 #pragma once
 
 #include <concepts>
@@ -23,7 +23,7 @@ class IdVector : public std::vector<T> {
   typename std::vector<T>::const_reference operator[](std::integral auto id) const {
     return std::vector<T>::operator[](static_cast<std::size_t>(id));
   }
-  // Throws std::out_of_range where it does not exist.
+  // Throws std::out_of_range if the id does not exist.
   typename std::vector<T>::reference at(std::integral auto id) {
     return std::vector<T>::at(static_cast<std::size_t>(id));
   }

@@ -1,5 +1,5 @@
-// Who holds which element: parameters placed in flat buffers, flat buffers cut into shards. Pure arithmetic;
-// no memory, no ranks running.
+// Which shard holds which element: parameters are placed in flat buffers, and flat buffers are cut into
+// shards. Pure arithmetic; takes no memory and runs no ranks.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct ParameterSpec {
   DType dtype = DType::fp32;
   bool trainable = true;     // a frozen parameter is gathered but has no gradient and no optimizer state
   int group = 0;             // index of its optimizer group (weight decay, learning-rate factor)
-  std::string tied_to = {};  // name of the parameter this one is; empty for a parameter of its own
+  std::string tied_to = {};  // name of the parameter that this one shares its values with; empty: none
   Cut cut = {};
   GradientOver gradient = GradientOver::copied;
 };
@@ -55,12 +55,13 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;  // unique over the model, e.g. "block.3"
   std::vector<ParameterSpec> parameters;
-  // Backward and recompute do not read them (an embedding's tables): they are not gathered for these passes.
+  // Backward and recompute do not read the parameters (an embedding's tables), so they are not gathered for
+  // these passes.
   bool read_in_forward_only = false;
 };
 
-// One flat buffer: the parameters of a unit that share dtype and trainability, each at an aligned offset,
-// in declaration order, padded at the end so that it divides into equal shards.
+// One flat buffer: the parameters of a unit that share dtype and trainability. Each is at an aligned offset,
+// in declaration order. The end is padded so that the buffer divides into equal shards.
 //
 //   | p0 ....pad| p1 .pad| p2 ........pad|....tail pad|
 //   |<- shard 0: S ->|<- shard 1: S ->|<- shard 2: S ->|
@@ -71,8 +72,9 @@ struct Flat {
   std::vector<ParameterId> parameters;  // ascending offsets
   std::int64_t parameter_numel = 0;     // elements that belong to a parameter
   std::int64_t shard_numel = 0;         // S; a multiple of slice_numel
-  std::int64_t slice_numel = 0;   // of a shard that replicas share; of kAlignmentBytes / bytes_of(dtype)
-  std::int64_t padded_numel = 0;  // S · shards
+  std::int64_t slice_numel = 0;         // of the slice of a shard that one replica holds; a multiple of
+                                        // kAlignmentBytes / bytes_of(dtype)
+  std::int64_t padded_numel = 0;        // S · shards
 };
 
 // Where a parameter lies. A tied parameter has the place of the one it is tied to.
@@ -98,21 +100,21 @@ struct Piece {
   std::int64_t numel = 0;
 };
 
-// Flat buffers of a whole model over `shards` equal shards, each of as many equal slices as there are
-// replicas.
+// The flat buffers of a whole model, cut into `shards` equal shards, and each shard into one equal slice per
+// replica.
 class Layout {
  public:
-  // Throws UsageError, naming the unit or parameter, for a name that is empty, repeated or not UTF-8, a dim
-  // below 1, or a tie to a parameter that does not exist, is itself tied, or differs in shape, dtype,
-  // trainability or group, or for shards or replicas below 1. UnsupportedError, naming the parameter, for a
-  // cut or a gradient that is no default.
+  // Throws UsageError, naming the unit or parameter, for a name that is empty, repeated or not UTF-8, for a
+  // dim below 1, and for a tie to a parameter that does not exist, is itself tied, or differs in shape,
+  // dtype, trainability or group. Also for shards or replicas below 1. Throws UnsupportedError,
+  // naming the parameter, for a cut or a gradient that is not the default.
   Layout(std::vector<UnitSpec> units, int shards, int replicas = 1);
 
   int shards() const { return shards_; }
   int replicas() const { return replicas_; }
   const std::vector<UnitSpec>& units() const { return units_; }
   const std::vector<Flat>& flats() const { return flats_; }
-  // These and those below throw UsageError for what does not exist.
+  // This and the functions below throw UsageError for an id or name that does not exist.
   const Flat& flat(FlatId id) const { return at(flats_, id, "flat buffer"); }
   int parameters() const { return static_cast<int>(places_.size()); }
 
@@ -121,31 +123,32 @@ class Layout {
   const Place& place(ParameterId id) const { return at(places_, id, "parameter"); }
   // The unit's parameters are first_parameter(unit) + 0, 1, … in declaration order, tied ones included.
   ParameterId first_parameter(UnitId unit) const { return at(first_, unit, "unit"); }
-  // Throws UsageError naming the closest known name.
+  // The UsageError names the closest known name.
   ParameterId find(const std::string& name) const;
 
-  // The unit's own flat buffers; empty where all its parameters are tied elsewhere, or it has none.
+  // The unit's own flat buffers; empty if all its parameters are tied elsewhere, or it has none.
   std::span<const FlatId> flats_of(UnitId unit) const;
-  // Every flat buffer a use of the unit reads: its own and those its tied parameters live in, ascending.
+  // Every flat buffer that a use of the unit reads: its own and those of its tied parameters, ascending.
   std::span<const FlatId> flats_used_by(UnitId unit) const;
 
-  // Distinct elements of all parameters, ties counted once.
+  // The number of elements of all parameters, ties counted once.
   std::int64_t total_numel() const;
-  // Elements that shards add over the parameters themselves: gaps for alignment and tails.
+  // The number of elements that are padding: gaps for alignment, and tails.
   std::int64_t padding_numel() const;
 
-  // Global coordinates of an element of a flat buffer and back; `locate` returns parameter −1 for padding,
-  // and never a tied parameter but its home. UsageError for an offset or an element that does not exist.
+  // From an element of a flat buffer to its global coordinates, and back. locate() returns parameter −1 for
+  // padding. For a tied parameter it returns the home. UsageError for an offset or element that does not
+  // exist.
   Element locate(FlatId flat, std::int64_t offset) const;
   std::int64_t offset_of(const Element& element) const;
-  // The index, along the shard axis, of the rank that holds the element; its place in that shard is
-  // offset_of(element) mod the flat's shard_numel.
+  // The index, along the shard axis, of the rank that holds the element. The element's offset in that shard
+  // is offset_of(element) mod the flat's shard_numel.
   int shard_of(const Element& element) const;
 
-  // The parameters' runs inside elements [begin, end) of a flat buffer, ascending; with gaps() they cover the
-  // range exactly once. UsageError unless 0 ≤ begin ≤ end ≤ padded_numel.
+  // The parts of parameters inside elements [begin, end) of a flat buffer, ascending. Together with gaps()
+  // they cover the range exactly once. UsageError unless 0 ≤ begin ≤ end ≤ padded_numel.
   std::vector<Piece> pieces(FlatId flat, std::int64_t begin, std::int64_t end) const;
-  // The runs of [begin, end) that belong to no parameter, ascending; `parameter` is −1, `begin` is 0.
+  // The parts of [begin, end) that belong to no parameter, ascending. `parameter` is −1 and `begin` is 0.
   std::vector<Piece> gaps(FlatId flat, std::int64_t begin, std::int64_t end) const;
 
  private:

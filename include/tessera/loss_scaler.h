@@ -1,5 +1,5 @@
-// Dynamic loss scaling for fp16 training: the factor on the loss, and how it moves. Plain values; the engine
-// decides whether a step is applied or skipped, on all ranks alike, and tells the scaler.
+// Dynamic loss scaling for fp16 training: the factor on the loss, and how it changes. Plain values. The
+// engine decides on all ranks alike whether a step is applied or skipped, and tells the scaler.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct LossScaleOptions {
   void check() const;
 };
 
-// All that a resumed run needs to continue bitwise.
+// The state that a resumed run needs to continue bit for bit.
 struct LossScaleState {
   double scale = 1.0;
   std::int64_t applied_in_a_row = 0;  // since the scale last changed or a step was skipped
@@ -33,19 +33,19 @@ enum class StepOutcome : std::uint8_t { applied, skipped };
 
 class LossScaler {
  public:
-  // Throws UsageError where options.check() does.
+  // Throws UsageError if options.check() does.
   explicit LossScaler(const LossScaleOptions& options = {});
 
   // The factor for the loss of the coming step; the gradient is divided by it.
   double scale() const { return state_.scale; }
 
-  // Called once per step with its outcome; nothing else moves the state, so an abandoned step leaves no
-  // trace. skipped: the scale falls to max(scale · backoff_factor, min). applied: after growth_interval in a
-  // row it grows to min(scale · growth_factor, max).
+  // Called once per step with its outcome. Nothing else changes the state, so an abandoned step leaves no
+  // trace. skipped: the scale falls to max(scale · backoff_factor, min). applied: after growth_interval
+  // applied steps in a row the scale grows to min(scale · growth_factor, max).
   void record(StepOutcome outcome);
 
-  // True where the last step was skipped although the scale was already at its minimum: lowering it further
-  // does not help, the model diverged.
+  // True if the last step was skipped although the scale was already at its minimum. Lowering it further does
+  // not help: the model diverged.
   bool exhausted() const { return exhausted_; }
 
   const LossScaleState& state() const { return state_; }

@@ -1,4 +1,4 @@
-// What a microbatch's losses add up to.
+// The sum of a microbatch's losses.
 #pragma once
 
 #include <cstdint>

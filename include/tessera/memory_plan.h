@@ -1,5 +1,5 @@
-// The addresses of all buffers of a trainer's programs. The sum is the allocation: what Tessera takes is
-// exactly what is predicted here. plan_memory() makes a plan.
+// The addresses of all buffers of a trainer's programs. A plan is also the allocation: Tessera takes exactly
+// the bytes that the plan says. plan_memory() makes a plan.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@ namespace tessera {
 
 using CategoryBytes = std::array<std::int64_t, kCategories>;
 
-// Buffers of a space start on multiples of this: on the disk, and on the host what is read from there, in
-// whole blocks, so that both can be moved past the system's page cache.
+// Buffers on the host and on the disk start on multiples of this. Blocks of this size can be moved between
+// both past the system's page cache.
 inline constexpr std::int64_t kBlockBytes = 4096;
 constexpr std::int64_t alignment_of(Space space) {
   return space == Space::device ? kAlignmentBytes : kBlockBytes;
@@ -21,24 +21,24 @@ constexpr std::int64_t alignment_of(Space space) {
 
 // One space of the plan.
 struct SpacePlan {
-  // What is allocated: the highest end of any buffer; of host and disk, that in whole blocks.
+  // The bytes that are allocated: the highest end of any buffer, rounded up to whole blocks on host and disk.
   std::int64_t arena_bytes = 0;
-  // The largest sum of live bytes at any instruction, the persistent buffers of all programs included: no
-  // plan can do better.
+  // The largest sum of live bytes at any instruction, the persistent buffers of all programs included. No
+  // plan can be smaller.
   std::int64_t live_peak_bytes = 0;
-  // No plan can do better; at least live_peak_bytes, and more where buffers that keep one address meet pair
-  // by pair but never all at once. Counts aligned bytes.
+  // No plan can be smaller than this, either. At least live_peak_bytes, and more if buffers that keep one
+  // address conflict pair by pair but are never alive all at once. Counts aligned bytes.
   std::int64_t bound_bytes = 0;
-  int peak_program = 0;  // where live_peak_bytes is reached first
+  int peak_program = 0;  // the first program and instruction that reach live_peak_bytes
   InstructionId peak_instruction = 0;
-  CategoryBytes at_peak = {};         // that sum by category
-  std::int64_t persistent_bytes = 0;  // of all programs, each name once
+  CategoryBytes at_peak = {};         // live_peak_bytes by category
+  std::int64_t persistent_bytes = 0;  // over all programs; buffers of one name count once
 };
 
 struct MemoryPlan {
   std::array<SpacePlan, kSpaces> spaces;  // indexed by Space
-  // [program][buffer][lifetime]: bytes from the start of its space's arena. One entry for a buffer that is
-  // persistent, and for one that never lives (0).
+  // [program][buffer][lifetime]: bytes from the start of the arena of the buffer's space. A persistent buffer
+  // has one entry, and so has one that never lives (0).
   std::vector<std::vector<std::vector<std::int64_t>>> offsets;
 
   const SpacePlan& space(Space which) const { return spaces[static_cast<std::size_t>(which)]; }

@@ -10,16 +10,16 @@
 
 namespace tessera {
 
-// The axes of the mesh; the last stands for all of them at once, whose group is every rank.
+// The axes of the mesh. `world` stands for all axes together; its group is every rank.
 enum class Axis : std::uint8_t { pipeline, replicate, shard, tensor, world };
-inline constexpr int kAxes = 4;            // of the mesh
-inline constexpr int kGroups = kAxes + 1;  // with `world`
+inline constexpr int kAxes = 4;            // axes of the mesh
+inline constexpr int kGroups = kAxes + 1;  // axes with `world`
 
 // A rank's place along each axis, indexed by Axis.
 using Coordinates = std::array<int, kAxes>;
 
-// Ranks are numbered with `tensor` fastest and `pipeline` slowest, so that neighbours along the axes that
-// talk most are neighbours on a host: rank = ((p·replicate + r)·shard + s)·tensor + t.
+// Ranks are numbered with `tensor` fastest and `pipeline` slowest: rank = ((p·replicate + r)·shard +
+// s)·tensor + t. So neighbours along the axes that communicate most are neighbours on a host.
 struct Mesh {
   int pipeline = 1;
   int replicate = 1;
@@ -27,22 +27,22 @@ struct Mesh {
   int tensor = 1;
 
   static constexpr int kMostRanks = 1 << 20;
-  // Count of ranks: the product of the axes. UsageError unless every axis is at least 1, and for more than
-  // kMostRanks.
+  // The number of ranks: the product of the axes. UsageError unless every axis is at least 1, and for more
+  // than kMostRanks ranks.
   int world() const;
-  // Count of ranks in a group along the axis.
+  // The number of ranks in a group along the axis.
   int extent(Axis axis) const;
   Coordinates coordinates(int rank) const;
-  // The rank's coordinate along one axis of the mesh, and that of every rank, by rank.
-  // UsageError for Axis::world, along which a rank is its number.
+  // place(): the rank's coordinate along one axis of the mesh. places(): that of every rank, indexed by rank.
+  // UsageError for Axis::world, where the coordinate would be the rank itself.
   int place(int rank, Axis axis) const;
   std::vector<int> places(Axis axis) const;
   int rank(const Coordinates& coordinates) const;
   // The ranks that share every coordinate with `rank` but the one along `axis`, ascending; all ranks for
   // `world`.
   std::vector<int> group(Axis axis, int rank) const;
-  // How many ranks see different samples: those of one pipeline and tensor rank. They are numbered as in the
-  // mesh, so that a rank's place among them is its number there.
+  // data_ranks(): how many groups of ranks see different samples, replicate · shard. data_rank(): the number,
+  // from 0, of the rank's group. Ranks that differ only along pipeline and tensor see the same samples.
   int data_ranks() const;
   int data_rank(int rank) const { return place(rank, Axis::replicate) * shard + place(rank, Axis::shard); }
   // Throws UsageError unless world() equals `world`.

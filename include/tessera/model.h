@@ -18,16 +18,17 @@ struct Gpt2Config {
   std::int64_t layers = 12;
   std::int64_t heads = 12;
   std::int64_t channels = 768;  // a multiple of heads
-  // Bound of the fp32 logits that exist at once; a microbatch of more is cut into chunks of tokens. 0: 64 MiB
-  // on the CPU, the logits of 2,048 tokens on a GPU.
+  // Most bytes of fp32 logits at a time; a microbatch with more is cut into chunks of tokens. 0: 64 MiB on
+  // the CPU, the logits of 2,048 tokens on a GPU.
   std::int64_t logits_bytes = 0;
-  // In training, of the embedding's output and of what residual branches end with, and of the attention's
-  // probabilities: the share of elements that is 0, to the nearest 2^-16. The others are scaled up.
+  // The share of elements that a training step sets to 0, rounded to the nearest 2^-16; the others are scaled
+  // up. `dropout` applies to the embedding's output and the ends of residual branches, `attention_dropout` to
+  // the attention's probabilities.
   double dropout = 0.0;
   double attention_dropout = 0.0;
 
-  // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, or gpt2-tiny (10M parameters, for bytes). Throws UsageError
-  // that lists them.
+  // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, or gpt2-tiny (10M parameters, for bytes as tokens). Throws
+  // UsageError listing these names for any other name.
   static Gpt2Config preset(std::string_view name);
   static std::vector<std::string> presets();
 };
@@ -37,9 +38,9 @@ struct Gpt2Config {
 // UnsupportedError. Throws UsageError naming the field that is wrong.
 Model make_gpt2(const Gpt2Config& config, DType type);
 
-// How Llama 3.1 and later stretch the rotary embedding over a longer context than they were first trained
-// for: waves longer than original_context / low_frequency tokens become `factor` times longer, those shorter
-// than original_context / high_frequency stay, and between them the two are mixed.
+// How Llama 3.1 and later stretch the rotary embedding to a longer context than in their first training.
+// Wavelengths above original_context / low_frequency tokens become `factor` times longer. Those below
+// original_context / high_frequency stay. Between the two, both are mixed.
 struct RopeScaling {
   double factor = 1.0;  // 1: none
   double low_frequency = 1.0;
@@ -67,7 +68,8 @@ struct LlamaConfig {
   double attention_dropout = 0.0;
 
   // llama-160m, llama-1b and llama-3b (Llama 3.2), llama-7b, llama-13b and llama-70b (Llama 2), llama-8b
-  // (Llama 3), or llama-tiny (10M parameters, for bytes). Throws UsageError that lists them.
+  // (Llama 3), or llama-tiny (10M parameters, for bytes as tokens). Throws UsageError listing these names for
+  // any other name.
   static LlamaConfig preset(std::string_view name);
   static std::vector<std::string> presets();
 };
@@ -77,7 +79,7 @@ struct LlamaConfig {
 // fp16 throws UnsupportedError. Throws UsageError naming the field that is wrong.
 Model make_llama(const LlamaConfig& config, DType type);
 
-// A classifier: linear layers with GELU between, softmax cross-entropy at the end.
+// A classifier: linear layers with GELU between them, and softmax cross-entropy at the end.
 struct MlpConfig {
   std::int64_t inputs = 2;
   std::vector<std::int64_t> hidden = {64, 64};

@@ -1,5 +1,5 @@
-// Floor 7: a unit's compute. A module declares its parameters and what memory it needs, and runs forward and
-// backward on pointers it is given; it owns no tensor and never communicates.
+// Floor 7: the compute of a unit. A module declares its parameters and the memory that it needs, and runs
+// forward and backward on pointers that it is given. It owns no tensor and never communicates.
 #pragma once
 
 #include <cstdint>
@@ -27,56 +27,58 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
-// How a parameter begins. Values are drawn per element from (seed, parameter name, index), so every world
+// The initial values of a parameter. Each element is drawn from (seed, parameter name, index), so every world
 // gets the same model.
 struct Initial {
   enum class Kind : std::uint8_t { constant, normal, uniform } kind = Kind::constant;
   double value = 0.0;  // the constant, the standard deviation, or the bound of (−value, value)
 };
 
-// What a module is given for one pass. Pointers are to the device; they are 256-byte aligned.
+// The arguments of one pass of a module. Pointers are to memory of the device and 256-byte aligned.
 struct ModuleContext {
   Pass pass = Pass::forward;
   StepKind kind = StepKind::train;
   BatchShape shape;
   int threads = 1;
   DeviceType device = DeviceType::cpu;
-  void* stream = nullptr;             // of the compute lane: a cudaStream_t, null on the CPU
+  void* stream = nullptr;             // the compute lane's cudaStream_t; null on the CPU
   std::span<void* const> parameters;  // in the order of Module::parameters(), whole
   // Backward only, in the same order: where to write the gradient of loss_scale · Σ loss (the sum over
   // tokens, not the mean), in the parameter's type; null for a frozen parameter. Overwrite where betas[i] is
   // 0 (the memory holds garbage), add where it is 1.
   std::span<void* const> gradients;
   std::span<const float> betas;
-  // In a recompute pass: `saved` is what forward wrote, and only `recomputable` is wanted.
+  // In a recompute pass: true means that `saved` still holds what forward wrote, and only `recomputable` is
+  // to be computed.
   bool selective = false;
   void* saved = nullptr;         // saved_bytes, kept from forward or a full recompute to backward
   void* recomputable = nullptr;  // recomputable_bytes, kept from forward or any recompute to backward
   void* workspace = nullptr;     // workspace_bytes, for this call only
   std::int64_t workspace_bytes = 0;
   const void* batch = nullptr;  // the microbatch as the model lays it out, see Model::batch_bytes
-  // What a training step draws, dropout say, is a function of these (tessera/philox.h) and of places in the
-  // batch: then it is the same in every pass of a microbatch, and on every mesh that trains on the same
-  // samples.
-  std::uint64_t random_key = 0;     // of TrainerOptions::seed, the updates applied so far, and the unit
+  // Random values of a training step, such as dropout, must depend only on these two (by tessera/philox.h)
+  // and on positions in the batch. Then they are the same in every pass of a microbatch, and on every mesh
+  // that trains on the same samples.
+  std::uint64_t random_key = 0;     // made of TrainerOptions::seed, the updates applied so far, and the unit
   std::int64_t first_sequence = 0;  // number of the batch's first row among the step's, see SampleGrid
   float loss_scale = 1.0f;
-  // The last module writes its sums here: in backward of a training step, and in forward of an evaluation,
-  // where null spares it the losses.
+  // The last module writes its sums here: in backward of a training step, and in forward of an evaluation. If
+  // it is null in an evaluation, no losses are needed.
   LossTotal* total = nullptr;
-  // For generation: where not null, the last module's evaluation forward also writes the logits of row
-  // `logits_row` of [sequences · length] here, [vocabulary] fp32.
+  // For generation. If not null, the last module's forward in an evaluation also writes here the logits,
+  // [vocabulary] fp32, of row `logits_row` of [sequences · length].
   float* logits = nullptr;
   std::int64_t logits_row = 0;
 };
 
-// What a module needs for one microbatch. All bytes exact: the memory plan is made of them. They hold for the
-// target they were asked for.
+// What a module needs for one microbatch. All bytes are exact, because the memory plan is made of them. They
+// hold for the target that they were asked for.
 struct ModuleNeeds {
   UnitActivations activations;
   double forward_flops = 0;    // multiplications and additions of the matmuls; backward is twice that
-  double recompute_flops = 0;  // of those, what a full recompute repeats; a selective one repeats none
-  double masked_flops = 0;     // what the causal mask spares: not in either of the above
+  double recompute_flops = 0;  // the part of these that a full recompute repeats; a selective one repeats
+                               // none
+  double masked_flops = 0;     // operations that the causal mask saves; not counted in the two above
 };
 
 class Module {
@@ -84,8 +86,8 @@ class Module {
   virtual ~Module() = default;
 
   virtual std::vector<ParameterSpec> parameters() const = 0;
-  // Whether backward and recompute do without them, see UnitSpec::read_in_forward_only; their pointers are
-  // null then.
+  // Whether backward and recompute do not read the parameters, see UnitSpec::read_in_forward_only. Their
+  // pointers are then null in these passes.
   virtual bool parameters_read_in_forward_only() const { return false; }
   // One per parameter; ignored for tied ones.
   virtual std::vector<Initial> initials() const = 0;
@@ -95,23 +97,23 @@ class Module {
   // words compute the same. Empty: not known, so that nothing is promised of runs with it.
   virtual std::string numerics(const BatchShape& shape, const Target& target) const;
 
-  // input: the previous module's output, null for the first. output: null in a recompute pass, where only
-  // `saved` and `recomputable` are wanted, with the bits of the forward pass, and where the module has no
-  // output. A selective recompute pass comes only to modules that have something recomputable. In a training
-  // step the last module may leave all its work to backward, which follows at once.
+  // input: the previous module's output, null for the first module. output: null if the module has no output,
+  // and in a recompute pass. A recompute pass writes only `saved` and `recomputable`, with the same bits as
+  // the forward pass. Only modules with recomputable bytes get a selective recompute pass. In a training step
+  // the last module may leave all its work to backward, which follows at once.
   virtual void forward(const ModuleContext& context, const void* input, void* output) = 0;
-  // output_gradient: of this module's output, null for the last. input_gradient: to overwrite, null for the
-  // first.
+  // output_gradient: the gradient of this module's output, null for the last module. input_gradient: to be
+  // overwritten, null for the first module.
   virtual void backward(const ModuleContext& context, const void* input, const void* output_gradient,
                         void* input_gradient) = 0;
 };
 
-// A chain of modules: unit u is modules[u], its output the input of unit u + 1.
+// A chain of modules: unit u is modules[u], and its output is the input of unit u + 1.
 struct Model {
   std::string name;
-  std::vector<std::string> names;  // of the units
+  std::vector<std::string> names;  // names of the units
   std::vector<std::unique_ptr<Module>> modules;
-  std::vector<std::string> groups = {"decay", "no_decay"};  // what ParameterSpec::group counts
+  std::vector<std::string> groups = {"decay", "no_decay"};  // ParameterSpec::group is an index into these
   // Bytes of one microbatch: inputs and targets as the first and last module expect them.
   std::function<std::int64_t(const BatchShape& shape)> batch_bytes;
   std::int64_t vocabulary = 0;  // 0 where the model has no tokens
@@ -126,11 +128,11 @@ struct Model {
   // EngineOptions::compute of a trainer with such a microbatch and seed; empty where a module's is not known.
   std::vector<NumericFact> numerics(const BatchShape& shape, const Target& target, std::uint64_t seed) const;
   std::int64_t parameter_numel() const;  // ties counted once
-  // Operations of a training step per token of sequences of `length`, as model FLOPs utilisation counts them
-  // (Chowdhery et al. 2022, PaLM, appendix B): 6N + 12 · layers · channels · length, where N counts the
-  // parameters that activations are multiplied by; embeddings that are looked up, biases and norms are not.
-  // It includes what the causal mask spares, and nothing that is recomputed. UsageError for a length that the
-  // model does not take.
+  // Operations of a training step per token, for sequences of `length` tokens, as model FLOPs utilisation
+  // counts them (Chowdhery et al. 2022, PaLM, appendix B): 6N + 12 · layers · channels · length. N counts the
+  // parameters that activations are multiplied by, which excludes embeddings that are looked up, biases and
+  // norms. Operations that the causal mask saves are included; recomputation is not. UsageError for a length
+  // that the model does not take.
   double flops_per_token(std::int64_t length) const;
 };
 

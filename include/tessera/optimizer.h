@@ -13,39 +13,41 @@
 
 namespace tessera {
 
-// The names of all optimizers, in lower case and in the order of OptimizerOptions.
+// The names of all optimizers, in lower case, in the order of OptimizerOptions.
 std::vector<std::string_view> optimizer_names();
-// The options of the optimizer of that name, with their defaults. Throws UsageError naming those that there
-// are.
+// The options of the optimizer of that name, with their defaults. For an unknown name throws UsageError
+// listing the known ones.
 OptimizerOptions optimizer_options(std::string_view name);
 std::string_view name_of(const OptimizerOptions& options);
-// All fields, in a fixed order. Their pointers are into `options`, and last until it holds another optimizer.
+// All fields, in a fixed order. Their pointers point into `options` and are valid until it holds another
+// optimizer's options.
 std::vector<OptimizerField> fields_of(OptimizerOptions& options);
-// Values kept per parameter besides the master: 0 to 2.
+// Values kept per element besides the master: 0 to 2.
 int moments_of(const OptimizerOptions& options);
 
-// What a group of parameters (ParameterSpec::group) changes.
+// The settings of a group of parameters (ParameterSpec::group) that differ from the options.
 struct ParameterGroup {
   std::string name = "default";
-  std::optional<double> weight_decay = {};  // instead of the options' weight_decay; 0 switches it off
+  std::optional<double> weight_decay = {};  // replaces the options' weight_decay; 0: no decay
   double learning_rate_factor = 1.0;  // times the schedule's learning rate; 0 freezes the group's values
 };
 
 struct Optimizer {
   OptimizerOptions options = AdamWOptions{};
   std::vector<ParameterGroup> groups = {ParameterGroup{}};
-  // fp32, or bf16: a moment is then rounded to one of the two values around it at random, with the
-  // probability that keeps its expectation, by a function of key, step and place. The update computes in
-  // fp32.
+  // fp32 or bf16. In bf16 a moment is rounded at random to one of the two values around it, with the
+  // probability that keeps its expectation. The random bits are a function of key, step and place. The update
+  // computes in fp32.
   DType moment_type = DType::fp32;
 
   // Throws UsageError naming the optimizer, the field and its value.
   void check() const;
   // The optimizer's name, one of optimizer_names().
   std::string_view name() const;
-  // Values of moment_type kept per parameter besides the master: moments_of() the options.
+  // Values of moment_type kept per element besides the master: moments_of(options).
   int moments() const;
-  // What applies to a group, after its own override. Throws UsageError for a group that does not exist.
+  // The weight decay and the learning rate of a group, with the group's own settings applied. Throw
+  // UsageError for a group that does not exist.
   double weight_decay(int group) const;
   double learning_rate(int group, double scheduled) const;
 };

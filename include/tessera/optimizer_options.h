@@ -1,5 +1,5 @@
-// Which optimizers there are, and the options of each. Plain values: what an optimizer computes is in its
-// rule (optim/rules.h), who calls it in optimizer.h.
+// The optimizers that exist, and the options of each. Plain values. optim/rules.h says what each optimizer
+// computes; optimizer.h has the functions on these options.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace tessera {
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
-  double epsilon = 1e-8;       // added to √v after the bias correction
+  double epsilon = 1e-8;       // added to √v, with v after its bias correction
   double weight_decay = 0.01;  // decoupled
 };
 
@@ -26,7 +26,7 @@ struct AdamOptions {
 };
 
 // SGD with momentum (no dampening): b = momentum · b + g; parameter −= learning_rate · b, or with Nesterov
-// (Sutskever et al., ICML 2013) learning_rate · (g + momentum · b). State: one moment, none where momentum is
+// (Sutskever et al., ICML 2013) learning_rate · (g + momentum · b). State: one moment, or none if momentum is
 // 0.
 struct SgdOptions {
   double momentum = 0.0;
@@ -36,29 +36,30 @@ struct SgdOptions {
 
 // Lion (Chen et al., Symbolic discovery of optimization algorithms, 2023): m is the momentum;
 // parameter −= learning_rate · (sign(beta1 · m + (1 − beta1) · g) + weight_decay · parameter), then
-// m = beta2 · m + (1 − beta2) · g. Its authors take a learning rate 3 to 10 times below AdamW's, and a weight
-// decay as many times above. State: one moment.
+// m = beta2 · m + (1 − beta2) · g. Its authors use a learning rate 3 to 10 times smaller than AdamW's, and a
+// weight decay larger by the same factor. State: one moment.
 struct LionOptions {
   double beta1 = 0.9;
   double beta2 = 0.99;
   double weight_decay = 0.0;  // decoupled
 };
 
-// The row of an optimizer is its place here: the C ABI counts by it. A new one goes to the end.
+// An optimizer's number in the C ABI is its index here. Add a new one at the end.
 using OptimizerOptions = std::variant<AdamWOptions, AdamOptions, SgdOptions, LionOptions>;
 
-// Which numbers a field of the options may have.
+// The numbers that a field of the options may have.
 enum class OptionRange : std::uint8_t {
   below_one,     // from 0 to below 1
   positive,      // above 0 in fp32, and finite
   non_negative,  // 0 or more, and finite in fp32
 };
 
-// One field of an optimizer's options. All who compare, print, read or check options go through the fields.
+// One field of an optimizer's options. All code that compares, prints, reads or checks options uses these
+// fields.
 struct OptimizerField {
-  std::string_view name;               // as the member is called, and the key of a configuration
+  std::string_view name;               // the member's name, and the key in a configuration
   std::variant<double*, bool*> value;  // the member
-  OptionRange range;                   // of a number
+  OptionRange range;                   // which numbers are allowed; unused for a bool
   std::string_view meaning;            // for documentation: half a sentence
 };
 

@@ -1,4 +1,4 @@
-// Which way a unit is run, and what kind of step it is run in.
+// The passes in which a unit runs, and the kinds of steps.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ enum class Pass : std::uint8_t { forward, recompute, backward };
 enum class StepKind : std::uint8_t {
   train,
   evaluate,
-  finish  // does, between steps, the updates that a training step left to the next one
+  finish  // runs between steps the updates that a training step left to the next one
 };
 
 std::string_view name_of(Pass pass);

@@ -1,4 +1,4 @@
-// Counter-based random numbers: a value is a pure function of seed, stream and index, so it does not depend
+// Counter-based random numbers. A value is a pure function of seed, stream and index, so it does not depend
 // on rank, world, thread or the order of calls. Also a counter-based permutation, for the order of data.
 #pragma once
 
@@ -29,21 +29,22 @@ constexpr PhiloxBlock philox(PhiloxKey key, PhiloxBlock counter) {
   return counter;
 }
 
-// 128 random bits of (seed, stream, index). Give every use of randomness a stream of its own: a parameter's
-// initial values, a module's dropout in a step, ...
+// 128 random bits that depend on (seed, stream, index). Give every use of randomness a stream of its own: a
+// parameter's initial values, a module's dropout in a step, and so on.
 constexpr PhiloxBlock random_block(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
   return philox({static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
                 {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
                  static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)});
 }
 
-// 64 of them: a key for what draws more.
+// 64 random bits that depend on (seed, stream, index), for use as the key of further draws.
 constexpr std::uint64_t random_key(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
   const PhiloxBlock block = random_block(seed, stream, index);
   return std::uint64_t{block[1]} << 32 | block[0];
 }
 
-// The two values in (0, 1) of a block: 52 bits each and never 0 or 1, so that a logarithm is always finite.
+// Two values in (0, 1) from a block, of 52 bits each. They are never 0 or 1, so their logarithm is always
+// finite.
 constexpr std::array<double, 2> uniform_pair(const PhiloxBlock& block) {
   const auto to_uniform = [](std::uint32_t low, std::uint32_t high) {
     const std::uint64_t bits = (std::uint64_t{high} << 32 | low) >> 12;
@@ -57,15 +58,16 @@ constexpr double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t
   return uniform_pair(random_block(seed, stream, index / 2))[index % 2];
 }
 
-// What normal_pair() is made of, by correctly rounded operations only, so that every processor, compiler and
-// C library gives the same bits. kernels/cpu/random.cpp does the same for many at once.
+// The parts of normal_pair(). They use correctly rounded operations only, so that every processor, compiler
+// and C library gives the same bits. kernels/cpu/random.cpp does the same for many values at once.
 namespace normal_math {
 
 inline constexpr double kLn2 = 0.693147180559945309417, kTwoPi = 6.28318530717958647693;
-// Adding it rounds a double below 2^51 to an integer, which is then in the low bits.
+// Adding kRound rounds a double below 2^51 to an integer, which is then in the low bits.
 inline constexpr double kRound = 0x1.8p52;
 inline constexpr std::uint64_t kSqrtHalfBits = 0x3FE6A09E667F3BCD;
-// Of atanh(s) / s − 1 in s² (Taylor), twice; of sin(x) / x − 1 and of cos(x) in x², highest power first.
+// Taylor coefficients, highest power first: twice those of atanh(s) / s − 1 in s², and those of sin(x) / x −
+// 1 and cos(x) in x².
 inline constexpr std::array<double, 9> kAtanh = {2.0 / 19, 2.0 / 17, 2.0 / 15, 2.0 / 13, 2.0 / 11,
                                                  2.0 / 9,  2.0 / 7,  2.0 / 5,  2.0 / 3};
 inline constexpr std::array<double, 7> kSine = {
@@ -105,7 +107,8 @@ inline double log_below_1(double a) {
 struct Direction {
   double cosine, sine;
 };
-// Of the angle 2πb, b in (0, 1), to 2 ulp of 1: the nearest quarter turn, and up to an eighth beside it.
+// Cosine and sine of the angle 2πb, b in (0, 1), with an error of at most 2 ulp of 1. Splits the angle into
+// the nearest quarter turn and a rest of up to an eighth turn.
 inline Direction direction(double b) {
   const double shifted = std::fma(b, 4.0, kRound);
   const auto quarter = std::bit_cast<std::uint64_t>(shifted);
@@ -134,10 +137,10 @@ inline double normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t ind
   return normal_pair(seed, stream, index / 2)[index % 2];
 }
 
-// The place of `index` in a pseudorandom permutation of [0, n): a bijection for every (n, seed, epoch), in
-// constant memory. A Feistel network of eight Philox rounds over the least even number of bits that holds n,
-// walked until it lands below n (Black and Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002): four
-// walks expected at most. Throws UsageError unless index < n.
+// The position of `index` in a pseudorandom permutation of [0, n): a bijection for every (n, seed, epoch), in
+// constant memory. It is a Feistel network of eight Philox rounds over the smallest even number of bits that
+// holds n − 1, repeated until the result is below n (Black and Rogaway, Ciphers with arbitrary finite
+// domains, CT-RSA 2002). At most four repetitions are expected. Throws UsageError unless index < n.
 constexpr std::uint64_t permute(std::uint64_t index, std::uint64_t n, std::uint64_t seed,
                                 std::uint64_t epoch) {
   if (index >= n)

@@ -1,6 +1,6 @@
-// A chain of units cut into chunks over the pipeline ranks, and the order in which each rank runs them. Pure:
-// a schedule is a function from shape and rank to a list of compute, which build_step() turns into a program
-// with its messages, gathers and reductions.
+// How a chain of units is cut into chunks over the pipeline ranks, and the order in which each rank runs its
+// chunks. Pure: a schedule is a function from shape and rank to a list of passes. build_step() turns the list
+// into a program with messages, gathers and reductions.
 #pragma once
 
 #include <optional>
@@ -21,13 +21,14 @@ struct Chunk {
   int rank = 0;
 };
 
-// The chain's chunks, in its order: chunk c is on rank c mod `pipeline`, so that a chunk's neighbours are on
-// neighbouring ranks.
+// The chunks in the order of the chain. Chunk c is on rank c mod `pipeline`, so that a chunk's neighbours are
+// on neighbouring ranks.
 class Partition {
  public:
-  // UsageError naming strategy.pipeline's field where `units` cannot be cut so: fewer units than chunks, cuts
-  // that do not ascend within 1 .. units − 1, a count of cuts that does not make `pipeline` · chunks, several
-  // chunks for a schedule that has one, or any of it with a single pipeline rank.
+  // Throws UsageError naming the field of strategy.pipeline if `units` cannot be cut in this way: for fewer
+  // units than chunks, cuts that do not ascend within 1 .. units − 1, a number of cuts that does not give
+  // `pipeline` · chunks, several chunks with a schedule that has one, and any setting that is not the default
+  // with a single pipeline rank.
   Partition(int units, int pipeline, const Pipeline& options);
 
   std::span<const Chunk> chunks() const { return chunks_; }
@@ -42,16 +43,17 @@ class Partition {
   std::vector<int> chunk_of_;  // by unit
 };
 
-// Cuts that make the dearest of `chunks` chunks as cheap as can be; `cost` is by unit, and none is negative.
-// Where `bytes` is given (by unit), no chunk holds more than `most_bytes`. Empty where that cannot be.
+// Cuts into `chunks` chunks that minimize the cost of the most expensive chunk. `cost` is by unit, and not
+// negative. If `bytes` is given (by unit), no chunk holds more than `most_bytes`; empty if that is
+// impossible. Throws UsageError unless 1 ≤ chunks ≤ units, and for `bytes` of another number of units.
 std::vector<int> balanced_cuts(std::span<const double> cost, int chunks, std::span<const double> bytes = {},
                                double most_bytes = 0);
 
 // One pass of one microbatch through one chunk.
 struct ChunkPass {
-  int chunk = 0;  // among all of the chain
+  int chunk = 0;  // index among all chunks of the chain
   int microbatch = 0;
-  Pass pass = Pass::forward;  // forward, or backward with what it recomputes
+  Pass pass = Pass::forward;  // forward, or backward with its recomputation
   bool operator==(const ChunkPass&) const = default;
 };
 
@@ -61,15 +63,15 @@ struct PipelineShape {
   int microbatches = 1;
 };
 
-// The compute of pipeline rank `rank` in one training step. Each chunk runs forward and backward once for
-// every microbatch, in ascending order of both, and a backward behind its forward; all ranks' orders together
-// have no cycle, for any number of microbatches.
+// The passes of pipeline rank `rank` in one training step, in order. Each chunk runs forward once and
+// backward once for every microbatch, both in ascending order of microbatches, and each backward after its
+// forward. The orders of all ranks together have no cycle, for any number of microbatches.
 std::vector<ChunkPass> pipeline_order(PipelineSchedule schedule, const PipelineShape& shape, int rank);
 
-// As configurations name it.
+// The name in configurations.
 std::string_view name_of(PipelineSchedule schedule);
 std::vector<std::string_view> pipeline_schedule_names();
-// None for a name that is none of these.
+// Nothing for any other name.
 std::optional<PipelineSchedule> pipeline_schedule_named(std::string_view name);
 
 }  // namespace tessera

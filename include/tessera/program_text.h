@@ -1,5 +1,5 @@
-// Programs as text, for bug reports, golden tests and tools. Text and program say the same: each is made from
-// the other without loss. Does not judge what a program means: verify() does.
+// Programs as text, for bug reports, golden tests and tools. A program and its text can be converted into
+// each other without loss. Whether a program is correct is not checked here; verify() does that.
 //
 //   tessera program 1: train microbatches 2 pipeline_rank 0
 //   unit 'block.0'
@@ -15,7 +15,7 @@
 //   #1 use forward on compute of 'block.0' microbatch 0 waits #0: parameters read …, output write …
 //
 // A line is one unit, channel, buffer or instruction. A field that has its default is left out. Words are
-// separated by one space, in the order of the grammar; [x] is there or not, {x} any number of times:
+// separated by one space, in the order of the grammar. [x] is optional; {x} occurs any number of times:
 //
 //   program     = "tessera program 1:" kind "microbatches" N "pipeline_rank" N
 //                 {unit} {channel} {buffer} [scalars] {instruction}
@@ -35,13 +35,13 @@
 //
 // - A name stands between single quotes. In it ', \, control characters and bytes that are not UTF-8 are
 //   escaped: \' \\ \x0a.
-// - A unit or buffer is meant by its name: the first that has it. Others, and ids of none, are @N: the N-th
-//   of its list, counted from 0.
-// - A pass stands with every use, and elsewhere where it is not forward.
+// - A unit or buffer is referred to by its name, which means the first one with that name. Later ones of
+//   the same name, and ids that do not exist, are written @N: index N in the list, counted from 0.
+// - The pass is written for every use, and elsewhere if it is not forward.
 // - "over" is the first channel along that axis on the instruction's lane.
-// - Spread and type stand with every buffer that is of a flat, and the type with every operand whose region
-//   is a part of a flat, a parameter or the gaps.
-// - A blank line stands before the first buffer, before the first instruction, and between two programs.
+// - Spread and type are written for every buffer that belongs to a flat. The type is written for every
+//   operand whose region is a part of a flat, a parameter or the gaps.
+// - There is a blank line before the first buffer, before the first instruction, and between two programs.
 #pragma once
 
 #include <span>
@@ -53,15 +53,15 @@
 
 namespace tessera {
 
-// Ends in a newline. Any program has a text, a wrong one, too. UsageError for a value that is no enumerator.
+// The text ends in a newline. Every program has a text, also an incorrect one. UsageError for a value that is
+// not an enumerator.
 std::string to_text(const Program& program);
-// One after the other, a blank line between two. Each begins with its own heading, so that they can be told
-// apart.
+// The texts one after the other, with a blank line between them. Each begins with its own heading.
 std::string to_text(std::span<const Program> programs);
 
-// The inverse: for every text that they accept to_text() gives that text back, to the byte. UsageError naming
-// the line, what was found there and what is right. `parse_program` takes exactly one program,
-// `parse_programs` any number.
+// The inverse of to_text(): for every text that they accept, to_text() of the result is that text, to the
+// byte. Throw UsageError naming the line, what was found there and what would be right. parse_program() takes
+// exactly one program, parse_programs() any number.
 Program parse_program(std::string_view text);
 std::vector<Program> parse_programs(std::string_view text);
 

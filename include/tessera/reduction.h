@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-// The squares of reduced gradients are summed by blocks of so many elements first (docs/numerics.md).
+// The squares of reduced gradients are first summed in blocks of this many elements (docs/numerics.md).
 inline constexpr std::int64_t kSquareBlock = 1024;
 constexpr std::int64_t square_blocks(std::int64_t numel) { return (numel + kSquareBlock - 1) / kSquareBlock; }
 
@@ -14,9 +14,9 @@ enum class Reduction : std::uint8_t {
   // One fp32 chain in rank order (docs/numerics.md): the same bits on every backend, at every stage, and with
   // gradients in any type.
   exact,
-  // As the GPUs' own library does it fastest (NCCL's sum, which may use what the network between them adds by
-  // itself): in its order, and rounded to the gradients' type on the way. Ranks still hold the same values as
-  // each other, but those of another stage, or of other GPUs, can differ by rounding.
+  // NCCL's own sum, the fastest on GPUs: in NCCL's order, rounded to the gradients' type on the way, and
+  // possibly added by the network itself. All ranks still hold the same values, but another stage or other
+  // GPUs can give values that differ by rounding.
   native
 };
 std::string_view name_of(Reduction reduction);

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// The least multiple of `multiple`, which is above 0, that is no less than `value`, which is not negative.
+// `value` rounded up to a multiple of `multiple`. `value` is 0 or more, `multiple` above 0.
 template <std::integral Integer>
 constexpr Integer round_up(Integer value, std::type_identity_t<Integer> multiple) {
   return (value + multiple - 1) / multiple * multiple;

@@ -1,4 +1,4 @@
-// Predicts the time of a step from its programs and a cost model: of one rank alone, or of a whole mesh on a
+// Predicts the time of a step from its programs and a cost model, for one rank alone or for a whole mesh on a
 // described cluster. Pure.
 #pragma once
 
@@ -15,29 +15,31 @@
 namespace tessera {
 
 struct CostModel {
-  double flops_per_us = 100e3;             // what modules reach
-  double memory_bytes_per_us = 20e3;       // optimizer, casts and sums: bytes read plus bytes written
-  double host_memory_bytes_per_us = 20e3;  // the same on the host, where it updates
-  double host_link_bytes_per_us = 25e3;    // copies between device and host, each way
-  double disk_bytes_per_us = 2e3;          // reading and writing
-  Cluster cluster = {};                    // what collectives and messages take
+  double flops_per_us = 100e3;             // rate that modules reach
+  double memory_bytes_per_us = 20e3;       // for optimizer, casts and sums; bytes read plus bytes written
+  double host_memory_bytes_per_us = 20e3;  // the same on the host, for its updates
+  double host_link_bytes_per_us = 25e3;    // for copies between device and host, in each direction
+  double disk_bytes_per_us = 2e3;          // for reading and for writing
+  Cluster cluster = {};                    // times of collectives and messages
   double issue_us = 0.0;                   // fixed cost of any instruction
-  double wake_us = 0.0;  // until a lane goes on behind what it waited for in another: a thread's wake-up
-  // Whether the thread that issues also computes, as on the CPU: nothing is issued while the compute lane is
-  // busy, so a gather starts no sooner than the strategy's prefetch says. On a device the host runs ahead,
-  // and only waits hold a gather back. A rank without peers, which has nothing to hide, then does all but
-  // copies and what the host updates by that one thread.
+  double wake_us = 0.0;  // from the end of an instruction until a lane that waited for it goes on: a thread's
+                         // wake-up
+  // Whether the thread that issues instructions also computes, as on the CPU. Then nothing is issued while
+  // the compute lane is busy, so a gather starts no earlier than the strategy's prefetch says. A rank without
+  // peers then runs everything but copies and host updates on that one thread. If false, as on a GPU, the
+  // host runs ahead, and only waits hold a gather back.
   bool compute_issues = true;
-  std::vector<double> forward_flops = {};  // by unit, one microbatch; backward is twice that
-  // What a full recompute repeats of them; empty: all. A selective one repeats none: it takes the time that
-  // what it makes takes to be written, and as much to be read.
+  std::vector<double> forward_flops = {};  // by unit, for one microbatch; backward is twice that
+  // The part of forward_flops that a full recompute repeats, by unit; empty: all. A selective recompute
+  // repeats none: it takes the time to write its results, and the same time again to read.
   std::vector<double> recompute_flops = {};
-  // Overrides everything above where it returns a value of 0 or more: the duration in µs. Where the members
-  // of a collective, or the two ends of a message, are given different ones, the longest counts.
+  // Returns an instruction's duration in µs, which overrides everything above; a value below 0 overrides
+  // nothing. If the members of a collective, or the two ends of a message, get different durations, the
+  // longest counts.
   std::function<double(const Program&, const Instruction&)> duration_us = {};
 
-  // UsageError for a rate that is not above 0, a duration or a count of operations that is below 0 or not
-  // finite, or a cluster that is none.
+  // Throws UsageError for a rate that is not above 0, a duration or number of operations that is below 0 or
+  // not finite, or a cluster that Cluster::check() refuses.
   void check() const;
 };
 
@@ -51,51 +53,53 @@ struct Span {
 // One rank's step.
 struct Timeline {
   std::vector<Span> spans = {};  // in order of issue
-  double total_us = 0;           // when its last instruction ends
-  double compute_us = 0;         // sum over the compute lane, and over what else its thread runs
-  double communication_us = 0;   // sum over collectives and messages with other ranks off the compute lane
-  double exposed_us = 0;         // time in which the compute lane has nothing to run and such a one runs
-  // Time in which the compute lane runs nothing: exposed communication, and waiting for other ranks.
+  double total_us = 0;           // when the last instruction ends
+  double compute_us = 0;         // sum over the compute lane and other instructions that its thread runs
+  double communication_us = 0;   // sum over collectives and messages with other ranks, off the compute lane
+  double exposed_us = 0;         // time in which such communication runs and the compute lane runs nothing
+  // Time in which the compute lane runs nothing: exposed communication, and waits for other ranks.
   double idle_us() const { return total_us - compute_us; }
-  // 1 − exposed / communication, within [0, 1]; 1 where there is no communication.
+  // 1 − exposed / communication, within [0, 1]; 1 without communication.
   double hidden() const;
 };
 
-// One rank by itself, as if its peers kept step with it: each lane in order, an instruction once it is
-// issued, its lane is free and its waits are over; messages wait for nobody. It is the first rank of the
-// mesh at its program's place along the pipeline axis. Throws UsageError where layout or cost model do not
-// fit the program.
+// Simulates one rank by itself, as if its peers kept step with it. Each lane runs in order. An instruction
+// starts once it is issued, its lane is free and its waits are over; messages wait for nobody. The rank is
+// the first of the mesh at its program's place along the pipeline axis. Throws UsageError if layout or cost
+// model do not fit the program.
 Timeline simulate(const Program& program, const Layout& layout, const Mesh& mesh, const CostModel& cost);
 
-// A set of ranks whose steps are alike, told by the first of them.
+// A set of ranks with equal timelines, represented by the first of them.
 struct RankTimeline {
   int program = 0;  // index into WorldPrograms::programs
-  int rank = 0;     // the first
-  int ranks = 1;    // how many
+  int rank = 0;     // the first of the set
+  int ranks = 1;    // how many are in the set
   Timeline timeline;
-  double passes_us = 0;  // of the compute lane: in forward, recompute and backward
+  double passes_us = 0;  // time of the compute lane in forward, recompute and backward
 };
 
 struct WorldTimeline {
   std::vector<RankTimeline> ranks;  // ordered by their first rank
-  double total_us = 0;              // the step, on the rank that ends last
-  // From the first forward to the last backward on any rank; their share of all ranks' time in it that no
-  // pass runs: 1 − Σ passes_us / (ranks × span). 0 where no pass takes time.
+  double total_us = 0;              // when the step ends on the last rank
+  // passes_span_us is the time from the first forward to the last backward on any rank. bubble is the share
+  // of all ranks' time in that span in which no pass runs: 1 − Σ passes_us / (ranks × span). bubble is 0 if
+  // no pass takes time.
   double passes_span_us = 0;
   double bubble = 0;
-  double exposed_us = 0;   // communication, mean over ranks
+  double exposed_us = 0;   // exposed communication, mean over ranks
   double utilisation = 0;  // share of all ranks' time in the step in which a pass runs
 };
 
-// All ranks' programs at once, in step with each other where they meet: on each rank as above, a collective
-// begins when all its members have come to it, a send and its receive when both are there, and all ends
-// together. Throws UsageError where programs, layout, mesh or cost model do not fit each other, and where
-// the programs' collectives or messages do not meet or wait for each other in a circle (see verify()).
+// Simulates all ranks together. Each rank runs as above. A collective begins when all its members have
+// reached it, and a send and its receive when both ranks have. It ends at the same time on all of them.
+// Throws UsageError if programs, layout, mesh or cost model do not fit each other, or if the programs'
+// collectives or messages do not match or wait for each other in a cycle (see verify()).
 WorldTimeline simulate(const WorldPrograms& world, const Layout& layout, const CostModel& cost);
 
 // Chrome-trace JSON (chrome://tracing, Perfetto): one row per lane.
 void write_chrome_trace(std::ostream& out, const Program& program, std::span<const Span> spans, int rank);
-// The same of a world: a process for each program, numbered by its pipeline rank, of its first rank.
+// The same for a world: one process for each program, numbered by its pipeline rank, which shows the
+// program's first rank.
 void write_chrome_trace(std::ostream& out, std::span<const Program> programs, const WorldTimeline& world);
 
 }  // namespace tessera

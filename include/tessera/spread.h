@@ -1,5 +1,5 @@
-// Which elements of a flat each rank holds. The one place for this arithmetic: builder, executor, states,
-// checkpoints, initial values and the step's decision call it. Pure.
+// Which elements of a flat each rank holds. All code that needs this arithmetic calls it here: builder,
+// executor, states, checkpoints, initial values and the step's decision. Pure.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ class AxisSet {
   std::uint32_t bits_ = 0;
 };
 
-// What a cut never divides: an element, a block of `numel` elements (8-bit states), or a whole parameter
-// (optimizers of matrices). This version cuts between elements only.
+// The smallest piece, which a cut never divides: an element, a block of `numel` elements (8-bit states), or a
+// whole parameter (optimizers of matrices). This version supports elements only.
 struct Granule {
   enum class Kind : std::uint8_t { element, block, parameter };
   Kind kind = Kind::element;
@@ -42,8 +42,8 @@ struct Granule {
   bool operator==(const Granule&) const = default;
 };
 
-// A flat is cut over these axes into equal parts, `shard` first and `replicate` inside it. Ranks that differ
-// only along other axes hold the same part. No axes: every rank holds all of it.
+// The axes over which a flat is cut into equal parts, `shard` first and `replicate` inside it. Ranks that
+// differ only along other axes hold the same part. Without axes, every rank holds the whole flat.
 //
 //   {}                   |            all of the flat            |
 //   {shard}              |    shard 0     |       shard 1        |
@@ -58,7 +58,8 @@ inline constexpr Spread kWhole = {};
 inline constexpr Spread kShard = {.axes = {Axis::shard}};
 inline constexpr Spread kSlice = {.axes = {Axis::shard, Axis::replicate}};
 
-// "all", "shard", "shard+replicate". The inverse knows these three and throws UsageError for any other text.
+// to_string() gives "all", "shard" or "shard+replicate". spread_of(), its inverse, throws UsageError for any
+// other text.
 std::string to_string(const Spread& spread);
 Spread spread_of(const std::string& text);
 
@@ -70,14 +71,15 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-// What lies in both parts: cut over the axes of both. The granule is elements.
+// The intersection of both parts: cut over the axes of both. Its granule is elements.
 constexpr Spread finer(const Spread& a, const Spread& b) { return {.axes = a.axes | b.axes}; }
 
-// Elements in one rank's part. Throws UsageError unless the spread is kWhole, kShard or kSlice.
+// The number of elements in one rank's part. Throws UsageError unless the spread is kWhole, kShard or kSlice.
 std::int64_t numel_of(const Flat& flat, const Spread& spread);
-// The part of the rank at this place.
+// The part of the rank with these coordinates.
 ElementRange range_of(const Flat& flat, const Spread& spread, const Coordinates& place);
-// A rank whose part has element `offset` of the flat: its place along the axes of the spread, 0 along others.
+// The coordinates of a rank whose part has element `offset` of the flat; 0 along axes that are not in the
+// spread.
 Coordinates owner_of(const Flat& flat, const Spread& spread, std::int64_t offset);
 
 }  // namespace tessera

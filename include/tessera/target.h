@@ -1,17 +1,17 @@
-// Where compute runs, and by how many threads.
+// The device on which compute runs, and the number of threads.
 #pragma once
 
 #include "tessera/device_type.h"
 
 namespace tessera {
 
-// What an op's need of scratch memory depends on besides its shape. A number of threads is a target: so many
-// on the CPU.
+// Together with an op's shape this decides how much scratch memory the op needs. Converts from a number of
+// threads, which means that many on the CPU.
 struct Target {
   constexpr Target(int thread_count = 1, DeviceType device_type = DeviceType::cpu)
       : threads(thread_count), device(device_type) {}
 
-  int threads;  // of the CPU; on another device they mean nothing
+  int threads;  // on the CPU; ignored on another device
   DeviceType device;
 };
 

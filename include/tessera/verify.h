@@ -1,4 +1,4 @@
-// Proves a step safe before it runs: on all ranks' programs at once, without running any. Pure.
+// Proves that a step is safe before it runs, from the programs of all ranks and without running any. Pure.
 #pragma once
 
 #include <span>
@@ -12,19 +12,21 @@
 namespace tessera {
 
 enum class Fault : std::uint8_t {
-  collective_mismatch,  // two ranks' collectives of one channel differ at the same place
+  collective_mismatch,  // two ranks' collectives on one channel differ at the same position
   deadlock,             // waits and collectives form a cycle
-  unordered_access,     // two instructions touch the same bytes, one writes, and neither waits for the other
-  outside_lifetime,     // a buffer is touched where it holds nothing
-  read_before_write,    // a lifetime's first access only reads
-  microbatch_order,     // a sum over microbatches is not ascending, or does not start afresh exactly once
-  never_released,       // a lifetime runs past the program, or is malformed
-  redundant_wait,       // a wait that other waits or its lane imply
-  wrong_meaning,        // what prove() finds: a step that does not compute what one rank would
-  malformed,            // an id out of range, a collective without a channel, a lane or an axis that is not
-                        // for it, a buffer that is touched and not listed, a wait on a later instruction,
-                        // a use that is opened and not closed, a plan that gives two live buffers the
-                        // same bytes
+  unordered_access,     // two instructions access the same bytes, at least one writes, and neither waits for
+                        // the other
+  outside_lifetime,     // a buffer is accessed outside its lifetimes
+  read_before_write,    // the first access of a lifetime only reads
+  microbatch_order,     // a sum over microbatches is not in ascending order, or is not overwritten exactly
+                        // once, at its start
+  never_released,       // a lifetime runs past the program's end, or is malformed
+  redundant_wait,       // a wait that other waits, or the order of its lane, already imply
+  wrong_meaning,        // found by prove(): a step that does not compute what one rank would
+  malformed,            // an id out of range, a collective without a channel, an instruction on a lane or
+                        // axis that is not for it, a buffer that is accessed and not listed, a wait on a
+                        // later instruction, a use that is opened and not closed, a plan that gives two live
+                        // buffers the same bytes
 };
 
 std::string_view name_of(Fault fault);
@@ -32,8 +34,8 @@ std::string_view name_of(Fault fault);
 struct Finding {
   Fault fault;
   int program = 0;                          // index into WorldPrograms::programs
-  std::vector<InstructionId> instructions;  // the ones of that program that are involved
-  std::string message;                      // names them in words, and those of other ranks
+  std::vector<InstructionId> instructions;  // the instructions of that program that are involved
+  std::string message;                      // describes them, and those of other ranks that are involved
 };
 
 struct VerifyReport {
@@ -49,19 +51,20 @@ struct PlannedProgram {
   int index = 0;
 };
 
-// What is proved: matching collectives in matching order on every channel; no deadlock; every two accesses to
-// the same bytes, of which one writes, ordered (with `plans`, also through shared addresses); every access
-// inside a lifetime that began with a write; what an opened use touches left alone until it is closed; sums
-// over microbatches ascending; nothing alive past the end.
-// Where a program is malformed or its plan unsound, the rest is not looked at. Waits are enforced lane by
-// lane: that ranks also agree on the order of collectives across lanes is not asked. `plans` is empty, or
-// holds for each program the plan it runs under and its index in that plan. Throws UsageError for a world
-// that is none: no program, or ranks or plans that do not match the mesh.
+// Proves that collectives match, in matching order, on every channel; that there is no deadlock; that any two
+// accesses to the same bytes of which one writes are ordered (with `plans`, also through shared addresses);
+// that every access is inside a lifetime that began with a write; that no other instruction disturbs the
+// memory of an opened use until it is closed; that sums over microbatches are ascending; and that nothing is
+// alive past the end. If a program is malformed or its plan unsound, the rest is not checked. Each lane
+// enforces its own waits, so ranks need not agree on the order of collectives across lanes. `plans` is empty,
+// or has for each program the plan that it runs under and its index in that plan. Throws UsageError without
+// any program, and for ranks or plans that do not match the mesh.
 VerifyReport verify(const WorldPrograms& world, std::span<const PlannedProgram> plans = {});
 
-// The same of programs that one rank runs in turns, in the arenas of one plan, program i as the plan's i-th:
-// what persists is where it is in all of them, what has one address has one in all, and nothing else of any
-// program lies where something persists. Each program is taken to be proved under the plan by verify().
+// Checks programs that one rank runs in turns, in the arenas of one plan; program i is the plan's i-th.
+// Persistent buffers, and buffers with one_address, must have the same address in every program, and nothing
+// else may use the memory of a persistent buffer. Each program must already be proved under the plan by
+// verify().
 VerifyReport verify_turns(std::span<const Program> programs, const MemoryPlan& plan);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// The shape of one attention head or group of heads, and how one thread's workspace is cut into tiles.
+// The shape of one attention head or group of heads, and how one thread's workspace is divided into tiles.
 #pragma once
 
 #include <algorithm>
@@ -11,22 +11,22 @@
 
 namespace tessera::kernels {
 
-constexpr std::int64_t kTile = 64;  // queries and keys of a tile
+constexpr std::int64_t kTile = 64;  // queries, and keys, in a tile
 
 struct HeadShape {
   std::int64_t sequence = 0;
-  std::int64_t model_channels = 0;  // of all heads: elements between rows of the output
-  std::int64_t qkv_channels = 0;    // elements between rows of queries, keys and values
+  std::int64_t model_channels = 0;  // of all heads; elements from one row of the output to the next
+  std::int64_t qkv_channels = 0;    // elements from one row of queries, keys or values to the next
   std::int64_t group = 1;           // query heads that share a key and value head
   std::int64_t channels = 0;        // of this head
   std::int64_t padded = 0;          // channels rounded up to whole groups of 16 lanes
-  bool by_pairs = false;            // products of bf16, by a matrix unit
+  bool by_pairs = false;            // whether a matrix unit multiplies in bf16
   Dropout dropout = {};             // of all heads
 
   std::int64_t tiles() const { return (sequence + kTile - 1) / kTile; }
   std::int64_t rows_of(std::int64_t tile) const { return std::min(kTile, sequence - tile * kTile); }
   std::int64_t tile_numel() const { return kTile * padded; }
-  // The same with what a matrix unit takes: channels rounded up to 32.
+  // The same head with `padded` as a matrix unit needs it: channels rounded up to 32.
   HeadShape widened() const {
     HeadShape wide = *this;
     wide.padded = round_up(channels, 32);
@@ -35,14 +35,14 @@ struct HeadShape {
   float scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(channels))); }
 };
 
-// First elements of one head's tensors; rows lie as HeadShape says.
+// The first elements of one head's tensors. HeadShape gives the distances between rows.
 struct ForwardHead {
   const void* query = nullptr;
   const void* key = nullptr;
   const void* value = nullptr;
   void* output = nullptr;
   float* log_sum_exp = nullptr;
-  std::uint32_t item = 0, head = 0;  // of the batch, of all query heads
+  std::uint32_t item = 0, head = 0;  // index in the batch; index among all query heads
 };
 
 struct BackwardHead {
@@ -60,7 +60,7 @@ struct BackwardHead {
   std::uint32_t item = 0, head = 0;
 };
 
-// Hands out consecutive parts of one thread's floats, or, of none, counts them only.
+// Hands out consecutive parts of one thread's floats. With a null pointer it only counts them.
 class FloatParts {
  public:
   explicit FloatParts(float* first) : first_(first) {}
@@ -77,14 +77,14 @@ class FloatParts {
   std::int64_t taken_ = 0;
 };
 
-// All keys and values of the head, one tile of queries.
+// Workspace of forward: all keys and values of the head, and one tile of queries.
 struct ForwardWorkspace {
   float* keys_transposed;  // [tiles][channels, kTile]
   float* values;           // [tiles][kTile, padded]
   float* query;            // [kTile, padded]
   float* output;           // [kTile, padded]
   float* scores;           // [kTile, kTile]
-  std::int64_t taken;      // of the floats
+  std::int64_t taken;      // number of floats
 
   ForwardWorkspace(const HeadShape& head, float* workspace) {
     FloatParts parts(workspace);
@@ -98,8 +98,9 @@ struct ForwardWorkspace {
   static std::int64_t numel(const HeadShape& head) { return ForwardWorkspace(head, nullptr).taken; }
 };
 
-// All queries of one head and their gradients, one tile of keys and values. Where query heads share keys and
-// values, the gradients of all keys and values, which the heads add to one after the other.
+// Workspace of backward: all queries of one head and their gradients, and one tile of keys and values. If
+// query heads share keys and values, also the gradients of all keys and values, to which the heads add one
+// after the other.
 struct BackwardWorkspace {
   float* queries;            // [tiles][kTile, padded], scaled
   float* output_gradients;   // [tiles][kTile, padded]
@@ -113,7 +114,7 @@ struct BackwardWorkspace {
   float* value_gradients;    // [key_gradient_tiles][kTile, padded]
   float* scores;             // [kTile, kTile]
   float* score_gradients;    // [kTile, kTile]
-  std::int64_t taken;        // of the floats
+  std::int64_t taken;        // number of floats
 
   BackwardWorkspace(const HeadShape& head, float* workspace) {
     FloatParts parts(workspace);
@@ -135,16 +136,16 @@ struct BackwardWorkspace {
   static std::int64_t key_gradient_tiles(const HeadShape& head) { return head.group > 1 ? head.tiles() : 1; }
 };
 
-// The same for products of bf16, whose right side is stored by pairs of rows, [rows / 2][columns][2]. Below
-// `padded` is that of the widened head.
+// The workspace of forward for a matrix unit. The right operand of a product is stored by pairs of rows,
+// [rows / 2][columns][2]. `padded` below is that of the widened head.
 struct PairForwardWorkspace {
   Bf16* keys_transposed;  // [tiles] by pairs of [padded, kTile]
   Bf16* values;           // [tiles] by pairs of [kTile, padded]
-  Bf16* query;            // [kTile, padded]; before, the rows that become keys and values
+  Bf16* query;            // [kTile, padded]; at first, the rows that become keys and values
   Bf16* weights;          // [kTile, kTile]
   float* output;          // [kTile, padded]
   float* scores;          // [kTile, kTile]
-  std::int64_t taken;     // of the floats
+  std::int64_t taken;     // number of floats
 
   PairForwardWorkspace(const HeadShape& wide, float* workspace) {
     FloatParts parts(workspace);
@@ -161,8 +162,8 @@ struct PairForwardWorkspace {
   }
 };
 
-// What is needed one after the other shares memory, so that it takes no more than without the unit where
-// heads have a multiple of 32 channels.
+// The workspace of backward for a matrix unit. Data that are needed at different times share memory. So it
+// takes no more than BackwardWorkspace if heads have a multiple of 32 channels.
 struct PairBackwardWorkspace {
   Bf16* queries;               // [tiles][kTile, padded]
   Bf16* output_gradients;      // [tiles][kTile, padded]
@@ -171,17 +172,17 @@ struct PairBackwardWorkspace {
   float* query_gradients;      // [tiles][kTile, padded]
   float* log_sum_exp;          // [tiles][kTile]
   float* delta;                // [tiles][kTile]
-  Bf16* keys;               // by pairs of [kTile, padded]; before, queries or gradients that are transposed
-  Bf16* keys_transposed;    // by pairs of [padded, kTile]
-  Bf16* values_transposed;  // by pairs of [padded, kTile]
-  float* key_gradients;     // [key_gradient_tiles][padded, kTile]
-  float* value_gradients;   // [key_gradient_tiles][padded, kTile]
-  float* scores;            // [kTile, kTile]
-  float* score_gradients;   // [kTile, kTile]
-  float* turned;            // [kTile, padded], of a tile's key or value gradients
-  Bf16* rows;               // there before them: [kTile, padded], keys or values as they come
-  Bf16* rounded;            // there between: [kTile, kTile], weights or their gradients
-  std::int64_t taken;       // of the floats
+  Bf16* keys;                  // by pairs of [kTile, padded]; at first, queries or gradients to transpose
+  Bf16* keys_transposed;       // by pairs of [padded, kTile]
+  Bf16* values_transposed;     // by pairs of [padded, kTile]
+  float* key_gradients;        // [key_gradient_tiles][padded, kTile]
+  float* value_gradients;      // [key_gradient_tiles][padded, kTile]
+  float* scores;               // [kTile, kTile]
+  float* score_gradients;      // [kTile, kTile]
+  float* turned;               // [kTile, padded], a tile's key or value gradients transposed back
+  Bf16* rows;          // in the same memory, earlier: [kTile, padded], keys or values as they are stored
+  Bf16* rounded;       // in the same memory, in between: [kTile, kTile], weights or their gradients
+  std::int64_t taken;  // number of floats
 
   PairBackwardWorkspace(const HeadShape& wide, float* workspace) {
     const std::int64_t tiles = wide.tiles(), tile = wide.tile_numel(), square = kTile * kTile;

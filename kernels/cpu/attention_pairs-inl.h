@@ -1,6 +1,6 @@
-// Attention in bf16 by the processor's matrix unit (matrix_unit.h): scores are summed in fp32, and weights
-// and their gradients rounded to bf16 where a product takes them. Processors that have the unit have AVX-512,
-// too. Included once per target (Highway's foreach_target.h), hence no #pragma once.
+// Attention in bf16 by the processor's matrix unit (matrix_unit.h). Scores are summed in fp32; weights and
+// their gradients are rounded to bf16 when they go into a product. Processors with the unit also have
+// AVX-512. Included once per target (Highway's foreach_target.h), hence no #pragma once.
 #if defined(TESSERA_KERNELS_CPU_ATTENTION_PAIRS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_KERNELS_CPU_ATTENTION_PAIRS_INL_H
 #undef TESSERA_KERNELS_CPU_ATTENTION_PAIRS_INL_H
@@ -16,7 +16,7 @@ namespace tessera::kernels::HWY_NAMESPACE::pairs {
 
 constexpr bool kAvailable = kParts == 1;  // a vector of 16 words
 
-// out [kTile, padded] = rows of input, zeros where there is no row or no channel.
+// out [kTile, padded] = rows of input, with zeros in rows and channels that do not exist.
 static HWY_NOINLINE void copy_rows(const void* input, std::int64_t stride, std::int64_t rows,
                                    const HeadShape& wide, Bf16* out) {
   const auto bytes = static_cast<std::size_t>(wide.channels) * sizeof(Bf16);
@@ -25,8 +25,9 @@ static HWY_NOINLINE void copy_rows(const void* input, std::int64_t stride, std::
     std::memcpy(out + row * wide.padded, static_cast<const Bf16*>(input) + row * stride, bytes);
 }
 
-// out [columns, rows] = words [rows, columns] of two halves, transposed. Of pairs of channels, rows become
-// the pairs of what is transposed; of pairs of rows, what is transposed.
+// out [columns, rows] = words [rows, columns] transposed, where a word is a pair of bf16. If a word is a pair
+// of channels, the result is the transposed matrix by pairs of rows. If it is a pair of rows, the result is
+// the plain transposed matrix.
 HWY_INLINE void transpose_pairs(const Bf16* words, std::int64_t rows, std::int64_t columns, Bf16* out) {
   transpose(reinterpret_cast<const std::uint32_t*>(words), columns, rows, columns,
             reinterpret_cast<std::uint32_t*>(out));
@@ -84,15 +85,15 @@ static HWY_NOINLINE void forward_head(const HeadShape& narrow, const ForwardHead
   }
 }
 
-// out = rows of what is transposed in `gradient` [padded, kTile], times scale.
+// out = scale * the rows of the transpose of `gradient` [padded, kTile].
 HWY_INLINE void unpack_turned(const PairBackwardWorkspace& w, const float* gradient, float scale,
                               std::int64_t rows, const HeadShape& head, void* out) {
   transpose(gradient, kTile, head.padded, kTile, w.turned);
   unpack(w.turned, scale, rows, head, static_cast<Bf16*>(out), head.qkv_channels);
 }
 
-// One query head of a group, as attention.cpp's. Gradients of keys and values are summed transposed, since
-// then it is the scores, and not their transpose, that are the product's right side.
+// One query head of a group, like backward_head in attention.cpp. Gradients of keys and values are summed in
+// transposed form. Then the scores are the product's right operand, and need not be transposed.
 static HWY_NOINLINE void backward_head(const HeadShape& narrow, const BackwardHead& a, float* workspace) {
   const HeadShape head = narrow.widened();
   const PairBackwardWorkspace w(head, workspace);

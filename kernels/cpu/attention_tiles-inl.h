@@ -1,5 +1,5 @@
-// What attention does with tiles of scores, whatever computes the products. Included once per target
-// (Highway's foreach_target.h), hence no #pragma once.
+// The parts of attention that work on tiles of scores, for any way to compute the products. Included once per
+// target (Highway's foreach_target.h), hence no #pragma once.
 #if defined(TESSERA_KERNELS_CPU_ATTENTION_TILES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_KERNELS_CPU_ATTENTION_TILES_INL_H
 #undef TESSERA_KERNELS_CPU_ATTENTION_TILES_INL_H
@@ -28,8 +28,8 @@ HWY_INLINE void unpack(const float* packed, float scale, std::int64_t rows, cons
                  head.channels - i);
 }
 
-// out [columns, rows] = words [rows, columns] transposed, whose rows are `stride` words apart. rows: a
-// multiple of 16.
+// out [columns, rows] = the transpose of words [rows, columns], whose rows are `stride` words apart. `rows`
+// is a multiple of 16.
 template <class Word>
 HWY_NOINLINE void transpose(const Word* words, std::int64_t stride, std::int64_t rows, std::int64_t columns,
                             Word* out) {
@@ -39,7 +39,7 @@ HWY_NOINLINE void transpose(const Word* words, std::int64_t stride, std::int64_t
         std::memcpy(out + column * rows + row, words + row * stride + column, sizeof(Word));
 }
 
-// What dropout makes of one head's probabilities, tile by tile.
+// Applies dropout to one head's probabilities, tile by tile.
 struct TileDraws {
   const Dropout& dropout;
   std::uint32_t item, head;
@@ -53,15 +53,15 @@ struct TileDraws {
                      static_cast<std::uint32_t>(key_tile * kTile / 8), halves + row * kTile);
   }
 
-  // tile = factor * itself where it is kept, else 0.
+  // Multiplies kept elements of the tile by `factor`, and sets the others to 0.
   HWY_NOINLINE void drop(float factor, float* tile) const {
     for (std::int64_t i = 0; i < kTile * kTile; i += 16)
       store16(keep16(mul(load16(tile + i), set16(factor)), halves + i, dropout.threshold), tile + i);
   }
 };
 
-// A row of scores whose first `visible` keys count. Returns where vectors begin that none of these is in;
-// what does not count before there scores -infinity, and from there on has weight 0 already.
+// Hides all keys of a row of scores but the first `visible`. Returns `visible` rounded up to whole vectors:
+// hidden keys before that get the score -infinity, and those from there on get the weight 0 already.
 HWY_INLINE std::int64_t hide_keys(float* scores, std::int64_t visible) {
   const std::int64_t end = round_up(visible, 16);
   for (std::int64_t key = visible; key < end; ++key) scores[key] = -std::numeric_limits<float>::infinity();
@@ -69,8 +69,8 @@ HWY_INLINE std::int64_t hide_keys(float* scores, std::int64_t visible) {
   return end;
 }
 
-// One row of the running softmax: turns scores, which `scale` is still to multiply, into weights, rescales
-// what was summed before. `visible` keys of the tile count; the others get weight 0.
+// One row of the running softmax. Turns scores, which are not yet multiplied by `scale`, into weights, and
+// rescales the sums so far. The first `visible` keys of the tile count; the others get weight 0.
 static HWY_NOINLINE void softmax_row(float* scores, float scale, std::int64_t visible, const HeadShape& head,
                                      float& maximum, float& sum, float* output) {
   const std::int64_t end = hide_keys(scores, visible);
@@ -95,7 +95,8 @@ static HWY_NOINLINE void softmax_row(float* scores, float scale, std::int64_t vi
   sum += sum_lanes(tile_sum);
 }
 
-// The normalisers of a tile of queries so far, of which `output` [kTile, padded] holds the weighted sums.
+// The running maximum and sum for each query of a tile. `output` [kTile, padded] holds the weighted sums of
+// values.
 struct TileSums {
   alignas(64) float maximum[kTile], sum[kTile];
 
@@ -106,8 +107,8 @@ struct TileSums {
     }
   }
 
-  // Makes weights of the scores, times scale, of a tile of queries and one of keys, adds these to the sums,
-  // which are of all, and drops some.
+  // Turns the scores of a tile of queries and a tile of keys, times `scale`, into weights, and adds all of
+  // them to the sums. Then applies dropout to the weights.
   HWY_INLINE void weigh(const HeadShape& head, TileDraws& draws, std::int64_t tile, std::int64_t keys,
                         float scale, float* scores, float* output) {
     for (std::int64_t row = 0; row < kTile; ++row)
@@ -130,7 +131,7 @@ struct TileSums {
   }
 };
 
-// log_sum_exp and delta = gradient . output of a tile of queries, [kTile] each.
+// Sets log_sum_exp and delta = gradient . output, [kTile] each, for a tile of queries.
 template <class T>
 HWY_INLINE void prepare_rows(const HeadShape& head, const BackwardHead& a, std::int64_t tile,
                              float* log_sum_exp, float* delta) {
@@ -165,7 +166,7 @@ static HWY_NOINLINE void weights_of_all(const float* log_sum_exp, const float* d
   }
 }
 
-// The same with what forward dropped. log_sum_exp and delta are of all tiles.
+// The same with forward's dropout. log_sum_exp and delta are those of all tiles.
 HWY_INLINE void weights_and_gradients(const float* log_sum_exp, const float* delta, TileDraws& draws,
                                       std::int64_t tile, std::int64_t keys, float scale, float* scores,
                                       float* gradients) {

@@ -1,4 +1,4 @@
-// The addition of row groups (row_groups.h) that ends every sum over rows.
+// Adds the row groups (row_groups.h), as the last part of every sum over rows.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace tessera::kernels::cpu {
 
-// sums [columns] = the `groups` rows of partial, `stride` floats apart, added in order, + beta * sums;
-// rounded once.
+// sums [columns] = beta * sums + the `groups` rows of `partial`, which are `stride` floats apart, added in
+// order; rounded once.
 void add_row_groups(const ComputeContext& context, std::int64_t groups, std::int64_t columns,
                     std::int64_t stride, const float* partial, float beta, DType type, void* sums);
 

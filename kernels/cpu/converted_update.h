@@ -1,4 +1,4 @@
-// Updates by gradients that no pass is compiled for.
+// Updates with gradient types for which no pass is compiled.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,15 @@
 
 namespace tessera::kernels::cpu {
 
-// Whether the gradient is of a type that there is a pass for: fp32 or the parameter's, which are those that
-// training has. Others become fp32 on the way.
+// Whether there is a pass for the gradient's type: fp32 or the parameter's type, which are those of training.
+// Gradients of other types are converted to fp32 piece by piece.
 inline bool has_pass(const OptimizerArguments& a) {
   return a.gradient_type == DType::fp32 || (a.parameter != nullptr && a.gradient_type == a.parameter_type);
 }
-constexpr std::int64_t kConvertedNumel = 4096;  // at a time
+constexpr std::int64_t kConvertedNumel = 4096;  // elements converted at a time
 
-// Updates elements [begin, end) by update_range(arguments, begin, end, streamed, ahead), see optimizer.cpp.
+// Updates elements [begin, end) with calls of update_range(arguments, begin, end, streamed, ahead), see
+// optimizer.cpp.
 template <class Function>
 void update_converted(const OptimizerArguments& all, std::int64_t begin, std::int64_t end,
                       const Function& update_range) {

@@ -1,5 +1,5 @@
-// The random bits of dropout.h for 128 elements at a time, and what they keep. Included once per target
-// (Highway's foreach_target.h), hence no #pragma once.
+// The random bits of dropout.h for 128 elements at a time, and their use. Included once per target (Highway's
+// foreach_target.h), hence no #pragma once.
 #if defined(TESSERA_KERNELS_CPU_DROPOUT_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_KERNELS_CPU_DROPOUT_INL_H
 #undef TESSERA_KERNELS_CPU_DROPOUT_INL_H
@@ -14,8 +14,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
-// halves [kRows, 128 / kRows]: the random bits of elements 8 * block and on, of kRows (1 or 2) rows. A lane
-// is a block of eight elements.
+// halves [kRows, 128 / kRows]: the random bits of the elements from 8 * block on, in kRows (1 or 2) rows. A
+// vector lane computes a block of eight elements.
 template <int kRows>
 HWY_INLINE void draw_halves(const Dropout& dropout, const DrawnRow& at, std::uint32_t block,
                             std::uint16_t* halves) {

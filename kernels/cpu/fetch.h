@@ -1,4 +1,4 @@
-// Asking for memory ahead of its use. The hardware fetches streams by itself, but stops at every page.
+// Prefetches memory ahead of its use. The hardware prefetches streams by itself, but stops at every page.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace tessera::kernels {
 
-// From what is read to what is fetched, where little is computed between.
+// The distance from what is read to what is prefetched, for loops that compute little.
 constexpr std::int64_t kAheadBytes = 2048;
 
-// Fetches the cache lines of the 64 elements from i on, each once.
+// Prefetches the cache lines of the 64 elements from i on, each once.
 template <class Element>
 HWY_INLINE void fetch_lines(const Element* stream, std::int64_t i) {
   constexpr std::int64_t kLine = 64 / sizeof(Element);

@@ -1,5 +1,5 @@
-// Products of small bf16 matrices by a processor's own matrix unit: Intel's AMX. Which processes have it, and
-// what it is asked; what the products are for is the caller's.
+// Products of small bf16 matrices by a processor's matrix unit (Intel's AMX), and whether this process may
+// use it. Knows nothing of what the products are for.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace tessera::kernels::cpu {
 
-// Whether oneDNN computes bf16 products with it, too: the processor and the system have it, this build's
-// compiler knew it, and ONEDNN_MAX_CPU_ISA does not rule it out.
+// Whether the matrix unit can be used, which is when oneDNN uses it, too: the processor and the system have
+// it, this build's compiler knew it, and ONEDNN_MAX_CPU_ISA does not rule it out.
 bool has_matrix_unit();
 
-// Sets this thread's unit up for multiply() as long as it lives. oneDNN, which sets it up for itself, must
-// not be called meanwhile. UnsupportedError where there is none.
+// Configures this thread's matrix unit for multiply() while the object lives. Do not call oneDNN meanwhile:
+// it configures the unit for itself. Throws UnsupportedError if there is no matrix unit.
 class MatrixUnit {
  public:
   MatrixUnit();
@@ -24,8 +24,8 @@ class MatrixUnit {
   struct Extents {
     std::int64_t m, n, k;  // multiples of 32
   };
-  // c [m, n] = a [m, k] b [k, n], added to what c holds where `add`; sums in fp32, subnormal numbers are 0. b
-  // is stored by pairs of rows, [k / 2][n][2]; all are dense.
+  // c [m, n] = a [m, k] b [k, n], plus the old c if `add`. Sums are fp32; subnormal numbers count as 0. b is
+  // stored by pairs of rows, [k / 2][n][2]. All matrices are dense.
   void multiply(const Extents& extents, const Bf16* a, const Bf16* b, float* c, bool add) const;
 };
 

@@ -1,5 +1,5 @@
-// Splitting a range over the threads of a call. The split decides who computes what, never in which order
-// sums are taken.
+// Splits a range over the threads of a call. The split decides which thread computes what, never the order of
+// sums.
 #pragma once
 
 #include <omp.h>
@@ -15,7 +15,7 @@ namespace tessera::kernels {
 constexpr std::int64_t kElementwiseGrain = 16384;
 
 // Calls function(begin, end, thread) for contiguous parts of [0, count), cut at multiples of `grain`, at most
-// one a thread. With one thread, or no more than one grain, it is a plain call and no team is opened.
+// one part per thread. With one thread, or at most one grain, it is a plain call and no team is opened.
 template <class Function>
 void parallel_ranges(int threads, std::int64_t count, std::int64_t grain, Function&& function) {
   if (count <= 0) return;
@@ -35,11 +35,11 @@ void parallel_ranges(int threads, std::int64_t count, std::int64_t grain, Functi
   }
 }
 
-// Calls function(begin, end) for chunks of [0, count). Every thread begins with a part of its own, the same
-// at every call, so that it finds what it left in its caches and on its side of the memory; whoever is done
-// takes from the others' parts, so that one that shares its core with another lane's thread does less. A
-// chunk is a quarter of a part in multiples of `grain`, at least one and at most `most` elements. With one
-// thread it is a plain call.
+// Calls function(begin, end) for chunks of [0, count). Every thread starts with a part of its own, which is
+// the same at every call, so that the data may still be in its caches and in memory near it. A thread that is
+// done takes chunks from the others' parts. So a thread that shares its core with another lane's thread does
+// less. A chunk is a quarter of a part in multiples of `grain`: at least one `grain`, and at most `most`
+// elements. With one thread it is a plain call.
 template <class Function>
 void parallel_chunks(int threads, std::int64_t count, std::int64_t grain, std::int64_t most,
                      Function&& function) {
@@ -49,7 +49,7 @@ void parallel_chunks(int threads, std::int64_t count, std::int64_t grain, std::i
   const std::int64_t chunks = (count + chunk - 1) / chunk;
   const int team = static_cast<int>(std::min<std::int64_t>(threads, chunks));
   if (team <= 1) return function(std::int64_t{0}, count);
-  struct alignas(64) Part {  // of a cache line each, so that those who count do not disturb each other
+  struct alignas(64) Part {  // one cache line each, so that threads that count do not slow each other down
     std::atomic<std::int64_t> next;
     std::int64_t end;
   };

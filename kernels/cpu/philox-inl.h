@@ -1,4 +1,4 @@
-// Philox4x32-10 of as many counters as a vector has lanes. Included once per target (Highway's
+// Philox4x32-10 for as many counters at once as a vector has lanes. Included once per target (Highway's
 // foreach_target.h), hence no #pragma once.
 #if defined(TESSERA_KERNELS_CPU_PHILOX_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_KERNELS_CPU_PHILOX_INL_H
@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
-// low and high = the halves of the products.
+// low and high = the lower and upper 32 bits of a * factor.
 HWY_INLINE void multiply_wide(WordVector a, std::uint32_t factor, WordVector& low, WordVector& high) {
   const WordTag d;
   const hn::RepartitionToWide<WordTag> wide;
@@ -24,7 +24,7 @@ HWY_INLINE void multiply_wide(WordVector a, std::uint32_t factor, WordVector& lo
   high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
 }
 
-// Counters, or what is made of them.
+// Counters, or the random words made of them.
 struct PhiloxVectors {
   WordVector c0, c1, c2, c3;
 };
@@ -46,7 +46,7 @@ HWY_INLINE PhiloxVectors philox_vectors(std::uint64_t key, PhiloxVectors v) {
   return v;
 }
 
-// The words of each lane behind those of the lane before.
+// Stores the words of each lane after those of the lane before.
 HWY_INLINE void store_blocks(const PhiloxVectors& v, std::uint32_t* words) {
   hn::StoreInterleaved4(v.c0, v.c1, v.c2, v.c3, WordTag(), words);
 }

@@ -1,5 +1,6 @@
-// Sums over rows, parallel and yet the same for any number of threads: rows are cut into fixed groups, each
-// group is summed in row order into its own fp32 part of the workspace, and the groups are added in order.
+// How sums over rows are parallel and still the same for any number of threads. Rows are cut into fixed
+// groups. Each group is summed in row order into its own fp32 part of the workspace, and the groups are added
+// in order.
 #pragma once
 
 #include <cstdint>

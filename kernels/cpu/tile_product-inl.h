@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
-// A matrix of which element (i, j) is data[i * row + j * column].
+// A matrix whose element (i, j) is data[i * row + j * column].
 struct Strided {
   const float* data;
   std::int64_t row;
@@ -66,8 +66,8 @@ HWY_INLINE void product_columns(std::int64_t rows, std::int64_t depth, Strided a
     product_block<1, kWide>(depth, {a.data + row * a.row, a.row, a.column}, b, b_row, c + row * c_row, c_row);
 }
 
-// c[rows, columns] += a[rows, depth] b[depth, columns]; columns is a multiple of 16. Kept out of line: it is
-// called from many places and unrolled a lot.
+// c[rows, columns] += a[rows, depth] b[depth, columns]; columns is a multiple of 16. Not inlined, because it
+// is called from many places and heavily unrolled.
 HWY_MAYBE_UNUSED static HWY_NOINLINE void add_product(std::int64_t rows, std::int64_t columns,
                                                       std::int64_t depth, Strided a, const float* b,
                                                       std::int64_t b_row, float* c, std::int64_t c_row) {

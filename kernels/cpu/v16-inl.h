@@ -1,5 +1,5 @@
-// Sixteen fp32 lanes whatever the vector width: one vector with AVX-512, four with SSE4. Kernels written with
-// V16 give the same bits on every instruction set: lanes never depend on the width, and fma is a true fma
+// Sixteen fp32 lanes for any vector width: one vector with AVX-512, four with SSE4. Kernels written with V16
+// give the same bits on every instruction set: lanes never depend on the width, and fma is a true fma
 // everywhere. Included once per target (Highway's foreach_target.h), hence no #pragma once.
 #if defined(TESSERA_KERNELS_CPU_V16_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_KERNELS_CPU_V16_INL_H
@@ -65,20 +65,20 @@ HWY_INLINE V16 neg(V16 a) {
   TESSERA_FOR_PARTS a.part[i] = hn::Neg(a.part[i]);
   return a;
 }
-// -1 or 1; of a zero and of NaN themselves.
+// -1 or 1; a zero or NaN is returned as it is.
 HWY_INLINE V16 sign(V16 a) {
   const FloatTag d;
   TESSERA_FOR_PARTS a.part[i] = hn::IfThenElse(hn::Gt(hn::Abs(a.part[i]), hn::Zero(d)),
                                                hn::CopySign(hn::Set(d, 1.0f), a.part[i]), a.part[i]);
   return a;
 }
-// Where a lane of b is NaN the result is a or b, depending on the target: see exp16 for how NaN is kept.
+// If a lane of b is NaN, the result is a or b, depending on the target. exp16 shows how to keep NaN.
 HWY_INLINE V16 max(V16 a, V16 b) {
   TESSERA_FOR_PARTS a.part[i] = hn::Max(a.part[i], b.part[i]);
   return a;
 }
 
-// a * b + c, rounded once. Targets without the instruction call the C library's, lane by lane, from one
+// a * b + c, rounded once. Targets without the instruction call the C library's fma lane by lane, from one
 // place.
 #if HWY_NATIVE_FMA
 template <class Vector>
@@ -112,7 +112,7 @@ HWY_INLINE void store16(V16 a, float* p) {
   TESSERA_FOR_PARTS hn::StoreU(a.part[i], FloatTag(), p + i * kVectorLanes);
 }
 
-// The low 16 bits of each lane, as they lie in memory, and back.
+// Loads 16-bit values into the low 16 bits of each lane, and stores them again.
 HWY_INLINE IntVector load_halves(const std::uint16_t* p) {
   return hn::PromoteTo(IntTag(), hn::LoadU(HalfTag(), p));
 }
@@ -145,7 +145,7 @@ HWY_INLINE V16 load16(const Fp16* p) {
   return r;
 }
 
-// As from_float<Bf16>, left where they are rounded: in each lane's upper half.
+// Like from_float<Bf16>, with the result in the upper half of each lane; the lower half is undefined.
 HWY_INLINE IntVector bf16_words(FloatVector value) {
   const IntTag d;
   const IntVector bits = hn::BitCast(d, value);
@@ -166,7 +166,7 @@ HWY_INLINE void store16(V16 a, Bf16* p) {
   TESSERA_FOR_PARTS store_halves(bf16_bits(a.part[i]), halves + i * kVectorLanes);
 }
 
-// As from_float<Fp16>.
+// Like from_float<Fp16>.
 HWY_INLINE IntVector fp16_bits(FloatVector value) {
   const IntTag d;
   const FloatTag df;
@@ -191,12 +191,12 @@ HWY_INLINE void store16(V16 a, Fp16* p) {
   TESSERA_FOR_PARTS store_halves(fp16_bits(a.part[i]), halves + i * kVectorLanes);
 }
 
-// 16 or 32 elements past the caches; p is aligned to 64 bytes. Needs hwy::FlushStream() after the last ones.
-// Whole vectors: hn::Stream stores no less than 16 bytes.
+// Store 16 or 32 elements past the caches. `p` is aligned to 64 bytes. Call hwy::FlushStream() after the last
+// store. Whole vectors are stored, because hn::Stream stores at least 16 bytes.
 HWY_INLINE void stream16(V16 a, float* p) {
   TESSERA_FOR_PARTS hn::Stream(a.part[i], FloatTag(), p + i * kVectorLanes);
 }
-template <class Halves>  // of the halves of two vectors of floats
+template <class Halves>  // makes the 16-bit halves of two vectors of floats
 HWY_INLINE void stream_pairs(V16 a, V16 b, std::uint16_t* p, const Halves& halves_of) {
   const hn::Repartition<std::uint16_t, IntTag> d;
   if constexpr (kParts == 1) {
@@ -220,7 +220,7 @@ HWY_INLINE void stream32(V16 a, V16 b, Fp16* p) {
   });
 }
 
-// The slow ways, out of line so that they do not swell every loop.
+// The slow variants. Not inlined, so that they do not make every loop larger.
 template <class T>
 HWY_NOINLINE V16 load_tail(const T* p, std::int64_t count) {
   T buffer[16] = {};
@@ -240,7 +240,7 @@ HWY_MAYBE_UNUSED static HWY_NOINLINE V16 fill_tail(V16 a, std::int64_t count, fl
   return load16(buffer);
 }
 
-// The first `count` (1 to 16) lanes; the others load as 0 and are not stored.
+// Load and store the first `count` (1 to 16) lanes. The others load as 0 and are not stored.
 template <class T>
 HWY_INLINE V16 load_some(const T* p, std::int64_t count) {
   return HWY_LIKELY(count >= 16) ? load16(p) : load_tail(p, count);
@@ -251,12 +251,12 @@ HWY_INLINE void store_some(V16 a, T* p, std::int64_t count) {
   store_tail(a, p, count);
 }
 
-// The lanes from `count` on replaced by `value`.
+// Replaces the lanes from `count` on by `value`.
 HWY_INLINE V16 fill_lanes_from(V16 a, std::int64_t count, float value) {
   return HWY_LIKELY(count >= 16) ? a : fill_tail(a, count, value);
 }
 
-// All lanes folded pairwise: those 8 apart, 4, 2, 1.
+// Folds all lanes pairwise: those 8 apart, then 4, 2 and 1.
 template <class D, class Operation>
 HWY_INLINE float fold_vector(D, hn::Vec<D> v, const Operation& operation) {
   if constexpr (hn::MaxLanes(D()) == 1) {
@@ -279,12 +279,12 @@ HWY_INLINE float max_lanes(V16 a) {
   return fold_lanes(a, [](auto low, auto high) { return hn::Max(low, high); });
 }
 
-// p 2^n for whole n from -151 to 128 and p from 0.7 to 1.5, rounded once.
+// p * 2^n for integers n from -151 to 128 and p from 0.7 to 1.5, rounded once.
 HWY_INLINE FloatVector scale_by_power(FloatVector p, FloatVector n, IntVector exponent) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   (void)exponent;
   return FloatVector{_mm512_scalef_ps(p.raw, n.raw)};
-#else  // in two steps, so that neither over- nor underflows early
+#else  // in two steps, so that neither step over- or underflows early
   (void)n;
   const FloatTag d;
   const IntTag di;

@@ -1,5 +1,5 @@
-// cuBLASLt, loaded when the first product on CUDA asks for it: linked, its relocations would take some 90 MiB
-// of every process, also of those that never see a GPU.
+// cuBLASLt, loaded when the first matrix product on CUDA needs it. If it were linked, its relocations would
+// take about 90 MiB in every process, also in those that never use a GPU.
 #pragma once
 
 #include <cublasLt.h>
@@ -23,7 +23,7 @@ struct CublasLt {
 #undef TESSERA_CUBLAS_LT_MEMBER
 };
 
-// EnvironmentError naming the file where it cannot be loaded. It stays for good.
+// The library's functions; it stays loaded. Throws EnvironmentError naming the file if it cannot be loaded.
 const CublasLt& cublas_lt();
 
 }  // namespace tessera::kernels::cuda

@@ -1,18 +1,20 @@
-// Attention by cuDNN where the build has it: forward and a deterministic backward, in bf16, of the shapes
-// that cudnn_layout.h names. no_cudnn.cpp is its twin. Nothing falls back on a failure: UnsupportedError
-// where cuDNN has no plan for this GPU, EnvironmentError where the library or a call fails.
+// Attention by cuDNN, if the build has it: forward and a deterministic backward, in bf16, for the shapes that
+// cudnn_layout.h names. no_cudnn.cpp takes its place in other builds. A failure does not fall back to another
+// kernel: UnsupportedError if cuDNN has no plan for this GPU, EnvironmentError if the library or a call
+// fails.
 #pragma once
 
 #include "kernels/attention.h"
 
 namespace tessera::kernels::cuda {
 
-// By the build and the shape alone; false in a build without cuDNN.
+// Whether cuDNN computes this shape. Depends on the build and the shape only; false in a build without cuDNN.
 bool cudnn_takes_forward(const AttentionShape& shape);
 bool cudnn_takes_backward(const AttentionShape& shape);
 
-// As attention_forward() and attention_backward(), for shapes that it takes; tensors begin at multiples of 16
-// bytes. The first call for a shape compiles; so does one while other threads have what was compiled.
+// Like attention_forward() and attention_backward(), for shapes that cuDNN takes. Tensors begin at multiples
+// of 16 bytes. The first call for a shape compiles a graph. A call also compiles one if other threads are
+// using all graphs that were compiled.
 std::int64_t cudnn_forward_workspace_bytes(const AttentionShape& shape);
 void cudnn_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv, void* output,
                    float* log_sum_exp);

@@ -1,5 +1,5 @@
-// A slice of attention as a graph of cuDNN. Loads libcudnn; needs a GPU only to run. cuDNN's own
-// header, which takes long to compile, stays in the source.
+// A slice of attention as a cuDNN graph. Loads libcudnn; needs a GPU only to run. Only the source file
+// includes cuDNN's own header, which takes long to compile.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace tessera::kernels::cuda {
 
-// What a graph calls its tensors.
+// The names of a graph's tensors.
 enum CudnnTensor : std::int64_t {
   kQuery = 1,
   kKey,
@@ -22,16 +22,16 @@ enum CudnnTensor : std::int64_t {
   kValueGradient
 };
 
-// cuDNN on the GPU that was current when it was made; for one thread.
+// A cuDNN handle for the GPU that was current when it was made. For use by one thread.
 class CudnnHandle {
  public:
-  // EnvironmentError naming cuDNN's reason, or that the library cannot be loaded.
+  // Throws EnvironmentError with cuDNN's reason, or if the library cannot be loaded.
   CudnnHandle();
   ~CudnnHandle();
   CudnnHandle(const CudnnHandle&) = delete;
   CudnnHandle& operator=(const CudnnHandle&) = delete;
 
-  // What runs from now on runs on `stream`, a cudaStream_t of the handle's GPU.
+  // Graphs that run from now on run on `stream`, a cudaStream_t of the handle's GPU.
   void set_stream(void* stream);
 
  private:
@@ -39,29 +39,29 @@ class CudnnHandle {
   void* handle_ = nullptr;  // cudnnHandle_t
 };
 
-// Whom a graph is compiled for: the GPU of a handle that outlives it, or one that is only described, as cuDNN
-// describes it, where a plan is wanted and nothing can run.
+// The GPU that a graph is compiled for: that of a handle, which must outlive the graph, or one that is only
+// described in cuDNN's JSON. With a description a graph gets a plan but cannot run.
 struct CudnnTarget {
-  int capability = 0;  // ten times the major number and the minor one
+  int capability = 0;  // compute capability, 10 * major + minor
   const CudnnHandle* handle = nullptr;
   std::string description = {};  // JSON, read where `handle` is null
 };
 
 class AttentionGraph {
  public:
-  // UnsupportedError naming the reason where no kernel does it deterministically within `workspace_bytes`.
+  // Throws UnsupportedError with the reason if no deterministic kernel runs within `workspace_bytes`.
   AttentionGraph(const AttentionShape& shape, const AttentionSlice& slice, bool backward,
                  const CudnnTarget& target, std::int64_t workspace_bytes);
   ~AttentionGraph();
   AttentionGraph(AttentionGraph&&) noexcept;
   AttentionGraph& operator=(AttentionGraph&&) noexcept;
 
-  // Of the plan that was chosen.
+  // The workspace of the plan that was chosen.
   std::int64_t workspace_bytes() const;
 
-  // Every tensor of the direction has to be set before the first run, and stays set.
+  // Every tensor of the direction must be set before the first run, and stays set.
   void set(CudnnTensor name, const void* tensor);
-  // On the handle's stream. EnvironmentError naming cuDNN's reason, which there is without a handle, too.
+  // Runs on the handle's stream. Throws EnvironmentError with cuDNN's reason, also if there is no handle.
   void run(void* workspace);
 
  private:

@@ -1,5 +1,5 @@
-// What of attention goes to cuDNN, in which slices and how much memory, and how it sees the tensors. Plain
-// functions of shapes, compiled for the host and tested there, also in builds without cuDNN.
+// Which shapes of attention cuDNN computes, in which slices, with how much memory, and how it sees the
+// tensors. Plain functions of shapes, compiled for the host and tested there, also in builds without cuDNN.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 namespace tessera::kernels::cuda {
 
 inline constexpr std::int64_t kMostCudnnChannels = 128;     // of a head
-inline constexpr std::int64_t kSpareBytes = 1 << 20;        // of what cuDNN may need besides what is counted
-inline constexpr std::int64_t kSliceBytes = 512 << 20;      // a slice of backward is cut to fit into
-inline constexpr std::int64_t kMostSliceBytes = 4ll << 30;  // one that cannot be cut further may need
+inline constexpr std::int64_t kSpareBytes = 1 << 20;        // for what cuDNN needs besides the counted bytes
+inline constexpr std::int64_t kSliceBytes = 512 << 20;      // slices of backward are cut to fit into this
+inline constexpr std::int64_t kMostSliceBytes = 4ll << 30;  // the most for a slice that cannot be cut
 inline constexpr std::int64_t kDeltaBytes = 4, kBf16Bytes = 2;
 
-// What one call of backward takes: some batch items with all heads, or one with some key and value heads and
-// the query heads that share them.
+// The part of the work that one call of backward does: some batch items with all heads, or one item with some
+// key and value heads and the query heads that share them.
 struct AttentionSlice {
   std::int64_t items = 0;
   std::int64_t kv_heads = 0;
@@ -30,9 +30,10 @@ inline AttentionSlice whole(const AttentionShape& shape) {
   return {.items = shape.batch, .kv_heads = shape.kv_heads_or_heads()};
 }
 
-// Memory of a deterministic backward at the most, over the GPUs that cuDNN 9.19 has kernels for: delta of
-// every row; on Ampere and Hopper the gradients of all weights in bf16, rows and columns padded to 128; where
-// query heads share key and value heads, the gradients of these for every query head, in fp32 on Blackwell.
+// The most memory that a deterministic backward needs on any GPU that cuDNN 9.19 has kernels for. It counts
+// delta for every row; on Ampere and Hopper the gradients of all weights in bf16, with rows and columns
+// padded to 128; and, if query heads share key and value heads, the gradients of those for every query head,
+// which are fp32 on Blackwell.
 inline std::int64_t cudnn_slice_bytes(const AttentionShape& shape, const AttentionSlice& slice) {
   const std::int64_t heads = slice.items * slice.kv_heads * group_of(shape);
   const std::int64_t padded = ceil_div(shape.sequence, 128) * 128;
@@ -40,8 +41,8 @@ inline std::int64_t cudnn_slice_bytes(const AttentionShape& shape, const Attenti
   return heads * (shape.sequence * (kDeltaBytes + shared) + padded * padded * kBf16Bytes) + kSpareBytes;
 }
 
-// The largest slice that divides the batch, or else one item's heads, and fits into kSliceBytes; the smallest
-// where none does.
+// The largest slice that fits into kSliceBytes and divides the batch or, if no whole item fits, divides one
+// item's heads. The smallest slice if none fits.
 inline AttentionSlice backward_slice(const AttentionShape& shape) {
   const auto largest = [&](std::int64_t count, auto slice_of) {
     std::int64_t parts = 1;
@@ -57,12 +58,14 @@ inline AttentionSlice backward_slice(const AttentionShape& shape) {
   return largest(shape.kv_heads_or_heads(), [](std::int64_t some) { return AttentionSlice{1, some}; });
 }
 
-// What cuDNN has kernels for on all GPUs of this project. One row alone has no backward there.
+// The shapes for which cuDNN has kernels on all GPUs of this project. A sequence of one row has no backward
+// there.
 inline bool cudnn_forward_fits(const AttentionShape& shape) {
   return shape.type == DType::bf16 && shape.dropout.threshold == 0 && shape.batch >= 1 &&
          shape.sequence >= 2 && shape.head_channels() % 8 == 0 && shape.head_channels() <= kMostCudnnChannels;
 }
-// Slices of log_sum_exp, and what lies in the workspace behind delta, begin at multiples of 16 bytes.
+// The product of heads and rows must be a multiple of 4, because slices of log_sum_exp, and what follows
+// delta in the workspace, begin at multiples of 16 bytes.
 inline bool cudnn_backward_fits(const AttentionShape& shape) {
   if (!cudnn_forward_fits(shape)) return false;
   const AttentionSlice slice = backward_slice(shape);

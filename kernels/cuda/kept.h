@@ -1,4 +1,5 @@
-// What is dear to make and serves one thread at a time: handles of libraries, compiled graphs.
+// Keeps objects that are expensive to make and serve one thread at a time: handles of libraries, compiled
+// graphs.
 #pragma once
 
 #include <memory>
@@ -8,14 +9,14 @@
 
 namespace tessera::kernels::cuda {
 
-// The calling thread's Cache. One that ends leaves it to the next that asks: a world whose ranks are threads
-// can be made again and again. They are never destroyed: when the process ends, the driver may be gone
-// before.
+// The calling thread's Cache. When a thread ends, its Cache goes to the next thread that asks for one. So
+// worlds whose ranks are threads can be made again and again. Caches are never destroyed, because at the end
+// of the process the driver may already be gone.
 template <class Cache>
 Cache& kept() {
   struct Shelf {
     std::mutex mutex;
-    std::vector<std::unique_ptr<Cache>> caches;  // that no thread has
+    std::vector<std::unique_ptr<Cache>> caches;  // those that no thread has
   };
   static Shelf& shelf = *new Shelf;
   struct Lease {

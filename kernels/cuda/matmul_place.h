@@ -1,5 +1,5 @@
-// Where the operands of a matrix product lie, as far as the choice of its algorithm depends on that. Plain
-// functions of addresses, compiled for the host and tested there.
+// The alignment of a matrix product's operands, on which the choice of its algorithm depends. Plain functions
+// of addresses, compiled for the host and tested there.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,29 @@
 
 namespace tessera::kernels::cuda {
 
-// What any product may use, whatever the GPU: a plan does not depend on the machine it is made on.
+// The workspace that any product may use, on every GPU, so that a plan does not depend on the machine it is
+// made on.
 inline constexpr std::int64_t kMatmulWorkspaceBytes = 32 << 20;
 inline constexpr std::int64_t kWorkspaceAlignment = 256;
-// What an algorithm is told of a bias, which it may read by whole vectors.
+// The alignment that a bias must have, because an algorithm may read it in whole vectors.
 inline constexpr int kBiasAlignment = 16;
 
 struct MatmulPlace {
-  // Of each matrix. No algorithm takes less than an element of that matrix, so a bf16 operand's is not an
-  // fp32 result's.
+  // The alignment of each matrix, in bytes. No algorithm takes less than one element of that matrix, so the
+  // least for a bf16 operand differs from that for an fp32 result.
   int a = 0, b = 0, c = 0;
-  std::int64_t bias_copy_bytes = 0;  // of the workspace, which the algorithm does not get
+  std::int64_t bias_copy_bytes = 0;  // the part of the workspace that a copy of the bias takes from the
+                                     // algorithm
 };
 
-// The largest power of two up to 16 that divides the address: 16 for what lies in an arena, rows included,
-// unless a row is no multiple of it.
+// The largest power of two, up to 16, that divides the address. It is 16 for tensors in an arena, and for
+// their rows if a row's bytes are a multiple of 16.
 inline int alignment_of(const void* operand) {
   const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(operand) | 16;
   return static_cast<int>(bits & -bits);
 }
 
-// A bias that no vector could be read from is copied to the front of the workspace.
+// A bias that is not aligned for vectors is copied to the front of the workspace.
 inline MatmulPlace place_of(const MatmulShape& shape, const void* a, const void* b, const void* bias,
                             const void* c) {
   MatmulPlace place{.a = alignment_of(a), .b = alignment_of(b), .c = alignment_of(c)};

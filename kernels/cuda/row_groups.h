@@ -1,4 +1,5 @@
-// The end of every sum over rows: groups of rows were summed apart (launch.h), here the groups are.
+// The last part of every sum over rows. Groups of rows were summed separately (launch.h); here the groups are
+// added.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace tessera::kernels::cuda {
 
-// Each of `sums` [columns] = its columns of partial [groups, sums.size() * columns], those of the first ahead
-// of those of the next, added over the groups in a fixed order, + beta * itself; rounded once. At most
-// kMostSums.
+// partial [groups, sums.size() * columns] holds the columns of the first sum, then those of the next. Each of
+// `sums` [columns] becomes beta * itself + its columns of partial, added over the groups in a fixed order and
+// rounded once. There are at most kMostSums sums.
 inline constexpr int kMostSums = 2;
 void add_row_groups(const ComputeContext& context, std::int64_t groups, std::int64_t columns,
                     const float* partial, float beta, DType type, std::initializer_list<void*> sums);

@@ -1,5 +1,5 @@
-// What kernels that keep much in shared memory ask of the GPU: dynamic shared memory that a launch would not
-// get else, and how many multiprocessors there are to have some.
+// For kernels that need much shared memory: asks the GPU for more dynamic shared memory than a launch gets by
+// default, and for its number of multiprocessors.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,8 +14,8 @@
 
 namespace tessera::kernels::cuda {
 
-// Asks for what a block of the kernel can have on a GPU at the most: its bytes, 0 where that is refused.
-// Never for less, which would take it from a launch of another thread.
+// Asks for the most dynamic shared memory that a block of the kernel can have on the GPU. Returns its bytes,
+// 0 if refused. It never asks for less: that would reduce the limit of another thread's launch.
 inline std::int64_t ask_for_shared(const void* kernel, int ordinal) {
   int bytes = 0;
   cudaFuncAttributes attributes{};
@@ -28,11 +28,11 @@ inline std::int64_t ask_for_shared(const void* kernel, int ordinal) {
   return asked == cudaSuccess ? bytes : 0;
 }
 
-// By kernel and GPU.
+// Bytes by kernel and GPU.
 using MostShared = std::map<std::pair<const void*, int>, std::int64_t>;
 
-// The dynamic bytes that a block of the kernel can be launched with on the calling thread's GPU; 0 where that
-// cannot be found out. Each thread asks once.
+// The dynamic shared memory, in bytes, with which a block of the kernel can be launched on the calling
+// thread's GPU; 0 if unknown. Each thread asks once.
 inline std::int64_t most_shared(const void* kernel) {
   int ordinal = 0;
   const cudaError_t found = cudaGetDevice(&ordinal);
@@ -43,7 +43,7 @@ inline std::int64_t most_shared(const void* kernel) {
   return place->second;
 }
 
-// Of the calling thread's GPU; 1 where that cannot be found out.
+// The number of multiprocessors of the calling thread's GPU; 1 if unknown.
 inline unsigned multiprocessors() {
   int ordinal = 0, count = 0;
   cudaError_t asked = cudaGetDevice(&ordinal);

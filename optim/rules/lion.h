@@ -61,7 +61,7 @@ class Body<LionCoefficients, kMoments> {
         minus_rate_(all(-c.group.learning_rate)),
         decay_(all(c.group.decay)) {}
 
-  // The step is by the momentum before this gradient.
+  // The step uses the momentum from before this gradient.
   TESSERA_BODY Number accumulate(Number gradient, Number, Number* moments) const {
     const Number mean = fma(beta1_, moments[0], mul(one_minus_beta1_, gradient));
     moments[0] = fma(beta2_, moments[0], mul(one_minus_beta2_, gradient));

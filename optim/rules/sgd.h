@@ -12,7 +12,7 @@ struct SgdCoefficients {
   bool nesterov = false;
   struct Group {
     float learning_rate = 0.0f;
-    float weight_decay = 0.0f;  // times the parameter it is added to the gradient
+    float weight_decay = 0.0f;  // weight_decay * parameter is added to the gradient
   } group;
 };
 

@@ -1,4 +1,4 @@
-// Makes the ranks of a collective fail or go on together.
+// Makes the ranks of a collective fail together or continue together.
 #pragma once
 
 #include <functional>
@@ -7,18 +7,19 @@
 
 namespace tessera::checkpoint {
 
-// Runs `work` here; then all ranks learn how it went everywhere. Where it threw on any rank, every rank
-// throws what the lowest of those threw: same type (UsageError, UnsupportedError or EnvironmentError), same
-// message. A CommunicationError passes at once: the others learn of it by their own.
-// Without a world, this process is alone.
+// Runs `work` on this rank, then exchanges the outcomes of all ranks. If it threw on any rank, every rank
+// throws what the lowest of those ranks threw: the same type (UsageError, UnsupportedError, or
+// EnvironmentError for all other exceptions) with the same message, cut after 1019 bytes. A
+// CommunicationError is thrown at once, without the exchange; the other ranks get their own. Without a world,
+// this process is alone and only runs `work`.
 void together(Communicator& world, const char* operation, const std::function<void()>& work);
 
-// What save_checkpoint() and load_checkpoint(), `call`, ask of their arguments before any rank waits for
-// another: that `world` is of the engine's ranks, and that the engine is between steps, with all updates
-// done.
+// Checks the arguments of `call`, which is save_checkpoint() or load_checkpoint(): `world` must have as many
+// ranks as the engine. Also does the engine's updates that are left (Engine::finish_updates), which is
+// collective and requires the engine to be between steps.
 void check_arguments(const char* call, const Communicator& world, Engine& engine);
 
-// Runs `work`, a verb of the engine's that `call` makes: a UsageError of it is told as one of `call`.
+// Runs `work`, in which `call` uses the engine's `verb`. A UsageError of the verb is thrown as one of `call`.
 void told_as(const char* call, const char* verb, const std::function<void()>& work);
 
 }  // namespace tessera::checkpoint

@@ -1,4 +1,4 @@
-// Which of an engine's buffers a checkpoint holds, and which rank stores each.
+// The buffers of an engine that a checkpoint stores, and which rank stores each.
 #pragma once
 
 #include <algorithm>
@@ -14,23 +14,24 @@ namespace tessera::checkpoint {
 struct PersistentBuffer {
   FlatId flat = 0;
   State state = State::parameter;
-  Spread spread = {};  // how it lies on the ranks
+  Spread spread = {};  // how it is spread over the ranks
   std::int64_t bytes = 0;
 };
 
-// Of an element of a state, where moments are of this type.
+// The bytes of one element of a state, with moments of this type.
 std::int64_t element_bytes(const Flat& flat, State state, DType moment_type);
 
-// Every persistent buffer of this rank, by flat, once: where a parameter is its own master, as that.
+// All persistent buffers of this rank, by flat. A parameter that is its own master occurs once, as the
+// master.
 std::vector<PersistentBuffer> buffers_of(Engine& engine);
 
-// Takes a buffer's bytes in order.
+// Writes a buffer's bytes, which come in order.
 class BufferWriter {
  public:
   explicit BufferWriter(Engine& engine) : engine_(engine) {}
   void begin(const PersistentBuffer& buffer);
   void append(std::span<const std::byte> bytes);
-  // What did not come is zeros.
+  // Fills the rest of the buffer with zeros.
   void finish();
 
  private:
@@ -39,17 +40,17 @@ class BufferWriter {
 
   Engine& engine_;
   PersistentBuffer buffer_;
-  std::span<std::byte> there_;    // where it lies; empty where the host cannot write that
-  std::vector<std::byte> piece_;  // that is not written yet
+  std::span<std::byte> there_;    // the buffer's memory; empty if the host cannot write it directly
+  std::vector<std::byte> piece_;  // bytes that are not written yet
   std::int64_t written_ = 0;      // bytes
 };
 
 // The elements of the flat that lie in the buffer on this rank.
 ElementRange elements_of(const Engine& engine, const PersistentBuffer& buffer);
 
-// The rank whose file holds the buffer that `rank` holds: the first replica's and, of a whole buffer, the
-// first of the shard group; its own where replicas hold slices. Pipeline ranks that share a buffer store it
-// each.
+// The rank whose file stores the buffer that `rank` holds: the rank of the first replica and, for a whole
+// buffer, the first of the shard group. If replicas hold slices, it is `rank` itself. Pipeline ranks that
+// share a buffer each store it.
 int storing_rank(const Mesh& mesh, int rank, const PersistentBuffer& buffer);
 
 }  // namespace tessera::checkpoint

@@ -1,4 +1,4 @@
-// XXH3, 64 bits: what checkpoints are checked by.
+// The checksum of checkpoints: XXH3, 64 bits.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace tessera::checkpoint {
 
 std::uint64_t checksum_of(std::span<const std::byte> data);
 
-// The same of bytes that come in parts.
+// The same checksum for bytes that come in parts.
 class Checksum {
  public:
   Checksum();

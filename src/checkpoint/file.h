@@ -1,5 +1,4 @@
-// One file on the disk, of a checkpoint or of weights: written and synced, or read at offsets. POSIX only
-// here.
+// One file of a checkpoint or of weights: written and synced, or read at offsets.
 #pragma once
 
 #include <sys/types.h>
@@ -15,32 +14,33 @@
 
 namespace tessera::checkpoint {
 
-// pwrite(2), of every file; another one in tests.
+// The pwrite(2) of every file. Tests replace it.
 using Pwrite = ssize_t (*)(int, const void*, std::size_t, off_t);
 extern std::atomic<Pwrite> file_pwrite;
 
-// EnvironmentError with path, bytes and the system's reason from every member.
+// Writes one file. Every member throws EnvironmentError with path, bytes and the system's reason.
 //
-// Long writes go past the system's cache where the file system can (O_DIRECT): through it they cost a core's
-// time for every page, take the place of what is read again, as training data, and are waited for at the end.
+// Long writes bypass the system's cache if the file system can (O_DIRECT). Through the cache they would cost
+// a core's time for every page, displace data that are read again, such as training data, and be waited for
+// at the end.
 class FileWriter {
  public:
   // Creates the file and reserves its bytes, so that a full disk is noticed before anything is written.
-  // `kind` names it in errors; a literal.
+  // `kind` names the file in errors; it must be a literal.
   FileWriter(std::filesystem::path path, std::int64_t bytes, const char* kind = "checkpoint");
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
-  // At an offset within the reserved bytes, of which those that nothing is written to are zeros.
+  // Writes at an offset within the reserved bytes. Bytes that are never written are zeros.
   void write_at(std::int64_t offset, std::span<const std::byte> data);
-  // What is written by now is on the disk when this returns.
+  // Everything written so far is on the disk when this returns.
   void sync();
   // Everything is on the disk when this returns. Nothing can be written after it.
   void finish();
 
  private:
-  // Of the bytes from `offset` on, all whole blocks, those that it could write.
+  // Writes whole blocks from `offset` on. Returns the number of bytes that it could write.
   std::int64_t write_blocks(std::int64_t offset, std::span<const std::byte> data);
   void write_cached(std::int64_t offset, std::span<const std::byte> data);
   [[noreturn]] void refuse(const char* what, int code) const;
@@ -48,18 +48,18 @@ class FileWriter {
   std::filesystem::path path_;
   std::int64_t bytes_;
   const char* kind_;
-  std::int64_t written_ = 0;  // bytes, for errors
+  std::int64_t written_ = 0;  // bytes so far, for errors
   int file_ = -1;
-  int direct_file_ = -1;  // the same, past the cache, in blocks of kBlockBytes; −1 where that is not to be
-  std::unique_ptr<std::byte, void (*)(void*)> blocks_;  // on their way there
+  int direct_file_ = -1;  // the same file, past the cache, in blocks of kBlockBytes; −1 if not used
+  std::unique_ptr<std::byte, void (*)(void*)> blocks_;  // buffer for direct_file_
 };
 
-// Tells a file from the one that takes its place, and from what it is after a change.
+// Identifies a file and its contents: it differs for a file that takes its place, and after a change.
 struct FileIdentity {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
   std::int64_t bytes = 0;
-  std::int64_t changed_ns = 0;  // when its contents were
+  std::int64_t changed_ns = 0;  // when its contents were changed
 
   bool operator==(const FileIdentity&) const = default;
 };
@@ -73,7 +73,7 @@ class FileReader {
 
   const std::filesystem::path& path() const { return path_; }
   std::int64_t bytes() const { return identity_.bytes; }
-  const FileIdentity& identity() const { return identity_; }  // when it was opened
+  const FileIdentity& identity() const { return identity_; }  // as it was when it was opened
   void read(std::int64_t offset, std::span<std::byte> data) const;
 
  private:
@@ -86,11 +86,11 @@ class FileReader {
 // Makes a rename or a new file in `folder` survive a power failure.
 void sync_folder(const std::filesystem::path& folder);
 
-// Gives a finished file its name, which may be another's. `kind` as above.
+// Gives a finished file its name, and replaces a file of that name. `kind` as above.
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to,
                  const char* kind = "checkpoint");
 
-// Replaces `path` by a file with this text: a reader sees the old or the new one.
+// Replaces `path` by a file with this text. A reader sees the old file or the new one.
 void replace_text(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace tessera::checkpoint

@@ -1,4 +1,4 @@
-// What a checkpoint file says of itself, and its form on the disk:
+// The header of a checkpoint file, and the file's format:
 //   magic, header bytes, header checksum, file bytes (4 × uint64) | header (JSON) | buffers, each aligned
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace tessera::checkpoint {
 
-// One stored buffer: a state of a flat, this rank's shard of it or the whole.
+// One stored buffer: a state of a flat, either this rank's part of it or the whole.
 struct StoredBuffer {
   std::string unit;  // for messages
   FlatId flat = 0;
@@ -45,31 +45,31 @@ struct Header {
   Mesh mesh;
   Placements placements;
   std::string optimizer;
-  static constexpr int kUnknownMoments = -1;  // where an earlier build wrote it
-  int moments = kUnknownMoments;              // that the optimizer keeps of an element
+  static constexpr int kUnknownMoments = -1;  // if an earlier build wrote the file
+  int moments = kUnknownMoments;              // number of moments that the optimizer keeps per element
   std::string layout;                         // fingerprint of `units` and the shards
   std::int64_t parameter_numel = 0;
-  std::vector<int> ranks;  // that have a file, ascending; empty where an earlier build wrote it
-  // Of the checksums of all ranks' buffers: what tells the files of two runs apart that are alike otherwise.
-  // 0 where an earlier build wrote it.
+  std::vector<int> ranks;  // ranks that have a file, ascending; empty if an earlier build wrote the file
+  // A hash of the checksums of all ranks' buffers. It distinguishes files of two runs that are equal
+  // otherwise. 0 if an earlier build wrote the file.
   std::uint64_t contents = 0;
   std::vector<StoredUnit> units;
   std::vector<StoredBuffer> buffers;
   std::int64_t file_bytes = 0;  // set by encode() and decode()
-  std::uint64_t checksum = 0;   // of all the above as it is stored; set by decode()
+  std::uint64_t checksum = 0;   // of the stored header; set by decode()
 };
 
-// As it is stored, in one line.
+// The units as they are stored, in one line.
 std::string to_text(const std::vector<StoredUnit>& units);
 
-// The text of a header in a file of so many bytes, behind what comes before it.
+// The header's text with its prefix (magic, sizes, checksum), for a file of `file_bytes` bytes.
 std::vector<std::byte> with_prefix(std::string_view text, std::int64_t file_bytes);
 
-// Sets the buffers' offsets and file_bytes, and returns all bytes that come before the first buffer.
+// Sets the buffers' offsets and file_bytes. Returns all bytes that come before the first buffer.
 std::vector<std::byte> encode(Header& header);
 
-// Reads and checks a file's header. EnvironmentError where it is no checkpoint, damaged or truncated;
-// UnsupportedError for another version.
+// Reads and checks a file's header. Throws EnvironmentError if the file is not a checkpoint, damaged or
+// truncated, and UnsupportedError for a version that this build does not read.
 Header decode(const FileReader& file);
 
 }  // namespace tessera::checkpoint

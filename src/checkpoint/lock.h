@@ -1,4 +1,4 @@
-// One run's hold on a folder of checkpoints, by one process.
+// One process's lock on a folder of checkpoints.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,12 @@ namespace tessera::checkpoint {
 
 inline constexpr const char* kLock = "lock";
 
-// flock(2); another one in tests.
+// flock(2). Tests pass another function.
 using Flock = int (*)(int, int);
 Flock system_flock();
 
-// See CheckpointLock. Those of a process share its hold, which lasts as long as one of them.
+// See CheckpointLock. All FolderLocks of a process share one hold on a folder, which lasts until the last of
+// them is destroyed.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder, Flock flock = system_flock());
@@ -22,7 +23,7 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
 
   const std::string& note() const;
-  // For one of them at a time, until it goes: false where another has claimed the folder.
+  // Claims the folder until this object is destroyed. False if another FolderLock has claimed it.
   bool claim();
 
  private:

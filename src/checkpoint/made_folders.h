@@ -1,4 +1,4 @@
-// Folders that are made for what is to be written, and go again where nothing was.
+// Makes the folders for files that are to be written, and removes them again if nothing was written.
 #pragma once
 
 #include <filesystem>
@@ -8,18 +8,18 @@ namespace tessera::checkpoint {
 
 class MadeFolders {
  public:
-  // Makes `folder` and all above it that are missing. Where that fails, `error` says why, and none stays.
+  // Makes `folder` and all missing folders above it. If that fails, `error` says why, and none of them stays.
   MadeFolders(const std::filesystem::path& folder, std::error_code& error);
-  // Makes those that it made survive a power failure. EnvironmentError as sync_folder().
+  // Makes the new folders survive a power failure. Throws EnvironmentError as sync_folder() does.
   void sync() const;
-  // Removes those that it made and that hold nothing.
+  // Removes the new folders that are empty.
   ~MadeFolders();
   MadeFolders(const MadeFolders&) = delete;
   MadeFolders& operator=(const MadeFolders&) = delete;
 
  private:
   std::filesystem::path folder_;
-  int made_ = 0;  // it, the one above it, and so on
+  int made_ = 0;  // number of folders made: folder_, the one above it, and so on
 };
 
 }  // namespace tessera::checkpoint

@@ -1,4 +1,4 @@
-// A checkpoint's file that was opened for reading, and what must hold of it.
+// A checkpoint's file that is open for reading, and its checks.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@ struct OpenFile {
   explicit OpenFile(const std::filesystem::path& path) : reader(path), header(decode(reader)) {}
 };
 
-// EnvironmentError naming the file unless `rank` wrote it in the save that wrote `first`, the header of rank
-// 0.
+// Throws EnvironmentError naming the file unless `rank` wrote it in the same save as `first`, which is rank
+// 0's header.
 void check_belongs(const OpenFile& file, int rank, const Header& first);
 
-// Reads all of a buffer and calls use(piece, its place in the buffer) for every MiB or so. EnvironmentError
-// naming file and buffer, behind the last one, unless their checksum is that of what was stored.
+// Reads a whole buffer and calls use(piece, offset in the buffer) for each piece of about a MiB. After the
+// last piece, throws EnvironmentError naming file and buffer if the checksum differs from the stored one.
 void read_buffer(const FileReader& file, const StoredBuffer& stored,
                  const std::function<void(std::span<const std::byte> piece, std::int64_t place)>& use);
 

@@ -1,5 +1,5 @@
-// One rank's file of a checkpoint while it is written, by a thread of its own: first the buffers, which keep
-// what they hold until wait_read() returns, then, behind complete(), the header that tells of them.
+// One rank's file of a checkpoint while a thread writes it. First come the buffers, which must not change
+// until wait_read() returns; then, after complete(), the header that describes them.
 #pragma once
 
 #include <condition_variable>
@@ -20,36 +20,38 @@ namespace tessera::checkpoint {
 
 class RankFile {
  public:
-  // Makes the file, with room for all of it, and the thread, which reads by the engine's read_beside(). What
-  // lies on the disk is read and written here already. `header` has all but buffers and contents.
-  // EnvironmentError with path and reason.
+  // Makes the file, with space for all of it, and starts the thread, which reads by Engine::read_beside().
+  // Buffers that lie on the disk are already read and written here. `header` has everything but `buffers` and
+  // `contents`. Throws EnvironmentError with path and reason.
   RankFile(const std::filesystem::path& path, Engine& engine, Header header,
            const std::vector<PersistentBuffer>& stored);
-  // Ends the writing wherever it is; the file stays as it is then.
+  // Stops the writing wherever it is. The file stays as it then is.
   ~RankFile();
   RankFile(const RankFile&) = delete;
   RankFile& operator=(const RankFile&) = delete;
 
-  // Returns when all buffers have been read; throws what that, or their writing, failed with.
+  // Returns when all buffers have been read. Throws the error of reading or writing them.
   void wait_read();
-  // For an engine that goes: nothing is read of it any more; where something is missing, it has failed.
+  // For an engine that is about to be destroyed: when this returns, nothing more is read from it. If
+  // something was still missing, the writing has failed.
   void stop_reading();
-  // Of the buffers' checksums. Behind wait_read().
+  // A hash of the buffers' checksums. Call after wait_read().
   std::uint64_t checksum() const;
-  // Behind wait_read(): writes the header, with this hash of what all ranks store, and syncs the file.
+  // Call after wait_read(). Lets the thread write the header, with this hash of what all ranks store, and
+  // sync the file.
   void complete(std::uint64_t contents);
   // Whether finish() would return at once.
   bool done() const;
-  // Behind complete(): returns when the file is on the disk; throws what it failed with.
+  // Call after complete(). Returns when the file is on the disk, or throws the error.
   void finish();
 
  private:
   enum class Stage { reading, read, done, failed };
-  // Where the thread finds buffer `index` of the header.
+  // Where the thread reads buffer `index` of the header.
   struct Source {
     std::size_t index = 0;
     PersistentBuffer buffer;
-    std::span<const std::byte> there;  // empty where the host cannot address it
+    std::span<const std::byte> there;  // empty if the host cannot address it
   };
 
   template <class Read>
@@ -57,7 +59,7 @@ class RankFile {
   void run() noexcept;
   void write_sources();
   void check_reading();
-  bool told_contents();  // false where nothing more is to be written
+  bool told_contents();  // false if nothing more is to be written
   bool ends();
   void write_header();
   void reach(Stage stage, std::exception_ptr error = nullptr);
@@ -67,12 +69,12 @@ class RankFile {
   Header header_;
   FileWriter file_;
   std::vector<Source> sources_;
-  std::vector<std::byte> piece_;  // on its way
+  std::vector<std::byte> piece_;  // being copied to the file
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Stage stage_ = Stage::reading;
-  std::exception_ptr error_;  // where it failed
+  std::exception_ptr error_;  // the error, in Stage::failed
   bool complete_ = false;     // header_.contents is set
   bool reading_ends_ = false;
   bool writing_ends_ = false;

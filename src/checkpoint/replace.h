@@ -1,4 +1,4 @@
-// Folders that take each other's place, or go: whoever looks, or comes after a kill, finds whole ones.
+// Replaces and removes folders so that a reader, also after a kill, finds only whole ones.
 #pragma once
 
 #include <filesystem>
@@ -6,27 +6,28 @@
 
 namespace tessera::checkpoint {
 
-// renameat2(2); another one in tests.
+// renameat2(2). Tests pass another function.
 using Rename = int (*)(int, const char*, int, const char*, unsigned);
 Rename system_rename();
 
-// Puts folder `from` in the place of `to`. In one step, but on a file system that cannot: there the old one
-// first steps aside, under a name that restore_aside() knows. Returns where what stood there is now, under a
-// temporary name, to be removed once the renames are on the disk; empty where nothing stood there.
-// EnvironmentError with path and reason where it fails; what stood there then stands there.
+// Puts folder `from` in the place of `to`, in one step. On a file system that cannot do that, the old folder
+// is first moved aside, to a name that restore_aside() knows. Returns the temporary path at which the old
+// folder is now, to be removed once the renames are on the disk; empty if there was none. Throws
+// EnvironmentError with path and reason if it fails; the old folder is then in its place.
 std::filesystem::path replace_folder(const std::filesystem::path& from, const std::filesystem::path& to,
                                      Rename rename = system_rename());
 
-// Where what stands at `path` steps aside to.
+// The path to which the folder at `path` is moved aside.
 std::filesystem::path aside_of(const std::filesystem::path& path);
 
-// Removes a folder that counts: at once in name, so that one half removed is a temporary. Returns why it
-// could not, with the path; else nothing.
+// Removes a checkpoint's folder. Renames it first, so that a folder that is half removed has a temporary
+// name. Returns "", or why it could not be removed, with the path.
 std::string remove_folder(const std::filesystem::path& path);
-// The same of one whose name is temporary already.
+// The same for a folder that already has a temporary name.
 std::string remove_temporary(const std::filesystem::path& path);
 
-// Puts a folder that stepped aside back where nothing took its place. False where `path` is none of those.
+// Moves a folder that was moved aside back to its place. Returns whether it did: false if `path` is not such
+// a folder, or if another has taken its place.
 bool restore_aside(const std::filesystem::path& path);
 
 }  // namespace tessera::checkpoint

@@ -1,4 +1,4 @@
-// The safetensors files of one model, for reading: one file, or those that an index names.
+// Reads the safetensors files of one model: one file, or those that an index names.
 #pragma once
 
 #include <deque>
@@ -14,25 +14,27 @@
 
 namespace tessera::checkpoint {
 
-inline constexpr const char* kSafetensors = "safetensors";  // of file errors
+inline constexpr const char* kSafetensors = "safetensors";  // names the kind of file in errors
 inline constexpr const char* kWholeName = "model.safetensors";
 inline constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // The index's text: which file of the folder holds which tensor.
 std::string encode_index(const std::map<std::string, std::string>& files, std::int64_t total_bytes);
-// The same read; EnvironmentError where it is none, says something twice, or names a file outside its folder.
+// Reads an index. Throws EnvironmentError if the text is not an index, has a key twice, or names a file
+// outside its folder.
 std::map<std::string, std::string> parse_index(std::string_view json, const std::string& source);
 
 class SafetensorsFile;
 
-// Of a model's files the one that was read last is open: there may be hundreds, and every rank of a process
-// reads them, so that all at once would be more than it may have open.
+// Of a model's files only the one that was read last is open. There may be hundreds, and every rank of a
+// process reads them; all together would be more than a process may have open.
 struct LastFile {
   const SafetensorsFile* file = nullptr;
   std::unique_ptr<const FileReader> reader;
 };
 
-// One of the files, opened again where another was read since. All that share `last` are read by one thread.
+// One of the files. It is opened again if another was read since. One thread reads all files that share
+// `last`.
 class SafetensorsFile {
  public:
   SafetensorsFile(std::filesystem::path path, LastFile& last);
@@ -41,7 +43,7 @@ class SafetensorsFile {
 
   const std::filesystem::path& path() const { return path_; }
   std::vector<TensorEntry> tensors() const { return read_tensors(opened()); }
-  // EnvironmentError also where the file was changed or replaced since its header was read.
+  // Also throws EnvironmentError if the file was changed or replaced since its header was read.
   void read(std::int64_t offset, std::span<std::byte> data) const { opened().read(offset, data); }
 
  private:
@@ -49,7 +51,7 @@ class SafetensorsFile {
 
   std::filesystem::path path_;
   LastFile& last_;
-  mutable std::optional<FileIdentity> identity_;  // once it was open
+  mutable std::optional<FileIdentity> identity_;  // set when it was first opened
 };
 
 class SafetensorsFiles {
@@ -59,15 +61,15 @@ class SafetensorsFiles {
     TensorEntry entry;
   };
 
-  // `path`: a file, an index, or a folder. Reads the headers only. EnvironmentError for what they contradict,
-  // UsageError where there is nothing to read.
+  // `path` is a file, an index, or a folder. Reads the headers only. Throws EnvironmentError for
+  // contradictions in them, UsageError if there is nothing to read.
   explicit SafetensorsFiles(const std::filesystem::path& path);
   SafetensorsFiles(const SafetensorsFiles&) = delete;
   SafetensorsFiles& operator=(const SafetensorsFiles&) = delete;
 
   const std::string& source() const { return source_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
-  const Tensor* find(const std::string& name) const;  // null where there is none
+  const Tensor* find(const std::string& name) const;  // null if there is none
 
  private:
   void open_index(const std::filesystem::path& path);

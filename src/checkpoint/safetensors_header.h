@@ -13,7 +13,7 @@
 
 namespace tessera::checkpoint {
 
-// The most that a header may take; the format's own limit.
+// The largest header, in bytes; this is the format's own limit.
 inline constexpr std::int64_t kMostHeaderBytes = 100'000'000;
 
 struct TensorEntry {
@@ -24,20 +24,20 @@ struct TensorEntry {
   std::int64_t end = 0;
 };
 
-// The name of a type in files, and back; nothing for a type that weights do not have here.
+// The name of a type in files, and the type of a name; nothing for a type that is not supported for weights.
 std::string_view stored_name(DType type);
 std::optional<DType> weight_type(std::string_view stored);
 
-// What a header's JSON says, ascending by begin. `data_begin`: where the tensors begin; `file_bytes`: where
-// they must end. EnvironmentError naming `source` and the tensor where the header contradicts itself or the
-// file: offsets outside it, overlapping, with holes, or not of the bytes that type and shape need; a name
-// twice; something that is not of the format.
+// Parses a header's JSON. Returns the tensors, ascending by begin. The tensors begin at `data_begin` and must
+// end at `file_bytes`. Throws EnvironmentError naming `source` and the tensor if the header contradicts
+// itself or the file: for offsets that are outside the file, overlap, leave holes or do not match type and
+// shape, for a name that occurs twice, and for text that is not of the format.
 std::vector<TensorEntry> parse_tensors(std::string_view json, std::int64_t data_begin,
                                        std::int64_t file_bytes, const std::string& source);
-// The same of an open file.
+// The same for an open file.
 std::vector<TensorEntry> read_tensors(const FileReader& file);
 
-// The first bytes of a file of these tensors, whose begin and end are set here, in the order given.
+// Makes the bytes before the tensors of a file that stores them in the given order. Sets their begin and end.
 std::string encode_tensors(std::vector<TensorEntry>& tensors);
 
 }  // namespace tessera::checkpoint

@@ -1,4 +1,4 @@
-// Whether a checkpoint is one that a run could have written, or may continue from.
+// Checks whether a checkpoint belongs to an engine with the same units and optimizer.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace tessera::checkpoint {
 
-// What `engine` is, without state, counters, ranks and buffers.
+// Describes `engine` as a header, without state, counters, ranks and buffers.
 Header describe(const Engine& engine);
 
-// UsageError naming the first thing that differs between what is stored and what the engine is, of the
-// optimizer, the units and their parameters.
+// Throws UsageError naming the first difference between the stored and the engine's optimizer, units and
+// parameters.
 void check_same(const Header& stored, const Header& engine, const std::string& file);
-// UsageError unless it was stored with this layout of these units.
+// Throws UsageError unless the header was stored with this layout of these units.
 void check_layout(const Header& stored, const std::vector<StoredUnit>& units, const Layout& layout,
                   const std::string& file);
 

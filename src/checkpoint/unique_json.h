@@ -1,4 +1,4 @@
-// JSON as safetensors has it: what others wrote, in which no key of an object may stand twice.
+// Parses JSON of safetensors files, which others wrote. No key of an object may occur twice.
 #pragma once
 
 #include <functional>
@@ -10,17 +10,17 @@
 
 namespace tessera::checkpoint {
 
-// What follows the name of the text: "is not JSON: ...", in printable ASCII.
+// The message is to follow the name of the text: "is not JSON: ...". It is printable ASCII.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Of two equal keys the parser would keep one, and lose the other without a word: `twice` is told of the
-// second and throws. `keys` lead to it and end with it; of a list there is "".
+// Called for the second of two equal keys, and must throw; the parser alone would silently drop one of them.
+// `keys` is the path to the key, which comes last. A list in the path is "".
 using KeyTwice = std::function<void(std::span<const std::string> keys)>;
 
-// In time linear in the text but for a logarithm. JsonError where it is no JSON, or nests objects and lists
+// Takes O(n log n) time for n bytes. Throws JsonError if the text is not JSON, or nests objects and lists
 // deeper than `most_depth`.
 nlohmann::json parse_unique(std::string_view text, std::size_t most_depth, const KeyTwice& twice);
 

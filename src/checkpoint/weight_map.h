@@ -1,4 +1,4 @@
-// A WeightMap against the model it is for, and the transposition between their layouts.
+// Checks a WeightMap against its model, and transposes between the layouts of files and parameters.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,14 @@
 
 namespace tessera::checkpoint {
 
-// Elements that pass through memory at once.
+// Elements that are in memory at a time.
 inline constexpr std::int64_t kStageNumel = std::int64_t{1} << 22;
 
-// UsageError unless each element of each parameter that is not tied to another is in one tensor.
+// Throws UsageError unless each element of each parameter that is not tied to another is in exactly one
+// tensor.
 void check_covers(const WeightMap& map, const Layout& layout);
 
-// Rows that fit a stage of `columns` wide rows, at least one, at most `rows`.
+// How many rows of `columns` elements are staged at a time: at least 1, at most `rows`.
 std::int64_t rows_of_stage(std::int64_t rows, std::int64_t columns);
 
 // output[c][r] = input[r][c].

@@ -1,5 +1,5 @@
-// The tool's commands. Each prints for people on stdout, writes JSON where asked, and returns the exit
-// status; errors are thrown.
+// The tool's commands. Each prints for people on stdout, writes JSON if asked to, and returns the exit
+// status. Errors are thrown.
 #pragma once
 
 #include <string>
@@ -10,27 +10,27 @@ namespace tessera::cli {
 struct RunArguments {
   std::string config;                 // path
   std::vector<std::string> settings;  // "section.key=value", applied in order
-  int ranks = 0;                      // of the world; 0: as the mesh says
+  int ranks = 0;                      // number of ranks; 0: as the mesh says
 };
 
-// What `simulate` assumes of the machines.
+// What `simulate` assumes about the machines.
 struct ClusterArguments {
-  double gflops = 100.0;                // what modules reach on a rank, 10^9 a second
-  double peak_gflops = 0.0;             // utilisation is a share of it; 0: run.peak_tflops, else gflops
-  double memory_gigabytes = 20.0;       // read plus written a second, of the optimizer, casts and sums
-  double host_memory_gigabytes = 20.0;  // the same where the host updates
-  double host_link_gigabytes = 25.0;    // copied a second between device and host, each way
-  double disk_gigabytes = 2.0;          // read or written a second
-  int ranks_per_node = 0;               // 0: all on one
-  double inner_link_gigabytes = 10.0;   // a second, into a rank from another of its node
+  double gflops = 100.0;                // rate that modules reach on a rank, in 10^9 operations a second
+  double peak_gflops = 0.0;             // utilisation is a share of this; 0: run.peak_tflops, else gflops
+  double memory_gigabytes = 20.0;       // GB/s, read plus written, of the optimizer, casts and sums
+  double host_memory_gigabytes = 20.0;  // the same for the host's updates
+  double host_link_gigabytes = 25.0;    // GB/s between device and host, in each direction
+  double disk_gigabytes = 2.0;          // GB/s, read or written
+  int ranks_per_node = 0;               // 0: all ranks on one node
+  double inner_link_gigabytes = 10.0;   // GB/s into a rank from another on its node
   double inner_latency_us = 5.0;        // of a message inside a node
-  double outer_link_gigabytes = 10.0;   // a second, into a rank from another node
+  double outer_link_gigabytes = 10.0;   // GB/s into a rank from another node
   double outer_latency_us = 5.0;        // of a message between nodes
   std::string collectives = "ring";     // an algorithm's name
   std::string trace;                    // path; empty: none
 };
 
-// What `plan` shows beside the table.
+// What `plan` shows besides the table.
 struct PlanArguments {
   bool why = false;     // the largest buffers at the peak
   std::string html;     // path of a page; empty: none
@@ -51,7 +51,7 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
 inline constexpr int kDiffer = 3;
 int compare_command(const CompareArguments& arguments, ResultFile& result);
 int info_command(ResultFile& result);
-// Loads a checkpoint into the ranks of the configuration and writes its weights.
+// Loads a checkpoint into the ranks of the configuration and writes its weights to `output`.
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output);
 int inspect_command(const std::string& path, bool verify, ResultFile& result);
 

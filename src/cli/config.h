@@ -14,15 +14,15 @@
 
 namespace tessera::cli {
 
-// Stands for "auto" where a whole number may also be chosen by the tool.
+// Stands for "auto" in whole numbers that the tool may also choose.
 inline constexpr std::int64_t kAuto = -1;
 
-// Fields are named as their keys; meaning, unit and allowed values are in the table of keys.
+// Fields have the names of their keys. Meaning, unit and allowed values are in the table of keys.
 struct ModelConfig {
   std::string family = "gpt2";
   std::string preset = "gpt2-tiny";
-  std::int64_t vocabulary = 0, context = 0, layers = 0, heads = 0, channels = 0;  // 0: the preset's
-  std::int64_t kv_heads = 0, hidden = 0;                                          // the same, as the next
+  std::int64_t vocabulary = 0, context = 0, layers = 0, heads = 0, channels = 0;  // 0: the preset's value
+  std::int64_t kv_heads = 0, hidden = 0;                                          // likewise, as the next 3
   double rope_theta = 0.0, rope_scaling = 0.0, norm_epsilon = 0.0;
   double dropout = 0.0, attention_dropout = 0.0;
   std::int64_t logits_memory = 0;
@@ -76,13 +76,13 @@ struct PrecisionConfig {
   std::int64_t growth_interval = 2000;
 };
 
-// The tool's defaults, which are not in all those of the library.
+// The tool's defaults. Some differ from the library's.
 std::vector<OptimizerOptions> optimizer_defaults();
 
 struct OptimizerConfig {
   std::string kind = "adamw";
-  // The options of every optimizer, in the order of optimizer_names(). A key belongs to the options of `kind`
-  // or, where these have no such field, to the first options that have it.
+  // The options of every optimizer, in the order of optimizer_names(). A key sets the field of the options of
+  // `kind` or, if these have no such field, of the first options that have it.
   std::vector<OptimizerOptions> options = optimizer_defaults();
   double clip = 1.0;
 
@@ -107,7 +107,7 @@ struct RunConfig {
   std::string checkpoint;
   std::int64_t checkpoint_every = 0, checkpoint_keep = 2;
   bool checkpoint_async = true;
-  std::string export_path;  // run.export, which is no name for a field
+  std::string export_path;  // run.export; `export` is a keyword of C++
   std::string export_type = "fp32";
   std::int64_t export_file_bytes = 0;
   std::string resume = "false";
@@ -138,26 +138,29 @@ struct Config {
   RunConfig run;
 };
 
-// TOML text; `source` names it in messages. `settings` are "section.key=value", applied after the text, in
-// order. A text value needs no quotes there. UsageError, one line, for text that is not TOML, an unknown key
-// (with the closest known one), or a value of the wrong type or outside its range.
+// Reads TOML text; `source` names it in messages. `settings` are "section.key=value", applied after the text,
+// in order; text values need no quotes there. Throws UsageError, of one line, for text that is not TOML, an
+// unknown key (with the closest known one), or a value of the wrong type or out of range.
 Config read_config(std::string_view text, std::string_view source,
                    std::span<const std::string> settings = {});
-// The same, and UsageError for values that do not go together (check()). Above 0, `ranks` are the world's:
-// mesh.shard becomes what the mesh's other axes leave of them. UsageError where these do not divide them.
+// The same, and also throws UsageError for values that do not go together (check()). If `ranks` is above 0,
+// it is the number of ranks, and mesh.shard becomes `ranks` divided by the mesh's other axes. UsageError if
+// that is not a whole number.
 Config parse_config(std::string_view text, std::string_view source,
                     std::span<const std::string> settings = {}, std::int64_t ranks = 0);
-// The same from a file. EnvironmentError where it cannot be read.
+// The same from a file. Throws EnvironmentError if it cannot be read.
 Config load_config(const std::filesystem::path& path, std::span<const std::string> settings = {},
                    std::int64_t ranks = 0);
 
-// Whether an export's path names one file; otherwise a folder.
+// Whether an export's path names one file; otherwise it names a folder.
 bool is_one_file(const std::string& path);
 
-// UsageError where weights go into several files and `path`, given as `name`, is one.
+// Throws UsageError if weights go into several files but `path` names one file. Messages call the path
+// `name`.
 void check_export(const char* name, const std::string& path, std::int64_t file_bytes);
 
-// Combinations of values, as far as they can be told without opening a file. UsageError naming the keys.
+// Checks combinations of values, as far as that is possible without opening a file. Throws UsageError naming
+// the keys.
 void check(const Config& config);
 
 // TOML that parses to the same values: every key, in the table's order.
@@ -166,7 +169,7 @@ std::string to_toml(const Config& config);
 // "run.steps: 100 -> 200" for every key whose value differs.
 std::vector<std::string> differences(const Config& before, const Config& after);
 
-// docs/configuration.md.
+// The text of docs/configuration.md.
 std::string config_markdown();
 
 }  // namespace tessera::cli

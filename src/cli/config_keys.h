@@ -16,10 +16,9 @@ namespace tessera::cli {
 inline constexpr double kMostInt = 2147483647.0;
 inline constexpr double kMostExact = 9007199254740992.0;  // 2^53: every integer up to here is a double
 
-// Of a step, layers times microbatches: each is planned, and so many in minutes and some GiB.
+// The limit of layers times microbatches in a step. Each is planned; this many take minutes and some GiB.
 inline constexpr std::int64_t kMostPlannedBlocks = 1'000'000;
-// Of layers, and of microbatches: each is planned, and many more would take minutes, and memory that nobody
-// asked for.
+// The limit of layers, and of microbatches. Each is planned; many more would take minutes, and much memory.
 inline constexpr std::int64_t kMostPlanned = 100'000;
 constexpr std::int64_t most_microbatches(std::int64_t layers) {
   return std::min(kMostPlanned, kMostPlannedBlocks / layers);
@@ -33,12 +32,12 @@ struct Key {
   std::variant<std::string*, std::int64_t*, double*, bool*> target;
   std::string meaning;  // with the unit; one sentence or two
   std::vector<std::string> words =
-      {};  // text: the only values. integer, number: "auto" where it stands for kAuto
+      {};  // text: the only allowed values. integer, number: "auto", if that is allowed
   double min = std::numeric_limits<double>::lowest();
   double max = std::numeric_limits<double>::max();
   bool above_min = false;      // min itself is not allowed
-  bool or_zero = false;        // 0 stands for another value, whatever min is
-  bool power_of_two = false;   // and nothing between
+  bool or_zero = false;        // 0 is also allowed, below any min; it stands for another value
+  bool power_of_two = false;   // only powers of two are allowed
   bool boolean_words = false;  // text: true and false may stand without quotes
 
   std::string section() const { return name.substr(0, name.find('.')); }
@@ -46,15 +45,16 @@ struct Key {
   bool takes_auto() const { return (kind == KeyKind::integer || kind == KeyKind::number) && !words.empty(); }
 };
 
-// All keys, sections together, in the order of the documentation. Pointers are into `config`.
+// All keys, section by section, in the order of the documentation. Their pointers point into `config`.
 std::vector<Key> keys_of(Config& config);
 
-// The model.family that has a preset: each is of one.
+// The model.family that a preset belongs to. Each belongs to one.
 std::string family_of(const std::string& preset);
 
-// The fields that any optimizer's options have, each once: beta1, ... The key of one is "optimizer.beta1".
+// The names of the fields of all optimizers' options, each once: beta1, ... The key of beta1 is
+// "optimizer.beta1".
 std::vector<std::string> optimizer_fields();
-// The optimizers whose options have a field.
+// The optimizers whose options have this field.
 std::vector<std::string_view> optimizers_with(std::string_view field);
 
 // What a value of this key may be: "an integer of at least 1".
@@ -63,16 +63,16 @@ std::string allowed(const Key& key);
 // The key's present value as TOML writes it.
 std::string value_text(const Key& key);
 
-// As TOML writes it, with as few digits as read back as the same value.
+// As TOML writes a number, with the fewest digits that read back as the same value.
 std::string number_text(double value);
 
-// The known name nearest to `name` by edits; empty where none is near.
+// The known name nearest to `name` by edit distance; empty if none is near.
 std::string closest(std::string_view name, const std::vector<std::string>& known);
 
-// "4 GiB", "512MiB", "2 GB", "1e9", "123456": bytes, or −1 where the text is none.
+// The bytes that a text such as "4 GiB", "512MiB", "2 GB", "1e9" or "123456" means; −1 for any other text.
 std::int64_t parse_bytes(std::string_view text);
 
-// "5,9": integers separated by commas, one of which may end the text; nothing where it is something else.
+// Parses integers separated by commas, such as "5,9"; a comma may end the text. Nothing for any other text.
 std::optional<std::vector<int>> parse_integers(std::string_view text);
 
 }  // namespace tessera::cli

@@ -1,4 +1,5 @@
-// Single files of a run: what is no path to write to, a file's text, and a file that one run has to itself.
+// Single files of a run: which paths cannot be written to, a file's text, and a lock for files that one run
+// must have for itself.
 #pragma once
 
 #include <filesystem>
@@ -7,18 +8,19 @@
 
 namespace tessera::cli {
 
-// Why it is none; empty where it is one. "-" is what other tools take for the standard output, and would
-// become a file.
+// Why `path` is not a path to write to; empty if it is one. "-" is refused: other tools take it for the
+// standard output, and here it would become a file.
 std::string why_no_output(const std::string& path);
 
-// Nothing, and errno set, where it cannot be read.
+// The file's text. Nothing, with errno set, if it cannot be read.
 std::optional<std::string> read_text(const std::filesystem::path& file);
 
 class FileLock {
  public:
-  FileLock() = default;  // of no file
-  // Of a file that is there. EnvironmentError where another holds it, or it cannot be opened; a file system
-  // without locks has none to give, and the file is taken all the same. `key` is what named the path.
+  FileLock() = default;  // locks no file
+  // Locks an existing file. Throws EnvironmentError if another run holds it, or it cannot be opened. On a
+  // file system without locks the file is used without one. `key` is the key that named the path, for
+  // messages.
   FileLock(const char* key, const std::string& path);
   ~FileLock();
   FileLock(FileLock&& other) noexcept;

@@ -1,5 +1,5 @@
-// What the tool writes for people and for programs: numbers with units, escaped text, files that appear
-// whole.
+// Output for people and for programs: numbers with units, escaped text, files that appear completely or not
+// at all.
 #pragma once
 
 #include <cstdint>
@@ -15,27 +15,28 @@ namespace tessera::cli {
 
 std::string mib(std::int64_t bytes);         // "12.3 MiB"
 std::string duration(double seconds);        // "0:07", "1:02:03"
-std::string loss_text(double loss);          // "5.5452"; "nan" without the sign that it happens to have
+std::string loss_text(double loss);          // "5.5452"; "nan" for a NaN of either sign
 std::string count(std::int64_t value);       // "10,745,344"
-std::string escaped(std::string_view text);  // bytes that are not printable UTF-8, newline or tab: \x1b
+std::string escaped(std::string_view text);  // escapes as \x1b all bytes but printable UTF-8, newline and tab
 
-// That files can be made in the folder, or where it is to be made: what is saved after hours is refused
-// before. EnvironmentError naming `key`.
+// Checks that files can be made in the folder or, if it does not exist yet, that it can be made. So a run
+// that could not save after hours is refused at the start. Throws EnvironmentError naming `key`.
 void check_can_write(const char* key, const std::filesystem::path& folder);
 
-// Whether it is where the standard output goes, /dev/stdout say: what the tool writes there goes through
-// that, as a file that is opened twice has two places to write at.
+// Whether `path` is where the standard output goes, such as /dev/stdout. The tool writes to such a path
+// through the standard output, because a file that is opened twice has two write positions.
 bool is_standard_output(const std::filesystem::path& path);
-// Behind all that was printed. False, and errno set, where it cannot be written.
+// Writes `text` after everything printed so far. False, with errno set, if it cannot be written.
 bool write_to_standard_output(std::string_view text);
 
-// A file that is there whole or not at all: written beside its place, which a link may lead to, and renamed
-// by commit(). What is no regular file, a pipe say, is written in place.
+// A file that appears completely or not at all. It is written in the same folder and renamed by commit();
+// `path` may be a link to its place. A path that is not a regular file, such as a pipe, is written directly.
 class OutputFile {
  public:
   OutputFile();  // writes nowhere
-  // Creates the partial file, so that a path that cannot be written is known before the work; writes nowhere
-  // where the path is empty. EnvironmentError naming `argument`, what the path was given as, here and later.
+  // Creates the partial file, so that a path that cannot be written is noticed before the work. With an empty
+  // path it writes nowhere. Throws EnvironmentError, here and later, naming `argument`, as which the path was
+  // given.
   OutputFile(std::string_view argument, const std::filesystem::path& path);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;

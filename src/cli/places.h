@@ -1,4 +1,5 @@
-// Where a run may write, settled before it computes: what fails after hours is refused before.
+// Checks the paths that a run writes to, before it computes, so that a run that would fail after hours is
+// refused at the start.
 #pragma once
 
 #include <string>
@@ -16,31 +17,33 @@ struct NamedFile {
   std::string key, path;
 };
 
-// A path that something is to be written to, and that is not to be.
+// A path to write to was refused.
 class RefusedOutput : public UsageError {
  public:
   using UsageError::UsageError;
 };
 
-// Nothing that is read is written over: what a run of the configuration in the file `path` writes, and
-// `outputs` of the command line, are neither an input, all data and weights that are named among them, nor
-// each other. RefusedOutput naming both. Empty paths are none.
+// Checks that a run overwrites nothing that it reads. The files that a run of the configuration in the file
+// `path` writes, and the `outputs` of the command line, must differ from all inputs, including data and
+// weights that the configuration names, and from each other. Throws RefusedOutput naming both. Empty paths
+// are ignored.
 void check_apart(const Config& config, const std::string& path, const std::vector<NamedFile>& outputs);
 
-// That no output lies in the folder of a checkpoint that is read, nor in that of all of its run's.
-// RefusedOutput naming both.
+// Checks that no output is in the folder of the checkpoint that is read, or in the folder of all of its run's
+// checkpoints. Throws RefusedOutput naming both.
 void check_outside(const std::vector<NamedFile>& outputs, const std::string& checkpoint);
 
-// An export goes over no weights that are read, and becomes a file only where it may. `key` is what `to` was
-// given as. RefusedOutput.
+// Checks that an export does not overwrite the weights that are read, and that a path for one file is not a
+// folder. `key` is the key that named `to`. Throws RefusedOutput.
 void check_export_place(const char* key, const std::string& to, const std::string& weights);
 
-// What is written after the work can be. EnvironmentError naming the key.
+// Checks that the files which are written after the work can be written. Throws EnvironmentError naming the
+// key.
 void check_places(const RunConfig& run);
 
-// That offload.directory, where something is kept there by `engine`, is one that may be written: of every
-// process, as it is on the host's own disk. EnvironmentError naming the key and, among several processes,
-// whose it is.
+// Checks that offload.directory can be written, if `engine` keeps anything there. Every process checks,
+// because the directory is on its host's own disk. Throws EnvironmentError naming the key and, among several
+// processes, the one that cannot write.
 void check_disk_directory(const EngineOptions& engine, const Communicator& world);
 
 }  // namespace tessera::cli

@@ -1,4 +1,4 @@
-// Ranks that a launcher started, each a process.
+// Ranks that a launcher started, each in a process of its own.
 #pragma once
 
 #include "src/cli/setup.h"
@@ -6,18 +6,19 @@
 
 namespace tessera::cli {
 
-// Whether this process is one rank of several; else ranks are its threads.
+// Whether this process is one rank of several. Otherwise ranks are threads of this process.
 bool ranks_are_processes();
-// Whether this process is the only one, or rank 0 by what the launcher says: of several, it alone speaks.
+// Whether this process is the only one, or rank 0 according to the launcher. Of several, only this one
+// prints.
 bool is_first_process();
-// Then this process's rank in the world of all that were started, else none. UsageError where these are not
-// as many as the mesh says, and where they were started without MPI to compute on the CPU.
+// If ranks are processes, this process's rank in the world of all of them; otherwise empty. Throws UsageError
+// if their number is not the mesh's, or if they are to compute on the CPU and were started without MPI.
 Communicator world_of_processes(const Setup& setup);
 
-// Collective over processes; without a world there is nothing to compare. UsageError, the same on all ranks,
-// where one was given another configuration than rank 0, or finds other data: it would wait for calls that
-// others do not make, or train on samples that others have. Where files lie, and what is of one host or of
-// rank 0 alone, each rank has by itself.
+// Checks that all processes have the same configuration and data as rank 0. Otherwise a rank could wait for
+// calls that others do not make, or train on samples that others also have. Collective; without a world it
+// does nothing. Throws UsageError, the same on all ranks. Paths, and settings of one host or of rank 0 only,
+// may differ.
 void check_same_run(Communicator world, const Config& config, const Data* data = nullptr);
 
 }  // namespace tessera::cli

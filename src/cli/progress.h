@@ -1,5 +1,5 @@
-// Shows how a run goes: a bar that redraws itself on a terminal, a few dozen plain lines elsewhere. Where the
-// terminal is too narrow for all of it, what matters least is left out.
+// Shows the progress of a run: a bar that redraws itself on a terminal, or a few dozen plain lines elsewhere.
+// On a narrow terminal the least important parts are left out.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,32 @@ struct ProgressLimits {
   double seconds = 0.0;         // 0: no limit
 };
 
-// After a step.
+// The state after a step.
 struct ProgressState {
   double elapsed = 0.0;  // seconds since the start
   StepResult result = {};
   std::int64_t step = 0;
   double tokens_per_second = 0.0;
-  double model_flops = 0.0;                // a second, by Model::flops_per_token; 0: not shown
-  std::optional<double> utilisation = {};  // the share of the devices' peak that this is; none: not known
-  std::optional<double> hidden = {};       // the share of communication behind compute; none measured yet
+  double model_flops = 0.0;                // operations a second, by Model::flops_per_token(); 0: not shown
+  std::optional<double> utilisation = {};  // model_flops as a share of the devices' peak; none: not known
+  std::optional<double> hidden = {};       // share of communication hidden by compute; none: not measured yet
 };
 
-// Of the terminal that `file` is; 0: none, or one that says no width or cannot draw a line over (TERM=dumb).
+// The width of the terminal that descriptor `file` is; 0 if it is not a terminal, has no known width, or
+// cannot redraw a line (TERM=dumb).
 int terminal_columns(int file);
 
-// Part of the run that is done, 0 to 1, by the limit that is nearer.
+// The part of the run that is done, 0 to 1, by the limit that will be reached first.
 double fraction_done(const ProgressLimits& limits, std::int64_t step, double elapsed);
 
 class Progress {
  public:
-  explicit Progress(const ProgressLimits& limits);  // looks at whether stdout is a terminal, and how wide
-  // `columns` of the terminal; 0: none.
+  explicit Progress(const ProgressLimits& limits);  // finds out whether stdout is a terminal, and its width
+  // `columns` is the width of the terminal; 0: no terminal.
   Progress(const ProgressLimits& limits, int columns) : limits_(limits), columns_(columns) {}
 
   void step(const ProgressState& state);
-  // A line of its own, above the bar.
+  // Prints a line of its own, above the bar.
   void note(const std::string& line);
   // Ends the bar's line.
   void finish();

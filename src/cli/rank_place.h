@@ -1,5 +1,5 @@
-// Where a rank of a run computes: on the CPU, or on which GPU of its host, and how much of that GPU's memory
-// the run takes. Not what it computes there.
+// Where a rank computes: on the CPU, or on which GPU of its host. Also how much of that GPU's memory the run
+// takes. Knows nothing of what is computed.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@
 
 namespace tessera::cli {
 
-// Bytes. The driver loads kernels when they are launched first, and libraries take memory of their own.
+// Growth of a GPU's used memory, in bytes. The driver loads kernels at their first launch, and libraries take
+// memory of their own.
 struct GpuGrowth {
-  std::int64_t set_up = 0;      // arenas, and what connects GPUs
-  std::int64_t first_step = 0;  // beyond it
-  std::int64_t later = 0;       // beyond both, at most, as far as was looked
+  std::int64_t set_up = 0;      // arenas, and connections between GPUs
+  std::int64_t first_step = 0;  // in the first step, beyond set_up
+  std::int64_t later = 0;       // most beyond both, at the times that were measured
 
   std::int64_t total() const { return set_up + first_step + later; }
   GpuGrowth& operator+=(const GpuGrowth& other) {
@@ -28,12 +29,13 @@ struct GpuGrowth {
 
 class GpuMemory {
  public:
-  GpuMemory() = default;  // of no GPU: nothing grows
-  // From what is in use now.
+  GpuMemory() = default;  // of no GPU: all growth is 0
+  // Measures growth from what is in use now.
   explicit GpuMemory(int ordinal);
 
   void after_set_up();
-  void after_step(std::int64_t steps);  // of this run; the first is looked at, of others any
+  void after_step(std::int64_t steps);  // `steps` done in this run. Call after the first, and after any
+                                        // others
   const GpuGrowth& growth() const { return growth_; }
 
  private:
@@ -44,29 +46,30 @@ class GpuMemory {
   GpuGrowth growth_;
 };
 
-// The GPU that a rank takes, among those that its process sees.
+// The GPU that a rank uses, among those that its process sees.
 struct RankGpu {
   int ordinal = 0;
-  bool first = true;  // of the ranks on it
+  bool first = true;  // whether it is the first rank on that GPU
 };
 
-// The ranks of a host take the GPUs that they see in turn, whether each sees all of them or, as launchers may
-// have it, its own alone. Collective; `machine` is what this rank's process sees, one GPU at least.
-// UsageError where two ranks would have the same GPU, which NCCL refuses, unless `may_share`.
+// Assigns GPUs: the ranks of a host take in turn the GPUs that they see. Each may see all of them or, as some
+// launchers do it, only its own. Collective. `machine` is what this rank's process sees, at least one GPU.
+// Throws UsageError if two ranks would have the same GPU, which NCCL refuses, unless `may_share`.
 RankGpu gpu_of_rank(Communicator& world, const CudaMachine& machine, bool may_share);
 
-// A rank's device, and the world that reaches it there.
+// A rank's device, and the world that connects it.
 struct RankPlace {
   Communicator world;
   TrainerOptions options;
-  int gpus = 0;           // that this rank's process sees
-  std::string gpu = {};   // the name of this rank's
-  GpuMemory memory = {};  // of it, where this is the first rank on it
+  int gpus = 0;           // number of GPUs that this rank's process sees
+  std::string gpu = {};   // name of this rank's GPU
+  GpuMemory memory = {};  // memory of this GPU, if this is the first rank on it
 };
 
-// Of this rank of `world`, where options.engine.device says what to compute on: without GPUs the two as they
-// are, with them a world between GPUs and the ordinal of this rank's. Collective with GPUs. EnvironmentError
-// where no GPU can be used; else the errors of gpu_of_rank() and make_nccl_world().
+// The place of this rank of `world`. options.engine.device says what to compute on. On the CPU the result has
+// `world` and `options` unchanged. On GPUs it has a world between GPUs, and the ordinal of this rank's GPU in
+// the options; the call is then collective. Throws EnvironmentError if no GPU can be used, and the errors of
+// gpu_of_rank() and make_nccl_world().
 RankPlace place_of_rank(const Communicator& world, const TrainerOptions& options);
 
 }  // namespace tessera::cli

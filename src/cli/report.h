@@ -1,4 +1,4 @@
-// What several commands say alike: of a run, and as their result.
+// Output that several commands share: lines on a run, and the file of their result.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,30 +11,31 @@
 
 namespace tessera::cli {
 
-// Model, ranks and step, a line each, to stdout.
+// Prints model, ranks and step, one line each, to stdout.
 void print_model(const Setup& setup);
 
-// That matrices are multiplied otherwise than in the type that the configuration names, where that is so.
+// Prints to stdout that matrices are multiplied in another type than the configuration names, if that is so.
 void print_products(const Setup& setup);
 
-// Whether what a rank needs keeps within `key`, to stdout; nothing where there is no such budget.
+// Prints to stdout whether the bytes that a rank needs keep within the budget `key`. Prints nothing without
+// such a budget.
 void print_budget(const char* key, std::int64_t budget, std::int64_t needed);
 
-// The fingerprint, and the facts that it is of.
+// The fingerprint and its facts.
 nlohmann::json numerics_json(const Numerics& numerics);
 
-// Where a command's result goes, or why there is none: --json.
+// The file of --json: gets a command's result, or why there is none.
 class ResultFile {
  public:
-  // Empty: nowhere. Nor is anything written where another process does that, `writes` false.
+  // With an empty path, or with `writes` false because another process writes, nothing is written.
   ResultFile(std::string path, bool writes) : path_(std::move(path)), writes_(writes) {}
 
   NamedFile named() const { return {"--json", path_}; }
-  // Before the work. EnvironmentError where it cannot be written.
+  // Call before the work. Throws EnvironmentError if the file cannot be written.
   void open();
   void write(const nlohmann::json& result);
-  // {"error": message}, in place of an earlier result, too. What was not opened goes over nothing else: the
-  // path may then have been looked at by nobody.
+  // Writes {"error": message}, also over an earlier result. Never overwrites a file that open() did not
+  // check.
   void fail(std::string_view message) noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// Where a run saves and what it continues: settled before it writes or computes anything, then loaded.
+// Decides where a run saves and what it continues, before it writes or computes anything; then loads that.
 #pragma once
 
 #include <filesystem>
@@ -13,20 +13,20 @@ namespace tessera::cli {
 
 struct RunFolder {
   CheckpointLock lock;
-  std::optional<std::filesystem::path> continued;  // a checkpoint's own folder; the same on every rank
+  std::optional<std::filesystem::path> continued;  // a checkpoint's own folder, the same on every rank
 };
 
-// Collective over processes, rank 0's decision for all; without a world, for all threads of this one.
-// UsageError where run.resume does not allow what is there: a fresh run beside the checkpoints of another
-// would have its own pruned by the other's numbers; nor for a checkpoint's own folder, in which no later run
-// would look for what this one saves. EnvironmentError where another run saves there.
+// Rank 0 decides for all. Collective over processes; without a world it decides for all threads of this
+// process. Throws UsageError if run.resume does not allow what is there: the checkpoints of a fresh run
+// beside another's would be removed by the other's step numbers. Also for a checkpoint's own folder, because
+// no later run would look there for what this one saves. Throws EnvironmentError if another run saves there.
 RunFolder open_run_folder(const RunConfig& run, const Communicator& world);
 
-// Loads it into the engine, checks that the run is of the same model, data and batch, and says on rank 0, on
-// stdout, what else has changed since, and whether what comes next has the bits that the run would have had
-// without the pause: `numerics` is what decides them now. Collective. The state has the tokens also
-// where an earlier build saved none. UsageError and EnvironmentError as load_checkpoint() has them, with the
-// keys that were changed, and for what does not fit.
+// Loads the checkpoint into the engine and checks that the run has the same model, data and batch. Rank 0
+// prints to stdout what else has changed since and changes the result, and the first fact of `numerics` that
+// differs from the run that was saved. Collective. The state has a number of tokens even if an earlier build
+// saved none. Throws UsageError for anything that does not fit, and the errors of load_checkpoint() with the
+// keys that were changed.
 RunState resume_run(const std::filesystem::path& checkpoint, const Communicator& world, Engine& engine,
                     const Setup& setup, const Data& data, const Numerics& numerics);
 

@@ -1,5 +1,5 @@
-// What a configuration leaves to the tool: what "auto" stands for where run.device_memory and run.host_memory
-// decide, and where a pipeline is cut.
+// Choices that a configuration leaves to the tool: values of "auto" that depend on run.device_memory and
+// run.host_memory, and the cuts of a pipeline.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@
 
 namespace tessera::cli {
 
-// What "auto" may choose for a unit; nothing where the configuration says it.
+// The choices that "auto" may make for a unit; empty if the configuration makes the choice.
 std::vector<ActivationChoice> allowed_choices(const Config& config);
 
-// Whether "auto" says which states stay on the device; where all are there, nothing does.
+// Whether "auto" chooses which states stay on the device. False if all states are there.
 bool chooses_states(const Config& config);
 
-// By how much the pipeline rank that exceeds the budget by most does.
+// The bytes by which the pipeline rank that exceeds the budget most exceeds it.
 std::int64_t missing_bytes(const Model& model, const TrainerOptions& options, const MemoryBudget& budget);
 
-// Sets in the options' strategy what is "auto" in the configuration; `options` say everything else. Where
-// nothing is found that fits, what takes little memory: the engine then refuses it.
+// Sets in the options' strategy everything that is "auto" in the configuration; `options` have everything
+// else. If nothing is found that fits, sets what takes little memory; the engine then refuses it.
 void choose_within_budget(const Config& config, const Model& model, TrainerOptions& options);
 
-// `options` say everything else that the plan depends on. UsageError naming the key where the chain cannot be
-// cut so. Where cuts = "balanced" finds none with which every rank keeps within the budget, they are those
-// with which the least is missing. `among` is what is still to be chosen from for each unit's activations;
-// empty where `options` say that, too.
+// The pipeline of a configuration. `options` have everything else that the plan depends on. `among` are the
+// choices that are still to be made for each unit's activations; empty if `options` have them. If cuts =
+// "balanced" finds no cuts with which every rank keeps within the budget, the result has those with the
+// fewest missing bytes. Throws UsageError naming the key if the chain cannot be cut in this way.
 Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions options,
                      std::span<const ActivationChoice> among);
 

@@ -1,4 +1,5 @@
-// What ends a run from outside: a first signal after the step in progress, a later one at once.
+// Signals that end a run: the first ends it after the step in progress, and one that comes a second or more
+// later ends it at once.
 #pragma once
 
 #include <atomic>
@@ -9,9 +10,9 @@ namespace tessera::cli {
 // The first signal's number: the run ends after the step in progress. 0: none came.
 extern std::atomic<int> stop_signal;
 
-// From now on SIGINT, SIGTERM and SIGHUP, unless they are ignored, set stop_signal, and the first of them
-// writes `line` to the standard error; empty: nothing. An output that nobody reads, and a limit on files, are
-// errors of write().
+// From now on SIGINT, SIGTERM and SIGHUP, unless they are ignored, set stop_signal. The first of them also
+// writes `line` to the standard error, unless `line` is empty. SIGPIPE and SIGXFSZ are ignored: output that
+// nobody reads, and a file beyond its limit, become errors of write().
 void catch_signals(const std::string& line);
 
 }  // namespace tessera::cli

@@ -1,5 +1,5 @@
 // The training loop of one rank: steps, evaluations, checkpoints, and the decision to stop, which all ranks
-// take together.
+// make together.
 #pragma once
 
 #include "src/cli/output.h"
@@ -8,15 +8,15 @@
 
 namespace tessera::cli {
 
-// Files that rank 0 writes, and the checkpoint that all ranks continue.
+// The files that rank 0 writes, and the checkpoint that all ranks continue.
 struct RunFiles {
   RunFolder folder;
   Metrics metrics;
   OutputFile trace;
 };
 
-// Runs on every rank's thread, with equal arguments. `files` and `summary` are touched by rank 0 only, but
-// for files.folder, which all read, and peak_bytes.
+// Runs on every rank's thread, with equal arguments. Only rank 0 uses `files` and `summary`, except
+// files.folder, which all ranks read, and summary.peak_bytes.
 void train_rank(const Communicator& world, const Setup& setup, const Data& data, RunFiles& files,
                 RunSummary& summary);
 

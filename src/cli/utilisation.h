@@ -1,5 +1,5 @@
 // Model FLOPs utilisation (Chowdhery et al. 2022, PaLM, appendix B): the operations of the model itself, by
-// Model::flops_per_token, as a share of what the devices could do. Where that is not known there is no share.
+// Model::flops_per_token(), as a share of the devices' peak. If the peak is not known, there is no share.
 #pragma once
 
 #include <optional>
@@ -10,18 +10,18 @@
 
 namespace tessera::cli {
 
-// Matrix products a second at best, multiplications and additions counted each, of a GPU of this name (as the
-// driver tells it) in this type: by its data sheet, without sparsity. Nothing where it is none of those
-// known.
+// The peak operations a second of matrix products in this type on a GPU with this name, which is the
+// driver's. Multiplications and additions count separately. From its data sheet, without sparsity. Nothing
+// for a GPU that is not in the table.
 std::optional<double> known_peak_flops(std::string_view gpu, DType type);
 
-// Of one rank's device: run.peak_tflops where that is given, else what is known of `gpu`; empty on a CPU. All
-// ranks' are taken to be like the first one's.
+// The peak operations a second of one rank's device: run.peak_tflops if that is given, else
+// known_peak_flops() of `gpu`; nothing on a CPU. All ranks' devices are assumed to be like the first one's.
 std::optional<double> peak_flops(const Setup& setup, std::string_view gpu);
 
 struct Utilisation {
-  double flops_per_token = 0;          // of the model
-  std::optional<double> peak_flops{};  // a second, of all ranks' devices
+  double flops_per_token = 0;          // operations of the model per token
+  std::optional<double> peak_flops{};  // operations a second, of all ranks' devices
 
   double flops(double tokens_per_second) const { return flops_per_token * tokens_per_second; }
   std::optional<double> share(double tokens_per_second) const {

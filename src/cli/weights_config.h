@@ -1,5 +1,5 @@
-// Whether the weights that a run starts from are of its model: tensors of equal names and shapes may still
-// belong to one that computes something else.
+// Checks whether the weights that a run starts from belong to its model. Tensors of equal names and shapes
+// may still belong to a model that computes something else.
 #pragma once
 
 #include <filesystem>
@@ -9,12 +9,12 @@
 
 namespace tessera::cli {
 
-// Compares the config.json that lies beside the weights with what the model's would be, in what changes
-// results and no tensor shows: heads, attention's scale, activation, epsilon, rotary embedding, whether the
-// head is the embedding; a key that is missing there has the value that the transformers library takes.
-// Nothing where there is no such file. UsageError naming the key and both values; EnvironmentError where it
-// cannot be read or is no JSON. Returns what a run from there does otherwise than the transformers library
-// would, in words: it drops nothing out. Empty: nothing.
+// Compares the config.json beside the weights with the one that the model would have. It compares what
+// changes results and is not visible in any tensor: heads, attention's scale, activation function, epsilon,
+// rotary embedding, and whether the head is the embedding. A missing key has the value that the transformers
+// library uses. Does nothing if there is no such file. Throws UsageError naming the key and both values, and
+// EnvironmentError if the file cannot be read or is not JSON. Returns a note for the user if config.json has
+// other dropout shares than this run; otherwise empty.
 std::string check_weights_config(const std::filesystem::path& weights, const Setup& setup);
 
 }  // namespace tessera::cli

@@ -1,5 +1,5 @@
-// What the calling thread is busy with, for the messages of errors: an instruction and its rank, say. Costs
-// two stores a scope; the text is made only when an error asks for it.
+// Describes what the calling thread is doing, such as an instruction and its rank, for error messages. A
+// scope costs two stores; the text is made only when an error needs it.
 #pragma once
 
 #include <string>
@@ -15,7 +15,8 @@ class Activity {
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
 
-  // Of the calling thread's open scopes, outermost first: "rank 2: gather of block.3"; empty without any.
+  // The text of the calling thread's open scopes, outermost first: "rank 2: gather of block.3". Empty without
+  // any.
   static std::string current();
 
  private:

@@ -1,4 +1,4 @@
-// Marks by the host's clock: a task that marks runs when its stream has come to it.
+// Marks by the host's clock. A task that marks runs when its stream reaches it, so the clock is read then.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// The CPU's streams: one that runs on its caller, one that owns a thread. Both keep order, progress and the
-// first failure in a StreamState, which a thread that cannot be ended may outlive.
+// The CPU's streams: one runs on its caller, the other owns a thread. Both keep order, progress and the first
+// failure in a StreamState. If a stream's thread cannot be ended, it keeps its StreamState alive.
 #pragma once
 
 #include <limits>
@@ -10,30 +10,31 @@
 
 namespace tessera::device {
 
-// What the streams of one device share.
+// The settings that all streams of one device share.
 struct StreamSettings {
   int rank = 0;
   WaitPolicy policy;
   std::chrono::nanoseconds deadline{};
   FailureFlag failure;
-  // Where a stream is to tell a device, too, what it has done: follows StreamState::completed, modulo 2^32.
-  // Behind the stream's end it is past all that anybody waits for.
+  // If set, a word that a device can read. It follows StreamState::completed, modulo 2^32. After the stream's
+  // end it is past every ticket that anybody waits for.
   std::shared_ptr<std::atomic<std::uint32_t>> word = {};
 };
 
-// Operations are numbered from 1; `completed` and `failed_at` speak of those numbers.
+// Operations are numbered from 1; `completed` and `failed_at` are such numbers.
 struct StreamState {
   static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
   StreamState(const StreamOptions& options, const StreamSettings& shared_settings);
 
-  // Blocks until operation `ticket` is done. Throws what failed the device, or that the deadline
-  // passed.
+  // Blocks until operation `ticket` is done. Throws the device's failure, or EnvironmentError when the
+  // deadline has passed.
   void wait_for(std::uint64_t ticket);
   bool reached(std::uint64_t ticket) const noexcept {
     return completed.load() >= ticket || failed_at.load() <= ticket;
   }
-  // The exception in flight failed operation `ticket`: sets the device's flag, where it was not set before.
+  // Called while handling the exception that failed operation `ticket`. Sets the device's flag if it is not
+  // yet set.
   void fail(std::uint64_t ticket);
   void complete(std::uint64_t ticket) {
     completed.store(ticket);
@@ -47,7 +48,7 @@ struct StreamState {
   std::atomic<std::uint64_t> failed_at{kNever};
   alignas(64) std::atomic<std::uint64_t> submitted{0};
   alignas(64) std::atomic<std::uint64_t> completed{0};
-  Signal progress;  // of `completed` and `failed_at`
+  Signal progress;  // notified when `completed` or `failed_at` changes
 };
 
 class CallerStream final : public Stream {
@@ -70,7 +71,7 @@ class CallerStream final : public Stream {
 
 class ThreadStream final : public Stream {
  public:
-  // EnvironmentError if the thread cannot be started or kept on its cores.
+  // Throws EnvironmentError if the thread cannot be started or kept on its cores.
   ThreadStream(const StreamOptions& options, const StreamSettings& settings);
   ~ThreadStream() override;
 
@@ -80,11 +81,11 @@ class ThreadStream final : public Stream {
   Event record() override { return {this, queue_->state.submitted.load()}; }
   void synchronize(Event event) override { queue_->state.wait_for(event.ticket); }
   bool done(Event event) const noexcept override { return queue_->state.reached(event.ticket); }
-  // Null where there is none.
+  // Null if there is none.
   const std::atomic<std::uint32_t>* word() const noexcept { return queue_->state.settings.word.get(); }
 
  private:
-  // A task, or the wait for an event where the task is empty.
+  // A task or, if the task is empty, a wait for the event.
   struct Operation {
     Task task;
     Event event;
@@ -96,7 +97,7 @@ class ThreadStream final : public Stream {
 
     StreamState state;
     std::vector<Operation> ring;
-    Signal work;  // of `submitted` and `stop`
+    Signal work;  // notified when `submitted` or `stop` changes
     std::atomic<bool> stop{false};
     std::atomic<bool> ended{false};
     Signal end;
@@ -108,10 +109,10 @@ class ThreadStream final : public Stream {
   std::thread thread_;
 };
 
-// Whether the calling thread is a ThreadStream's.
+// Whether the calling thread belongs to a ThreadStream.
 bool serves_stream() noexcept;
 
-// Of either kind. UsageError for options that mean nothing.
+// Makes a stream of either kind, as `options` say. UsageError for options out of range.
 std::unique_ptr<Stream> make_cpu_stream(const StreamOptions& options, const StreamSettings& settings);
 
 }  // namespace tessera::device

@@ -1,4 +1,4 @@
-// What the CUDA runtime hands out by a handle, giving itself back.
+// Owning handles of the CUDA runtime's objects, which destroy them.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,8 @@ using CudaHandle = std::unique_ptr<std::remove_pointer_t<Handle>, DestroyCuda<Ha
 using CudaEvent = CudaHandle<cudaEvent_t, &cudaEventDestroy>;
 using CudaStreamHandle = CudaHandle<cudaStream_t, &cudaStreamDestroy>;
 
-// On the current GPU; cudaEventDefault where times between events are wanted, else cudaEventDisableTiming.
+// Makes an event on the current GPU. `flags`: cudaEventDefault to measure times between events, else
+// cudaEventDisableTiming.
 inline CudaEvent make_cuda_event(unsigned flags) {
   cudaEvent_t event = nullptr;
   check_cuda(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");

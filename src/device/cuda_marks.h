@@ -1,5 +1,5 @@
-// Marks by a GPU's own clock: an event of the runtime for each slot. What lies on the host's streams is timed
-// there, by the same zero.
+// Marks by a GPU's own clock, with one event of the runtime for each slot. Marks on the host's streams use
+// the host's clock, from the same time zero.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,12 @@ class CudaMarks final : public Marks {
 
   const CudaStreamSettings settings_;
   ClockMarks clock_;
-  std::vector<std::uint8_t> of_host_;  // [slot] marked on a stream of the host; no bits: threads write them
+  std::vector<std::uint8_t> of_host_;  // [slot] whether it was marked on a host stream; bytes, because
+                                       // several threads write them
   std::vector<CudaEvent> events_;      // [slot]
-  CudaEvent zero_, again_;             // both for begin()
-  double zero_us_ = 0;  // when the stream came to zero_, by the host's clock; before begin() returned
+  CudaEvent zero_, again_;             // both used by begin()
+  double zero_us_ = 0;  // when the stream reached zero_, by the host's clock; negative, because begin()
+                        // returned later
 };
 
 }  // namespace tessera::device

@@ -1,5 +1,5 @@
-// A GPU's stream: tasks run at once on the caller and enqueue, events are points in the stream's order. An
-// event of the runtime stands for each ticket, from a ring made up front.
+// A GPU's stream. Tasks run at once on the caller and enqueue work; events are points in the stream's order.
+// Each ticket has an event of the runtime, from a ring that is made up front.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace tessera::device {
 
-// What the streams of one GPU's device share.
+// The settings that all streams of one GPU's device share.
 struct CudaStreamSettings {
   int rank = 0;
   int ordinal = 0;
@@ -22,22 +22,23 @@ struct CudaStreamSettings {
   std::chrono::nanoseconds deadline{};
   FailureFlag failure;
   std::shared_ptr<HostWords> words = std::make_shared<HostWords>();
-  // Whether threads of the host may wait for events: streams then tell them by a word.
+  // Whether host threads may wait for events. Streams then write their progress to a word.
   std::shared_ptr<std::atomic<bool>> told_to_host = std::make_shared<std::atomic<bool>>(false);
 };
-// For an Activity (activity.h) whose context are the settings: the rank and its GPU.
+// Names the rank and its GPU, for an Activity (activity.h) whose context is CudaStreamSettings.
 std::string describe_gpu(const void* settings);
 
 class CudaStream final : public Stream {
  public:
   CudaStream(const StreamOptions& options, const CudaStreamSettings& settings);
-  // Waits for what is enqueued, within the deadline, unless the device failed: then it may never end.
+  // Waits for the enqueued work, within the deadline. Does not wait if the device failed, because the work
+  // may then never end.
   ~CudaStream() override;
 
   const std::string& name() const override { return options_.name; }
   void run(Task task) override;
   void wait(Event event) override;
-  // Where recording fails, so does the stream: the event then throws when it is waited for.
+  // If recording fails, the stream fails. A wait for the event then throws.
   Event record() override;
   void synchronize(Event event) override { wait_until(event.ticket); }
   bool done(Event event) const noexcept override { return reached(event.ticket); }
@@ -49,22 +50,22 @@ class CudaStream final : public Stream {
   template <class Operation>
   void perform(const Operation& operation);
   bool reached(std::uint64_t ticket) const noexcept;
-  bool ask(std::uint64_t ticket) const noexcept;  // the driver, whether it is reached
+  bool ask(std::uint64_t ticket) const noexcept;  // asks the driver whether it is reached
   void wait_until(std::uint64_t ticket) const;
   void precede(cudaStream_t later, std::uint64_t ticket) const;
-  // The exception in flight failed the stream at `ticket`.
+  // Called while handling the exception that failed the stream at `ticket`.
   void fail(std::uint64_t ticket) const;
 
   const StreamOptions options_;
   const CudaStreamSettings settings_;
   const TicketRing ring_;
-  // The last ticket that is done, modulo 2^32, from ticket told_from_ on.
+  // The last ticket that is done, modulo 2^32. It is written from ticket told_from_ on.
   const std::shared_ptr<std::atomic<std::uint32_t>> word_;
   std::atomic<std::uint64_t> told_from_{kNever};
   CudaStreamHandle stream_;
   std::vector<CudaEvent> events_;
   std::atomic<std::uint64_t> recorded_{0};
-  // Learnt by asking, which any thread may do.
+  // Updated by asking the driver, which any thread may do.
   mutable std::atomic<std::uint64_t> completed_{0};
   mutable std::atomic<std::uint64_t> failed_at_{kNever};
 };

@@ -3,8 +3,8 @@
 
 namespace tessera::device {
 
-// What dlopen() gave. EnvironmentError naming the file where it cannot be loaded, or is older than this
-// build's. It stays for good.
+// The library as dlopen() returned it; it stays loaded. Throws EnvironmentError naming the file if it cannot
+// be loaded or is older than this build's.
 void* cudnn_library();
 
 }  // namespace tessera::device

@@ -1,4 +1,4 @@
-// The file behind a Disk and the text of its errors. Owns the descriptor and the space; moves nothing.
+// The file of a Disk, and the text of its errors. Owns the descriptor and the space; moves nothing.
 #pragma once
 
 #include <cstddef>
@@ -8,35 +8,35 @@
 
 namespace tessera::device {
 
-// A range of the file and the memory it goes to, or comes from where `write`.
+// A range of the file and the memory that it is read into or, with `write`, written from.
 struct Transfer {
   bool write = false;
   std::int64_t offset = 0;
   std::byte* memory = nullptr;
   std::int64_t bytes = 0;
-  int stalls = 0;  // requests in a row that moved something, but less than may be moved by itself
+  int stalls = 0;  // requests in a row that moved something, but less than one aligned block
 
-  // The block that begins `done` bytes behind the start.
+  // The block that begins `done` bytes after the start: `block_bytes` long, or what is left.
   Transfer block(std::int64_t done, std::int64_t block_bytes) const;
 };
 
-// What is free on the file system that a directory is of; nothing where that cannot be told.
+// The free space on a directory's file system.
 struct DiskRoom {
-  std::uint64_t system = 0;  // which one, on this host
+  std::uint64_t system = 0;  // identifies the file system on this host
   std::int64_t free_bytes = 0;
 };
 std::optional<DiskRoom> room_in(const std::string& directory);
 
-// Whether the file system that a directory is of keeps its files in memory (tmpfs, ramfs).
+// Whether a directory's file system keeps its files in memory (tmpfs, ramfs).
 bool is_of_memory(const std::string& directory);
 
-// EnvironmentError with what is missing: `ranks` would keep so many bytes there together.
+// Throws EnvironmentError that says how much space is missing for `bytes`, the sum over `ranks` ranks.
 [[noreturn]] void refuse_full(const std::string& directory, std::int64_t bytes, int ranks,
                               std::int64_t free_bytes);
 
 class DiskFile {
  public:
-  // `bytes`: a multiple of 4096.
+  // `bytes` is a multiple of 4096.
   DiskFile(const std::string& directory, std::int64_t bytes);
   ~DiskFile();
   DiskFile(const DiskFile&) = delete;
@@ -44,12 +44,16 @@ class DiskFile {
 
   int descriptor() const { return descriptor_; }
   std::int64_t bytes() const { return bytes_; }
-  const std::string& description() const { return description_; }  // "O_DIRECT", and what the system lacks
+  const std::string& description() const {
+    return description_;
+  }  // "O_DIRECT" or "buffered", and what the
+     // system lacks
 
-  // Takes what a request has moved, or its negative errno, off `rest`, which is asked for again: of less than
-  // 4096 bytes all of it. EnvironmentError where that is an error, or nothing, or little again and again.
+  // Removes from `rest` the whole blocks of 4096 bytes that a request has moved; the rest is requested again.
+  // `result` is the bytes moved or a negative errno. Throws EnvironmentError for an error, if nothing was
+  // moved, or if too many requests in a row moved less than a block.
   void advance(Transfer& rest, std::int64_t result) const;
-  // EnvironmentError: what could not be moved, where, and why.
+  // Throws EnvironmentError that says what could not be moved, where, and why.
   [[noreturn]] void refuse(const Transfer& rest, const std::string& why) const;
 
  private:

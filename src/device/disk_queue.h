@@ -1,4 +1,4 @@
-// What moves a Disk's blocks: several requests at a time. Two kinds, chosen when a Disk is made.
+// Moves a Disk's blocks with several requests at a time. There are two kinds; a Disk chooses when it is made.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,21 @@ class DiskQueue {
  public:
   virtual ~DiskQueue() = default;
 
-  // Cuts it into blocks and returns when none is in flight. Throws the error of the first that failed.
+  // Cuts the transfer into blocks, and returns when none is in flight. Throws the error of the first that
+  // failed.
   virtual void move(const Transfer& transfer) = 0;
   virtual void register_memory(std::byte* /*base*/, std::int64_t /*bytes*/) {}
   virtual std::string description() const = 0;
-  virtual std::string buffers() const { return ""; }  // whether registered, and why not; empty: never asked
+  // Whether memory is registered, or why not; empty if that was never asked.
+  virtual std::string buffers() const { return ""; }
 };
 
-// `file` must outlive them.
+// `file` must outlive the queue.
 
-// EnvironmentError with the reason where the system refuses; UnsupportedError in a build without liburing.
+// Throws EnvironmentError with the reason if the system refuses, UnsupportedError in a build without
+// liburing.
 std::unique_ptr<DiskQueue> make_uring_queue(const DiskFile& file, std::int64_t block_bytes, int depth);
-// `reason`: why not io_uring, for the description.
+// `reason` says in the description why io_uring is not used.
 std::unique_ptr<DiskQueue> make_thread_queue(const DiskFile& file, std::int64_t block_bytes, int threads,
                                              const std::string& reason);
 

@@ -1,4 +1,4 @@
-// How much memory the system, and the cgroup of this process, still have.
+// How much memory the system and this process's cgroup still have.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,18 @@ namespace tessera::device {
 std::int64_t system_available_bytes();
 std::int64_t swap_free_bytes();
 
-// What a cgroup and those around it leave, as a container's limit does.
+// The memory that a cgroup and its parents leave, such as a container's limit.
 struct CgroupRoom {
-  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  // that, where there is no limit
-  std::uint64_t limiting =
-      0;  // tells the cgroup whose limit it is from others of this host; 0 where there is none
+  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  // the largest number if there is no limit
+  std::uint64_t limiting = 0;  // identifies on this host the cgroup that sets the limit; 0 if there is none
 };
 enum class CgroupVersion : std::uint8_t { v1, v2 };
-// Of the cgroup `own`, as /proc/self/cgroup names it below `root`: the least of its limit less what it has
-// taken, of which what files in caches and, as far as it is counted apart, reclaimable kernel memory take is
-// given up first (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst).
+// The room of cgroup `own`, named as in /proc/self/cgroup, below `root`: the minimum, over it and its
+// parents, of limit − usage + reclaimable. Reclaimable are cached files and, where it is counted separately,
+// reclaimable kernel memory (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst).
 CgroupRoom cgroup_room(const std::filesystem::path& root, const std::filesystem::path& own,
                        CgroupVersion version = CgroupVersion::v2);
-// Of this process.
+// The room of this process's cgroup.
 CgroupRoom own_cgroup_room();
 
 }  // namespace tessera::device

@@ -1,17 +1,18 @@
-// Named ranges of a thread's time, for profilers that are attached to the process (NVTX, which needs no GPU).
-// Where none is they cost a comparison.
+// Named ranges of a thread's time, for a profiler that is attached to the process (NVTX, which needs no GPU).
+// Without a profiler a range costs one comparison.
 #pragma once
 
 #include <string>
 
 namespace tessera::device {
 
-// Whether a profiler takes ranges: decided when first asked, for good.
+// Whether a profiler takes ranges. Decided at the first call and kept.
 bool profiled();
-// Names a range before it is used; kept for good. Null where not profiled.
+// Makes the name of a range, before its use. It is never freed. Null without a profiler.
 const void* range_name(const std::string& text);
 
-// The calling thread's time while it lives, by range_name(); nothing for null. Ranges of a thread nest.
+// Marks the calling thread's time while the object lives. `name` is from range_name(); null marks nothing.
+// Ranges of a thread nest.
 class Range {
  public:
   explicit Range(const void* name) : name_(name) {

@@ -1,4 +1,4 @@
-// Libraries that are loaded when they are first used, so that a program that never does needs none of them.
+// Loads libraries on first use, so that a program that never uses them does not need them.
 #pragma once
 
 #include <string>
@@ -7,15 +7,17 @@
 namespace tessera::device {
 
 struct LibraryFile {
-  std::string name;          // as the loader looks for it
-  const char* built_at;      // where it was when this was built: tried if the loader finds none
-  std::string_view needing;  // "collectives between GPUs need", for messages
-  std::string_view way_out;  // what to do where there is none
+  std::string name;          // the name that the loader looks for
+  const char* built_at;      // the path at build time, tried if the loader finds none
+  std::string_view needing;  // for messages: "collectives between GPUs need"
+  std::string_view way_out;  // for messages: what to do if the library is missing
 };
-// What dlopen() gave; it stays for good. EnvironmentError with the loader's reason where it cannot be loaded.
+// The library as dlopen() returned it; it stays loaded. Throws EnvironmentError with the loader's reason if
+// it cannot be loaded.
 void* open_library(const LibraryFile& file);
 
-// EnvironmentError where the library, called `title` in messages, has no such function.
+// The address of a function. Throws EnvironmentError, which calls the library `title`, if it has no such
+// function.
 void* find_function(void* library, std::string_view title, const char* name);
 
 }  // namespace tessera::device

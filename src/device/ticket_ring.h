@@ -1,4 +1,4 @@
-// Which of a fixed number of slots, made up front, stands for an operation. Operations are numbered from 1.
+// Maps operations to a fixed number of slots that are made up front. Operations are numbered from 1.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ class TicketRing {
   explicit TicketRing(int capacity) : capacity_(static_cast<std::uint64_t>(capacity)) {}
 
   std::size_t slot(std::uint64_t ticket) const { return static_cast<std::size_t>((ticket - 1) % capacity_); }
-  // The operation whose slot `ticket` takes over, which must be done by then; 0 where the slot is new.
+  // The operation whose slot `ticket` takes over; it must be done by then. 0 if the slot is new.
   std::uint64_t replaced_by(std::uint64_t ticket) const {
     return ticket > capacity_ ? ticket - capacity_ : 0;
   }

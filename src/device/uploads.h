@@ -1,4 +1,4 @@
-// Floor 3, inside: bytes of the host for a device that is behind.
+// Floor 3, internal: copies bytes of the host to a device that still has earlier work to do.
 #pragma once
 
 #include <array>
@@ -9,10 +9,10 @@
 
 namespace tessera::device {
 
-// Copies memory of the host to the device in a stream's order without waiting for what the stream was given
-// before. A GPU reads memory that is not pinned only once it comes to the copy, and the call blocks until
-// then: each piece goes through one of two halves of pinned memory instead. What outruns both waits for the
-// older. The CPU copies at once and takes no memory.
+// Copies host memory to the device in a stream's order, without waiting for earlier work of the stream. A GPU
+// reads memory that is not pinned only when it reaches the copy, and the call would block until then. So each
+// piece goes through one of two halves of pinned memory. If both are in use, the call waits for the older
+// one. The CPU copies at once and takes no memory.
 class Uploads {
  public:
   static constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;

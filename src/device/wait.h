@@ -1,5 +1,5 @@
-// How one thread waits for what another stores: spin, yield, then sleep in a futex, with a time limit.
-// Owns no state of its users: they store it (sequentially consistent atomics) and then call notify().
+// How a thread waits for a value that another thread stores: spin, yield, then sleep in a futex, with a time
+// limit. The users own the values: they store them in sequentially consistent atomics and then call notify().
 #pragma once
 
 #include <sched.h>
@@ -18,16 +18,16 @@ namespace tessera::device {
 using Clock = std::chrono::steady_clock;
 
 struct WaitPolicy {
-  int spins = 0;   // looks with a pause instruction between them
-  int yields = 0;  // looks with sched_yield between them, for 50 µs at most; then the thread sleeps
+  int spins = 0;   // checks with a pause instruction between them
+  int yields = 0;  // checks with sched_yield between them, for at most 50 µs; then the thread sleeps
 
-  // `busy_threads` counts those that are busy at the same time; 0 means not known.
+  // `busy_threads` is the number of threads that are busy at the same time; 0: not known.
   static WaitPolicy choose(Waiting waiting, int busy_threads);
 };
 
-// Whether others have work for the cores: of a process's yields many then last as long as time slices do, and
-// its threads do better to sleep, since the kernel gives a core to who wakes before who yielded. Found out by
-// yielding, and again now and then.
+// Whether other programs compete for the cores. Then many of this process's yields last as long as a time
+// slice, and its threads should sleep instead, because the kernel prefers a thread that wakes to one that
+// yielded. The duration of yields tells, and is measured again now and then.
 class Crowd {
  public:
   static Crowd& of_process();
@@ -43,7 +43,8 @@ class Crowd {
     }
   }
 
-  static constexpr int kLate = 8;  // prompt yields that weigh as much as a late one: a wait alone makes more
+  static constexpr int kLate = 8;  // this many prompt yields offset a late one; a single wait makes more than
+                                   // this
   static constexpr int kThere = 3 * kLate;
   static constexpr int kMost = 4 * kLate;
   static constexpr std::chrono::microseconds kSlice{300};
@@ -54,7 +55,7 @@ class Crowd {
     return Clock::time_point(Clock::duration(until_.load(std::memory_order_relaxed)));
   }
 
-  std::atomic<int> score_{0};  // of threads that may take a yield from each other: it is an estimate
+  std::atomic<int> score_{0};  // threads may overwrite each other's updates, so this is an estimate
   std::atomic<Clock::rep> until_{0};
 };
 
@@ -75,14 +76,14 @@ class Yields {
   }
 
  private:
-  // Each may cost a time slice, so that few of them are already long.
+  // Each yield may cost a time slice, so a few of them already take long.
   static constexpr std::chrono::microseconds kLongest{50};
 
   int left_;
   Clock::duration taken_{0};
 };
 
-// Looks before a thread sleeps. Returns whether ready() did.
+// Checks ready() for a while, before the thread sleeps. Returns whether it became true.
 template <class Ready>
 bool is_soon(const WaitPolicy& policy, const Ready& ready) {
   if (ready()) return true;
@@ -96,12 +97,12 @@ bool is_soon(const WaitPolicy& policy, const Ready& ready) {
   return false;
 }
 
-// What is left of a wait with a limit. A stretch in which the process did not run, as one that was suspended
-// with all its threads, counts little: what it waits for, if that is one of its threads, did not run either.
+// The time left of a wait with a limit. A period in which the process did not run, for example because it was
+// suspended, counts little: if it waits for one of its own threads, that one did not run either.
 class Patience {
  public:
   explicit Patience(std::chrono::nanoseconds limit) : left_(limit) {}
-  // 0 or less where it is over. To be asked every few milliseconds.
+  // 0 or less if the time is over. Call it every few milliseconds.
   std::chrono::nanoseconds left() {
     const Clock::time_point now = Clock::now();
     left_ -= std::min<std::chrono::nanoseconds>(now - looked_, kMostAtOnce);
@@ -120,33 +121,34 @@ class Patience {
 // No limit: nothing but notify() ends the wait.
 inline constexpr std::chrono::nanoseconds kForever = std::chrono::nanoseconds::max();
 
-// A caller's deadline as waits take it: at most a year, so that its sum with the time, and a few of them,
-// stay within the clock's range. UsageError, naming it `name`, where it is not above 0.
+// A caller's deadline, limited to a year, so that sums with the current time stay within the clock's range.
+// Throws UsageError, which calls it `name`, unless it is above 0.
 std::chrono::milliseconds checked_deadline(std::chrono::milliseconds deadline, std::string_view name);
 
 class Signal {
  public:
-  // Wakes every waiter, to look again. Costs one load while nobody sleeps.
+  // Wakes every waiter, which then checks again. Costs one load while nobody sleeps.
   void notify() noexcept {
     if (sleepers_.load() != 0) wake();
   }
 
-  // Returns true once ready() does, false when `timeout` has passed, see Patience. ready() must not throw. A
-  // wait with a limit also looks again every few milliseconds, so ready() may test what is stored without a
-  // notify().
+  // Returns true once ready() does, or false when `timeout` has passed (see Patience). ready() must not
+  // throw. A wait with a limit also checks every few milliseconds, so ready() may test values that are stored
+  // without a notify().
   template <class Ready>
   bool wait(const WaitPolicy& policy, std::chrono::nanoseconds timeout, const Ready& ready) {
     if (is_soon(policy, ready)) return true;
     Sleeper sleeper(*this, timeout);
     for (;;) {
-      const std::uint32_t epoch = epoch_.load();  // before looking: a notify() after this ends the sleep
+      const std::uint32_t epoch = epoch_.load();  // read before the check: a notify() after this ends the
+                                                  // sleep
       if (ready()) return true;
       if (!sleeper.sleep(epoch)) return false;
     }
   }
 
  private:
-  // Counted among the sleepers while it lives.
+  // The object counts as a sleeper while it lives.
   class Sleeper {
    public:
     Sleeper(Signal& signal, std::chrono::nanoseconds timeout);
@@ -167,8 +169,8 @@ class Signal {
   std::atomic<std::uint32_t> sleepers_{0};
 };
 
-// Delays for tests: sleeps until shortly before the time and yields until it, so that it ends within
-// microseconds of it where a core is free. 0 or less: at once.
+// Delays for tests. Sleeps until shortly before the time, then yields until it, so that it ends within
+// microseconds of the time if a core is free. A time of 0 or less returns at once.
 void sleep_until_exactly(Clock::time_point time);
 inline void sleep_exactly(std::chrono::nanoseconds time) {
   if (time.count() > 0) sleep_until_exactly(Clock::now() + time);

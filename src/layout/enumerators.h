@@ -1,4 +1,4 @@
-// Enumerators that come from outside, a cast of a configuration's or of another language's say.
+// Checks enumerators that come from outside, such as a cast from a configuration or from another language.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// UsageError naming `what` unless its value is one of the enumerators, of which `last` is the last.
+// Throws UsageError naming `what` unless `value` is from 0 to `last`, the last enumerator.
 template <class Enum>
 void check_enumerator(const std::string& what, Enum value, Enum last) {
   const int number = static_cast<int>(value);

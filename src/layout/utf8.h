@@ -1,4 +1,4 @@
-// What is well-formed UTF-8. Knows nothing of which characters can be printed.
+// Recognizes well-formed UTF-8. Knows nothing of which characters can be printed.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-// Bytes of the well-formed UTF-8 character (RFC 3629) at the start of `text`, which is not empty; 0 where
-// there is none.
+// The number of bytes of the well-formed UTF-8 character (RFC 3629) at the start of `text`; 0 if there is
+// none. `text` must not be empty.
 std::size_t utf8_bytes(std::string_view text);
 
 }  // namespace tessera

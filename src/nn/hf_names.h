@@ -1,4 +1,4 @@
-// Tensor names and layouts of Hugging Face's checkpoints, a file for each family.
+// Tensor names and layouts of Hugging Face's checkpoints. Each family has a source file.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tessera::nn {
 
-// The parameters of a transformer that are not tied to another.
+// The shapes of a transformer's parameters that are not tied to another.
 class Shapes {
  public:
   explicit Shapes(const Model& model);
@@ -23,7 +23,7 @@ class Shapes {
   std::map<std::string, Shape> shapes_;
 };
 
-// A tensor that is the parameter as it is.
+// Adds a tensor that is the whole parameter, not transposed.
 void add_whole(const Shapes& shapes, const std::string& name, const std::string& parameter, WeightMap& map);
 
 WeightMap hf_gpt2(const Shapes& shapes);

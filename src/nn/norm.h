@@ -1,5 +1,5 @@
-// The normalisation in front of a transformer's layers, either kind: its parameters, and one forward and
-// backward over them. LayerNorm has a gain and a bias that follows it; RmsNorm a gain only.
+// The normalisation before a transformer's layers, of either kind: its parameters, forward and backward.
+// LayerNorm has a gain followed by a bias. RmsNorm has only a gain.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,11 @@ struct Norm {
   float epsilon = 1e-5f;
 };
 
-// How many parameters the norm takes of its module's.
+// The number of parameters of the norm.
 constexpr std::size_t parameters_of(const Norm& norm) { return norm.kind == NormKind::layer ? 2 : 1; }
 
-// "<prefix>.gain" and, where there is one, "<prefix>.bias", each [channels]; 1 and 0 at the start.
+// add_norm() adds "<prefix>.gain" and, for LayerNorm, "<prefix>.bias", each [channels]. add_norm_initials()
+// adds their initial values, 1 and 0.
 void add_norm(const Norm& norm, const std::string& prefix, std::int64_t channels, DType type,
               std::vector<ParameterSpec>& specs);
 void add_norm_initials(const Norm& norm, std::vector<Initial>& initials);
@@ -30,35 +31,37 @@ void add_norm_initials(const Norm& norm, std::vector<Initial>& initials);
 // "layer norm 1e-05", for Module::numerics().
 std::string words_of(const Norm& norm);
 
-// One norm of one pass: whose parameters start at index `gain` of the context's.
+// The norm in one pass. In the functions below, its parameters start at index `gain` of the context's
+// parameters.
 struct NormPass {
   Norm norm;
   std::int64_t rows = 0;
   std::int64_t channels = 0;
   DType type = DType::fp32;
-  float* mean = nullptr;  // [rows], written by forward, read by backward; mean unused by RmsNorm
+  float* mean = nullptr;  // [rows], written by forward and read by backward, like rstd; unused by RmsNorm
   float* rstd = nullptr;
 };
 
 struct NormForward {
   const void* input = nullptr;
-  const void* residual = nullptr;  // optional, with `sum`: normalises input + residual, which `sum` receives
+  const void* residual = nullptr;  // optional, together with `sum`: normalises input + residual, and writes
+                                   // that to `sum`
   void* sum = nullptr;
   void* output = nullptr;
 };
 void norm_forward(const ModuleContext& context, const kernels::ComputeContext& compute, const NormPass& pass,
                   std::size_t gain, const NormForward& arguments);
 
-// Scratch of norm_backward.
+// Bytes of scratch that norm_backward() needs.
 std::int64_t norm_workspace_bytes(const NormPass& pass, const Target& target);
 
 struct NormBackward {
   const void* input = nullptr;  // what forward normalised
   const void* output_gradient = nullptr;
-  const void* residual_gradient = nullptr;  // optional: came past the norm, and is added
-  void* input_gradient = nullptr;           // may be either of the two
+  const void* residual_gradient = nullptr;  // optional: the gradient that bypasses the norm; added
+  void* input_gradient = nullptr;           // may be either of the two gradients above
 };
-// Also the parameters' gradients, unless they are frozen.
+// Also writes the gradients of the parameters, unless they are frozen.
 void norm_backward(const ModuleContext& context, const kernels::ComputeContext& compute, const NormPass& pass,
                    std::size_t gain, const NormBackward& arguments);
 

@@ -1,5 +1,5 @@
-// Cuts one block of memory into regions. The same offsets serve the memory plan, forward and backward, so
-// that what is counted is what is used.
+// Divides a block of memory into regions. The memory plan, forward and backward use the same offsets, so that
+// the counted bytes are the used ones.
 #pragma once
 
 #include <cstdint>

@@ -10,22 +10,22 @@
 
 namespace tessera::nn {
 
-// Scratch that the functions below need from their ComputeContext.
+// Bytes of scratch that the functions below need in their ComputeContext.
 std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shape, const Target& target);
 
 struct SoftmaxLoss {
   kernels::CrossEntropyShape shape;
   const void* input = nullptr;            // [rows, channels]
   const std::int32_t* targets = nullptr;  // [rows], −1 where not counted
-  std::size_t weight = 0;   // index of the weight [vocabulary, channels] in the module's parameters
+  std::size_t weight = 0;   // index in the module's parameters of the weight [vocabulary, channels]
   float* losses = nullptr;  // [rows], scratch
 };
 
-// Adds to the context's loss and weight, and writes its logits where it asks for them.
+// Adds to the context's loss and weight. Writes logits if the context asks for them.
 void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeContext& compute,
                            const SoftmaxLoss& arguments);
 
-// Adds to the context's loss and weight; writes the weight's gradient and `input_gradient` [rows, channels],
+// Adds to the context's loss and weight. Writes the weight's gradient and `input_gradient` [rows, channels],
 // which may be the input.
 void softmax_loss_train(const ModuleContext& context, const kernels::ComputeContext& compute,
                         const SoftmaxLoss& arguments, void* input_gradient);

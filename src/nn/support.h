@@ -1,4 +1,4 @@
-// What several modules share: checks, and the gradients of a layer's parameters from a module's context.
+// Functions that several modules share: checks, and the gradients of a layer's parameters.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace tessera::nn {
 
-// The bounds of what a dim may be, so that bytes can be counted in 64 bits.
+// Dims are below this, so that bytes can be counted in 64 bits.
 inline constexpr std::int64_t kMostPerDim = std::int64_t{1} << 31;
 
-// Optimizer groups, as Model::groups names them: matrices decay, biases and norms do not.
+// Indices of optimizer groups in Model::groups. Matrices have weight decay; biases and norms have none.
 inline constexpr int kDecay = 0;
 inline constexpr int kNoDecay = 1;
 
@@ -23,19 +23,20 @@ void check_dim(std::string_view model, std::string_view field, std::int64_t valu
 // Throws UnsupportedError for fp16, which the kernels do not compute in.
 void check_type(std::string_view model, DType type);
 
-// Of a share given as `field` of a model: UsageError naming it unless 0 <= share < 1.
+// The threshold of a share that is `field` of a model. Throws UsageError naming the field unless 0 <= share <
+// 1.
 std::uint32_t dropout_threshold(std::string_view model, std::string_view field, double share);
 
-// What of a training step's batch is dropped with this threshold, nothing in others. `matrix`: the same in
-// every pass, and another than what else the unit drops has.
+// The dropout of a training step's batch with this threshold; in other steps nothing is dropped. Give the
+// same `matrix` in every pass, and a different one for each tensor that the unit drops from.
 kernels::Dropout dropout_of(const ModuleContext& context, std::uint32_t threshold, std::int64_t matrix);
 
-// Where and by how many threads, and what of the workspace lies behind the module's own regions, for a
-// kernel's scratch.
+// The context for a kernel: device, stream and threads of the module's context, and as scratch the workspace
+// after the module's own `own_bytes`.
 kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes);
 
-// Gradients of a linear layer whose weight is parameter `weight`, and whose bias, where it has one, follows
-// it; frozen ones are passed over.
+// The gradients of a linear layer. Its weight is parameter `weight`, and its bias, if it has one, is the next
+// parameter. Frozen parameters are skipped.
 struct LinearGradients {
   kernels::LinearShape shape;
   const void* input = nullptr;

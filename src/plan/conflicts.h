@@ -1,4 +1,4 @@
-// Which items of a packing are alive together, and what that says about the least height. Places nothing.
+// Which items of a packing are alive together, and lower bounds on the height that follow. Places nothing.
 #pragma once
 
 #include <bit>
@@ -18,30 +18,32 @@ struct LifeEvent {
   std::size_t item;
 };
 
-// In order of position; starts come before ends, as ends are included.
+// The events in order of position. Starts come before ends at the same position, because a life includes its
+// end.
 std::vector<LifeEvent> events_of(std::span<const PackItem> items);
 
-// Live bytes at each position up to the last event.
+// The live bytes at each position up to the last event.
 std::vector<std::int64_t> live_curve(std::span<const PackItem> items, std::span<const LifeEvent> events);
 
-// A set of items.
+// A set of items, one bit for each.
 using ItemSet = std::vector<std::uint64_t>;
 
-// Which items may not share addresses: a symmetric relation. A matrix of bits or, of many items of which few
-// are alive at a time, for each start of a life what is alive then, which is less to keep and to look
-// through.
+// Which items must not share addresses: a symmetric relation. Stored as a matrix of bits or, for many items
+// of which few are alive at a time, as a list of what is alive at each start of a life, which is smaller and
+// faster to search.
 class Conflicts {
  public:
-  // What `items` spans outlives this.
+  // The items that `items` points to must outlive this object.
   Conflicts(std::span<const PackItem> items, std::span<const LifeEvent> events);
 
   bool is_matrix() const { return starts_.empty(); }
   bool test(std::size_t a, std::size_t b) const {
     return is_matrix() ? ((bits_[a * words_ + b / 64] >> (b % 64)) & 1) != 0 : meet(a, b);
   }
-  // The items that conflict with `item`, of a matrix.
+  // The items that conflict with `item`, as bits. Only if is_matrix().
   std::span<const std::uint64_t> row(std::size_t item) const { return {&bits_[item * words_], words_}; }
-  // Calls visit(other) for the items that conflict with `item`, some of them several times; not of a matrix.
+  // Calls visit(other) for the items that conflict with `item`, for some of them several times. Only if not
+  // is_matrix().
   template <typename Visit>
   void each(std::size_t item, Visit visit) const {
     for (std::size_t k = first_start_[item]; k < starts_.size(); k = starts_[k].next) {
@@ -52,12 +54,13 @@ class Conflicts {
   }
 
  private:
-  // Of a life.
+  // The start of a life.
   struct Start {
     std::size_t item = 0;
-    std::size_t alive = 0, alive_end = 0;  // in alive_: the others alive then
-    std::size_t until = 0;                 // the first start behind the life's end
-    std::size_t next = 0;                  // the start of the item's next life; as many as there are: none
+    std::size_t alive = 0, alive_end = 0;  // range in alive_ of the other items alive then
+    std::size_t until = 0;                 // index of the first start after the life's end
+    std::size_t next = 0;                  // index of the start of the item's next life; the number of starts
+                                           // if there is none
   };
 
   void fill_matrix(std::span<const LifeEvent> events);
@@ -73,9 +76,10 @@ class Conflicts {
   std::vector<std::uint32_t> alive_;
 };
 
-// The most bytes found in any set of items that all conflict with each other: at one address per item, no
-// packing is lower. Starts from sets that live together, so it is at least the largest of them; items with
-// several lives can form heavier sets that never live at one position. Of a matrix.
+// The most bytes found in any set of items that all conflict with each other. With one address per item, no
+// packing is lower. The search starts from sets that are alive together, so the result is at least the
+// largest of those. Items with several lives can form heavier sets that are never all alive at one position.
+// Only if conflicts.is_matrix().
 std::int64_t heaviest_clique(std::span<const PackItem> items, std::span<const LifeEvent> events,
                              const Conflicts& conflicts);
 

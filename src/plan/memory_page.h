@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-// Holds the mark __DATA__ once, where a JSON object belongs.
+// Contains __DATA__ once, as a placeholder for a JSON object.
 extern const std::string_view kMemoryPage;
 
 }  // namespace tessera

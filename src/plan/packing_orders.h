@@ -1,6 +1,7 @@
-// Orders in which pack() places its items: each where it fits among those before it, so that little but the
-// order decides the height. Named ones sort items by what mostly works: the largest first, those that live
-// longest first, and what lies between; drawn ones by what a fixed sequence chooses. Places nothing.
+// Orders in which pack() places its items. It places each item where it fits among those before it, so the
+// order mostly decides the height. Named orders sort by keys that often work: the largest first, those that
+// live longest first, and keys in between. Drawn orders sort by keys that a fixed random sequence chooses.
+// Places nothing.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +18,14 @@ namespace tessera {
 // Every item once, by index; the first is placed first.
 using PackingOrder = std::vector<std::size_t>;
 
-// What the orders look at.
+// The properties of an item that orders sort by.
 struct PackTraits {
   double bytes = 0;
-  double first = 0;     // position, as a fraction of all
-  double last = 0;      // likewise
-  double lives = 0;     // how many
-  double longest = 0;   // positions, of one life
-  double duration = 0;  // positions, over all lives
+  double first = 0;     // first position alive, as a fraction of all positions
+  double last = 0;      // last position alive, likewise
+  double lives = 0;     // number of lives
+  double longest = 0;   // length of the longest life, in positions
+  double duration = 0;  // length of all lives, in positions
   double rivals = 0;    // bytes of the items that conflict
   double load = 0;      // most bytes alive beside it, as a fraction of the peak
 };
@@ -45,12 +46,12 @@ class DrawSequence {
 
 class PackingOrders {
  public:
-  // Of at least one item, all of which live and have bytes; `curve` is their live_curve(). What `items` spans
-  // and `conflicts` outlive this.
+  // There must be at least one item, and all items must live and have bytes. `curve` is their live_curve().
+  // The items and `conflicts` must outlive this object.
   PackingOrders(std::span<const PackItem> items, const std::vector<std::int64_t>& curve,
                 const Conflicts& conflicts);
 
-  // The named orders, one a call, those that most often reach the bound first; none after the last.
+  // The next named order; nothing after the last. Orders that most often reach the bound come first.
   std::optional<PackingOrder> next_named();
 
   // An order whose keys are drawn from `draws`.

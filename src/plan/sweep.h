@@ -1,5 +1,5 @@
-// Packs more items than can be held against each other one by one: in hardly more time than it takes to sort
-// them. Where pack() can look at all pairs, it mostly comes nearer to the least height.
+// Packs more items than can be compared pair by pair, in little more time than it takes to sort them. For
+// fewer items pack() usually gives a lower height.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// As pack(), of at least one item, all of which live and have bytes; the bound is live_peak.
+// Like pack(), for at least one item; all items must live and have bytes. The bound is live_peak.
 Packing sweep(std::span<const PackItem> items);
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
-// The instructions of several ranks as one graph of what has to be over before what, with those that meet
-// merged into one node; when each runs, given how long it takes.
+// The instructions of several ranks as one graph. An edge means that one instruction must end before the
+// other begins; instructions that run together are one node. From durations it computes when each instruction
+// runs.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +13,28 @@ namespace tessera {
 
 class Dataflow {
  public:
-  // Who issues a rank's instructions also runs: none; those of the compute lane, so that nothing is issued
-  // while it is busy; or, as a rank without peers does, all but moves and messages.
+  // Which instructions the thread that issues a rank's instructions also runs: none; those of the compute
+  // lane, so that nothing is issued while that is busy; or, on a rank without peers, all lanes for which
+  // joins_compute_alone() is true.
   enum class Issuer : std::uint8_t { runs_nothing, computes, runs_all };
-  // The thread that runs a lane: the issuer is that of the compute lane.
+  // The thread that runs a lane, named by a lane. The issuer is Lane::compute.
   static Lane thread_of(Lane lane, Issuer issuer);
 
-  // `programs[r]` is what the r-th rank runs; they must outlive it. Edges: the instruction before of those
-  // that the same thread runs, what it waits for and, unless the issuer runs nothing, its last before it.
-  // Behind one of another thread it begins `wake_us` after that is over.
+  // `programs[r]` is the program of the r-th rank; it must outlive this object. An instruction begins after
+  // the one before it on the same thread, after those that it waits for and, unless the issuer runs nothing,
+  // after the issuer's last instruction before it. If the earlier instruction is another thread's, it begins
+  // `wake_us` after that one's end.
   Dataflow(std::vector<const Program*> programs, Issuer issuer, double wake_us = 0);
 
-  // Instruction x of rank r and y of rank s begin when both can, and end together.
+  // Instruction x of rank r and instruction y of rank s begin when both can, and end together.
   void merge(int r, InstructionId x, int s, InstructionId y);
 
   struct Times {
     double start_us = 0;
     double end_us = 0;
   };
-  // By rank, then instruction. `durations` likewise; of merged ones the longest counts. Empty where there is
-  // a circle.
+  // Times by rank, then instruction; `durations` likewise. For merged instructions the longest duration
+  // counts. Empty if there is a cycle.
   std::vector<std::vector<Times>> run(const std::vector<std::vector<double>>& durations);
 
  private:
@@ -47,7 +50,7 @@ class Dataflow {
   template <typename Visit>
   void each_edge(Visit visit);
   void find_edges();
-  // Roots, each behind all that it comes after; fewer than there are where there is a circle.
+  // The roots in topological order; fewer than there are if there is a cycle.
   std::vector<Node> order();
 
   std::vector<const Program*> programs_;
@@ -55,8 +58,8 @@ class Dataflow {
   double wake_us_;
   std::vector<Node> first_;         // by rank
   std::vector<Node> parent_;        // union-find
-  std::vector<int> edges_into_;     // by root: their count
-  std::vector<std::size_t> begin_;  // of each root's edges in edges_
+  std::vector<int> edges_into_;     // by root: number of edges
+  std::vector<std::size_t> begin_;  // start of each root's edges in edges_
   std::vector<Edge> edges_;
 };
 

@@ -1,4 +1,4 @@
-// The simulation of a world rank by rank, against which the one of classes of ranks is tested.
+// Simulates a world with or without folding equal ranks. Tests compare the two.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// Whether ranks that cannot be told apart are simulated once. The times are the same.
+// Whether ranks that behave the same are simulated once. The times are the same.
 enum class Folding : std::uint8_t { folded, each_rank };
 
 WorldTimeline simulate(const WorldPrograms& world, const Layout& layout, const CostModel& cost,

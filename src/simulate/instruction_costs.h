@@ -1,4 +1,4 @@
-// How long each instruction of one rank takes under a cost model, once it can run.
+// The duration of each instruction of one rank under a cost model, from when it can run.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@ namespace tessera {
 
 class InstructionCosts {
  public:
-  // All must outlive it. UsageError where layout or cost model do not fit the program.
+  // All arguments must outlive this object. UsageError if layout or cost model do not fit the program.
   InstructionCosts(const Program& program, const Layout& layout, const Mesh& mesh, const CostModel& cost,
                    int rank);
 
   double us(const Instruction& instruction) const;
-  // Whether it exchanges anything with other ranks, off the compute lane.
+  // Whether the instruction exchanges data with other ranks, off the compute lane.
   bool overlaps_compute(const Instruction& instruction) const;
 
  private:
@@ -29,14 +29,14 @@ class InstructionCosts {
   double collective_us(CollectiveKind kind, Axis axis, std::int64_t full_bytes) const;
   double memory_us(const Instruction& instruction) const;
   double transfer_us(const Instruction& copy) const;
-  // In the operand's region, on this rank.
+  // The bytes of the operand's region on this rank.
   std::int64_t bytes(const Operand& operand) const;
   Axis axis_of(const Instruction& instruction) const;
 
   const Program& program_;
   const Layout& layout_;
   const CostModel& cost_;
-  std::array<std::vector<int>, kGroups> nodes_;  // by axis: of the members of the rank's group
+  std::array<std::vector<int>, kGroups> nodes_;  // by axis: the nodes of the members of the rank's group
   mutable std::map<std::tuple<CollectiveKind, Axis, std::int64_t>, double> known_;
 };
 

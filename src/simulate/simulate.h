@@ -1,4 +1,4 @@
-// What the simulations of one rank and of a world share.
+// Functions that the simulations of one rank and of a world share.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace tessera {
 
-// A rank's instructions with their times, and the sums over them.
+// The timeline of a rank: its instructions with their times, and the sums over them.
 Timeline timeline_of(const Program& program, const InstructionCosts& costs,
                      const std::vector<Dataflow::Times>& times, Dataflow::Issuer issuer);
 
-// As the engine's ranks are on this mesh.
+// What the issuing thread of an engine's ranks runs on this mesh.
 Dataflow::Issuer issuer_of(const CostModel& cost, const Mesh& mesh);
 
-// By instruction.
+// Durations in µs, by instruction.
 std::vector<double> durations_of(const Program& program, const InstructionCosts& costs);
 
 }  // namespace tessera

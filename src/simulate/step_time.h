@@ -1,4 +1,4 @@
-// How long a step of all ranks takes.
+// The time of a step of all ranks.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// Simulated; `programs` by pipeline rank.
+// The simulated time of a step, in µs. `programs` are indexed by pipeline rank.
 inline double step_us(const Layout& layout, const Mesh& mesh, std::span<const Program> programs,
                       const CostModel& cost) {
   return simulate({.mesh = mesh, .programs = programs, .program_of_rank = mesh.places(Axis::pipeline)},

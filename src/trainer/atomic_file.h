@@ -1,4 +1,4 @@
-// A file that appears under its name whole or not at all.
+// A file that appears under its name completely or not at all.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace tessera {
 
-// Written as "<path>.<pid>.partial" beside its place; commit() syncs it to the disk and renames it. Without
-// commit() the partial file is removed and whatever stood at `path` stays. All failures throw
-// EnvironmentError, naming the path and the system's reason; after one the file can only be destroyed.
+// Written as "<path>.<pid>.partial" in the same folder. commit() syncs it to the disk and renames it. Without
+// commit() the partial file is removed, and an earlier file at `path` stays. Every failure throws
+// EnvironmentError naming the path and the system's reason; the object can then only be destroyed.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -19,7 +19,7 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void append(std::span<const std::byte> bytes);
-  // Overwrites what was appended before, from `offset` on.
+  // Overwrites bytes that were appended before, from `offset` on.
   void overwrite(std::int64_t offset, std::span<const std::byte> bytes);
   void commit();
 

@@ -1,4 +1,4 @@
-// The header of token files: pure parsing and writing of its 1024 bytes.
+// Parses and makes the header of token files, of 1024 bytes. Pure.
 #pragma once
 
 #include <array>
@@ -19,11 +19,11 @@ struct TokenLayout {
   std::int64_t numel = 0;
 };
 
-// What a whole file holds; `name` decides whether a header is required, and stands in messages.
-// Throws EnvironmentError as TokenSource::open does; never reads outside `file`.
+// Says what a whole file holds. `name` decides whether a header is required, and appears in messages. Throws
+// EnvironmentError as TokenSource::open() does. Never reads outside `file`.
 TokenLayout parse_token_file(const std::string& name, std::span<const std::byte> file);
 
-// The header of a file of `numel` tokens, numel below 2^31.
+// The header of a file of `numel` tokens; `numel` is below 2^31.
 std::array<std::byte, kTokenHeaderBytes> make_token_header(TokenEncoding encoding, std::int64_t numel);
 
 }  // namespace tessera

@@ -1,36 +1,36 @@
-// Which programs a trainer's engine has, by index, and the options that make them.
+// The programs of a trainer's engine, by index, and the options that make them.
 #pragma once
 
 #include "tessera/trainer.h"
 
 namespace tessera {
 
-// The programs of a trainer's engine: what each is called and made of, and which is which. UsageError for a
-// batch that the model cannot take.
+// The name and spec of each program of a trainer's engine, and the index of each kind. The constructor throws
+// UsageError for a batch that the model cannot take.
 struct TrainerPrograms {
   TrainerPrograms(const Model& model, const TrainerOptions& options);
   std::vector<std::string> names;  // by program
   std::vector<ProgramSpec> specs;
   int train = -1;
-  // An evaluation runs in parts of so many microbatches each: enough to hide the bubble of a pipeline, and
-  // few, so that the plan is small. The last part's program is `evaluate_rest` where it has fewer.
+  // An evaluation runs in parts of this many microbatches: enough to hide the bubble of a pipeline, and few,
+  // so that the plan is small. If the last part has fewer, its program is `evaluate_rest`; else that is −1.
   int part_microbatches = 0;
   int evaluate = -1, evaluate_rest = -1;
-  int generate = -1;  // where it is asked for
+  int generate = -1;  // −1 unless generation is asked for
 };
 
-// One sequence, as long as those of training.
+// The batch of generation: one sequence, as long as those of training.
 BatchShape generation_shape(const TrainerOptions& options);
 
-// What lies behind the model's batch in the program's batch buffer: what the last module's losses add up to,
-// then, for generation, a row of logits.
+// Offsets in a program's batch buffer, after the model's batch: the LossTotal of the last module and then,
+// for generation, a row of logits.
 struct BatchBuffer {
   BatchBuffer(const Model& model, const BatchShape& shape);
   std::int64_t total = 0;  // offsets
   std::int64_t logits = 0;
 };
 
-// The engine's options with the trainer's programs.
+// The options of the trainer's engine, with the trainer's programs.
 EngineOptions engine_options(const Model& model, const TrainerOptions& options,
                              const TrainerPrograms& programs);
 

@@ -1,6 +1,6 @@
-// A linear model of what activations take: of each unit under each choice, during each pass, on top of all
-// else; on the device and, where that is bounded, too, on the host. Read off the built programs; searched for
-// choices that fit a budget.
+// A linear model of the memory of activations. For each unit and choice it has the bytes that they add during
+// each pass, on the device and, if the host has a budget, on the host. The numbers come from built programs.
+// The model is searched for choices that fit a budget.
 #pragma once
 
 #include <algorithm>
@@ -14,73 +14,77 @@
 
 namespace tessera {
 
-// One pipeline rank's memory: `rest`, and for each unit the row of the option that is picked.
+// One pipeline rank's memory: the row `rest_`, plus for each unit the row of the option that is picked.
 class ActivationModel {
  public:
   using Bytes = std::int64_t;
-  // By slot: a forward or backward pass, with what is issued ahead of it, of the device or of the host.
+  // Bytes by slot. A slot is a forward or backward pass, with what is issued ahead of it, in the memory of
+  // the device or of the host.
   using Row = std::vector<Bytes>;
-  using Picks = std::vector<std::size_t>;  // by unit of the model: index of an option
+  using Picks = std::vector<std::size_t>;  // by unit of the model: index into its options
   struct Option {
     ActivationChoice choice;
-    double us = 0;         // what it adds to a step
-    double hidden_us = 0;  // copies besides, behind compute
+    double us = 0;         // time that it adds to a step
+    double hidden_us = 0;  // time of further copies, hidden by compute
     Row bytes;
   };
 
-  // What a rank takes, or may take.
+  // The memory that a rank takes or may take.
   struct Spaces {
     Bytes device = 0, host = 0;
   };
 
-  // The host's memory is in it where `host` says so; else it takes none.
+  // `host`: whether the model includes the host's memory. If not, that counts as 0.
   ActivationModel(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs, const CostModel& cost,
                   int rank, std::span<const ActivationChoice> among, bool host);
 
   const std::vector<std::vector<Option>>& options() const { return options_; }
 
-  // Whether copies take time that other copies may be in the way of.
+  // Whether any option has hidden copies, which other copies may delay.
   bool copies() const;
   void weigh_hidden(double weight) { weight_ = weight; }
 
   double us(const Picks& picks) const;
-  // As us() with all that is hidden.
+  // us() plus all hidden time.
   double spent_us(const Picks& picks) const;
 
   Spaces peak(const Picks& picks) const { return peak_of(loads(picks)); }
 
-  // Of each unit the option that takes the least memory of the device, or of the host, over all slots.
+  // For each unit the option with the least memory on the device, or on the host, summed over all slots.
   Picks least(Space space = Space::device) const;
-  // Of each unit the option with the least spent_us.
+  // For each unit the option with the least spent_us().
   Picks least_spent() const;
-  // For each choice, all units with it, or with one that beats it.
+  // For each choice, the picks with that choice for all units; an option that another beats is replaced by
+  // that one.
   const std::vector<Picks>& alike() const { return alike_; }
 
-  // Little time within `budget`, the least first: from the least memory of either space, the changes that
-  // save the most time for the memory they take; then exchanges of two units' options while any saves time.
-  // The same within smaller budgets, as it is and taken on from there: what fits these fits, too, and may
-  // happen to be better. Where nothing is found to fit, what exceeds the budget least.
+  // Picks that take little time within `budget`, the fastest first. The search starts from the least memory
+  // in either space. It makes the changes that save the most time for the memory that they take, and then
+  // exchanges two units' options while that saves time. It does the same within smaller budgets, and also
+  // continues from those results: they fit the budget, and may happen to be better. If nothing is found that
+  // fits, the result is the picks that exceed the budget least.
   std::vector<Picks> solve(const Spaces& budget) const;
 
  private:
-  // The device's slots or the host's, from `begin` on; their end.
+  // Adds the slots of the device or of the host, from slot `begin` on. Returns the end.
   std::size_t add_memory(const Program& program, Space space, std::size_t begin);
 
-  // What is repeated, and what of its copies is longer than the use that runs meanwhile.
+  // Adds the time of recomputation, and of copies as far as they take longer than the use that runs
+  // meanwhile.
   void add_times(const Program& program, const InstructionCosts& costs);
 
-  // Drops the unit's options that another beats in time and memory, and puts the least memory of the device
-  // last.
+  // Drops the unit's options that another option beats in time and memory. Puts the option with the least
+  // memory of the device last.
   void finish(std::size_t unit);
 
-  // Microbatches repeat each other's slots: of those that differ in `rest_` alone, the fullest stays.
+  // Microbatches repeat each other's slots. Of slots that differ only in `rest_`, keeps the fullest.
   void merge_slots();
 
   Row loads(const Picks& picks) const;
   Spaces peak_of(const Row& load) const;
-  // As much in each slot of a space.
+  // A row with the same bytes in each slot of a space.
   Row row_of(const Spaces& bytes) const;
-  // Over all slots of the space.
+  // The sum over all slots of the space.
   Bytes sum_of(const Option& option, Space space) const;
 
   // A unit's change to another option.
@@ -107,27 +111,29 @@ class ActivationModel {
         if (option != picks[unit]) visit(Change{unit, option});
   }
 
-  // Adds what solve() finds from picks that fit, whose loads these are.
+  // Adds to `found` what solve() finds from the picks `from`, which fit, and whose loads are `least_load`.
   void improve_in_parts(const Picks& from, const Row& least_load, const Spaces& budget,
                         std::vector<Picks>& found) const;
 
-  // The change that takes the most off what exceeds the budget, summed over the slots.
+  // Makes the change that reduces the excess over the budget, summed over the slots, the most. False if there
+  // is none.
   bool reduce_excess(Picks& picks, Row& load, const Row& budget) const;
 
-  // As many changes and exchanges as save time.
+  // Makes changes and exchanges while they save time.
   void improve(Picks& picks, Row& load, const Row& budget) const;
 
-  // The change that saves the most time for the share it takes of what is left where it is tightest.
+  // Makes the change that saves the most time per memory. The memory is counted as the share of what is left,
+  // in the slot where that share is largest. False if there is none.
   bool improve_one(Picks& picks, Row& load, const Row& budget) const;
 
-  // The exchange that saves the most time.
+  // Makes the exchange that saves the most time. False if there is none.
   bool improve_two(Picks& picks, Row& load, const Row& budget) const;
 
   std::vector<std::vector<Option>> options_;  // by unit, the least memory of the device last
   std::vector<Picks> alike_;
   Row rest_;
   std::vector<Space> space_of_;  // by slot
-  double weight_ = 0;            // of hidden_us
+  double weight_ = 0;            // weight of hidden_us in us()
 };
 
 }  // namespace tessera

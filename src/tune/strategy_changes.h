@@ -1,4 +1,4 @@
-// What of a strategy may be changed so that a plan takes less memory, and what a configuration calls it.
+// Changes of a strategy by which a plan may take less memory, and their names in a configuration.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,27 @@
 
 namespace tessera {
 
-// Changes of one part exclude each other, or, of `saving`, go together.
+// The part of the strategy that a change concerns. Changes of one part exclude each other, except those of
+// `saving`, which go together.
 enum class StrategyPart : std::uint8_t { saving, stage, resident, states, share, parameters, activations };
 
 struct StrategyChange {
   StrategyPart part = StrategyPart::saving;
   std::function<void(StepSpec&)> make;
-  Space to = Space::device;  // of states, parameters, activations
-  // Of how many units it is, rather than of all: resident ones, or those with states on the device.
+  Space to = Space::device;  // new space of states, parameters or activations
+  // Whether it concerns some of the units instead of all: resident units, or units with states on the device.
   bool some = false;
-  bool makes_all_again = false;  // of the activations
-  // What brings it along: parameters elsewhere their stage, states on the device their updates.
+  bool makes_all_again = false;  // whether it recomputes all activations
+  // Another part whose change includes this one: parameters off the device include their stage, and states on
+  // the device their updates.
   StrategyPart comes_with = StrategyPart::saving;
 };
 
-// In the order in which they are made, and wanted: what costs little time first. `fitting` of all `units` can
-// stay resident as it is; −1 where that helps nothing.
+// All changes, in the order in which they are made and preferred: those that cost little time first.
+// `fitting` of all `units` can stay resident with the strategy as it is; −1 if that does not help.
 std::vector<StrategyChange> strategy_changes(int units, int fitting);
 
-// What differs, each part in the words of a configuration.
+// The differences, each in the words of a configuration.
 std::vector<std::string> describe_changes(const Strategy& from, const Strategy& to);
 
 }  // namespace tessera
