@@ -339,7 +339,7 @@ typedef struct tessera_step_result {
   const char* first_nonfinite; /* the parameter, or ""; valid until the engine's next step */
   double loss;                 /* mean over all ranks and microbatches */
   double weight;
-  double gradient_norm; /* of the mean gradient, before clipping */
+  double gradient_norm; /* of the mean gradient, before clipping; NaN where it is not finite */
   double loss_scale;
   double learning_rate;
   /* Of the mean gradient, before clipping, by parameter: of all its uses for a tied one, 0 for a frozen one.
