@@ -55,13 +55,13 @@ Measurement adamw(const Gpu& gpu, Tensors& tensors, DType type, std::int64_t num
 // The gradient's norm, of a unit's gradients at a time: only read. No ratio is asked for.
 Measurement sum_of_squares(const Gpu& gpu, Tensors& tensors, std::int64_t numel) {
   const void* const input = tensors.take_filled(numel, DType::bf16);
-  auto* const result = static_cast<kernels::SumOfSquares*>(tensors.take(sizeof(kernels::SumOfSquares)));
-  return beside_copy(
-      gpu, tensors, 0.0, numel * bytes_of(DType::bf16),
-      [&gpu, numel, input, result,
-       context = tensors.context(kernels::sum_of_squares_workspace_bytes(numel))] {
-        return gpu.seconds_of([&] { kernels::sum_of_squares(context, numel, DType::bf16, input, result); });
-      });
+  auto* const result = static_cast<SquareSum*>(tensors.take(sizeof(SquareSum)));
+  return beside_copy(gpu, tensors, 0.0, numel * bytes_of(DType::bf16),
+                     [&gpu, numel, input, result, context = tensors.context()] {
+                       return gpu.seconds_of([&] {
+                         kernels::sum_of_squares(context, numel, DType::bf16, input, {result, 0});
+                       });
+                     });
 }
 
 // The sum of eight ranks' gradients: each is read, the accumulator is only written. No ratio is asked for,

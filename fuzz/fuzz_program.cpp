@@ -81,10 +81,7 @@ Buffer draw_buffer(Draws& from) {
 Operand draw_operand(Draws& from) {
   return {.role = from.one_of<Role>(kRoles),
           .buffer = from.id(),
-          .region = {.kind = from.one_of<Region::Kind>(5),
-                     .spread = from.spread(),
-                     .parameter = from.id(),
-                     .slot = from.id()},
+          .region = {.kind = from.one_of<Region::Kind>(5), .spread = from.spread(), .parameter = from.id()},
           .type = from.one_of<DType>(3),
           .access = from.one_of<Access>(4)};
 }

@@ -32,6 +32,12 @@ void check_chain(std::size_t contributions, float beta) {
                      std::to_string(kMostContributions) + " are possible");
 }
 
+void check_squares(const Squares& squares) {
+  if (squares.first >= 0 && squares.first % kSquareBlock == 0) return;
+  throw UsageError("squares of elements from " + std::to_string(squares.first) +
+                   " on; they begin at a multiple of " + std::to_string(kSquareBlock));
+}
+
 namespace {
 
 void check_moment_type(DType type, const char* op) {

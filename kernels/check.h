@@ -16,6 +16,7 @@ void check_workspace(const ComputeContext& context, std::int64_t needed_bytes, c
 void check_compute_type(DType type, const char* op);
 void check_beta(float beta, const char* op);
 void check_chain(std::size_t contributions, float beta);
+void check_squares(const Squares& squares);
 void check_update(const OptimizerArguments& arguments);
 void check_rotary(const RotaryShape& shape, const char* op);
 void check_embedding(const EmbeddingShape& shape, const char* op);

@@ -10,7 +10,7 @@ namespace tessera::kernels {
 // to[0] += total->sum and to[1] += total->counted, in memory of the device.
 void add_loss(const ComputeContext& context, const LossTotal* total, double* to);
 
-// The squares of the flats are added up in their order; then gate_of(). `gate` is in memory of the device.
+// The squares of all ranks are added up; then gate_of(). `gate` is in memory of the device.
 void set_gate(const ComputeContext& context, const GateArguments& arguments, UpdateGate* gate);
 
 }  // namespace tessera::kernels

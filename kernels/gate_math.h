@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/exact_sum.h"
 #include "kernels/host_device.h"
 
 namespace tessera::kernels {
@@ -54,6 +55,14 @@ TESSERA_HOST_DEVICE inline UpdateGate gate_of(bool refused, double weight, doubl
   return {.gradient_scale = scale, .apply = 1};
 }
 
+// A sum that came as so many float64 values, as bits.
+TESSERA_HOST_DEVICE inline SquareSum squares_at(const double* values) {
+  SquareSum squares;
+  for (std::uint64_t& word : squares.sum.words) word = bits_as<std::uint64_t>(*values++);
+  squares.nonfinite = bits_as<std::int64_t>(*values);
+  return squares;
+}
+
 // Scalars of all ranks, [ranks][numel], and the slots of a rank's that the decision is made of.
 struct GateArguments {
   const double* scalars = nullptr;
@@ -63,9 +72,8 @@ struct GateArguments {
   int abandoned = 0;                     // above 0 where the rank abandons the step
   int loss_scale = 0;                    // the first rank's counts
   std::uint32_t agreed = 0;  // bit k: slot k is to be the same on all ranks; else the gate is closed
-  int square_sums = 0;       // the first flat's; the next are two slots behind each other
-  int flats = 0;
-  double max_norm = 0.0;  // 0: no clipping
+  int squares = 0;           // where its SquareSum begins
+  double max_norm = 0.0;     // 0: no clipping
 
   TESSERA_HOST_DEVICE double at(int rank, int slot) const { return scalars[rank * numel + slot]; }
   // Over ranks, in their order.
@@ -80,7 +88,9 @@ struct GateArguments {
     for (int rank = 0; rank < ranks; ++rank) total += at(rank, slot) + at(rank, other);
     return total;
   }
-  TESSERA_HOST_DEVICE double square_sum(int flat) const { return sum(square_sums + 2 * flat); }
+  TESSERA_HOST_DEVICE SquareSum square_sum(int rank) const {
+    return squares_at(scalars + rank * numel + squares);
+  }
   TESSERA_HOST_DEVICE bool agree() const {
     bool same = true;
     for (int slot = 0; agreed >> slot != 0; ++slot)
@@ -90,7 +100,7 @@ struct GateArguments {
   }
 };
 
-// Of the squares of all flats.
+// `square_sum`: that of all ranks.
 TESSERA_HOST_DEVICE inline UpdateGate gate_of(const GateArguments& a, double square_sum) {
   return gate_of(!a.agree() || a.sum(a.abandoned) > 0.0, a.sum(a.weight, a.weight_on_device),
                  a.at(0, a.loss_scale), square_sum, a.max_norm);

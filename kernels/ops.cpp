@@ -87,18 +87,15 @@ void rotary_backward(const ComputeContext& context, const RotaryShape& shape, co
 
 void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type,
                    std::span<const void* const> contributions, float beta, float* accumulator,
-                   double* squares) {
+                   const Squares& squares) {
+  check_squares(squares);
   ops_of(context.device).ordered_chain(context, numel, type, contributions, beta, accumulator, squares);
 }
 
-void block_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
-                   double* sums) {
-  ops_of(context.device).block_squares(context, numel, type, input, sums);
-}
-
-void add_block_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
-                       const double* sums, SumOfSquares* result) {
-  ops_of(context.device).add_block_squares(context, numel, type, input, sums, result);
+void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
+                    const Squares& squares) {
+  check_squares(squares);
+  ops_of(context.device).sum_of_squares(context, numel, type, input, squares);
 }
 
 std::int64_t column_sum_workspace_bytes(std::int64_t rows, std::int64_t columns, const Target& target) {
@@ -197,18 +194,6 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
 void accumulate(const ComputeContext& context, std::int64_t numel, DType type, const void* input, float beta,
                 float* accumulator) {
   ordered_chain(context, numel, type, std::array{input}, beta, accumulator);
-}
-
-void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
-                    SumOfSquares* result) {
-  check_workspace(context, sum_of_squares_workspace_bytes(numel), "sum_of_squares");
-  auto* const sums = static_cast<double*>(context.workspace.data);
-  block_squares(context, numel, type, input, sums);
-  add_block_squares(context, numel, type, input, sums, result);
-}
-
-std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel) {
-  return square_blocks(numel) * static_cast<std::int64_t>(sizeof(double));
 }
 
 std::uint32_t dropout_threshold(double share) {

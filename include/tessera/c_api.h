@@ -353,7 +353,7 @@ typedef struct tessera_step_result {
   const char* first_nonfinite; /* the parameter, or ""; valid until the engine's next step */
   double loss;                 /* mean over all ranks and microbatches */
   double weight;
-  double gradient_norm; /* of the mean gradient, before clipping */
+  double gradient_norm; /* of the mean gradient, before clipping; NaN where it is not finite */
   double loss_scale;
   double learning_rate;
   /* Norms of the mean gradient by parameter, before clipping. A tied parameter's norm covers all its uses;

@@ -15,6 +15,7 @@
 #include "tessera/device.h"
 #include "tessera/dtype.h"
 #include "tessera/error.h"
+#include "tessera/exact_sum.h"
 #include "tessera/reduction.h"
 
 namespace tessera {
@@ -40,10 +41,10 @@ struct ReduceScatter {
   std::int64_t shard_numel = 0;  // the same on all ranks
   bool accumulate = false;
   Reduction reduction = Reduction::exact;  // the same on all ranks; native needs reduces_natively()
-  // Where given, the squares of what the shard becomes, summed in float64 by blocks of kSquareBlock elements
-  // (docs/numerics.md): a value for each begun block, in memory of the shard's device. Where ranks read each
-  // other's buffers they are taken on the way; elsewhere the shard is read once more.
-  double* block_squares = nullptr;
+  // Where a sum is given, in memory of the shard's device, the squares of what the shard becomes are added to
+  // it (docs/numerics.md). Where ranks read each other's buffers they are taken on the way; elsewhere the
+  // shard is read once more.
+  Squares squares = {};
 };
 
 // Of the reduce-scatters that a communicator bound to a stream will be asked for: what memory they need.

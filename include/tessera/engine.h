@@ -175,7 +175,8 @@ struct StepResult {
   std::string first_nonfinite;  // the parameter, where its gradient is the reason
   double loss = 0.0;            // Σ loss / Σ weight over all ranks and microbatches
   double weight = 0.0;          // Σ weight
-  double gradient_norm = 0.0;   // of the mean gradient, before clipping; 0 for an evaluation
+  double gradient_norm = 0.0;   // of the mean gradient, before clipping; NaN where it is not finite; 0 for an
+                                // evaluation
   double loss_scale = 1.0;      // that this step ran with
   double learning_rate = 0.0;
   std::vector<double> parameter_norms;  // by ParameterId, of the mean gradient; empty unless asked for

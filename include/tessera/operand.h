@@ -28,9 +28,7 @@ enum class Role : std::uint8_t {
   // Operands of an instruction that moves, adds or zeroes:
   from,
   to,
-  // Where squares are summed:
-  squares,        // where it is put: a pair of the scalars
-  block_squares,  // scratch: the sums of the blocks
+  squares,  // what the squares of a gradient are added to
   // Operands of reduce_scalars:
   scalars,        // every rank's slot: this rank's goes to all, theirs come here
   decision,       // whether this step's updates run, and with which terms
@@ -41,7 +39,7 @@ enum class Role : std::uint8_t {
   moment2,
   parameter  // the parameter in its own type, rounded from the master
 };
-inline constexpr int kRoles = 21;
+inline constexpr int kRoles = 20;
 
 enum class Access : std::uint8_t {
   read,
@@ -60,20 +58,17 @@ struct Region {
     part,       // this rank's part of a flat that is cut as `spread` says
     parameter,  // the elements of `parameter` in its flat
     gaps,       // the elements of a flat that belong to no parameter
-    pair        // two of this rank's scalars: number `slot` and the next
+    sum         // this rank's sum of squares among the scalars: of all parameters, or of `parameter`
   };
   Kind kind = Kind::all;
   Spread spread = {};          // part
-  ParameterId parameter = -1;  // for `parameter`; for `pair` where its values are of this parameter only
-  int slot = -1;               // pair
+  ParameterId parameter = -1;  // for `parameter`; for `sum`, −1: of all
   bool operator==(const Region&) const = default;
 
   static constexpr Region part_of(const Spread& spread) { return {.kind = Kind::part, .spread = spread}; }
   static constexpr Region of_parameter(ParameterId id) { return {.kind = Kind::parameter, .parameter = id}; }
   static constexpr Region between_parameters() { return {.kind = Kind::gaps}; }
-  static constexpr Region pair_at(int slot, ParameterId parameter = -1) {
-    return {.kind = Kind::pair, .parameter = parameter, .slot = slot};
-  }
+  static constexpr Region sum_of(ParameterId id) { return {.kind = Kind::sum, .parameter = id}; }
 };
 
 struct Operand {

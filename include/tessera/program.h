@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/category.h"
+#include "tessera/exact_sum.h"
 #include "tessera/id_vector.h"
 #include "tessera/layout.h"
 #include "tessera/mesh.h"
@@ -44,7 +45,7 @@ enum class Opcode : std::uint8_t {
   all_gather,      // the parts of a flat that the ranks of the group have -> what these make together
   reduce_scatter,  // a flat, or a part of it, summed over the group in rank order -> each rank's part
   accumulate,      // a flat, or a part of it, is added to a sum on this rank
-  square_sum,      // the sum of squares of this rank's part of a reduced gradient, finite or not
+  square_sum,      // the squares of this rank's part of a reduced gradient are added to a sum, finite or not
   zero,            // the parts of a gradient that no use writes, or all of it (StepSpec::zero_gradients)
   send,            // a buffer, or this rank's part of a flat -> `peer`
   receive,         // the same from `peer`
@@ -135,13 +136,12 @@ enum class BufferRole : std::uint8_t {
   offloaded,          // on the host: what unit `unit` saved (index 0), its input (1)
   recomputable,       // what it keeps from forward, or any recompute, to backward
   workspace,          // scratch of unit `unit` during a use
-  square_sums,        // scratch: the square sums of the blocks of one flat's reduced gradient
   scalars,            // one slot a rank for reduce_scalars
   decision,           // whether this step's updates run, and with which terms
   previous_decision,  // the same of the step before, for the updates that it left to this one
   terms               // this step's terms, given when it began, for updates that wait for no decision
 };
-inline constexpr int kBufferRoles = 25;
+inline constexpr int kBufferRoles = 24;
 
 std::string_view name_of(BufferRole role);
 
@@ -218,13 +218,14 @@ std::vector<BufferOf> persistent_buffers(std::span<const Program> programs);
 std::string describe(const Program& program, InstructionId id);
 
 // A rank's slot of the scalars: float64 values that the ranks exchange once a step. kScalarHeader values
-// (loss, weight and what all ranks must agree on), then for each flat a pair: the square sum of this rank's
-// slice of the reduced gradient, and the place in that slice of its first non-finite element as the bits of
-// an int64 (−1: none). Then, where asked for, such a pair for each parameter's part of the slice.
+// (loss, weight and what all ranks must agree on), then the bits of a SquareSum: of this rank's slices of all
+// reduced gradients, whose elements are counted through all flats. Then, where asked for, one for each
+// parameter.
 inline constexpr int kScalarHeader = 11;
-constexpr int square_sum_slot(FlatId flat) { return kScalarHeader + 2 * flat; }
-constexpr int parameter_square_sum_slot(int flats, ParameterId parameter) {
-  return kScalarHeader + 2 * (flats + parameter);
+inline constexpr int kSquareSlots = static_cast<int>(sizeof(SquareSum) / sizeof(double));
+inline constexpr ParameterId kAllParameters = -1;
+constexpr int square_sum_slot(ParameterId parameter) {
+  return kScalarHeader + kSquareSlots * (parameter + 1);
 }
 
 // A decision on the device: whether updates run there, and the gradient's scale.

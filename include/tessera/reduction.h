@@ -6,10 +6,6 @@
 
 namespace tessera {
 
-// The squares of reduced gradients are first summed in blocks of this many elements (docs/numerics.md).
-inline constexpr std::int64_t kSquareBlock = 1024;
-constexpr std::int64_t square_blocks(std::int64_t numel) { return (numel + kSquareBlock - 1) / kSquareBlock; }
-
 enum class Reduction : std::uint8_t {
   // One fp32 chain in rank order (docs/numerics.md): the same bits on every backend, at every stage, and with
   // gradients in any type.

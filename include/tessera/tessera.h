@@ -13,6 +13,7 @@
 #include "tessera/dtype.h"
 #include "tessera/engine.h"
 #include "tessera/error.h"
+#include "tessera/exact_sum.h"
 #include "tessera/hugging_face.h"
 #include "tessera/id_vector.h"
 #include "tessera/layout.h"

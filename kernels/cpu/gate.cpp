@@ -10,9 +10,9 @@ void add_loss(const ComputeContext&, const LossTotal* total, double* to) {
 }
 
 void set_gate(const ComputeContext&, const GateArguments& arguments, UpdateGate* gate) {
-  double square_sum = 0.0;
-  for (int flat = 0; flat < arguments.flats; ++flat) square_sum += arguments.square_sum(flat);
-  *gate = gate_of(arguments, square_sum);
+  SquareSum squares;
+  for (int rank = 0; rank < arguments.ranks; ++rank) exact::add(squares, arguments.square_sum(rank));
+  *gate = gate_of(arguments, exact::value_of(squares));
 }
 
 }  // namespace tessera::kernels::cpu

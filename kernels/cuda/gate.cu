@@ -11,19 +11,37 @@ __global__ void add_loss_kernel(const LossTotal* total, double* to) {
   to[1] += static_cast<double>(total->counted);
 }
 
-// One block: a thread adds up a flat's squares over the ranks, the first thread those of the flats in order.
-__global__ void __launch_bounds__(kBlock) set_gate_kernel(GateArguments a, UpdateGate* gate) {
-  __shared__ double sums[kBlock];
-  double square_sum = 0.0;
-  for (int first = 0; first < a.flats; first += kBlock) {
-    const int flat = first + static_cast<int>(threadIdx.x);
-    const int count = a.flats - first < kBlock ? a.flats - first : kBlock;
-    __syncthreads();
-    if (flat < a.flats) sums[threadIdx.x] = a.square_sum(flat);
-    __syncthreads();
-    for (int i = 0; threadIdx.x == 0 && i < count; ++i) square_sum += sums[i];
+// One warp. A thread adds up a word of the squares over the ranks, and what is carried into the next; another
+// finds the first element that is not finite.
+__global__ void __launch_bounds__(kWarp) set_gate_kernel(GateArguments a, UpdateGate* gate) {
+  constexpr int kWords = sizeof(SquareSum::sum) / sizeof(std::uint64_t);
+  __shared__ std::uint64_t sums[kWords], carries[kWords];
+  __shared__ std::int64_t nonfinite;
+  const int w = threadIdx.x;
+  if (w < kWords) {
+    std::uint64_t sum = 0, carried = 0;
+    for (int rank = 0; rank < a.ranks; ++rank) {
+      const auto word = bits_as<std::uint64_t>(a.at(rank, a.squares + w));
+      sum += word;
+      carried += sum < word;
+    }
+    sums[w] = sum;
+    carries[w] = carried;
   }
-  if (threadIdx.x == 0) *gate = gate_of(a, square_sum);
+  if (w == kWords) {
+    nonfinite = 0;
+    for (int rank = 0; rank < a.ranks; ++rank) {
+      const auto own = bits_as<std::int64_t>(a.at(rank, a.squares + kWords));
+      if (own > nonfinite) nonfinite = own;
+    }
+  }
+  __syncthreads();
+  if (w > 0) return;
+  SquareSum squares{.nonfinite = nonfinite};
+  std::uint64_t carry = 0;
+  for (int i = 0; i < kWords; ++i)
+    squares.sum.words[i] = exact::add_word(sums[i], i > 0 ? carries[i - 1] : 0, carry);
+  *gate = gate_of(a, exact::value_of(squares));
 }
 
 }  // namespace
@@ -33,7 +51,7 @@ void add_loss(const ComputeContext& context, const LossTotal* total, double* to)
 }
 
 void set_gate(const ComputeContext& context, const GateArguments& arguments, UpdateGate* gate) {
-  start(context, "set_gate", {1, kBlock}, set_gate_kernel, arguments, gate);
+  start(context, "set_gate", {1, kWarp}, set_gate_kernel, arguments, gate);
 }
 
 }  // namespace tessera::kernels::cuda

@@ -227,24 +227,13 @@ void Builder::add_unit_buffers(UnitId unit) {
 }
 
 void Builder::add_scalars() {
-  program_.scalars_numel = parameter_square_sum_slot(static_cast<int>(layout_.flats().size()),
-                                                     spec_.parameter_norms ? layout_.parameters() : 0);
+  program_.scalars_numel = square_sum_slot(spec_.parameter_norms ? layout_.parameters() : 0);
   program_.scalars = add_buffer({.name = "scalars",
                                  .role = BufferRole::scalars,
                                  .category = Category::communication,
                                  .bytes = std::int64_t{8} * program_.scalars_numel * mesh_.world(),
                                  .persistent = true,
                                  .lifetimes = {}});
-  std::int64_t most = 0;
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
-    if (squares(flat)) most = std::max(most, 8 * square_blocks(layout_.flat(flat).slice_numel));
-  if (most > 0)
-    square_sums_ = add_buffer({.name = "square_sums",
-                               .role = BufferRole::square_sums,
-                               .category = Category::workspace,
-                               .bytes = most,
-                               .persistent = true,
-                               .lifetimes = {}});
 }
 
 // What updates, and what belongs to them, depend on.

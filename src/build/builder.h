@@ -263,7 +263,6 @@ class Builder {
   IdVector<FlatBuffers> flat_buffers_;
   IdVector<UnitBuffers> unit_buffers_;
   PerMicrobatch batch_;
-  BufferId square_sums_ = -1;                            // −1 where this rank adds to no norm
   BufferId decision_ = -1, previous_ = -1, terms_ = -1;  // what instructions depend on; −1: none does
   BufferId when_ = -1;                                   // of what is added now
   std::vector<Slot> slots_;

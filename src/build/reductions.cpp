@@ -73,7 +73,7 @@ void Builder::take_squares(FlatId flat) {
   Instruction& last = program_.instructions.back();
   if (last.op == Opcode::reduce_scatter && program_.flat_of(last) == flat) {
     put_squares(last, flat);
-    for (const BufferId written : {program_.scalars, square_sums_}) touch(written, next_id() - 1);
+    touch(program_.scalars, next_id() - 1);
   } else {
     Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
     squares.operands = {part(Role::from, flat_buffers_[flat].reduced, kSlice, Access::read)};
@@ -82,19 +82,17 @@ void Builder::take_squares(FlatId flat) {
   }
 }
 
-// The pair of this rank's slice and, where asked for, that of each parameter's part of it.
+// To this rank's sum and, where asked for, to that of each parameter.
 void Builder::put_squares(Instruction& into, FlatId flat) const {
-  const auto pair = [&](int slot, ParameterId parameter) {
+  const auto add_to = [&](ParameterId parameter) {
     into.operands.push_back({.role = Role::squares,
                              .buffer = program_.scalars,
-                             .region = Region::pair_at(slot, parameter),
-                             .access = Access::write});
+                             .region = Region::sum_of(parameter),
+                             .access = Access::add});
   };
-  pair(square_sum_slot(flat), -1);
+  add_to(kAllParameters);
   if (spec_.parameter_norms)
-    for (const ParameterId parameter : layout_.flat(flat).parameters)
-      pair(parameter_square_sum_slot(static_cast<int>(layout_.flats().size()), parameter), parameter);
-  into.operands.push_back(whole(Role::block_squares, square_sums_, Access::write));
+    for (const ParameterId parameter : layout_.flat(flat).parameters) add_to(parameter);
 }
 
 // Every replica and, where states are replicated, every rank updates the same, so it needs the others'

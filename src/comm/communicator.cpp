@@ -7,7 +7,6 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/reduce.h"
 #include "src/comm/backend.h"
 #include "src/device/wait.h"
 
@@ -84,14 +83,11 @@ void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
         "reduce_scatter: the shard overlaps the full buffer; it may be this rank's slice of it if the wire "
         "is fp32 and "
         "accumulate is false");
-  const std::int64_t squares = kernels::square_blocks(call.shard_numel);
-  const auto squares_overlap = [&](const void* data, std::int64_t bytes) {
-    return call.block_squares != nullptr &&
-           overlap(call.block_squares, squares * std::int64_t{sizeof(double)}, data, bytes);
+  const auto overlaps_squares = [&](const void* data, std::int64_t bytes) {
+    return call.squares.sum != nullptr && overlap(call.squares.sum, sizeof(SquareSum), data, bytes);
   };
-  if (squares_overlap(call.shard, shard_bytes) || squares_overlap(call.full, full_bytes))
-    throw UsageError(
-        fmt::format("reduce_scatter: the {} block squares overlap the shard or the full buffer", squares));
+  if (overlaps_squares(call.shard, shard_bytes) || overlaps_squares(call.full, full_bytes))
+    throw UsageError("reduce_scatter: the sum of squares overlaps the shard or the full buffer");
   if (call.reduction == Reduction::native && !reduces_natively())
     throw UnsupportedError(fmt::format(
         "reduce_scatter on '{}': reduction is native, which only GPUs have; use exact, or bind it to one",

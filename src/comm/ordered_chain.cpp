@@ -9,19 +9,20 @@ namespace tessera::comm {
 namespace {
 
 // A block of sums stays in the first-level cache while the contributions stream by.
-constexpr std::int64_t kBlock = kSquareBlock;
+constexpr std::int64_t kBlock = 1024;
+static_assert(kBlock % kSquareBlock == 0);
 
 // The kernel writes the result before it has read late contributions: a copy of each block stands in for
 // `own`, the one that is the result.
 void chain_in_place(std::span<const void*> contributions, const void*& own, std::int64_t numel, float* result,
-                    double* squares) {
+                    const Squares& squares) {
   std::array<float, kBlock> copy;
   for (std::int64_t begin = 0; begin < numel; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, numel - begin);
     std::copy_n(result + begin, count, copy.data());
     own = copy.data();
     kernels::ordered_chain({}, count, DType::fp32, contributions, 0.0f, result + begin,
-                           squares != nullptr ? squares + begin / kBlock : nullptr);
+                           {squares.sum, squares.first + begin});
     for (const void*& contribution : contributions)
       contribution = static_cast<const float*>(contribution) + count;
   }
@@ -30,7 +31,7 @@ void chain_in_place(std::span<const void*> contributions, const void*& own, std:
 }  // namespace
 
 void ordered_chain(std::span<const void*> contributions, DType type, std::int64_t numel, bool accumulate,
-                   float* result, double* squares) {
+                   float* result, const Squares& squares) {
   const auto own = std::find(contributions.begin(), contributions.end(), result);
   if (own != contributions.end() && own - contributions.begin() >= kernels::kFirstSweep)
     chain_in_place(contributions, *own, numel, result, squares);
@@ -38,9 +39,9 @@ void ordered_chain(std::span<const void*> contributions, DType type, std::int64_
     kernels::ordered_chain({}, numel, type, contributions, accumulate ? 1.0f : 0.0f, result, squares);
 }
 
-void take_block_squares(const ReduceScatter& call) {
-  if (call.block_squares != nullptr)
-    kernels::block_squares({}, call.shard_numel, DType::fp32, call.shard, call.block_squares);
+void take_squares(const ReduceScatter& call) {
+  if (call.squares.sum != nullptr)
+    kernels::sum_of_squares({}, call.shard_numel, DType::fp32, call.shard, call.squares);
 }
 
 void ordered_chain(std::span<const void*> contributions, std::int64_t numel, double* result) {

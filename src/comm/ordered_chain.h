@@ -12,9 +12,9 @@ namespace tessera::comm {
 // result[i] = ((start + c_0[i]) + c_1[i]) + ... in fp32, in the order of `contributions`, each of `numel`
 // elements of `type`. The start is result[i] if `accumulate`, else the chain begins with c_0[i] itself. Any
 // one contribution may be `result` itself where it is fp32 and not `accumulate`. The pointers may be changed.
-// `squares`, where given, as of kernels::ordered_chain.
+// `squares` as of kernels::ordered_chain.
 void ordered_chain(std::span<const void*> contributions, DType type, std::int64_t numel, bool accumulate,
-                   float* result, double* squares = nullptr);
+                   float* result, const Squares& squares = {});
 
 // The same in float64, without a start.
 void ordered_chain(std::span<const void*> contributions, std::int64_t numel, double* result);
@@ -27,7 +27,7 @@ inline void sum_into(std::span<const void*> contributions, std::int64_t numel, d
   ordered_chain(contributions, numel, result);
 }
 
-// ReduceScatter::block_squares, where they are asked for, of a shard on the host that is complete.
-void take_block_squares(const ReduceScatter& call);
+// ReduceScatter::squares, where they are asked for, of a shard on the host that is complete.
+void take_squares(const ReduceScatter& call);
 
 }  // namespace tessera::comm

@@ -37,7 +37,7 @@ std::int64_t Puller::pull_reduce_scatter(const ReduceScatter& request) {
   const std::int64_t slice_bytes = request.shard_numel * bytes_of(request.wire);
   read([&] {
     ordered_chain(sources(own_rank() * slice_bytes), request.wire, request.shard_numel, request.accumulate,
-                  request.shard, request.block_squares);
+                  request.shard, request.squares);
   });
   return (ranks() - 1) * slice_bytes;
 }

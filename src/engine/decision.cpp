@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "kernels/gate_math.h"
 
@@ -30,6 +30,14 @@ class Scalars {
   double sum(Scalar which, Scalar on_device) const {
     double total = 0;
     for (int rank = 0; rank < ranks(); ++rank) total += at(rank, which) + at(rank, on_device);
+    return total;
+  }
+  // Of all parameters, or of one.
+  SquareSum squares(ParameterId parameter) const {
+    SquareSum total;
+    const auto slot = static_cast<std::size_t>(square_sum_slot(parameter));
+    for (std::size_t rank = 0; rank < inputs_.scalars.size() / numel_; ++rank)
+      kernels::exact::add(total, kernels::squares_at(&inputs_.scalars[rank * numel_ + slot]));
     return total;
   }
 
@@ -64,32 +72,28 @@ void check_weights(const Scalars& scalars, std::span<const int> ranks) {
                       ranks[static_cast<std::size_t>(rank)], weight));
 }
 
-// The first parameter, in model order, with a non-finite gradient; empty where all are finite.
-std::string first_nonfinite(const DecisionInputs& inputs, const Scalars& scalars) {
-  for (FlatId flat = 0; flat < static_cast<FlatId>(inputs.layout.flats().size()); ++flat) {
-    if (!inputs.layout.flat(flat).trainable) continue;
-    for (int rank = 0; rank < scalars.ranks(); ++rank) {
-      if (std::isfinite(scalars.at(rank, square_sum_slot(flat)))) continue;
-      const auto place = std::bit_cast<std::int64_t>(scalars.at(rank, square_sum_slot(flat) + 1));
-      const Coordinates at = inputs.mesh.coordinates(rank);
-      const Flat& spec = inputs.layout.flat(flat);
-      const std::int64_t slice = range_of(spec, kSlice, at).begin;
-      const Element element = inputs.layout.locate(flat, slice + place);
-      return element.parameter < 0 ? fmt::format("padding of flat {}", flat)
-                                   : inputs.layout.parameter(element.parameter).name;
-    }
-  }
-  return {};
-}
-
-double square_sum(const DecisionInputs& inputs, const Scalars& scalars) {
-  double total = 0;
-  for (FlatId flat = 0; flat < static_cast<FlatId>(inputs.layout.flats().size()); ++flat)
-    if (inputs.layout.flat(flat).trainable) total += scalars.sum(square_sum_slot(flat));
-  return total;
+// The parameter with the first element that is not finite; empty where all are.
+std::string first_nonfinite(const Layout& layout, const SquareSum& squares) {
+  const std::int64_t place = kernels::exact::first_nonfinite(squares);
+  if (place < 0) return {};
+  const std::vector<std::int64_t> firsts = first_places(layout);
+  const auto flat = static_cast<FlatId>(std::ranges::upper_bound(firsts, place) - firsts.begin() - 1);
+  const Element element = layout.locate(flat, place - firsts[static_cast<std::size_t>(flat)]);
+  return element.parameter < 0 ? fmt::format("padding of flat {}", flat)
+                               : layout.parameter(element.parameter).name;
 }
 
 }  // namespace
+
+std::vector<std::int64_t> first_places(const Layout& layout) {
+  std::vector<std::int64_t> places;
+  std::int64_t next = 0;
+  for (const Flat& flat : layout.flats()) {
+    places.push_back(next);
+    next += flat.padded_numel;
+  }
+  return places;
+}
 
 Decision decide(const DecisionInputs& inputs) {
   const Scalars scalars(inputs);
@@ -112,21 +116,21 @@ Decision decide(const DecisionInputs& inputs) {
     return decision;
   }
   if (inputs.program.kind == StepKind::evaluate) return decision;
-  const double squares = square_sum(inputs, scalars);
+  const SquareSum squares = scalars.squares(kAllParameters);
+  const double square_sum = kernels::exact::value_of(squares);
   const double unscale = kernels::unscale_of(result.weight, result.loss_scale);
-  result.gradient_norm = kernels::norm_of(squares, unscale);
-  result.first_nonfinite = first_nonfinite(inputs, scalars);
+  result.gradient_norm = kernels::norm_of(square_sum, unscale);
+  result.first_nonfinite = first_nonfinite(inputs.layout, squares);
   const kernels::UpdateGate gate =
-      kernels::gate_of(false, result.weight, result.loss_scale, squares, inputs.clip.max_norm);
+      kernels::gate_of(false, result.weight, result.loss_scale, square_sum, inputs.clip.max_norm);
   if (gate.apply == 0) {
     result.reason = SkipReason::not_finite;
     return decision;
   }
-  const int flats = static_cast<int>(inputs.layout.flats().size());
   if (inputs.parameter_norms)
     for (ParameterId id = 0; id < inputs.layout.parameters(); ++id)
       result.parameter_norms.push_back(
-          std::sqrt(scalars.sum(parameter_square_sum_slot(flats, inputs.layout.place(id).home))) * unscale);
+          kernels::norm_of(kernels::exact::value_of(scalars.squares(inputs.layout.place(id).home)), unscale));
   decision.gradient_scale = gate.gradient_scale;
   return decision;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tessera/engine.h"
 
@@ -56,7 +57,6 @@ struct Decision {
 };
 
 struct DecisionInputs {
-  const Mesh& mesh;
   const Layout& layout;
   std::span<const int> ranks;  // as messages name them: of the world that the engine's is a group of
   const Program& program;
@@ -65,9 +65,11 @@ struct DecisionInputs {
   std::span<const double> scalars;  // [rank][Program::scalars_numel]
 };
 
-// Sums over ranks in rank order, norms over flats in model order (DESIGN: numerics).
-// Throws CommunicationError naming the first rank that differs from rank 0 in what they are to agree on, and
-// both values.
+// Elements of gradients are counted through all flats, in their order: [flat] the place of its first.
+std::vector<std::int64_t> first_places(const Layout& layout);
+
+// Losses and weights are added in rank order, squares exactly. Throws CommunicationError naming the first
+// rank that differs from rank 0 in what they are to agree on, and both values.
 Decision decide(const DecisionInputs& inputs);
 
 }  // namespace tessera

@@ -82,6 +82,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       peak_program_(plan.space(Space::device).peak_program),
       peak_instruction_(plan.space(Space::device).peak_instruction),
       trace_(device, programs, options.mesh) {
+  first_places_ = first_places(layout);
   if (device.type() == DeviceType::cuda) trace_.prepare();  // with what set-up takes, and nothing later
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
     gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));

@@ -155,8 +155,9 @@ class Executor {
   void reduce_scatter(InstructionId id);
   void accumulate(InstructionId id);
   void square_sum(InstructionId id);
-  void add_squares(InstructionId id, const Operand& reduced);
-  double* block_squares(const Instruction& instruction) const;
+  void add_parameter_squares(InstructionId id, const Operand& reduced);
+  Squares squares_of(const Instruction& instruction, const Operand& reduced) const;
+  SquareSum* square_sum_of(ParameterId parameter) const;
   kernels::UpdateGate* gate() const;
   void reduce_scalars(const Instruction& instruction);
   void zero(InstructionId id);
@@ -202,6 +203,7 @@ class Executor {
   StepMemory memory_;
   ArenaRegistration registration_;
   std::vector<double> scalars_;                      // of all ranks, on the host
+  std::vector<std::int64_t> first_places_;           // [flat] as first_places()
   std::vector<std::vector<Piece>> gaps_;             // [flat]
   std::vector<std::vector<GroupRun>> group_runs_;    // [flat]
   std::vector<std::vector<UpdateRun>> update_runs_;  // [flat] of its update, with room for all

@@ -108,7 +108,6 @@ void Executor::reduce_scatter(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const Operand& from = instruction.operand(Role::from);
   const Operand& to = instruction.operand(Role::to);
-  const bool squares = instruction.find(Role::squares) != nullptr;
   Communicator& channel = channel_of(instruction);
   const ReduceScatter call = {.full = at(from, id),
                               .wire = from.type,
@@ -116,13 +115,13 @@ void Executor::reduce_scatter(InstructionId id) {
                               .shard_numel = range_of(to).numel(),
                               .accumulate = to.access == Access::add,
                               .reduction = options_.strategy.reduction,
-                              .block_squares = squares ? block_squares(instruction) : nullptr};
+                              .squares = squares_of(instruction, to)};
   if (channel.world() == 1)  // the same sum, by all threads of the rank
     kernels::ordered_chain(compute(id), call.shard_numel, call.wire, std::array{call.full},
-                           call.accumulate ? 1.0f : 0.0f, call.shard, call.block_squares);
+                           call.accumulate ? 1.0f : 0.0f, call.shard, call.squares);
   else
     channel.reduce_scatter(call, label(instruction));
-  if (squares) add_squares(id, to);
+  if (call.squares.sum != nullptr) add_parameter_squares(id, to);
 }
 
 void Executor::accumulate(InstructionId id) {
@@ -146,11 +145,6 @@ void Executor::zero(InstructionId id) {
   }
 }
 
-double* Executor::block_squares(const Instruction& instruction) const {
-  return reinterpret_cast<double*>(
-      persistent_address(program_, instruction.operand(Role::block_squares).buffer));
-}
-
 kernels::UpdateGate* Executor::gate() const {
   static_assert(kDecisionBytes == sizeof(kernels::UpdateGate));
   return reinterpret_cast<kernels::UpdateGate*>(
@@ -160,33 +154,35 @@ kernels::UpdateGate* Executor::gate() const {
 void Executor::square_sum(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const Operand& from = instruction.operand(Role::from);
-  kernels::block_squares(compute(id), range_of(from).numel(), from.type, at(from, id),
-                         block_squares(instruction));
-  add_squares(id, from);
+  kernels::sum_of_squares(compute(id), range_of(from).numel(), from.type, at(from, id),
+                          squares_of(instruction, from));
+  add_parameter_squares(id, from);
 }
 
-// The sums of blocks, taken before, become that of this rank's part; and of each parameter's part of it.
-void Executor::add_squares(InstructionId id, const Operand& reduced) {
-  const Instruction& instruction = instruction_at(id);
-  const ElementRange part = range_of(reduced);
-  const auto result = [&](const Operand& pair) {
-    static_assert(sizeof(kernels::SumOfSquares) == 2 * sizeof(double));
-    return reinterpret_cast<kernels::SumOfSquares*>(own_scalar(pair.region.slot));
-  };
-  kernels::ComputeContext context = compute(id);
-  double* const blocks = block_squares(instruction);
-  kernels::add_block_squares(context, part.numel(), reduced.type, at(reduced, id), blocks,
-                             result(instruction.operand(Role::squares)));
-  if (!options_.parameter_norms) return;
-  context.workspace = {blocks, program().buffers[instruction.operand(Role::block_squares).buffer].bytes};
+// Where the squares of the reduced gradient go; nowhere if the instruction takes none.
+Squares Executor::squares_of(const Instruction& instruction, const Operand& reduced) const {
+  static_assert(kAlignmentBytes / bytes_of(DType::fp32) % kSquareBlock == 0);
+  const Operand* const sum = instruction.find(Role::squares);
+  if (sum == nullptr) return {};
   const FlatId flat = program().buffers[reduced.buffer].flat;
-  for (const Piece& piece : layout_.pieces(flat, part.begin, part.end)) {
-    const auto pair = std::ranges::find_if(instruction.operands, [&](const Operand& operand) {
-      return operand.role == Role::squares && operand.region.parameter == piece.parameter;
-    });
-    kernels::sum_of_squares(context, piece.numel, reduced.type,
-                            at(reduced, id) + (piece.offset - part.begin) * bytes_of(reduced.type),
-                            result(*pair));
+  return {square_sum_of(sum->region.parameter),
+          first_places_[static_cast<std::size_t>(flat)] + range_of(reduced).begin};
+}
+
+SquareSum* Executor::square_sum_of(ParameterId parameter) const {
+  return reinterpret_cast<SquareSum*>(own_scalar(square_sum_slot(parameter)));
+}
+
+// Those of each parameter's part, where they are asked for.
+void Executor::add_parameter_squares(InstructionId id, const Operand& reduced) {
+  if (!options_.parameter_norms) return;
+  const ElementRange part = range_of(reduced);
+  const Squares all = squares_of(instruction_at(id), reduced);
+  for (const Piece& piece : layout_.pieces(program().buffers[reduced.buffer].flat, part.begin, part.end)) {
+    const std::int64_t offset = piece.offset - part.begin;
+    kernels::sum_of_squares(compute(id), piece.numel, reduced.type,
+                            at(reduced, id) + offset * bytes_of(reduced.type),
+                            {square_sum_of(piece.parameter), all.first + offset});
   }
 }
 
@@ -219,8 +215,7 @@ void Executor::set_gate() {
                      .abandoned = static_cast<int>(Scalar::abandoned),
                      .loss_scale = static_cast<int>(Scalar::loss_scale),
                      .agreed = agreed_scalars(),
-                     .square_sums = square_sum_slot(0),
-                     .flats = static_cast<int>(layout_.flats().size()),
+                     .squares = square_sum_slot(kAllParameters),
                      .max_norm = options_.clip.max_norm},
                     gate());
   gate_set_ = true;
@@ -231,8 +226,7 @@ void Executor::decide_step() {
   const Program& running = program();
   const std::int64_t bytes = running.buffers[running.scalars].bytes;
   transfer(scalars_.data(), persistent_address(program_, running.scalars), bytes);
-  decision_ = decide({.mesh = options_.mesh,
-                      .layout = layout_,
+  decision_ = decide({.layout = layout_,
                       .ranks = global_ranks_,
                       .program = running,
                       .clip = options_.clip,

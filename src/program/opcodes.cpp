@@ -9,6 +9,7 @@ namespace {
 using enum RoleRow::Count;
 constexpr AccessSet kRead = set_of(Access::read);
 constexpr AccessSet kWrite = set_of(Access::write);
+constexpr AccessSet kAdd = set_of(Access::add);
 constexpr AccessSet kSum = set_of(Access::write, Access::add);
 constexpr AccessSet kModify = set_of(Access::modify);
 constexpr AccessSet kMade = set_of(Access::read, Access::write);  // by the first pass that needs it
@@ -24,13 +25,9 @@ constexpr RoleRow kUse[] = {{Role::parameters, any, kRead},
                             {Role::recomputable, optional, set_of(Access::write, Access::modify)},
                             {Role::workspace, optional, kWrite}};
 constexpr RoleRow kMove[] = {{Role::from, one, kRead}, {Role::to, one, kWrite}};
-constexpr RoleRow kReduce[] = {{Role::from, one, kRead},
-                               {Role::to, one, kSum},
-                               {Role::squares, any, kWrite},
-                               {Role::block_squares, optional, kWrite}};
+constexpr RoleRow kReduce[] = {{Role::from, one, kRead}, {Role::to, one, kSum}, {Role::squares, any, kAdd}};
 constexpr RoleRow kAccumulate[] = {{Role::from, one, kRead}, {Role::to, one, kSum}};
-constexpr RoleRow kSquareSum[] = {
-    {Role::from, one, kRead}, {Role::squares, any, kWrite}, {Role::block_squares, one, kWrite}};
+constexpr RoleRow kSquareSum[] = {{Role::from, one, kRead}, {Role::squares, any, kAdd}};
 constexpr RoleRow kZero[] = {{Role::to, any, kWrite}};
 constexpr RoleRow kSend[] = {{Role::from, one, kRead}};
 constexpr RoleRow kReceive[] = {{Role::to, one, kWrite}};

@@ -35,21 +35,39 @@ std::string_view name_of(StepKind kind) {
 }
 
 std::string_view name_of(BufferRole role) {
-  constexpr std::string_view kNames[] = {
-      "parameter",    "uploaded",    "staged",      "secondary",       "gathered",      "gradient",
-      "local_sum",    "accumulator", "master",      "moment",          "host_gradient", "state_window",
-      "tied_sum",     "batch",       "output",      "output_gradient", "saved",         "offloaded",
-      "recomputable", "workspace",   "square_sums", "scalars",         "decision",      "previous_decision",
-      "terms"};
+  constexpr std::string_view kNames[] = {"parameter",
+                                         "uploaded",
+                                         "staged",
+                                         "secondary",
+                                         "gathered",
+                                         "gradient",
+                                         "local_sum",
+                                         "accumulator",
+                                         "master",
+                                         "moment",
+                                         "host_gradient",
+                                         "state_window",
+                                         "tied_sum",
+                                         "batch",
+                                         "output",
+                                         "output_gradient",
+                                         "saved",
+                                         "offloaded",
+                                         "recomputable",
+                                         "workspace",
+                                         "scalars",
+                                         "decision",
+                                         "previous_decision",
+                                         "terms"};
   static_assert(std::size(kNames) == kBufferRoles);
   return kNames[static_cast<int>(role)];
 }
 
 std::string_view name_of(Role role) {
   constexpr std::string_view kNames[] = {
-      "parameters", "gradient",     "batch",         "input",  "output",  "output_gradient", "input_gradient",
-      "saved",      "recomputable", "workspace",     "from",   "to",      "squares",         "block_squares",
-      "scalars",    "decision",     "next_decision", "master", "moment1", "moment2",         "parameter"};
+      "parameters", "gradient",      "batch",     "input",   "output",  "output_gradient", "input_gradient",
+      "saved",      "recomputable",  "workspace", "from",    "to",      "squares",         "scalars",
+      "decision",   "next_decision", "master",    "moment1", "moment2", "parameter"};
   static_assert(std::size(kNames) == kRoles);
   return kNames[static_cast<int>(role)];
 }
@@ -60,7 +78,7 @@ std::string_view name_of(Access access) {
 }
 
 std::string_view name_of(Region::Kind kind) {
-  constexpr std::string_view kNames[] = {"all", "part", "parameter", "gaps", "pair"};
+  constexpr std::string_view kNames[] = {"all", "part", "parameter", "gaps", "sum"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -182,8 +200,7 @@ void add(Hasher& hasher, const Operand& operand) {
   for (std::int64_t value :
        {static_cast<std::int64_t>(operand.role), std::int64_t{operand.buffer},
         static_cast<std::int64_t>(operand.region.kind), std::int64_t{operand.region.parameter},
-        std::int64_t{operand.region.slot}, static_cast<std::int64_t>(operand.type),
-        static_cast<std::int64_t>(operand.access)})
+        static_cast<std::int64_t>(operand.type), static_cast<std::int64_t>(operand.access)})
     hasher.add(value);
   add(hasher, operand.region.spread);
 }

@@ -139,10 +139,8 @@ class Parser {
     Region of{.kind = line.maybe<Region::Kind>().value_or(Region::Kind::all)};
     if (of.kind == Region::Kind::part) of.spread = line.spread();
     if (of.kind == Region::Kind::parameter) of.parameter = line.number<ParameterId>();
-    if (of.kind == Region::Kind::pair) of.slot = line.number<int>();
     if (line.skip("spread")) of.spread = line.spread();
     if (line.skip("of_parameter")) of.parameter = line.number<ParameterId>();
-    if (line.skip("slot")) of.slot = line.number<int>();
     return of;
   }
 

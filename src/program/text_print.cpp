@@ -109,12 +109,10 @@ class Printer {
     put_if(region.kind != Region::Kind::all, word_of(region.kind));
     if (region.kind == Region::Kind::part) put(" {}", text_of(region.spread));
     if (region.kind == Region::Kind::parameter) put(" {}", region.parameter);
-    if (region.kind == Region::Kind::pair) put(" {}", region.slot);
     // What its kind has no use for, too.
     if (region.kind != Region::Kind::part && region.spread != Spread{})
       put(" spread {}", text_of(region.spread));
     if (region.kind != Region::Kind::parameter) put_unless(-1, "of_parameter", region.parameter);
-    if (region.kind != Region::Kind::pair) put_unless(-1, "slot", region.slot);
     put_if(is_of_flat(region.kind) || of.type != DType::fp32, word_of(of.type));
   }
 

@@ -40,7 +40,7 @@ inline constexpr Enumeration kEnumeration = enumeration_of(Enum{});
 
 // Whether a region of that kind is of a flat, so that it has elements of a type.
 constexpr bool is_of_flat(Region::Kind kind) {
-  return kind != Region::Kind::all && kind != Region::Kind::pair;
+  return kind != Region::Kind::all && kind != Region::Kind::sum;
 }
 
 // An enumerator's name, with "_" for spaces; and whether it is this.

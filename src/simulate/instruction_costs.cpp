@@ -12,12 +12,9 @@ namespace tessera {
 InstructionCosts::InstructionCosts(const Program& program, const Layout& layout, const Mesh& mesh,
                                    const CostModel& cost, int rank)
     : program_(program), layout_(layout), cost_(cost) {
-  const int flats = static_cast<int>(layout.flats().size());
-  if (program.scalars >= 0 && program.scalars_numel != square_sum_slot(flats) &&
-      program.scalars_numel != parameter_square_sum_slot(flats, layout.parameters()))
-    throw UsageError(
-        fmt::format("simulate: the program has {} scalars a rank, which is not for the layout's {} flats",
-                    program.scalars_numel, flats));
+  if (program.units.size() != layout.units().size())
+    throw UsageError(fmt::format("simulate: the program has {} units, the layout {}; it is of another model",
+                                 program.units.size(), layout.units().size()));
   if (!cost.forward_flops.empty() && cost.forward_flops.size() != program.units.size())
     throw UsageError(fmt::format("simulate: forward_flops is given for {} units; the program has {}",
                                  cost.forward_flops.size(), program.units.size()));

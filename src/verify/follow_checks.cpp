@@ -94,15 +94,14 @@ std::string Follower::incomplete(const Operand& gradient) {
 // Summed over all ranks, each element counts once only where the parts that they take do not overlap.
 void Follower::take_squares(InstructionId id, const Operand& gradient) {
   const FlatId flat = buffer(gradient.buffer).flat;
-  std::vector<Region> pairs, of_flat, by_parameter;
+  std::vector<Region> sums, of_all, by_parameter;
   for (const Operand& operand : program_.at(id).operands)
-    if (operand.role == Role::squares) pairs.push_back(operand.region);
-  of_flat = by_parameter = {Region::pair_at(square_sum_slot(flat))};
-  const int flats = static_cast<int>(layout().flats().size());
+    if (operand.role == Role::squares) sums.push_back(operand.region);
+  of_all = by_parameter = {Region::sum_of(kAllParameters)};
   for (const ParameterId parameter : layout().flat(flat).parameters)
-    by_parameter.push_back(Region::pair_at(parameter_square_sum_slot(flats, parameter), parameter));
-  if (pairs != of_flat && pairs != by_parameter)
-    report(id, fmt::format("does not put its squares where those of flat {} are looked for", flat));
+    by_parameter.push_back(Region::sum_of(parameter));
+  if (sums != of_all && sums != by_parameter)
+    report(id, fmt::format("does not add its squares to the sums for flat {}", flat));
   for (const Axis axis : kCuts)
     if (model_.ranks.contains(axis) && !gradient.region.spread.axes.contains(axis))
       report(id,

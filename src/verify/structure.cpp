@@ -110,7 +110,7 @@ class Structure {
   void check_region(InstructionId id, const Operand& operand) {
     const Buffer& of = buffer(operand.buffer);
     const Region& region = operand.region;
-    const bool of_flat = region.kind != Region::Kind::all && region.kind != Region::Kind::pair;
+    const bool of_flat = region.kind != Region::Kind::all && region.kind != Region::Kind::sum;
     if (of_flat && of.flat < 0)
       report(id, fmt::format("touches the {} of '{}', which is of no flat", name_of(region.kind), of.name));
     if (of_flat && operand.type != of.type)
@@ -124,10 +124,10 @@ class Structure {
     if (region.kind == Region::Kind::part && !region.spread.axes.contains(of.spread.axes))
       report(id, fmt::format("touches {} of '{}', which holds only {}", to_string(region.spread), of.name,
                              to_string(of.spread)));
-    if (region.kind != Region::Kind::pair) return;
-    if (of.role != BufferRole::scalars || region.slot < kScalarHeader ||
-        region.slot + 2 > program_.scalars_numel)
-      report(id, fmt::format("puts a sum at {} of '{}', where none is", region.slot, of.name));
+    if (region.kind != Region::Kind::sum) return;
+    if (of.role != BufferRole::scalars || region.parameter < kAllParameters ||
+        square_sum_slot(region.parameter) + kSquareSlots > program_.scalars_numel)
+      report(id, fmt::format("adds to sum {} of '{}', where none is", region.parameter, of.name));
   }
 
   // What is computed element by element takes the same elements of all its operands; sums are fp32.

@@ -35,6 +35,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"device_type.h", "src/base/"},
     {"target.h", "src/base/"},
     {"loss_total.h", "src/base/"},
+    {"exact_sum.h", "src/base/"},
     {"shape.h", "src/base/"},
     {"philox.h", "src/base/"},
     {"optimizer_options.h", "src/base/"},

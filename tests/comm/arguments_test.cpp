@@ -63,7 +63,7 @@ TEST(CommunicatorArguments, SquaresLieApart) {
   alignas(8) float data[64] = {};
   ReduceScatter call{.full = data, .shard = data + 32, .shard_numel = 8};
   for (float* const place : {data, data + 14, data + 32, data + 38}) {
-    call.block_squares = reinterpret_cast<double*>(place);
+    call.squares.sum = reinterpret_cast<SquareSum*>(place);
     EXPECT_THROW(rank0.reduce_scatter(call), UsageError) << place - data;
   }
 }

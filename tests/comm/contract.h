@@ -150,21 +150,20 @@ void reduce_microbatches(Communicator& ranks, Reduction reduction, const Check& 
       for (int microbatch = 0; microbatch < 3; ++microbatch) {
         const auto full = stored_buffer(wire, me, microbatch, n * numel);
         const auto unchanged = full;
-        const auto blocks = static_cast<std::size_t>(kernels::square_blocks(numel));
-        std::vector<double> squares(blocks, -1.0), expected(blocks);
+        SquareSum squares = {.nonfinite = 1}, expected = squares;  // which are added to
+        constexpr std::int64_t kPlace = 7 * kSquareBlock;
         ranks.reduce_scatter({.full = full.data(),
                               .wire = wire,
                               .shard = shard.data(),
                               .shard_numel = numel,
                               .accumulate = microbatch > 0,
                               .reduction = reduction,
-                              .block_squares = microbatch == 1 ? nullptr : squares.data()},
+                              .squares = {microbatch == 1 ? nullptr : &squares, kPlace}},
                              {.unit = "u"});
         ASSERT_EQ(full, unchanged);
-        if (microbatch != 1) {
-          kernels::block_squares({}, numel, DType::fp32, shard.data(), expected.data());
-          ASSERT_EQ(raw(squares), raw(expected)) << numel << " of " << name_of(wire);
-        }
+        if (microbatch != 1)
+          kernels::sum_of_squares({}, numel, DType::fp32, shard.data(), {&expected, kPlace});
+        ASSERT_TRUE(squares == expected) << numel << " of " << name_of(wire);
         ASSERT_NO_FATAL_FAILURE(check(wire, microbatch, shard));
       }
     }

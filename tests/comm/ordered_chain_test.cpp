@@ -49,11 +49,11 @@ TEST(OrderedChain, AnyContributionMayBeTheResult) {
       std::vector<const void*> contributions;
       for (const std::vector<float>& input : inputs) contributions.push_back(input.data());
       std::vector<float>& result = inputs[static_cast<std::size_t>(aliased)];
-      std::vector<double> squares(3, -1.0), of_expected(3);
-      ordered_chain(contributions, DType::fp32, kNumel, false, result.data(), squares.data());
+      SquareSum squares, of_expected;
+      ordered_chain(contributions, DType::fp32, kNumel, false, result.data(), {&squares, 64});
       EXPECT_EQ(contract::raw(result), contract::raw(expected)) << ranks << " ranks, result is " << aliased;
-      kernels::block_squares({}, kNumel, DType::fp32, expected.data(), of_expected.data());
-      EXPECT_EQ(contract::raw(squares), contract::raw(of_expected)) << ranks << " ranks, " << aliased;
+      kernels::sum_of_squares({}, kNumel, DType::fp32, expected.data(), {&of_expected, 64});
+      EXPECT_TRUE(squares == of_expected) << ranks << " ranks, " << aliased;
     }
 }
 

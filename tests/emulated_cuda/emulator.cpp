@@ -222,14 +222,11 @@ cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t s
 
 void __syncthreads() { tessera::emulated_cuda::pause(tessera::emulated_cuda::State::at_block); }
 
-float __shfl_xor_sync(unsigned, float value, int lane_mask) {
-  return static_cast<float>(tessera::emulated_cuda::shuffle(
-      value, [&](std::size_t lane) { return lane ^ static_cast<std::size_t>(lane_mask); }));
+double __shfl_xor_sync(unsigned, double value, int lane_mask) {
+  return tessera::emulated_cuda::shuffle(
+      value, [&](std::size_t lane) { return lane ^ static_cast<std::size_t>(lane_mask); });
 }
 
-double __shfl_down_sync(unsigned, double value, unsigned delta, int width) {
-  return tessera::emulated_cuda::shuffle(value, [&](std::size_t lane) {
-    const auto part = static_cast<std::size_t>(width);
-    return lane % part + delta < part ? lane + delta : lane;
-  });
+float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
+  return static_cast<float>(__shfl_xor_sync(mask, double{value}, lane_mask));
 }

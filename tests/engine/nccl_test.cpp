@@ -4,7 +4,6 @@
 
 #include <tuple>
 
-#include "kernels/reduce.h"
 #include "src/comm/backend.h"
 #include "tests/comm/gpus.h"
 #include "tests/engine/matrix.h"
@@ -44,12 +43,14 @@ class ThroughHost final : public comm::Backend {
     ReduceScatter here = call;
     here.full = full.data();
     here.shard = reinterpret_cast<float*>(shard.data());
-    std::vector<double> squares(static_cast<std::size_t>(kernels::square_blocks(call.shard_numel)));
-    if (call.block_squares != nullptr) here.block_squares = squares.data();
+    SquareSum squares;
+    if (call.squares.sum != nullptr) {
+      copy(&squares, call.squares.sum, sizeof(squares));
+      here.squares.sum = &squares;
+    }
     host_.reduce_scatter(here, label);
     copy(call.shard, shard.data(), call.shard_numel * 4);
-    if (call.block_squares != nullptr)
-      copy(call.block_squares, squares.data(), static_cast<std::int64_t>(squares.size() * sizeof(double)));
+    if (call.squares.sum != nullptr) copy(call.squares.sum, &squares, sizeof(squares));
   }
   void broadcast(void* data, std::int64_t bytes, int root, CallLabel label) override {
     host_.broadcast(data, bytes, root, label);

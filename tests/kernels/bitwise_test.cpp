@@ -110,17 +110,12 @@ class AllOps {
     const std::int64_t numel = 20011;
     const Tensor x = random_.tensor(type_, numel), y = random_.tensor(type_, numel);
     const void* contributions[] = {x.data(), y.data(), x.data()};
-    const std::int64_t blocks = square_blocks(numel);
-    Doubles block_sums(static_cast<std::size_t>(blocks));
+    SquareSum of_chain, of_input;
     ordered_chain(TestContext(threads_), numel, type_, contributions, 0.0f,
-                  output(DType::fp32, numel).floats(), block_sums.data());
-    std::memcpy(output(DType::fp32, 2 * blocks).data(), block_sums.data(),
-                block_sums.size() * sizeof(double));
-    SumOfSquares squares;
-    sum_of_squares(TestContext(threads_, sum_of_squares_workspace_bytes(numel)), numel, type_, x.data(),
-                   &squares);
-    Tensor& bits = output(DType::fp32, 2);
-    std::memcpy(bits.data(), &squares.sum, sizeof(double));
+                  output(DType::fp32, numel).floats(), {&of_chain, 0});
+    sum_of_squares(TestContext(threads_), numel, type_, x.data(), {&of_input, 0});
+    for (const SquareSum& squares : {of_chain, of_input})
+      std::memcpy(output(DType::fp32, sizeof(squares) / sizeof(float)).data(), &squares, sizeof(squares));
   }
 
   void updates() {

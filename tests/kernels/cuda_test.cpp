@@ -109,24 +109,15 @@ class Session {
   }
   void* output(DType type, std::int64_t numel) { return changed(Tensor(type, numel)); }
   float* floats(std::int64_t numel) { return static_cast<float*>(output(DType::fp32, numel)); }
-  double* doubles(std::int64_t count) {
-    const std::int64_t bytes = count * std::int64_t{sizeof(double)};
-    results_.push_back({buffers_.size(), [count, bytes](const unsigned char* contents) {
-                          Doubles values(static_cast<std::size_t>(count));
-                          std::memcpy(values.data(), contents, static_cast<std::size_t>(bytes));
-                          return values;
-                        }});
-    return static_cast<double*>(add(nullptr, bytes, 0).data());
-  }
-  // A result in a struct, compared by what `values` makes of it.
+  // A result in a struct, which has been `start`, compared by what `values` makes of it.
   template <class T>
-  T* result(std::function<Doubles(const T&)> values) {
+  T* result(std::function<Doubles(const T&)> values, const T& start = {}) {
     results_.push_back({buffers_.size(), [values](const unsigned char* bytes) {
                           T result;
                           std::memcpy(&result, bytes, sizeof(T));
                           return values(result);
                         }});
-    return static_cast<T*>(add(nullptr, sizeof(T), 0).data());
+    return static_cast<T*>(add(&start, sizeof(T), 0).data());
   }
 
   // All outputs in order; waits for the device.
@@ -226,6 +217,21 @@ void add_elementwise(Cases& cases, DType type, std::int64_t numel) {
   });
 }
 
+// What squares are added to: some are there.
+SquareSum* square_result(Session& s) {
+  SquareSum start;
+  exact::add_magnitude(start.sum, 1e-30);
+  return s.result<SquareSum>(
+      [](const SquareSum& squares) {
+        Doubles values;
+        for (const std::uint64_t word : squares.sum.words)
+          for (const int shift : {0, 32}) values.push_back(static_cast<double>(word >> shift & 0xffffffff));
+        values.push_back(static_cast<double>(exact::first_nonfinite(squares)));
+        return values;
+      },
+      start);
+}
+
 // The squares are those of the sums, which a last, longer sweep may have completed.
 void add_chain_squares(Cases& cases, DType type, std::int64_t numel) {
   for (const int count : {2, 9})
@@ -234,7 +240,7 @@ void add_chain_squares(Cases& cases, DType type, std::int64_t numel) {
                        for (int i = 0; i < count; ++i)
                          contributions.push_back(s.input(random.tensor(type, numel)));
                        kernels::ordered_chain(s.context(), numel, type, contributions, 0.0f, s.floats(numel),
-                                              s.doubles(square_blocks(numel)));
+                                              {square_result(s), 640});
                      }});
 }
 
@@ -244,11 +250,7 @@ void add_squares(Cases& cases, DType type, std::int64_t numel) {
                        Tensor x = random.tensor(type, numel, 4.0);
                        for (std::int64_t i = bad; i >= 0 && i < numel; i += (numel - i + 1) / 2)
                          x.set(i, std::numeric_limits<double>::infinity());
-                       kernels::sum_of_squares(
-                           s.context(sum_of_squares_workspace_bytes(numel)), numel, type, s.input(x),
-                           s.result<SumOfSquares>([](const SumOfSquares& result) {
-                             return Doubles{result.sum, static_cast<double>(result.first_nonfinite)};
-                           }));
+                       kernels::sum_of_squares(s.context(), numel, type, s.input(x), {square_result(s), 64});
                      }});
 }
 
@@ -350,33 +352,35 @@ void add_gates(Cases& cases) {
   const auto values_of = [](const UpdateGate& gate) {
     return Doubles{gate.gradient_scale, static_cast<double>(gate.apply)};
   };
-  for (const int ranks : {1, 5})
-    for (const int flats : {1, 3, 700})
-      for (const int bad : {-1, flats / 2})
-        cases.push_back(
-            {label("gate", DType::fp32, {ranks, flats, bad}), 0.0, [=](Session& s, Random& random) {
-               const std::int64_t numel = 8 + 2 * flats;
-               std::vector<double> scalars(static_cast<std::size_t>(ranks * numel));
-               for (double& value : scalars) value = std::fabs(random.normal());
-               for (int rank = 0; rank < ranks; ++rank)
-                 scalars[static_cast<std::size_t>(rank * numel + 2)] = 0.0;
-               if (bad >= 0)
-                 scalars[static_cast<std::size_t>((ranks - 1) * numel + 8 + 2 * bad)] =
-                     std::numeric_limits<double>::infinity();
-               set_gate(s.context(),
-                        {.scalars = s.input(scalars),
-                         .ranks = ranks,
-                         .numel = numel,
-                         .weight = 0,
-                         .weight_on_device = 1,
-                         .abandoned = 2,
-                         .loss_scale = 3,
-                         .agreed = bad == 0 ? 1U << 5 : 0,
-                         .square_sums = 8,
-                         .flats = flats,
-                         .max_norm = 0.5},
-                        s.result<UpdateGate>(values_of));
-             }});
+  constexpr int kSquares = 8;
+  for (const int ranks : {1, 5, 40})
+    for (const int bad : {-1, 0, ranks - 1})
+      cases.push_back({label("gate", DType::fp32, {ranks, bad}), 0.0, [=](Session& s, Random& random) {
+                         const std::int64_t numel = kSquares + sizeof(SquareSum) / sizeof(double) + 1;
+                         std::vector<double> scalars(static_cast<std::size_t>(ranks * numel));
+                         for (double& value : scalars) value = std::fabs(random.normal());
+                         for (int rank = 0; rank < ranks; ++rank) {
+                           double* const own = &scalars[static_cast<std::size_t>(rank * numel)];
+                           own[2] = 0.0;
+                           SquareSum squares;
+                           for (int word = 0; word < 9; ++word)
+                             squares.sum.words[word] = ~std::uint64_t{0} - static_cast<std::uint64_t>(rank);
+                           if (rank == bad) exact::note_nonfinite(squares, 12345);
+                           std::memcpy(own + kSquares, &squares, sizeof(squares));
+                         }
+                         set_gate(s.context(),
+                                  {.scalars = s.input(scalars),
+                                   .ranks = ranks,
+                                   .numel = numel,
+                                   .weight = 0,
+                                   .weight_on_device = 1,
+                                   .abandoned = 2,
+                                   .loss_scale = 3,
+                                   .agreed = bad == 0 ? 1U << 5 : 0,
+                                   .squares = kSquares,
+                                   .max_norm = 0.5},
+                                  s.result<UpdateGate>(values_of));
+                       }});
 }
 
 constexpr Dropout kDropout = {

@@ -235,26 +235,24 @@ TEST(OrderedChain, StreamedStoresGiveTheSameBits) {
       }
 }
 
-// As block_squares() takes them from what was stored, and without a change of that.
+// As sum_of_squares() takes them from what was stored, and without a change of that.
 void check_chain_squares(DType type, std::int64_t numel, std::size_t count, float beta) {
   std::vector<Tensor> tensors;
   std::vector<const void*> pointers;
   for (std::size_t j = 0; j < count; ++j) tensors.push_back(Random(j).tensor(type, numel));
   for (const Tensor& tensor : tensors) pointers.push_back(tensor.data());
   const Tensor start = Random(77).tensor(DType::fp32, numel);
-  const auto blocks = static_cast<std::size_t>(square_blocks(numel));
   for_each_instruction_set([&](const char* name) {
     const std::string what =
         fmt::format("{}: {} x {} of {}, beta {}", name, count, numel, name_of(type), beta);
     Aligned sums(start), without(start);
-    Doubles squares(blocks + 1, -7.0), expected(blocks);
-    ordered_chain(TestContext(2), numel, type, pointers, beta, sums.floats(), squares.data());
+    SquareSum squares, expected;
+    ordered_chain(TestContext(2), numel, type, pointers, beta, sums.floats(), {&squares, 0});
     ordered_chain(TestContext(1), numel, type, pointers, beta, without.floats());
     EXPECT_EQ(std::memcmp(sums.data(), without.data(), static_cast<std::size_t>(numel) * 4), 0) << what;
     EXPECT_TRUE(sums.kept_what_follows()) << what;
-    block_squares(TestContext(1), numel, DType::fp32, sums.data(), expected.data());
-    EXPECT_EQ(std::memcmp(squares.data(), expected.data(), blocks * sizeof(double)), 0) << what;
-    EXPECT_EQ(squares.back(), -7.0) << what << ": more blocks than there are";
+    sum_of_squares(TestContext(1), numel, DType::fp32, sums.data(), {&expected, 0});
+    EXPECT_TRUE(squares == expected) << what;
   });
 }
 
@@ -297,41 +295,69 @@ TEST(Accumulate, IsTheChainOfOne) {
 
 // ------------------------------------------------------------------ sum of squares
 
-SumOfSquares squares(const Tensor& x, int threads) {
-  SumOfSquares result = {.sum = -1.0, .first_nonfinite = 5};
-  const TestContext context(threads, sum_of_squares_workspace_bytes(x.numel()));
-  sum_of_squares(context, x.numel(), x.type(), x.data(), &result);
+SquareSum squares(const Tensor& x, int threads = 1) {
+  SquareSum result;
+  sum_of_squares(TestContext(threads), x.numel(), x.type(), x.data(), {&result, 0});
   return result;
 }
 
-double pairwise(Doubles lane) {
-  for (std::size_t width = lane.size() / 2; width > 0; width /= 2)
-    for (std::size_t j = 0; j < width; ++j) lane[j] += lane[j + width];
-  return lane[0];
+// By the order that tessera/exact_sum.h promises.
+SquareSum promised_sum(const Tensor& x) {
+  SquareSum total;
+  for (std::int64_t begin = 0; begin < x.numel(); begin += kSquareBlock) {
+    Doubles block(kSquareBlock);
+    for (std::int64_t i = begin; i < std::min(x.numel(), begin + kSquareBlock); ++i)
+      block[static_cast<std::size_t>(i - begin)] = x.get(i) * x.get(i);
+    for (std::size_t apart = kSquareBlock / 2; apart > 0; apart /= 2)
+      for (std::size_t i = 0; i < apart; ++i) block[i] += block[i + apart];
+    exact::add_squares(total, block[0]);
+  }
+  return total;
 }
 
-// The order of additions that reduce.h promises.
-double promised_sum(const Tensor& x) {
-  Doubles total(256, 0.0);
-  for (std::int64_t block = 0; block * 1024 < x.numel(); ++block) {
-    Doubles lane(32, 0.0);
-    for (std::int64_t i = block * 1024; i < std::min(x.numel(), (block + 1) * 1024); ++i)
-      lane[static_cast<std::size_t>(i % 32)] += x.get(i) * x.get(i);
-    total[static_cast<std::size_t>(block % 256)] += pairwise(lane);
-  }
-  return pairwise(total);
+// Ordinary numbers, denormal ones, and numbers of all sizes side by side.
+Tensor wide_tensor(DType type, std::int64_t numel) {
+  Random random(static_cast<std::uint64_t>(numel));
+  Tensor x = random.tensor(type, numel);
+  for (std::int64_t i = 0; i < numel; ++i)
+    if (i / 5000 % 3 == 1)
+      x.set(i, std::ldexp(x.get(i), type == DType::fp16 ? -20 : -140));
+    else if (i / 5000 % 3 == 2)
+      x.set(i, std::ldexp(x.get(i), static_cast<int>(i * 7919 % (type == DType::fp16 ? 20 : 260)) -
+                                        (type == DType::fp16 ? 10 : 140)));
+  return x;
 }
 
 TEST(SumOfSquares, FollowsThePromisedOrderBitForBit) {
   for (const DType type : kAllTypes)
-    for (const std::int64_t numel : {1, 31, 32, 33, 1000, 2048, 2049, 100003, 2048 * 600 + 5}) {
-      const Tensor x = Random(static_cast<std::uint64_t>(numel)).tensor(type, numel);
-      for (const int threads : {1, 2, 3}) {
-        EXPECT_EQ(squares(x, threads).sum, promised_sum(x));
-        EXPECT_EQ(squares(x, threads).first_nonfinite, -1);
-      }
+    for (const std::int64_t numel : {1, 31, 63, 64, 65, 1000, 4096, 4097, 100003, 2048 * 600 + 5}) {
+      const Tensor x = wide_tensor(type, numel);
+      const SquareSum expected = promised_sum(x);
+      for_each_instruction_set([&](const char* name) {
+        for (const int threads : {1, 2, 3})
+          EXPECT_TRUE(squares(x, threads) == expected) << name << ", " << numel << " of " << name_of(type);
+      });
     }
-  EXPECT_EQ(squares(Tensor(DType::fp32, 0), 1).sum, 0.0);
+  EXPECT_TRUE(squares(Tensor(DType::fp32, 0)) == SquareSum{});
+}
+
+TEST(SumOfSquares, IsThatOfItsParts) {
+  for (const DType type : kAllTypes) {
+    const Tensor x = wide_tensor(type, 50007);
+    const SquareSum whole = squares(x);
+    Random random(3);
+    for (int turn = 0; turn < 20; ++turn) {
+      SquareSum parts;
+      for (std::int64_t begin = 0; begin < x.numel();) {
+        const std::int64_t blocks = 1 + static_cast<std::int64_t>(std::fabs(random.normal()) * 100.0);
+        const std::int64_t end = std::min(x.numel(), begin + blocks * kSquareBlock);
+        sum_of_squares(TestContext(1 + turn % 2), end - begin, type,
+                       static_cast<const char*>(x.data()) + begin * bytes_of(type), {&parts, begin});
+        begin = end;
+      }
+      EXPECT_TRUE(parts == whole) << name_of(type);
+    }
+  }
 }
 
 TEST(SumOfSquares, FindsTheFirstNonFiniteElement) {
@@ -341,16 +367,25 @@ TEST(SumOfSquares, FindsTheFirstNonFiniteElement) {
       Tensor x = Random(1).tensor(type, numel);
       x.set(numel - 1, std::nan(""));
       x.set(place, std::numeric_limits<double>::infinity());
-      const SumOfSquares result = squares(x, 2);
-      EXPECT_EQ(result.first_nonfinite, place);
-      EXPECT_FALSE(std::isfinite(result.sum));
+      SquareSum result;
+      sum_of_squares(TestContext(2), numel, type, x.data(), {&result, 128});
+      EXPECT_EQ(exact::first_nonfinite(result), 128 + place);
+      EXPECT_TRUE(std::isnan(exact::value_of(result)));
     }
 }
 
 TEST(SumOfSquares, LargestFloatsDoNotOverflow) {
-  const Tensor x(DType::fp32, Doubles(20000, -static_cast<double>(std::numeric_limits<float>::max())));
-  EXPECT_EQ(squares(x, 1).first_nonfinite, -1);
-  EXPECT_TRUE(std::isfinite(squares(x, 1).sum));
+  const double largest = -static_cast<double>(std::numeric_limits<float>::max());
+  const Tensor x(DType::fp32, Doubles(20000, largest));
+  EXPECT_EQ(exact::first_nonfinite(squares(x)), -1);
+  EXPECT_NEAR(exact::value_of(squares(x)) / (20000.0 * largest * largest), 1.0, 1e-15);
+}
+
+TEST(SumOfSquares, RefusesToBeginInsideABlock) {
+  const float x = 1.0f;
+  SquareSum sum;
+  EXPECT_THROW(sum_of_squares(TestContext(1), 1, DType::fp32, &x, {&sum, 32}), UsageError);
+  EXPECT_THROW(sum_of_squares(TestContext(1), 1, DType::fp32, &x, {&sum, -64}), UsageError);
 }
 
 // ------------------------------------------------------------------ optimizers

@@ -228,7 +228,7 @@ TEST(PipelinePrograms, TakeTheSquaresOfCompleteGradients) {
           EXPECT_FALSE(adds && complete[flat]) << to_string(mesh) << ", flat " << flat;
           if (of.find(Role::squares) == nullptr) continue;
           EXPECT_EQ(of.operand(Role::squares).buffer, program.scalars);
-          EXPECT_EQ(of.operand(Role::squares).region.slot, square_sum_slot(static_cast<FlatId>(flat)));
+          EXPECT_EQ(of.operand(Role::squares).region, Region::sum_of(kAllParameters));
           complete[flat] = true;
           ++taken[flat];
           alone[flat] += of.op == Opcode::square_sum;

@@ -57,7 +57,7 @@ Program full_program() {
                           .region = Region::part_of(kSlice),
                           .type = DType::fp16,
                           .access = Access::modify});
-  use.operands.push_back({.role = Role::squares, .buffer = 1, .region = Region::pair_at(12, 3)});
+  use.operands.push_back({.role = Role::squares, .buffer = 1, .region = Region::sum_of(3)});
   use.operands.push_back({.role = Role::to, .buffer = 1});
   program.instructions.push_back(use);
   program.instructions.push_back({.op = Opcode::zero, .operands = {}, .waits = {}});
@@ -84,7 +84,7 @@ void know_all_fields(const Program& program) {
   [[maybe_unused]] const auto& [op, on, pass, edge, of, microbatch, channel, peer, selective, when, operands,
                                 waits] = instructions[0];
   [[maybe_unused]] const auto& [operand_role, touched, region, operand_type, access] = operands[0];
-  [[maybe_unused]] const auto& [region_kind, region_spread, parameter, slot] = region;
+  [[maybe_unused]] const auto& [region_kind, region_spread, parameter] = region;
   [[maybe_unused]] const auto& [axes, granule] = region_spread;
   [[maybe_unused]] const auto& [granule_kind, granule_numel] = granule;
 }
@@ -151,13 +151,11 @@ const std::vector<Change>& changes() {
       {"access", [](Program& of) { operand(of).access = Access::add; }},
       {"a region's spread", [](Program& of) { operand(of).region.spread = kWhole; }},
       {"a region's parameter", [](Program& of) { operand(of).region.parameter = 3; }},
-      {"a region's slot", [](Program& of) { operand(of).region.slot = 3; }},
-      {"a pair's parameter", [](Program& of) { instruction(of).operands[1].region.parameter = -1; }},
-      {"a pair's slot", [](Program& of) { instruction(of).operands[1].region.slot = -1; }},
+      {"a sum's parameter", [](Program& of) { instruction(of).operands[1].region.parameter = -1; }},
       {"kind all", [](Program& of) { operand(of).region.kind = Region::Kind::all; }},
       {"kind parameter", [](Program& of) { operand(of).region.kind = Region::Kind::parameter; }},
       {"kind gaps", [](Program& of) { operand(of).region.kind = Region::Kind::gaps; }},
-      {"kind pair", [](Program& of) { operand(of).region.kind = Region::Kind::pair; }},
+      {"kind sum", [](Program& of) { operand(of).region.kind = Region::Kind::sum; }},
   };
   return all;
 }
@@ -258,7 +256,7 @@ scalars 'scalars' numel 15
 
 #0 use recompute close selective on receive_output of 'it\'s "all" here: a, b' microbatch 2 )"
       R"(over pipeline peer 1 when 'decision' waits #0 #7: moment2 modify 'window' part shard+replicate )"
-      R"(fp16, squares read 'scalars' pair 12 of_parameter 3, to read 'scalars'
+      R"(fp16, squares read 'scalars' sum of_parameter 3, to read 'scalars'
 #1 zero on compute
 )");
 }

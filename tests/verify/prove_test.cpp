@@ -209,7 +209,7 @@ const std::map<std::string, Mutation>& mutations() {
          const Instruction& of = program.at(*id);
          Instruction again{
              .op = Opcode::square_sum, .lane = Lane::reduce, .unit = of.unit, .operands = {}, .waits = {}};
-         again.operands = {of.operand(Role::to), of.operand(Role::squares), of.operand(Role::block_squares)};
+         again.operands = {of.operand(Role::to), of.operand(Role::squares)};
          again.operands[0].role = Role::from;
          again.operands[0].access = Access::read;
          insert(program, *id + 1, again);
@@ -307,16 +307,16 @@ const std::map<std::string, Mutation>& mutations() {
            if (is_decision(program.buffers[other].role)) program.instructions[*id].when = other;
          return program.at(*id).when >= 0;
        }},
-      {"squares are put in another's place",
+      {"squares are added to another's sum",
        [](Program& program, Draws& draws) {
          const auto id =
              place(program, draws, [](const Instruction& of) { return of.find(Role::squares) != nullptr; });
          if (!id) return false;
-         std::vector<Operand*> pairs;
+         std::vector<Operand*> sums;
          for (Operand& operand : program.instructions[*id].operands)
-           if (operand.role == Role::squares) pairs.push_back(&operand);
-         Region& region = draws.among(pairs)->region;
-         region.slot = region.slot == kScalarHeader ? region.slot + 2 : kScalarHeader;
+           if (operand.role == Role::squares) sums.push_back(&operand);
+         ParameterId& parameter = draws.among(sums)->region.parameter;
+         parameter = parameter == kAllParameters ? 0 : kAllParameters;
          return true;
        }},
       {"a step is never decided",

@@ -202,7 +202,7 @@ TEST(Verify, MalformedInstructionsAreNamedAndNothingIsFollowed) {
   EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).type = DType::bf16; }));
   EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).region = {}; }));
   EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).region = Region::part_of(kSlice); }));
-  EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).region = Region::pair_at(0); }));
+  EXPECT_TRUE(spoilt([&](GatherUse& step) { from(step).region = Region::sum_of(kAllParameters); }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).when = 0; }));  // which is no decision
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).channel = -1; }));
   EXPECT_TRUE(spoilt([](GatherUse& step) { step.made.at(2).channel = 2; }));

@@ -154,7 +154,7 @@ void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel labe
     ordered_chain(contributions, request.wire, range.count, request.accumulate, request.shard + range.begin);
   };
   collective(call, content);
-  take_block_squares(request);
+  take_squares(request);
   bytes_received_ += (world() - 1) * slice;
 }
 

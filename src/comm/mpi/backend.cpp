@@ -136,7 +136,7 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
         ordered_chain(contributions(rank() * lane, own), request.wire, part.count, request.accumulate,
                       request.shard + part.begin);
       });
-  take_block_squares(request);
+  take_squares(request);
   count((world() - 1) * slice_bytes);
 }
 

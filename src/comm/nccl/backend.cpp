@@ -218,9 +218,8 @@ void NcclBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) 
   call.type = request.wire;
   collective(call, (world() - 1) * request.shard_numel * bytes_of(request.wire), [&] {
     native ? reduce_natively(request) : reduce_exactly(request);
-    if (request.block_squares != nullptr)
-      kernels::block_squares(on_stream(), request.shard_numel, DType::fp32, request.shard,
-                             request.block_squares);
+    if (request.squares.sum != nullptr)
+      kernels::sum_of_squares(on_stream(), request.shard_numel, DType::fp32, request.shard, request.squares);
   });
 }
 

@@ -45,10 +45,9 @@ class ThroughGpu final : public comm::Backend {
     OnGpu full(*this, const_cast<void*>(call.full), world() * numel * tessera::bytes_of(call.wire));
     const bool in_place = call.shard == static_cast<const float*>(call.full) + rank() * numel;
     OnGpu shard(*this, call.shard, in_place ? 0 : numel * 4);
-    OnGpu squares(*this, call.block_squares,
-                  call.block_squares != nullptr ? kernels::square_blocks(numel) * 8 : 0);
+    OnGpu squares(*this, call.squares.sum, call.squares.sum != nullptr ? std::int64_t{sizeof(SquareSum)} : 0);
     ReduceScatter there = call;
-    if (call.block_squares != nullptr) there.block_squares = static_cast<double*>(squares.at(0));
+    if (call.squares.sum != nullptr) there.squares.sum = static_cast<SquareSum*>(squares.at(0));
     there.full = full.at(0);
     there.shard = static_cast<float*>(in_place ? full.at(rank() * numel * 4) : shard.at(0));
     full.run([&] { bound_.reduce_scatter(there, label); });

@@ -25,11 +25,16 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 void __syncthreads();
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
-double __shfl_down_sync(unsigned mask, double value, unsigned delta, int width);
+double __shfl_xor_sync(unsigned mask, double value, int lane_mask);
 inline float __expf(float x) { return std::exp(x); }
-inline int atomicMin(int* place, int value) {
-  const int before = *place;
-  if (value < before) *place = value;
+inline unsigned long long atomicAdd(unsigned long long* place, unsigned long long value) {
+  const unsigned long long before = *place;
+  *place += value;
+  return before;
+}
+inline long long atomicMax(long long* place, long long value) {
+  const long long before = *place;
+  if (value > before) *place = value;
   return before;
 }
 using std::fma;
