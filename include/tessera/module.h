@@ -125,7 +125,7 @@ struct Model {
   std::vector<double> recompute_flops(const BatchShape& shape, const Target& target) const;
   // The fact of the seed, from which weights begin and modules draw.
   static constexpr std::string_view kSeed = "the seed";
-  // EngineOptions::compute of a trainer with such a microbatch and seed; empty where a module's is not known.
+  // EngineOptions::compute of a trainer with such a microbatch and seed.
   std::vector<NumericFact> numerics(const BatchShape& shape, const Target& target, std::uint64_t seed) const;
   std::int64_t parameter_numel() const;  // ties counted once
   // Operations of a training step per token, for sequences of `length` tokens, as model FLOPs utilisation

@@ -36,15 +36,19 @@ struct Numerics {
 // The hashes of both parts, "90f3a2c17be4d506-1c22…": 16 hexadecimal digits each.
 std::string fingerprint_of(const Numerics& numerics);
 
-// The first fact in which two runs differ.
+// A fact that two runs do not share.
 struct NumericDifference {
-  NumericFact a, b;  // empty where one has nothing more
+  std::string what;
+  std::optional<std::string> a, b;  // none where one has no such fact
 };
-std::optional<NumericDifference> first_difference(const Numerics& a, const Numerics& b);
-// "optimizer.beta2 is 0.95 now and 0.999 in the checkpoint", where the two are `of_a`, "now", and `of_b`.
+// All of them, those of the run first: where model or batch differ, so does much of what programs make of
+// them.
+std::vector<NumericDifference> differences(const Numerics& a, const Numerics& b);
+// "optimizer.beta2: 0.95 now, 0.999 in the checkpoint", where the two are `of_a`, "now", and `of_b`.
 std::string in_words(const NumericDifference& difference, std::string_view of_a, std::string_view of_b);
 
-// A line for each fact, to be kept in a file, and back. UsageError for a text that this did not write.
+// A line for each fact, to be kept in a file, and back. UsageError for a text that this did not write, or
+// that another version of this library wrote: its facts may be others.
 std::string to_text(const Numerics& numerics);
 Numerics numerics_of_text(std::string_view text);
 

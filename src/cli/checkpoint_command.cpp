@@ -11,6 +11,13 @@ namespace tessera::cli {
 
 namespace {
 
+// Null where an earlier build saved, or another version.
+nlohmann::json stored_numerics(const std::string& text) try {
+  return text.empty() ? nlohmann::json() : numerics_json(numerics_of_text(text));
+} catch (const UsageError&) {
+  return {};
+}
+
 nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
   nlohmann::json files = nlohmann::json::array();
   for (const CheckpointInfo::File& file : info.files)
@@ -22,8 +29,7 @@ nlohmann::json to_json(const CheckpointInfo& info, bool verified) {
           {"samples", info.state.samples},
           {"configuration", info.state.configuration},
           {"data", info.state.data},
-          {"numerics", info.state.numerics.empty() ? nlohmann::json()
-                                                   : numerics_json(numerics_of_text(info.state.numerics))},
+          {"numerics", stored_numerics(info.state.numerics)},
           {"steps_applied", info.counters.steps_applied},
           {"tokens", info.state.tokens},
           {"loss_scale", scaler ? nlohmann::json(scaler->scale) : nlohmann::json()},

@@ -30,21 +30,25 @@ struct Side {
   }
 };
 
-// What the fingerprints leave out, and is not the same in both.
+// What the fingerprints leave out, and is not the same in both or not known.
 std::vector<std::string> conditions(const Side& a, const Side& b) {
   std::vector<std::string> notes;
   const auto note = [&](const char* key, const auto& of_a, const auto& of_b) {
     if (of_a != of_b) notes.push_back(fmt::format("{} is {} in A and {} in B", key, of_a, of_b));
   };
-  note("run.device", a.setup.config.run.device, b.setup.config.run.device);
-  note("run.threads_per_rank", a.setup.config.run.threads_per_rank, b.setup.config.run.threads_per_rank);
+  const RunConfig &run_a = a.setup.config.run, &run_b = b.setup.config.run;
+  note("run.device", run_a.device, run_b.device);
+  note("run.threads_per_rank", run_a.threads_per_rank, run_b.threads_per_rank);
+  for (const Side* side : {&a, &b}) {
+    const RunConfig& run = side->setup.config.run;
+    if (!run.checkpoint.empty() && run.resume != "false")
+      notes.push_back(fmt::format("{} may go on from a checkpoint in '{}'", side->name, run.checkpoint));
+    if (!side->planned.why_not_opened.empty())
+      notes.push_back(fmt::format("the data of {} could not be looked at", side->name));
+  }
+  if (a.setup.config.data.train != b.setup.config.data.train)
+    notes.emplace_back("files of another name are told apart by their lengths and ends only");
   return notes;
-}
-
-std::size_t facts_apart(const std::vector<NumericFact>& a, const std::vector<NumericFact>& b) {
-  std::size_t apart = std::max(a.size(), b.size()) - std::min(a.size(), b.size());
-  for (std::size_t k = 0; k < std::min(a.size(), b.size()); ++k) apart += a[k] == b[k] ? 0 : 1;
-  return apart;
 }
 
 }  // namespace
@@ -55,25 +59,28 @@ int compare_command(const CompareArguments& arguments, ResultFile& file) {
   a.print(arguments.a.config);
   b.print(arguments.b.config);
   const Numerics &of_a = a.planned.numerics, &of_b = b.planned.numerics;
-  const std::optional<NumericDifference> difference = first_difference(of_a, of_b);
+  const std::vector<NumericDifference> apart = differences(of_a, of_b);
+  const bool equal = apart.empty();
   const std::vector<std::string> notes = conditions(a, b);
   nlohmann::json result = {
-      {"a", numerics_json(of_a)}, {"b", numerics_json(of_b)}, {"equal", !difference}, {"conditions", notes}};
-  if (difference) {
-    const std::string words = in_words(*difference, "in A", "in B");
-    const std::size_t more = facts_apart(of_a.program, of_b.program) + facts_apart(of_a.run, of_b.run) - 1;
-    fmt::print("different {}{}\n", words, more > 0 ? fmt::format(" (and {} more)", more) : "");
+      {"a", numerics_json(of_a)}, {"b", numerics_json(of_b)}, {"equal", equal}, {"conditions", notes}};
+  if (!equal) {
+    const std::string words = in_words(apart[0], "in A", "in B");
+    fmt::print("different {}{}\n", words,
+               apart.size() > 1 ? fmt::format(" (and {} more)", apart.size() - 1) : "");
     result["difference"] = words;
   } else if (!notes.empty()) {
-    fmt::print("equal     but {}, which may change bits (docs/numerics.md)\n", fmt::join(notes, ", and "));
+    fmt::print("equal     if this changes no bit: {} (docs/numerics.md)\n", fmt::join(notes, ", and "));
   } else {
-    fmt::print("equal     losses, norms and weights are the same to the bit on equal machines and builds\n");
+    fmt::print(
+        "equal     training losses, norms and weights are the same to the bit on equal machines and "
+        "builds\n");
   }
   const std::vector<std::string> keys = differences(a.setup.config, b.setup.config);
   if (!keys.empty()) fmt::print("keys      {}\n", fmt::join(keys, ", "));
   result["keys"] = keys;
   file.write(result);
-  return difference ? kDiffer : 0;
+  return equal ? 0 : kDiffer;
 }
 
 }  // namespace tessera::cli

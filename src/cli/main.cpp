@@ -275,9 +275,10 @@ void add_simulate(CLI::App& app, CommandLine& line) {
 }
 
 void add_compare(CLI::App& app, CommandLine& line) {
-  CLI::App* command = app.add_subcommand(
-      "compare",
-      "Say whether two runs compute the same bits; needs no device. Status 0: they do, 3: they do not");
+  CLI::App* command = app.add_subcommand("compare",
+                                         "Say whether two runs compute the same bits; needs no device. "
+                                         "Status 0: they do, on equal terms that it "
+                                         "names; 3: they do not");
   CompareArguments& two = line.compare;
   command->add_option("a", two.a.config, "TOML file of a run (docs/configuration.md)")->required();
   command->add_option("b", two.b.config, "TOML file of the other run")->required();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "src/cli/run_numerics.h"
 
@@ -84,18 +85,28 @@ void print_changes(const std::optional<Config>& stored, const std::string& store
   }
 }
 
+// Those of the checkpoint; none where another build saved.
+std::optional<Numerics> stored_numerics(const RunState& state) {
+  try {
+    if (!state.numerics.empty()) return numerics_of_text(state.numerics);
+  } catch (const UsageError&) {
+  }
+  return std::nullopt;
+}
+
 // Whether what comes now has the bits that the run would have had without the pause.
-void print_numerics(const std::string& stored, const Numerics& now, const Setup& setup) {
-  if (stored.empty()) return;  // an earlier build saved
-  if (const auto difference = difference_since(numerics_of_text(stored), now, setup))
-    fmt::print("numerics  other bits than before the pause would follow: {}\n",
-               in_words(*difference, "now", "in the checkpoint"));
+void print_numerics(const std::optional<Numerics>& stored, const Numerics& now, const Setup& setup) {
+  if (!stored) return fmt::print("numerics  what decided the bits before the pause is not known\n");
+  const std::vector<NumericDifference> all = differences_since(*stored, now, setup);
+  if (!all.empty())
+    fmt::print("numerics  other bits than without the pause may follow: {}\n",
+               in_words(all[0], "now", "in the checkpoint"));
 }
 
 }  // namespace
 
 RunState resume_run(const std::filesystem::path& checkpoint, const Communicator& world, Engine& engine,
-                    const Setup& setup, const Data& data, const Numerics& numerics) {
+                    const Setup& setup, const Data& data, Numerics& numerics) {
   const std::string& folder = setup.config.run.checkpoint;
   RunState state = load(checkpoint, world, engine, setup);
   if (state.tokens == 0) state.tokens = state.step * setup.tokens_per_step();
@@ -111,10 +122,12 @@ RunState resume_run(const std::filesystem::path& checkpoint, const Communicator&
   if (stored) check_same_data(*stored, state.data, setup, data);
   if (stored && !stored->precision.loss_scaling)  // an earlier build kept a scale of no use
     engine.set_counters({.steps_applied = engine.counters().steps_applied});
+  const std::optional<Numerics> saved = stored_numerics(state);
+  const Numerics now = std::exchange(numerics, saved ? resumed(numerics, *saved, setup) : numerics);
   if (engine.rank() != 0) return state;
   fmt::print("resumed   at step {} from {}\n", state.step, folder);
   print_changes(stored, state.data, setup, data, engine);
-  print_numerics(state.numerics, numerics, setup);
+  print_numerics(saved, now, setup);
   return state;
 }
 

@@ -24,10 +24,10 @@ RunFolder open_run_folder(const RunConfig& run, const Communicator& world);
 
 // Loads the checkpoint into the engine and checks that the run has the same model, data and batch. Rank 0
 // prints to stdout what else has changed since and changes the result, and the first fact of `numerics` that
-// differs from the run that was saved. Collective. The state has a number of tokens even if an earlier build
-// saved none. Throws UsageError for anything that does not fit, and the errors of load_checkpoint() with the
-// keys that were changed.
+// differs from the run that was saved. `numerics` then begins as that run did. Collective. The state has a
+// number of tokens even if an earlier build saved none. Throws UsageError for anything that does not fit, and
+// the errors of load_checkpoint() with the keys that were changed.
 RunState resume_run(const std::filesystem::path& checkpoint, const Communicator& world, Engine& engine,
-                    const Setup& setup, const Data& data, const Numerics& numerics);
+                    const Setup& setup, const Data& data, Numerics& numerics);
 
 }  // namespace tessera::cli

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace tessera::cli {
 
@@ -22,10 +23,20 @@ std::string schedule_words(const Schedule& of) {
 std::string samples_words(const Setup& setup, const Data* data) {
   const DataConfig& config = setup.config.data;
   if (data == nullptr)
-    return fmt::format("of '{}', without {} of it where that is no other file, in the order of seed {}",
-                       config.train, config.validation_fraction, config.seed);
+    return fmt::format("of '{}', {} of it held back, in the order of seed {}", config.train,
+                       config.validation.empty() ? config.validation_fraction : 0.0, config.seed);
   return fmt::format("{} windows of {}, in the order of seed {}", data->train.windows(), data->train_identity,
                      config.seed);
+}
+
+// Whether anything but the first weights is drawn from run.seed.
+bool draws(const Setup& setup) {
+  const ModelConfig& model = setup.config.model;
+  return model.dropout > 0.0 || model.attention_dropout > 0.0;
+}
+
+bool is_of_the_start(const NumericFact& fact, const Setup& setup) {
+  return fact.what == kWeights || (!draws(setup) && fact.what == Model::kSeed);
 }
 
 }  // namespace
@@ -33,10 +44,12 @@ std::string samples_words(const Setup& setup, const Data* data) {
 Numerics with_run(Numerics of_engine, const Setup& setup, const Data* data) {
   const std::string& weights = setup.config.model.weights;
   std::vector<NumericFact>& run = of_engine.run;
+  if (!weights.empty() && !draws(setup))
+    std::erase_if(run, [](const NumericFact& fact) { return fact.what == Model::kSeed; });
   run.push_back({std::string(kWeights),
                  weights.empty() ? "drawn from the seed" : fmt::format("those of '{}'", weights)});
   run.push_back({"the learning rate", schedule_words(setup.schedule)});
-  run.push_back({"the samples", samples_words(setup, data)});
+  run.push_back({"what is read", samples_words(setup, data)});
   return of_engine;
 }
 
@@ -52,14 +65,20 @@ PlannedNumerics planned_numerics(const Setup& setup, std::span<const TrainerPlan
   return {with_run(std::move(of_engine), setup, data.get()), std::move(why_not)};
 }
 
-std::optional<NumericDifference> difference_since(Numerics stored, Numerics now, const Setup& setup) {
-  const ModelConfig& model = setup.config.model;
-  const bool draws = model.dropout > 0.0 || model.attention_dropout > 0.0;
-  for (Numerics* of : {&stored, &now})
-    std::erase_if(of->run, [&](const NumericFact& fact) {
-      return fact.what == kWeights || (!draws && fact.what == Model::kSeed);
-    });
-  return first_difference(now, stored);
+std::vector<NumericDifference> differences_since(Numerics stored, Numerics now, const Setup& setup) {
+  std::vector<NumericDifference> all = differences(now, stored);
+  std::erase_if(all, [&](const NumericDifference& of) {
+    const bool first_scale = of.what == "loss_scaling.initial" && of.a && of.b;
+    return first_scale || is_of_the_start({of.what, ""}, setup);
+  });
+  return all;
+}
+
+Numerics resumed(Numerics now, const Numerics& stored, const Setup& setup) {
+  const auto of_the_start = [&](const NumericFact& fact) { return is_of_the_start(fact, setup); };
+  std::erase_if(now.run, of_the_start);
+  std::ranges::copy_if(stored.run, std::back_inserter(now.run), of_the_start);
+  return now;
 }
 
 }  // namespace tessera::cli

@@ -21,8 +21,12 @@ struct PlannedNumerics {
 };
 PlannedNumerics planned_numerics(const Setup& setup, std::span<const TrainerPlan> by_pipeline_rank);
 
-// The first fact by which what comes next differs from what the run that was saved would have computed. Where
-// its weights came from does not matter any more, nor a seed that nothing draws from.
-std::optional<NumericDifference> difference_since(Numerics stored, Numerics now, const Setup& setup);
+// The facts by which what comes next may differ from what the run that was saved would have computed. Where
+// its weights came from does not matter any more, nor the loss scale that it began with, nor a seed that
+// nothing draws from.
+std::vector<NumericDifference> differences_since(Numerics stored, Numerics now, const Setup& setup);
+
+// Those of a run that goes on from a checkpoint which has `stored`: it began as that one did.
+Numerics resumed(Numerics now, const Numerics& stored, const Setup& setup);
 
 }  // namespace tessera::cli

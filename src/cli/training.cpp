@@ -65,14 +65,14 @@ class RankTraining {
   void run() {
     if (first_) report_exchange();
     if (first_) report_disk();
-    if (first_) fmt::print("numerics  {}\n", fingerprint_of(numerics_));
-    if (first_) summary_.numerics = numerics_;
     if (ranks_are_processes() && gpus_ == 0)
       trainer_.engine().set_peak_observer([this] {
         if (run_steps_ < kWeighed)
           summary_.peak_bytes = std::max(summary_.peak_bytes, read_proportional_bytes());
       });
     begin_weights();
+    if (first_) fmt::print("numerics  {}\n", fingerprint_of(numerics_));
+    if (first_) summary_.numerics = numerics_;
     if (run_.steps > 0)
       trace_from_ = std::clamp(run_.steps - step_ - run_.trace_steps, std::int64_t{0}, kTraceFrom);
     prefetch_step(step_);
@@ -362,7 +362,7 @@ class RankTraining {
   const int gpus_;
   Communicator control_, disk_;
   Trainer trainer_;
-  const Numerics numerics_;
+  Numerics numerics_;
   GpuMemory gpu_memory_;
   PendingCheckpoint saving_;
 

@@ -6,6 +6,8 @@ Numerics numerics_of(const Layout& layout, const EngineOptions& options, Numeric
   Figures figures;
   add_units(figures, layout);
   for (const NumericFact& fact : options.compute) figures.add(fact.what, fact.value);
+  if (options.compute.empty()) figures.add("the compute", "not known");
+  if (!options.order.empty()) add_order(figures, options.order);
   add_optimizer(figures, options.optimizer);
   figures.add("clip.max_norm", options.clip.max_norm);
   add_scaling(figures, options.loss_scaling);

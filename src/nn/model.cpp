@@ -52,8 +52,8 @@ std::vector<NumericFact> Model::numerics(const BatchShape& shape, const Target& 
       {std::string(kSeed), std::to_string(seed)}};
   for (std::size_t unit = 0; unit < modules.size(); ++unit) {
     std::string words = modules[unit]->numerics(shape, target);
-    if (words.empty()) return {};
-    facts.push_back({fmt::format("the compute of unit '{}'", names[unit]), std::move(words)});
+    facts.push_back({fmt::format("the compute of unit '{}'", names[unit]),
+                     words.empty() ? "not known" : std::move(words)});
   }
   return facts;
 }

@@ -37,7 +37,7 @@ struct Model {
 // What the norm is made of, over all ranks.
 struct Squared {
   std::vector<int> times;  // [flat] how often its squares are taken
-  std::vector<Term> sums;  // [home] the gradient that they are taken of
+  std::vector<Term> sums;  // [home] the gradient that they are taken of, and that the update reads
 };
 
 // Follows one program. What it sends waits in `messages` for the rank that receives it.
@@ -99,6 +99,8 @@ class Follower {
   void send(const Instruction& instruction);
   bool receive(const Instruction& instruction);
   void take_squares(InstructionId id, const Operand& gradient);
+  // Of a gradient that is complete: the order in which it was added up is one for all who read it.
+  bool same_sums(const Operand& gradient);
   void update(InstructionId id);
   // Empty where the part of the gradient is complete, else what is wrong with it.
   std::string incomplete(const Operand& gradient);

@@ -110,9 +110,17 @@ void Follower::take_squares(InstructionId id, const Operand& gradient) {
   if (const std::string wrong = incomplete(gradient); !wrong.empty())
     report(id, fmt::format("takes squares too soon: {}", wrong));
   ++squared_.times[static_cast<std::size_t>(flat)];
-  for (const ParameterId parameter : layout().flat(flat).parameters)
-    squared_.sums[static_cast<std::size_t>(parameter)] =
-        contents_.at(gradient.buffer, 0, contents_.item(parameter));
+  if (!same_sums(gradient)) report(id, "takes squares of a gradient that others have in another order");
+}
+
+bool Follower::same_sums(const Operand& gradient) {
+  for (const ParameterId parameter : layout().flat(buffer(gradient.buffer).flat).parameters) {
+    Term& known = squared_.sums[static_cast<std::size_t>(parameter)];
+    const Term sum = contents_.at(gradient.buffer, 0, contents_.item(parameter));
+    if (known == kUndefined) known = sum;
+    if (known != sum) return false;
+  }
+  return true;
 }
 
 void Follower::check_state(InstructionId id, const Operand& operand, Held held, int version,
@@ -152,6 +160,8 @@ void Follower::update(InstructionId id) {
     });
   } else if (const std::string wrong = incomplete(gradient); !wrong.empty()) {
     report(id, fmt::format("updates by a wrong gradient: {}", wrong));
+  } else if (!same_sums(gradient)) {
+    report(id, "updates by a gradient that is added up in another order than that of the norm");
   }
   const bool own_master = instruction.find(Role::parameter) != nullptr;
   for (const Operand& operand : instruction.operands) {
@@ -186,6 +196,8 @@ void Follower::finish() {
       if (program_.kind != StepKind::train || !answers_.now) continue;
       if (const std::string what = incomplete(left); !what.empty())
         wrong("is not left to the next step: " + what);
+      else if (!same_sums(left))
+        wrong("is left to the next step in another order than that of the norm");
       continue;
     }
     const bool updated =

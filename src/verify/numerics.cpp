@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::string_view kProgram = "program", kRun = "run";
 
+// The first line. Another set of facts is another version.
+constexpr std::string_view kVersion = "numerics 1\n";
+
 // Between what a line has; no fact keeps one.
 constexpr char kBetween = '\t', kEnd = '\n';
 
@@ -34,12 +37,22 @@ std::uint64_t hash_of(std::string_view part, const std::vector<NumericFact>& fac
   return XXH3_64bits(text.data(), text.size());
 }
 
-std::optional<NumericDifference> first_of(const std::vector<NumericFact>& a,
-                                          const std::vector<NumericFact>& b) {
-  const auto [at, other] = std::ranges::mismatch(a, b);
-  if (at == a.end() && other == b.end()) return std::nullopt;
-  return NumericDifference{.a = at == a.end() ? NumericFact() : *at,
-                           .b = other == b.end() ? NumericFact() : *other};
+const NumericFact* find(const std::vector<NumericFact>& facts, std::string_view what) {
+  const auto found = std::ranges::find(facts, what, &NumericFact::what);
+  return found == facts.end() ? nullptr : &*found;
+}
+
+void add_differences(const std::vector<NumericFact>& a, const std::vector<NumericFact>& b,
+                     std::vector<NumericDifference>& all) {
+  for (const NumericFact& fact : a) {
+    const NumericFact* other = find(b, fact.what);
+    if (other == nullptr)
+      all.push_back({.what = fact.what, .a = fact.value, .b = {}});
+    else if (plain(other->value) != plain(fact.value))
+      all.push_back({.what = fact.what, .a = fact.value, .b = other->value});
+  }
+  for (const NumericFact& fact : b)
+    if (find(a, fact.what) == nullptr) all.push_back({.what = fact.what, .a = {}, .b = fact.value});
 }
 
 // What is in front of the next `behind`, which is dropped, too.
@@ -58,26 +71,26 @@ std::string fingerprint_of(const Numerics& numerics) {
   return fmt::format("{:016x}-{:016x}", hash_of(kProgram, numerics.program), hash_of(kRun, numerics.run));
 }
 
-// The run's first: where the model or the batch differ, so does much of what programs make of them.
-std::optional<NumericDifference> first_difference(const Numerics& a, const Numerics& b) {
-  if (auto found = first_of(a.run, b.run)) return found;
-  return first_of(a.program, b.program);
+std::vector<NumericDifference> differences(const Numerics& a, const Numerics& b) {
+  std::vector<NumericDifference> all;
+  add_differences(a.run, b.run, all);
+  add_differences(a.program, b.program, all);
+  return all;
 }
 
 std::string in_words(const NumericDifference& difference, std::string_view of_a, std::string_view of_b) {
-  const auto& [a, b] = difference;
-  if (a.what == b.what) return fmt::format("{} is {} {} and {} {}", a.what, a.value, of_a, b.value, of_b);
-  const auto words = [](const NumericFact& fact) {
-    return fact.what.empty() ? std::string("nothing more") : fmt::format("{}, {},", fact.what, fact.value);
-  };
-  return fmt::format("there is {} {}, where there is {} {}", words(a), of_a, words(b), of_b);
+  return fmt::format("{}: {} {}, {} {}", difference.what, difference.a.value_or("nothing"), of_a,
+                     difference.b.value_or("nothing"), of_b);
 }
 
 std::string to_text(const Numerics& numerics) {
-  return text_of(kProgram, numerics.program) + text_of(kRun, numerics.run);
+  return std::string(kVersion) + text_of(kProgram, numerics.program) + text_of(kRun, numerics.run);
 }
 
 Numerics numerics_of_text(std::string_view text) {
+  if (!text.starts_with(kVersion))
+    throw UsageError("numerics: the text is of another version of Tessera, or none of its own");
+  text.remove_prefix(kVersion.size());
   Numerics numerics;
   while (!text.empty()) {
     const std::string_view part = take(text, kBetween);

@@ -195,21 +195,37 @@ TEST_F(ToolPlans, TwoRunsAreComparedBeforeEitherTrains) {
   Result equal = compare(with(each, {"--set-b", "mesh.shard=1", "--set-b", "run.microbatches=4", "--set-b",
                                      "strategy.stage=0", "--set-b", "strategy.recompute=full"}));
   EXPECT_EQ(equal.status, 0) << equal.err;
-  EXPECT_THAT(equal.out, HasSubstr("equal     losses, norms and weights are the same to the bit"));
+  EXPECT_THAT(equal.out, HasSubstr("equal     training losses, norms and weights are the same to the bit"));
   EXPECT_EQ(result().at("equal"), true);
   EXPECT_EQ(result().at("a"), result().at("b"));
   equal = compare({"--set-b", "run.threads_per_rank=2"});
   EXPECT_EQ(equal.status, 0);
-  EXPECT_THAT(equal.out, HasSubstr("equal     but run.threads_per_rank is 1 in A and 2 in B"));
+  EXPECT_THAT(equal.out,
+              HasSubstr("equal     if this changes no bit: run.threads_per_rank is 1 in A and 2 in B"));
 
   Result other = compare({"--set-a", "optimizer.beta2=0.9"});
   EXPECT_EQ(other.status, 3) << other.err;
-  EXPECT_THAT(other.out, HasSubstr("different optimizer.beta2 is 0.9 in A and 0.95 in B\n"));
-  EXPECT_EQ(result().at("difference"), "optimizer.beta2 is 0.9 in A and 0.95 in B");
+  EXPECT_THAT(other.out, HasSubstr("different optimizer.beta2: 0.9 in A, 0.95 in B\n"));
+  EXPECT_EQ(result().at("difference"), "optimizer.beta2: 0.9 in A, 0.95 in B");
   other = compare({"--set", "strategy.reduce=last", "--set-b", "strategy.reduce=each"});
   EXPECT_EQ(other.status, 3) << other.err;
-  EXPECT_THAT(other.out, HasSubstr("are added is "));
-  EXPECT_THAT(other.out, HasSubstr("(0, 2) + (1, 3) in A and "));
+  EXPECT_THAT(other.out, HasSubstr("are added: "));
+  EXPECT_THAT(other.out, HasSubstr("(0, 2) + (1, 3) in A, "));
+
+  other = compare({"--set-b", "precision.loss_scaling=true"});
+  EXPECT_THAT(other.out, HasSubstr("different loss_scaling: absent in A, given in B (and 6 more)\n"));
+  // What the facts do not have is said.
+  equal = compare({"--set-b", "run.resume=auto", "--set-b", "run.checkpoint=" + folder_.file("none")});
+  EXPECT_THAT(equal.out, HasSubstr("if this changes no bit: B may go on from a checkpoint in "));
+  equal = compare({"--set", "data.train=" + folder_.file("absent")});
+  EXPECT_THAT(equal.out, HasSubstr("the data of A could not be looked at, and the data of B could not"));
+  other = compare({"--set", "data.train=" + folder_.file("absent"), "--set-b", "data.validation=" + config_});
+  EXPECT_EQ(other.status, 3) << other.out;  // nothing of the training data is held back
+  // A seed that nothing is drawn from is no fact.
+  const Arguments given = {"--set", "model.weights=w.safetensors", "--set-b", "run.seed=2"};
+  EXPECT_EQ(compare(given).status, 3);
+  EXPECT_EQ(compare(with(given, {"--set", "model.dropout=0", "--set", "model.attention_dropout=0"})).status,
+            0);
 
   // A difference that is found is the result; that a run means nothing is an error.
   EXPECT_EQ(compare({"--set-b", "mesh.tensor=2"}).status, 1);

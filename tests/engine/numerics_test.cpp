@@ -250,5 +250,36 @@ TEST(Fingerprint, DiffersWhereOneNumberThatMattersDoes) {
   }
 }
 
+// ---- pairs that are spread otherwise ----
+
+// Stage, prefetch, places of states and parameters, number of shards: with as many microbatches in all.
+TEST(Fingerprint, IsOneForWhateverChangesNoBit) {
+  const Seeds seeds;
+  constexpr int kMicrobatches = 12;  // of all ranks
+  for (std::uint64_t seed = seeds.from; seed < seeds.from + seeds.count; ++seed) {
+    Draws draws(seed);
+    ToyRun run = draw_run(draws);
+    const auto spread = [&](int shards) {
+      ToyRun other = run;
+      other.options.mesh = {.shard = shards};
+      other.microbatches = kMicrobatches / shards;
+      draw_strategy(draws, other.options.strategy, other.options.mesh, static_cast<int>(run.units.size()),
+                    false);
+      other.options.strategy.recompute = Recompute::none;
+      other.options.strategy.unit_activations.clear();
+      other.options.strategy.reduce = ReduceWhen::each;
+      return other;
+    };
+    const int shards = draws.among<int>({1, 2, 3, 4, 6}), others = draws.among<int>({1, 2, 3, 4, 6});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(shards) + " and " +
+                 std::to_string(others) + " shards");
+    const Outcome one = outcome_of(spread(shards)), two = outcome_of(spread(others));
+    EXPECT_EQ(one.bits.weights, two.bits.weights);
+    EXPECT_EQ(one.bits.norms, two.bits.norms);
+    EXPECT_EQ(one.bits.losses, two.bits.losses);
+    EXPECT_EQ(one.fingerprint, two.fingerprint);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing

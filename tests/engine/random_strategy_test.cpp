@@ -123,6 +123,7 @@ Log run_case(const RandomCase& of, std::span<const EngineOptions> strategies) {
     logs[static_cast<std::size_t>(world.rank())] = std::move(log);
   });
   for (const Log& log : logs) {
+    if (log.names != logs[0].names) throw Error("ranks differ in their fingerprints or in what they log");
     const auto same = same_bits("of a rank's values", log.values, logs[0].values);
     if (!same) throw Error(std::string("ranks differ: ") + same.message());
   }

@@ -139,8 +139,11 @@ TEST(Numerics, AreKeptAsText) {
   plain.program[0].what = "the gradients of unit 'a b'";  // what separates facts is no part of one
   EXPECT_EQ(numerics_of_text(to_text(kSome)), plain);
   EXPECT_EQ(numerics_of_text(to_text(plain)), plain);
-  EXPECT_EQ(numerics_of_text(""), Numerics());
-  for (const char* wrong : {"program", "program\ta", "program\ta\tb", "else\ta\tb\n"})
+  EXPECT_EQ(numerics_of_text(to_text({})), Numerics());
+  const std::string version = to_text({});
+  for (const std::string& wrong :
+       {std::string(), std::string("numerics 2\n"), version + "program", version + "program\ta",
+        version + "program\ta\tb", version + "else\ta\tb\n"})
     EXPECT_THROW(numerics_of_text(wrong), UsageError) << wrong;
 }
 
@@ -157,16 +160,28 @@ TEST(Numerics, HaveAFingerprintOfEachPart) {
   EXPECT_EQ(fingerprint_of(numerics_of_text(to_text(kSome))), print);
 }
 
+std::vector<std::string> told(const Numerics& a, const Numerics& b) {
+  std::vector<std::string> words;
+  for (const NumericDifference& of : differences(a, b))
+    words.push_back(in_words(of, "now", "in the checkpoint"));
+  return words;
+}
+
 TEST(Numerics, AreComparedFactByFact) {
-  EXPECT_FALSE(first_difference(kSome, kSome));
+  EXPECT_EQ(told(kSome, kSome), std::vector<std::string>());
   Numerics other = kSome;
   other.run[1].value = "0.5";
-  EXPECT_EQ(in_words(*first_difference(kSome, other), "now", "in the checkpoint"),
-            "clip.max_norm is 1 now and 0.5 in the checkpoint");
+  EXPECT_EQ(told(kSome, other), std::vector<std::string>{"clip.max_norm: 1 now, 0.5 in the checkpoint"});
+  // One fact more is one difference, wherever it stands.
   other = kSome;
-  other.program.push_back({"the order of others", "0…3"});
-  EXPECT_EQ(in_words(*first_difference(kSome, other), "in A", "in B"),
-            "there is nothing more in A, where there is the order of others, 0…3, in B");
+  other.run.insert(other.run.begin(), {"a new fact", "3"});
+  EXPECT_EQ(told(kSome, other), std::vector<std::string>{"a new fact: nothing now, 3 in the checkpoint"});
+  EXPECT_EQ(told(other, kSome), std::vector<std::string>{"a new fact: 3 now, nothing in the checkpoint"});
+  // What a text does not keep is no difference.
+  EXPECT_EQ(told(kSome, numerics_of_text(to_text(kSome))).size(), 2U);  // the name of the first fact
+  other = kSome;
+  other.run[0].value = "adam\tw";
+  EXPECT_EQ(told(other, numerics_of_text(to_text(other))).size(), 2U);
 }
 
 }  // namespace
