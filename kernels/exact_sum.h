@@ -86,10 +86,52 @@ TESSERA_HOST_DEVICE double rounded(ExactSum<kUnit, kWords> sum) {
   return negative ? -number : number;
 }
 
+inline constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
+
+// ------------------------------------------------------------------ numbers
+
+TESSERA_HOST_DEVICE inline void add(NumberSum& to, double number) {
+  if (!(number >= -DBL_MAX && number <= DBL_MAX)) {
+    to.nonfinite += number;
+  } else if (number >= 0.0) {
+    add_magnitude(to.sum, number);
+  } else {
+    negate(to.sum);
+    add_magnitude(to.sum, -number);
+    negate(to.sum);
+  }
+}
+
+// A whole number, of which float64 may have too few digits.
+TESSERA_HOST_DEVICE inline void add(NumberSum& to, std::int64_t number) {
+  constexpr std::int64_t kLow = std::int64_t{1} << 32;
+  add(to, static_cast<double>(number % kLow));
+  add(to, static_cast<double>(number / kLow) * static_cast<double>(kLow));
+}
+
+TESSERA_HOST_DEVICE inline void add(NumberSum& to, const NumberSum& from) {
+  add(to.sum, from.sum);
+  to.nonfinite += from.nonfinite;
+}
+
+TESSERA_HOST_DEVICE inline double value_of(const NumberSum& numbers) {
+  if (numbers.nonfinite == 0.0) return rounded(numbers.sum);
+  return numbers.nonfinite == numbers.nonfinite ? numbers.nonfinite : kNotANumber;
+}
+
+TESSERA_HOST_DEVICE inline void add(LossSum& to, double loss, std::int64_t counted) {
+  add(to.loss, loss);
+  to.counted += counted;
+}
+
+TESSERA_HOST_DEVICE inline void add(LossSum& to, const LossSum& from) {
+  add(to.loss, from.loss);
+  to.counted += from.counted;
+}
+
 // ------------------------------------------------------------------ squares
 
 inline constexpr std::int64_t kFarthest = std::numeric_limits<std::int64_t>::max();
-inline constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
 // `block`: a sum of squares; NaN or infinite where an element is, and then nothing is added.
 TESSERA_HOST_DEVICE inline void add_squares(SquareSum& to, double block) {

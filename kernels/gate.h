@@ -7,8 +7,8 @@
 
 namespace tessera::kernels {
 
-// to[0] += total->sum and to[1] += total->counted, in memory of the device.
-void add_loss(const ComputeContext& context, const LossTotal* total, double* to);
+// Adds `total` to `sum`, both in memory of the device.
+void add_loss(const ComputeContext& context, const LossTotal* total, LossSum* sum);
 
 // The squares of all ranks are added up; then gate_of(). `gate` is in memory of the device.
 void set_gate(const ComputeContext& context, const GateArguments& arguments, UpdateGate* gate);

@@ -68,12 +68,12 @@ struct GateArguments {
   const double* scalars = nullptr;
   int ranks = 0;
   std::int64_t numel = 0;
-  int weight = 0, weight_on_device = 0;  // these two add up to the rank's weight
-  int abandoned = 0;                     // above 0 where the rank abandons the step
-  int loss_scale = 0;                    // the first rank's counts
-  std::uint32_t agreed = 0;  // bit k: slot k is to be the same on all ranks; else the gate is closed
-  int squares = 0;           // where its SquareSum begins
-  double max_norm = 0.0;     // 0: no clipping
+  int weight = 0, counted = 0;  // these two add up to the rank's weight; the latter is an int64, as bits
+  int abandoned = 0;            // above 0 where the rank abandons the step
+  int loss_scale = 0;           // the first rank's counts
+  std::uint32_t agreed = 0;     // bit k: slot k is to be the same on all ranks; else the gate is closed
+  int squares = 0;              // where its SquareSum begins
+  double max_norm = 0.0;        // 0: no clipping
 
   TESSERA_HOST_DEVICE double at(int rank, int slot) const { return scalars[rank * numel + slot]; }
   // Over ranks, in their order.
@@ -82,11 +82,14 @@ struct GateArguments {
     for (int rank = 0; rank < ranks; ++rank) total += at(rank, slot);
     return total;
   }
-  // Of both, rank by rank.
-  TESSERA_HOST_DEVICE double sum(int slot, int other) const {
-    double total = 0.0;
-    for (int rank = 0; rank < ranks; ++rank) total += at(rank, slot) + at(rank, other);
-    return total;
+  // Exact over ranks.
+  TESSERA_HOST_DEVICE double total_weight() const {
+    NumberSum total;
+    for (int rank = 0; rank < ranks; ++rank) {
+      exact::add(total, at(rank, weight));
+      exact::add(total, bits_as<std::int64_t>(at(rank, counted)));
+    }
+    return exact::value_of(total);
   }
   TESSERA_HOST_DEVICE SquareSum square_sum(int rank) const {
     return squares_at(scalars + rank * numel + squares);
@@ -102,8 +105,8 @@ struct GateArguments {
 
 // `square_sum`: that of all ranks.
 TESSERA_HOST_DEVICE inline UpdateGate gate_of(const GateArguments& a, double square_sum) {
-  return gate_of(!a.agree() || a.sum(a.abandoned) > 0.0, a.sum(a.weight, a.weight_on_device),
-                 a.at(0, a.loss_scale), square_sum, a.max_norm);
+  return gate_of(!a.agree() || a.sum(a.abandoned) > 0.0, a.total_weight(), a.at(0, a.loss_scale), square_sum,
+                 a.max_norm);
 }
 
 }  // namespace tessera::kernels

@@ -20,8 +20,8 @@ void optimizer_update(const ComputeContext& context, const OptimizerArguments& a
   ops_of(context.device).optimizer_update(context, arguments);
 }
 
-void add_loss(const ComputeContext& context, const LossTotal* total, double* to) {
-  ops_of(context.device).add_loss(context, total, to);
+void add_loss(const ComputeContext& context, const LossTotal* total, LossSum* sum) {
+  ops_of(context.device).add_loss(context, total, sum);
 }
 
 void set_gate(const ComputeContext& context, const GateArguments& arguments, UpdateGate* gate) {

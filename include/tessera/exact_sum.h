@@ -14,6 +14,20 @@ struct ExactSum {
   bool operator==(const ExactSum&) const = default;
 };
 
+// Of any float64 numbers: room for 2^77 of the largest.
+struct NumberSum {
+  ExactSum<-1074, 34> sum = {};  // of the finite ones
+  double nonfinite = 0.0;        // the sum of the others: 0, an infinity or NaN
+  bool operator==(const NumberSum&) const = default;
+};
+
+// What LossTotals add up to.
+struct LossSum {
+  NumberSum loss = {};
+  std::int64_t counted = 0;
+  bool operator==(const LossSum&) const = default;
+};
+
 // Squares are added in float64 over blocks of so many elements: those 32 apart first, then 16, 8, 4, 2 and 1.
 // The sums of blocks are added exactly. A range that is cut between blocks has the sum of its parts.
 inline constexpr int kSquareBlock = 64;

@@ -217,15 +217,17 @@ std::vector<BufferOf> persistent_buffers(std::span<const Program> programs);
 // "#12 backward of block.3, microbatch 0", for messages and timelines.
 std::string describe(const Program& program, InstructionId id);
 
-// A rank's slot of the scalars: float64 values that the ranks exchange once a step. kScalarHeader values
-// (loss, weight and what all ranks must agree on), then the bits of a SquareSum: of this rank's slices of all
+// A rank's slot of the scalars: float64 values that the ranks exchange once a step. kLossSlot values (the
+// host's loss and weight, and what all ranks must agree on), then the bits of a LossSum, of what was added on
+// the device, and of a SquareSum: of this rank's slices of all
 // reduced gradients, whose elements are counted through all flats. Then, where asked for, one for each
 // parameter.
-inline constexpr int kScalarHeader = 11;
+inline constexpr int kLossSlot = 9;
+inline constexpr int kLossSlots = static_cast<int>(sizeof(LossSum) / sizeof(double));
 inline constexpr int kSquareSlots = static_cast<int>(sizeof(SquareSum) / sizeof(double));
 inline constexpr ParameterId kAllParameters = -1;
 constexpr int square_sum_slot(ParameterId parameter) {
-  return kScalarHeader + kSquareSlots * (parameter + 1);
+  return kLossSlot + kLossSlots + kSquareSlots * (parameter + 1);
 }
 
 // A decision on the device: whether updates run there, and the gradient's scale.

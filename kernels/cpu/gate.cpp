@@ -4,9 +4,8 @@
 
 namespace tessera::kernels::cpu {
 
-void add_loss(const ComputeContext&, const LossTotal* total, double* to) {
-  to[0] += total->sum;
-  to[1] += static_cast<double>(total->counted);
+void add_loss(const ComputeContext&, const LossTotal* total, LossSum* sum) {
+  exact::add(*sum, total->sum, total->counted);
 }
 
 void set_gate(const ComputeContext&, const GateArguments& arguments, UpdateGate* gate) {

@@ -6,9 +6,8 @@
 namespace tessera::kernels::cuda {
 namespace {
 
-__global__ void add_loss_kernel(const LossTotal* total, double* to) {
-  to[0] += total->sum;
-  to[1] += static_cast<double>(total->counted);
+__global__ void add_loss_kernel(const LossTotal* total, LossSum* sum) {
+  exact::add(*sum, total->sum, total->counted);
 }
 
 // One warp. A thread adds up a word of the squares over the ranks, and what is carried into the next; another
@@ -46,8 +45,8 @@ __global__ void __launch_bounds__(kWarp) set_gate_kernel(GateArguments a, Update
 
 }  // namespace
 
-void add_loss(const ComputeContext& context, const LossTotal* total, double* to) {
-  start(context, "add_loss", {1, 1}, add_loss_kernel, total, to);
+void add_loss(const ComputeContext& context, const LossTotal* total, LossSum* sum) {
+  start(context, "add_loss", {1, 1}, add_loss_kernel, total, sum);
 }
 
 void set_gate(const ComputeContext& context, const GateArguments& arguments, UpdateGate* gate) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "kernels/gate_math.h"
 
@@ -26,22 +27,27 @@ class Scalars {
     return total;
   }
   double sum(Scalar which) const { return sum(static_cast<int>(which)); }
-  // Of both, rank by rank.
-  double sum(Scalar which, Scalar on_device) const {
-    double total = 0;
-    for (int rank = 0; rank < ranks(); ++rank) total += at(rank, which) + at(rank, on_device);
-    return total;
-  }
+  // What add_loss() added on the rank.
+  LossSum loss_on_device(int rank) const { return sum_at<LossSum>(rank, kLossSlot); }
   // Of all parameters, or of one.
   SquareSum squares(ParameterId parameter) const {
     SquareSum total;
-    const auto slot = static_cast<std::size_t>(square_sum_slot(parameter));
-    for (std::size_t rank = 0; rank < inputs_.scalars.size() / numel_; ++rank)
-      kernels::exact::add(total, kernels::squares_at(&inputs_.scalars[rank * numel_ + slot]));
+    for (int rank = 0; rank < ranks(); ++rank)
+      kernels::exact::add(total, sum_at<SquareSum>(rank, square_sum_slot(parameter)));
     return total;
   }
 
  private:
+  // A sum that came as so many values, as bits.
+  template <class Sum>
+  Sum sum_at(int rank, int slot) const {
+    Sum sum;
+    std::memcpy(static_cast<void*>(&sum),
+                &inputs_.scalars[static_cast<std::size_t>(rank) * numel_ + static_cast<std::size_t>(slot)],
+                sizeof(sum));
+    return sum;
+  }
+
   const DecisionInputs& inputs_;
   std::size_t numel_;
 };
@@ -65,7 +71,8 @@ void check_agreement(const Scalars& scalars, std::span<const int> ranks, bool ab
 // The host's part was checked where it was given; what add_loss() added is known only here.
 void check_weights(const Scalars& scalars, std::span<const int> ranks) {
   for (int rank = 0; rank < scalars.ranks(); ++rank)
-    if (const double weight = scalars.at(rank, Scalar::weight) + scalars.at(rank, Scalar::weight_on_device);
+    if (const double weight =
+            scalars.at(rank, Scalar::weight) + static_cast<double>(scalars.loss_on_device(rank).counted);
         weight < 0)
       throw UsageError(
           fmt::format("step: rank {}'s weight is {} with what add_loss added; it must be 0 or more",
@@ -105,8 +112,16 @@ Decision decide(const DecisionInputs& inputs) {
   result.step = static_cast<std::int64_t>(scalars.at(0, Scalar::step));
   result.learning_rate = scalars.at(0, Scalar::learning_rate);
   result.loss_scale = scalars.at(0, Scalar::loss_scale);
-  result.weight = scalars.sum(Scalar::weight, Scalar::weight_on_device);
-  result.loss = result.weight > 0 ? scalars.sum(Scalar::loss, Scalar::loss_on_device) / result.weight : 0.0;
+  NumberSum loss, weight;
+  for (int rank = 0; rank < scalars.ranks(); ++rank) {
+    const LossSum on_device = scalars.loss_on_device(rank);
+    kernels::exact::add(loss, scalars.at(rank, Scalar::loss));
+    kernels::exact::add(loss, on_device.loss);
+    kernels::exact::add(weight, scalars.at(rank, Scalar::weight));
+    kernels::exact::add(weight, on_device.counted);
+  }
+  result.weight = kernels::exact::value_of(weight);
+  result.loss = result.weight > 0 ? kernels::exact::value_of(loss) / result.weight : 0.0;
   if (abandoned) {
     result.reason = SkipReason::abandoned;
     return decision;

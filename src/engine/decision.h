@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// Places in a rank's slot of the scalars, before the per-flat values (see kScalarHeader).
+// Places in a rank's slot of the scalars, before the exact sums (see kLossSlot).
 enum class Scalar : int {
   loss,
   weight,
@@ -21,12 +21,10 @@ enum class Scalar : int {
   hash_low,
   hash_high,
   loss_scale,
-  given,           // a hash of the values that write() was given
-  loss_on_device,  // to be added to loss and weight; these two never come from the host
-  weight_on_device
+  given  // a hash of the values that write() was given
 };
-static_assert(kScalarHeader == static_cast<int>(Scalar::weight_on_device) + 1);
-inline constexpr int kHostScalars = static_cast<int>(Scalar::loss_on_device);
+static_assert(kLossSlot == static_cast<int>(Scalar::given) + 1);
+inline constexpr int kHostScalars = kLossSlot;
 
 inline double& scalar(std::span<double> slot, Scalar which) { return slot[static_cast<std::size_t>(which)]; }
 inline double scalar(std::span<const double> slot, Scalar which) {
@@ -68,7 +66,7 @@ struct DecisionInputs {
 // Elements of gradients are counted through all flats, in their order: [flat] the place of its first.
 std::vector<std::int64_t> first_places(const Layout& layout);
 
-// Losses and weights are added in rank order, squares exactly. Throws CommunicationError naming the first
+// Losses, weights and squares are added exactly. Throws CommunicationError naming the first
 // rank that differs from rank 0 in what they are to agree on, and both values.
 Decision decide(const DecisionInputs& inputs);
 

@@ -155,7 +155,8 @@ void Executor::start(int program, bool continues) {
   previous_.apply = carried_from_ >= 0;
   carried_from_ = -1;
   memory_.begin_step(program);
-  // The slots of add_loss() are the last that are no sums of squares, of which an evaluation has none.
+  // Behind the host's scalars is what add_loss() adds to, then sums of squares, of which an evaluation has
+  // none.
   zero(own_scalar(0), std::int64_t{8} * (continues ? kHostScalars : this->program().scalars_numel));
   trace_.start(this->program(), lane(Lane::compute));
 }
@@ -171,7 +172,7 @@ double* Executor::own_scalar(int slot) const {
 }
 
 void Executor::add_loss(const LossTotal* total) {
-  kernels::add_loss(compute(Lane::compute), total, own_scalar(static_cast<int>(Scalar::loss_on_device)));
+  kernels::add_loss(compute(Lane::compute), total, reinterpret_cast<LossSum*>(own_scalar(kLossSlot)));
 }
 
 void Executor::zero(void* memory, std::int64_t bytes) {

@@ -211,7 +211,7 @@ void Executor::set_gate() {
                      .ranks = world_.world(),
                      .numel = running.scalars_numel,
                      .weight = static_cast<int>(Scalar::weight),
-                     .weight_on_device = static_cast<int>(Scalar::weight_on_device),
+                     .counted = kLossSlot + kLossSlots - 1,
                      .abandoned = static_cast<int>(Scalar::abandoned),
                      .loss_scale = static_cast<int>(Scalar::loss_scale),
                      .agreed = agreed_scalars(),

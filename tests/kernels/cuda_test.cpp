@@ -348,6 +348,18 @@ void add_update_runs(Cases& cases, DType gradient_type, DType parameter_type, DT
                        }});
 }
 
+void add_losses(Cases& cases) {
+  cases.push_back({"losses", 0.0, [](Session& s, Random& random) {
+                     auto* const sum = s.result<LossSum>([](const LossSum& of) {
+                       return Doubles{exact::value_of(of.loss), static_cast<double>(of.counted)};
+                     });
+                     for (const double size : {1e-9, 1e12, 1e-300, 1e200, 1.0, 1e12, 1e200}) {
+                       const std::vector<LossTotal> total = {{size * random.normal(), 7}};
+                       add_loss(s.context(), s.input(total), sum);
+                     }
+                   }});
+}
+
 void add_gates(Cases& cases) {
   const auto values_of = [](const UpdateGate& gate) {
     return Doubles{gate.gradient_scale, static_cast<double>(gate.apply)};
@@ -361,6 +373,7 @@ void add_gates(Cases& cases) {
                          for (double& value : scalars) value = std::fabs(random.normal());
                          for (int rank = 0; rank < ranks; ++rank) {
                            double* const own = &scalars[static_cast<std::size_t>(rank * numel)];
+                           own[1] = bits_as<double>(std::int64_t{rank} - 3 + (std::int64_t{1} << 60));
                            own[2] = 0.0;
                            SquareSum squares;
                            for (int word = 0; word < 9; ++word)
@@ -373,7 +386,7 @@ void add_gates(Cases& cases) {
                                    .ranks = ranks,
                                    .numel = numel,
                                    .weight = 0,
-                                   .weight_on_device = 1,
+                                   .counted = 1,
                                    .abandoned = 2,
                                    .loss_scale = 3,
                                    .agreed = bad == 0 ? 1U << 5 : 0,
@@ -690,6 +703,7 @@ Cases all_cases() {
         add_updates(cases, gradient, parameter, 1003, first);
       for (const DType moments : kComputeTypes) add_update_runs(cases, gradient, parameter, moments);
     }
+  add_losses(cases);
   add_gates(cases);
   for (const DType type : kComputeTypes) {
     for (const std::int64_t channels : {1, 29, 64, 772})

@@ -79,6 +79,58 @@ SquareSum sum_of(const std::vector<double>& blocks) {
   return sum;
 }
 
+// Of either sign, denormal numbers included, so that some sums nearly vanish.
+TEST(NumberSum, IsThatOfLongArithmetic) {
+  std::mt19937_64 random(2);
+  constexpr int kExponents[][2] = {{0, 2046}, {0, 0}, {0, 60}, {1000, 1030}, {2040, 2046}};
+  for (const auto& [least, most] : kExponents)
+    for (const int count : {1, 2, 3, 50, 300}) {
+      std::vector<double> numbers;
+      Digits expected;
+      for (int i = 0; i < count; ++i) {
+        const auto exponent = std::uniform_int_distribution<std::uint64_t>(
+            static_cast<std::uint64_t>(least), static_cast<std::uint64_t>(most))(random);
+        numbers.push_back(std::bit_cast<double>(random() >> 63 << 63 | exponent << 52 | random() >> 12));
+        if (i % 3 == 1) numbers.back() = -numbers[static_cast<std::size_t>(i - 1)];
+        expected.add(numbers.back());
+      }
+      NumberSum sum;
+      for (const double number : numbers) add(sum, number);
+      EXPECT_EQ(value_of(sum), expected.value()) << count << " of exponents " << least << " to " << most;
+      std::shuffle(numbers.begin(), numbers.end(), random);
+      NumberSum parts[2];
+      for (const double number : numbers) add(parts[random() % 2], number);
+      add(parts[0], parts[1]);
+      EXPECT_TRUE(parts[0] == sum);
+    }
+}
+
+TEST(NumberSum, KeepsWhatIsNotFinite) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto sum_with = [](std::initializer_list<double> numbers) {
+    NumberSum sum;
+    for (const double number : numbers) add(sum, number);
+    return value_of(sum);
+  };
+  EXPECT_EQ(sum_with({1.0, infinity, -DBL_MAX}), infinity);
+  EXPECT_EQ(sum_with({-infinity, 1.0}), -infinity);
+  EXPECT_TRUE(std::isnan(sum_with({-infinity, infinity})));
+  EXPECT_TRUE(std::isnan(sum_with({1.0, std::nan(""), infinity})));
+  EXPECT_EQ(sum_with({DBL_MAX, DBL_MAX}), infinity) << "as float64 has no such number";
+  EXPECT_EQ(sum_with({DBL_MAX, DBL_MAX, -DBL_MAX}), DBL_MAX);
+}
+
+TEST(NumberSum, AddsWholeNumbersExactly) {
+  constexpr std::int64_t kLarge = (std::int64_t{1} << 60) + 1;
+  NumberSum sum;
+  add(sum, kLarge);
+  add(sum, -static_cast<double>(std::int64_t{1} << 60));
+  EXPECT_EQ(value_of(sum), 1.0);
+  add(sum, -kLarge);
+  add(sum, std::ldexp(1.0, 60));
+  EXPECT_EQ(value_of(sum), 0.0);
+}
+
 TEST(SquareSum, IsThatOfLongArithmetic) {
   std::mt19937_64 random(1);
   constexpr int kExponents[][2] = {{0, 254}, {0, 0}, {0, 3}, {120, 130}, {250, 254}, {60, 70}};

@@ -87,6 +87,22 @@ TEST(Evaluate, HasTheSameBitsOnAnyPipeline) {
     }
 }
 
+// Neither do the number of data ranks nor the parts: all of it is evaluated once.
+TEST(Evaluate, HasTheSameBitsInAnyWorldAndInAnyParts) {
+  constexpr int kAll = 48;
+  std::vector<double> losses;
+  for (const Mesh& mesh : {Mesh{}, Mesh{.shard = 2}, Mesh{.shard = 3}, Mesh{.shard = 4}, Mesh{.shard = 8},
+                           Mesh{.replicate = 2, .shard = 3}, Mesh{.pipeline = 2, .shard = 2}}) {
+    const int ranks = mesh.replicate * mesh.shard;
+    run_on(mesh, kAll / ranks, [&](Trainer& trainer, int data_rank) {
+      const StepResult result = trainer.evaluate(
+          [&](int microbatch, void* batch) { fill(0, microbatch * ranks + data_rank, batch); });
+      if (trainer.engine().rank() == 0) losses.push_back(result.loss);
+    });
+  }
+  EXPECT_EQ(losses, std::vector<double>(losses.size(), losses[0]));
+}
+
 TEST(Evaluate, WithoutTargetsHasNoWeight) {
   run_on({}, 20, [](Trainer& trainer, int) {
     const StepResult result = trainer.evaluate([](int, void* batch) {
