@@ -77,11 +77,11 @@ struct Column {
 constexpr Column kColumns[] = {
     {"weights", &RunHashes::weights}, {"losses", &RunHashes::losses}, {"norms", &RunHashes::norms}};
 
-// A line for each column but `but`; empty where all are equal.
+// A line for each column but `but` that is recorded and differs.
 std::string differences(const RunHashes& seen, const RunHashes& known, const std::string& but = "") {
   std::string text;
   for (const auto& [name, hash] : kColumns)
-    if (name != but && seen.*hash != known.*hash)
+    if (name != but && known.*hash != kNotRecorded && seen.*hash != known.*hash)
       text += std::string("\n  ") + name + " are " + RecordedTable::hex(seen.*hash) + " and were " +
               RecordedTable::hex(known.*hash);
   return text;
