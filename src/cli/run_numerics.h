@@ -19,7 +19,7 @@ struct PlannedNumerics {
   Numerics numerics;
   std::string why_not_opened = {};
 };
-PlannedNumerics planned_numerics(const Setup& setup, std::span<const TrainerPlan> by_pipeline_rank);
+PlannedNumerics planned_numerics(const Setup& setup, std::span<const TrainerPlan> plans);
 
 // The first fact by which what comes next differs from what the run that was saved would have computed. Where
 // its weights came from does not matter any more, nor a seed that nothing draws from.

@@ -73,6 +73,7 @@ void NcclBackend::bind(Stream& stream, const MostReduced& most) {
   check_cuda(cudaStreamGetDevice(native, &ordinal), "cudaStreamGetDevice");
   received_before_ = host_->bytes_received();
   compare_members(most);
+  contributions_.reserve(global_ranks_.size());
   for (std::shared_ptr<Backend>* meeting : {&meeting_, &first_meeting_})
     *meeting = host_->subgroup(all_ranks(world()), name());
   const std::int64_t wanted = round_up(most.numel * bytes_of(DType::fp32), kAlignment);
