@@ -43,7 +43,7 @@ void train(tessera::Communicator world, const tessera::TokenSource& text, int st
 
   const tessera::Sampler samples(text, {0, text.numel()}, {.length = options.batch.length, .seed = 1});
   const tessera::SampleGrid grid{
-      .world = kRanks, .microbatches = options.microbatches, .sequences = options.batch.sequences};
+      .world = kRanks, .rounds = {.count = options.microbatches}, .sequences = options.batch.sequences};
   const tessera::Schedule schedule{.kind = tessera::ScheduleKind::cosine,
                                    .peak = 1e-3,
                                    .warmup_steps = steps / 10,

@@ -15,16 +15,18 @@
 namespace tessera {
 
 // Builds the programs of a trainer, plans their memory together, and links them to the plan. These are the
-// programs that an engine runs on the ranks with this coordinate along the pipeline axis: one for each spec
-// and, behind them, one of kind `finish` for each training spec with UpdateWhen::next.
+// programs that an engine runs on the ranks with this coordinate along the pipeline axis and this data rank:
+// one for each spec and, behind them, one of kind `finish` for each training spec with UpdateWhen::next.
 struct PlannedPrograms {
   std::vector<Program> programs;
   MemoryPlan plan;
+  int first_data_rank = 0;  // the first that runs them
 };
 PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs,
-                               int pipeline_rank = 0);
+                               int pipeline_rank = 0, int data_rank = 0);
 
-// The same for every pipeline rank, indexed by its coordinate.
+// Those of every rank: for each of first_data_ranks(specs) all pipeline ranks, by their coordinate.
+// programs_of_ranks() says who runs which.
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
                                            std::span<const StepSpec> specs);
 
@@ -93,7 +95,7 @@ std::string describe_plan(const MemoryPlan& plan, Space space = Space::device);
 // resident units, states, a share of them, parameters or activations moved elsewhere or back to the device,
 // recomputation, updates when decided, one staged flat, no pipeline.gather_once, no prefetch. A change of
 // several has no part that could be left out. Each is planned with everything else as it is; the choices for
-// each unit are not made again. `plans` are indexed by pipeline coordinate. The time of a step relative to
+// each unit are not made again. `plans` are in the order of plan_pipeline(). The time of a step relative to
 // now is given where `cost` has the passes' operations.
 std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
                            std::span<const MemoryPlan> plans, const MemoryBudget& budget,

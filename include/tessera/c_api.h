@@ -151,19 +151,21 @@ typedef struct tessera_group {
 
 /* Set all members with tessera_options_init, then change those that differ. Defaults are in brackets. */
 typedef struct tessera_options {
-  size_t struct_bytes;         /* set by tessera_options_init */
-  int32_t pipeline;            /* ranks along the mesh's pipeline axis: parts of the chain of units [1] */
-  int32_t replicate;           /* ranks along its replicate axis [1] */
-  int32_t shard;               /* ranks along its shard axis [0: as many as the other axes leave] */
-  int32_t stage;               /* ZeRO, 0 to 3 [0] */
-  int32_t reduce;              /* [TESSERA_REDUCE_AUTOMATIC] */
-  int32_t reduction;           /* how ranks add, see tessera/reduction.h [TESSERA_REDUCTION_EXACT] */
-  int32_t update;              /* when states are updated, see Strategy::update [TESSERA_UPDATE_DECIDED] */
-  int32_t prefetch;            /* number of uses ahead of the running one whose parameters are gathered [1] */
-  int32_t resident_units;      /* see Strategy::resident_units [0] */
-  int32_t microbatches;        /* microbatches of a training step [1] */
-  int32_t evaluation;          /* 1: there are also evaluations, of one microbatch each [0] */
-  int32_t state_over_replicas; /* 1: see Strategy::state_over_replicas [0] */
+  size_t struct_bytes;    /* set by tessera_options_init */
+  int32_t pipeline;       /* ranks along the mesh's pipeline axis: parts of the chain of units [1] */
+  int32_t replicate;      /* ranks along its replicate axis [1] */
+  int32_t shard;          /* ranks along its shard axis [0: as many as the other axes leave] */
+  int32_t stage;          /* ZeRO, 0 to 3 [0] */
+  int32_t reduce;         /* [TESSERA_REDUCE_AUTOMATIC] */
+  int32_t reduction;      /* how ranks add, see tessera/reduction.h [TESSERA_REDUCTION_EXACT] */
+  int32_t update;         /* when states are updated, see Strategy::update [TESSERA_UPDATE_DECIDED] */
+  int32_t prefetch;       /* number of uses ahead of the running one whose parameters are gathered [1] */
+  int32_t resident_units; /* see Strategy::resident_units [0] */
+  int32_t microbatches;   /* microbatches of one rank in a training step [1] */
+  int32_t microbatches_per_step; /* instead, those of all ranks of the shard and replicate axes; they need not
+                                    divide evenly, see tessera_microbatches [0: not given] */
+  int32_t evaluation;            /* 1: there are also evaluations, of one microbatch each [0] */
+  int32_t state_over_replicas;   /* 1: see Strategy::state_over_replicas [0] */
   int32_t parameters_over_replicas; /* 1: see Strategy::parameters_over_replicas [0] */
 
   int32_t schedule;    /* order of a pipeline's passes [TESSERA_1F1B] */
@@ -241,6 +243,11 @@ tessera_status tessera_find_parameter(const tessera_engine* engine, const char* 
 typedef tessera_status (*tessera_fill)(int32_t parameter, int64_t begin, float* values, int64_t numel,
                                        void* user);
 tessera_status tessera_initialize(tessera_engine* engine, tessera_fill fill, void* user);
+
+/* Of a training step: the rounds of microbatches, one of each rank of the shard and replicate axes, which
+   tessera_begin takes, and in how many of them this rank has one. Microbatch g of all is in round g / ranks.
+   Where the last round is not full, some ranks make no use in it. */
+tessera_status tessera_microbatches(const tessera_engine* engine, int32_t* rounds, int32_t* own);
 
 tessera_status tessera_begin(tessera_engine* engine, int32_t kind, int32_t microbatches);
 /* Begins a training step with TESSERA_UPDATE_REDUCED. `learning_rate` is that of tessera_step, and

@@ -30,16 +30,20 @@ struct CallLabel {
   const char* operation = nullptr;  // a literal; the call's own name where it is null
 };
 
-// Rank r's shard becomes the sum over ranks of slice r, [r*shard_numel, (r+1)*shard_numel), of their full
-// buffers. An exact one is one fp32 chain in rank order 0 .. world-1, begun from the shard's values if
-// accumulate, else from contribution 0 (docs/numerics.md). A native one is a sum in the wire's type in an
-// order that is not said, added to the shard in fp32 if accumulate.
+// Rank r's shard becomes the sum over contributing ranks of slice r, [r*shard_numel, (r+1)*shard_numel), of
+// their full buffers. An exact one is one fp32 chain in rank order 0 .. contributors-1, begun from the
+// shard's values if accumulate, else from contribution 0 (docs/numerics.md). A native one is a sum in the
+// wire's type in an order that is not said, added to the shard in fp32 if accumulate.
 struct ReduceScatter {
-  const void* full = nullptr;  // world * shard_numel elements of type wire
+  const void* full =
+      nullptr;  // world * shard_numel elements of type wire; null on ranks that do not contribute
   DType wire = DType::fp32;
   float* shard = nullptr;  // shard_numel; may be slice r of full itself if wire is fp32 and not accumulate
   std::int64_t shard_numel = 0;  // the same on all ranks
   bool accumulate = false;
+  // So many ranks contribute, the first ones; the others only receive. 0: all. The same on all ranks. Below
+  // the world's number only where the reduction is exact.
+  int contributors = 0;
   Reduction reduction = Reduction::exact;  // the same on all ranks; native needs reduces_natively()
   // Where a sum is given, in memory of the shard's device, the squares of what the shard becomes are added to
   // it (docs/numerics.md). Where ranks read each other's buffers they are taken on the way; elsewhere the

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/mesh.h"
+
 namespace tessera {
 
 struct MappedFile;
@@ -193,15 +195,16 @@ class Sampler {
   UnreadFiles unread_;
 };
 
-// How a step's samples are assigned: microbatch by microbatch and, in each, rank by rank, `sequences` rows to
-// each rank. A step has the same samples for every grid with the same product world · microbatches ·
-// sequences.
+// How a step's samples are assigned: round by round and, in each, rank by rank, `sequences` rows to each
+// rank. A step has the same samples for every grid with as many microbatches of as many sequences.
 struct SampleGrid {
-  std::int64_t world = 1;  // ranks that see different samples: Mesh::data_ranks()
-  std::int64_t microbatches = 1;
+  int world = 1;  // ranks that see different samples: Mesh::data_ranks()
+  Rounds rounds = {};
   std::int64_t sequences = 1;
 
-  std::int64_t samples_per_step() const { return world * microbatches * sequences; }
+  std::int64_t samples_per_step() const { return rounds.microbatches(world) * sequences; }
+  // Of the rank: fewer than there are rounds if it rests in the last.
+  int microbatches_of(int rank) const { return rounds.count - (rounds.rests(rank) ? 1 : 0); }
   // The number, in the run, of a microbatch's first sample in step `step`, counted from 0.
   std::int64_t first_sample(std::int64_t step, std::int64_t rank, std::int64_t microbatch) const {
     return step * samples_per_step() + (microbatch * world + rank) * sequences;

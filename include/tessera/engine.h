@@ -30,7 +30,10 @@ namespace tessera {
 // One of the programs an engine can run. All are built, planned and verified when the engine is made.
 struct ProgramSpec {
   StepKind kind = StepKind::train;
+  // As in StepSpec: rounds of microbatches, and how many data ranks have one in the last. Rounds::of() makes
+  // both of a step's microbatches. A rank that rests in the last round makes no use there.
   int microbatches = 1;
+  int last_round_ranks = 0;
   ActivationSpec activations = {};  // of a trainer with modules; empty where the embedder keeps its own
 };
 
@@ -240,11 +243,14 @@ class Engine {
   // What decides the bits of its steps, over all ranks. Equal on all ranks.
   const Numerics& numerics() const;
 
-  // Begins a step of the program with this kind and number of microbatches. UsageError that lists the
-  // programs where there is none, for a training step with Strategy::update reduced whose terms are missing,
-  // and where what `continues` was no evaluation.
+  // Begins a step of the program with this kind and number of microbatches, ProgramSpec::microbatches.
+  // UsageError that lists the programs where there is none, for a training step with Strategy::update reduced
+  // whose terms are missing, and where what `continues` was no evaluation.
   void begin(StepKind kind, int microbatches = 1, const StepTerms& terms = {});
   void begin_program(int index, const StepTerms& terms = {});  // by place in EngineOptions::programs
+  // How many microbatches this rank has in a step of that program: one fewer than begin() is given where it
+  // rests in the last round.
+  int own_microbatches(int index = 0) const;
 
   // The next use of the program. Blocks the calling thread until the unit's parameters are gathered. Where
   // the order opens a use, the lease stays until the matching close, with other leases inside.

@@ -49,6 +49,24 @@ struct Mesh {
   void check(int world) const;
 };
 
+// How a step's microbatches are dealt to its data ranks: round by round, microbatch g to data rank g mod N in
+// round g div N. Where their number is no multiple of N, only the first data ranks have one in the last
+// round; the others rest there.
+struct Rounds {
+  int count = 1;       // microbatches of a rank that never rests
+  int last_ranks = 0;  // data ranks that have one in the last round; 0: all
+
+  // UsageError for fewer than 1 microbatch, and for more rounds than an int counts.
+  static Rounds of(std::int64_t microbatches, int data_ranks);
+  // Whether the data rank has no microbatch in the last round.
+  bool rests(int data_rank) const { return last_ranks > 0 && data_rank >= last_ranks; }
+  // Microbatches of all data ranks.
+  std::int64_t microbatches(int data_ranks) const {
+    return std::int64_t{count} * data_ranks - (last_ranks > 0 ? data_ranks - last_ranks : 0);
+  }
+  bool operator==(const Rounds&) const = default;
+};
+
 std::string_view name_of(Axis axis);
 
 // "shard 2", "pipeline 2 × shard 4"; "one rank" where every axis is 1.

@@ -43,7 +43,8 @@ inline constexpr int kLanes = 11;
 enum class Opcode : std::uint8_t {
   use,             // the module of `unit` runs `pass`
   all_gather,      // the parts of a flat that the ranks of the group have -> what these make together
-  reduce_scatter,  // a flat, or a part of it, summed over the group in rank order -> each rank's part
+  reduce_scatter,  // a flat, or a part of it, summed over contributing ranks in their order -> each rank's
+                   // part
   accumulate,      // a flat, or a part of it, is added to a sum on this rank
   square_sum,      // the squares of this rank's part of a reduced gradient are added to a sum, finite or not
   zero,            // the parts of a gradient that no use writes, or all of it (StepSpec::zero_gradients)
@@ -72,6 +73,10 @@ struct Instruction {
   int channel = -1;        // for collectives and messages: index into Program::channels
   int peer = -1;           // for messages: the other rank's place along the channel's axis
   bool selective = false;  // a recompute that makes only what is recomputable, from what is saved
+  // For reduce_scatter: so many ranks of the group contribute, the first ones; 0: all. One that does not has
+  // no operand `from`, and `wire` is the type in which the others' contributions travel.
+  int contributors = 0;
+  DType wire = DType::fp32;
   // The decision that it depends on, −1: none. Where that says no, the instruction does nothing on any rank,
   // but keeps its place, waits and lifetimes. An update also takes its learning rate, step and scale from it.
   BufferId when = -1;
@@ -89,6 +94,11 @@ struct Instruction {
     const Operand* found = find(role);
     if (found == nullptr) refuse(role);
     return *found;
+  }
+  // The type of what a reduce_scatter adds up, here or on other ranks.
+  DType wire_type() const {
+    const Operand* from = find(Role::from);
+    return from == nullptr ? wire : from->type;
   }
   // −1 where there is none.
   BufferId buffer(Role role) const {
@@ -180,7 +190,9 @@ struct Channel {
 
 struct Program {
   StepKind kind = StepKind::train;
-  int microbatches = 1;
+  int microbatches = 1;         // rounds of them, see Rounds
+  int last_round_ranks = 0;     // data ranks that have one in the last round; 0: all
+  bool rests = false;           // whether it is for a rank that has none there
   int pipeline_rank = 0;        // the coordinate along the pipeline axis that it is for
   IdVector<std::string> units;  // names, for messages
   IdVector<Channel> channels;

@@ -2,6 +2,7 @@
 // tessera/program.h. Pure.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "tessera/activations.h"
@@ -30,7 +31,12 @@ inline bool reads_parameters(const UnitSpec& unit, Pass pass) {
 // Everything a program depends on besides layout and mesh.
 struct StepSpec {
   StepKind kind = StepKind::train;
+  // Rounds of microbatches, one of each data rank (see Rounds). In the last, only so many data ranks have
+  // one, the first ones; 0: all of them. The others rest there: they take part in its collectives, contribute
+  // nothing to its reductions and have no use. Below the number of data ranks only with mesh.replicate 1,
+  // exact reductions and a reduction for each microbatch, which ReduceWhen::automatic then means.
   int microbatches = 1;
+  int last_round_ranks = 0;
   Strategy strategy;
   int moments = 2;  // values that the optimizer keeps for each element, besides the master: 0 to 2
   DType moment_type = DType::fp32;
@@ -43,14 +49,23 @@ struct StepSpec {
   std::vector<Use> order;
 };
 
+inline Rounds rounds_of(const StepSpec& spec) {
+  return {.count = spec.microbatches, .last_ranks = spec.last_round_ranks};
+}
+
+// The data ranks at which the programs of these specs change, ascending from 0: each runs what the one before
+// it in this list runs, or the one that it is itself.
+std::vector<int> first_data_ranks(std::span<const StepSpec> specs);
+
 // The default order of `StepSpec::order`.
 std::vector<Use> default_order(int units, const StepSpec& spec);
 
-// Builds the program of every rank with this coordinate along the mesh's pipeline axis (they are equal: a
-// rank differs only in which shard it holds). `layout` is of all units, over mesh.shard shards and
-// mesh.replicate replicas. The waits are the fewest that order every pair of conflicting accesses;
-// plan_memory() and link() add those that shared addresses need. Throws UsageError naming the field for a
-// spec that means nothing, such as a backward before its forward.
-Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank = 0);
+// Builds the program of every rank with this coordinate along the mesh's pipeline axis that rests in the last
+// round, or does not, as `data_rank` does (they are equal: a rank differs only in which shard it holds).
+// `layout` is of all units, over mesh.shard shards and mesh.replicate replicas. The waits are the fewest that
+// order every pair of conflicting accesses; plan_memory() and link() add those that shared addresses need.
+// Throws UsageError naming the field for a spec that means nothing, such as a backward before its forward.
+Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank = 0,
+                   int data_rank = 0);
 
 }  // namespace tessera

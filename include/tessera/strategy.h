@@ -151,7 +151,7 @@ struct Strategy {
   // The choice for a unit, numbered from 0.
   ActivationChoice activations_of(int unit) const;
   // Resolves `automatic`: returns each or last.
-  ReduceWhen reduce_when(int microbatches) const;
+  ReduceWhen reduce_when(const Rounds& rounds) const;
 };
 
 // The placements on a mesh as spreads. With one shard everything is whole, except what replicas slice.

@@ -18,35 +18,40 @@ struct TrainerOptions {
   // Mesh, strategy, optimizer, clipping, budget and so on; `programs`, `order` and `external_bytes` are the
   // trainer's own.
   EngineOptions engine;
-  BatchShape batch;                 // one microbatch on one rank
-  int microbatches = 1;             // per training step
+  BatchShape batch;  // one microbatch on one rank
+  // Of a training step, as in ProgramSpec: rounds of microbatches, and the data ranks that have one in the
+  // last.
+  int microbatches = 1;
+  int last_round_ranks = 0;
   int evaluation_microbatches = 1;  // per evaluation
   bool generation = false;          // plans a program for generate()
   std::uint64_t seed = 1;           // of the initial weights, and of what modules draw in training
 };
 
-// The programs a trainer with these options runs on the ranks with this coordinate along the pipeline axis,
-// without a rank or a byte: for `tessera plan`.
+// The programs a trainer with these options runs on the ranks with this coordinate along the pipeline axis
+// and this data rank, without a rank or a byte: for `tessera plan`.
 struct TrainerPlan {
   Layout layout;
   std::vector<Program> programs;
   MemoryPlan memory;
   std::vector<std::string> names;  // of the programs: "train", "evaluate" (a part of an evaluation), …
+  int first_data_rank = 0;         // the first that runs them
 };
-TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank = 0);
+TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank = 0,
+                         int data_rank = 0);
 
-// Proves the plans of all places along the pipeline axis as an engine does before the first step, and says
+// Proves the plans that plan_pipeline() gives as an engine does before the first step, and says
 // what decides the bits of its steps. Throws Error where they do not prove: that is a defect of Tessera.
-Numerics prove_trainer(const Model& model, const TrainerOptions& options,
-                       std::span<const TrainerPlan> by_pipeline_rank);
+Numerics prove_trainer(const Model& model, const TrainerOptions& options, std::span<const TrainerPlan> plans);
 
 // The same training on one rank, nothing sharded, all steps alike: what a sharded plan is compared with.
 TrainerOptions on_one_rank(const TrainerOptions& options);
 
-// The plans of all places along the pipeline axis, by place; and the place of the largest arena of a space,
-// the first of equals.
+// The plans of all places along the pipeline axis, by place: first of the ranks that have a microbatch in
+// every round, then, where there are any, of those that rest in the last. And which of them has the largest
+// arena of a space, the first of equals.
 std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions& options);
-int fullest_pipeline_rank(std::span<const TrainerPlan> plans, Space space = Space::device);
+int fullest_plan(std::span<const TrainerPlan> plans, Space space = Space::device);
 
 // The most units that can stay resident within the budget, see fit_resident_units() in budget.h; −1 where no
 // count fits.

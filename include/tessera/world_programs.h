@@ -27,4 +27,9 @@ struct WorldPrograms {
   IssuerRuns issuer_runs = IssuerRuns::nothing;
 };
 
+// WorldPrograms::program_of_rank, where `programs` has every pipeline coordinate, in their order, for each of
+// `first_data_ranks`, which ascend from 0: a rank runs the programs of the last of these that its data rank
+// reaches.
+std::vector<int> programs_of_ranks(const Mesh& mesh, std::span<const int> first_data_ranks);
+
 }  // namespace tessera

@@ -47,6 +47,7 @@ std::vector<Builder::Waiting> Builder::waiting_of(const Slot& slot) const {
   const UnitId unit = slot.use.unit;
   const UnitBuffers& own = unit_buffers_[unit];
   std::vector<Waiting> all;
+  if (rests_in(slot.microbatch)) return all;
   const auto add = [&](const PerMicrobatch& device, const PerMicrobatch& host) {
     if (!host.empty()) all.push_back({device.of(slot.microbatch), host.of(slot.microbatch)});
   };

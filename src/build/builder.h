@@ -68,7 +68,7 @@ void check_strategy(const Mesh& mesh, const Strategy& strategy);
 
 class Builder {
  public:
-  Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank);
+  Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank, int data_rank);
   Program build();
 
  private:
@@ -119,6 +119,8 @@ class Builder {
     return mesh_.shard > 1 && spec_.strategy.placements.optimizer_state == Placement::sharded;
   }
   bool pipelined() const { return mesh_.pipeline > 1; }
+  // Whether this rank has no such microbatch. Its positions stay in the step: collectives are placed by them.
+  bool rests_in(int microbatch) const { return program_.rests && microbatch == spec_.microbatches - 1; }
   PipelineShape shape() const { return {mesh_.pipeline, spec_.strategy.pipeline.chunks, spec_.microbatches}; }
   // A rank without peers has nothing to add to the gradient of its only microbatch: that is the reduced one.
   bool nothing_to_add(FlatId flat) const {

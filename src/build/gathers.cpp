@@ -22,6 +22,8 @@ void Builder::find_residences() {
   std::vector<int> in_flight(layout_.flats().size(), 0);  // forwards less backwards
   for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
     const Use& use = slots_[static_cast<std::size_t>(position)].use;
+    // Peers need this rank's part for a use that it has not; what comes from the host is for its own alone.
+    if (!parameters_sharded() && rests_in(slots_[static_cast<std::size_t>(position)].microbatch)) continue;
     for (FlatId flat : read_by(use)) {
       int& at = current[static_cast<std::size_t>(flat)];
       int& nested = open[static_cast<std::size_t>(flat)];

@@ -21,7 +21,7 @@ void Builder::find_messages() {
     inbox.from = (pipeline_rank_ - step + mesh_.pipeline) % mesh_.pipeline;
     for (const ChunkPass& sent : pipeline_order(spec_.strategy.pipeline.schedule, shape(), inbox.from)) {
       const int chunk = sent.chunk + step;
-      if (sent.pass != pass || chunk < 0 || chunk >= chunks) continue;
+      if (sent.pass != pass || chunk < 0 || chunk >= chunks || rests_in(sent.microbatch)) continue;
       const int made = times_.start(sent.chunk, sent.microbatch, pass) + duration_of(pass);
       const auto from_then_on = std::ranges::lower_bound(slots_, made, {}, &Slot::time);
       inbox.messages.push_back({.chunk = chunk,
@@ -72,8 +72,8 @@ void Builder::issue_receives(int position) {
 
 // A chunk's last forward has made its output, its last backward the gradient of its input.
 void Builder::issue_sends(int position) {
-  if (!pipelined()) return;
   const Slot& slot = slots_[static_cast<std::size_t>(position)];
+  if (!pipelined() || rests_in(slot.microbatch)) return;
   const int index = partition_.chunk_of(slot.use.unit);
   const Chunk& chunk = partition_.chunk(index);
   const auto send = [&](Lane lane, UnitId unit, BufferId buffer, int to, Pass pass) {

@@ -19,7 +19,7 @@ void Builder::issue_reductions(int position) {
       release_behind(buffers.reduced, next_id() - 1, position);
       continue;
     }
-    BufferId from = buffers.gradient;
+    BufferId from = rests_in(slot.microbatch) ? -1 : buffers.gradient;
     bool accumulate = slot.microbatch > 0;
     if (reduce_when_ == ReduceWhen::last) {
       Instruction sum = about(Opcode::accumulate, Lane::compute, flat);
@@ -34,7 +34,7 @@ void Builder::issue_reductions(int position) {
     }
     if (accumulate) resume_sum(flat, slot.microbatch);
     reduce(flat, slot.microbatch, from, accumulate);
-    release_behind(from, next_id() - 1, position);
+    if (from >= 0) release_behind(from, next_id() - 1, position);
     if (last_microbatch) {
       after_last_reduction(flat);
     } else {
@@ -44,13 +44,19 @@ void Builder::issue_reductions(int position) {
   }
 }
 
+// In the last round only the first ranks may contribute. One that rests there has nothing to reduce, `from`
+// −1.
 void Builder::reduce(FlatId flat, int microbatch, BufferId from, bool accumulate) {
   const BufferId accumulator = flat_buffers_[flat].accumulator;
   Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
   reduction.microbatch = microbatch;
   reduction.channel = channel(Lane::reduce);
-  reduction.operands = {part(Role::from, from, kWhole, Access::read),
-                        part(Role::to, accumulator, kShard, accumulate ? Access::add : Access::write)};
+  if (microbatch == spec_.microbatches - 1) reduction.contributors = spec_.last_round_ranks;
+  if (from >= 0)
+    reduction.operands.push_back(part(Role::from, from, kWhole, Access::read));
+  else
+    reduction.wire = layout_.flat(flat).dtype;
+  reduction.operands.push_back(part(Role::to, accumulator, kShard, accumulate ? Access::add : Access::write));
   if (!accumulate && from != accumulator) begin(accumulator, next_id());
   add(std::move(reduction));
 }

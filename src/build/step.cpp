@@ -23,6 +23,40 @@ void check_strategy(const Mesh& mesh, const Strategy& strategy) {
 
 namespace {
 
+// What one chain of all microbatches, in the order in which they are dealt, needs where some ranks have
+// fewer.
+void check_rounds(const Mesh& mesh, const StepSpec& spec) {
+  const int ranks = mesh.data_ranks(), last = spec.last_round_ranks;
+  if (last == 0) return;
+  if (last < 0 || last >= ranks)
+    throw UsageError(
+        fmt::format("last_round_ranks is {}; with {} data ranks it must be 1 to {}, or 0 for all", last,
+                    ranks, ranks - 1));
+  const std::string uneven =
+      fmt::format("{} of {} data ranks have a microbatch in the last round", last, ranks);
+  if (mesh.replicate > 1)
+    throw UsageError(
+        fmt::format("mesh.replicate is {} and {}: each replica adds up its own microbatches first, so the "
+                    "sum over replicas "
+                    "would not be that of the microbatches in their order; make mesh.replicate 1, or the "
+                    "step's microbatches "
+                    "a multiple of {}",
+                    mesh.replicate, uneven, ranks));
+  if (spec.strategy.reduce == ReduceWhen::last)
+    throw UsageError(
+        fmt::format("strategy.reduce is last and {}: each rank would add up its own microbatches first, and "
+                    "the ranks' sums "
+                    "would not be of as many each; use each or automatic, or make the step's microbatches a "
+                    "multiple of {}",
+                    uneven, ranks));
+  if (spec.strategy.reduction == Reduction::native)
+    throw UsageError(
+        fmt::format("strategy.reduction is native and {}: a native sum takes a part from every rank; use "
+                    "exact, or make the "
+                    "step's microbatches a multiple of {}",
+                    uneven, ranks));
+}
+
 void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
   mesh.world();  // its checks
   check_strategy(mesh, spec.strategy);
@@ -40,6 +74,7 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
         "order is given, but mesh.pipeline is above 1: there the schedule orders the uses; leave it empty");
   if (spec.microbatches < 1)
     throw UsageError(fmt::format("microbatches is {}; it must be at least 1", spec.microbatches));
+  check_rounds(mesh, spec);
   if (spec.moments < 0 || spec.moments > 2)
     throw UsageError(fmt::format("moments is {}; it must be 0 to 2", spec.moments));
   if (spec.moment_type != DType::fp32 && spec.moment_type != DType::bf16)
@@ -60,7 +95,17 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
 
 }  // namespace
 
-Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank)
+std::vector<int> first_data_ranks(std::span<const StepSpec> specs) {
+  std::vector<int> first = {0};
+  for (const StepSpec& spec : specs)
+    if (spec.last_round_ranks > 0) first.push_back(spec.last_round_ranks);
+  std::ranges::sort(first);
+  first.erase(std::unique(first.begin(), first.end()), first.end());
+  return first;
+}
+
+Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank,
+                 int data_rank)
     : layout_(layout),
       mesh_((check_spec(layout, mesh, spec), mesh)),
       spec_(spec),
@@ -70,11 +115,16 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
   if (pipeline_rank < 0 || pipeline_rank >= mesh.pipeline)
     throw UsageError(fmt::format("build_step: pipeline rank {} does not exist; the mesh has 0 to {}",
                                  pipeline_rank, mesh.pipeline - 1));
-  reduce_when_ = spec.strategy.reduce_when(spec.microbatches);
+  if (data_rank < 0 || data_rank >= mesh.data_ranks())
+    throw UsageError(fmt::format("build_step: data rank {} does not exist; the mesh has 0 to {}", data_rank,
+                                 mesh.data_ranks() - 1));
+  reduce_when_ = spec.strategy.reduce_when(rounds_of(spec));
   program_.pipeline_rank = pipeline_rank;
   has_secondary_.resize(layout.flats().size());
   program_.kind = spec.kind;
   program_.microbatches = spec.microbatches;
+  program_.last_round_ranks = spec.last_round_ranks;
+  program_.rests = rounds_of(spec).rests(data_rank);
   for (const UnitSpec& unit : layout.units()) program_.units.push_back(unit.name);
   flat_buffers_.resize(layout.flats().size());
   unit_buffers_.resize(layout.units().size());
@@ -304,6 +354,8 @@ Operand Builder::part(Role role, BufferId id, const Spread& spread, Access acces
 
 void Builder::issue_use(int position) {
   Slot& slot = slots_[static_cast<std::size_t>(position)];
+  slot.instruction = next_id() - 1;  // lifetimes that end with the use end there
+  if (rests_in(slot.microbatch)) return;
   if (slot.use.pass == Pass::backward) begin_gradients(position);
   Instruction use{.op = Opcode::use,
                   .lane = Lane::compute,
@@ -382,8 +434,9 @@ void Builder::access_gradients(Instruction& use, int position) {
   }
 }
 
-Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank) {
-  return Builder(layout, mesh, spec, pipeline_rank).build();
+Program build_step(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank,
+                   int data_rank) {
+  return Builder(layout, mesh, spec, pipeline_rank, data_rank).build();
 }
 
 }  // namespace tessera

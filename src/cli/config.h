@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/error.h"
+#include "tessera/mesh.h"
 #include "tessera/optimizer.h"
 
 namespace tessera::cli {
@@ -102,7 +103,7 @@ struct ScheduleConfig {
 struct RunConfig {
   std::int64_t steps = 100;
   double seconds = 0.0;
-  std::int64_t sequences = 4, length = 256, microbatches = 1;
+  std::int64_t sequences = 4, length = 256, microbatches = 1, microbatches_per_step = 0;
   std::int64_t evaluate_every = 0, evaluation_microbatches = 8;
   std::string checkpoint;
   std::int64_t checkpoint_every = 0, checkpoint_keep = 2;
@@ -151,6 +152,9 @@ Config parse_config(std::string_view text, std::string_view source,
 // The same from a file. Throws EnvironmentError if it cannot be read.
 Config load_config(const std::filesystem::path& path, std::span<const std::string> settings = {},
                    std::int64_t ranks = 0);
+
+// How a step's microbatches are dealt to the mesh's data ranks.
+Rounds rounds_of(const Config& config);
 
 // Whether an export's path names one file; otherwise it names a folder.
 bool is_one_file(const std::string& path);

@@ -47,11 +47,18 @@ template <class FamilyConfig>
 void check_blocks(const Config& config) {
   const Dimension layers{"layers", config.model.layers, FamilyConfig::preset(config.model.preset).layers};
   const std::int64_t most = most_microbatches(layers.value());
-  require(config.run.microbatches <= most,
-          fmt::format("model.layers is {} and run.microbatches is {}: that is {} blocks to plan, and {} are "
-                      "the most; make run.microbatches at most {}, or take fewer layers",
-                      layers.shown(), config.run.microbatches, layers.value() * config.run.microbatches,
-                      kMostPlannedBlocks, most));
+  const std::int64_t of_rank = rounds_of(config).count;
+  const bool given = config.run.microbatches_per_step > 0;
+  require(of_rank <= most,
+          fmt::format(
+              "model.layers is {} and {}: that is {} blocks to plan, and {} are the most; make {} at most "
+              "{}, or take fewer layers",
+              layers.shown(),
+              given ? fmt::format("run.microbatches_per_step is {}, {} of a rank",
+                                  config.run.microbatches_per_step, of_rank)
+                    : fmt::format("run.microbatches is {}", of_rank),
+              layers.value() * of_rank, kMostPlannedBlocks, given ? "those of a rank" : "run.microbatches",
+              most));
 }
 
 void check_model(const Config& config) {
@@ -238,6 +245,35 @@ void check_schedule(const Config& config) {
                       schedule.warmup_steps + schedule.decay_steps, total));
 }
 
+// A step's microbatches over all ranks, and what follows where they are no multiple of these.
+void check_microbatches(const Config& config) {
+  const std::int64_t all = config.run.microbatches_per_step, own = config.run.microbatches;
+  if (all == 0) return;
+  const Rounds rounds = rounds_of(config);
+  const std::int64_t ranks = config.mesh.replicate * config.mesh.shard;
+  require(own == RunConfig{}.microbatches || own == rounds.count,
+          fmt::format(
+              "run.microbatches_per_step is {} and run.microbatches is {}: on mesh.replicate × mesh.shard, "
+              "{} × {} ranks, a step has {} of a rank; leave run.microbatches at {}",
+              all, own, config.mesh.replicate, config.mesh.shard, rounds.count, RunConfig{}.microbatches));
+  if (rounds.last_ranks == 0) return;
+  const std::string uneven = fmt::format(
+      "run.microbatches_per_step is {}, no multiple of the {} ranks of mesh.replicate × mesh.shard", all,
+      ranks);
+  require(config.mesh.replicate == 1,
+          fmt::format(
+              "{}: that needs mesh.replicate = 1, where one sum takes microbatches in their order; it is {}",
+              uneven, config.mesh.replicate));
+  require(
+      config.strategy.reduce != "last",
+      fmt::format("{}: that needs a reduction of each microbatch, and strategy.reduce is \"last\"; set it to "
+                  "\"each\" or \"automatic\"",
+                  uneven));
+  require(config.strategy.reduction == "exact",
+          fmt::format("{}: that needs strategy.reduction = \"exact\"; it is \"{}\"", uneven,
+                      config.strategy.reduction));
+}
+
 void check_run(const Config& config) {
   const RunConfig& run = config.run;
   require(run.steps > 0 || run.seconds > 0.0, "run.steps and run.seconds are both 0; one must end the run");
@@ -257,6 +293,12 @@ void check_run(const Config& config) {
 
 }  // namespace
 
+Rounds rounds_of(const Config& config) {
+  if (config.run.microbatches_per_step == 0) return {.count = static_cast<int>(config.run.microbatches)};
+  return Rounds::of(config.run.microbatches_per_step,
+                    static_cast<int>(config.mesh.replicate * config.mesh.shard));
+}
+
 bool is_one_file(const std::string& path) { return path.ends_with(".safetensors"); }
 
 void check_export(const char* name, const std::string& path, std::int64_t file_bytes) {
@@ -270,6 +312,7 @@ void check(const Config& config) {
   check_model(config);
   check_conditions(config);
   check_mesh(config.mesh);
+  check_microbatches(config);
   check_strategy(config);
   check_budget(config);
   check_pipeline(config);

@@ -387,7 +387,18 @@ void add_run(Keys& keys, RunConfig& c) {
   keys.push_back(integer("run.length", &c.length, 1, "Tokens in a sequence; at most the model's context."));
   keys.push_back(integer(
       "run.microbatches", &c.microbatches, 1,
-      fmt::format("Microbatches that a step accumulates; times model.layers {} at most.", kMostPlannedBlocks),
+      fmt::format(
+          "Microbatches of one rank that a step accumulates; times model.layers {} at most. Leave it at "
+          "1 where run.microbatches_per_step is given.",
+          kMostPlannedBlocks),
+      kMostPlanned));
+  keys.push_back(integer(
+      "run.microbatches_per_step", &c.microbatches_per_step, 0,
+      "Microbatches of a step over all ranks, whatever the mesh; 0: run.microbatches for each of "
+      "mesh.shard × mesh.replicate. They are dealt out in rounds, one to each of these in turn. Where the "
+      "last round is not full, the ranks without a microbatch rest in it; there may also be fewer than "
+      "ranks. That needs mesh.replicate = 1, strategy.reduction = \"exact\", and a strategy.reduce other "
+      "than \"last\".",
       kMostPlanned));
   keys.push_back(integer(
       "run.evaluate_every", &c.evaluate_every, 0,

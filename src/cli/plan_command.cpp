@@ -29,8 +29,9 @@ std::string page_title(const Setup& setup) {
 // Of every pipeline rank; the fullest of the device is shown first.
 std::string page_of(const Setup& setup, const RunPlans& plans) {
   std::vector<PagePlan> ranks;
-  for (const TrainerPlan& plan : plans.by_pipeline_rank)
-    ranks.push_back({.label = fmt::format("pipeline rank {}", ranks.size()),
+  for (const TrainerPlan& plan : plans.of_ranks)
+    ranks.push_back({.label = plans.of_ranks.size() > 1 ? plans.whose(static_cast<int>(ranks.size()))
+                                                        : std::string("pipeline rank 0"),
                      .programs = plan.programs,
                      .memory = &plan.memory,
                      .names = plan.names});
@@ -40,7 +41,7 @@ std::string page_of(const Setup& setup, const RunPlans& plans) {
 // Every program of every pipeline rank, as the ranks run it: with the waits that shared addresses need.
 std::string text_of(const RunPlans& plans) {
   std::vector<Program> all;
-  for (const TrainerPlan& plan : plans.by_pipeline_rank)
+  for (const TrainerPlan& plan : plans.of_ranks)
     all.insert(all.end(), plan.programs.begin(), plan.programs.end());
   return to_text(all);
 }
@@ -74,6 +75,7 @@ void print_space(const RunPlans& plans, Space which) {
   fmt::print("arena     of {}: {} bytes{}, of which {} persist; no plan can take less than {}\n",
              name_of(which), count(space.arena_bytes), plans.where_most(which), count(space.persistent_bytes),
              count(space.live_peak_bytes));
+  fmt::print("{}", plans.other_ranks(which));
   fmt::print("peak      of {} at {}\n", name_of(which),
              describe_peak(plans.of_fullest(which).programs, space));
 }
@@ -110,7 +112,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   OutputFile page("--html", show.html), text("--program", show.program);
   const Setup setup = make_setup(config);
   const RunPlans plans(setup);
-  const PlannedNumerics numerics = planned_numerics(setup, plans.by_pipeline_rank);
+  const PlannedNumerics numerics = planned_numerics(setup, plans.of_ranks);
   const std::vector<Space> spaces = plans.spaces();
   print_model(setup);
   print_products(setup);
@@ -124,13 +126,13 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
     fmt::print("states    {:.0f} % of the units keep theirs on the device (auto)\n",
                100 * setup.options.engine.strategy.offload.states_on_device);
   if (setup.config.strategy.recompute == "auto") fmt::print("recompute {} (auto)\n", chosen_words(setup));
-  if (has_grid(setup.options.engine.mesh)) fmt::print("\n{}", mesh_grid(setup, plans.by_pipeline_rank));
+  if (has_grid(setup.options.engine.mesh)) fmt::print("\n{}", mesh_grid(setup, plans.of_ranks));
   fmt::print("\n{}\n", plans.table());
   for (const Space space : spaces) print_space(plans, space);
   const EngineOptions& engine = setup.options.engine;
   print_budget("run.device_memory", engine.device_memory_bytes, plans.most_bytes(Space::device));
   print_budget("run.host_memory", engine.host_memory_bytes, plans.most_bytes(Space::host));
-  const std::string why_not = explain_misfit(*setup.model, setup.options, plans.by_pipeline_rank);
+  const std::string why_not = explain_misfit(*setup.model, setup.options, plans.of_ranks);
   if (!why_not.empty()) fmt::print("\n{}\n", why_not);
 
   fmt::print("numerics  {}{}\n", fingerprint_of(numerics.numerics),
@@ -152,7 +154,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   nlohmann::json result = memory_json(plans);
   result["parameter_numel"] = setup.model->parameter_numel();
   result["ranks"] = setup.world();
-  result["mesh"] = mesh_json(setup, plans.by_pipeline_rank);
+  result["mesh"] = mesh_json(setup, plans.of_ranks);
   result["stage"] = setup.config.strategy.stage;
   result["resident_units"] = engine.strategy.resident_units;
   result["activations"] = activations_json(setup);

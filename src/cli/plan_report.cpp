@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "src/cli/output.h"
 #include "tessera/pipeline.h"
 
 namespace tessera::cli {
@@ -62,7 +63,8 @@ void add_arenas(nlohmann::json& object, const ArenaBytes& bytes) {
 }
 
 RunPlans::RunPlans(const Setup& setup)
-    : by_pipeline_rank(plan_pipeline(*setup.model, setup.options)),
+    : mesh(setup.options.engine.mesh),
+      of_ranks(plan_pipeline(*setup.model, setup.options)),
       alone(plan_trainer(*setup.model, on_one_rank(setup.options))) {}
 
 std::vector<Space> RunPlans::spaces() const {
@@ -72,17 +74,58 @@ std::vector<Space> RunPlans::spaces() const {
   return held;
 }
 
+std::int64_t RunPlans::bytes_of_all(Space space) const {
+  std::int64_t bytes = 0;
+  for (std::size_t plan = 0; plan < of_ranks.size(); ++plan)
+    bytes += of_ranks[plan].memory.space(space).arena_bytes *
+             (end_of_data_ranks(plan) - of_ranks[plan].first_data_rank);
+  return bytes;
+}
+
+// Behind the last data rank that has the plan.
+int RunPlans::end_of_data_ranks(std::size_t plan) const {
+  const std::size_t next = plan + static_cast<std::size_t>(mesh.pipeline);
+  return next < of_ranks.size() ? of_ranks[next].first_data_rank : mesh.data_ranks();
+}
+
+std::string RunPlans::data_ranks(std::size_t plan) const {
+  const int first = of_ranks[plan].first_data_rank, last = end_of_data_ranks(plan) - 1;
+  return fmt::format(
+      "{}{}",
+      first == last ? fmt::format("data rank {}", first) : fmt::format("data ranks {} to {}", first, last),
+      first > 0 ? ", resting in the last round" : "");
+}
+
+std::string RunPlans::whose(int plan) const {
+  const auto at = static_cast<std::size_t>(plan);
+  const bool pipelined = mesh.pipeline > 1, some_rest = of_ranks.back().first_data_rank > 0;
+  return fmt::format("{}{}{}", pipelined ? fmt::format("pipeline rank {}", plan % mesh.pipeline) : "",
+                     pipelined && some_rest ? " of " : "", some_rest ? data_ranks(at) : "");
+}
+
 std::string RunPlans::where_most(Space space) const {
-  if (by_pipeline_rank.size() == 1) return {};
-  return fmt::format(" on pipeline rank {}, where it is most", fullest(space));
+  if (of_ranks.size() == 1) return {};
+  return fmt::format(" on {}, where it is most", whose(fullest(space)));
+}
+
+std::string RunPlans::other_ranks(Space space) const {
+  const auto pipeline = static_cast<std::size_t>(mesh.pipeline);
+  std::string text;
+  for (std::size_t first = 0; first < of_ranks.size(); first += pipeline) {
+    const std::span<const TrainerPlan> some = std::span(of_ranks).subspan(first, pipeline);
+    const auto fullest = static_cast<std::size_t>(fullest_plan(some, space));
+    const std::int64_t bytes = some[fullest].memory.space(space).arena_bytes;
+    if (bytes == most_bytes(space)) continue;
+    text += fmt::format("          of {}: {} bytes at most\n", data_ranks(first), count(bytes));
+  }
+  return text;
 }
 
 std::string RunPlans::table() const {
-  const std::string whose =
-      by_pipeline_rank.size() > 1
-          ? fmt::format("of pipeline rank {}, the fullest of the device:\n", fullest(Space::device))
-          : std::string();
-  return whose + memory_table(alone, of_fullest(Space::device));
+  const std::string of =
+      of_ranks.size() > 1 ? fmt::format("of {}, the fullest of the device:\n", whose(fullest(Space::device)))
+                          : std::string();
+  return of + memory_table(alone, of_fullest(Space::device));
 }
 
 nlohmann::json memory_json(const RunPlans& plans) {
@@ -91,7 +134,8 @@ nlohmann::json memory_json(const RunPlans& plans) {
                                    {"predicted_host", Space::host},
                                    {"predicted_disk", Space::disk}}) {
     result[key] = space_json(plans.most(space));
-    result[key]["pipeline_rank"] = plans.fullest(space);
+    result[key]["pipeline_rank"] = plans.fullest(space) % plans.mesh.pipeline;
+    result[key]["first_data_rank"] = plans.of_fullest(space).first_data_rank;
   }
   return result;
 }
@@ -110,7 +154,7 @@ std::vector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans)
   const std::vector<std::string>& names = setup.model->names;
   const Partition partition(static_cast<int>(names.size()), mesh.pipeline,
                             setup.options.engine.strategy.pipeline);
-  std::vector<Row> rows(plans.size());
+  std::vector<Row> rows(static_cast<std::size_t>(mesh.pipeline));
   for (const Chunk& chunk : partition.chunks()) {
     const std::string& first = names[static_cast<std::size_t>(chunk.first)];
     const std::string& last = names[static_cast<std::size_t>(chunk.end) - 1];
@@ -119,7 +163,9 @@ std::vector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans)
   }
   for (int rank = 0; rank < mesh.pipeline; ++rank) {
     Row& row = rows[static_cast<std::size_t>(rank)];
-    row.bytes = arena_bytes(plans[static_cast<std::size_t>(rank)].memory);
+    for (std::size_t plan = static_cast<std::size_t>(rank); plan < plans.size(); plan += rows.size())
+      for (std::size_t space = 0; space < row.bytes.size(); ++space)
+        row.bytes[space] = std::max(row.bytes[space], arena_bytes(plans[plan].memory)[space]);
     for (int replica = 0; replica < mesh.replicate; ++replica)
       row.replicas.push_back(mesh.group(Axis::shard, mesh.rank({rank, replica, 0, 0})));
   }

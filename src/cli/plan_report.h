@@ -31,24 +31,35 @@ class ArenaColumns {
 void add_arenas(nlohmann::json& object, const ArenaBytes& bytes);
 
 struct RunPlans {
-  std::vector<TrainerPlan> by_pipeline_rank;
-  TrainerPlan alone;  // on a single rank, with nothing sharded
+  Mesh mesh;
+  std::vector<TrainerPlan> of_ranks;  // in the order of plan_pipeline()
+  TrainerPlan alone;                  // on one rank, nothing sharded
 
   explicit RunPlans(const Setup& setup);
-  // The pipeline rank with the largest arena in the space, the first of equals, and its plan.
-  int fullest(Space space) const { return fullest_pipeline_rank(by_pipeline_rank, space); }
+  // Which plan's arena of the space is the largest, the first of equals, and that plan.
+  int fullest(Space space) const { return fullest_plan(of_ranks, space); }
   const TrainerPlan& of_fullest(Space space) const {
-    return by_pipeline_rank[static_cast<std::size_t>(fullest(space))];
+    return of_ranks[static_cast<std::size_t>(fullest(space))];
   }
   const SpacePlan& most(Space space) const { return of_fullest(space).memory.space(space); }
   std::int64_t most_bytes(Space space) const { return most(space).arena_bytes; }
-  // The spaces in which any pipeline rank holds something.
+  // Of the arenas of all ranks together.
+  std::int64_t bytes_of_all(Space space) const;
+  // Where any rank holds something.
   std::vector<Space> spaces() const;
-  // " on pipeline rank 1, where it is most"; empty if there is one pipeline rank.
+  // "pipeline rank 1", "data ranks 2 to 3, which rest in the last round", or both; empty where all ranks have
+  // equal plans.
+  std::string whose(int plan) const;
+  // " on pipeline rank 1, where it is most"; empty where there is one.
   std::string where_most(Space space) const;
-  // The table of memory of the pipeline rank that is fullest on the device. Names that rank if there are
-  // several.
+  // Of data ranks whose fullest arena of the space is smaller, a line each.
+  std::string other_ranks(Space space) const;
+  // The table of memory, of the ranks that are fullest on the device, which it names where there are several.
   std::string table() const;
+
+ private:
+  int end_of_data_ranks(std::size_t plan) const;
+  std::string data_ranks(std::size_t plan) const;
 };
 
 // Bytes by category at the peak, arena bytes and persistent bytes: for each space, of the pipeline rank that
@@ -58,8 +69,8 @@ nlohmann::json memory_json(const RunPlans& plans);
 // Whether the mesh has several pipeline ranks or replicas.
 bool has_grid(const Mesh& mesh);
 
-// A row for each pipeline rank: its units, its ranks by replica, and the bytes of one rank. `plans` are
-// indexed by pipeline rank.
+// A row for each pipeline rank: its units, its ranks by replica, and the most bytes of one of its ranks.
+// `plans` are in the order of plan_pipeline().
 std::string mesh_grid(const Setup& setup, std::span<const TrainerPlan> plans);
 
 // The axes and, for each pipeline rank, the first and last unit of each of its chunks, its ranks and its

@@ -40,13 +40,22 @@ void print_model(const Setup& setup) {
   std::visit(print_dimensions, setup.dimensions);
   fmt::print("ranks     {} ({}), stage {}\n", setup.world(), to_string(setup.options.engine.mesh),
              setup.config.strategy.stage);
-  fmt::print("step      {} tokens: {} microbatch{} of {} × {} on each rank\n", count(setup.tokens_per_step()),
-             setup.options.microbatches, setup.options.microbatches == 1 ? "" : "es",
-             setup.options.batch.sequences, setup.options.batch.length);
+  const auto microbatches = [](std::int64_t number) {
+    return fmt::format("{} microbatch{}", number, number == 1 ? "" : "es");
+  };
+  const Rounds& rounds = setup.grid.rounds;
+  const std::string of_each =
+      rounds.last_ranks == 0
+          ? fmt::format("{} of {} × {} on each rank", microbatches(rounds.count),
+                        setup.options.batch.sequences, setup.options.batch.length)
+          : fmt::format("{} of {} × {}, {} on {} of {} data ranks and {} on the others",
+                        microbatches(rounds.microbatches(setup.grid.world)), setup.options.batch.sequences,
+                        setup.options.batch.length, rounds.count, rounds.last_ranks, setup.grid.world,
+                        rounds.count - 1);
+  fmt::print("step      {} tokens: {}\n", count(setup.tokens_per_step()), of_each);
   if (const int count = setup.options.evaluation_microbatches; !setup.not_opened.empty())
     fmt::print("evaluate  {} of a rank {} assumed, fewer where the data hold fewer: {}\n",
-               fmt::format("{} microbatch{}", count, count == 1 ? "" : "es"), count == 1 ? "is" : "are",
-               setup.not_opened);
+               microbatches(count), count == 1 ? "is" : "are", setup.not_opened);
 }
 
 void print_products(const Setup& setup) {

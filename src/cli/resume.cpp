@@ -115,7 +115,7 @@ RunState resume_run(const std::filesystem::path& checkpoint, const Communicator&
     throw UsageError(
         fmt::format("the checkpoint in '{}' has read {} samples in {} steps; with this batch it "
                     "would have been {}: keep the product of run.sequences, run.microbatches, mesh.replicate "
-                    "and mesh.shard",
+                    "and mesh.shard, or that of run.sequences and run.microbatches_per_step",
                     folder, state.samples, state.step, expected));
   const std::optional<Config> stored = stored_config(state.configuration);
   if (stored) check_same_model(*stored, setup, folder);

@@ -53,8 +53,8 @@ Numerics with_run(Numerics of_engine, const Setup& setup, const Data* data) {
   return of_engine;
 }
 
-PlannedNumerics planned_numerics(const Setup& setup, std::span<const TrainerPlan> by_pipeline_rank) {
-  Numerics of_engine = prove_trainer(*setup.model, setup.options, by_pipeline_rank);
+PlannedNumerics planned_numerics(const Setup& setup, std::span<const TrainerPlan> plans) {
+  Numerics of_engine = prove_trainer(*setup.model, setup.options, plans);
   std::shared_ptr<const Data> data = setup.data;
   std::string why_not = setup.not_opened;
   if (!data && why_not.empty()) try {

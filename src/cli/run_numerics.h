@@ -19,7 +19,7 @@ struct PlannedNumerics {
   Numerics numerics;
   std::string why_not_opened = {};
 };
-PlannedNumerics planned_numerics(const Setup& setup, std::span<const TrainerPlan> by_pipeline_rank);
+PlannedNumerics planned_numerics(const Setup& setup, std::span<const TrainerPlan> plans);
 
 // The facts by which what comes next may differ from what the run that was saved would have computed. Where
 // its weights came from does not matter any more, nor the loss scale that it began with, nor a seed that

@@ -122,7 +122,9 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   const RunConfig& run = config.run;
   TrainerOptions options;
   options.batch = {.sequences = run.sequences, .length = run.length};
-  options.microbatches = static_cast<int>(run.microbatches);
+  const Rounds rounds = rounds_of(config);
+  options.microbatches = rounds.count;
+  options.last_round_ranks = rounds.last_ranks;
   // No more than the data hold: fit_evaluation().
   const bool evaluates = run.evaluate_every > 0 && run.evaluation_microbatches > 0;
   options.evaluation_microbatches = evaluates ? static_cast<int>(run.evaluation_microbatches) : 1;
@@ -198,7 +200,7 @@ Sampler make_sampler(const char* key, const Setup& setup, const TokenSource& sou
 // become as many as reach their end. UsageError where those cannot be planned.
 void fit_evaluation(Setup& setup, const Sampler& validation) {
   const RunConfig& run = setup.config.run;
-  const std::int64_t at_once = setup.grid.world * setup.grid.sequences;
+  const std::int64_t at_once = std::int64_t{setup.grid.world} * setup.grid.sequences;
   const std::int64_t whole = (validation.windows() + at_once - 1) / at_once;
   constexpr std::int64_t most = std::numeric_limits<int>::max();
   if (run.evaluation_microbatches == 0 && whole > most)
@@ -209,7 +211,7 @@ void fit_evaluation(Setup& setup, const Sampler& validation) {
   const std::int64_t microbatches =
       run.evaluation_microbatches == 0 ? whole : std::min(whole, run.evaluation_microbatches);
   setup.options.evaluation_microbatches = static_cast<int>(microbatches);
-  setup.evaluation_grid.microbatches = microbatches;
+  setup.evaluation_grid.rounds.count = setup.options.evaluation_microbatches;
 }
 
 // Where the data cannot be opened, which a run refuses, a number of microbatches can be planned all the same.
@@ -246,10 +248,10 @@ Setup make_setup(const Config& config) {
   setup.options.engine.optimizer.check();
   if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();
   setup.grid = {.world = setup.options.engine.mesh.data_ranks(),
-                .microbatches = setup.options.microbatches,
+                .rounds = rounds_of(config),
                 .sequences = setup.options.batch.sequences};
   setup.evaluation_grid = setup.grid;
-  setup.evaluation_grid.microbatches = setup.options.evaluation_microbatches;
+  setup.evaluation_grid.rounds = {.count = setup.options.evaluation_microbatches};
   setup.schedule = schedule_of(config, setup.grid.samples_per_step());
   if (config.run.evaluate_every > 0) open_and_fit(setup);  // all that follows depends on it
   setup.options.engine.strategy.pipeline =

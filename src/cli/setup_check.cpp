@@ -60,9 +60,11 @@ void check_sums(const Setup& setup) {
   constexpr const char* kMend = "make one of them smaller";
   const RunConfig& run = setup.config.run;
   const double tokens = static_cast<double>(run.sequences) * static_cast<double>(run.length) *
-                        static_cast<double>(run.microbatches);
-  const std::string batch = fmt::format("run.microbatches is {}, run.sequences {} and run.length {}",
-                                        run.microbatches, run.sequences, run.length);
+                        static_cast<double>(setup.options.microbatches);
+  const bool of_step = run.microbatches_per_step > 0;
+  const std::string batch = fmt::format(
+      "run.{} is {}, run.sequences {} and run.length {}", of_step ? "microbatches_per_step" : "microbatches",
+      of_step ? run.microbatches_per_step : run.microbatches, run.sequences, run.length);
   const int ranks = setup.options.engine.mesh.data_ranks();
   if (tokens * ranks > kMostExact)
     throw UsageError(

@@ -170,7 +170,8 @@ std::vector<double> weights_of_units(const Model& model, const TrainerOptions& o
     return placement == Placement::sharded ? 1.0 / engine.mesh.shard : 1.0;
   };
   // Where a rank adds up its own microbatches, the sum is whole: the accumulator, or beside it on the device.
-  const bool sums_own = engine.strategy.reduce_when(options.microbatches) == ReduceWhen::last;
+  const bool sums_own =
+      engine.strategy.reduce_when({options.microbatches, options.last_round_ranks}) == ReduceWhen::last;
   const bool beside = sums_own && placements.gradients == Placement::sharded;
   const double local_sum = beside && space == Space::device ? 4.0 : 0.0;
   const double moment_bytes =

@@ -18,17 +18,26 @@ namespace {
 
 constexpr double kLongest_us = 3e19;  // a million years
 
-// The training programs of all pipeline ranks, as they will run, and what each takes in each space.
+// The training programs of all ranks, as they will run, and what each pipeline rank takes at most in each
+// space.
 struct Plans {
-  std::vector<Program> programs;  // by pipeline rank
-  std::vector<ArenaBytes> bytes;  // likewise
+  std::vector<Program> programs;  // in the order of plan_pipeline()
+  std::vector<int> of_ranks;      // WorldPrograms::program_of_rank
+  std::vector<ArenaBytes> bytes;  // by pipeline rank
   Layout layout;
 
-  explicit Plans(std::vector<TrainerPlan> plans) : layout(plans.front().layout) {
+  Plans(std::vector<TrainerPlan> plans, const Mesh& mesh)
+      : bytes(static_cast<std::size_t>(mesh.pipeline)), layout(plans.front().layout) {
+    std::vector<int> first_data_ranks;
     for (TrainerPlan& plan : plans) {
+      const std::size_t place = programs.size() % bytes.size();
+      if (place == 0) first_data_ranks.push_back(plan.first_data_rank);
       programs.push_back(std::move(plan.programs.front()));
-      bytes.push_back(arena_bytes(plan.memory));
+      const ArenaBytes more = arena_bytes(plan.memory);
+      for (std::size_t space = 0; space < more.size(); ++space)
+        bytes[place][space] = std::max(bytes[place][space], more[space]);
     }
+    of_ranks = programs_of_ranks(mesh, first_data_ranks);
   }
   std::int64_t most_bytes(Space space) const {
     std::int64_t most = 0;
@@ -67,7 +76,7 @@ struct Row {
 std::vector<Row> rows_of(const WorldTimeline& world, std::size_t pipeline) {
   std::vector<Row> rows(pipeline);
   for (const RankTimeline& of : world.ranks) {
-    Row& row = rows[static_cast<std::size_t>(of.program)];
+    Row& row = rows[static_cast<std::size_t>(of.program) % pipeline];
     const double before = row.ranks, all = row.ranks + of.ranks;
     const auto mean = [&](double& so_far, double more) {
       so_far = (so_far * before + more * of.ranks) / all;
@@ -232,16 +241,15 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   OutputFile trace("--trace", cluster.trace);
   const Setup setup = make_setup(config);
   const double peak = peak_gflops(setup, cluster);
-  const Plans plans(plan_pipeline(*setup.model, setup.options));
-  const CostModel cost = cost_of(setup, cluster);
   const Mesh& mesh = setup.options.engine.mesh;
-  const WorldTimeline world =
-      simulate({.mesh = mesh, .programs = plans.programs, .program_of_rank = mesh.places(Axis::pipeline)},
-               plans.layout, cost);
+  const Plans plans(plan_pipeline(*setup.model, setup.options), mesh);
+  const CostModel cost = cost_of(setup, cluster);
+  const WorldTimeline world = simulate(
+      {.mesh = mesh, .programs = plans.programs, .program_of_rank = plans.of_ranks}, plans.layout, cost);
   if (!std::isfinite(world.total_us) || world.total_us > kLongest_us)
     throw UsageError("a step would take more than a million years; give the rates in the units of --help");
   const Figures figures = figures_of(setup, peak, world.total_us);
-  const std::vector<Row> rows = rows_of(world, plans.programs.size());
+  const std::vector<Row> rows = rows_of(world, plans.bytes.size());
   print_model(setup);
   const EngineOptions& engine = setup.options.engine;
   print_budget("run.device_memory", engine.device_memory_bytes, plans.most_bytes(Space::device));

@@ -150,7 +150,7 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
     result["model_flops_utilisation"] = *share;
   }
   result["memory"] = memory_json(plans);
-  result["mesh"] = mesh_json(setup, plans.by_pipeline_rank);
+  result["mesh"] = mesh_json(setup, plans.of_ranks);
   result["memory"]["measured_bytes"] = measured.growth_bytes;
   result["memory"]["predicted_bytes"] = measured.predicted_bytes;
   if (on_gpus(setup))
@@ -262,7 +262,7 @@ void print_evaluation(const Setup& setup) {
   const Config& config = setup.config;
   const std::int64_t asked = config.run.evaluation_microbatches;
   if (config.run.evaluate_every > 0) {
-    if (const std::int64_t all = setup.evaluation_grid.microbatches; asked != all)
+    if (const std::int64_t all = setup.evaluation_grid.rounds.count; asked != all)
       fmt::print("evaluate  all of the validation data: {} microbatch{} of a rank\n", all,
                  all == 1 ? "" : "es");
     return;
@@ -368,11 +368,8 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   Measured measured{.growth_bytes = on_gpus(setup) ? summary.gpus.total() : sum_of(world, peak - before)};
   if (!first) return 0;
   const RunPlans plans(setup);
-  for (const TrainerPlan& plan : plans.by_pipeline_rank)
-    for (const Space space : {Space::device, Space::host})
-      if (space == Space::device || !on_gpus(setup))
-        measured.predicted_bytes +=
-            plan.memory.space(space).arena_bytes * setup.options.engine.mesh.data_ranks();
+  for (const Space space : {Space::device, Space::host})
+    if (space == Space::device || !on_gpus(setup)) measured.predicted_bytes += plans.bytes_of_all(space);
   print_report(setup, plans, summary, measured);
   result.write(to_json(setup, plans, summary, measured));
   return 0;

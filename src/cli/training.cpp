@@ -198,11 +198,12 @@ class RankTraining {
   // to before `end`, where there are so many.
   void prefetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step, std::int64_t first,
                 std::int64_t end) const {
-    for (std::int64_t microbatch = first; microbatch < std::min(end, grid.microbatches); ++microbatch)
+    const std::int64_t own = grid.microbatches_of(data_rank_);
+    for (std::int64_t microbatch = first; microbatch < std::min(end, own); ++microbatch)
       sampler.prefetch(grid.first_sample(step, data_rank_, microbatch), grid.sequences);
   }
   void prefetch_step(std::int64_t step) const {
-    prefetch(data_.train, setup_.grid, step, 0, setup_.grid.microbatches);
+    prefetch(data_.train, setup_.grid, step, 0, setup_.grid.rounds.count);
   }
 
   Trainer::Fetch fetch(const Sampler& sampler, const SampleGrid& grid, std::int64_t step) const {

@@ -13,9 +13,18 @@ Call Call::make(Operation operation, std::int64_t count, CallLabel label) {
   return call;
 }
 
+Call Call::reduce_scatter(const ReduceScatter& request, int members, CallLabel label) {
+  Call call = make(
+      request.reduction == Reduction::native ? Operation::native_reduce_scatter : Operation::reduce_scatter,
+      request.shard_numel, label);
+  call.type = request.wire;
+  if (request.contributors < members) call.contributors = request.contributors;
+  return call;
+}
+
 bool Call::matches(const Call& other) const {
   return operation == other.operation && type == other.type && root == other.root && count == other.count &&
-         unit == other.unit;
+         contributors == other.contributors && unit == other.unit;
 }
 
 std::string Call::text(std::uint64_t sequence) const {
@@ -31,7 +40,8 @@ std::string Call::full_text(std::uint64_t sequence) const {
       return text;
     case Operation::reduce_scatter:
     case Operation::native_reduce_scatter:
-      return text + fmt::format(" with {} elements a rank of {}", count, tessera::name_of(type));
+      text += fmt::format(" with {} elements a rank of {}", count, tessera::name_of(type));
+      return contributors == 0 ? text : text + fmt::format(" from the first {} ranks", contributors);
     case Operation::all_reduce_fp32:
       return text + fmt::format(" with {} elements of fp32", count);
     case Operation::all_reduce_fp64:

@@ -14,11 +14,14 @@ struct Call {
   Operation operation = Operation::barrier;
   DType type = DType::fp32;
   int root = -1;           // of broadcast
+  int contributors = 0;    // of reduce_scatter; 0 elsewhere, and where all members contribute
   std::int64_t count = 0;  // bytes, or elements where the operation has a type
   const char* shown = "";
   std::array<char, 64> unit{};
 
   static Call make(Operation operation, std::int64_t count, CallLabel label);
+  // A reduce_scatter, native or not, of a group of so many members.
+  static Call reduce_scatter(const ReduceScatter& request, int members, CallLabel label);
   bool matches(const Call& other) const;
   std::string text(std::uint64_t sequence) const;       // "all_gather #12 of unit 'block.3'"
   std::string full_text(std::uint64_t sequence) const;  // and what it moves

@@ -72,12 +72,24 @@ void Communicator::all_gather(const void* shard, void* full, std::int64_t shard_
 
 void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
   constexpr int kFp32 = sizeof(float);  // of the shard, and no wire's type has more
-  check_range("reduce_scatter", "elements", call.full, call.shard_numel, kFp32, world());
+  if (call.contributors < 0 || call.contributors > world())
+    throw UsageError(
+        fmt::format("reduce_scatter with {} contributors: the group has {} ranks; use 1 to {}, or 0 for all",
+                    call.contributors, world(), world()));
+  ReduceScatter counted = call;
+  if (counted.contributors == 0) counted.contributors = world();
+  const bool contributes = rank() < counted.contributors;
+  if (!contributes && call.full != nullptr)
+    throw UsageError(fmt::format(
+        "reduce_scatter with {} contributors: rank {} is not among them, so its full buffer must be null",
+        counted.contributors, rank()));
+  check_range("reduce_scatter", "elements", contributes ? call.full : call.shard, call.shard_numel, kFp32,
+              world());
   check_range("reduce_scatter", "elements", call.shard, call.shard_numel);
-  const bool in_place = call.wire == DType::fp32 && !call.accumulate &&
+  const bool in_place = contributes && call.wire == DType::fp32 && !call.accumulate &&
                         call.shard == static_cast<const float*>(call.full) + rank() * call.shard_numel;
   const std::int64_t shard_bytes = call.shard_numel * kFp32;
-  const std::int64_t full_bytes = world() * call.shard_numel * bytes_of(call.wire);
+  const std::int64_t full_bytes = contributes ? world() * call.shard_numel * bytes_of(call.wire) : 0;
   if (!in_place && overlap(call.shard, shard_bytes, call.full, full_bytes))
     throw UsageError(
         "reduce_scatter: the shard overlaps the full buffer; it may be this rank's slice of it if the wire "
@@ -92,7 +104,13 @@ void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
     throw UnsupportedError(fmt::format(
         "reduce_scatter on '{}': reduction is native, which only GPUs have; use exact, or bind it to one",
         name()));
-  backend_->reduce_scatter(call, label);
+  if (call.reduction == Reduction::native && counted.contributors < world())
+    throw UnsupportedError(
+        fmt::format("reduce_scatter on '{}': strategy.reduction is native, and {} of {} ranks contribute; a "
+                    "native sum takes "
+                    "all ranks' parts, so use exact",
+                    name(), counted.contributors, world()));
+  backend_->reduce_scatter(counted, label);
 }
 
 void Communicator::all_reduce(float* data, std::int64_t numel, CallLabel label) {

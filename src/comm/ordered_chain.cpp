@@ -39,6 +39,11 @@ void ordered_chain(std::span<const void*> contributions, DType type, std::int64_
     kernels::ordered_chain({}, numel, type, contributions, accumulate ? 1.0f : 0.0f, result, squares);
 }
 
+std::int64_t contributed_bytes(const ReduceScatter& call, int rank) {
+  const int peers = call.contributors - (rank < call.contributors ? 1 : 0);
+  return peers * call.shard_numel * bytes_of(call.wire);
+}
+
 void take_squares(const ReduceScatter& call) {
   if (call.squares.sum != nullptr)
     kernels::sum_of_squares({}, call.shard_numel, DType::fp32, call.shard, call.squares);

@@ -27,6 +27,9 @@ inline void sum_into(std::span<const void*> contributions, std::int64_t numel, d
   ordered_chain(contributions, numel, result);
 }
 
+// Bytes that peers contribute to this rank's shard.
+std::int64_t contributed_bytes(const ReduceScatter& call, int rank);
+
 // ReduceScatter::squares, where they are asked for, of a shard on the host that is complete.
 void take_squares(const ReduceScatter& call);
 

@@ -22,10 +22,11 @@ void Puller::each_peer(const Copy& copy) {
   read([&] { for_each_peer(own_rank(), ranks(), copy); });
 }
 
-std::span<const void*> Puller::sources(std::int64_t offset_bytes) {
-  for (int rank = 0; rank < ranks(); ++rank)
-    sources_[static_cast<std::size_t>(rank)] = at(source(rank), offset_bytes);
-  return sources_;
+std::span<const void*> Puller::sources(int count, std::int64_t offset_bytes) {
+  const auto some = std::span(sources_).first(static_cast<std::size_t>(count));
+  for (int rank = 0; rank < count; ++rank)
+    some[static_cast<std::size_t>(rank)] = at(source(rank), offset_bytes);
+  return some;
 }
 
 std::int64_t Puller::pull_all_gather(void* full, std::int64_t shard_bytes) {
@@ -36,10 +37,10 @@ std::int64_t Puller::pull_all_gather(void* full, std::int64_t shard_bytes) {
 std::int64_t Puller::pull_reduce_scatter(const ReduceScatter& request) {
   const std::int64_t slice_bytes = request.shard_numel * bytes_of(request.wire);
   read([&] {
-    ordered_chain(sources(own_rank() * slice_bytes), request.wire, request.shard_numel, request.accumulate,
-                  request.shard, request.squares);
+    ordered_chain(sources(request.contributors, own_rank() * slice_bytes), request.wire, request.shard_numel,
+                  request.accumulate, request.shard, request.squares);
   });
-  return (ranks() - 1) * slice_bytes;
+  return contributed_bytes(request, own_rank());
 }
 
 // Each rank sums its slice in place, which no peer reads then, and pulls the other slices when all have
@@ -49,7 +50,7 @@ std::int64_t Puller::reduce_everywhere(Element* data, std::int64_t numel) {
   constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Element));
   const Slices slices(numel, ranks(), 64 / kWidth);  // of whole cache lines
   const std::int64_t begin = slices.begin_of(own_rank()), own = slices.numel_of(own_rank());
-  if (own > 0) read([&] { sum_into(sources(begin * kWidth), own, data + begin); });
+  if (own > 0) read([&] { sum_into(sources(ranks(), begin * kWidth), own, data + begin); });
   meet();
   each_peer([&](int peer) {
     const std::int64_t offset = slices.begin_of(peer) * kWidth;

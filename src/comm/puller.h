@@ -42,6 +42,7 @@ class Puller {
 
   // This rank's own shard lies in `full` already.
   std::int64_t pull_all_gather(void* full, std::int64_t shard_bytes);
+  // What ranks publish that do not contribute is not read.
   std::int64_t pull_reduce_scatter(const ReduceScatter& request);
   // `data` is what this rank published.
   std::int64_t pull_all_reduce(float* data, std::int64_t numel);
@@ -69,8 +70,8 @@ class Puller {
   // for_each_peer(), reading.
   template <class Copy>
   void each_peer(const Copy& copy);
-  // What the ranks published, moved on by `offset_bytes`.
-  std::span<const void*> sources(std::int64_t offset_bytes);
+  // What the first `count` ranks published, moved on by `offset_bytes`.
+  std::span<const void*> sources(int count, std::int64_t offset_bytes);
   template <class Element>
   std::int64_t reduce_everywhere(Element* data, std::int64_t numel);
 

@@ -122,6 +122,14 @@ tessera_status tessera_initialize(tessera_engine* engine, tessera_fill fill, voi
   });
 }
 
+tessera_status tessera_microbatches(const tessera_engine* engine, int32_t* rounds, int32_t* own) {
+  return guarded([&] {
+    const Engine& of = given(engine, "engine").engine;
+    given(rounds, "rounds") = of.program(0).microbatches;
+    given(own, "own") = of.own_microbatches();
+  });
+}
+
 tessera_status tessera_begin(tessera_engine* engine, int32_t kind, int32_t microbatches) {
   return guarded(
       [&] { given(engine, "engine").engine.begin(checked<StepKind>(kind, 2, "kind"), microbatches); });

@@ -163,6 +163,24 @@ ActivationSpec to_activations(std::span<const tessera_unit> units) {
   return any ? spec : ActivationSpec{};
 }
 
+// Of a training step.
+Rounds to_rounds(const tessera_options& o, const Mesh& mesh) {
+  if (o.microbatches_per_step == 0) return {.count = o.microbatches};
+  if (o.microbatches_per_step < 0)
+    throw UsageError(
+        fmt::format("tessera_options.microbatches_per_step is {}; use 1 or more, or 0 for as many as "
+                    "microbatches says of each rank",
+                    o.microbatches_per_step));
+  const Rounds rounds = Rounds::of(o.microbatches_per_step, mesh.data_ranks());
+  if (o.microbatches != 1 && o.microbatches != rounds.count)
+    throw UsageError(
+        fmt::format("tessera_options.microbatches_per_step is {} and microbatches {}: with {} ranks along "
+                    "shard and replicate "
+                    "a step has {} of a rank; leave microbatches at 1",
+                    o.microbatches_per_step, o.microbatches, mesh.data_ranks(), rounds.count));
+  return rounds;
+}
+
 void check_bytes(std::size_t bytes) {
   if (bytes != sizeof(tessera_options))
     throw UsageError(
@@ -215,7 +233,11 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.strategy.offload = to_offload(o);
   if (o.disk_directory != nullptr) options.disk_directory = o.disk_directory;
   const ActivationSpec activations = to_activations(units);
-  options.programs = {{.kind = StepKind::train, .microbatches = o.microbatches, .activations = activations}};
+  const Rounds rounds = to_rounds(o, options.mesh);
+  options.programs = {{.kind = StepKind::train,
+                       .microbatches = rounds.count,
+                       .last_round_ranks = rounds.last_ranks,
+                       .activations = activations}};
   if (o.evaluation != 0) options.programs.push_back({.kind = StepKind::evaluate, .activations = activations});
   for (const tessera_use& use : span_of(o.order, o.order_count, "order"))
     options.order.push_back({.unit = use.unit,

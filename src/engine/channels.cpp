@@ -31,7 +31,7 @@ void Executor::bind_channels() {
       MostReduced& most = most_reduced[{axis, instruction.lane, instruction.peer}];
       const Operand& to = instruction.operand(Role::to);
       const std::int64_t numel = numel_of(layout_.flat(program.buffers[to.buffer].flat), to.region.spread);
-      const DType wire = instruction.operand(Role::from).type;
+      const DType wire = instruction.wire_type();
       if (options_.strategy.reduction == Reduction::exact)
         most.numel = std::max(most.numel, numel);
       else if (wire != DType::fp32 || to.access == Access::add)

@@ -48,10 +48,11 @@ IssuerRuns issuer_runs(const EngineOptions& options) {
 
 // Every rank proves what all run.
 Numerics proved_numerics(const EngineOptions& options, const Layout& layout,
-                         const std::vector<PlannedPrograms>& by_pipeline_rank) {
+                         const std::vector<PlannedPrograms>& of_ranks) {
   Numerics numerics;
   std::vector<RankPrograms> ranks;
-  for (const PlannedPrograms& planned : by_pipeline_rank) ranks.push_back({planned.programs, &planned.plan});
+  for (const PlannedPrograms& planned : of_ranks)
+    ranks.push_back({planned.programs, &planned.plan, planned.first_data_rank});
   require_proved(
       prove_all(options.mesh, layout, ranks,
                 {.starts_in_order = options.device == DeviceType::cuda, .issuer_runs = issuer_runs(options)},
@@ -70,26 +71,26 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
       spreads(spreads_of(options.strategy, options.mesh)),
       scaler(options.loss_scaling.value_or(LossScaleOptions{})) {
   const std::vector<StepSpec> specs = step_specs(options);
-  std::vector<PlannedPrograms> by_pipeline_rank = plan_pipeline(layout, options.mesh, specs);
+  std::vector<PlannedPrograms> of_ranks = plan_pipeline(layout, options.mesh, specs);
   const std::string figures = figures_of(layout, options);
   hash = XXH3_64bits(figures.data(), figures.size());
-  for (const PlannedPrograms& planned : by_pipeline_rank)
+  for (const PlannedPrograms& planned : of_ranks)
     for (const Program& program : planned.programs) hash = hash * 0x9E3779B97F4A7C15ULL + program.hash();
   world.set_deadline(options.deadline);
   states = world.duplicate("states");
   std::vector<int> ranks = compare_engines(states, figures, hash);
   const MemoryBudget budget = memory_budget(options);
   check_budgets(
-      states,
-      std::ranges::all_of(by_pipeline_rank, [&](const PlannedPrograms& of) { return budget.holds(of.plan); }),
+      states, std::ranges::all_of(of_ranks, [&](const PlannedPrograms& of) { return budget.holds(of.plan); }),
       [&] {
         std::vector<MemoryPlan> plans;
-        for (const PlannedPrograms& planned : by_pipeline_rank) plans.push_back(planned.plan);
+        for (const PlannedPrograms& planned : of_ranks) plans.push_back(planned.plan);
         return explain_misfit(layout, options.mesh, specs, plans, budget, options.cost);
       });
-  numerics = proved_numerics(options, layout, by_pipeline_rank);
-  PlannedPrograms& own =
-      by_pipeline_rank[static_cast<std::size_t>(coordinates[static_cast<std::size_t>(Axis::pipeline)])];
+  numerics = proved_numerics(options, layout, of_ranks);
+  const int own_place =
+      programs_of_ranks(options.mesh, first_data_ranks(specs))[static_cast<std::size_t>(world.rank())];
+  PlannedPrograms& own = of_ranks[static_cast<std::size_t>(own_place)];
   programs = std::move(own.programs);
   plan = std::move(own.plan);
   // A lane may stand behind several collectives; each keeps the deadline itself, and knows whom it waits for.
@@ -202,6 +203,11 @@ void Engine::fail(const std::string& message) { impl_->fail(message); }
 double StepTiming::hidden() const {
   if (communication_us <= 0) return 1.0;
   return std::clamp(1.0 - exposed_us / communication_us, 0.0, 1.0);
+}
+
+int Engine::own_microbatches(int index) const {
+  const Program& of = program(index);
+  return of.microbatches - (of.rests ? 1 : 0);
 }
 
 void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {

@@ -12,6 +12,7 @@ std::vector<StepSpec> step_specs(const EngineOptions& options) {
   for (const ProgramSpec& program : options.programs)
     specs.push_back({.kind = program.kind,
                      .microbatches = program.microbatches,
+                     .last_round_ranks = program.last_round_ranks,
                      .strategy = options.strategy,
                      .moments = options.optimizer.moments(),
                      .moment_type = options.optimizer.moment_type,

@@ -103,6 +103,7 @@ std::string figures_of(const Layout& layout, const EngineOptions& options) {
     const std::string name = fmt::format("programs[{}].", program);
     figures.add(name + "kind", name_of(options.programs[program].kind));
     figures.add(name + "microbatches", options.programs[program].microbatches);
+    figures.add(name + "last_round_ranks", options.programs[program].last_round_ranks);
   }
   for (const NumericFact& fact : options.compute) figures.add("compute: " + fact.what, fact.value);
   add_strategy(figures, options.strategy);

@@ -106,14 +106,15 @@ void Executor::all_gather(InstructionId id) {
 
 void Executor::reduce_scatter(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
-  const Operand& from = instruction.operand(Role::from);
+  const Operand* from = instruction.find(Role::from);
   const Operand& to = instruction.operand(Role::to);
   Communicator& channel = channel_of(instruction);
-  const ReduceScatter call = {.full = at(from, id),
-                              .wire = from.type,
+  const ReduceScatter call = {.full = from == nullptr ? nullptr : at(*from, id),
+                              .wire = instruction.wire_type(),
                               .shard = reinterpret_cast<float*>(at(to, id)),
                               .shard_numel = range_of(to).numel(),
                               .accumulate = to.access == Access::add,
+                              .contributors = instruction.contributors,
                               .reduction = options_.strategy.reduction,
                               .squares = squares_of(instruction, to)};
   if (channel.world() == 1)  // the same sum, by all threads of the rank

@@ -1,7 +1,9 @@
 #include "tessera/mesh.h"
 
 #include <cstddef>
+#include <limits>
 #include <numeric>
+#include <string>
 
 #include "tessera/error.h"
 
@@ -39,6 +41,15 @@ int Mesh::world() const {
 int Mesh::data_ranks() const {
   world();  // its checks
   return replicate * shard;
+}
+
+Rounds Rounds::of(std::int64_t microbatches, int data_ranks) {
+  const std::int64_t most = std::int64_t{std::numeric_limits<int>::max()} * data_ranks;
+  if (microbatches < 1 || microbatches > most)
+    throw UsageError("microbatches of a step is " + std::to_string(microbatches) + "; it must be 1 to " +
+                     std::to_string(most));
+  return {.count = static_cast<int>((microbatches + data_ranks - 1) / data_ranks),
+          .last_ranks = static_cast<int>(microbatches % data_ranks)};
 }
 
 int Mesh::extent(Axis axis) const { return axis == Axis::world ? world() : extents(*this)[index_of(axis)]; }

@@ -121,8 +121,9 @@ ActivationChoice Strategy::activations_of(int unit) const {
                                   : unit_activations.at(static_cast<std::size_t>(unit));
 }
 
-ReduceWhen Strategy::reduce_when(int microbatches) const {
-  if (microbatches == 1) return ReduceWhen::each;  // nothing to sum locally first
+ReduceWhen Strategy::reduce_when(const Rounds& rounds) const {
+  // With one there is nothing to sum locally first; where some ranks rest, sums go on in the order of rounds.
+  if (rounds.count == 1 || rounds.last_ranks > 0) return ReduceWhen::each;
   if (reduce != ReduceWhen::automatic) return reduce;
   return placements.gradients == Placement::sharded ? ReduceWhen::each : ReduceWhen::last;
 }

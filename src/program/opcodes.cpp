@@ -25,7 +25,9 @@ constexpr RoleRow kUse[] = {{Role::parameters, any, kRead},
                             {Role::recomputable, optional, set_of(Access::write, Access::modify)},
                             {Role::workspace, optional, kWrite}};
 constexpr RoleRow kMove[] = {{Role::from, one, kRead}, {Role::to, one, kWrite}};
-constexpr RoleRow kReduce[] = {{Role::from, one, kRead}, {Role::to, one, kSum}, {Role::squares, any, kAdd}};
+constexpr RoleRow kReduce[] = {{Role::from, optional, kRead},  // none on a rank that does not contribute
+                               {Role::to, one, kSum},
+                               {Role::squares, any, kAdd}};
 constexpr RoleRow kAccumulate[] = {{Role::from, one, kRead}, {Role::to, one, kSum}};
 constexpr RoleRow kSquareSum[] = {{Role::from, one, kRead}, {Role::squares, any, kAdd}};
 constexpr RoleRow kZero[] = {{Role::to, any, kWrite}};

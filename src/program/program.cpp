@@ -227,7 +227,8 @@ void add(Hasher& hasher, const Instruction& instruction) {
         static_cast<std::int64_t>(instruction.pass), static_cast<std::int64_t>(instruction.edge),
         std::int64_t{instruction.unit}, std::int64_t{instruction.microbatch},
         std::int64_t{instruction.channel}, std::int64_t{instruction.peer},
-        std::int64_t{instruction.selective}, std::int64_t{instruction.when},
+        std::int64_t{instruction.selective}, std::int64_t{instruction.contributors},
+        static_cast<std::int64_t>(instruction.wire), std::int64_t{instruction.when},
         static_cast<std::int64_t>(instruction.operands.size())})
     hasher.add(value);
   for (const Operand& operand : instruction.operands) add(hasher, operand);
@@ -240,6 +241,8 @@ std::uint64_t Program::hash() const {
   Hasher hasher;
   hasher.add(static_cast<std::int64_t>(kind));
   hasher.add(std::int64_t{microbatches});
+  hasher.add(std::int64_t{last_round_ranks});
+  hasher.add(std::int64_t{rests});
   hasher.add(std::int64_t{pipeline_rank});
   for (const std::size_t count : {units.size(), channels.size(), buffers.size(), instructions.size()})
     hasher.add(static_cast<std::int64_t>(count));

@@ -20,6 +20,8 @@ class Parser {
     program_.microbatches = heading.number<int>();
     heading.expect("pipeline_rank");
     program_.pipeline_rank = heading.number<int>();
+    if (heading.skip("last_round_ranks")) program_.last_round_ranks = heading.number<int>();
+    program_.rests = heading.skip("rests");
     heading.expect_end();
   }
 
@@ -101,6 +103,8 @@ class Parser {
     if (line.skip("of")) of.unit = unit(line);
     if (line.skip("microbatch")) of.microbatch = line.number<int>();
     of.channel = channel(line, of.lane);
+    if (line.skip("contributors")) of.contributors = line.number<int>();
+    if (line.skip("wire")) of.wire = line.one<DType>();
     if (line.skip("peer")) of.peer = line.number<int>();
     if (line.skip("when")) of.when = buffer(line);
     if (line.skip("waits")) do

@@ -91,11 +91,19 @@ double InstructionCosts::collective_us(const Instruction& instruction) const {
   const Axis axis = axis_of(instruction);
   if (instruction.op == Opcode::reduce_scatter) {
     if (nodes_[static_cast<std::size_t>(axis)].size() == 1) return memory_us(instruction);
-    return collective_us(CollectiveKind::reduce_scatter, axis, bytes(instruction.operand(Role::from)));
+    return collective_us(CollectiveKind::reduce_scatter, axis, reduced_bytes(instruction, axis));
   }
   const Operand* all = instruction.find(Role::to);
   return collective_us(CollectiveKind::all_gather, axis,
                        bytes(all != nullptr ? *all : instruction.operand(Role::scalars)));
+}
+
+// A sum to which only some ranks contribute counts as one of all.
+std::int64_t InstructionCosts::reduced_bytes(const Instruction& sum, Axis axis) const {
+  if (const Operand* from = sum.find(Role::from)) return bytes(*from);
+  const Operand& part = sum.operand(Role::to);
+  const auto ranks = static_cast<std::int64_t>(nodes_[static_cast<std::size_t>(axis)].size());
+  return bytes(part) / bytes_of(part.type) * ranks * bytes_of(sum.wire);
 }
 
 double InstructionCosts::collective_us(CollectiveKind kind, Axis axis, std::int64_t full_bytes) const {

@@ -26,6 +26,7 @@ class InstructionCosts {
   double selective_us(const Instruction& use) const;
   double message_us(const Instruction& message) const;
   double collective_us(const Instruction& instruction) const;
+  std::int64_t reduced_bytes(const Instruction& sum, Axis axis) const;
   double collective_us(CollectiveKind kind, Axis axis, std::int64_t full_bytes) const;
   double memory_us(const Instruction& instruction) const;
   double transfer_us(const Instruction& copy) const;

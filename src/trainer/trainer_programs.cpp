@@ -53,7 +53,10 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
   const Target target(options.engine.threads_per_rank, options.engine.device);
   ActivationSpec batch = model.activations(options.batch, target);
   batch.batch_bytes = BatchBuffer(model, options.batch).logits;
-  train = add("train", {.kind = StepKind::train, .microbatches = options.microbatches, .activations = batch});
+  train = add("train", {.kind = StepKind::train,
+                        .microbatches = options.microbatches,
+                        .last_round_ranks = options.last_round_ranks,
+                        .activations = batch});
   const int all = options.evaluation_microbatches;
   constexpr int kPerPipelineRank = 16, kMost = 1024;  // of deep pipelines, whose plans grow with the square
   part_microbatches = std::clamp(kPerPipelineRank * options.engine.mesh.pipeline, 1, std::min(all, kMost));
@@ -93,23 +96,28 @@ std::vector<StepSpec> specs_of(const Model& model, const TrainerOptions& options
 
 }  // namespace
 
-TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank) {
+TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank,
+                         int data_rank) {
   Layout layout = layout_of(model, options.engine.mesh);
   TrainerPrograms programs(model, options);
-  PlannedPrograms planned = build_and_plan(
-      layout, options.engine.mesh, step_specs(engine_options(model, options, programs)), pipeline_rank);
-  return {std::move(layout), std::move(planned.programs), std::move(planned.plan), std::move(programs.names)};
+  PlannedPrograms planned =
+      build_and_plan(layout, options.engine.mesh, step_specs(engine_options(model, options, programs)),
+                     pipeline_rank, data_rank);
+  return {std::move(layout), std::move(planned.programs), std::move(planned.plan), std::move(programs.names),
+          data_rank};
 }
 
 Numerics prove_trainer(const Model& model, const TrainerOptions& options,
-                       std::span<const TrainerPlan> by_pipeline_rank) {
-  if (by_pipeline_rank.size() != static_cast<std::size_t>(options.engine.mesh.pipeline))
-    throw UsageError(
-        fmt::format("prove_trainer: there are {} plans, and mesh.pipeline is {}; it takes one of each place",
-                    by_pipeline_rank.size(), options.engine.mesh.pipeline));
+                       std::span<const TrainerPlan> plans) {
+  const std::size_t sets = first_data_ranks(specs_of(model, options)).size();
+  const std::size_t wanted = sets * static_cast<std::size_t>(options.engine.mesh.pipeline);
+  if (plans.size() != wanted)
+    throw UsageError(fmt::format(
+        "prove_trainer: there are {} plans, and mesh.pipeline is {}; it takes the {} of plan_pipeline()",
+        plans.size(), options.engine.mesh.pipeline, wanted));
   std::vector<RankPrograms> ranks;
-  for (const TrainerPlan& plan : by_pipeline_rank) ranks.push_back({plan.programs, &plan.memory});
-  const Layout& layout = by_pipeline_rank.front().layout;
+  for (const TrainerPlan& plan : plans) ranks.push_back({plan.programs, &plan.memory, plan.first_data_rank});
+  const Layout& layout = plans.front().layout;
   Numerics numerics;
   require_proved(prove_all(options.engine.mesh, layout, ranks,
                            {.starts_in_order = options.engine.device == DeviceType::cuda}, &numerics));
@@ -152,6 +160,7 @@ std::string explain_misfit(const Model& model, const TrainerOptions& options,
 
 TrainerOptions on_one_rank(const TrainerOptions& options) {
   TrainerOptions alone = options;
+  alone.last_round_ranks = 0;
   alone.engine.mesh = {};
   alone.engine.strategy.placements = {};
   alone.engine.strategy.resident_units = 0;
@@ -165,13 +174,13 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
 
 std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions& options) {
   std::vector<TrainerPlan> plans;
-  plans.reserve(static_cast<std::size_t>(std::max(options.engine.mesh.pipeline, 0)));
-  for (int rank = 0; rank < options.engine.mesh.pipeline; ++rank)
-    plans.push_back(plan_trainer(model, options, rank));
+  for (const int data_rank : first_data_ranks(specs_of(model, options)))
+    for (int rank = 0; rank < options.engine.mesh.pipeline; ++rank)
+      plans.push_back(plan_trainer(model, options, rank, data_rank));
   return plans;
 }
 
-int fullest_pipeline_rank(std::span<const TrainerPlan> plans, Space space) {
+int fullest_plan(std::span<const TrainerPlan> plans, Space space) {
   const auto bytes = [&](const TrainerPlan& plan) { return plan.memory.space(space).arena_bytes; };
   return static_cast<int>(std::ranges::max_element(plans, {}, bytes) - plans.begin());
 }

@@ -17,22 +17,24 @@ constexpr int kScanned = 32;
 bool keeps_within(const MemoryBudget& budget, const Layout& layout, const Mesh& mesh,
                   const std::vector<StepSpec>& specs) {
   mesh.world();  // its checks
-  for (int rank = 0; rank < mesh.pipeline; ++rank)
-    if (!budget.holds(build_and_plan(layout, mesh, specs, rank).plan)) return false;
+  for (const int data_rank : first_data_ranks(specs))
+    for (int rank = 0; rank < mesh.pipeline; ++rank)
+      if (!budget.holds(build_and_plan(layout, mesh, specs, rank, data_rank).plan)) return false;
   return true;
 }
 
 }  // namespace
 
 PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs,
-                               int pipeline_rank) {
-  PlannedPrograms result;
-  for (const StepSpec& spec : specs) result.programs.push_back(build_step(layout, mesh, spec, pipeline_rank));
+                               int pipeline_rank, int data_rank) {
+  PlannedPrograms result{.programs = {}, .plan = {}, .first_data_rank = data_rank};
+  for (const StepSpec& spec : specs)
+    result.programs.push_back(build_step(layout, mesh, spec, pipeline_rank, data_rank));
   for (const StepSpec& spec : specs) {  // behind all of these: what a step leaves, between steps
     if (spec.kind != StepKind::train || spec.strategy.update != UpdateWhen::next) continue;
     StepSpec finish = spec;
     finish.kind = StepKind::finish;
-    result.programs.push_back(build_step(layout, mesh, finish, pipeline_rank));
+    result.programs.push_back(build_step(layout, mesh, finish, pipeline_rank, data_rank));
   }
   result.plan = plan_memory(result.programs);
   for (std::size_t index = 0; index < result.programs.size(); ++index)
@@ -43,11 +45,11 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
                                            std::span<const StepSpec> specs) {
   mesh.world();  // its checks
-  std::vector<PlannedPrograms> by_rank;
-  by_rank.reserve(static_cast<std::size_t>(mesh.pipeline));
-  for (int rank = 0; rank < mesh.pipeline; ++rank)
-    by_rank.push_back(build_and_plan(layout, mesh, specs, rank));
-  return by_rank;
+  std::vector<PlannedPrograms> of_ranks;
+  for (const int data_rank : first_data_ranks(specs))
+    for (int rank = 0; rank < mesh.pipeline; ++rank)
+      of_ranks.push_back(build_and_plan(layout, mesh, specs, rank, data_rank));
+  return of_ranks;
 }
 
 int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,

@@ -160,6 +160,12 @@ class Chooser {
         .us = 0,
         .spent_us = model_.spent_us(picks),
         .training = {}};
+    for (const int data_rank : first_data_ranks(specs_)) {  // those that rest in the last round must fit, too
+      if (data_rank == 0) continue;
+      const MemoryPlan plan = build_and_plan(layout_, mesh_, specs_, rank_, data_rank).plan;
+      found.bytes.device = std::max(found.bytes.device, plan.space(Space::device).arena_bytes);
+      found.bytes.host = std::max(found.bytes.host, plan.space(Space::host).arena_bytes);
+    }
     for (Program& program : planned.programs) {
       if (program.kind != StepKind::train) continue;
       found.us += simulate(program, layout_, mesh_, cost_).total_us;

@@ -13,13 +13,16 @@ std::optional<double> steps_us(const Layout& layout, const Mesh& mesh, const std
                                const CostModel& cost, const MemoryBudget& budget) {
   mesh.world();                                // its checks
   std::vector<std::vector<Program>> training;  // by program of a trainer, those of all ranks
-  for (int rank = 0; rank < mesh.pipeline; ++rank) {
-    PlannedPrograms planned = build_and_plan(layout, mesh, specs, rank);
-    if (!budget.holds(planned.plan)) return std::nullopt;
-    training.resize(planned.programs.size());
-    for (std::size_t k = 0; k < training.size(); ++k)
-      if (planned.programs[k].kind == StepKind::train) training[k].push_back(std::move(planned.programs[k]));
-  }
+  for (const int data_rank : first_data_ranks(specs))
+    for (int rank = 0; rank < mesh.pipeline; ++rank) {
+      PlannedPrograms planned = build_and_plan(layout, mesh, specs, rank, data_rank);
+      if (!budget.holds(planned.plan)) return std::nullopt;
+      if (data_rank > 0) continue;  // the others have most microbatches
+      training.resize(planned.programs.size());
+      for (std::size_t k = 0; k < training.size(); ++k)
+        if (planned.programs[k].kind == StepKind::train)
+          training[k].push_back(std::move(planned.programs[k]));
+    }
   double us = 0;
   for (const std::vector<Program>& programs : training)
     if (!programs.empty()) us += step_us(layout, mesh, programs, cost);

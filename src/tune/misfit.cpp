@@ -231,18 +231,19 @@ class Search {
     return true;
   }
 
-  // No more pipeline ranks than show that it does not fit, or all.
+  // No more ranks than show that it does not fit, or all.
   Plans plans_of(const std::vector<StepSpec>& specs, bool all, const MemoryBudget& budget) const {
     Plans plans;
     if (!means_something(specs)) return {.fit = false};
-    for (int rank = 0; rank < mesh_.pipeline && (plans.fit || all); ++rank) {
-      PlannedPrograms planned = build_and_plan(layout_, mesh_, specs, rank);
-      plans.fit = plans.fit && budget.holds(planned.plan);
-      for (std::size_t space = 0; space < plans.bytes.size(); ++space)
-        plans.bytes[space] = std::max(plans.bytes[space], planned.plan.spaces[space].arena_bytes);
-      for (const Program& program : planned.programs) plans.instructions += program.instructions.size();
-      plans.programs.push_back(std::move(planned.programs.front()));
-    }
+    for (const int data_rank : first_data_ranks(specs))
+      for (int rank = 0; rank < mesh_.pipeline && (plans.fit || all); ++rank) {
+        PlannedPrograms planned = build_and_plan(layout_, mesh_, specs, rank, data_rank);
+        plans.fit = plans.fit && budget.holds(planned.plan);
+        for (std::size_t space = 0; space < plans.bytes.size(); ++space)
+          plans.bytes[space] = std::max(plans.bytes[space], planned.plan.spaces[space].arena_bytes);
+        for (const Program& program : planned.programs) plans.instructions += program.instructions.size();
+        if (data_rank == 0) plans.programs.push_back(std::move(planned.programs.front()));
+      }
     return plans;
   }
 
@@ -298,8 +299,8 @@ class Search {
   std::size_t planned_ = 0;                                           // instructions
 };
 
-// Of each space the pipeline rank that needs most of it: a budget of what it needs is enough for all.
-std::string describe_misfit(std::span<const MemoryPlan> plans, const MemoryBudget& budget) {
+// Of each space the rank that needs most of it: a budget of what it needs is enough for all.
+std::string describe_misfit(std::span<const MemoryPlan> plans, const Mesh& mesh, const MemoryBudget& budget) {
   std::string text;
   const auto space = [&](Space which, const std::string& name, std::int64_t bytes, std::int64_t external) {
     const auto fullest = std::ranges::max_element(
@@ -309,7 +310,8 @@ std::string describe_misfit(std::span<const MemoryPlan> plans, const MemoryBudge
       needed = std::numeric_limits<std::int64_t>::max();
     if (bytes == 0 || needed <= bytes) return;
     const std::string whose =
-        plans.size() > 1 ? fmt::format(" of pipeline rank {}", fullest - plans.begin()) : "";
+        mesh.pipeline > 1 ? fmt::format(" of pipeline rank {}", (fullest - plans.begin()) % mesh.pipeline)
+                          : "";
     text += fmt::format("{} is {} bytes, but the plan{} needs {}: {} bytes are missing\n{}", name, bytes,
                         whose, needed, needed - bytes, describe_plan(*fullest, which));
     if (external > 0) text += fmt::format("  {:<22}{:>18}\n", "external bytes", external);
@@ -324,7 +326,7 @@ std::string describe_misfit(std::span<const MemoryPlan> plans, const MemoryBudge
 std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
                            std::span<const MemoryPlan> plans, const MemoryBudget& budget,
                            const CostModel& cost) {
-  std::string text = describe_misfit(plans, budget);
+  std::string text = describe_misfit(plans, mesh, budget);
   Search search(layout, mesh, specs, budget, cost);
   const std::vector<Outcome> found = search.fitting();
   if (found.empty())

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -26,12 +27,21 @@ bool alike(const Program& a, const Operand& x, const Program& b, const Operand& 
 bool alike(const Program& a, InstructionId x, const Program& b, InstructionId y) {
   const Instruction& left = at(a, x);
   const Instruction& right = at(b, y);
-  const auto key = [](const Instruction& of) { return std::tuple(of.op, of.unit, of.microbatch); };
+  const auto key = [](const Instruction& of) {
+    return std::tuple(of.op, of.unit, of.microbatch, of.contributors, of.wire_type());
+  };
   const auto depends_on = [](const Program& of, const Instruction& on) {
     return on.when < 0 ? -1 : static_cast<int>(of.buffers[on.when].role);
   };
+  // Of a sum, one rank may have something to add and the other not.
+  const bool both_give = left.find(Role::from) != nullptr && right.find(Role::from) != nullptr;
+  const auto compared = [&](const Instruction& of) {
+    return std::views::filter(of.operands, [&](const Operand& operand) {
+      return both_give || left.contributors == 0 || operand.role != Role::from;
+    });
+  };
   return key(left) == key(right) && depends_on(a, left) == depends_on(b, right) &&
-         std::ranges::equal(left.operands, right.operands, [&](const Operand& one, const Operand& other) {
+         std::ranges::equal(compared(left), compared(right), [&](const Operand& one, const Operand& other) {
            return alike(a, one, b, other);
          });
 }
@@ -44,6 +54,7 @@ class World {
   }
 
   void run() {
+    check_contributors();
     if (classes_.size() == 1) return;  // one program whose waits point back: every rank runs it to its end
     if (match() && match_messages()) find_deadlock();
   }
@@ -68,6 +79,43 @@ class World {
     for (int rank : world_.mesh.group(axis, one.rank))
       if (world_.program_of_rank[static_cast<std::size_t>(rank)] == peer.program) return rank;
     return peer.rank;
+  }
+
+  int program_of_rank(int rank) const {
+    return world_.program_of_rank.empty() ? 0 : world_.program_of_rank[static_cast<std::size_t>(rank)];
+  }
+
+  // A rank gives its part to a sum exactly where it is among the contributors.
+  void check_contributors() {
+    struct Places {
+      int first = -1, last = -1;  // the ranks of a program that come first and last along the axis
+    };
+    for (const Axis axis : {Axis::replicate, Axis::shard}) {
+      const auto place = [&](int rank) { return world_.mesh.place(rank, axis); };
+      std::vector<Places> places(world_.programs.size());
+      for (int rank = 0; rank < world_.mesh.world(); ++rank) {
+        Places& of = places[static_cast<std::size_t>(program_of_rank(rank))];
+        if (of.first < 0 || place(rank) < place(of.first)) of.first = rank;
+        if (of.last < 0 || place(rank) > place(of.last)) of.last = rank;
+      }
+      for (std::size_t index = 0; index < places.size(); ++index) {
+        if (places[index].first < 0) continue;
+        const Program& runs = program(static_cast<int>(index));
+        for (const InstructionId id : meetings_[index].collectives(axis, Lane::reduce)) {
+          const Instruction& sum = at(runs, id);
+          const int contributors = sum.contributors == 0 ? world_.mesh.extent(axis) : sum.contributors;
+          const bool gives = sum.find(Role::from) != nullptr;
+          const int rank = gives ? places[index].last : places[index].first;
+          if (gives == (place(rank) < contributors)) continue;
+          ++mismatches_;
+          findings_.add(
+              Fault::collective_mismatch, static_cast<int>(index), {id},
+              fmt::format("{} adds up parts of the first {} ranks along {}, but rank {}, number {} there, {}",
+                          describe(runs, id), contributors, name_of(axis), rank, place(rank),
+                          gives ? "gives one, too" : "gives none"));
+        }
+      }
+    }
   }
 
   template <typename Visit>

@@ -60,7 +60,11 @@ class Contents {
   }
   Term& whole(BufferId buffer) { return terms_[buffer][0]; }
   Term& at(BufferId buffer, int cell, int item) {
-    return terms_[buffer][static_cast<std::size_t>(cell * items(program_.buffers[buffer].flat) + item)];
+    return terms_[buffer][place(program_.buffers[buffer].flat, cell, item)];
+  }
+  // Where the term stands among all of the flat's.
+  std::size_t place(FlatId flat, int cell, int item) const {
+    return static_cast<std::size_t>(cell * items(flat) + item);
   }
 
  private:

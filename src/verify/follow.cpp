@@ -64,11 +64,9 @@ bool Follower::step(InstructionId id) {
       use(id);
       break;
     case Opcode::all_gather:
-      gather(instruction);
-      break;
+      return gather(id);
     case Opcode::reduce_scatter:
-      reduce(id);
-      break;
+      return reduce(id);
     case Opcode::accumulate:
       accumulate(instruction);
       break;
@@ -157,28 +155,55 @@ void Follower::use_gradient(InstructionId id, const Operand& operand) {
   });
 }
 
-void Follower::gather(const Instruction& instruction) {
-  const Axis axis = program_.channels[instruction.channel].axis;
-  const Operand& from = instruction.operand(Role::from);
-  const Operand& to = instruction.operand(Role::to);
-  contents_.each(to.buffer, to.region.spread, [&](Term& term, int cell, int item) {
-    const Term part = contents_.at(from.buffer, cell & ~cell_bit(axis), item);
-    term = (cell & cell_bit(axis)) != 0 ? terms_.of_peer(axis, part) : part;
-  });
+const std::vector<Term>* Follower::meet(InstructionId id) {
+  const Instruction& instruction = program_.at(id);
+  const std::pair channel(program_.channels[instruction.channel].axis, instruction.lane);
+  const FlatId flat = program_.flat_of(instruction);
+  const Operand* const from = instruction.find(Role::from);
+  own_.assign(static_cast<std::size_t>(kCells * contents_.items(flat)), kUndefined);
+  if (from != nullptr)
+    contents_.each(from->buffer, from->region.spread,
+                   [&](Term& term, int cell, int item) { own_[contents_.place(flat, cell, item)] = term; });
+  if (!model_.several) return &own_;
+  std::vector<std::vector<Term>>& brought = collectives_.brought[channel];
+  if (collectives_.leads) return &brought.emplace_back(own_);
+  std::size_t& met = met_[channel];
+  if (met == brought.size()) return nullptr;
+  const std::vector<Term>& others = brought[met++];
+  if (others.size() == own_.size() && (from == nullptr || own_ == others)) return &others;
+  report(id, "brings something else than the first rank of its group");
+  return &own_;
 }
 
-void Follower::reduce(InstructionId id) {
+bool Follower::gather(InstructionId id) {
   const Instruction& instruction = program_.at(id);
   const Axis axis = program_.channels[instruction.channel].axis;
-  const Operand& from = instruction.operand(Role::from);
   const Operand& to = instruction.operand(Role::to);
+  const std::vector<Term>* const parts = meet(id);
+  if (parts == nullptr) return false;
+  const FlatId flat = buffer(to.buffer).flat;
+  contents_.each(to.buffer, to.region.spread, [&](Term& term, int cell, int item) {
+    const Term part = (*parts)[contents_.place(flat, cell & ~cell_bit(axis), item)];
+    term = (cell & cell_bit(axis)) != 0 ? terms_.of_peer(axis, part) : part;
+  });
+  return true;
+}
+
+bool Follower::reduce(InstructionId id) {
+  const Instruction& instruction = program_.at(id);
+  const Axis axis = program_.channels[instruction.channel].axis;
+  const Operand& to = instruction.operand(Role::to);
+  const std::vector<Term>* const parts = meet(id);
+  if (parts == nullptr) return false;
+  const FlatId flat = buffer(to.buffer).flat;
   const bool alone = !model_.ranks.contains(axis);
   contents_.each(to.buffer, to.region.spread, [&](Term& sum, int cell, int item) {
-    const Term own = contents_.at(from.buffer, cell, item);
-    const Term peers = alone ? own : contents_.at(from.buffer, cell | cell_bit(axis), item);
-    sum = terms_.over(axis, own, peers, to.access == Access::add ? sum : kZero);
+    const Term own = (*parts)[contents_.place(flat, cell, item)];
+    const Term peers = alone ? own : (*parts)[contents_.place(flat, cell | cell_bit(axis), item)];
+    sum = terms_.over(axis, own, peers, to.access == Access::add ? sum : kZero, instruction.contributors);
   });
   if (instruction.find(Role::squares) != nullptr) take_squares(id, to);
+  return true;
 }
 
 void Follower::accumulate(const Instruction& instruction) {

@@ -31,36 +31,54 @@ struct Model {
   std::vector<bool> carried;  // [flat] updated by the next step
   Spread carried_spread;      // the part of its gradient that such an update reads
   bool early;                 // updates wait for no decision
+  bool several;               // not all pipelines run the same programs
   std::map<ParameterId, std::set<std::pair<UnitId, int>>> writers;  // [home] unit and use in a microbatch
 };
 
-// What the norm is made of, over all ranks.
+// What the norm is made of, over the ranks of one pipeline.
 struct Squared {
   std::vector<int> times;  // [flat] how often its squares are taken
   std::vector<Term> sums;  // [home] the gradient that they are taken of, and that the update reads
 };
 
-// Follows one program. What it sends waits in `messages` for the rank that receives it.
+// What is sent waits for the rank that receives it.
 using Message = std::vector<Term>;
 using Messages = std::map<std::tuple<int, int, Lane>, std::deque<Message>>;  // from, to, the sender's lane
+
+// What ranks bring to the collectives of each channel, in their order: a term for every cell and item of the
+// flat. The first pipeline's rank leads; the others with its coordinate along the pipeline bring the same,
+// or, where a sum is not of all ranks, nothing.
+using Brought = std::map<std::pair<Axis, Lane>, std::vector<std::vector<Term>>>;
+struct Collectives {
+  Brought& brought;
+  bool leads = true;
+};
+
+// What the followers of one pipeline have in common.
+struct OfPipeline {
+  Messages messages;
+  Squared squared;
+};
 
 class Follower {
  public:
   Follower(const Program& program, int index, const Model& model, Answers answers, Terms& terms,
-           Messages& messages, Squared& squared, Findings& findings)
+           OfPipeline& pipeline, const Collectives& collectives, Findings& findings)
       : program_(program),
         index_(index),
         model_(model),
         answers_(answers),
         terms_(terms),
-        messages_(messages),
-        squared_(squared),
+        messages_(pipeline.messages),
+        squared_(pipeline.squared),
+        collectives_(collectives),
         findings_(findings),
         contents_(program, model.layout, model.ranks) {
     begin();
   }
 
-  // Goes on until the end or a message that is not there yet. False where it could not go on at all.
+  // Goes on until the end, or until it needs what another follower has not sent or brought yet. False where
+  // it could not go on at all.
   bool follow() {
     const InstructionId from = next_;
     while (next_ < program_.instructions.count() && step(next_)) ++next_;
@@ -91,8 +109,11 @@ class Follower {
   bool check_use(InstructionId id);
   void check_activation(InstructionId id, const Operand& operand, Term expected);
   void use_gradient(InstructionId id, const Operand& operand);
-  void gather(const Instruction& instruction);
-  void reduce(InstructionId id);
+  // What this rank, and in their own parts its peers, bring to a collective: by cell and item of the flat.
+  // nullptr where the rank that leads is not so far yet.
+  const std::vector<Term>* meet(InstructionId id);
+  bool gather(InstructionId id);
+  bool reduce(InstructionId id);
   void accumulate(const Instruction& instruction);
   void copy(const Instruction& instruction);
   void zero(const Instruction& instruction);
@@ -114,6 +135,9 @@ class Follower {
   Terms& terms_;
   Messages& messages_;
   Squared& squared_;
+  const Collectives collectives_;
+  std::map<std::pair<Axis, Lane>, std::size_t> met_;  // where another rank leads: so many collectives
+  std::vector<Term> own_;                             // brings this rank to the running one
   Findings& findings_;
   Contents contents_;
   InstructionId next_ = 0;

@@ -62,6 +62,10 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
     ++expected;
     if (part.over != model_.ranks)
       return wrong = fmt::format("that of microbatch {} is not summed over all ranks", part.of.microbatch);
+    const bool last = part.of.microbatch == program_.microbatches - 1;
+    if (part.contributors != (last ? program_.last_round_ranks : 0))
+      return wrong = fmt::format("that of microbatch {} is not summed over the ranks that have it",
+                                 part.of.microbatch);
   }
   for (const auto& writer : model_.writers.at(parameter))
     if (const int count = next[writer]; count != program_.microbatches)

@@ -36,8 +36,8 @@ class Expansion {
         continue;
       }
       int& place = places_[static_cast<std::size_t>((*link)->c)];
-      for (place = 0; place < mesh_.extent(static_cast<Axis>((*link)->c)); ++place)
-        append(sum, expand((*link)->b));
+      const int ranks = (*link)->d > 0 ? (*link)->d : mesh_.extent(static_cast<Axis>((*link)->c));
+      for (place = 0; place < ranks; ++place) append(sum, expand((*link)->b));
       place = 0;
     }
     if (sum.parts.size() == 1) return sum.parts[0];

@@ -25,15 +25,16 @@ class World {
                .carried = {},
                .carried_spread = {},
                .early = false,
+               .several = false,
                .writers = {}} {
-    check_arguments();
+    find_pipelines();
     for (const Axis axis : kCuts)
       if (world.mesh.extent(axis) > 1) model_.ranks = model_.ranks.with(axis);
     read_model();
   }
 
   void run() {
-    const Program& first = world_.programs[static_cast<std::size_t>(by_place_[0])];
+    const Program& first = program(pipelines_[0][0]);
     const bool decides = first.kind != StepKind::evaluate;
     const bool carries = std::ranges::find(model_.carried, true) != model_.carried.end();
     for (const bool previous : {true, false})
@@ -44,27 +45,34 @@ class World {
   }
 
  private:
-  const Program& at_place(std::size_t place) const {
-    return world_.programs[static_cast<std::size_t>(by_place_[place])];
+  // By pipeline coordinate, the program of the ranks there.
+  using Pipeline = std::vector<int>;
+
+  const Program& program(int index) const { return world_.programs[static_cast<std::size_t>(index)]; }
+  int program_of_rank(int rank) const {
+    return world_.program_of_rank.empty() ? 0 : world_.program_of_rank.at(static_cast<std::size_t>(rank));
   }
 
-  void check_arguments() {
-    const auto places = static_cast<std::size_t>(world_.mesh.pipeline);
-    by_place_.assign(places, -1);
+  // The pipelines of the world, of which those that run the same programs are one. The first rank's leads.
+  void find_pipelines() {
     for (int rank = 0; rank < world_.mesh.world(); ++rank) {
-      const int index =
-          world_.program_of_rank.empty() ? 0 : world_.program_of_rank.at(static_cast<std::size_t>(rank));
-      int& known = by_place_[static_cast<std::size_t>(world_.mesh.place(rank, Axis::pipeline))];
-      if (known >= 0 && known != index)
-        throw UsageError(fmt::format(
-            "prove: rank {} runs program {}, and another rank of its pipeline place {}", rank, index, known));
-      known = index;
+      if (world_.mesh.place(rank, Axis::pipeline) != 0) continue;
+      Pipeline runs;
+      for (const int peer : world_.mesh.group(Axis::pipeline, rank)) runs.push_back(program_of_rank(peer));
+      if (std::find(pipelines_.begin(), pipelines_.end(), runs) != pipelines_.end()) continue;
+      check_pipeline(runs);
+      pipelines_.push_back(std::move(runs));
     }
-    for (std::size_t place = 0; place < places; ++place) {
-      if (at_place(place).pipeline_rank != static_cast<int>(place))
+    model_.several = pipelines_.size() > 1;
+  }
+
+  void check_pipeline(const Pipeline& pipeline) const {
+    for (std::size_t place = 0; place < pipeline.size(); ++place) {
+      const Program& runs = program(pipeline[place]);
+      if (runs.pipeline_rank != static_cast<int>(place))
         throw UsageError(fmt::format("prove: pipeline rank {} runs a program for pipeline rank {}", place,
-                                     at_place(place).pipeline_rank));
-      for (const Buffer& buffer : at_place(place).buffers)
+                                     runs.pipeline_rank));
+      for (const Buffer& buffer : runs.buffers)
         if (buffer.flat >= static_cast<FlatId>(model_.layout.flats().size()))
           throw UsageError(fmt::format("prove: '{}' is of flat {}, but the layout has {}", buffer.name,
                                        buffer.flat, model_.layout.flats().size()));
@@ -74,56 +82,64 @@ class World {
   // Who writes gradients, and which updates are left to the next step.
   void read_model() {
     model_.carried.resize(model_.layout.flats().size());
-    for (std::size_t place = 0; place < by_place_.size(); ++place) {
-      const Program& program = at_place(place);
-      for (const Buffer& buffer : program.buffers)  // what is left there is for an update to come
-        if (buffer.persistent && buffer.role == BufferRole::host_gradient)
-          model_.carried[static_cast<std::size_t>(buffer.flat)] = true;
-      std::map<std::tuple<UnitId, ParameterId>, int> uses;
-      for (const Instruction& instruction : program.instructions) {
-        if (instruction.op == Opcode::update) {
-          model_.early |=
-              instruction.when >= 0 && program.buffers[instruction.when].role == BufferRole::terms;
-          if (program.is_carried(instruction))
-            model_.carried_spread = instruction.operand(Role::gradient).region.spread;
-        }
-        if (instruction.op != Opcode::use || instruction.edge == UseEdge::open || instruction.microbatch != 0)
-          continue;
-        for (const Operand& operand : instruction.operands)
-          if (operand.role == Role::gradient)
-            model_.writers[operand.region.parameter].insert(
-                {instruction.unit, uses[{instruction.unit, operand.region.parameter}]++});
-      }
-    }
+    for (const Pipeline& pipeline : pipelines_)
+      for (const int index : pipeline) read_model(program(index));
     // A parameter that no use writes has a gradient of zeros.
     for (ParameterId id = 0; id < model_.layout.parameters(); ++id) model_.writers[id];
   }
 
+  void read_model(const Program& program) {
+    for (const Buffer& buffer : program.buffers)  // what is left there is for an update to come
+      if (buffer.persistent && buffer.role == BufferRole::host_gradient)
+        model_.carried[static_cast<std::size_t>(buffer.flat)] = true;
+    std::map<std::tuple<UnitId, ParameterId>, int> uses;
+    for (const Instruction& instruction : program.instructions) {
+      if (instruction.op == Opcode::update) {
+        model_.early |= instruction.when >= 0 && program.buffers[instruction.when].role == BufferRole::terms;
+        if (program.is_carried(instruction))
+          model_.carried_spread = instruction.operand(Role::gradient).region.spread;
+      }
+      if (instruction.op != Opcode::use || instruction.edge == UseEdge::open || instruction.microbatch != 0)
+        continue;
+      for (const Operand& operand : instruction.operands)
+        if (operand.role == Role::gradient)
+          model_.writers[operand.region.parameter].insert(
+              {instruction.unit, uses[{instruction.unit, operand.region.parameter}]++});
+    }
+  }
+
   void follow(Answers answers) {
-    Messages messages;
-    Squared squared{.times = std::vector<int>(model_.layout.flats().size()),
-                    .sums = std::vector<Term>(static_cast<std::size_t>(model_.layout.parameters()))};
+    std::vector<OfPipeline> shared(pipelines_.size());
+    std::vector<Brought> brought(static_cast<std::size_t>(world_.mesh.pipeline));
     std::vector<Follower> followers;
-    followers.reserve(by_place_.size());
-    for (const int index : by_place_)
-      followers.emplace_back(world_.programs[static_cast<std::size_t>(index)], index, model_, answers, terms_,
-                             messages, squared, findings_);
+    std::vector<int> indices;  // by follower
+    followers.reserve(pipelines_.size() * brought.size());
+    for (std::size_t of = 0; of < pipelines_.size(); ++of) {
+      shared[of].squared = {.times = std::vector<int>(model_.layout.flats().size()),
+                            .sums = std::vector<Term>(static_cast<std::size_t>(model_.layout.parameters()))};
+      for (std::size_t place = 0; place < brought.size(); ++place) {
+        indices.push_back(pipelines_[of][place]);
+        followers.emplace_back(program(indices.back()), indices.back(), model_, answers, terms_, shared[of],
+                               Collectives{.brought = brought[place], .leads = of == 0}, findings_);
+      }
+    }
     for (bool went_on = true; went_on;) {
       went_on = false;
       for (Follower& follower : followers) went_on |= follower.follow();
     }
-    for (std::size_t place = 0; place < followers.size(); ++place) {
-      if (!followers[place].over()) {
-        findings_.add(Fault::wrong_meaning, by_place_[place], {followers[place].next()},
+    for (std::size_t k = 0; k < followers.size(); ++k) {
+      if (!followers[k].over()) {
+        findings_.add(Fault::wrong_meaning, indices[k], {followers[k].next()},
                       fmt::format("{} waits for what nobody sends",
-                                  describe(at_place(place), followers[place].next())));
+                                  describe(program(indices[k]), followers[k].next())));
         continue;
       }
-      followers[place].finish();
+      followers[k].finish();
     }
-    if (at_place(0).kind != StepKind::train) return;
-    check_squares(squared.times);
-    if (gradients_ != nullptr && answers.now && findings_.empty()) tell_gradients(squared.sums);
+    if (program(pipelines_[0][0]).kind != StepKind::train) return;
+    for (std::size_t of = 0; of < pipelines_.size(); ++of)
+      check_squares(shared[of].squared.times, pipelines_[of][0]);
+    if (gradients_ != nullptr && answers.now && findings_.empty()) tell_gradients(shared[0].squared.sums);
   }
 
   void tell_gradients(const std::vector<Term>& sums) {
@@ -135,16 +151,17 @@ class World {
       const Term sum = sums[static_cast<std::size_t>(id)];
       const UnitId own = layout.unit_of(id);
       const auto [text, is_new] = known.try_emplace({sum, own});
-      if (is_new) text->second = global_sum(terms_, sum, world_.mesh, at_place(0).units, own);
+      if (is_new) text->second = global_sum(terms_, sum, world_.mesh, program(pipelines_[0][0]).units, own);
       (*gradients_)[static_cast<std::size_t>(id)] = text->second;
     }
   }
 
-  void check_squares(const std::vector<int>& squares) {
+  // On the ranks of one pipeline, of which `index` is the first's program.
+  void check_squares(const std::vector<int>& squares, int index) {
     for (FlatId flat = 0; flat < static_cast<FlatId>(squares.size()); ++flat) {
       const int taken = squares[static_cast<std::size_t>(flat)];
       if (taken == (model_.layout.flat(flat).trainable ? 1 : 0)) continue;
-      findings_.add(Fault::wrong_meaning, by_place_[0], {},
+      findings_.add(Fault::wrong_meaning, index, {},
                     fmt::format("the squares of flat {} are taken {} times for the norm", flat, taken));
     }
   }
@@ -154,7 +171,7 @@ class World {
   std::vector<std::string>* const gradients_;
   Terms terms_;
   Model model_;
-  std::vector<int> by_place_;  // [pipeline coordinate] the program
+  std::vector<Pipeline> pipelines_;
 };
 
 }  // namespace
@@ -198,28 +215,30 @@ void add_gradients(const Layout& layout, const std::vector<std::string>& gradien
 
 }  // namespace
 
-VerifyReport prove_all(const Mesh& mesh, const Layout& layout, std::span<const RankPrograms> by_pipeline_rank,
+VerifyReport prove_all(const Mesh& mesh, const Layout& layout, std::span<const RankPrograms> of_ranks,
                        const RunsOn& runs_on, Numerics* numerics) {
-  const std::vector<int> program_of_rank = mesh.places(Axis::pipeline);
-  for (std::size_t index = 0; index < by_pipeline_rank.front().programs.size(); ++index) {
+  std::vector<int> first_data_ranks;
+  for (std::size_t k = 0; k < of_ranks.size(); k += static_cast<std::size_t>(mesh.pipeline))
+    first_data_ranks.push_back(of_ranks[k].first_data_rank);
+  for (std::size_t index = 0; index < of_ranks.front().programs.size(); ++index) {
     std::vector<Program> programs;
     std::vector<PlannedProgram> plans;
-    for (const RankPrograms& rank : by_pipeline_rank) {
+    for (const RankPrograms& rank : of_ranks) {
       programs.push_back(rank.programs[index]);
       plans.push_back({rank.plan, static_cast<int>(index)});
     }
     const WorldPrograms world{.mesh = mesh,
                               .programs = programs,
-                              .program_of_rank = program_of_rank,
+                              .program_of_rank = programs_of_ranks(mesh, first_data_ranks),
                               .starts_in_order = runs_on.starts_in_order,
                               .issuer_runs = runs_on.issuer_runs};
     if (VerifyReport report = verify(world, plans); !report.ok()) return report;
     std::vector<std::string> gradients;
     if (VerifyReport report = prove(world, layout, &gradients); !report.ok()) return report;
     if (numerics != nullptr && !gradients.empty())
-      add_gradients(layout, gradients, of_step(by_pipeline_rank.front().programs, index), *numerics);
+      add_gradients(layout, gradients, of_step(of_ranks.front().programs, index), *numerics);
   }
-  for (const RankPrograms& rank : by_pipeline_rank)
+  for (const RankPrograms& rank : of_ranks)
     if (VerifyReport report = verify_turns(rank.programs, *rank.plan); !report.ok()) return report;
   return {};
 }

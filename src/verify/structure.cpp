@@ -14,8 +14,8 @@ namespace {
 
 class Structure {
  public:
-  Structure(const Program& program, int index, int ranks, Findings& findings)
-      : program_(program), index_(index), ranks_(ranks), findings_(findings) {}
+  Structure(const Program& program, int index, const Mesh& mesh, Findings& findings)
+      : program_(program), index_(index), mesh_(mesh), findings_(findings) {}
 
   void run() {
     check_channels();
@@ -56,6 +56,9 @@ class Structure {
     if (instruction.microbatch < -1 || instruction.microbatch >= program_.microbatches)
       report(id, fmt::format("is of microbatch {}; the program has {}", instruction.microbatch,
                              program_.microbatches));
+    if (instruction.op != Opcode::reduce_scatter &&
+        (instruction.contributors != 0 || instruction.wire != DType::fp32))
+      report(id, "says who contributes, but it adds up nothing over ranks");
   }
 
   void check_waits(InstructionId id, const Instruction& instruction) {
@@ -185,11 +188,30 @@ class Structure {
     }
   }
 
+  // A rank that does not contribute to a sum has no part of it to give.
+  void check_contributors(InstructionId id, const Instruction& sum, Axis axis) {
+    const int ranks = mesh_.extent(axis);
+    if (sum.contributors < 0 || sum.contributors >= ranks)
+      report(id, fmt::format("adds up parts of {} ranks along {}; it must be fewer than its {}, or 0 for all",
+                             sum.contributors, name_of(axis), ranks));
+    const bool contributes = sum.find(Role::from) != nullptr;
+    if (!contributes && sum.contributors == 0)
+      report(id, "has nothing to add up, but every rank contributes");
+    if (contributes && sum.wire != DType::fp32) report(id, "says the type of what it adds up twice");
+  }
+
   // A gather undoes the cut over its axis, a reduction makes it.
   void check_cut(InstructionId id, const Instruction& instruction, Axis axis) {
     if (axis == Axis::world) return;
     const bool gathers = instruction.op == Opcode::all_gather;
     const Region& parts = instruction.operand(gathers ? Role::from : Role::to).region;
+    if (!gathers) check_contributors(id, instruction, axis);
+    if (instruction.find(Role::from) == nullptr) {
+      if (parts.kind != Region::Kind::part || !parts.spread.axes.contains(axis))
+        report(id, fmt::format("goes along axis {} to {}, which is not cut along it", name_of(axis),
+                               to_string(parts.spread)));
+      return;
+    }
     const Region& all = instruction.operand(gathers ? Role::to : Role::from).region;
     if (parts.kind != Region::Kind::part || all.kind != Region::Kind::part ||
         !parts.spread.axes.contains(axis) || all.spread.axes != parts.spread.axes.without(axis))
@@ -229,8 +251,9 @@ class Structure {
   }
 
   void check_message(InstructionId id, const Instruction& message) {
-    if (message.peer < 0 || message.peer >= ranks_)
-      return report(id, fmt::format("is to or from pipeline rank {}; the mesh has {}", message.peer, ranks_));
+    if (message.peer < 0 || message.peer >= mesh_.pipeline)
+      return report(
+          id, fmt::format("is to or from pipeline rank {}; the mesh has {}", message.peer, mesh_.pipeline));
     if (message.peer == program_.pipeline_rank) report(id, "is to or from its own rank");
   }
 
@@ -238,7 +261,7 @@ class Structure {
 
   const Program& program_;
   int index_;
-  int ranks_;  // along the pipeline axis
+  const Mesh& mesh_;
   Findings& findings_;
 };
 
@@ -317,7 +340,7 @@ void check_place(const Buffer& buffer, std::int64_t offset, const MemoryPlan& pl
 }  // namespace
 
 void check_structure(const Program& program, int index, const Mesh& mesh, Findings& findings) {
-  Structure(program, index, mesh.pipeline, findings).run();
+  Structure(program, index, mesh, findings).run();
 }
 
 void check_plan(const Program& program, int index, const PlannedProgram& planned, Findings& findings) {

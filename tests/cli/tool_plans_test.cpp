@@ -185,6 +185,31 @@ TEST_F(ToolPlans, ProgramsAreWrittenAsText) {
   expect_refused(run({"plan", config_, "--program", file, "--html", file}), {"--program", "--html"});
 }
 
+// The ranks that have a microbatch in the last round, and those that rest there.
+TEST_F(ToolPlans, RanksThatRestArePlannedToo) {
+  const Arguments settings = {"mesh.shard=4", "run.microbatches=1", "run.microbatches_per_step=5",
+                              "strategy.stage=3", "precision.parameters=fp32"};
+  Arguments text = {"plan", config_, "--program", outputs_.file("program")};
+  for (const std::string& setting : settings) text.insert(text.end(), {"--set", setting});
+  ASSERT_EQ(run(text).status, 0);
+  std::multiset<std::pair<bool, int>> rests;
+  for (const Program& program : parse_programs(read(outputs_.file("program"))))
+    if (program.kind == StepKind::train) rests.insert({program.rests, program.last_round_ranks});
+  EXPECT_EQ(rests, (std::multiset<std::pair<bool, int>>{{false, 1}, {true, 1}}));
+
+  const json plan = told("plan", settings);
+  EXPECT_THAT(plan.at("out"),
+              HasSubstr("5 microbatches of 2 × 16, 2 on 1 of 4 data ranks and 1 on the others"));
+  EXPECT_THAT(plan.at("out"), HasSubstr("of data rank 0, the fullest of the device"));
+  EXPECT_THAT(plan.at("out"), HasSubstr("of data ranks 1 to 3, resting in the last round: "));
+  EXPECT_EQ(plan.at("tokens_per_step"), 5 * 2 * 16);
+  EXPECT_EQ(plan.at("predicted").at("first_data_rank"), 0);
+  const json simulated = told("simulate", settings);
+  EXPECT_EQ(simulated.at("pipeline_ranks").size(), 1U);
+  EXPECT_EQ(simulated.at("pipeline_ranks")[0].at("ranks"), 4);
+  EXPECT_EQ(simulated.at("pipeline_ranks")[0].at("arena_bytes"), plan.at("predicted").at("arena_bytes"));
+}
+
 TEST_F(ToolPlans, TwoRunsAreComparedBeforeEitherTrains) {
   const auto compare = [&](const Arguments& more) {
     return run(with({"compare", config_, config_, "--json", outputs_.file("json")}, more));

@@ -201,6 +201,29 @@ TEST_F(Tool, AResumedRunContinuesBitwise) {
   EXPECT_EQ(train(changed).status, 1);
 }
 
+// Also where a step's microbatches are no multiple of the ranks, or fewer, and where a run goes on on another
+// mesh.
+TEST_F(Tool, AStepIsTheSameOnEveryMesh) {
+  const auto on = [&](int shards, const std::string& name, Arguments more = {}) {
+    more.insert(
+        more.end(),
+        {"mesh.shard=" + std::to_string(shards), "precision.parameters=fp32", "run.microbatches=1",
+         "run.microbatches_per_step=5", "strategy.stage=3", "strategy.reduce=each", "optimizer.clip=0",
+         "run.export=" + folder_.file(name + ".safetensors"), "run.metrics=" + folder_.file(name)});
+    const Result result = train(more);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return read(folder_.file(name + ".safetensors"));
+  };
+  const std::string alone = on(1, "alone");
+  for (const int shards : {2, 3, 8})
+    EXPECT_TRUE(on(shards, "shards" + std::to_string(shards)) == alone) << shards << " ranks";
+  const std::string saved = "run.checkpoint=" + folder_.file("saved");
+  on(2, "first", {saved, "run.steps=3"});
+  EXPECT_TRUE(on(3, "second", {saved, "run.resume=true"}) == alone);
+  for (const char* name : {"alone", "shards8"})
+    EXPECT_EQ(read_lines(folder_.file(name)).front().at("tokens"), 5 * 2 * 16) << name;
+}
+
 // Elsewhere and on another stage, too; but not with moments of another type.
 TEST_F(Tool, AResumedRunKeepsMomentsInBf16) {
   const auto [saving, whole, parts, ended, first, second] = run_in_parts(

@@ -58,6 +58,29 @@ TEST(CommunicatorArguments, ReduceScatterInPlaceOnlyWhereItIsExact) {
   EXPECT_THROW(rank0.reduce_scatter({.full = data, .shard = data + 15, .shard_numel = 8}), UsageError);
 }
 
+TEST(CommunicatorArguments, OnlyContributorsGiveABuffer) {
+  std::vector<Communicator> world = make_local_world(2);
+  float data[64] = {};
+  const auto refused = [&](int rank, const ReduceScatter& call, const std::string& why) {
+    try {
+      world[static_cast<std::size_t>(rank)].reduce_scatter(call);
+      ADD_FAILURE() << "accepted: " << why;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  ReduceScatter call{.full = data, .shard = data + 32, .shard_numel = 8, .contributors = 3};
+  refused(0, call, "3 contributors: the group has 2 ranks; use 1 to 2, or 0 for all");
+  call.contributors = -1;
+  refused(0, call, "-1 contributors");
+  call.contributors = 1;
+  refused(1, call, "rank 1 is not among them, so its full buffer must be null");
+  call.full = nullptr;
+  refused(0, call, "at a null pointer");
+  call.shard = nullptr;
+  refused(1, call, "at a null pointer");
+}
+
 TEST(CommunicatorArguments, SquaresLieApart) {
   Communicator rank0 = make_local_world(2)[0];
   alignas(8) float data[64] = {};

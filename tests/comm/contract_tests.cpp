@@ -30,20 +30,43 @@ TEST_P(CommunicatorContract, AllGatherPutsEveryShardInItsPlace) {
   });
 }
 
+// Also where only the first ranks contribute to the last microbatch.
 TEST_P(CommunicatorContract, ReduceScatterIsOneChainInRankOrder) {
   run([&](Communicator ranks) {
-    std::vector<float> expected;
-    reduce_microbatches(
-        ranks, Reduction::exact, [&](DType wire, int microbatch, const std::vector<float>& shard) {
-          expected.resize(shard.size());
-          for (std::size_t i = 0; i < shard.size(); ++i)
-            for (int peer = 0; peer < ranks.world(); ++peer) {
-              const float value = contribution(ranks, wire, peer, microbatch, shard.size(), i);
-              expected[i] = peer == 0 && microbatch == 0 ? value : expected[i] + value;
-            }
-          ASSERT_EQ(raw(shard), raw(expected)) << "rank " << ranks.rank() << ", " << shard.size() << " of "
-                                               << name_of(wire) << ", microbatch " << microbatch;
-        });
+    for (const int contributors : {0, 1, (ranks.world() + 1) / 2, ranks.world()}) {
+      std::vector<float> expected;
+      reduce_microbatches(
+          ranks, Reduction::exact, contributors,
+          [&](DType wire, int microbatch, const std::vector<float>& shard) {
+            expected.resize(shard.size());
+            const int from = microbatch == 2 && contributors > 0 ? contributors : ranks.world();
+            for (std::size_t i = 0; i < shard.size(); ++i)
+              for (int peer = 0; peer < from; ++peer) {
+                const float value = contribution(ranks, wire, peer, microbatch, shard.size(), i);
+                expected[i] = peer == 0 && microbatch == 0 ? value : expected[i] + value;
+              }
+            ASSERT_EQ(raw(shard), raw(expected))
+                << "rank " << ranks.rank() << ", " << shard.size() << " of " << name_of(wire)
+                << ", microbatch " << microbatch << ", the last from " << contributors;
+          });
+    }
+  });
+}
+
+// A zero that a rank added without having anything to add would turn −0 into +0.
+TEST_P(CommunicatorContract, ARankThatDoesNotContributeAddsNoZeros) {
+  run([&](Communicator ranks) {
+    constexpr std::int64_t kNumel = 1000;
+    const std::vector<float> full(static_cast<std::size_t>(ranks.world()) * kNumel, -0.0f);
+    std::vector<float> shard(kNumel, 99.0f);
+    for (const bool accumulate : {false, true}) {
+      ranks.reduce_scatter({.full = ranks.rank() == 0 ? full.data() : nullptr,
+                            .shard = shard.data(),
+                            .shard_numel = kNumel,
+                            .accumulate = accumulate,
+                            .contributors = 1});
+      ASSERT_EQ(raw(shard), raw(std::vector<float>(kNumel, -0.0f)));
+    }
   });
 }
 
@@ -229,6 +252,12 @@ TEST_P(CommunicatorContract, CountsTheBytesOfTheClosedForm) {
     EXPECT_EQ(ranks.bytes_received(), (n - 1) * 1000);
     ranks.broadcast(shard.data(), 400, 0);
     EXPECT_EQ(ranks.bytes_received(), (n - 1) * 1000 + (ranks.rank() == 0 ? 0 : 400));
+    ranks.reduce_scatter({.full = ranks.rank() == 0 ? full.data() : nullptr,
+                          .wire = DType::bf16,
+                          .shard = shard.data(),
+                          .shard_numel = 100,
+                          .contributors = 1});
+    EXPECT_EQ(ranks.bytes_received(), (n - 1) * 1000 + (ranks.rank() == 0 ? 0 : 600));
     EXPECT_EQ(ranks.duplicate("other").bytes_received(), 0);
   });
 }
@@ -265,6 +294,15 @@ TEST_P(CommunicatorErrors, DifferentNumelUnitTypeOrRootAreNamedByAll) {
                           .shard_numel = 1});
   });
   expect_mismatch(messages, "bf16", "fp16");
+  messages = run_to_failure({}, [&](Communicator ranks) {
+    std::vector<float> full(static_cast<std::size_t>(world())), shard(1);
+    ranks.reduce_scatter({.full = ranks.rank() < world() - 1 ? full.data() : nullptr,
+                          .shard = shard.data(),
+                          .shard_numel = 1,
+                          .contributors = ranks.rank() == 0 ? 0 : world() - 1});
+  });
+  expect_mismatch(messages, "with 1 elements a rank of fp32",
+                  "of fp32 from the first " + std::to_string(world() - 1) + " ranks");
   messages = run_to_failure({}, [&](Communicator ranks) {
     float value = 0;
     ranks.broadcast(&value, 4, ranks.rank() == 0 ? 0 : 1);

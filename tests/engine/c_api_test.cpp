@@ -191,6 +191,7 @@ struct Where {
   int evaluation = 0;
   int moment_type = TESSERA_FP32;
   int optimizer = TESSERA_ADAMW;
+  int microbatches_per_step = 0;
 };
 
 // Why an engine cannot be there; empty where it can. One rank needs no NCCL.
@@ -206,7 +207,8 @@ tessera_status make_engine(tessera_world* world, int rank, const Where& where, t
   options.states = where.states;
   options.parameters = where.parameters;
   options.disk_directory = "/tmp";
-  options.microbatches = kMicrobatches;
+  options.microbatches = where.microbatches_per_step == 0 ? kMicrobatches : 1;
+  options.microbatches_per_step = where.microbatches_per_step;
   options.weight_decay = 0.1;
   options.evaluation = where.evaluation;
   options.moment_type = where.moment_type;
@@ -343,6 +345,36 @@ TEST(CApiLoss, OfAnEvaluationGoesOnWithTheLast) {
   const auto first = [](tessera_engine* engine, int) { return tessera_continue_evaluation(engine, 1); };
   EXPECT_EQ(with_engines({.ranks = 1, .evaluation = 1}, first), TESSERA_USAGE);
   EXPECT_TRUE(says("begin: terms.continues is true"));
+}
+
+// Three microbatches on two ranks: the second rank rests in the last round.
+TEST(CApiMicrobatches, NeedNotDivideEvenly) {
+  const auto body = [](tessera_engine* engine, int rank) -> tessera_status {
+    std::int32_t rounds = 0, own = 0;
+    TRY(tessera_microbatches(engine, &rounds, &own));
+    EXPECT_EQ(rounds, 2);
+    EXPECT_EQ(own, rank == 0 ? 2 : 1);
+    TRY(tessera_begin(engine, TESSERA_TRAIN, rounds));
+    for (int microbatch = 0; microbatch < own; ++microbatch)
+      for (const auto& [unit, pass] : {std::pair{0, TESSERA_FORWARD},
+                                       {1, TESSERA_FORWARD},
+                                       {1, TESSERA_BACKWARD},
+                                       {0, TESSERA_BACKWARD}})
+        TRY(tessera_skip_unit(engine, unit, pass));
+    const tessera_step_inputs inputs{.learning_rate = 0.01, .weight = 1.0 * own, .loss = 2.0 * own};
+    tessera_step_result result{};
+    TRY(tessera_step(engine, &inputs, &result));
+    EXPECT_EQ(result.applied, 1);
+    EXPECT_EQ(result.weight, 3.0);
+    EXPECT_EQ(result.loss, 2.0);
+    return TESSERA_OK;
+  };
+  for (const int stage : {0, 3})
+    EXPECT_EQ(with_engines({.stage = stage, .ranks = 2, .microbatches_per_step = 3}, body), TESSERA_OK)
+        << tessera_last_error();
+  const auto none = [](tessera_engine*, int) { return TESSERA_OK; };
+  EXPECT_EQ(with_engines({.microbatches_per_step = -1}, none), TESSERA_USAGE);
+  EXPECT_TRUE(says("tessera_options.microbatches_per_step is -1"));
 }
 
 TEST(CApiUpdates, WhatWaitsForTheNextStepCanBeFinished) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/data.h"
 #include "tessera/model.h"
 #include "tessera/philox.h"
 #include "tessera/pipeline.h"
@@ -41,7 +42,8 @@ struct RunConfig {
   int resident_units = 0;
   Recompute recompute = Recompute::none;
   std::vector<ActivationChoice> unit_activations = {};  // by unit, in place of `recompute`
-  int microbatches = 2;
+  int microbatches = 2;                                 // of a rank that has one in every round
+  int last_round_ranks = 0;
   int steps = 20;
   double max_norm = 0.5;
   bool poison = false;
@@ -68,6 +70,7 @@ inline std::string to_string(const RunConfig& run) {
          (run.strict_order ? " strict" : " overlap") + " resident " + std::to_string(run.resident_units) +
          (run.recompute == Recompute::none ? "" : " recompute " + std::string(name_of(run.recompute))) +
          choices_of(run) + " microbatches " + std::to_string(run.microbatches) +
+         (run.last_round_ranks > 0 ? " the last of " + std::to_string(run.last_round_ranks) : "") +
          (run.replicate > 1 ? " replicate " + std::to_string(run.replicate) +
                                   (run.state_over_replicas ? " with sliced states" : "") +
                                   (run.parameters_over_replicas ? " and parameters" : "")
@@ -97,6 +100,9 @@ inline int ranks_of(const RunConfig& run) { return run.pipeline * run.replicate 
 // Ranks that see different samples; the pipeline axis is the slowest, so a rank's place among them is rank
 // mod this.
 inline int data_ranks(const RunConfig& run) { return run.replicate * run.world; }
+inline Rounds rounds_of(const RunConfig& run) {
+  return {.count = run.microbatches, .last_ranks = run.last_round_ranks};
+}
 
 struct RunResult {
   std::vector<double> losses, norms;
@@ -188,25 +194,30 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.deadline = std::chrono::milliseconds(60'000);
   options.batch = {.sequences = 1, .length = 16};
   options.microbatches = run.microbatches;
+  options.last_round_ranks = run.last_round_ranks;
   options.seed = 5;
   return options;
 }
 
-inline Trainer::Fetch fetch_samples(int rank, int world, int microbatches, int step, std::int64_t vocabulary,
-                                    const BatchShape& shape) {
+inline Trainer::Fetch fetch_samples(int rank, int world, const Rounds& rounds, int step,
+                                    std::int64_t vocabulary, const BatchShape& shape) {
+  const SampleGrid grid = {.world = world, .rounds = rounds, .sequences = shape.sequences};
   return [=](int microbatch, void* batch) {
     auto* inputs = static_cast<std::int32_t*>(batch);
     auto* targets = inputs + shape.tokens();
     for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
-      const auto sample = static_cast<std::uint64_t>(
-          ((static_cast<std::int64_t>(step) * microbatches + microbatch) * world + rank) * shape.sequences +
-          sequence);
+      const auto sample = static_cast<std::uint64_t>(grid.first_sample(step, rank, microbatch) + sequence);
       for (std::int64_t t = 0; t < shape.length; ++t) {
         inputs[sequence * shape.length + t] = token_at(sample, t, vocabulary);
         targets[sequence * shape.length + t] = token_at(sample, t + 1, vocabulary);
       }
     }
   };
+}
+
+inline Trainer::Fetch fetch_samples(int rank, int world, int microbatches, int step, std::int64_t vocabulary,
+                                    const BatchShape& shape) {
+  return fetch_samples(rank, world, Rounds{.count = microbatches}, step, vocabulary, shape);
 }
 
 inline std::vector<float> read_weights(Engine& engine) {
@@ -241,7 +252,7 @@ inline RunResult run_training(const RunConfig& run, const Place& place = placed)
     RunResult result;
     for (int step = 0; step < run.steps; ++step) {
       const StepResult done =
-          trainer.train_step(3e-3, fetch_samples(rank % data_ranks(run), data_ranks(run), run.microbatches,
+          trainer.train_step(3e-3, fetch_samples(rank % data_ranks(run), data_ranks(run), rounds_of(run),
                                                  step, model->vocabulary, options.batch));
       if (!done.applied) throw Error("step " + std::to_string(step) + " was not applied");
       result.losses.push_back(done.loss);

@@ -38,10 +38,11 @@ class ThroughHost final : public comm::Backend {
     copy(full, all.data(), static_cast<std::int64_t>(all.size()));
   }
   void reduce_scatter(const ReduceScatter& call, CallLabel label) override {
-    const auto full = on_host(call.full, world() * call.shard_numel * bytes_of(call.wire));
+    const bool contributes = call.full != nullptr;
+    const auto full = on_host(call.full, contributes ? world() * call.shard_numel * bytes_of(call.wire) : 0);
     auto shard = on_host(call.shard, call.shard_numel * 4);
     ReduceScatter here = call;
-    here.full = full.data();
+    if (contributes) here.full = full.data();
     here.shard = reinterpret_cast<float*>(shard.data());
     SquareSum squares;
     if (call.squares.sum != nullptr) {
@@ -145,6 +146,19 @@ TEST_P(NcclMatrix, SoItIsWhereTheLastMicrobatchReduces) {
   const RunResult expected = run_training(run, through_host);
   for (const int stage : {1, 3}) {
     run.stage = stage;
+    EXPECT_TRUE(same_bits(run_training(run), expected)) << to_string(run);
+  }
+}
+
+// The first rank alone has a microbatch in the last round.
+TEST_P(NcclMatrix, SoItIsWhereRanksRest) {
+  RunConfig run = base();
+  run.last_round_ranks = 1;
+  const RunResult expected = run_training(run, through_host);
+  for (const int stage : {1, 3}) {
+    run.stage = stage;
+    run.strict_order = false;
+    run.prefetch = 1;
     EXPECT_TRUE(same_bits(run_training(run), expected)) << to_string(run);
   }
 }

@@ -94,5 +94,23 @@ TEST(Mesh, RanksAndCoordinatesOutsideAreRefused) {
   EXPECT_THROW(kMesh.group(Axis::shard, 120), UsageError);
 }
 
+TEST(Rounds, DealMicrobatchesToRanksInTurn) {
+  for (int ranks = 1; ranks <= 9; ++ranks)
+    for (int microbatches = 1; microbatches <= 20; ++microbatches) {
+      const Rounds rounds = Rounds::of(microbatches, ranks);
+      EXPECT_EQ(rounds.microbatches(ranks), microbatches);
+      for (int rank = 0; rank < ranks; ++rank) {
+        int own = 0;
+        for (int microbatch = 0; microbatch < microbatches; ++microbatch)
+          own += microbatch % ranks == rank ? 1 : 0;
+        EXPECT_EQ(rounds.count - (rounds.rests(rank) ? 1 : 0), own)
+            << microbatches << " on rank " << rank << " of " << ranks;
+      }
+    }
+  EXPECT_EQ(Rounds::of(12, 4), (Rounds{.count = 3, .last_ranks = 0}));
+  EXPECT_THROW(Rounds::of(0, 4), UsageError);
+  EXPECT_THROW(Rounds::of((std::int64_t{1} << 31) * 4, 4), UsageError);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -86,14 +86,15 @@ TEST(Strategy, Enumerators) {
 TEST(Strategy, ReduceWhen) {
   for (int stage = 0; stage < 4; ++stage) {
     const Placements placements = Placements::of_stage(stage);
-    EXPECT_EQ((Strategy{.placements = placements}.reduce_when(4)),
+    EXPECT_EQ((Strategy{.placements = placements}.reduce_when({.count = 4})),
               stage >= 2 ? ReduceWhen::each : ReduceWhen::last);
-    EXPECT_EQ((Strategy{.placements = placements, .reduce = ReduceWhen::last}.reduce_when(2)),
+    EXPECT_EQ((Strategy{.placements = placements, .reduce = ReduceWhen::last}.reduce_when({.count = 2})),
               ReduceWhen::last);
-    EXPECT_EQ((Strategy{.placements = placements, .reduce = ReduceWhen::each}.reduce_when(2)),
+    EXPECT_EQ((Strategy{.placements = placements, .reduce = ReduceWhen::each}.reduce_when({.count = 2})),
               ReduceWhen::each);
     for (ReduceWhen reduce : {ReduceWhen::automatic, ReduceWhen::each, ReduceWhen::last})
-      EXPECT_EQ((Strategy{.placements = placements, .reduce = reduce}.reduce_when(1)), ReduceWhen::each)
+      EXPECT_EQ((Strategy{.placements = placements, .reduce = reduce}.reduce_when({.count = 1})),
+                ReduceWhen::each)
           << "with one microbatch all choices are one program";
   }
 }

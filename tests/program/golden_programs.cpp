@@ -22,7 +22,9 @@ struct Case {
   std::vector<Program> build() const {
     const Layout layout(model, mesh.shard, mesh.replicate);
     std::vector<Program> programs;
-    for (int rank = 0; rank < mesh.pipeline; ++rank) programs.push_back(build_step(layout, mesh, spec, rank));
+    for (const int data_rank : first_data_ranks({&spec, 1}))
+      for (int rank = 0; rank < mesh.pipeline; ++rank)
+        programs.push_back(build_step(layout, mesh, spec, rank, data_rank));
     return programs;
   }
 };
@@ -69,6 +71,11 @@ std::vector<GoldenPrograms> golden_programs() {
     of.take(chain(4, 64));
     of.mesh = {.pipeline = 2};
     of.spec.microbatches = 3;
+  }));
+  all.push_back(golden("last_round_of_one", [](Case& of) {
+    shard_everything(of);
+    of.spec.microbatches = 2;
+    of.spec.last_round_ranks = 1;
   }));
   all.push_back(golden("pipeline_interleaved", [](Case& of) {
     of.take(chain(4, 64));

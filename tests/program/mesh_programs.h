@@ -14,12 +14,14 @@ namespace tessera::testing {
 struct WholeMesh {
   Layout layout;
   Mesh mesh;
-  std::vector<Program> programs;  // by pipeline rank
+  std::vector<Program> programs;  // by pipeline rank; behind them those of ranks that rest in the last round
   std::vector<MemoryPlan> plans;  // likewise
   std::vector<int> program_of_rank;
 
   WholeMesh(const std::vector<UnitSpec>& units, const Mesh& on, const StepSpec& spec)
-      : layout(units, on.shard, on.replicate), mesh(on), program_of_rank(on.places(Axis::pipeline)) {
+      : layout(units, on.shard, on.replicate),
+        mesh(on),
+        program_of_rank(programs_of_ranks(on, first_data_ranks({&spec, 1}))) {
     for (PlannedPrograms& planned : plan_pipeline(layout, on, {&spec, 1})) {
       programs.push_back(std::move(planned.programs[0]));
       plans.push_back(std::move(planned.plan));

@@ -18,6 +18,8 @@ namespace {
 Program full_program() {
   Program program{.kind = StepKind::finish,
                   .microbatches = 3,
+                  .last_round_ranks = 2,
+                  .rests = true,
                   .pipeline_rank = 2,
                   .units = {"embed", "it's \"all\" here: a, b"},
                   .channels = {{Axis::shard, Lane::gather}, {Axis::pipeline, Lane::receive_output}},
@@ -49,6 +51,8 @@ Program full_program() {
                   .channel = 1,
                   .peer = 1,
                   .selective = true,
+                  .contributors = 3,
+                  .wire = DType::bf16,
                   .when = 2,
                   .operands = {},
                   .waits = {0, 7}};
@@ -75,14 +79,14 @@ Operand& operand(Program& of) { return instruction(of).operands.front(); }
 
 // That these are all fields: another one does not compile here, and needs a row below.
 void know_all_fields(const Program& program) {
-  [[maybe_unused]] const auto& [kind, microbatches, rank, units, channels, buffers, instructions, scalars,
-                                numel] = program;
+  [[maybe_unused]] const auto& [kind, microbatches, last_round_ranks, rests, rank, units, channels, buffers,
+                                instructions, scalars, numel] = program;
   [[maybe_unused]] const auto& [axis, lane] = channels[0];
   [[maybe_unused]] const auto& [name, role, category, space, unit, flat, spread, type, index, bytes,
                                 persistent, one_address, lifetimes] = buffers[0];
   [[maybe_unused]] const auto& [first, last] = lifetimes[0];
-  [[maybe_unused]] const auto& [op, on, pass, edge, of, microbatch, channel, peer, selective, when, operands,
-                                waits] = instructions[0];
+  [[maybe_unused]] const auto& [op, on, pass, edge, of, microbatch, channel, peer, selective, contributors,
+                                wire, when, operands, waits] = instructions[0];
   [[maybe_unused]] const auto& [operand_role, touched, region, operand_type, access] = operands[0];
   [[maybe_unused]] const auto& [region_kind, region_spread, parameter] = region;
   [[maybe_unused]] const auto& [axes, granule] = region_spread;
@@ -93,6 +97,8 @@ const std::vector<Change>& changes() {
   static const std::vector<Change> all = {
       {"kind", [](Program& of) { of.kind = StepKind::evaluate; }},
       {"microbatches", [](Program& of) { of.microbatches = 4; }},
+      {"last_round_ranks", [](Program& of) { of.last_round_ranks = 0; }},
+      {"rests", [](Program& of) { of.rests = false; }},
       {"pipeline_rank", [](Program& of) { of.pipeline_rank = 0; }},
       {"units", [](Program& of) { of.units.emplace_back("embed"); }},
       {"a unit's name", [](Program& of) { of.units[0] = "embed\n"; }},
@@ -138,6 +144,8 @@ const std::vector<Change>& changes() {
       {"no such channel", [](Program& of) { instruction(of).channel = -2; }},
       {"peer", [](Program& of) { instruction(of).peer = 0; }},
       {"selective", [](Program& of) { instruction(of).selective = false; }},
+      {"contributors", [](Program& of) { instruction(of).contributors = 0; }},
+      {"wire", [](Program& of) { instruction(of).wire = DType::fp32; }},
       {"when", [](Program& of) { instruction(of).when = -1; }},
       {"no such buffer", [](Program& of) { instruction(of).when = 3; }},
       {"waits", [](Program& of) { instruction(of).waits = {}; }},
@@ -242,7 +250,7 @@ TEST(ProgramText, KeepsAnyName) {
 TEST(ProgramText, NamesWhatItMeans) {
   EXPECT_EQ(
       to_text(full_program()),
-      R"(tessera program 1: finish microbatches 3 pipeline_rank 2
+      R"(tessera program 1: finish microbatches 3 pipeline_rank 2 last_round_ranks 2 rests
 unit 'embed'
 unit 'it\'s "all" here: a, b'
 channel shard on gather
@@ -255,7 +263,7 @@ buffer 'decision' decision in parameters on device 0 bytes
 scalars 'scalars' numel 15
 
 #0 use recompute close selective on receive_output of 'it\'s "all" here: a, b' microbatch 2 )"
-      R"(over pipeline peer 1 when 'decision' waits #0 #7: moment2 modify 'window' part shard+replicate )"
+      R"(over pipeline contributors 3 wire bf16 peer 1 when 'decision' waits #0 #7: moment2 modify 'window' part shard+replicate )"
       R"(fp16, squares read 'scalars' sum of_parameter 3, to read 'scalars'
 #1 zero on compute
 )");
@@ -288,7 +296,7 @@ TEST(ProgramText, SaysWhatIsWrong) {
             start + "1: found '3.5'; a whole number is needed");
   EXPECT_EQ(refusal_of("microbatches 3", "microbatches 3000000000"),
             start + "1: found '3000000000'; a whole number is needed");
-  EXPECT_EQ(refusal_of("rank 2\n", "rank 2 x\n"),
+  EXPECT_EQ(refusal_of("rests\n", "rests x\n"),
             start + "1: found 'x'; the line should end here, or a field is at the wrong place");
   EXPECT_EQ(refusal_of("unit 'embed'", "unit embed"),
             start + "2: found 'embed'; a name is needed, between single quotes");
@@ -319,10 +327,11 @@ TEST(ProgramText, SaysWhatIsWrong) {
 // What means the same in other words is refused, too.
 TEST(ProgramText, HasOneForm) {
   const std::string start = "program text, line ";
-  EXPECT_EQ(refusal_of("pipeline_rank 2\n", "pipeline_rank  2\n"),
-            start +
-                "1: found 'tessera program 1: finish microbatches 3 pipeline_rank  2'; it must be written "
-                "'tessera program 1: finish microbatches 3 pipeline_rank 2'");
+  EXPECT_EQ(
+      refusal_of("pipeline_rank 2", "pipeline_rank  2"),
+      start +
+          "1: found 'tessera program 1: finish microbatches 3 pipeline_rank  2 la' …; it must be written "
+          "'tessera program 1: finish microbatches 3 pipeline_rank 2 last_round_ranks 2 rests'");
   EXPECT_EQ(refusal_of("microbatches 3", "microbatches 03").substr(0, 27), start + "1: found");
   EXPECT_EQ(refusal_of("unit 'embed'", "unit '\\x65mbed'"),
             start + "2: found 'unit \\'\\\\x65mbed\\''; it must be written 'unit \\'embed\\''");

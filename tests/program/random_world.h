@@ -34,8 +34,14 @@ inline std::vector<UnitSpec> draw_units(Draws& draws, DType type) {
   return units;
 }
 
+// Whether some ranks may have fewer microbatches than others.
+inline bool can_rest(const Mesh& mesh, const Strategy& strategy) {
+  return mesh.shard > 1 && mesh.replicate == 1 && strategy.reduce != ReduceWhen::last &&
+         strategy.reduction == Reduction::exact;
+}
+
 inline Case draw_case(std::uint64_t seed) {
-  Draws draws(seed);
+  Draws draws(seed), rounds(~seed);
   Case of;
   of.units = draw_units(draws, draws.among<DType>({DType::fp32, DType::bf16}));
   const int units = static_cast<int>(of.units.size());
@@ -52,6 +58,8 @@ inline Case draw_case(std::uint64_t seed) {
   for (int program = draws.pick(1, 3); program > 0; --program) {
     spec.kind = program == 3 ? StepKind::evaluate : StepKind::train;
     spec.microbatches = draws.pick(1, 9);
+    const bool some_rest = can_rest(of.mesh, spec.strategy) && rounds.chance(60);
+    spec.last_round_ranks = some_rest ? rounds.pick(1, of.mesh.shard - 1) : 0;
     spec.activations = {.units = {}, .batch_bytes = draws.pick(0, 5000)};
     for (int unit = 0; unit < units; ++unit)
       spec.activations.units.push_back({.output_bytes = draws.pick(1, 50000),
@@ -71,7 +79,10 @@ inline std::string in_words(const Case& of, std::uint64_t seed) {
   std::ostringstream text;
   text << "seed " << seed << ": " << tessera::to_string(of.mesh) << " moments " << of.specs[0].moments
        << " | " << strategy_in_words(of.specs[0].strategy) << "\n  programs";
-  for (const StepSpec& spec : of.specs) text << " " << name_of(spec.kind) << " " << spec.microbatches;
+  for (const StepSpec& spec : of.specs) {
+    text << " " << name_of(spec.kind) << " " << spec.microbatches;
+    if (spec.last_round_ranks > 0) text << " the last of " << spec.last_round_ranks;
+  }
   text << "\n  units";
   for (const UnitSpec& unit : of.units) {
     text << " [" << (unit.read_in_forward_only ? "forward only:" : "");
@@ -93,7 +104,7 @@ struct World {
       : layout(of.units, of.mesh.shard, of.mesh.replicate),
         mesh(of.mesh),
         planned(plan_pipeline(layout, mesh, of.specs)),
-        of_rank(mesh.places(Axis::pipeline)) {}
+        of_rank(programs_of_ranks(mesh, first_data_ranks(of.specs))) {}
 
   std::vector<Program> programs(std::size_t index) const {
     std::vector<Program> all;

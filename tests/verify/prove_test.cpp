@@ -248,6 +248,67 @@ const std::map<std::string, Mutation>& mutations() {
          drop(program, *id);
          return true;
        }},
+      {"a sum is of a rank more, or of one fewer",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return of.contributors > 0; });
+         if (!id) return false;
+         program.instructions[*id].contributors += draws.chance(50) ? 1 : -1;
+         return true;
+       }},
+      {"a sum of some ranks is of all",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) { return of.contributors > 0; });
+         if (!id) return false;
+         program.instructions[*id].contributors = 0;
+         return true;
+       }},
+      {"a sum of all ranks is of some",
+       [](Program& program, Draws& draws) {
+         if (program.last_round_ranks == 0) return false;
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::reduce_scatter && of.contributors == 0;
+         });
+         if (!id) return false;
+         program.instructions[*id].contributors = program.last_round_ranks;
+         return true;
+       }},
+      {"a rank that has a microbatch gives nothing to its sum",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.contributors > 0 && of.find(Role::from) != nullptr;
+         });
+         if (!id) return false;
+         Instruction& sum = program.instructions[*id];
+         sum.wire = sum.operand(Role::from).type;
+         std::erase_if(sum.operands, [](const Operand& operand) { return operand.role == Role::from; });
+         return true;
+       }},
+      {"a rank that rests gives what it has left to the sum",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.contributors > 0 && of.find(Role::from) == nullptr;
+         });
+         if (!id) return false;
+         Instruction& sum = program.instructions[*id];
+         for (BufferId other = 0; other < program.buffers.count(); ++other)
+           if (program.buffers[other].role == BufferRole::gradient &&
+               program.buffers[other].flat == program.flat_of(sum)) {
+             sum.operands.push_back(
+                 {.role = Role::from, .buffer = other, .region = Region::part_of(kWhole), .type = sum.wire});
+             sum.wire = DType::fp32;
+             return true;
+           }
+         return false;
+       }},
+      {"contributions have another type for a rank that gives none",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.contributors > 0 && of.find(Role::from) == nullptr;
+         });
+         if (!id) return false;
+         program.instructions[*id].wire = program.at(*id).wire == DType::fp32 ? DType::bf16 : DType::fp32;
+         return true;
+       }},
       {"a guard is dropped",
        [](Program& program, Draws& draws) {
          const auto id = place(program, draws, [](const Instruction& of) { return of.when >= 0; });
@@ -355,6 +416,35 @@ const std::map<std::string, Mutation>& mutations() {
 struct Count {
   std::uint64_t tried = 0, found = 0, equivalent = 0;
 };
+
+// A rank's program is that of ranks that rest in the last round, and it has a microbatch there, or the other
+// way round.
+TEST(Prove, TheProgramOfOtherRanksIsFound) {
+  std::uint64_t tried = 0;
+  Seeds some;
+  some.count = (some.count + 3) / 4;
+  each_world(some, [&](std::uint64_t seed, const World& world) {
+    Draws draws(seed * 104729);
+    const auto ranks = static_cast<int>(world.of_rank.size());
+    for (std::size_t index = 0; index < world.count(); ++index) {
+      const std::vector<Program> programs = world.programs(index);
+      WorldPrograms swapped{.mesh = world.mesh, .programs = programs, .program_of_rank = world.of_rank};
+      const int rank = draws.pick(0, ranks - 1);
+      const auto pipeline = static_cast<std::size_t>(world.mesh.pipeline);
+      int& of = swapped.program_of_rank[static_cast<std::size_t>(rank)];
+      const auto is = static_cast<std::size_t>(of);
+      const std::size_t other = (is + pipeline) % programs.size();
+      const bool sums = std::ranges::any_of(programs[is].instructions, [](const Instruction& instruction) {
+        return instruction.op == Opcode::reduce_scatter;
+      });
+      if (programs[is].rests == programs[other].rests || !sums) continue;
+      of = static_cast<int>(other);
+      ++tried;
+      EXPECT_FALSE(verify(swapped).ok()) << "rank " << rank << ", program " << index;
+    }
+  });
+  EXPECT_TRUE(tried > 0 || some.count < 5);
+}
 
 // What keeps its meaning although it is not what was built: a guard on an instruction that changes nothing
 // where the answer is no, say. Equal final terms are what prove() compares, so no finding means the same.

@@ -136,26 +136,26 @@ void ControlBackend::all_gather(const void* shard, void* full, std::int64_t shar
 }
 
 void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
-  Call call = Call::make(Operation::reduce_scatter, request.shard_numel, label);
-  call.type = request.wire;
   const std::int64_t element = bytes_of(request.wire), slice = request.shard_numel * element;
   std::vector<char> columns;
-  std::vector<const void*> contributions(static_cast<std::size_t>(world()));
-  Content content{.numel = request.shard_numel, .each_bytes = std::int64_t{world()} * world() * element};
-  content.bring = [&](const Range& range) {
-    return of_every_block(columns, request.full, world(), slice, range.begin * element,
-                          range.count * element);
-  };
+  std::vector<const void*> contributions(static_cast<std::size_t>(request.contributors));
+  Content content{.numel = request.shard_numel,
+                  .each_bytes = std::int64_t{request.contributors} * world() * element};
+  if (me_ < request.contributors)
+    content.bring = [&](const Range& range) {
+      return of_every_block(columns, request.full, world(), slice, range.begin * element,
+                            range.count * element);
+    };
   content.take = [&](const Range& range, const std::vector<char>& all) {
     if (range.count == 0) return;
-    for (int peer = 0; peer < world(); ++peer)
+    for (int peer = 0; peer < request.contributors; ++peer)
       contributions[static_cast<std::size_t>(peer)] =
           all.data() + (std::int64_t{peer} * world() + me_) * range.count * element;
     ordered_chain(contributions, request.wire, range.count, request.accumulate, request.shard + range.begin);
   };
-  collective(call, content);
+  collective(Call::reduce_scatter(request, world(), label), content);
   take_squares(request);
-  bytes_received_ += (world() - 1) * slice;
+  bytes_received_ += contributed_bytes(request, me_);
 }
 
 void ControlBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {

@@ -11,7 +11,12 @@
 namespace tessera::comm {
 
 WireCall::WireCall(const Call& from)
-    : operation(from.operation), type(from.type), root(from.root), count(from.count), unit(from.unit) {
+    : operation(from.operation),
+      type(from.type),
+      root(from.root),
+      contributors(from.contributors),
+      count(from.count),
+      unit(from.unit) {
   std::string_view(from.shown).copy(shown.data(), shown.size() - 1);
 }
 
@@ -20,6 +25,7 @@ Call WireCall::local() const {
   call.operation = operation;
   call.type = type;
   call.root = root;
+  call.contributors = contributors;
   call.count = count;
   call.shown = shown.data();
   call.unit = unit;

@@ -44,9 +44,8 @@ void LocalBackend::all_gather(const void* shard, void* full, std::int64_t shard_
 }
 
 void LocalBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
-  Call call = Call::make(Operation::reduce_scatter, request.shard_numel, label);
-  call.type = request.wire;
-  collective(call, request.full, [&] { return pull_reduce_scatter(request); });
+  collective(Call::reduce_scatter(request, world(), label), request.full,
+             [&] { return pull_reduce_scatter(request); });
 }
 
 void LocalBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {

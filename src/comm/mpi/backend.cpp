@@ -44,7 +44,8 @@ Traffic MpiBackend::Parts::traffic(const Part& part) const {
   if (stride_bytes > 0)
     return {.bytes = bytes,
             .stride_bytes = stride_bytes,
-            .total_bytes = std::numeric_limits<std::int64_t>::max()};
+            .total_bytes = std::numeric_limits<std::int64_t>::max(),
+            .contributors = contributors};
   if (slices > 1) {
     const std::int64_t slice_bytes = Slices(part.count, slices).longest * width;
     return {.bytes = slice_bytes, .stride_bytes = slice_bytes, .total_bytes = bytes};
@@ -116,28 +117,35 @@ void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_by
 }
 
 void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
-  Call call = Call::make(Operation::reduce_scatter, request.shard_numel, label);
-  call.type = request.wire;
   const std::int64_t width = bytes_of(request.wire), slice_bytes = request.shard_numel * width;
-  begin(call);
-  if (pulled(request.full, slice_bytes, [&](Puller& peers) { return peers.pull_reduce_scatter(request); }))
+  const bool contributes = rank() < request.contributors;
+  begin(Call::reduce_scatter(request, world(), label));
+  // Peers read nothing of a rank that does not contribute; its shard tells them in which arenas it works.
+  if (pulled(contributes ? request.full : request.shard, slice_bytes,
+             [&](Puller& peers) { return peers.pull_reduce_scatter(request); }))
     return;
   const std::int64_t lane = lane_bytes();
   in_parts(
-      {.total = request.shard_numel, .step = lane / width, .width = width, .stride_bytes = lane},
+      {.total = request.shard_numel,
+       .step = lane / width,
+       .width = width,
+       .stride_bytes = lane,
+       .contributors = request.contributors},
       [&](Part part) {
+        if (!contributes) return;
         each_peer([&](int peer) {
           kernels::copy(group_->outgoing() + peer * lane,
                         at(request.full, peer * slice_bytes + part.begin * width), part.count * width);
         });
       },
       [&](Part part) {
-        const void* own = at(request.full, rank() * slice_bytes + part.begin * width);
-        ordered_chain(contributions(rank() * lane, own), request.wire, part.count, request.accumulate,
-                      request.shard + part.begin);
+        const void* own = contributes ? at(request.full, rank() * slice_bytes + part.begin * width) : nullptr;
+        const std::span<const void*> all = contributions(rank() * lane, own);
+        ordered_chain(all.first(static_cast<std::size_t>(request.contributors)), request.wire, part.count,
+                      request.accumulate, request.shard + part.begin);
       });
   take_squares(request);
-  count((world() - 1) * slice_bytes);
+  count(contributed_bytes(request, rank()));
 }
 
 // Each rank sums its slice of a part and stages the sums, which its peers then pull.

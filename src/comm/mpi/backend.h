@@ -53,6 +53,7 @@ class MpiBackend final : public Backend {
     std::int64_t stride_bytes = 0;  // each peer has its own bytes, so far apart
     int slices = 1;                 // each peer needs its slice of one range
     int root = -1;                  // only this rank shows something
+    int contributors = 0;           // only the first so many do; 0: all
 
     Traffic traffic(const Part& part) const;
   };

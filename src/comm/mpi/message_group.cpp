@@ -149,16 +149,15 @@ void MpiMessageGroup::post_headers() {
 }
 
 void MpiMessageGroup::post_payloads(const Traffic& traffic) {
-  const auto shows = [&](int member) { return traffic.root < 0 || traffic.root == member; };
   const auto offset_of = [&](int member) { return std::min(buffer_bytes_, member * traffic.stride_bytes); };
   for (int step = 1; step < members(); ++step) {
     const int peer = (me() + step) % members();
     const std::int64_t offset = offset_of(me());
-    if (shows(peer))
+    if (traffic.shows(peer))
       check(MPI_Irecv(buffer_of(peer) + offset, static_cast<int>(buffer_bytes_ - offset), MPI_BYTE,
                       wire_rank(peer), tags_ + payload, wire(), &receive_of(memory_->payloads, peer)),
             "MPI_Irecv");
-    if (shows(me()))
+    if (traffic.shows(me()))
       check(MPI_Isend(outgoing() + offset_of(peer), static_cast<int>(traffic.bytes_for(peer)), MPI_BYTE,
                       wire_rank(peer), tags_ + payload, wire(), &send_of(memory_->payloads, peer)),
             "MPI_Isend");

@@ -8,6 +8,7 @@
 
 #include "kernels/check.h"
 #include "kernels/reduce.h"
+#include "src/comm/ordered_chain.h"
 #include "src/comm/puller.h"
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
@@ -72,7 +73,7 @@ void NcclBackend::bind(Stream& stream, const MostReduced& most) {
   check_cuda(cudaStreamGetDevice(native, &ordinal), "cudaStreamGetDevice");
   received_before_ = host_->bytes_received();
   compare_members(most);
-  contributions_.resize(global_ranks_.size());
+  contributions_.reserve(global_ranks_.size());
   for (std::shared_ptr<Backend>* meeting : {&meeting_, &first_meeting_})
     *meeting = host_->subgroup(all_ranks(world()), name());
   const std::int64_t wanted = round_up(most.numel * bytes_of(DType::fp32), kAlignment);
@@ -139,7 +140,7 @@ void NcclBackend::collective(const Call& call, std::int64_t received_bytes, cons
   meeting_->meet(call);
   const NcclCall issued{call, ++sequence_};
   const device::Activity activity(&describe, &issued);
-  const std::tuple kind{call.operation, call.type, call.count};
+  const std::tuple kind{call.operation, call.type, call.count, call.contributors};
   new_ = known_.contains(kind) ? nullptr : &call;
   channel_->issue(issued, work);
   bytes_received_.fetch_add(received_bytes);
@@ -172,11 +173,13 @@ void NcclBackend::exchange(const Blocks& blocks, const Place& place) {
   const auto count = static_cast<std::size_t>(blocks.bytes);
   group([&](ncclComm_t communicator) {
     for_each_peer(rank(), world(), [&](int peer) {
-      check_nccl(nccl().ncclSend(blocks.from + peer * blocks.stride_bytes, count, ncclUint8, peer,
-                                 communicator, channel_->stream()),
-                 "ncclSend", communicator);
-      check_nccl(nccl().ncclRecv(place(peer), count, ncclUint8, peer, communicator, channel_->stream()),
-                 "ncclRecv", communicator);
+      if (rank() < blocks.senders)
+        check_nccl(nccl().ncclSend(blocks.from + peer * blocks.stride_bytes, count, ncclUint8, peer,
+                                   communicator, channel_->stream()),
+                   "ncclSend", communicator);
+      if (peer < blocks.senders)
+        check_nccl(nccl().ncclRecv(place(peer), count, ncclUint8, peer, communicator, channel_->stream()),
+                   "ncclRecv", communicator);
     });
   });
 }
@@ -213,10 +216,7 @@ void NcclBackend::all_gather(const void* shard, void* full, std::int64_t shard_b
 void NcclBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
   if (!channel_) return host_->reduce_scatter(request, label);
   const bool native = request.reduction == Reduction::native;
-  Call call = Call::make(native ? Operation::native_reduce_scatter : Operation::reduce_scatter,
-                         request.shard_numel, label);
-  call.type = request.wire;
-  collective(call, (world() - 1) * request.shard_numel * bytes_of(request.wire), [&] {
+  collective(Call::reduce_scatter(request, world(), label), contributed_bytes(request, rank()), [&] {
     native ? reduce_natively(request) : reduce_exactly(request);
     if (request.squares.sum != nullptr)
       kernels::sum_of_squares(on_stream(), request.shard_numel, DType::fp32, request.shard, request.squares);
@@ -256,12 +256,17 @@ void NcclBackend::reduce_part(const ReduceScatter& call, std::int64_t begin, std
                               std::int64_t slot_bytes) {
   const std::int64_t width = bytes_of(call.wire);
   const auto place = [&](int peer) { return staged(peer, slot_bytes); };
-  exchange({.from = bytes_at(call.full, begin * width),
+  const bool contributes = rank() < call.contributors;
+  exchange({.from = contributes ? bytes_at(call.full, begin * width) : nullptr,
             .stride_bytes = call.shard_numel * width,
-            .bytes = numel * width},
+            .bytes = numel * width,
+            .senders = call.contributors},
            place);
-  for (int peer = 0; peer < world(); ++peer) contributions_[static_cast<std::size_t>(peer)] = place(peer);
+  contributions_.resize(static_cast<std::size_t>(call.contributors));
+  for (int peer = 0; peer < call.contributors; ++peer)
+    contributions_[static_cast<std::size_t>(peer)] = place(peer);
   float* const result = call.shard + begin;
+  if (!contributes) return chain(numel, call.wire, call.accumulate, result);
   const void* own = bytes_at(call.full, (rank() * call.shard_numel + begin) * width);
   // The kernel's first sweep alone may write where it reads; a later rank's own part would be gone by its
   // turn.
@@ -286,6 +291,7 @@ void NcclBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
                                         ncclFloat32, communicator, channel_->stream()),
                    "ncclAllGather", communicator);
       });
+      contributions_.resize(static_cast<std::size_t>(world()));
       for (int peer = 0; peer < world(); ++peer)
         contributions_[static_cast<std::size_t>(peer)] = staged(peer, part * kWidth);
       chain(part, DType::fp32, false, data + begin);
@@ -320,8 +326,9 @@ void NcclBackend::all_to_all(const void* input, void* output, std::int64_t block
   collective(Call::make(Operation::all_to_all, block_bytes, label), (world() - 1) * block_bytes, [&] {
     if (block_bytes == 0) return;
     copy(bytes_at(output, rank() * block_bytes), bytes_at(input, rank() * block_bytes), block_bytes);
-    exchange({.from = bytes_at(input, 0), .stride_bytes = block_bytes, .bytes = block_bytes},
-             [&](int peer) { return bytes_at(output, peer * block_bytes); });
+    exchange(
+        {.from = bytes_at(input, 0), .stride_bytes = block_bytes, .bytes = block_bytes, .senders = world()},
+        [&](int peer) { return bytes_at(output, peer * block_bytes); });
   });
 }
 

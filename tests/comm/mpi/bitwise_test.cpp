@@ -17,8 +17,8 @@ RunResult train_on(Communicator world, const RunConfig& run, bool direct) {
       << trainer.engine().arena_registration().reason;
   RunResult result;
   for (int step = 0; step < run.steps; ++step) {
-    const StepResult done = trainer.train_step(3e-3, fetch_samples(world.rank(), run.world, run.microbatches,
-                                                                   step, model->vocabulary, options.batch));
+    const StepResult done = trainer.train_step(
+        3e-3, fetch_samples(world.rank(), run.world, rounds_of(run), step, model->vocabulary, options.batch));
     EXPECT_TRUE(done.applied) << "step " << step;
     result.losses.push_back(done.loss);
     result.norms.push_back(done.gradient_norm);
@@ -89,6 +89,19 @@ TEST(BitwiseMpi, LlamaStage3WithRecomputeInBf16) {
 
 TEST(BitwiseMpi, LlamaStage3OverMessages) {
   expect_same_bits({.family = Family::llama, .stage = 3}, {.ranks_per_host = 1});
+}
+
+// The last round is of one rank.
+TEST(BitwiseMpi, Stage3WhereRanksRest) {
+  expect_same_bits({.stage = 3, .last_round_ranks = 1, .poison = true});
+}
+
+TEST(BitwiseMpi, Stage1WhereRanksRestThroughSharedBuffers) {
+  expect_same_bits({.stage = 1, .last_round_ranks = 1}, {.direct = false});
+}
+
+TEST(BitwiseMpi, Stage2WhereRanksRestOverMessages) {
+  expect_same_bits({.stage = 2, .last_round_ranks = 1}, {.ranks_per_host = 1});
 }
 
 TEST(BitwiseMpi, Stage2ThroughSharedBuffers) { expect_same_bits({.stage = 2}, {.direct = false}); }

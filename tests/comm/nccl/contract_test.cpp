@@ -42,13 +42,15 @@ class ThroughGpu final : public comm::Backend {
   }
   void reduce_scatter(const ReduceScatter& call, CallLabel label) override {
     const std::int64_t numel = call.shard_numel;
-    OnGpu full(*this, const_cast<void*>(call.full), world() * numel * tessera::bytes_of(call.wire));
-    const bool in_place = call.shard == static_cast<const float*>(call.full) + rank() * numel;
+    const bool contributes = call.full != nullptr;
+    OnGpu full(*this, const_cast<void*>(call.full),
+               contributes ? world() * numel * tessera::bytes_of(call.wire) : 0);
+    const bool in_place = contributes && call.shard == static_cast<const float*>(call.full) + rank() * numel;
     OnGpu shard(*this, call.shard, in_place ? 0 : numel * 4);
     OnGpu squares(*this, call.squares.sum, call.squares.sum != nullptr ? std::int64_t{sizeof(SquareSum)} : 0);
     ReduceScatter there = call;
     if (call.squares.sum != nullptr) there.squares.sum = static_cast<SquareSum*>(squares.at(0));
-    there.full = full.at(0);
+    if (contributes) there.full = full.at(0);
     there.shard = static_cast<float*>(in_place ? full.at(rank() * numel * 4) : shard.at(0));
     full.run([&] { bound_.reduce_scatter(there, label); });
     shard.bring_back();
@@ -302,6 +304,28 @@ TEST_F(NcclWorld, SumsInPlaceOnRanksBehindTheFirstSweep) {
   nccl("nccl", kWorld, {}).run(kWorld, {}, rank_main, nullptr);
 }
 
+TEST_F(NcclWorld, RefusesANativeSumOfSomeRanks) {
+  nccl("nccl", 2, {})
+      .run(
+          2, {},
+          [](Communicator ranks) {
+            float data[4] = {};
+            std::string message;
+            try {
+              ranks.reduce_scatter({.full = ranks.rank() == 0 ? data : nullptr,
+                                    .shard = data + 2,
+                                    .shard_numel = 1,
+                                    .contributors = 1,
+                                    .reduction = Reduction::native});
+            } catch (const UnsupportedError& error) {
+              message = error.what();
+            }
+            EXPECT_TRUE(contains(message, "strategy.reduction is native, and 1 of 2 ranks contribute"))
+                << message;
+          },
+          nullptr);
+}
+
 constexpr MostReduced kNative{.native_bytes = 20'000};
 
 class NativeReduction : public testing::TestWithParam<BackendUnderTest> {
@@ -325,7 +349,7 @@ TEST_P(NativeReduction, IsTheSumWithinItsTypesRounding) {
   run([](Communicator ranks) {
     std::vector<double> sums, magnitudes;
     reduce_microbatches(
-        ranks, Reduction::native, [&](DType wire, int microbatch, const std::vector<float>& shard) {
+        ranks, Reduction::native, 0, [&](DType wire, int microbatch, const std::vector<float>& shard) {
           if (microbatch == 0) {
             sums.assign(shard.size(), 0.0);
             magnitudes.assign(shard.size(), 0.0);
