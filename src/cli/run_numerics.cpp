@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
+#include <utility>
 
 namespace tessera::cli {
 
@@ -75,9 +75,19 @@ std::vector<NumericDifference> differences_since(Numerics stored, Numerics now, 
 }
 
 Numerics resumed(Numerics now, const Numerics& stored, const Setup& setup) {
-  const auto of_the_start = [&](const NumericFact& fact) { return is_of_the_start(fact, setup); };
-  std::erase_if(now.run, of_the_start);
-  std::ranges::copy_if(stored.run, std::back_inserter(now.run), of_the_start);
+  std::vector<NumericFact> run;
+  for (const NumericFact& fact : now.run) {
+    if (!is_of_the_start(fact, setup)) {
+      run.push_back(fact);
+      continue;
+    }
+    const auto before = std::ranges::find(stored.run, fact.what, &NumericFact::what);
+    if (before != stored.run.end()) run.push_back(*before);
+  }
+  for (const NumericFact& fact : stored.run)
+    if (is_of_the_start(fact, setup) && std::ranges::find(run, fact.what, &NumericFact::what) == run.end())
+      run.push_back(fact);
+  now.run = std::move(run);
   return now;
 }
 
