@@ -2,6 +2,7 @@
 // threads and on which ranks, then cannot matter. Plain data; kernels/exact_sum.h adds to it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace tessera {
@@ -10,7 +11,7 @@ namespace tessera {
 // added all its bytes are zero.
 template <int kUnit, int kWords>
 struct ExactSum {
-  std::uint64_t words[kWords] = {};
+  std::uint64_t words[static_cast<std::size_t>(kWords)] = {};
   bool operator==(const ExactSum&) const = default;
 };
 

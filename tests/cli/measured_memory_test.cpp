@@ -67,8 +67,9 @@ TEST(MeasuredMemory, SavingAndLoadingStatesOnTheDisk) {
   const double with_load = train(folder, config, saving + " --set run.steps=3").measured;
   std::printf("training %.1f MiB, with a save %.1f MiB, with load and save %.1f MiB\n", alone / kMiB,
               with_save / kMiB, with_load / kMiB);
-  EXPECT_LT(with_save, alone + 16 * kMiB);
-  EXPECT_LT(with_load, alone + 16 * kMiB);
+  // Pieces on their way; a unit's states held twice would be twice as much.
+  EXPECT_LT(with_save, alone + 20 * kMiB);
+  EXPECT_LT(with_load, alone + 20 * kMiB);
 }
 
 }  // namespace
