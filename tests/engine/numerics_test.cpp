@@ -2,28 +2,19 @@
 // matters do not have one. TESSERA_SEEDS=FROM:COUNT draws other pairs than the few of every test run.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <sstream>
 
 #include "tessera/philox.h"
 #include "tests/engine/recorded_runs.h"
 #include "tests/program/random_strategy.h"
+#include "tests/program/seeds.h"
 
 namespace tessera::testing {
 namespace {
 
-struct Seeds {
-  std::uint64_t from = 1, count = 40;
-  Seeds() {
-    const char* seeds = std::getenv("TESSERA_SEEDS");
-    if (seeds == nullptr) return;
-    char separator = ':';
-    std::istringstream(seeds) >> from >> separator >> count;
-  }
-};
+constexpr std::uint64_t kPairs = 40;
 
 // A run of the toy model. Gradients are a function of the microbatch, counted over all ranks.
 struct ToyRun {
@@ -226,9 +217,9 @@ ToyRun draw_run(Draws& draws) {
 }
 
 TEST(Fingerprint, DiffersWhereOneNumberThatMattersDoes) {
-  const Seeds seeds;
+  const Seeds seeds(kPairs);
   std::map<std::string, int> made;
-  for (std::uint64_t seed = seeds.from; seed < seeds.from + seeds.count; ++seed) {
+  for (std::uint64_t seed = seeds.from; seed < seeds.end(); ++seed) {
     Draws draws(seed);
     const ToyRun run = draw_run(draws);
     ToyRun other = run;
@@ -254,9 +245,9 @@ TEST(Fingerprint, DiffersWhereOneNumberThatMattersDoes) {
 
 // Stage, prefetch, places of states and parameters, number of shards: with as many microbatches in all.
 TEST(Fingerprint, IsOneForWhateverChangesNoBit) {
-  const Seeds seeds;
+  const Seeds seeds(kPairs);
   constexpr int kMicrobatches = 12;  // of all ranks
-  for (std::uint64_t seed = seeds.from; seed < seeds.from + seeds.count; ++seed) {
+  for (std::uint64_t seed = seeds.from; seed < seeds.end(); ++seed) {
     Draws draws(seed);
     ToyRun run = draw_run(draws);
     const auto spread = [&](int shards) {

@@ -3,14 +3,13 @@
 // TESSERA_SEEDS=FROM:COUNT runs other seeds than the few of every test run.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <mutex>
-#include <sstream>
 
 #include "tessera/budget.h"
 #include "tessera/checkpoint.h"
 #include "tests/engine/random_runner.h"
+#include "tests/program/seeds.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
@@ -206,14 +205,10 @@ bool run_seed(std::uint64_t seed) {
 }
 
 TEST(RandomStrategies, ChangeNoBit) {
-  std::uint64_t from = 1, count = 100;
-  if (const char* seeds = std::getenv("TESSERA_SEEDS")) {
-    char separator = ':';
-    std::istringstream(seeds) >> from >> separator >> count;
-  }
+  const Seeds seeds(100);
   std::uint64_t ran = 0;
-  for (std::uint64_t seed = from; seed < from + count; ++seed) ran += run_seed(seed) ? 1 : 0;
-  std::cout << ran << " of " << count << " draws ran; the others cannot be built\n";
+  for (std::uint64_t seed = seeds.from; seed < seeds.end(); ++seed) ran += run_seed(seed) ? 1 : 0;
+  std::cout << ran << " of " << seeds.count << " draws ran; the others cannot be built\n";
 }
 
 }  // namespace

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <iostream>
 
 #include "src/simulate/step_time.h"
 #include "tests/plan/advice.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/random_world.h"
+#include "tests/program/seeds.h"
 
 namespace tessera::testing {
 namespace {
@@ -226,15 +226,11 @@ bool run_seed(std::uint64_t seed, std::size_t& advised) {
 }
 
 TEST(RandomPlans, HoldWhatIsPromised) {
-  std::uint64_t from = 1, count = 24;
-  if (const char* seeds = std::getenv("TESSERA_SEEDS")) {
-    char separator = ':';
-    std::istringstream(seeds) >> from >> separator >> count;
-  }
+  const Seeds seeds(24);
   std::uint64_t ran = 0;
   std::size_t advised = 0;
-  for (std::uint64_t seed = from; seed < from + count; ++seed) ran += run_seed(seed, advised) ? 1 : 0;
-  std::cout << ran << " of " << count << " draws ran; the others cannot be built; " << advised
+  for (std::uint64_t seed = seeds.from; seed < seeds.end(); ++seed) ran += run_seed(seed, advised) ? 1 : 0;
+  std::cout << ran << " of " << seeds.count << " draws ran; the others cannot be built; " << advised
             << " pieces of advice\n";
 }
 

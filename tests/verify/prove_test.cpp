@@ -2,30 +2,21 @@
 // place are not. TESSERA_SEEDS=FROM:COUNT draws other strategies than the few of every test run.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
-#include <sstream>
 
 #include "tessera/link.h"
 #include "tests/program/accesses.h"
 #include "tests/program/random_world.h"
 #include "tests/program/sanitized.h"
+#include "tests/program/seeds.h"
 
 namespace tessera::testing {
 namespace {
 
-struct Seeds {
-  std::uint64_t from = 1, count = kSanitized ? 30 : 200;
-  Seeds() {
-    const char* seeds = std::getenv("TESSERA_SEEDS");
-    if (seeds == nullptr) return;
-    char separator = ':';
-    std::istringstream(seeds) >> from >> separator >> count;
-  }
-};
+Seeds drawn() { return Seeds(kSanitized ? 30 : 200); }
 
 // Calls visit(case, world, words) for each draw that can be built.
 template <class Visit>
@@ -48,13 +39,13 @@ std::uint64_t each_world(const Seeds& seeds, const Visit& visit) {
 }
 
 TEST(Prove, WhatIsBuiltMeansWhatOneRankComputes) {
-  const std::uint64_t ran = each_world(Seeds(), [](std::uint64_t, const World& world) {
+  const std::uint64_t ran = each_world(drawn(), [](std::uint64_t, const World& world) {
     for (std::size_t index = 0; index < world.count(); ++index) {
       const VerifyReport report = world.proved(index);
       EXPECT_TRUE(report.ok()) << "program " << index << "\n" << report.to_string();
     }
   });
-  EXPECT_GT(ran, Seeds().count / 2);
+  EXPECT_GT(ran, drawn().count / 2);
 }
 
 // One change in one program. False where the program has no place for it.
@@ -421,7 +412,7 @@ struct Count {
 // way round.
 TEST(Prove, TheProgramOfOtherRanksIsFound) {
   std::uint64_t tried = 0;
-  Seeds some;
+  Seeds some = drawn();
   some.count = (some.count + 3) / 4;
   each_world(some, [&](std::uint64_t seed, const World& world) {
     Draws draws(seed * 104729);
@@ -450,7 +441,7 @@ TEST(Prove, TheProgramOfOtherRanksIsFound) {
 // where the answer is no, say. Equal final terms are what prove() compares, so no finding means the same.
 TEST(Prove, WhatIsBrokenInOnePlaceIsFound) {
   std::map<std::string, Count> counts;
-  each_world(Seeds(), [&](std::uint64_t seed, const World& world) {
+  each_world(drawn(), [&](std::uint64_t seed, const World& world) {
     Draws draws(seed * 7919);
     for (const auto& [name, mutation] : mutations()) {
       const auto index = static_cast<std::size_t>(draws.pick(0, static_cast<int>(world.count()) - 1));
