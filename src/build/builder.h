@@ -65,6 +65,8 @@ struct UnitBuffers {
 
 // Throws UsageError for a strategy that means nothing, by itself or on this mesh.
 void check_strategy(const Mesh& mesh, const Strategy& strategy);
+// The same of a step, and of a layout for it.
+void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec);
 
 class Builder {
  public:

@@ -1,0 +1,90 @@
+// What can be built at all: what of a mesh and a StepSpec goes together.
+#include <fmt/format.h>
+
+#include "src/build/builder.h"
+
+namespace tessera {
+
+void check_strategy(const Mesh& mesh, const Strategy& strategy) {
+  strategy.check();
+  const Space parameters = strategy.offload.parameters;
+  if (mesh.shard == 1 && mesh.replicate > 1 && strategy.state_over_replicas && parameters != Space::device)
+    throw UsageError(fmt::format(
+        "strategy.parameters_over_replicas is true and strategy.offload.parameters is {}, but mesh.shard is "
+        "1: a parameter of one shard stays whole between steps, and its replicas' slices are brought "
+        "together on the device; make mesh.shard 2 or more, offload.parameters device, or "
+        "parameters_over_replicas and state_over_replicas false",
+        name_of(parameters)));
+}
+
+namespace {
+
+// What one chain of all microbatches, in the order in which they are dealt, needs where some ranks have
+// fewer.
+void check_rounds(const Mesh& mesh, const StepSpec& spec) {
+  const int ranks = mesh.data_ranks(), last = spec.last_round_ranks;
+  if (last == 0) return;
+  if (last < 0 || last >= ranks)
+    throw UsageError(
+        fmt::format("last_round_ranks is {}; with {} data ranks it must be 1 to {}, or 0 for all", last,
+                    ranks, ranks - 1));
+  const std::string uneven =
+      fmt::format("{} of {} data ranks have a microbatch in the last round", last, ranks);
+  if (mesh.replicate > 1)
+    throw UsageError(
+        fmt::format("mesh.replicate is {} and {}: each replica adds up its own microbatches first, so the "
+                    "sum over replicas would not be that of the microbatches in their order; make "
+                    "mesh.replicate 1, or the step's microbatches a multiple of {}",
+                    mesh.replicate, uneven, ranks));
+  if (spec.strategy.reduce == ReduceWhen::last)
+    throw UsageError(
+        fmt::format("strategy.reduce is last and {}: each rank would add up its own microbatches first, and "
+                    "the ranks' sums would not be of as many each; use each or automatic, or make the "
+                    "step's microbatches a multiple of {}",
+                    uneven, ranks));
+  if (spec.strategy.reduction == Reduction::native)
+    throw UsageError(
+        fmt::format("strategy.reduction is native and {}: a native sum takes a part from every rank; use "
+                    "exact, or make the step's microbatches a multiple of {}",
+                    uneven, ranks));
+}
+
+}  // namespace
+
+void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
+  mesh.world();  // its checks
+  check_strategy(mesh, spec.strategy);
+  if (layout.shards() != mesh.shard)
+    throw UsageError(fmt::format("layout has {} shards, but the mesh's shard axis has {} ranks",
+                                 layout.shards(), mesh.shard));
+  if (layout.replicas() != mesh.replicate)
+    throw UsageError(fmt::format("layout has {} replicas, but the mesh's replicate axis has {} ranks",
+                                 layout.replicas(), mesh.replicate));
+  if (mesh.tensor != 1)
+    throw UnsupportedError(
+        fmt::format("mesh {}: this version has no tensor parallel ranks; tensor must be 1", to_string(mesh)));
+  if (mesh.pipeline > 1 && !spec.order.empty())
+    throw UsageError(
+        "order is given, but mesh.pipeline is above 1: there the schedule orders the uses; leave it empty");
+  if (spec.microbatches < 1)
+    throw UsageError(fmt::format("microbatches is {}; it must be at least 1", spec.microbatches));
+  check_rounds(mesh, spec);
+  if (spec.moments < 0 || spec.moments > 2)
+    throw UsageError(fmt::format("moments is {}; it must be 0 to 2", spec.moments));
+  if (spec.moment_type != DType::fp32 && spec.moment_type != DType::bf16)
+    throw UsageError(fmt::format("moment_type is {}; it must be fp32 or bf16", name_of(spec.moment_type)));
+  const std::size_t units = spec.activations.units.size();
+  if (units != 0 && units != layout.units().size())
+    throw UsageError(
+        fmt::format("activations are given for {} units; the model has {}", units, layout.units().size()));
+  const std::size_t choices = spec.strategy.unit_activations.size();
+  if (choices != 0 && choices != layout.units().size())
+    throw UsageError(fmt::format("strategy.unit_activations is given for {} units; the model has {}", choices,
+                                 layout.units().size()));
+  if (units != 0 && !spec.order.empty() && spec.order != default_order(static_cast<int>(units), spec))
+    throw UsageError(
+        "activations flow along the default order; a trainer with an order of its own keeps its own "
+        "activations");
+}
+
+}  // namespace tessera
