@@ -203,7 +203,7 @@ struct SampleGrid {
   std::int64_t sequences = 1;
 
   std::int64_t samples_per_step() const { return rounds.microbatches(world) * sequences; }
-  // Of the rank: fewer than there are rounds if it rests in the last.
+  // How many microbatches the rank has in a step: one for each round, but the last if it rests there.
   int microbatches_of(int rank) const { return rounds.count - (rounds.rests(rank) ? 1 : 0); }
   // The number, in the run, of a microbatch's first sample in step `step`, counted from 0.
   std::int64_t first_sample(std::int64_t step, std::int64_t rank, std::int64_t microbatch) const {

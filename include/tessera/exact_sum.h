@@ -15,7 +15,7 @@ struct ExactSum {
   bool operator==(const ExactSum&) const = default;
 };
 
-// Of any float64 numbers: room for 2^77 of the largest.
+// A sum of any float64 numbers. There is room for 2^77 of the largest.
 struct NumberSum {
   ExactSum<-1074, 34> sum = {};  // of the finite ones
   double nonfinite = 0.0;        // the sum of the others: 0, an infinity or NaN

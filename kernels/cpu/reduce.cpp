@@ -44,7 +44,7 @@ HWY_INLINE hn::Vec<DoubleTag> first_squares(const T* x) {
   return hn::MulAdd(far, far, hn::Mul(near, near));
 }
 
-// Of the lanes, those half their number apart first.
+// Adds the lanes up: those half their number apart first.
 template <class Tag>
 HWY_INLINE double sum_of_lanes(Tag, hn::Vec<Tag> v) {
   if constexpr (hn::MaxLanes(Tag()) == 1) {
@@ -79,7 +79,7 @@ HWY_INLINE double squares_of_block(const Fp16* x) {
   return squares_of_block(wide);
 }
 
-// Of fewer elements than a block has; the others count as 0.
+// The same of fewer elements than a block has. The missing ones count as 0.
 template <class T>
 HWY_INLINE double squares_of_rest(const T* x, std::int64_t count) {
   T rest[kSquareBlock] = {};
@@ -91,7 +91,7 @@ HWY_INLINE double squares_of_rest(const T* x, std::int64_t count) {
 // all contributions are added.
 constexpr std::int64_t kChunk = 4096;
 
-// Of up to kChunk elements.
+// sums[b] = the squares of block b, of up to kChunk elements.
 template <class T>
 HWY_INLINE void block_squares(const T* x, std::int64_t count, double* sums) {
   std::int64_t i = 0;

@@ -26,8 +26,8 @@ std::map<std::string, std::string> parse_index(std::string_view json, const std:
 
 class SafetensorsFile;
 
-// Of a model's files only the one that was read last is open. There may be hundreds, and every rank of a
-// process reads them; all together would be more than a process may have open.
+// The one file of a model that is open: the one that was read last. There may be hundreds, and every rank of
+// a process reads them; all together would be more than a process may have open.
 struct LastFile {
   const SafetensorsFile* file = nullptr;
   std::unique_ptr<const FileReader> reader;

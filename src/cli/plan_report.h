@@ -43,7 +43,7 @@ struct RunPlans {
   }
   const SpacePlan& most(Space space) const { return of_fullest(space).memory.space(space); }
   std::int64_t most_bytes(Space space) const { return most(space).arena_bytes; }
-  // Of the arenas of all ranks together.
+  // The bytes of the arenas of all ranks together.
   std::int64_t bytes_of_all(Space space) const;
   // Where any rank holds something.
   std::vector<Space> spaces() const;
@@ -52,7 +52,7 @@ struct RunPlans {
   std::string whose(int plan) const;
   // " on pipeline rank 1, where it is most"; empty where there is one.
   std::string where_most(Space space) const;
-  // Of data ranks whose fullest arena of the space is smaller, a line each.
+  // A line for each set of data ranks whose fullest arena of the space is smaller than the fullest of all.
   std::string other_ranks(Space space) const;
   // The table of memory, of the ranks that are fullest on the device, which it names where there are several.
   std::string table() const;

@@ -107,8 +107,7 @@ void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
   if (call.reduction == Reduction::native && counted.contributors < world())
     throw UnsupportedError(
         fmt::format("reduce_scatter on '{}': strategy.reduction is native, and {} of {} ranks contribute; a "
-                    "native sum takes "
-                    "all ranks' parts, so use exact",
+                    "native sum takes all ranks' parts, so use exact",
                     name(), counted.contributors, world()));
   backend_->reduce_scatter(counted, label);
 }

@@ -163,7 +163,7 @@ ActivationSpec to_activations(std::span<const tessera_unit> units) {
   return any ? spec : ActivationSpec{};
 }
 
-// Of a training step.
+// How a training step's microbatches are dealt to the data ranks.
 Rounds to_rounds(const tessera_options& o, const Mesh& mesh) {
   if (o.microbatches_per_step == 0) return {.count = o.microbatches};
   if (o.microbatches_per_step < 0)
@@ -175,8 +175,7 @@ Rounds to_rounds(const tessera_options& o, const Mesh& mesh) {
   if (o.microbatches != 1 && o.microbatches != rounds.count)
     throw UsageError(
         fmt::format("tessera_options.microbatches_per_step is {} and microbatches {}: with {} ranks along "
-                    "shard and replicate "
-                    "a step has {} of a rank; leave microbatches at 1",
+                    "shard and replicate a step has {} of a rank; leave microbatches at 1",
                     o.microbatches_per_step, o.microbatches, mesh.data_ranks(), rounds.count));
   return rounds;
 }
