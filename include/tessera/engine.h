@@ -22,6 +22,7 @@
 #include "tessera/numerics.h"
 #include "tessera/optimizer.h"
 #include "tessera/program.h"
+#include "tessera/prove.h"
 #include "tessera/simulate.h"
 #include "tessera/step_spec.h"
 
@@ -77,8 +78,11 @@ std::vector<StepSpec> step_specs(const EngineOptions& options);
 // A fact of Numerics: no where updates run as soon as a gradient is reduced (Strategy::update). That changes
 // bits only where a step would be clipped or skipped.
 inline constexpr std::string_view kUpdateWaits = "an update waits for the step's norm";
-// What decides the bits of its steps; `of_programs` has what prove_all() says of its programs.
-Numerics numerics_of(const Layout& layout, const EngineOptions& options, Numerics of_programs);
+// Proves the programs of an engine with these options, as it does before its first step, and says what
+// decides the bits of its steps. `of_ranks` as for prove_all(). Throws Error where they do not prove: that is
+// a defect of Tessera.
+Numerics prove_engine(const Layout& layout, const EngineOptions& options,
+                      std::span<const RankPrograms> of_ranks);
 // What an engine with these options may take.
 MemoryBudget memory_budget(const EngineOptions& options);
 

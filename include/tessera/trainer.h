@@ -19,8 +19,8 @@ struct TrainerOptions {
   // trainer's own.
   EngineOptions engine;
   BatchShape batch;  // one microbatch on one rank
-  // Of a training step, as in ProgramSpec: rounds of microbatches, and the data ranks that have one in the
-  // last.
+  // A training step has so many rounds of microbatches, and so many data ranks have one in the last, as in
+  // ProgramSpec.
   int microbatches = 1;
   int last_round_ranks = 0;
   int evaluation_microbatches = 1;  // per evaluation
@@ -40,8 +40,7 @@ struct TrainerPlan {
 TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank = 0,
                          int data_rank = 0);
 
-// Proves the plans that plan_pipeline() gives as an engine does before the first step, and says
-// what decides the bits of its steps. Throws Error where they do not prove: that is a defect of Tessera.
+// Proves the plans that plan_pipeline() gives, and says what decides the bits of their steps: prove_engine().
 Numerics prove_trainer(const Model& model, const TrainerOptions& options, std::span<const TrainerPlan> plans);
 
 // The same training on one rank, nothing sharded, all steps alike: what a sharded plan is compared with.

@@ -25,6 +25,11 @@ struct WorldPrograms {
   // (NCCL_LAUNCH_ORDER_IMPLICIT).
   bool starts_in_order = false;
   IssuerRuns issuer_runs = IssuerRuns::nothing;
+
+  // The index of the program that the rank runs.
+  int program_of(int rank) const {
+    return program_of_rank.empty() ? 0 : program_of_rank.at(static_cast<std::size_t>(rank));
+  }
 };
 
 // WorldPrograms::program_of_rank, where `programs` has every pipeline coordinate, in their order, for each of

@@ -15,7 +15,6 @@
 #include "src/engine/engine_impl.h"
 #include "src/engine/equal_engines.h"
 #include "src/engine/memory_room.h"
-#include "tessera/prove.h"
 
 namespace tessera {
 namespace {
@@ -38,26 +37,6 @@ void check_copy(const char* call, const void* to, const void* from, std::int64_t
   if (bytes > 0 && (to == nullptr || from == nullptr))
     throw UsageError(fmt::format("{}: {} is null; it must be an address of {} bytes", call,
                                  to == nullptr ? "to" : "from", bytes));
-}
-
-// As the executor makes its lanes.
-IssuerRuns issuer_runs(const EngineOptions& options) {
-  if (options.device != DeviceType::cpu) return IssuerRuns::nothing;
-  return options.strict_order ? IssuerRuns::all_but_messages : IssuerRuns::compute;
-}
-
-// Every rank proves what all run.
-Numerics proved_numerics(const EngineOptions& options, const Layout& layout,
-                         const std::vector<PlannedPrograms>& of_ranks) {
-  Numerics numerics;
-  std::vector<RankPrograms> ranks;
-  for (const PlannedPrograms& planned : of_ranks)
-    ranks.push_back({planned.programs, &planned.plan, planned.first_data_rank});
-  require_proved(
-      prove_all(options.mesh, layout, ranks,
-                {.starts_in_order = options.device == DeviceType::cuda, .issuer_runs = issuer_runs(options)},
-                &numerics));
-  return numerics_of(layout, options, std::move(numerics));
 }
 
 }  // namespace
@@ -87,7 +66,10 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
         for (const PlannedPrograms& planned : of_ranks) plans.push_back(planned.plan);
         return explain_misfit(layout, options.mesh, specs, plans, budget, options.cost);
       });
-  numerics = proved_numerics(options, layout, of_ranks);
+  std::vector<RankPrograms> of_all;  // every rank proves what all run
+  for (const PlannedPrograms& planned : of_ranks)
+    of_all.push_back({planned.programs, &planned.plan, planned.first_data_rank});
+  numerics = prove_engine(layout, options, of_all);
   const int own_place =
       programs_of_ranks(options.mesh, first_data_ranks(specs))[static_cast<std::size_t>(world.rank())];
   PlannedPrograms& own = of_ranks[static_cast<std::size_t>(own_place)];

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tessera/budget.h"
-#include "tessera/prove.h"
 
 namespace tessera {
 namespace {
@@ -117,12 +116,8 @@ Numerics prove_trainer(const Model& model, const TrainerOptions& options,
         plans.size(), options.engine.mesh.pipeline, wanted));
   std::vector<RankPrograms> ranks;
   for (const TrainerPlan& plan : plans) ranks.push_back({plan.programs, &plan.memory, plan.first_data_rank});
-  const Layout& layout = plans.front().layout;
-  Numerics numerics;
-  require_proved(prove_all(options.engine.mesh, layout, ranks,
-                           {.starts_in_order = options.engine.device == DeviceType::cuda}, &numerics));
-  return numerics_of(layout, engine_options(model, options, TrainerPrograms(model, options)),
-                     std::move(numerics));
+  return prove_engine(plans.front().layout, engine_options(model, options, TrainerPrograms(model, options)),
+                      ranks);
 }
 
 int fit_resident_units(const Model& model, const TrainerOptions& options, const MemoryBudget& budget) {

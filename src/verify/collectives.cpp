@@ -81,10 +81,6 @@ class World {
     return peer.rank;
   }
 
-  int program_of_rank(int rank) const {
-    return world_.program_of_rank.empty() ? 0 : world_.program_of_rank[static_cast<std::size_t>(rank)];
-  }
-
   // A rank gives its part to a sum exactly where it is among the contributors.
   void check_contributors() {
     struct Places {
@@ -94,7 +90,7 @@ class World {
       const auto place = [&](int rank) { return world_.mesh.place(rank, axis); };
       std::vector<Places> places(world_.programs.size());
       for (int rank = 0; rank < world_.mesh.world(); ++rank) {
-        Places& of = places[static_cast<std::size_t>(program_of_rank(rank))];
+        Places& of = places[static_cast<std::size_t>(world_.program_of(rank))];
         if (of.first < 0 || place(rank) < place(of.first)) of.first = rank;
         if (of.last < 0 || place(rank) > place(of.last)) of.last = rank;
       }

@@ -49,7 +49,7 @@ class Expansion {
     if (sum.label < 0 && sum.parts.empty()) return "zeros";
     group(sum);
     const bool shown = labels_.size() > 1 || labels_[0] != own;
-    return text_of(sum, 0, shown);
+    return text_of(sum, shown);
   }
 
  private:
@@ -113,9 +113,9 @@ class Expansion {
   static void group(Sum& sum) {
     std::vector<Sum>& parts = sum.parts;
     for (Sum& part : parts) group(part);
-    for (;;) {
-      const auto deeper =
-          std::ranges::find_if(parts, [&](const Sum& part) { return depth(part) > depth(parts.front()); });
+    while (!parts.empty()) {
+      const auto deeper = std::ranges::find_if(
+          parts, [least = depth(parts.front())](const Sum& part) { return depth(part) > least; });
       if (deeper == parts.end() || deeper - parts.begin() < 2) return;
       Sum first{.microbatch = parts.front().microbatch, .parts = {}};
       first.parts.assign(std::make_move_iterator(parts.begin()), std::make_move_iterator(deeper));
@@ -133,13 +133,13 @@ class Expansion {
     return same ? first : -1;
   }
 
-  // Numbers count from `base`. `shown`: with labels.
-  std::string text_of(const Sum& sum, int base, bool shown) const {
+  // `shown`: with labels.
+  std::string text_of(const Sum& sum, bool shown) const {
     const int label = label_of(sum);
     if (shown && label >= 0)
-      return fmt::format("{}: {}", labels_[static_cast<std::size_t>(label)], text_of(sum, base, false));
-    if (sum.parts.empty()) return std::to_string(sum.microbatch - base);
-    if (depth(sum) == 1 && !shown) return numbers_text(sum, base);
+      return fmt::format("{}: {}", labels_[static_cast<std::size_t>(label)], text_of(sum, false));
+    if (sum.parts.empty()) return std::to_string(sum.microbatch);
+    if (depth(sum) == 1 && !shown) return numbers_text(sum);
     const std::vector<Sum>& parts = sum.parts;
     std::string text;
     for (std::size_t first = 0, end = 0; first < parts.size(); first = end) {
@@ -148,7 +148,7 @@ class Expansion {
       });
       text += text.empty() ? "" : " + ";
       text += run_text(first, end, " + ", [&](std::size_t k) {
-        const std::string part = text_of(parts[k], base, shown);
+        const std::string part = text_of(parts[k], shown);
         return parts[k].parts.empty() && !shown ? part : fmt::format("({})", part);
       });
     }
@@ -156,12 +156,12 @@ class Expansion {
   }
 
   // Runs of numbers that ascend by one step, and runs of such runs.
-  static std::string numbers_text(const Sum& sum, int base) {
+  static std::string numbers_text(const Sum& sum) {
     struct Run {
       int first = 0, last = 0, step = 0;
     };
     std::vector<Run> runs;
-    const auto number = [&](std::size_t k) { return sum.parts[k].microbatch - base; };
+    const auto number = [&](std::size_t k) { return sum.parts[k].microbatch; };
     for (std::size_t first = 0, end = 0; first < sum.parts.size(); first = end) {
       end = end_of_run(sum.parts.size(), first, [&](std::size_t k) { return number(k) - number(k - 1); });
       runs.push_back(

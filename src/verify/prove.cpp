@@ -49,16 +49,13 @@ class World {
   using Pipeline = std::vector<int>;
 
   const Program& program(int index) const { return world_.programs[static_cast<std::size_t>(index)]; }
-  int program_of_rank(int rank) const {
-    return world_.program_of_rank.empty() ? 0 : world_.program_of_rank.at(static_cast<std::size_t>(rank));
-  }
 
   // The pipelines of the world, of which those that run the same programs are one. The first rank's leads.
   void find_pipelines() {
     for (int rank = 0; rank < world_.mesh.world(); ++rank) {
       if (world_.mesh.place(rank, Axis::pipeline) != 0) continue;
       Pipeline runs;
-      for (const int peer : world_.mesh.group(Axis::pipeline, rank)) runs.push_back(program_of_rank(peer));
+      for (const int peer : world_.mesh.group(Axis::pipeline, rank)) runs.push_back(world_.program_of(peer));
       if (std::find(pipelines_.begin(), pipelines_.end(), runs) != pipelines_.end()) continue;
       check_pipeline(runs);
       pipelines_.push_back(std::move(runs));
@@ -139,7 +136,8 @@ class World {
     if (program(pipelines_[0][0]).kind != StepKind::train) return;
     for (std::size_t of = 0; of < pipelines_.size(); ++of)
       check_squares(shared[of].squared.times, pipelines_[of][0]);
-    if (gradients_ != nullptr && answers.now && findings_.empty()) tell_gradients(shared[0].squared.sums);
+    if (gradients_ != nullptr && gradients_->empty() && answers.now && findings_.empty())
+      tell_gradients(shared[0].squared.sums);
   }
 
   void tell_gradients(const std::vector<Term>& sums) {
@@ -178,6 +176,7 @@ class World {
 
 VerifyReport prove(const WorldPrograms& world, const Layout& layout, std::vector<std::string>* gradients) {
   if (world.programs.empty()) throw UsageError("prove: a world without programs");
+  if (gradients != nullptr) gradients->clear();
   VerifyReport report;
   Findings findings(report.findings);
   World(world, layout, findings, gradients).run();
@@ -220,6 +219,7 @@ VerifyReport prove_all(const Mesh& mesh, const Layout& layout, std::span<const R
   std::vector<int> first_data_ranks;
   for (std::size_t k = 0; k < of_ranks.size(); k += static_cast<std::size_t>(mesh.pipeline))
     first_data_ranks.push_back(of_ranks[k].first_data_rank);
+  const std::vector<int> program_of_rank = programs_of_ranks(mesh, first_data_ranks);
   for (std::size_t index = 0; index < of_ranks.front().programs.size(); ++index) {
     std::vector<Program> programs;
     std::vector<PlannedProgram> plans;
@@ -229,13 +229,14 @@ VerifyReport prove_all(const Mesh& mesh, const Layout& layout, std::span<const R
     }
     const WorldPrograms world{.mesh = mesh,
                               .programs = programs,
-                              .program_of_rank = programs_of_ranks(mesh, first_data_ranks),
+                              .program_of_rank = program_of_rank,
                               .starts_in_order = runs_on.starts_in_order,
                               .issuer_runs = runs_on.issuer_runs};
     if (VerifyReport report = verify(world, plans); !report.ok()) return report;
     std::vector<std::string> gradients;
-    if (VerifyReport report = prove(world, layout, &gradients); !report.ok()) return report;
-    if (numerics != nullptr && !gradients.empty())
+    if (VerifyReport report = prove(world, layout, numerics != nullptr ? &gradients : nullptr); !report.ok())
+      return report;
+    if (!gradients.empty())
       add_gradients(layout, gradients, of_step(of_ranks.front().programs, index), *numerics);
   }
   for (const RankPrograms& rank : of_ranks)

@@ -36,8 +36,7 @@ void check_places(const WorldPrograms& world, Findings& findings) {
     sends.push_back(
         std::ranges::any_of(program.instructions, [](const Instruction& i) { return is_message(i.op); }));
   for (int rank = 0; rank < world.mesh.world(); ++rank) {
-    const int index =
-        world.program_of_rank.empty() ? 0 : world.program_of_rank[static_cast<std::size_t>(rank)];
+    const int index = world.program_of(rank);
     const Program& program = world.programs[static_cast<std::size_t>(index)];
     const int place = world.mesh.place(rank, Axis::pipeline);
     if (place == program.pipeline_rank || !sends[static_cast<std::size_t>(index)]) continue;

@@ -1,8 +1,16 @@
 #include "src/engine/figures.h"
 
 namespace tessera {
+namespace {
 
-Numerics numerics_of(const Layout& layout, const EngineOptions& options, Numerics of_programs) {
+// As the executor makes its lanes.
+IssuerRuns issuer_runs(const EngineOptions& options) {
+  if (options.device != DeviceType::cpu) return IssuerRuns::nothing;
+  return options.strict_order ? IssuerRuns::all_but_messages : IssuerRuns::compute;
+}
+
+// All facts but those of the programs.
+std::vector<NumericFact> facts_of_run(const Layout& layout, const EngineOptions& options) {
   Figures figures;
   add_units(figures, layout);
   for (const NumericFact& fact : options.compute) figures.add(fact.what, fact.value);
@@ -20,8 +28,20 @@ Numerics numerics_of(const Layout& layout, const EngineOptions& options, Numeric
       native ? fmt::format("native, of {}, parameters {}, gradients {}", to_string(options.mesh),
                            name_of(strategy.placements.parameters), name_of(strategy.placements.gradients))
              : "exact");
-  of_programs.run = figures.take();
-  return of_programs;
+  return figures.take();
+}
+
+}  // namespace
+
+Numerics prove_engine(const Layout& layout, const EngineOptions& options,
+                      std::span<const RankPrograms> of_ranks) {
+  Numerics numerics;
+  require_proved(
+      prove_all(options.mesh, layout, of_ranks,
+                {.starts_in_order = options.device == DeviceType::cuda, .issuer_runs = issuer_runs(options)},
+                &numerics));
+  numerics.run = facts_of_run(layout, options);
+  return numerics;
 }
 
 }  // namespace tessera
