@@ -21,6 +21,7 @@
 #include "src/cli/places.h"
 #include "src/cli/processes.h"
 #include "src/cli/report.h"
+#include "src/cli/signals.h"
 #include "src/cli/team_wait.h"
 #include "tessera/cluster.h"
 
@@ -365,7 +366,10 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     tessera::cli::fill_standard_streams();
-    if (argc > 1 && std::strcmp(argv[1], "train") == 0) tessera::cli::wait_for_teams_briefly(argv);
+    if (argc > 1 && std::strcmp(argv[1], "train") == 0) {
+      tessera::cli::wait_for_teams_briefly(argv);
+      tessera::cli::keep_signals_off_threads();
+    }
     const int status = tessera::cli::run(argc, argv);
     tessera::cli::check_flushed();
     return status;

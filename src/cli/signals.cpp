@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdint>
 #include <ctime>
+#include <thread>
 
 #include "src/cli/progress.h"
 
@@ -23,6 +24,8 @@ constexpr std::int64_t kAgain_ns = 1'000'000'000;
 std::atomic<std::int64_t> first_at_ns{0};  // when the first signal came
 std::array<char, 256> line_text;           // set before any handler is
 std::size_t line_bytes = 0;
+
+constexpr std::array kEnding = {SIGTERM, SIGINT, SIGHUP};
 
 std::int64_t now_ns() {
   timespec now{};
@@ -48,6 +51,16 @@ void on_signal(int number) {
 
 }  // namespace
 
+void keep_signals_off_threads() {
+  std::thread([] {
+    for (;;) ::pause();
+  }).detach();
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int number : kEnding) sigaddset(&signals, number);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
 void catch_signals(const std::string& line) {
   if (!line.empty()) {
     // A progress bar stands on the terminal's line.
@@ -56,7 +69,7 @@ void catch_signals(const std::string& line) {
     line_bytes = std::min(text.size(), line_text.size());
     std::copy_n(text.begin(), line_bytes, line_text.begin());
   }
-  for (const int number : {SIGTERM, SIGINT, SIGHUP})  // as `nohup` asks, or a shell of what it runs behind
+  for (const int number : kEnding)  // ignored as `nohup` asks, or a shell of what it runs behind
     if (std::signal(number, on_signal) == SIG_IGN) std::signal(number, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

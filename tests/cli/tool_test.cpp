@@ -454,6 +454,21 @@ TEST_F(Tool, ASignalFinishesTheStepSavesAndExitsWell) {
   }
 }
 
+TEST_F(Tool, SignalsDoNotInterruptProducts) {
+  // A handler that ran on a thread inside a product would overwrite the heap, and the run would not end well.
+  const std::string metrics = folder_.file("metrics");
+  const pid_t child =
+      start(train_arguments({"run.steps=2", "run.microbatches=200", "run.metrics=" + metrics}));
+  for (int i = 0; i < 2000 && read(metrics).empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(600)) {
+    ::kill(child, SIGTERM);
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  }
+  EXPECT_EQ(finish(child).status, 0);
+}
+
 TEST_F(Tool, ASignalEndsALongEvaluation) {
   const std::string saved = folder_.file("saved"), metrics = folder_.file("metrics");
   const pid_t child = start(train_arguments(
