@@ -164,6 +164,7 @@ typedef struct tessera_options {
   int32_t microbatches;   /* microbatches of one rank in a training step [1] */
   int32_t microbatches_per_step; /* instead, those of all ranks of the shard and replicate axes; they need not
                                     divide evenly, see tessera_microbatches [0: not given] */
+  int32_t blocks;                /* of microbatches, see Strategy::blocks [1] */
   int32_t evaluation;            /* 1: there are also evaluations, of one microbatch each [0] */
   int32_t state_over_replicas;   /* 1: see Strategy::state_over_replicas [0] */
   int32_t parameters_over_replicas; /* 1: see Strategy::parameters_over_replicas [0] */

@@ -31,9 +31,9 @@ struct CallLabel {
 };
 
 // Rank r's shard becomes the sum over contributing ranks of slice r, [r*shard_numel, (r+1)*shard_numel), of
-// their full buffers. An exact one is one fp32 chain in rank order 0 .. contributors-1, begun from the
-// shard's values if accumulate, else from contribution 0 (docs/numerics.md). A native one is a sum in the
-// wire's type in an order that is not said, added to the shard in fp32 if accumulate.
+// their full buffers. An exact one is one fp32 chain in ascending order of these ranks, begun
+// from the shard's values if accumulate, else from the first contribution (docs/numerics.md). A native one is
+// a sum in the wire's type in an order that is not said, added to the shard in fp32 if accumulate.
 struct ReduceScatter {
   const void* full =
       nullptr;  // world * shard_numel elements of type wire; null on ranks that do not contribute
@@ -41,9 +41,9 @@ struct ReduceScatter {
   float* shard = nullptr;  // shard_numel; may be slice r of full itself if wire is fp32 and not accumulate
   std::int64_t shard_numel = 0;  // the same on all ranks
   bool accumulate = false;
-  // So many ranks contribute, the first ones; the others only receive. 0: all. The same on all ranks. Below
-  // the world's number only where the reduction is exact.
-  int contributors = 0;
+  // These ranks contribute; the others only receive. The same on all ranks. Fewer than all only where the
+  // reduction is exact.
+  Contributors contributors = {};
   Reduction reduction = Reduction::exact;  // the same on all ranks; native needs reduces_natively()
   // Where a sum is given, in memory of the shard's device, the squares of what the shard becomes are added to
   // it (docs/numerics.md). Where ranks read each other's buffers they are taken on the way; elsewhere the

@@ -195,19 +195,19 @@ class Sampler {
   UnreadFiles unread_;
 };
 
-// How a step's samples are assigned: round by round and, in each, rank by rank, `sequences` rows to each
-// rank. A step has the same samples for every grid with as many microbatches of as many sequences.
+// Which samples a step reads: each microbatch the next `sequences` rows, by the microbatch's number in the
+// step. So a step has the same samples for every grid with as many microbatches of as many sequences.
 struct SampleGrid {
-  int world = 1;  // ranks that see different samples: Mesh::data_ranks()
+  Mesh mesh = {};
   Rounds rounds = {};
   std::int64_t sequences = 1;
 
-  std::int64_t samples_per_step() const { return rounds.microbatches(world) * sequences; }
-  // How many microbatches the rank has in a step: one for each round, but the last if it rests there.
-  int microbatches_of(int rank) const { return rounds.count - (rounds.rests(rank) ? 1 : 0); }
-  // The number, in the run, of a microbatch's first sample in step `step`, counted from 0.
-  std::int64_t first_sample(std::int64_t step, std::int64_t rank, std::int64_t microbatch) const {
-    return step * samples_per_step() + (microbatch * world + rank) * sequences;
+  std::int64_t samples_per_step() const { return rounds.microbatches(mesh) * sequences; }
+  // How many microbatches the data rank has in a step: one for each round, but the last if it rests there.
+  int microbatches_of(int data_rank) const { return rounds.microbatches(mesh, data_rank); }
+  // The number, in the run, of the first sample of a data rank's microbatch in step `step`, counted from 0.
+  std::int64_t first_sample(std::int64_t step, int data_rank, std::int64_t microbatch) const {
+    return step * samples_per_step() + rounds.number(mesh, data_rank, microbatch) * sequences;
   }
 };
 

@@ -49,21 +49,32 @@ struct Mesh {
   void check(int world) const;
 };
 
-// How a step's microbatches are dealt to its data ranks: round by round, microbatch g to data rank g mod N in
-// round g div N. Where their number is no multiple of N, only the first data ranks have one in the last
-// round; the others rest there.
+// How a step's G microbatches are dealt to its N data ranks: round by round, microbatch g to data rank g mod
+// N in round g div N. Where G is no multiple of N, only the first data ranks have one in the last round; the
+// others rest there.
+//
+// With several blocks (Strategy::blocks) each of the R replicas has G / R consecutive microbatches, which are
+// dealt in the same way to the ranks along its shard axis, so that all replicas have equal rounds.
 struct Rounds {
   int count = 1;       // microbatches of a rank that never rests
-  int last_ranks = 0;  // data ranks that have one in the last round; 0: all
+  int last_ranks = 0;  // ranks that have one in the last round, of those among which it is dealt; 0: all
+  int blocks = 1;
 
-  // UsageError for fewer than 1 microbatch, and for more rounds than an int counts.
-  static Rounds of(std::int64_t microbatches, int data_ranks);
+  // UsageError for fewer than 1 microbatch, for a number that is no multiple of several blocks, and for more
+  // rounds than an int counts.
+  static Rounds of(std::int64_t microbatches, const Mesh& mesh, int blocks = 1);
+  // The ranks among which a round is dealt: the data ranks, with several blocks those of one replica.
+  int ranks(const Mesh& mesh) const { return blocks > 1 ? mesh.shard : mesh.data_ranks(); }
   // Whether the data rank has no microbatch in the last round.
-  bool rests(int data_rank) const { return last_ranks > 0 && data_rank >= last_ranks; }
-  // Microbatches of all data ranks.
-  std::int64_t microbatches(int data_ranks) const {
-    return std::int64_t{count} * data_ranks - (last_ranks > 0 ? data_ranks - last_ranks : 0);
+  bool rests(const Mesh& mesh, int data_rank) const {
+    return last_ranks > 0 && data_rank % ranks(mesh) >= last_ranks;
   }
+  // Of one data rank.
+  int microbatches(const Mesh& mesh, int data_rank) const { return count - (rests(mesh, data_rank) ? 1 : 0); }
+  // Of a step.
+  std::int64_t microbatches(const Mesh& mesh) const;
+  // The number, of the step's, of the microbatch that the data rank has in a round.
+  std::int64_t number(const Mesh& mesh, int data_rank, std::int64_t round) const;
   bool operator==(const Rounds&) const = default;
 };
 

@@ -73,9 +73,9 @@ struct Instruction {
   int channel = -1;        // for collectives and messages: index into Program::channels
   int peer = -1;           // for messages: the other rank's place along the channel's axis
   bool selective = false;  // a recompute that makes only what is recomputable, from what is saved
-  // For reduce_scatter: so many ranks of the group contribute, the first ones; 0: all. One that does not has
-  // no operand `from`, and `wire` is the type in which the others' contributions travel.
-  int contributors = 0;
+  // For reduce_scatter: the ranks of the group that contribute. Others give nothing, even where they have an
+  // operand `from`; where they have none, `wire` is the type in which the others' contributions travel.
+  Contributors contributors = {};
   DType wire = DType::fp32;
   // The decision that it depends on, −1: none. Where that says no, the instruction does nothing on any rank,
   // but keeps its place, waits and lifetimes. An update also takes its learning rate, step and scale from it.
@@ -134,9 +134,11 @@ enum class BufferRole : std::uint8_t {
   gradient,           // a flat's full gradient of one microbatch, in the parameter's type
   local_sum,          // a flat's full fp32 gradient, summed over microbatches on this rank only
   accumulator,        // a flat's reduced fp32 gradient: the shard, or the whole, see docs/memory.md
+  block_sum,          // a shard of it, of blocks of microbatches that wait for others (Strategy::blocks)
+  replica_sum,        // a replica's slice of it, of replicas that wait for others
   master,             // fp32 parameters behind 16-bit ones: the shard, or the whole
   moment,             // optimizer moment `index`: the shard, or the whole
-  host_gradient,      // on the host: the reduced gradient, or its sum so far
+  host_gradient,      // on the host: the reduced gradient, or its sum so far; `index` as of block_sum
   state_window,       // master (index −1) or moment `index`, on the host, of states on the disk
   tied_sum,           // another pipeline rank's slice of a tied flat's reduced gradient
   batch,              // the microbatch's inputs and targets
@@ -151,7 +153,7 @@ enum class BufferRole : std::uint8_t {
   previous_decision,  // the same of the step before, for the updates that it left to this one
   terms               // this step's terms, given when it began, for updates that wait for no decision
 };
-inline constexpr int kBufferRoles = 24;
+inline constexpr int kBufferRoles = 26;
 
 std::string_view name_of(BufferRole role);
 
@@ -191,7 +193,8 @@ struct Channel {
 struct Program {
   StepKind kind = StepKind::train;
   int microbatches = 1;         // rounds of them, see Rounds
-  int last_round_ranks = 0;     // data ranks that have one in the last round; 0: all
+  int last_round_ranks = 0;     // ranks along the shard axis that have one in the last round; 0: all
+  int blocks = 1;               // of microbatches, whose sums are added as a tree, see Rounds
   bool rests = false;           // whether it is for a rank that has none there
   int pipeline_rank = 0;        // the coordinate along the pipeline axis that it is for
   IdVector<std::string> units;  // names, for messages
@@ -201,6 +204,7 @@ struct Program {
   BufferId scalars = -1;
   int scalars_numel = 0;  // float64 values in one rank's slot
 
+  Rounds rounds() const { return {.count = microbatches, .last_ranks = last_round_ranks, .blocks = blocks}; }
   const Instruction& at(InstructionId id) const { return instructions[id]; }
   // The flat that the instruction is about: that of every operand that belongs to a flat. −1: none, and for a
   // use.

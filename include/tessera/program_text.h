@@ -18,7 +18,7 @@
 // separated by one space, in the order of the grammar. [x] is optional; {x} occurs any number of times:
 //
 //   program     = "tessera program 1:" kind "microbatches" N "pipeline_rank" N
-//                 ["last_round_ranks" N] ["rests"]
+//                 ["last_round_ranks" N] ["blocks" N] ["rests"]
 //                 {unit} {channel} {buffer} [scalars] {instruction}
 //   unit        = "unit" name
 //   channel     = "channel" axis "on" lane
@@ -27,8 +27,8 @@
 //                 ["persistent"] ["one_address"] ["lives" {#N-#N}]
 //   scalars     = "scalars" buffer "numel" N
 //   instruction = #N opcode [pass] ["open" | "close"] ["selective"] "on" lane ["of" unit] ["microbatch" N]
-//                 ["over" axis | "channel" N] ["contributors" N] ["wire" type] ["peer" N] ["when" buffer]
-//                 ["waits" {#N}]
+//                 ["over" axis | "channel" N] ["contributors" N] ["from" N] ["wire" type] ["peer" N]
+//                 ["when" buffer] ["waits" {#N}]
 //                 [":" operand {"," operand}]
 //   operand     = role access buffer region [type]
 //   region      = [ "part" spread | "parameter" N | "gaps" | "pair" N ]

@@ -1,6 +1,7 @@
 // How ranks add up what they reduce.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string_view>
 
@@ -16,5 +17,17 @@ enum class Reduction : std::uint8_t {
   native
 };
 std::string_view name_of(Reduction reduction);
+
+// The ranks of a group whose parts a reduction adds up: `count` of them, from `first` on. By default all.
+struct Contributors {
+  int first = 0;
+  int count = 0;  // 0: all, and first is 0
+
+  bool all() const { return count == 0; }
+  bool contains(int rank) const { return all() || (rank >= first && rank < first + count); }
+  // The same with the count of a group of so many ranks where it was 0.
+  Contributors among(int ranks) const { return all() ? Contributors{.count = ranks} : *this; }
+  auto operator<=>(const Contributors&) const = default;
+};
 
 }  // namespace tessera

@@ -31,10 +31,10 @@ inline bool reads_parameters(const UnitSpec& unit, Pass pass) {
 // Everything a program depends on besides layout and mesh.
 struct StepSpec {
   StepKind kind = StepKind::train;
-  // Rounds of microbatches, one of each data rank (see Rounds). In the last, only so many data ranks have
-  // one, the first ones; 0: all of them. The others rest there: they take part in its collectives, contribute
-  // nothing to its reductions and have no use. Below the number of data ranks only with mesh.replicate 1,
-  // exact reductions and a reduction for each microbatch, which ReduceWhen::automatic then means.
+  // Rounds of microbatches, one of each data rank (see Rounds). In the last, only so many of them have one,
+  // the first ones; 0: all. The others rest there: they take part in its collectives, contribute nothing to
+  // its reductions and have no use. That needs mesh.replicate 1 or several blocks, exact reductions, and a
+  // reduction for each microbatch, which ReduceWhen::automatic then means.
   int microbatches = 1;
   int last_round_ranks = 0;
   Strategy strategy;
@@ -50,11 +50,13 @@ struct StepSpec {
 };
 
 inline Rounds rounds_of(const StepSpec& spec) {
-  return {.count = spec.microbatches, .last_ranks = spec.last_round_ranks};
+  return {.count = spec.microbatches,
+          .last_ranks = spec.last_round_ranks,
+          .blocks = spec.kind == StepKind::train ? spec.strategy.blocks : 1};
 }
 
-// The data ranks at which the programs of these specs change, ascending from 0: each runs what the one before
-// it in this list runs, or the one that it is itself.
+// The places along the shard axis at which the programs of these specs change, ascending from 0: a rank runs
+// what the last of them runs that is not behind its own.
 std::vector<int> first_data_ranks(std::span<const StepSpec> specs);
 
 // The default order of `StepSpec::order`.

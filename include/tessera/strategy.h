@@ -119,6 +119,13 @@ struct Strategy {
   Placements placements;
   ReduceWhen reduce = ReduceWhen::automatic;
   Reduction reduction = Reduction::exact;  // native: between GPUs only
+  // With more than 1, a power of two: a step's microbatches are cut into so many consecutive blocks of equal
+  // size. A block's gradients are one sum in ascending order, and blocks are added as a balanced tree. Each
+  // replica has consecutive blocks, so that the sum is the same whatever mesh.replicate is, which must divide
+  // them (docs/numerics.md). Needs exact reductions of each microbatch, which ReduceWhen::automatic then
+  // means. Each doubling of a replica's blocks takes a shard of fp32 gradients more. With 1 each replica has
+  // a sum of its own, and these are added in the replicas' order.
+  int blocks = 1;
   UpdateWhen update = UpdateWhen::decided;
   // How many uses ahead of the running one have their parameters gathered already. 0 gathers when needed and
   // hides nothing. At 1 or more, a unit's gradient is also reduced while the next unit's backward runs.

@@ -33,8 +33,8 @@ struct WorldPrograms {
 };
 
 // WorldPrograms::program_of_rank, where `programs` has every pipeline coordinate, in their order, for each of
-// `first_data_ranks`, which ascend from 0: a rank runs the programs of the last of these that its data rank
-// reaches.
+// `first_data_ranks`, which ascend from 0: a rank runs the programs of the last of these that its place
+// along the shard axis reaches.
 std::vector<int> programs_of_ranks(const Mesh& mesh, std::span<const int> first_data_ranks);
 
 }  // namespace tessera

@@ -136,6 +136,15 @@ void Builder::add_gradient_buffers(FlatId id) {
     buffers.reduced = buffers.accumulator =
         add_flat_buffer(id, gradients("accumulator", BufferRole::accumulator, spread), DType::fp32);
     name_by_bytes(buffers.accumulator);
+    const auto waiting = [&](std::string_view name, BufferRole role, int depth, const Spread& cut) {
+      Buffer like = gradients(fmt::format("{}.{}", name, depth), role, cut);
+      like.index = depth;
+      return add_flat_buffer(id, like, DType::fp32);
+    };
+    for (int depth = 1; 1 << depth <= blocks_here(); ++depth)
+      buffers.block_sums.push_back({.device = waiting("block_sum", BufferRole::block_sum, depth, kShard)});
+    for (int depth = 0; rounds_.blocks > 1 && mesh_.replicate > 2 && 2 << depth <= mesh_.replicate; ++depth)
+      buffers.replica_sums.push_back(waiting("replica_sum", BufferRole::replica_sum, depth, kSlice));
     if (reduce_when_ == ReduceWhen::last)
       buffers.local_sum =
           sums_here ? buffers.accumulator
@@ -160,6 +169,14 @@ void Builder::add_gradient_buffers(FlatId id) {
   buffers.host_gradient = buffers.update.gradient =
       add_flat_buffer(id, down, buffers.accumulator >= 0 ? DType::fp32 : type);
   name_by_bytes(buffers.host_gradient);
+  for (WaitingSum& sum : buffers.block_sums) {
+    if (spec_.microbatches == 1) break;  // no sum waits for a round
+    down.index = buffer(sum.device).index;
+    down.name = fmt::format("host_gradient.{}", down.index);
+    down.spread = kShard;
+    down.persistent = false;
+    sum.host = add_flat_buffer(id, down, DType::fp32);
+  }
 }
 
 // Programs of other counts of microbatches have other buffers.

@@ -27,6 +27,11 @@ struct PerMicrobatch {
   BufferId of(int microbatch) const { return empty() ? -1 : buffers[microbatch]; }
 };
 
+// A sum that goes on, and where it waits on the host meanwhile, −1: nowhere.
+struct WaitingSum {
+  BufferId device = -1, host = -1;
+};
+
 // The buffers of one flat; −1 where it has none.
 struct FlatBuffers {
   BufferId parameter = -1;
@@ -37,7 +42,11 @@ struct FlatBuffers {
   BufferId gradient = -1;
   BufferId local_sum = -1;
   BufferId accumulator = -1;
-  BufferId reduced = -1;   // the sum over all ranks: `accumulator`, or `gradient` where nothing is added
+  BufferId reduced = -1;  // the sum over all ranks: `accumulator`, or `gradient` where nothing is added
+  // Of this rank's blocks, those that wait for others before they are added to the accumulator, by depth in
+  // the tree; and this rank's slices of what pairs of replicas have made, by depth, too.
+  std::vector<WaitingSum> block_sums;
+  std::vector<BufferId> replica_sums;
   BufferId tied_sum = -1;  // where pipeline ranks that share the flat add up their gradients
   BufferId master = -1;    // equals `parameter` for fp32 parameters
   std::array<BufferId, 2> moments = {-1, -1};
@@ -124,6 +133,8 @@ class Builder {
   // Whether this rank has no such microbatch. Its positions stay in the step: collectives are placed by them.
   bool rests_in(int microbatch) const { return program_.rests && microbatch == spec_.microbatches - 1; }
   PipelineShape shape() const { return {mesh_.pipeline, spec_.strategy.pipeline.chunks, spec_.microbatches}; }
+  // The blocks of microbatches whose sum this rank's replica makes.
+  int blocks_here() const { return rounds_.blocks > 1 ? rounds_.blocks / mesh_.replicate : 1; }
   // A rank without peers has nothing to add to the gradient of its only microbatch: that is the reduced one.
   bool nothing_to_add(FlatId flat) const {
     return mesh_.shard == 1 && mesh_.replicate == 1 && spec_.microbatches == 1 && !shared(flat);
@@ -196,8 +207,20 @@ class Builder {
   bool brought_since(BufferId id, InstructionId first);
   BufferId shard_to_gather(FlatId flat, int microbatch);
   void issue_use(int position);
+  // What a round of microbatches adds to one of this rank's blocks.
+  struct BlockPart {
+    int block = 0;
+    Contributors of = {};  // along the shard axis
+    bool begins = false, ends = false;
+  };
+  std::vector<BlockPart> parts_of(int microbatch) const;
   void issue_reductions(int position);
-  void reduce(FlatId flat, int microbatch, BufferId from, bool accumulate);
+  WaitingSum sum_at(FlatId flat, int depth) const;
+  void add_to_block(FlatId flat, int position, const BlockPart& more, BufferId from, std::vector<int>& here);
+  void reduce(FlatId flat, int microbatch, const Contributors& of, BufferId from, BufferId to,
+              bool accumulate);
+  void accumulate(FlatId flat, int microbatch, const Operand& from, const Operand& to);
+  void reduce_over_replicas(FlatId flat);
   void after_last_reduction(FlatId flat);
   void take_squares(FlatId flat);
   void put_squares(Instruction& into, FlatId flat) const;
@@ -210,7 +233,6 @@ class Builder {
   InstructionId copy(FlatId flat, int microbatch, BufferId from, BufferId to);
   BufferId part_on_host(FlatId flat, int microbatch);
   BufferId part_on_device(FlatId flat, int microbatch);
-  void resume_sum(FlatId flat, int microbatch);
   void take_down(FlatId flat, int microbatch);
   void prepare_updates();
   void issue_carried(int position);
@@ -259,6 +281,7 @@ class Builder {
   const Mesh mesh_;
   const StepSpec& spec_;
   const int pipeline_rank_;
+  const Rounds rounds_;
   Partition partition_;
   std::vector<std::vector<int>> holders_;  // by flat
   const Spreads spreads_;

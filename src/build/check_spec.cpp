@@ -1,6 +1,8 @@
 // What can be built at all: what of a mesh and a StepSpec goes together.
 #include <fmt/format.h>
 
+#include <bit>
+
 #include "src/build/builder.h"
 
 namespace tessera {
@@ -19,22 +21,51 @@ void check_strategy(const Mesh& mesh, const Strategy& strategy) {
 
 namespace {
 
+// What a tree over blocks needs.
+void check_blocks(const Mesh& mesh, const StepSpec& spec) {
+  const int blocks = spec.strategy.blocks;
+  if (blocks < 1 || !std::has_single_bit(static_cast<unsigned>(blocks)))
+    throw UsageError(
+        fmt::format("strategy.blocks is {}; it must be a power of two, 1 for no blocks", blocks));
+  if (blocks == 1 || spec.kind != StepKind::train) return;
+  if (blocks % mesh.replicate != 0)
+    throw UsageError(fmt::format(
+        "strategy.blocks is {} and mesh.replicate {}: each replica has as many blocks, so make the blocks a "
+        "multiple of the replicas, which must then be a power of two",
+        blocks, mesh.replicate));
+  if (const std::int64_t all = rounds_of(spec).microbatches(mesh); all % blocks != 0)
+    throw UsageError(
+        fmt::format("strategy.blocks is {} and a step has {} microbatches: blocks are of as many each, so "
+                    "make the step's microbatches a multiple of {}",
+                    blocks, all, blocks));
+  if (spec.strategy.reduce == ReduceWhen::last)
+    throw UsageError(
+        fmt::format("strategy.blocks is {} and strategy.reduce is last: each rank would add up its own "
+                    "microbatches first, of whichever block; use each or automatic",
+                    blocks));
+  if (spec.strategy.reduction == Reduction::native)
+    throw UsageError(
+        fmt::format("strategy.blocks is {} and strategy.reduction is native: a native sum has no order; use "
+                    "exact",
+                    blocks));
+}
+
 // What one chain of all microbatches, in the order in which they are dealt, needs where some ranks have
 // fewer.
 void check_rounds(const Mesh& mesh, const StepSpec& spec) {
-  const int ranks = mesh.data_ranks(), last = spec.last_round_ranks;
+  const int ranks = rounds_of(spec).ranks(mesh), last = spec.last_round_ranks;
   if (last == 0) return;
   if (last < 0 || last >= ranks)
-    throw UsageError(
-        fmt::format("last_round_ranks is {}; with {} data ranks it must be 1 to {}, or 0 for all", last,
-                    ranks, ranks - 1));
+    throw UsageError(fmt::format("last_round_ranks is {}; with {} {} it must be 1 to {}, or 0 for all", last,
+                                 ranks, spec.strategy.blocks > 1 ? "shard ranks" : "data ranks", ranks - 1));
   const std::string uneven =
       fmt::format("{} of {} data ranks have a microbatch in the last round", last, ranks);
-  if (mesh.replicate > 1)
+  if (mesh.replicate > 1 && spec.strategy.blocks == 1)
     throw UsageError(
         fmt::format("mesh.replicate is {} and {}: each replica adds up its own microbatches first, so the "
                     "sum over replicas would not be that of the microbatches in their order; make "
-                    "mesh.replicate 1, or the step's microbatches a multiple of {}",
+                    "mesh.replicate 1, strategy.blocks a multiple of it, or the step's microbatches a "
+                    "multiple of {}",
                     mesh.replicate, uneven, ranks));
   if (spec.strategy.reduce == ReduceWhen::last)
     throw UsageError(
@@ -68,6 +99,7 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
         "order is given, but mesh.pipeline is above 1: there the schedule orders the uses; leave it empty");
   if (spec.microbatches < 1)
     throw UsageError(fmt::format("microbatches is {}; it must be at least 1", spec.microbatches));
+  check_blocks(mesh, spec);
   check_rounds(mesh, spec);
   if (spec.moments < 0 || spec.moments > 2)
     throw UsageError(fmt::format("moments is {}; it must be 0 to 2", spec.moments));

@@ -46,13 +46,6 @@ BufferId Builder::part_on_device(FlatId flat, int microbatch) {
   return buffers.on_device;
 }
 
-// A sum over microbatches that waits on the host comes back to be continued. One over this rank's
-// microbatches alone never leaves.
-void Builder::resume_sum(FlatId flat, int microbatch) {
-  const FlatBuffers& buffers = flat_buffers_[flat];
-  if (buffers.host_gradient >= 0) copy(flat, microbatch, buffers.host_gradient, buffers.accumulator);
-}
-
 void Builder::take_down(FlatId flat, int microbatch) {
   const FlatBuffers& buffers = flat_buffers_[flat];
   if (buffers.host_gradient >= 0) copy(flat, microbatch, buffers.reduced, buffers.host_gradient);

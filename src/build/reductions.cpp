@@ -1,12 +1,36 @@
 // From a microbatch's gradients to the updated parameters.
+#include <algorithm>
+#include <bit>
+
 #include "src/build/builder.h"
 
 namespace tessera {
 
+std::vector<Builder::BlockPart> Builder::parts_of(int microbatch) const {
+  const bool last_round = microbatch == spec_.microbatches - 1;
+  const int ranks = last_round && rounds_.last_ranks > 0 ? rounds_.last_ranks : mesh_.shard;
+  const auto some = [&](int first, int count) {
+    return count == mesh_.shard ? Contributors{} : Contributors{.first = first, .count = count};
+  };
+  if (rounds_.blocks == 1) return {{.of = some(0, ranks), .begins = microbatch == 0, .ends = last_round}};
+  // Of this replica's microbatches, [begin, end) are of the round.
+  const std::int64_t of_block = rounds_.microbatches(mesh_) / rounds_.blocks;
+  const std::int64_t begin = std::int64_t{microbatch} * mesh_.shard, end = begin + ranks;
+  std::vector<BlockPart> parts;
+  for (std::int64_t block = begin / of_block; block * of_block < end; ++block) {
+    const std::int64_t first = std::max(begin, block * of_block),
+                       last = std::min(end, (block + 1) * of_block);
+    parts.push_back({.block = static_cast<int>(block),
+                     .of = some(static_cast<int>(first - begin), static_cast<int>(last - first)),
+                     .begins = first == block * of_block,
+                     .ends = last == (block + 1) * of_block});
+  }
+  return parts;
+}
+
 void Builder::issue_reductions(int position) {
   const Slot& slot = slots_[static_cast<std::size_t>(position)];
   if (slot.use.pass != Pass::backward) return;
-  const bool last_microbatch = slot.microbatch == spec_.microbatches - 1;
   for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
     if (!trains(flat)) continue;
     const std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
@@ -19,58 +43,120 @@ void Builder::issue_reductions(int position) {
       release_behind(buffers.reduced, next_id() - 1, position);
       continue;
     }
-    BufferId from = rests_in(slot.microbatch) ? -1 : buffers.gradient;
-    bool accumulate = slot.microbatch > 0;
     if (reduce_when_ == ReduceWhen::last) {
-      Instruction sum = about(Opcode::accumulate, Lane::compute, flat);
-      sum.microbatch = slot.microbatch;
-      sum.operands = {part(Role::from, buffers.gradient, kWhole, Access::read),
-                      part(Role::to, buffers.local_sum, kWhole, accumulate ? Access::add : Access::write)};
-      if (!accumulate) begin(buffers.local_sum, next_id());
-      add(std::move(sum));
-      if (!last_microbatch) continue;
-      from = buffers.local_sum;
-      accumulate = false;
+      const bool first = slot.microbatch == 0;
+      if (first) begin(buffers.local_sum, next_id());
+      accumulate(flat, slot.microbatch, part(Role::from, buffers.gradient, kWhole, Access::read),
+                 part(Role::to, buffers.local_sum, kWhole, first ? Access::write : Access::add));
+      if (slot.microbatch < spec_.microbatches - 1) continue;
+      std::vector<int> here;
+      add_to_block(flat, position, {.begins = true, .ends = true}, buffers.local_sum, here);
+      continue;
     }
-    if (accumulate) resume_sum(flat, slot.microbatch);
-    reduce(flat, slot.microbatch, from, accumulate);
-    if (from >= 0) release_behind(from, next_id() - 1, position);
-    if (last_microbatch) {
-      after_last_reduction(flat);
-    } else {
-      take_down(flat, slot.microbatch);
+    std::vector<int> here;
+    for (const BlockPart& more : parts_of(slot.microbatch))
+      add_to_block(flat, position, more, rests_in(slot.microbatch) ? -1 : buffers.gradient, here);
+    for (const int depth : here) {
+      const WaitingSum sum = sum_at(flat, depth);
+      copy(flat, slot.microbatch, sum.device, sum.host);
+      release_behind(sum.device, next_id() - 1, position);
     }
-    release_behind(buffers.reduced, next_id() - 1, position);
   }
 }
 
-// In the last round only the first ranks may contribute. One that rests there has nothing to reduce, `from`
-// −1.
-void Builder::reduce(FlatId flat, int microbatch, BufferId from, bool accumulate) {
-  const BufferId accumulator = flat_buffers_[flat].accumulator;
+// Where this rank's sum of that depth in the tree of its blocks is made: the whole one in the accumulator.
+WaitingSum Builder::sum_at(FlatId flat, int depth) const {
+  const FlatBuffers& buffers = flat_buffers_[flat];
+  if (depth > 0) return buffers.block_sums[static_cast<std::size_t>(depth) - 1];
+  return {.device = buffers.accumulator, .host = buffers.host_gradient};
+}
+
+// A block that is complete is added to the one before it, and so is every pair that this completes: as a
+// binary counter counts. A block's depth is the number of sums that wait meanwhile. `here`: the depths of the
+// sums that have come from the host, or are to go there, behind the round.
+void Builder::add_to_block(FlatId flat, int position, const BlockPart& more, BufferId from,
+                           std::vector<int>& here) {
+  const int microbatch = slots_[static_cast<std::size_t>(position)].microbatch;
+  const auto goes_on = [&](int depth) {
+    const WaitingSum sum = sum_at(flat, depth);
+    if (sum.host < 0 || std::erase(here, depth) > 0) return sum;
+    copy(flat, microbatch, sum.host, sum.device);
+    return sum;
+  };
+  auto block = static_cast<unsigned>(more.block);
+  int depth = std::popcount(block);
+  WaitingSum sum = more.begins ? sum_at(flat, depth) : goes_on(depth);
+  reduce(flat, microbatch, more.of, from, sum.device, !more.begins);
+  if (from >= 0) release_behind(from, next_id() - 1, position);
+  for (; more.ends && (block & 1U) != 0; block >>= 1U) {
+    const WaitingSum before = goes_on(--depth);
+    accumulate(flat, microbatch, part(Role::from, sum.device, kShard, Access::read),
+               part(Role::to, before.device, kShard, Access::add));
+    release_behind(sum.device, next_id() - 1, position);
+    sum = before;
+  }
+  if (more.ends && more.block == blocks_here() - 1)
+    after_last_reduction(flat);
+  else if (sum.host >= 0)
+    here.push_back(depth);
+  release_behind(sum.device, next_id() - 1, position);
+}
+
+// A rank that has nothing to reduce gives no `from`, −1.
+void Builder::reduce(FlatId flat, int microbatch, const Contributors& of, BufferId from, BufferId to,
+                     bool accumulate) {
   Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
   reduction.microbatch = microbatch;
   reduction.channel = channel(Lane::reduce);
-  if (microbatch == spec_.microbatches - 1) reduction.contributors = spec_.last_round_ranks;
+  reduction.contributors = of;
   if (from >= 0)
     reduction.operands.push_back(part(Role::from, from, kWhole, Access::read));
   else
     reduction.wire = layout_.flat(flat).dtype;
-  reduction.operands.push_back(part(Role::to, accumulator, kShard, accumulate ? Access::add : Access::write));
-  if (!accumulate && from != accumulator) begin(accumulator, next_id());
+  reduction.operands.push_back(part(Role::to, to, kShard, accumulate ? Access::add : Access::write));
+  if (!accumulate && from != to) begin(to, next_id());
   add(std::move(reduction));
+}
+
+// On the lane that makes what is added: gradients on that of compute, their sums over ranks behind it.
+void Builder::accumulate(FlatId flat, int microbatch, const Operand& from, const Operand& to) {
+  const bool of_gradients = from.region == Region::part_of(kWhole);
+  Instruction sum = about(Opcode::accumulate, of_gradients ? Lane::compute : Lane::reduce, flat);
+  sum.microbatch = microbatch;
+  sum.operands = {from, to};
+  add(std::move(sum));
+}
+
+// Each replica's slice of the sum of all. Blocks are added as a tree over replicas, too: pair by pair, into
+// sums that wait as blocks do.
+void Builder::reduce_over_replicas(FlatId flat) {
+  const FlatBuffers& buffers = flat_buffers_[flat];
+  const auto over_replicas = [&](const Contributors& of, BufferId to) {
+    Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
+    reduction.channel = channel(Lane::reduce, Axis::replicate);
+    reduction.contributors = of;
+    reduction.operands = {part(Role::from, buffers.reduced, kShard, Access::read),
+                          part(Role::to, to, kSlice, Access::write)};
+    add(std::move(reduction));
+  };
+  if (buffers.replica_sums.empty()) return over_replicas({}, buffers.reduced);
+  const auto add_up = [&](BufferId from, BufferId to, Access access) {
+    accumulate(flat, -1, part(Role::from, from, kSlice, Access::read), part(Role::to, to, kSlice, access));
+  };
+  for (int pair = 0; 2 * pair < mesh_.replicate; ++pair) {
+    auto block = static_cast<unsigned>(pair);
+    auto depth = static_cast<std::size_t>(std::popcount(block));
+    begin(buffers.replica_sums[depth], next_id());
+    over_replicas({.first = 2 * pair, .count = 2}, buffers.replica_sums[depth]);
+    for (; (block & 1U) != 0; block >>= 1U, --depth)
+      add_up(buffers.replica_sums[depth], buffers.replica_sums[depth - 1], Access::add);
+  }
+  add_up(buffers.replica_sums[0], buffers.reduced, Access::write);  // which no peer reads any more
 }
 
 // Of a flat that several pipeline ranks hold, the gradient is complete only when they have exchanged theirs.
 void Builder::after_last_reduction(FlatId flat) {
-  if (mesh_.replicate > 1) {
-    Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
-    reduction.channel = channel(Lane::reduce, Axis::replicate);
-    const BufferId reduced = flat_buffers_[flat].reduced;
-    reduction.operands = {part(Role::from, reduced, kShard, Access::read),
-                          part(Role::to, reduced, kSlice, Access::write)};
-    add(std::move(reduction));
-  }
+  if (mesh_.replicate > 1) reduce_over_replicas(flat);
   if (!shared(flat)) square_and_gather(flat);
 }
 

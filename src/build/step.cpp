@@ -23,6 +23,7 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
       mesh_((check_spec(layout, mesh, spec), mesh)),
       spec_(spec),
       pipeline_rank_(pipeline_rank),
+      rounds_(rounds_of(spec)),
       partition_(static_cast<int>(layout.units().size()), mesh.pipeline, spec.strategy.pipeline),
       spreads_(spreads_of(spec.strategy, mesh)) {
   if (pipeline_rank < 0 || pipeline_rank >= mesh.pipeline)
@@ -31,13 +32,14 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
   if (data_rank < 0 || data_rank >= mesh.data_ranks())
     throw UsageError(fmt::format("build_step: data rank {} does not exist; the mesh has 0 to {}", data_rank,
                                  mesh.data_ranks() - 1));
-  reduce_when_ = spec.strategy.reduce_when(rounds_of(spec));
+  reduce_when_ = spec.strategy.reduce_when(rounds_);
   program_.pipeline_rank = pipeline_rank;
   has_secondary_.resize(layout.flats().size());
   program_.kind = spec.kind;
   program_.microbatches = spec.microbatches;
   program_.last_round_ranks = spec.last_round_ranks;
-  program_.rests = rounds_of(spec).rests(data_rank);
+  program_.blocks = rounds_.blocks;
+  program_.rests = rounds_.rests(mesh, data_rank);
   for (const UnitSpec& unit : layout.units()) program_.units.push_back(unit.name);
   flat_buffers_.resize(layout.flats().size());
   unit_buffers_.resize(layout.units().size());

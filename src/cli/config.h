@@ -55,6 +55,10 @@ struct StrategyConfig {
   bool strict_order = false;
 };
 
+struct NumericsConfig {
+  std::int64_t blocks = 1;
+};
+
 struct PipelineConfig {
   std::string schedule = "1f1b";
   std::int64_t chunks = 1;
@@ -131,6 +135,7 @@ struct Config {
   DataConfig data;
   MeshConfig mesh;
   StrategyConfig strategy;
+  NumericsConfig numerics;
   PipelineConfig pipeline;
   OffloadConfig offload;
   PrecisionConfig precision;
@@ -152,6 +157,8 @@ Config parse_config(std::string_view text, std::string_view source,
 // The same from a file. Throws EnvironmentError if it cannot be read.
 Config load_config(const std::filesystem::path& path, std::span<const std::string> settings = {},
                    std::int64_t ranks = 0);
+
+Mesh mesh_of(const MeshConfig& mesh);
 
 // How a step's microbatches are dealt to the mesh's data ranks.
 Rounds rounds_of(const Config& config);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -245,6 +246,37 @@ void check_schedule(const Config& config) {
                       schedule.warmup_steps + schedule.decay_steps, total));
 }
 
+void check_numerics(const Config& config) {
+  const std::int64_t blocks = config.numerics.blocks;
+  require(std::has_single_bit(static_cast<std::uint64_t>(blocks)),
+          fmt::format("numerics.blocks is {}; it must be a power of two", blocks));
+  if (blocks == 1) return;
+  require(blocks % config.mesh.replicate == 0,
+          fmt::format("numerics.blocks is {} and mesh.replicate {}: each replica has as many blocks; make "
+                      "numerics.blocks a multiple of mesh.replicate, which must then be a power of two",
+                      blocks, config.mesh.replicate));
+  const RunConfig& run = config.run;
+  const bool given = run.microbatches_per_step > 0;
+  const std::int64_t all =
+      given ? run.microbatches_per_step : run.microbatches * config.mesh.replicate * config.mesh.shard;
+  require(
+      all % blocks == 0,
+      fmt::format("numerics.blocks is {} and a step has {} microbatches: blocks are of as many each; make "
+                  "{} a multiple of {}, or numerics.blocks smaller",
+                  blocks, all,
+                  given ? "run.microbatches_per_step" : "run.microbatches × mesh.replicate × mesh.shard",
+                  blocks));
+  require(
+      config.strategy.reduce != "last",
+      fmt::format("numerics.blocks is {} and strategy.reduce is \"last\", with which a rank first adds up "
+                  "its own microbatches, of whichever block; set it to \"each\" or \"automatic\"",
+                  blocks));
+  require(config.strategy.reduction == "exact",
+          fmt::format("numerics.blocks is {} and strategy.reduction is \"{}\", which has no order; set it to "
+                      "\"exact\"",
+                      blocks, config.strategy.reduction));
+}
+
 // A step's microbatches over all ranks, and what follows where they are no multiple of these.
 void check_microbatches(const Config& config) {
   const std::int64_t all = config.run.microbatches_per_step, own = config.run.microbatches;
@@ -260,10 +292,11 @@ void check_microbatches(const Config& config) {
   const std::string uneven = fmt::format(
       "run.microbatches_per_step is {}, no multiple of the {} ranks of mesh.replicate × mesh.shard", all,
       ranks);
-  require(config.mesh.replicate == 1,
-          fmt::format(
-              "{}: that needs mesh.replicate = 1, where one sum takes microbatches in their order; it is {}",
-              uneven, config.mesh.replicate));
+  require(
+      config.mesh.replicate == 1 || config.numerics.blocks > 1,
+      fmt::format("{}: that needs mesh.replicate = 1, where one sum takes microbatches in their order, or "
+                  "numerics.blocks above 1; mesh.replicate is {}",
+                  uneven, config.mesh.replicate));
   require(
       config.strategy.reduce != "last",
       fmt::format("{}: that needs a reduction of each microbatch, and strategy.reduce is \"last\"; set it to "
@@ -293,10 +326,18 @@ void check_run(const Config& config) {
 
 }  // namespace
 
+Mesh mesh_of(const MeshConfig& mesh) {
+  return {.pipeline = static_cast<int>(mesh.pipeline),
+          .replicate = static_cast<int>(mesh.replicate),
+          .shard = static_cast<int>(mesh.shard),
+          .tensor = static_cast<int>(mesh.tensor)};
+}
+
 Rounds rounds_of(const Config& config) {
-  if (config.run.microbatches_per_step == 0) return {.count = static_cast<int>(config.run.microbatches)};
-  return Rounds::of(config.run.microbatches_per_step,
-                    static_cast<int>(config.mesh.replicate * config.mesh.shard));
+  const int blocks = static_cast<int>(config.numerics.blocks);
+  if (config.run.microbatches_per_step == 0)
+    return {.count = static_cast<int>(config.run.microbatches), .blocks = blocks};
+  return Rounds::of(config.run.microbatches_per_step, mesh_of(config.mesh), blocks);
 }
 
 bool is_one_file(const std::string& path) { return path.ends_with(".safetensors"); }
@@ -309,9 +350,10 @@ void check_export(const char* name, const std::string& path, std::int64_t file_b
 }
 
 void check(const Config& config) {
+  check_mesh(config.mesh);
+  check_numerics(config);
   check_model(config);
   check_conditions(config);
-  check_mesh(config.mesh);
   check_microbatches(config);
   check_strategy(config);
   check_budget(config);

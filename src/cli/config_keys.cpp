@@ -168,6 +168,18 @@ void add_mesh(Keys& keys, MeshConfig& c) {
   keys.push_back(integer("mesh.tensor", &c.tensor, 1, "Tensor parallel ranks. Only 1 in this version."));
 }
 
+void add_numerics(Keys& keys, NumericsConfig& c) {
+  keys.push_back(integer(
+      "numerics.blocks", &c.blocks, 1,
+      "Blocks of consecutive microbatches that a step is cut into, a power of two. A block's gradients are "
+      "one sum in ascending order, and blocks are added as a balanced tree. Each replica has consecutive "
+      "blocks, so that every mesh.replicate that divides them gives the same bits. With more than 1, the "
+      "step's microbatches must be a multiple of them, and strategy.reduction exact; strategy.reduce "
+      "automatic then means each. Each doubling of a replica's blocks takes a shard of gradients in fp32. "
+      "Another number changes bits.",
+      kMostBlocks));
+}
+
 void add_strategy(Keys& keys, StrategyConfig& c) {
   keys.push_back(
       integer("strategy.stage", &c.stage, 0,
@@ -397,8 +409,8 @@ void add_run(Keys& keys, RunConfig& c) {
       "Microbatches of a step over all ranks, whatever the mesh; 0: run.microbatches for each of "
       "mesh.shard × mesh.replicate. They are dealt out in rounds, one to each of these in turn. Where the "
       "last round is not full, the ranks without a microbatch rest in it; there may also be fewer than "
-      "ranks. That needs mesh.replicate = 1, strategy.reduction = \"exact\", and a strategy.reduce other "
-      "than \"last\".",
+      "ranks. That needs mesh.replicate = 1 or several numerics.blocks, strategy.reduction = \"exact\", and "
+      "a strategy.reduce other than \"last\".",
       kMostPlanned));
   keys.push_back(integer(
       "run.evaluate_every", &c.evaluate_every, 0,
@@ -541,6 +553,7 @@ std::vector<Key> keys_of(Config& config) {
   add_data(keys, config.data);
   add_mesh(keys, config.mesh);
   add_strategy(keys, config.strategy);
+  add_numerics(keys, config.numerics);
   add_pipeline(keys, config.pipeline);
   add_offload(keys, config.offload);
   add_precision(keys, config.precision);

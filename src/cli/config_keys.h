@@ -20,6 +20,7 @@ inline constexpr double kMostExact = 9007199254740992.0;  // 2^53: every integer
 inline constexpr std::int64_t kMostPlannedBlocks = 1'000'000;
 // The limit of layers, and of microbatches. Each is planned; many more would take minutes, and much memory.
 inline constexpr std::int64_t kMostPlanned = 100'000;
+inline constexpr std::int64_t kMostBlocks = 1 << 16;
 constexpr std::int64_t most_microbatches(std::int64_t layers) {
   return std::min(kMostPlanned, kMostPlannedBlocks / layers);
 }

@@ -192,6 +192,7 @@ std::string section_title(const std::string& section) {
          "32-bit ones."},
         {"mesh", "How the ranks are arranged; their number is the product."},
         {"strategy", "What is sharded, and when it is gathered and reduced (docs/memory.md)."},
+        {"numerics", "In which order gradients are added up (docs/numerics.md)."},
         {"pipeline", "How the chain of units is cut over pipeline ranks, and in which order these run it."},
         {"offload", "What lies elsewhere than on the device between its uses (docs/memory.md)."},
         {"precision", "Types, and loss scaling."},

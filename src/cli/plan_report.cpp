@@ -78,22 +78,21 @@ std::int64_t RunPlans::bytes_of_all(Space space) const {
   std::int64_t bytes = 0;
   for (std::size_t plan = 0; plan < of_ranks.size(); ++plan)
     bytes += of_ranks[plan].memory.space(space).arena_bytes *
-             (end_of_data_ranks(plan) - of_ranks[plan].first_data_rank);
+             (end_of_data_ranks(plan) - of_ranks[plan].first_data_rank) * mesh.replicate;
   return bytes;
 }
 
-// Behind the last data rank that has the plan.
+// Behind the last place along the shard axis that has the plan.
 int RunPlans::end_of_data_ranks(std::size_t plan) const {
   const std::size_t next = plan + static_cast<std::size_t>(mesh.pipeline);
-  return next < of_ranks.size() ? of_ranks[next].first_data_rank : mesh.data_ranks();
+  return next < of_ranks.size() ? of_ranks[next].first_data_rank : mesh.shard;
 }
 
 std::string RunPlans::data_ranks(std::size_t plan) const {
   const int first = of_ranks[plan].first_data_rank, last = end_of_data_ranks(plan) - 1;
-  return fmt::format(
-      "{}{}",
-      first == last ? fmt::format("data rank {}", first) : fmt::format("data ranks {} to {}", first, last),
-      first > 0 ? ", resting in the last round" : "");
+  return fmt::format("{} rank{}{}", mesh.replicate > 1 ? "shard" : "data",
+                     first == last ? fmt::format(" {}", first) : fmt::format("s {} to {}", first, last),
+                     first > 0 ? ", resting in the last round" : "");
 }
 
 std::string RunPlans::whose(int plan) const {

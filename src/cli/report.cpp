@@ -49,9 +49,9 @@ void print_model(const Setup& setup) {
           ? fmt::format("{} of {} × {} on each rank", microbatches(rounds.count),
                         setup.options.batch.sequences, setup.options.batch.length)
           : fmt::format("{} of {} × {}, {} on {} of {} data ranks and {} on the others",
-                        microbatches(rounds.microbatches(setup.grid.world)), setup.options.batch.sequences,
-                        setup.options.batch.length, rounds.count, rounds.last_ranks, setup.grid.world,
-                        rounds.count - 1);
+                        microbatches(rounds.microbatches(setup.grid.mesh)), setup.options.batch.sequences,
+                        setup.options.batch.length, rounds.count, rounds.last_ranks,
+                        rounds.ranks(setup.grid.mesh), rounds.count - 1);
   fmt::print("step      {} tokens: {}\n", count(setup.tokens_per_step()), of_each);
   if (const int count = setup.options.evaluation_microbatches; !setup.not_opened.empty())
     fmt::print("evaluate  {} of a rank {} assumed, fewer where the data hold fewer: {}\n",

@@ -131,11 +131,9 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   options.generation = run.sample_tokens > 0;
   options.seed = static_cast<std::uint64_t>(run.seed);
   EngineOptions& engine = options.engine;
-  engine.mesh = {.pipeline = static_cast<int>(config.mesh.pipeline),
-                 .replicate = static_cast<int>(config.mesh.replicate),
-                 .shard = static_cast<int>(config.mesh.shard),
-                 .tensor = static_cast<int>(config.mesh.tensor)};
+  engine.mesh = mesh_of(config.mesh);
   engine.strategy = strategy_of(config.strategy);
+  engine.strategy.blocks = static_cast<int>(config.numerics.blocks);
   engine.strategy.offload = offload_of(config.offload);
   engine.disk_directory = config.offload.directory;
   engine.optimizer = optimizer_of(config, model);
@@ -200,7 +198,7 @@ Sampler make_sampler(const char* key, const Setup& setup, const TokenSource& sou
 // become as many as reach their end. UsageError where those cannot be planned.
 void fit_evaluation(Setup& setup, const Sampler& validation) {
   const RunConfig& run = setup.config.run;
-  const std::int64_t at_once = std::int64_t{setup.grid.world} * setup.grid.sequences;
+  const std::int64_t at_once = std::int64_t{setup.grid.mesh.data_ranks()} * setup.grid.sequences;
   const std::int64_t whole = (validation.windows() + at_once - 1) / at_once;
   constexpr std::int64_t most = std::numeric_limits<int>::max();
   if (run.evaluation_microbatches == 0 && whole > most)
@@ -247,7 +245,7 @@ Setup make_setup(const Config& config) {
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
   if (setup.options.engine.loss_scaling) setup.options.engine.loss_scaling->check();
-  setup.grid = {.world = setup.options.engine.mesh.data_ranks(),
+  setup.grid = {.mesh = setup.options.engine.mesh,
                 .rounds = rounds_of(config),
                 .sequences = setup.options.batch.sequences};
   setup.evaluation_grid = setup.grid;

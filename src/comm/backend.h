@@ -62,7 +62,7 @@ class Backend {
   virtual std::shared_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name) = 0;
 
   virtual void all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) = 0;
-  // `contributors` is 1 to world() here.
+  // `contributors` has a count of 1 to world() here.
   virtual void reduce_scatter(const ReduceScatter& call, CallLabel label) = 0;
   virtual void all_reduce(float* data, std::int64_t numel, CallLabel label) = 0;
   virtual void all_reduce(double* data, std::int64_t numel, CallLabel label) = 0;

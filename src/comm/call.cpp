@@ -18,7 +18,7 @@ Call Call::reduce_scatter(const ReduceScatter& request, int members, CallLabel l
       request.reduction == Reduction::native ? Operation::native_reduce_scatter : Operation::reduce_scatter,
       request.shard_numel, label);
   call.type = request.wire;
-  if (request.contributors < members) call.contributors = request.contributors;
+  if (request.contributors.count < members) call.contributors = request.contributors;
   return call;
 }
 
@@ -41,7 +41,10 @@ std::string Call::full_text(std::uint64_t sequence) const {
     case Operation::reduce_scatter:
     case Operation::native_reduce_scatter:
       text += fmt::format(" with {} elements a rank of {}", count, tessera::name_of(type));
-      return contributors == 0 ? text : text + fmt::format(" from the first {} ranks", contributors);
+      if (contributors.all()) return text;
+      if (contributors.first == 0) return text + fmt::format(" from the first {} ranks", contributors.count);
+      return text +
+             fmt::format(" from {} ranks, the first of them rank {}", contributors.count, contributors.first);
     case Operation::all_reduce_fp32:
       return text + fmt::format(" with {} elements of fp32", count);
     case Operation::all_reduce_fp64:

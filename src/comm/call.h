@@ -13,9 +13,9 @@ namespace tessera::comm {
 struct Call {
   Operation operation = Operation::barrier;
   DType type = DType::fp32;
-  int root = -1;           // of broadcast
-  int contributors = 0;    // of reduce_scatter; 0 elsewhere, and where all members contribute
-  std::int64_t count = 0;  // bytes, or elements where the operation has a type
+  int root = -1;              // of broadcast
+  Contributors contributors;  // of reduce_scatter; all where all members contribute, and elsewhere
+  std::int64_t count = 0;     // bytes, or elements where the operation has a type
   const char* shown = "";
   std::array<char, 64> unit{};
 

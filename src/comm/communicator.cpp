@@ -72,17 +72,20 @@ void Communicator::all_gather(const void* shard, void* full, std::int64_t shard_
 
 void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
   constexpr int kFp32 = sizeof(float);  // of the shard, and no wire's type has more
-  if (call.contributors < 0 || call.contributors > world())
-    throw UsageError(
-        fmt::format("reduce_scatter with {} contributors: the group has {} ranks; use 1 to {}, or 0 for all",
-                    call.contributors, world(), world()));
-  ReduceScatter counted = call;
-  if (counted.contributors == 0) counted.contributors = world();
-  const bool contributes = rank() < counted.contributors;
-  if (!contributes && call.full != nullptr)
+  const Contributors& some = call.contributors;
+  if (some.first < 0 || some.count < (some.first > 0 ? 1 : 0) || some.count > world() - some.first)
     throw UsageError(fmt::format(
-        "reduce_scatter with {} contributors: rank {} is not among them, so its full buffer must be null",
-        counted.contributors, rank()));
+        "reduce_scatter with {} contributors from rank {} on: the group has {} ranks; use 1 to {}, "
+        "within the group, or 0 from rank 0 on for all",
+        some.count, some.first, world(), world()));
+  ReduceScatter counted = call;
+  counted.contributors = some.among(world());
+  const bool contributes = counted.contributors.contains(rank());
+  if (!contributes && call.full != nullptr)
+    throw UsageError(
+        fmt::format("reduce_scatter with {} contributors from rank {} on: rank {} is not among them, so its "
+                    "full buffer must be null",
+                    some.count, some.first, rank()));
   check_range("reduce_scatter", "elements", contributes ? call.full : call.shard, call.shard_numel, kFp32,
               world());
   check_range("reduce_scatter", "elements", call.shard, call.shard_numel);
@@ -104,11 +107,11 @@ void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
     throw UnsupportedError(fmt::format(
         "reduce_scatter on '{}': reduction is native, which only GPUs have; use exact, or bind it to one",
         name()));
-  if (call.reduction == Reduction::native && counted.contributors < world())
+  if (call.reduction == Reduction::native && counted.contributors.count < world())
     throw UnsupportedError(
         fmt::format("reduce_scatter on '{}': strategy.reduction is native, and {} of {} ranks contribute; a "
                     "native sum takes all ranks' parts, so use exact",
-                    name(), counted.contributors, world()));
+                    name(), counted.contributors.count, world()));
   backend_->reduce_scatter(counted, label);
 }
 

@@ -40,7 +40,7 @@ void ordered_chain(std::span<const void*> contributions, DType type, std::int64_
 }
 
 std::int64_t contributed_bytes(const ReduceScatter& call, int rank) {
-  const int peers = call.contributors - (rank < call.contributors ? 1 : 0);
+  const int peers = call.contributors.count - (call.contributors.contains(rank) ? 1 : 0);
   return peers * call.shard_numel * bytes_of(call.wire);
 }
 

@@ -22,10 +22,10 @@ void Puller::each_peer(const Copy& copy) {
   read([&] { for_each_peer(own_rank(), ranks(), copy); });
 }
 
-std::span<const void*> Puller::sources(int count, std::int64_t offset_bytes) {
-  const auto some = std::span(sources_).first(static_cast<std::size_t>(count));
-  for (int rank = 0; rank < count; ++rank)
-    some[static_cast<std::size_t>(rank)] = at(source(rank), offset_bytes);
+std::span<const void*> Puller::sources(const Contributors& of, std::int64_t offset_bytes) {
+  const auto some = std::span(sources_).first(static_cast<std::size_t>(of.count));
+  for (int k = 0; k < of.count; ++k)
+    some[static_cast<std::size_t>(k)] = at(source(of.first + k), offset_bytes);
   return some;
 }
 
@@ -50,7 +50,7 @@ std::int64_t Puller::reduce_everywhere(Element* data, std::int64_t numel) {
   constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Element));
   const Slices slices(numel, ranks(), 64 / kWidth);  // of whole cache lines
   const std::int64_t begin = slices.begin_of(own_rank()), own = slices.numel_of(own_rank());
-  if (own > 0) read([&] { sum_into(sources(ranks(), begin * kWidth), own, data + begin); });
+  if (own > 0) read([&] { sum_into(sources({.count = ranks()}, begin * kWidth), own, data + begin); });
   meet();
   each_peer([&](int peer) {
     const std::int64_t offset = slices.begin_of(peer) * kWidth;

@@ -71,7 +71,7 @@ class Puller {
   template <class Copy>
   void each_peer(const Copy& copy);
   // What the first `count` ranks published, moved on by `offset_bytes`.
-  std::span<const void*> sources(int count, std::int64_t offset_bytes);
+  std::span<const void*> sources(const Contributors& of, std::int64_t offset_bytes);
   template <class Element>
   std::int64_t reduce_everywhere(Element* data, std::int64_t numel);
 

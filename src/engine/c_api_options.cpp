@@ -171,7 +171,7 @@ Rounds to_rounds(const tessera_options& o, const Mesh& mesh) {
         fmt::format("tessera_options.microbatches_per_step is {}; use 1 or more, or 0 for as many as "
                     "microbatches says of each rank",
                     o.microbatches_per_step));
-  const Rounds rounds = Rounds::of(o.microbatches_per_step, mesh.data_ranks());
+  const Rounds rounds = Rounds::of(o.microbatches_per_step, mesh, o.blocks);
   if (o.microbatches != 1 && o.microbatches != rounds.count)
     throw UsageError(
         fmt::format("tessera_options.microbatches_per_step is {} and microbatches {}: with {} ranks along "
@@ -222,6 +222,7 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.strategy.placements = Placements::of_stage(o.stage);
   options.strategy.reduce = checked<ReduceWhen>(o.reduce, 3, "reduce");
   options.strategy.reduction = checked<Reduction>(o.reduction, 2, "reduction");
+  options.strategy.blocks = o.blocks;
   options.strategy.update = checked<UpdateWhen>(o.update, 3, "update");
   options.strategy.prefetch = o.prefetch;
   options.strategy.recompute = checked<Recompute>(o.recompute, 3, "recompute");
@@ -275,6 +276,7 @@ tessera_status tessera_options_init(tessera_options* options, size_t bytes) {
     defaults.prefetch = 1;
     defaults.staged = Offload().staged;
     defaults.microbatches = 1;
+    defaults.blocks = 1;
     defaults.beta1 = 0.9;
     defaults.beta2 = 0.999;
     defaults.epsilon = 1e-8;

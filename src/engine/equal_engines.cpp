@@ -27,6 +27,7 @@ void add_strategy(Figures& figures, const Strategy& s) {
   figures.add("strategy.placements.optimizer_state", name_of(s.placements.optimizer_state));
   figures.add("strategy.reduce", name_of(s.reduce));
   figures.add("strategy.reduction", name_of(s.reduction));
+  figures.add("strategy.blocks", s.blocks);
   figures.add("strategy.update", name_of(s.update));
   figures.add("strategy.prefetch", s.prefetch);
   figures.add("strategy.recompute", name_of(s.recompute));

@@ -109,7 +109,8 @@ void Executor::reduce_scatter(InstructionId id) {
   const Operand* from = instruction.find(Role::from);
   const Operand& to = instruction.operand(Role::to);
   Communicator& channel = channel_of(instruction);
-  const ReduceScatter call = {.full = from == nullptr ? nullptr : at(*from, id),
+  const bool gives = from != nullptr && instruction.contributors.contains(channel.rank());
+  const ReduceScatter call = {.full = gives ? at(*from, id) : nullptr,
                               .wire = instruction.wire_type(),
                               .shard = reinterpret_cast<float*>(at(to, id)),
                               .shard_numel = range_of(to).numel(),

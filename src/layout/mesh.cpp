@@ -43,13 +43,33 @@ int Mesh::data_ranks() const {
   return replicate * shard;
 }
 
-Rounds Rounds::of(std::int64_t microbatches, int data_ranks) {
-  const std::int64_t most = std::int64_t{std::numeric_limits<int>::max()} * data_ranks;
+Rounds Rounds::of(std::int64_t microbatches, const Mesh& mesh, int blocks) {
+  const std::int64_t most = std::int64_t{std::numeric_limits<int>::max()} * mesh.data_ranks();
   if (microbatches < 1 || microbatches > most)
     throw UsageError("microbatches of a step is " + std::to_string(microbatches) + "; it must be 1 to " +
                      std::to_string(most));
-  return {.count = static_cast<int>((microbatches + data_ranks - 1) / data_ranks),
-          .last_ranks = static_cast<int>(microbatches % data_ranks)};
+  if (blocks > 1 && (microbatches % blocks != 0 || blocks % mesh.replicate != 0))
+    throw UsageError("microbatches of a step is " + std::to_string(microbatches) + " and strategy.blocks " +
+                     std::to_string(blocks) +
+                     "; it must be a multiple of the blocks, and these of mesh.replicate, " +
+                     std::to_string(mesh.replicate));
+  Rounds rounds{.blocks = blocks};
+  const int ranks = rounds.ranks(mesh);
+  const std::int64_t dealt = microbatches / (mesh.data_ranks() / ranks);
+  rounds.count = static_cast<int>((dealt + ranks - 1) / ranks);
+  rounds.last_ranks = static_cast<int>(dealt % ranks);
+  return rounds;
+}
+
+std::int64_t Rounds::microbatches(const Mesh& mesh) const {
+  const int dealt_to = ranks(mesh);
+  const std::int64_t dealt = std::int64_t{count} * dealt_to - (last_ranks > 0 ? dealt_to - last_ranks : 0);
+  return dealt * (mesh.data_ranks() / dealt_to);
+}
+
+std::int64_t Rounds::number(const Mesh& mesh, int data_rank, std::int64_t round) const {
+  const int dealt_to = ranks(mesh), groups = mesh.data_ranks() / dealt_to;
+  return data_rank / dealt_to * (microbatches(mesh) / groups) + round * dealt_to + data_rank % dealt_to;
 }
 
 int Mesh::extent(Axis axis) const { return axis == Axis::world ? world() : extents(*this)[index_of(axis)]; }

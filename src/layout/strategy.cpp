@@ -122,8 +122,9 @@ ActivationChoice Strategy::activations_of(int unit) const {
 }
 
 ReduceWhen Strategy::reduce_when(const Rounds& rounds) const {
-  // With one there is nothing to sum locally first; where some ranks rest, sums go on in the order of rounds.
-  if (rounds.count == 1 || rounds.last_ranks > 0) return ReduceWhen::each;
+  // With one there is nothing to sum locally first; where some ranks rest, and within blocks, sums go on in
+  // the order of rounds.
+  if (rounds.count == 1 || rounds.last_ranks > 0 || rounds.blocks > 1) return ReduceWhen::each;
   if (reduce != ReduceWhen::automatic) return reduce;
   return placements.gradients == Placement::sharded ? ReduceWhen::each : ReduceWhen::last;
 }

@@ -53,7 +53,7 @@ constexpr std::array<OpRow, kOpcodes> kRows = {
      {Opcode::accumulate,
       "accumulate",
       OpKind::local,
-      set_of(Lane::compute),
+      set_of(Lane::compute, Lane::reduce),
       {},
       CostRule::memory,
       kAccumulate},

@@ -35,30 +35,13 @@ std::string_view name_of(StepKind kind) {
 }
 
 std::string_view name_of(BufferRole role) {
-  constexpr std::string_view kNames[] = {"parameter",
-                                         "uploaded",
-                                         "staged",
-                                         "secondary",
-                                         "gathered",
-                                         "gradient",
-                                         "local_sum",
-                                         "accumulator",
-                                         "master",
-                                         "moment",
-                                         "host_gradient",
-                                         "state_window",
-                                         "tied_sum",
-                                         "batch",
-                                         "output",
-                                         "output_gradient",
-                                         "saved",
-                                         "offloaded",
-                                         "recomputable",
-                                         "workspace",
-                                         "scalars",
-                                         "decision",
-                                         "previous_decision",
-                                         "terms"};
+  constexpr std::string_view kNames[] = {
+      "parameter",    "uploaded",  "staged",          "secondary",    "gathered",
+      "gradient",     "local_sum", "accumulator",     "block_sum",    "replica_sum",
+      "master",       "moment",    "host_gradient",   "state_window", "tied_sum",
+      "batch",        "output",    "output_gradient", "saved",        "offloaded",
+      "recomputable", "workspace", "scalars",         "decision",     "previous_decision",
+      "terms"};
   static_assert(std::size(kNames) == kBufferRoles);
   return kNames[static_cast<int>(role)];
 }
@@ -227,9 +210,9 @@ void add(Hasher& hasher, const Instruction& instruction) {
         static_cast<std::int64_t>(instruction.pass), static_cast<std::int64_t>(instruction.edge),
         std::int64_t{instruction.unit}, std::int64_t{instruction.microbatch},
         std::int64_t{instruction.channel}, std::int64_t{instruction.peer},
-        std::int64_t{instruction.selective}, std::int64_t{instruction.contributors},
-        static_cast<std::int64_t>(instruction.wire), std::int64_t{instruction.when},
-        static_cast<std::int64_t>(instruction.operands.size())})
+        std::int64_t{instruction.selective}, std::int64_t{instruction.contributors.first},
+        std::int64_t{instruction.contributors.count}, static_cast<std::int64_t>(instruction.wire),
+        std::int64_t{instruction.when}, static_cast<std::int64_t>(instruction.operands.size())})
     hasher.add(value);
   for (const Operand& operand : instruction.operands) add(hasher, operand);
   hasher.add(instruction.waits);
@@ -242,6 +225,7 @@ std::uint64_t Program::hash() const {
   hasher.add(static_cast<std::int64_t>(kind));
   hasher.add(std::int64_t{microbatches});
   hasher.add(std::int64_t{last_round_ranks});
+  hasher.add(std::int64_t{blocks});
   hasher.add(std::int64_t{rests});
   hasher.add(std::int64_t{pipeline_rank});
   for (const std::size_t count : {units.size(), channels.size(), buffers.size(), instructions.size()})

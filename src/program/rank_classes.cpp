@@ -95,7 +95,7 @@ std::vector<RankClass> rank_classes(const WorldPrograms& world) {
 std::vector<int> programs_of_ranks(const Mesh& mesh, std::span<const int> first_data_ranks) {
   std::vector<int> programs = mesh.places(Axis::pipeline);
   for (int rank = 0; rank < mesh.world(); ++rank) {
-    const auto above = std::ranges::upper_bound(first_data_ranks, mesh.data_rank(rank));
+    const auto above = std::ranges::upper_bound(first_data_ranks, mesh.place(rank, Axis::shard));
     const auto set = static_cast<int>(above - first_data_ranks.begin()) - 1;
     programs[static_cast<std::size_t>(rank)] += set * mesh.pipeline;
   }

@@ -21,6 +21,7 @@ class Parser {
     heading.expect("pipeline_rank");
     program_.pipeline_rank = heading.number<int>();
     if (heading.skip("last_round_ranks")) program_.last_round_ranks = heading.number<int>();
+    if (heading.skip("blocks")) program_.blocks = heading.number<int>();
     program_.rests = heading.skip("rests");
     heading.expect_end();
   }
@@ -103,7 +104,8 @@ class Parser {
     if (line.skip("of")) of.unit = unit(line);
     if (line.skip("microbatch")) of.microbatch = line.number<int>();
     of.channel = channel(line, of.lane);
-    if (line.skip("contributors")) of.contributors = line.number<int>();
+    if (line.skip("contributors")) of.contributors.count = line.number<int>();
+    if (line.skip("from")) of.contributors.first = line.number<int>();
     if (line.skip("wire")) of.wire = line.one<DType>();
     if (line.skip("peer")) of.peer = line.number<int>();
     if (line.skip("when")) of.when = buffer(line);

@@ -20,6 +20,7 @@ class Printer {
     put("tessera program 1: {} microbatches {} pipeline_rank {}", word_of(program_.kind),
         program_.microbatches, program_.pipeline_rank);
     put_unless(0, "last_round_ranks", program_.last_round_ranks);
+    put_unless(1, "blocks", program_.blocks);
     put_if(program_.rests, "rests");
     put("\n");
     for (const std::string& unit : program_.units) put("unit {}\n", quoted(unit));
@@ -83,7 +84,8 @@ class Printer {
     if (of.unit != -1) put(" of {}", unit(of.unit));
     put_unless(-1, "microbatch", of.microbatch);
     print_channel(of);
-    put_unless(0, "contributors", of.contributors);
+    put_unless(0, "contributors", of.contributors.count);
+    put_unless(0, "from", of.contributors.first);
     if (of.wire != DType::fp32) put(" wire {}", word_of(of.wire));
     put_unless(-1, "peer", of.peer);
     if (of.when != -1) put(" when {}", buffer(of.when));

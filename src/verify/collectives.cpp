@@ -37,7 +37,7 @@ bool alike(const Program& a, InstructionId x, const Program& b, InstructionId y)
   const bool both_give = left.find(Role::from) != nullptr && right.find(Role::from) != nullptr;
   const auto compared = [&](const Instruction& of) {
     return std::views::filter(of.operands, [&](const Operand& operand) {
-      return both_give || left.contributors == 0 || operand.role != Role::from;
+      return both_give || left.contributors.all() || operand.role != Role::from;
     });
   };
   return key(left) == key(right) && depends_on(a, left) == depends_on(b, right) &&
@@ -81,7 +81,8 @@ class World {
     return peer.rank;
   }
 
-  // A rank gives its part to a sum exactly where it is among the contributors.
+  // A rank has a part to give exactly where it is among those that contribute to a microbatch, in one sum or
+  // in several of its blocks.
   void check_contributors() {
     struct Places {
       int first = -1, last = -1;  // the ranks of a program that come first and last along the axis
@@ -97,11 +98,19 @@ class World {
       for (std::size_t index = 0; index < places.size(); ++index) {
         if (places[index].first < 0) continue;
         const Program& runs = program(static_cast<int>(index));
-        for (const InstructionId id : meetings_[index].collectives(axis, Lane::reduce)) {
-          const Instruction& sum = at(runs, id);
-          const int contributors = sum.contributors == 0 ? world_.mesh.extent(axis) : sum.contributors;
-          const bool gives = sum.find(Role::from) != nullptr;
+        const std::span<const InstructionId> sums = meetings_[index].collectives(axis, Lane::reduce);
+        std::map<std::pair<FlatId, int>, int> contribute;  // [flat, microbatch]: the first so many ranks
+        const auto contributing = [&](const Instruction& sum) -> int& {
+          return contribute[{runs.flat_of(sum), sum.microbatch}];
+        };
+        for (const InstructionId id : sums) {
+          const auto [first, count] = at(runs, id).contributors.among(world_.mesh.extent(axis));
+          contributing(at(runs, id)) = std::max(contributing(at(runs, id)), first + count);
+        }
+        for (const InstructionId id : sums) {
+          const bool gives = at(runs, id).find(Role::from) != nullptr;
           const int rank = gives ? places[index].last : places[index].first;
+          const int contributors = contributing(at(runs, id));
           if (gives == (place(rank) < contributors)) continue;
           ++mismatches_;
           findings_.add(

@@ -27,6 +27,7 @@ struct Answers {
 // What the programs say of the model, before any is followed.
 struct Model {
   const Layout& layout;
+  const Mesh& mesh;
   AxisSet ranks;              // the axes along which gradients are summed
   std::vector<bool> carried;  // [flat] updated by the next step
   Spread carried_spread;      // the part of its gradient that such an update reads

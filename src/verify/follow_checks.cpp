@@ -53,24 +53,40 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
   std::string& wrong = at->second;
   std::vector<Addend> parts;
   if (!terms_.addends(sum, parts)) return wrong = fmt::format("it is {}", terms_.describe(sum));
-  std::map<std::pair<UnitId, int>, int> next;  // the microbatch that is to come
+  // What is to come: replicas one after the other where they are added so, of each all rounds, of a round the
+  // ranks along shard.
+  struct Next {
+    int replica = 0, microbatch = 0, shard = 0;
+  };
+  std::map<std::pair<UnitId, int>, Next> next;
   for (const Addend& part : parts) {
-    int& expected = next[{part.of.unit, part.of.use}];
-    if (part.of.microbatch != expected)
+    Next& expected = next[{part.of.unit, part.of.use}];
+    if (part.of.microbatch != expected.microbatch)
       return wrong = fmt::format("microbatch {} is added by unit {} where microbatch {} should be",
-                                 part.of.microbatch, program_.units[part.of.unit], expected);
-    ++expected;
+                                 part.of.microbatch, program_.units[part.of.unit], expected.microbatch);
     if (part.over != model_.ranks)
       return wrong = fmt::format("that of microbatch {} is not summed over all ranks", part.of.microbatch);
+    const auto along = [&](Axis axis) {
+      return part.from[static_cast<std::size_t>(axis)].among(model_.mesh.extent(axis));
+    };
+    const Contributors replicas = along(Axis::replicate), shards = along(Axis::shard);
     const bool last = part.of.microbatch == program_.microbatches - 1;
-    if (part.contributors != (last ? program_.last_round_ranks : 0))
+    const int ranks =
+        last && program_.last_round_ranks > 0 ? program_.last_round_ranks : model_.mesh.extent(Axis::shard);
+    if (replicas.first != expected.replica || shards.first != expected.shard ||
+        shards.first + shards.count > ranks)
       return wrong = fmt::format("that of microbatch {} is not summed over the ranks that have it",
                                  part.of.microbatch);
+    expected.shard += shards.count;
+    if (expected.shard < ranks) continue;
+    expected.shard = 0;
+    if (++expected.microbatch < program_.microbatches) continue;
+    expected = {.replica = replicas.first + replicas.count};
   }
   for (const auto& writer : model_.writers.at(parameter))
-    if (const int count = next[writer]; count != program_.microbatches)
+    if (const Next& of = next[writer]; of.replica != model_.mesh.extent(Axis::replicate))
       return wrong = fmt::format("unit {} has added {} of {} microbatches", program_.units[writer.first],
-                                 count, program_.microbatches);
+                                 of.microbatch, program_.microbatches);
   return wrong;
 }
 

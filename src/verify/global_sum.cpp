@@ -19,8 +19,8 @@ struct Sum {
 
 class Expansion {
  public:
-  Expansion(const Terms& terms, const Mesh& mesh, const IdVector<std::string>& units)
-      : terms_(terms), mesh_(mesh), units_(units) {}
+  Expansion(const Terms& terms, const Mesh& mesh, const Rounds& rounds, const IdVector<std::string>& units)
+      : terms_(terms), mesh_(mesh), rounds_(rounds), units_(units) {}
 
   Sum expand(Term term) {
     std::vector<const Terms::Node*> links;
@@ -36,8 +36,8 @@ class Expansion {
         continue;
       }
       int& place = places_[static_cast<std::size_t>((*link)->c)];
-      const int ranks = (*link)->d > 0 ? (*link)->d : mesh_.extent(static_cast<Axis>((*link)->c));
-      for (place = 0; place < ranks; ++place) append(sum, expand((*link)->b));
+      const auto [first, ranks] = (*link)->of.among(mesh_.extent(static_cast<Axis>((*link)->c)));
+      for (place = first; place < first + ranks; ++place) append(sum, expand((*link)->b));
       place = 0;
     }
     if (sum.parts.size() == 1) return sum.parts[0];
@@ -83,9 +83,9 @@ class Expansion {
     }
     if (type >= 0) label += fmt::format(" in {}", name_of(static_cast<DType>(type)));
     const auto at = [&](Axis axis) { return places_[static_cast<std::size_t>(axis)]; };
+    const int data_rank = at(Axis::replicate) * mesh_.shard + at(Axis::shard);
     return {.label = number_of(label),
-            .microbatch =
-                uses.back()->c * mesh_.data_ranks() + at(Axis::replicate) * mesh_.shard + at(Axis::shard),
+            .microbatch = static_cast<int>(rounds_.number(mesh_, data_rank, uses.back()->c)),
             .parts = {}};
   }
 
@@ -210,6 +210,7 @@ class Expansion {
 
   const Terms& terms_;
   const Mesh& mesh_;
+  const Rounds rounds_;
   const IdVector<std::string>& units_;
   std::array<int, kAxes> places_{};
   std::vector<std::string> labels_;
@@ -217,9 +218,9 @@ class Expansion {
 
 }  // namespace
 
-std::string global_sum(const Terms& terms, Term sum, const Mesh& mesh, const IdVector<std::string>& units,
-                       UnitId own) {
-  Expansion expansion(terms, mesh, units);
+std::string global_sum(const Terms& terms, Term sum, const Mesh& mesh, const Rounds& rounds,
+                       const IdVector<std::string>& units, UnitId own) {
+  Expansion expansion(terms, mesh, rounds, units);
   const Sum expanded = expansion.expand(sum);
   return expansion.text(expanded, units[own]);
 }

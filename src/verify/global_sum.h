@@ -10,8 +10,7 @@
 namespace tessera {
 
 // The sum in words, from left to right. Where the parameter's own unit alone adds to it, its name is left
-// out. Its numbers are microbatches, counted over all ranks: number m · data ranks + r is microbatch m of
-// data rank r.
+// out. Its numbers are microbatches, counted over all ranks (Rounds::number).
 //
 //   "0…7"                          one chain in fp32, in ascending order
 //   "(0, 2…6) + (1, 3…7)"          two chains, whose sums are then added
@@ -20,7 +19,7 @@ namespace tessera {
 //
 // A chain of one is that one, and a sum that begins with a sum goes on with it: neither changes a bit.
 // Throws Error for a sum that prove() does not accept.
-std::string global_sum(const Terms& terms, Term sum, const Mesh& mesh, const IdVector<std::string>& units,
-                       UnitId own);
+std::string global_sum(const Terms& terms, Term sum, const Mesh& mesh, const Rounds& rounds,
+                       const IdVector<std::string>& units, UnitId own);
 
 }  // namespace tessera

@@ -21,6 +21,7 @@ class World {
         gradients_(gradients),
         terms_(world.mesh),
         model_{.layout = layout,
+               .mesh = world.mesh,
                .ranks = {},
                .carried = {},
                .carried_spread = {},
@@ -149,7 +150,9 @@ class World {
       const Term sum = sums[static_cast<std::size_t>(id)];
       const UnitId own = layout.unit_of(id);
       const auto [text, is_new] = known.try_emplace({sum, own});
-      if (is_new) text->second = global_sum(terms_, sum, world_.mesh, program(pipelines_[0][0]).units, own);
+      if (is_new)
+        text->second = global_sum(terms_, sum, world_.mesh, program(pipelines_[0][0]).rounds(),
+                                  program(pipelines_[0][0]).units, own);
       (*gradients_)[static_cast<std::size_t>(id)] = text->second;
     }
   }

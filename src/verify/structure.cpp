@@ -57,7 +57,7 @@ class Structure {
       report(id, fmt::format("is of microbatch {}; the program has {}", instruction.microbatch,
                              program_.microbatches));
     if (instruction.op != Opcode::reduce_scatter &&
-        (instruction.contributors != 0 || instruction.wire != DType::fp32))
+        (!instruction.contributors.all() || instruction.wire != DType::fp32))
       report(id, "says who contributes, but it adds up nothing over ranks");
   }
 
@@ -191,11 +191,14 @@ class Structure {
   // A rank that does not contribute to a sum has no part of it to give.
   void check_contributors(InstructionId id, const Instruction& sum, Axis axis) {
     const int ranks = mesh_.extent(axis);
-    if (sum.contributors < 0 || sum.contributors >= ranks)
-      report(id, fmt::format("adds up parts of {} ranks along {}; it must be fewer than its {}, or 0 for all",
-                             sum.contributors, name_of(axis), ranks));
+    const auto [first, count] = sum.contributors;
+    if (first < 0 || count < (first > 0 ? 1 : 0) || count > ranks - first || count == ranks)
+      report(id,
+             fmt::format("adds up parts of {} ranks from rank {} on along {}; it must be fewer than its {}, "
+                         "and within them, or 0 from rank 0 on for all",
+                         count, first, name_of(axis), ranks));
     const bool contributes = sum.find(Role::from) != nullptr;
-    if (!contributes && sum.contributors == 0)
+    if (!contributes && sum.contributors.all())
       report(id, "has nothing to add up, but every rank contributes");
     if (contributes && sum.wire != DType::fp32) report(id, "says the type of what it adds up twice");
   }

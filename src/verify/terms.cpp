@@ -36,12 +36,12 @@ Term Terms::within(Term sum, Term more, DType type) {
   return make({Kind::within, sum, more, static_cast<int>(type)});
 }
 
-Term Terms::over(Axis axis, Term own, Term peers, Term sum, int contributors) {
+Term Terms::over(Axis axis, Term own, Term peers, Term sum, const Contributors& of) {
   if (sum == kUndefined || own == kUndefined || peers == kUndefined) return kUndefined;
   if (extents_[static_cast<std::size_t>(axis)] == 1) return add(sum, own);
   if (own != peers) return make({Kind::mixed, own, peers, 0});
   if (own == kZero) return sum;
-  return make({Kind::over, sum, own, static_cast<int>(axis), contributors});
+  return make({Kind::over, sum, own, static_cast<int>(axis), of});
 }
 
 Term Terms::of_peer(Axis axis, Term term) {
@@ -66,9 +66,9 @@ bool Terms::same_along(Axis axis, Term term) const {
   }
 }
 
-bool Terms::addends(Term sum, std::vector<Addend>& parts) const { return walk(sum, {}, 0, parts); }
+bool Terms::addends(Term sum, std::vector<Addend>& parts) const { return walk(sum, {}, parts); }
 
-bool Terms::walk(Term term, AxisSet over, int contributors, std::vector<Addend>& parts) const {
+bool Terms::walk(Term term, const Addend& within, std::vector<Addend>& parts) const {
   // A chain over microbatches is as deep as there are: from its last link to its first, then back.
   std::vector<Term> links;
   const auto is_link = [&](Kind kind) {
@@ -78,21 +78,20 @@ bool Terms::walk(Term term, AxisSet over, int contributors, std::vector<Addend>&
   const Node& first = node(term);
   if (first.kind == Kind::gradient)
     parts.push_back({.of = {.unit = first.a, .use = first.b, .microbatch = first.c},
-                     .over = over,
-                     .contributors = contributors});
+                     .over = within.over,
+                     .from = within.from});
   else if (first.kind != Kind::zero)
     return false;
   for (auto link = links.rbegin(); link != links.rend(); ++link) {
     const Node& of = node(*link);
-    AxisSet within = over;
-    int of_them = contributors;
+    Addend inside = within;
     if (of.kind == Kind::over) {
       const auto axis = static_cast<Axis>(of.c);
-      if (over.contains(axis) || (of.d > 0 && contributors > 0)) return false;
-      within = over.with(axis);
-      of_them = std::max(contributors, of.d);
+      if (within.over.contains(axis)) return false;
+      inside.over = within.over.with(axis);
+      inside.from[static_cast<std::size_t>(of.c)] = of.of;
     }
-    if (!walk(of.b, within, of_them, parts)) return false;
+    if (!walk(of.b, inside, parts)) return false;
   }
   return true;
 }

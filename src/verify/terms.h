@@ -28,12 +28,12 @@ struct Contribution {
   auto operator<=>(const Contribution&) const = default;
 };
 
-// A part of a sum: a contribution of every rank along `over`, in rank order, or of the first `contributors`
-// of them where that is not 0.
+// A part of a sum: a contribution of every rank along `over`, in rank order; along each axis, of those that
+// contribute.
 struct Addend {
   Contribution of;
-  AxisSet over;
-  int contributors = 0;
+  AxisSet over = {};
+  std::array<Contributors, kAxes> from = {};
 };
 
 class Terms {
@@ -47,13 +47,14 @@ class Terms {
     gradient,  // a: unit, b: use, c: microbatch
     within,    // a, and then b, by uses of one microbatch, in type c
     add,       // a, and then b, in fp32
-    over,      // a, and then b of every rank along axis c, or of the first d where that is not 0, in fp32
+    over,      // a, and then b of the ranks along axis c that contribute, in fp32
     peer,
     mixed
   };
   struct Node {
     Kind kind;
-    int a, b, c, d = 0;
+    int a, b, c;
+    Contributors of = {};
     auto operator<=>(const Node&) const = default;
   };
 
@@ -73,9 +74,8 @@ class Terms {
   // A use adds to what others of its microbatch wrote, in the type of the gradient.
   Term within(Term sum, Term more, DType type);
   // The sum, over the ranks along the axis, of one part of a flat. A rank adds `own` to its own part and
-  // `peers` to that of others. The result is added to `sum`, whose chain goes on. With `contributors` only
-  // the first so many ranks add.
-  Term over(Axis axis, Term own, Term peers, Term sum = kZero, int contributors = 0);
+  // `peers` to that of others. The result is added to `sum`, whose chain goes on.
+  Term over(Axis axis, Term own, Term peers, Term sum = kZero, const Contributors& of = {});
   // What a peer along the axis has, as this rank sees it.
   Term of_peer(Axis axis, Term term);
 
@@ -89,7 +89,7 @@ class Terms {
   Term make(const Node& node);
   // Whether all ranks along the axis have the same for an element.
   bool same_along(Axis axis, Term term) const;
-  bool walk(Term term, AxisSet over, int contributors, std::vector<Addend>& parts) const;
+  bool walk(Term term, const Addend& within, std::vector<Addend>& parts) const;
 
   std::array<int, kAxes> extents_;
   std::vector<Node> nodes_;

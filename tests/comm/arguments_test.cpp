@@ -69,11 +69,17 @@ TEST(CommunicatorArguments, OnlyContributorsGiveABuffer) {
       EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
     }
   };
-  ReduceScatter call{.full = data, .shard = data + 32, .shard_numel = 8, .contributors = 3};
-  refused(0, call, "3 contributors: the group has 2 ranks; use 1 to 2, or 0 for all");
-  call.contributors = -1;
+  ReduceScatter call{.full = data, .shard = data + 32, .shard_numel = 8, .contributors = {.count = 3}};
+  refused(0, call, "3 contributors from rank 0 on: the group has 2 ranks; use 1 to 2, within the group");
+  call.contributors.count = -1;
   refused(0, call, "-1 contributors");
-  call.contributors = 1;
+  call.contributors = {.first = 1, .count = 2};
+  refused(0, call, "2 contributors from rank 1 on: the group has 2 ranks");
+  call.contributors = {.first = 1};
+  refused(0, call, "0 contributors from rank 1 on: the group has 2 ranks");
+  call.contributors = {.first = 1, .count = 1};
+  refused(0, call, "rank 0 is not among them, so its full buffer must be null");
+  call.contributors = {.count = 1};
   refused(1, call, "rank 1 is not among them, so its full buffer must be null");
   call.full = nullptr;
   refused(0, call, "at a null pointer");

@@ -140,9 +140,10 @@ inline std::vector<std::uint64_t> raw(const std::vector<double>& values) {
 }
 
 // Of every type and several sizes, three microbatches are reduced into the same shard; check(wire,
-// microbatch, shard) behind each. In the last, `contributors` ranks have something to add.
+// microbatch, shard) behind each. In the last, `contributors` have something to add.
 template <class Check>
-void reduce_microbatches(Communicator& ranks, Reduction reduction, int contributors, const Check& check) {
+void reduce_microbatches(Communicator& ranks, Reduction reduction, const Contributors& contributors,
+                         const Check& check) {
   const int n = ranks.world(), me = ranks.rank();
   for (const DType wire : {DType::fp32, DType::bf16, DType::fp16})
     for (const std::int64_t numel : {0, 1, 7, 64, 1000, 4097}) {
@@ -152,8 +153,8 @@ void reduce_microbatches(Communicator& ranks, Reduction reduction, int contribut
         const auto unchanged = full;
         SquareSum squares = {.nonfinite = 1}, expected = squares;  // which are added to
         constexpr std::int64_t kPlace = 7 * kSquareBlock;
-        const int from = microbatch == 2 ? contributors : 0;
-        ranks.reduce_scatter({.full = from == 0 || me < from ? full.data() : nullptr,
+        const Contributors from = microbatch == 2 ? contributors : Contributors{};
+        ranks.reduce_scatter({.full = from.contains(me) ? full.data() : nullptr,
                               .wire = wire,
                               .shard = shard.data(),
                               .shard_numel = numel,

@@ -30,24 +30,31 @@ TEST_P(CommunicatorContract, AllGatherPutsEveryShardInItsPlace) {
   });
 }
 
-// Also where only the first ranks contribute to the last microbatch.
+// Also where only some ranks contribute to the last microbatch.
 TEST_P(CommunicatorContract, ReduceScatterIsOneChainInRankOrder) {
   run([&](Communicator ranks) {
-    for (const int contributors : {0, 1, (ranks.world() + 1) / 2, ranks.world()}) {
+    const int n = ranks.world();
+    for (const Contributors& contributors : {Contributors{},
+                                             {.count = 1},
+                                             {.count = (n + 1) / 2},
+                                             {.count = n},
+                                             {.first = n - 1, .count = 1},
+                                             {.first = n / 2, .count = (n + 1) / 2}}) {
       std::vector<float> expected;
       reduce_microbatches(
           ranks, Reduction::exact, contributors,
           [&](DType wire, int microbatch, const std::vector<float>& shard) {
             expected.resize(shard.size());
-            const int from = microbatch == 2 && contributors > 0 ? contributors : ranks.world();
+            const auto [first, count] = (microbatch == 2 ? contributors : Contributors{}).among(n);
             for (std::size_t i = 0; i < shard.size(); ++i)
-              for (int peer = 0; peer < from; ++peer) {
+              for (int peer = first; peer < first + count; ++peer) {
                 const float value = contribution(ranks, wire, peer, microbatch, shard.size(), i);
                 expected[i] = peer == 0 && microbatch == 0 ? value : expected[i] + value;
               }
             ASSERT_EQ(raw(shard), raw(expected))
                 << "rank " << ranks.rank() << ", " << shard.size() << " of " << name_of(wire)
-                << ", microbatch " << microbatch << ", the last from " << contributors;
+                << ", microbatch " << microbatch << ", the last from " << contributors.count << " from rank "
+                << contributors.first << " on";
           });
     }
   });
@@ -64,7 +71,7 @@ TEST_P(CommunicatorContract, ARankThatDoesNotContributeAddsNoZeros) {
                             .shard = shard.data(),
                             .shard_numel = kNumel,
                             .accumulate = accumulate,
-                            .contributors = 1});
+                            .contributors = {.count = 1}});
       ASSERT_EQ(raw(shard), raw(std::vector<float>(kNumel, -0.0f)));
     }
   });
@@ -256,7 +263,7 @@ TEST_P(CommunicatorContract, CountsTheBytesOfTheClosedForm) {
                           .wire = DType::bf16,
                           .shard = shard.data(),
                           .shard_numel = 100,
-                          .contributors = 1});
+                          .contributors = {.count = 1}});
     EXPECT_EQ(ranks.bytes_received(), (n - 1) * 1000 + (ranks.rank() == 0 ? 0 : 600));
     EXPECT_EQ(ranks.duplicate("other").bytes_received(), 0);
   });
@@ -299,7 +306,7 @@ TEST_P(CommunicatorErrors, DifferentNumelUnitTypeOrRootAreNamedByAll) {
     ranks.reduce_scatter({.full = ranks.rank() < world() - 1 ? full.data() : nullptr,
                           .shard = shard.data(),
                           .shard_numel = 1,
-                          .contributors = ranks.rank() == 0 ? 0 : world() - 1});
+                          .contributors = {.count = ranks.rank() == 0 ? 0 : world() - 1}});
   });
   expect_mismatch(messages, "with 1 elements a rank of fp32",
                   "of fp32 from the first " + std::to_string(world() - 1) + " ranks");

@@ -192,6 +192,7 @@ struct Where {
   int moment_type = TESSERA_FP32;
   int optimizer = TESSERA_ADAMW;
   int microbatches_per_step = 0;
+  int blocks = 1;
 };
 
 // Why an engine cannot be there; empty where it can. One rank needs no NCCL.
@@ -209,6 +210,7 @@ tessera_status make_engine(tessera_world* world, int rank, const Where& where, t
   options.disk_directory = "/tmp";
   options.microbatches = where.microbatches_per_step == 0 ? kMicrobatches : 1;
   options.microbatches_per_step = where.microbatches_per_step;
+  options.blocks = where.blocks;
   options.weight_decay = 0.1;
   options.evaluation = where.evaluation;
   options.moment_type = where.moment_type;
@@ -375,6 +377,12 @@ TEST(CApiMicrobatches, NeedNotDivideEvenly) {
   const auto none = [](tessera_engine*, int) { return TESSERA_OK; };
   EXPECT_EQ(with_engines({.microbatches_per_step = -1}, none), TESSERA_USAGE);
   EXPECT_TRUE(says("tessera_options.microbatches_per_step is -1"));
+  EXPECT_EQ(with_engines({.microbatches_per_step = 4, .blocks = 4}, none), TESSERA_OK)
+      << tessera_last_error();
+  EXPECT_EQ(with_engines({.microbatches_per_step = 6, .blocks = 4}, none), TESSERA_USAGE);
+  EXPECT_TRUE(says("microbatches of a step is 6 and strategy.blocks 4"));
+  EXPECT_EQ(with_engines({.blocks = 3}, none), TESSERA_USAGE);
+  EXPECT_TRUE(says("strategy.blocks is 3; it must be a power of two"));
 }
 
 TEST(CApiUpdates, WhatWaitsForTheNextStepCanBeFinished) {

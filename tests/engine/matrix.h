@@ -36,6 +36,7 @@ struct RunConfig {
   Pipeline schedule = {};
   int stage = 0;
   ReduceWhen reduce = ReduceWhen::each;
+  int blocks = 1;
   DType dtype = DType::fp32;
   int prefetch = 1;
   bool strict_order = false;
@@ -71,6 +72,7 @@ inline std::string to_string(const RunConfig& run) {
          (run.recompute == Recompute::none ? "" : " recompute " + std::string(name_of(run.recompute))) +
          choices_of(run) + " microbatches " + std::to_string(run.microbatches) +
          (run.last_round_ranks > 0 ? " the last of " + std::to_string(run.last_round_ranks) : "") +
+         (run.blocks > 1 ? " in blocks " + std::to_string(run.blocks) : "") +
          (run.replicate > 1 ? " replicate " + std::to_string(run.replicate) +
                                   (run.state_over_replicas ? " with sliced states" : "") +
                                   (run.parameters_over_replicas ? " and parameters" : "")
@@ -101,7 +103,7 @@ inline int ranks_of(const RunConfig& run) { return run.pipeline * run.replicate 
 // mod this.
 inline int data_ranks(const RunConfig& run) { return run.replicate * run.world; }
 inline Rounds rounds_of(const RunConfig& run) {
-  return {.count = run.microbatches, .last_ranks = run.last_round_ranks};
+  return {.count = run.microbatches, .last_ranks = run.last_round_ranks, .blocks = run.blocks};
 }
 
 struct RunResult {
@@ -172,6 +174,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.strategy = {.placements = Placements::of_stage(run.stage),
                              .reduce = run.reduce,
                              .reduction = run.reduction,
+                             .blocks = run.blocks,
                              .update = run.update,
                              .prefetch = run.prefetch,
                              .recompute = run.recompute,
@@ -199,9 +202,9 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   return options;
 }
 
-inline Trainer::Fetch fetch_samples(int rank, int world, const Rounds& rounds, int step,
+inline Trainer::Fetch fetch_samples(int rank, const Mesh& mesh, const Rounds& rounds, int step,
                                     std::int64_t vocabulary, const BatchShape& shape) {
-  const SampleGrid grid = {.world = world, .rounds = rounds, .sequences = shape.sequences};
+  const SampleGrid grid = {.mesh = mesh, .rounds = rounds, .sequences = shape.sequences};
   return [=](int microbatch, void* batch) {
     auto* inputs = static_cast<std::int32_t*>(batch);
     auto* targets = inputs + shape.tokens();
@@ -217,7 +220,7 @@ inline Trainer::Fetch fetch_samples(int rank, int world, const Rounds& rounds, i
 
 inline Trainer::Fetch fetch_samples(int rank, int world, int microbatches, int step, std::int64_t vocabulary,
                                     const BatchShape& shape) {
-  return fetch_samples(rank, world, Rounds{.count = microbatches}, step, vocabulary, shape);
+  return fetch_samples(rank, {.shard = world}, Rounds{.count = microbatches}, step, vocabulary, shape);
 }
 
 inline std::vector<float> read_weights(Engine& engine) {
@@ -252,7 +255,7 @@ inline RunResult run_training(const RunConfig& run, const Place& place = placed)
     RunResult result;
     for (int step = 0; step < run.steps; ++step) {
       const StepResult done =
-          trainer.train_step(3e-3, fetch_samples(rank % data_ranks(run), data_ranks(run), rounds_of(run),
+          trainer.train_step(3e-3, fetch_samples(rank % data_ranks(run), options.engine.mesh, rounds_of(run),
                                                  step, model->vocabulary, options.batch));
       if (!done.applied) throw Error("step " + std::to_string(step) + " was not applied");
       result.losses.push_back(done.loss);

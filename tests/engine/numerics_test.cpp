@@ -44,6 +44,7 @@ Outcome outcome_of(const ToyRun& run) {
   options.programs = {{.kind = StepKind::train, .microbatches = run.microbatches}};
   options.disk_directory = std::filesystem::temp_directory_path();
   options.compute = {{"the toy's gradients", std::to_string(run.salt)}};
+  const Rounds rounds{.count = run.microbatches, .blocks = options.strategy.blocks};
   Outcome outcome;
   outcome.bits = on_ranks(mesh.world(), [&](const Communicator& world) {
                    Engine engine(world, run.units, options);
@@ -53,8 +54,8 @@ Outcome outcome_of(const ToyRun& run) {
                    for (int step = 0; step < 3; ++step) {
                      ToyStep how{.step = step, .microbatches = run.microbatches, .learning_rate = 0.03};
                      how.gradient = [&](const GradientAt& at) {
-                       const int number = at.microbatch * mesh.data_ranks() + mesh.data_rank(at.rank);
-                       return gradient_of(run, step, number, at);
+                       const auto number = rounds.number(mesh, mesh.data_rank(at.rank), at.microbatch);
+                       return gradient_of(run, step, static_cast<int>(number), at);
                      };
                      engine.begin(StepKind::train, run.microbatches);
                      toy_uses(engine, how);
@@ -153,6 +154,16 @@ const std::vector<Change>& changes() {
          run.options.strategy.offload.parameters = Space::device;
          return true;
        }},
+      {"blocks of microbatches",
+       [](ToyRun& run) {
+         const Mesh& mesh = run.options.mesh;
+         const int total = run.microbatches * mesh.shard;
+         if (run.options.strategy.reduce == ReduceWhen::last || mesh.replicate > 1 || total < 4 ||
+             total % 2 != 0 || hides_rounding(run))
+           return false;
+         run.options.strategy.blocks = 2;
+         return true;
+       }},
       {"ranks, of which each adds up its own",
        [](ToyRun& run) {
          if (run.microbatches < 4 || run.options.mesh.data_ranks() != 2 ||
@@ -243,28 +254,36 @@ TEST(Fingerprint, DiffersWhereOneNumberThatMattersDoes) {
 
 // ---- pairs that are spread otherwise ----
 
-// Stage, prefetch, places of states and parameters, number of shards: with as many microbatches in all.
+// Stage, prefetch, places of states and parameters, number of shards and, with blocks, of replicas: with as
+// many microbatches in all.
 TEST(Fingerprint, IsOneForWhateverChangesNoBit) {
   const Seeds seeds(kPairs);
   constexpr int kMicrobatches = 12;  // of all ranks
   for (std::uint64_t seed = seeds.from; seed < seeds.end(); ++seed) {
     Draws draws(seed);
     ToyRun run = draw_run(draws);
-    const auto spread = [&](int shards) {
+    const int blocks = draws.chance(50) ? 4 : 1;
+    const auto draw_mesh = [&] {
+      if (blocks == 1) return Mesh{.shard = draws.among<int>({1, 2, 3, 4, 6})};
+      return draws.among<Mesh>(
+          {{}, {.shard = 3}, {.replicate = 2}, {.replicate = 2, .shard = 3}, {.replicate = 4}});
+    };
+    const auto spread = [&](const Mesh& mesh) {
       ToyRun other = run;
-      other.options.mesh = {.shard = shards};
-      other.microbatches = kMicrobatches / shards;
+      other.options.mesh = mesh;
+      other.microbatches = kMicrobatches / mesh.data_ranks();
       draw_strategy(draws, other.options.strategy, other.options.mesh, static_cast<int>(run.units.size()),
                     false);
       other.options.strategy.recompute = Recompute::none;
       other.options.strategy.unit_activations.clear();
       other.options.strategy.reduce = ReduceWhen::each;
+      other.options.strategy.blocks = blocks;
       return other;
     };
-    const int shards = draws.among<int>({1, 2, 3, 4, 6}), others = draws.among<int>({1, 2, 3, 4, 6});
-    SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(shards) + " and " +
-                 std::to_string(others) + " shards");
-    const Outcome one = outcome_of(spread(shards)), two = outcome_of(spread(others));
+    const Mesh mesh = draw_mesh(), another = draw_mesh();
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(blocks) + " blocks, " +
+                 to_string(mesh) + " and " + to_string(another));
+    const Outcome one = outcome_of(spread(mesh)), two = outcome_of(spread(another));
     EXPECT_EQ(one.bits.weights, two.bits.weights);
     EXPECT_EQ(one.bits.norms, two.bits.norms);
     EXPECT_EQ(one.bits.losses, two.bits.losses);

@@ -235,6 +235,12 @@ inline RandomCase draw_case(std::uint64_t seed) {
   plain.waiting = Waiting::block;
   plain.disk_directory = std::filesystem::temp_directory_path();
   plain.strategy.reduce = draws.among<ReduceWhen>({ReduceWhen::each, ReduceWhen::last});
+  Draws blocks(of.seed * 7 + 3);
+  const int drawn = blocks.chance(50) ? draw_blocks(blocks, plain.strategy, plain.mesh) : 1;
+  if (std::ranges::all_of(of.shapes, [&](const StepShape& shape) {
+        return shape.kind == StepKind::evaluate || shape.microbatches * plain.mesh.data_ranks() % drawn == 0;
+      }))
+    plain.strategy.blocks = drawn;
 
   of.varied.push_back(draw_varied(draws, plain, units, early));
   EngineOptions resumed = of.varied[0];

@@ -154,7 +154,7 @@ class Runner {
                           .total = total};
     context.random_key = random_key(77, static_cast<std::uint64_t>(use.unit),
                                     static_cast<std::uint64_t>(engine_.steps_applied()));
-    const SampleGrid grid = {.world = options_.mesh.data_ranks(), .sequences = shape.batch.sequences};
+    const SampleGrid grid = {.mesh = options_.mesh, .sequences = shape.batch.sequences};
     context.first_sequence = grid.first_sample(0, options_.mesh.data_rank(engine_.rank()), use.microbatch);
     if (const BufferId workspace = use.buffer(Role::workspace); workspace >= 0)
       context.workspace_bytes = program.buffers[workspace].bytes;

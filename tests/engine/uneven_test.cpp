@@ -21,7 +21,7 @@ RunConfig alone(int microbatches, DType dtype) {
 }
 
 RunConfig spread(RunConfig run, int shards) {
-  const Rounds rounds = Rounds::of(run.microbatches, shards);
+  const Rounds rounds = Rounds::of(run.microbatches, {.shard = shards});
   run.world = shards;
   run.microbatches = rounds.count;
   run.last_round_ranks = rounds.last_ranks;
@@ -92,7 +92,7 @@ std::vector<float> toy_states(int shards, int microbatches, int stage) {
     EngineOptions options = toy_options(shards, stage);
     options.strategy.reduce = ReduceWhen::each;
     options.poison = true;
-    const Rounds rounds = Rounds::of(microbatches, shards);
+    const Rounds rounds = Rounds::of(microbatches, {.shard = shards});
     options.programs = {{.microbatches = rounds.count, .last_round_ranks = rounds.last_ranks}};
     Engine engine(world, toy_units(DType::bf16), options);
     engine.initialize(toy_fill());
@@ -136,7 +136,7 @@ TEST(Uneven, SumsTiedParametersAlike) {
 // Two of three ranks have a microbatch in the second, last round.
 EngineOptions toy_of_five(int stage) {
   EngineOptions options = toy_options(3, stage);
-  const Rounds rounds = Rounds::of(5, 3);
+  const Rounds rounds = Rounds::of(5, {.shard = 3});
   options.programs = {
       {.kind = StepKind::train, .microbatches = rounds.count, .last_round_ranks = rounds.last_ranks},
       {.kind = StepKind::evaluate, .microbatches = 1, .last_round_ranks = 1}};

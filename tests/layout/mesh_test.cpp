@@ -97,19 +97,42 @@ TEST(Mesh, RanksAndCoordinatesOutsideAreRefused) {
 TEST(Rounds, DealMicrobatchesToRanksInTurn) {
   for (int ranks = 1; ranks <= 9; ++ranks)
     for (int microbatches = 1; microbatches <= 20; ++microbatches) {
-      const Rounds rounds = Rounds::of(microbatches, ranks);
-      EXPECT_EQ(rounds.microbatches(ranks), microbatches);
+      const Mesh mesh{.shard = ranks};
+      const Rounds rounds = Rounds::of(microbatches, mesh);
+      EXPECT_EQ(rounds.microbatches(mesh), microbatches);
       for (int rank = 0; rank < ranks; ++rank) {
         int own = 0;
-        for (int microbatch = 0; microbatch < microbatches; ++microbatch)
-          own += microbatch % ranks == rank ? 1 : 0;
-        EXPECT_EQ(rounds.count - (rounds.rests(rank) ? 1 : 0), own)
+        for (int microbatch = rank; microbatch < microbatches; microbatch += ranks)
+          EXPECT_EQ(rounds.number(mesh, rank, own++), microbatch);
+        EXPECT_EQ(rounds.microbatches(mesh, rank), own)
             << microbatches << " on rank " << rank << " of " << ranks;
       }
     }
-  EXPECT_EQ(Rounds::of(12, 4), (Rounds{.count = 3, .last_ranks = 0}));
-  EXPECT_THROW(Rounds::of(0, 4), UsageError);
-  EXPECT_THROW(Rounds::of((std::int64_t{1} << 31) * 4, 4), UsageError);
+  EXPECT_EQ(Rounds::of(12, {.shard = 4}), (Rounds{.count = 3, .last_ranks = 0}));
+  EXPECT_THROW(Rounds::of(0, {.shard = 4}), UsageError);
+  EXPECT_THROW(Rounds::of((std::int64_t{1} << 31) * 4, {.shard = 4}), UsageError);
+}
+
+// Each replica has consecutive microbatches, and all of them together each once.
+TEST(Rounds, WithBlocksDealToReplicasInRows) {
+  for (const int replicas : {1, 2, 4})
+    for (int shards = 1; shards <= 6; ++shards)
+      for (int microbatches = 4; microbatches <= 24; microbatches += 4) {
+        const Mesh mesh{.pipeline = 2, .replicate = replicas, .shard = shards};
+        const Rounds rounds = Rounds::of(microbatches, mesh, 4);
+        EXPECT_EQ(rounds.microbatches(mesh), microbatches);
+        const int each = microbatches / replicas;
+        std::vector<int> times(static_cast<std::size_t>(microbatches));
+        for (int rank = 0; rank < mesh.data_ranks(); ++rank)
+          for (int round = 0; round < rounds.microbatches(mesh, rank); ++round) {
+            const std::int64_t number = rounds.number(mesh, rank, round);
+            EXPECT_EQ(number, rank / shards * each + round * shards + rank % shards);
+            ++times.at(static_cast<std::size_t>(number));
+          }
+        EXPECT_EQ(times, std::vector<int>(times.size(), 1));
+      }
+  EXPECT_THROW(Rounds::of(6, {.replicate = 2}, 4), UsageError);
+  EXPECT_THROW(Rounds::of(8, {.replicate = 3}, 4), UsageError);
 }
 
 }  // namespace

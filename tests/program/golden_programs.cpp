@@ -77,6 +77,12 @@ std::vector<GoldenPrograms> golden_programs() {
     of.spec.microbatches = 2;
     of.spec.last_round_ranks = 1;
   }));
+  // Rounds of 2 over blocks of 3: the second round ends one block and begins another.
+  all.push_back(golden("blocks", [](Case& of) {
+    shard_everything(of);
+    of.spec.microbatches = 3;
+    of.spec.strategy.blocks = 2;
+  }));
   all.push_back(golden("pipeline_interleaved", [](Case& of) {
     of.take(chain(4, 64));
     of.mesh = {.pipeline = 2};

@@ -19,6 +19,7 @@ Program full_program() {
   Program program{.kind = StepKind::finish,
                   .microbatches = 3,
                   .last_round_ranks = 2,
+                  .blocks = 4,
                   .rests = true,
                   .pipeline_rank = 2,
                   .units = {"embed", "it's \"all\" here: a, b"},
@@ -51,7 +52,7 @@ Program full_program() {
                   .channel = 1,
                   .peer = 1,
                   .selective = true,
-                  .contributors = 3,
+                  .contributors = {.first = 2, .count = 3},
                   .wire = DType::bf16,
                   .when = 2,
                   .operands = {},
@@ -79,8 +80,8 @@ Operand& operand(Program& of) { return instruction(of).operands.front(); }
 
 // That these are all fields: another one does not compile here, and needs a row below.
 void know_all_fields(const Program& program) {
-  [[maybe_unused]] const auto& [kind, microbatches, last_round_ranks, rests, rank, units, channels, buffers,
-                                instructions, scalars, numel] = program;
+  [[maybe_unused]] const auto& [kind, microbatches, last_round_ranks, blocks, rests, rank, units, channels,
+                                buffers, instructions, scalars, numel] = program;
   [[maybe_unused]] const auto& [axis, lane] = channels[0];
   [[maybe_unused]] const auto& [name, role, category, space, unit, flat, spread, type, index, bytes,
                                 persistent, one_address, lifetimes] = buffers[0];
@@ -98,6 +99,7 @@ const std::vector<Change>& changes() {
       {"kind", [](Program& of) { of.kind = StepKind::evaluate; }},
       {"microbatches", [](Program& of) { of.microbatches = 4; }},
       {"last_round_ranks", [](Program& of) { of.last_round_ranks = 0; }},
+      {"blocks", [](Program& of) { of.blocks = 1; }},
       {"rests", [](Program& of) { of.rests = false; }},
       {"pipeline_rank", [](Program& of) { of.pipeline_rank = 0; }},
       {"units", [](Program& of) { of.units.emplace_back("embed"); }},
@@ -144,7 +146,8 @@ const std::vector<Change>& changes() {
       {"no such channel", [](Program& of) { instruction(of).channel = -2; }},
       {"peer", [](Program& of) { instruction(of).peer = 0; }},
       {"selective", [](Program& of) { instruction(of).selective = false; }},
-      {"contributors", [](Program& of) { instruction(of).contributors = 0; }},
+      {"contributors", [](Program& of) { instruction(of).contributors.count = 0; }},
+      {"the first contributor", [](Program& of) { instruction(of).contributors.first = 0; }},
       {"wire", [](Program& of) { instruction(of).wire = DType::fp32; }},
       {"when", [](Program& of) { instruction(of).when = -1; }},
       {"no such buffer", [](Program& of) { instruction(of).when = 3; }},
@@ -250,7 +253,7 @@ TEST(ProgramText, KeepsAnyName) {
 TEST(ProgramText, NamesWhatItMeans) {
   EXPECT_EQ(
       to_text(full_program()),
-      R"(tessera program 1: finish microbatches 3 pipeline_rank 2 last_round_ranks 2 rests
+      R"(tessera program 1: finish microbatches 3 pipeline_rank 2 last_round_ranks 2 blocks 4 rests
 unit 'embed'
 unit 'it\'s "all" here: a, b'
 channel shard on gather
@@ -263,7 +266,7 @@ buffer 'decision' decision in parameters on device 0 bytes
 scalars 'scalars' numel 15
 
 #0 use recompute close selective on receive_output of 'it\'s "all" here: a, b' microbatch 2 )"
-      R"(over pipeline contributors 3 wire bf16 peer 1 when 'decision' waits #0 #7: moment2 modify 'window' part shard+replicate )"
+      R"(over pipeline contributors 3 from 2 wire bf16 peer 1 when 'decision' waits #0 #7: moment2 modify 'window' part shard+replicate )"
       R"(fp16, squares read 'scalars' sum of_parameter 3, to read 'scalars'
 #1 zero on compute
 )");
@@ -331,7 +334,7 @@ TEST(ProgramText, HasOneForm) {
       refusal_of("pipeline_rank 2", "pipeline_rank  2"),
       start +
           "1: found 'tessera program 1: finish microbatches 3 pipeline_rank  2 la' …; it must be written "
-          "'tessera program 1: finish microbatches 3 pipeline_rank 2 last_round_ranks 2 rests'");
+          "'tessera program 1: finish microbatches 3 pipeline_rank 2 last_round_ranks 2 blocks 4 rests'");
   EXPECT_EQ(refusal_of("microbatches 3", "microbatches 03").substr(0, 27), start + "1: found");
   EXPECT_EQ(refusal_of("unit 'embed'", "unit '\\x65mbed'"),
             start + "2: found 'unit \\'\\\\x65mbed\\''; it must be written 'unit \\'embed\\''");

@@ -118,6 +118,14 @@ inline void draw_strategy(Draws& draws, Strategy& strategy, const Mesh& mesh, in
   draw_free_choices(draws, strategy, mesh, units, early_allowed);
 }
 
+// Blocks for steps of about so many microbatches of a rank; 1 where the strategy can have none.
+inline int draw_blocks(Draws& draws, const Strategy& strategy, const Mesh& mesh) {
+  const bool power_of_two = (mesh.replicate & (mesh.replicate - 1)) == 0;
+  if (strategy.reduce == ReduceWhen::last || strategy.reduction == Reduction::native || !power_of_two)
+    return 1;
+  return mesh.replicate * draws.among<int>({1, 1, 2, 4, 8});
+}
+
 inline std::string strategy_in_words(const Strategy& s) {
   std::ostringstream text;
   const auto sharded = [](Placement placement) {
@@ -125,8 +133,8 @@ inline std::string strategy_in_words(const Strategy& s) {
   };
   text << "parameters " << sharded(s.placements.parameters) << "gradients " << sharded(s.placements.gradients)
        << "states " << sharded(s.placements.optimizer_state) << "reduce " << static_cast<int>(s.reduce)
-       << " update " << name_of(s.update) << " prefetch " << s.prefetch << " recompute "
-       << name_of(s.recompute) << " units";
+       << " blocks " << s.blocks << " update " << name_of(s.update) << " prefetch " << s.prefetch
+       << " recompute " << name_of(s.recompute) << " units";
   for (const ActivationChoice& choice : s.unit_activations)
     text << " " << name_of(choice.recompute) << (choice.kept == Space::host ? "@host" : "");
   text << " resident " << s.resident_units << " sliced " << s.state_over_replicas

@@ -41,7 +41,7 @@ inline bool can_rest(const Mesh& mesh, const Strategy& strategy) {
 }
 
 inline Case draw_case(std::uint64_t seed) {
-  Draws draws(seed), rounds(~seed);
+  Draws draws(seed), rounds(~seed), blocks(seed * 7 + 3);
   Case of;
   of.units = draw_units(draws, draws.among<DType>({DType::fp32, DType::bf16}));
   const int units = static_cast<int>(of.units.size());
@@ -55,11 +55,19 @@ inline Case draw_case(std::uint64_t seed) {
   if (draws.chance(30)) spec.moment_type = DType::bf16;
   draw_strategy(draws, spec.strategy, of.mesh, units, draws.chance(30));
   spec.strategy.reduce = draws.among<ReduceWhen>({ReduceWhen::automatic, ReduceWhen::each, ReduceWhen::last});
+  if (blocks.chance(40)) spec.strategy.blocks = draw_blocks(blocks, spec.strategy, of.mesh);
   for (int program = draws.pick(1, 3); program > 0; --program) {
     spec.kind = program == 3 ? StepKind::evaluate : StepKind::train;
     spec.microbatches = draws.pick(1, 9);
     const bool some_rest = can_rest(of.mesh, spec.strategy) && rounds.chance(60);
     spec.last_round_ranks = some_rest ? rounds.pick(1, of.mesh.shard - 1) : 0;
+    if (spec.kind == StepKind::train && spec.strategy.blocks > 1) {
+      const std::int64_t all = spec.strategy.blocks * std::int64_t{blocks.pick(1, 3)} *
+                               (blocks.chance(50) ? std::min(of.mesh.shard, 8) : 1);
+      const Rounds of_blocks = Rounds::of(all, of.mesh, spec.strategy.blocks);
+      spec.microbatches = of_blocks.count;
+      spec.last_round_ranks = of_blocks.last_ranks;
+    }
     spec.activations = {.units = {}, .batch_bytes = draws.pick(0, 5000)};
     for (int unit = 0; unit < units; ++unit)
       spec.activations.units.push_back({.output_bytes = draws.pick(1, 50000),

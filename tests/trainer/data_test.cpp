@@ -647,7 +647,7 @@ TEST(sampler, steps_hold_the_same_samples_in_any_world) {
   // The inputs of a step, all ranks and microbatches together, as rows in the order of their sample numbers.
   const auto step_samples = [&](const SampleGrid& grid, std::int64_t step) {
     std::map<std::int64_t, std::vector<std::int32_t>> rows;
-    for (int rank = 0; rank < grid.world; ++rank)
+    for (int rank = 0; rank < grid.mesh.data_ranks(); ++rank)
       for (int microbatch = 0; microbatch < grid.microbatches_of(rank); ++microbatch) {
         const std::int64_t first = grid.first_sample(step, rank, microbatch);
         std::vector<std::int32_t> inputs(static_cast<std::size_t>(grid.sequences) * 10),
@@ -660,15 +660,21 @@ TEST(sampler, steps_hold_the_same_samples_in_any_world) {
   };
   for (std::int64_t step :
        {0, 1, 17, 40}) {  // 16 samples a step: step 40 lies in the fourth epoch of 199 windows
-    const auto alone = step_samples({.world = 1, .rounds = {.count = 4}, .sequences = 4}, step);
+    const auto alone = step_samples({.mesh = {.shard = 1}, .rounds = {.count = 4}, .sequences = 4}, step);
     ASSERT_EQ(alone.size(), 16U);
     EXPECT_EQ(alone.begin()->first, step * 16);
-    EXPECT_EQ(step_samples({.world = 2, .rounds = {.count = 2}, .sequences = 4}, step), alone);
-    EXPECT_EQ(step_samples({.world = 4, .rounds = {.count = 2}, .sequences = 2}, step), alone);
-    EXPECT_EQ(step_samples({.world = 16, .rounds = {.count = 1}, .sequences = 1}, step), alone);
+    EXPECT_EQ(step_samples({.mesh = {.shard = 2}, .rounds = {.count = 2}, .sequences = 4}, step), alone);
+    EXPECT_EQ(step_samples({.mesh = {.shard = 4}, .rounds = {.count = 2}, .sequences = 2}, step), alone);
+    EXPECT_EQ(step_samples({.mesh = {.shard = 16}, .rounds = {.count = 1}, .sequences = 1}, step), alone);
     // Where the microbatches are no multiple of the ranks, or fewer than these.
     for (const int world : {3, 5, 7})
-      EXPECT_EQ(step_samples({.world = world, .rounds = Rounds::of(4, world), .sequences = 4}, step), alone);
+      EXPECT_EQ(
+          step_samples({.mesh = {.shard = world}, .rounds = Rounds::of(4, {.shard = world}), .sequences = 4},
+                       step),
+          alone);
+    // Replicas with blocks of their own read other samples of the same step.
+    for (const Mesh& mesh : {Mesh{.replicate = 2}, {.replicate = 4}, {.replicate = 2, .shard = 3}})
+      EXPECT_EQ(step_samples({.mesh = mesh, .rounds = Rounds::of(4, mesh, 4), .sequences = 4}, step), alone);
   }
 }
 

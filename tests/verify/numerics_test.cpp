@@ -71,7 +71,7 @@ TEST(GlobalSum, OfEachMicrobatchIsOneChainInAnyWorld) {
   for (const int shards : {2, 3, 4, 5, 6, 7, 8, 12, 16})
     for (const int stage : {0, 1, 2, 3})
       for (const int pipeline : {1, 2}) {
-        const Rounds rounds = Rounds::of(12, shards);
+        const Rounds rounds = Rounds::of(12, {.shard = shards});
         EXPECT_EQ(numerics_of({.mesh = {.pipeline = pipeline, .shard = shards},
                                .microbatches = rounds.count,
                                .strategy = strategy(stage, ReduceWhen::each),
@@ -103,6 +103,31 @@ TEST(GlobalSum, OfReplicasIsASumOfSums) {
                      .microbatches = 5,
                      .strategy = strategy(2, ReduceWhen::each)})[order_of("block.0")],
             "(0…2, 6…8, …, 24…26) + (3…5, 9…11, …, 27…29)");
+}
+
+TEST(GlobalSum, OfBlocksIsATree) {
+  const auto of = [](Mesh mesh, int microbatches, int blocks) {
+    Strategy tree = strategy(2, ReduceWhen::automatic);
+    tree.blocks = blocks;
+    const Rounds rounds = Rounds::of(microbatches, mesh, blocks);
+    return sums_of({.mesh = mesh,
+                    .microbatches = rounds.count,
+                    .strategy = tree,
+                    .last_round_ranks = rounds.last_ranks})[order_of("block.0")];
+  };
+  for (const Mesh& mesh : {Mesh{},
+                           {.shard = 3},
+                           {.shard = 5},
+                           {.shard = 16},
+                           {.replicate = 2},
+                           {.replicate = 4},
+                           {.replicate = 4, .shard = 2},
+                           {.replicate = 2, .shard = 5}}) {
+    EXPECT_EQ(of(mesh, 12, 4), "((0…2) + (3…5)) + ((6…8) + (9…11))") << to_string(mesh);
+    EXPECT_EQ(of(mesh, 4, 4), "(0, 1) + (2, 3)") << to_string(mesh);
+  }
+  EXPECT_EQ(of({.shard = 3}, 16, 8), of({.replicate = 8}, 16, 8));
+  EXPECT_EQ(of({.replicate = 2, .shard = 3}, 12, 2), "(0…5) + (6…11)");
 }
 
 TEST(GlobalSum, SaysWhichUsesMakeAMicrobatchsGradientAndInWhichType) {

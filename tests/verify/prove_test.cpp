@@ -241,32 +241,32 @@ const std::map<std::string, Mutation>& mutations() {
        }},
       {"a sum is of a rank more, or of one fewer",
        [](Program& program, Draws& draws) {
-         const auto id = place(program, draws, [](const Instruction& of) { return of.contributors > 0; });
+         const auto id = place(program, draws, [](const Instruction& of) { return !of.contributors.all(); });
          if (!id) return false;
-         program.instructions[*id].contributors += draws.chance(50) ? 1 : -1;
+         program.instructions[*id].contributors.count += draws.chance(50) ? 1 : -1;
          return true;
        }},
       {"a sum of some ranks is of all",
        [](Program& program, Draws& draws) {
-         const auto id = place(program, draws, [](const Instruction& of) { return of.contributors > 0; });
+         const auto id = place(program, draws, [](const Instruction& of) { return !of.contributors.all(); });
          if (!id) return false;
-         program.instructions[*id].contributors = 0;
+         program.instructions[*id].contributors = {};
          return true;
        }},
       {"a sum of all ranks is of some",
        [](Program& program, Draws& draws) {
          if (program.last_round_ranks == 0) return false;
          const auto id = place(program, draws, [](const Instruction& of) {
-           return of.op == Opcode::reduce_scatter && of.contributors == 0;
+           return of.op == Opcode::reduce_scatter && of.contributors.all();
          });
          if (!id) return false;
-         program.instructions[*id].contributors = program.last_round_ranks;
+         program.instructions[*id].contributors.count = program.last_round_ranks;
          return true;
        }},
       {"a rank that has a microbatch gives nothing to its sum",
        [](Program& program, Draws& draws) {
          const auto id = place(program, draws, [](const Instruction& of) {
-           return of.contributors > 0 && of.find(Role::from) != nullptr;
+           return !of.contributors.all() && of.find(Role::from) != nullptr;
          });
          if (!id) return false;
          Instruction& sum = program.instructions[*id];
@@ -277,7 +277,7 @@ const std::map<std::string, Mutation>& mutations() {
       {"a rank that rests gives what it has left to the sum",
        [](Program& program, Draws& draws) {
          const auto id = place(program, draws, [](const Instruction& of) {
-           return of.contributors > 0 && of.find(Role::from) == nullptr;
+           return !of.contributors.all() && of.find(Role::from) == nullptr;
          });
          if (!id) return false;
          Instruction& sum = program.instructions[*id];
@@ -294,7 +294,7 @@ const std::map<std::string, Mutation>& mutations() {
       {"contributions have another type for a rank that gives none",
        [](Program& program, Draws& draws) {
          const auto id = place(program, draws, [](const Instruction& of) {
-           return of.contributors > 0 && of.find(Role::from) == nullptr;
+           return !of.contributors.all() && of.find(Role::from) == nullptr;
          });
          if (!id) return false;
          program.instructions[*id].wire = program.at(*id).wire == DType::fp32 ? DType::bf16 : DType::fp32;

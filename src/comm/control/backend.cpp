@@ -138,19 +138,18 @@ void ControlBackend::all_gather(const void* shard, void* full, std::int64_t shar
 void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
   const std::int64_t element = bytes_of(request.wire), slice = request.shard_numel * element;
   std::vector<char> columns;
-  std::vector<const void*> contributions(static_cast<std::size_t>(request.contributors));
-  Content content{.numel = request.shard_numel,
-                  .each_bytes = std::int64_t{request.contributors} * world() * element};
-  if (me_ < request.contributors)
+  const auto [first, count] = request.contributors;
+  std::vector<const void*> contributions(static_cast<std::size_t>(count));
+  Content content{.numel = request.shard_numel, .each_bytes = std::int64_t{count} * world() * element};
+  if (request.contributors.contains(me_))
     content.bring = [&](const Range& range) {
       return of_every_block(columns, request.full, world(), slice, range.begin * element,
                             range.count * element);
     };
   content.take = [&](const Range& range, const std::vector<char>& all) {
     if (range.count == 0) return;
-    for (int peer = 0; peer < request.contributors; ++peer)
-      contributions[static_cast<std::size_t>(peer)] =
-          all.data() + (std::int64_t{peer} * world() + me_) * range.count * element;
+    for (std::size_t k = 0; k < contributions.size(); ++k)
+      contributions[k] = all.data() + (static_cast<std::int64_t>(k) * world() + me_) * range.count * element;
     ordered_chain(contributions, request.wire, range.count, request.accumulate, request.shard + range.begin);
   };
   collective(Call::reduce_scatter(request, world(), label), content);

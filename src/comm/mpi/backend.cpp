@@ -118,7 +118,7 @@ void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_by
 
 void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
   const std::int64_t width = bytes_of(request.wire), slice_bytes = request.shard_numel * width;
-  const bool contributes = rank() < request.contributors;
+  const bool contributes = request.contributors.contains(rank());
   begin(Call::reduce_scatter(request, world(), label));
   // Peers read nothing of a rank that does not contribute; its shard tells them in which arenas it works.
   if (pulled(contributes ? request.full : request.shard, slice_bytes,
@@ -141,8 +141,9 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
       [&](Part part) {
         const void* own = contributes ? at(request.full, rank() * slice_bytes + part.begin * width) : nullptr;
         const std::span<const void*> all = contributions(rank() * lane, own);
-        ordered_chain(all.first(static_cast<std::size_t>(request.contributors)), request.wire, part.count,
-                      request.accumulate, request.shard + part.begin);
+        ordered_chain(all.subspan(static_cast<std::size_t>(request.contributors.first),
+                                  static_cast<std::size_t>(request.contributors.count)),
+                      request.wire, part.count, request.accumulate, request.shard + part.begin);
       });
   take_squares(request);
   count(contributed_bytes(request, rank()));

@@ -50,10 +50,10 @@ class MpiBackend final : public Backend {
   struct Parts {
     std::int64_t total = 0, step = 0;  // in the call's units, each of `width` bytes
     std::int64_t width = 1;
-    std::int64_t stride_bytes = 0;  // each peer has its own bytes, so far apart
-    int slices = 1;                 // each peer needs its slice of one range
-    int root = -1;                  // only this rank shows something
-    int contributors = 0;           // only the first so many do; 0: all
+    std::int64_t stride_bytes = 0;   // each peer has its own bytes, so far apart
+    int slices = 1;                  // each peer needs its slice of one range
+    int root = -1;                   // only this rank shows something
+    Contributors contributors = {};  // only these do
 
     Traffic traffic(const Part& part) const;
   };

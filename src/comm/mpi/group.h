@@ -14,18 +14,15 @@
 namespace tessera::comm {
 
 // What peers need of a member's outgoing(): for peer p, `bytes` from p * stride_bytes on, but nothing from
-// total_bytes on. Where `root` is a rank, only it has something to show, and where `contributors` is given,
-// only the first so many members.
+// total_bytes on. Where `root` is a rank, only it has something to show, else only `contributors` have.
 struct Traffic {
   std::int64_t bytes = 0;
   std::int64_t stride_bytes = 0;
   std::int64_t total_bytes = 0;
   int root = -1;
-  int contributors = 0;
+  Contributors contributors = {};
 
-  bool shows(int member) const {
-    return root >= 0 ? member == root : contributors == 0 || member < contributors;
-  }
+  bool shows(int member) const { return root >= 0 ? member == root : contributors.contains(member); }
 
   std::int64_t bytes_for(int peer) const {
     return std::max<std::int64_t>(0, std::min(bytes, total_bytes - peer * stride_bytes));

@@ -173,11 +173,11 @@ void NcclBackend::exchange(const Blocks& blocks, const Place& place) {
   const auto count = static_cast<std::size_t>(blocks.bytes);
   group([&](ncclComm_t communicator) {
     for_each_peer(rank(), world(), [&](int peer) {
-      if (rank() < blocks.senders)
+      if (blocks.senders.contains(rank()))
         check_nccl(nccl().ncclSend(blocks.from + peer * blocks.stride_bytes, count, ncclUint8, peer,
                                    communicator, channel_->stream()),
                    "ncclSend", communicator);
-      if (peer < blocks.senders)
+      if (blocks.senders.contains(peer))
         check_nccl(nccl().ncclRecv(place(peer), count, ncclUint8, peer, communicator, channel_->stream()),
                    "ncclRecv", communicator);
     });
@@ -256,25 +256,26 @@ void NcclBackend::reduce_part(const ReduceScatter& call, std::int64_t begin, std
                               std::int64_t slot_bytes) {
   const std::int64_t width = bytes_of(call.wire);
   const auto place = [&](int peer) { return staged(peer, slot_bytes); };
-  const bool contributes = rank() < call.contributors;
+  const bool contributes = call.contributors.contains(rank());
   exchange({.from = contributes ? bytes_at(call.full, begin * width) : nullptr,
             .stride_bytes = call.shard_numel * width,
             .bytes = numel * width,
             .senders = call.contributors},
            place);
-  contributions_.resize(static_cast<std::size_t>(call.contributors));
-  for (int peer = 0; peer < call.contributors; ++peer)
-    contributions_[static_cast<std::size_t>(peer)] = place(peer);
+  contributions_.clear();
+  for (int peer = 0; peer < call.contributors.count; ++peer)
+    contributions_.push_back(place(call.contributors.first + peer));
   float* const result = call.shard + begin;
   if (!contributes) return chain(numel, call.wire, call.accumulate, result);
   const void* own = bytes_at(call.full, (rank() * call.shard_numel + begin) * width);
   // The kernel's first sweep alone may write where it reads; a later rank's own part would be gone by its
   // turn.
-  if (own == result && rank() >= kernels::kFirstSweep) {
+  const int turn = rank() - call.contributors.first;
+  if (own == result && turn >= kernels::kFirstSweep) {
     copy(place(rank()), own, numel * width);
     own = place(rank());
   }
-  contributions_[static_cast<std::size_t>(rank())] = own;
+  contributions_[static_cast<std::size_t>(turn)] = own;
   chain(numel, call.wire, call.accumulate, result);
 }
 
@@ -326,9 +327,8 @@ void NcclBackend::all_to_all(const void* input, void* output, std::int64_t block
   collective(Call::make(Operation::all_to_all, block_bytes, label), (world() - 1) * block_bytes, [&] {
     if (block_bytes == 0) return;
     copy(bytes_at(output, rank() * block_bytes), bytes_at(input, rank() * block_bytes), block_bytes);
-    exchange(
-        {.from = bytes_at(input, 0), .stride_bytes = block_bytes, .bytes = block_bytes, .senders = world()},
-        [&](int peer) { return bytes_at(output, peer * block_bytes); });
+    exchange({.from = bytes_at(input, 0), .stride_bytes = block_bytes, .bytes = block_bytes},
+             [&](int peer) { return bytes_at(output, peer * block_bytes); });
   });
 }
 

@@ -66,11 +66,11 @@ class NcclBackend final : public Backend {
   template <class Work>
   void message(const Call& call, std::uint64_t sequence, int peer, const Work& work);
   // Sends bytes at `from`, `stride_bytes` apart for each peer, and receives as many from each at place(peer).
-  // Only the first `senders` ranks send.
+  // Only `senders` send.
   struct Blocks {
     const std::byte* from = nullptr;
     std::int64_t stride_bytes = 0, bytes = 0;
-    int senders = 0;
+    Contributors senders = {};
   };
   template <class Place>
   void exchange(const Blocks& blocks, const Place& place);

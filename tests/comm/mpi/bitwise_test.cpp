@@ -17,8 +17,9 @@ RunResult train_on(Communicator world, const RunConfig& run, bool direct) {
       << trainer.engine().arena_registration().reason;
   RunResult result;
   for (int step = 0; step < run.steps; ++step) {
-    const StepResult done = trainer.train_step(
-        3e-3, fetch_samples(world.rank(), run.world, rounds_of(run), step, model->vocabulary, options.batch));
+    const StepResult done =
+        trainer.train_step(3e-3, fetch_samples(world.rank(), options.engine.mesh, rounds_of(run), step,
+                                               model->vocabulary, options.batch));
     EXPECT_TRUE(done.applied) << "step " << step;
     result.losses.push_back(done.loss);
     result.norms.push_back(done.gradient_norm);

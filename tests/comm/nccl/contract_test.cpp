@@ -315,7 +315,7 @@ TEST_F(NcclWorld, RefusesANativeSumOfSomeRanks) {
               ranks.reduce_scatter({.full = ranks.rank() == 0 ? data : nullptr,
                                     .shard = data + 2,
                                     .shard_numel = 1,
-                                    .contributors = 1,
+                                    .contributors = {.count = 1},
                                     .reduction = Reduction::native});
             } catch (const UnsupportedError& error) {
               message = error.what();
@@ -349,7 +349,7 @@ TEST_P(NativeReduction, IsTheSumWithinItsTypesRounding) {
   run([](Communicator ranks) {
     std::vector<double> sums, magnitudes;
     reduce_microbatches(
-        ranks, Reduction::native, 0, [&](DType wire, int microbatch, const std::vector<float>& shard) {
+        ranks, Reduction::native, {}, [&](DType wire, int microbatch, const std::vector<float>& shard) {
           if (microbatch == 0) {
             sums.assign(shard.size(), 0.0);
             magnitudes.assign(shard.size(), 0.0);
