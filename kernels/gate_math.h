@@ -14,7 +14,7 @@ namespace tessera::kernels {
 // A decision that is made where the update runs: whether it runs at all, and the gradient's scale. Lets a
 // step be skipped on a device that the host does not wait for.
 struct UpdateGate {
-  double gradient_scale = 1.0;  // unscale * clip / weight, as in AdamWSettings
+  double gradient_scale = 1.0;  // unscale * clip / weight
   std::int32_t apply = 1;       // 0: the update changes nothing
 };
 

@@ -42,8 +42,9 @@ void train(tessera::Communicator world, const tessera::TokenSource& text, int st
   tessera::Trainer trainer(world, model, options);
 
   const tessera::Sampler samples(text, {0, text.numel()}, {.length = options.batch.length, .seed = 1});
-  const tessera::SampleGrid grid{
-      .world = kRanks, .rounds = {.count = options.microbatches}, .sequences = options.batch.sequences};
+  const tessera::SampleGrid grid{.mesh = options.engine.mesh,
+                                 .rounds = {.count = options.microbatches},
+                                 .sequences = options.batch.sequences};
   const tessera::Schedule schedule{.kind = tessera::ScheduleKind::cosine,
                                    .peak = 1e-3,
                                    .warmup_steps = steps / 10,

@@ -156,7 +156,7 @@ typedef struct tessera_options {
   int32_t replicate;      /* ranks along its replicate axis [1] */
   int32_t shard;          /* ranks along its shard axis [0: as many as the other axes leave] */
   int32_t stage;          /* ZeRO, 0 to 3 [0] */
-  int32_t reduce;         /* [TESSERA_REDUCE_AUTOMATIC] */
+  int32_t reduce;         /* [TESSERA_REDUCE_EACH] */
   int32_t reduction;      /* how ranks add, see tessera/reduction.h [TESSERA_REDUCTION_EXACT] */
   int32_t update;         /* when states are updated, see Strategy::update [TESSERA_UPDATE_DECIDED] */
   int32_t prefetch;       /* number of uses ahead of the running one whose parameters are gathered [1] */

@@ -28,10 +28,11 @@ struct Placements {
   bool operator==(const Placements&) const = default;
 };
 
-// When the gradients of a step's microbatches are reduced over the ranks: after each microbatch, or after the
-// last. `automatic` means `each` if gradients are sharded and `last` if they are replicated. With one
-// microbatch the two are the same. With several they differ by rounding: a run at stage 1 and one at stage 2
-// have the same bits only if the same one is chosen for both.
+// When the gradients of a step's microbatches are reduced over the ranks: after each microbatch, so that any
+// number of shards gives the same bits (docs/numerics.md), or after the last, which a slow network may need
+// with many short microbatches. `automatic` means `each` if gradients are sharded and `last` if they are
+// replicated. With one microbatch the two are the same. With several they differ by rounding: a run at stage
+// 1 and one at stage 2 have the same bits only if the same one is chosen for both.
 enum class ReduceWhen : std::uint8_t { automatic, each, last };
 std::string_view name_of(ReduceWhen reduce);
 
@@ -61,7 +62,7 @@ enum class Recompute : std::uint8_t {
 std::string_view name_of(Recompute recompute);
 
 // The order in which a pipeline rank runs the forward and backward passes of its chunks; docs/architecture.md
-// draws them. The order changes time and memory, never a result.
+// has them. The order changes time and memory, never a result.
 enum class PipelineSchedule : std::uint8_t {
   one_forward_one_backward,  // 1F1B (PipeDream-flush, Narayanan et al. 2021): one chunk a rank
   gpipe,                     // all forwards, then all backwards (Huang et al. 2019): one chunk a rank
@@ -117,7 +118,7 @@ struct Pipeline {
 
 struct Strategy {
   Placements placements;
-  ReduceWhen reduce = ReduceWhen::automatic;
+  ReduceWhen reduce = ReduceWhen::each;
   Reduction reduction = Reduction::exact;  // native: between GPUs only
   // With more than 1, a power of two: a step's microbatches are cut into so many consecutive blocks of equal
   // size. A block's gradients are one sum in ascending order, and blocks are added as a balanced tree. Each

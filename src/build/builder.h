@@ -92,7 +92,8 @@ class Builder {
     bool brought = false;      // what the use needs of what waited on the host has been asked for
     InstructionId instruction = -1;
   };
-  // Uses first..last (positions) between which a flat's gathered parameters stay.
+  // Uses first..last (positions) between which a flat's gathered parameters stay. Nothing gives them up: the
+  // last use is the last to touch them, so that their lifetime ends there.
   struct Residence {
     FlatId flat = 0;
     int first = 0;
@@ -193,8 +194,6 @@ class Builder {
   void lay_out_order();
   void lay_out_updates();
   int carried_place(int first_use) const;
-  void find_residences();
-  bool stays(FlatId flat, int from, int to, int in_flight) const;
   InstructionId add(Instruction instruction);
   InstructionId next_id() const { return static_cast<InstructionId>(program_.instructions.size()); }
   int channel(Lane lane, Axis axis = Axis::shard);
@@ -202,11 +201,24 @@ class Builder {
   // All of a buffer, and of one that is of a flat what `spread` says of it.
   Operand whole(Role role, BufferId buffer, Access access) const;
   Operand part(Role role, BufferId buffer, const Spread& spread, Access access) const;
+  void issue_use(int position);
+  void access_parameters(const Use& of, Instruction& use);
+  void access_gradients(Instruction& use, int position);
+  void begin_gradients(int position);
+  bool first_of_microbatch(FlatId flat, int position) const;
+  void begin(BufferId buffer, InstructionId instruction);
+  void touch(BufferId buffer, InstructionId instruction);
+  void release_behind(BufferId buffer, InstructionId instruction, int position);
+  void close_lifetimes();
 
+  // gathers.cpp: how early parameters are gathered, and how long they stay
+  void find_residences();
+  bool stays(FlatId flat, int from, int to, int in_flight) const;
   void issue_gathers(int position);
   bool brought_since(BufferId id, InstructionId first);
   BufferId shard_to_gather(FlatId flat, int microbatch);
-  void issue_use(int position);
+
+  // reductions.cpp: from gradients to what an update reads
   // What a round of microbatches adds to one of this rank's blocks.
   struct BlockPart {
     int block = 0;
@@ -264,15 +276,6 @@ class Builder {
   void keep_until_taken(BufferId buffer, InstructionId send, Lane lane, int taken);
   InstructionId add_message(Instruction message, int peer);
   void exchange_shared();
-
-  void access_parameters(const Use& of, Instruction& use);
-  void access_gradients(Instruction& use, int position);
-  void begin_gradients(int position);
-  bool first_of_microbatch(FlatId flat, int position) const;
-  void touch(BufferId buffer, InstructionId instruction);
-  void begin(BufferId buffer, InstructionId instruction);
-  void release_behind(BufferId buffer, InstructionId instruction, int position);
-  void close_lifetimes();
 
   Buffer& buffer(BufferId id) { return program_.buffers[id]; }
   const Buffer& buffer(BufferId id) const { return program_.buffers[id]; }

@@ -44,7 +44,7 @@ struct MeshConfig {
 
 struct StrategyConfig {
   std::int64_t stage = 3;
-  std::string reduce = "automatic";
+  std::string reduce = "each";
   std::string reduction = "exact";
   std::string update = "decided";
   std::int64_t prefetch = 1;

@@ -186,10 +186,13 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
               "ZeRO stage: 0 replicates all, 1 shards the optimizer state, 2 also the gradients, 3 "
               "also the parameters.",
               3));
-  keys.push_back(text("strategy.reduce", &c.reduce,
-                      "When gradients are reduced over the ranks: after each microbatch, or once after the "
-                      "last. Automatic is each at stages 2 and 3, last at 0 and 1.",
-                      {"automatic", "each", "last"}));
+  keys.push_back(
+      text("strategy.reduce", &c.reduce,
+           "When gradients are reduced over the ranks: after each microbatch, with which any number "
+           "of shards gives the same bits, or once after the last, which is faster at stages 0 and "
+           "1 where the network is slow and microbatches are many and short. Automatic is each at "
+           "stages 2 and 3, last at 0 and 1.",
+           {"automatic", "each", "last"}));
   keys.push_back(text("strategy.reduction", &c.reduction,
                       "How gradients are added over the ranks: exact, in one fp32 chain in rank order, the "
                       "same bits on every backend and at every stage; native, as NCCL does it fastest, in "

@@ -1,5 +1,7 @@
 #include "src/cli/signals.h"
 
+#include <fmt/format.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,9 +10,10 @@
 #include <csignal>
 #include <cstdint>
 #include <ctime>
-#include <thread>
+#include <system_error>
 
 #include "src/cli/progress.h"
+#include "tessera/error.h"
 
 namespace tessera::cli {
 
@@ -52,9 +55,23 @@ void on_signal(int number) {
 }  // namespace
 
 void keep_signals_off_threads() {
-  std::thread([] {
-    for (;;) ::pause();
-  }).detach();
+  // Of a small stack: a handler that does little is all that ever runs on it.
+  constexpr std::size_t kStackBytes = 256 << 10;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread{};
+  const int error = pthread_create(
+      &thread, &attributes,
+      [](void*) -> void* {
+        for (;;) ::pause();
+      },
+      nullptr);
+  pthread_attr_destroy(&attributes);
+  if (error != 0)
+    throw EnvironmentError(fmt::format("cannot start the thread that receives signals: {}",
+                                       std::generic_category().message(error)));
   sigset_t signals;
   sigemptyset(&signals);
   for (const int number : kEnding) sigaddset(&signals, number);

@@ -8,9 +8,9 @@
 namespace tessera::cli {
 
 // Keeps SIGINT, SIGTERM and SIGHUP off the calling thread and all threads that it starts from now on; a
-// thread that does nothing else receives them. oneDNN's products in fp32 may let the stack pointer point into
-// the heap, before oneDNN 3.11.2 (its issue 4845): a signal handler that interrupts one overwrites what lies
-// there.
+// thread that does nothing else receives them. Throws EnvironmentError where that cannot be started. Before
+// oneDNN 3.11.2 the stack pointer may point into the heap during a product in fp32 (its issue 4845): a signal
+// handler that interrupts one overwrites what lies there.
 void keep_signals_off_threads();
 
 // The first signal's number: the run ends after the step in progress. 0: none came.

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "src/engine/c_api_support.h"
+#include "tessera/pipeline.h"
 
 namespace tessera::c_api {
 namespace {
@@ -64,15 +65,19 @@ void set_field(const OptimizerField& field, const tessera_options& o) {
 }
 
 OptimizerOptions to_optimizer_options(const tessera_options& o) {
-  if (o.optimizer != TESSERA_SGD && (o.momentum != 0 || o.nesterov != 0))
-    throw UsageError(fmt::format(
-        "momentum is {} and nesterov {}, which are TESSERA_SGD's; the optimizer is {}: leave them at 0",
-        o.momentum, o.nesterov, o.optimizer));
   const std::vector<std::string_view> names = optimizer_names();
   if (o.optimizer < 0 || o.optimizer >= static_cast<int>(names.size()))
     throw UsageError(fmt::format("optimizer {} is not known; use {}", o.optimizer, constants_of(names)));
   OptimizerOptions options = optimizer_options(names[static_cast<std::size_t>(o.optimizer)]);
-  for (const OptimizerField& field : fields_of(options)) set_field(field, o);
+  bool has_momentum = false;
+  for (const OptimizerField& field : fields_of(options)) {
+    set_field(field, o);
+    has_momentum |= field.name == "momentum";
+  }
+  if (!has_momentum && (o.momentum != 0 || o.nesterov != 0))
+    throw UsageError(
+        fmt::format("momentum is {} and nesterov {}, which the optimizer {} does not have: leave them at 0",
+                    o.momentum, o.nesterov, names[static_cast<std::size_t>(o.optimizer)]));
   return options;
 }
 
@@ -113,7 +118,8 @@ Mesh to_mesh(const tessera_options& o, int ranks) {
 }
 
 Pipeline to_pipeline(const tessera_options& o) {
-  Pipeline pipeline{.schedule = checked<PipelineSchedule>(o.schedule, 4, "schedule"),
+  Pipeline pipeline{.schedule = checked<PipelineSchedule>(
+                        o.schedule, static_cast<int>(pipeline_schedule_names().size()), "schedule"),
                     .chunks = o.chunks,
                     .cuts = {},
                     .gather_once = o.gather_once != 0};
@@ -275,6 +281,7 @@ tessera_status tessera_options_init(tessera_options* options, size_t bytes) {
     defaults.chunks = 1;
     defaults.prefetch = 1;
     defaults.staged = Offload().staged;
+    defaults.reduce = TESSERA_REDUCE_EACH;
     defaults.microbatches = 1;
     defaults.blocks = 1;
     defaults.beta1 = 0.9;

@@ -67,12 +67,12 @@ Order one_forward_one_backward(const PipelineShape& shape, int rank) {
   return order;
 }
 
-constexpr std::array<ScheduleRow, 4> kSchedules = {{
+constexpr auto kSchedules = std::to_array<ScheduleRow>({
     {PipelineSchedule::one_forward_one_backward, "1f1b", false, one_forward_one_backward},
     {PipelineSchedule::gpipe, "gpipe", false, all_forward_first},
     {PipelineSchedule::interleaved, "interleaved", true, one_forward_one_backward},
     {PipelineSchedule::looped, "looped", true, all_forward_first},
-}};
+});
 
 const ScheduleRow& row_of(PipelineSchedule schedule) {
   for (const ScheduleRow& row : kSchedules)
@@ -83,7 +83,8 @@ const ScheduleRow& row_of(PipelineSchedule schedule) {
 void check_alone(const Pipeline& options) {
   if (options == Pipeline{}) return;
   throw UsageError(
-      "pipeline.schedule, chunks or cuts are set, but mesh.pipeline is 1: there is nothing to cut; leave "
+      "pipeline.schedule, chunks, cuts or gather_once are set, but mesh.pipeline is 1: there is nothing to "
+      "cut; leave "
       "them, or make mesh.pipeline 2 or more");
 }
 

@@ -30,7 +30,7 @@ std::int64_t persistent_by_formula(std::int64_t numel, int world, int stage, DTy
 // keeps more than a shard.
 std::int64_t accumulators_by_formula(std::int64_t numel, int world, int stage, int microbatches) {
   const std::int64_t a = world * microbatches > 1 ? 4 : 0;
-  return a * numel / (stage >= (microbatches == 1 ? 1 : 2) ? world : 1);
+  return a * numel / (stage >= 1 ? world : 1);
 }
 
 // Of the training program, where each lives from a backward of the first microbatch to an update.

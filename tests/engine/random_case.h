@@ -248,8 +248,9 @@ inline RandomCase draw_case(std::uint64_t seed) {
   resumed.strict_order = draws.chance(15);
   of.varied.push_back(resumed);
   for (EngineOptions& options : of.varied)  // the same choice, by its other name
-    if (draws.chance(30) && Strategy{.placements = options.strategy.placements}.reduce_when({.count = 2}) ==
-                                plain.strategy.reduce)
+    if (draws.chance(30) &&
+        Strategy{.placements = options.strategy.placements, .reduce = ReduceWhen::automatic}.reduce_when(
+            {.count = 2}) == plain.strategy.reduce)
       options.strategy.reduce = ReduceWhen::automatic;
   draw_events(draws, of, early);
 

@@ -35,6 +35,7 @@ RecordedRun recorded_mlp(const std::string& name, const Mesh& mesh, int stage) {
             TrainerOptions options;
             options.engine = toy_options(mesh.shard, stage);
             options.engine.mesh = mesh;
+            options.engine.strategy.reduce = ReduceWhen::automatic;
             options.batch = {.sequences = 8, .length = 1};
             options.microbatches = 2;
             const auto fill = [&](int step, int microbatch, int data_rank, void* batch) {

@@ -86,7 +86,8 @@ TEST(Strategy, Enumerators) {
 TEST(Strategy, ReduceWhen) {
   for (int stage = 0; stage < 4; ++stage) {
     const Placements placements = Placements::of_stage(stage);
-    EXPECT_EQ((Strategy{.placements = placements}.reduce_when({.count = 4})),
+    EXPECT_EQ((Strategy{.placements = placements}.reduce_when({.count = 4})), ReduceWhen::each);
+    EXPECT_EQ((Strategy{.placements = placements, .reduce = ReduceWhen::automatic}.reduce_when({.count = 4})),
               stage >= 2 ? ReduceWhen::each : ReduceWhen::last);
     EXPECT_EQ((Strategy{.placements = placements, .reduce = ReduceWhen::last}.reduce_when({.count = 2})),
               ReduceWhen::last);

@@ -62,8 +62,8 @@ inline Case draw_case(std::uint64_t seed) {
     const bool some_rest = can_rest(of.mesh, spec.strategy) && rounds.chance(60);
     spec.last_round_ranks = some_rest ? rounds.pick(1, of.mesh.shard - 1) : 0;
     if (spec.kind == StepKind::train && spec.strategy.blocks > 1) {
-      const std::int64_t all = spec.strategy.blocks * std::int64_t{blocks.pick(1, 3)} *
-                               (blocks.chance(50) ? std::min(of.mesh.shard, 8) : 1);
+      const std::int64_t all = spec.strategy.blocks * std::int64_t{blocks.pick(1, 2)} *
+                               (blocks.chance(30) ? std::min(of.mesh.shard, 3) : 1);
       const Rounds of_blocks = Rounds::of(all, of.mesh, spec.strategy.blocks);
       spec.microbatches = of_blocks.count;
       spec.last_round_ranks = of_blocks.last_ranks;

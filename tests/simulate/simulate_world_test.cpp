@@ -192,8 +192,9 @@ TEST(SimulateWorld, ARankInStepIsTheRankAlone) {
 
 // Along the replicate axis a shard travels, of a tied flat between pipeline ranks a slice.
 TEST(SimulateWorld, CostsFollowWhatTravels) {
-  const WholeMesh made(testing::tied_model(2), {.pipeline = 2, .replicate = 2, .shard = 2},
-                       spec_of(4, 0, {}, 2));
+  StepSpec spec = spec_of(4, 0, {}, 2);
+  spec.strategy.reduce = ReduceWhen::last;  // sums in fp32 travel
+  const WholeMesh made(testing::tied_model(2), {.pipeline = 2, .replicate = 2, .shard = 2}, spec);
   const CostModel cost{.cluster = {.inside = {.alpha_us = 0, .bytes_per_us = 1}, .between = {}}};
   std::set<Opcode> seen;
   for (const RankTimeline& rank : made.simulated(cost).ranks) {

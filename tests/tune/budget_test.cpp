@@ -17,7 +17,9 @@ constexpr int kUnits = 8, kShards = 4;
 
 std::vector<StepSpec> specs_at(int stage, int resident_units = 0, int microbatches = 1) {
   StepSpec train{.microbatches = microbatches,
-                 .strategy = {.placements = Placements::of_stage(stage), .resident_units = resident_units},
+                 .strategy = {.placements = Placements::of_stage(stage),
+                              .reduce = ReduceWhen::automatic,  // else stage 2 takes what 1 does
+                              .resident_units = resident_units},
                  .activations = activations(kUnits),
                  .order = {}};
   StepSpec evaluate = train;

@@ -98,11 +98,11 @@ class NcclBackend final : public Backend {
   std::shared_ptr<Backend> meeting_;        // of the same members, for calls on the stream alone
   std::shared_ptr<Backend> first_meeting_;  // likewise, behind each group of a call that is new
   const Call* new_ = nullptr;               // the one that is made, unless its like was made before
-  std::set<std::tuple<Operation, DType, std::int64_t, int>> known_;  // calls that were made
-  std::vector<int> global_ranks_;                                    // of the members
-  std::uint64_t sequence_ = 0;                                       // collectives on the stream
-  std::map<int, std::uint64_t> sent_, taken_;                        // messages, by peer
-  std::vector<const void*> contributions_;                           // scratch of chain()
+  std::set<std::tuple<Operation, DType, std::int64_t, Contributors>> known_;  // calls that were made
+  std::vector<int> global_ranks_;                                             // of the members
+  std::uint64_t sequence_ = 0;                                                // collectives on the stream
+  std::map<int, std::uint64_t> sent_, taken_;                                 // messages, by peer
+  std::vector<const void*> contributions_;                                    // scratch of chain()
   std::unique_ptr<NcclChannel> channel_;
 };
 
