@@ -134,7 +134,10 @@ std::string to_text(const Program& program) { return Printer(program).print(); }
 
 std::string to_text(std::span<const Program> programs) {
   std::string text;
-  for (const Program& program : programs) text += (text.empty() ? "" : "\n") + to_text(program);
+  for (const Program& program : programs) {
+    if (!text.empty()) text += '\n';
+    text += to_text(program);
+  }
   return text;
 }
 

@@ -2,6 +2,8 @@
 // how units and buffers are referred to.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <functional>
 #include <map>
 #include <optional>
@@ -96,7 +98,7 @@ class References {
   template <class List, class NameOf>
   std::string text(int id, const List& list, NameOf name) const {
     if (id >= 0 && id < count_ && find(name(list[id])) == id) return quoted(name(list[id]));
-    return "@" + std::to_string(id);
+    return fmt::format("@{}", id);
   }
 
  private:
