@@ -96,8 +96,9 @@ class Placer {
   std::int64_t find(Index item, const Placed& placed, Index count) {
     tests_ += static_cast<std::int64_t>(count) + 1;
     if (conflicts_.is_matrix())
-      return find_gap(item, placed.fit,
-                      [&](const Range& range) { return conflicts_.test(item, range.item); });
+      return find_gap(item, placed.fit, [row = conflicts_.row(item)](const Range& range) {
+        return static_cast<std::int64_t>((row[range.item / 64] >> (range.item % 64)) & 1);
+      });
     ranges_.clear();
     ++seen_last_;
     conflicts_.each(item, [&](Index other) {
@@ -106,23 +107,25 @@ class Placer {
       ranges_.push_back({placed.offsets[other], placed.offsets[other] + items_[other].bytes, other});
     });
     std::ranges::sort(ranges_, {}, &Range::begin);
-    return find_gap(item, placed.fit, [](const Range&) { return true; });
+    return find_gap(item, placed.fit, [](const Range&) { return std::int64_t{1}; });
   }
 
-  // Among the gaps between the ranges that conflict, the tightest or lowest that fits; above them else.
+  // Finds, among the gaps between the ranges that conflict, the tightest or lowest that fits; above them
+  // else. conflicting() is 1 for those ranges and 0 for others. No processor foretells it, so no branch
+  // depends on it: a range that does not conflict leaves a gap of 0 bytes.
   template <typename Conflicting>
   std::int64_t find_gap(Index item, Fit fit, Conflicting conflicting) const {
     const std::int64_t bytes = items_[item].bytes;
     std::int64_t top = 0, best_gap = kUnlimited, best_begin = -1;
     for (const Range& range : ranges_) {
-      if (!conflicting(range)) continue;
-      const std::int64_t gap = range.begin - top;
+      const std::int64_t mask = -conflicting(range);
+      const std::int64_t gap = (range.begin - top) & mask;
       if (gap >= bytes && gap < best_gap) {
         best_gap = gap;
         best_begin = top;
         if (fit == Fit::lowest || gap == bytes) break;
       }
-      top = std::max(top, range.end);
+      top = std::max(top, range.end & mask);
     }
     return best_begin >= 0 ? best_begin : top;
   }
@@ -207,17 +210,17 @@ class Packer {
   void search(std::int64_t tests) {
     const std::int64_t end = placer_.tests() + tests;
     const auto overhead = static_cast<std::int64_t>(items_.size());
-    Placed current = best_;
+    Placed current = best_, next;
     int fruitless = 0;
     for (std::int64_t round = 0; round < kSearchRounds && !finished(end - overhead * round); ++round) {
-      Placed next = current;
+      next = current;
       change(next);
       const auto unlike = std::ranges::mismatch(current.order, next.order).in1 - current.order.begin();
       if (!placer_.place(next, current.height, static_cast<Index>(unlike))) {
         if (++fruitless % kPatience == 0) current = best_;
         continue;
       }
-      current = std::move(next);
+      std::swap(current, next);
       if (current.height >= best_.height) continue;
       best_ = current;
       fruitless = 0;
@@ -231,12 +234,12 @@ class Packer {
     };
     auto& order = placed.order;
     const auto culprit = std::find_if(order.begin(), order.end(), at_top);
-    std::vector<std::ptrdiff_t> blockers;
+    blockers_.clear();
     for (auto at = order.begin(); at != culprit; ++at) {
-      if (conflicts_.test(*at, *culprit)) blockers.push_back(at - order.begin());
+      if (conflicts_.test(*at, *culprit)) blockers_.push_back(at - order.begin());
     }
-    if (!blockers.empty()) {
-      const auto blocker = order.begin() + blockers[sequence_.below(blockers.size())];
+    if (!blockers_.empty()) {
+      const auto blocker = order.begin() + blockers_[sequence_.below(blockers_.size())];
       switch (sequence_.below(3)) {
         case 0:
           std::rotate(blocker, culprit, culprit + 1);
@@ -264,6 +267,7 @@ class Packer {
   std::int64_t bound_;
   Placed best_;
   DrawSequence sequence_;
+  std::vector<std::ptrdiff_t> blockers_;  // change() uses it; it is called too often to allocate one
 };
 
 }  // namespace
