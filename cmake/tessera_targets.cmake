@@ -98,6 +98,12 @@ function(tessera_timeout seconds)
   set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
+# tessera_computes(TEST...): tests that keep a core busy, of which two run at a time where ctest is given
+# tests/two_cores.json. Others wait most of their time, for a deadline or a peer, and run beside them.
+function(tessera_computes)
+  set_tests_properties(${ARGN} PROPERTIES RESOURCE_GROUPS "cores:1")
+endfunction()
+
 # tessera_test_objects(NAME SOURCES ... LINK ...): tests that several programs link.
 function(tessera_test_objects name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
@@ -107,10 +113,11 @@ function(tessera_test_objects name)
   tessera_precompiled(${name} tessera_test_headers)
 endfunction()
 
-# tessera_test(NAME [SOURCES ...] LINK ... [LABELS ...] [TIMEOUT seconds] [SHARDS n]): one GoogleTest program, registered
-# with ctest; with SHARDS as NAME_1 to NAME_n, which share its tests and may run at the same time.
+# tessera_test(NAME [SOURCES ...] LINK ... [LABELS ...] [TIMEOUT seconds] [SHARDS n] [COST seconds] [WAITS]): one GoogleTest
+# program, registered with ctest; with SHARDS as NAME_1 to NAME_n, which share its tests and may run at the same time. COST
+# says that it takes long, so that it starts early; WAITS that it does little else, so that others run beside it.
 function(tessera_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "WAITS" "TIMEOUT;SHARDS;COST" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} tessera_flags GTest::gtest_main)
@@ -134,5 +141,11 @@ function(tessera_test name)
     set(ARG_TIMEOUT 300)
   endif()
   set_tests_properties(${tests} PROPERTIES LABELS "${ARG_LABELS}")
+  if(ARG_COST)
+    set_tests_properties(${tests} PROPERTIES COST ${ARG_COST})
+  endif()
+  if(NOT ARG_WAITS)
+    tessera_computes(${tests})
+  endif()
   tessera_timeout(${ARG_TIMEOUT} ${tests})
 endfunction()
