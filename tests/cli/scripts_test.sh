@@ -58,6 +58,8 @@ refused fuzz.sh "SECONDS is 'abc'; a whole number from 1 is needed" abc
 refused fuzz.sh "SECONDS is '0'" 0
 refused fuzz.sh "'b' is one argument too many" 1 b
 refused gpu_check.sh "unknown argument '--no'" --no
+refused long_tests.sh "'b' is one argument too many" a b
+refused long_tests.sh "no test of these has 'nothing' in its name" nothing
 refused gpu_check.sh "there is no file '$PWD/none'" --libraries none
 refused gpu_libraries.sh "unknown argument '--no'" --no
 refused gpu_libraries.sh "'b' is one argument too many" a b

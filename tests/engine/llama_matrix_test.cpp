@@ -21,7 +21,8 @@ TEST_P(LlamaMatrix, EveryStageGivesTheSameBits) {
                  .reduce = ReduceWhen::each,
                  .dtype = dtype,
                  .prefetch = 0,
-                 .strict_order = true};
+                 .strict_order = true,
+                 .steps = 8};
   const RunResult expected = run_training(base);
   EXPECT_LT(expected.losses.back(), expected.losses.front() * 0.95) << "the reference run does not learn";
   for (int stage = 0; stage <= 3; ++stage)

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -18,6 +17,7 @@
 #include "tessera/philox.h"
 #include "tessera/pipeline.h"
 #include "tessera/trainer.h"
+#include "tests/program/sampled.h"
 
 namespace tessera::testing {
 
@@ -92,10 +92,13 @@ inline std::string to_string(const RunConfig& run) {
 
 // Whether to run cell `index` of a matrix: all of them or, where TESSERA_SAMPLE is set, one in so many, for
 // builds in which a run takes long. A prime larger than any axis meets every value of each.
-inline bool is_sampled(int index) {
-  const char* set = std::getenv("TESSERA_SAMPLE");
-  const int each = set == nullptr ? 1 : std::stoi(set);
-  return index % each == 0;
+inline bool is_sampled(int index) { return index % sampled_each(1) == 0; }
+
+// The same for a matrix of which every test run draws one cell in `of_every_run`, others in each `part`.
+inline bool is_drawn(int part, int index, int of_every_run) {
+  const int each = sampled_each(of_every_run);
+  return each == 1 ||
+         uniform(23, static_cast<std::uint64_t>(part), static_cast<std::uint64_t>(index)) * each < 1;
 }
 
 inline int ranks_of(const RunConfig& run) { return run.pipeline * run.replicate * run.world; }

@@ -20,7 +20,7 @@ RunConfig base() {
           .reduce = ReduceWhen::last,
           .prefetch = 1,
           .microbatches = 4,
-          .steps = 5,
+          .steps = 3,
           .poison = true,
           .layers = kLayers};
 }

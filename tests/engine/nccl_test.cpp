@@ -113,7 +113,7 @@ class NcclMatrix : public ::testing::TestWithParam<Cell> {
             .prefetch = 0,
             .strict_order = true,
             .microbatches = 2,
-            .steps = 3,
+            .steps = 2,
             .device = DeviceType::cuda};
   }
   static void expect_near(const RunResult& found, const RunResult& expected) {

@@ -16,6 +16,7 @@
 #include "tests/engine/quiet.h"
 #include "tests/engine/sleeping.h"
 #include "tests/program/mesh_programs.h"
+#include "tests/program/sampled.h"
 #include "tests/program/sanitized.h"
 
 namespace tessera::testing {
@@ -26,7 +27,8 @@ using std::chrono::microseconds;
 
 constexpr double kStepUs = 100e3;
 constexpr double kQuietUs = 2e3;  // sleeps that took longer in all tell nothing of the prediction
-constexpr int kCells = 50, kSteps = 2, kAttempts = 3;
+constexpr int kSteps = 2, kAttempts = 3;
+const int kCells = 50 / sampled_each(2);
 
 struct Cell {
   Mesh mesh;
@@ -180,7 +182,7 @@ TEST(Simulated, StepsTakeWhatTheyWerePredictedTo) {
                 k, predicted / 1e3, real.step_us / 1e3, error * 100, real.stretched_us / 1e3,
                 to_string(cell).c_str());
   }
-  if (errors.size() < kCells / 2 || kSanitized)
+  if (errors.size() < static_cast<std::size_t>(kCells / 2) || kSanitized)
     GTEST_SKIP() << disturbed << " cells were disturbed: the machine is too busy to tell";
   std::ranges::sort(errors);
   const double median = errors[errors.size() / 2], worst = errors.back();

@@ -17,6 +17,12 @@ inline auto small_models() {
                             ::testing::Values(DType::fp32, DType::bf16), ::testing::Values(1, 2));
 }
 
+// Its place among them.
+inline int part_of(const SmallModel& model) {
+  const auto& [family, dtype, world] = model;
+  return static_cast<int>(family) * 4 + (dtype == DType::fp32 ? 0 : 2) + world;
+}
+
 inline std::string name_of_small_model(const ::testing::TestParamInfo<SmallModel>& info) {
   const auto& [family, dtype, world] = info.param;
   return std::string(family == Family::llama ? "llama_" : "gpt2_") + std::string(name_of(dtype)) + "_world" +

@@ -29,7 +29,7 @@ TEST_P(UpdateTimes, ChangeNoBit) {
               if (update == UpdateWhen::next && states == Space::device) continue;
               if (parameters != Space::device && stage < 3) continue;
               if (states == Space::device && on_device > 0) continue;
-              if (!is_sampled(variant++ + world)) continue;
+              if (!is_drawn(part_of(GetParam()), variant++, 3)) continue;
               RunConfig run{.family = family,
                             .world = world,
                             .pipeline = pipeline,

@@ -5,7 +5,6 @@
 #include <gtest/gtest-spi.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -15,6 +14,7 @@
 #include "src/device/cuda_check.h"
 #include "tessera/machine.h"
 #include "tests/kernels/support.h"
+#include "tests/program/sampled.h"
 
 namespace tessera::kernels::testing {
 namespace {
@@ -862,8 +862,7 @@ TEST(CudaErrors, WithoutAGpuACallSaysSo) {
 // All or, where TESSERA_SAMPLE is set, one in so many, from `first` on; shuffled, as cases come in patterns
 // that would leave out the same variants of every shape.
 Cases sampled_cases(std::size_t first) {
-  const char* set = std::getenv("TESSERA_SAMPLE");
-  const std::size_t each = set == nullptr ? 1 : std::stoul(set);
+  const auto each = static_cast<std::size_t>(tessera::testing::sampled_each(1));
   Cases all = all_cases();
   if (each > 1) std::ranges::shuffle(all, std::mt19937(1));
   Cases some;
