@@ -87,7 +87,7 @@ Numerics prove_engine(const Layout& layout, const EngineOptions& options,
 MemoryBudget memory_budget(const EngineOptions& options);
 
 // A unit's parameter or gradient during a lease.
-struct View {
+struct TensorView {
   void* data = nullptr;
   std::int64_t numel = 0;
   DType dtype = DType::fp32;
@@ -126,10 +126,10 @@ class UnitLease {
 
   // `parameter` is one of the unit's, tied ones included. UsageError otherwise, and where the pass does not
   // read them (UnitSpec::read_in_forward_only).
-  View parameter(ParameterId parameter) const;
+  TensorView parameter(ParameterId parameter) const;
   // In backward, of a trainable parameter: where to write the gradient of loss_scale() · Σ loss, in the
   // parameter's type.
-  View gradient(ParameterId parameter) const;
+  TensorView gradient(ParameterId parameter) const;
   // 0: overwrite, the memory holds garbage; 1: add to what is there. A unit with a parameter tied to another
   // of its own writes the gradients in the order of its parameters.
   float gradient_beta(ParameterId parameter) const;

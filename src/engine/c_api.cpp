@@ -68,7 +68,7 @@ const UnitLease& lease_of(const tessera_lease* lease) {
   return *held;
 }
 
-tessera_view to_view(const View& view, float beta) {
+tessera_view to_view(const TensorView& view, float beta) {
   return {
       .data = view.data, .numel = view.numel, .dtype = static_cast<std::int32_t>(view.dtype), .beta = beta};
 }

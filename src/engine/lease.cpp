@@ -138,7 +138,7 @@ void* UnitLease::address(Role role) const {
   return operand == nullptr ? nullptr : impl.executor->at(*operand, instruction_);
 }
 
-View UnitLease::parameter(ParameterId parameter) const {
+TensorView UnitLease::parameter(ParameterId parameter) const {
   Engine::Impl& impl = *engine().impl_;
   check_parameter(impl.layout, unit(), parameter);
   const UnitSpec& spec = impl.layout.units()[static_cast<std::size_t>(unit())];
@@ -156,7 +156,7 @@ View UnitLease::parameter(ParameterId parameter) const {
                           impl.layout.parameter(parameter).name));
 }
 
-View UnitLease::gradient(ParameterId parameter) const {
+TensorView UnitLease::gradient(ParameterId parameter) const {
   Engine::Impl& impl = *engine().impl_;
   check_parameter(impl.layout, unit(), parameter);
   const Place& place = impl.layout.place(parameter);

@@ -54,7 +54,7 @@ void quiet_uses(Engine& engine, int microbatches, StepKind kind) {
       const std::size_t count = engine.layout().units()[static_cast<std::size_t>(unit)].parameters.size();
       for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id) {
         if (!engine.layout().parameter(id).trainable) continue;
-        const View view = lease.gradient(id);
+        const TensorView view = lease.gradient(id);
         if (lease.gradient_beta(id) == 0.0f)
           std::memset(view.data, 0, static_cast<std::size_t>(view.numel * bytes_of(view.dtype)));
       }

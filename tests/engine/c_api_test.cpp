@@ -94,7 +94,7 @@ void run_cpp(Record& run) {
         for (UnitId unit : {1, 0}) {
           UnitLease lease = engine.use(unit, Pass::backward);
           for (int id : kTrainable[static_cast<std::size_t>(unit)]) {
-            const View p = lease.parameter(id), g = lease.gradient(id);
+            const TensorView p = lease.parameter(id), g = lease.gradient(id);
             loss += add_gradient(p.data, g.data, p.numel, p.dtype, lease.gradient_beta(id),
                                  mixed(world.rank(), step, id));
           }

@@ -364,7 +364,7 @@ TEST(Skip, HandsZerosOn) {
           if (use.unit == (forward ? 0 : 1))
             std::fill_n(handed, 16, 7.0f + static_cast<float>(use.microbatch));
           if (!forward) {
-            const View gradient = lease.gradient(use.unit);
+            const TensorView gradient = lease.gradient(use.unit);
             std::fill_n(static_cast<float*>(gradient.data), gradient.numel, 1.0f);
           }
           lease.end();

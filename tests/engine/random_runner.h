@@ -85,7 +85,7 @@ class Runner {
       std::vector<float>& all =
           values.emplace_back(static_cast<std::size_t>(numel_of(unit.parameters[k].shape)));
       if (!reads_parameters(unit, use.pass)) continue;
-      const View view = lease.parameter(first + static_cast<ParameterId>(k));
+      const TensorView view = lease.parameter(first + static_cast<ParameterId>(k));
       kernels::cast({}, view.numel, view.dtype, view.data, DType::fp32, all.data());
       for (const float value : all) sum += static_cast<double>(value);
     }

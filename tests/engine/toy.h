@@ -97,7 +97,7 @@ inline void write_gradients(const Engine& engine, UnitLease& lease, const ToySte
       static_cast<ParameterId>(layout.units()[static_cast<std::size_t>(lease.unit())].parameters.size());
   for (ParameterId id = first; id < first + count; ++id) {
     if (!layout.parameter(id).trainable) continue;
-    const View view = lease.gradient(id);
+    const TensorView view = lease.gradient(id);
     std::vector<float> values(static_cast<std::size_t>(view.numel), 0.0f);
     if (lease.gradient_beta(id) != 0.0f)
       kernels::cast({}, view.numel, view.dtype, view.data, DType::fp32, values.data());

@@ -256,7 +256,7 @@ TEST(Views, LieAtOneAddressInAllPassesAndSteps) {
       const ParameterId first = engine.layout().first_parameter(unit);
       const std::size_t count = engine.layout().units()[static_cast<std::size_t>(unit)].parameters.size();
       for (std::size_t k = 0; k < count; ++k) {
-        const View view = lease.parameter(first + static_cast<ParameterId>(k));
+        const TensorView view = lease.parameter(first + static_cast<ParameterId>(k));
         const void*& address = seen[static_cast<std::size_t>(first) + k];
         if (!address) address = view.data;
         EXPECT_EQ(view.data, address);
