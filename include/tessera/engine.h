@@ -194,8 +194,8 @@ struct StepResult {
 
 // Which value of a parameter: the fp32 one that is updated (master, or an fp32 parameter itself), the one
 // that compute sees, or a moment of the optimizer. A frozen parameter has only what compute sees.
-enum class State : std::uint8_t { master, parameter, moment1, moment2 };
-std::string_view name_of(State state);
+enum class StateKind : std::uint8_t { master, parameter, moment1, moment2 };
+std::string_view name_of(StateKind state);
 
 // A step's timing on this rank. What a lane does is timed where it does it: on a GPU's stream by the GPU.
 struct StepTiming {
@@ -298,7 +298,7 @@ class Engine {
   void finish_updates();
   // Elements [begin, begin + values.numel) of a state, on every rank (collective, equal arguments). Between
   // steps.
-  void read(ParameterId parameter, State state, std::int64_t begin, std::span<float> values);
+  void read(ParameterId parameter, StateKind state, std::int64_t begin, std::span<float> values);
   // The same of a reduced gradient, in a training step, behind its last use and before step(): the sum over
   // ranks and microbatches, times loss_scale(), neither divided by the step's weight nor clipped. Waits until
   // gradients are reduced; changes nothing. UsageError for a frozen parameter, and with Strategy::update
@@ -307,7 +307,7 @@ class Engine {
   // Like read(), inwards: every rank gives the same values, as they find at the next step, and keeps what it
   // holds, moments in bf16 rounded to the nearest. Writing the master also writes the rounded parameter; a
   // trainable parameter is written through its master only.
-  void write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values);
+  void write(ParameterId parameter, StateKind state, std::int64_t begin, std::span<const float> values);
 
   // For checkpoints, between steps: the bytes of a persistent buffer of a flat on this rank, 0 where it has
   // none (an fp32 parameter is its own master); those from `offset` on, to and from memory of the host; and
@@ -315,12 +315,12 @@ class Engine {
   // to kPieceBytes of memory meanwhile. UsageError where finish_updates() is due, and for writing where
   // wait_for_readers() is.
   static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-  std::int64_t persistent_bytes(FlatId flat, State state) const;
-  void read_persistent(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to);
-  void write_persistent(FlatId flat, State state, std::int64_t offset, std::span<const std::byte> from);
-  std::span<std::byte> persistent(FlatId flat, State state);
+  std::int64_t persistent_bytes(FlatId flat, StateKind state) const;
+  void read_persistent(FlatId flat, StateKind state, std::int64_t offset, std::span<std::byte> to);
+  void write_persistent(FlatId flat, StateKind state, std::int64_t offset, std::span<const std::byte> from);
+  std::span<std::byte> persistent(FlatId flat, StateKind state);
   // Where it lies; on the CPU `device` is memory of the host, too. UsageError where this rank has none.
-  Space persistent_space(FlatId flat, State state) const;
+  Space persistent_space(FlatId flat, StateKind state) const;
   // The next change of parameters or states, unless the reader is destroyed by then, waits for it: of a
   // training step in step() or abandon(), with Strategy::update reduced in begin(). Every rank adds one at
   // the same place in its order of calls. Between steps; UsageError where finish_updates() is due. On a GPU
@@ -329,7 +329,7 @@ class Engine {
   void add_reader(const std::shared_ptr<StatesReader>& reader);
   // read_persistent() for readers: on threads of their own, beside steps, until before_change() returns.
   // UsageError for what lies on the disk.
-  void read_beside(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to) const;
+  void read_beside(FlatId flat, StateKind state, std::int64_t offset, std::span<std::byte> to) const;
   // Waits for them now, as before a change by way of persistent() or write_persistent(), which is every
   // rank's own and does not. Between steps.
   void wait_for_readers();

@@ -4,9 +4,9 @@
 
 namespace tessera::checkpoint {
 
-std::int64_t element_bytes(const Flat& flat, State state, DType moment_type) {
-  if (state == State::parameter) return bytes_of(flat.dtype);
-  return bytes_of(state == State::master ? DType::fp32 : moment_type);
+std::int64_t element_bytes(const Flat& flat, StateKind state, DType moment_type) {
+  if (state == StateKind::parameter) return bytes_of(flat.dtype);
+  return bytes_of(state == StateKind::master ? DType::fp32 : moment_type);
 }
 
 std::vector<PersistentBuffer> buffers_of(Engine& engine) {
@@ -14,12 +14,13 @@ std::vector<PersistentBuffer> buffers_of(Engine& engine) {
   const Layout& layout = engine.layout();
   const Spreads spreads = spreads_of(engine.options().strategy, engine.options().mesh);
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
-    for (const State state : {State::parameter, State::master, State::moment1, State::moment2}) {
+    for (const StateKind state :
+         {StateKind::parameter, StateKind::master, StateKind::moment1, StateKind::moment2}) {
       const std::int64_t bytes = engine.persistent_bytes(flat, state);
       if (bytes == 0) continue;
       buffers.push_back({.flat = flat,
                          .state = state,
-                         .spread = state == State::parameter ? spreads.parameters : spreads.states,
+                         .spread = state == StateKind::parameter ? spreads.parameters : spreads.states,
                          .bytes = bytes});
     }
   }

@@ -13,13 +13,13 @@ namespace tessera::checkpoint {
 
 struct PersistentBuffer {
   FlatId flat = 0;
-  State state = State::parameter;
+  StateKind state = StateKind::parameter;
   Spread spread = {};  // how it is spread over the ranks
   std::int64_t bytes = 0;
 };
 
 // The bytes of one element of a state, with moments of this type.
-std::int64_t element_bytes(const Flat& flat, State state, DType moment_type);
+std::int64_t element_bytes(const Flat& flat, StateKind state, DType moment_type);
 
 // All persistent buffers of this rank, by flat. A parameter that is its own master occurs once, as the
 // master.

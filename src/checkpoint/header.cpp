@@ -40,8 +40,9 @@ Placement parse_placement(const std::string& name) {
   throw std::invalid_argument("placement '" + name + "'");
 }
 
-State parse_state(const std::string& name) {
-  for (const State state : {State::master, State::parameter, State::moment1, State::moment2})
+StateKind parse_state(const std::string& name) {
+  for (const StateKind state :
+       {StateKind::master, StateKind::parameter, StateKind::moment1, StateKind::moment2})
     if (name == name_of(state)) return state;
   throw std::invalid_argument("state '" + name + "'");
 }

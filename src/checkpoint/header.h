@@ -17,7 +17,7 @@ namespace tessera::checkpoint {
 struct StoredBuffer {
   std::string unit;  // for messages
   FlatId flat = 0;
-  State state = State::parameter;
+  StateKind state = StateKind::parameter;
   bool whole = false;
   std::int64_t offset = 0;  // in the file
   std::int64_t bytes = 0;

@@ -195,7 +195,8 @@ class Exporter {
     const ParameterId parameter = layout.find(tensor.parameter);
     const bool trainable = layout.flat(layout.place(parameter).flat).trainable;
     values_.resize(static_cast<std::size_t>(numel));
-    engine_.read(parameter, trainable ? State::master : State::parameter, tensor.begin + begin, values_);
+    engine_.read(parameter, trainable ? StateKind::master : StateKind::parameter, tensor.begin + begin,
+                 values_);
   }
 
   // Rows of the parameter are columns in the file.

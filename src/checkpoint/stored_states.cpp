@@ -20,7 +20,7 @@ int rank_at(const Mesh& mesh, int pipeline, int replica, int shard) {
 }
 
 // Null where there is none.
-const StoredBuffer* buffer_in(const StoredFile& file, FlatId flat, State state) {
+const StoredBuffer* buffer_in(const StoredFile& file, FlatId flat, StateKind state) {
   for (const StoredBuffer& stored : file.header.buffers)
     if (stored.flat == flat && stored.state == state) return &stored;
   return nullptr;
@@ -46,7 +46,7 @@ const StoredFile& StoredStates::file_of(int rank) {
   return files_.emplace(rank, StoredFile{opened.reader.path(), std::move(opened.header)}).first->second;
 }
 
-const StoredFile& StoredStates::first_file(FlatId flat, State state) {
+const StoredFile& StoredStates::first_file(FlatId flat, StateKind state) {
   const int pipeline = here_.mesh.place(here_.rank, Axis::pipeline);  // of a mesh that did not change
   const std::vector<int>& writers = header().ranks;
   for (int i = 0; i < mesh().pipeline; ++i) {
@@ -60,7 +60,8 @@ const StoredFile& StoredStates::first_file(FlatId flat, State state) {
                   flat, here_.units.at(static_cast<std::size_t>(layout_->flat(flat).unit)).name));
 }
 
-std::vector<StoredPiece> StoredStates::find(FlatId flat, State state, std::int64_t begin, std::int64_t end) {
+std::vector<StoredPiece> StoredStates::find(FlatId flat, StateKind state, std::int64_t begin,
+                                            std::int64_t end) {
   const Flat& spec = layout_->flat(flat);
   end = std::min(end, spec.padded_numel);
   std::vector<StoredPiece> pieces;

@@ -35,13 +35,13 @@ class StoredStates {
   // The buffers that overlap elements [begin, end), ascending. Together they cover all stored elements of the
   // range, which are all but the padding after the flat's last parameter. Reads the headers of their files.
   // Throws EnvironmentError naming what is missing or damaged.
-  std::vector<StoredPiece> find(FlatId flat, State state, std::int64_t begin, std::int64_t end);
+  std::vector<StoredPiece> find(FlatId flat, StateKind state, std::int64_t begin, std::int64_t end);
 
  private:
   const Mesh& mesh() const { return header().mesh; }  // that wrote the checkpoint
   const StoredFile& file_of(int rank);
   // The file that holds the first elements of the flat's state.
-  const StoredFile& first_file(FlatId flat, State state);
+  const StoredFile& first_file(FlatId flat, StateKind state);
 
   const std::filesystem::path folder_;
   const Header here_;

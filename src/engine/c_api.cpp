@@ -76,7 +76,7 @@ tessera_view to_view(const TensorView& view, float beta) {
 // The numbers of the header are those of the enumerators.
 static_assert(TESSERA_EVALUATE == static_cast<int>(StepKind::evaluate) &&
               TESSERA_NO_WEIGHT == static_cast<int>(SkipReason::no_weight) &&
-              TESSERA_MOMENT2 == static_cast<int>(State::moment2) && TESSERA_CATEGORIES == kCategories &&
+              TESSERA_MOMENT2 == static_cast<int>(StateKind::moment2) && TESSERA_CATEGORIES == kCategories &&
               TESSERA_WORKSPACE == static_cast<int>(Category::workspace) &&
               TESSERA_OPTIMIZER_STATE == static_cast<int>(Category::optimizer_state) &&
               TESSERA_SHARD == static_cast<int>(Axis::shard));
@@ -281,7 +281,8 @@ tessera_status tessera_read(tessera_engine* engine, int32_t parameter, int32_t s
                             float* values, int64_t numel) {
   return guarded([&] {
     given(engine, "engine")
-        .engine.read(parameter, checked<State>(state, 4, "state"), begin, span_of(values, numel, "values"));
+        .engine.read(parameter, checked<StateKind>(state, 4, "state"), begin,
+                     span_of(values, numel, "values"));
   });
 }
 
@@ -296,7 +297,8 @@ tessera_status tessera_write(tessera_engine* engine, int32_t parameter, int32_t 
                              const float* values, int64_t numel) {
   return guarded([&] {
     given(engine, "engine")
-        .engine.write(parameter, checked<State>(state, 4, "state"), begin, span_of(values, numel, "values"));
+        .engine.write(parameter, checked<StateKind>(state, 4, "state"), begin,
+                      span_of(values, numel, "values"));
   });
 }
 

@@ -8,13 +8,13 @@
 
 namespace tessera {
 
-std::int64_t Engine::persistent_bytes(FlatId flat, State state) const {
+std::int64_t Engine::persistent_bytes(FlatId flat, StateKind state) const {
   impl_->check_flat("persistent_bytes", flat);
   const BufferId buffer = impl_->own_buffer(flat, state);
   return buffer < 0 ? 0 : impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].bytes;
 }
 
-std::span<std::byte> Engine::persistent(FlatId flat, State state) {
+std::span<std::byte> Engine::persistent(FlatId flat, StateKind state) {
   impl_->check_finished("persistent");
   impl_->check_flat("persistent", flat);
   const BufferId buffer = impl_->own_buffer(flat, state);
@@ -27,7 +27,7 @@ std::span<std::byte> Engine::persistent(FlatId flat, State state) {
           static_cast<std::size_t>(persistent_bytes(flat, state))};
 }
 
-void Engine::read_persistent(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to) {
+void Engine::read_persistent(FlatId flat, StateKind state, std::int64_t offset, std::span<std::byte> to) {
   const auto check = [&] { impl_->check_persistent("read_persistent", flat, state, offset, to.size()); };
   impl_->guarded("read_persistent", check, [&] {
     impl_->check_finished("read_persistent");
@@ -35,7 +35,7 @@ void Engine::read_persistent(FlatId flat, State state, std::int64_t offset, std:
   });
 }
 
-void Engine::write_persistent(FlatId flat, State state, std::int64_t offset,
+void Engine::write_persistent(FlatId flat, StateKind state, std::int64_t offset,
                               std::span<const std::byte> from) {
   const auto check = [&] {
     impl_->check_persistent("write_persistent", flat, state, offset, from.size());
@@ -63,7 +63,7 @@ void Engine::add_reader(const std::shared_ptr<StatesReader>& reader) {
   });
 }
 
-Space Engine::persistent_space(FlatId flat, State state) const {
+Space Engine::persistent_space(FlatId flat, StateKind state) const {
   impl_->check_flat("persistent_space", flat);
   const BufferId buffer = impl_->own_buffer(flat, state);
   if (buffer < 0)
@@ -73,7 +73,7 @@ Space Engine::persistent_space(FlatId flat, State state) const {
 }
 
 // Another thread's: of what this engine does meanwhile nothing is looked at.
-void Engine::read_beside(FlatId flat, State state, std::int64_t offset, std::span<std::byte> to) const {
+void Engine::read_beside(FlatId flat, StateKind state, std::int64_t offset, std::span<std::byte> to) const {
   impl_->check_persistent("read_beside", flat, state, offset, to.size());
   if (persistent_space(flat, state) == Space::disk)
     throw UsageError("read_beside: it lies on the disk, which one thread reads; call read_persistent()");
@@ -108,7 +108,7 @@ void Engine::Impl::check_flat(const char* call, FlatId flat) const {
     throw UsageError(fmt::format("{}: flat {} does not exist; the model has 0 to {}", call, flat, flats - 1));
 }
 
-void Engine::Impl::check_persistent(const char* call, FlatId flat, State state, std::int64_t offset,
+void Engine::Impl::check_persistent(const char* call, FlatId flat, StateKind state, std::int64_t offset,
                                     std::size_t bytes) const {
   check_flat(call, flat);
   const BufferId buffer = own_buffer(flat, state);

@@ -32,7 +32,8 @@ struct Engine::Impl {
   Spreads spreads;
   std::vector<Program> programs;
   Numerics numerics;
-  std::vector<std::array<BufferId, 4>> states_of;  // [flat][State] where they persist; −1: not on this rank
+  std::vector<std::array<BufferId, 4>>
+      states_of;  // [flat][StateKind] where they persist; −1: not on this rank
   MemoryPlan plan;
   std::unique_ptr<Device> device;
   Communicator states;  // for what is read, and initial values
@@ -79,25 +80,25 @@ struct Engine::Impl {
   StepResult finish_step(const StepInputs& inputs);
 
   void find_states();
-  BufferId buffer_of(FlatId flat, State state) const {
+  BufferId buffer_of(FlatId flat, StateKind state) const {
     return states_of[static_cast<std::size_t>(flat)][static_cast<std::size_t>(state)];
   }
   // Whether any rank has the state; this one may not, for it lies on another pipeline rank.
-  bool exists(FlatId flat, State state) const;
+  bool exists(FlatId flat, StateKind state) const;
   // How the flat's state lies on the ranks.
-  Spread spread_of(FlatId flat, State state) const;
+  Spread spread_of(FlatId flat, StateKind state) const;
   // The first rank that holds the element of the flat, where it lies so on the ranks.
   int owner(FlatId flat, const Spread& spread, std::int64_t offset) const;
   template <typename Load>
   void bring(FlatId flat, const Spread& spread, std::int64_t offset, std::span<float> values,
              std::string_view what, const char* call, const Load& load);
   // The buffer of the state alone: −1 where there is none, and where the parameter is its own master.
-  BufferId own_buffer(FlatId flat, State state) const;
+  BufferId own_buffer(FlatId flat, StateKind state) const;
   void check_flat(const char* call, FlatId flat) const;
-  void check_persistent(const char* call, FlatId flat, State state, std::int64_t offset,
+  void check_persistent(const char* call, FlatId flat, StateKind state, std::int64_t offset,
                         std::size_t bytes) const;
   // The elements of the flat's state that this rank holds, where it holds any.
-  ElementRange held(FlatId flat, State state) const {
+  ElementRange held(FlatId flat, StateKind state) const {
     return range_of(layout.flat(flat), spread_of(flat, state), coordinates);
   }
   static constexpr std::int64_t kChunkNumel = 1 << 20;  // at once, on its way to or from a buffer
@@ -105,12 +106,12 @@ struct Engine::Impl {
   void initialize(const Fill& fill, std::optional<std::uint64_t> identity);
   // Sets all that this rank holds: parameters and masters to what `fill` gives, moments to 0.
   InitialValues fill_states(const Fill& fill, std::uint64_t identity);
-  void store(FlatId flat, State state, std::int64_t offset, std::span<const float> values);
-  void load(FlatId flat, State state, std::int64_t offset, std::span<float> values);
+  void store(FlatId flat, StateKind state, std::int64_t offset, std::span<const float> values);
+  void load(FlatId flat, StateKind state, std::int64_t offset, std::span<float> values);
   // In pieces that `read` gives in `type`.
   template <typename Read>
   void load(DType type, std::span<float> values, const Read& read);
-  DType stored_type(FlatId flat, State state) const;
+  DType stored_type(FlatId flat, StateKind state) const;
   void check_between_steps(const char* call) const;
   void check_whole(const char* call) const;  // the states
   void before_change();                      // on every rank at the same place in its order of calls

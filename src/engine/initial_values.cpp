@@ -126,18 +126,18 @@ InitialValues Engine::Impl::fill_states(const Fill& fill, std::uint64_t identity
   InitialValues initial(identity, layout, partition, options.mesh, spreads.parameters);
   std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
   for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
-    for (State state : {State::parameter, State::master, State::moment1, State::moment2})
+    for (StateKind state : {StateKind::parameter, StateKind::master, StateKind::moment1, StateKind::moment2})
       if (const BufferId buffer = own_buffer(flat, state); buffer >= 0) executor->clear_persistent(buffer);
-    if (buffer_of(flat, State::parameter) < 0) continue;  // another pipeline rank's
-    const auto [first, last] = held(flat, State::parameter);
+    if (buffer_of(flat, StateKind::parameter) < 0) continue;  // another pipeline rank's
+    const auto [first, last] = held(flat, StateKind::parameter);
     for (const Piece& piece : layout.pieces(flat, first, last)) {
       for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
         const std::span<float> chunk(values.data(),
                                      static_cast<std::size_t>(std::min(kChunkNumel, piece.numel - done)));
         fill(piece.parameter, piece.begin + done, chunk);
         initial.add(flat, chunk);
-        store(flat, State::parameter, piece.offset + done, chunk);
-        store(flat, State::master, piece.offset + done, chunk);
+        store(flat, StateKind::parameter, piece.offset + done, chunk);
+        store(flat, StateKind::master, piece.offset + done, chunk);
       }
     }
   }

@@ -16,42 +16,42 @@ void Engine::Impl::find_states() {
   for (BufferId id = 0; id < buffers.count(); ++id) {
     const Buffer& buffer = buffers[id];
     if (!buffer.persistent || buffer.flat < 0) continue;
-    const auto is = [&](State state) {
+    const auto is = [&](StateKind state) {
       states_of[static_cast<std::size_t>(buffer.flat)][static_cast<std::size_t>(state)] = id;
     };
-    if (buffer.role == BufferRole::parameter) is(State::parameter);
-    if (buffer.role == BufferRole::master) is(State::master);
-    if (buffer.role == BufferRole::moment) is(buffer.index == 0 ? State::moment1 : State::moment2);
+    if (buffer.role == BufferRole::parameter) is(StateKind::parameter);
+    if (buffer.role == BufferRole::master) is(StateKind::master);
+    if (buffer.role == BufferRole::moment) is(buffer.index == 0 ? StateKind::moment1 : StateKind::moment2);
   }
   for (FlatId flat = 0; flat < static_cast<FlatId>(states_of.size()); ++flat) {  // their own masters
     const Flat& spec = layout.flat(flat);
     if (spec.trainable && spec.dtype == DType::fp32)
-      states_of[static_cast<std::size_t>(flat)][static_cast<std::size_t>(State::master)] =
-          buffer_of(flat, State::parameter);
+      states_of[static_cast<std::size_t>(flat)][static_cast<std::size_t>(StateKind::master)] =
+          buffer_of(flat, StateKind::parameter);
   }
 }
 
-BufferId Engine::Impl::own_buffer(FlatId flat, State state) const {
+BufferId Engine::Impl::own_buffer(FlatId flat, StateKind state) const {
   const BufferId buffer = buffer_of(flat, state);
-  return state == State::master && buffer == buffer_of(flat, State::parameter) ? -1 : buffer;
+  return state == StateKind::master && buffer == buffer_of(flat, StateKind::parameter) ? -1 : buffer;
 }
 
-DType Engine::Impl::stored_type(FlatId flat, State state) const {
-  if (state == State::parameter) return layout.flat(flat).dtype;
-  return state == State::master ? DType::fp32 : options.optimizer.moment_type;
+DType Engine::Impl::stored_type(FlatId flat, StateKind state) const {
+  if (state == StateKind::parameter) return layout.flat(flat).dtype;
+  return state == StateKind::master ? DType::fp32 : options.optimizer.moment_type;
 }
 
-bool Engine::Impl::exists(FlatId flat, State state) const {
-  if (state == State::parameter) return true;
+bool Engine::Impl::exists(FlatId flat, StateKind state) const {
+  if (state == StateKind::parameter) return true;
   if (!layout.flat(flat).trainable) return false;
-  return state == State::master ||
-         static_cast<int>(state) - static_cast<int>(State::moment1) < options.optimizer.moments();
+  return state == StateKind::master ||
+         static_cast<int>(state) - static_cast<int>(StateKind::moment1) < options.optimizer.moments();
 }
 
-Spread Engine::Impl::spread_of(FlatId flat, State state) const {
+Spread Engine::Impl::spread_of(FlatId flat, StateKind state) const {
   // An fp32 parameter is its own master.
   const bool as_parameter =
-      state == State::parameter || (state == State::master && layout.flat(flat).dtype == DType::fp32);
+      state == StateKind::parameter || (state == StateKind::master && layout.flat(flat).dtype == DType::fp32);
   return as_parameter ? spreads.parameters : spreads.states;
 }
 
@@ -101,7 +101,7 @@ void Engine::Impl::check_finished(const char* call) const {
 }
 
 // Keeps what of [offset, offset + values) of the flat lies in this rank's buffer.
-void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::span<const float> values) {
+void Engine::Impl::store(FlatId flat, StateKind state, std::int64_t offset, std::span<const float> values) {
   const BufferId buffer = buffer_of(flat, state);
   if (buffer < 0) return;
   const auto [first, last] = held(flat, state);
@@ -117,7 +117,7 @@ void Engine::Impl::store(FlatId flat, State state, std::int64_t offset, std::spa
   }
 }
 
-void Engine::Impl::load(FlatId flat, State state, std::int64_t offset, std::span<float> values) {
+void Engine::Impl::load(FlatId flat, StateKind state, std::int64_t offset, std::span<float> values) {
   const BufferId buffer = buffer_of(flat, state);
   const std::int64_t first = held(flat, state).begin;
   const DType type = stored_type(flat, state);
@@ -162,7 +162,7 @@ void Engine::finish_updates() {
   });
 }
 
-void Engine::read(ParameterId parameter, State state, std::int64_t begin, std::span<float> values) {
+void Engine::read(ParameterId parameter, StateKind state, std::int64_t begin, std::span<float> values) {
   Impl& impl = *impl_;
   FlatId flat = -1;
   std::int64_t offset = 0;
@@ -216,7 +216,8 @@ void Engine::read_gradient(ParameterId parameter, std::int64_t begin, std::span<
   });
 }
 
-void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::span<const float> values) {
+void Engine::write(ParameterId parameter, StateKind state, std::int64_t begin,
+                   std::span<const float> values) {
   Impl& impl = *impl_;
   FlatId flat = -1;
   std::int64_t offset = 0;
@@ -224,9 +225,9 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
     impl.check_whole("write");
     std::tie(flat, offset) = find_range(impl.layout, "write", parameter, begin, values.size());
     const bool trainable = impl.layout.flat(flat).trainable;
-    if (!impl.exists(flat, state) || (state == State::parameter && trainable))
+    if (!impl.exists(flat, state) || (state == StateKind::parameter && trainable))
       throw UsageError(fmt::format("write: '{}' {}", impl.layout.parameter(parameter).name,
-                                   state == State::parameter
+                                   state == StateKind::parameter
                                        ? "is trainable; write its master, which the parameter follows"
                                        : fmt::format("has no {}", name_of(state))));
   };
@@ -238,7 +239,7 @@ void Engine::write(ParameterId parameter, State state, std::int64_t begin, std::
     impl.given = XXH3_64bits_withSeed(values.data(), values.size_bytes(), impl.given);
     impl.before_change();
     impl.store(flat, state, offset, values);
-    if (state == State::master) impl.store(flat, State::parameter, offset, values);
+    if (state == StateKind::master) impl.store(flat, StateKind::parameter, offset, values);
   });
 }
 

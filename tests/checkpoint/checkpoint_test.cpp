@@ -144,8 +144,10 @@ void write_everything(Engine& engine, std::uint32_t seed) {
   const Layout& layout = engine.layout();
   for (ParameterId id = 0; id < layout.parameters(); ++id) {
     if (layout.place(id).home != id) continue;
-    for (const State state : {State::master, State::parameter, State::moment1, State::moment2}) {
-      if ((state == State::parameter) == layout.parameter(id).trainable) continue;  // it follows its master
+    for (const StateKind state :
+         {StateKind::master, StateKind::parameter, StateKind::moment1, StateKind::moment2}) {
+      if ((state == StateKind::parameter) == layout.parameter(id).trainable)
+        continue;  // it follows its master
       std::vector<float> values(static_cast<std::size_t>(layout.place(id).numel));
       for (float& value : values) value = static_cast<float>((seed = seed * 1664525u + 1013904223u) >> 8);
       engine.write(id, state, 0, values);
@@ -225,7 +227,8 @@ TEST_P(CheckpointReshard, PaddingStaysZero) {
     load_checkpoint(folder.file("run"), ranks, engine);
     const Layout& layout = engine.layout();
     for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat)
-      for (const State state : {State::parameter, State::master, State::moment1, State::moment2}) {
+      for (const StateKind state :
+           {StateKind::parameter, StateKind::master, StateKind::moment1, StateKind::moment2}) {
         std::vector<std::byte> bytes(static_cast<std::size_t>(engine.persistent_bytes(flat, state)));
         if (bytes.empty()) continue;
         engine.read_persistent(flat, state, 0, bytes);
@@ -250,7 +253,7 @@ TEST(CheckpointReshardPieces, BuffersLargerThanAPiece) {
   const TemporaryFolder folder;
   const std::vector<UnitSpec> units = {
       {.name = "wide", .parameters = {{.name = "wide", .shape = {kNumel}, .dtype = DType::bf16}}}};
-  const auto value = [](State state, std::int64_t at) {
+  const auto value = [](StateKind state, std::int64_t at) {
     return static_cast<float>((at * 7 + static_cast<int>(state)) % 65521) / 64.0f;
   };
   const auto options_of = [](int world, Space states) {
@@ -259,11 +262,11 @@ TEST(CheckpointReshardPieces, BuffersLargerThanAPiece) {
     options.disk_directory = std::filesystem::temp_directory_path();
     return options;
   };
-  const std::array kStates = {State::master, State::moment1, State::moment2};
+  const std::array kStates = {StateKind::master, StateKind::moment1, StateKind::moment2};
   run_local(2, {}, [&](Communicator world) {
     Engine engine(world, units, options_of(2, Space::disk));
     std::vector<float> own(kNumel);
-    for (const State state : kStates) {
+    for (const StateKind state : kStates) {
       for (std::int64_t at = 0; at < kNumel; ++at) own[static_cast<std::size_t>(at)] = value(state, at);
       engine.write(0, state, 0, own);
     }
@@ -275,7 +278,7 @@ TEST(CheckpointReshardPieces, BuffersLargerThanAPiece) {
         Engine engine(ranks, units, options_of(world, space));
         load_checkpoint(folder.file("run"), ranks, engine);
         std::vector<float> own(kNumel);
-        for (const State state : kStates) {
+        for (const StateKind state : kStates) {
           engine.read(0, state, 0, own);
           for (std::int64_t at = 0; at < kNumel; ++at)
             ASSERT_EQ(own[static_cast<std::size_t>(at)], value(state, at)) << world << " " << at;

@@ -118,14 +118,14 @@ TEST_F(Damage, AScaleThatTheRunDoesNotHaveIsRefused) {
   narrow.most_scale = 512;
   narrow.run([&](Communicator ranks, Engine& engine) {
     std::vector<float> before(8), after(8);
-    engine.read(0, State::parameter, 0, before);
+    engine.read(0, StateKind::parameter, 0, before);
     try {
       load_checkpoint(folder_.file("run"), ranks, engine);
       ADD_FAILURE() << "loaded";
     } catch (const UsageError& error) {
       expect_mentions(error.what(), {"load_checkpoint: ", folder_.file("run"), "scale of ", "from 1 to 512"});
     }
-    engine.read(0, State::parameter, 0, after);
+    engine.read(0, StateKind::parameter, 0, after);
     EXPECT_EQ(before, after);
     steps(engine, 0, 1);
     EXPECT_EQ(engine.steps_applied(), 1);
@@ -151,8 +151,8 @@ TEST_F(Damage, AnEngineGoesOnFromWholeStatesOnly) {
         }
       };
       refused("begin", [&] { engine.begin(StepKind::train); });
-      refused("read", [&] { engine.read(0, State::parameter, 0, value); });
-      refused("write", [&] { engine.write(0, State::master, 0, value); });
+      refused("read", [&] { engine.read(0, StateKind::parameter, 0, value); });
+      refused("write", [&] { engine.write(0, StateKind::master, 0, value); });
       refused("save_checkpoint", [&] { save_checkpoint(folder_.file("new"), ranks, engine, state_at(1)); });
       if (from_another)
         load_checkpoint(folder_.file("whole"), ranks, engine);
@@ -160,7 +160,7 @@ TEST_F(Damage, AnEngineGoesOnFromWholeStatesOnly) {
         engine.initialize(toy_fill());
       steps(engine, 3, 4);
       EXPECT_EQ(engine.steps_applied(), from_another ? 4 : 1);
-      engine.read(0, State::parameter, 0, value);
+      engine.read(0, StateKind::parameter, 0, value);
     });
   }
   EXPECT_FALSE(fs::exists(folder_.file("new")));

@@ -108,7 +108,7 @@ void run_cpp(Record& run) {
       if (world.rank() == 0) record(run, result.loss, result.gradient_norm);
     }
     std::vector<float> weight(210);
-    engine.read(0, State::master, 0, weight);
+    engine.read(0, StateKind::master, 0, weight);
     if (world.rank() == 0) run.weight = weight;
   });
 }

@@ -145,7 +145,7 @@ chain_run run_cpp(const Case& of) {
     }
     std::array<float, CHAIN_NUMEL> values;
     for (int unit = 0; unit < CHAIN_UNITS; ++unit) {
-      engine.read(unit, State::master, 0, values);
+      engine.read(unit, StateKind::master, 0, values);
       if (world.rank() == 0) std::ranges::copy(values, run.weights + unit * CHAIN_NUMEL);
     }
   });

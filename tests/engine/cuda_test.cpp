@@ -174,7 +174,8 @@ TEST(CudaEngine, StatesAreReadBesideAStep) {
     trainer.train_step(1e-3, fetch);
     Engine& engine = trainer.engine();
     for (FlatId flat = 0; flat < static_cast<FlatId>(engine.layout().flats().size()); ++flat)
-      for (const State state : {State::parameter, State::master, State::moment1, State::moment2})
+      for (const StateKind state :
+           {StateKind::parameter, StateKind::master, StateKind::moment1, StateKind::moment2})
         if (engine.persistent_bytes(flat, state) > 0) {
           EXPECT_TRUE(engine.persistent(flat, state).empty() ||
                       engine.persistent_space(flat, state) == Space::host);

@@ -228,7 +228,7 @@ TEST(States, RangesThatDifferAreNamed) {
   for (const Fate& fate : run_failing(toy_options(2, 3), [&](Engine&engine, int rank) {
          engine.initialize(toy_fill());
          std::vector<float> values(1);
-         engine.read(0, State::master, rank, values);
+         engine.read(0, StateKind::master, rank, values);
        }))
     EXPECT_NE(fate.message.find("1 elements from 1 on of master of embed.weight"), std::string::npos)
         << fate.message;
@@ -248,7 +248,7 @@ TEST(States, UnequalInitialValuesAreNamed) {
         engine.initialize(seeded(by_write ? 5 : 5 + rank));
         ASSERT_TRUE(by_write);
         const float value = 0.5f + static_cast<float>(rank);
-        engine.write(0, State::master, 1, {&value, 1});
+        engine.write(0, StateKind::master, 1, {&value, 1});
         engine.begin(StepKind::train);
         toy_uses(engine, {});
         engine.step({.learning_rate = 0.1});

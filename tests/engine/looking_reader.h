@@ -17,7 +17,8 @@ class LookingReader : public StatesReader {
   // Of all that this rank holds but what lies on the disk.
   explicit LookingReader(Engine& engine) : engine_(engine) {
     for (FlatId flat = 0; flat < static_cast<FlatId>(engine.layout().flats().size()); ++flat)
-      for (const State state : {State::parameter, State::master, State::moment1, State::moment2}) {
+      for (const StateKind state :
+           {StateKind::parameter, StateKind::master, StateKind::moment1, StateKind::moment2}) {
         std::vector<std::byte> bytes(static_cast<std::size_t>(engine.persistent_bytes(flat, state)));
         if (bytes.empty() || engine.persistent_space(flat, state) == Space::disk) continue;
         engine.read_persistent(flat, state, 0, bytes);
@@ -66,7 +67,7 @@ class LookingReader : public StatesReader {
  private:
   struct Buffer {
     FlatId flat = 0;
-    State state = State::parameter;
+    StateKind state = StateKind::parameter;
     std::vector<std::byte> bytes;
   };
 

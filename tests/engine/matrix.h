@@ -228,7 +228,7 @@ inline Trainer::Fetch fetch_samples(int rank, int world, int microbatches, int s
 
 inline std::vector<float> read_weights(Engine& engine) {
   std::vector<float> weights;
-  for (State state : {State::master, State::parameter})
+  for (StateKind state : {StateKind::master, StateKind::parameter})
     for (ParameterId id = 0; id < engine.layout().parameters(); ++id) {
       std::vector<float> values(static_cast<std::size_t>(engine.layout().place(id).numel));
       engine.read(id, state, 0, values);

@@ -33,9 +33,9 @@ TEST(Misuse, RangesThatOverflow) {
         const std::vector<Fate> fates = run_failing(toy_options(2, stage), [&](Engine& engine, int) {
           std::vector<float> values(11);
           if (write)
-            engine.write(kEmbedWeight, State::master, begin, values);
+            engine.write(kEmbedWeight, StateKind::master, begin, values);
           else
-            engine.read(kEmbedWeight, State::master, begin, values);
+            engine.read(kEmbedWeight, StateKind::master, begin, values);
         });
         for (const Fate& fate : fates) {
           EXPECT_EQ(fate.kind, Fate::Kind::usage) << fate.message;
@@ -49,19 +49,22 @@ TEST(Misuse, NumbersOfWhatDoesNotExist) {
   for (const int number : {-5, 99, 9999}) {
     const std::string text = std::to_string(number);
     expect_words(refusal([&] { engine.program(number); }), {"program: " + text, "0 to 0"});
-    expect_words(refusal([&] { engine.persistent_bytes(number, State::master); }), {"flat " + text, "0 to"});
-    expect_words(refusal([&] { engine.persistent(number, State::master); }), {"flat " + text, "0 to"});
+    expect_words(refusal([&] { engine.persistent_bytes(number, StateKind::master); }),
+                 {"flat " + text, "0 to"});
+    expect_words(refusal([&] { engine.persistent(number, StateKind::master); }), {"flat " + text, "0 to"});
     Engine reading = make_engine(toy_options(1, 0)), writing = make_engine(toy_options(1, 0));
-    expect_words(refusal([&] { reading.read_persistent(number, State::master, 0, {}); }), {"flat " + text});
-    expect_words(refusal([&] { writing.write_persistent(number, State::master, 0, {}); }), {"flat " + text});
+    expect_words(refusal([&] { reading.read_persistent(number, StateKind::master, 0, {}); }),
+                 {"flat " + text});
+    expect_words(refusal([&] { writing.write_persistent(number, StateKind::master, 0, {}); }),
+                 {"flat " + text});
   }
-  const std::int64_t held = engine.persistent_bytes(0, State::moment1);
+  const std::int64_t held = engine.persistent_bytes(0, StateKind::moment1);
   for (const std::int64_t offset : {std::int64_t{-4}, held - 3, held + 1}) {
     std::vector<std::byte> bytes(4);
     Engine reading = make_engine(toy_options(1, 0)), writing = make_engine(toy_options(1, 0));
     for (const std::string& message :
-         {refusal([&] { reading.read_persistent(0, State::moment1, offset, bytes); }),
-          refusal([&] { writing.write_persistent(0, State::moment1, offset, bytes); })})
+         {refusal([&] { reading.read_persistent(0, StateKind::moment1, offset, bytes); }),
+          refusal([&] { writing.write_persistent(0, StateKind::moment1, offset, bytes); })})
       expect_words(message, {"bytes [" + std::to_string(offset) + ", ", "has " + std::to_string(held)});
   }
   engine.initialize(toy_fill());
@@ -107,17 +110,17 @@ TEST(Misuse, WhatDoesNotExistLeavesTheEngineAsItWas) {
       refused([&] { engine.initialize({}); });
       engine.initialize(toy_fill());
       other.initialize(toy_fill());
-      refused([&] { engine.read(kEmbedWeight, State::master, 510, values); });
-      refused([&] { engine.read(kFrozen, State::moment1, 0, std::span(values).first(1)); });
-      refused([&] { engine.write(99, State::master, 0, values); });
-      refused([&] { engine.write(kEmbedWeight, State::parameter, 0, values); });
+      refused([&] { engine.read(kEmbedWeight, StateKind::master, 510, values); });
+      refused([&] { engine.read(kFrozen, StateKind::moment1, 0, std::span(values).first(1)); });
+      refused([&] { engine.write(99, StateKind::master, 0, values); });
+      refused([&] { engine.write(kEmbedWeight, StateKind::parameter, 0, values); });
       refused([&] { engine.set_counters({.steps_applied = -1}); });
       expect_words(refusal([&] { engine.begin(StepKind::evaluate, 3); }),
                    {"begin", "evaluate with 3 microbatches", "train with 1 microbatches"});
       expect_words(refusal([&] { engine.begin_program(4); }), {"begin", "program 4"});
       refused([&] {
         std::vector<std::byte> bytes(4);
-        engine.write_persistent(0, State::moment1, -4, bytes);
+        engine.write_persistent(0, StateKind::moment1, -4, bytes);
       });
       EXPECT_TRUE(toy_step(other, {}).applied);
       engine.begin(StepKind::train);
@@ -128,8 +131,8 @@ TEST(Misuse, WhatDoesNotExistLeavesTheEngineAsItWas) {
                              .loss = toy_loss(world.rank(), 0)})
                       .applied);
       std::vector<float> found(520), expected(520);
-      engine.read(kEmbedWeight, State::master, 0, found);
-      other.read(kEmbedWeight, State::master, 0, expected);
+      engine.read(kEmbedWeight, StateKind::master, 0, found);
+      other.read(kEmbedWeight, StateKind::master, 0, expected);
       EXPECT_EQ(found, expected);
     });
 }
@@ -192,7 +195,7 @@ TEST(Misuse, EvaluationsThatGoOnWithAnother) {
     engine.abandon();
   });
   refused_behind([](Engine& engine) { engine.initialize(toy_fill()); });
-  refused_behind([](Engine& engine) { engine.write(0, State::master, 0, std::vector<float>{1.0f}); });
+  refused_behind([](Engine& engine) { engine.write(0, StateKind::master, 0, std::vector<float>{1.0f}); });
 }
 
 TEST(Misuse, FillsThatAreEmpty) {

@@ -156,11 +156,11 @@ TEST(NextUpdate, BuffersAreRefusedUntilItIsDone) {
   };
   std::vector<std::byte> bytes(1 << 16);
   const auto of = [&](Engine& engine) {
-    return std::span(bytes).first(static_cast<std::size_t>(engine.persistent_bytes(0, State::moment1)));
+    return std::span(bytes).first(static_cast<std::size_t>(engine.persistent_bytes(0, StateKind::moment1)));
   };
-  refused([&](Engine& engine) { engine.read_persistent(0, State::moment1, 0, of(engine)); });
-  refused([&](Engine& engine) { engine.write_persistent(0, State::moment1, 0, of(engine)); });
-  refused([&](Engine& engine) { engine.persistent(0, State::moment1); });
+  refused([&](Engine& engine) { engine.read_persistent(0, StateKind::moment1, 0, of(engine)); });
+  refused([&](Engine& engine) { engine.write_persistent(0, StateKind::moment1, 0, of(engine)); });
+  refused([&](Engine& engine) { engine.persistent(0, StateKind::moment1); });
 }
 
 TEST(NextUpdate, IsInWhatIsSaved) {

@@ -151,7 +151,7 @@ const std::vector<Wrong> kWrong = {
      [](Engine& engine) {
        begin(engine);
        float value = 0;
-       engine.read(kEmbedBias, State::master, 0, {&value, 1});
+       engine.read(kEmbedBias, StateKind::master, 0, {&value, 1});
      },
      {"read", "a step is running"}},
     {"gradient_in_forward",

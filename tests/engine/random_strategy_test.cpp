@@ -52,7 +52,7 @@ void write_some(Engine& engine, const Event& event) {
   const tessera::Place& place = layout.place(id);
   const std::int64_t begin = event.at % place.numel;
   std::vector<float> values(static_cast<std::size_t>(std::min<std::int64_t>(place.numel - begin, 40)), 0.25f);
-  engine.write(id, layout.parameter(id).trainable ? State::master : State::parameter, begin, values);
+  engine.write(id, layout.parameter(id).trainable ? StateKind::master : StateKind::parameter, begin, values);
 }
 
 void check_memory(Engine& engine) {
@@ -98,7 +98,7 @@ Log run_case(const RandomCase& of, std::span<const EngineOptions> strategies) {
           runner->engine().finish_updates();
           break;
         case Event::Kind::read:
-          log.add(name + " parameters", read_state(runner->engine(), State::parameter));
+          log.add(name + " parameters", read_state(runner->engine(), StateKind::parameter));
           break;
         case Event::Kind::write:
           write_some(runner->engine(), event);

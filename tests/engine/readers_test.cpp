@@ -105,14 +105,14 @@ TEST(Readers, AreToldByWhateverChangesOnly) {
       return reader->unchanged();
     };
     const std::vector<float> values(1, 3.0f);
-    EXPECT_FALSE(told_by([&] { engine.write(kBlockScale, State::master, 0, values); }));
+    EXPECT_FALSE(told_by([&] { engine.write(kBlockScale, StateKind::master, 0, values); }));
     EXPECT_FALSE(told_by([&] { engine.initialize(toy_fill()); }));
     EXPECT_TRUE(told_by([&] { engine.wait_for_readers(); }));
     EXPECT_FALSE(told_by([&] {
       engine.wait_for_readers();
-      const std::vector<std::byte> ones(static_cast<std::size_t>(engine.persistent_bytes(0, State::moment1)),
-                                        std::byte{1});
-      engine.write_persistent(0, State::moment1, 0, ones);
+      const std::vector<std::byte> ones(
+          static_cast<std::size_t>(engine.persistent_bytes(0, StateKind::moment1)), std::byte{1});
+      engine.write_persistent(0, StateKind::moment1, 0, ones);
     }));
   });
 }
@@ -197,7 +197,7 @@ TEST(Readers, MistakesAreNamed) {
                     [](Engine& engine) {
                       const std::shared_ptr<LookingReader> reader = add_reader(engine);
                       const std::vector<std::byte> bytes(4);
-                      engine.write_persistent(0, State::moment1, 0, bytes);
+                      engine.write_persistent(0, StateKind::moment1, 0, bytes);
                     })
                 .find("wait_for_readers()"),
             std::string::npos);

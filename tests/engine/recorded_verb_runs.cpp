@@ -77,9 +77,9 @@ void look_and_write(Engine& engine, History& history) {
     history.steps.push_back(
         engine.step({.learning_rate = 0.01, .weight = toy_weight(engine.rank()), .loss = loss}));
     std::vector<float> master(7);
-    engine.read(kBlockWeight, State::master, 20, master);
+    engine.read(kBlockWeight, StateKind::master, 20, master);
     for (float& value : master) value *= 0.5f;
-    engine.write(kBlockWeight, State::master, 100, master);
+    engine.write(kBlockWeight, StateKind::master, 100, master);
   }
 }
 

@@ -9,7 +9,8 @@
 namespace tessera::testing {
 namespace {
 
-constexpr State kStates[] = {State::master, State::parameter, State::moment1, State::moment2};
+constexpr StateKind kStates[] = {StateKind::master, StateKind::parameter, StateKind::moment1,
+                                 StateKind::moment2};
 
 // Runs `body` on engines of a world; whatever a rank throws fails the test.
 void on_engines(int world, int stage, DType type, const std::function<void(Engine&)>& body) {
@@ -32,7 +33,7 @@ TEST(Initialize, GivesTheSameModelOnAnyWorldAndStage) {
           EXPECT_EQ(all, expected) << "world " << world << " stage " << stage;
           EXPECT_EQ(engine.steps_applied(), 0);
           std::vector<float> frozen(10);
-          engine.read(kFrozen, State::parameter, 0, frozen);
+          engine.read(kFrozen, StateKind::parameter, 0, frozen);
           for (int k = 0; k < 10; ++k)
             EXPECT_EQ(frozen[static_cast<std::size_t>(k)], toy_initial(kFrozen, k));
         });
@@ -64,9 +65,9 @@ TEST(Read, GivesAnyRangeOfAnyState) {
     on_engines(3, stage, DType::bf16, [&](Engine& engine) {
       engine.initialize(toy_fill());
       for (int step = 0; step < 2; ++step) toy_step(engine, {.step = step});
-      for (State state : kStates)
+      for (StateKind state : kStates)
         for (ParameterId id = 0; id < engine.layout().parameters(); ++id) {
-          if (!engine.layout().parameter(id).trainable && state != State::parameter) continue;
+          if (!engine.layout().parameter(id).trainable && state != StateKind::parameter) continue;
           const std::int64_t numel = engine.layout().place(id).numel;
           std::vector<float> whole(static_cast<std::size_t>(numel));
           engine.read(id, state, 0, whole);
@@ -91,12 +92,12 @@ TEST(Write, RoundsMomentsThatAreKeptInBf16) {
       engine.initialize(toy_fill());
       std::vector<float> values(400), found(400);
       for (std::size_t k = 0; k < values.size(); ++k) values[k] = 1.0f + static_cast<float>(k) * 0.001f;
-      for (const State state : {State::master, State::moment1, State::moment2}) {
+      for (const StateKind state : {StateKind::master, StateKind::moment1, StateKind::moment2}) {
         engine.write(kEmbedWeight, state, 77, values);
         engine.read(kEmbedWeight, state, 77, found);
         std::vector<float> expected = values;
         std::vector<std::uint16_t> rounded(values.size());
-        if (state != State::master) {
+        if (state != StateKind::master) {
           const auto numel = static_cast<std::int64_t>(values.size());
           kernels::cast({}, numel, DType::fp32, values.data(), DType::bf16, rounded.data());
           kernels::cast({}, numel, DType::bf16, rounded.data(), DType::fp32, expected.data());
@@ -104,8 +105,8 @@ TEST(Write, RoundsMomentsThatAreKeptInBf16) {
         EXPECT_EQ(found, expected);
       }
       const FlatId flat = engine.layout().place(kEmbedWeight).flat;
-      EXPECT_EQ(engine.persistent_bytes(flat, State::master),
-                2 * engine.persistent_bytes(flat, State::moment1));
+      EXPECT_EQ(engine.persistent_bytes(flat, StateKind::master),
+                2 * engine.persistent_bytes(flat, StateKind::moment1));
     });
 }
 
@@ -126,14 +127,14 @@ TEST(Moments, AreRoundedAnewForEachFlatAndStep) {
     std::vector<std::vector<float>> found;
     for (int step = 0; step < 2; ++step) {
       const std::vector<float> ones(kNumel, 1.0f);
-      for (const ParameterId id : {0, 1, 2}) engine.write(id, State::moment1, 0, ones);
+      for (const ParameterId id : {0, 1, 2}) engine.write(id, StateKind::moment1, 0, ones);
       engine.begin(StepKind::train);
       for (const Pass pass : {Pass::forward, Pass::backward})
         for (const UnitId unit : pass == Pass::forward ? std::array{0, 1} : std::array{1, 0})
           engine.skip(unit, pass);
       ASSERT_TRUE(engine.step({.learning_rate = 0.1, .weight = 1.0}).applied);
       for (const ParameterId id : {0, 1, 2}) {
-        engine.read(id, State::moment1, 0, found.emplace_back(kNumel));
+        engine.read(id, StateKind::moment1, 0, found.emplace_back(kNumel));
         for (const float value : found.back()) EXPECT_NEAR(value, 0.9, 0.004);
       }
     }
@@ -146,7 +147,7 @@ TEST(Write, ChangesItsRangeAndTheParameterBehindTheMaster) {
   for (int stage = 0; stage <= 3; ++stage)
     on_engines(3, stage, DType::bf16, [&](Engine& engine) {
       engine.initialize(toy_fill());
-      for (State state : {State::master, State::moment1, State::moment2}) {
+      for (StateKind state : {StateKind::master, StateKind::moment1, StateKind::moment2}) {
         std::vector<float> expected(520), values(400);
         engine.read(kEmbedWeight, state, 0, expected);
         for (std::size_t k = 0; k < values.size(); ++k) values[k] = 1.0f + static_cast<float>(k) * 0.001f;
@@ -157,8 +158,8 @@ TEST(Write, ChangesItsRangeAndTheParameterBehindTheMaster) {
         EXPECT_EQ(found, expected);
       }
       std::vector<float> masters(520), rounded(520);
-      engine.read(kEmbedWeight, State::master, 0, masters);
-      engine.read(kEmbedWeight, State::parameter, 0, rounded);
+      engine.read(kEmbedWeight, StateKind::master, 0, masters);
+      engine.read(kEmbedWeight, StateKind::parameter, 0, rounded);
       for (std::size_t k = 0; k < masters.size(); ++k) {
         std::uint16_t bits = 0;
         float back = 0;
@@ -167,9 +168,9 @@ TEST(Write, ChangesItsRangeAndTheParameterBehindTheMaster) {
         EXPECT_EQ(rounded[k], back);
       }
       const std::vector<float> seven(3, 7.0f);
-      engine.write(kFrozen, State::parameter, 2, seven);
+      engine.write(kFrozen, StateKind::parameter, 2, seven);
       std::vector<float> frozen(10);
-      engine.read(kFrozen, State::parameter, 0, frozen);
+      engine.read(kFrozen, StateKind::parameter, 0, frozen);
       for (int k = 0; k < 10; ++k)
         EXPECT_EQ(frozen[static_cast<std::size_t>(k)], k >= 2 && k < 5 ? 7.0f : toy_initial(kFrozen, k));
     });
@@ -186,9 +187,9 @@ TEST(States, CarriedToAnotherEngineContinueBitwise) {
       Engine second(world, toy_units(DType::fp16), options);
       second.initialize([](ParameterId, std::int64_t, std::span<float>) {});
       for (ParameterId id = 0; id < first.layout().parameters(); ++id)
-        for (State state : kStates) {
+        for (StateKind state : kStates) {
           const bool trainable = first.layout().parameter(id).trainable;
-          if (trainable == (state == State::parameter) || first.layout().place(id).home != id) continue;
+          if (trainable == (state == StateKind::parameter) || first.layout().place(id).home != id) continue;
           std::vector<float> values(static_cast<std::size_t>(first.layout().place(id).numel));
           first.read(id, state, 0, values);
           second.write(id, state, 0, values);
@@ -266,9 +267,9 @@ TEST(Persistent, IsTheRanksPartOfTheFlat) {
         for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
           const Flat& spec = layout.flat(flat);
           const bool own_master = spec.trainable && spec.dtype != DType::fp32;
-          EXPECT_EQ(engine.persistent(flat, State::master).empty(), !own_master);
-          EXPECT_EQ(engine.persistent(flat, State::moment1).empty(), !spec.trainable);
-          for (State state : {State::master, State::moment1, State::moment2}) {
+          EXPECT_EQ(engine.persistent(flat, StateKind::master).empty(), !own_master);
+          EXPECT_EQ(engine.persistent(flat, StateKind::moment1).empty(), !spec.trainable);
+          for (StateKind state : {StateKind::master, StateKind::moment1, StateKind::moment2}) {
             const std::span<std::byte> bytes = engine.persistent(flat, state);
             if (!spec.trainable) continue;
             const std::int64_t numel = stage == 0 ? spec.padded_numel : spec.shard_numel;
@@ -295,23 +296,25 @@ TEST(States, WrongArgumentsAreNamed) {
     std::vector<std::string> words;
   };
   const std::vector<Wrong> wrongs = {
-      {[](Engine& e, std::vector<float>& v) { e.read(44, State::master, 0, v); }, {"read", "44", "0 to 8"}},
-      {[](Engine& e, std::vector<float>& v) { e.read(-1, State::master, 0, v); }, {"read", "-1", "0 to 8"}},
-      {[](Engine& e, std::vector<float>& v) { e.read(kEmbedBias, State::master, 10, v); },
+      {[](Engine& e, std::vector<float>& v) { e.read(44, StateKind::master, 0, v); },
+       {"read", "44", "0 to 8"}},
+      {[](Engine& e, std::vector<float>& v) { e.read(-1, StateKind::master, 0, v); },
+       {"read", "-1", "0 to 8"}},
+      {[](Engine& e, std::vector<float>& v) { e.read(kEmbedBias, StateKind::master, 10, v); },
        {"read", "4 elements from 10 on", "'embed.bias'", "13"}},
-      {[](Engine& e, std::vector<float>& v) { e.read(kEmbedBias, State::master, -1, v); },
+      {[](Engine& e, std::vector<float>& v) { e.read(kEmbedBias, StateKind::master, -1, v); },
        {"read", "4 elements from -1 on", "'embed.bias'"}},
-      {[](Engine& e, std::vector<float>& v) { e.read(kFrozen, State::master, 0, v); },
+      {[](Engine& e, std::vector<float>& v) { e.read(kFrozen, StateKind::master, 0, v); },
        {"read", "'block.0.frozen'", "master"}},
-      {[](Engine& e, std::vector<float>& v) { e.read(kFrozen, State::moment1, 0, v); },
+      {[](Engine& e, std::vector<float>& v) { e.read(kFrozen, StateKind::moment1, 0, v); },
        {"read", "'block.0.frozen'", "moment1"}},
-      {[](Engine& e, std::vector<float>& v) { e.read(kEmbedWeight, State::moment2, 0, v); },
+      {[](Engine& e, std::vector<float>& v) { e.read(kEmbedWeight, StateKind::moment2, 0, v); },
        {"read", "'embed.weight'", "moment2"}},
-      {[](Engine& e, std::vector<float>& v) { e.write(kEmbedWeight, State::moment2, 0, v); },
+      {[](Engine& e, std::vector<float>& v) { e.write(kEmbedWeight, StateKind::moment2, 0, v); },
        {"write", "'embed.weight'", "moment2"}},
-      {[](Engine& e, std::vector<float>& v) { e.write(kEmbedWeight, State::parameter, 0, v); },
+      {[](Engine& e, std::vector<float>& v) { e.write(kEmbedWeight, StateKind::parameter, 0, v); },
        {"write", "'embed.weight'", "master"}},
-      {[](Engine& e, std::vector<float>& v) { e.write(kEmbedBias, State::master, 10, v); },
+      {[](Engine& e, std::vector<float>& v) { e.write(kEmbedBias, StateKind::master, 10, v); },
        {"write", "4 elements from 10 on", "'embed.bias'"}},
       {[](Engine& e, std::vector<float>&) { e.set_counters({.steps_applied = -2}); }, {"set_counters", "-2"}},
   };

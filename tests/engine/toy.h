@@ -141,11 +141,11 @@ inline StepResult toy_step(Engine& engine, const ToyStep& step) {
 }
 
 // A state of all parameters that have it, in declaration order, ties once. Collective.
-inline std::vector<float> read_state(Engine& engine, State state) {
+inline std::vector<float> read_state(Engine& engine, StateKind state) {
   std::vector<float> all;
   const Layout& layout = engine.layout();
   for (ParameterId id = 0; id < layout.parameters(); ++id) {
-    if (layout.place(id).home != id || (state != State::parameter && !layout.parameter(id).trainable))
+    if (layout.place(id).home != id || (state != StateKind::parameter && !layout.parameter(id).trainable))
       continue;
     std::vector<float> values(static_cast<std::size_t>(layout.place(id).numel));
     engine.read(id, state, 0, values);
@@ -157,7 +157,7 @@ inline std::vector<float> read_state(Engine& engine, State state) {
 // Masters, parameters and both moments.
 inline std::vector<float> read_everything(Engine& engine) {
   std::vector<float> all;
-  for (State state : {State::master, State::parameter, State::moment1, State::moment2}) {
+  for (StateKind state : {StateKind::master, StateKind::parameter, StateKind::moment1, StateKind::moment2}) {
     if (static_cast<int>(state) - 2 >= engine.options().optimizer.moments()) continue;
     const std::vector<float> values = read_state(engine, state);
     all.insert(all.end(), values.begin(), values.end());

@@ -45,11 +45,11 @@ Outcome train(const ToyRun& run) {
       }
       outcome.steps.push_back(toy_step(engine, {.step = step, .microbatches = run.microbatches}));
     }
-    outcome.master = read_state(engine, State::master);
-    outcome.parameter = read_state(engine, State::parameter);
+    outcome.master = read_state(engine, StateKind::master);
+    outcome.parameter = read_state(engine, StateKind::parameter);
     const int moments = options.optimizer.moments();
-    if (moments > 0) outcome.moment1 = read_state(engine, State::moment1);
-    if (moments > 1) outcome.moment2 = read_state(engine, State::moment2);
+    if (moments > 0) outcome.moment1 = read_state(engine, StateKind::moment1);
+    if (moments > 1) outcome.moment2 = read_state(engine, StateKind::moment2);
     outcomes[static_cast<std::size_t>(world.rank())] = std::move(outcome);
   });
   for (const Outcome& other : outcomes) {
@@ -240,7 +240,7 @@ TEST(GradientBeta, AddsWithinAUnit) {
     write_gradients(engine, lease, {.gradient = [](const GradientAt& at) { return 1.0f + at.parameter; }});
     lease.end();
     engine.step({.learning_rate = 1});
-    EXPECT_EQ(read_state(engine, State::master), std::vector<float>(5, -3.0f));
+    EXPECT_EQ(read_state(engine, StateKind::master), std::vector<float>(5, -3.0f));
   });
 }
 

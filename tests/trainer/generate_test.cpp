@@ -199,7 +199,7 @@ TEST(Generate, LogitsThatAreNoNumbersGiveNoToken) {
   for (const double temperature : {0.0, 0.8}) {
     const auto messages = run_on({.shard = 2}, [&](Trainer& trainer, int) {
       const std::vector<float> none(16, std::numeric_limits<float>::quiet_NaN());
-      trainer.engine().write(trainer.engine().layout().find("head.norm.gain"), State::master, 0, none);
+      trainer.engine().write(trainer.engine().layout().find("head.norm.gain"), StateKind::master, 0, none);
       EXPECT_THAT(trainer.logits(kPrompt), ::testing::Each(::testing::IsNan()));
       trainer.generate(kPrompt, 1, temperature, 0);
     });

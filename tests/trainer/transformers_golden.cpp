@@ -148,7 +148,7 @@ Worst compare(const Golden& golden, const Communicator& world, int stage) {
   for (const StoredTensor& tensor : map.tensors) {
     const ParameterId id = engine.layout().find(tensor.parameter);
     std::vector<float> gradient(static_cast<std::size_t>(engine.layout().place(id).numel));
-    engine.read(id, State::moment1, 0, gradient);
+    engine.read(id, StateKind::moment1, 0, gradient);
     const std::string name = tensor.name + ".grad";
     worst.add(name, stored(tensor, gradient), golden.file.floats(name));
   }

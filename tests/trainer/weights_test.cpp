@@ -81,10 +81,10 @@ using Values = std::map<std::string, std::vector<float>>;
 Values values_of(Engine& engine) {
   Values values;
   for (ParameterId id = 0; id < engine.layout().parameters(); ++id)
-    for (const State state : {State::master, State::parameter}) {
+    for (const StateKind state : {StateKind::master, StateKind::parameter}) {
       std::vector<float> one(static_cast<std::size_t>(engine.layout().place(id).numel));
       engine.read(id, state, 0, one);
-      values[engine.layout().parameter(id).name + (state == State::master ? "" : " rounded")] =
+      values[engine.layout().parameter(id).name + (state == StateKind::master ? "" : " rounded")] =
           std::move(one);
     }
   return values;
@@ -528,7 +528,7 @@ TEST_F(Weights, AnExportThatFailsLeavesNothingBehind) {
   const auto attempt = [&](const fs::path& path, const SafetensorsExport& options, float value) {
     on_ranks(run, [&](Communicator world, Engine& engine, const WeightMap& map) {
       const std::vector<float> large = {value};
-      engine.write(engine.layout().find("head.norm.bias"), State::master, 3, large);
+      engine.write(engine.layout().find("head.norm.bias"), StateKind::master, 3, large);
       export_safetensors(path, world, engine, map, options);
     });
   };
@@ -560,7 +560,7 @@ TEST_F(Weights, Fp16HoldsWhatRoundsToAFiniteValue) {
   const auto stored_as = [&](float value) {
     on_ranks({.world = 2, .stage = 3}, [&](Communicator world, Engine& engine, const WeightMap& map) {
       const std::vector<float> one = {value};
-      engine.write(engine.layout().find("head.norm.bias"), State::master, 3, one);
+      engine.write(engine.layout().find("head.norm.bias"), StateKind::master, 3, one);
       export_safetensors(file("g.safetensors"), world, engine, map, {.dtype = DType::fp16});
     });
     const SafetensorsFile stored(file("g.safetensors"));
