@@ -182,7 +182,7 @@ void recompute(benchmark::State& state) {
 double copied_gigabytes_per_second(const Engine& engine, Lane lane) {
   const Program& program = engine.program(0);
   double us = 0, bytes = 0;
-  for (const Span& span : engine.trace()) {
+  for (const TraceSpan& span : engine.trace()) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
     if (instruction.lane != lane || instruction.op != Opcode::copy) continue;
     us += span.end_us - span.start_us;
@@ -220,7 +220,7 @@ void offload(benchmark::State& state) {
 std::pair<double, double> update_seconds(const Engine& engine) {
   const Program& program = engine.program(0);
   double first = 1e18, last = 0, updating = 0;
-  for (const Span& span : engine.trace()) {
+  for (const TraceSpan& span : engine.trace()) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
     const bool update = instruction.op == Opcode::update;
     if (update) first = std::min(first, span.start_us);

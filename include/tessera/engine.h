@@ -385,7 +385,7 @@ class Engine {
   void set_tracing(bool on);
   StepTiming timing() const;  // of the last traced step
   // The last step's instructions, in order of issue; empty where it was not traced. µs from the step's begin.
-  std::span<const Span> trace() const;
+  std::span<const TraceSpan> trace() const;
 
   // Marks this rank failed for every other.
   void fail(const std::string& message);

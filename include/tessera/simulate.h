@@ -43,7 +43,8 @@ struct CostModel {
   void check() const;
 };
 
-struct Span {
+// When an instruction ran on its lane, simulated or measured; µs from the begin of the step.
+struct TraceSpan {
   InstructionId instruction = 0;
   Lane lane = Lane::compute;
   double start_us = 0;
@@ -52,11 +53,11 @@ struct Span {
 
 // One rank's step.
 struct Timeline {
-  std::vector<Span> spans = {};  // in order of issue
-  double total_us = 0;           // when the last instruction ends
-  double compute_us = 0;         // sum over the compute lane and other instructions that its thread runs
-  double communication_us = 0;   // sum over collectives and messages with other ranks, off the compute lane
-  double exposed_us = 0;         // time in which such communication runs and the compute lane runs nothing
+  std::vector<TraceSpan> spans = {};  // in order of issue
+  double total_us = 0;                // when the last instruction ends
+  double compute_us = 0;              // sum over the compute lane and other instructions that its thread runs
+  double communication_us = 0;  // sum over collectives and messages with other ranks, off the compute lane
+  double exposed_us = 0;        // time in which such communication runs and the compute lane runs nothing
   // Time in which the compute lane runs nothing: exposed communication, and waits for other ranks.
   double idle_us() const { return total_us - compute_us; }
   // 1 − exposed / communication, within [0, 1]; 1 without communication.
@@ -97,7 +98,8 @@ struct WorldTimeline {
 WorldTimeline simulate(const WorldPrograms& world, const Layout& layout, const CostModel& cost);
 
 // Chrome-trace JSON (chrome://tracing, Perfetto): one row per lane.
-void write_chrome_trace(std::ostream& out, const Program& program, std::span<const Span> spans, int rank);
+void write_chrome_trace(std::ostream& out, const Program& program, std::span<const TraceSpan> spans,
+                        int rank);
 // The same for a world: one process for each program, numbered by its pipeline rank, which shows the
 // program's first rank.
 void write_chrome_trace(std::ostream& out, std::span<const Program> programs, const WorldTimeline& world);

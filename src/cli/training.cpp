@@ -287,7 +287,7 @@ class RankTraining {
   void keep_trace(Clock::time_point begin) {
     if (spans_.empty()) trace_start_ = begin;
     const double offset = std::chrono::duration<double, std::micro>(begin - trace_start_).count();
-    for (Span span : trainer_.engine().trace()) {
+    for (TraceSpan span : trainer_.engine().trace()) {
       span.start_us += offset;
       span.end_us += offset;
       spans_.push_back(span);
@@ -378,7 +378,7 @@ class RankTraining {
   int refused_ = 0;                       // steps in a row
   std::int64_t trace_from_ = kTraceFrom;  // earlier in a run that is shorter
   double last_step_seconds_ = 0.0;
-  std::vector<Span> spans_;
+  std::vector<TraceSpan> spans_;
 };
 
 }  // namespace

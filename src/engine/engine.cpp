@@ -179,7 +179,7 @@ void Engine::set_tracing(bool on) {
   impl_->executor->set_tracing(on);
 }
 StepTiming Engine::timing() const { return impl_->executor->timing(); }
-std::span<const Span> Engine::trace() const { return impl_->executor->trace(); }
+std::span<const TraceSpan> Engine::trace() const { return impl_->executor->trace(); }
 void Engine::fail(const std::string& message) { impl_->fail(message); }
 
 double StepTiming::hidden() const {

@@ -117,7 +117,7 @@ class Executor {
   void set_tracing(bool on) { trace_.set(on); }
   const ArenaRegistration& registration() const { return registration_; }
   const StepTiming& timing() const { return trace_.timing(); }
-  std::span<const Span> trace() const { return trace_.spans(); }
+  std::span<const TraceSpan> trace() const { return trace_.spans(); }
 
  private:
   // A decision as this rank's host knows it.

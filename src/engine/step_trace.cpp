@@ -70,7 +70,7 @@ void StepTrace::finish(InstructionId count) {
   double end_us = 0;
   for (InstructionId id = 0; id < count; ++id) {
     const Instruction& instruction = program_->instructions[static_cast<std::size_t>(id)];
-    const Span span{id, instruction.lane, marks_->us(begin_of(id)), marks_->us(begin_of(id) + 1)};
+    const TraceSpan span{id, instruction.lane, marks_->us(begin_of(id)), marks_->us(begin_of(id) + 1)};
     spans_.push_back(span);
     end_us = std::max(end_us, span.end_us);
     if (overlaps_compute(instruction)) timing_.communication_us += span.end_us - span.start_us;

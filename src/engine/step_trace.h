@@ -36,7 +36,7 @@ class StepTrace {
   void finish(InstructionId count);
 
   const StepTiming& timing() const { return timing_; }
-  std::span<const Span> spans() const { return spans_; }
+  std::span<const TraceSpan> spans() const { return spans_; }
 
  private:
   // Slots: two for each instruction, one where the compute lane is through, one for each of its waits.
@@ -56,7 +56,7 @@ class StepTrace {
   std::chrono::steady_clock::time_point start_;
   double issue_us_ = 0;
   std::vector<InstructionId> waited_;  // what the compute lane waited before
-  std::vector<Span> spans_;
+  std::vector<TraceSpan> spans_;
   StepTiming timing_;
 };
 

@@ -14,7 +14,7 @@ nlohmann::json metadata(const char* what, int process, int lane, nlohmann::json 
   return {{"name", what}, {"ph", "M"}, {"pid", process}, {"tid", lane}, {"args", std::move(arguments)}};
 }
 
-nlohmann::json bar(const Program& program, const Span& span, int process) {
+nlohmann::json bar(const Program& program, const TraceSpan& span, int process) {
   const Instruction& instruction = program.instructions.at(static_cast<std::size_t>(span.instruction));
   nlohmann::json arguments = {{"instruction", span.instruction}};
   if (instruction.unit >= 0) arguments["unit"] = program.units.at(static_cast<std::size_t>(instruction.unit));
@@ -34,18 +34,18 @@ class Trace {
  public:
   explicit Trace(std::ostream& out) : out_(out) { out_ << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":["; }
 
-  void add_process(const Program& program, std::span<const Span> spans, int process,
+  void add_process(const Program& program, std::span<const TraceSpan> spans, int process,
                    const std::string& name) {
     add(metadata("process_name", process, 0, {{"name", name}}));
     std::array<bool, kLanes> used{};
-    for (const Span& span : spans) used.at(static_cast<std::size_t>(span.lane)) = true;
+    for (const TraceSpan& span : spans) used.at(static_cast<std::size_t>(span.lane)) = true;
     for (int lane = 0; lane < kLanes; ++lane) {
       if (!used[static_cast<std::size_t>(lane)]) continue;
       const std::string lane_name(name_of(static_cast<Lane>(lane)));
       add(metadata("thread_name", process, lane, {{"name", lane_name}}));
       add(metadata("thread_sort_index", process, lane, {{"sort_index", lane}}));
     }
-    for (const Span& span : spans) add(bar(program, span, process));
+    for (const TraceSpan& span : spans) add(bar(program, span, process));
   }
 
   void finish() { out_ << "\n]}\n"; }
@@ -63,7 +63,8 @@ class Trace {
 
 }  // namespace
 
-void write_chrome_trace(std::ostream& out, const Program& program, std::span<const Span> spans, int rank) {
+void write_chrome_trace(std::ostream& out, const Program& program, std::span<const TraceSpan> spans,
+                        int rank) {
   Trace trace(out);
   trace.add_process(program, spans, rank, fmt::format("rank {}", rank));
   trace.finish();

@@ -165,7 +165,7 @@ class World {
     double first = -1, last = 0, passes = 0, exposed = 0;
     for (RankTimeline& of : result.ranks) {
       const Program& program = world_.programs[static_cast<std::size_t>(of.program)];
-      for (const Span& span : of.timeline.spans) {
+      for (const TraceSpan& span : of.timeline.spans) {
         if (program.instructions[static_cast<std::size_t>(span.instruction)].op != Opcode::use) continue;
         of.passes_us += span.end_us - span.start_us;
         first = first < 0 ? span.start_us : std::min(first, span.start_us);

@@ -167,7 +167,7 @@ TEST(OffloadPrograms, UpdatesOverlapCopies) {
           return static_cast<double>(of.buffers[instruction.buffer(Role::to)].bytes) / 4096;
         }};
         const Timeline timeline = simulate(program, made.layout, {.shard = 2}, cost);
-        for (const Span& span : timeline.spans) {
+        for (const TraceSpan& span : timeline.spans) {
           const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
           if (instruction.op == Opcode::reduce_scalars) decided = span.end_us;
           // The busiest lane: io for states on the disk, else uploads.

@@ -37,7 +37,7 @@ struct Timing {
 // The compute lane's own instructions, the first gather and the last reduction, as they took.
 double bound_of(const Engine& engine, const Program& program) {
   double compute = 0, first_gather = -1, last_reduce = 0;
-  for (const Span& span : engine.trace()) {
+  for (const TraceSpan& span : engine.trace()) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
     const double us = span.end_us - span.start_us;
     if (instruction.lane == Lane::compute) compute += us;

@@ -81,7 +81,7 @@ Seen run(const Mesh& mesh) {
       if (step % 2 != 0) continue;
       std::vector<double>& took = seen.took_us[pair][rank];
       took.resize(seen.programs[rank].instructions.size());
-      for (const Span& span : engine.trace())
+      for (const TraceSpan& span : engine.trace())
         took[static_cast<std::size_t>(span.instruction)] = span.end_us - span.start_us;
     }
   });

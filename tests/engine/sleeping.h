@@ -54,7 +54,7 @@ Measured shortest_step(int count, const std::vector<UnitSpec>& units, const Engi
       double stretched = 0;
       const std::scoped_lock lock(mutex);
       step.took_us.resize(std::max(step.took_us.size(), instructions.size()));
-      for (const Span& span : engine.trace()) {
+      for (const TraceSpan& span : engine.trace()) {
         const auto id = static_cast<std::size_t>(span.instruction);
         const double asked = asked_us(instructions[id]), took = span.end_us - span.start_us;
         if (asked > 0) stretched += took - asked;

@@ -68,7 +68,7 @@ TEST(Simulate, RecomputeTakesWhatItRepeats) {
     spec.strategy.recompute = recompute;
     const Program program = build_step(layout, {}, spec);
     double sum = 0;
-    for (const Span& span : simulate(program, layout, {}, by).spans)
+    for (const TraceSpan& span : simulate(program, layout, {}, by).spans)
       if (program.instructions[static_cast<std::size_t>(span.instruction)].op == Opcode::use)
         sum += span.end_us - span.start_us;
     return sum;
@@ -107,13 +107,13 @@ TEST(Simulate, ARankAloneDoesOneThingAfterTheOther) {
   CostModel cost = fixed_costs();
   const auto sum_of = [](const Timeline& timeline) {
     double sum = 0;
-    for (const Span& span : timeline.spans) sum += span.end_us - span.start_us;
+    for (const TraceSpan& span : timeline.spans) sum += span.end_us - span.start_us;
     return sum;
   };
   const Timeline alone = simulate(program, layout, {}, cost);
   EXPECT_DOUBLE_EQ(alone.total_us, sum_of(alone));
   EXPECT_DOUBLE_EQ(alone.idle_us(), 0);
-  const auto in_other_lanes = [](const Span& span) { return span.lane != Lane::compute; };
+  const auto in_other_lanes = [](const TraceSpan& span) { return span.lane != Lane::compute; };
   EXPECT_TRUE(std::ranges::any_of(alone.spans, in_other_lanes));
   EXPECT_DOUBLE_EQ(alone.communication_us, 0);
   cost.compute_issues = false;
@@ -194,7 +194,7 @@ TEST(Simulate, DefaultCostsFollowBytes) {
                        .issue_us = 0.5,
                        .forward_flops = {200}};
   const Timeline timeline = simulate(program, layout, {.shard = 2}, cost);
-  for (const Span& span : timeline.spans) {
+  for (const TraceSpan& span : timeline.spans) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
     double expected = 0;
     switch (instruction.op) {
@@ -230,7 +230,7 @@ TEST(Simulate, AShardedUpdateIsFaster) {
   const Layout layout(units, 8);
   const auto update_us = [&](int stage) {
     const Program program = chain_program(units, layout, 1, stage);
-    for (const Span& span : simulate(program, layout, {.shard = 8}, {}).spans)
+    for (const TraceSpan& span : simulate(program, layout, {.shard = 8}, {}).spans)
       if (program.instructions[static_cast<std::size_t>(span.instruction)].op == Opcode::update)
         return span.end_us - span.start_us;
     return 0.0;

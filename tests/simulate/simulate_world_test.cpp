@@ -50,7 +50,7 @@ TEST(SimulateWorld, OneForwardOneBackwardByHand) {
   const std::vector<std::vector<double>> starts = {{0, 1, 4, 6, 7, 10}, {1, 2, 4, 5, 7, 8}};
   for (std::size_t rank = 0; rank < 2; ++rank) {
     std::vector<double> uses;
-    for (const Span& span : world.ranks[rank].timeline.spans)
+    for (const TraceSpan& span : world.ranks[rank].timeline.spans)
       if (made.programs[rank].instructions[static_cast<std::size_t>(span.instruction)].op == Opcode::use)
         uses.push_back(span.start_us);
     EXPECT_EQ(uses, starts[rank]) << rank;
@@ -99,7 +99,7 @@ TEST(SimulateWorld, AMessageBeginsWhenBothEndsAreThere) {
   };
   const WorldTimeline world = made.simulated(cost);
   for (std::size_t rank = 0; rank < 2; ++rank)
-    for (const Span& span : world.ranks[rank].timeline.spans) {
+    for (const TraceSpan& span : world.ranks[rank].timeline.spans) {
       const Lane lane = span.lane;
       if (lane == Lane::send_output || lane == Lane::receive_output) {
         EXPECT_DOUBLE_EQ(span.start_us, 1) << rank;
@@ -199,7 +199,7 @@ TEST(SimulateWorld, CostsFollowWhatTravels) {
   std::set<Opcode> seen;
   for (const RankTimeline& rank : made.simulated(cost).ranks) {
     const Program& program = made.programs[static_cast<std::size_t>(rank.program)];
-    for (const Span& span : rank.timeline.spans) {
+    for (const TraceSpan& span : rank.timeline.spans) {
       const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
       if (program.flat_of(instruction) < 0 || instruction.channel < 0) continue;
       const Flat& flat = made.layout.flat(program.flat_of(instruction));
