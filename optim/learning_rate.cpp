@@ -8,8 +8,8 @@
 namespace tessera {
 namespace {
 
-constexpr ScheduleKind kKinds[] = {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine,
-                                   ScheduleKind::warmup_stable_decay};
+constexpr LearningRateDecay kDecays[] = {LearningRateDecay::constant, LearningRateDecay::linear,
+                                         LearningRateDecay::cosine, LearningRateDecay::warmup_stable_decay};
 constexpr BatchScaling kRules[] = {BatchScaling::none, BatchScaling::linear, BatchScaling::square_root};
 
 // The share of the way from peak to final value in a step before which `done` < `length` steps of decay were
@@ -20,43 +20,43 @@ double progress(std::int64_t done, std::int64_t length) {
 
 }  // namespace
 
-std::string_view name_of(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::constant:
+std::string_view name_of(LearningRateDecay decay) {
+  switch (decay) {
+    case LearningRateDecay::constant:
       return "constant";
-    case ScheduleKind::linear:
+    case LearningRateDecay::linear:
       return "linear";
-    case ScheduleKind::cosine:
+    case LearningRateDecay::cosine:
       return "cosine";
-    case ScheduleKind::warmup_stable_decay:
+    case LearningRateDecay::warmup_stable_decay:
       return "warmup_stable_decay";
   }
   return "?";
 }
 
-ScheduleKind parse_schedule_kind(std::string_view name) {
-  for (ScheduleKind kind : kKinds)
-    if (name == name_of(kind)) return kind;
+LearningRateDecay parse_learning_rate_decay(std::string_view name) {
+  for (LearningRateDecay decay : kDecays)
+    if (name == name_of(decay)) return decay;
   throw UsageError(
       fmt::format("schedule '{}' is not known; use constant, linear, cosine or warmup_stable_decay", name));
 }
 
-void Schedule::check() const {
+void LearningRateSchedule::check() const {
   if (!(peak > 0.0) || !std::isfinite(peak))
     throw UsageError(fmt::format("schedule: peak = {} is not a positive learning rate", peak));
   if (warmup_steps < 0) throw UsageError(fmt::format("schedule: warmup_steps = {} is below 0", warmup_steps));
   if (!(final_factor >= 0.0 && final_factor <= 1.0))
     throw UsageError(fmt::format("schedule: final_factor = {} is not within 0 to 1", final_factor));
-  if (kind != ScheduleKind::warmup_stable_decay && decay_steps != 0)
+  if (decay != LearningRateDecay::warmup_stable_decay && decay_steps != 0)
     throw UsageError(
         fmt::format("schedule: decay_steps = {} has a meaning only for warmup_stable_decay, not for {}",
-                    decay_steps, name_of(kind)));
-  if (kind == ScheduleKind::constant) return;
+                    decay_steps, name_of(decay)));
+  if (decay == LearningRateDecay::constant) return;
   if (total_steps < 1 || total_steps < warmup_steps)
     throw UsageError(
         fmt::format("schedule: total_steps = {} must be at least 1 and at least warmup_steps = {}",
                     total_steps, warmup_steps));
-  if (kind == ScheduleKind::warmup_stable_decay &&
+  if (decay == LearningRateDecay::warmup_stable_decay &&
       (decay_steps < 1 || decay_steps > total_steps - warmup_steps))
     throw UsageError(fmt::format(
         "schedule: decay_steps = {}, how many of the last steps decay, must be at least 1 and at most "
@@ -64,21 +64,21 @@ void Schedule::check() const {
         decay_steps, total_steps - warmup_steps));
 }
 
-double Schedule::learning_rate(std::int64_t step) const {
+double LearningRateSchedule::learning_rate(std::int64_t step) const {
   if (step < 0) throw UsageError(fmt::format("schedule: step {} is below 0", step));
   if (step < warmup_steps) return peak * (static_cast<double>(step + 1) / static_cast<double>(warmup_steps));
-  if (kind != ScheduleKind::constant && step >= total_steps) return peak * final_factor;
+  if (decay != LearningRateDecay::constant && step >= total_steps) return peak * final_factor;
   const double fall = peak * (1.0 - final_factor);
-  switch (kind) {
-    case ScheduleKind::constant:
+  switch (decay) {
+    case LearningRateDecay::constant:
       return peak;
-    case ScheduleKind::linear:
+    case LearningRateDecay::linear:
       return peak - fall * progress(step - warmup_steps, total_steps - warmup_steps);
-    case ScheduleKind::cosine: {
+    case LearningRateDecay::cosine: {
       const double share = progress(step - warmup_steps, total_steps - warmup_steps);
       return peak - fall * (0.5 - 0.5 * std::cos(std::numbers::pi * share));
     }
-    case ScheduleKind::warmup_stable_decay:
+    case LearningRateDecay::warmup_stable_decay:
       return peak - fall * progress(step - (total_steps - decay_steps), decay_steps);
   }
   return peak;

@@ -45,11 +45,11 @@ void train(tessera::Communicator world, const tessera::TokenSource& text, int st
   const tessera::SampleGrid grid{.mesh = options.engine.mesh,
                                  .rounds = {.count = options.microbatches},
                                  .sequences = options.batch.sequences};
-  const tessera::Schedule schedule{.kind = tessera::ScheduleKind::cosine,
-                                   .peak = 1e-3,
-                                   .warmup_steps = steps / 10,
-                                   .total_steps = steps,
-                                   .final_factor = 0.1};
+  const tessera::LearningRateSchedule schedule{.decay = tessera::LearningRateDecay::cosine,
+                                               .peak = 1e-3,
+                                               .warmup_steps = steps / 10,
+                                               .total_steps = steps,
+                                               .final_factor = 0.1};
   const auto numel = static_cast<std::size_t>(options.batch.tokens());
 
   for (int step = 0; step < steps; ++step) {

@@ -12,22 +12,22 @@ namespace tessera {
 // from 0, the share x = (s − (total_steps − n)) / n of the decay is done. So the first of the n steps is
 // still at the peak, the last is one step short of the final value, and steps from total_steps on have that
 // value. Megatron-LM, torchtitan and transformers do the same.
-enum class ScheduleKind : std::uint8_t {
+enum class LearningRateDecay : std::uint8_t {
   constant,             // none
   linear,               // over all steps after warmup: peak − x · (peak − final value)
   cosine,               // the same with (1 − cos πx) / 2 for x (Loshchilov and Hutter, SGDR, ICLR 2017)
   warmup_stable_decay,  // the peak, then linear over decay_steps (Hu et al., MiniCPM, 2024)
 };
 
-std::string_view name_of(ScheduleKind kind);
-// The inverse of name_of; throws UsageError listing the kinds for anything else.
-ScheduleKind parse_schedule_kind(std::string_view name);
+std::string_view name_of(LearningRateDecay decay);
+// The inverse of name_of; throws UsageError listing the names for anything else.
+LearningRateDecay parse_learning_rate_decay(std::string_view name);
 
-struct Schedule {
-  ScheduleKind kind = ScheduleKind::constant;
+struct LearningRateSchedule {
+  LearningRateDecay decay = LearningRateDecay::constant;
   double peak = 1e-3;
   std::int64_t warmup_steps = 0;  // 0: the first step already runs at the peak
-  std::int64_t total_steps = 0;   // where the decay ends; required by all kinds but constant
+  std::int64_t total_steps = 0;   // where the decay ends; required by all but constant
   // warmup_stable_decay only: the n above. At least 1 and at most total_steps − warmup_steps; the latter is
   // the same as linear. 8 steps with 4 and a final value of 0 run at 1, 1, 1, 1, 1, 3/4, 1/2 and 1/4 of the
   // peak. With decay_steps 1 no step before total_steps is below the peak.

@@ -11,11 +11,12 @@ namespace {
 
 constexpr std::string_view kWeights = "the first weights";
 
-std::string schedule_words(const Schedule& of) {
-  std::string words = fmt::format("{}, peak {}, warmup {} steps", name_of(of.kind), of.peak, of.warmup_steps);
-  if (of.kind == ScheduleKind::constant) return words;
+std::string schedule_words(const LearningRateSchedule& of) {
+  std::string words =
+      fmt::format("{}, peak {}, warmup {} steps", name_of(of.decay), of.peak, of.warmup_steps);
+  if (of.decay == LearningRateDecay::constant) return words;
   words += fmt::format(", to {} of it in {} steps", of.final_factor, of.total_steps);
-  if (of.kind == ScheduleKind::warmup_stable_decay)
+  if (of.decay == LearningRateDecay::warmup_stable_decay)
     words += fmt::format(", of which the last {} decay", of.decay_steps);
   return words;
 }

@@ -102,14 +102,14 @@ Optimizer optimizer_of(const Config& config, const Model& model) {
   return optimizer;
 }
 
-Schedule schedule_of(const Config& config, std::int64_t sequences_per_step) {
+LearningRateSchedule schedule_of(const Config& config, std::int64_t sequences_per_step) {
   const ScheduleConfig& c = config.schedule;
-  Schedule schedule{.kind = parse_schedule_kind(c.kind),
-                    .peak = c.learning_rate,
-                    .warmup_steps = c.warmup_steps,
-                    .total_steps = c.total_steps > 0 ? c.total_steps : config.run.steps,
-                    .decay_steps = c.decay_steps,
-                    .final_factor = c.final_factor};
+  LearningRateSchedule schedule{.decay = parse_learning_rate_decay(c.kind),
+                                .peak = c.learning_rate,
+                                .warmup_steps = c.warmup_steps,
+                                .total_steps = c.total_steps > 0 ? c.total_steps : config.run.steps,
+                                .decay_steps = c.decay_steps,
+                                .final_factor = c.final_factor};
   if (c.base_batch > 0)
     schedule.peak =
         scale_learning_rate(c.learning_rate, static_cast<double>(sequences_per_step),

@@ -25,7 +25,7 @@ struct Setup {
   Dimensions dimensions;
   std::shared_ptr<const Model> model;
   TrainerOptions options;
-  Schedule schedule;
+  LearningRateSchedule schedule;
   SampleGrid grid;                        // for training steps
   SampleGrid evaluation_grid;             // for evaluations; an evaluation is its step 0
   std::shared_ptr<const Data> data = {};  // set if they were opened, because an evaluation ends with the data

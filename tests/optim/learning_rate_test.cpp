@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-std::string error_of(const Schedule& schedule) {
+std::string error_of(const LearningRateSchedule& schedule) {
   try {
     schedule.check();
   } catch (const UsageError& error) {
@@ -21,8 +21,9 @@ std::string error_of(const Schedule& schedule) {
 }
 
 TEST(schedule, warmup_rises_in_equal_parts_and_ends_at_the_peak) {
-  for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine}) {
-    const Schedule schedule{.kind = kind, .peak = 0.5, .warmup_steps = 4, .total_steps = 100};
+  for (LearningRateDecay decay :
+       {LearningRateDecay::constant, LearningRateDecay::linear, LearningRateDecay::cosine}) {
+    const LearningRateSchedule schedule{.decay = decay, .peak = 0.5, .warmup_steps = 4, .total_steps = 100};
     schedule.check();
     EXPECT_EQ(schedule.learning_rate(0), 0.125);
     EXPECT_EQ(schedule.learning_rate(1), 0.25);
@@ -32,24 +33,28 @@ TEST(schedule, warmup_rises_in_equal_parts_and_ends_at_the_peak) {
 }
 
 TEST(schedule, no_warmup_starts_at_the_peak) {
-  for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine,
-                            ScheduleKind::warmup_stable_decay}) {
-    const bool stable = kind == ScheduleKind::warmup_stable_decay;
-    const Schedule schedule{.kind = kind, .peak = 0.25, .total_steps = 8, .decay_steps = stable ? 8 : 0};
+  for (LearningRateDecay decay : {LearningRateDecay::constant, LearningRateDecay::linear,
+                                  LearningRateDecay::cosine, LearningRateDecay::warmup_stable_decay}) {
+    const bool stable = decay == LearningRateDecay::warmup_stable_decay;
+    const LearningRateSchedule schedule{
+        .decay = decay, .peak = 0.25, .total_steps = 8, .decay_steps = stable ? 8 : 0};
     schedule.check();
-    EXPECT_EQ(schedule.learning_rate(0), 0.25) << name_of(kind);
+    EXPECT_EQ(schedule.learning_rate(0), 0.25) << name_of(decay);
   }
 }
 
 TEST(schedule, constant_never_ends) {
-  const Schedule schedule{.kind = ScheduleKind::constant, .peak = 3e-4};
+  const LearningRateSchedule schedule{.decay = LearningRateDecay::constant, .peak = 3e-4};
   schedule.check();
   EXPECT_EQ(schedule.learning_rate(std::numeric_limits<std::int64_t>::max()), 3e-4);
 }
 
 TEST(schedule, linear_is_a_straight_line_to_the_final_value) {
-  const Schedule schedule{
-      .kind = ScheduleKind::linear, .peak = 1.0, .warmup_steps = 2, .total_steps = 10, .final_factor = 0.5};
+  const LearningRateSchedule schedule{.decay = LearningRateDecay::linear,
+                                      .peak = 1.0,
+                                      .warmup_steps = 2,
+                                      .total_steps = 10,
+                                      .final_factor = 0.5};
   EXPECT_EQ(schedule.learning_rate(2), 1.0);
   EXPECT_EQ(schedule.learning_rate(3), 1.0 - 0.5 / 8);
   EXPECT_EQ(schedule.learning_rate(6), 0.75);
@@ -59,8 +64,11 @@ TEST(schedule, linear_is_a_straight_line_to_the_final_value) {
 }
 
 TEST(schedule, cosine_follows_half_a_cosine) {
-  const Schedule schedule{
-      .kind = ScheduleKind::cosine, .peak = 2.0, .warmup_steps = 10, .total_steps = 110, .final_factor = 0.1};
+  const LearningRateSchedule schedule{.decay = LearningRateDecay::cosine,
+                                      .peak = 2.0,
+                                      .warmup_steps = 10,
+                                      .total_steps = 110,
+                                      .final_factor = 0.1};
   EXPECT_EQ(schedule.learning_rate(10), 2.0);
   for (int step = 11; step < 110; ++step) {
     const double cosine = std::cos(std::numbers::pi * (step - 10) / 100.0);
@@ -73,11 +81,11 @@ TEST(schedule, cosine_follows_half_a_cosine) {
 }
 
 TEST(schedule, warmup_stable_decay_holds_the_peak_until_the_decay) {
-  const Schedule schedule{.kind = ScheduleKind::warmup_stable_decay,
-                          .peak = 1.0,
-                          .warmup_steps = 5,
-                          .total_steps = 100,
-                          .decay_steps = 20};
+  const LearningRateSchedule schedule{.decay = LearningRateDecay::warmup_stable_decay,
+                                      .peak = 1.0,
+                                      .warmup_steps = 5,
+                                      .total_steps = 100,
+                                      .decay_steps = 20};
   schedule.check();
   for (int step = 4; step <= 80; ++step) EXPECT_EQ(schedule.learning_rate(step), 1.0);
   EXPECT_EQ(schedule.learning_rate(81), 0.95);
@@ -87,7 +95,7 @@ TEST(schedule, warmup_stable_decay_holds_the_peak_until_the_decay) {
 }
 
 // Every step of a short run, and one behind it.
-std::vector<double> rates(const Schedule& schedule) {
+std::vector<double> rates(const LearningRateSchedule& schedule) {
   schedule.check();
   std::vector<double> all;
   for (std::int64_t step = 0; step <= schedule.total_steps; ++step)
@@ -97,7 +105,7 @@ std::vector<double> rates(const Schedule& schedule) {
 
 TEST(schedule, the_last_decay_steps_begin_at_the_peak_and_end_one_step_short_of_the_final_value) {
   const auto of_decay = [](std::int64_t steps) {
-    return rates({.kind = ScheduleKind::warmup_stable_decay,
+    return rates({.decay = LearningRateDecay::warmup_stable_decay,
                   .peak = 1.0,
                   .total_steps = 8,
                   .decay_steps = steps,
@@ -109,16 +117,20 @@ TEST(schedule, the_last_decay_steps_begin_at_the_peak_and_end_one_step_short_of_
 }
 
 TEST(schedule, a_decay_of_all_steps_behind_warmup_is_linear) {
-  Schedule schedule{
-      .kind = ScheduleKind::linear, .peak = 3e-4, .warmup_steps = 7, .total_steps = 50, .final_factor = 0.1};
+  LearningRateSchedule schedule{.decay = LearningRateDecay::linear,
+                                .peak = 3e-4,
+                                .warmup_steps = 7,
+                                .total_steps = 50,
+                                .final_factor = 0.1};
   const std::vector<double> linear = rates(schedule);
-  schedule.kind = ScheduleKind::warmup_stable_decay;
+  schedule.decay = LearningRateDecay::warmup_stable_decay;
   schedule.decay_steps = 43;
   EXPECT_EQ(rates(schedule), linear);
 }
 
 TEST(schedule, without_steps_behind_warmup_the_rate_drops_at_the_end) {
-  const Schedule all_warmup{.kind = ScheduleKind::linear, .peak = 1.0, .warmup_steps = 10, .total_steps = 10};
+  const LearningRateSchedule all_warmup{
+      .decay = LearningRateDecay::linear, .peak = 1.0, .warmup_steps = 10, .total_steps = 10};
   all_warmup.check();
   EXPECT_EQ(all_warmup.learning_rate(9), 1.0);
   EXPECT_EQ(all_warmup.learning_rate(10), 0.0);
@@ -130,26 +142,26 @@ TEST(schedule, errors_name_the_field_and_the_value) {
   EXPECT_NE(error_of({.warmup_steps = -1}).find("warmup_steps = -1"), std::string::npos);
   EXPECT_NE(error_of({.final_factor = 1.5}).find("final_factor = 1.5"), std::string::npos);
   EXPECT_NE(error_of({.decay_steps = 3}).find("decay_steps = 3"), std::string::npos);
-  EXPECT_NE(error_of({.kind = ScheduleKind::cosine}).find("total_steps = 0"), std::string::npos);
-  EXPECT_NE(
-      error_of({.kind = ScheduleKind::linear, .warmup_steps = 5, .total_steps = 4}).find("warmup_steps = 5"),
-      std::string::npos);
+  EXPECT_NE(error_of({.decay = LearningRateDecay::cosine}).find("total_steps = 0"), std::string::npos);
+  EXPECT_NE(error_of({.decay = LearningRateDecay::linear, .warmup_steps = 5, .total_steps = 4})
+                .find("warmup_steps = 5"),
+            std::string::npos);
   for (const std::int64_t wrong : {-1, 0, 6})
-    EXPECT_EQ(error_of({.kind = ScheduleKind::warmup_stable_decay,
+    EXPECT_EQ(error_of({.decay = LearningRateDecay::warmup_stable_decay,
                         .warmup_steps = 5,
                         .total_steps = 10,
                         .decay_steps = wrong}),
               "schedule: decay_steps = " + std::to_string(wrong) +
                   ", how many of the last steps decay, must be at least 1 and at most total_steps − "
                   "warmup_steps = 5");
-  EXPECT_THROW(Schedule{}.learning_rate(-1), UsageError);
+  EXPECT_THROW(LearningRateSchedule{}.learning_rate(-1), UsageError);
 }
 
 TEST(schedule, names_are_read_back) {
-  for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine,
-                            ScheduleKind::warmup_stable_decay})
-    EXPECT_EQ(parse_schedule_kind(name_of(kind)), kind);
-  EXPECT_THROW(parse_schedule_kind("Cosine"), UsageError);
+  for (LearningRateDecay decay : {LearningRateDecay::constant, LearningRateDecay::linear,
+                                  LearningRateDecay::cosine, LearningRateDecay::warmup_stable_decay})
+    EXPECT_EQ(parse_learning_rate_decay(name_of(decay)), decay);
+  EXPECT_THROW(parse_learning_rate_decay("Cosine"), UsageError);
   for (BatchScaling rule : {BatchScaling::none, BatchScaling::linear, BatchScaling::square_root})
     EXPECT_EQ(parse_batch_scaling(name_of(rule)), rule);
   EXPECT_THROW(parse_batch_scaling("sqrt"), UsageError);
