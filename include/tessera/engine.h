@@ -28,8 +28,9 @@
 
 namespace tessera {
 
-// One of the programs an engine can run. All are built, planned and verified when the engine is made.
-struct ProgramSpec {
+// A program that an embedder asks an engine for. When the engine is made it builds, plans and verifies each,
+// from the StepSpec that step_specs() makes of it and of the other options.
+struct EngineProgram {
   StepKind kind = StepKind::train;
   // As in StepSpec: rounds of microbatches, and how many data ranks have one in the last. Rounds::of() makes
   // both of a step's microbatches. A rank that rests in the last round makes no use there.
@@ -42,7 +43,7 @@ struct EngineOptions {
   static constexpr int kMostThreads = 4096;
   Mesh mesh = {};  // its world must be the communicator's
   Strategy strategy = {};
-  std::vector<ProgramSpec> programs = {{.kind = StepKind::train, .microbatches = 1}};
+  std::vector<EngineProgram> programs = {{.kind = StepKind::train, .microbatches = 1}};
   std::vector<Use> order = {};  // uses per microbatch; by default forward in unit order, backward in reverse
   Optimizer optimizer = {};
   GradientClip clip = {};                             // max_norm 0: none
@@ -247,7 +248,7 @@ class Engine {
   // What decides the bits of its steps, over all ranks. Equal on all ranks.
   const Numerics& numerics() const;
 
-  // Begins a step of the program with this kind and number of microbatches, ProgramSpec::microbatches.
+  // Begins a step of the program with this kind and number of microbatches, EngineProgram::microbatches.
   // UsageError that lists the programs where there is none, for a training step with Strategy::update reduced
   // whose terms are missing, and where what `continues` was no evaluation.
   void begin(StepKind kind, int microbatches = 1, const StepTerms& terms = {});

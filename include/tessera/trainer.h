@@ -20,7 +20,7 @@ struct TrainerOptions {
   EngineOptions engine;
   BatchShape batch;  // one microbatch on one rank
   // A training step has so many rounds of microbatches, and so many data ranks have one in the last, as in
-  // ProgramSpec.
+  // EngineProgram.
   int microbatches = 1;
   int last_round_ranks = 0;
   int evaluation_microbatches = 1;  // per evaluation

@@ -199,7 +199,7 @@ void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {
     if (programs[index].kind == kind && programs[index].microbatches == microbatches)
       return begin_program(static_cast<int>(index), terms);
   std::string known;
-  for (const ProgramSpec& program : impl_->options.programs)
+  for (const EngineProgram& program : impl_->options.programs)
     known += fmt::format("{}{} with {} microbatches", known.empty() ? "" : ", ", name_of(program.kind),
                          program.microbatches);
   throw UsageError(fmt::format("begin: no program to {} with {} microbatches; this engine has: {}",

@@ -9,7 +9,7 @@ namespace tessera {
 
 std::vector<StepSpec> step_specs(const EngineOptions& options) {
   std::vector<StepSpec> specs;
-  for (const ProgramSpec& program : options.programs)
+  for (const EngineProgram& program : options.programs)
     specs.push_back({.kind = program.kind,
                      .microbatches = program.microbatches,
                      .last_round_ranks = program.last_round_ranks,
@@ -38,7 +38,7 @@ void check_options(const Communicator& world, const EngineOptions& options,
   options.mesh.check(world.world());
   check_enumerator("device", options.device, DeviceType::cuda);
   check_enumerator("waiting", options.waiting, Waiting::block);
-  for (const ProgramSpec& program : options.programs)
+  for (const EngineProgram& program : options.programs)
     check_enumerator("programs: the kind of one", program.kind, StepKind::evaluate);
   options.optimizer.check();
   options.clip.check();

@@ -44,7 +44,7 @@ BatchBuffer::BatchBuffer(const Model& model, const BatchShape& shape) {
 
 TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& options) {
   check_batch(model, options);
-  const auto add = [&](const char* name, ProgramSpec spec) {
+  const auto add = [&](const char* name, EngineProgram spec) {
     names.emplace_back(name);
     specs.push_back(std::move(spec));
     return static_cast<int>(specs.size()) - 1;

@@ -137,8 +137,8 @@ inline EngineOptions draw_varied(Draws& draws, const EngineOptions& plain, int u
   return options;
 }
 
-inline std::vector<ProgramSpec> programs_of(const RandomCase& of) {
-  std::vector<ProgramSpec> programs;
+inline std::vector<EngineProgram> programs_of(const RandomCase& of) {
+  std::vector<EngineProgram> programs;
   for (const StepShape& shape : of.shapes) {
     ActivationSpec activations;
     if (of.model != nullptr) {
