@@ -242,7 +242,7 @@ void host_update(benchmark::State& state) {
        {std::pair(Space::device, false), std::pair(Space::host, true), std::pair(Space::host, false)}) {
     TrainerOptions options = options_of(batch, 1, 0, threads);
     options.engine.strategy.offload.states = states;
-    options.engine.strict_order = in_order;
+    options.engine.debug.strict_order = in_order;
     trainers.push_back(std::make_unique<Trainer>(make_local_world(1)[0], model, options));
     trainers.back()->engine().set_tracing(true);
     train(*trainers.back(), batch);

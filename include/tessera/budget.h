@@ -30,10 +30,12 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
                                            std::span<const StepSpec> specs);
 
-// The names of the two budgets in messages. A tool gives the names of the keys that its user set.
+// What messages call a budget's bytes: by default as an embedder writes them in EngineOptions. A tool gives
+// the names of the keys that its user set.
 struct BudgetNames {
-  std::string device = "device_memory";
-  std::string host = "host_memory";
+  std::string device = "budget.device_bytes";
+  std::string host = "budget.host_bytes";
+  std::string external = "budget.external_bytes";
 };
 
 // The memory that one rank may take, in bytes. 0 means no limit.
@@ -43,6 +45,8 @@ struct MemoryBudget {
   std::int64_t external_bytes = 0;  // the part of device_bytes that the embedder itself uses
   BudgetNames names = {};
 
+  // Throws UsageError for bytes below 0.
+  void check() const;
   bool holds(const MemoryPlan& plan) const { return missing_bytes(plan) == 0; }
   // The bytes by which the plan exceeds the budget, device and host added; 0 where it fits.
   std::int64_t missing_bytes(const MemoryPlan& plan) const;

@@ -39,6 +39,22 @@ struct EngineProgram {
   ActivationSpec activations = {};  // of a trainer with modules; empty where the embedder keeps its own
 };
 
+// How ranks wait for each other.
+struct EngineWaits {
+  // Of every wait for a peer, also in other calls of the communicator that the engine is made of, from then
+  // on; a year at most. 0: as the communicator has it.
+  std::chrono::milliseconds deadline{0};
+  Waiting waiting = Waiting::automatic;
+};
+
+// For finding faults, and for tests. Costs time; results have the same bits.
+struct EngineDebug {
+  bool strict_order = false;  // one instruction after the other on the calling thread
+  bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
+  // Microseconds that an instruction of the engine's own takes longer, asleep.
+  std::function<double(const Program& program, const Instruction& instruction)> delay_us = {};
+};
+
 struct EngineOptions {
   static constexpr int kMostThreads = 4096;
   Mesh mesh = {};  // its world must be the communicator's
@@ -49,12 +65,6 @@ struct EngineOptions {
   GradientClip clip = {};                             // max_norm 0: none
   std::optional<LossScaleOptions> loss_scaling = {};  // without: the scale is 1; advisable in fp16
   std::string disk_directory = {};                    // on a local disk, of what the strategy offloads there
-  std::int64_t device_memory_bytes = 0;  // budget of one rank; 0: none. Exceeding it is refused here
-  std::int64_t host_memory_bytes = 0;    // likewise, of what it keeps in the host's arena
-  BudgetNames budget_names = {.device = "device_memory_bytes",  // of these two, where one is exceeded
-                              .host = "host_memory_bytes"};
-  std::int64_t external_bytes = 0;  // what the embedder's own activations take, counted against the budget
-  CostModel cost = {};              // by which changes are told that would fit a budget which is exceeded
   bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
   // What of the trainer's own compute enters the bits: for each unit what it computes and all that this
@@ -62,16 +72,13 @@ struct EngineOptions {
   // nothing of the compute.
   std::vector<NumericFact> compute = {};
   DeviceType device = DeviceType::cpu;
-  int device_ordinal = 0;     // which GPU
-  int threads_per_rank = 1;   // of the update and of local sums; kMostThreads at most
-  bool strict_order = false;  // one instruction after the other on the calling thread: for debugging
-  bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
-  // Of every wait for a peer, also in other calls of the communicator that the engine is made of, from then
-  // on; a year at most. 0: as the communicator has it.
-  std::chrono::milliseconds deadline{0};
-  Waiting waiting = Waiting::automatic;
-  // For tests and experiments: microseconds that an instruction of the engine's own takes longer, asleep.
-  std::function<double(const Program& program, const Instruction& instruction)> delay_us = {};
+  int device_ordinal = 0;    // which GPU
+  int threads_per_rank = 1;  // of the update and of local sums; kMostThreads at most
+  // Of one rank. Exceeding it is refused here. The embedder's own activations count as its external_bytes.
+  MemoryBudget budget = {};
+  CostModel cost = {};  // by which changes are told that would fit where the budget is exceeded
+  EngineWaits waits = {};
+  EngineDebug debug = {};
 };
 
 // What an engine with these options builds, a spec for each of its programs.
@@ -84,8 +91,6 @@ inline constexpr std::string_view kUpdateWaits = "an update waits for the step's
 // a defect of Tessera.
 Numerics prove_engine(const Layout& layout, const EngineOptions& options,
                       std::span<const RankPrograms> of_ranks);
-// What an engine with these options may take.
-MemoryBudget memory_budget(const EngineOptions& options);
 
 // A unit's parameter or gradient during a lease.
 struct TensorView {

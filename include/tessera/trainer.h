@@ -15,8 +15,8 @@
 namespace tessera {
 
 struct TrainerOptions {
-  // Mesh, strategy, optimizer, clipping, budget and so on; `programs`, `order` and `external_bytes` are the
-  // trainer's own.
+  // Mesh, strategy, optimizer, clipping, budget and so on; `programs`, `order` and
+  // `budget.external_bytes` are the trainer's own.
   EngineOptions engine;
   BatchShape batch;  // one microbatch on one rank
   // A training step has so many rounds of microbatches, and so many data ranks have one in the last, as in

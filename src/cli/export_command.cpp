@@ -20,7 +20,7 @@ constexpr std::chrono::minutes kDiskDeadline{30};
 void export_rank(Communicator world, const Setup& setup, const std::string& checkpoint,
                  const std::string& output) {
   Communicator disk = world.duplicate("export");
-  disk.set_deadline(std::max<std::chrono::milliseconds>(kDiskDeadline, setup.options.engine.deadline));
+  disk.set_deadline(std::max<std::chrono::milliseconds>(kDiskDeadline, setup.options.engine.waits.deadline));
   const bool first = world.rank() == 0;
   Trainer trainer(std::move(world), setup.model, setup.options);
   const RunState state = load_checkpoint(checkpoint, disk, trainer.engine());
@@ -45,7 +45,7 @@ int export_command(const RunArguments& arguments, const std::string& checkpoint,
   Config reads = setup.config;  // of what its run writes, nothing is written here
   reads.run.metrics = reads.run.trace = reads.run.export_path = "";
   check_apart(reads, arguments.config, {named});
-  const std::chrono::milliseconds deadline = setup.options.engine.deadline;
+  const std::chrono::milliseconds deadline = setup.options.engine.waits.deadline;
   const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };
   if (const Communicator world = world_of_processes(setup)) {
     check_same_run(world, setup.config);

@@ -130,8 +130,8 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   fmt::print("\n{}\n", plans.table());
   for (const Space space : spaces) print_space(plans, space);
   const EngineOptions& engine = setup.options.engine;
-  print_budget("run.device_memory", engine.device_memory_bytes, plans.most_bytes(Space::device));
-  print_budget("run.host_memory", engine.host_memory_bytes, plans.most_bytes(Space::host));
+  print_budget("run.device_memory", engine.budget.device_bytes, plans.most_bytes(Space::device));
+  print_budget("run.host_memory", engine.budget.host_bytes, plans.most_bytes(Space::host));
   const std::string why_not = explain_misfit(*setup.model, setup.options, plans.of_ranks);
   if (!why_not.empty()) fmt::print("\n{}\n", why_not);
 
@@ -166,8 +166,8 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   result["peak_instruction"] = device.at("instruction");
   result["peak_program"] = device.at("program");
   result["largest_at_peak"] = device.at("largest");
-  result["budget_bytes"] = engine.device_memory_bytes;
-  result["host_budget_bytes"] = engine.host_memory_bytes;
+  result["budget_bytes"] = engine.budget.device_bytes;
+  result["host_budget_bytes"] = engine.budget.host_bytes;
   result["fits"] = why_not.empty();
   if (!why_not.empty()) result["misfit"] = why_not;
   file.write(result);

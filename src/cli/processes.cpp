@@ -34,7 +34,7 @@ Communicator control_world(const Setup& setup) {
         "ranks on the CPU by mpirun, or unset these two for ranks that are threads");
   ControlOptions options = control_options_from_environment();
   check_count(setup, options.world);
-  options.deadline = setup.options.engine.deadline;
+  options.deadline = setup.options.engine.waits.deadline;
   return make_control_world(options);
 }
 
@@ -114,7 +114,7 @@ Communicator world_of_processes(const Setup& setup) {
   if (!ranks_are_processes()) return {};
   check_launchers();
   if (!launched_by_mpi()) return control_world(setup);
-  Communicator world = make_mpi_world({.deadline = setup.options.engine.deadline});
+  Communicator world = make_mpi_world({.deadline = setup.options.engine.waits.deadline});
   check_count(setup, world.world());
   return world;
 }

@@ -62,7 +62,7 @@ RankPlace place_of_rank(const Communicator& world, const TrainerOptions& options
   const RankGpu taken = gpu_of_rank(place.world, machine, std::getenv("NCCL_HOSTID") != nullptr);
   place.gpus = static_cast<int>(machine.gpus.size());
   if (taken.first) place.memory = GpuMemory(taken.ordinal);
-  if (world.world() > 1) place.world = make_nccl_world(world, {.deadline = options.engine.deadline});
+  if (world.world() > 1) place.world = make_nccl_world(world, {.deadline = options.engine.waits.deadline});
   place.options.engine.device_ordinal = taken.ordinal;
   place.gpu = machine.gpus[static_cast<std::size_t>(taken.ordinal)].name;
   return place;

@@ -141,13 +141,13 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   if (config.precision.loss_scaling)
     engine.loss_scaling = LossScaleOptions{.initial = config.precision.initial_scale,
                                            .growth_interval = config.precision.growth_interval};
-  engine.device_memory_bytes = run.device_memory;
-  engine.host_memory_bytes = run.host_memory;
-  engine.budget_names = {.device = "run.device_memory", .host = "run.host_memory"};
+  engine.budget = {.device_bytes = run.device_memory,
+                   .host_bytes = run.host_memory,
+                   .names = {.device = "run.device_memory", .host = "run.host_memory"}};
   engine.device = run.device == "cuda" ? DeviceType::cuda : DeviceType::cpu;
   engine.threads_per_rank = static_cast<int>(run.threads_per_rank);
-  engine.strict_order = config.strategy.strict_order;
-  engine.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(run.deadline * 1000.0));
+  engine.debug.strict_order = config.strategy.strict_order;
+  engine.waits.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(run.deadline * 1000.0));
   return options;
 }
 

@@ -21,7 +21,7 @@ class Choices {
       : model_(model),
         options_(options),
         strategy_(options.engine.strategy),
-        budget_(memory_budget(options.engine)),
+        budget_(options.engine.budget),
         allowed_(allowed_choices(config)),
         states_(chooses_states(config)),
         resident_(config.strategy.resident_units == kAuto &&
@@ -141,7 +141,7 @@ struct Open {
 
 // With the choice, for all units, with which the least is missing; as `options` say where nothing is open.
 std::int64_t least_missing_bytes(const Model& model, const TrainerOptions& options, const Open& open) {
-  const MemoryBudget budget = memory_budget(options.engine);
+  const MemoryBudget& budget = options.engine.budget;
   std::vector<TrainerOptions> ways = {options};
   if (open.states_on_device) {
     ways.push_back(options);
@@ -230,11 +230,11 @@ std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options, cons
       {.schedule = pipeline.schedule, .chunks = pipeline.chunks, .cuts = {}});  // its checks
   const int chunks = engine.mesh.pipeline * pipeline.chunks;
   std::vector<int> best = pipeline.cuts = balanced_cuts(cost, chunks);
-  if (engine.device_memory_bytes == 0 && engine.host_memory_bytes == 0) return best;
+  if (engine.budget.device_bytes == 0 && engine.budget.host_bytes == 0) return best;
   std::int64_t least = least_missing_bytes(model, options, open);
   const std::vector<int> cheapest = best;
   for (const Space space : {Space::device, Space::host}) {
-    if (space == Space::host && engine.host_memory_bytes == 0) continue;
+    if (space == Space::host && engine.budget.host_bytes == 0) continue;
     const std::vector<double> weights = weights_of_units(model, options, open, space);
     pipeline.cuts = cheapest;
     while (least > 0) {
@@ -270,7 +270,7 @@ Pipeline pipeline_of(const Config& config, const Model& model, TrainerOptions op
   const Partition checked(units, ranks, pipeline);
   if (given.gather_once == "auto") {
     pipeline.gather_once = true;
-    const MemoryBudget device = {.device_bytes = options.engine.device_memory_bytes};
+    const MemoryBudget device = {.device_bytes = options.engine.budget.device_bytes};
     pipeline.gather_once = missing_bytes(model, options, device) == 0;
   }
   return pipeline;

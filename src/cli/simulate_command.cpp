@@ -252,8 +252,8 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   const std::vector<Row> rows = rows_of(world, plans.bytes.size());
   print_model(setup);
   const EngineOptions& engine = setup.options.engine;
-  print_budget("run.device_memory", engine.device_memory_bytes, plans.most_bytes(Space::device));
-  print_budget("run.host_memory", engine.host_memory_bytes, plans.most_bytes(Space::host));
+  print_budget("run.device_memory", engine.budget.device_bytes, plans.most_bytes(Space::device));
+  print_budget("run.host_memory", engine.budget.host_bytes, plans.most_bytes(Space::host));
   print_rates(plans, cost);
   print_cluster(setup, cost.cluster);
   print_result(world, figures, rows, plans);

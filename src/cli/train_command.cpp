@@ -91,7 +91,7 @@ void run_process(Communicator world, const Setup& setup, const Data& data, RunFi
 
 void run_threads(const Setup& setup, const Data& data, RunFiles& files, RunSummary& summary,
                  Failure& failure) {
-  const std::chrono::milliseconds deadline = setup.options.engine.deadline;
+  const std::chrono::milliseconds deadline = setup.options.engine.waits.deadline;
   try {
     run_local(setup.world(), {.deadline = deadline, .pin = setup.config.run.pin},
               [&](const Communicator& world) {

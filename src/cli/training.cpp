@@ -58,7 +58,7 @@ class RankTraining {
         gpu_memory_(place.memory) {
     gpu_memory_.after_set_up();
     disk_.set_deadline(
-        std::max<std::chrono::milliseconds>(kCheckpointDeadline, setup.options.engine.deadline));
+        std::max<std::chrono::milliseconds>(kCheckpointDeadline, setup.options.engine.waits.deadline));
     if (first_) summary_.utilisation = utilisation_of(setup, peak_flops(setup, place.gpu));
   }
 

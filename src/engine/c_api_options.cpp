@@ -253,16 +253,17 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.clip.max_norm = o.clip;
   options.parameter_norms = o.parameter_norms != 0;
   options.loss_scaling = to_loss_scaling(o);
-  options.device_memory_bytes = o.device_memory_bytes;
-  options.host_memory_bytes = o.host_memory_bytes;
-  options.external_bytes = o.external_bytes;
+  options.budget = {
+      .device_bytes = o.device_memory_bytes,
+      .host_bytes = o.host_memory_bytes,
+      .external_bytes = o.external_bytes,
+      .names = {.device = "device_memory_bytes", .host = "host_memory_bytes", .external = "external_bytes"}};
   options.zero_gradients = o.zero_gradients != 0;
   options.device = checked<DeviceType>(o.device, 2, "device");
   options.device_ordinal = o.device_ordinal;
   options.threads_per_rank = o.threads;
-  options.strict_order = o.strict_order != 0;
-  options.poison = o.poison != 0;
-  if (o.deadline_ms != 0) options.deadline = checked_deadline(o.deadline_ms);
+  if (o.deadline_ms != 0) options.waits.deadline = checked_deadline(o.deadline_ms);
+  options.debug = {.strict_order = o.strict_order != 0, .poison = o.poison != 0};
   return options;
 }
 

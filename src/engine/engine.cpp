@@ -55,10 +55,10 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
   hash = XXH3_64bits(figures.data(), figures.size());
   for (const PlannedPrograms& planned : of_ranks)
     for (const Program& program : planned.programs) hash = hash * 0x9E3779B97F4A7C15ULL + program.hash();
-  world.set_deadline(options.deadline);
+  world.set_deadline(options.waits.deadline);
   states = world.duplicate("states");
   std::vector<int> ranks = compare_engines(states, figures, hash);
-  const MemoryBudget budget = memory_budget(options);
+  const MemoryBudget& budget = options.budget;
   check_budgets(
       states, std::ranges::all_of(of_ranks, [&](const PlannedPrograms& of) { return budget.holds(of.plan); }),
       [&] {
@@ -78,10 +78,10 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
   // A lane may stand behind several collectives; each keeps the deadline itself, and knows whom it waits for.
   device = make_device(options.device, {.rank = world.global_rank(),
                                         .ordinal = options.device_ordinal,
-                                        .waiting = options.waiting,
+                                        .waiting = options.waits.waiting,
                                         .busy_threads = world.world() * (options.threads_per_rank + 1),
-                                        .deadline = 10 * options.deadline,
-                                        .fill_poisoned = options.poison});
+                                        .deadline = 10 * options.waits.deadline,
+                                        .fill_poisoned = options.debug.poison});
   world.attach(device->failure());
   const HostPlace host = place_on_host(states);
   check_memory_room(states, host, host_memory_of(options, plan));

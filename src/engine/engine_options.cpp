@@ -23,13 +23,6 @@ std::vector<StepSpec> step_specs(const EngineOptions& options) {
   return specs;
 }
 
-MemoryBudget memory_budget(const EngineOptions& options) {
-  return {.device_bytes = options.device_memory_bytes,
-          .host_bytes = options.host_memory_bytes,
-          .external_bytes = options.external_bytes,
-          .names = options.budget_names};
-}
-
 namespace {
 
 void check_options(const Communicator& world, const EngineOptions& options,
@@ -37,7 +30,7 @@ void check_options(const Communicator& world, const EngineOptions& options,
   if (!world) throw UsageError("world: an empty communicator; make one with make_local_world or run_local");
   options.mesh.check(world.world());
   check_enumerator("device", options.device, DeviceType::cuda);
-  check_enumerator("waiting", options.waiting, Waiting::block);
+  check_enumerator("waits.waiting", options.waits.waiting, Waiting::block);
   for (const EngineProgram& program : options.programs)
     check_enumerator("programs: the kind of one", program.kind, StepKind::evaluate);
   options.optimizer.check();
@@ -69,10 +62,7 @@ void check_options(const Communicator& world, const EngineOptions& options,
     throw UsageError(
         "disk_directory is empty, and strategy.offload has the disk hold something; name a "
         "directory on a local disk");
-  if (options.external_bytes < 0 || options.device_memory_bytes < 0 || options.host_memory_bytes < 0)
-    throw UsageError(fmt::format(
-        "external_bytes is {}, device_memory_bytes {} and host_memory_bytes {}; none may be negative",
-        options.external_bytes, options.device_memory_bytes, options.host_memory_bytes));
+  options.budget.check();
   const int groups = static_cast<int>(options.optimizer.groups.size());
   for (const UnitSpec& unit : units)
     for (const ParameterSpec& parameter : unit.parameters)
@@ -86,8 +76,8 @@ void check_options(const Communicator& world, const EngineOptions& options,
 EngineOptions checked_options(EngineOptions options, const Communicator& world,
                               const std::vector<UnitSpec>& units) {
   check_options(world, options, units);
-  options.deadline = options.deadline.count() == 0 ? world.deadline()
-                                                   : device::checked_deadline(options.deadline, "deadline");
+  std::chrono::milliseconds& deadline = options.waits.deadline;
+  deadline = deadline.count() == 0 ? world.deadline() : device::checked_deadline(deadline, "waits.deadline");
   return options;
 }
 

@@ -75,7 +75,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       rank_(world.rank()),
       place_(options.mesh.coordinates(rank_)),
       memory_(device, programs, plan,
-              {.poison = options.poison,
+              {.poison = options.debug.poison,
                .shared = world.wants_shared_arena(),
                .source = world.arena_source(),
                .disk_directory = options.disk_directory}),
@@ -106,12 +106,13 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.
       if (lane) continue;
       const bool of_host = instruction.lane == Lane::host || instruction.lane == Lane::io;
-      const StreamOptions stream = {.name = std::string(name_of(instruction.lane)),
-                                    .on_caller = instruction.lane == Lane::compute ||
-                                                 (alone && joins_compute_alone(instruction.lane)) ||
-                                                 (options.strict_order && !is_of_messages(instruction.lane)),
-                                    .cpus = {},
-                                    .urgent = instruction.lane != Lane::compute};
+      const StreamOptions stream = {
+          .name = std::string(name_of(instruction.lane)),
+          .on_caller = instruction.lane == Lane::compute ||
+                       (alone && joins_compute_alone(instruction.lane)) ||
+                       (options.debug.strict_order && !is_of_messages(instruction.lane)),
+          .cpus = {},
+          .urgent = instruction.lane != Lane::compute};
       lane = of_host ? device.make_host_stream(stream) : device.make_stream(stream);
     }
     instructions = std::max(instructions, program.instructions.size());
@@ -137,7 +138,7 @@ void Executor::name_ranges() {
 // Where a step failed, an operation of one lane may still wait for an event of another: none is left when the
 // first lane goes. The failure that ended the step ends such waits.
 Executor::~Executor() {
-  const auto limit = std::chrono::steady_clock::now() + 10 * options_.deadline;
+  const auto limit = std::chrono::steady_clock::now() + 10 * options_.waits.deadline;
   for (const std::unique_ptr<Stream>& lane : lanes_) {
     if (!lane) continue;
     const Event last = lane->record();
@@ -351,8 +352,8 @@ void Executor::run(InstructionId id, bool idle) {
   memory_.before(program_, id);
   trace_.begin(id, stream);
   if (!idle) perform(id);
-  if (options_.delay_us && !idle) {
-    const double us = options_.delay_us(program(), instruction_at(id));
+  if (options_.debug.delay_us && !idle) {
+    const double us = options_.debug.delay_us(program(), instruction_at(id));
     device::sleep_exactly(std::chrono::nanoseconds(static_cast<std::int64_t>(us * 1e3)));
   }
   trace_.end(id, stream);

@@ -6,7 +6,7 @@ namespace {
 // As the executor makes its lanes.
 IssuerRuns issuer_runs(const EngineOptions& options) {
   if (options.device != DeviceType::cpu) return IssuerRuns::nothing;
-  return options.strict_order ? IssuerRuns::all_but_messages : IssuerRuns::compute;
+  return options.debug.strict_order ? IssuerRuns::all_but_messages : IssuerRuns::compute;
 }
 
 // All facts but those of the programs.

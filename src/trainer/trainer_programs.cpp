@@ -76,7 +76,7 @@ EngineOptions engine_options(const Model& model, const TrainerOptions& options,
   EngineOptions engine = options.engine;
   engine.programs = programs.specs;
   engine.order.clear();
-  engine.external_bytes = 0;
+  engine.budget.external_bytes = 0;
   engine.compute = model.numerics(
       options.batch, Target(options.engine.threads_per_rank, options.engine.device), options.seed);
   engine.cost = with_operations(std::move(engine.cost), model, options);
@@ -144,7 +144,7 @@ double choose_states_on_device(const Model& model, const TrainerOptions& options
 std::string explain_misfit(const Model& model, const TrainerOptions& options,
                            std::span<const TrainerPlan> plans) {
   const EngineOptions engine = engine_options(model, options, TrainerPrograms(model, options));
-  const MemoryBudget budget = memory_budget(engine);
+  const MemoryBudget& budget = engine.budget;
   if (std::ranges::all_of(plans, [&](const TrainerPlan& plan) { return budget.holds(plan.memory); }))
     return {};
   std::vector<MemoryPlan> memory;

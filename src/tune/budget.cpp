@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "tessera/error.h"
 #include "tessera/link.h"
 #include "tessera/plan_memory.h"
 
@@ -74,6 +75,15 @@ int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepS
     (fits(middle) ? low : high) = middle;
   }
   return low;
+}
+
+void MemoryBudget::check() const {
+  const auto check_bytes = [](const std::string& name, std::int64_t bytes) {
+    if (bytes < 0) throw UsageError(fmt::format("{} is {} bytes; it must be 0 or more", name, bytes));
+  };
+  check_bytes(names.device, device_bytes);
+  check_bytes(names.host, host_bytes);
+  check_bytes(names.external, external_bytes);
 }
 
 std::int64_t MemoryBudget::missing_bytes(const MemoryPlan& plan) const {

@@ -71,7 +71,7 @@ TEST(StepsOfAGpu, AreReadWithinTheDeadline) {
   RunConfig run = base();
   run.world = 1;
   TrainerOptions options = trainer_options(run);
-  options.engine.deadline = std::chrono::milliseconds(60);  // the lanes' is ten times that
+  options.engine.waits.deadline = std::chrono::milliseconds(60);  // the lanes' is ten times that
   Trainer trainer(make_local_world(1)[0], std::make_shared<const Model>(small_model(run)), options);
   auto* const stream = static_cast<cudaStream_t>(trainer.engine().stream());
   const Arena there = make_cuda_device({})->make_arena(8);

@@ -68,7 +68,7 @@ TEST(Allocations, TheEngineMakesNoneAfterTheFirstStep) {
     for (const auto& [strict, traced] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}})
       run_local(2, kBlocking, [&](Communicator world) {
         EngineOptions options = toy_options(2, stage);
-        options.strict_order = strict;
+        options.debug.strict_order = strict;
         options.programs = {{.kind = StepKind::train, .microbatches = 2}, {.kind = StepKind::evaluate}};
         Engine engine(world, toy_units(DType::bf16), options);
         engine.initialize(toy_fill());

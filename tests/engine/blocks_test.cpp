@@ -44,7 +44,7 @@ std::vector<float> reduced_gradients(const Cut& of, int stage) {
   EngineOptions options = toy_options(1, stage);
   options.mesh = of.mesh;
   options.strategy.blocks = of.blocks;
-  options.poison = true;
+  options.debug.poison = true;
   const Rounds rounds = Rounds::of(of.microbatches, of.mesh, of.blocks);
   options.programs = {{.microbatches = rounds.count, .last_round_ranks = rounds.last_ranks}};
   std::vector<float> gradients;

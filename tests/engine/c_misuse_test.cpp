@@ -87,6 +87,9 @@ tessera_status make_impossible_engines(tessera_world* world, void*) {
   options.device_memory_bytes = 300;
   options.external_bytes = kMost;
   EXPECT_TRUE(refused(make_engine(world, options, &engine), "external bytes"));
+  EXPECT_TRUE(refused(make_engine(world, options, &engine), "device_memory_bytes is 300 bytes"));
+  options.external_bytes = -1;
+  EXPECT_TRUE(refused(make_engine(world, options, &engine), "external_bytes is -1 bytes"));
   options = defaults;
   options.deadline_ms = -1;
   EXPECT_TRUE(refused(make_engine(world, options, &engine), "deadline_ms is -1"));

@@ -44,7 +44,7 @@ inline std::vector<Fate> run_failing(EngineOptions options, const std::function<
   const int ranks = options.mesh.world();
   std::vector<Fate> fates(static_cast<std::size_t>(ranks));
   std::atomic<int> ended{0};
-  options.deadline = kDeadline;
+  options.waits.deadline = kDeadline;
   try {
     run_local(ranks, {.deadline = 3 * kDeadline, .waiting = Waiting::block}, [&](Communicator world) {
       Engine engine(world, toy_units(DType::fp32), options);

@@ -112,7 +112,7 @@ TEST(Destruction, AnEngineDestroyedWithinAStepEndsTheOthers) {
   EXPECT_THROW(run_local(2, {.deadline = 2 * kDeadline, .waiting = Waiting::block},
                          [&](Communicator world) {
                            EngineOptions options = toy_options(2, 3);
-                           options.deadline = kDeadline;
+                           options.waits.deadline = kDeadline;
                            Engine engine(world, toy_units(DType::fp32), options);
                            engine.initialize(toy_fill());
                            if (world.rank() == 1) return engine.begin(StepKind::train);
@@ -129,7 +129,7 @@ TEST(Destruction, AnExceptionBetweenUsesIsTold) {
   try {
     run_local(2, {.deadline = 2 * kDeadline, .waiting = Waiting::block}, [&](Communicator world) {
       EngineOptions options = toy_options(2, 3);
-      options.deadline = kDeadline;
+      options.waits.deadline = kDeadline;
       Engine engine(world, toy_units(DType::fp32), options);
       engine.initialize(toy_fill());
       if (world.rank() == 1) {

@@ -194,10 +194,10 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   if (run.family == Family::llama && run.dtype == DType::bf16)
     options.engine.optimizer.moment_type = DType::bf16;
   options.engine.clip.max_norm = run.max_norm;
-  options.engine.strict_order = run.strict_order;
-  options.engine.poison = run.poison;
+  options.engine.debug.strict_order = run.strict_order;
+  options.engine.debug.poison = run.poison;
   options.engine.device = run.device;
-  options.engine.deadline = std::chrono::milliseconds(60'000);
+  options.engine.waits.deadline = std::chrono::milliseconds(60'000);
   options.batch = {.sequences = 1, .length = 16};
   options.microbatches = run.microbatches;
   options.last_round_ranks = run.last_round_ranks;

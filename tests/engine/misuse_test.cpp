@@ -142,7 +142,7 @@ TEST(Misuse, OptionsThatAreNoEnumerators) {
     expect_words(refused_options(change), {name, "its enumerators are 0 to"});
   };
   expect_named("device has the value 7", [](EngineOptions& o) { o.device = DeviceType{7}; });
-  expect_named("waiting has the value 4", [](EngineOptions& o) { o.waiting = Waiting{4}; });
+  expect_named("waits.waiting has the value 4", [](EngineOptions& o) { o.waits.waiting = Waiting{4}; });
   expect_named("the kind of one has", [](EngineOptions& o) { o.programs[0].kind = StepKind{9}; });
   expect_named("the pass of a use has", [](EngineOptions& o) { o.order = {{0, Pass{7}}}; });
   expect_named("the edge of a use has", [](EngineOptions& o) { o.order = {{0, Pass::forward, UseEdge{9}}}; });
@@ -243,9 +243,11 @@ TEST(Misuse, ALeaseThatOutlivesItsEngine) {
 
 TEST(Misuse, Deadlines) {
   for (const milliseconds wrong : {milliseconds(0), milliseconds(-7), milliseconds::min()}) {
-    const std::vector<std::string> words = {"deadline is " + std::to_string(wrong.count()) + " ms", "1 ms"};
+    const std::string is = "deadline is " + std::to_string(wrong.count()) + " ms";
+    const std::vector<std::string> words = {is, "1 ms"};
     if (wrong.count() != 0)  // which is the world's
-      expect_words(refused_options([&](EngineOptions& options) { options.deadline = wrong; }), words);
+      expect_words(refused_options([&](EngineOptions& options) { options.waits.deadline = wrong; }),
+                   {"waits." + is, "1 ms"});
     expect_words(refusal([&] { run_local(1, {.deadline = wrong}, [](Communicator) {}); }), words);
     expect_words(refusal([&] { make_local_world(1, {.deadline = wrong}); }), words);
     expect_words(refusal([&] { make_local_world(1)[0].set_deadline(wrong); }), words);
@@ -256,10 +258,10 @@ TEST(Misuse, AnEngineHasTheDeadlineOfItsWorldUntilItIsGivenOne) {
   run_local(2, {.deadline = milliseconds(12'345)}, [](Communicator world) {
     EngineOptions options = toy_options(2, 3);
     for (const milliseconds given : {milliseconds(0), milliseconds(54'321)}) {
-      options.deadline = given;
+      options.waits.deadline = given;
       const Engine engine(world, toy_units(DType::fp32), options);
       const milliseconds expected(given.count() == 0 ? 12'345 : 54'321);
-      EXPECT_EQ(engine.options().deadline, expected);
+      EXPECT_EQ(engine.options().waits.deadline, expected);
       EXPECT_EQ(world.deadline(), expected);
     }
   });
@@ -270,7 +272,7 @@ TEST(Misuse, DeadlinesBeyondTheClockAreLong) {
     if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(50));
     world.barrier();
     EngineOptions options = toy_options(2, 3);
-    options.deadline = milliseconds::max();
+    options.waits.deadline = milliseconds::max();
     Engine engine(world, toy_units(DType::fp32), options);
     engine.initialize(toy_fill());
     if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(50));
@@ -322,10 +324,20 @@ TEST(Misuse, ThreadsThatNoMachineHas) {
 TEST(Misuse, BudgetsThatOverflow) {
   for (const std::int64_t external : {kMost, std::int64_t{301}})
     expect_words(refused_options([&](EngineOptions& options) {
-                   options.device_memory_bytes = 300;
-                   options.external_bytes = external;
+                   options.budget.device_bytes = 300;
+                   options.budget.external_bytes = external;
                  }),
-                 {"device_memory_bytes is 300 bytes", "external bytes", std::to_string(external)});
+                 {"budget.device_bytes is 300 bytes", "external bytes", std::to_string(external)});
+}
+
+TEST(Misuse, BudgetsBelowNothing) {
+  const auto expect_named = [](const char* words, const MemoryBudget& budget) {
+    expect_words(refused_options([&](EngineOptions& options) { options.budget = budget; }),
+                 {words, "it must be 0 or more"});
+  };
+  expect_named("budget.device_bytes is -1 bytes", {.device_bytes = -1});
+  expect_named("budget.host_bytes is -2 bytes", {.host_bytes = -2});
+  expect_named("budget.external_bytes is -3 bytes", {.device_bytes = 1, .external_bytes = -3});
 }
 
 // On any rank: all are told, and none has updated anything.

@@ -19,7 +19,7 @@ EngineOptions options_of(int world, UpdateWhen update, const Offload& offload, i
   options.strategy.update = update;
   options.strategy.offload = offload;
   options.clip.max_norm = 0.1;
-  options.poison = true;
+  options.debug.poison = true;
   options.disk_directory = std::filesystem::temp_directory_path();
   return options;
 }
@@ -94,11 +94,11 @@ TEST(NextUpdate, WaitsForTheNextStep) {
   run_local(1, kBlocking, [&](Communicator world) {
     int updates = 0;
     EngineOptions options = options_of(1, UpdateWhen::next, {.states = Space::host});
-    options.delay_us = [&](const Program&, const Instruction& instruction) {
+    options.debug.delay_us = [&](const Program&, const Instruction& instruction) {
       updates += instruction.op == Opcode::update ? 1 : 0;
       return 0.0;
     };
-    options.strict_order = true;
+    options.debug.strict_order = true;
     Engine engine(world, toy_units(DType::bf16), options);
     engine.initialize(toy_fill());
     const int flats = static_cast<int>(

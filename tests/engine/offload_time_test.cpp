@@ -49,7 +49,7 @@ EngineOptions options_of(const Case& of) {
   options.strategy.offload = of.offload;
   options.strategy.prefetch = 2;
   options.disk_directory = std::filesystem::temp_directory_path();
-  options.delay_us = [&of](const Program&, const Instruction& instruction) {
+  options.debug.delay_us = [&of](const Program&, const Instruction& instruction) {
     return added_us(of, instruction);
   };
   ActivationSpec activations;
@@ -183,7 +183,7 @@ TEST(OffloadCores, UpdatesOnTheHostKeepToTheRanks) {
     own[rank] = allowed_cores();
     EngineOptions options = toy_options(kRanks, 2);
     options.strategy.offload.states = Space::host;
-    options.delay_us = [&, rank](const Program&, const Instruction& instruction) {
+    options.debug.delay_us = [&, rank](const Program&, const Instruction& instruction) {
       if (instruction.op == Opcode::update) updating[rank].insert(allowed_cores());
       return 0.0;
     };

@@ -309,7 +309,7 @@ TEST(NestedLeases, GiveTheSameBitsAsPlainOnes) {
     run_local(2, kBlocking, [&](Communicator world) {
       for (bool nest : {false, true}) {
         EngineOptions options = toy_options(2, stage);
-        options.poison = true;
+        options.debug.poison = true;
         if (nest) options.order = nested_order();
         Engine engine(world, toy_units(DType::bf16), options);
         engine.initialize(toy_fill());
@@ -338,7 +338,7 @@ TEST(Skip, HandsZerosOn) {
       run_local(2, {}, [&](Communicator world) {
         EngineOptions options;
         options.mesh = {.pipeline = 2, .shard = 1};
-        options.poison = poison;
+        options.debug.poison = poison;
         options.programs[0].microbatches = 4;
         options.programs[0].activations.units = {{.output_bytes = 64}, {}};
         const std::vector<UnitSpec> units = {{.name = "first", .parameters = {{.name = "a", .shape = {16}}}},

@@ -49,8 +49,8 @@ Cost cost(const Setting& setting) {
   Cost best{1e9, 0};
   run_local(setting.world, {}, [&](Communicator world) {
     EngineOptions options = toy_options(setting.world, 3);
-    options.strict_order = setting.strict;
-    options.waiting = Waiting::automatic;
+    options.debug.strict_order = setting.strict;
+    options.waits.waiting = Waiting::automatic;
     options.optimizer.options = SgdOptions{};
     Engine engine(world, chain(64), options);
     engine.initialize(toy_fill());

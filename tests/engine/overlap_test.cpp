@@ -57,7 +57,7 @@ Outcome run(bool strict, int prefetch, int steps) {
   run_local(2, kBlocking, [&](Communicator world) {
     world.set_delay(kCommunication);
     EngineOptions options = toy_options(2, 3);
-    options.strict_order = strict;
+    options.debug.strict_order = strict;
     options.strategy.prefetch = prefetch;
     Engine engine(world, chain(), options);
     engine.initialize(toy_fill());

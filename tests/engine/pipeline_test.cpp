@@ -61,7 +61,7 @@ TEST(PipelineVerbs, EveryMeshTrainsToTheStatesOfOneWithoutPipeline) {
           EngineOptions made =
               pipeline_options({.pipeline = pipeline, .replicate = replicate, .shard = shard}, units, 3);
           made.strategy.placements = Placements::of_stage(stage);
-          made.poison = true;
+          made.debug.poison = true;
           return made;
         };
         const Trained expected = train(options(1), type);
@@ -214,7 +214,7 @@ TEST(PipelineMemory, ABudgetThatOneRankOfThePipelineExceedsIsRefusedOnAll) {
     const std::lock_guard lock(mutex);
     largest = std::max(largest, engine.plan().space(Space::device).arena_bytes);
   });
-  options.device_memory_bytes = largest - 1;
+  options.budget.device_bytes = largest - 1;
   std::vector<std::string> messages(2);
   run_local(2, kBlocking, [&](Communicator world) {
     messages[static_cast<std::size_t>(world.rank())] =
@@ -223,7 +223,7 @@ TEST(PipelineMemory, ABudgetThatOneRankOfThePipelineExceedsIsRefusedOnAll) {
   const std::string needs = " needs " + std::to_string(largest) + ": 1 bytes are missing\n";
   EXPECT_NE(messages[0].find(needs), std::string::npos) << messages[0];
   EXPECT_EQ(messages[0], messages[1]);
-  options.device_memory_bytes = largest;
+  options.budget.device_bytes = largest;
   run_local(2, kBlocking, [&](Communicator world) { Engine(world, toy_units(DType::fp32), options); });
 }
 
@@ -232,11 +232,11 @@ TEST(PipelineMemory, ABudgetThatOneRankExceedsIsExplainedByThatRank) {
   std::vector<std::string> messages(4);
   run_local(4, kBlocking, [&](Communicator world) {
     EngineOptions options = pipeline_options({.pipeline = 2, .shard = 2}, 5, 2);
-    if (world.rank() >= 2) options.device_memory_bytes = 100 * world.rank();
+    if (world.rank() >= 2) options.budget.device_bytes = 100 * world.rank();
     messages[static_cast<std::size_t>(world.rank())] =
         refusal([&] { Engine(world, toy_units(DType::fp32), options); });
   });
-  EXPECT_EQ(messages[0].find("device_memory_bytes is 200 bytes, but the plan of pipeline rank "), 0u)
+  EXPECT_EQ(messages[0].find("budget.device_bytes is 200 bytes, but the plan of pipeline rank "), 0u)
       << messages[0];
   EXPECT_EQ(messages, std::vector<std::string>(4, messages[0]));
 }
@@ -246,7 +246,7 @@ TEST(PipelineMemory, ABudgetThatOneRankExceedsIsExplainedByThatRank) {
 // Four pipeline ranks train; in the second step one goes wrong in a backward.
 std::vector<Fate> fates_with(int culprit, const std::function<void()>& wrong) {
   EngineOptions options = pipeline_options({.pipeline = 4}, 5, 6);
-  options.deadline = kDeadline;
+  options.waits.deadline = kDeadline;
   return run_failing(options, [&](Engine& engine, int rank) {
     pipeline_step(engine, {.microbatches = 6});
     engine.begin(StepKind::train, 6);

@@ -125,10 +125,11 @@ inline void draw_model(Draws& draws, RandomCase& of, int groups) {
 inline EngineOptions draw_varied(Draws& draws, const EngineOptions& plain, int units, bool early_allowed) {
   EngineOptions options = plain;
   draw_strategy(draws, options.strategy, plain.mesh, units, early_allowed);
-  options.strict_order = draws.chance(15);
-  options.poison = draws.chance(70);
+  options.debug.strict_order = draws.chance(15);
+  options.debug.poison = draws.chance(70);
   if (draws.chance(25))  // some of what is not a use is late
-    options.delay_us = [salt = draws.pick(0, 1 << 20)](const Program& of, const Instruction& instruction) {
+    options.debug.delay_us = [salt = draws.pick(0, 1 << 20)](const Program& of,
+                                                             const Instruction& instruction) {
       const PhiloxBlock mixed = random_block(
           static_cast<std::uint64_t>(salt), static_cast<std::uint64_t>(instruction.op),
           static_cast<std::uint64_t>(1000 * (of.flat_of(instruction) + 1) + instruction.microbatch + 1));
@@ -231,8 +232,8 @@ inline RandomCase draw_case(std::uint64_t seed) {
                                       .learning_rate_factor = group == 2 ? 0.5 : 1.0});
   plain.parameter_norms = draws.chance(20);
   plain.zero_gradients = draws.chance(10);
-  plain.deadline = std::chrono::seconds(60);
-  plain.waiting = Waiting::block;
+  plain.waits.deadline = std::chrono::seconds(60);
+  plain.waits.waiting = Waiting::block;
   plain.disk_directory = std::filesystem::temp_directory_path();
   plain.strategy.reduce = draws.among<ReduceWhen>({ReduceWhen::each, ReduceWhen::last});
   Draws blocks(of.seed * 7 + 3);
@@ -245,7 +246,7 @@ inline RandomCase draw_case(std::uint64_t seed) {
   of.varied.push_back(draw_varied(draws, plain, units, early));
   EngineOptions resumed = of.varied[0];
   draw_free_choices(draws, resumed.strategy, plain.mesh, units, early);
-  resumed.strict_order = draws.chance(15);
+  resumed.debug.strict_order = draws.chance(15);
   of.varied.push_back(resumed);
   for (EngineOptions& options : of.varied)  // the same choice, by its other name
     if (draws.chance(30) &&
@@ -261,7 +262,7 @@ inline RandomCase draw_case(std::uint64_t seed) {
   else
     plain.mesh.pipeline = 1;
   plain.strategy.prefetch = 0;
-  plain.strict_order = true;
+  plain.debug.strict_order = true;
   return of;
 }
 
@@ -269,9 +270,9 @@ inline RandomCase draw_case(std::uint64_t seed) {
 
 inline std::string to_string(const EngineOptions& options) {
   return tessera::to_string(options.mesh) + " | " + strategy_in_words(options.strategy) + " strict " +
-         std::to_string(options.strict_order) + " poison " + std::to_string(options.poison) + " delayed " +
-         std::to_string(options.delay_us != nullptr) + " budget " +
-         std::to_string(options.device_memory_bytes);
+         std::to_string(options.debug.strict_order) + " poison " + std::to_string(options.debug.poison) +
+         " delayed " + std::to_string(options.debug.delay_us != nullptr) + " budget " +
+         std::to_string(options.budget.device_bytes);
 }
 
 inline std::string to_string(const RandomCase& of) {

@@ -56,7 +56,7 @@ void write_some(Engine& engine, const Event& event) {
 }
 
 void check_memory(Engine& engine) {
-  const bool in_order = engine.options().strict_order && engine.options().mesh.pipeline == 1;
+  const bool in_order = engine.options().debug.strict_order && engine.options().mesh.pipeline == 1;
   for (const Space space : {Space::device, Space::host}) {
     const SpacePlan& plan = engine.plan().space(space);
     const std::int64_t most = in_order ? plan.live_peak_bytes : plan.arena_bytes;
@@ -180,8 +180,8 @@ void draw_budget(Draws& draws, const RandomCase& of, EngineOptions& options) {
     options.strategy.resident_units = std::max(0, units);
     if (units >= 0 && planned() > budget) throw Error("fit_resident_units: beyond the budget");
   }
-  options.external_bytes = draws.pick(0, 1) * 1000;
-  options.device_memory_bytes = planned() + options.external_bytes;
+  options.budget.external_bytes = draws.pick(0, 1) * 1000;
+  options.budget.device_bytes = planned() + options.budget.external_bytes;
 }
 
 // True where the pair was run, false where it is refused as one that no program can be made for.

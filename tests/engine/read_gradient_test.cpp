@@ -58,7 +58,7 @@ std::vector<Case> cases(const std::string& folder) {
     EngineOptions options = toy_options(mesh.shard, stage);
     options.mesh = mesh;
     options.programs = {{.microbatches = microbatches}};
-    options.poison = true;
+    options.debug.poison = true;
     if (change) change(options);
     name += fmt::format(", mesh {} x {} x {}, stage {}, {} microbatches", mesh.pipeline, mesh.replicate,
                         mesh.shard, stage, microbatches);

@@ -17,7 +17,7 @@ EngineOptions options_of(int world, int stage, UpdateWhen update = UpdateWhen::d
   options.programs = {{.kind = StepKind::train}, {.kind = StepKind::evaluate}};
   options.strategy.update = update;
   options.strategy.offload = offload;
-  options.poison = true;
+  options.debug.poison = true;
   options.disk_directory = std::filesystem::temp_directory_path();
   return options;
 }

@@ -84,7 +84,7 @@ TrainerOptions chain_options() {
   TrainerOptions options;
   options.engine = toy_options(2, 2);
   options.engine.strategy.reduce = ReduceWhen::each;
-  options.engine.poison = true;
+  options.engine.debug.poison = true;
   options.engine.disk_directory = std::filesystem::temp_directory_path();
   options.batch = {.sequences = 2, .length = 3};
   options.microbatches = 3;
@@ -196,7 +196,8 @@ std::vector<ChainRow> placement_rows() {
        also(stage(3, 4), [](EngineOptions&, Strategy& strategy) { strategy.prefetch = 0; })},
       {"stage3_shard4_prefetch2",
        also(stage(3, 4), [](EngineOptions&, Strategy& strategy) { strategy.prefetch = 2; })},
-      {"stage3_strict", also(stage(3), [](EngineOptions& engine, Strategy&) { engine.strict_order = true; })},
+      {"stage3_strict",
+       also(stage(3), [](EngineOptions& engine, Strategy&) { engine.debug.strict_order = true; })},
       {"stage3_resident3",
        also(stage(3), [](EngineOptions&, Strategy& strategy) { strategy.resident_units = 3; })},
       {"stage3_resident_all_prefetch2", also(stage(3),

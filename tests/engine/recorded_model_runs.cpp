@@ -13,7 +13,7 @@ RecordedRun recorded(const std::string& name, RunConfig run, bool evaluates = fa
   return {.name = name, .portable = false, .run = [=] {
             const auto model = std::make_shared<const Model>(small_model(run));
             TrainerOptions options = trainer_options(run);
-            options.engine.waiting = Waiting::block;
+            options.engine.waits.waiting = Waiting::block;
             const auto fill = [=](int step, int microbatch, int data_rank, void* batch) {
               fetch_samples(data_rank, data_ranks(run), run.microbatches, step, model->vocabulary,
                             options.batch)(microbatch, batch);

@@ -13,7 +13,7 @@ using Drive = std::function<void(Engine&, History&)>;
 EngineOptions verb_options(int world, int stage) {
   EngineOptions options = toy_options(world, stage);
   options.programs = {{.kind = StepKind::train, .microbatches = 2}, {.kind = StepKind::evaluate}};
-  options.poison = true;
+  options.debug.poison = true;
   options.disk_directory = std::filesystem::temp_directory_path();
   return options;
 }

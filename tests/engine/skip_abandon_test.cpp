@@ -29,7 +29,7 @@ class Contributions : public ::testing::TestWithParam<Case> {
     made.strategy.reduce = GetParam().reduce;
     made.programs = {{.kind = StepKind::train, .microbatches = 2},
                      {.kind = StepKind::train, .microbatches = 1}};
-    made.poison = true;
+    made.debug.poison = true;
     return made;
   }
 

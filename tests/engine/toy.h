@@ -44,8 +44,8 @@ inline EngineOptions toy_options(int world, int stage) {
   options.optimizer.options = AdamWOptions{.weight_decay = 0.1};
   options.optimizer.groups = {{.name = "decay"},
                               {.name = "no_decay", .weight_decay = 0.0, .learning_rate_factor = 0.5}};
-  options.deadline = std::chrono::seconds(60);
-  options.waiting = Waiting::block;  // many short engines on few cores
+  options.waits.deadline = std::chrono::seconds(60);
+  options.waits.waiting = Waiting::block;  // many short engines on few cores
   return options;
 }
 

@@ -91,7 +91,7 @@ std::vector<float> toy_states(int shards, int microbatches, int stage) {
   run_local(shards, kBlocking, [&](Communicator world) {
     EngineOptions options = toy_options(shards, stage);
     options.strategy.reduce = ReduceWhen::each;
-    options.poison = true;
+    options.debug.poison = true;
     const Rounds rounds = Rounds::of(microbatches, {.shard = shards});
     options.programs = {{.microbatches = rounds.count, .last_round_ranks = rounds.last_ranks}};
     Engine engine(world, toy_units(DType::bf16), options);
@@ -140,7 +140,7 @@ EngineOptions toy_of_five(int stage) {
   options.programs = {
       {.kind = StepKind::train, .microbatches = rounds.count, .last_round_ranks = rounds.last_ranks},
       {.kind = StepKind::evaluate, .microbatches = 1, .last_round_ranks = 1}};
-  options.poison = true;
+  options.debug.poison = true;
   return options;
 }
 

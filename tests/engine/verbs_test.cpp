@@ -141,7 +141,7 @@ TEST_P(Variants, EvaluationsInBetweenChangeNothing) {
   const Outcome expected = train(run());
   ToyRun evaluating = run();
   evaluating.evaluate = true;
-  evaluating.engine.poison = true;
+  evaluating.engine.debug.poison = true;
   const Outcome found = train(evaluating);
   EXPECT_EQ(found.master, expected.master);
   EXPECT_EQ(found.parameter, expected.parameter);
@@ -171,7 +171,7 @@ TEST(Evaluations, InPartsGiveTheBitsOfOne) {
     options.programs = {{.kind = StepKind::train}};
     for (const int microbatches : {1, 2, 3, 7})
       options.programs.push_back({.kind = StepKind::evaluate, .microbatches = microbatches});
-    options.poison = true;
+    options.debug.poison = true;
     Engine engine(world, toy_units(DType::bf16), options);
     engine.initialize(toy_fill());
     for (int round = 0; round < 2; ++round) {
@@ -285,7 +285,7 @@ std::pair<std::vector<float>, int> train_units(const std::vector<UnitSpec>& unit
   std::pair<std::vector<float>, int> outcome;
   run_local(2, kBlocking, [&](Communicator world) {
     EngineOptions options = toy_options(2, 3);
-    options.poison = true;
+    options.debug.poison = true;
     options.strategy.prefetch = 0;
     Engine engine(world, units, options);
     engine.initialize(toy_fill());
@@ -302,7 +302,7 @@ std::pair<std::vector<float>, int> train_units(const std::vector<UnitSpec>& unit
 // No multiple of 8, and the arena ends with one of them.
 TEST(Poison, CoversBuffersOfAnyBytes) {
   EngineOptions options = toy_options(1, 0);
-  options.poison = true;
+  options.debug.poison = true;
   options.programs[0].activations.units.assign(toy_units(DType::fp32).size(),
                                                {.output_bytes = 36, .saved_bytes = 36});
   run_local(1, kBlocking, [&](Communicator world) {

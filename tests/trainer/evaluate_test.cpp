@@ -15,7 +15,7 @@ constexpr int kVocabulary = 29;
 TrainerOptions options_on(const Mesh& mesh, int evaluation_microbatches) {
   TrainerOptions options;
   options.engine.mesh = mesh;
-  options.engine.waiting = Waiting::block;
+  options.engine.waits.waiting = Waiting::block;
   if (mesh.shard > 1) options.engine.strategy.placements = Placements::of_stage(3);
   options.engine.optimizer.groups = {{.name = "decay"}, {.name = "no_decay"}};
   options.batch = {.sequences = 1, .length = 16};

@@ -396,11 +396,11 @@ TEST_F(Budget, OfTheHostIsKeptToo) {
   EXPECT_FALSE((MemoryBudget{.host_bytes = on_host - 1}).holds(plan));
   EXPECT_TRUE((MemoryBudget{}).holds(plan));
   const std::string text = explain_misfit(layout_, mesh_, specs, plan, {.host_bytes = on_host - 1});
-  EXPECT_NE(text.find("host_memory is " + std::to_string(on_host - 1) + " bytes, but the plan needs " +
+  EXPECT_NE(text.find("budget.host_bytes is " + std::to_string(on_host - 1) + " bytes, but the plan needs " +
                       std::to_string(on_host) + ": 1 bytes are missing"),
             std::string::npos)
       << text;
-  EXPECT_EQ(text.find("device_memory"), std::string::npos) << text;
+  EXPECT_EQ(text.find("device_bytes"), std::string::npos) << text;
   EXPECT_NE(text.find("would fit with offload.states = device"), std::string::npos) << text;
   EXPECT_NE(text.find("would fit with offload.states = disk"), std::string::npos) << text;
   // With as little on the device as now, only the disk is left.
