@@ -183,7 +183,7 @@ double copied_gigabytes_per_second(const Engine& engine, Lane lane) {
   const Program& program = engine.program(0);
   double us = 0, bytes = 0;
   for (const TraceSpan& span : engine.trace()) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+    const Instruction& instruction = program.instructions[span.instruction];
     if (instruction.lane != lane || instruction.op != Opcode::copy) continue;
     us += span.end_us - span.start_us;
     bytes += static_cast<double>(program.buffers[instruction.buffer(Role::from)].bytes);
@@ -221,7 +221,7 @@ std::pair<double, double> update_seconds(const Engine& engine) {
   const Program& program = engine.program(0);
   double first = 1e18, last = 0, updating = 0;
   for (const TraceSpan& span : engine.trace()) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+    const Instruction& instruction = program.instructions[span.instruction];
     const bool update = instruction.op == Opcode::update;
     if (update) first = std::min(first, span.start_us);
     if (update) updating += span.end_us - span.start_us;

@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+
+#include "tessera/id_vector.h"
 
 namespace tessera {
 
@@ -20,8 +21,8 @@ struct UnitActivations {
 };
 
 struct ActivationSpec {
-  std::vector<UnitActivations> units;  // empty, or one per unit
-  std::int64_t batch_bytes = 0;        // inputs and targets of one microbatch
+  IdVector<UnitActivations> units;  // empty, or one per unit
+  std::int64_t batch_bytes = 0;     // inputs and targets of one microbatch
 };
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/id_vector.h"
 #include "tessera/memory_plan.h"
 #include "tessera/program.h"
 #include "tessera/simulate.h"
@@ -18,7 +19,7 @@ namespace tessera {
 // programs that an engine runs on the ranks with this coordinate along the pipeline axis and this data rank:
 // one for each spec and, behind them, one of kind `finish` for each training spec with UpdateWhen::next.
 struct PlannedPrograms {
-  std::vector<Program> programs;
+  IdVector<Program> programs;
   MemoryPlan plan;
   int first_data_rank = 0;  // the first that runs them
 };
@@ -64,7 +65,7 @@ int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepS
 
 // The choice for each unit's activations, and the arenas of the pipeline rank that then needs most.
 struct ChosenActivations {
-  std::vector<ActivationChoice> units;
+  IdVector<ActivationChoice> units;
   bool fits = false;             // every pipeline rank keeps within the budget
   std::int64_t arena_bytes = 0;  // on the device
   std::int64_t host_bytes = 0;

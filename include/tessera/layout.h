@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/dtype.h"
+#include "tessera/id_vector.h"
 #include "tessera/mesh.h"
 #include "tessera/shape.h"
 
@@ -112,11 +113,11 @@ class Layout {
 
   int shards() const { return shards_; }
   int replicas() const { return replicas_; }
-  const std::vector<UnitSpec>& units() const { return units_; }
-  const std::vector<Flat>& flats() const { return flats_; }
+  const IdVector<UnitSpec>& units() const { return units_; }
+  const IdVector<Flat>& flats() const { return flats_; }
   // This and the functions below throw UsageError for an id or name that does not exist.
   const Flat& flat(FlatId id) const { return at(flats_, id, "flat buffer"); }
-  int parameters() const { return static_cast<int>(places_.size()); }
+  int parameters() const { return places_.count(); }
 
   const ParameterSpec& parameter(ParameterId id) const;
   UnitId unit_of(ParameterId id) const { return at(unit_of_, id, "parameter"); }
@@ -152,12 +153,12 @@ class Layout {
   std::vector<Piece> gaps(FlatId flat, std::int64_t begin, std::int64_t end) const;
 
  private:
-  template <class List>
-  static const typename List::value_type& at(const List& list, int id, const char* what) {
-    if (id < 0 || static_cast<std::size_t>(id) >= list.size()) refuse(what, id, list.size());
-    return list[static_cast<std::size_t>(id)];
+  template <class T>
+  static const T& at(const IdVector<T>& list, int id, const char* what) {
+    if (id < 0 || id >= list.count()) refuse(what, id, list.count());
+    return list[id];
   }
-  [[noreturn]] static void refuse(const char* what, int id, std::size_t count);
+  [[noreturn]] static void refuse(const char* what, int id, int count);
 
   void number_parameters();
   void place_unit(UnitId unit);
@@ -168,15 +169,15 @@ class Layout {
   std::size_t slot_at(const Flat& flat, std::int64_t offset) const;
   std::string closest(const std::string& name) const;
 
-  std::vector<UnitSpec> units_;
+  IdVector<UnitSpec> units_;
   int shards_;
   int replicas_;
-  std::vector<Flat> flats_;
-  std::vector<Place> places_;
-  std::vector<UnitId> unit_of_;
-  std::vector<ParameterId> first_;
+  IdVector<Flat> flats_;
+  IdVector<Place> places_;
+  IdVector<UnitId> unit_of_;
+  IdVector<ParameterId> first_;
   std::unordered_map<std::string, ParameterId> by_name_;
-  std::vector<std::vector<FlatId>> own_, used_;
+  IdVector<std::vector<FlatId>> own_, used_;
 };
 
 }  // namespace tessera

@@ -39,11 +39,11 @@ struct MemoryPlan {
   std::array<SpacePlan, kSpaces> spaces;  // indexed by Space
   // [program][buffer][lifetime]: bytes from the start of the arena of the buffer's space. A persistent buffer
   // has one entry, and so has one that never lives (0).
-  std::vector<std::vector<std::vector<std::int64_t>>> offsets;
+  IdVector<IdVector<std::vector<std::int64_t>>> offsets;
 
   const SpacePlan& space(Space which) const { return spaces[static_cast<std::size_t>(which)]; }
   std::int64_t offset(int program, BufferId buffer, std::size_t lifetime = 0) const {
-    return offsets.at(static_cast<std::size_t>(program)).at(static_cast<std::size_t>(buffer)).at(lifetime);
+    return offsets.at(program).at(buffer).at(lifetime);
   }
 };
 

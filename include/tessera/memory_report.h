@@ -21,25 +21,24 @@ struct LiveBuffer {
 
 // The buffers alive at the plan's peak_instruction, including the persistent ones of every program. At most
 // `most` of them, by descending bytes and then by offset. `programs` are the programs that were planned.
-std::vector<LiveBuffer> largest_at_peak(std::span<const Program> programs, const MemoryPlan& plan,
-                                        Space space, int most);
+std::vector<LiveBuffer> largest_at_peak(IdSpan<const Program> programs, const MemoryPlan& plan, Space space,
+                                        int most);
 
 // A table for a person: bytes, category, name, and from which instruction to which the buffer lives.
-std::string describe_largest(std::span<const Program> programs, const MemoryPlan& plan, Space space,
-                             int most);
+std::string describe_largest(IdSpan<const Program> programs, const MemoryPlan& plan, Space space, int most);
 
 // The device, and each other space in which the plan has a buffer.
 std::vector<Space> spaces_held(const MemoryPlan& plan);
 
 // When a space of the plan is at its peak: "#12 backward of block.3, microbatch 0 of the train program". "all
 // times" if everything in the space is persistent.
-std::string describe_peak(std::span<const Program> programs, const SpacePlan& space);
+std::string describe_peak(IdSpan<const Program> programs, const SpacePlan& space);
 
 // The programs of one rank, or of all ranks with the same plan, and that plan. A program without an entry in
 // `names` is shown by its kind.
 struct PagePlan {
   std::string label;  // names the rank; shown if a page has several
-  std::span<const Program> programs;
+  IdSpan<const Program> programs;
   const MemoryPlan* memory = nullptr;
   std::span<const std::string> names = {};
 };
@@ -51,7 +50,7 @@ struct PagePlan {
 // entry has no plan.
 std::string memory_page(std::span<const PagePlan> ranks, const std::string& title, std::size_t shown = 0);
 // The page of a single rank.
-std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title,
+std::string memory_page(IdSpan<const Program> programs, const MemoryPlan& plan, const std::string& title,
                         std::span<const std::string> names = {});
 
 }  // namespace tessera

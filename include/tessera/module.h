@@ -11,6 +11,7 @@
 
 #include "tessera/activations.h"
 #include "tessera/device_type.h"
+#include "tessera/id_vector.h"
 #include "tessera/layout.h"
 #include "tessera/loss_total.h"
 #include "tessera/numerics.h"
@@ -111,8 +112,8 @@ class Module {
 // A chain of modules: unit u is modules[u], and its output is the input of unit u + 1.
 struct Model {
   std::string name;
-  std::vector<std::string> names;  // names of the units
-  std::vector<std::unique_ptr<Module>> modules;
+  IdVector<std::string> names;  // names of the units
+  IdVector<std::unique_ptr<Module>> modules;
   std::vector<std::string> groups = {"decay", "no_decay"};  // ParameterSpec::group is an index into these
   // Bytes of one microbatch: inputs and targets as the first and last module expect them.
   std::function<std::int64_t(const BatchShape& shape)> batch_bytes;
@@ -121,8 +122,8 @@ struct Model {
 
   std::vector<UnitSpec> units() const;
   ActivationSpec activations(const BatchShape& shape, const Target& target) const;
-  std::vector<double> forward_flops(const BatchShape& shape, const Target& target) const;
-  std::vector<double> recompute_flops(const BatchShape& shape, const Target& target) const;
+  IdVector<double> forward_flops(const BatchShape& shape, const Target& target) const;
+  IdVector<double> recompute_flops(const BatchShape& shape, const Target& target) const;
   // The fact of the seed, from which weights begin and modules draw.
   static constexpr std::string_view kSeed = "the seed";
   // EngineOptions::compute of a trainer with such a microbatch and seed.

@@ -32,15 +32,15 @@ class Partition {
   Partition(int units, int pipeline, const Pipeline& options);
 
   std::span<const Chunk> chunks() const { return chunks_; }
-  const Chunk& chunk(int index) const { return chunks_.at(static_cast<std::size_t>(index)); }
-  int chunk_of(UnitId unit) const { return chunk_of_.at(static_cast<std::size_t>(unit)); }
+  const Chunk& chunk(int index) const { return chunks_.at(index); }
+  int chunk_of(UnitId unit) const { return chunk_of_.at(unit); }
   int rank_of(UnitId unit) const { return chunk(chunk_of(unit)).rank; }
   int ranks() const { return ranks_; }
 
  private:
   int ranks_;
-  std::vector<Chunk> chunks_;
-  std::vector<int> chunk_of_;  // by unit
+  IdVector<Chunk> chunks_;
+  IdVector<int> chunk_of_;  // by unit
 };
 
 // Cuts into `chunks` chunks that minimize the cost of the most expensive chunk. `cost` is by unit, and not

@@ -23,6 +23,6 @@ MemoryPlan plan_memory(std::span<const Program> programs);
 // The live bytes at each instruction of the program, by category, including the program's own persistent
 // buffers. SpacePlan::at_peak is the maximum of this curve if no other program has persistent buffers of its
 // own.
-std::vector<CategoryBytes> live_bytes(const Program& program, Space space);
+IdVector<CategoryBytes> live_bytes(const Program& program, Space space);
 
 }  // namespace tessera

@@ -228,7 +228,7 @@ struct BufferOf {
 };
 
 // The persistent buffers of a trainer's programs, each name once, where it comes first.
-std::vector<BufferOf> persistent_buffers(std::span<const Program> programs);
+std::vector<BufferOf> persistent_buffers(IdSpan<const Program> programs);
 
 // "#12 backward of block.3, microbatch 0", for messages and timelines.
 std::string describe(const Program& program, InstructionId id);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/cluster.h"
+#include "tessera/id_vector.h"
 #include "tessera/program.h"
 #include "tessera/world_programs.h"
 
@@ -29,10 +30,10 @@ struct CostModel {
   // peers then runs everything but copies and host updates on that one thread. If false, as on a GPU, the
   // host runs ahead, and only waits hold a gather back.
   bool compute_issues = true;
-  std::vector<double> forward_flops = {};  // by unit, for one microbatch; backward is twice that
+  IdVector<double> forward_flops = {};  // by unit, for one microbatch; backward is twice that
   // The part of forward_flops that a full recompute repeats, by unit; empty: all. A selective recompute
   // repeats none: it takes the time to write its results, and the same time again to read.
-  std::vector<double> recompute_flops = {};
+  IdVector<double> recompute_flops = {};
   // Returns an instruction's duration in µs, which overrides everything above; a value below 0 overrides
   // nothing. If the members of a collective, or the two ends of a message, get different durations, the
   // longest counts.
@@ -102,6 +103,6 @@ void write_chrome_trace(std::ostream& out, const Program& program, std::span<con
                         int rank);
 // The same for a world: one process for each program, numbered by its pipeline rank, which shows the
 // program's first rank.
-void write_chrome_trace(std::ostream& out, std::span<const Program> programs, const WorldTimeline& world);
+void write_chrome_trace(std::ostream& out, IdSpan<const Program> programs, const WorldTimeline& world);
 
 }  // namespace tessera

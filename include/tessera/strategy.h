@@ -7,6 +7,7 @@
 
 #include "tessera/dtype.h"
 #include "tessera/error.h"
+#include "tessera/id_vector.h"
 #include "tessera/mesh.h"
 #include "tessera/reduction.h"
 #include "tessera/space.h"
@@ -134,7 +135,7 @@ struct Strategy {
   // For every unit but the last, whose backward follows its forward at once.
   Recompute recompute = Recompute::none;
   // One for each unit, in place of `recompute` and `offload.activations`. Empty: those hold for all units.
-  std::vector<ActivationChoice> unit_activations = {};
+  IdVector<ActivationChoice> unit_activations = {};
   // With sharded parameters: how many units, counted from the last, keep their gathered parameters from
   // forward to backward. 0 releases all of them. fit_resident_units() finds as many as a budget allows.
   int resident_units = 0;

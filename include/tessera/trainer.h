@@ -32,7 +32,7 @@ struct TrainerOptions {
 // and this data rank, without a rank or a byte: for `tessera plan`.
 struct TrainerPlan {
   Layout layout;
-  std::vector<Program> programs;
+  IdVector<Program> programs;
   MemoryPlan memory;
   std::vector<std::string> names;  // of the programs: "train", "evaluate" (a part of an evaluation), …
   int first_data_rank = 0;         // the first that runs them

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "tessera/id_vector.h"
 #include "tessera/mesh.h"
 #include "tessera/program.h"
 
@@ -18,8 +18,8 @@ enum class IssuerRuns : std::uint8_t { nothing, compute, all_but_messages };
 // once.
 struct WorldPrograms {
   Mesh mesh;
-  std::span<const Program> programs;      // distinct programs
-  std::vector<int> program_of_rank = {};  // by rank, an index into `programs`; empty: all run programs[0]
+  IdSpan<const Program> programs;      // distinct programs
+  IdVector<int> program_of_rank = {};  // by rank, an index into `programs`; empty: all run programs[0]
   // Whether communication starts on each rank in the order of the program, over all lanes: none starts before
   // the communication that was issued earlier has started. NCCL orders its kernels on a GPU in this way
   // (NCCL_LAUNCH_ORDER_IMPLICIT).
@@ -27,14 +27,12 @@ struct WorldPrograms {
   IssuerRuns issuer_runs = IssuerRuns::nothing;
 
   // The index of the program that the rank runs.
-  int program_of(int rank) const {
-    return program_of_rank.empty() ? 0 : program_of_rank.at(static_cast<std::size_t>(rank));
-  }
+  int program_of(int rank) const { return program_of_rank.empty() ? 0 : program_of_rank.at(rank); }
 };
 
 // WorldPrograms::program_of_rank, where `programs` has every pipeline coordinate, in their order, for each of
 // `first_data_ranks`, which ascend from 0: a rank runs the programs of the last of these that its place
 // along the shard axis reaches.
-std::vector<int> programs_of_ranks(const Mesh& mesh, std::span<const int> first_data_ranks);
+IdVector<int> programs_of_ranks(const Mesh& mesh, std::span<const int> first_data_ranks);
 
 }  // namespace tessera

@@ -58,7 +58,7 @@ void raise(const Report& failed) {
 void together(Communicator& world, const char* operation, const std::function<void()>& work) {
   if (!world) return work();
   const Report mine = attempt(work);
-  std::vector<Report> all(static_cast<std::size_t>(world.world()));
+  IdVector<Report> all(world.world());
   world.all_gather(&mine, all.data(), sizeof mine, {.operation = operation});
   for (const Report& one : all) raise(one);
 }

@@ -13,7 +13,7 @@ std::vector<PersistentBuffer> buffers_of(Engine& engine) {
   std::vector<PersistentBuffer> buffers;
   const Layout& layout = engine.layout();
   const Spreads spreads = spreads_of(engine.options().strategy, engine.options().mesh);
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
+  for (FlatId flat = 0; flat < layout.flats().count(); ++flat) {
     for (const StateKind state :
          {StateKind::parameter, StateKind::master, StateKind::moment1, StateKind::moment2}) {
       const std::int64_t bytes = engine.persistent_bytes(flat, state);

@@ -53,7 +53,7 @@ struct Header {
   // A hash of the checksums of all ranks' buffers. It distinguishes files of two runs that are equal
   // otherwise. 0 if an earlier build wrote the file.
   std::uint64_t contents = 0;
-  std::vector<StoredUnit> units;
+  IdVector<StoredUnit> units;
   std::vector<StoredBuffer> buffers;
   std::int64_t file_bytes = 0;  // set by encode() and decode()
   std::uint64_t checksum = 0;   // of the stored header; set by decode()

@@ -75,7 +75,7 @@ void check_same_checkpoint(Communicator& world, const fs::path& path, const Head
     std::int64_t rank;
   };
   const Opened own{header.checksum, header.state.step, world.global_rank()};
-  std::vector<Opened> all(static_cast<std::size_t>(world.world()));
+  IdVector<Opened> all(world.world());
   world.all_gather(&own, all.data(), sizeof own, {"checkpoint", "comparing what was opened"});
   for (const Opened& opened : all)
     if (opened.checksum != all[0].checksum)

@@ -13,12 +13,11 @@ namespace {
 
 Header with_buffers(Header header, const Layout& layout, const std::vector<PersistentBuffer>& stored) {
   for (const PersistentBuffer& buffer : stored)
-    header.buffers.push_back(
-        {.unit = layout.units().at(static_cast<std::size_t>(layout.flat(buffer.flat).unit)).name,
-         .flat = buffer.flat,
-         .state = buffer.state,
-         .whole = buffer.spread == kWhole && layout.shards() > 1,
-         .bytes = buffer.bytes});
+    header.buffers.push_back({.unit = layout.units().at(layout.flat(buffer.flat).unit).name,
+                              .flat = buffer.flat,
+                              .state = buffer.state,
+                              .whole = buffer.spread == kWhole && layout.shards() > 1,
+                              .bytes = buffer.bytes});
   encode(header);  // which says where each lies: checksums are of one length
   return header;
 }

@@ -28,7 +28,7 @@ struct Source {
 };
 
 // By parameter, ascending by StoredTensor::begin.
-using Sources = std::vector<std::vector<Source>>;
+using Sources = IdVector<std::vector<Source>>;
 
 // Matches the tensors of the files with those of the map.
 class Matcher {
@@ -36,9 +36,9 @@ class Matcher {
   Matcher(const SafetensorsFiles& files, const WeightMap& map) : files_(files), map_(map) {}
 
   Sources match(const Layout& layout) {
-    Sources sources(static_cast<std::size_t>(layout.parameters()));
+    Sources sources(layout.parameters());
     for (const StoredTensor& tensor : map_.tensors)
-      sources[static_cast<std::size_t>(layout.find(tensor.parameter))].push_back(source_of(tensor));
+      sources[layout.find(tensor.parameter)].push_back(source_of(tensor));
     for (std::vector<Source>& parts : sources)
       std::ranges::sort(parts, {}, [](const Source& source) { return source.tensor->begin; });
     for (const WeightMap::Copy& copy : map_.copies) check_copy(copy);
@@ -119,7 +119,7 @@ class Filler {
 
   // [begin, begin + values) of the parameter.
   void fill(ParameterId parameter, std::int64_t begin, std::span<float> values) {
-    for (const Source& source : sources_[static_cast<std::size_t>(parameter)]) {
+    for (const Source& source : sources_[parameter]) {
       const std::int64_t first = std::max(begin, source.tensor->begin);
       const std::int64_t last =
           std::min(begin + static_cast<std::int64_t>(values.size()), source.tensor->begin + source.numel);

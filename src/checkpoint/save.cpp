@@ -31,7 +31,7 @@ void check_alike(const char* call, Communicator& world, const RunState& state, i
   constexpr std::array kNames{"step", "samples", "tokens", "keep"};
   using Numbers = std::array<std::int64_t, kNames.size()>;
   const Numbers mine{state.step, state.samples, state.tokens, keep};
-  std::vector<Numbers> all(static_cast<std::size_t>(world.world()));
+  IdVector<Numbers> all(world.world());
   world.all_gather(mine.data(), all.data(), sizeof mine, {.operation = "checkpoint state"});
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     for (std::size_t k = 0; k < kNames.size(); ++k)
@@ -215,7 +215,7 @@ void checkpoint::Save::meet() {
     if (file_) file_->wait_read();
   });
   const std::uint64_t mine = file_ ? file_->checksum() : checksum_of({});
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world_.world()));
+  IdVector<std::uint64_t> all(world_.world());
   world_.all_gather(&mine, all.data(), sizeof mine, {.operation = "checkpoint contents"});
   if (file_) file_->complete(checksum_of(std::as_bytes(std::span(all))));
 }

@@ -55,9 +55,9 @@ const StoredFile& StoredStates::first_file(FlatId flat, StateKind state) {
     const StoredFile& file = file_of(rank);
     if (buffer_in(file, flat, state) != nullptr) return file;
   }
-  throw EnvironmentError(
-      fmt::format("checkpoint '{}' has no {} of flat buffer {}, of unit {}", folder_.string(), name_of(state),
-                  flat, here_.units.at(static_cast<std::size_t>(layout_->flat(flat).unit)).name));
+  throw EnvironmentError(fmt::format("checkpoint '{}' has no {} of flat buffer {}, of unit {}",
+                                     folder_.string(), name_of(state), flat,
+                                     here_.units.at(layout_->flat(flat).unit).name));
 }
 
 std::vector<StoredPiece> StoredStates::find(FlatId flat, StateKind state, std::int64_t begin,

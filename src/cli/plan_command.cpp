@@ -88,8 +88,7 @@ void print_largest(const TrainerPlan& plan, Space which) {
 nlohmann::json largest_json(const TrainerPlan& plan, Space space) {
   nlohmann::json rows = nlohmann::json::array();
   for (const LiveBuffer& live : largest_at_peak(plan.programs, plan.memory, space, kLargest)) {
-    const Buffer& buffer =
-        plan.programs[static_cast<std::size_t>(live.program)].buffers[static_cast<std::size_t>(live.buffer)];
+    const Buffer& buffer = plan.programs[live.program].buffers[live.buffer];
     rows.push_back({{"name", buffer.name}, {"category", name_of(buffer.category)}, {"bytes", buffer.bytes}});
   }
   return rows;
@@ -97,7 +96,7 @@ nlohmann::json largest_json(const TrainerPlan& plan, Space space) {
 
 nlohmann::json peak_json(const TrainerPlan& plan, Space which) {
   const SpacePlan& space = plan.memory.space(which);
-  const Program& program = plan.programs.at(static_cast<std::size_t>(space.peak_program));
+  const Program& program = plan.programs.at(space.peak_program);
   return {{"instruction", describe(program, space.peak_instruction)},
           {"program", name_of(program.kind)},
           {"largest", largest_json(plan, which)}};

@@ -148,20 +148,18 @@ struct Row {
   ArenaBytes bytes = {};                   // of one rank
 };
 
-std::vector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans) {
+IdVector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans) {
   const Mesh& mesh = setup.options.engine.mesh;
-  const std::vector<std::string>& names = setup.model->names;
-  const Partition partition(static_cast<int>(names.size()), mesh.pipeline,
-                            setup.options.engine.strategy.pipeline);
-  std::vector<Row> rows(static_cast<std::size_t>(mesh.pipeline));
+  const IdVector<std::string>& names = setup.model->names;
+  const Partition partition(names.count(), mesh.pipeline, setup.options.engine.strategy.pipeline);
+  IdVector<Row> rows(mesh.pipeline);
   for (const Chunk& chunk : partition.chunks()) {
-    const std::string& first = names[static_cast<std::size_t>(chunk.first)];
-    const std::string& last = names[static_cast<std::size_t>(chunk.end) - 1];
-    rows[static_cast<std::size_t>(chunk.rank)].chunks.push_back(
-        first == last ? first : fmt::format("{} to {}", first, last));
+    const std::string& first = names[chunk.first];
+    const std::string& last = names[chunk.end - 1];
+    rows[chunk.rank].chunks.push_back(first == last ? first : fmt::format("{} to {}", first, last));
   }
   for (int rank = 0; rank < mesh.pipeline; ++rank) {
-    Row& row = rows[static_cast<std::size_t>(rank)];
+    Row& row = rows[rank];
     for (std::size_t plan = static_cast<std::size_t>(rank); plan < plans.size(); plan += rows.size())
       for (std::size_t space = 0; space < row.bytes.size(); ++space)
         row.bytes[space] = std::max(row.bytes[space], arena_bytes(plans[plan].memory)[space]);

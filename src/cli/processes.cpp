@@ -95,7 +95,7 @@ void check_same_run(Communicator world, const Config& config, const Data* data) 
   };
   Report mine;
   difference_from(first, own, config, world.rank()).copy(mine.difference, sizeof mine.difference - 1);
-  std::vector<Report> all(static_cast<std::size_t>(world.world()));
+  IdVector<Report> all(world.world());
   world.all_gather(&mine, all.data(), sizeof mine, {.operation = "comparing configurations"});
   for (const Report& one : all)
     if (one.difference[0] != '\0') throw UsageError(one.difference);

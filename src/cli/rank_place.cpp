@@ -34,11 +34,11 @@ RankGpu gpu_of_rank(Communicator& world, const CudaMachine& machine, bool may_sh
   RankGpu taken{.ordinal = place.rank % static_cast<int>(machine.gpus.size())};
   BusId own{};
   machine.gpus[static_cast<std::size_t>(taken.ordinal)].bus_id.copy(own.data(), own.size());
-  std::vector<BusId> all(static_cast<std::size_t>(world.world()));
+  IdVector<BusId> all(world.world());
   world.all_gather(&own, all.data(), sizeof own, {"set-up", "finding GPUs"});
   std::map<BusId, int> first_on;  // the same on all ranks of the host
   for (const int rank : place.members) {
-    const BusId& bus_id = all[static_cast<std::size_t>(rank)];
+    const BusId& bus_id = all[rank];
     const auto [first, is_first] = first_on.try_emplace(bus_id, rank);
     if (rank == world.rank()) taken.first = is_first;
     if (!is_first && !may_share)

@@ -21,8 +21,8 @@ constexpr double kLongest_us = 3e19;  // a million years
 // The training programs of all ranks, as they will run, and what each pipeline rank takes at most in each
 // space.
 struct Plans {
-  std::vector<Program> programs;  // in the order of plan_pipeline()
-  std::vector<int> of_ranks;      // WorldPrograms::program_of_rank
+  IdVector<Program> programs;     // in the order of plan_pipeline()
+  IdVector<int> of_ranks;         // WorldPrograms::program_of_rank
   std::vector<ArenaBytes> bytes;  // by pipeline rank
   Layout layout;
 

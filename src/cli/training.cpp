@@ -117,7 +117,7 @@ class RankTraining {
       if (run_.seconds > 0.0 && expected_end >= run_.seconds) decision = done;
     }
     const Word mine{decision, saving_ && !saving_.written() ? 1 : 0};
-    std::vector<Word> all(static_cast<std::size_t>(setup_.world()));
+    IdVector<Word> all(setup_.world());
     control_.all_gather(&mine, all.data(), sizeof mine, {.operation = "stop decision"});
     decision = std::ranges::max(all, {}, &Word::decision).decision;
     if (saving_ && std::ranges::max(all, {}, &Word::writes).writes == 0) finish_save();
@@ -278,7 +278,7 @@ class RankTraining {
   void sum_growths() {
     if (run_steps_ > 1) gpu_memory_.after_step(run_steps_);
     const GpuGrowth& own = gpu_memory_.growth();
-    std::vector<GpuGrowth> all(static_cast<std::size_t>(setup_.world()));
+    IdVector<GpuGrowth> all(setup_.world());
     control_.all_gather(&own, all.data(), sizeof own, {.operation = "memory report"});
     if (!first_) return;
     for (const GpuGrowth& of_rank : all) summary_.gpus += of_rank;

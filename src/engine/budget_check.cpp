@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
 #include "tessera/error.h"
+#include "tessera/id_vector.h"
 
 namespace tessera {
 
@@ -15,7 +15,7 @@ constexpr std::chrono::minutes kSearch{30};  // that the others wait for it at l
 }  // namespace
 
 void check_budgets(Communicator& ranks, bool fits, const std::function<std::string()>& explain) {
-  std::vector<char> all(static_cast<std::size_t>(ranks.world()));
+  IdVector<char> all(ranks.world());
   const char own = fits ? 1 : 0;
   ranks.all_gather(&own, all.data(), sizeof own, {"set-up", "comparing budgets"});
   const auto first = std::ranges::find(all, 0);

@@ -52,9 +52,9 @@ void Executor::bind_channels() {
 // Of a message: who sends, then who receives.
 std::vector<int> Executor::members_of(const ChannelKey& key) const {
   const auto& [axis, lane, peer] = key;
-  std::vector<int> ranks = options_.mesh.group(axis, rank_);
+  IdVector<int> ranks = options_.mesh.group(axis, rank_);
   if (peer < 0) return ranks;
-  const int other = ranks[static_cast<std::size_t>(peer)];
+  const int other = ranks[peer];
   const bool sends = lane == Lane::send_output || lane == Lane::send_gradient;
   return sends ? std::vector{rank_, other} : std::vector{other, rank_};
 }
@@ -71,7 +71,7 @@ Communicator& Executor::channel_of(const Instruction& instruction) {
 }
 
 Axis Executor::axis_of(const Program& program, const Instruction& instruction) {
-  return program.channels[static_cast<std::size_t>(instruction.channel)].axis;
+  return program.channels[instruction.channel].axis;
 }
 
 }  // namespace tessera

@@ -11,7 +11,7 @@ namespace tessera {
 std::int64_t Engine::persistent_bytes(FlatId flat, StateKind state) const {
   impl_->check_flat("persistent_bytes", flat);
   const BufferId buffer = impl_->own_buffer(flat, state);
-  return buffer < 0 ? 0 : impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].bytes;
+  return buffer < 0 ? 0 : impl_->programs[0].buffers[buffer].bytes;
 }
 
 std::span<std::byte> Engine::persistent(FlatId flat, StateKind state) {
@@ -19,7 +19,7 @@ std::span<std::byte> Engine::persistent(FlatId flat, StateKind state) {
   impl_->check_flat("persistent", flat);
   const BufferId buffer = impl_->own_buffer(flat, state);
   if (buffer < 0) return {};
-  const Space space = impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].space;
+  const Space space = impl_->programs[0].buffers[buffer].space;
   const bool addressable =
       space == Space::host || (space == Space::device && impl_->options.device == DeviceType::cpu);
   if (!addressable) return {};
@@ -69,7 +69,7 @@ Space Engine::persistent_space(FlatId flat, StateKind state) const {
   if (buffer < 0)
     throw UsageError(
         fmt::format("persistent_space: this rank has no {} of flat {} by itself", name_of(state), flat));
-  return impl_->programs[0].buffers[static_cast<std::size_t>(buffer)].space;
+  return impl_->programs[0].buffers[buffer].space;
 }
 
 // Another thread's: of what this engine does meanwhile nothing is looked at.
@@ -103,7 +103,7 @@ void Engine::Impl::before_change() {
 }
 
 void Engine::Impl::check_flat(const char* call, FlatId flat) const {
-  const auto flats = static_cast<FlatId>(layout.flats().size());
+  const auto flats = layout.flats().count();
   if (flat < 0 || flat >= flats)
     throw UsageError(fmt::format("{}: flat {} does not exist; the model has 0 to {}", call, flat, flats - 1));
 }
@@ -112,7 +112,7 @@ void Engine::Impl::check_persistent(const char* call, FlatId flat, StateKind sta
                                     std::size_t bytes) const {
   check_flat(call, flat);
   const BufferId buffer = own_buffer(flat, state);
-  const std::int64_t held = buffer < 0 ? 0 : programs[0].buffers[static_cast<std::size_t>(buffer)].bytes;
+  const std::int64_t held = buffer < 0 ? 0 : programs[0].buffers[buffer].bytes;
   if (buffer < 0 || offset < 0 || offset > held || static_cast<std::int64_t>(bytes) > held - offset)
     throw UsageError(fmt::format("{}: bytes [{}, {}) of the {} of flat {} are asked for; this rank has {}",
                                  call, offset, offset + static_cast<std::int64_t>(bytes), name_of(state),

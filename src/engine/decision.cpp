@@ -52,7 +52,7 @@ class Scalars {
   std::size_t numel_;
 };
 
-void check_agreement(const Scalars& scalars, std::span<const int> ranks, bool abandoned) {
+void check_agreement(const Scalars& scalars, IdSpan<const int> ranks, bool abandoned) {
   for (const AgreedScalar& agreed : kAgreedScalars) {
     // Whoever abandons a step knows no rate for it.
     if (abandoned && agreed.which == Scalar::learning_rate) continue;
@@ -60,7 +60,7 @@ void check_agreement(const Scalars& scalars, std::span<const int> ranks, bool ab
     for (int rank = 1; rank < scalars.ranks(); ++rank) {
       const double found = scalars.at(rank, agreed.which);
       if (std::bit_cast<std::uint64_t>(found) == std::bit_cast<std::uint64_t>(expected)) continue;
-      const int culprit = ranks[static_cast<std::size_t>(rank)];
+      const int culprit = ranks[rank];
       throw CommunicationError(fmt::format("rank {} has {} {}, rank {} has {}; all ranks must agree", culprit,
                                            agreed.name, found, ranks[0], expected),
                                culprit);
@@ -69,31 +69,31 @@ void check_agreement(const Scalars& scalars, std::span<const int> ranks, bool ab
 }
 
 // The host's part was checked where it was given; what add_loss() added is known only here.
-void check_weights(const Scalars& scalars, std::span<const int> ranks) {
+void check_weights(const Scalars& scalars, IdSpan<const int> ranks) {
   for (int rank = 0; rank < scalars.ranks(); ++rank)
     if (const double weight =
             scalars.at(rank, Scalar::weight) + static_cast<double>(scalars.loss_on_device(rank).counted);
         weight < 0)
       throw UsageError(
           fmt::format("step: rank {}'s weight is {} with what add_loss added; it must be 0 or more",
-                      ranks[static_cast<std::size_t>(rank)], weight));
+                      ranks[rank], weight));
 }
 
 // The parameter with the first element that is not finite; empty where all are.
 std::string first_nonfinite(const Layout& layout, const SquareSum& squares) {
   const std::int64_t place = kernels::exact::first_nonfinite(squares);
   if (place < 0) return {};
-  const std::vector<std::int64_t> firsts = first_places(layout);
+  const IdVector<std::int64_t> firsts = first_places(layout);
   const auto flat = static_cast<FlatId>(std::ranges::upper_bound(firsts, place) - firsts.begin() - 1);
-  const Element element = layout.locate(flat, place - firsts[static_cast<std::size_t>(flat)]);
+  const Element element = layout.locate(flat, place - firsts[flat]);
   return element.parameter < 0 ? fmt::format("padding of flat {}", flat)
                                : layout.parameter(element.parameter).name;
 }
 
 }  // namespace
 
-std::vector<std::int64_t> first_places(const Layout& layout) {
-  std::vector<std::int64_t> places;
+IdVector<std::int64_t> first_places(const Layout& layout) {
+  IdVector<std::int64_t> places;
   std::int64_t next = 0;
   for (const Flat& flat : layout.flats()) {
     places.push_back(next);

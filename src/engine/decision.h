@@ -56,7 +56,7 @@ struct Decision {
 
 struct DecisionInputs {
   const Layout& layout;
-  std::span<const int> ranks;  // as messages name them: of the world that the engine's is a group of
+  IdSpan<const int> ranks;  // as messages name them: of the world that the engine's is a group of
   const Program& program;
   const GradientClip& clip;
   bool parameter_norms = false;
@@ -64,7 +64,7 @@ struct DecisionInputs {
 };
 
 // Elements of gradients are counted through all flats, in their order: [flat] the place of its first.
-std::vector<std::int64_t> first_places(const Layout& layout);
+IdVector<std::int64_t> first_places(const Layout& layout);
 
 // Losses, weights and squares are added exactly. Throws CommunicationError naming the first
 // rank that differs from rank 0 in what they are to agree on, and both values.

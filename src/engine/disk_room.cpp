@@ -16,13 +16,13 @@ void check_disk_room(Communicator& ranks, const HostPlace& host, const std::stri
   } own;
   if (const auto room = device::room_in(directory))
     own = {.bytes = round_up(bytes, kBlockBytes), .room = *room};
-  std::vector<Wish> all(static_cast<std::size_t>(ranks.world()));
+  IdVector<Wish> all(ranks.world());
   ranks.all_gather(&own, all.data(), sizeof own, {"set-up", "room on the disks"});
   if (own.bytes == 0) return;
   std::int64_t together = 0, free = own.room.free_bytes;
   int count = 0;
   for (const int rank : host.members) {
-    const Wish& wish = all[static_cast<std::size_t>(rank)];
+    const Wish& wish = all[rank];
     if (wish.bytes == 0 || wish.room.system != own.room.system) continue;
     together += wish.bytes;
     free = std::min(free, wish.room.free_bytes);

@@ -46,11 +46,11 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
       world(std::move(world_in)),
       layout(std::move(units), options.mesh.shard, options.mesh.replicate),
       coordinates(options.mesh.coordinates(world.rank())),
-      partition(static_cast<int>(layout.units().size()), options.mesh.pipeline, options.strategy.pipeline),
+      partition(layout.units().count(), options.mesh.pipeline, options.strategy.pipeline),
       spreads(spreads_of(options.strategy, options.mesh)),
       scaler(options.loss_scaling.value_or(LossScaleOptions{})) {
   const std::vector<StepSpec> specs = step_specs(options);
-  std::vector<PlannedPrograms> of_ranks = plan_pipeline(layout, options.mesh, specs);
+  IdVector<PlannedPrograms> of_ranks = plan_pipeline(layout, options.mesh, specs);
   const std::string figures = figures_of(layout, options);
   hash = XXH3_64bits(figures.data(), figures.size());
   for (const PlannedPrograms& planned : of_ranks)
@@ -70,9 +70,8 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
   for (const PlannedPrograms& planned : of_ranks)
     of_all.push_back({planned.programs, &planned.plan, planned.first_data_rank});
   numerics = prove_engine(layout, options, of_all);
-  const int own_place =
-      programs_of_ranks(options.mesh, first_data_ranks(specs))[static_cast<std::size_t>(world.rank())];
-  PlannedPrograms& own = of_ranks[static_cast<std::size_t>(own_place)];
+  const int own_place = programs_of_ranks(options.mesh, first_data_ranks(specs))[world.rank()];
+  PlannedPrograms& own = of_ranks[own_place];
   programs = std::move(own.programs);
   plan = std::move(own.plan);
   // A lane may stand behind several collectives; each keeps the deadline itself, and knows whom it waits for.
@@ -130,7 +129,7 @@ const Program& Engine::program(int index) const {
   if (index < 0 || index >= static_cast<int>(impl_->programs.size()))
     throw UsageError(
         fmt::format("program: {} does not exist; the engine has 0 to {}", index, impl_->programs.size() - 1));
-  return impl_->programs[static_cast<std::size_t>(index)];
+  return impl_->programs[index];
 }
 int Engine::rank() const { return impl_->world.rank(); }
 int Engine::world() const { return impl_->world.world(); }
@@ -141,7 +140,7 @@ std::int64_t Engine::steps_applied() const { return impl_->steps_applied; }
 void* Engine::address(BufferId buffer) const {
   if (impl_->open_uses.empty())
     throw UsageError("address: no lease is open; buffers lie still only within a use");
-  const auto buffers = static_cast<BufferId>(impl_->program().buffers.size());
+  const auto buffers = impl_->program().buffers.count();
   if (buffer < 0 || buffer >= buffers)
     throw UsageError(fmt::format("address: buffer {} does not exist; the running program has 0 to {}", buffer,
                                  buffers - 1));
@@ -194,7 +193,7 @@ int Engine::own_microbatches(int index) const {
 
 void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {
   impl_->check_alive("begin");
-  const std::vector<Program>& programs = impl_->programs;
+  const IdVector<Program>& programs = impl_->programs;
   for (std::size_t index = 0; index < programs.size(); ++index)
     if (programs[index].kind == kind && programs[index].microbatches == microbatches)
       return begin_program(static_cast<int>(index), terms);
@@ -217,7 +216,7 @@ void Engine::begin_program(int index, const StepTerms& terms) {
     if (impl_->running())
       throw UsageError(fmt::format("begin: a step is running; the program expects {}", impl_->expected()));
     const bool early = impl_->options.strategy.update == UpdateWhen::reduced &&
-                       impl_->programs[static_cast<std::size_t>(index)].kind == StepKind::train;
+                       impl_->programs[index].kind == StepKind::train;
     const double gradient_scale = kernels::unscale_of(terms.weight, impl_->scale());
     if (early && !(terms.weight > 0 && kernels::scales_fp32(gradient_scale)))
       throw UsageError(fmt::format(
@@ -228,8 +227,7 @@ void Engine::begin_program(int index, const StepTerms& terms) {
           terms.weight));
     if (early)
       check_learning_rate("begin", "terms.learning_rate", terms.learning_rate, impl_->options.optimizer);
-    if (terms.continues && !(impl_->programs[static_cast<std::size_t>(index)].kind == StepKind::evaluate &&
-                             impl_->evaluated_last))
+    if (terms.continues && !(impl_->programs[index].kind == StepKind::evaluate && impl_->evaluated_last))
       throw UsageError(
           "begin: terms.continues is true, which an evaluation may have right behind another one");
     // The same program takes them along.

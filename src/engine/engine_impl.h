@@ -30,10 +30,9 @@ struct Engine::Impl {
   Coordinates coordinates;  // of this rank in the mesh
   Partition partition;
   Spreads spreads;
-  std::vector<Program> programs;
+  IdVector<Program> programs;
   Numerics numerics;
-  std::vector<std::array<BufferId, 4>>
-      states_of;  // [flat][StateKind] where they persist; −1: not on this rank
+  IdVector<std::array<BufferId, 4>> states_of;  // [flat][StateKind] where they persist; −1: not on this rank
   MemoryPlan plan;
   std::unique_ptr<Device> device;
   Communicator states;  // for what is read, and initial values
@@ -56,9 +55,7 @@ struct Engine::Impl {
 
   bool running() const { return !executor->idle(); }
   const Program& program() const { return executor->program(); }
-  const Instruction& instruction(InstructionId id) const {
-    return program().instructions[static_cast<std::size_t>(id)];
-  }
+  const Instruction& instruction(InstructionId id) const { return program().instructions[id]; }
   std::string expected();  // what the program wants next, in words
   float scale() const { return options.loss_scaling ? static_cast<float>(scaler.scale()) : 1.0f; }
 
@@ -81,7 +78,7 @@ struct Engine::Impl {
 
   void find_states();
   BufferId buffer_of(FlatId flat, StateKind state) const {
-    return states_of[static_cast<std::size_t>(flat)][static_cast<std::size_t>(state)];
+    return states_of[flat][static_cast<std::size_t>(state)];
   }
   // Whether any rank has the state; this one may not, for it lies on another pipeline rank.
   bool exists(FlatId flat, StateKind state) const;

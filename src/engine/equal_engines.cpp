@@ -130,7 +130,7 @@ std::vector<int> compare_engines(Communicator& states, const std::string& figure
     std::int64_t rank;
   };
   const Made own{hash, states.global_rank()};
-  std::vector<Made> all(static_cast<std::size_t>(states.world()));
+  IdVector<Made> all(states.world());
   states.all_gather(&own, all.data(), sizeof own, {"set-up", "comparing programs"});
   const auto other = std::ranges::find_if(all, [&](const Made& made) { return made.hash != all[0].hash; });
   if (other != all.end()) {

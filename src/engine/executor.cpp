@@ -32,18 +32,17 @@ std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
 }
 
 // [flat] the update of it; −1: the program has none.
-std::vector<InstructionId> updates_of(const Program& program, std::size_t flats) {
-  std::vector<InstructionId> updates(flats, -1);
+IdVector<InstructionId> updates_of(const Program& program, int flats) {
+  IdVector<InstructionId> updates(flats, -1);
   for (InstructionId id = 0; id < program.instructions.count(); ++id)
-    if (program.at(id).op == Opcode::update)
-      updates[static_cast<std::size_t>(program.flat_of(program.at(id)))] = id;
+    if (program.at(id).op == Opcode::update) updates[program.flat_of(program.at(id))] = id;
   return updates;
 }
 
 // [program] which one does between steps what a step of it leaves. They stand behind all others, in the order
 // of the programs that they are for.
-std::vector<int> finish_programs(const std::vector<Program>& programs) {
-  std::vector<int> finish_of(programs.size(), -1);
+IdVector<int> finish_programs(const IdVector<Program>& programs) {
+  IdVector<int> finish_of(programs.size(), -1);
   for (std::size_t finish = 0; finish < programs.size(); ++finish) {
     if (programs[finish].kind != StepKind::finish) continue;
     for (std::size_t of = 0; of < programs.size(); ++of)
@@ -59,7 +58,7 @@ std::vector<int> finish_programs(const std::vector<Program>& programs) {
 }  // namespace
 
 Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Device& device,
-                   const Layout& layout, const std::vector<Program>& programs, const MemoryPlan& plan,
+                   const Layout& layout, const IdVector<Program>& programs, const MemoryPlan& plan,
                    const EngineOptions& options)
     : world_(world),
       global_ranks_(std::move(global_ranks)),
@@ -84,12 +83,12 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       trace_(device, programs, options.mesh) {
   first_places_ = first_places(layout);
   if (device.type() == DeviceType::cuda) trace_.prepare();  // with what set-up takes, and nothing later
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
+  for (FlatId flat = 0; flat < layout.flats().count(); ++flat) {
     gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
     group_runs_.push_back(group_runs(layout, flat));
     update_runs_.emplace_back().reserve(group_runs_.back().size());
     const Flat& of = layout.flat(flat);
-    const std::string& unit = layout.units()[static_cast<std::size_t>(of.unit)].name;
+    const std::string& unit = layout.units()[of.unit].name;
     rounding_keys_.push_back(
         XXH3_64bits_withSeed(unit.data(), unit.size(), static_cast<std::uint64_t>(of.dtype)));
   }
@@ -100,7 +99,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   std::size_t instructions = 0;
   for (const Program& program : programs) {
     open_channels(world, program);
-    updates_.push_back(updates_of(program, layout.flats().size()));
+    updates_.push_back(updates_of(program, layout.flats().count()));
     for (const Instruction& instruction : program.instructions) {
       std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.
@@ -129,7 +128,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
 void Executor::name_ranges() {
   if (!device::profiled()) return;
   for (const Program& program : programs_) {
-    std::vector<const void*>& names = ranges_.emplace_back();
+    IdVector<const void*>& names = ranges_.emplace_back();
     for (std::size_t id = 0; id < program.instructions.size(); ++id)
       names.push_back(device::range_name(describe(program, static_cast<InstructionId>(id))));
   }
@@ -163,7 +162,7 @@ void Executor::start(int program, bool continues) {
 }
 
 std::byte* Executor::address(BufferId buffer, InstructionId at) const {
-  const int lifetime = lifetime_at(program().buffers[static_cast<std::size_t>(buffer)], at);
+  const int lifetime = lifetime_at(program().buffers[buffer], at);
   return lifetime < 0 ? nullptr : memory_.address(program_, buffer, lifetime);
 }
 
@@ -228,7 +227,7 @@ void Executor::wait_for(InstructionId id, Stream& stream) {
     trace_.waits(id, stream);
     waits.emplace(*this);
   }
-  for (InstructionId wait : instruction.waits) stream.wait(events_[static_cast<std::size_t>(wait)]);
+  for (InstructionId wait : instruction.waits) stream.wait(events_[wait]);
 }
 
 void Executor::give_terms(const UpdateTerms& terms) {
@@ -278,7 +277,7 @@ void Executor::issue(InstructionId id) {
   const bool idle = !runs(instruction);
   wait_for(id, stream);
   stream.run({&Executor::run_task, this, static_cast<std::uint64_t>(id) | (idle ? kIdle : 0)});
-  events_[static_cast<std::size_t>(id)] = stream.record();
+  events_[id] = stream.record();
 }
 
 void Executor::open_use(InstructionId use) {
@@ -293,7 +292,7 @@ void Executor::close_use(InstructionId use) {
   trace_.end(use, lane(Lane::compute));
   observe(use);
   memory_.after(program_, use);
-  events_[static_cast<std::size_t>(use)] = lane(Lane::compute).record();
+  events_[use] = lane(Lane::compute).record();
   ++cursor_;
 }
 
@@ -321,7 +320,7 @@ void Executor::finish(const ScalarHeader& header) {
 }
 
 void Executor::finish_carried() {
-  program_ = finish_of_[static_cast<std::size_t>(carried_from_)];
+  program_ = finish_of_[carried_from_];
   previous_.apply = true;
   memory_.begin_step(program_);
   for (InstructionId id = 0; id < program().instructions.count(); ++id) issue(id);

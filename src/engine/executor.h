@@ -38,7 +38,7 @@ class Executor {
  public:
   // `layout`, `programs`, `plan` and `options` outlive the executor. `global_ranks` are those of `world`.
   Executor(const Communicator& world, std::vector<int> global_ranks, Device& device, const Layout& layout,
-           const std::vector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options);
+           const IdVector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options);
   ~Executor();
 
   // Begins a step: the cursor stands at the first instruction. `continues`: what add_loss() added in the last
@@ -71,8 +71,8 @@ class Executor {
   bool idle() const { return program_ < 0; }
 
   int program_index() const { return program_; }
-  const Program& program() const { return programs_[static_cast<std::size_t>(program_)]; }
-  const Program& program(int index) const { return programs_[static_cast<std::size_t>(index)]; }
+  const Program& program() const { return programs_[program_]; }
+  const Program& program(int index) const { return programs_[index]; }
   // Where a buffer of the running program lies at an instruction; nullptr where it is not alive then.
   std::byte* address(BufferId buffer, InstructionId at) const;
   // The elements of its flat that the operand's region has on this rank.
@@ -140,10 +140,7 @@ class Executor {
   static void run_task(void* self, std::uint64_t id);
   void run(InstructionId id, bool idle);
   void name_ranges();
-  const void* range_of(InstructionId id) const {
-    return ranges_.empty() ? nullptr
-                           : ranges_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(id)];
-  }
+  const void* range_of(InstructionId id) const { return ranges_.empty() ? nullptr : ranges_[program_][id]; }
   // While what the instruction touches still lives.
   void observe(InstructionId id) {
     if (id == peak_instruction_ && program_ == peak_program_ && peak_observer_) peak_observer_();
@@ -178,12 +175,8 @@ class Executor {
   Communicator& channel_of(const Instruction& instruction);
 
   // operations.cpp, too
-  InstructionId update_of(FlatId flat) const {
-    return updates_[static_cast<std::size_t>(program_)][static_cast<std::size_t>(flat)];
-  }
-  const Instruction& instruction_at(InstructionId id) const {
-    return program().instructions[static_cast<std::size_t>(id)];
-  }
+  InstructionId update_of(FlatId flat) const { return updates_[program_][flat]; }
+  const Instruction& instruction_at(InstructionId id) const { return program().instructions[id]; }
   CallLabel label(const Instruction& instruction) const;
   Stream& lane(Lane which) { return *lanes_[static_cast<std::size_t>(which)]; }
   kernels::ComputeContext compute(Lane on);
@@ -195,23 +188,23 @@ class Executor {
   const std::vector<int> global_ranks_;
   Device& device_;
   const Layout& layout_;
-  const std::vector<Program>& programs_;
+  const IdVector<Program>& programs_;
   const EngineOptions& options_;
   const bool several_kinds_;  // of programs
   int rank_ = 0;
   Coordinates place_;  // in the mesh
   StepMemory memory_;
   ArenaRegistration registration_;
-  std::vector<double> scalars_;                      // of all ranks, on the host
-  std::vector<std::int64_t> first_places_;           // [flat] as first_places()
-  std::vector<std::vector<Piece>> gaps_;             // [flat]
-  std::vector<std::vector<GroupRun>> group_runs_;    // [flat]
-  std::vector<std::vector<UpdateRun>> update_runs_;  // [flat] of its update, with room for all
-  std::vector<std::uint64_t> rounding_keys_;         // [flat] the same on every rank and mesh
-  std::map<ChannelKey, Communicator> channels_;      // programs never run at the same time and share them
-  std::vector<Event> events_;                        // [instruction] of the running step
-  std::vector<int> finish_of_;                       // [program] the one for what it leaves; −1: none
-  std::vector<std::vector<InstructionId>> updates_;  // [program][flat] its update; −1: none
+  std::vector<double> scalars_;                   // of all ranks, on the host
+  IdVector<std::int64_t> first_places_;           // [flat] as first_places()
+  IdVector<std::vector<Piece>> gaps_;             // [flat]
+  IdVector<std::vector<GroupRun>> group_runs_;    // [flat]
+  IdVector<std::vector<UpdateRun>> update_runs_;  // [flat] of its update, with room for all
+  IdVector<std::uint64_t> rounding_keys_;         // [flat] the same on every rank and mesh
+  std::map<ChannelKey, Communicator> channels_;   // programs never run at the same time and share them
+  IdVector<Event> events_;                        // [instruction] of the running step
+  IdVector<int> finish_of_;                       // [program] the one for what it leaves; −1: none
+  IdVector<IdVector<InstructionId>> updates_;     // [program][flat] its update; −1: none
   int program_ = -1;
   InstructionId cursor_ = 0;
   int waits_ = 0;  // of Waits, those that are there
@@ -228,8 +221,8 @@ class Executor {
   std::function<void()> peak_observer_;
 
   StepTrace trace_;
-  std::vector<std::vector<const void*>> ranges_;  // [program][instruction]; empty without a profiler
-  std::optional<device::Range> use_range_;        // of the open use
+  IdVector<IdVector<const void*>> ranges_;  // [program][instruction]; empty without a profiler
+  std::optional<device::Range> use_range_;  // of the open use
 
   std::optional<device::Uploads> uploads_;  // to the compute lane
   // On a GPU, of the threads that read beside steps.

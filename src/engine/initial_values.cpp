@@ -125,7 +125,7 @@ InitialValues Engine::Impl::fill_states(const Fill& fill, std::uint64_t identity
   scaler = LossScaler(options.loss_scaling.value_or(LossScaleOptions{}));
   InitialValues initial(identity, layout, partition, options.mesh, spreads.parameters);
   std::vector<float> values(static_cast<std::size_t>(kChunkNumel));
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
+  for (FlatId flat = 0; flat < layout.flats().count(); ++flat) {
     for (StateKind state : {StateKind::parameter, StateKind::master, StateKind::moment1, StateKind::moment2})
       if (const BufferId buffer = own_buffer(flat, state); buffer >= 0) executor->clear_persistent(buffer);
     if (buffer_of(flat, StateKind::parameter) < 0) continue;  // another pipeline rank's

@@ -10,16 +10,14 @@ namespace tessera {
 namespace {
 
 void check_parameter(const Layout& layout, UnitId unit, ParameterId parameter) {
-  const auto count =
-      static_cast<ParameterId>(layout.units()[static_cast<std::size_t>(unit)].parameters.size());
+  const auto count = static_cast<ParameterId>(layout.units()[unit].parameters.size());
   const ParameterId first = layout.first_parameter(unit);
   if (parameter >= first && parameter < first + count) return;
   if (count == 0)
     throw UsageError(fmt::format("parameter {} is not of unit '{}', which has no parameters", parameter,
-                                 layout.units()[static_cast<std::size_t>(unit)].name));
+                                 layout.units()[unit].name));
   throw UsageError(fmt::format("parameter {} is not of unit '{}', which has parameters {} to {}", parameter,
-                               layout.units()[static_cast<std::size_t>(unit)].name, first,
-                               first + count - 1));
+                               layout.units()[unit].name, first, first + count - 1));
 }
 
 }  // namespace
@@ -30,10 +28,9 @@ InstructionId Engine::Impl::open(const char* call, UnitId unit, Pass pass) {
     throw UsageError(
         fmt::format("{}: pass {} is none; use forward, recompute or backward", call, static_cast<int>(pass)));
   const auto asked = [&] {
-    const bool known = unit >= 0 && unit < static_cast<int>(layout.units().size());
-    return fmt::format(
-        "{} of {}", name_of(pass),
-        known ? layout.units()[static_cast<std::size_t>(unit)].name : fmt::format("unit {}", unit));
+    const bool known = unit >= 0 && unit < layout.units().count();
+    return fmt::format("{} of {}", name_of(pass),
+                       known ? layout.units()[unit].name : fmt::format("unit {}", unit));
   };
   if (!running())
     throw UsageError(
@@ -141,7 +138,7 @@ void* UnitLease::address(Role role) const {
 TensorView UnitLease::parameter(ParameterId parameter) const {
   Engine::Impl& impl = *engine().impl_;
   check_parameter(impl.layout, unit(), parameter);
-  const UnitSpec& spec = impl.layout.units()[static_cast<std::size_t>(unit())];
+  const UnitSpec& spec = impl.layout.units()[unit()];
   if (!reads_parameters(spec, pass()))
     throw UsageError(fmt::format("parameter '{}' in {} of {}: the unit is declared read_in_forward_only",
                                  impl.layout.parameter(parameter).name, name_of(pass()), spec.name));
@@ -164,7 +161,7 @@ TensorView UnitLease::gradient(ParameterId parameter) const {
   if (pass() != Pass::backward || !flat.trainable)
     throw UsageError(
         fmt::format("gradient of '{}' in {} of {}: {}", impl.layout.parameter(parameter).name,
-                    name_of(pass()), impl.program().units[static_cast<std::size_t>(unit())],
+                    name_of(pass()), impl.program().units[unit()],
                     flat.trainable ? "gradients exist in backward only" : "a frozen parameter has none"));
   const Operand& operand = impl.gradient_of(impl.instruction(instruction_), parameter);
   return {impl.executor->at(operand, instruction_), place.numel, flat.dtype};
@@ -192,8 +189,7 @@ const Operand& Engine::Impl::gradient_of(const Instruction& use, ParameterId par
 float UnitLease::gradient_beta() const {
   const Layout& layout = engine().layout();
   const ParameterId first = layout.first_parameter(unit());
-  const auto count =
-      static_cast<ParameterId>(layout.units()[static_cast<std::size_t>(unit())].parameters.size());
+  const auto count = static_cast<ParameterId>(layout.units()[unit()].parameters.size());
   float common = -1.0f;
   for (ParameterId id = first; id < first + count; ++id) {
     if (!layout.flat(layout.place(id).flat).trainable) continue;
@@ -202,7 +198,7 @@ float UnitLease::gradient_beta() const {
       throw UsageError(
           fmt::format("gradient_beta: the gradients of unit '{}' differ, as it shares tied parameters; "
                       "ask for each with gradient_beta(parameter)",
-                      layout.units()[static_cast<std::size_t>(unit())].name));
+                      layout.units()[unit()].name));
     common = beta;
   }
   return std::max(common, 0.0f);

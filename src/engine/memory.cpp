@@ -14,7 +14,7 @@ std::int64_t covered(const Arena& arena, std::int64_t offset, std::int64_t bytes
 
 }  // namespace
 
-StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan,
+StepMemory::StepMemory(Device& device, const IdVector<Program>& programs, const MemoryPlan& plan,
                        const Options& options)
     : programs_(programs),
       plan_(plan),
@@ -31,7 +31,7 @@ StepMemory::StepMemory(Device& device, const std::vector<Program>& programs, con
   if (disk_) disk_->register_memory(host.base(), host.bytes());
   for (std::size_t space = 0; space < arenas_.size(); ++space) bases_[space] = arenas_[space].base();
   for (const auto [program, id] : persistent_buffers(programs)) {
-    const Buffer& buffer = programs[static_cast<std::size_t>(program)].buffers[static_cast<std::size_t>(id)];
+    const Buffer& buffer = programs[program].buffers[id];
     counters_[static_cast<std::size_t>(buffer.space)]->add(buffer.category, buffer.bytes);
   }
   for (std::size_t index = 0; index < programs.size(); ++index)
@@ -62,10 +62,10 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
   Watch watch;
   watch.begins.resize(program.instructions.size());
   watch.touches.resize(program.instructions.size());
-  std::vector<int> first(program.buffers.size());  // index of the buffer's first tenancy
+  IdVector<int> first(program.buffers.size());  // index of the buffer's first tenancy
   for (std::size_t id = 0; id < program.buffers.size(); ++id) {
     const Buffer& buffer = program.buffers[id];
-    first[id] = static_cast<int>(watch.tenancies.size());
+    first[id] = watch.tenancies.count();
     for (std::size_t k = 0; k < buffer.lifetimes.size(); ++k) {
       watch.tenancies.push_back({.space = buffer.space,
                                  .offset = plan_.offset(index, static_cast<BufferId>(id), k),
@@ -78,12 +78,12 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
     std::set<BufferId> touched;
     for (const Operand& operand : instruction.operands) touched.insert(operand.buffer);
     for (BufferId id : touched) {
-      const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
+      const Buffer& buffer = program.buffers[id];
       const int lifetime = lifetime_at(buffer, static_cast<InstructionId>(at));
       if (buffer.persistent || lifetime < 0) continue;
-      const int tenancy = first[static_cast<std::size_t>(id)] + lifetime;
+      const int tenancy = first[id] + lifetime;
       watch.touches[at].push_back(tenancy);
-      Tenancy& touched_now = watch.tenancies[static_cast<std::size_t>(tenancy)];
+      Tenancy& touched_now = watch.tenancies[tenancy];
       if (touched_now.accesses++ > 0) continue;
       // Its lifetime may begin sooner, at an instruction that the first access need not wait for.
       touched_now.first = static_cast<InstructionId>(at);
@@ -95,22 +95,20 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
 }
 
 void StepMemory::begin_step(int program) {
-  const Watch& watch = watches_[static_cast<std::size_t>(program)];
+  const Watch& watch = watches_[program];
   for (std::size_t k = 0; k < watch.tenancies.size(); ++k)
     watch.remaining[k].store(watch.tenancies[k].accesses);
 }
 
 void StepMemory::before(int program, InstructionId instruction) {
-  const Watch& watch = watches_[static_cast<std::size_t>(program)];
-  for (int tenancy : watch.begins[static_cast<std::size_t>(instruction)])
-    begin(watch.tenancies[static_cast<std::size_t>(tenancy)]);
+  const Watch& watch = watches_[program];
+  for (int tenancy : watch.begins[instruction]) begin(watch.tenancies[tenancy]);
 }
 
 void StepMemory::after(int program, InstructionId instruction) {
-  const Watch& watch = watches_[static_cast<std::size_t>(program)];
-  for (int tenancy : watch.touches[static_cast<std::size_t>(instruction)])
-    if (watch.remaining[static_cast<std::size_t>(tenancy)].fetch_sub(1) == 1)
-      end(watch.tenancies[static_cast<std::size_t>(tenancy)]);
+  const Watch& watch = watches_[program];
+  for (int tenancy : watch.touches[instruction])
+    if (watch.remaining[static_cast<std::size_t>(tenancy)].fetch_sub(1) == 1) end(watch.tenancies[tenancy]);
 }
 
 }  // namespace tessera

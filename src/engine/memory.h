@@ -25,13 +25,12 @@ class StepMemory {
     std::string disk_directory;  // of the file for Space::disk
   };
   // Takes the arenas of `plan`: memory from `device`, and a file where anything lies on the disk.
-  StepMemory(Device& device, const std::vector<Program>& programs, const MemoryPlan& plan,
+  StepMemory(Device& device, const IdVector<Program>& programs, const MemoryPlan& plan,
              const Options& options);
 
   // During the buffer's lifetime of that number; 0 for a persistent one. Of one in memory.
   std::byte* address(int program, BufferId buffer, int lifetime) const {
-    const auto space = static_cast<std::size_t>(
-        programs_[static_cast<std::size_t>(program)].buffers[static_cast<std::size_t>(buffer)].space);
+    const auto space = static_cast<std::size_t>(programs_[program].buffers[buffer].space);
     return bases_[space] + plan_.offset(program, buffer, static_cast<std::size_t>(lifetime));
   }
   // In the file, of a buffer on the disk; these are persistent.
@@ -59,9 +58,9 @@ class StepMemory {
     int accesses = 0;
   };
   struct Watch {
-    std::vector<Tenancy> tenancies;
-    std::vector<std::vector<int>> begins;   // [instruction] tenancies that it is the first to touch
-    std::vector<std::vector<int>> touches;  // [instruction] tenancies it touches
+    IdVector<Tenancy> tenancies;
+    IdVector<std::vector<int>> begins;   // [instruction] tenancies that it is the first to touch
+    IdVector<std::vector<int>> touches;  // [instruction] tenancies it touches
     std::unique_ptr<std::atomic<int>[]> remaining;
   };
   Watch watch(int index, const Program& program) const;
@@ -70,7 +69,7 @@ class StepMemory {
   void end(const Tenancy& tenancy);
   void hide(const Tenancy& tenancy);
 
-  const std::vector<Program>& programs_;
+  const IdVector<Program>& programs_;
   const MemoryPlan& plan_;
   std::array<ByteCounters, kSpaces> own_counters_;  // of all but the device
   std::array<ByteCounters*, kSpaces> counters_;
@@ -78,7 +77,7 @@ class StepMemory {
   std::array<Arena, kSpaces> arenas_;  // the disk's is empty
   std::array<std::byte*, kSpaces> bases_ = {};
   std::unique_ptr<device::Disk> disk_;
-  std::vector<Watch> watches_;  // by program
+  IdVector<Watch> watches_;  // by program
 };
 
 }  // namespace tessera

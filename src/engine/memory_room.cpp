@@ -62,12 +62,12 @@ HostMemory host_memory_of(const EngineOptions& options, const MemoryPlan& plan) 
 void check_memory_room(Communicator& ranks, const HostPlace& host, const HostMemory& memory) {
   const Wish own{memory.bytes, device::system_available_bytes(), device::swap_free_bytes(),
                  device::own_cgroup_room()};
-  std::vector<Wish> all(static_cast<std::size_t>(ranks.world()));
+  IdVector<Wish> all(ranks.world());
   ranks.all_gather(&own, all.data(), sizeof own, {"set-up", "room in memory"});
   std::vector<Wish> of_host, of_cgroup;
   std::int64_t available = own.available_bytes, room = own.cgroup.bytes;  // as the least of those that looked
   for (const int rank : host.members) {
-    const Wish& wish = all[static_cast<std::size_t>(rank)];
+    const Wish& wish = all[rank];
     of_host.push_back(wish);
     available = std::min(available, wish.available_bytes);
     if (wish.cgroup.limiting != own.cgroup.limiting) continue;

@@ -65,7 +65,7 @@ const char* operation_in(StepKind kind, Opcode opcode) {
 CallLabel Executor::label(const Instruction& instruction) const {
   const char* const operation = several_kinds_ ? operation_in(program().kind, instruction.op) : nullptr;
   if (instruction.unit < 0) return {"the step's scalars", operation};
-  return {program().units[static_cast<std::size_t>(instruction.unit)], operation};
+  return {program().units[instruction.unit], operation};
 }
 
 ElementRange Executor::range_of(const Operand& operand) const {
@@ -142,7 +142,7 @@ void Executor::zero(InstructionId id) {
     }
     const std::int64_t element = bytes_of(operand.type);
     std::byte* const base = address(operand.buffer, id);
-    for (const Piece& gap : gaps_[static_cast<std::size_t>(program().buffers[operand.buffer].flat)])
+    for (const Piece& gap : gaps_[program().buffers[operand.buffer].flat])
       zero(base + gap.offset * element, gap.numel * element);
   }
 }
@@ -167,8 +167,7 @@ Squares Executor::squares_of(const Instruction& instruction, const Operand& redu
   const Operand* const sum = instruction.find(Role::squares);
   if (sum == nullptr) return {};
   const FlatId flat = program().buffers[reduced.buffer].flat;
-  return {square_sum_of(sum->region.parameter),
-          first_places_[static_cast<std::size_t>(flat)] + range_of(reduced).begin};
+  return {square_sum_of(sum->region.parameter), first_places_[flat] + range_of(reduced).begin};
 }
 
 SquareSum* Executor::square_sum_of(ParameterId parameter) const {
@@ -275,10 +274,10 @@ void Executor::update(InstructionId id) {
   const ElementRange mine = range_of(gradient);
   const bool on_host = instruction.lane == Lane::host;
   const UpdateTerms& terms = decided(instruction).terms;
-  std::vector<UpdateRun>& runs = update_runs_[static_cast<std::size_t>(flat)];
+  std::vector<UpdateRun>& runs = update_runs_[flat];
   runs.clear();
   std::int64_t begin = 0, end = 0;  // of all of them; between two is padding, whose zeros stay zeros
-  for (const GroupRun& run : group_runs_[static_cast<std::size_t>(flat)]) {
+  for (const GroupRun& run : group_runs_[flat]) {
     const std::int64_t first = std::max(run.offset, mine.begin);
     const std::int64_t last = std::min(run.offset + run.numel, mine.end);
     if (first >= last) continue;
@@ -306,7 +305,7 @@ void Executor::update(InstructionId id) {
                                        .learning_rate = terms.learning_rate,
                                        .step = terms.step,
                                        .gradient_scale = terms.gradient_scale,
-                                       .rounding_key = rounding_keys_[static_cast<std::size_t>(flat)],
+                                       .rounding_key = rounding_keys_[flat],
                                        .first = begin,
                                        .gate = gated ? gate() : nullptr,
                                        .threads = options_.threads_per_rank,

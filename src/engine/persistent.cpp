@@ -48,7 +48,7 @@ class Executor::Blocks {
 };
 
 void Executor::read_persistent(BufferId buffer, std::int64_t offset, std::span<std::byte> to) {
-  if (programs_[0].buffers[static_cast<std::size_t>(buffer)].space != Space::disk)
+  if (programs_[0].buffers[buffer].space != Space::disk)
     return transfer(to.data(), persistent_address(0, buffer) + offset, static_cast<std::int64_t>(to.size()));
   Blocks(to.size()).each(memory_.disk_offset(0, buffer) + offset, to.size(), [&](const Blocks::Piece& piece) {
     memory_.disk().read(piece.first, piece.memory, piece.bytes);
@@ -57,7 +57,7 @@ void Executor::read_persistent(BufferId buffer, std::int64_t offset, std::span<s
 }
 
 void Executor::write_persistent(BufferId buffer, std::int64_t offset, std::span<const std::byte> from) {
-  if (programs_[0].buffers[static_cast<std::size_t>(buffer)].space != Space::disk)
+  if (programs_[0].buffers[buffer].space != Space::disk)
     return transfer(persistent_address(0, buffer) + offset, from.data(),
                     static_cast<std::int64_t>(from.size()));
   Blocks(from.size())
@@ -79,7 +79,7 @@ void Executor::open_beside() {
 
 void Executor::read_beside(BufferId buffer, std::int64_t offset, std::span<std::byte> to) const {
   const std::byte* from = persistent_address(0, buffer) + offset;
-  if (!beside_ || programs_[0].buffers[static_cast<std::size_t>(buffer)].space == Space::host) {
+  if (!beside_ || programs_[0].buffers[buffer].space == Space::host) {
     std::memcpy(to.data(), from, to.size());
     return;
   }
@@ -95,7 +95,7 @@ void Executor::read_beside(BufferId buffer, std::int64_t offset, std::span<std::
 }
 
 void Executor::clear_persistent(BufferId buffer) {
-  const Buffer& cleared = programs_[0].buffers[static_cast<std::size_t>(buffer)];
+  const Buffer& cleared = programs_[0].buffers[buffer];
   if (cleared.space == Space::device) return zero(persistent_address(0, buffer), cleared.bytes);
   if (cleared.space == Space::host && cleared.bytes % 4 == 0) {
     lane(Lane::compute).synchronize();  // what comes before may use it

@@ -16,18 +16,15 @@ void Engine::Impl::find_states() {
   for (BufferId id = 0; id < buffers.count(); ++id) {
     const Buffer& buffer = buffers[id];
     if (!buffer.persistent || buffer.flat < 0) continue;
-    const auto is = [&](StateKind state) {
-      states_of[static_cast<std::size_t>(buffer.flat)][static_cast<std::size_t>(state)] = id;
-    };
+    const auto is = [&](StateKind state) { states_of[buffer.flat][static_cast<std::size_t>(state)] = id; };
     if (buffer.role == BufferRole::parameter) is(StateKind::parameter);
     if (buffer.role == BufferRole::master) is(StateKind::master);
     if (buffer.role == BufferRole::moment) is(buffer.index == 0 ? StateKind::moment1 : StateKind::moment2);
   }
-  for (FlatId flat = 0; flat < static_cast<FlatId>(states_of.size()); ++flat) {  // their own masters
+  for (FlatId flat = 0; flat < states_of.count(); ++flat) {  // their own masters
     const Flat& spec = layout.flat(flat);
     if (spec.trainable && spec.dtype == DType::fp32)
-      states_of[static_cast<std::size_t>(flat)][static_cast<std::size_t>(StateKind::master)] =
-          buffer_of(flat, StateKind::parameter);
+      states_of[flat][static_cast<std::size_t>(StateKind::master)] = buffer_of(flat, StateKind::parameter);
   }
 }
 

@@ -14,8 +14,7 @@ bool may_wait(const Instruction& instruction) {
 // What could hide behind compute: what is exchanged with others, copies, the host's updates.
 bool StepTrace::overlaps_compute(const Instruction& instruction) const {
   if (instruction.lane == Lane::compute || instruction.op == Opcode::square_sum) return false;
-  return instruction.channel < 0 ||
-         mesh_.extent(program_->channels[static_cast<std::size_t>(instruction.channel)].axis) > 1;
+  return instruction.channel < 0 || mesh_.extent(program_->channels[instruction.channel].axis) > 1;
 }
 
 void StepTrace::set(bool on) {
@@ -69,7 +68,7 @@ void StepTrace::finish(InstructionId count) {
   timing_ = {.total_us = since_start_us(), .issue_us = issue_us_};
   double end_us = 0;
   for (InstructionId id = 0; id < count; ++id) {
-    const Instruction& instruction = program_->instructions[static_cast<std::size_t>(id)];
+    const Instruction& instruction = program_->instructions[id];
     const TraceSpan span{id, instruction.lane, marks_->us(begin_of(id)), marks_->us(begin_of(id) + 1)};
     spans_.push_back(span);
     end_us = std::max(end_us, span.end_us);

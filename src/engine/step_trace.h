@@ -14,7 +14,7 @@ namespace tessera {
 class StepTrace {
  public:
   // `device` and `programs` outlive it.
-  StepTrace(Device& device, const std::vector<Program>& programs, const Mesh& mesh)
+  StepTrace(Device& device, const IdVector<Program>& programs, const Mesh& mesh)
       : device_(device), programs_(programs), mesh_(mesh) {}
 
   // Takes the marks, which a device may have memory of its own for.
@@ -47,7 +47,7 @@ class StepTrace {
   std::size_t wait_of(std::size_t index) const { return last() + 1 + index; }
 
   Device& device_;
-  const std::vector<Program>& programs_;
+  const IdVector<Program>& programs_;
   const Mesh mesh_;
   std::unique_ptr<Marks> marks_;
   bool next_on_ = false;

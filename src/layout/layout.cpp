@@ -82,15 +82,15 @@ Layout::Layout(std::vector<UnitSpec> units, int shards, int replicas)
   number_parameters();
   own_.resize(units_.size());
   places_.resize(unit_of_.size());
-  for (UnitId unit = 0; unit < static_cast<UnitId>(units_.size()); ++unit) place_unit(unit);
+  for (UnitId unit = 0; unit < units_.count(); ++unit) place_unit(unit);
   resolve_ties();
   collect_used();
 }
 
 void Layout::number_parameters() {
   std::unordered_map<std::string, UnitId> unit_names;
-  for (UnitId unit = 0; unit < static_cast<UnitId>(units_.size()); ++unit) {
-    const UnitSpec& spec = units_[static_cast<std::size_t>(unit)];
+  for (UnitId unit = 0; unit < units_.count(); ++unit) {
+    const UnitSpec& spec = units_[unit];
     if (spec.name.empty())
       throw UsageError("unit " + std::to_string(unit) + " has no name; messages and plans name a unit by it");
     check_text("the name of unit " + std::to_string(unit), spec.name);
@@ -117,35 +117,34 @@ void Layout::number_parameters() {
 }
 
 void Layout::place_unit(UnitId unit) {
-  const UnitSpec& spec = units_[static_cast<std::size_t>(unit)];
-  std::vector<FlatId>& own = own_[static_cast<std::size_t>(unit)];
+  const UnitSpec& spec = units_[unit];
+  std::vector<FlatId>& own = own_[unit];
   std::vector<std::int64_t> ends;  // of the flats in `own`, the gap before the next parameter included
   for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
     const ParameterSpec& parameter = spec.parameters[i];
     if (!parameter.tied_to.empty()) continue;
-    const ParameterId id = first_[static_cast<std::size_t>(unit)] + static_cast<ParameterId>(i);
+    const ParameterId id = first_[unit] + static_cast<ParameterId>(i);
     const auto same = [&](FlatId flat) {
-      const Flat& other = flats_[static_cast<std::size_t>(flat)];
+      const Flat& other = flats_[flat];
       return other.dtype == parameter.dtype && other.trainable == parameter.trainable;
     };
     const std::size_t slot =
         static_cast<std::size_t>(std::find_if(own.begin(), own.end(), same) - own.begin());
     if (slot == own.size()) {
-      own.push_back(static_cast<FlatId>(flats_.size()));
+      own.push_back(flats_.count());
       ends.push_back(0);
       flats_.push_back(
           {.unit = unit, .dtype = parameter.dtype, .trainable = parameter.trainable, .parameters = {}});
     }
-    Flat& flat = flats_[static_cast<std::size_t>(own[slot])];
+    Flat& flat = flats_[own[slot]];
     const std::int64_t numel = numel_of(parameter.shape);
-    places_[static_cast<std::size_t>(id)] = {
-        .flat = own[slot], .offset = ends[slot], .numel = numel, .home = id};
+    places_[id] = {.flat = own[slot], .offset = ends[slot], .numel = numel, .home = id};
     flat.parameters.push_back(id);
     flat.parameter_numel += numel;
     ends[slot] = round_up(ends[slot] + numel, alignment_numel(parameter.dtype));
   }
   for (std::size_t slot = 0; slot < own.size(); ++slot) {
-    Flat& flat = flats_[static_cast<std::size_t>(own[slot])];
+    Flat& flat = flats_[own[slot]];
     const std::int64_t slices = std::int64_t{shards_} * replicas_;
     flat.slice_numel = round_up((ends[slot] + slices - 1) / slices, alignment_numel(flat.dtype));
     flat.shard_numel = flat.slice_numel * replicas_;
@@ -175,14 +174,14 @@ void Layout::resolve_ties() {
                                        other.trainable ? "true" : "false"));
     if (tied.group != other.group)
       throw UsageError(what + mismatch("group", std::to_string(tied.group), std::to_string(other.group)));
-    places_[static_cast<std::size_t>(id)] = places_[static_cast<std::size_t>(home)];
+    places_[id] = places_[home];
   }
 }
 
 void Layout::collect_used() {
   used_ = own_;
   for (ParameterId id = 0; id < parameters(); ++id) {
-    auto& used = used_[static_cast<std::size_t>(unit_of(id))];
+    auto& used = used_[unit_of(id)];
     if (place(id).home != id) used.push_back(place(id).flat);
   }
   for (auto& used : used_) {
@@ -193,8 +192,7 @@ void Layout::collect_used() {
 
 const ParameterSpec& Layout::parameter(ParameterId id) const {
   const UnitId unit = unit_of(id);
-  return units_[static_cast<std::size_t>(unit)]
-      .parameters[static_cast<std::size_t>(id - first_parameter(unit))];
+  return units_[unit].parameters[static_cast<std::size_t>(id - first_parameter(unit))];
 }
 
 std::string Layout::closest(const std::string& name) const {
@@ -213,7 +211,7 @@ std::string Layout::closest(const std::string& name) const {
   return best == nullptr ? "; there are no others" : "; the closest name is '" + *best + "'";
 }
 
-void Layout::refuse(const char* what, int id, std::size_t count) {
+void Layout::refuse(const char* what, int id, int count) {
   throw UsageError(std::string(what) + " " + std::to_string(id) + " does not exist; the layout has " +
                    std::to_string(count));
 }
@@ -247,7 +245,7 @@ std::size_t Layout::slot_at(const Flat& flat, std::int64_t offset) const {
 }
 
 void Layout::check_range(FlatId id, std::int64_t begin, std::int64_t end) const {
-  if (id < 0 || id >= static_cast<FlatId>(flats_.size()))
+  if (id < 0 || id >= flats_.count())
     throw UsageError("flat buffer " + std::to_string(id) + " does not exist; the layout has " +
                      std::to_string(flats_.size()));
   if (begin < 0 || end < begin || end > flat(id).padded_numel)

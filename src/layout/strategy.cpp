@@ -118,7 +118,7 @@ std::string_view name_of(Space space) {
 
 ActivationChoice Strategy::activations_of(int unit) const {
   return unit_activations.empty() ? ActivationChoice{.recompute = recompute, .kept = offload.activations}
-                                  : unit_activations.at(static_cast<std::size_t>(unit));
+                                  : unit_activations.at(unit);
 }
 
 ReduceWhen Strategy::reduce_when(const Rounds& rounds) const {

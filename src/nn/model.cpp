@@ -29,15 +29,15 @@ ActivationSpec Model::activations(const BatchShape& shape, const Target& target)
   return spec;
 }
 
-std::vector<double> Model::forward_flops(const BatchShape& shape, const Target& target) const {
-  std::vector<double> flops;
+IdVector<double> Model::forward_flops(const BatchShape& shape, const Target& target) const {
+  IdVector<double> flops;
   flops.reserve(modules.size());
   for (const auto& module : modules) flops.push_back(module->needs(shape, target).forward_flops);
   return flops;
 }
 
-std::vector<double> Model::recompute_flops(const BatchShape& shape, const Target& target) const {
-  std::vector<double> flops;
+IdVector<double> Model::recompute_flops(const BatchShape& shape, const Target& target) const {
+  IdVector<double> flops;
   flops.reserve(modules.size());
   for (const auto& module : modules) flops.push_back(module->needs(shape, target).recompute_flops);
   return flops;

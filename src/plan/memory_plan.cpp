@@ -70,7 +70,7 @@ class Inventory {
         require_sound(buffer, programs[program]);
         add(buffer, static_cast<int>(program), start);
       }
-      start += static_cast<InstructionId>(programs[program].instructions.size());
+      start += programs[program].instructions.count();
     }
   }
 
@@ -230,14 +230,14 @@ MemoryPlan plan_memory(std::span<const Program> programs) {
     find_peak(programs, static_cast<Space>(space), inventory.all(), plan.spaces[space]);
   }
   for (const Program& program : programs) {
-    std::vector<std::vector<std::int64_t>>& offsets = plan.offsets.emplace_back();
+    IdVector<std::vector<std::int64_t>>& offsets = plan.offsets.emplace_back();
     for (const Buffer& buffer : program.buffers) offsets.push_back(inventory.take_offsets(buffer));
   }
   return plan;
 }
 
-std::vector<CategoryBytes> live_bytes(const Program& program, Space space) {
-  std::vector<CategoryBytes> curve = passing_bytes(program, space);
+IdVector<CategoryBytes> live_bytes(const Program& program, Space space) {
+  IdVector<CategoryBytes> curve = passing_bytes(program, space);
   CategoryBytes persistent = {};
   for (const Buffer& buffer : program.buffers) {
     if (buffer.space == space && buffer.persistent) {

@@ -12,12 +12,11 @@
 namespace tessera {
 namespace {
 
-const Buffer& buffer_of(std::span<const Program> programs, const LiveBuffer& live) {
-  return programs[static_cast<std::size_t>(live.program)].buffers[static_cast<std::size_t>(live.buffer)];
+const Buffer& buffer_of(IdSpan<const Program> programs, const LiveBuffer& live) {
+  return programs[live.program].buffers[live.buffer];
 }
 
-std::vector<LiveBuffer> persistent_of(std::span<const Program> programs, const MemoryPlan& plan,
-                                      Space space) {
+std::vector<LiveBuffer> persistent_of(IdSpan<const Program> programs, const MemoryPlan& plan, Space space) {
   std::vector<LiveBuffer> found;
   for (const auto [program, id] : persistent_buffers(programs)) {
     const LiveBuffer live{program, id, 0, plan.offset(program, id)};
@@ -34,7 +33,7 @@ std::string lifetime_words(const Program& program, const Buffer& buffer, int lif
 
 nlohmann::json instructions_json(const Program& program, std::string_view name) {
   nlohmann::json instructions = nlohmann::json::array();
-  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id)
+  for (InstructionId id = 0; id < program.instructions.count(); ++id)
     instructions.push_back(describe(program, id));
   return {{"name", name},
           {"kind", name_of(program.kind)},
@@ -44,8 +43,8 @@ nlohmann::json instructions_json(const Program& program, std::string_view name) 
 
 nlohmann::json buffers_json(const Program& program, int index, const MemoryPlan& plan, Space space) {
   nlohmann::json buffers = nlohmann::json::array();
-  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-    const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
+  for (BufferId id = 0; id < program.buffers.count(); ++id) {
+    const Buffer& buffer = program.buffers[id];
     if (buffer.space != space || buffer.persistent || buffer.lifetimes.empty() || buffer.bytes == 0) continue;
     nlohmann::json lives = nlohmann::json::array();
     for (std::size_t k = 0; k < buffer.lifetimes.size(); ++k)
@@ -58,7 +57,7 @@ nlohmann::json buffers_json(const Program& program, int index, const MemoryPlan&
   return buffers;
 }
 
-nlohmann::json space_json(std::span<const Program> programs, const MemoryPlan& plan, Space space) {
+nlohmann::json space_json(IdSpan<const Program> programs, const MemoryPlan& plan, Space space) {
   const SpacePlan& peak = plan.space(space);
   nlohmann::json persistent = nlohmann::json::array(), buffers = nlohmann::json::array(),
                  largest = nlohmann::json::array();
@@ -69,15 +68,14 @@ nlohmann::json space_json(std::span<const Program> programs, const MemoryPlan& p
                           {"bytes", buffer.bytes},
                           {"offset", live.offset}});
   }
-  for (int index = 0; index < static_cast<int>(programs.size()); ++index)
-    buffers.push_back(buffers_json(programs[static_cast<std::size_t>(index)], index, plan, space));
+  for (int index = 0; index < programs.count(); ++index)
+    buffers.push_back(buffers_json(programs[index], index, plan, space));
   for (const LiveBuffer& live : largest_at_peak(programs, plan, space, 10)) {
     const Buffer& buffer = buffer_of(programs, live);
-    largest.push_back(
-        {{"name", buffer.name},
-         {"category", static_cast<int>(buffer.category)},
-         {"bytes", buffer.bytes},
-         {"alive", lifetime_words(programs[static_cast<std::size_t>(live.program)], buffer, live.lifetime)}});
+    largest.push_back({{"name", buffer.name},
+                       {"category", static_cast<int>(buffer.category)},
+                       {"bytes", buffer.bytes},
+                       {"alive", lifetime_words(programs[live.program], buffer, live.lifetime)}});
   }
   return {{"space", name_of(space)},
           {"arena", peak.arena_bytes},
@@ -108,14 +106,14 @@ void replace(std::string& text, std::string_view what, std::string_view with) {
 
 }  // namespace
 
-std::vector<LiveBuffer> largest_at_peak(std::span<const Program> programs, const MemoryPlan& plan,
-                                        Space space, int most) {
+std::vector<LiveBuffer> largest_at_peak(IdSpan<const Program> programs, const MemoryPlan& plan, Space space,
+                                        int most) {
   const SpacePlan& peak = plan.space(space);
   std::vector<LiveBuffer> found = persistent_of(programs, plan, space);
-  if (static_cast<std::size_t>(peak.peak_program) < programs.size()) {
-    const std::vector<Buffer>& buffers = programs[static_cast<std::size_t>(peak.peak_program)].buffers;
-    for (BufferId id = 0; id < static_cast<BufferId>(buffers.size()); ++id) {
-      const Buffer& buffer = buffers[static_cast<std::size_t>(id)];
+  if (peak.peak_program < programs.count()) {
+    const IdVector<Buffer>& buffers = programs[peak.peak_program].buffers;
+    for (BufferId id = 0; id < buffers.count(); ++id) {
+      const Buffer& buffer = buffers[id];
       const int lifetime = lifetime_at(buffer, peak.peak_instruction);
       if (buffer.persistent || buffer.space != space || lifetime < 0) continue;
       found.push_back({peak.peak_program, id, lifetime,
@@ -130,17 +128,15 @@ std::vector<LiveBuffer> largest_at_peak(std::span<const Program> programs, const
   return found;
 }
 
-std::string describe_largest(std::span<const Program> programs, const MemoryPlan& plan, Space space,
-                             int most) {
+std::string describe_largest(IdSpan<const Program> programs, const MemoryPlan& plan, Space space, int most) {
   const std::vector<LiveBuffer> largest = largest_at_peak(programs, plan, space, most);
   std::size_t width = 6;
   for (const LiveBuffer& live : largest) width = std::max(width, buffer_of(programs, live).name.size());
   std::string text = fmt::format("{:>16}  {:<20} {:<{}}  alive\n", "bytes", "category", "buffer", width);
   for (const LiveBuffer& live : largest) {
     const Buffer& buffer = buffer_of(programs, live);
-    text +=
-        fmt::format("{:>16}  {:<20} {:<{}}  {}\n", buffer.bytes, name_of(buffer.category), buffer.name, width,
-                    lifetime_words(programs[static_cast<std::size_t>(live.program)], buffer, live.lifetime));
+    text += fmt::format("{:>16}  {:<20} {:<{}}  {}\n", buffer.bytes, name_of(buffer.category), buffer.name,
+                        width, lifetime_words(programs[live.program], buffer, live.lifetime));
   }
   return text;
 }
@@ -152,9 +148,9 @@ std::vector<Space> spaces_held(const MemoryPlan& plan) {
   return held;
 }
 
-std::string describe_peak(std::span<const Program> programs, const SpacePlan& space) {
+std::string describe_peak(IdSpan<const Program> programs, const SpacePlan& space) {
   if (space.live_peak_bytes == space.persistent_bytes) return "all times";
-  const Program& program = programs[static_cast<std::size_t>(space.peak_program)];
+  const Program& program = programs[space.peak_program];
   return fmt::format("{} of the {} program", describe(program, space.peak_instruction),
                      name_of(program.kind));
 }
@@ -178,7 +174,7 @@ std::string memory_page(std::span<const PagePlan> ranks, const std::string& titl
   return page;
 }
 
-std::string memory_page(std::span<const Program> programs, const MemoryPlan& plan, const std::string& title,
+std::string memory_page(IdSpan<const Program> programs, const MemoryPlan& plan, const std::string& title,
                         std::span<const std::string> names) {
   const PagePlan rank{.label = "", .programs = programs, .memory = &plan, .names = names};
   return memory_page(std::span(&rank, 1), title);

@@ -6,7 +6,7 @@ namespace tessera {
 namespace {
 
 std::size_t lane_of(const Program& program, InstructionId id) {
-  return static_cast<std::size_t>(program.instructions[static_cast<std::size_t>(id)].lane);
+  return static_cast<std::size_t>(program.instructions[id].lane);
 }
 
 }  // namespace
@@ -18,11 +18,10 @@ void join(LaneClock& into, const LaneClock& other) {
 HappensBefore::HappensBefore(const Program& program) : program_(program) {
   LaneClock latest = kNothingOver;
   at_end_.reserve(program.instructions.size());
-  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
+  for (InstructionId id = 0; id < program.instructions.count(); ++id) {
     const std::size_t lane = lane_of(program, id);
     LaneClock clock = latest[lane] < 0 ? kNothingOver : at_end(latest[lane]);
-    for (InstructionId wait : program.instructions[static_cast<std::size_t>(id)].waits)
-      join(clock, at_end(wait));
+    for (InstructionId wait : program.instructions[id].waits) join(clock, at_end(wait));
     clock[lane] = id;
     at_end_.push_back(clock);
     lane_prior_.push_back(latest[lane]);
@@ -37,9 +36,8 @@ bool HappensBefore::ordered(InstructionId first, InstructionId second) const {
 bool HappensBefore::redundant(InstructionId instruction, InstructionId wait) const {
   const std::size_t lane = lane_of(program_, wait);
   const auto covers = [&](InstructionId id) { return id >= 0 && at_end(id)[lane] >= wait; };
-  if (covers(lane_prior_[static_cast<std::size_t>(instruction)])) return true;
-  const std::vector<InstructionId>& waits =
-      program_.instructions[static_cast<std::size_t>(instruction)].waits;
+  if (covers(lane_prior_[instruction])) return true;
+  const std::vector<InstructionId>& waits = program_.instructions[instruction].waits;
   return std::ranges::count(waits, wait) > 1 ||
          std::ranges::any_of(waits, [&](InstructionId other) { return other != wait && covers(other); });
 }

@@ -32,11 +32,11 @@ class HappensBefore {
   bool redundant(InstructionId instruction, InstructionId wait) const;
 
  private:
-  const LaneClock& at_end(InstructionId id) const { return at_end_[static_cast<std::size_t>(id)]; }
+  const LaneClock& at_end(InstructionId id) const { return at_end_[id]; }
 
   const Program& program_;
-  std::vector<LaneClock> at_end_;          // what is over when the instruction is, itself included
-  std::vector<InstructionId> lane_prior_;  // the one before it on its lane; −1 for none
+  IdVector<LaneClock> at_end_;          // what is over when the instruction is, itself included
+  IdVector<InstructionId> lane_prior_;  // the one before it on its lane; −1 for none
 };
 
 }  // namespace tessera

@@ -14,11 +14,11 @@ std::span<const InstructionId> found(const Map& map, const typename Map::key_typ
 }  // namespace
 
 Meetings::Meetings(const Program& program) {
-  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
+  for (InstructionId id = 0; id < program.instructions.count(); ++id) {
+    const Instruction& instruction = program.instructions[id];
     if (is_message(instruction.op)) messages_[{instruction.lane, instruction.peer}].push_back(id);
     if (is_collective(instruction.op)) {
-      const Channel& channel = program.channels.at(static_cast<std::size_t>(instruction.channel));
+      const Channel& channel = program.channels.at(instruction.channel);
       collectives_[{channel.axis, channel.lane}].push_back(id);
     }
   }

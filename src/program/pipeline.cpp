@@ -135,11 +135,11 @@ Partition::Partition(int units, int pipeline, const Pipeline& options) : ranks_(
                     "units; each chunk takes at least one",
                     pipeline, options.chunks, options.chunks == 1 ? "" : "s", wanted, units));
   const auto chunks = static_cast<int>(wanted);
-  std::vector<int> bounds = checked_cuts(units, chunks, options);
+  IdVector<int> bounds = checked_cuts(units, chunks, options);
   bounds.push_back(units);
   int first = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const int end = bounds[static_cast<std::size_t>(chunk)];
+    const int end = bounds[chunk];
     chunks_.push_back({.first = first, .end = end, .rank = chunk % pipeline});
     chunk_of_.insert(chunk_of_.end(), static_cast<std::size_t>(end - first), chunk);
     first = end;

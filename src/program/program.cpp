@@ -250,13 +250,13 @@ int lifetime_at(const Buffer& buffer, InstructionId at) {
   return static_cast<int>(next - buffer.lifetimes.begin());
 }
 
-std::vector<BufferOf> persistent_buffers(std::span<const Program> programs) {
+std::vector<BufferOf> persistent_buffers(IdSpan<const Program> programs) {
   std::vector<BufferOf> found;
   std::set<std::string_view> seen;
-  for (int program = 0; program < static_cast<int>(programs.size()); ++program) {
-    const std::vector<Buffer>& buffers = programs[static_cast<std::size_t>(program)].buffers;
-    for (BufferId id = 0; id < static_cast<BufferId>(buffers.size()); ++id) {
-      const Buffer& buffer = buffers[static_cast<std::size_t>(id)];
+  for (int program = 0; program < programs.count(); ++program) {
+    const IdVector<Buffer>& buffers = programs[program].buffers;
+    for (BufferId id = 0; id < buffers.count(); ++id) {
+      const Buffer& buffer = buffers[id];
       if (buffer.persistent && seen.insert(buffer.name).second) found.push_back({program, id});
     }
   }

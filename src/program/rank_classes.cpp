@@ -9,7 +9,7 @@ namespace {
 constexpr std::array<Axis, kGroups> kAllAxes = {Axis::pipeline, Axis::replicate, Axis::shard, Axis::tensor,
                                                 Axis::world};
 
-using Colours = std::vector<int>;  // by rank
+using Colours = IdVector<int>;  // by rank
 
 void sort_unique(std::vector<int>& list) {
   std::ranges::sort(list);
@@ -17,9 +17,9 @@ void sort_unique(std::vector<int>& list) {
 }
 
 // For each rank, the first rank of its group along the axis.
-std::vector<int> group_heads(const Mesh& mesh, Axis axis) {
-  std::vector<int> heads;
-  if (axis == Axis::world) return std::vector<int>(static_cast<std::size_t>(mesh.world()), 0);
+IdVector<int> group_heads(const Mesh& mesh, Axis axis) {
+  IdVector<int> heads;
+  if (axis == Axis::world) return IdVector<int>(mesh.world(), 0);
   for (int rank = 0; rank < mesh.world(); ++rank) {
     Coordinates place = mesh.coordinates(rank);
     place[static_cast<std::size_t>(axis)] = 0;
@@ -29,14 +29,13 @@ std::vector<int> group_heads(const Mesh& mesh, Axis axis) {
 }
 
 // By rank: a number for the set of colours in its group, whose first ranks are given.
-std::vector<int> sets_met(const std::vector<int>& heads, const Colours& colours) {
-  std::vector<std::vector<int>> met(heads.size());
-  for (std::size_t rank = 0; rank < heads.size(); ++rank)
-    met[static_cast<std::size_t>(heads[rank])].push_back(colours[rank]);
+Colours sets_met(const IdVector<int>& heads, const Colours& colours) {
+  IdVector<std::vector<int>> met(heads.size());
+  for (std::size_t rank = 0; rank < heads.size(); ++rank) met[heads[rank]].push_back(colours[rank]);
   std::map<std::vector<int>, int> known;
-  std::vector<int> sets(heads.size());
-  for (std::size_t rank = 0; rank < heads.size(); ++rank) {
-    const auto head = static_cast<std::size_t>(heads[rank]);
+  Colours sets(heads.size());
+  for (int rank = 0; rank < heads.count(); ++rank) {
+    const int head = heads[rank];
     if (head == rank) {  // the first of its group
       sort_unique(met[rank]);
       sets[rank] = known.try_emplace(std::move(met[rank]), static_cast<int>(known.size())).first->second;
@@ -49,55 +48,52 @@ std::vector<int> sets_met(const std::vector<int>& heads, const Colours& colours)
 
 }  // namespace
 
-std::vector<RankClass> rank_classes(const WorldPrograms& world) {
-  const auto ranks = static_cast<std::size_t>(world.mesh.world());
+IdVector<RankClass> rank_classes(const WorldPrograms& world) {
+  const int ranks = world.mesh.world();
   const Colours programs = world.program_of_rank.empty() ? Colours(ranks, 0) : world.program_of_rank;
-  std::array<std::vector<int>, kGroups> heads;
+  std::array<IdVector<int>, kGroups> heads;
   for (std::size_t axis = 0; axis < kGroups; ++axis) heads[axis] = group_heads(world.mesh, kAllAxes[axis]);
 
   // Colour refinement: ranks of one colour that meet different colours get different ones, until none do.
   Colours colours = programs;
   std::size_t count = 0;
-  std::vector<RankClass> classes;
+  IdVector<RankClass> classes;
   do {
     count = classes.size();
-    std::array<std::vector<int>, kGroups> met;
+    std::array<Colours, kGroups> met;
     for (std::size_t axis = 0; axis < kGroups; ++axis) met[axis] = sets_met(heads[axis], colours);
     std::map<std::array<int, kGroups + 1>, int> known;
     classes.clear();
     Colours refined(ranks);
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; rank < ranks; ++rank) {
       std::array<int, kGroups + 1> signature = {};
       signature.back() = colours[rank];
       for (std::size_t axis = 0; axis < kGroups; ++axis) signature[axis] = met[axis][rank];
       const auto [entry, is_new] = known.try_emplace(signature, static_cast<int>(classes.size()));
       if (is_new)
-        classes.push_back(
-            {.program = programs[rank], .rank = static_cast<int>(rank), .meets = {}, .along_pipeline = {}});
+        classes.push_back({.program = programs[rank], .rank = rank, .meets = {}, .along_pipeline = {}});
       refined[rank] = entry->second;
     }
     colours = std::move(refined);
   } while (classes.size() != count);
 
-  for (const int colour : colours) ++classes[static_cast<std::size_t>(colour)].ranks;
+  for (const int colour : colours) ++classes[colour].ranks;
   for (RankClass& one : classes) {
-    for (int peer : world.mesh.group(Axis::pipeline, one.rank))
-      one.along_pipeline.push_back(colours[static_cast<std::size_t>(peer)]);
+    for (int peer : world.mesh.group(Axis::pipeline, one.rank)) one.along_pipeline.push_back(colours[peer]);
     for (std::size_t axis = 0; axis < kGroups; ++axis) {
-      for (int peer : world.mesh.group(kAllAxes[axis], one.rank))
-        one.meets[axis].push_back(colours[static_cast<std::size_t>(peer)]);
+      for (int peer : world.mesh.group(kAllAxes[axis], one.rank)) one.meets[axis].push_back(colours[peer]);
       sort_unique(one.meets[axis]);
     }
   }
   return classes;
 }
 
-std::vector<int> programs_of_ranks(const Mesh& mesh, std::span<const int> first_data_ranks) {
-  std::vector<int> programs = mesh.places(Axis::pipeline);
+IdVector<int> programs_of_ranks(const Mesh& mesh, std::span<const int> first_data_ranks) {
+  IdVector<int> programs = mesh.places(Axis::pipeline);
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const auto above = std::ranges::upper_bound(first_data_ranks, mesh.place(rank, Axis::shard));
     const auto set = static_cast<int>(above - first_data_ranks.begin()) - 1;
-    programs[static_cast<std::size_t>(rank)] += set * mesh.pipeline;
+    programs[rank] += set * mesh.pipeline;
   }
   return programs;
 }

@@ -17,10 +17,10 @@ struct RankClass {
   int rank = 0;                                 // its first
   int ranks = 0;                                // how many it has
   std::array<std::vector<int>, kGroups> meets;  // by axis: the classes in the rank's group, its own included
-  std::vector<int> along_pipeline;              // the class of each member of its group along that axis
+  IdVector<int> along_pipeline;                 // the class of each member of its group along that axis
 };
 
 // The fewest such classes, ordered by their first rank.
-std::vector<RankClass> rank_classes(const WorldPrograms& world);
+IdVector<RankClass> rank_classes(const WorldPrograms& world);
 
 }  // namespace tessera

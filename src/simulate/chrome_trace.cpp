@@ -15,9 +15,9 @@ nlohmann::json metadata(const char* what, int process, int lane, nlohmann::json 
 }
 
 nlohmann::json bar(const Program& program, const TraceSpan& span, int process) {
-  const Instruction& instruction = program.instructions.at(static_cast<std::size_t>(span.instruction));
+  const Instruction& instruction = program.instructions.at(span.instruction);
   nlohmann::json arguments = {{"instruction", span.instruction}};
-  if (instruction.unit >= 0) arguments["unit"] = program.units.at(static_cast<std::size_t>(instruction.unit));
+  if (instruction.unit >= 0) arguments["unit"] = program.units.at(instruction.unit);
   if (instruction.microbatch >= 0) arguments["microbatch"] = instruction.microbatch;
   return {{"name", describe(program, span.instruction)},
           {"cat", std::string(name_of(instruction.op))},
@@ -70,11 +70,11 @@ void write_chrome_trace(std::ostream& out, const Program& program, std::span<con
   trace.finish();
 }
 
-void write_chrome_trace(std::ostream& out, std::span<const Program> programs, const WorldTimeline& world) {
+void write_chrome_trace(std::ostream& out, IdSpan<const Program> programs, const WorldTimeline& world) {
   Trace trace(out);
   std::set<int> written;  // pipeline ranks
   for (const RankTimeline& of : world.ranks) {
-    const Program& program = programs[static_cast<std::size_t>(of.program)];
+    const Program& program = programs[of.program];
     if (!written.insert(program.pipeline_rank).second) continue;
     trace.add_process(program, of.timeline.spans, program.pipeline_rank,
                       fmt::format("pipeline rank {}, rank {}", program.pipeline_rank, of.rank));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/error.h"
+#include "tessera/id_vector.h"
 
 namespace tessera {
 namespace {
@@ -25,34 +26,33 @@ constexpr std::array<AlgorithmRow, 4> kAlgorithms = {{
     {CollectiveAlgorithm::hierarchical, "hierarchical"},
 }};
 
-using Nodes = std::span<const int>;  // of a group's members, in its order
+using Nodes = IdSpan<const int>;  // of a group's members, in its order
 
 double over(const LinkCost& link, double bytes) { return link.alpha_us + bytes / link.bytes_per_us; }
 
 // One step: pairs exchange `bytes` each, at once. `peer_of` gives the member that a member sends to, or −1.
 template <typename PeerOf>
 double step_us(const Cluster& cluster, Nodes nodes, double bytes, PeerOf peer_of) {
-  const int members = static_cast<int>(nodes.size());
+  const int members = nodes.count();
   double slowest = 0;
   for (int member = 0; member < members; ++member) {
     const int peer = peer_of(member);
     if (peer < 0 || peer >= members) continue;
-    const LinkCost& link =
-        cluster.link(nodes[static_cast<std::size_t>(member)], nodes[static_cast<std::size_t>(peer)]);
+    const LinkCost& link = cluster.link(nodes[member], nodes[peer]);
     slowest = std::max(slowest, over(link, bytes));
   }
   return slowest;
 }
 
 double ring_us(const Cluster& cluster, double full_bytes, Nodes nodes) {
-  const int members = static_cast<int>(nodes.size());
+  const int members = nodes.count();
   return (members - 1) *
          step_us(cluster, nodes, full_bytes / members, [&](int member) { return (member + 1) % members; });
 }
 
 // Gather and broadcast; reduce and scatter are the same steps backwards.
 double tree_us(const Cluster& cluster, double full_bytes, Nodes nodes) {
-  const int members = static_cast<int>(nodes.size());
+  const int members = nodes.count();
   const double block = full_bytes / members;
   double total = 0;
   for (int distance = 1; distance < members; distance *= 2) {
@@ -65,7 +65,7 @@ double tree_us(const Cluster& cluster, double full_bytes, Nodes nodes) {
 
 // Pairs that differ in one bit of their place. Of the group's `members`, a power of two.
 double doubling_us(const Cluster& cluster, double full_bytes, Nodes nodes) {
-  const int members = static_cast<int>(nodes.size());
+  const int members = nodes.count();
   double total = 0;
   for (int distance = 1; distance < members; distance *= 2)
     total += step_us(cluster, nodes, full_bytes * distance / members,
@@ -74,7 +74,7 @@ double doubling_us(const Cluster& cluster, double full_bytes, Nodes nodes) {
 }
 
 double bruck_us(const Cluster& cluster, double full_bytes, Nodes nodes) {
-  const int members = static_cast<int>(nodes.size());
+  const int members = nodes.count();
   double total = 0;
   for (int distance = 1; distance < members; distance *= 2)
     total += step_us(cluster, nodes, full_bytes * std::min(distance, members - distance) / members,
@@ -84,12 +84,12 @@ double bruck_us(const Cluster& cluster, double full_bytes, Nodes nodes) {
 
 // The first few give all they have to a neighbour, and get their part of the result from it.
 double folded_halving_us(const Cluster& cluster, double full_bytes, Nodes nodes) {
-  const int members = static_cast<int>(nodes.size());
+  const int members = nodes.count();
   const int left = static_cast<int>(std::bit_floor(nodes.size()));
   const int folded = members - left;
   std::vector<int> rest;
   for (int member = 0; member < members; ++member)
-    if (member >= 2 * folded || member % 2 == 1) rest.push_back(nodes[static_cast<std::size_t>(member)]);
+    if (member >= 2 * folded || member % 2 == 1) rest.push_back(nodes[member]);
   const auto neighbour = [&](int member) { return member < 2 * folded && member % 2 == 0 ? member + 1 : -1; };
   return step_us(cluster, nodes, full_bytes, neighbour) + doubling_us(cluster, full_bytes, rest) +
          step_us(cluster, nodes, full_bytes / left, neighbour);
@@ -152,7 +152,8 @@ double message_us(const Cluster& cluster, double bytes, int node, int other) {
   return over(cluster.link(node, other), bytes);
 }
 
-double collective_us(const Cluster& cluster, CollectiveKind kind, double full_bytes, Nodes nodes) {
+double collective_us(const Cluster& cluster, CollectiveKind kind, double full_bytes,
+                     std::span<const int> nodes) {
   if (nodes.size() < 2) return 0;
   switch (cluster.algorithm) {
     case CollectiveAlgorithm::ring:

@@ -24,7 +24,7 @@ class Dataflow {
   // the one before it on the same thread, after those that it waits for and, unless the issuer runs nothing,
   // after the issuer's last instruction before it. If the earlier instruction is another thread's, it begins
   // `wake_us` after that one's end.
-  Dataflow(std::vector<const Program*> programs, Issuer issuer, double wake_us = 0);
+  Dataflow(IdVector<const Program*> programs, Issuer issuer, double wake_us = 0);
 
   // Instruction x of rank r and instruction y of rank s begin when both can, and end together.
   void merge(int r, InstructionId x, int s, InstructionId y);
@@ -35,7 +35,7 @@ class Dataflow {
   };
   // Times by rank, then instruction; `durations` likewise. For merged instructions the longest duration
   // counts. Empty if there is a cycle.
-  std::vector<std::vector<Times>> run(const std::vector<std::vector<double>>& durations);
+  IdVector<IdVector<Times>> run(const IdVector<IdVector<double>>& durations);
 
  private:
   using Node = int;
@@ -44,7 +44,7 @@ class Dataflow {
     bool wakes = false;
   };
 
-  Node node(int r, InstructionId id) const { return first_[static_cast<std::size_t>(r)] + id; }
+  Node node(int r, InstructionId id) const { return first_[r] + id; }
   Node root(Node of);
   // Calls visit(before, edge) for every edge.
   template <typename Visit>
@@ -53,13 +53,13 @@ class Dataflow {
   // The roots in topological order; fewer than there are if there is a cycle.
   std::vector<Node> order();
 
-  std::vector<const Program*> programs_;
+  IdVector<const Program*> programs_;
   Issuer issuer_;
   double wake_us_;
-  std::vector<Node> first_;         // by rank
-  std::vector<Node> parent_;        // union-find
-  std::vector<int> edges_into_;     // by root: number of edges
-  std::vector<std::size_t> begin_;  // start of each root's edges in edges_
+  IdVector<Node> first_;         // by rank
+  IdVector<Node> parent_;        // union-find
+  IdVector<int> edges_into_;     // by root: number of edges
+  IdVector<std::size_t> begin_;  // start of each root's edges in edges_
   std::vector<Edge> edges_;
 };
 

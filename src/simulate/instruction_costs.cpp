@@ -60,14 +60,13 @@ double InstructionCosts::default_us(const Instruction& instruction) const {
 // An opened use is charged where it opens.
 double InstructionCosts::use_us(const Instruction& use) const {
   if (cost_.forward_flops.empty() || use.edge == UseEdge::close) return 0;
-  const auto unit = static_cast<std::size_t>(use.unit);
-  const double forward = cost_.forward_flops[unit];
+  const double forward = cost_.forward_flops[use.unit];
   switch (use.pass) {
     case Pass::forward:
       return forward / cost_.flops_per_us;
     case Pass::recompute:
       if (use.selective) return selective_us(use);
-      return (cost_.recompute_flops.empty() ? forward : cost_.recompute_flops[unit]) / cost_.flops_per_us;
+      return (cost_.recompute_flops.empty() ? forward : cost_.recompute_flops[use.unit]) / cost_.flops_per_us;
     case Pass::backward:
       return 2 * forward / cost_.flops_per_us;
   }
@@ -80,10 +79,9 @@ double InstructionCosts::selective_us(const Instruction& use) const {
 }
 
 double InstructionCosts::message_us(const Instruction& message) const {
-  const std::vector<int>& nodes = nodes_[static_cast<std::size_t>(axis_of(message))];
+  const IdVector<int>& nodes = nodes_[static_cast<std::size_t>(axis_of(message))];
   return tessera::message_us(cost_.cluster, static_cast<double>(bytes(message.operands.at(0))),
-                             nodes.at(static_cast<std::size_t>(program_.pipeline_rank)),
-                             nodes.at(static_cast<std::size_t>(message.peer)));
+                             nodes.at(program_.pipeline_rank), nodes.at(message.peer));
 }
 
 // By the bytes of what all ranks of the group have together: what comes out of a gather, and goes into a sum.
@@ -137,7 +135,7 @@ std::int64_t InstructionCosts::bytes(const Operand& operand) const {
 }
 
 Axis InstructionCosts::axis_of(const Instruction& instruction) const {
-  return program_.channels.at(static_cast<std::size_t>(instruction.channel)).axis;
+  return program_.channels.at(instruction.channel).axis;
 }
 
 }  // namespace tessera

@@ -37,7 +37,7 @@ class InstructionCosts {
   const Program& program_;
   const Layout& layout_;
   const CostModel& cost_;
-  std::array<std::vector<int>, kGroups> nodes_;  // by axis: the nodes of the members of the rank's group
+  std::array<IdVector<int>, kGroups> nodes_;  // by axis: the nodes of the members of the rank's group
   mutable std::map<std::tuple<CollectiveKind, Axis, std::int64_t>, double> known_;
 };
 

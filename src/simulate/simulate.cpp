@@ -57,14 +57,14 @@ double Timeline::hidden() const {
   return std::clamp(1 - exposed_us / communication_us, 0.0, 1.0);
 }
 
-std::vector<double> durations_of(const Program& program, const InstructionCosts& costs) {
-  std::vector<double> durations;
+IdVector<double> durations_of(const Program& program, const InstructionCosts& costs) {
+  IdVector<double> durations;
   durations.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) durations.push_back(costs.us(instruction));
   return durations;
 }
 
-Timeline timeline_of(const Program& program, const InstructionCosts& costs, const std::vector<Times>& times,
+Timeline timeline_of(const Program& program, const InstructionCosts& costs, const IdVector<Times>& times,
                      Dataflow::Issuer issuer) {
   Timeline timeline;
   std::vector<Times> computing, communicating;

@@ -10,12 +10,12 @@ namespace tessera {
 
 // The timeline of a rank: its instructions with their times, and the sums over them.
 Timeline timeline_of(const Program& program, const InstructionCosts& costs,
-                     const std::vector<Dataflow::Times>& times, Dataflow::Issuer issuer);
+                     const IdVector<Dataflow::Times>& times, Dataflow::Issuer issuer);
 
 // What the issuing thread of an engine's ranks runs on this mesh.
 Dataflow::Issuer issuer_of(const CostModel& cost, const Mesh& mesh);
 
 // Durations in µs, by instruction.
-std::vector<double> durations_of(const Program& program, const InstructionCosts& costs);
+IdVector<double> durations_of(const Program& program, const InstructionCosts& costs);
 
 }  // namespace tessera

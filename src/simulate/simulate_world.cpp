@@ -27,26 +27,26 @@ std::vector<int> pattern(const Cluster& cluster, std::span<const int> group) {
 }
 
 // By rank: which pattern its group along the axis has, counted in order of first appearance.
-std::vector<int> patterns_along(const Mesh& mesh, const Cluster& cluster, Axis axis) {
+IdVector<int> patterns_along(const Mesh& mesh, const Cluster& cluster, Axis axis) {
   std::map<std::vector<int>, int> known;
-  std::vector<int> patterns(static_cast<std::size_t>(mesh.world()), -1);
+  IdVector<int> patterns(mesh.world(), -1);
   for (int rank = 0; rank < mesh.world(); ++rank) {
-    if (patterns[static_cast<std::size_t>(rank)] >= 0) continue;
+    if (patterns[rank] >= 0) continue;
     const std::vector<int> group = mesh.group(axis, rank);
     const int number =
         known.try_emplace(pattern(cluster, group), static_cast<int>(known.size())).first->second;
-    for (const int member : group) patterns[static_cast<std::size_t>(member)] = number;
+    for (const int member : group) patterns[member] = number;
   }
   return patterns;
 }
 
 // Ranks of one number run the same program, and all that they do costs the same.
-std::vector<int> kinds_of_ranks(const WorldPrograms& world, const Cluster& cluster) {
-  std::array<std::vector<int>, kAxes> patterns;
+IdVector<int> kinds_of_ranks(const WorldPrograms& world, const Cluster& cluster) {
+  std::array<IdVector<int>, kAxes> patterns;
   for (int axis = 0; axis < kAxes; ++axis)
     patterns[static_cast<std::size_t>(axis)] = patterns_along(world.mesh, cluster, static_cast<Axis>(axis));
   std::map<std::pair<int, std::array<int, kAxes>>, int> known;
-  std::vector<int> kinds;
+  IdVector<int> kinds;
   for (std::size_t rank = 0; rank < world.program_of_rank.size(); ++rank) {
     std::array<int, kAxes> along;
     for (std::size_t axis = 0; axis < kAxes; ++axis) along[axis] = patterns[axis][rank];
@@ -56,17 +56,17 @@ std::vector<int> kinds_of_ranks(const WorldPrograms& world, const Cluster& clust
   return kinds;
 }
 
-std::vector<RankClass> folded_classes(const WorldPrograms& world, const Cluster& cluster) {
-  std::vector<RankClass> classes =
+IdVector<RankClass> folded_classes(const WorldPrograms& world, const Cluster& cluster) {
+  IdVector<RankClass> classes =
       rank_classes({.mesh = world.mesh, .programs = {}, .program_of_rank = kinds_of_ranks(world, cluster)});
-  for (RankClass& one : classes) one.program = world.program_of_rank[static_cast<std::size_t>(one.rank)];
+  for (RankClass& one : classes) one.program = world.program_of_rank[one.rank];
   return classes;
 }
 
-std::vector<RankClass> single_ranks(const WorldPrograms& world) {
-  std::vector<RankClass> classes;
+IdVector<RankClass> single_ranks(const WorldPrograms& world) {
+  IdVector<RankClass> classes;
   for (int rank = 0; rank < world.mesh.world(); ++rank) {
-    RankClass one{.program = world.program_of_rank[static_cast<std::size_t>(rank)],
+    RankClass one{.program = world.program_of_rank[rank],
                   .rank = rank,
                   .ranks = 1,
                   .meets = {},
@@ -91,11 +91,11 @@ class World {
   }
 
   WorldTimeline run() {
-    for (int c = 0; c < static_cast<int>(classes_.size()); ++c) {
+    for (int c = 0; c < classes_.count(); ++c) {
       join_collectives(c);
       join_messages(c);
     }
-    std::vector<std::vector<double>> durations;
+    IdVector<IdVector<double>> durations;
     for (std::size_t c = 0; c < classes_.size(); ++c)
       durations.push_back(durations_of(program_of(classes_[c]), costs_[c]));
     const auto times = flow_.run(durations);
@@ -114,14 +114,12 @@ class World {
   }
 
  private:
-  const Program& program_of(const RankClass& of) const {
-    return world_.programs[static_cast<std::size_t>(of.program)];
-  }
-  const RankClass& one(int c) const { return classes_[static_cast<std::size_t>(c)]; }
-  const Meetings& meetings_of(int c) const { return meetings_[static_cast<std::size_t>(one(c).program)]; }
+  const Program& program_of(const RankClass& of) const { return world_.programs[of.program]; }
+  const RankClass& one(int c) const { return classes_[c]; }
+  const Meetings& meetings_of(int c) const { return meetings_[one(c).program]; }
 
-  std::vector<const Program*> programs_of_classes() const {
-    std::vector<const Program*> programs;
+  IdVector<const Program*> programs_of_classes() const {
+    IdVector<const Program*> programs;
     for (const RankClass& of : classes_) programs.push_back(&program_of(of));
     return programs;
   }
@@ -143,7 +141,7 @@ class World {
   void join_messages(int c) {
     const int place = program_of(one(c)).pipeline_rank;
     for (int peer = 0; peer < world_.mesh.pipeline; ++peer) {
-      const int d = one(c).along_pipeline[static_cast<std::size_t>(peer)];
+      const int d = one(c).along_pipeline[peer];
       if (c == d) continue;
       for (const Lane lane : {Lane::send_output, Lane::send_gradient})
         join(c, meetings_of(c).messages(lane, peer), d, meetings_of(d).messages(other_end(lane), place));
@@ -164,9 +162,9 @@ class World {
   void sum_up(WorldTimeline& result) const {
     double first = -1, last = 0, passes = 0, exposed = 0;
     for (RankTimeline& of : result.ranks) {
-      const Program& program = world_.programs[static_cast<std::size_t>(of.program)];
+      const Program& program = world_.programs[of.program];
       for (const TraceSpan& span : of.timeline.spans) {
-        if (program.instructions[static_cast<std::size_t>(span.instruction)].op != Opcode::use) continue;
+        if (program.instructions[span.instruction].op != Opcode::use) continue;
         of.passes_us += span.end_us - span.start_us;
         first = first < 0 ? span.start_us : std::min(first, span.start_us);
         last = std::max(last, span.end_us);
@@ -183,25 +181,25 @@ class World {
   }
 
   const WorldPrograms& world_;
-  std::vector<RankClass> classes_;
-  std::vector<Meetings> meetings_;       // by program
+  IdVector<RankClass> classes_;
+  IdVector<Meetings> meetings_;          // by program
   std::vector<InstructionCosts> costs_;  // by class
   Dataflow::Issuer issuer_;
   Dataflow flow_;
 };
 
 void check(const WorldPrograms& world) {
-  const auto ranks = static_cast<std::size_t>(world.mesh.world());
-  if (world.program_of_rank.size() != ranks)
+  const int ranks = world.mesh.world();
+  if (world.program_of_rank.count() != ranks)
     throw UsageError(fmt::format("simulate: program_of_rank names {} ranks; the mesh ({}) has {}",
                                  world.program_of_rank.size(), to_string(world.mesh), ranks));
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     const int index = world.program_of_rank[rank];
-    if (index < 0 || index >= static_cast<int>(world.programs.size()))
+    if (index < 0 || index >= world.programs.count())
       throw UsageError(fmt::format("simulate: program_of_rank[{}] is {}; there are {} programs", rank, index,
                                    world.programs.size()));
-    const int place = world.mesh.place(static_cast<int>(rank), Axis::pipeline);
-    const int made_for = world.programs[static_cast<std::size_t>(index)].pipeline_rank;
+    const int place = world.mesh.place(rank, Axis::pipeline);
+    const int made_for = world.programs[index].pipeline_rank;
     if (made_for != place)
       throw UsageError(fmt::format("simulate: rank {} is pipeline rank {}, but its program is for {}", rank,
                                    place, made_for));
@@ -214,8 +212,7 @@ WorldTimeline simulate(const WorldPrograms& world, const Layout& layout, const C
                        Folding folding) {
   cost.check();
   WorldPrograms named = world;
-  if (named.program_of_rank.empty())
-    named.program_of_rank.assign(static_cast<std::size_t>(named.mesh.world()), 0);
+  if (named.program_of_rank.empty()) named.program_of_rank = IdVector<int>(named.mesh.world(), 0);
   check(named);
   return World(named, layout, cost, folding).run();
 }

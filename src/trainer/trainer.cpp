@@ -32,7 +32,7 @@ struct Trainer::Impl {
   }
 
   void initialize() {
-    std::vector<Initial> initials;
+    IdVector<Initial> initials;
     for (std::size_t unit = 0; unit < model->modules.size(); ++unit) {
       const std::vector<Initial> own = model->modules[unit]->initials();
       const std::size_t parameters_of = engine.layout().units()[unit].parameters.size();
@@ -44,8 +44,8 @@ struct Trainer::Impl {
       initials.insert(initials.end(), own.begin(), own.end());
     }
     engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> values) {
-      initial_values(initials[static_cast<std::size_t>(id)], options.seed, engine.layout().parameter(id).name,
-                     begin, values, options.engine.threads_per_rank);
+      initial_values(initials[id], options.seed, engine.layout().parameter(id).name, begin, values,
+                     options.engine.threads_per_rank);
     });
   }
 
@@ -86,7 +86,7 @@ struct Trainer::Impl {
 void Trainer::Impl::bind(const UnitLease& lease, ModuleContext& context) {
   const Layout& layout = engine.layout();
   const ParameterId first = layout.first_parameter(lease.unit());
-  const UnitSpec& unit = layout.units()[static_cast<std::size_t>(lease.unit())];
+  const UnitSpec& unit = layout.units()[lease.unit()];
   const std::size_t count = unit.parameters.size();
   for (std::size_t k = 0; k < count; ++k) {
     const ParameterId id = first + static_cast<ParameterId>(k);
@@ -112,8 +112,7 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
     engine.upload(batch, staging.data(), layout.total);
   }
 
-  const auto unit = static_cast<std::size_t>(use.unit);
-  const bool last = unit + 1 == model->modules.size();
+  const bool last = use.unit + 1 == model->modules.count();
   ModuleContext context;
   context.pass = use.pass;
   context.kind = program.kind;
@@ -141,10 +140,10 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   context.logits_row = logits_row;
   const void* input = lease.address(Role::input);
   if (use.pass == Pass::backward)
-    model->modules[unit]->backward(context, input, lease.address(Role::output_gradient),
-                                   lease.address(Role::input_gradient));
+    model->modules[use.unit]->backward(context, input, lease.address(Role::output_gradient),
+                                       lease.address(Role::input_gradient));
   else
-    model->modules[unit]->forward(context, input, lease.address(Role::output));
+    model->modules[use.unit]->forward(context, input, lease.address(Role::output));
   if (last) collect(use.pass, context);
   lease.end();
 }
@@ -164,7 +163,7 @@ void Trainer::Impl::collect(Pass pass, const ModuleContext& context) {
 }
 
 void Trainer::Impl::agree(const char* call, const char* argument, std::uint64_t value) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.world()));
+  IdVector<std::uint64_t> all(world.world());
   results.all_gather(&value, all.data(), sizeof value, {.operation = call});
   const auto other = std::ranges::find_if(all, [&](std::uint64_t given) { return given != all[0]; });
   if (other == all.end()) return;

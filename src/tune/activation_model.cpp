@@ -30,8 +30,8 @@ bool is_pass(const Instruction& instruction) {
 }
 
 // By instruction.
-std::vector<std::size_t> slots_of(const Program& program) {
-  std::vector<std::size_t> slots;
+IdVector<std::size_t> slots_of(const Program& program) {
+  IdVector<std::size_t> slots;
   std::size_t slot = 0;
   for (const Instruction& instruction : program.instructions) {
     slots.push_back(slot);
@@ -129,7 +129,7 @@ std::vector<ActivationModel::Picks> ActivationModel::solve(const Spaces& budget)
 void ActivationModel::improve_in_parts(const Picks& from, const Row& least_load, const Spaces& budget,
                                        std::vector<Picks>& found) const {
   const Spaces least = peak_of(least_load);
-  const int parts = std::clamp(kPartsTimesUnits / static_cast<int>(options_.size()), 1, kParts);
+  const int parts = std::clamp(kPartsTimesUnits / options_.count(), 1, kParts);
   for (int part = parts; part > 0; --part) {
     Picks picks = from;
     Row load = least_load;
@@ -143,21 +143,20 @@ void ActivationModel::improve_in_parts(const Picks& from, const Row& least_load,
 }
 
 std::size_t ActivationModel::add_memory(const Program& program, Space space, std::size_t begin) {
-  const std::vector<std::size_t> slots = slots_of(program);
+  const IdVector<std::size_t> slots = slots_of(program);
   const std::size_t end = begin + slots.back() + 1;
-  std::vector<Bytes> owned(program.instructions.size() + 1);  // of the units, by instruction, as changes
+  IdVector<Bytes> owned(program.instructions.size() + 1);  // of the units, by instruction, as changes
   rest_.resize(std::max(rest_.size(), end));
   space_of_.resize(rest_.size(), space);
   for (const Buffer& buffer : program.buffers) {
     const UnitId unit = owner_of(buffer);
-    if (buffer.space != space || unit < 0 || unit >= static_cast<UnitId>(options_.size())) continue;
-    Row& bytes = options_[static_cast<std::size_t>(unit)].back().bytes;
+    if (buffer.space != space || unit < 0 || unit >= options_.count()) continue;
+    Row& bytes = options_[unit].back().bytes;
     bytes.resize(rest_.size());
     for (const Lifetime& life : buffer.lifetimes) {
-      owned[static_cast<std::size_t>(life.first)] += buffer.bytes;
+      owned[life.first] += buffer.bytes;
       owned[static_cast<std::size_t>(life.last) + 1] -= buffer.bytes;
-      for (std::size_t slot = slots[static_cast<std::size_t>(life.first)];
-           slot <= slots[static_cast<std::size_t>(life.last)]; ++slot)
+      for (std::size_t slot = slots[life.first]; slot <= slots[life.last]; ++slot)
         bytes[begin + slot] += round_up(buffer.bytes, alignment_of(space));
     }
   }
@@ -172,14 +171,13 @@ std::size_t ActivationModel::add_memory(const Program& program, Space space, std
 }
 
 void ActivationModel::add_times(const Program& program, const InstructionCosts& costs) {
-  std::vector<double> copying(options_.size());  // since the last use
+  IdVector<double> copying(options_.size());  // since the last use
   for (const Instruction& instruction : program.instructions) {
     if (instruction.op == Opcode::copy && program.flat_of(instruction) < 0)
-      copying[static_cast<std::size_t>(instruction.unit)] += costs.us(instruction);
+      copying[instruction.unit] += costs.us(instruction);
     if (instruction.op != Opcode::use) continue;
     const double us = costs.us(instruction);
-    if (instruction.pass == Pass::recompute)
-      options_[static_cast<std::size_t>(instruction.unit)].back().us += us;
+    if (instruction.pass == Pass::recompute) options_[instruction.unit].back().us += us;
     for (std::size_t unit = 0; unit < copying.size(); ++unit) {
       const double copies = std::exchange(copying[unit], 0.0);
       options_[unit].back().us += std::max(0.0, copies - us);

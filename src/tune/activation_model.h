@@ -129,7 +129,7 @@ class ActivationModel {
   // Makes the exchange that saves the most time. False if there is none.
   bool improve_two(Picks& picks, Row& load, const Row& budget) const;
 
-  std::vector<std::vector<Option>> options_;  // by unit, the least memory of the device last
+  IdVector<std::vector<Option>> options_;  // by unit, the least memory of the device last
   std::vector<Picks> alike_;
   Row rest_;
   std::vector<Space> space_of_;  // by slot

@@ -59,7 +59,7 @@ int fit_resident_units(const Layout& layout, const Mesh& mesh, std::vector<StepS
     for (StepSpec& spec : specs) spec.strategy.resident_units = count;
     return keeps_within(budget, layout, mesh, specs);
   };
-  const int units = static_cast<int>(layout.units().size());
+  const int units = layout.units().count();
   const int parts = std::min(units, kScanned);
   const auto count_at = [&](int part) { return static_cast<int>(std::int64_t{units} * part / parts); };
   if (fits(units)) return units;

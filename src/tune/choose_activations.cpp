@@ -51,7 +51,7 @@ Spaces limits_of(const MemoryBudget& budget) {
 // A choice of one pipeline rank's, planned.
 struct Candidate {
   Picks picks;
-  std::vector<ActivationChoice> units;
+  IdVector<ActivationChoice> units;
   Spaces bytes;
   double us = 0;                  // of this rank's step alone
   double spent_us = 0;            // on making again and copying, hidden or not
@@ -101,8 +101,8 @@ class Chooser {
     for (const Picks& picks : model_.alike()) consider(picks);
   }
 
-  std::vector<ActivationChoice> choices(const Picks& picks) const {
-    std::vector<ActivationChoice> units;
+  IdVector<ActivationChoice> choices(const Picks& picks) const {
+    IdVector<ActivationChoice> units;
     for (std::size_t unit = 0; unit < picks.size(); ++unit)
       units.push_back(model_.options()[unit][picks[unit]].choice);
     return units;
@@ -372,7 +372,7 @@ ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
   std::vector<std::size_t> at(of_ranks.size());
   if (chosen.fits && mesh.pipeline > 1) at = Together(layout, mesh, cost, of_ranks).run();
 
-  const int units = static_cast<int>(layout.units().size());
+  const int units = layout.units().count();
   const Partition partition(units, mesh.pipeline, specs.at(0).strategy.pipeline);
   for (std::size_t rank = 0; rank < at.size(); ++rank) {
     const Spaces& bytes = of_ranks[rank][at[rank]].bytes;
@@ -381,7 +381,7 @@ ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
   }
   for (UnitId unit = 0; unit < units; ++unit) {
     const auto rank = static_cast<std::size_t>(partition.rank_of(unit));
-    chosen.units.push_back(of_ranks[rank][at[rank]].units[static_cast<std::size_t>(unit)]);
+    chosen.units.push_back(of_ranks[rank][at[rank]].units[unit]);
   }
   return chosen;
 }

@@ -33,7 +33,7 @@ std::optional<double> steps_us(const Layout& layout, const Mesh& mesh, const std
 
 double choose_states_on_device(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
                                const CostModel& cost, const MemoryBudget& budget) {
-  const auto units = static_cast<int>(layout.units().size());
+  const auto units = layout.units().count();
   double chosen = -1, least_us = 0;
   for (int count = 0; count <= units; ++count) {
     const double share = static_cast<double>(count) / units;

@@ -212,7 +212,7 @@ class Search {
     return specs;
   }
 
-  int units() const { return static_cast<int>(layout_.units().size()); }
+  int units() const { return layout_.units().count(); }
 
   // With parameters off the device, one that stays gathered is not brought again, which may save memory.
   int more_resident() const {
