@@ -144,7 +144,7 @@ TEST(Link, RefusesAPlanOfAnotherProgram) {
   EXPECT_THROW(link(program, nullptr, 0), UsageError);
 }
 
-using Offsets = std::vector<std::vector<std::int64_t>>;  // [buffer][lifetime]
+using Offsets = IdVector<std::vector<std::int64_t>>;  // [buffer][lifetime]
 
 // What must be ordered, found access by access, and what is, found by closing the relation; nothing of
 // link's.
@@ -160,13 +160,13 @@ class Order {
 
   // Whether lane order and waits order all that must be, with wait `without` of instruction `of` left out.
   bool holds(InstructionId of = -1, InstructionId without = -1) const {
-    std::vector<std::uint64_t> before(static_cast<std::size_t>(count()), 0);
+    IdVector<std::uint64_t> before(count(), 0);
     std::vector<InstructionId> last_of_lane(kLanes, -1);
     for (InstructionId i = 0; i < count(); ++i) {
       const Instruction& instruction = at(i);
       const auto follow = [&](InstructionId earlier) {
         if (earlier < 0) return;
-        before[index(i)] |= before[index(earlier)] | (std::uint64_t{1} << earlier);
+        before[i] |= before[earlier] | (std::uint64_t{1} << earlier);
       };
       follow(last_of_lane[static_cast<std::size_t>(instruction.lane)]);
       last_of_lane[static_cast<std::size_t>(instruction.lane)] = i;
@@ -175,19 +175,18 @@ class Order {
       }
     }
     for (const auto& [i, j] : needed_) {
-      if ((before[index(j)] >> i & 1) == 0) return false;
+      if ((before[j] >> i & 1) == 0) return false;
     }
     return true;
   }
 
  private:
-  static std::size_t index(InstructionId id) { return static_cast<std::size_t>(id); }
-  InstructionId count() const { return static_cast<InstructionId>(program_.instructions.size()); }
-  const Instruction& at(InstructionId id) const { return program_.instructions[index(id)]; }
+  InstructionId count() const { return program_.instructions.count(); }
+  const Instruction& at(InstructionId id) const { return program_.instructions[id]; }
 
   // Lifetimes of one buffer are as separate as buffers, once they have addresses.
   bool one_history(BufferId id, InstructionId i, InstructionId j) const {
-    const Buffer& buffer = program_.buffers[index(id)];
+    const Buffer& buffer = program_.buffers[id];
     return buffer.bytes == 0 || lifetime_at(buffer, i) == lifetime_at(buffer, j);
   }
 
@@ -209,12 +208,13 @@ class Order {
 
   // Every access of an earlier lifetime comes before every access of a later one at the same bytes.
   bool share_address(BufferId a, InstructionId i, BufferId b, InstructionId j, const Offsets& offsets) const {
-    const Buffer& first = program_.buffers[index(a)];
-    const Buffer& second = program_.buffers[index(b)];
+    const Buffer& first = program_.buffers[a];
+    const Buffer& second = program_.buffers[b];
     if (first.persistent || second.persistent || first.space != second.space) return false;
     const int life = lifetime_at(first, i), other = lifetime_at(second, j);
     if (a == b && life == other) return false;
-    const std::int64_t begin = offsets[index(a)].at(index(life)), start = offsets[index(b)].at(index(other));
+    const std::int64_t begin = offsets[a].at(static_cast<std::size_t>(life)),
+                       start = offsets[b].at(static_cast<std::size_t>(other));
     return begin < start + second.bytes && start < begin + first.bytes;
   }
 
@@ -225,12 +225,12 @@ class Order {
 void expect_exact(const Program& program, const Offsets* offsets) {
   const Order order(program, offsets);
   ASSERT_TRUE(order.holds());
-  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
+  for (InstructionId id = 0; id < program.instructions.count(); ++id) {
+    const Instruction& instruction = program.instructions[id];
     ASSERT_TRUE(std::is_sorted(instruction.waits.begin(), instruction.waits.end()));
     for (const InstructionId wait : instruction.waits) {
       ASSERT_LT(wait, id);
-      ASSERT_NE(program.instructions[static_cast<std::size_t>(wait)].lane, instruction.lane);
+      ASSERT_NE(program.instructions[wait].lane, instruction.lane);
       ASSERT_FALSE(order.holds(id, wait)) << "#" << id << " need not wait for #" << wait;
     }
   }

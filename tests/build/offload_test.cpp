@@ -168,7 +168,7 @@ TEST(OffloadPrograms, UpdatesOverlapCopies) {
         }};
         const Timeline timeline = simulate(program, made.layout, {.shard = 2}, cost);
         for (const TraceSpan& span : timeline.spans) {
-          const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+          const Instruction& instruction = program.instructions[span.instruction];
           if (instruction.op == Opcode::reduce_scalars) decided = span.end_us;
           // The busiest lane: io for states on the disk, else uploads.
           if (span.start_us < decided || decided == 0 || instruction.op != Opcode::copy) continue;

@@ -226,7 +226,7 @@ TEST_P(CheckpointReshard, PaddingStaysZero) {
   loads.run([&](Communicator ranks, Engine& engine) {
     load_checkpoint(folder.file("run"), ranks, engine);
     const Layout& layout = engine.layout();
-    for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat)
+    for (FlatId flat = 0; flat < layout.flats().count(); ++flat)
       for (const StateKind state :
            {StateKind::parameter, StateKind::master, StateKind::moment1, StateKind::moment2}) {
         std::vector<std::byte> bytes(static_cast<std::size_t>(engine.persistent_bytes(flat, state)));

@@ -17,12 +17,12 @@ namespace fs = std::filesystem;
 
 // What every rank says when it loads; they must say the same.
 std::string load_error(const ToyRun& run, const fs::path& folder) {
-  std::vector<std::string> messages(static_cast<std::size_t>(run.world));
+  IdVector<std::string> messages(run.world);
   run.run([&](Communicator ranks, Engine& engine) {
     try {
       load_checkpoint(folder, ranks, engine);
     } catch (const Error& error) {
-      messages[static_cast<std::size_t>(ranks.rank())] = error.what();
+      messages[ranks.rank()] = error.what();
     }
   });
   for (const std::string& message : messages) EXPECT_EQ(message, messages[0]);
@@ -318,7 +318,7 @@ class FileLimit {
 };
 
 TEST_F(Damage, AFullDiskLeavesTheEarlierCheckpointAndNothingElse) {
-  std::vector<std::string> messages(2);
+  IdVector<std::string> messages(2);
   run_.run([&](Communicator ranks, Engine& engine) {
     steps(engine, 0, 4);
     std::optional<FileLimit> limit;  // of the process, so one rank sets it
@@ -328,7 +328,7 @@ TEST_F(Damage, AFullDiskLeavesTheEarlierCheckpointAndNothingElse) {
     try {
       save_checkpoint(folder_.file("run"), ranks, engine, state_at(4));
     } catch (const EnvironmentError& error) {
-      messages[static_cast<std::size_t>(ranks.rank())] = error.what();
+      messages[ranks.rank()] = error.what();
     }
     ranks.barrier();
     limit.reset();

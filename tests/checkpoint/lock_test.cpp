@@ -74,12 +74,10 @@ TEST_F(Lock, AnotherRunIsRefusedUntilThisOneEnds) {
   save_three(run, place_);
   std::ofstream(place_ / "step-00000009.tmp") << "of the other run";
   Holder other(place_);
-  std::vector<std::string> messages(2);
+  IdVector<std::string> messages(2);
   run.run([&](Communicator ranks, Engine& engine) {
-    messages[static_cast<std::size_t>(ranks.rank())] =
-        error_or_none([&] { save_checkpoint(place_, ranks, engine, state_at(4)); });
-    EXPECT_EQ(error_or_none([&] { CheckpointLock(place_, ranks); }),
-              messages[static_cast<std::size_t>(ranks.rank())]);
+    messages[ranks.rank()] = error_or_none([&] { save_checkpoint(place_, ranks, engine, state_at(4)); });
+    EXPECT_EQ(error_or_none([&] { CheckpointLock(place_, ranks); }), messages[ranks.rank()]);
     load_checkpoint(place_, ranks, engine);
   });
   EXPECT_EQ(messages[0], messages[1]);
@@ -176,9 +174,9 @@ TEST_F(Lock, GoesOnWhereTheFileSystemHasNone) {
 TEST_F(Lock, WhatIsContinuedIsOneDecision) {
   save_three(ToyRun{}, place_);
   const auto found = [&](const fs::path& on_first, const fs::path& on_second) {
-    std::vector<std::string> results(2);
+    IdVector<std::string> results(2);
     run_local(2, {}, [&](Communicator ranks) {
-      std::string& result = results[static_cast<std::size_t>(ranks.rank())];
+      std::string& result = results[ranks.rank()];
       const std::string error = error_or_none([&] {
         const auto newest = latest_checkpoint(ranks.rank() == 0 ? on_first : on_second, ranks);
         result = newest ? newest->filename().string() : "none";

@@ -164,7 +164,7 @@ TEST(PendingCheckpoint, ADiskThatFillsIsToldAtTheEnd) {
   const ToyRun run;
   const TemporaryFolder folder;
   save_three(run, folder.file("run"));
-  std::vector<std::string> messages(2);
+  IdVector<std::string> messages(2);
   run.run([&](Communicator world, Engine& engine) {
     steps(engine, 0, 4);
     {
@@ -179,7 +179,7 @@ TEST(PendingCheckpoint, ADiskThatFillsIsToldAtTheEnd) {
       try {
         saving.finish();
       } catch (const EnvironmentError& error) {
-        messages[static_cast<std::size_t>(world.rank())] = error.what();
+        messages[world.rank()] = error.what();
       }
       EXPECT_FALSE(saving);
       others.barrier();
@@ -219,7 +219,7 @@ TEST(PendingCheckpoint, AnEngineThatGoesIsNotReadAnyMore) {
   const ToyRun run;
   const TemporaryFolder folder;
   save_three(run, folder.file("run"));
-  std::vector<std::string> messages(2);
+  IdVector<std::string> messages(2);
   Gate gate;
   run_local(2, kBlocking, [&](Communicator world) {
     auto engine = std::make_unique<Engine>(world, toy_units(run.type), run.options());
@@ -233,7 +233,7 @@ TEST(PendingCheckpoint, AnEngineThatGoesIsNotReadAnyMore) {
     try {
       saving.finish();
     } catch (const UsageError& error) {
-      messages[static_cast<std::size_t>(world.rank())] = error.what();
+      messages[world.rank()] = error.what();
     }
   });
   EXPECT_EQ(messages[0], messages[1]);

@@ -22,14 +22,14 @@ CudaMachine seeing(const std::vector<int>& places) {
 
 // The GPUs that ranks take, each of which sees what `sees` gives it.
 std::vector<RankGpu> taken(int ranks, const std::function<std::vector<int>(int)>& sees, bool share = false) {
-  std::vector<RankGpu> all(static_cast<std::size_t>(ranks));
+  IdVector<RankGpu> all(ranks);
   run_local(ranks, {}, [&](Communicator world) {
-    all[static_cast<std::size_t>(world.rank())] = gpu_of_rank(world, seeing(sees(world.rank())), share);
+    all[world.rank()] = gpu_of_rank(world, seeing(sees(world.rank())), share);
   });
   return all;
 }
 
-std::vector<int> ordinals(const std::vector<RankGpu>& all) {
+std::vector<int> ordinals(const IdVector<RankGpu>& all) {
   std::vector<int> ordinals;
   for (const RankGpu& gpu : all) ordinals.push_back(gpu.ordinal);
   return ordinals;

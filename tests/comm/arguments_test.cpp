@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/communicator.h"
+#include "tessera/id_vector.h"
 
 namespace tessera {
 namespace {
@@ -59,11 +60,11 @@ TEST(CommunicatorArguments, ReduceScatterInPlaceOnlyWhereItIsExact) {
 }
 
 TEST(CommunicatorArguments, OnlyContributorsGiveABuffer) {
-  std::vector<Communicator> world = make_local_world(2);
+  IdVector<Communicator> world = make_local_world(2);
   float data[64] = {};
   const auto refused = [&](int rank, const ReduceScatter& call, const std::string& why) {
     try {
-      world[static_cast<std::size_t>(rank)].reduce_scatter(call);
+      world[rank].reduce_scatter(call);
       ADD_FAILURE() << "accepted: " << why;
     } catch (const UsageError& error) {
       EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();

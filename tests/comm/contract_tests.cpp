@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "src/comm/call.h"
+#include "tessera/id_vector.h"
 #include "tests/comm/contract.h"
 
 namespace tessera::contract {
@@ -284,7 +285,7 @@ TEST_P(CommunicatorErrors, DifferentOperationsAreNamedByAll) {
 }
 
 TEST_P(CommunicatorErrors, DifferentNumelUnitTypeOrRootAreNamedByAll) {
-  std::vector<std::string> messages = run_to_failure({}, [&](Communicator ranks) {
+  IdVector<std::string> messages = run_to_failure({}, [&](Communicator ranks) {
     std::vector<char> full(static_cast<std::size_t>(64 * world())), shard(64);
     ranks.all_gather(shard.data(), full.data(), ranks.rank() == 0 ? 32 : 64);
   });
@@ -344,7 +345,7 @@ TEST_P(CommunicatorErrors, AMissingRankIsNamedAtTheDeadline) {
   });
   const std::string name = "rank " + std::to_string(late);
   for (int rank = 0; rank < world(); ++rank) {
-    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    const std::string& text = messages[rank];
     EXPECT_TRUE(contains(text, "rank " + std::to_string(rank) + ": all_gather #2 of unit 'block.3'")) << text;
     EXPECT_TRUE(contains(text, "no answer from rank ")) << text;
     if (world() > 2) continue;  // on a busy machine, another rank may come late, too, and be named first
@@ -381,14 +382,14 @@ TEST_P(CommunicatorErrors, AFailedRankIsNamedByAllLongBeforeTheDeadline) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(15'000));
   for (int rank = 0; rank < world(); ++rank)
     if (rank != 1) {
-      const std::string& text = messages[static_cast<std::size_t>(rank)];
+      const std::string& text = messages[rank];
       EXPECT_TRUE(contains(text, "barrier #1 of unit 'block.7' on 'gather': rank 1 failed: the disk is full"))
           << text;
     }
 }
 
 TEST_P(CommunicatorErrors, TheCauseIsRethrownWithItsType) {
-  std::vector<std::string> messages;
+  IdVector<std::string> messages;
   const auto rank_main = [&](Communicator ranks) {
     ranks.barrier();
     if (ranks.rank() == world() - 1) throw std::out_of_range("token 70000");

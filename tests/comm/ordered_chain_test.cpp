@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/reduce.h"
+#include "tessera/id_vector.h"
 #include "tests/comm/contract.h"
 
 namespace tessera::comm {
@@ -35,20 +36,20 @@ TEST(OrderedChain, AnyContributionMayBeTheResult) {
   constexpr std::int64_t kNumel = 2500;
   for (const int ranks : {1, 2, 3, 5, 8, 9, 19})
     for (int aliased = 0; aliased < ranks; ++aliased) {
-      std::vector<std::vector<float>> inputs(static_cast<std::size_t>(ranks));
+      IdVector<std::vector<float>> inputs(ranks);
       std::vector<float> expected;
       for (std::int64_t i = 0; i < kNumel; ++i) {
         float sum = 0;
         for (int rank = 0; rank < ranks; ++rank) {
           const float value = contract::value_of(rank, 0, i);
-          inputs[static_cast<std::size_t>(rank)].push_back(value);
+          inputs[rank].push_back(value);
           sum = rank == 0 ? value : sum + value;
         }
         expected.push_back(sum);
       }
       std::vector<const void*> contributions;
       for (const std::vector<float>& input : inputs) contributions.push_back(input.data());
-      std::vector<float>& result = inputs[static_cast<std::size_t>(aliased)];
+      std::vector<float>& result = inputs[aliased];
       SquareSum squares, of_expected;
       ordered_chain(contributions, DType::fp32, kNumel, false, result.data(), {&squares, 64});
       EXPECT_EQ(contract::raw(result), contract::raw(expected)) << ranks << " ranks, result is " << aliased;

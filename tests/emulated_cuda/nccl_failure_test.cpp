@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "tessera/id_vector.h"
 #include "tests/emulated_cuda/gpu_rank.h"
 
 namespace tessera::emulated_cuda {
@@ -33,7 +34,7 @@ struct Rank : GpuRank {
 };
 
 std::vector<std::string> messages_of(int ranks, const std::function<void(Communicator)>& rank_main) {
-  std::vector<std::string> messages;
+  IdVector<std::string> messages;
   EXPECT_THROW(run_local(ranks, {}, rank_main, &messages), Error);
   EXPECT_EQ(nccl_communicators(), 0) << "some were neither destroyed nor aborted";
   return messages;
@@ -66,7 +67,7 @@ TEST(EmulatedNccl, WorkThatDoesNotEndOnTheGpuIsNamedAtTheDeadline) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(10'000));
   int found = 0;
   for (int rank : {0, 1}) {
-    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    const std::string& text = messages[rank];
     EXPECT_TRUE(contains(text,
                          "all_gather #2 of unit 'block.1' on 'gather': the GPUs have not completed it "
                          "within 300 ms"))
@@ -105,7 +106,7 @@ TEST(EmulatedNccl, AWaitForTheGpuEndsWhenAPeerFails) {
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(10'000));
   for (int rank : {0, 2}) {
-    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    const std::string& text = messages[rank];
     EXPECT_TRUE(contains(text, "rank 1 failed: token 70000")) << text;
   }
 }
@@ -205,7 +206,7 @@ TEST(EmulatedNccl, LanesThatBothHaveWorkInFlightEndTogetherWhenAPeerFails) {
   });
   EXPECT_LT(seconds_since(start), 3);
   for (int rank : {0, 2}) {
-    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    const std::string& text = messages[rank];
     EXPECT_TRUE(contains(text, "rank 1 failed: token 70000")) << text;
   }
   EXPECT_EQ(nccl_memory().misuses.size(), misuses) << nccl_memory().misuses.back();

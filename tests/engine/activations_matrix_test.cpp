@@ -14,15 +14,14 @@ namespace {
 constexpr std::int64_t kLayers = 3;
 constexpr int kUnits = 5;  // with the embedding and the head
 
-std::vector<ActivationChoice> choices(std::initializer_list<Recompute> recompute) {
+IdVector<ActivationChoice> choices(std::initializer_list<Recompute> recompute) {
   std::vector<ActivationChoice> made;
   for (const Recompute unit : recompute) made.push_back({.recompute = unit});
   return made;
 }
 
-std::vector<ActivationChoice> on_host(std::vector<ActivationChoice> choices,
-                                      std::initializer_list<int> units) {
-  for (const int unit : units) choices[static_cast<std::size_t>(unit)].kept = Space::host;
+std::vector<ActivationChoice> on_host(IdVector<ActivationChoice> choices, std::initializer_list<int> units) {
+  for (const int unit : units) choices[unit].kept = Space::host;
   return choices;
 }
 

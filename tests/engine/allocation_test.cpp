@@ -51,7 +51,7 @@ void quiet_uses(Engine& engine, int microbatches, StepKind kind) {
       }
       UnitLease lease = engine.use(unit, Pass::backward);
       const ParameterId first = engine.layout().first_parameter(unit);
-      const std::size_t count = engine.layout().units()[static_cast<std::size_t>(unit)].parameters.size();
+      const std::size_t count = engine.layout().units()[unit].parameters.size();
       for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id) {
         if (!engine.layout().parameter(id).trainable) continue;
         const TensorView view = lease.gradient(id);

@@ -16,7 +16,7 @@ struct Expected {
   std::int64_t peak_total = 0;
   std::int64_t least_peak_total =
       0;  // without what messages read or write: their lanes begin and end when they do
-  std::vector<std::int64_t> totals;  // [instruction]
+  IdVector<std::int64_t> totals;  // [instruction]
 };
 
 bool is_message(const Instruction& instruction) {
@@ -39,20 +39,20 @@ Expected expected_of(const TrainerPlan& plan, const Program& program, Space spac
       if (buffer.space == space && buffer.persistent && persistent.insert(buffer.name).second)
         expected.between_steps[static_cast<std::size_t>(buffer.category)] += buffer.bytes;
   expected.peak = expected.between_steps;
-  std::vector<CategoryBytes> curve(program.instructions.size(), expected.between_steps);
-  std::vector<std::int64_t> in_messages(program.instructions.size());
-  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-    const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
+  IdVector<CategoryBytes> curve(program.instructions.size(), expected.between_steps);
+  IdVector<std::int64_t> in_messages(program.instructions.size());
+  for (BufferId id = 0; id < program.buffers.count(); ++id) {
+    const Buffer& buffer = program.buffers[id];
     if (buffer.space != space) continue;
     const bool sent = messages_touch(program, id);
     for (const Lifetime& life : buffer.lifetimes) {
       InstructionId last = life.last;
-      while (!program.instructions[static_cast<std::size_t>(last)].touches(id)) --last;
+      while (!program.instructions[last].touches(id)) --last;
       InstructionId first = life.first;
-      while (!program.instructions[static_cast<std::size_t>(first)].touches(id)) ++first;
+      while (!program.instructions[first].touches(id)) ++first;
       for (InstructionId at = first; at <= last; ++at) {
-        curve[static_cast<std::size_t>(at)][static_cast<std::size_t>(buffer.category)] += buffer.bytes;
-        if (sent) in_messages[static_cast<std::size_t>(at)] += buffer.bytes;
+        curve[at][static_cast<std::size_t>(buffer.category)] += buffer.bytes;
+        if (sent) in_messages[at] += buffer.bytes;
       }
     }
   }
@@ -99,11 +99,10 @@ void expect_followed(const RunConfig& run) {
   SCOPED_TRACE(to_string(run));
   const auto model = std::make_shared<const Model>(small_model(run));
   const TrainerOptions options = trainer_options(run);
-  const std::vector<TrainerPlan> plans = plan_pipeline(*model, options);
+  const IdVector<TrainerPlan> plans = plan_pipeline(*model, options);
   run_local(ranks_of(run), {}, [&](Communicator world) {
     const int rank = world.rank();
-    const TrainerPlan& plan =
-        plans[static_cast<std::size_t>(options.engine.mesh.place(rank, Axis::pipeline))];
+    const TrainerPlan& plan = plans[options.engine.mesh.place(rank, Axis::pipeline)];
     const SpacePlan& device = plan.memory.space(Space::device);
     Trainer trainer(world, model, options);
     const ByteCounters& bytes = trainer.engine().bytes();
@@ -117,8 +116,7 @@ void expect_followed(const RunConfig& run) {
     for (const Space space : kAllSpaces) expect_space(run, plan, space, trainer.engine().bytes(space));
     if (!run.strict_order || run.pipeline > 1) return;
     const Expected expected = expected_of(plan, plan.programs.front(), Space::device);
-    for (const std::int64_t held : at_peak)
-      EXPECT_EQ(held, expected.totals[static_cast<std::size_t>(device.peak_instruction)]);
+    for (const std::int64_t held : at_peak) EXPECT_EQ(held, expected.totals[device.peak_instruction]);
   });
 }
 

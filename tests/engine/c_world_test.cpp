@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/communicator.h"
+#include "tessera/id_vector.h"
 #include "tests/comm/gpus.h"
 #include "tests/engine/c_try.h"
 
@@ -62,14 +63,14 @@ std::vector<double> metrics(int rank, int numel) {
 }
 
 // What each rank has behind it, by rank.
-using All = std::vector<std::vector<double>>;
+using All = IdVector<std::vector<double>>;
 
 All all_reduced(int ranks, int operation, const All& inputs, bool of_gpus = false) {
   All results = inputs;
   const tessera_status status = run_ranks(ranks, [&](tessera_world* host, int rank) -> tessera_status {
     tessera_world* gpus = nullptr;
     if (of_gpus) TRY(tessera_world_create_nccl(host, 20'000, &gpus));
-    std::vector<double>& own = results[static_cast<std::size_t>(rank)];
+    std::vector<double>& own = results[rank];
     TRY(tessera_world_all_reduce(of_gpus ? gpus : host, operation, own.data(),
                                  static_cast<std::int64_t>(own.size())));
     TRY(tessera_world_barrier(of_gpus ? gpus : host));
@@ -90,9 +91,8 @@ TEST(CWorld, SumsHaveTheBitsOfTheCommunicator) {
     for (const int numel : {0, 1, 1000}) {
       const All inputs = inputs_of(ranks, numel);
       All expected = inputs;
-      run_local(ranks, {}, [&](Communicator world) {
-        world.all_reduce(expected[static_cast<std::size_t>(world.rank())].data(), numel);
-      });
+      run_local(ranks, {},
+                [&](Communicator world) { world.all_reduce(expected[world.rank()].data(), numel); });
       const All results = all_reduced(ranks, TESSERA_SUM, inputs);
       for (std::size_t rank = 0; rank < results.size(); ++rank)
         EXPECT_TRUE(same_bits(results[rank], expected[rank])) << ranks << " ranks, rank " << rank;

@@ -42,7 +42,7 @@ inline Fate fate_of(const std::function<void()>& body) {
 inline std::vector<Fate> run_failing(EngineOptions options, const std::function<void(Engine&, int)>& body) {
   using Clock = std::chrono::steady_clock;
   const int ranks = options.mesh.world();
-  std::vector<Fate> fates(static_cast<std::size_t>(ranks));
+  IdVector<Fate> fates(ranks);
   std::atomic<int> ended{0};
   options.waits.deadline = kDeadline;
   try {
@@ -51,7 +51,7 @@ inline std::vector<Fate> run_failing(EngineOptions options, const std::function<
       engine.initialize(toy_fill());
       world.barrier();
       const auto begin = Clock::now();
-      Fate& fate = fates[static_cast<std::size_t>(world.rank())];
+      Fate& fate = fates[world.rank()];
       fate = fate_of([&] { body(engine, world.rank()); });
       fate.after = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
       ++ended;

@@ -41,17 +41,16 @@ class Faults : public ::testing::TestWithParam<Where> {
 };
 
 TEST_P(Faults, ARankThatThrowsEndsTheOthersAtOnce) {
-  const std::vector<Fate> fates =
-      run_failing(toy_options(3, GetParam().stage), [&](Engine& engine, int rank) {
-        run_steps(engine, rank == 1, [] { throw Broken("the disk is on fire"); });
-      });
+  const IdVector<Fate> fates = run_failing(toy_options(3, GetParam().stage), [&](Engine& engine, int rank) {
+    run_steps(engine, rank == 1, [] { throw Broken("the disk is on fire"); });
+  });
   EXPECT_EQ(fates[1].kind, Fate::Kind::other);
   EXPECT_EQ(fates[1].message, "the disk is on fire");
-  for (int rank : {0, 2}) expect_blames(fates[static_cast<std::size_t>(rank)], 1);
+  for (int rank : {0, 2}) expect_blames(fates[rank], 1);
 }
 
 TEST_P(Faults, RunLocalRethrowsTheCause) {
-  std::vector<std::string> messages;
+  IdVector<std::string> messages;
   EXPECT_THROW(run_local(
                    3, {.deadline = 2 * kDeadline, .waiting = Waiting::block},
                    [&](Communicator world) {
@@ -64,27 +63,25 @@ TEST_P(Faults, RunLocalRethrowsTheCause) {
   ASSERT_EQ(messages.size(), 3U);
   EXPECT_EQ(messages[1], "the disk is on fire");
   for (int rank : {0, 2})
-    EXPECT_NE(messages[static_cast<std::size_t>(rank)].find("rank 1 failed"), std::string::npos)
-        << messages[static_cast<std::size_t>(rank)];
+    EXPECT_NE(messages[rank].find("rank 1 failed"), std::string::npos) << messages[rank];
 }
 
 TEST_P(Faults, ARankThatStallsIsNamedWithinTheDeadline) {
   std::atomic<int> told{0};
-  const std::vector<Fate> fates =
-      run_failing(toy_options(3, GetParam().stage), [&](Engine& engine, int rank) {
-        const Fate fate = fate_of([&] {
-          run_steps(engine, rank == 1, [&] {
-            const auto end = std::chrono::steady_clock::now() + 2 * kDeadline;
-            while (told.load() < 2 && std::chrono::steady_clock::now() < end)
-              std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          });
-        });
-        ++told;
-        if (fate.kind == Fate::Kind::communication) throw CommunicationError(fate.message, fate.culprit);
-        throw Error(fate.message);
+  const IdVector<Fate> fates = run_failing(toy_options(3, GetParam().stage), [&](Engine& engine, int rank) {
+    const Fate fate = fate_of([&] {
+      run_steps(engine, rank == 1, [&] {
+        const auto end = std::chrono::steady_clock::now() + 2 * kDeadline;
+        while (told.load() < 2 && std::chrono::steady_clock::now() < end)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
       });
+    });
+    ++told;
+    if (fate.kind == Fate::Kind::communication) throw CommunicationError(fate.message, fate.culprit);
+    throw Error(fate.message);
+  });
   for (int rank : {0, 2}) {
-    const Fate& fate = fates[static_cast<std::size_t>(rank)];
+    const Fate& fate = fates[rank];
     EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
     EXPECT_EQ(fate.culprit, 1) << fate.message;
     for (const char* word : {"rank 1", " of unit '", "no answer from rank 1 within 2.0 s", "#"})
@@ -108,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Step3, Faults,
                          });
 
 TEST(Destruction, AnEngineDestroyedWithinAStepEndsTheOthers) {
-  std::vector<Fate> fates(2);
+  IdVector<Fate> fates(2);
   EXPECT_THROW(run_local(2, {.deadline = 2 * kDeadline, .waiting = Waiting::block},
                          [&](Communicator world) {
                            EngineOptions options = toy_options(2, 3);
@@ -125,7 +122,7 @@ TEST(Destruction, AnEngineDestroyedWithinAStepEndsTheOthers) {
 }
 
 TEST(Destruction, AnExceptionBetweenUsesIsTold) {
-  std::vector<Fate> fates(2);
+  IdVector<Fate> fates(2);
   try {
     run_local(2, {.deadline = 2 * kDeadline, .waiting = Waiting::block}, [&](Communicator world) {
       EngineOptions options = toy_options(2, 3);
@@ -159,7 +156,7 @@ TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
       "programs[0].activations.batch_bytes is 64, and 0 on rank 0;",
       "parameter 'a is b' of unit 'block.0' is [33, 17] in fp32, in group 0, where rank 0 has: parameter '"};
   for (std::size_t what = 0; what < std::size(kNamed); ++what) {
-    std::vector<Fate> fates(2);
+    IdVector<Fate> fates(2);
     run_local(2, kBlocking, [&](Communicator world) {
       EngineOptions options = toy_options(2, 2);
       std::vector<UnitSpec> units = toy_units(DType::fp32);
@@ -174,7 +171,7 @@ TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
         if (what == 7) options.programs[0].activations.batch_bytes = 64;
         if (what == 8) units[1].parameters[0].name = "a is b";
       }
-      fates[static_cast<std::size_t>(world.rank())] = fate_of([&] { Engine(world, units, options); });
+      fates[world.rank()] = fate_of([&] { Engine(world, units, options); });
     });
     for (const Fate& fate : fates) {
       EXPECT_EQ(fate.kind, Fate::Kind::usage) << fate.message;
@@ -186,13 +183,13 @@ TEST(SetUp, UnequalEnginesAreRefusedOnAllRanks) {
 // Engines of half a world each, of which the second's ranks disagree.
 TEST(Subgroups, RanksAreNamedAsInTheWorld) {
   for (const bool at_set_up : {true, false}) {
-    std::vector<Fate> fates(4);
+    IdVector<Fate> fates(4);
     const auto run = [&](Communicator world) {
       const bool second = world.rank() >= 2, odd = world.rank() == 3;
       Communicator half = world.subgroup(second ? std::vector{2, 3} : std::vector{0, 1}, "half");
       EngineOptions options = toy_options(2, 2);
       if (at_set_up && odd) options.clip.max_norm = 1.0;
-      fates[static_cast<std::size_t>(world.rank())] = fate_of([&] {
+      fates[world.rank()] = fate_of([&] {
         Engine engine(half, toy_units(DType::fp32), options);
         engine.initialize(toy_fill());
         if (second) toy_step(engine, {.learning_rate = odd ? 0.2 : 0.1});
@@ -244,7 +241,7 @@ TEST(States, UnequalInitialValuesAreNamed) {
   };
   for (const int stage : {0, 3})
     for (const bool by_write : {false, true}) {
-      const std::vector<Fate> fates = run_failing(toy_options(2, stage), [&](Engine& engine, int rank) {
+      const IdVector<Fate> fates = run_failing(toy_options(2, stage), [&](Engine& engine, int rank) {
         engine.initialize(seeded(by_write ? 5 : 5 + rank));
         ASSERT_TRUE(by_write);
         const float value = 0.5f + static_cast<float>(rank);
@@ -289,7 +286,7 @@ TEST(States, CopiesThatDifferAnywhereAreNamed) {
         for (float& value : values) value += 1.0f;
         ++asked;
       };
-      std::vector<std::string> messages;
+      IdVector<std::string> messages;
       const auto run = [&](Communicator world) {
         Engine engine(world, toy_units(DType::bf16), options);
         engine.initialize(world.rank() == copies.differs ? Engine::Fill(differing) : toy_fill());
@@ -321,7 +318,7 @@ TEST(States, AFillThatGoesOnIsRefused) {
 }
 
 TEST(Step, UnequalLearningRatesAreNamed) {
-  const std::vector<Fate> fates = run_failing(toy_options(2, 1), [](Engine& engine, int rank) {
+  const IdVector<Fate> fates = run_failing(toy_options(2, 1), [](Engine& engine, int rank) {
     engine.begin(StepKind::train);
     toy_uses(engine, {});
     engine.step({.learning_rate = rank == 0 ? 0.1 : 0.2});

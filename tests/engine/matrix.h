@@ -250,7 +250,7 @@ using Place = std::function<Communicator(const Communicator& host, TrainerOption
 inline RunResult run_training(const RunConfig& run, const Place& place = placed) {
   const auto model = std::make_shared<const Model>(small_model(run));
   std::mutex mutex;
-  std::vector<RunResult> results(static_cast<std::size_t>(ranks_of(run)));
+  IdVector<RunResult> results(ranks_of(run));
   run_local(ranks_of(run), {}, [&](Communicator world) {
     const int rank = world.rank();
     TrainerOptions options = trainer_options(run);
@@ -266,7 +266,7 @@ inline RunResult run_training(const RunConfig& run, const Place& place = placed)
     }
     result.weights = read_weights(trainer.engine());
     const std::lock_guard lock(mutex);
-    results[static_cast<std::size_t>(rank)] = std::move(result);
+    results[rank] = std::move(result);
   });
   for (const RunResult& result : results)
     if (result != results[0]) throw Error("ranks differ: " + to_string(run));

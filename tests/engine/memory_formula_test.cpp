@@ -35,10 +35,10 @@ std::int64_t accumulators_by_formula(std::int64_t numel, int world, int stage, i
 
 // Of the training program, where each lives from a backward of the first microbatch to an update.
 std::int64_t accumulator_bytes(const Program& program) {
-  const auto count = static_cast<InstructionId>(program.instructions.size());
+  const auto count = program.instructions.count();
   InstructionId first_backward = count, first_update = count;
   for (InstructionId id = count - 1; id >= 0; --id) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(id)];
+    const Instruction& instruction = program.instructions[id];
     if (instruction.op == Opcode::use && instruction.pass == Pass::backward) first_backward = id;
     if (instruction.op == Opcode::update) first_update = id;
   }

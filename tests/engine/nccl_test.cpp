@@ -254,7 +254,7 @@ TEST(NcclEngine, ARankThatThrowsInAStepEndsTheOthersAndIsNamed) {
   const RunConfig run{.world = 3, .stage = 3, .device = DeviceType::cuda};
   const auto model = std::make_shared<const Model>(small_model(run));
   const auto start = std::chrono::steady_clock::now();
-  std::vector<std::string> messages;
+  IdVector<std::string> messages;
   const auto rank_main = [&](Communicator host) {
     TrainerOptions options = trainer_options(run);
     Trainer trainer(placed(host, options), model, options);
@@ -269,7 +269,7 @@ TEST(NcclEngine, ARankThatThrowsInAStepEndsTheOthersAndIsNamed) {
   EXPECT_THROW(run_local(3, {}, rank_main, &messages), std::out_of_range);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "half of the deadline";
   for (const int rank : {0, 2}) {
-    const std::string& text = messages[static_cast<std::size_t>(rank)];
+    const std::string& text = messages[rank];
     for (const char* word : {"rank 1 failed: ", " #", " of unit '", " on '"})
       EXPECT_NE(text.find(word), std::string::npos) << text;
   }

@@ -74,12 +74,12 @@ TEST_P(CallsOutOfOrder, FailAtOnceHereAndSoonOnTheOthers) {
   const Wrong& wrong = GetParam();
   EngineOptions options = toy_options(3, wrong.stage);
   options.order = wrong.order;
-  const std::vector<Fate> fates = run_failing(
+  const IdVector<Fate> fates = run_failing(
       options, [&](Engine& engine, int rank) { rank == 1 ? wrong.call(engine) : others_do(engine, wrong); });
   EXPECT_EQ(fates[1].kind, Fate::Kind::usage) << fates[1].message;
   for (const std::string& word : wrong.words)
     EXPECT_NE(fates[1].message.find(word), std::string::npos) << word << " is not in: " << fates[1].message;
-  for (int rank : {0, 2}) expect_blames(fates[static_cast<std::size_t>(rank)], 1);
+  for (int rank : {0, 2}) expect_blames(fates[rank], 1);
 }
 
 const std::vector<Wrong> kWrong = {
@@ -239,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(Calls, CallsOutOfOrder, ::testing::ValuesIn(kWrong),
                          [](const ::testing::TestParamInfo<Wrong>& made) { return made.param.name; });
 
 TEST(Lease, DestroyedWithoutEndFailsAllRanks) {
-  const std::vector<Fate> fates = run_failing(toy_options(3, 3), [](Engine& engine, int rank) {
+  const IdVector<Fate> fates = run_failing(toy_options(3, 3), [](Engine& engine, int rank) {
     if (rank != 1) {
       toy_step(engine, {});
       return;
@@ -252,9 +252,8 @@ TEST(Lease, DestroyedWithoutEndFailsAllRanks) {
   for (const char* word : {"use", "failed before", "forward of embed", "destroyed before end()"})
     EXPECT_NE(fates[1].message.find(word), std::string::npos) << fates[1].message;
   for (int rank : {0, 2}) {
-    expect_blames(fates[static_cast<std::size_t>(rank)], 1);
-    EXPECT_NE(fates[static_cast<std::size_t>(rank)].message.find("destroyed before end()"),
-              std::string::npos);
+    expect_blames(fates[rank], 1);
+    EXPECT_NE(fates[rank].message.find("destroyed before end()"), std::string::npos);
   }
 }
 

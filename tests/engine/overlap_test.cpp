@@ -38,7 +38,7 @@ struct Timing {
 double bound_of(const Engine& engine, const Program& program) {
   double compute = 0, first_gather = -1, last_reduce = 0;
   for (const TraceSpan& span : engine.trace()) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+    const Instruction& instruction = program.instructions[span.instruction];
     const double us = span.end_us - span.start_us;
     if (instruction.lane == Lane::compute) compute += us;
     if (instruction.op == Opcode::all_gather && first_gather < 0) first_gather = us;

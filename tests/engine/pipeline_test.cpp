@@ -131,14 +131,13 @@ struct Traffic {
 
 // What each rank received in one step.
 std::vector<Traffic> traffic_of(const EngineOptions& options, const std::vector<UnitSpec>& units) {
-  std::vector<Traffic> traffic(static_cast<std::size_t>(options.mesh.world()));
+  IdVector<Traffic> traffic(options.mesh.world());
   run_local(options.mesh.world(), kBlocking, [&](Communicator world) {
     Engine engine(world, units, options);
     engine.initialize(toy_fill());
     pipeline_step(engine, {.microbatches = options.programs[0].microbatches});
-    traffic[static_cast<std::size_t>(world.rank())] = {engine.bytes_received(Axis::pipeline),
-                                                       engine.bytes_received(Axis::replicate),
-                                                       engine.bytes_received(Axis::shard)};
+    traffic[world.rank()] = {engine.bytes_received(Axis::pipeline), engine.bytes_received(Axis::replicate),
+                             engine.bytes_received(Axis::shard)};
   });
   return traffic;
 }
@@ -176,9 +175,9 @@ TEST(PipelineBytes, AreThoseOfTheClosedForm) {
           const std::int64_t reductions = reduce == ReduceWhen::each ? kA : 1;
           const std::int64_t shard = 4 * (reductions * others + gathers);
           const std::int64_t replicate = 4 * (psi / n / r) * (r - 1) * 2;
-          const std::vector<Traffic> traffic = traffic_of(options, chain(kUnits, kUnitNumel));
+          const IdVector<Traffic> traffic = traffic_of(options, chain(kUnits, kUnitNumel));
           for (int rank = 0; rank < mesh.world(); ++rank) {
-            const Traffic& seen = traffic[static_cast<std::size_t>(rank)];
+            const Traffic& seen = traffic[rank];
             const int place = mesh.coordinates(rank)[0];
             const int ends = (place > 0 ? 1 : 0) + (place + 1 < mesh.pipeline ? 1 : 0);
             EXPECT_EQ(seen.shard, shard);
@@ -215,10 +214,9 @@ TEST(PipelineMemory, ABudgetThatOneRankOfThePipelineExceedsIsRefusedOnAll) {
     largest = std::max(largest, engine.plan().space(Space::device).arena_bytes);
   });
   options.budget.device_bytes = largest - 1;
-  std::vector<std::string> messages(2);
+  IdVector<std::string> messages(2);
   run_local(2, kBlocking, [&](Communicator world) {
-    messages[static_cast<std::size_t>(world.rank())] =
-        refusal([&] { Engine(world, toy_units(DType::fp32), options); });
+    messages[world.rank()] = refusal([&] { Engine(world, toy_units(DType::fp32), options); });
   });
   const std::string needs = " needs " + std::to_string(largest) + ": 1 bytes are missing\n";
   EXPECT_NE(messages[0].find(needs), std::string::npos) << messages[0];
@@ -229,12 +227,11 @@ TEST(PipelineMemory, ABudgetThatOneRankOfThePipelineExceedsIsRefusedOnAll) {
 
 // A budget of one rank's own: that rank looks for what would fit, and all say what it found.
 TEST(PipelineMemory, ABudgetThatOneRankExceedsIsExplainedByThatRank) {
-  std::vector<std::string> messages(4);
+  IdVector<std::string> messages(4);
   run_local(4, kBlocking, [&](Communicator world) {
     EngineOptions options = pipeline_options({.pipeline = 2, .shard = 2}, 5, 2);
     if (world.rank() >= 2) options.budget.device_bytes = 100 * world.rank();
-    messages[static_cast<std::size_t>(world.rank())] =
-        refusal([&] { Engine(world, toy_units(DType::fp32), options); });
+    messages[world.rank()] = refusal([&] { Engine(world, toy_units(DType::fp32), options); });
   });
   EXPECT_EQ(messages[0].find("budget.device_bytes is 200 bytes, but the plan of pipeline rank "), 0u)
       << messages[0];
@@ -259,19 +256,19 @@ std::vector<Fate> fates_with(int culprit, const std::function<void()>& wrong) {
 
 TEST(PipelineFaults, ANeighbourThatThrowsIsNamedByAll) {
   for (int culprit : {0, 2, 3}) {
-    const std::vector<Fate> fates = fates_with(culprit, [] { throw std::runtime_error("the disk is full"); });
+    const IdVector<Fate> fates = fates_with(culprit, [] { throw std::runtime_error("the disk is full"); });
     for (int rank = 0; rank < 4; ++rank)
-      if (rank != culprit) expect_blames(fates[static_cast<std::size_t>(rank)], culprit);
+      if (rank != culprit) expect_blames(fates[rank], culprit);
   }
 }
 
 TEST(PipelineFaults, ANeighbourThatStallsIsNamedByAllWithinTheDeadline) {
   for (int culprit : {0, 2}) {
-    const std::vector<Fate> fates =
+    const IdVector<Fate> fates =
         fates_with(culprit, [] { std::this_thread::sleep_for(kDeadline + 2 * kGrace); });
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == culprit) continue;
-      const Fate& fate = fates[static_cast<std::size_t>(rank)];
+      const Fate& fate = fates[rank];
       EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
       EXPECT_EQ(fate.culprit, culprit) << "rank " << rank << ": " << fate.message;
       EXPECT_LT(fate.after, kDeadline + kGrace) << fate.message;

@@ -31,7 +31,7 @@ inline float* floats(const UnitLease& lease, Role role) { return static_cast<flo
 template <typename Within>
 void pipeline_uses(Engine& engine, const ToyStep& step, int data_rank, const Within& within) {
   const Program& program = engine.running();
-  const auto units = static_cast<UnitId>(engine.layout().units().size());
+  const auto units = engine.layout().units().count();
   for (const Instruction& use : program.instructions) {
     if (use.op != Opcode::use) continue;
     UnitLease lease = engine.use(use.unit, use.pass);
@@ -40,8 +40,7 @@ void pipeline_uses(Engine& engine, const ToyStep& step, int data_rank, const Wit
     if (use.pass == Pass::forward) {
       const float* input = floats(lease, Role::input);
       for (std::int64_t k = 0; input != nullptr && k < kNumel; ++k)
-        ASSERT_EQ(input[k], base + static_cast<float>(use.unit))
-            << program.units[static_cast<std::size_t>(use.unit)];
+        ASSERT_EQ(input[k], base + static_cast<float>(use.unit)) << program.units[use.unit];
       std::fill_n(floats(lease, Role::output), kNumel, base + static_cast<float>(use.unit) + 1);
     } else {
       const float* gradient = floats(lease, Role::output_gradient);

@@ -35,7 +35,7 @@ struct RandomCase {
   std::shared_ptr<const Model> model;  // none: of a trainer that owns its activations
   std::vector<UnitSpec> units;
   std::vector<Use> order;  // without a model
-  std::vector<StepShape> shapes;
+  IdVector<StepShape> shapes;
   std::vector<Event> events;
   EngineOptions plain;
   std::vector<EngineOptions> varied;  // the second: behind Event::change_strategy
@@ -69,7 +69,7 @@ inline void draw_order(Draws& draws, RandomCase& of, int groups) {
     made.read_in_forward_only = draws.chance(15);
     if (unit == 1) made.parameters.push_back({.name = "learns", .shape = {7}});
     before.insert(before.end(), made.parameters.begin(), made.parameters.end());
-    units.push_back(static_cast<UnitId>(of.units.size()));
+    units.push_back(static_cast<int>(of.units.size()));
     of.units.push_back(made);
   }
   for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -162,9 +162,8 @@ inline void draw_events(Draws& draws, RandomCase& of, bool early) {
     if (draws.chance(10)) of.events.push_back({.kind = Event::Kind::finish_updates});
     if (draws.chance(10)) of.events.push_back({.kind = Event::Kind::read});
     if (draws.chance(10)) of.events.push_back({.kind = Event::Kind::write, .at = draws.pick(0, 1000)});
-    Event event{.program = draws.pick(0, static_cast<int>(of.shapes.size()) - 1),
-                .learning_rate = 0.001 * draws.pick(0, 20)};
-    const StepShape& shape = of.shapes[static_cast<std::size_t>(event.program)];
+    Event event{.program = draws.pick(0, of.shapes.count() - 1), .learning_rate = 0.001 * draws.pick(0, 20)};
+    const StepShape& shape = of.shapes[event.program];
     event.at = draws.pick(0, shape.microbatches * data_ranks - 1);
     if (shape.kind == StepKind::train && !early) {
       if (draws.chance(15)) event.spoilt_unit = draws.pick(0, units - 1);

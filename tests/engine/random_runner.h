@@ -17,19 +17,18 @@ class Runner {
       engine_.initialize(toy_fill());
       return;
     }
-    std::vector<Initial> initials;
+    IdVector<Initial> initials;
     for (const auto& module : of.model->modules)
       for (const Initial& initial : module->initials()) initials.push_back(initial);
     engine_.initialize([&](ParameterId id, std::int64_t begin, std::span<float> values) {
-      initial_values(initials[static_cast<std::size_t>(id)], 5, engine_.layout().parameter(id).name, begin,
-                     values);
+      initial_values(initials[id], 5, engine_.layout().parameter(id).name, begin, values);
     });
   }
 
   Engine& engine() { return engine_; }
 
   StepResult run(const Event& event, int number) {
-    const StepShape& shape = of_.shapes[static_cast<std::size_t>(event.program)];
+    const StepShape& shape = of_.shapes[event.program];
     const int rank = engine_.rank() % options_.mesh.data_ranks();
     engine_.begin_program(event.program, {.learning_rate = event.learning_rate, .weight = weight_of(event)});
     double loss = 0;
@@ -63,7 +62,7 @@ class Runner {
  private:
   // Of all ranks.
   double weight_of(const Event& event) const {
-    const StepShape& shape = of_.shapes[static_cast<std::size_t>(event.program)];
+    const StepShape& shape = of_.shapes[event.program];
     const int ranks = options_.mesh.data_ranks();
     double weight = 0;
     for (int rank = 0; rank < ranks; ++rank) weight += toy_weight(rank);
@@ -77,9 +76,9 @@ class Runner {
     if (use.edge != UseEdge::close) open_.push_back(engine_.use(use.unit, use.pass));
     UnitLease& lease = open_.back();
     const Layout& layout = engine_.layout();
-    const UnitSpec& unit = layout.units()[static_cast<std::size_t>(use.unit)];
+    const UnitSpec& unit = layout.units()[use.unit];
     const ParameterId first = layout.first_parameter(use.unit);
-    std::vector<std::vector<float>> values;
+    IdVector<std::vector<float>> values;
     double sum = 0;
     for (std::size_t k = 0; k < unit.parameters.size(); ++k) {
       std::vector<float>& all =
@@ -94,8 +93,7 @@ class Runner {
       ToyStep step{.step = number};
       step.gradient = [&](const GradientAt& at) {
         if (spoilt_unit == use.unit && at.index == 0) return std::numeric_limits<float>::infinity();
-        return toy_gradient(at) +
-               values[static_cast<std::size_t>(at.parameter - first)][static_cast<std::size_t>(at.index)];
+        return toy_gradient(at) + values[at.parameter - first][static_cast<std::size_t>(at.index)];
       };
       write_gradients(engine_, lease, step, engine_.loss_scale());
     }

@@ -80,7 +80,7 @@ Log run_case(const RandomCase& of, std::span<const EngineOptions> strategies) {
   const TemporaryFolder folder;
   const int ranks = strategies[0].mesh.world();
   std::mutex mutex;
-  std::vector<Log> logs(static_cast<std::size_t>(ranks));
+  IdVector<Log> logs(ranks);
   run_local(ranks, kBlocking, [&](Communicator world) {
     Log log;
     auto runner = std::make_unique<Runner>(world, of, strategies[0]);
@@ -119,7 +119,7 @@ Log run_case(const RandomCase& of, std::span<const EngineOptions> strategies) {
     }
     log.add("states", read_everything(runner->engine()));
     const std::lock_guard lock(mutex);
-    logs[static_cast<std::size_t>(world.rank())] = std::move(log);
+    logs[world.rank()] = std::move(log);
   });
   for (const Log& log : logs) {
     if (log.names != logs[0].names) throw Error("ranks differ in their fingerprints or in what they log");

@@ -29,8 +29,7 @@ StepResult end_step(Engine& engine) {
 std::vector<float> expected_gradient(const Engine& engine, ParameterId parameter, const ToyStep& step) {
   const Layout& layout = engine.layout();
   const Mesh& mesh = engine.options().mesh;
-  const Partition partition(static_cast<int>(layout.units().size()), mesh.pipeline,
-                            engine.options().strategy.pipeline);
+  const Partition partition(layout.units().count(), mesh.pipeline, engine.options().strategy.pipeline);
   std::vector<float> sum(static_cast<std::size_t>(layout.place(parameter).numel));
   for (ParameterId id = 0; id < layout.parameters(); ++id) {
     if (layout.place(id).home != layout.place(parameter).home) continue;

@@ -92,11 +92,11 @@ struct RecordedRun {
 inline History on_ranks(int world, const std::function<History(const Communicator&)>& body) {
   std::mutex mutex;
   History first;
-  std::vector<RunHashes> all(static_cast<std::size_t>(world));
+  IdVector<RunHashes> all(world);
   run_local(world, kBlocking, [&](Communicator comm) {
     History seen = body(comm);
     const std::lock_guard lock(mutex);
-    all[static_cast<std::size_t>(comm.rank())] = seen.hashes();
+    all[comm.rank()] = seen.hashes();
     if (comm.rank() == 0) first = std::move(seen);
   });
   for (const RunHashes& hashes : all)

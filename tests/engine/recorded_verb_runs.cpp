@@ -47,7 +47,7 @@ void skip_uses(Engine& engine, History& history) {
 void weigh_unevenly(Engine& engine, History& history) {
   for (int step = 0; step < 4; ++step) {
     engine.begin(StepKind::train, 2);
-    const auto units = static_cast<UnitId>(engine.layout().units().size());
+    const auto units = engine.layout().units().count();
     for (int microbatch = 0; microbatch < 2; ++microbatch) {
       for (UnitId unit = 0; unit < units; ++unit) engine.use(unit, Pass::forward).end();
       for (UnitId unit = units - 1; unit >= 0; --unit) {

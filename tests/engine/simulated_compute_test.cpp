@@ -42,7 +42,7 @@ TrainerOptions options_on(const Mesh& mesh) {
   return options;
 }
 
-using Durations = std::vector<std::vector<double>>;  // microseconds, by rank and instruction
+using Durations = std::vector<IdVector<double>>;  // microseconds, by rank and instruction
 
 // What was seen of one mesh.
 struct Seen {
@@ -79,10 +79,9 @@ Seen run(const Mesh& mesh) {
       double& slowest = (step % 2 == 0 ? seen.even_us : seen.odd_us)[pair];
       slowest = std::max(slowest, engine.timing().total_us);
       if (step % 2 != 0) continue;
-      std::vector<double>& took = seen.took_us[pair][rank];
+      IdVector<double>& took = seen.took_us[pair][rank];
       took.resize(seen.programs[rank].instructions.size());
-      for (const TraceSpan& span : engine.trace())
-        took[static_cast<std::size_t>(span.instruction)] = span.end_us - span.start_us;
+      for (const TraceSpan& span : engine.trace()) took[span.instruction] = span.end_us - span.start_us;
     }
   });
   return seen;

@@ -34,22 +34,20 @@ struct Cell {
   Mesh mesh;
   EngineOptions options;
   std::vector<UnitSpec> units;
-  std::vector<double> forward_us;  // by unit; backward takes twice that, recompute once
-  double communication_us = 0;     // a collective or a message
-  double wake_us = 0;              // until a thread goes on that slept for another
+  IdVector<double> forward_us;  // by unit; backward takes twice that, recompute once
+  double communication_us = 0;  // a collective or a message
+  double wake_us = 0;           // until a thread goes on that slept for another
 
   StepSpec spec() const { return step_specs(options)[0]; }
 
-  double use_us(UnitId unit, Pass pass) const {
-    return forward_us[static_cast<std::size_t>(unit)] * (pass == Pass::backward ? 2 : 1);
-  }
+  double use_us(UnitId unit, Pass pass) const { return forward_us[unit] * (pass == Pass::backward ? 2 : 1); }
 
   CostModel cost() const {
     return {.wake_us = wake_us,
             .duration_us = [this](const Program& program, const Instruction& instruction) {
               if (instruction.op == Opcode::use) return use_us(instruction.unit, instruction.pass);
               if (instruction.channel < 0) return 0.0;
-              const Axis axis = program.channels[static_cast<std::size_t>(instruction.channel)].axis;
+              const Axis axis = program.channels[instruction.channel].axis;
               return mesh.extent(axis) > 1 ? communication_us + wake_us : 0.0;  // who came first wakes
             }};
   }

@@ -264,7 +264,7 @@ TEST(Persistent, IsTheRanksPartOfTheFlat) {
         engine.initialize(toy_fill());
         toy_step(engine, {});
         const Layout& layout = engine.layout();
-        for (FlatId flat = 0; flat < static_cast<FlatId>(layout.flats().size()); ++flat) {
+        for (FlatId flat = 0; flat < layout.flats().count(); ++flat) {
           const Flat& spec = layout.flat(flat);
           const bool own_master = spec.trainable && spec.dtype != DType::fp32;
           EXPECT_EQ(engine.persistent(flat, StateKind::master).empty(), !own_master);

@@ -84,7 +84,7 @@ class StepTraces : public testing::Test {
  protected:
   // An instruction that runs on `stream` from `begin_us` to `end_us`.
   void run(InstructionId id, Clock& stream, double begin_us, double end_us) {
-    const Instruction& instruction = programs_[0].instructions[static_cast<std::size_t>(id)];
+    const Instruction& instruction = programs_[0].instructions[id];
     if (instruction.lane == Lane::compute && !instruction.waits.empty()) trace_.waits(id, stream);
     stream.us = begin_us;
     trace_.begin(id, stream);

@@ -93,8 +93,7 @@ struct ToyStep {
 inline void write_gradients(const Engine& engine, UnitLease& lease, const ToyStep& step, float scale = 1.0f) {
   const Layout& layout = engine.layout();
   const ParameterId first = layout.first_parameter(lease.unit());
-  const auto count =
-      static_cast<ParameterId>(layout.units()[static_cast<std::size_t>(lease.unit())].parameters.size());
+  const auto count = static_cast<ParameterId>(layout.units()[lease.unit()].parameters.size());
   for (ParameterId id = first; id < first + count; ++id) {
     if (!layout.parameter(id).trainable) continue;
     const TensorView view = lease.gradient(id);
@@ -110,7 +109,7 @@ inline void write_gradients(const Engine& engine, UnitLease& lease, const ToySte
 
 // The uses of all microbatches, in the default order.
 inline void toy_uses(Engine& engine, const ToyStep& step, StepKind kind = StepKind::train) {
-  const auto units = static_cast<UnitId>(engine.layout().units().size());
+  const auto units = engine.layout().units().count();
   const float scale = engine.loss_scale();
   for (int microbatch = 0; microbatch < step.microbatches; ++microbatch) {
     for (UnitId unit = 0; unit < units; ++unit) {

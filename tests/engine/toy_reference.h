@@ -38,16 +38,16 @@ class ToyReference {
     }
     result.loss = loss / result.weight;
     std::vector<double> gradients;
-    std::vector<double> squares(static_cast<std::size_t>(layout_.parameters()));
+    IdVector<double> squares(layout_.parameters());
     for (const auto& [parameter, index] : elements_) {
       gradients.push_back(gradient(parameter, index, step, microbatches, world) / result.weight);
-      squares[static_cast<std::size_t>(parameter)] += gradients.back() * gradients.back();
+      squares[parameter] += gradients.back() * gradients.back();
     }
     double total = 0;
     for (double square : squares) total += square;
     result.norm = std::sqrt(total);
     for (ParameterId id = 0; id < layout_.parameters(); ++id)
-      result.parameter_norms.push_back(std::sqrt(squares[static_cast<std::size_t>(layout_.place(id).home)]));
+      result.parameter_norms.push_back(std::sqrt(squares[layout_.place(id).home]));
     const double factor = clip_.max_norm > 0 ? std::min(1.0, clip_.max_norm / (result.norm + 1e-6)) : 1.0;
     for (std::size_t k = 0; k < elements_.size(); ++k)
       update(k, gradients[k] * factor, step + 1, learning_rate);

@@ -14,7 +14,7 @@ namespace tessera::testing {
 inline void expect_in_order(const Engine& engine, const Program& program) {
   const double slack_us = engine.options().device == DeviceType::cpu ? 0.0 : 2.0;  // events tell half of that
   const double clocks_us = slack_us == 0.0 ? 0.0 : 200.0;  // between the times of a GPU and its host
-  const std::span<const TraceSpan> spans = engine.trace();
+  const IdSpan<const TraceSpan> spans = engine.trace();
   ASSERT_EQ(spans.size(), program.instructions.size());
   const auto on_host = [&](Lane lane) { return lane == Lane::host || lane == Lane::io; };
   std::array<double, kLanes> lane_end{};
@@ -30,7 +30,7 @@ inline void expect_in_order(const Engine& engine, const Program& program) {
     EXPECT_GE(spans[id].start_us, before - slack_us) << text << " runs before its lane is free";
     before = spans[id].end_us;
     for (const InstructionId wait : instruction.waits) {
-      const TraceSpan& waited = spans[static_cast<std::size_t>(wait)];
+      const TraceSpan& waited = spans[wait];
       const double slack = on_host(waited.lane) == on_host(instruction.lane) ? slack_us : clocks_us;
       EXPECT_GE(spans[id].start_us, waited.end_us - slack)
           << text << " runs before " << describe(program, wait) << " has ended";

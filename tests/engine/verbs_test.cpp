@@ -14,7 +14,7 @@ constexpr int kSteps = 4;
 
 struct Outcome {
   std::vector<float> master, parameter, moment1, moment2;
-  std::vector<StepResult> steps;
+  IdVector<StepResult> steps;
 };
 
 struct ToyRun {
@@ -26,7 +26,7 @@ struct ToyRun {
 };
 
 Outcome train(const ToyRun& run) {
-  std::vector<Outcome> outcomes(static_cast<std::size_t>(run.world));
+  IdVector<Outcome> outcomes(run.world);
   run_local(run.world, kBlocking, [&](Communicator world) {
     EngineOptions options = run.engine;
     options.programs = {{.kind = StepKind::train, .microbatches = run.microbatches}};
@@ -50,7 +50,7 @@ Outcome train(const ToyRun& run) {
     const int moments = options.optimizer.moments();
     if (moments > 0) outcome.moment1 = read_state(engine, StateKind::moment1);
     if (moments > 1) outcome.moment2 = read_state(engine, StateKind::moment2);
-    outcomes[static_cast<std::size_t>(world.rank())] = std::move(outcome);
+    outcomes[world.rank()] = std::move(outcome);
   });
   for (const Outcome& other : outcomes) {
     EXPECT_EQ(other.master, outcomes[0].master);
@@ -70,7 +70,7 @@ void expect_like_reference(const ToyRun& run) {
   ToyReference reference(run.type, run.engine.optimizer, run.engine.clip);
   for (int step = 0; step < kSteps; ++step) {
     const ToyReference::Step expected = reference.step(step, run.microbatches, run.world, 0.01);
-    const StepResult& found = outcome.steps[static_cast<std::size_t>(step)];
+    const StepResult& found = outcome.steps[step];
     EXPECT_TRUE(found.applied);
     EXPECT_EQ(found.reason, SkipReason::none);
     EXPECT_EQ(found.step, step + 1);
@@ -250,11 +250,11 @@ TEST(Views, LieAtOneAddressInAllPassesAndSteps) {
     options.programs = {{.kind = StepKind::train, .microbatches = 2}, {.kind = StepKind::evaluate}};
     Engine engine(world, toy_units(DType::bf16), options);
     engine.initialize(toy_fill());
-    std::vector<const void*> seen(static_cast<std::size_t>(engine.layout().parameters()));
+    IdVector<const void*> seen(engine.layout().parameters());
     const auto look = [&](UnitId unit, Pass pass) {
       UnitLease lease = engine.use(unit, pass);
       const ParameterId first = engine.layout().first_parameter(unit);
-      const std::size_t count = engine.layout().units()[static_cast<std::size_t>(unit)].parameters.size();
+      const std::size_t count = engine.layout().units()[unit].parameters.size();
       for (std::size_t k = 0; k < count; ++k) {
         const TensorView view = lease.parameter(first + static_cast<ParameterId>(k));
         const void*& address = seen[static_cast<std::size_t>(first) + k];

@@ -57,7 +57,7 @@ TEST_P(RandomLayouts, PaddingIsTheLeastThatAligns) {
 
 TEST_P(RandomLayouts, ParametersOfAFlatShareItsKindAndDoNotOverlap) {
   on_each([](const Layout& layout, std::mt19937_64&) {
-    for (FlatId id = 0; id < static_cast<FlatId>(layout.flats().size()); ++id) {
+    for (FlatId id = 0; id < layout.flats().count(); ++id) {
       const Flat& flat = layout.flat(id);
       EXPECT_FALSE(flat.parameters.empty());
       std::int64_t end = 0, numel = 0;
@@ -88,10 +88,10 @@ TEST_P(RandomLayouts, AUnitHasOneFlatPerDtypeAndTrainability) {
 TEST_P(RandomLayouts, UsesReadOwnFlatsAndThoseOfTies) {
   on_each([](const Layout& layout, std::mt19937_64&) {
     ParameterId id = 0;
-    for (UnitId unit = 0; unit < static_cast<UnitId>(layout.units().size()); ++unit) {
+    for (UnitId unit = 0; unit < layout.units().count(); ++unit) {
       EXPECT_EQ(layout.first_parameter(unit), id);
       std::set<FlatId> own, used;
-      for (const ParameterSpec& spec : layout.units()[static_cast<std::size_t>(unit)].parameters) {
+      for (const ParameterSpec& spec : layout.units()[unit].parameters) {
         EXPECT_EQ(layout.parameter(id).name, spec.name);
         EXPECT_EQ(layout.find(spec.name), id);
         used.insert(layout.place(id).flat);
@@ -119,7 +119,7 @@ TEST_P(RandomLayouts, NumelIsAccountedExactly) {
 
 TEST_P(RandomLayouts, PiecesAndGapsPartitionAnyRange) {
   on_each([](const Layout& layout, std::mt19937_64& random) {
-    for (FlatId id = 0; id < static_cast<FlatId>(layout.flats().size()); ++id) {
+    for (FlatId id = 0; id < layout.flats().count(); ++id) {
       const std::int64_t padded = layout.flat(id).padded_numel;
       for (int trial = 0; trial < 6; ++trial) {
         const std::int64_t begin = trial == 0 ? 0 : draw(random, 0, padded);
@@ -150,7 +150,7 @@ TEST_P(RandomLayouts, PiecesAndGapsPartitionAnyRange) {
 TEST_P(RandomLayouts, PiecesOfAllShardsCoverEveryParameterOnce) {
   on_each([](const Layout& layout, std::mt19937_64&) {
     std::map<ParameterId, std::int64_t> covered;
-    for (FlatId id = 0; id < static_cast<FlatId>(layout.flats().size()); ++id) {
+    for (FlatId id = 0; id < layout.flats().count(); ++id) {
       const std::int64_t shard_numel = layout.flat(id).shard_numel;
       for (int shard = 0; shard < layout.shards(); ++shard) {
         for (const Piece& piece : layout.pieces(id, shard * shard_numel, (shard + 1) * shard_numel)) {
@@ -178,7 +178,7 @@ TEST_P(RandomLayouts, ElementsRoundTrip) {
         EXPECT_LT(offset, (shard + 1) * shard_numel);
       }
     }
-    for (FlatId id = 0; id < static_cast<FlatId>(layout.flats().size()); ++id) {
+    for (FlatId id = 0; id < layout.flats().count(); ++id) {
       const std::int64_t offset = draw(random, 0, layout.flat(id).padded_numel - 1);
       const Element element = layout.locate(id, offset);
       if (element.parameter < 0) continue;

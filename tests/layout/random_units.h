@@ -30,14 +30,14 @@ inline Shape random_shape(std::mt19937_64& random) {
 
 inline std::vector<UnitSpec> random_units(std::mt19937_64& random) {
   std::vector<UnitSpec> units(static_cast<std::size_t>(draw(random, 1, 8)));
-  std::vector<ParameterSpec> homes;
+  IdVector<ParameterSpec> homes;
   int next = 0;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     units[unit].name = "unit." + std::to_string(unit);
     for (std::int64_t count = draw(random, 0, 7); count > 0; --count) {
       ParameterSpec spec;
       if (!homes.empty() && draw(random, 0, 6) == 0) {
-        spec = homes[static_cast<std::size_t>(draw(random, 0, static_cast<std::int64_t>(homes.size()) - 1))];
+        spec = homes[draw(random, 0, static_cast<std::int64_t>(homes.size()) - 1)];
         spec.tied_to = spec.name;
       } else {
         spec.shape = random_shape(random);

@@ -72,7 +72,7 @@ void for_each_spec(int units, const std::vector<int>& worlds, Visit visit) {
 
 std::vector<Program> train_and_evaluate(const Layout& layout, StepSpec spec) {
   const Mesh mesh{.shard = layout.shards()};
-  std::vector<Program> programs = {build_step(layout, mesh, spec)};
+  IdVector<Program> programs = {build_step(layout, mesh, spec)};
   spec.kind = StepKind::evaluate;
   programs.push_back(build_step(layout, mesh, spec));
   return programs;
@@ -345,10 +345,10 @@ TEST(PlanQuality, PlannedProgramsVerify) {
   const Layout layout(sizes.units(), 4);
   for_each_spec(7, {4}, [&](StepSpec spec, int, const std::string& words) {
     spec.activations = sizes.activations(2, 64);
-    std::vector<Program> programs = train_and_evaluate(layout, spec);
+    IdVector<Program> programs = train_and_evaluate(layout, spec);
     const MemoryPlan plan = plan_memory(programs);
     for (int index = 0; index < 2; ++index) {
-      Program& program = programs[static_cast<std::size_t>(index)];
+      Program& program = programs[index];
       link(program, &plan, index);
       const PlannedProgram planned{.plan = &plan, .index = index};
       const VerifyReport report =
@@ -366,7 +366,7 @@ TEST(PlanQuality, PlansALongModelInAThirdOfASecond) {
     spec.microbatches = 8;
     spec.strategy = {.placements = Placements::of_stage(3), .prefetch = 2, .recompute = recompute};
     spec.activations = sizes.activations(1, 1024);
-    std::vector<Program> programs = train_and_evaluate(layout, spec);
+    IdVector<Program> programs = train_and_evaluate(layout, spec);
     double planning = 1e9, linking = 1e9;  // seconds of this process alone: others use the machine, too
     for (int run = 0; run < 3; ++run) {
       const std::clock_t start = std::clock();

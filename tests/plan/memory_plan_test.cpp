@@ -168,8 +168,7 @@ void check(const std::vector<Program>& programs, const MemoryPlan& plan) {
   std::array<std::int64_t, kSpaces> end = {}, persistent_bytes = {}, peak = {};
   for (std::size_t p = 0; p < programs.size(); ++p) {
     for (const Buffer& buffer : programs[p].buffers) {
-      const std::vector<std::int64_t>& offsets =
-          plan.offsets.at(p).at(static_cast<std::size_t>(&buffer - &programs[p].buffers[0]));
+      const std::vector<std::int64_t>& offsets = plan.offsets.at(p).at(&buffer - &programs[p].buffers[0]);
       ASSERT_EQ(offsets.size(), std::max<std::size_t>(buffer.lifetimes.size(), 1));
       for (const std::int64_t offset : offsets) {
         ASSERT_EQ(offset % alignment_of(buffer.space), 0);
@@ -191,7 +190,7 @@ void check(const std::vector<Program>& programs, const MemoryPlan& plan) {
   };
   for (std::size_t p = 0; p < programs.size(); ++p) {
     const Program& program = programs[p];
-    for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
+    for (InstructionId id = 0; id < program.instructions.count(); ++id) {
       std::vector<Live> live;
       for (const auto& [name, buffer] : persistent)
         live.push_back({&buffer, kept_address[name], kept_address[name] + buffer.bytes});
@@ -247,18 +246,18 @@ TEST(MemoryPlan, LiveBytesIsTheCurveUnderThePeak) {
     const Program program = random.make("buffer", round);
     const MemoryPlan plan = plan_memory({&program, 1});
     for (const Space space : {Space::device, Space::host, Space::disk}) {
-      const std::vector<CategoryBytes> curve = live_bytes(program, space);
+      const IdVector<CategoryBytes> curve = live_bytes(program, space);
       ASSERT_EQ(curve.size(), program.instructions.size());
-      for (InstructionId id = 0; id < static_cast<InstructionId>(curve.size()); ++id) {
+      for (InstructionId id = 0; id < curve.count(); ++id) {
         CategoryBytes expected = {};
         for (const Buffer& buffer : program.buffers) {
           if (buffer.space == space && alive(buffer, id))
             expected[static_cast<std::size_t>(buffer.category)] += buffer.bytes;
         }
-        ASSERT_EQ(curve[static_cast<std::size_t>(id)], expected);
+        ASSERT_EQ(curve[id], expected);
       }
       const SpacePlan& top = plan.space(space);
-      EXPECT_EQ(top.at_peak, curve[static_cast<std::size_t>(top.peak_instruction)]);
+      EXPECT_EQ(top.at_peak, curve[top.peak_instruction]);
     }
   }
 }

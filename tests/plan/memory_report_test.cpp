@@ -13,7 +13,7 @@ namespace tessera {
 namespace {
 
 struct Planned {
-  std::vector<Program> programs;
+  IdVector<Program> programs;
   MemoryPlan plan;
 };
 
@@ -44,8 +44,7 @@ TEST(MemoryReport, AllBuffersAtThePeakMakeUpThePeak) {
     const auto all = largest_at_peak(made.programs, made.plan, Space::device, 1 << 20);
     std::int64_t sum = 0, before = INT64_MAX;
     for (const LiveBuffer& live : all) {
-      const Buffer& buffer = made.programs[static_cast<std::size_t>(live.program)]
-                                 .buffers[static_cast<std::size_t>(live.buffer)];
+      const Buffer& buffer = made.programs[live.program].buffers[static_cast<std::size_t>(live.buffer)];
       EXPECT_LE(buffer.bytes, before);
       EXPECT_EQ(live.offset,
                 made.plan.offset(live.program, live.buffer, static_cast<std::size_t>(live.lifetime)));
@@ -61,8 +60,7 @@ TEST(MemoryReport, AllBuffersAtThePeakMakeUpThePeak) {
 TEST(MemoryReport, TheTableNamesTheLargest) {
   const Planned made = planned(Recompute::none);
   const LiveBuffer first = largest_at_peak(made.programs, made.plan, Space::device, 1).at(0);
-  const Buffer& buffer =
-      made.programs[static_cast<std::size_t>(first.program)].buffers[static_cast<std::size_t>(first.buffer)];
+  const Buffer& buffer = made.programs[first.program].buffers[static_cast<std::size_t>(first.buffer)];
   const std::string text = describe_largest(made.programs, made.plan, Space::device, 3);
   EXPECT_EQ(std::ranges::count(text, '\n'), 4);
   EXPECT_NE(text.find(buffer.name), std::string::npos);

@@ -29,7 +29,7 @@ void expect_state_bytes(const Case& of, const Layout& layout, const Program& pro
     return flat.padded_numel / shards / (sliced && of.mesh.replicate > 1 ? of.mesh.replicate : 1);
   };
   CategoryBytes expected{}, found{};
-  for (FlatId id = 0; id < static_cast<FlatId>(layout.flats().size()); ++id) {
+  for (FlatId id = 0; id < layout.flats().count(); ++id) {
     bool held = partition.rank_of(layout.flat(id).unit) == program.pipeline_rank;
     for (UnitId unit = 0; unit < static_cast<UnitId>(of.units.size()); ++unit)
       held |= partition.rank_of(unit) == program.pipeline_rank &&

@@ -64,7 +64,7 @@ class HandMade {
                 .lane = lane,
                 .unit = 0,
                 .microbatch = 0,
-                .channel = static_cast<int>(program_.channels.size()) - 1,
+                .channel = program_.channels.count() - 1,
                 .peer = peer,
                 .operands = {{.role = sends ? Role::from : Role::to,
                               .buffer = buffer,
@@ -73,8 +73,8 @@ class HandMade {
   }
 
   Program& program() { return program_; }
-  Instruction& at(InstructionId id) { return program_.instructions[static_cast<std::size_t>(id)]; }
-  Buffer& buffer(BufferId id) { return program_.buffers[static_cast<std::size_t>(id)]; }
+  Instruction& at(InstructionId id) { return program_.instructions[id]; }
+  Buffer& buffer(BufferId id) { return program_.buffers[id]; }
   VerifyReport verified() const { return verify({.mesh = {}, .programs = {&program_, 1}}); }
 
  private:
@@ -85,11 +85,11 @@ class HandMade {
   }
   BufferId add(Buffer buffer) {
     program_.buffers.push_back(std::move(buffer));
-    return static_cast<BufferId>(program_.buffers.size()) - 1;
+    return program_.buffers.count() - 1;
   }
   InstructionId add(Instruction instruction) {
     program_.instructions.push_back(std::move(instruction));
-    return static_cast<InstructionId>(program_.instructions.size()) - 1;
+    return program_.instructions.count() - 1;
   }
 
   Program program_;

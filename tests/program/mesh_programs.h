@@ -14,9 +14,9 @@ namespace tessera::testing {
 struct WholeMesh {
   Layout layout;
   Mesh mesh;
-  std::vector<Program> programs;  // by pipeline rank; behind them those of ranks that rest in the last round
+  IdVector<Program> programs;     // by pipeline rank; behind them those of ranks that rest in the last round
   std::vector<MemoryPlan> plans;  // likewise
-  std::vector<int> program_of_rank;
+  IdVector<int> program_of_rank;
 
   WholeMesh(const std::vector<UnitSpec>& units, const Mesh& on, const StepSpec& spec)
       : layout(units, on.shard, on.replicate),

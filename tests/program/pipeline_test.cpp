@@ -218,12 +218,12 @@ TEST(PipelinePrograms, TakeTheSquaresOfCompleteGradients) {
       const WholeMesh made(tied, mesh,
                            spec_of(static_cast<int>(tied.size()), 2,
                                    PipelineSchedule::one_forward_one_backward, 1, microbatches));
-      std::vector<int> taken(made.layout.flats().size()), alone(taken.size());
+      IdVector<int> taken(made.layout.flats().size()), alone(taken.size());
       for (const Program& program : made.programs) {
-        std::vector<bool> complete(taken.size());
+        IdVector<bool> complete(taken.size());
         for (const Instruction& of : program.instructions) {
-          if (program.flat_of(of) < 0) continue;
-          const auto flat = static_cast<std::size_t>(program.flat_of(of));
+          const FlatId flat = program.flat_of(of);
+          if (flat < 0) continue;
           const bool adds = of.op == Opcode::reduce_scatter || of.op == Opcode::accumulate;
           EXPECT_FALSE(adds && complete[flat]) << to_string(mesh) << ", flat " << flat;
           if (of.find(Role::squares) == nullptr) continue;
@@ -235,12 +235,11 @@ TEST(PipelinePrograms, TakeTheSquaresOfCompleteGradients) {
         }
       }
       const bool added = mesh.shard * mesh.replicate > 1 || microbatches > 1;
-      for (FlatId flat = 0; flat < static_cast<FlatId>(taken.size()); ++flat) {
-        const auto at = static_cast<std::size_t>(flat);
+      for (FlatId flat = 0; flat < taken.count(); ++flat) {
         const bool exchanged = mesh.pipeline > 1 && flat == made.layout.place(0).flat;  // at the end
         const int once = made.layout.flat(flat).trainable;
-        EXPECT_EQ(taken[at], once) << to_string(mesh) << ", " << microbatches << ", flat " << flat;
-        EXPECT_EQ(alone[at], added && !exchanged ? 0 : once)
+        EXPECT_EQ(taken[flat], once) << to_string(mesh) << ", " << microbatches << ", flat " << flat;
+        EXPECT_EQ(alone[flat], added && !exchanged ? 0 : once)
             << to_string(mesh) << ", " << microbatches << ", flat " << flat;
       }
     }
@@ -319,7 +318,7 @@ TEST(SpoiltPipeline, ADroppedSendIsFound) {
       Program& program = spoilt.programs[rank];
       const InstructionId id = first(program, [&](const Instruction& i) { return i.lane == lane; });
       const bool outwards = lane == Lane::send_output || lane == Lane::receive_gradient;
-      ASSERT_EQ(id < static_cast<InstructionId>(program.instructions.size()), outwards == (rank == 0));
+      ASSERT_EQ(id < program.instructions.count(), outwards == (rank == 0));
       if (outwards != (rank == 0)) continue;
       drop(program, id);
       EXPECT_TRUE(found(spoilt.verified_alone(),
@@ -337,7 +336,7 @@ TEST(SpoiltPipeline, SwappedMessagesAndCollectivesAreFound) {
   const InstructionId one = first(program, sends);
   auto other = std::find_if(program.instructions.begin() + one + 1, program.instructions.end(), sends);
   ASSERT_NE(other, program.instructions.end());
-  std::swap(program.instructions[static_cast<std::size_t>(one)].microbatch, other->microbatch);
+  std::swap(program.instructions[one].microbatch, other->microbatch);
   EXPECT_TRUE(found(made.verified_alone(), {Fault::collective_mismatch}));
 
   // One program for all ranks of a group cannot mismatch, so one rank is given another.
@@ -376,12 +375,11 @@ TEST(SpoiltPipeline, SendsThatWaitForEachOtherAreADeadlock) {
   const InstructionId send = first(program, [](const Instruction& i) { return i.op == Opcode::send; });
   const InstructionId receive = first(program, [](const Instruction& i) { return i.op == Opcode::receive; });
   ASSERT_LT(send, receive);
-  Instruction late = program.instructions[static_cast<std::size_t>(send)];
-  program.instructions[static_cast<std::size_t>(send)] =
-      program.instructions[static_cast<std::size_t>(receive)];
-  program.instructions[static_cast<std::size_t>(receive)] = late;
+  Instruction late = program.instructions[send];
+  program.instructions[send] = program.instructions[receive];
+  program.instructions[receive] = late;
   for (Instruction& instruction : program.instructions) instruction.waits.clear();
-  program.instructions[static_cast<std::size_t>(receive)].waits = {send};
+  program.instructions[receive].waits = {send};
   EXPECT_TRUE(found(made.verified_alone(), {Fault::deadlock})) << made.verified_alone().to_string();
 }
 

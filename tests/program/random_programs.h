@@ -45,8 +45,8 @@ class RandomPrograms {
                   .persistent = fixed() % 5 == 0,
                   .one_address = fixed() % 3 == 0,
                   .lifetimes = {}};
-    const auto id = static_cast<BufferId>(program.buffers.size());
-    const int count = static_cast<int>(program.instructions.size());
+    const auto id = program.buffers.count();
+    const int count = program.instructions.count();
     if (buffer.persistent) {
       touch(program, id, 0, count - 1, false);
     } else {
@@ -63,7 +63,7 @@ class RandomPrograms {
 
   void touch(Program& program, BufferId id, int first, int last, bool write_first) {
     for (int at = first; at <= last; ++at) {
-      Instruction& instruction = program.instructions[static_cast<std::size_t>(at)];
+      Instruction& instruction = program.instructions[at];
       const bool fresh = write_first && at == first;
       if (!fresh && pick(0, 2) != 0) continue;
       const int kind = fresh ? 2 : pick(0, 3);

@@ -49,12 +49,11 @@ inline ActivationSpec activations(int units) {
 
 // A built program with its plan and links, ready to verify.
 struct Planned {
-  std::vector<Program> programs;
+  IdVector<Program> programs;
   MemoryPlan plan;
 
   explicit Planned(std::vector<Program> built) : programs(std::move(built)), plan(plan_memory(programs)) {
-    for (int index = 0; index < static_cast<int>(programs.size()); ++index)
-      link(programs[static_cast<std::size_t>(index)], &plan, index);
+    for (int index = 0; index < programs.count(); ++index) link(programs[index], &plan, index);
   }
 };
 

@@ -69,8 +69,7 @@ TEST(Simulate, RecomputeTakesWhatItRepeats) {
     const Program program = build_step(layout, {}, spec);
     double sum = 0;
     for (const TraceSpan& span : simulate(program, layout, {}, by).spans)
-      if (program.instructions[static_cast<std::size_t>(span.instruction)].op == Opcode::use)
-        sum += span.end_us - span.start_us;
+      if (program.instructions[span.instruction].op == Opcode::use) sum += span.end_us - span.start_us;
     return sum;
   };
   const double plain = passes_us(Recompute::none, cost);
@@ -195,7 +194,7 @@ TEST(Simulate, DefaultCostsFollowBytes) {
                        .forward_flops = {200}};
   const Timeline timeline = simulate(program, layout, {.shard = 2}, cost);
   for (const TraceSpan& span : timeline.spans) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+    const Instruction& instruction = program.instructions[span.instruction];
     double expected = 0;
     switch (instruction.op) {
       case Opcode::use:
@@ -231,8 +230,7 @@ TEST(Simulate, AShardedUpdateIsFaster) {
   const auto update_us = [&](int stage) {
     const Program program = chain_program(units, layout, 1, stage);
     for (const TraceSpan& span : simulate(program, layout, {.shard = 8}, {}).spans)
-      if (program.instructions[static_cast<std::size_t>(span.instruction)].op == Opcode::update)
-        return span.end_us - span.start_us;
+      if (program.instructions[span.instruction].op == Opcode::update) return span.end_us - span.start_us;
     return 0.0;
   };
   EXPECT_GT(update_us(0), 0);

@@ -51,8 +51,7 @@ TEST(SimulateWorld, OneForwardOneBackwardByHand) {
   for (std::size_t rank = 0; rank < 2; ++rank) {
     std::vector<double> uses;
     for (const TraceSpan& span : world.ranks[rank].timeline.spans)
-      if (made.programs[rank].instructions[static_cast<std::size_t>(span.instruction)].op == Opcode::use)
-        uses.push_back(span.start_us);
+      if (made.programs[rank].instructions[span.instruction].op == Opcode::use) uses.push_back(span.start_us);
     EXPECT_EQ(uses, starts[rank]) << rank;
     EXPECT_DOUBLE_EQ(world.ranks[rank].passes_us, 9);
   }
@@ -198,12 +197,12 @@ TEST(SimulateWorld, CostsFollowWhatTravels) {
   const CostModel cost{.cluster = {.inside = {.alpha_us = 0, .bytes_per_us = 1}, .between = {}}};
   std::set<Opcode> seen;
   for (const RankTimeline& rank : made.simulated(cost).ranks) {
-    const Program& program = made.programs[static_cast<std::size_t>(rank.program)];
+    const Program& program = made.programs[rank.program];
     for (const TraceSpan& span : rank.timeline.spans) {
-      const Instruction& instruction = program.instructions[static_cast<std::size_t>(span.instruction)];
+      const Instruction& instruction = program.instructions[span.instruction];
       if (program.flat_of(instruction) < 0 || instruction.channel < 0) continue;
       const Flat& flat = made.layout.flat(program.flat_of(instruction));
-      const Axis axis = program.channels[static_cast<std::size_t>(instruction.channel)].axis;
+      const Axis axis = program.channels[instruction.channel].axis;
       const double expected = axis == Axis::pipeline    ? 4.0 * static_cast<double>(flat.slice_numel)
                               : axis == Axis::replicate ? 4.0 * static_cast<double>(flat.shard_numel) / 2
                                                         : 4.0 * static_cast<double>(flat.padded_numel) / 2;

@@ -55,11 +55,11 @@ std::vector<std::string> run_on(const Mesh& mesh, const std::function<void(Train
 }
 
 std::vector<Text> texts_on(const Mesh& mesh, double temperature, std::uint64_t seed) {
-  std::vector<Text> texts(static_cast<std::size_t>(mesh.world()));
+  IdVector<Text> texts(mesh.world());
   EXPECT_THAT(run_on(mesh,
                      [&](Trainer& trainer, int rank) {
                        Text told;
-                       Text& text = texts[static_cast<std::size_t>(rank)];
+                       Text& text = texts[rank];
                        text = trainer.generate(kPrompt, kCount, temperature, seed,
                                                [&](std::int32_t token) { told.push_back(token); });
                        EXPECT_EQ(told, Text(text.end() - kCount, text.end()));

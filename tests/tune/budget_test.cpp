@@ -110,14 +110,13 @@ struct Offloaded {
     StepSpec train{.strategy = {.placements = Placements::of_stage(3), .prefetch = prefetch},
                    .activations = activations(units),
                    .order = {}};
-    for (int unit = 0; unit < units; ++unit)
-      train.activations.units[static_cast<std::size_t>(unit)].saved_bytes = 2048 * (unit % 5);
+    for (int unit = 0; unit < units; ++unit) train.activations.units[unit].saved_bytes = 2048 * (unit % 5);
     train.strategy.offload = {.states = Space::host, .parameters = Space::host, .activations = Space::host};
     of_steps = {train};
   }
   std::vector<std::int64_t> by_count() const {
-    std::vector<std::int64_t> bytes;
-    for (int count = 0; count <= static_cast<int>(layout.units().size()); ++count) {
+    IdVector<std::int64_t> bytes;
+    for (int count = 0; count <= layout.units().count(); ++count) {
       std::vector<StepSpec> specs = of_steps;
       specs[0].strategy.resident_units = count;
       bytes.push_back(build_and_plan(layout, mesh, specs).plan.space(Space::device).arena_bytes);
@@ -136,7 +135,7 @@ TEST_F(Budget, FindsTheMostResidentUnitsWhereMoreTakeLess) {
   for (const int units : {3, 6, 10})
     for (const int prefetch : {0, 1, 2}) {
       const Offloaded of(units, prefetch);
-      const std::vector<std::int64_t> bytes = of.by_count();
+      const IdVector<std::int64_t> bytes = of.by_count();
       for (std::size_t k = 1; k < bytes.size(); ++k) {
         up |= bytes[k] > bytes[k - 1];
         down |= bytes[k] < bytes[k - 1];
@@ -145,7 +144,7 @@ TEST_F(Budget, FindsTheMostResidentUnitsWhereMoreTakeLess) {
         for (const std::int64_t budget : {at - 1, at}) {
           int most = -1;
           for (int count = 0; count <= units; ++count)
-            if (bytes[static_cast<std::size_t>(count)] <= budget) most = count;
+            if (bytes[count] <= budget) most = count;
           EXPECT_EQ(of.fitting({.device_bytes = budget}), most)
               << units << ", " << prefetch << ", " << budget;
           only_between |= most > 0 && most < units && bytes[0] > budget;
@@ -157,7 +156,7 @@ TEST_F(Budget, FindsTheMostResidentUnitsWhereMoreTakeLess) {
 // Of many units: a count that fits, and one more does not.
 TEST_F(Budget, BoundsThePlansOfManyUnits) {
   const Offloaded of(50, 1);
-  const std::vector<std::int64_t> bytes = of.by_count();
+  const IdVector<std::int64_t> bytes = of.by_count();
   const auto [least, most] = std::ranges::minmax(bytes);
   for (const std::int64_t budget : {least, (least + bytes[0]) / 2, bytes[0], (bytes[0] + most) / 2, most}) {
     const int count = of.fitting({.device_bytes = budget});
@@ -165,7 +164,7 @@ TEST_F(Budget, BoundsThePlansOfManyUnits) {
       EXPECT_LT(budget, bytes[0]);
       continue;
     }
-    EXPECT_LE(bytes[static_cast<std::size_t>(count)], budget);
+    EXPECT_LE(bytes[count], budget);
     if (count < 50) {
       EXPECT_GT(bytes[static_cast<std::size_t>(count) + 1], budget);
     }
@@ -502,7 +501,7 @@ TEST_F(Budget, NamesMoreResidentUnitsWhereTheyTakeLess) {
   int named = 0;
   for (const int prefetch : {0, 1, 2}) {
     const Offloaded of(6, prefetch);
-    const std::vector<std::int64_t> bytes = of.by_count();
+    const IdVector<std::int64_t> bytes = of.by_count();
     if (std::ranges::min(bytes) == bytes[0]) continue;
     const std::vector<Line> lines = lines_of(
         explain_misfit(of.layout, of.mesh, of.of_steps, build_and_plan(of.layout, of.mesh, of.of_steps).plan,

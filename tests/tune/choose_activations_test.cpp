@@ -60,14 +60,14 @@ struct RandomChain {
   int pick(int from, int to) {
     return from + static_cast<int>(generator() % static_cast<unsigned>(to - from + 1));
   }
-  int units() const { return static_cast<int>(layout.units().size()); }
+  int units() const { return layout.units().count(); }
 
-  std::vector<StepSpec> with(const std::vector<ActivationChoice>& units) const {
+  std::vector<StepSpec> with(const IdVector<ActivationChoice>& units) const {
     std::vector<StepSpec> specs = specs_of;
     for (StepSpec& spec : specs) spec.strategy.unit_activations = units;
     return specs;
   }
-  std::int64_t arena_bytes(const std::vector<ActivationChoice>& units) const {
+  std::int64_t arena_bytes(const IdVector<ActivationChoice>& units) const {
     std::int64_t most = 0;
     for (int rank = 0; rank < mesh.pipeline; ++rank)
       most = std::max(most,
@@ -78,7 +78,7 @@ struct RandomChain {
     return arena_bytes(std::vector<ActivationChoice>(layout.units().size(), choice));
   }
   // Of all ranks.
-  double step_us(const std::vector<ActivationChoice>& units) const {
+  double step_us(const IdVector<ActivationChoice>& units) const {
     std::vector<Program> programs;
     for (PlannedPrograms& planned : plan_pipeline(layout, mesh, with(units)))
       programs.push_back(std::move(planned.programs[0]));
@@ -297,16 +297,15 @@ TEST(ChooseActivations, MovesNothingWhereAllFits) {
 // Every mixture over a pipeline. What a rank runs follows from the choices of its own units alone.
 class MixturesOverPipeline {
  public:
-  explicit MixturesOverPipeline(const RandomChain& of)
-      : of_(of), known_(static_cast<std::size_t>(of.mesh.pipeline)) {}
+  explicit MixturesOverPipeline(const RandomChain& of) : of_(of), known_(of.mesh.pipeline) {}
 
-  std::int64_t arena_bytes(const std::vector<ActivationChoice>& units) {
+  std::int64_t arena_bytes(const IdVector<ActivationChoice>& units) {
     std::int64_t most = 0;
     for (int rank = 0; rank < of_.mesh.pipeline; ++rank)
       most = std::max(most, planned(units, rank).plan.space(Space::device).arena_bytes);
     return most;
   }
-  double step_us(const std::vector<ActivationChoice>& units) {
+  double step_us(const IdVector<ActivationChoice>& units) {
     std::vector<Program> programs;
     programs.reserve(known_.size());
     for (int rank = 0; rank < of_.mesh.pipeline; ++rank) programs.push_back(planned(units, rank).programs[0]);
@@ -314,21 +313,21 @@ class MixturesOverPipeline {
   }
 
  private:
-  const PlannedPrograms& planned(std::vector<ActivationChoice> units, int rank) {
+  const PlannedPrograms& planned(IdVector<ActivationChoice> units, int rank) {
     const Partition partition(of_.units(), of_.mesh.pipeline, of_.specs_of[0].strategy.pipeline);
     std::vector<std::pair<Recompute, Space>> own;
     for (int unit = 0; unit < of_.units(); ++unit) {
-      ActivationChoice& choice = units[static_cast<std::size_t>(unit)];
+      ActivationChoice& choice = units[unit];
       if (partition.rank_of(unit) != rank) choice = kNone;
       own.emplace_back(choice.recompute, choice.kept);
     }
-    auto& known = known_[static_cast<std::size_t>(rank)];
+    auto& known = known_[rank];
     if (!known.contains(own)) known.emplace(own, build_and_plan(of_.layout, of_.mesh, of_.with(units), rank));
     return known.at(own);
   }
 
   const RandomChain& of_;
-  std::vector<std::map<std::vector<std::pair<Recompute, Space>>, PlannedPrograms>> known_;  // by rank
+  IdVector<std::map<std::vector<std::pair<Recompute, Space>>, PlannedPrograms>> known_;  // by rank
 };
 
 // What is made again on one pipeline rank may keep others waiting, or be hidden where it waits itself.

@@ -96,15 +96,9 @@ void on_each_program(std::size_t stride, Check check) {
   }
 }
 
-const Instruction& at(const Program& program, InstructionId id) {
-  return program.instructions[static_cast<std::size_t>(id)];
-}
-Instruction& at(Program& program, InstructionId id) {
-  return program.instructions[static_cast<std::size_t>(id)];
-}
-InstructionId count(const Program& program) {
-  return static_cast<InstructionId>(program.instructions.size());
-}
+const Instruction& at(const Program& program, InstructionId id) { return program.instructions[id]; }
+Instruction& at(Program& program, InstructionId id) { return program.instructions[id]; }
+InstructionId count(const Program& program) { return program.instructions.count(); }
 
 TEST(VerifyMutations, BuiltProgramsAreProvedAndHaveNoWaitToSpare) {
   int waits = 0;
@@ -232,9 +226,9 @@ Accessed accessed(const Program& program, BufferId buffer, const Lifetime& life)
 TEST(VerifyMutations, AnyLifetimeCutShortIsFound) {
   on_each_program(11, [](const Program& program, const MemoryPlan* plan) {
     Program mutant = program;
-    for (BufferId buffer = 0; buffer < static_cast<BufferId>(program.buffers.size()); ++buffer) {
-      const std::vector<Lifetime>& lifetimes = program.buffers[static_cast<std::size_t>(buffer)].lifetimes;
-      std::vector<Lifetime>& mutated = mutant.buffers[static_cast<std::size_t>(buffer)].lifetimes;
+    for (BufferId buffer = 0; buffer < program.buffers.count(); ++buffer) {
+      const std::vector<Lifetime>& lifetimes = program.buffers[buffer].lifetimes;
+      std::vector<Lifetime>& mutated = mutant.buffers[buffer].lifetimes;
       for (std::size_t k = 0; k < lifetimes.size(); ++k) {
         const Accessed access = accessed(program, buffer, lifetimes[k]);
         ASSERT_EQ(access.first, lifetimes[k].first) << "a lifetime begins with an access";
@@ -249,7 +243,7 @@ TEST(VerifyMutations, AnyLifetimeCutShortIsFound) {
         mutated.erase(mutated.begin() + static_cast<std::ptrdiff_t>(k));
         MemoryPlan fitting = plan ? *plan : MemoryPlan{};
         if (plan && lifetimes.size() > 1) {
-          std::vector<std::int64_t>& offsets = fitting.offsets[0][static_cast<std::size_t>(buffer)];
+          std::vector<std::int64_t>& offsets = fitting.offsets[0][buffer];
           offsets.erase(offsets.begin() + static_cast<std::ptrdiff_t>(k));
         }
         EXPECT_TRUE(has(verified(mutant, plan ? &fitting : nullptr), Fault::outside_lifetime, {access.first}))
@@ -284,8 +278,8 @@ TEST(VerifyMutations, LeavingOutWhatIsTouchedIsFound) {
 TEST(VerifyMutations, AnyLifetimeThatNobodyWritesFirstIsFound) {
   on_each_program(9, [](const Program& program, const MemoryPlan* plan) {
     Program mutant = program;
-    for (BufferId buffer = 0; buffer < static_cast<BufferId>(program.buffers.size()); ++buffer) {
-      for (const Lifetime& life : program.buffers[static_cast<std::size_t>(buffer)].lifetimes) {
+    for (BufferId buffer = 0; buffer < program.buffers.count(); ++buffer) {
+      for (const Lifetime& life : program.buffers[buffer].lifetimes) {
         Instruction& first = at(mutant, life.first);
         bool only_written = false;  // the role has no other access
         for (Operand& operand : first.operands) {

@@ -422,7 +422,7 @@ TEST(Prove, TheProgramOfOtherRanksIsFound) {
       WorldPrograms swapped{.mesh = world.mesh, .programs = programs, .program_of_rank = world.of_rank};
       const int rank = draws.pick(0, ranks - 1);
       const auto pipeline = static_cast<std::size_t>(world.mesh.pipeline);
-      int& of = swapped.program_of_rank[static_cast<std::size_t>(rank)];
+      int& of = swapped.program_of_rank[rank];
       const auto is = static_cast<std::size_t>(of);
       const std::size_t other = (is + pipeline) % programs.size();
       const bool sums = std::ranges::any_of(programs[is].instructions, [](const Instruction& instruction) {

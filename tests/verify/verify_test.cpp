@@ -309,7 +309,7 @@ TEST(Verify, ProgramsThatTakeTurnsLeaveWhatPersistsAlone) {
   EXPECT_TRUE(verify_turns(TwoPrograms().programs, TwoPrograms().plan).ok());
   const auto found = [](int buffer, std::int64_t offset, const char* what) {
     TwoPrograms two;
-    two.plan.offsets[1][static_cast<std::size_t>(buffer)] = {offset};
+    two.plan.offsets[1][buffer] = {offset};
     const VerifyReport report = verify_turns(two.programs, two.plan);
     ASSERT_TRUE(has(report, Fault::malformed)) << what;
     EXPECT_EQ(report.findings[0].program, 1);

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "tessera/id_vector.h"
 #include "tests/comm/control/ends.h"
 #include "tests/program/sanitized.h"
 
@@ -151,11 +152,11 @@ TEST(ControlService, ARankZeroThatDoesNotAnswerIsToldWithTheTimeThatWasWaited) {
 // Rank 1 does not come to rank 0's call, since it waits for rank 3.
 TEST(ControlService, WhoWaitsForOthersItselfIsNotToBlame) {
   const int port = free_port();
-  std::vector<std::string> texts(4);
+  IdVector<std::string> texts(4);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank)
     threads.emplace_back([&, rank] {
-      texts[static_cast<std::size_t>(rank)] = error_of([&] {
+      texts[rank] = error_of([&] {
         Communicator world = make_control_world({.rank = rank, .world = 4, .port = port, .deadline = kLong});
         world.barrier();
         if (rank == 0) {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tessera/communicator.h"
+#include "tessera/id_vector.h"
 #include "tessera/machine.h"
 
 namespace tessera {
@@ -143,7 +144,7 @@ TEST(LocalFailure, AStreamThatFailsEndsThePeers) {
 TEST(RunLocal, KeepsRanksOnTheirShareOfTheCores) {
   const std::vector<int> cores = allowed_cores();
   const int ranks = 2;
-  std::vector<std::vector<int>> seen(ranks), of_threads(ranks);
+  IdVector<std::vector<int>> seen(ranks), of_threads(ranks);
   run_local(ranks, {.pin = true}, [&](Communicator world) {
     const auto rank = static_cast<std::size_t>(world.rank());
     seen[rank] = allowed_cores();
@@ -151,8 +152,8 @@ TEST(RunLocal, KeepsRanksOnTheirShareOfTheCores) {
   });
   for (int rank = 0; rank < ranks; ++rank) {
     const std::vector<int> share = share_of_cores(cores, rank, ranks);
-    EXPECT_EQ(seen[static_cast<std::size_t>(rank)], share.empty() ? cores : share);
-    EXPECT_EQ(of_threads[static_cast<std::size_t>(rank)], share.empty() ? cores : share);
+    EXPECT_EQ(seen[rank], share.empty() ? cores : share);
+    EXPECT_EQ(of_threads[rank], share.empty() ? cores : share);
   }
   EXPECT_EQ(allowed_cores(), cores) << "the caller has all its cores back";
   EXPECT_EQ(share_of_cores({0, 2, 4, 6, 8}, 0, 2), (std::vector{0, 2}));

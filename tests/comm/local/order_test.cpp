@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "tessera/communicator.h"
+#include "tessera/id_vector.h"
 
 namespace tessera {
 namespace {
@@ -40,9 +41,9 @@ TEST(LocalOrder, AnInjectedDelayIsSleptInEveryCallAndInherited) {
 TEST(LocalOrder, ManyRanksFinish) {
   run_local(64, {}, [](Communicator ranks) {
     const int me = ranks.rank();
-    std::vector<int> all(64);
+    IdVector<int> all(64);
     for (int i = 0; i < 5; ++i) ranks.all_gather(&me, all.data(), 4);
-    for (int rank = 0; rank < 64; ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], rank);
+    for (int rank = 0; rank < 64; ++rank) EXPECT_EQ(all[rank], rank);
   });
 }
 
