@@ -39,7 +39,7 @@ void Builder::access_activations(Instruction& use) {
 
 // Between its forward and its backward. The last unit's follow each other.
 bool Builder::leaves_device(UnitId unit) const {
-  return train() && unit + 1 < static_cast<UnitId>(layout_.units().size()) &&
+  return train() && unit + 1 < layout_.units().count() &&
          spec_.strategy.activations_of(unit).kept == Space::host;
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 std::string flat_name(const Layout& layout, FlatId id) {
   const Flat& flat = layout.flat(id);
-  return fmt::format("{}.{}{}", layout.units()[static_cast<std::size_t>(flat.unit)].name, name_of(flat.dtype),
+  return fmt::format("{}.{}{}", layout.units()[flat.unit].name, name_of(flat.dtype),
                      flat.trainable ? "" : ".frozen");
 }
 
@@ -17,7 +17,7 @@ std::string flat_name(const Layout& layout, FlatId id) {
 
 BufferId Builder::add_buffer(Buffer buffer) {
   program_.buffers.push_back(std::move(buffer));
-  return static_cast<BufferId>(program_.buffers.size()) - 1;
+  return program_.buffers.count() - 1;
 }
 
 BufferId Builder::add_flat_buffer(FlatId id, Buffer like, DType type) {
@@ -211,7 +211,7 @@ void Builder::add_unit_buffers(UnitId unit) {
   UnitBuffers& buffers = unit_buffers_[unit];
   // Its neighbour's rank has the output, too: the last unit's is nobody's input, and no gradient of it comes
   // back.
-  const bool handed_on = unit + 1 < static_cast<UnitId>(program_.units.size());
+  const bool handed_on = unit + 1 < program_.units.count();
   if (mine(unit) || (handed_on && mine(unit + 1))) {
     buffers.output =
         add_per_microbatch(describe("output", BufferRole::output, Category::activations, needs.output_bytes));
@@ -267,7 +267,7 @@ void Builder::add_decisions() {
   decision_ = make("decision", BufferRole::decision);
   if (updates_early()) terms_ = make("terms", BufferRole::terms);
   bool any_carried = false;  // by any pipeline rank: all decide alike
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+  for (FlatId flat = 0; flat < layout_.flats().count(); ++flat)
     any_carried |= layout_.flat(flat).trainable && carries(flat);
   if (any_carried) previous_ = make("previous_decision", BufferRole::previous_decision);
 }

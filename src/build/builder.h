@@ -195,7 +195,7 @@ class Builder {
   void lay_out_updates();
   int carried_place(int first_use) const;
   InstructionId add(Instruction instruction);
-  InstructionId next_id() const { return static_cast<InstructionId>(program_.instructions.size()); }
+  InstructionId next_id() const { return program_.instructions.count(); }
   int channel(Lane lane, Axis axis = Axis::shard);
   Instruction about(Opcode op, Lane lane, FlatId flat) const;
   // All of a buffer, and of one that is of a flat what `spread` says of it.
@@ -231,7 +231,7 @@ class Builder {
   void add_to_block(FlatId flat, int position, const BlockPart& more, BufferId from, std::vector<int>& here);
   void reduce(FlatId flat, int microbatch, const Contributors& of, BufferId from, BufferId to,
               bool accumulate);
-  void accumulate(FlatId flat, int microbatch, const Operand& from, const Operand& to);
+  void accumulate(Lane lane, FlatId flat, int microbatch, const Operand& from, const Operand& to);
   void reduce_over_replicas(FlatId flat);
   void after_last_reduction(FlatId flat);
   void take_squares(FlatId flat);

@@ -7,7 +7,7 @@ namespace tessera {
 std::vector<std::vector<int>> holders_of(const Layout& layout, const Partition& partition) {
   std::vector<std::vector<int>> holders;
   for (const Flat& flat : layout.flats()) holders.push_back({partition.rank_of(flat.unit)});
-  const auto units = static_cast<UnitId>(layout.units().size());
+  const auto units = layout.units().count();
   for (int rank = 0; rank < partition.ranks(); ++rank)
     for (UnitId unit = 0; unit < units; ++unit) {
       if (partition.rank_of(unit) != rank) continue;

@@ -79,7 +79,7 @@ class Linker {
 
   void run() {
     known_.resize(program_.instructions.size());
-    for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
+    for (InstructionId id = 0; id < program_.instructions.count(); ++id) {
       const Clock wanted = dependencies(id);
       record(id);
       reduce(id, wanted);
@@ -89,7 +89,7 @@ class Linker {
  private:
   // The instructions that must be over before `id` starts.
   Clock dependencies(InstructionId id) {
-    const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+    const Instruction& instruction = program_.instructions[id];
     Clock wanted = nothing();
     for (const BufferId buffer : instruction.reads()) {
       History& past = history(buffer, id);
@@ -108,7 +108,7 @@ class Linker {
   // Where `id` is the first access in a lifetime, adds all accesses of those that held its addresses before:
   // earlier lifetimes of the same buffer count only where they did.
   void enter_lifetime(Clock& wanted, InstructionId id, BufferId buffer_id, History& past) {
-    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(buffer_id)];
+    const Buffer& buffer = program_.buffers[buffer_id];
     if (offsets_ == nullptr || buffer.persistent || buffer.bytes == 0) return;
     const auto& lifetimes = buffer.lifetimes;
     while (past.lifetime < lifetimes.size() && lifetimes[past.lifetime].last < id) ++past.lifetime;
@@ -127,7 +127,7 @@ class Linker {
   }
 
   void record(InstructionId id) {
-    const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+    const Instruction& instruction = program_.instructions[id];
     const std::size_t lane = lane_of(instruction);
     for (const BufferId buffer : instruction.reads()) {
       History& past = histories_[static_cast<std::size_t>(buffer)];
@@ -148,7 +148,7 @@ class Linker {
 
   // Keeps of `wanted` what neither the lane's own order nor another kept wait implies.
   void reduce(InstructionId id, Clock wanted) {
-    Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+    Instruction& instruction = program_.instructions[id];
     const std::size_t own = lane_of(instruction);
     Clock known = lane_known_[own];
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
@@ -175,7 +175,7 @@ class Linker {
 
   void add(Clock& wanted, InstructionId id) const {
     if (id < 0) return;
-    const std::size_t lane = lane_of(program_.instructions[static_cast<std::size_t>(id)]);
+    const std::size_t lane = lane_of(program_.instructions[id]);
     wanted[lane] = std::max(wanted[lane], id);
   }
 

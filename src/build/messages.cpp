@@ -120,7 +120,7 @@ void Builder::exchange_shared() {
     int before, behind;  // pipeline ranks; −1 at the row's ends
   };
   std::vector<Holder> places;
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat) {
+  for (FlatId flat = 0; flat < layout_.flats().count(); ++flat) {
     if (!trains(flat) || !shared(flat)) continue;
     const std::vector<int>& row = holders(flat);
     const auto at = std::ranges::find(row, pipeline_rank_);

@@ -8,7 +8,7 @@
 namespace tessera {
 
 Space Builder::state_space(FlatId flat) const {
-  const auto units = static_cast<double>(layout_.units().size());
+  const auto units = layout_.units().count();
   const auto on_device = static_cast<UnitId>(std::lround(units * offload().states_on_device));
   return layout_.flat(flat).unit < on_device ? Space::device : offload().states;
 }

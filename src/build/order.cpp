@@ -10,8 +10,7 @@ namespace tessera {
 namespace {
 
 std::string name(const Layout& layout, const Use& use) {
-  return fmt::format("{} of unit '{}'", name_of(use.pass),
-                     layout.units()[static_cast<std::size_t>(use.unit)].name);
+  return fmt::format("{} of unit '{}'", name_of(use.pass), layout.units()[use.unit].name);
 }
 
 // What has happened to a unit so far within a microbatch.
@@ -40,7 +39,7 @@ void check_use(const Layout& layout, const Use& use, std::vector<Seen>& seen, st
 }
 
 void check_order(const Layout& layout, const std::vector<Use>& uses, StepKind kind) {
-  const int units = static_cast<int>(layout.units().size());
+  const int units = layout.units().count();
   std::vector<Seen> seen(static_cast<std::size_t>(units));
   std::vector<Use> open;
   for (const Use& use : uses) {
@@ -55,11 +54,11 @@ void check_order(const Layout& layout, const std::vector<Use>& uses, StepKind ki
     throw UsageError(fmt::format("order: {} is opened and never closed", name(layout, open.back())));
   if (kind == StepKind::evaluate) return;
   // Every gradient must be written once a microbatch: an update from an old one would be a silent error.
-  for (FlatId id = 0; id < static_cast<int>(layout.flats().size()); ++id) {
+  for (FlatId id = 0; id < layout.flats().count(); ++id) {
     const Flat& flat = layout.flat(id);
     if (flat.trainable && seen[static_cast<std::size_t>(flat.unit)].backward == 0)
       throw UsageError(fmt::format("order: unit '{}' has trainable parameters and no backward",
-                                   layout.units()[static_cast<std::size_t>(flat.unit)].name));
+                                   layout.units()[flat.unit].name));
   }
 }
 
@@ -143,7 +142,7 @@ std::vector<int> PassTimes::starts(int chunk) const {
 
 std::vector<Use> uses_of(const Layout& layout, const StepSpec& spec) {
   std::vector<Use> uses = spec.order;
-  if (uses.empty()) uses = default_order(static_cast<int>(layout.units().size()), spec);
+  if (uses.empty()) uses = default_order(layout.units().count(), spec);
   check_order(layout, uses, spec.kind);
   if (spec.kind == StepKind::evaluate)
     std::erase_if(uses, [](const Use& use) { return use.pass != Pass::forward; });

@@ -46,7 +46,8 @@ void Builder::issue_reductions(int position) {
     if (reduce_when_ == ReduceWhen::last) {
       const bool first = slot.microbatch == 0;
       if (first) begin(buffers.local_sum, next_id());
-      accumulate(flat, slot.microbatch, part(Role::from, buffers.gradient, kWhole, Access::read),
+      accumulate(Lane::compute, flat, slot.microbatch,
+                 part(Role::from, buffers.gradient, kWhole, Access::read),
                  part(Role::to, buffers.local_sum, kWhole, first ? Access::write : Access::add));
       if (slot.microbatch < spec_.microbatches - 1) continue;
       std::vector<int> here;
@@ -90,7 +91,7 @@ void Builder::add_to_block(FlatId flat, int position, const BlockPart& more, Buf
   if (from >= 0) release_behind(from, next_id() - 1, position);
   for (; more.ends && (block & 1U) != 0; block >>= 1U) {
     const WaitingSum before = goes_on(--depth);
-    accumulate(flat, microbatch, part(Role::from, sum.device, kShard, Access::read),
+    accumulate(Lane::reduce, flat, microbatch, part(Role::from, sum.device, kShard, Access::read),
                part(Role::to, before.device, kShard, Access::add));
     release_behind(sum.device, next_id() - 1, position);
     sum = before;
@@ -118,10 +119,9 @@ void Builder::reduce(FlatId flat, int microbatch, const Contributors& of, Buffer
   add(std::move(reduction));
 }
 
-// On the lane that makes what is added: gradients on that of compute, their sums over ranks behind it.
-void Builder::accumulate(FlatId flat, int microbatch, const Operand& from, const Operand& to) {
-  const bool of_gradients = from.region == Region::part_of(kWhole);
-  Instruction sum = about(Opcode::accumulate, of_gradients ? Lane::compute : Lane::reduce, flat);
+// On the lane that makes what is added.
+void Builder::accumulate(Lane lane, FlatId flat, int microbatch, const Operand& from, const Operand& to) {
+  Instruction sum = about(Opcode::accumulate, lane, flat);
   sum.microbatch = microbatch;
   sum.operands = {from, to};
   add(std::move(sum));
@@ -141,7 +141,8 @@ void Builder::reduce_over_replicas(FlatId flat) {
   };
   if (buffers.replica_sums.empty()) return over_replicas({}, buffers.reduced);
   const auto add_up = [&](BufferId from, BufferId to, Access access) {
-    accumulate(flat, -1, part(Role::from, from, kSlice, Access::read), part(Role::to, to, kSlice, access));
+    accumulate(Lane::reduce, flat, -1, part(Role::from, from, kSlice, Access::read),
+               part(Role::to, to, kSlice, access));
   };
   for (int pair = 0; 2 * pair < mesh_.replicate; ++pair) {
     auto block = static_cast<unsigned>(pair);

@@ -24,7 +24,7 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
       spec_(spec),
       pipeline_rank_(pipeline_rank),
       rounds_(rounds_of(spec)),
-      partition_(static_cast<int>(layout.units().size()), mesh.pipeline, spec.strategy.pipeline),
+      partition_(layout.units().count(), mesh.pipeline, spec.strategy.pipeline),
       spreads_(spreads_of(spec.strategy, mesh)) {
   if (pipeline_rank < 0 || pipeline_rank >= mesh.pipeline)
     throw UsageError(fmt::format("build_step: pipeline rank {} does not exist; the mesh has 0 to {}",
@@ -46,20 +46,20 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
 }
 
 bool Builder::resident(UnitId unit) const {
-  return unit >= static_cast<UnitId>(layout_.units().size()) - spec_.strategy.resident_units;
+  return unit >= layout_.units().count() - spec_.strategy.resident_units;
 }
 
 std::span<const FlatId> Builder::read_by(const Use& use) const {
-  const UnitSpec& unit = layout_.units()[static_cast<std::size_t>(use.unit)];
+  const UnitSpec& unit = layout_.units()[use.unit];
   if (!reads_parameters(unit, use.pass)) return {};
   return layout_.flats_used_by(use.unit);
 }
 
 Program Builder::build() {
   holders_ = holders_of(layout_, partition_);
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat)
+  for (FlatId flat = 0; flat < layout_.flats().count(); ++flat)
     if (held(flat)) add_flat_buffers(flat);
-  for (UnitId unit = 0; unit < static_cast<UnitId>(layout_.units().size()); ++unit) add_unit_buffers(unit);
+  for (UnitId unit = 0; unit < layout_.units().count(); ++unit) add_unit_buffers(unit);
   add_scalars();
   add_decisions();
   add_batch();
@@ -103,7 +103,7 @@ void Builder::lay_out_uses() {
     const Slot& slot = slots_[static_cast<std::size_t>(position)];
     if (slot.use.pass != Pass::backward) continue;
     const ParameterId first = layout_.first_parameter(slot.use.unit);
-    const auto count = layout_.units()[static_cast<std::size_t>(slot.use.unit)].parameters.size();
+    const auto count = layout_.units()[slot.use.unit].parameters.size();
     for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id)
       written_[static_cast<std::size_t>(layout_.place(id).home)] = true;
     for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
@@ -115,8 +115,7 @@ void Builder::lay_out_uses() {
             "unit '{}' and another chunk of pipeline rank {} share parameters, and schedule {} runs several "
             "microbatches through one before the other, so that no single sum of gradients can hold both; "
             "take another schedule, or cut the chain so that they lie on different ranks",
-            layout_.units()[static_cast<std::size_t>(slot.use.unit)].name, pipeline_rank_,
-            name_of(spec_.strategy.pipeline.schedule)));
+            layout_.units()[slot.use.unit].name, pipeline_rank_, name_of(spec_.strategy.pipeline.schedule)));
       positions.push_back(position);
     }
   }
@@ -146,7 +145,7 @@ void Builder::lay_out_passes() {
 }
 
 std::vector<Use> Builder::uses_in(int chunk, Pass pass) const {
-  std::vector<Use> uses = default_order(static_cast<int>(layout_.units().size()), spec_);
+  std::vector<Use> uses = default_order(layout_.units().count(), spec_);
   std::erase_if(uses, [&](const Use& use) {
     return partition_.chunk_of(use.unit) != chunk || (use.pass == Pass::forward) != (pass == Pass::forward);
   });
@@ -178,7 +177,7 @@ void Builder::lay_out_updates() {
       last_use[of] = position;
     }
   }
-  for (FlatId flat = 0; flat < static_cast<FlatId>(layout_.flats().size()); ++flat) {
+  for (FlatId flat = 0; flat < layout_.flats().count(); ++flat) {
     if (!trains(flat)) continue;
     int behind = end;
     if (updates_early() && !shared(flat)) {
@@ -248,7 +247,7 @@ int Builder::channel(Lane lane, Axis axis) {
   const auto found = std::find(program_.channels.begin(), program_.channels.end(), wanted);
   if (found != program_.channels.end()) return static_cast<int>(found - program_.channels.begin());
   program_.channels.push_back(wanted);
-  return static_cast<int>(program_.channels.size()) - 1;
+  return program_.channels.count() - 1;
 }
 
 Instruction Builder::about(Opcode op, Lane lane, FlatId flat) const {
@@ -333,7 +332,7 @@ void Builder::begin_gradients(int position) {
 // microbatch's uses before have made, also where the unit has a parameter twice.
 void Builder::access_gradients(Instruction& use, int position) {
   const ParameterId first = layout_.first_parameter(use.unit);
-  const auto count = layout_.units()[static_cast<std::size_t>(use.unit)].parameters.size();
+  const auto count = layout_.units()[use.unit].parameters.size();
   for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id) {
     const Place& place = layout_.place(id);
     if (!trains(place.flat)) continue;

@@ -96,12 +96,12 @@ double InstructionCosts::collective_us(const Instruction& instruction) const {
                        bytes(all != nullptr ? *all : instruction.operand(Role::scalars)));
 }
 
-// A sum to which only some ranks contribute counts as one of all.
+// Of a sum to which some ranks contribute, the share of all ranks' bytes that these have.
 std::int64_t InstructionCosts::reduced_bytes(const Instruction& sum, Axis axis) const {
-  if (const Operand* from = sum.find(Role::from)) return bytes(*from);
+  const int ranks = nodes_[static_cast<std::size_t>(axis)].count();
   const Operand& part = sum.operand(Role::to);
-  const auto ranks = static_cast<std::int64_t>(nodes_[static_cast<std::size_t>(axis)].size());
-  return bytes(part) / bytes_of(part.type) * ranks * bytes_of(sum.wire);
+  const std::int64_t of_a_rank = bytes(part) / bytes_of(part.type) * bytes_of(sum.wire_type());
+  return of_a_rank * sum.contributors.among(ranks).count;
 }
 
 double InstructionCosts::collective_us(CollectiveKind kind, Axis axis, std::int64_t full_bytes) const {

@@ -81,8 +81,8 @@ class Races {
   }
 
   void run() {
-    for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
-      const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+    for (InstructionId id = 0; id < program_.instructions.count(); ++id) {
+      const Instruction& instruction = program_.instructions[id];
       for (BufferId buffer : instruction.reads()) read({id, buffer}, instruction.lane);
       for (BufferId buffer : instruction.writes()) write({id, buffer});
       if (findings_.full()) return;
@@ -119,8 +119,8 @@ class Races {
   }
 
   void report(const Access& first, const Access& second, std::string_view does, std::string_view then) {
-    const std::string& buffer = program_.buffers[static_cast<std::size_t>(first.buffer)].name;
-    const std::string& other = program_.buffers[static_cast<std::size_t>(second.buffer)].name;
+    const std::string& buffer = program_.buffers[first.buffer].name;
+    const std::string& other = program_.buffers[second.buffer].name;
     const std::string what =
         first.buffer == second.buffer
             ? fmt::format("{} '{}' and {} {} it", does, buffer, describe(program_, second.instruction), then)
@@ -134,15 +134,13 @@ class Races {
   // The bytes that the buffer holds at the access. One outside every lifetime is another check's finding.
   Range range_of(const Access& access) const {
     if (planned_.plan == nullptr) return own_[static_cast<std::size_t>(access.buffer)];
-    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(access.buffer)];
+    const Buffer& buffer = program_.buffers[access.buffer];
     const int life = std::max(lifetime_at(buffer, access.instruction), 0);
     const std::int64_t begin =
         planned_.plan->offset(planned_.index, access.buffer, static_cast<std::size_t>(life));
     return {begin, begin + buffer.bytes};
   }
-  Bytes& bytes_of(BufferId id) {
-    return spaces_[static_cast<std::size_t>(program_.buffers[static_cast<std::size_t>(id)].space)];
-  }
+  Bytes& bytes_of(BufferId id) { return spaces_[static_cast<std::size_t>(program_.buffers[id].space)]; }
 
   const Program& program_;
   int index_;
@@ -161,8 +159,8 @@ void check_accesses(const Program& program, int index, const PlannedProgram& pla
 }
 
 void check_waits(const Program& program, int index, const HappensBefore& order, Findings& findings) {
-  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
-    const std::vector<InstructionId>& waits = program.instructions[static_cast<std::size_t>(id)].waits;
+  for (InstructionId id = 0; id < program.instructions.count(); ++id) {
+    const std::vector<InstructionId>& waits = program.instructions[id].waits;
     for (InstructionId wait : waits)
       if (order.redundant(id, wait))
         findings.add(Fault::redundant_wait, index, {wait, id},

@@ -26,9 +26,7 @@ class Findings {
   std::vector<Finding>& findings_;
 };
 
-inline const Instruction& at(const Program& program, InstructionId id) {
-  return program.instructions[static_cast<std::size_t>(id)];
-}
+inline const Instruction& at(const Program& program, InstructionId id) { return program.instructions[id]; }
 
 // structure.cpp: every id within its range, operands as the table of opcodes wants them, waits on earlier
 // instructions, channels where they belong.

@@ -68,7 +68,7 @@ class World {
     Node after = -1;
   };
 
-  const Program& program(int index) const { return world_.programs[static_cast<std::size_t>(index)]; }
+  const Program& program(int index) const { return world_.programs[index]; }
   const Program& program_of(const RankClass& of) const { return program(of.program); }
   const Meetings& meetings_of(const RankClass& of) const {
     return meetings_[static_cast<std::size_t>(of.program)];
@@ -77,7 +77,7 @@ class World {
   // A rank of class `peer` in the group of `one`.
   int peer_rank(const RankClass& one, Axis axis, const RankClass& peer) const {
     for (int rank : world_.mesh.group(axis, one.rank))
-      if (world_.program_of_rank[static_cast<std::size_t>(rank)] == peer.program) return rank;
+      if (world_.program_of_rank[rank] == peer.program) return rank;
     return peer.rank;
   }
 

@@ -26,7 +26,7 @@ class Leases {
       : program_(program), index_(index), findings_(findings) {}
 
   void run() {
-    for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
+    for (InstructionId id = 0; id < program_.instructions.count(); ++id) {
       const Instruction& use = at(program_, id);
       if (use.op == Opcode::use && use.edge == UseEdge::open) open_.push_back(id);
       if (use.op == Opcode::use && use.edge == UseEdge::close) close(id);
@@ -65,7 +65,7 @@ class Leases {
   }
 
   void check_alive(BufferId id, InstructionId opening, InstructionId closing) {
-    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(id)];
+    const Buffer& buffer = program_.buffers[id];
     const int life = lifetime_at(buffer, opening);
     if (life >= 0 && life == lifetime_at(buffer, closing)) return;
     findings_.add(Fault::outside_lifetime, index_, {opening, closing},
@@ -83,9 +83,7 @@ class Leases {
                                   describe(program_, opening)));
   }
 
-  const std::string& name(BufferId buffer) const {
-    return program_.buffers[static_cast<std::size_t>(buffer)].name;
-  }
+  const std::string& name(BufferId buffer) const { return program_.buffers[buffer].name; }
 
   const Program& program_;
   int index_;

@@ -11,7 +11,7 @@ namespace tessera {
 namespace {
 
 void check_shape(const Program& program, int index, const Buffer& buffer, Findings& findings) {
-  const auto end = static_cast<InstructionId>(program.instructions.size());
+  const auto end = program.instructions.count();
   if (buffer.persistent && !buffer.lifetimes.empty())
     findings.add(Fault::never_released, index, {},
                  fmt::format("'{}' is persistent and yet has lifetimes", buffer.name));
@@ -44,8 +44,8 @@ class Walk {
       : program_(program), index_(index), findings_(findings), cursors_(program.buffers.size()) {}
 
   void run() {
-    for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
-      const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+    for (InstructionId id = 0; id < program_.instructions.count(); ++id) {
+      const Instruction& instruction = program_.instructions[id];
       if (instruction.when >= 0) access(id, instruction.when, true);
       // In their order: a use that has a parameter twice writes its gradient, then adds to it.
       for (const Operand& operand : instruction.operands) access(id, operand.buffer, reads(operand.access));
@@ -54,7 +54,7 @@ class Walk {
 
  private:
   void access(InstructionId id, BufferId buffer_id, bool reads) {
-    const Buffer& buffer = program_.buffers[static_cast<std::size_t>(buffer_id)];
+    const Buffer& buffer = program_.buffers[buffer_id];
     if (buffer.persistent) return;
     Cursor& cursor = cursors_[static_cast<std::size_t>(buffer_id)];
     while (cursor.lifetime < buffer.lifetimes.size() && buffer.lifetimes[cursor.lifetime].last < id) {
@@ -111,8 +111,7 @@ void check_sum(const Program& program, int index, const Sum& sum, Findings& find
                                previous ? fmt::format("starts the sum afresh and loses that of {}",
                                                       describe(program, *previous))
                                         : "continues a sum that nothing has begun in this step"));
-    if (previous &&
-        instruction.microbatch <= program.instructions[static_cast<std::size_t>(*previous)].microbatch)
+    if (previous && instruction.microbatch <= program.instructions[*previous].microbatch)
       findings.add(Fault::microbatch_order, index, {*previous, id},
                    fmt::format("{} adds to the sum behind {}; microbatches must ascend",
                                describe(program, id), describe(program, *previous)));
@@ -136,7 +135,7 @@ void check_sums(const Program& program, int index, Findings& findings) {
     Sum local, reduced;
   };
   std::map<FlatId, Sums> sums;
-  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
+  for (InstructionId id = 0; id < program.instructions.count(); ++id) {
     const Instruction& instruction = program.at(id);
     // Behind the last microbatch, sums are made over ranks, not microbatches.
     if (instruction.microbatch < 0) continue;
@@ -155,11 +154,11 @@ void check_sums(const Program& program, int index, Findings& findings) {
 void check_uses(const Program& program, int index, Findings& findings) {
   constexpr std::size_t kPasses = 3;
   std::vector<std::array<InstructionId, kPasses>> latest(program.units.size(), {-1, -1, -1});
-  for (InstructionId id = 0; id < static_cast<InstructionId>(program.instructions.size()); ++id) {
-    const Instruction& use = program.instructions[static_cast<std::size_t>(id)];
+  for (InstructionId id = 0; id < program.instructions.count(); ++id) {
+    const Instruction& use = program.instructions[id];
     if (use.op != Opcode::use) continue;
     InstructionId& previous = latest[static_cast<std::size_t>(use.unit)][static_cast<std::size_t>(use.pass)];
-    if (previous >= 0 && use.microbatch < program.instructions[static_cast<std::size_t>(previous)].microbatch)
+    if (previous >= 0 && use.microbatch < program.instructions[previous].microbatch)
       findings.add(Fault::microbatch_order, index, {previous, id},
                    fmt::format("{} comes behind {}; microbatches must ascend", describe(program, id),
                                describe(program, previous)));

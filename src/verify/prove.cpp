@@ -49,7 +49,7 @@ class World {
   // By pipeline coordinate, the program of the ranks there.
   using Pipeline = std::vector<int>;
 
-  const Program& program(int index) const { return world_.programs[static_cast<std::size_t>(index)]; }
+  const Program& program(int index) const { return world_.programs[index]; }
 
   // The pipelines of the world, of which those that run the same programs are one. The first rank's leads.
   void find_pipelines() {
@@ -71,7 +71,7 @@ class World {
         throw UsageError(fmt::format("prove: pipeline rank {} runs a program for pipeline rank {}", place,
                                      runs.pipeline_rank));
       for (const Buffer& buffer : runs.buffers)
-        if (buffer.flat >= static_cast<FlatId>(model_.layout.flats().size()))
+        if (buffer.flat >= model_.layout.flats().count())
           throw UsageError(fmt::format("prove: '{}' is of flat {}, but the layout has {}", buffer.name,
                                        buffer.flat, model_.layout.flats().size()));
     }
@@ -198,8 +198,8 @@ std::string of_step(std::span<const Program> programs, std::size_t index) {
 // A fact for each unit or, where its own parameters differ, for each of these.
 void add_gradients(const Layout& layout, const std::vector<std::string>& gradients, const std::string& where,
                    Numerics& numerics) {
-  for (UnitId unit = 0; unit < static_cast<UnitId>(layout.units().size()); ++unit) {
-    const UnitSpec& spec = layout.units()[static_cast<std::size_t>(unit)];
+  for (UnitId unit = 0; unit < layout.units().count(); ++unit) {
+    const UnitSpec& spec = layout.units()[unit];
     const auto first = static_cast<std::size_t>(layout.first_parameter(unit));
     std::vector<NumericFact> facts;
     for (std::size_t k = 0; k < spec.parameters.size(); ++k)

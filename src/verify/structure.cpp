@@ -19,8 +19,8 @@ class Structure {
 
   void run() {
     check_channels();
-    for (InstructionId id = 0; id < static_cast<InstructionId>(program_.instructions.size()); ++id) {
-      const Instruction& instruction = program_.instructions[static_cast<std::size_t>(id)];
+    for (InstructionId id = 0; id < program_.instructions.count(); ++id) {
+      const Instruction& instruction = program_.instructions[id];
       check_names(id, instruction);
       check_waits(id, instruction);
       if (!check_operands(id, instruction)) continue;
@@ -33,9 +33,8 @@ class Structure {
  private:
   // describe() follows ids itself, so a message about a bad one names the instruction by its number.
   void report(InstructionId id, const std::string& what) {
-    findings_.add(
-        Fault::malformed, index_, {id},
-        fmt::format("#{} {} {}", id, name_of(program_.instructions[static_cast<std::size_t>(id)].op), what));
+    findings_.add(Fault::malformed, index_, {id},
+                  fmt::format("#{} {} {}", id, name_of(program_.instructions[id].op), what));
   }
 
   void check_channels() {
@@ -49,7 +48,7 @@ class Structure {
   void check_names(InstructionId id, const Instruction& instruction) {
     if (static_cast<int>(instruction.lane) >= kLanes)
       report(id, fmt::format("is on lane {}, which does not exist", static_cast<int>(instruction.lane)));
-    const auto units = static_cast<int>(program_.units.size());
+    const auto units = program_.units.count();
     if (instruction.unit < -1 || instruction.unit >= units ||
         (instruction.unit == -1 && instruction.op == Opcode::use))
       report(id, fmt::format("is of unit {}; the program has {} units", instruction.unit, units));
@@ -167,7 +166,7 @@ class Structure {
     const OpRow& row = row_of(instruction.op);
     if (!row.runs_on(instruction.lane))
       return report(id, fmt::format("runs on lane {}, which is not for it", name_of(instruction.lane)));
-    const auto channels = static_cast<int>(program_.channels.size());
+    const auto channels = program_.channels.count();
     if (instruction.channel < -1 || instruction.channel >= channels) {
       report(id, fmt::format("uses channel {}; the program has {}", instruction.channel, channels));
     } else if (communicates(instruction.op) != (instruction.channel >= 0)) {
@@ -175,11 +174,10 @@ class Structure {
                                               : "has a channel but does not communicate");
     } else if (instruction.channel < 0) {
       return;
-    } else if (program_.channels[static_cast<std::size_t>(instruction.channel)].lane != instruction.lane) {
+    } else if (program_.channels[instruction.channel].lane != instruction.lane) {
       report(id,
              fmt::format("runs on lane {}, but its channel belongs to another", name_of(instruction.lane)));
-    } else if (const Axis axis = program_.channels[static_cast<std::size_t>(instruction.channel)].axis;
-               !row.axes.contains(axis)) {
+    } else if (const Axis axis = program_.channels[instruction.channel].axis; !row.axes.contains(axis)) {
       report(id, fmt::format("goes along axis {}, which is not for it", name_of(axis)));
     } else if (is_message(instruction.op)) {
       check_message(id, instruction);
@@ -277,10 +275,10 @@ struct Hold {
 };
 
 std::vector<Hold> holds_of(const Program& program, const PlannedProgram& planned, Space space) {
-  const auto last = static_cast<InstructionId>(program.instructions.size()) - 1;
+  const auto last = program.instructions.count() - 1;
   std::vector<Hold> holds;
-  for (BufferId id = 0; id < static_cast<BufferId>(program.buffers.size()); ++id) {
-    const Buffer& buffer = program.buffers[static_cast<std::size_t>(id)];
+  for (BufferId id = 0; id < program.buffers.count(); ++id) {
+    const Buffer& buffer = program.buffers[id];
     if (buffer.space != space || buffer.bytes == 0) continue;
     const auto add = [&](const Lifetime& life, std::size_t number) {
       const std::int64_t begin = planned.plan->offset(planned.index, id, number);
@@ -304,8 +302,7 @@ void check_shared_addresses(const Program& program, int index, const PlannedProg
   const auto clash = [&](const Hold& a, const Hold& b) {
     findings.add(Fault::malformed, index, {std::max(a.life.first, b.life.first)},
                  fmt::format("the plan gives '{}' and '{}' the same bytes, but both hold something at {}",
-                             program.buffers[static_cast<std::size_t>(a.buffer)].name,
-                             program.buffers[static_cast<std::size_t>(b.buffer)].name,
+                             program.buffers[a.buffer].name, program.buffers[b.buffer].name,
                              describe(program, std::max(a.life.first, b.life.first))));
   };
   for (const Hold& hold : holds) {

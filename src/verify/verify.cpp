@@ -14,13 +14,13 @@ namespace {
 void check_arguments(const WorldPrograms& world, std::span<const PlannedProgram> plans) {
   if (world.programs.empty()) throw UsageError("verify: there is no program; at least one is needed");
   world.mesh.check(world.mesh.world());
-  const auto ranks = static_cast<int>(world.program_of_rank.size());
+  const auto ranks = world.program_of_rank.count();
   if (ranks != 0 && ranks != world.mesh.world())
     throw UsageError(fmt::format("verify: program_of_rank has {} ranks, but the mesh {} has {}", ranks,
                                  to_string(world.mesh), world.mesh.world()));
   for (int rank = 0; rank < ranks; ++rank) {
-    const int program = world.program_of_rank[static_cast<std::size_t>(rank)];
-    if (program < 0 || program >= static_cast<int>(world.programs.size()))
+    const int program = world.program_of_rank[rank];
+    if (program < 0 || program >= world.programs.count())
       throw UsageError(fmt::format("verify: rank {} runs program {}, but there are {}", rank, program,
                                    world.programs.size()));
   }
@@ -37,7 +37,7 @@ void check_places(const WorldPrograms& world, Findings& findings) {
         std::ranges::any_of(program.instructions, [](const Instruction& i) { return is_message(i.op); }));
   for (int rank = 0; rank < world.mesh.world(); ++rank) {
     const int index = world.program_of(rank);
-    const Program& program = world.programs[static_cast<std::size_t>(index)];
+    const Program& program = world.programs[index];
     const int place = world.mesh.place(rank, Axis::pipeline);
     if (place == program.pipeline_rank || !sends[static_cast<std::size_t>(index)]) continue;
     findings.add(Fault::malformed, index, {},
@@ -94,22 +94,22 @@ VerifyReport verify(const WorldPrograms& world, std::span<const PlannedProgram> 
   check_arguments(world, plans);
   VerifyReport report;
   Findings findings(report.findings);
-  const auto programs = static_cast<int>(world.programs.size());
+  const auto programs = world.programs.count();
   const auto plan_of = [&](int index) {
     return plans.empty() ? PlannedProgram{} : plans[static_cast<std::size_t>(index)];
   };
   for (int index = 0; index < programs; ++index)
-    check_structure(world.programs[static_cast<std::size_t>(index)], index, world.mesh, findings);
+    check_structure(world.programs[index], index, world.mesh, findings);
   check_places(world, findings);
   // The other checks follow the ids, so they need them sound.
   if (!report.ok()) return report;
   for (int index = 0; index < programs; ++index)
-    check_plan(world.programs[static_cast<std::size_t>(index)], index, plan_of(index), findings);
+    check_plan(world.programs[index], index, plan_of(index), findings);
   if (!report.ok()) return report;
 
   check_collectives(world, findings);
   for (int index = 0; index < programs; ++index)
-    check_program(world.programs[static_cast<std::size_t>(index)], index, plan_of(index), findings);
+    check_program(world.programs[index], index, plan_of(index), findings);
   return report;
 }
 
