@@ -161,6 +161,7 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
   alone.engine.strategy.resident_units = 0;
   alone.engine.strategy.state_over_replicas = false;
   alone.engine.strategy.parameters_over_replicas = false;
+  alone.engine.strategy.blocks = 1;
   alone.engine.strategy.pipeline = {};
   alone.engine.strategy.keep_states_on_device();
   alone.engine.strategy.offload = {};

@@ -224,6 +224,26 @@ TEST_F(Tool, AStepIsTheSameOnEveryMesh) {
     EXPECT_EQ(read_lines(folder_.file(name)).front().at("tokens"), 5 * 2 * 16) << name;
 }
 
+// With blocks of microbatches, on any number of replicas, too: here three for each, on two shards.
+TEST_F(Tool, BlocksMakeAStepTheSameOnReplicas) {
+  const auto on = [&](int replicas, int shards) {
+    const std::string name = folder_.file("metrics" + std::to_string(replicas));
+    const Arguments settings = {"mesh.replicate=" + std::to_string(replicas),
+                                "mesh.shard=" + std::to_string(shards), "run.microbatches=1",
+                                "run.microbatches_per_step=6", "numerics.blocks=2"};
+    Arguments planned = {"plan", config_};
+    for (const std::string& setting : settings) planned.insert(planned.end(), {"--set", setting});
+    const Result plan = run(planned);
+    EXPECT_EQ(plan.status, 0) << plan.err;
+    const Result trained = train(with(settings, {"run.metrics=" + name}));
+    EXPECT_EQ(trained.status, 0) << trained.err;
+    return losses(name);
+  };
+  const std::vector<std::string> alone = on(1, 1);
+  EXPECT_EQ(alone.size(), 6u);
+  EXPECT_EQ(on(2, 2), alone);
+}
+
 // Elsewhere and on another stage, too; but not with moments of another type.
 TEST_F(Tool, AResumedRunKeepsMomentsInBf16) {
   const auto [saving, whole, parts, ended, first, second] = run_in_parts(
