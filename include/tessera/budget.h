@@ -21,7 +21,7 @@ namespace tessera {
 struct PlannedPrograms {
   IdVector<Program> programs;
   MemoryPlan plan;
-  int first_data_rank = 0;  // the first that runs them
+  int first_data_rank = 0;  // the first place along the shard axis whose ranks run them
 };
 PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs,
                                int pipeline_rank = 0, int data_rank = 0);

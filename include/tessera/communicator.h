@@ -31,9 +31,9 @@ struct CallLabel {
 };
 
 // Rank r's shard becomes the sum over contributing ranks of slice r, [r*shard_numel, (r+1)*shard_numel), of
-// their full buffers. An exact one is one fp32 chain in ascending order of these ranks, begun
-// from the shard's values if accumulate, else from the first contribution (docs/numerics.md). A native one is
-// a sum in the wire's type in an order that is not said, added to the shard in fp32 if accumulate.
+// their full buffers. An exact one is one fp32 chain in ascending order of these ranks, begun from the
+// shard's values if accumulate, else from the first contribution (docs/numerics.md). A native one is a sum in
+// the wire's type in an order that is not said, added to the shard in fp32 if accumulate.
 struct ReduceScatter {
   const void* full =
       nullptr;  // world * shard_numel elements of type wire; null on ranks that do not contribute

@@ -41,8 +41,8 @@ struct EngineProgram {
 
 // How ranks wait for each other.
 struct EngineWaits {
-  // Of every wait for a peer, also in other calls of the communicator that the engine is made of, from then
-  // on; a year at most. 0: as the communicator has it.
+  // Bounds every wait for a peer, also in other calls of the communicator that the engine is made of, from
+  // then on; a year at most. 0: as the communicator has it.
   std::chrono::milliseconds deadline{0};
   Waiting waiting = Waiting::automatic;
 };
@@ -74,7 +74,8 @@ struct EngineOptions {
   DeviceType device = DeviceType::cpu;
   int device_ordinal = 0;    // which GPU
   int threads_per_rank = 1;  // of the update and of local sums; kMostThreads at most
-  // Of one rank. Exceeding it is refused here. The embedder's own activations count as its external_bytes.
+  // One rank may take so much. Exceeding it is refused here. The embedder's own activations count as its
+  // external_bytes.
   MemoryBudget budget = {};
   CostModel cost = {};  // by which changes are told that would fit where the budget is exceeded
   EngineWaits waits = {};

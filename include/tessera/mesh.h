@@ -69,9 +69,13 @@ struct Rounds {
   bool rests(const Mesh& mesh, int data_rank) const {
     return last_ranks > 0 && data_rank % ranks(mesh) >= last_ranks;
   }
-  // Of one data rank.
+  // How many ranks along the shard axis have a microbatch in the round.
+  int shards(const Mesh& mesh, int round) const {
+    return last_ranks > 0 && round == count - 1 ? last_ranks : mesh.shard;
+  }
+  // The microbatches of one data rank.
   int microbatches(const Mesh& mesh, int data_rank) const { return count - (rests(mesh, data_rank) ? 1 : 0); }
-  // Of a step.
+  // The microbatches of a step.
   std::int64_t microbatches(const Mesh& mesh) const;
   // The number, of the step's, of the microbatch that the data rank has in a round.
   std::int64_t number(const Mesh& mesh, int data_rank, std::int64_t round) const;

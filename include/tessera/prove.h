@@ -45,7 +45,7 @@ VerifyReport prove(const WorldPrograms& world, const Layout& layout,
                    std::vector<std::string>* gradients = nullptr);
 
 // The programs that a rank at one pipeline coordinate runs in turns, and their plan. The caller keeps both
-// alive. Data ranks run them from `first_data_rank` on.
+// alive. Ranks run them from the place `first_data_rank` along the shard axis on.
 struct RankPrograms {
   std::span<const Program> programs;
   const MemoryPlan* plan = nullptr;

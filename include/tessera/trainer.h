@@ -28,6 +28,13 @@ struct TrainerOptions {
   std::uint64_t seed = 1;           // of the initial weights, and of what modules draw in training
 };
 
+// How the microbatches of a training step are dealt to the data ranks.
+inline Rounds rounds_of(const TrainerOptions& options) {
+  return {.count = options.microbatches,
+          .last_ranks = options.last_round_ranks,
+          .blocks = options.engine.strategy.blocks};
+}
+
 // The programs a trainer with these options runs on the ranks with this coordinate along the pipeline axis
 // and this data rank, without a rank or a byte: for `tessera plan`.
 struct TrainerPlan {
@@ -35,7 +42,7 @@ struct TrainerPlan {
   IdVector<Program> programs;
   MemoryPlan memory;
   std::vector<std::string> names;  // of the programs: "train", "evaluate" (a part of an evaluation), …
-  int first_data_rank = 0;         // the first that runs them
+  int first_data_rank = 0;         // the first place along the shard axis whose ranks run them
 };
 TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank = 0,
                          int data_rank = 0);

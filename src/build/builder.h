@@ -43,8 +43,8 @@ struct FlatBuffers {
   BufferId local_sum = -1;
   BufferId accumulator = -1;
   BufferId reduced = -1;  // the sum over all ranks: `accumulator`, or `gradient` where nothing is added
-  // Of this rank's blocks, those that wait for others before they are added to the accumulator, by depth in
-  // the tree; and this rank's slices of what pairs of replicas have made, by depth, too.
+  // Sums of this rank's blocks wait here for others before they are added to the accumulator; and so do, of
+  // what pairs of replicas have made, this rank's slices. Both are by depth in the tree.
   std::vector<WaitingSum> block_sums;
   std::vector<BufferId> replica_sums;
   BufferId tied_sum = -1;  // where pipeline ranks that share the flat add up their gradients
@@ -219,7 +219,8 @@ class Builder {
   BufferId shard_to_gather(FlatId flat, int microbatch);
 
   // reductions.cpp: from gradients to what an update reads
-  // What a round of microbatches adds to one of this rank's blocks.
+  //
+  // BlockPart is what a round of microbatches adds to one of this rank's blocks.
   struct BlockPart {
     int block = 0;
     Contributors of = {};  // along the shard axis
@@ -245,7 +246,7 @@ class Builder {
   InstructionId copy(FlatId flat, int microbatch, BufferId from, BufferId to);
   BufferId part_on_host(FlatId flat, int microbatch);
   BufferId part_on_device(FlatId flat, int microbatch);
-  void take_down(FlatId flat, int microbatch);
+  void take_down(FlatId flat);
   void prepare_updates();
   void issue_carried(int position);
   Program build_finish();

@@ -21,6 +21,21 @@ void check_strategy(const Mesh& mesh, const Strategy& strategy) {
 
 namespace {
 
+// Gradients are added in an order that is known, microbatch by microbatch. `needed` says what needs it, and
+// `otherwise` what else to do.
+void check_ordered_sums(const Strategy& strategy, const std::string& needed, const std::string& otherwise) {
+  if (strategy.reduce == ReduceWhen::last)
+    throw UsageError(
+        fmt::format("{} and strategy.reduce is last: each rank would add up its own microbatches first; use "
+                    "each or automatic, or {}",
+                    needed, otherwise));
+  if (strategy.reduction == Reduction::native)
+    throw UsageError(
+        fmt::format("{} and strategy.reduction is native, which adds a part of every rank in no order that "
+                    "is known; use exact, or {}",
+                    needed, otherwise));
+}
+
 // What a tree over blocks needs.
 void check_blocks(const Mesh& mesh, const StepSpec& spec) {
   const int blocks = spec.strategy.blocks;
@@ -38,16 +53,7 @@ void check_blocks(const Mesh& mesh, const StepSpec& spec) {
         fmt::format("strategy.blocks is {} and a step has {} microbatches: blocks are of as many each, so "
                     "make the step's microbatches a multiple of {}",
                     blocks, all, blocks));
-  if (spec.strategy.reduce == ReduceWhen::last)
-    throw UsageError(
-        fmt::format("strategy.blocks is {} and strategy.reduce is last: each rank would add up its own "
-                    "microbatches first, of whichever block; use each or automatic",
-                    blocks));
-  if (spec.strategy.reduction == Reduction::native)
-    throw UsageError(
-        fmt::format("strategy.blocks is {} and strategy.reduction is native: a native sum has no order; use "
-                    "exact",
-                    blocks));
+  check_ordered_sums(spec.strategy, fmt::format("strategy.blocks is {}", blocks), "make the blocks 1");
 }
 
 // What one chain of all microbatches, in the order in which they are dealt, needs where some ranks have
@@ -67,17 +73,8 @@ void check_rounds(const Mesh& mesh, const StepSpec& spec) {
                     "mesh.replicate 1, strategy.blocks a multiple of it, or the step's microbatches a "
                     "multiple of {}",
                     mesh.replicate, uneven, ranks));
-  if (spec.strategy.reduce == ReduceWhen::last)
-    throw UsageError(
-        fmt::format("strategy.reduce is last and {}: each rank would add up its own microbatches first, and "
-                    "the ranks' sums would not be of as many each; use each or automatic, or make the "
-                    "step's microbatches a multiple of {}",
-                    uneven, ranks));
-  if (spec.strategy.reduction == Reduction::native)
-    throw UsageError(
-        fmt::format("strategy.reduction is native and {}: a native sum takes a part from every rank; use "
-                    "exact, or make the step's microbatches a multiple of {}",
-                    uneven, ranks));
+  check_ordered_sums(spec.strategy, uneven,
+                     fmt::format("make the step's microbatches a multiple of {}", ranks));
 }
 
 }  // namespace

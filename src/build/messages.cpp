@@ -137,10 +137,8 @@ void Builder::exchange_shared() {
     if (place.behind >= 0) {
       begin(buffers.tied_sum, next_id());
       message(Opcode::receive, Lane::receive_gradient, place.flat, buffers.tied_sum, place.behind);
-      Instruction sum = about(Opcode::accumulate, Lane::compute, place.flat);
-      sum.operands = {part(Role::from, buffers.tied_sum, kSlice, Access::read),
-                      part(Role::to, buffers.reduced, kSlice, Access::add)};
-      add(std::move(sum));
+      accumulate(Lane::compute, place.flat, -1, part(Role::from, buffers.tied_sum, kSlice, Access::read),
+                 part(Role::to, buffers.reduced, kSlice, Access::add));
     }
     if (place.before >= 0)
       message(Opcode::send, Lane::send_gradient, place.flat, buffers.reduced, place.before);

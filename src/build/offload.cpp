@@ -46,9 +46,9 @@ BufferId Builder::part_on_device(FlatId flat, int microbatch) {
   return buffers.on_device;
 }
 
-void Builder::take_down(FlatId flat, int microbatch) {
+void Builder::take_down(FlatId flat) {
   const FlatBuffers& buffers = flat_buffers_[flat];
-  if (buffers.host_gradient >= 0) copy(flat, microbatch, buffers.reduced, buffers.host_gradient);
+  if (buffers.host_gradient >= 0) copy(flat, -1, buffers.reduced, buffers.host_gradient);
 }
 
 // As many flats' states as fit their memory on the host.

@@ -7,13 +7,13 @@
 namespace tessera {
 
 std::vector<Builder::BlockPart> Builder::parts_of(int microbatch) const {
-  const bool last_round = microbatch == spec_.microbatches - 1;
-  const int ranks = last_round && rounds_.last_ranks > 0 ? rounds_.last_ranks : mesh_.shard;
+  const int ranks = rounds_.shards(mesh_, microbatch);
   const auto some = [&](int first, int count) {
     return count == mesh_.shard ? Contributors{} : Contributors{.first = first, .count = count};
   };
-  if (rounds_.blocks == 1) return {{.of = some(0, ranks), .begins = microbatch == 0, .ends = last_round}};
-  // Of this replica's microbatches, [begin, end) are of the round.
+  if (rounds_.blocks == 1)
+    return {{.of = some(0, ranks), .begins = microbatch == 0, .ends = microbatch == spec_.microbatches - 1}};
+  // The round has microbatches [begin, end) of this replica's.
   const std::int64_t of_block = rounds_.microbatches(mesh_) / rounds_.blocks;
   const std::int64_t begin = std::int64_t{microbatch} * mesh_.shard, end = begin + ranks;
   std::vector<BlockPart> parts;
@@ -84,12 +84,12 @@ void Builder::add_to_block(FlatId flat, int position, const BlockPart& more, Buf
     copy(flat, microbatch, sum.host, sum.device);
     return sum;
   };
-  auto block = static_cast<unsigned>(more.block);
+  const auto block = static_cast<unsigned>(more.block);
   int depth = std::popcount(block);
   WaitingSum sum = more.begins ? sum_at(flat, depth) : goes_on(depth);
   reduce(flat, microbatch, more.of, from, sum.device, !more.begins);
   if (from >= 0) release_behind(from, next_id() - 1, position);
-  for (; more.ends && (block & 1U) != 0; block >>= 1U) {
+  for (int pairs = more.ends ? std::countr_one(block) : 0; pairs > 0; --pairs) {
     const WaitingSum before = goes_on(--depth);
     accumulate(Lane::reduce, flat, microbatch, part(Role::from, sum.device, kShard, Access::read),
                part(Role::to, before.device, kShard, Access::add));
@@ -145,17 +145,17 @@ void Builder::reduce_over_replicas(FlatId flat) {
                part(Role::to, to, kSlice, access));
   };
   for (int pair = 0; 2 * pair < mesh_.replicate; ++pair) {
-    auto block = static_cast<unsigned>(pair);
+    const auto block = static_cast<unsigned>(pair);
     auto depth = static_cast<std::size_t>(std::popcount(block));
     begin(buffers.replica_sums[depth], next_id());
     over_replicas({.first = 2 * pair, .count = 2}, buffers.replica_sums[depth]);
-    for (; (block & 1U) != 0; block >>= 1U, --depth)
+    for (int pairs = std::countr_one(block); pairs > 0; --pairs, --depth)
       add_up(buffers.replica_sums[depth], buffers.replica_sums[depth - 1], Access::add);
   }
   add_up(buffers.replica_sums[0], buffers.reduced, Access::write);  // which no peer reads any more
 }
 
-// Of a flat that several pipeline ranks hold, the gradient is complete only when they have exchanged theirs.
+// If several pipeline ranks hold the flat, its gradient is complete only when they have exchanged theirs.
 void Builder::after_last_reduction(FlatId flat) {
   if (mesh_.replicate > 1) reduce_over_replicas(flat);
   if (!shared(flat)) square_and_gather(flat);
@@ -195,7 +195,7 @@ void Builder::square_and_gather(FlatId flat) {
   if (squares(flat)) take_squares(flat);
   if (mesh_.replicate > 1 && !state_over_replicas()) gather_in_place(flat, reduced, Axis::replicate);
   if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
-  take_down(flat, -1);
+  take_down(flat);
 }
 
 void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {

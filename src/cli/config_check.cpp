@@ -246,6 +246,19 @@ void check_schedule(const Config& config) {
                       schedule.warmup_steps + schedule.decay_steps, total));
 }
 
+// Gradients are added in an order that is known, microbatch by microbatch. `needed`: the setting that needs
+// it.
+void require_ordered_sums(const StrategyConfig& strategy, const std::string& needed) {
+  require(strategy.reduce != "last",
+          fmt::format("{} and strategy.reduce is \"last\", with which a rank first adds up its own "
+                      "microbatches; set it to \"each\" or \"automatic\"",
+                      needed));
+  require(strategy.reduction == "exact",
+          fmt::format("{} and strategy.reduction is \"{}\", which has no order; set strategy.reduction = "
+                      "\"exact\"",
+                      needed, strategy.reduction));
+}
+
 void check_numerics(const Config& config) {
   const std::int64_t blocks = config.numerics.blocks;
   require(std::has_single_bit(static_cast<std::uint64_t>(blocks)),
@@ -266,15 +279,7 @@ void check_numerics(const Config& config) {
                   blocks, all,
                   given ? "run.microbatches_per_step" : "run.microbatches × mesh.replicate × mesh.shard",
                   blocks));
-  require(
-      config.strategy.reduce != "last",
-      fmt::format("numerics.blocks is {} and strategy.reduce is \"last\", with which a rank first adds up "
-                  "its own microbatches, of whichever block; set it to \"each\" or \"automatic\"",
-                  blocks));
-  require(config.strategy.reduction == "exact",
-          fmt::format("numerics.blocks is {} and strategy.reduction is \"{}\", which has no order; set it to "
-                      "\"exact\"",
-                      blocks, config.strategy.reduction));
+  require_ordered_sums(config.strategy, fmt::format("numerics.blocks is {}", blocks));
 }
 
 // A step's microbatches over all ranks, and what follows where they are no multiple of these.
@@ -297,14 +302,7 @@ void check_microbatches(const Config& config) {
       fmt::format("{}: that needs mesh.replicate = 1, where one sum takes microbatches in their order, or "
                   "numerics.blocks above 1; mesh.replicate is {}",
                   uneven, config.mesh.replicate));
-  require(
-      config.strategy.reduce != "last",
-      fmt::format("{}: that needs a reduction of each microbatch, and strategy.reduce is \"last\"; set it to "
-                  "\"each\" or \"automatic\"",
-                  uneven));
-  require(config.strategy.reduction == "exact",
-          fmt::format("{}: that needs strategy.reduction = \"exact\"; it is \"{}\"", uneven,
-                      config.strategy.reduction));
+  require_ordered_sums(config.strategy, uneven);
 }
 
 void check_run(const Config& config) {

@@ -170,9 +170,7 @@ std::vector<double> weights_of_units(const Model& model, const TrainerOptions& o
     return placement == Placement::sharded ? 1.0 / engine.mesh.shard : 1.0;
   };
   // Where a rank adds up its own microbatches, the sum is whole: the accumulator, or beside it on the device.
-  const bool sums_own = engine.strategy.reduce_when({.count = options.microbatches,
-                                                     .last_ranks = options.last_round_ranks,
-                                                     .blocks = engine.strategy.blocks}) == ReduceWhen::last;
+  const bool sums_own = engine.strategy.reduce_when(tessera::rounds_of(options)) == ReduceWhen::last;
   const bool beside = sums_own && placements.gradients == Placement::sharded;
   double local_sum = beside && space == Space::device ? 4.0 : 0.0;
   for (int blocks = engine.mesh.replicate; blocks < engine.strategy.blocks && space == Space::device;

@@ -55,7 +55,7 @@ void on_signal(int number) {
 }  // namespace
 
 void keep_signals_off_threads() {
-  // Of a small stack: a handler that does little is all that ever runs on it.
+  // Its stack is small, because a handler that does little is all that ever runs on it.
   constexpr std::size_t kStackBytes = 256 << 10;
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);

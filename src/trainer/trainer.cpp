@@ -52,11 +52,6 @@ struct Trainer::Impl {
   StepResult run(int program, double learning_rate, const Fetch& fetch, bool continues = false);
   void run_use(const Instruction& use, const Fetch& fetch);
   std::int64_t first_sequence(int microbatch) const;
-  Rounds rounds() const {
-    return {.count = options.microbatches,
-            .last_ranks = options.last_round_ranks,
-            .blocks = options.engine.strategy.blocks};
-  }
   void bind(const UnitLease& lease, ModuleContext& context);
   void collect(Pass pass, const ModuleContext& context);
   // Of what needs the program that `generation` plans, before ranks wait for each other.
@@ -150,7 +145,7 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
 
 std::int64_t Trainer::Impl::first_sequence(int microbatch) const {
   const Mesh& mesh = options.engine.mesh;
-  const SampleGrid grid = {.mesh = mesh, .rounds = rounds(), .sequences = shape.sequences};
+  const SampleGrid grid = {.mesh = mesh, .rounds = rounds_of(options), .sequences = shape.sequences};
   return grid.first_sample(0, mesh.data_rank(engine.rank()), microbatch);
 }
 
@@ -191,10 +186,11 @@ void Trainer::Impl::agree_on_tokens(const char* call, const char* argument,
 
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch, bool continues) {
   // Known beforehand where no target is left out of the loss; the engine tells where one was.
-  engine.begin_program(program, {.learning_rate = learning_rate,
-                                 .weight = static_cast<double>(options.batch.tokens() *
-                                                               rounds().microbatches(options.engine.mesh)),
-                                 .continues = continues});
+  engine.begin_program(program,
+                       {.learning_rate = learning_rate,
+                        .weight = static_cast<double>(options.batch.tokens() *
+                                                      rounds_of(options).microbatches(options.engine.mesh)),
+                        .continues = continues});
   shape = program == programs.generate ? generation_shape(options) : options.batch;
   for (const Instruction& instruction : engine.running().instructions)
     if (instruction.op == Opcode::use) run_use(instruction, fetch);

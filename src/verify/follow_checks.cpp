@@ -70,9 +70,7 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
       return part.from[static_cast<std::size_t>(axis)].among(model_.mesh.extent(axis));
     };
     const Contributors replicas = along(Axis::replicate), shards = along(Axis::shard);
-    const bool last = part.of.microbatch == program_.microbatches - 1;
-    const int ranks =
-        last && program_.last_round_ranks > 0 ? program_.last_round_ranks : model_.mesh.extent(Axis::shard);
+    const int ranks = program_.rounds().shards(model_.mesh, part.of.microbatch);
     if (replicas.first != expected.replica || shards.first != expected.shard ||
         shards.first + shards.count > ranks)
       return wrong = fmt::format("that of microbatch {} is not summed over the ranks that have it",

@@ -89,17 +89,6 @@ TEST(Blocks, AreAddedAsATree) {
 
 // ------------------------------------------------------------------ worlds
 
-RunConfig in_blocks(const RunConfig& of, int replicas, int shards) {
-  RunConfig run = of;
-  const Mesh mesh{.pipeline = of.pipeline, .replicate = replicas, .shard = shards};
-  const Rounds rounds = Rounds::of(of.microbatches, mesh, of.blocks);
-  run.replicate = replicas;
-  run.world = shards;
-  run.microbatches = rounds.count;
-  run.last_round_ranks = rounds.last_ranks;
-  return run;
-}
-
 class BlocksOfModels : public ::testing::TestWithParam<DType> {};
 
 // Also where microbatches are no multiple of the ranks, and fewer; a round may end one block and begin
@@ -115,9 +104,9 @@ TEST_P(BlocksOfModels, TrainToTheSameBitsOnAllReplicas) {
                        .steps = 3,
                        .max_norm = 0.05,
                        .poison = true};
-    const RunResult alone = run_training(in_blocks(of, 1, 1));
+    const RunResult alone = run_training(dealt(of, 1, 1));
     for (const double norm : alone.norms) EXPECT_GT(norm, 1.5 * of.max_norm) << "clipping does not bite";
-    RunConfig chain = in_blocks(of, 1, 1);
+    RunConfig chain = dealt(of, 1, 1);
     chain.blocks = 1;
     chain.reduce = ReduceWhen::each;
     if (GetParam() == DType::fp32) {  // sums of a few in bf16 seldom round
@@ -129,7 +118,7 @@ TEST_P(BlocksOfModels, TrainToTheSameBitsOnAllReplicas) {
           if (replicas * shards * pipeline > 8) continue;
           ++index;
           if (!is_sampled(index)) continue;
-          RunConfig run = in_blocks(of, replicas, shards);
+          RunConfig run = dealt(of, replicas, shards);
           run.pipeline = pipeline;
           run.stage = index % 4;
           run.state_over_replicas = replicas > 1 && run.stage > 0 && index % 3 == 0;

@@ -109,6 +109,17 @@ inline Rounds rounds_of(const RunConfig& run) {
   return {.count = run.microbatches, .last_ranks = run.last_round_ranks, .blocks = run.blocks};
 }
 
+// The same run on so many replicas and shards, with as many microbatches a step in all: `of` has them on one.
+inline RunConfig dealt(const RunConfig& of, int replicas, int shards) {
+  RunConfig run = of;
+  const Rounds rounds = Rounds::of(of.microbatches, {.replicate = replicas, .shard = shards}, of.blocks);
+  run.replicate = replicas;
+  run.world = shards;
+  run.microbatches = rounds.count;
+  run.last_round_ranks = rounds.last_ranks;
+  return run;
+}
+
 struct RunResult {
   std::vector<double> losses, norms;
   std::vector<float> weights;  // masters, then rounded parameters, in parameter order

@@ -20,14 +20,6 @@ RunConfig alone(int microbatches, DType dtype) {
           .poison = true};
 }
 
-RunConfig spread(RunConfig run, int shards) {
-  const Rounds rounds = Rounds::of(run.microbatches, {.shard = shards});
-  run.world = shards;
-  run.microbatches = rounds.count;
-  run.last_round_ranks = rounds.last_ranks;
-  return run;
-}
-
 void expect_same_bits(const RunConfig& run, const RunConfig& reference) {
   SCOPED_TRACE(to_string(run));
   const RunResult& expected = known_run(reference);
@@ -66,7 +58,7 @@ TEST_P(UnevenModel, HasTheBitsOfOneRank) {
         for (const int pipeline : {1, 2}) {
           if (++cell % kEach != 0 || !is_sampled(cell / kEach)) continue;
           const RunConfig reference = alone(microbatches, dtype);
-          RunConfig run = spread(reference, shards);
+          RunConfig run = dealt(reference, 1, shards);
           run.stage = stage;
           run.pipeline = pipeline;
           run = varied(run, ran++);
@@ -127,7 +119,7 @@ TEST(Uneven, SumsTiedParametersAlike) {
   for (const int shards : {2, 3}) {
     RunConfig reference = alone(5, DType::fp32);
     reference.family = Family::gpt2;
-    RunConfig run = spread(reference, shards);
+    RunConfig run = dealt(reference, 1, shards);
     run.stage = shards;
     expect_same_bits(run, reference);
   }
