@@ -25,7 +25,7 @@ struct Answers {
 };
 
 // What the programs say of the model, before any is followed.
-struct Model {
+struct StepModel {
   const Layout& layout;
   const Mesh& mesh;
   AxisSet ranks;              // the axes along which gradients are summed
@@ -63,7 +63,7 @@ struct OfPipeline {
 
 class Follower {
  public:
-  Follower(const Program& program, int index, const Model& model, Answers answers, Terms& terms,
+  Follower(const Program& program, int index, const StepModel& model, Answers answers, Terms& terms,
            OfPipeline& pipeline, const Collectives& collectives, Findings& findings)
       : program_(program),
         index_(index),
@@ -131,7 +131,7 @@ class Follower {
 
   const Program& program_;
   const int index_;
-  const Model& model_;
+  const StepModel& model_;
   const Answers answers_;
   Terms& terms_;
   Messages& messages_;

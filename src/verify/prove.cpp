@@ -171,7 +171,7 @@ class World {
   Findings& findings_;
   std::vector<std::string>* const gradients_;
   Terms terms_;
-  Model model_;
+  StepModel model_;
   std::vector<Pipeline> pipelines_;
 };
 

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <regex>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -295,6 +297,41 @@ TEST(Floors, PublicHeadersNameNoOtherLibrary) {
   }
 }
 
+// The types that a file defines, each as "namespace::Name", those that are the file's own left out.
+// Namespaces and what lies in them directly begin at the first column.
+std::vector<std::string> types_defined(std::istream& in) {
+  static const std::regex definition(
+      "(?:struct|class|enum class) (?:\\w+\\(.*\\) )?(\\w+)(?: final)?(?: :.*)? \\{.*");
+  std::vector<std::string> types, spaces;
+  std::string text;
+  while (std::getline(in, text)) {
+    if (text.starts_with("namespace ") && text.ends_with("{"))
+      spaces.push_back(text.substr(10, text.size() - 11));
+    else if (text.starts_with("}  // namespace") && !spaces.empty())
+      spaces.pop_back();
+    std::smatch found;
+    if (std::ranges::count(spaces, "") > 0 || !std::regex_match(text, found, definition)) continue;
+    std::string name;
+    for (const std::string& space : spaces) name += space.substr(0, space.find(' ')) + "::";
+    types.push_back(name + found[1].str());
+  }
+  return types;
+}
+
+// Two types of one name in one namespace are one to the linker: it keeps the inline functions of either for
+// both. No compiler sees it, where no source includes both.
+TEST(Floors, EveryTypeIsDefinedOnce) {
+  std::map<std::string, std::string> defined;
+  for (const std::string& file : all_sources()) {
+    std::ifstream in(kRoot / file);
+    for (const std::string& type : types_defined(in)) {
+      const auto [entry, is_new] = defined.try_emplace(type, file);
+      EXPECT_TRUE(is_new) << file << " defines " << type << ", and " << entry->second << " does, too";
+    }
+  }
+  EXPECT_GE(defined.size(), 300u);
+}
+
 // The rules themselves: each must be able to fail.
 TEST(Floors, TheRulesTellFloorsApart) {
   EXPECT_EQ(parse_include("#include <vector>")->target, "vector");
@@ -321,6 +358,13 @@ TEST(Floors, TheRulesTellFloorsApart) {
        {"fmt/core.h", "hwy/highway.h", "oneapi/dnnl/dnnl.hpp", "mpi.h", "cuda_runtime.h"})
     EXPECT_TRUE(is_library_header(header)) << header;
   EXPECT_FALSE(is_library_header("vector"));
+  std::istringstream source(
+      "namespace tessera {\nstruct A;\nstruct A {\n  struct In {};\n};\nclass B final : public A {\n"
+      "enum class C : int { one };\ntemplate <>\nstruct A<int> {\nnamespace {\nstruct Own {\n}  // "
+      "namespace\n"
+      "namespace inner {\nstruct A {\n}  // namespace inner\n}  // namespace tessera\n");
+  EXPECT_EQ(types_defined(source),
+            (std::vector<std::string>{"tessera::A", "tessera::B", "tessera::C", "tessera::inner::A"}));
 }
 
 }  // namespace
