@@ -27,6 +27,8 @@ constexpr std::int64_t kSearchTests = 20'000'000;
 constexpr Index kPairedItems = 100'000;
 constexpr Index kSortTests = 60;  // that putting an item into its place in an order takes as long as
 constexpr std::int64_t kSearchRounds = 60'000;
+// Height above the bound that is not worth a search, as a part of the bound: 4 KiB of a GiB.
+constexpr std::int64_t kEnough = 1 << 18;
 // A search that has found nothing better for so many rounds goes back to the best.
 constexpr int kPatience = 200;
 
@@ -205,7 +207,9 @@ class Packer {
     if (placer_.place(next, best_.height - 1)) best_ = std::move(next);
   }
 
-  bool finished(std::int64_t tests) const { return best_.height == bound_ || placer_.tests() > tests; }
+  bool finished(std::int64_t tests) const {
+    return best_.height - bound_ <= bound_ / kEnough || placer_.tests() > tests;
+  }
 
   void search(std::int64_t tests) {
     const std::int64_t end = placer_.tests() + tests;
