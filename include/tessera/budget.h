@@ -26,11 +26,6 @@ struct PlannedPrograms {
 PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs,
                                int pipeline_rank = 0, int data_rank = 0);
 
-// Those of every rank: for each of first_data_ranks(specs) all pipeline ranks, by their coordinate.
-// programs_of_ranks() says who runs which.
-std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
-                                           std::span<const StepSpec> specs);
-
 // What messages call a budget's bytes: by default as an embedder writes them in EngineOptions. A tool gives
 // the names of the keys that its user set.
 struct BudgetNames {
@@ -52,6 +47,12 @@ struct MemoryBudget {
   // The bytes by which the plan exceeds the budget, device and host added; 0 where it fits.
   std::int64_t missing_bytes(const MemoryPlan& plan) const;
 };
+
+// Those of every rank: for each of first_data_ranks(specs) all pipeline ranks, by their coordinate.
+// programs_of_ranks() says who runs which. The first that exceeds the budget is the last. All of the
+// machine's cores work at it; the result does not depend on how many there are.
+std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
+                                           std::span<const StepSpec> specs, const MemoryBudget& budget = {});
 
 // The most units, from 0 to all, that can keep their gathered parameters from forward to backward while every
 // pipeline rank keeps within the budget. −1 where no count fits. Meaningful with sharded parameters only. The

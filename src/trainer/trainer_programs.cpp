@@ -169,10 +169,13 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
 }
 
 std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions& options) {
+  const Layout layout = layout_of(model, options.engine.mesh);
+  const TrainerPrograms programs(model, options);
   std::vector<TrainerPlan> plans;
-  for (const int data_rank : first_data_ranks(specs_of(model, options)))
-    for (int rank = 0; rank < options.engine.mesh.pipeline; ++rank)
-      plans.push_back(plan_trainer(model, options, rank, data_rank));
+  for (PlannedPrograms& planned : tessera::plan_pipeline(
+           layout, options.engine.mesh, step_specs(engine_options(model, options, programs))))
+    plans.push_back({layout, std::move(planned.programs), std::move(planned.plan), programs.names,
+                     planned.first_data_rank});
   return plans;
 }
 

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
+#include <utility>
 
+#include "src/tune/in_parallel.h"
 #include "tessera/error.h"
 #include "tessera/link.h"
 #include "tessera/plan_memory.h"
@@ -17,11 +20,7 @@ constexpr int kScanned = 32;
 
 bool keeps_within(const MemoryBudget& budget, const Layout& layout, const Mesh& mesh,
                   const std::vector<StepSpec>& specs) {
-  mesh.world();  // its checks
-  for (const int data_rank : first_data_ranks(specs))
-    for (int rank = 0; rank < mesh.pipeline; ++rank)
-      if (!budget.holds(build_and_plan(layout, mesh, specs, rank, data_rank).plan)) return false;
-  return true;
+  return budget.holds(plan_pipeline(layout, mesh, specs, budget).back().plan);
 }
 
 }  // namespace
@@ -44,12 +43,17 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
 }
 
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
-                                           std::span<const StepSpec> specs) {
+                                           std::span<const StepSpec> specs, const MemoryBudget& budget) {
   mesh.world();  // its checks
-  std::vector<PlannedPrograms> of_ranks;
-  for (const int data_rank : first_data_ranks(specs))
-    for (int rank = 0; rank < mesh.pipeline; ++rank)
-      of_ranks.push_back(build_and_plan(layout, mesh, specs, rank, data_rank));
+  const std::vector<int> data_ranks = first_data_ranks(specs);
+  std::vector<PlannedPrograms> of_ranks(data_ranks.size() * static_cast<std::size_t>(mesh.pipeline));
+  const std::size_t planned = in_parallel(of_ranks.size(), [&](std::size_t k) {
+    const auto [set, rank] = std::div(static_cast<std::int64_t>(k), std::int64_t{mesh.pipeline});
+    of_ranks[k] = build_and_plan(layout, mesh, specs, static_cast<int>(rank),
+                                 data_ranks[static_cast<std::size_t>(set)]);
+    return budget.holds(of_ranks[k].plan);
+  });
+  of_ranks.resize(planned);
   return of_ranks;
 }
 

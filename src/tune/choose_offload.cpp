@@ -11,18 +11,14 @@ namespace {
 // Of the step of all ranks; nothing where a rank exceeds the budget.
 std::optional<double> steps_us(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs,
                                const CostModel& cost, const MemoryBudget& budget) {
-  mesh.world();                                // its checks
-  std::vector<std::vector<Program>> training;  // by program of a trainer, those of all ranks
-  for (const int data_rank : first_data_ranks(specs))
-    for (int rank = 0; rank < mesh.pipeline; ++rank) {
-      PlannedPrograms planned = build_and_plan(layout, mesh, specs, rank, data_rank);
-      if (!budget.holds(planned.plan)) return std::nullopt;
-      if (data_rank > 0) continue;  // the others have most microbatches
-      training.resize(planned.programs.size());
-      for (std::size_t k = 0; k < training.size(); ++k)
-        if (planned.programs[k].kind == StepKind::train)
-          training[k].push_back(std::move(planned.programs[k]));
-    }
+  std::vector<PlannedPrograms> of_ranks = plan_pipeline(layout, mesh, specs, budget);
+  if (!budget.holds(of_ranks.back().plan)) return std::nullopt;
+  std::vector<std::vector<Program>> training(of_ranks[0].programs.size());  // by program of a trainer
+  for (PlannedPrograms& planned : of_ranks) {
+    if (planned.first_data_rank > 0) continue;  // the others have most microbatches
+    for (std::size_t k = 0; k < training.size(); ++k)
+      if (planned.programs[k].kind == StepKind::train) training[k].push_back(std::move(planned.programs[k]));
+  }
   double us = 0;
   for (const std::vector<Program>& programs : training)
     if (!programs.empty()) us += step_us(layout, mesh, programs, cost);

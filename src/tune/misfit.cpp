@@ -75,9 +75,7 @@ class Search {
     return found;
   }
 
-  double step_us_as_it_is() const {
-    return step_us(layout_, mesh_, plans_of(specs_, true, budget_).programs, cost_);
-  }
+  double step_us_as_it_is() const { return step_us(layout_, mesh_, plans_of(specs_, {}).programs, cost_); }
 
  private:
   struct Plans {
@@ -185,7 +183,7 @@ class Search {
               const std::vector<StepSpec> specs =
                   saving_all({activations, states, parameters}, all_again, resident);
               if (!means_something(specs)) return true;
-              const Plans plans = plans_of(specs, false, device);
+              const Plans plans = plans_of(specs, device);
               if (plans.fit) return true;
               planned += plans.instructions;
             }
@@ -231,19 +229,17 @@ class Search {
     return true;
   }
 
-  // No more ranks than show that it does not fit, or all.
-  Plans plans_of(const std::vector<StepSpec>& specs, bool all, const MemoryBudget& budget) const {
+  // No more ranks than show that it does not fit; all without a budget.
+  Plans plans_of(const std::vector<StepSpec>& specs, const MemoryBudget& budget) const {
     Plans plans;
     if (!means_something(specs)) return {.fit = false};
-    for (const int data_rank : first_data_ranks(specs))
-      for (int rank = 0; rank < mesh_.pipeline && (plans.fit || all); ++rank) {
-        PlannedPrograms planned = build_and_plan(layout_, mesh_, specs, rank, data_rank);
-        plans.fit = plans.fit && budget.holds(planned.plan);
-        for (std::size_t space = 0; space < plans.bytes.size(); ++space)
-          plans.bytes[space] = std::max(plans.bytes[space], planned.plan.spaces[space].arena_bytes);
-        for (const Program& program : planned.programs) plans.instructions += program.instructions.size();
-        if (data_rank == 0) plans.programs.push_back(std::move(planned.programs.front()));
-      }
+    for (PlannedPrograms& planned : plan_pipeline(layout_, mesh_, specs, budget)) {
+      plans.fit = budget.holds(planned.plan);
+      for (std::size_t space = 0; space < plans.bytes.size(); ++space)
+        plans.bytes[space] = std::max(plans.bytes[space], planned.plan.spaces[space].arena_bytes);
+      for (const Program& program : planned.programs) plans.instructions += program.instructions.size();
+      if (planned.first_data_rank == 0) plans.programs.push_back(std::move(planned.programs.front()));
+    }
     return plans;
   }
 
@@ -255,7 +251,7 @@ class Search {
     std::vector<std::string> words = describe_changes(specs_.front().strategy, specs.front().strategy);
     const auto [entry, is_new] = tried_.try_emplace(words);
     if (!is_new || words.empty()) return entry->second;
-    const Plans plans = plans_of(specs, false, budget_);
+    const Plans plans = plans_of(specs, budget_);
     planned_ += plans.instructions;
     if (plans.fit)
       entry->second =

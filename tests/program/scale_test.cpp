@@ -87,22 +87,21 @@ TEST(Scale, NinetySixLayersOnEightPipelineRanks) {
                    .pipeline = {.schedule = PipelineSchedule::interleaved, .chunks = 2, .cuts = {}}},
       .activations = testing::activations(96),
       .order = {}};
-  const auto seconds = [](std::clock_t ticks) { return static_cast<double>(ticks) / CLOCKS_PER_SEC; };
-  const std::clock_t start = std::clock();
+  const Clock::time_point start = Clock::now();
   const testing::WholeMesh made(units, mesh, spec);
-  const std::clock_t planned = std::clock();
+  const double planned = seconds_since(start);
   const VerifyReport report = made.verified();
-  const std::clock_t verified = std::clock();
+  const double verified = seconds_since(start);
   const VerifyReport meaning = made.proved();
-  const std::clock_t proved = std::clock();
+  const double proved = seconds_since(start);
   EXPECT_TRUE(report.ok()) << report.to_string();
   EXPECT_TRUE(meaning.ok()) << meaning.to_string();
   std::size_t instructions = 0;
   for (const Program& program : made.programs) instructions += program.instructions.size();
-  std::cout << instructions << " instructions of 8 programs: built and planned in "
-            << seconds(planned - start) << " s, verified in " << seconds(verified - planned)
-            << " s, proved in " << seconds(proved - verified) << " s\n";
-  EXPECT_LT(seconds(proved - start), 4 * kSecondsAllowed);
+  std::cout << instructions << " instructions of 8 programs: built and planned in " << planned
+            << " s, verified in " << verified - planned << " s, proved in " << proved - verified
+            << " s, all in " << proved << " s (target 1 on two cores)\n";
+  EXPECT_LT(proved, 4 * kSecondsAllowed);
 }
 
 // Ranks that differ are told apart by the groups they meet in, not one by one.
