@@ -17,25 +17,38 @@ namespace {
 
 constexpr std::int64_t kZeroedTogetherBytes = 1 << 20;  // less than this one thread zeroes as fast
 
-std::vector<GroupRun> group_runs(const Layout& layout, FlatId flat) {
-  std::vector<GroupRun> runs;
+// Padding between two parameters is zero and stays zero under any optimizer: of one group they are one run,
+// and between two groups it belongs to the first.
+void add_runs(const Layout& layout, FlatId flat, const ElementRange& mine, UpdateRuns& to) {
   for (ParameterId id : layout.flat(flat).parameters) {
     const Place& place = layout.place(id);
-    const int group = layout.parameter(id).group;
-    // Padding between two parameters of a group is zero and stays zero under any optimizer: one run.
-    if (!runs.empty() && runs.back().group == group)
-      runs.back().numel = place.offset + place.numel - runs.back().offset;
+    const std::int64_t first = std::max(place.offset, mine.begin);
+    const std::int64_t last = std::min(place.offset + place.numel, mine.end);
+    if (first >= last) continue;
+    if (to.runs.empty())
+      to.begin = first;
     else
-      runs.push_back({place.offset, place.numel, group});
+      to.runs.back().numel += first - (to.begin + to.numel);
+    const int group = layout.parameter(id).group;
+    if (to.runs.empty() || to.runs.back().group != group)
+      to.runs.push_back({.numel = last - first, .group = group});
+    else
+      to.runs.back().numel += last - first;
+    to.numel = last - to.begin;
   }
-  return runs;
 }
 
-// [flat] the update of it; −1: the program has none.
-IdVector<InstructionId> updates_of(const Program& program, int flats) {
-  IdVector<InstructionId> updates(flats, -1);
-  for (InstructionId id = 0; id < program.instructions.count(); ++id)
-    if (program.at(id).op == Opcode::update) updates[program.flat_of(program.at(id))] = id;
+// [flat]
+IdVector<UpdateRuns> updates_of(const Program& program, const Layout& layout, const OperandPlaces& places) {
+  IdVector<UpdateRuns> updates(layout.flats().count());
+  for (InstructionId id = 0; id < program.instructions.count(); ++id) {
+    const Instruction& instruction = program.at(id);
+    if (instruction.op != Opcode::update) continue;
+    const FlatId flat = program.flat_of(instruction);
+    if (updates[flat].update >= 0) throw Error(fmt::format("flat {} has two updates", flat));
+    updates[flat].update = id;
+    add_runs(layout, flat, places.of(id, instruction.operand(Role::gradient)).range, updates[flat]);
+  }
   return updates;
 }
 
@@ -85,8 +98,6 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   if (device.type() == DeviceType::cuda) trace_.prepare();  // with what set-up takes, and nothing later
   for (FlatId flat = 0; flat < layout.flats().count(); ++flat) {
     gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
-    group_runs_.push_back(group_runs(layout, flat));
-    update_runs_.emplace_back().reserve(group_runs_.back().size());
     const Flat& of = layout.flat(flat);
     const std::string& unit = layout.units()[of.unit].name;
     rounding_keys_.push_back(
@@ -99,7 +110,8 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   std::size_t instructions = 0;
   for (const Program& program : programs) {
     open_channels(world, program);
-    updates_.push_back(updates_of(program, layout.flats().count()));
+    places_.emplace_back(programs, static_cast<int>(places_.size()), layout, place_, memory_);
+    updates_.push_back(updates_of(program, layout, places_.back()));
     for (const Instruction& instruction : program.instructions) {
       std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.

@@ -21,17 +21,20 @@
 #include "src/device/uploads.h"
 #include "src/engine/decision.h"
 #include "src/engine/memory.h"
+#include "src/engine/operand_places.h"
 #include "src/engine/step_trace.h"
 #include "tessera/communicator.h"
 #include "tessera/engine.h"
 
 namespace tessera {
 
-// A run of a flat whose elements belong to parameters of one optimizer group, and the padding in between.
-struct GroupRun {
-  std::int64_t offset = 0;  // elements from the start of the flat
-  std::int64_t numel = 0;
-  int group = 0;
+// What an update changes of its flat on this rank: runs of one optimizer group each, padding in between
+// included, whose zeros any optimizer leaves zero.
+struct UpdateRuns {
+  InstructionId update = -1;    // −1: the program has none
+  std::int64_t begin = 0;       // elements from the start of the flat
+  std::int64_t numel = 0;       // of all runs
+  std::vector<UpdateRun> runs;  // one after the other
 };
 
 class Executor {
@@ -75,11 +78,10 @@ class Executor {
   const Program& program(int index) const { return programs_[index]; }
   // Where a buffer of the running program lies at an instruction; nullptr where it is not alive then.
   std::byte* address(BufferId buffer, InstructionId at) const;
-  // The elements of its flat that the operand's region has on this rank.
-  ElementRange range_of(const Operand& operand) const;
-  // Where that begins, and its bytes; all of the buffer where the region is no flat's.
-  std::byte* at(const Operand& operand, InstructionId id) const;
-  std::int64_t bytes(const Operand& operand) const;
+  // Where an operand of an instruction of the running program lies.
+  const OperandPlace& place_of(InstructionId id, const Operand& operand) const {
+    return places_[program_].of(id, operand);
+  }
   // A persistent buffer of any program, at any time.
   std::byte* persistent_address(int program, BufferId buffer) const {
     return memory_.address(program, buffer, 0);
@@ -153,7 +155,7 @@ class Executor {
   void accumulate(InstructionId id);
   void square_sum(InstructionId id);
   void add_parameter_squares(InstructionId id, const Operand& reduced);
-  Squares squares_of(const Instruction& instruction, const Operand& reduced) const;
+  Squares squares_of(InstructionId id, const Operand& reduced) const;
   SquareSum* square_sum_of(ParameterId parameter) const;
   kernels::UpdateGate* gate() const;
   void reduce_scalars(const Instruction& instruction);
@@ -175,7 +177,7 @@ class Executor {
   Communicator& channel_of(const Instruction& instruction);
 
   // operations.cpp, too
-  InstructionId update_of(FlatId flat) const { return updates_[program_][flat]; }
+  InstructionId update_of(FlatId flat) const { return updates_[program_][flat].update; }
   const Instruction& instruction_at(InstructionId id) const { return program().instructions[id]; }
   CallLabel label(const Instruction& instruction) const;
   Stream& lane(Lane which) { return *lanes_[static_cast<std::size_t>(which)]; }
@@ -195,16 +197,15 @@ class Executor {
   Coordinates place_;  // in the mesh
   StepMemory memory_;
   ArenaRegistration registration_;
-  std::vector<double> scalars_;                   // of all ranks, on the host
-  IdVector<std::int64_t> first_places_;           // [flat] as first_places()
-  IdVector<std::vector<Piece>> gaps_;             // [flat]
-  IdVector<std::vector<GroupRun>> group_runs_;    // [flat]
-  IdVector<std::vector<UpdateRun>> update_runs_;  // [flat] of its update, with room for all
-  IdVector<std::uint64_t> rounding_keys_;         // [flat] the same on every rank and mesh
-  std::map<ChannelKey, Communicator> channels_;   // programs never run at the same time and share them
-  IdVector<Event> events_;                        // [instruction] of the running step
-  IdVector<int> finish_of_;                       // [program] the one for what it leaves; −1: none
-  IdVector<IdVector<InstructionId>> updates_;     // [program][flat] its update; −1: none
+  std::vector<double> scalars_;                  // of all ranks, on the host
+  IdVector<std::int64_t> first_places_;          // [flat] as first_places()
+  IdVector<std::vector<Piece>> gaps_;            // [flat]
+  IdVector<OperandPlaces> places_;               // [program]
+  IdVector<std::uint64_t> rounding_keys_;        // [flat] the same on every rank and mesh
+  std::map<ChannelKey, Communicator> channels_;  // programs never run at the same time and share them
+  IdVector<Event> events_;                       // [instruction] of the running step
+  IdVector<int> finish_of_;                      // [program] the one for what it leaves; −1: none
+  IdVector<IdVector<UpdateRuns>> updates_;       // [program][flat]
   int program_ = -1;
   InstructionId cursor_ = 0;
   int waits_ = 0;  // of Waits, those that are there

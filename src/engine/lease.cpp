@@ -73,8 +73,9 @@ void Engine::Impl::zero_unwritten(InstructionId use) {
   for (const Operand& operand : instruction(use).operands) {
     const bool handed_on = operand.role == Role::output || operand.role == Role::input_gradient ||
                            operand.role == Role::gradient;
-    if (handed_on && operand.access == Access::write)
-      executor->zero(executor->at(operand, use), executor->bytes(operand));
+    if (!handed_on || operand.access != Access::write) continue;
+    const OperandPlace& place = executor->place_of(use, operand);
+    executor->zero(place.address, place.bytes);
   }
 }
 
@@ -132,7 +133,7 @@ int UnitLease::microbatch() const { return engine().impl_->instruction(instructi
 void* UnitLease::address(Role role) const {
   Engine::Impl& impl = *engine().impl_;
   const Operand* operand = impl.instruction(instruction_).find(role);
-  return operand == nullptr ? nullptr : impl.executor->at(*operand, instruction_);
+  return operand == nullptr ? nullptr : impl.executor->place_of(instruction_, *operand).address;
 }
 
 TensorView UnitLease::parameter(ParameterId parameter) const {
@@ -146,7 +147,7 @@ TensorView UnitLease::parameter(ParameterId parameter) const {
   for (const Operand& operand : impl.instruction(instruction_).operands) {
     if (operand.role != Role::parameters || impl.program().buffers[operand.buffer].flat != place.flat)
       continue;
-    std::byte* base = impl.executor->at(operand, instruction_);
+    std::byte* base = impl.executor->place_of(instruction_, operand).address;
     return {base + place.offset * bytes_of(operand.type), place.numel, operand.type};
   }
   throw Error(fmt::format("{} does not read '{}'", describe(impl.program(), instruction_),
@@ -164,7 +165,7 @@ TensorView UnitLease::gradient(ParameterId parameter) const {
                     name_of(pass()), impl.program().units[unit()],
                     flat.trainable ? "gradients exist in backward only" : "a frozen parameter has none"));
   const Operand& operand = impl.gradient_of(impl.instruction(instruction_), parameter);
-  return {impl.executor->at(operand, instruction_), place.numel, flat.dtype};
+  return {impl.executor->place_of(instruction_, operand).address, place.numel, flat.dtype};
 }
 
 float UnitLease::gradient_beta(ParameterId parameter) const {

@@ -68,28 +68,6 @@ CallLabel Executor::label(const Instruction& instruction) const {
   return {program().units[instruction.unit], operation};
 }
 
-ElementRange Executor::range_of(const Operand& operand) const {
-  const FlatId flat = program().buffers[operand.buffer].flat;
-  if (operand.region.kind == Region::Kind::parameter) {
-    const Place& place = layout_.place(operand.region.parameter);
-    return {place.offset, place.offset + place.numel};
-  }
-  return tessera::range_of(layout_.flat(flat), operand.region.spread, place_);
-}
-
-std::byte* Executor::at(const Operand& operand, InstructionId id) const {
-  std::byte* const base = address(operand.buffer, id);
-  if (operand.region.kind == Region::Kind::all) return base;
-  const Buffer& buffer = program().buffers[operand.buffer];
-  const std::int64_t held = tessera::range_of(layout_.flat(buffer.flat), buffer.spread, place_).begin;
-  return base + (range_of(operand).begin - held) * bytes_of(operand.type);
-}
-
-std::int64_t Executor::bytes(const Operand& operand) const {
-  if (operand.region.kind == Region::Kind::all) return program().buffers[operand.buffer].bytes;
-  return range_of(operand).numel() * bytes_of(operand.type);
-}
-
 kernels::ComputeContext Executor::compute(Lane on) {
   return {.threads = options_.threads_per_rank,
           .workspace = {},
@@ -99,9 +77,9 @@ kernels::ComputeContext Executor::compute(Lane on) {
 
 void Executor::all_gather(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
-  const Operand& part = instruction.operand(Role::from);
-  channel_of(instruction)
-      .all_gather(at(part, id), at(instruction.operand(Role::to), id), bytes(part), label(instruction));
+  const OperandPlace& part = place_of(id, instruction.operand(Role::from));
+  const OperandPlace& whole = place_of(id, instruction.operand(Role::to));
+  channel_of(instruction).all_gather(part.address, whole.address, part.bytes, label(instruction));
 }
 
 void Executor::reduce_scatter(InstructionId id) {
@@ -110,14 +88,14 @@ void Executor::reduce_scatter(InstructionId id) {
   const Operand& to = instruction.operand(Role::to);
   Communicator& channel = channel_of(instruction);
   const bool gives = from != nullptr && instruction.contributors.contains(channel.rank());
-  const ReduceScatter call = {.full = gives ? at(*from, id) : nullptr,
+  const ReduceScatter call = {.full = gives ? place_of(id, *from).address : nullptr,
                               .wire = instruction.wire_type(),
-                              .shard = reinterpret_cast<float*>(at(to, id)),
-                              .shard_numel = range_of(to).numel(),
+                              .shard = reinterpret_cast<float*>(place_of(id, to).address),
+                              .shard_numel = place_of(id, to).range.numel(),
                               .accumulate = to.access == Access::add,
                               .contributors = instruction.contributors,
                               .reduction = options_.strategy.reduction,
-                              .squares = squares_of(instruction, to)};
+                              .squares = squares_of(id, to)};
   if (channel.world() == 1)  // the same sum, by all threads of the rank
     kernels::ordered_chain(compute(id), call.shard_numel, call.wire, std::array{call.full},
                            call.accumulate ? 1.0f : 0.0f, call.shard, call.squares);
@@ -130,14 +108,17 @@ void Executor::accumulate(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const Operand& from = instruction.operand(Role::from);
   const Operand& to = instruction.operand(Role::to);
-  kernels::accumulate(compute(id), range_of(from).numel(), from.type, at(from, id),
-                      to.access == Access::add ? 1.0f : 0.0f, reinterpret_cast<float*>(at(to, id)));
+  const OperandPlace& added = place_of(id, from);
+  kernels::accumulate(compute(id), added.range.numel(), from.type, added.address,
+                      to.access == Access::add ? 1.0f : 0.0f,
+                      reinterpret_cast<float*>(place_of(id, to).address));
 }
 
 void Executor::zero(InstructionId id) {
   for (const Operand& operand : instruction_at(id).operands) {
     if (operand.region.kind != Region::Kind::gaps) {
-      zero(at(operand, id), bytes(operand));
+      const OperandPlace& place = place_of(id, operand);
+      zero(place.address, place.bytes);
       continue;
     }
     const std::int64_t element = bytes_of(operand.type);
@@ -156,18 +137,18 @@ kernels::UpdateGate* Executor::gate() const {
 void Executor::square_sum(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const Operand& from = instruction.operand(Role::from);
-  kernels::sum_of_squares(compute(id), range_of(from).numel(), from.type, at(from, id),
-                          squares_of(instruction, from));
+  const OperandPlace& summed = place_of(id, from);
+  kernels::sum_of_squares(compute(id), summed.range.numel(), from.type, summed.address, squares_of(id, from));
   add_parameter_squares(id, from);
 }
 
 // Where the squares of the reduced gradient go; nowhere if the instruction takes none.
-Squares Executor::squares_of(const Instruction& instruction, const Operand& reduced) const {
+Squares Executor::squares_of(InstructionId id, const Operand& reduced) const {
   static_assert(kAlignmentBytes / bytes_of(DType::fp32) % kSquareBlock == 0);
-  const Operand* const sum = instruction.find(Role::squares);
+  const Operand* const sum = instruction_at(id).find(Role::squares);
   if (sum == nullptr) return {};
   const FlatId flat = program().buffers[reduced.buffer].flat;
-  return {square_sum_of(sum->region.parameter), first_places_[flat] + range_of(reduced).begin};
+  return {square_sum_of(sum->region.parameter), first_places_[flat] + place_of(id, reduced).range.begin};
 }
 
 SquareSum* Executor::square_sum_of(ParameterId parameter) const {
@@ -177,24 +158,25 @@ SquareSum* Executor::square_sum_of(ParameterId parameter) const {
 // Those of each parameter's part, where they are asked for.
 void Executor::add_parameter_squares(InstructionId id, const Operand& reduced) {
   if (!options_.parameter_norms) return;
-  const ElementRange part = range_of(reduced);
-  const Squares all = squares_of(instruction_at(id), reduced);
+  const OperandPlace& place = place_of(id, reduced);
+  const ElementRange part = place.range;
+  const Squares all = squares_of(id, reduced);
   for (const Piece& piece : layout_.pieces(program().buffers[reduced.buffer].flat, part.begin, part.end)) {
     const std::int64_t offset = piece.offset - part.begin;
     kernels::sum_of_squares(compute(id), piece.numel, reduced.type,
-                            at(reduced, id) + offset * bytes_of(reduced.type),
+                            place.address + offset * bytes_of(reduced.type),
                             {square_sum_of(piece.parameter), all.first + offset});
   }
 }
 
 void Executor::message(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
-  const Operand& moved = instruction.operands[0];
+  const OperandPlace& moved = place_of(id, instruction.operands[0]);
   Communicator& channel = channel_of(instruction);
   if (instruction.op == Opcode::send)
-    channel.send(at(moved, id), bytes(moved), 1, label(instruction));
+    channel.send(moved.address, moved.bytes, 1, label(instruction));
   else
-    channel.recv(at(moved, id), bytes(moved), 0, label(instruction));
+    channel.recv(moved.address, moved.bytes, 0, label(instruction));
 }
 
 void Executor::reduce_scalars(const Instruction& instruction) {
@@ -242,17 +224,18 @@ void Executor::copy(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const Operand& from = instruction.operand(Role::from);
   const Operand& to = instruction.operand(Role::to);
+  const OperandPlace &source = place_of(id, from), &target = place_of(id, to);
   const auto on_disk = [&](const Operand& operand) {
     return program().buffers[operand.buffer].space == Space::disk;
   };
   // The disk moves whole blocks, which its buffers, and those beside it, have room for.
   if (on_disk(to))
-    return memory_.disk().write(memory_.disk_offset(program_, to.buffer), at(from, id),
-                                round_up(bytes(from), kBlockBytes));
+    return memory_.disk().write(memory_.disk_offset(program_, to.buffer), source.address,
+                                round_up(source.bytes, kBlockBytes));
   if (on_disk(from))
-    return memory_.disk().read(memory_.disk_offset(program_, from.buffer), at(to, id),
-                               round_up(bytes(to), kBlockBytes));
-  device_.copy(lane(instruction.lane), at(to, id), at(from, id), bytes(from));
+    return memory_.disk().read(memory_.disk_offset(program_, from.buffer), target.address,
+                               round_up(target.bytes, kBlockBytes));
+  device_.copy(lane(instruction.lane), target.address, source.address, source.bytes);
 }
 
 DType Executor::reduced_type(FlatId flat) const {
@@ -271,42 +254,30 @@ void Executor::update(InstructionId id) {
   const Instruction& instruction = instruction_at(id);
   const Operand& gradient = instruction.operand(Role::gradient);
   const FlatId flat = program().buffers[gradient.buffer].flat;
-  const ElementRange mine = range_of(gradient);
+  const UpdateRuns& part = updates_[program_][flat];
+  if (part.runs.empty()) return;
+  const std::int64_t skipped = part.begin - place_of(id, gradient).range.begin;  // in front of the first run
   const bool on_host = instruction.lane == Lane::host;
   const UpdateTerms& terms = decided(instruction).terms;
-  std::vector<UpdateRun>& runs = update_runs_[flat];
-  runs.clear();
-  std::int64_t begin = 0, end = 0;  // of all of them; between two is padding, whose zeros stay zeros
-  for (const GroupRun& run : group_runs_[flat]) {
-    const std::int64_t first = std::max(run.offset, mine.begin);
-    const std::int64_t last = std::min(run.offset + run.numel, mine.end);
-    if (first >= last) continue;
-    if (runs.empty())
-      begin = first;
-    else
-      runs.back().numel += first - end;
-    runs.push_back({.numel = last - first, .group = run.group});
-    end = last;
-  }
-  if (runs.empty()) return;
   const auto from_begin = [&](Role role) -> std::byte* {
     const Operand* operand = instruction.find(role);
-    return operand == nullptr ? nullptr : at(*operand, id) + (begin - mine.begin) * bytes_of(operand->type);
+    if (operand == nullptr) return nullptr;
+    return place_of(id, *operand).address + skipped * bytes_of(operand->type);
   };
   const bool gated = !on_host && &decided(instruction) == &now_ && gate_set_;
-  tessera::update(options_.optimizer, {.numel = end - begin,
+  tessera::update(options_.optimizer, {.numel = part.numel,
                                        .gradient_type = gradient.type,
                                        .gradient = from_begin(Role::gradient),
                                        .master = reinterpret_cast<float*>(from_begin(Role::master)),
                                        .moments = {from_begin(Role::moment1), from_begin(Role::moment2)},
                                        .parameter_type = layout_.flat(flat).dtype,
                                        .parameter = from_begin(Role::parameter),
-                                       .runs = runs,
+                                       .runs = part.runs,
                                        .learning_rate = terms.learning_rate,
                                        .step = terms.step,
                                        .gradient_scale = terms.gradient_scale,
                                        .rounding_key = rounding_keys_[flat],
-                                       .first = begin,
+                                       .first = part.begin,
                                        .gate = gated ? gate() : nullptr,
                                        .threads = options_.threads_per_rank,
                                        .device = on_host ? DeviceType::cpu : device_.type(),
