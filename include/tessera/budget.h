@@ -48,9 +48,9 @@ struct MemoryBudget {
   std::int64_t missing_bytes(const MemoryPlan& plan) const;
 };
 
-// Those of every rank: for each of first_data_ranks(specs) all pipeline ranks, by their coordinate.
-// programs_of_ranks() says who runs which. The first that exceeds the budget is the last. All of the
-// machine's cores work at it; the result does not depend on how many there are.
+// Builds and plans the programs of every rank: for each of first_data_ranks(specs) those of all pipeline
+// ranks, by their coordinate. programs_of_ranks() says who runs which. It ends with the first rank whose plan
+// exceeds the budget. All of the machine's cores work at it, and the result is the same for any number.
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
                                            std::span<const StepSpec> specs, const MemoryBudget& budget = {});
 

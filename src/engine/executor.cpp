@@ -38,7 +38,7 @@ void add_runs(const Layout& layout, FlatId flat, const ElementRange& mine, Updat
   }
 }
 
-// [flat]
+// What the program updates, by flat.
 IdVector<UpdateRuns> updates_of(const Program& program, const Layout& layout, const OperandPlaces& places) {
   IdVector<UpdateRuns> updates(layout.flats().count());
   for (InstructionId id = 0; id < program.instructions.count(); ++id) {
@@ -110,8 +110,8 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   std::size_t instructions = 0;
   for (const Program& program : programs) {
     open_channels(world, program);
-    places_.emplace_back(programs, static_cast<int>(places_.size()), layout, place_, memory_);
-    updates_.push_back(updates_of(program, layout, places_.back()));
+    operand_places_.emplace_back(programs, static_cast<int>(operand_places_.size()), layout, place_, memory_);
+    updates_.push_back(updates_of(program, layout, operand_places_.back()));
     for (const Instruction& instruction : program.instructions) {
       std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.

@@ -80,7 +80,7 @@ class Executor {
   std::byte* address(BufferId buffer, InstructionId at) const;
   // Where an operand of an instruction of the running program lies.
   const OperandPlace& place_of(InstructionId id, const Operand& operand) const {
-    return places_[program_].of(id, operand);
+    return operand_places_[program_].of(id, operand);
   }
   // A persistent buffer of any program, at any time.
   std::byte* persistent_address(int program, BufferId buffer) const {
@@ -200,7 +200,7 @@ class Executor {
   std::vector<double> scalars_;                  // of all ranks, on the host
   IdVector<std::int64_t> first_places_;          // [flat] as first_places()
   IdVector<std::vector<Piece>> gaps_;            // [flat]
-  IdVector<OperandPlaces> places_;               // [program]
+  IdVector<OperandPlaces> operand_places_;       // [program]
   IdVector<std::uint64_t> rounding_keys_;        // [flat] the same on every rank and mesh
   std::map<ChannelKey, Communicator> channels_;  // programs never run at the same time and share them
   IdVector<Event> events_;                       // [instruction] of the running step

@@ -14,18 +14,20 @@
 namespace tessera {
 
 struct OperandPlace {
-  std::byte* address = nullptr;  // of its first element; null on the disk
-  ElementRange range;            // of its flat, on this rank; empty where the region is all of a buffer
+  // The first element of `range`, or the buffer's where that is empty. Null on the disk.
+  std::byte* address = nullptr;
+  // The elements of its flat, on this rank. Empty where the region is not one run of a flat.
+  ElementRange range;
   std::int64_t bytes = 0;
 };
 
 class OperandPlaces {
  public:
-  // Those of `programs[index]`, which must outlive this, on the rank with these coordinates.
+  // Finds the operands of `programs[index]`, which must outlive this, on the rank with these coordinates.
   OperandPlaces(const IdVector<Program>& programs, int index, const Layout& layout,
                 const Coordinates& coordinates, const StepMemory& memory);
 
-  // Of an operand of this instruction, given by reference to the program's own.
+  // Says where an operand of this instruction lies. `operand` must be the program's own, no copy of it.
   const OperandPlace& of(InstructionId id, const Operand& operand) const {
     const std::ptrdiff_t k = &operand - program_.instructions[id].operands.data();
     return places_[static_cast<std::size_t>(first_[id] + k)];

@@ -116,15 +116,14 @@ void Executor::accumulate(InstructionId id) {
 
 void Executor::zero(InstructionId id) {
   for (const Operand& operand : instruction_at(id).operands) {
+    const OperandPlace& place = place_of(id, operand);
     if (operand.region.kind != Region::Kind::gaps) {
-      const OperandPlace& place = place_of(id, operand);
       zero(place.address, place.bytes);
       continue;
     }
     const std::int64_t element = bytes_of(operand.type);
-    std::byte* const base = address(operand.buffer, id);
     for (const Piece& gap : gaps_[program().buffers[operand.buffer].flat])
-      zero(base + gap.offset * element, gap.numel * element);
+      zero(place.address + gap.offset * element, gap.numel * element);
   }
 }
 
