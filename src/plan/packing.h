@@ -23,8 +23,8 @@ struct Packing {
 };
 
 // Items that are alive together never overlap; others may. Offsets are sums of items' bytes, so a common
-// divisor of all items' bytes divides every offset. Equal items give equal packings, on any machine. The search
-// ends at the bound, less than 4 KiB a GiB above it, or when it has done the work that it is allowed.
+// divisor of all items' bytes divides every offset. Equal items give equal packings, on any machine. The
+// search ends at the bound, less than 4 KiB a GiB above it, or when it has done the work that it is allowed.
 Packing pack(std::span<const PackItem> items);
 
 }  // namespace tessera
