@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tessera/engine.h"
+#include "tessera/engine_options.h"
 #include "tessera/model.h"
 #include "tessera/pipeline.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tessera/c_api.h"
-#include "tessera/engine.h"
+#include "tessera/engine_options.h"
 
 namespace tessera::c_api {
 

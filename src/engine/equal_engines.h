@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/engine.h"
+#include "tessera/engine_options.h"
 
 namespace tessera {
 

@@ -4,13 +4,17 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "tessera/engine.h"
+#include "tessera/layout.h"
+#include "tessera/loss_scaler.h"
 #include "tessera/numerics.h"
+#include "tessera/optimizer.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tessera/communicator.h"
-#include "tessera/engine.h"
+#include "tessera/engine_options.h"
 
 namespace tessera {
 

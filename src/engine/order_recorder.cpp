@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "tessera/engine.h"
+#include "tessera/engine_options.h"
 
 namespace tessera {
 

@@ -1,5 +1,7 @@
 #include "src/engine/figures.h"
 
+#include "tessera/engine_options.h"
+
 namespace tessera {
 namespace {
 
