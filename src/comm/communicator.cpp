@@ -9,6 +9,7 @@
 
 #include "src/comm/backend.h"
 #include "src/device/wait.h"
+#include "tessera/id_vector.h"
 
 namespace tessera {
 namespace {
@@ -55,7 +56,7 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::st
 }
 
 Communicator Communicator::duplicate(const std::string& name) const {
-  std::vector<int> ranks(static_cast<std::size_t>(world()));
+  IdVector<int> ranks(world());
   std::iota(ranks.begin(), ranks.end(), 0);
   return subgroup(ranks, name);
 }

@@ -23,10 +23,8 @@ void Puller::each_peer(const Copy& copy) {
 }
 
 std::span<const void*> Puller::sources(const Contributors& of, std::int64_t offset_bytes) {
-  const auto some = std::span(sources_).first(static_cast<std::size_t>(of.count));
-  for (int k = 0; k < of.count; ++k)
-    some[static_cast<std::size_t>(k)] = at(source(of.first + k), offset_bytes);
-  return some;
+  for (int k = 0; k < of.count; ++k) sources_[k] = at(source(of.first + k), offset_bytes);
+  return std::span(sources_).first(static_cast<std::size_t>(of.count));
 }
 
 std::int64_t Puller::pull_all_gather(void* full, std::int64_t shard_bytes) {

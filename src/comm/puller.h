@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "kernels/copy.h"
 #include "tessera/communicator.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -52,7 +52,7 @@ class Puller {
   std::int64_t pull_all_to_all(void* output, std::int64_t block_bytes);
 
  protected:
-  explicit Puller(int ranks) : sources_(static_cast<std::size_t>(ranks)) {}
+  explicit Puller(int ranks) : sources_(ranks) {}
 
  private:
   virtual int own_rank() const = 0;
@@ -64,7 +64,7 @@ class Puller {
   virtual void stop_reading() noexcept = 0;
   virtual void meet() = 0;
 
-  int ranks() const { return static_cast<int>(sources_.size()); }
+  int ranks() const { return sources_.count(); }
   template <class Copies>
   void read(const Copies& copies);
   // for_each_peer(), reading.
@@ -75,7 +75,7 @@ class Puller {
   template <class Element>
   std::int64_t reduce_everywhere(Element* data, std::int64_t numel);
 
-  std::vector<const void*> sources_;  // scratch of sources()
+  IdVector<const void*> sources_;  // scratch of sources()
 };
 
 }  // namespace tessera::comm

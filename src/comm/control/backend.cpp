@@ -21,7 +21,7 @@ Communicator make_control_world(const ControlOptions& given) {
                                  std::max(options.world - 1, 0)));
   if (options.port < 1 || options.port > 65535)
     throw UsageError(fmt::format("port is {}; use 1 to 65535", options.port));
-  std::vector<int> ranks(static_cast<std::size_t>(options.world));
+  IdVector<int> ranks(options.world);
   std::iota(ranks.begin(), ranks.end(), 0);
   return Communicator(std::make_shared<comm::ControlBackend>(std::make_shared<comm::ControlWorld>(options), 0,
                                                              std::move(ranks), "world"));
@@ -54,7 +54,7 @@ std::span<const char> of_every_block(std::vector<char>& columns, const void* dat
 }  // namespace
 
 ControlBackend::ControlBackend(std::shared_ptr<ControlWorld> world, std::uint64_t parent,
-                               std::vector<int> global_ranks, std::string name)
+                               IdVector<int> global_ranks, std::string name)
     : world_(std::move(world)),
       global_ranks_(std::move(global_ranks)),
       name_(std::move(name)),
@@ -65,8 +65,7 @@ ControlBackend::ControlBackend(std::shared_ptr<ControlWorld> world, std::uint64_
 
 std::shared_ptr<Backend> ControlBackend::subgroup(const std::vector<int>& ranks, const std::string& name) {
   std::vector<int> global(ranks.size());
-  std::transform(ranks.begin(), ranks.end(), global.begin(),
-                 [&](int rank) { return global_ranks_[static_cast<std::size_t>(rank)]; });
+  std::transform(ranks.begin(), ranks.end(), global.begin(), [&](int rank) { return global_ranks_[rank]; });
   auto made = std::make_shared<ControlBackend>(world_, key_, std::move(global), name);
   made->deadline_ = deadline_;
   made->delay_ = delay_;
@@ -108,14 +107,14 @@ void ControlBackend::exchange(const Call& call, std::uint64_t sequence, int peer
 template <class Element>
 void ControlBackend::reduce(const Call& call, Element* data, std::int64_t numel) {
   const auto element = static_cast<std::int64_t>(sizeof(Element));
-  std::vector<const void*> contributions(static_cast<std::size_t>(world()));
+  IdVector<const void*> contributions(world());
   Content content{.numel = numel, .each_bytes = world() * element};
   content.bring = [&](const Range& range) {
     return bytes_at(data, range.begin * element, range.count * element);
   };
   content.take = [&](const Range& range, const std::vector<char>& all) {
     for (int peer = 0; peer < world(); ++peer)
-      contributions[static_cast<std::size_t>(peer)] = all.data() + peer * range.count * element;
+      contributions[peer] = all.data() + peer * range.count * element;
     sum_into(contributions, range.count, data + range.begin);
   };
   collective(call, content);
@@ -139,7 +138,7 @@ void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel labe
   const std::int64_t element = bytes_of(request.wire), slice = request.shard_numel * element;
   std::vector<char> columns;
   const auto [first, count] = request.contributors;
-  std::vector<const void*> contributions(static_cast<std::size_t>(count));
+  IdVector<const void*> contributions(count);
   Content content{.numel = request.shard_numel, .each_bytes = std::int64_t{count} * world() * element};
   if (request.contributors.contains(me_))
     content.bring = [&](const Range& range) {

@@ -9,16 +9,17 @@
 
 #include "src/comm/backend.h"
 #include "src/comm/control/world.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
 class ControlBackend final : public Backend {
  public:
-  ControlBackend(std::shared_ptr<ControlWorld> world, std::uint64_t parent, std::vector<int> global_ranks,
+  ControlBackend(std::shared_ptr<ControlWorld> world, std::uint64_t parent, IdVector<int> global_ranks,
                  std::string name);
 
   int rank() const override { return me_; }
-  int world() const override { return static_cast<int>(global_ranks_.size()); }
+  int world() const override { return global_ranks_.count(); }
   int global_rank() const override { return world_->rank(); }
   const std::string& name() const override { return name_; }
   std::shared_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name) override;
@@ -67,7 +68,7 @@ class ControlBackend final : public Backend {
   void reduce(const Call& call, Element* data, std::int64_t numel);
 
   const std::shared_ptr<ControlWorld> world_;
-  const std::vector<int> global_ranks_;
+  const IdVector<int> global_ranks_;
   const std::string name_;
   const int me_;
   const std::uint64_t key_;

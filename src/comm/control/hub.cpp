@@ -35,8 +35,8 @@ ControlHub::ControlHub(const ControlOptions& options)
       handlers_{
           .taken = [this](const SessionPointer& session, Frame frame) { take(session, std::move(frame)); },
           .lost = [this](const SessionPointer& session, const char* why) { lose(session, why); }},
-      came_(static_cast<std::size_t>(options.world), false),
-      ended_(static_cast<std::size_t>(options.world), false) {
+      came_(options.world, false),
+      ended_(options.world, false) {
   listener_.start({.taken = [this](tcp::socket socket) { take_connection(std::move(socket)); },
                    .failed = [this](const std::string& why) { fail(0, 0, why); }});
   look();
@@ -106,7 +106,7 @@ void ControlHub::lose(const SessionPointer& session, const char* why) {
   drop(session);
   const int rank = session->rank;
   if (rank < 0 || has_ended(rank)) return;
-  ended_[static_cast<std::size_t>(rank)] = true;
+  ended_[rank] = true;
   fail(rank, rank, why);
 }
 
@@ -125,7 +125,7 @@ void ControlHub::take(const SessionPointer& session, Frame frame) {
     case FrameKind::fail:
       return fail(session->rank, std::clamp(header.peer, -1, world_ - 1), frame.text());
     case FrameKind::bye:
-      ended_[static_cast<std::size_t>(session->rank)] = true;
+      ended_[session->rank] = true;
       return;
     default:
       return lose(session, "it sent what only rank 0 sends");
@@ -140,7 +140,7 @@ void ControlHub::greet(const SessionPointer& session, const Hello& hello) {
   }
   if (const std::string why = objection(hello); !why.empty()) return refuse(session, hello, why);
   session->rank = hello.rank;
-  came_[static_cast<std::size_t>(hello.rank)] = true;
+  came_[hello.rank] = true;
   FrameHeader answer;
   answer.kind = FrameKind::welcome;
   session->write(answer);
@@ -191,14 +191,14 @@ void ControlHub::take_group(const SessionPointer& session, const Frame& frame) {
   const auto members = static_cast<std::size_t>(std::max(frame.header.member, 0));
   const std::size_t bytes = members * sizeof(int);
   if (members == 0 || frame.bytes.size() < bytes) return lose(session, kWhy);
-  std::vector<int> ranks(members);
+  IdVector<int> ranks(members);
   std::memcpy(ranks.data(), frame.bytes.data(), bytes);
-  std::vector<bool> there(static_cast<std::size_t>(world_), false);
+  IdVector<bool> there(world_, false);
   for (const int rank : ranks) {
-    if (rank < 0 || rank >= world_ || there[static_cast<std::size_t>(rank)]) return lose(session, kWhy);
-    there[static_cast<std::size_t>(rank)] = true;
+    if (rank < 0 || rank >= world_ || there[rank]) return lose(session, kWhy);
+    there[rank] = true;
   }
-  if (!there[static_cast<std::size_t>(session->rank)]) return lose(session, kWhy);
+  if (!there[session->rank]) return lose(session, kWhy);
   Group& group = groups_[frame.header.group];
   if (!group.ranks.empty()) return;
   group.ranks = std::move(ranks);
@@ -214,11 +214,11 @@ void ControlHub::take_call(const SessionPointer& session, Frame frame) {
   const auto found = groups_.find(header.group);
   if (found == groups_.end()) return lose(session, kWhy);
   Group& group = found->second;
-  const int members = static_cast<int>(group.ranks.size());
+  const int members = group.ranks.count();
   if (header.member < 0 || header.member >= members || header.peer >= members ||
-      group.ranks[static_cast<std::size_t>(header.member)] != session->rank)
+      group.ranks[header.member] != session->rank)
     return lose(session, kWhy);
-  group.statuses[static_cast<std::size_t>(header.member)] = {header.call, header.sequence};
+  group.statuses[header.member] = {header.call, header.sequence};
   const bool sends = header.call.operation == Operation::send;
   const bool message = header.peer >= 0;
   const int from = sends ? header.member : header.peer, to = sends ? header.peer : header.member;
@@ -233,13 +233,11 @@ void ControlHub::take_call(const SessionPointer& session, Frame frame) {
     if (message) {
       pending.members = {from, to};
     } else {
-      pending.members.resize(group.ranks.size());
-      for (std::size_t member = 0; member < group.ranks.size(); ++member)
-        pending.members[member] = static_cast<int>(member);
+      for (int member = 0; member < members; ++member) pending.members.push_back(member);
     }
     pending.parts.resize(pending.members.size());
   }
-  const std::size_t place = message ? (sends ? 0U : 1U) : static_cast<std::size_t>(header.member);
+  const int place = message ? (sends ? 0 : 1) : header.member;
   const device::Patience patience(std::chrono::microseconds(header.deadline_us));
   pending.parts[place] = {session, std::move(frame), patience};
   if (std::any_of(pending.parts.begin(), pending.parts.end(), [](const Part& part) { return !part.from; }))
@@ -252,14 +250,14 @@ void ControlHub::take_call(const SessionPointer& session, Frame frame) {
 bool ControlHub::matches(const Pending& pending) {
   const Group& group = groups_.at(pending.group);
   const Part& first = pending.parts[0];
-  for (std::size_t place = 1; place < pending.parts.size(); ++place) {
+  for (int place = 1; place < pending.parts.count(); ++place) {
     const Part& other = pending.parts[place];
     const WireCall &mine = first.frame.header.call, &theirs = other.frame.header.call;
     const bool same = pending.message ? mine.count == theirs.count && mine.unit == theirs.unit
                                       : mine.local().matches(theirs.local());
     if (same) continue;
-    const int reporter = group.ranks[static_cast<std::size_t>(pending.members[0])];
-    const int peer = group.ranks[static_cast<std::size_t>(pending.members[place])];
+    const int reporter = group.ranks[pending.members[0]];
+    const int peer = group.ranks[pending.members[place]];
     fail(reporter, -1,
          fmt::format("{}: rank {} called {}; {}", text(pending, first, true), peer,
                      theirs.local().full_text(other.frame.header.sequence),
@@ -305,22 +303,20 @@ void ControlHub::look() {
 
 bool ControlHub::look_at(Pending& pending) {
   const Group& group = groups_.at(pending.group);
-  const auto rank_of = [&](std::size_t place) {
-    return group.ranks[static_cast<std::size_t>(pending.members[place])];
-  };
+  const auto rank_of = [&](int place) { return group.ranks[pending.members[place]]; };
   std::vector<int> absent;
-  std::vector<std::size_t> absent_places;
-  for (std::size_t place = 0; place < pending.parts.size(); ++place) {
+  std::vector<int> absent_places;
+  for (int place = 0; place < pending.parts.count(); ++place) {
     if (pending.parts[place].from) continue;
     absent.push_back(rank_of(place));
     absent_places.push_back(place);
   }
   const bool any_ended =
       std::any_of(absent.begin(), absent.end(), [this](int rank) { return has_ended(rank); });
-  for (std::size_t place = 0; place < pending.parts.size(); ++place) {
+  for (int place = 0; place < pending.parts.count(); ++place) {
     Part& part = pending.parts[place];
     if (!part.from || (!part.patience.over() && !any_ended)) continue;
-    const std::vector<RankState> state_of = states(absent);
+    const IdVector<RankState> state_of = states(absent);
     const Blame blame = blame_for(
         {.call = text(pending, part, false),
          .reporter = rank_of(place),
@@ -328,7 +324,7 @@ bool ControlHub::look_at(Pending& pending) {
          .absent = absent,
          .deadline = std::chrono::microseconds(part.frame.header.deadline_us),
          .ended = [this](int rank) { return has_ended(rank); },
-         .state = [&](int rank) { return state_of[static_cast<std::size_t>(rank)]; },
+         .state = [&](int rank) { return state_of[rank]; },
          .status = [&](std::size_t k) { return status_text(group, pending.members[absent_places[k]]); }});
     fail(rank_of(place), blame.culprit, blame.message);
     return true;
@@ -338,26 +334,24 @@ bool ControlHub::look_at(Pending& pending) {
 
 // Who has brought its part of a call waits for the other members. Of ranks that do not, only those are known
 // to be waited for that `absent` wait for, or those for which these wait, and so on.
-std::vector<RankState> ControlHub::states(const std::vector<int>& absent) const {
-  std::vector<RankState> states(static_cast<std::size_t>(world_), RankState::unknown);
+IdVector<RankState> ControlHub::states(const std::vector<int>& absent) const {
+  IdVector<RankState> states(world_, RankState::unknown);
   std::vector<int> awaited = absent;
   for (std::size_t next = 0; next < awaited.size(); ++next) {
     const int rank = awaited[next];
-    RankState& state = states[static_cast<std::size_t>(rank)];
+    RankState& state = states[rank];
     if (state != RankState::unknown) continue;
     state = RankState::working;
     for (const auto& entry : pending_) {
       const Pending& pending = entry.second;
       const Group& group = groups_.at(pending.group);
-      const auto rank_of = [&](std::size_t place) {
-        return group.ranks[static_cast<std::size_t>(pending.members[place])];
-      };
+      const auto rank_of = [&](int place) { return group.ranks[pending.members[place]]; };
       bool waits = false;
-      for (std::size_t place = 0; place < pending.parts.size(); ++place)
+      for (int place = 0; place < pending.parts.count(); ++place)
         waits = waits || (pending.parts[place].from && rank_of(place) == rank);
       if (!waits) continue;
       state = RankState::waiting;
-      for (std::size_t place = 0; place < pending.parts.size(); ++place)
+      for (int place = 0; place < pending.parts.count(); ++place)
         if (!pending.parts[place].from) awaited.push_back(rank_of(place));
     }
   }
@@ -395,14 +389,14 @@ std::string ControlHub::text(const Pending& pending, const Part& part, bool full
 }
 
 std::string ControlHub::status_text(const Group& group, int member) const {
-  const int rank = group.ranks[static_cast<std::size_t>(member)];
+  const int rank = group.ranks[member];
   if (!has_come(rank)) {
     const auto refused = refused_.find(rank);
     return refused == refused_.end()
                ? "has not come"
                : fmt::format("has not come; a process that would be it was refused: {}", refused->second);
   }
-  const Group::Status& status = group.statuses[static_cast<std::size_t>(member)];
+  const Group::Status& status = group.statuses[member];
   if (status.sequence == 0) return "has made no call there";
   const std::string unit =
       status.call.unit[0] == '\0' ? "" : fmt::format(" of unit '{}'", status.call.unit.data());

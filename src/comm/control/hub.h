@@ -10,6 +10,7 @@
 #include "src/comm/control/listener.h"
 #include "src/comm/control/session.h"
 #include "src/device/wait.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -38,8 +39,8 @@ class ControlHub {
       std::uint64_t sequence = 0;
     };
     std::string name;
-    std::vector<int> ranks;
-    std::vector<Status> statuses;  // by member
+    IdVector<int> ranks;
+    IdVector<Status> statuses;  // by member
   };
   // A call of which some members' parts have come.
   struct Part {
@@ -49,8 +50,8 @@ class ControlHub {
   };
   struct Pending {
     std::uint64_t group = 0;
-    std::vector<int> members;
-    std::vector<Part> parts;  // by place in members
+    IdVector<int> members;
+    IdVector<Part> parts;  // by place in members
     bool message = false;
   };
   // One that would be a rank that is there, which may be about to end.
@@ -80,7 +81,7 @@ class ControlHub {
   void look();
   // What a part waits for in vain: its deadline passed, or a member has ended.
   bool look_at(Pending& pending);
-  std::vector<RankState> states(const std::vector<int>& absent) const;
+  IdVector<RankState> states(const std::vector<int>& absent) const;
   void fail(int reporter, int culprit, const std::string& message);
   void tell_rank_zero();
   // The system has what all are sent, and sends it even if this process ends.
@@ -88,8 +89,8 @@ class ControlHub {
   bool done();
   void close() noexcept;
   bool is_of_world(int rank) const { return rank >= 0 && rank < world_; }
-  bool has_come(int rank) const { return came_[static_cast<std::size_t>(rank)]; }
-  bool has_ended(int rank) const { return ended_[static_cast<std::size_t>(rank)]; }
+  bool has_come(int rank) const { return came_[rank]; }
+  bool has_ended(int rank) const { return ended_[rank]; }
   std::string text(const Pending& pending, const Part& part, bool full) const;
   std::string status_text(const Group& group, int member) const;
 
@@ -102,7 +103,7 @@ class ControlHub {
   const ControlSession::Handlers handlers_;
   std::vector<SessionPointer> sessions_;
   std::vector<Held> held_;
-  std::vector<bool> came_, ended_;      // by rank
+  IdVector<bool> came_, ended_;         // by rank
   std::map<int, std::string> refused_;  // why the last one was that said it is that rank
   std::map<std::uint64_t, Group> groups_;
   std::map<Key, Pending> pending_;

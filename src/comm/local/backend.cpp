@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "src/device/wait.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -102,7 +103,7 @@ void LocalBackend::attach(FailureFlag flag) {
 }
 
 std::vector<Communicator> communicators_of(const std::shared_ptr<LocalWorld>& world, Ends ends) {
-  std::vector<int> ranks(static_cast<std::size_t>(world->ranks()));
+  IdVector<int> ranks(world->ranks());
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<Communicator> communicators;
   communicators.reserve(ranks.size());

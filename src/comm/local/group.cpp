@@ -11,7 +11,7 @@ using std::chrono::nanoseconds;
 
 // ---- barriers and matching ----
 
-LocalGroup::LocalGroup(LocalWorld& world, std::string name, std::vector<int> global_ranks)
+LocalGroup::LocalGroup(LocalWorld& world, std::string name, IdVector<int> global_ranks)
     : world_(world),
       name_(std::move(name)),
       global_ranks_(std::move(global_ranks)),
@@ -91,8 +91,8 @@ void LocalGroup::abandon(int me, nanoseconds deadline) noexcept {
 // ---- messages ----
 
 LocalGroup::Channel& LocalGroup::channel(int from, int to) {
-  std::call_once(channels_once_, [&] { channels_ = std::vector<Channel>(slots_.size() * slots_.size()); });
-  return channels_[static_cast<std::size_t>(from) * slots_.size() + static_cast<std::size_t>(to)];
+  std::call_once(channels_once_, [&] { channels_ = IdVector<Channel>(slots_.size() * slots_.size()); });
+  return channels_[std::int64_t{from} * members() + to];
 }
 
 void LocalGroup::send(int me, int to, const Call& call, const void* source, nanoseconds deadline) {

@@ -13,15 +13,16 @@
 #include "src/comm/call.h"
 #include "src/comm/local/world.h"
 #include "src/comm/puller.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
 class LocalGroup {
  public:
-  LocalGroup(LocalWorld& world, std::string name, std::vector<int> global_ranks);
+  LocalGroup(LocalWorld& world, std::string name, IdVector<int> global_ranks);
 
-  int members() const { return static_cast<int>(slots_.size()); }
-  int global_rank(int member) const { return global_ranks_[static_cast<std::size_t>(member)]; }
+  int members() const { return slots_.count(); }
+  int global_rank(int member) const { return global_ranks_[member]; }
   const std::string& name() const { return name_; }
   LocalWorld& world() const { return world_; }
 
@@ -71,8 +72,8 @@ class LocalGroup {
     Call call;
     const void* source = nullptr;
   };
-  Slot& slot(int member) { return slots_[static_cast<std::size_t>(member)]; }
-  const Slot& slot(int member) const { return slots_[static_cast<std::size_t>(member)]; }
+  Slot& slot(int member) { return slots_[member]; }
+  const Slot& slot(int member) const { return slots_[member]; }
   Channel& channel(int from, int to);
 
   void begin(int me, const Call& call, const void* source);
@@ -92,12 +93,12 @@ class LocalGroup {
 
   LocalWorld& world_;
   const std::string name_;
-  const std::vector<int> global_ranks_;
-  std::vector<Slot> slots_;
+  const IdVector<int> global_ranks_;
+  IdVector<Slot> slots_;
   alignas(64) std::atomic<std::uint64_t> arrivals_{0};  // of all members at all barriers
   device::Signal arrival_signal_;
   std::once_flag channels_once_;
-  std::vector<Channel> channels_;  // [from * members + to], made when first used
+  IdVector<Channel> channels_;  // [from * members + to], made when first used
 };
 
 }  // namespace tessera::comm

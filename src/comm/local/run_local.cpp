@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "src/comm/local/backend.h"
+#include "tessera/id_vector.h"
 #include "tessera/machine.h"
 
 namespace tessera {
@@ -17,8 +18,8 @@ struct Run {
       : world(std::make_shared<comm::LocalWorld>(ranks, options)),
         communicators(comm::communicators_of(world, comm::Ends::as_told)),
         rank_main(std::move(main)),
-        causes(static_cast<std::size_t>(ranks)),
-        messages(static_cast<std::size_t>(ranks)) {}
+        causes(ranks),
+        messages(ranks) {}
 
   void run_rank(int rank);
   void end_rank(int rank, std::exception_ptr cause, const std::string& message);
@@ -26,19 +27,19 @@ struct Run {
   std::exception_ptr first_cause();
 
   const std::shared_ptr<comm::LocalWorld> world;
-  std::vector<Communicator> communicators;
+  IdVector<Communicator> communicators;
   const std::function<void(Communicator)> rank_main;
   std::mutex mutex;  // guards the rest
   std::condition_variable changed;
   int ended = 0;
   int first_to_throw = -1;
-  std::vector<std::exception_ptr> causes;
-  std::vector<std::string> messages;
+  IdVector<std::exception_ptr> causes;
+  IdVector<std::string> messages;
 };
 
 void Run::run_rank(int rank) {
   try {
-    rank_main(std::move(communicators[static_cast<std::size_t>(rank)]));
+    rank_main(std::move(communicators[rank]));
     end_rank(rank, nullptr, "");
   } catch (const std::exception& error) {
     end_rank(rank, std::current_exception(), error.what());
@@ -52,8 +53,8 @@ void Run::end_rank(int rank, std::exception_ptr cause, const std::string& messag
   world->end(rank);
   const std::lock_guard lock(mutex);
   if (cause && first_to_throw < 0) first_to_throw = rank;
-  causes[static_cast<std::size_t>(rank)] = std::move(cause);
-  messages[static_cast<std::size_t>(rank)] = message;
+  causes[rank] = std::move(cause);
+  messages[rank] = message;
   ++ended;
   changed.notify_all();
 }
@@ -73,9 +74,8 @@ bool Run::wait_for_all() {
 std::exception_ptr Run::first_cause() {
   const auto failure = world->first_failure();
   const std::lock_guard lock(mutex);
-  if (failure && causes[static_cast<std::size_t>(failure->reporter)])
-    return causes[static_cast<std::size_t>(failure->reporter)];
-  if (first_to_throw >= 0) return causes[static_cast<std::size_t>(first_to_throw)];
+  if (failure && causes[failure->reporter]) return causes[failure->reporter];
+  if (first_to_throw >= 0) return causes[first_to_throw];
   // A rank said that it failed, and none threw.
   if (failure)
     return std::make_exception_ptr(CommunicationError(

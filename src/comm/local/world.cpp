@@ -19,8 +19,8 @@ LocalWorld::LocalWorld(int ranks, const LocalOptions& options)
     : ranks_(ranks),
       options_(checked(options)),
       policy_(device::WaitPolicy::choose(options.waiting, ranks)),
-      ended_(static_cast<std::size_t>(ranks)),
-      states_(static_cast<std::size_t>(ranks)) {}
+      ended_(ranks),
+      states_(ranks) {}
 
 void LocalWorld::fail(int reporter, int culprit, const std::string& message) {
   const std::lock_guard lock(mutex_);
@@ -47,11 +47,11 @@ void LocalWorld::throw_failed(int rank, const std::string& call) const {
 }
 
 void LocalWorld::end(int rank) noexcept {
-  ended_[static_cast<std::size_t>(rank)].store(true);
+  ended_[rank].store(true);
   ended_count_.fetch_add(1);
 }
 
-bool LocalWorld::ended(int rank) const noexcept { return ended_[static_cast<std::size_t>(rank)].load(); }
+bool LocalWorld::ended(int rank) const noexcept { return ended_[rank].load(); }
 
 std::shared_ptr<LocalGroup> LocalWorld::join_group(const LocalGroup* parent, const std::vector<int>& ranks,
                                                    const std::string& name, int member) {

@@ -12,6 +12,7 @@
 #include "src/comm/failure.h"
 #include "src/device/wait.h"
 #include "tessera/communicator.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -36,8 +37,8 @@ class LocalWorld {
   void end(int rank) noexcept;
   bool ended(int rank) const noexcept;
   bool any_ended() const noexcept { return ended_count_.load() > 0; }
-  void set_state(int rank, RankState state) noexcept { states_[static_cast<std::size_t>(rank)].store(state); }
-  RankState state(int rank) const noexcept { return states_[static_cast<std::size_t>(rank)].load(); }
+  void set_state(int rank, RankState state) noexcept { states_[rank].store(state); }
+  RankState state(int rank) const noexcept { return states_[rank].load(); }
 
   // The group that `member` asks for: that of its peers' calls with the same arguments, each first, second,
   // ... call of a member meeting the first, second, ... of the others. `ranks` are global.
@@ -55,8 +56,8 @@ class LocalWorld {
   const device::WaitPolicy policy_;
   std::atomic<bool> failed_{false};
   std::atomic<int> ended_count_{0};
-  std::vector<std::atomic<bool>> ended_;
-  std::vector<std::atomic<RankState>> states_;
+  IdVector<std::atomic<bool>> ended_;
+  IdVector<std::atomic<RankState>> states_;
   mutable std::mutex mutex_;  // guards the rest
   Failure failure_;
   std::map<std::string, Pending> pending_;                  // by arguments and occurrence

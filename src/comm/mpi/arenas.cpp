@@ -33,8 +33,8 @@ SharedArena SharedArena::of(const Arena& arena) {
 }
 
 MappedArenas::MappedArenas(const Arena& own, int rank, int ranks, const GroupKey& key)
-    : own_(own.base()), own_bytes_(own.bytes()), key_(key), views_(static_cast<std::size_t>(ranks)) {
-  views_[static_cast<std::size_t>(rank)].base = own_;
+    : own_(own.base()), own_bytes_(own.bytes()), key_(key), views_(ranks) {
+  views_[rank].base = own_;
 }
 
 MappedArenas::~MappedArenas() {
@@ -51,7 +51,7 @@ void MappedArenas::map(int rank, const SharedArena& arena) {
   struct stat status {};
   const bool same =
       fstat(file, &status) == 0 && status.st_dev == arena.device && status.st_ino == arena.inode;
-  View& view = views_[static_cast<std::size_t>(rank)];
+  View& view = views_[rank];
   if (same) view = view_of(file, static_cast<std::size_t>(arena.bytes));
   const int code = errno;
   close(file);

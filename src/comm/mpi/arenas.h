@@ -8,6 +8,7 @@
 
 #include "src/comm/mpi/shared.h"
 #include "tessera/device.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -36,9 +37,7 @@ class MappedArenas {
   // From the start of this process's own arena; -1 where the address lies outside.
   std::int64_t offset_of(const void* address) const;
   // Of a rank that registered, this process's included.
-  const std::byte* address(int rank, std::int64_t offset) const {
-    return views_[static_cast<std::size_t>(rank)].base + offset;
-  }
+  const std::byte* address(int rank, std::int64_t offset) const { return views_[rank].base + offset; }
 
  private:
   struct View {
@@ -51,7 +50,7 @@ class MappedArenas {
   const std::byte* const own_;
   const std::int64_t own_bytes_;
   const GroupKey key_;
-  std::vector<View> views_;  // by rank of the world; own ones have no mapping, others' may have no base
+  IdVector<View> views_;  // by rank of the world; own ones have no mapping, others' may have no base
 };
 
 // Where a buffer lies, in a way that peers understand; a default one lies in no registered arena.

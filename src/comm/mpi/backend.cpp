@@ -22,7 +22,7 @@ MpiBackend::MpiBackend(std::unique_ptr<MpiGroup> group)
     : group_(std::move(group)),
       deadline_(group_->world()->options().deadline),
       delay_(group_->world()->options().delay),
-      contributions_(static_cast<std::size_t>(group_->members())) {}
+      contributions_(group_->members()) {}
 
 std::shared_ptr<Backend> MpiBackend::subgroup(const std::vector<int>& ranks, const std::string& name) {
   std::vector<int> global(ranks.size());
@@ -94,8 +94,7 @@ void MpiBackend::each_peer(const Copy& copy) const {
 
 std::span<const void*> MpiBackend::contributions(std::int64_t offset_bytes, const void* own) {
   for (int member = 0; member < world(); ++member)
-    contributions_[static_cast<std::size_t>(member)] =
-        member == rank() ? own : at(group_->incoming(member), offset_bytes);
+    contributions_[member] = member == rank() ? own : at(group_->incoming(member), offset_bytes);
   return contributions_;
 }
 
@@ -256,9 +255,8 @@ ArenaRegistration MpiBackend::register_arena(Arena& arena) {
   struct Outcome {
     std::array<char, 200> refusal{};
   };
-  const auto n = static_cast<std::size_t>(world());
-  std::vector<SharedArena> arenas(n);
-  std::vector<Outcome> outcomes(n);
+  IdVector<SharedArena> arenas(world());
+  IdVector<Outcome> outcomes(world());
   const SharedArena own = SharedArena::of(arena);
   all_gather(&own, arenas.data(), sizeof own, kLabel);
 
@@ -272,7 +270,7 @@ ArenaRegistration MpiBackend::register_arena(Arena& arena) {
   }
   all_gather(&outcome, outcomes.data(), sizeof outcome, kLabel);
   for (int rank = 0; rank < world(); ++rank)
-    if (const Outcome& other = outcomes[static_cast<std::size_t>(rank)]; other.refusal[0] != 0)
+    if (const Outcome& other = outcomes[rank]; other.refusal[0] != 0)
       return {.reason = fmt::format("rank {}: {}", group_->global_rank(rank), other.refusal.data())};
   arena.attach(group_->world()->arenas()->add(std::move(mapped)));
   return {.direct = true};
@@ -294,7 +292,7 @@ void MpiBackend::attach(FailureFlag flag) {
 }
 
 Communicator communicator_of(const std::shared_ptr<MpiWorld>& world) {
-  std::vector<int> ranks(static_cast<std::size_t>(world->ranks()));
+  IdVector<int> ranks(world->ranks());
   std::iota(ranks.begin(), ranks.end(), 0);
   return Communicator(std::make_shared<MpiBackend>(
       MpiGroup::make({.world = world, .global_ranks = ranks, .me = world->rank(), .name = "world"})));

@@ -5,6 +5,7 @@
 
 #include "src/comm/mpi/group.h"
 #include "src/comm/puller.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -80,7 +81,7 @@ class MpiBackend final : public Backend {
   const std::unique_ptr<MpiGroup> group_;
   std::chrono::milliseconds deadline_;
   std::chrono::nanoseconds delay_;
-  std::vector<const void*> contributions_;  // scratch of contributions()
+  IdVector<const void*> contributions_;  // scratch of contributions()
   std::atomic<std::int64_t> bytes_received_{0};
 };
 

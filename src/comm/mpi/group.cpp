@@ -32,12 +32,11 @@ bool MpiGroup::on_one_host() const {
 
 Puller* MpiGroup::open(const void*, std::int64_t, std::chrono::nanoseconds) { return nullptr; }
 
-std::shared_ptr<MappedArenas> MpiGroup::map(const Arena& arena,
-                                            const std::vector<SharedArena>& arenas) const {
+std::shared_ptr<MappedArenas> MpiGroup::map(const Arena& arena, const IdVector<SharedArena>& arenas) const {
   auto mapped = std::make_shared<MappedArenas>(arena, world_->rank(), world_->ranks(),
                                                world_->key_of(key_, global_ranks_, "arena"));
   for (int member = 0; member < members(); ++member)
-    if (member != me_) mapped->map(global_rank(member), arenas[static_cast<std::size_t>(member)]);
+    if (member != me_) mapped->map(global_rank(member), arenas[member]);
   return mapped;
 }
 

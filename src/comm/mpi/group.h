@@ -10,6 +10,7 @@
 #include "src/comm/call.h"
 #include "src/comm/mpi/world.h"
 #include "src/comm/puller.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -34,7 +35,7 @@ class MpiGroup {
   struct Place {
     std::shared_ptr<MpiWorld> world;
     GroupKey parent = {};
-    std::vector<int> global_ranks;
+    IdVector<int> global_ranks;
     int me = 0;
     std::string name;
   };
@@ -46,9 +47,9 @@ class MpiGroup {
   MpiGroup& operator=(const MpiGroup&) = delete;
 
   int me() const { return me_; }
-  int members() const { return static_cast<int>(global_ranks_.size()); }
-  int global_rank(int member) const { return global_ranks_[static_cast<std::size_t>(member)]; }
-  const std::vector<int>& global_ranks() const { return global_ranks_; }
+  int members() const { return global_ranks_.count(); }
+  int global_rank(int member) const { return global_ranks_[member]; }
+  const IdVector<int>& global_ranks() const { return global_ranks_; }
   const std::string& name() const { return name_; }
   const GroupKey& key() const { return key_; }
   const std::shared_ptr<MpiWorld>& world() const { return world_; }
@@ -73,7 +74,7 @@ class MpiGroup {
 
   bool on_one_host() const;
   // `arenas` by member; `arena` is this rank's. EnvironmentError where this process cannot map one.
-  std::shared_ptr<MappedArenas> map(const Arena& arena, const std::vector<SharedArena>& arenas) const;
+  std::shared_ptr<MappedArenas> map(const Arena& arena, const IdVector<SharedArena>& arenas) const;
 
   // send() returns when `to` takes the bytes.
   virtual void send(int to, const Call& call, const void* source, std::chrono::nanoseconds deadline) = 0;
@@ -109,7 +110,7 @@ class MpiGroup {
  private:
   const std::shared_ptr<MpiWorld> world_;
   const std::string name_;
-  const std::vector<int> global_ranks_;
+  const IdVector<int> global_ranks_;
   const int me_;
   const GroupKey key_;
 };

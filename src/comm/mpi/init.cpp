@@ -12,6 +12,7 @@
 #include "src/comm/mpi/limit.h"
 #include "src/comm/mpi/wire.h"
 #include "src/device/time_text.h"
+#include "tessera/id_vector.h"
 
 namespace tessera {
 namespace {
@@ -167,14 +168,13 @@ struct Keeper {
 struct Hosts {
   MPI_Comm here = MPI_COMM_NULL;
   int rank = 0, ranks = 1, ranks_here = 1;
-  std::vector<int> first_rank;
+  IdVector<int> first_rank;
 
   bool several() const { return ranks_here != ranks; }
   std::vector<int> others() const {
     std::vector<int> result;
     for (int other = 0; other < ranks; ++other)
-      if (first_rank[static_cast<std::size_t>(other)] != first_rank[static_cast<std::size_t>(rank)])
-        result.push_back(other);
+      if (first_rank[other] != first_rank[rank]) result.push_back(other);
     return result;
   }
 };
@@ -193,7 +193,7 @@ Hosts find_hosts(MPI_Comm all, const MpiOptions& options) {
   check_mpi(MPI_Comm_size(hosts.here, &hosts.ranks_here), "MPI_Comm_size");
   int first = hosts.rank;
   check_mpi(MPI_Bcast(&first, 1, MPI_INT, 0, hosts.here), "MPI_Bcast");
-  hosts.first_rank.resize(static_cast<std::size_t>(hosts.ranks));
+  hosts.first_rank = IdVector<int>(hosts.ranks);
   check_mpi(MPI_Allgather(&first, 1, MPI_INT, hosts.first_rank.data(), 1, MPI_INT, all), "MPI_Allgather");
   return hosts;
 }
@@ -229,14 +229,13 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const MpiOptions& options) 
   std::size_t space = static_cast<std::size_t>(bytes + kAlign);
   std::align(kAlign, static_cast<std::size_t>(bytes), base, space);
   auto* const shared = static_cast<comm::SharedWorld*>(base);
-  if (hosts.rank == hosts.first_rank[static_cast<std::size_t>(hosts.rank)])
-    new (shared) comm::SharedWorld(hosts.ranks, bytes);
+  if (hosts.rank == hosts.first_rank[hosts.rank]) new (shared) comm::SharedWorld(hosts.ranks, bytes);
   mpi.meet(options.deadline);
   keeper->shared = shared;
   auto world = std::make_shared<comm::MpiWorld>(
       comm::MpiWorld::Place{.shared = shared,
                             .wire = wire,
-                            .hosts = hosts.several() ? hosts.first_rank : std::vector<int>(),
+                            .hosts = hosts.several() ? hosts.first_rank : IdVector<int>(),
                             .keeper = keeper,
                             .rank = hosts.rank,
                             .ranks = hosts.ranks},

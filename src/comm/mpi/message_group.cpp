@@ -37,17 +37,16 @@ MpiMessageGroup::MpiMessageGroup(Place place)
     : MpiGroup(std::move(place)),
       tags_(world()->wire().take_tags(key(), name(), global_ranks())),
       memory_(std::make_unique<Memory>()),
-      sent_to_(static_cast<std::size_t>(members())),
-      taken_from_(static_cast<std::size_t>(members())) {
-  const auto n = static_cast<std::size_t>(members());
+      sent_to_(members()),
+      taken_from_(members()) {
   buffer_bytes_ = std::max(kBufferBytes, members() * kLine);
   const auto bytes = static_cast<std::size_t>(buffer_bytes_);
   memory_->outgoing.reset(new std::byte[bytes]);  // not touched before it is used
   for (int member = 0; member < members(); ++member)
     memory_->incoming.emplace_back(member == me() ? nullptr : new std::byte[bytes]);
-  memory_->calls.resize(n);
-  memory_->headers.assign(2 * n, MPI_REQUEST_NULL);
-  memory_->payloads.assign(2 * n, MPI_REQUEST_NULL);
+  memory_->calls = IdVector<SharedCall>(members());
+  memory_->headers = Requests(2 * members(), MPI_REQUEST_NULL);
+  memory_->payloads = Requests(2 * members(), MPI_REQUEST_NULL);
 }
 
 // What is still on its way keeps its memory, and its tags.
@@ -67,19 +66,16 @@ void MpiMessageGroup::check(int status, const char* call) const {
   }
 }
 
-MPI_Request& MpiMessageGroup::receive_of(Requests& requests, int member) const {
-  return requests[static_cast<std::size_t>(member)];
-}
+MPI_Request& MpiMessageGroup::receive_of(Requests& requests, int member) const { return requests[member]; }
 
 MPI_Request& MpiMessageGroup::send_of(Requests& requests, int member) const {
-  return requests[static_cast<std::size_t>(members()) + static_cast<std::size_t>(member)];
+  return requests[members() + member];
 }
 
 // ---- waits ----
 
 bool MpiMessageGroup::missing(const Requests& requests, int member) const {
-  return requests[static_cast<std::size_t>(member)] != MPI_REQUEST_NULL ||
-         requests[static_cast<std::size_t>(members()) + static_cast<std::size_t>(member)] != MPI_REQUEST_NULL;
+  return requests[member] != MPI_REQUEST_NULL || requests[members() + member] != MPI_REQUEST_NULL;
 }
 
 // Throws if the world has failed or a peer that is waited for ended a while ago.
@@ -181,7 +177,7 @@ void MpiMessageGroup::exchange(const Traffic& traffic, nanoseconds deadline) {
 // ---- messages ----
 
 void MpiMessageGroup::send(int to, const Call& call, const void* source, nanoseconds deadline) {
-  announce(call, ++sent_to_[static_cast<std::size_t>(to)]);
+  announce(call, ++sent_to_[to]);
   InFlight messages(*this);
   check(MPI_Isend(&memory_->own, sizeof(SharedCall), MPI_BYTE, wire_rank(to), tags_ + message_header, wire(),
                   &send_of(memory_->headers, to)),
@@ -201,7 +197,7 @@ void MpiMessageGroup::send(int to, const Call& call, const void* source, nanosec
 }
 
 void MpiMessageGroup::recv(int from, const Call& call, void* target, nanoseconds deadline) {
-  announce(call, ++taken_from_[static_cast<std::size_t>(from)]);
+  announce(call, ++taken_from_[from]);
   InFlight messages(*this);
   check(MPI_Irecv(&call_of(from), sizeof(SharedCall), MPI_BYTE, wire_rank(from), tags_ + message_header,
                   wire(), &receive_of(memory_->headers, from)),
@@ -225,7 +221,7 @@ void MpiMessageGroup::recv(int from, const Call& call, void* target, nanoseconds
 
 // By the last call that it told this rank: that of what it sent.
 std::string MpiMessageGroup::status_text(int member) const {
-  const SharedCall& call = memory_->calls[static_cast<std::size_t>(member)];
+  const SharedCall& call = memory_->calls[member];
   return call.sequence == 0 ? "has sent nothing here" : call.status_text();
 }
 

@@ -7,6 +7,7 @@
 
 #include "src/comm/mpi/group.h"
 #include "src/comm/mpi/wire.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -24,20 +25,20 @@ class MpiMessageGroup final : public MpiGroup {
 
  private:
   // Of each member its receive, then of each its send; null where there is none or it is done.
-  using Requests = std::vector<MPI_Request>;
+  using Requests = IdVector<MPI_Request>;
   // All that MPI may write to or read from.
   struct Memory {
     std::unique_ptr<std::byte[]> outgoing;
-    std::vector<std::unique_ptr<std::byte[]>> incoming;
+    IdVector<std::unique_ptr<std::byte[]>> incoming;
     SharedCall own;
-    std::vector<SharedCall> calls;
+    IdVector<SharedCall> calls;
     Requests headers, payloads;
   };
   // While it lives, and ever after if a call fails, messages are on their way.
   class InFlight;
 
-  std::byte* buffer_of(int member) { return memory_->incoming[static_cast<std::size_t>(member)].get(); }
-  SharedCall& call_of(int member) { return memory_->calls[static_cast<std::size_t>(member)]; }
+  std::byte* buffer_of(int member) { return memory_->incoming[member].get(); }
+  SharedCall& call_of(int member) { return memory_->calls[member]; }
   int wire_rank(int member) const { return global_rank(member); }
   MPI_Comm wire() const { return world()->wire().messages(); }
   MPI_Request& receive_of(Requests& requests, int member) const;
@@ -59,7 +60,7 @@ class MpiMessageGroup final : public MpiGroup {
   std::unique_ptr<Memory> memory_;
   std::uint64_t sequence_ = 0;
   bool first_exchange_ = false, in_flight_ = false;
-  std::vector<std::uint64_t> sent_to_, taken_from_;  // messages by member
+  IdVector<std::uint64_t> sent_to_, taken_from_;  // messages by member
 };
 
 }  // namespace tessera::comm

@@ -51,9 +51,9 @@ SharedWorld::Room MpiSharedGroup::join(const SharedWorld::RoomWanted& wanted) {
 MpiSharedGroup::MpiSharedGroup(Place place)
     : MpiGroup(std::move(place)),
       Puller(MpiGroup::members()),
-      read_from_(static_cast<std::size_t>(members())),
-      sent_to_(static_cast<std::size_t>(members())),
-      taken_from_(static_cast<std::size_t>(members())) {
+      read_from_(members()),
+      sent_to_(members()),
+      taken_from_(members()) {
   const int n = members();
   // Every peer's part of a buffer has at least a cache line.
   const std::int64_t least = std::max(kLeastBuffer, n * kLine);
@@ -147,7 +147,7 @@ Puller* MpiSharedGroup::open(const void* source, std::int64_t bytes, nanoseconds
       open_ = nullptr;
       break;
     }
-    read_from_[static_cast<std::size_t>(member)] = open_->address(global_rank(member), place.offset);
+    read_from_[member] = open_->address(global_rank(member), place.offset);
   }
   deadline_ = deadline;
   return open_ ? this : nullptr;
@@ -189,7 +189,7 @@ std::byte* MpiSharedGroup::piece(int from, std::int64_t index) const {
 }
 
 void MpiSharedGroup::send(int to, const Call& call, const void* source, nanoseconds deadline) {
-  const SharedCall shared(call, ++sent_to_[static_cast<std::size_t>(to)]);
+  const SharedCall shared(call, ++sent_to_[to]);
   announce(shared);
   Slot& own = slot(me());
   const auto in_flight_at_most = [&](std::uint64_t pieces) {
@@ -210,7 +210,7 @@ void MpiSharedGroup::send(int to, const Call& call, const void* source, nanoseco
 }
 
 void MpiSharedGroup::recv(int from, const Call& call, void* target, nanoseconds deadline) {
-  const SharedCall shared(call, ++taken_from_[static_cast<std::size_t>(from)]);
+  const SharedCall shared(call, ++taken_from_[from]);
   announce(shared);
   Slot& way = slot(from);
   const auto posted = [&] {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "src/comm/mpi/group.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -64,7 +65,7 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
   std::byte* piece(int from, std::int64_t index) const;
 
   int own_rank() const override { return me(); }
-  const void* source(int member) const override { return read_from_[static_cast<std::size_t>(member)]; }
+  const void* source(int member) const override { return read_from_[member]; }
   void start_reading() override;
   void stop_reading() noexcept override { slot(me()).reading.store(false, std::memory_order_release); }
   void meet() override { barrier(deadline_); }
@@ -82,14 +83,14 @@ class MpiSharedGroup final : public MpiGroup, private Puller {
   Head* head_ = nullptr;
   Slot* slots_ = nullptr;
   std::byte* buffers_ = nullptr;
-  SharedCall current_;                               // this rank's
-  std::uint64_t phase_ = 0, sequence_ = 0;           // this rank's barriers and collectives
-  bool first_exchange_ = false;                      // of the collective
-  std::shared_ptr<const MappedArenas> open_;         // that it reads
-  std::weak_ptr<const MappedArenas> found_;          // those of the collective before
-  std::vector<const void*> read_from_;               // by member
-  std::chrono::nanoseconds deadline_{};              // of a barrier between reads
-  std::vector<std::uint64_t> sent_to_, taken_from_;  // messages by member
+  SharedCall current_;                            // this rank's
+  std::uint64_t phase_ = 0, sequence_ = 0;        // this rank's barriers and collectives
+  bool first_exchange_ = false;                   // of the collective
+  std::shared_ptr<const MappedArenas> open_;      // that it reads
+  std::weak_ptr<const MappedArenas> found_;       // those of the collective before
+  IdVector<const void*> read_from_;               // by member
+  std::chrono::nanoseconds deadline_{};           // of a barrier between reads
+  IdVector<std::uint64_t> sent_to_, taken_from_;  // messages by member
 };
 
 }  // namespace tessera::comm

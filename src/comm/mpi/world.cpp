@@ -30,8 +30,7 @@ int MpiWorld::ranks_here() const {
 }
 
 bool MpiWorld::is_here(int rank) const {
-  return place_.hosts.empty() ||
-         place_.hosts[static_cast<std::size_t>(rank)] == place_.hosts[static_cast<std::size_t>(place_.rank)];
+  return place_.hosts.empty() || place_.hosts[rank] == place_.hosts[place_.rank];
 }
 
 void MpiWorld::fail(int culprit, const std::string& message) {

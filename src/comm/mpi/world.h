@@ -9,6 +9,7 @@
 #include "src/comm/mpi/arenas.h"
 #include "src/comm/mpi/shared.h"
 #include "tessera/communicator.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -19,7 +20,7 @@ class MpiWorld {
   struct Place {
     SharedWorld* shared = nullptr;            // of the processes of this host; counts all ranks of the world
     std::shared_ptr<MpiWire> wire = nullptr;  // none where all are on one host
-    std::vector<int> hosts = {};              // by rank; empty: all on one host
+    IdVector<int> hosts = {};                 // by rank; empty: all on one host
     std::shared_ptr<void> keeper = nullptr;   // of the shared range
     int rank = 0, ranks = 1;
   };

@@ -84,7 +84,7 @@ ArenaRegistration NcclBackend::register_arena(Arena& arena) {
   } catch (const EnvironmentError& error) {
     keep(error.what(), own.refusal);
   }
-  std::vector<Outcome> all(static_cast<std::size_t>(world()));
+  IdVector<Outcome> all(world());
   host_->all_gather(&own, all.data(), sizeof own, {.unit = "set-up", .operation = "register_arena"});
   const auto first = [&](Text Outcome::*which) {
     for (std::size_t rank = 0; rank < all.size(); ++rank)

@@ -32,8 +32,8 @@ ncclDataType_t nccl_type(DType type) {
   return type == DType::fp32 ? ncclFloat32 : type == DType::bf16 ? ncclBfloat16 : ncclFloat16;
 }
 
-std::vector<int> all_ranks(int world) {
-  std::vector<int> ranks(static_cast<std::size_t>(world));
+IdVector<int> all_ranks(int world) {
+  IdVector<int> ranks(world);
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
@@ -96,7 +96,7 @@ void NcclBackend::compare_members(const MostReduced& most) {
     std::int64_t staging_bytes = 0;
   };
   const Member own = {.rank = global_rank(), .most = most, .staging_bytes = world_->options().staging_bytes};
-  std::vector<Member> members(static_cast<std::size_t>(world()));
+  IdVector<Member> members(world());
   host_->all_gather(&own, members.data(), sizeof own, {"set-up", "connecting GPUs"});
   const auto text = [](const Member& member) {
     return fmt::format(
@@ -159,7 +159,7 @@ template <class Work>
 void NcclBackend::message(const Call& call, std::uint64_t sequence, int peer, const Work& work) {
   device::sleep_exactly(delay_);
   const NcclWorld::Turn turn(*world_, [&] { return fmt::format("{} on '{}'", call.text(sequence), name()); });
-  const NcclCall issued{call, sequence, global_ranks_[static_cast<std::size_t>(peer)]};
+  const NcclCall issued{call, sequence, global_ranks_[peer]};
   meeting_->rethrow_failure(fmt::format("{} on '{}'", call.text(sequence), name()));
   const device::Activity activity(&describe, &issued);
   channel_->issue(issued, [&] {
@@ -275,7 +275,7 @@ void NcclBackend::reduce_part(const ReduceScatter& call, std::int64_t begin, std
     copy(place(rank()), own, numel * width);
     own = place(rank());
   }
-  contributions_[static_cast<std::size_t>(turn)] = own;
+  contributions_[turn] = own;
   chain(numel, call.wire, call.accumulate, result);
 }
 
@@ -293,8 +293,7 @@ void NcclBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
                    "ncclAllGather", communicator);
       });
       contributions_.resize(static_cast<std::size_t>(world()));
-      for (int peer = 0; peer < world(); ++peer)
-        contributions_[static_cast<std::size_t>(peer)] = staged(peer, part * kWidth);
+      for (int peer = 0; peer < world(); ++peer) contributions_[peer] = staged(peer, part * kWidth);
       chain(part, DType::fp32, false, data + begin);
     }
   });

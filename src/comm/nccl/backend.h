@@ -12,6 +12,7 @@
 #include "kernels/context.h"
 #include "src/comm/nccl/channel.h"
 #include "src/comm/nccl/world.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
@@ -99,10 +100,10 @@ class NcclBackend final : public Backend {
   std::shared_ptr<Backend> first_meeting_;  // likewise, behind each group of a call that is new
   const Call* new_ = nullptr;               // the one that is made, unless its like was made before
   std::set<std::tuple<Operation, DType, std::int64_t, Contributors>> known_;  // calls that were made
-  std::vector<int> global_ranks_;                                             // of the members
+  IdVector<int> global_ranks_;                                                // of the members
   std::uint64_t sequence_ = 0;                                                // collectives on the stream
   std::map<int, std::uint64_t> sent_, taken_;                                 // messages, by peer
-  std::vector<const void*> contributions_;                                    // scratch of chain()
+  IdVector<const void*> contributions_;                                       // scratch of chain()
   std::unique_ptr<NcclChannel> channel_;
 };
 
