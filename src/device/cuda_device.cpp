@@ -6,6 +6,7 @@
 #include "src/device/cuda_stream.h"
 #include "src/device/size_text.h"
 #include "tessera/error.h"
+#include "tessera/id_vector.h"
 #include "tessera/machine.h"
 #include "tessera/memory_plan.h"
 #include "tessera/shape.h"
@@ -168,11 +169,11 @@ std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
   const CudaMachine machine = read_cuda_machine();
   if (!machine.unusable.empty())
     throw EnvironmentError(fmt::format("rank {}: no GPU can be used: {}", options.rank, machine.unusable));
-  const int gpus = static_cast<int>(machine.gpus.size());
-  if (options.ordinal < 0 || options.ordinal >= gpus)
+  const IdSpan<const CudaGpu> gpus = machine.gpus;
+  if (options.ordinal < 0 || options.ordinal >= gpus.count())
     throw EnvironmentError(fmt::format("rank {}: GPU {}: this process sees {}; use 0 to {}", options.rank,
-                                       options.ordinal, gpus, gpus - 1));
-  return std::make_unique<CudaDevice>(options, machine.gpus[static_cast<std::size_t>(options.ordinal)].name);
+                                       options.ordinal, gpus.count(), gpus.count() - 1));
+  return std::make_unique<CudaDevice>(options, gpus[options.ordinal].name);
 }
 
 }  // namespace tessera

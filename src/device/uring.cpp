@@ -11,6 +11,7 @@
 
 #include "src/device/disk_queue.h"
 #include "tessera/error.h"
+#include "tessera/id_vector.h"
 #include "tessera/machine.h"
 
 namespace tessera::device {
@@ -38,7 +39,7 @@ class Ring {
 class UringQueue final : public DiskQueue {
  public:
   UringQueue(const DiskFile& file, std::int64_t block_bytes, int depth)
-      : file_(file), block_bytes_(block_bytes), ring_(depth), rests_(static_cast<std::size_t>(depth)) {
+      : file_(file), block_bytes_(block_bytes), ring_(depth), rests_(depth) {
     io_uring_probe* probe = io_uring_get_probe_ring(ring_.get());
     const bool enough = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) != 0;
     io_uring_free_probe(probe);
@@ -63,8 +64,8 @@ class UringQueue final : public DiskQueue {
   const DiskFile& file_;
   const std::int64_t block_bytes_;
   Ring ring_;
-  std::vector<Transfer> rests_;  // of the requests in flight, by slot
-  std::vector<int> free_;        // slots without one
+  IdVector<Transfer> rests_;  // of the requests in flight, by slot
+  std::vector<int> free_;     // slots without one
   std::exception_ptr error_;
   std::byte* base_ = nullptr;  // of the registered memory
   std::int64_t registered_bytes_ = 0;
@@ -80,7 +81,7 @@ int UringQueue::piece_of(const Transfer& rest) const {
 }
 
 void UringQueue::issue(int slot) {
-  const Transfer& rest = rests_[static_cast<std::size_t>(slot)];
+  const Transfer& rest = rests_[slot];
   io_uring_sqe* entry = io_uring_get_sqe(ring_.get());  // as many as slots: there is one
   const int piece = piece_of(rest);
   const auto bytes = static_cast<unsigned>(rest.bytes);
@@ -98,7 +99,7 @@ void UringQueue::issue(int slot) {
 }
 
 void UringQueue::complete(int slot, int result) {
-  Transfer& rest = rests_[static_cast<std::size_t>(slot)];
+  Transfer& rest = rests_[slot];
   if (result != -EINTR && result != -EAGAIN) {
     try {
       file_.advance(rest, result);
@@ -121,8 +122,8 @@ void UringQueue::move(const Transfer& transfer) {
     while (done < transfer.bytes && !error_ && !free_.empty()) {
       const int slot = free_.back();
       free_.pop_back();
-      rests_[static_cast<std::size_t>(slot)] = transfer.block(done, block_bytes_);
-      done += rests_[static_cast<std::size_t>(slot)].bytes;
+      rests_[slot] = transfer.block(done, block_bytes_);
+      done += rests_[slot].bytes;
       issue(slot);
     }
     if (free_.size() == rests_.size()) break;
