@@ -12,6 +12,7 @@
 #include "tessera/device_type.h"
 #include "tessera/dtype.h"
 #include "tessera/engine.h"
+#include "tessera/engine_options.h"
 #include "tessera/error.h"
 #include "tessera/exact_sum.h"
 #include "tessera/hugging_face.h"

@@ -75,6 +75,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"optimizer.h", "optim/"},
     {"c_api.h", "src/engine/"},
     {"engine.h", "src/engine/"},
+    {"engine_options.h", "src/engine/"},
     {"c_checkpoint.h", "src/checkpoint/"},
     {"checkpoint.h", "src/checkpoint/"},
     {"safetensors.h", "src/checkpoint/"},
