@@ -2,7 +2,6 @@
 // the bytes that the plan says. plan_memory() makes a plan.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -10,7 +9,7 @@
 
 namespace tessera {
 
-using CategoryBytes = std::array<std::int64_t, kCategories>;
+using CategoryBytes = IdArray<std::int64_t, kCategories>;  // indexed by Category
 
 // Buffers on the host and on the disk start on multiples of this. Blocks of this size can be moved between
 // both past the system's page cache.
@@ -36,12 +35,12 @@ struct SpacePlan {
 };
 
 struct MemoryPlan {
-  std::array<SpacePlan, kSpaces> spaces;  // indexed by Space
+  IdArray<SpacePlan, kSpaces> spaces;  // indexed by Space
   // [program][buffer][lifetime]: bytes from the start of the arena of the buffer's space. A persistent buffer
   // has one entry, and so has one that never lives (0).
   IdVector<IdVector<std::vector<std::int64_t>>> offsets;
 
-  const SpacePlan& space(Space which) const { return spaces[static_cast<std::size_t>(which)]; }
+  const SpacePlan& space(Space which) const { return spaces[which]; }
   std::int64_t offset(int program, BufferId buffer, std::size_t lifetime = 0) const {
     return offsets.at(program).at(buffer).at(lifetime);
   }

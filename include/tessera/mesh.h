@@ -1,12 +1,13 @@
 // The ranks arranged along four axes. Pure arithmetic.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tessera/id_vector.h"
 
 namespace tessera {
 
@@ -16,7 +17,7 @@ inline constexpr int kAxes = 4;            // axes of the mesh
 inline constexpr int kGroups = kAxes + 1;  // axes with `world`
 
 // A rank's place along each axis, indexed by Axis.
-using Coordinates = std::array<int, kAxes>;
+using Coordinates = IdArray<int, kAxes>;
 
 // Ranks are numbered with `tensor` fastest and `pipeline` slowest: rank = ((p·replicate + r)·shard +
 // s)·tensor + t. So neighbours along the axes that communicate most are neighbours on a host.

@@ -10,18 +10,16 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<std::string_view, kGroups> kAxisNames = {"pipeline", "replicate", "shard", "tensor",
-                                                              "world"};
+constexpr IdArray<std::string_view, kGroups> kAxisNames = {"pipeline", "replicate", "shard", "tensor",
+                                                           "world"};
 
-constexpr std::size_t index_of(Axis axis) { return static_cast<std::size_t>(axis); }
-
-std::array<int, kAxes> extents(const Mesh& mesh) {
+IdArray<int, kAxes> extents(const Mesh& mesh) {
   return {mesh.pipeline, mesh.replicate, mesh.shard, mesh.tensor};
 }
 
 }  // namespace
 
-std::string_view name_of(Axis axis) { return kAxisNames[index_of(axis)]; }
+std::string_view name_of(Axis axis) { return kAxisNames[axis]; }
 
 int Mesh::world() const {
   const auto extent_of = extents(*this);
@@ -72,7 +70,7 @@ std::int64_t Rounds::number(const Mesh& mesh, int data_rank, std::int64_t round)
   return data_rank / dealt_to * (microbatches(mesh) / groups) + round * dealt_to + data_rank % dealt_to;
 }
 
-int Mesh::extent(Axis axis) const { return axis == Axis::world ? world() : extents(*this)[index_of(axis)]; }
+int Mesh::extent(Axis axis) const { return axis == Axis::world ? world() : extents(*this)[axis]; }
 
 Coordinates Mesh::coordinates(int rank) const {
   if (rank < 0 || rank >= world())
@@ -88,10 +86,10 @@ Coordinates Mesh::coordinates(int rank) const {
 }
 
 int Mesh::place(int rank, Axis axis) const {
-  if (index_of(axis) >= kAxes)
+  if (static_cast<int>(axis) >= kAxes)
     throw UsageError("axis " + std::string(name_of(axis)) +
                      " is none of the mesh's; a rank's place there is its number");
-  return coordinates(rank)[index_of(axis)];
+  return coordinates(rank)[axis];
 }
 
 std::vector<int> Mesh::places(Axis axis) const {
@@ -123,7 +121,7 @@ std::vector<int> Mesh::group(Axis axis, int of_rank) const {
     return members;
   }
   for (int along = 0; along < extent(axis); ++along) {
-    place[index_of(axis)] = along;
+    place[axis] = along;
     members.push_back(rank(place));
   }
   return members;

@@ -45,20 +45,17 @@ std::int64_t numel_of(const Flat& flat, const Spread& spread) {
 ElementRange range_of(const Flat& flat, const Spread& spread, const Coordinates& place) {
   const std::int64_t numel = numel_of(flat, spread);
   std::int64_t begin = 0;
-  if (cut_by(spread, Axis::shard)) begin += flat.shard_numel * place[static_cast<std::size_t>(Axis::shard)];
-  if (cut_by(spread, Axis::replicate))
-    begin += flat.slice_numel * place[static_cast<std::size_t>(Axis::replicate)];
+  if (cut_by(spread, Axis::shard)) begin += flat.shard_numel * place[Axis::shard];
+  if (cut_by(spread, Axis::replicate)) begin += flat.slice_numel * place[Axis::replicate];
   return {begin, begin + numel};
 }
 
 Coordinates owner_of(const Flat& flat, const Spread& spread, std::int64_t offset) {
   check(spread);
   Coordinates place{};
-  if (cut_by(spread, Axis::shard))
-    place[static_cast<std::size_t>(Axis::shard)] = static_cast<int>(offset / flat.shard_numel);
+  if (cut_by(spread, Axis::shard)) place[Axis::shard] = static_cast<int>(offset / flat.shard_numel);
   if (cut_by(spread, Axis::replicate))
-    place[static_cast<std::size_t>(Axis::replicate)] =
-        static_cast<int>(offset % flat.shard_numel / flat.slice_numel);
+    place[Axis::replicate] = static_cast<int>(offset % flat.shard_numel / flat.slice_numel);
   return place;
 }
 

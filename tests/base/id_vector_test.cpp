@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -34,6 +35,26 @@ TEST(id_span, has_the_elements_of_the_vector) {
   EXPECT_EQ(values, (std::vector<int>{1, 2, 5}));
   EXPECT_EQ(IdSpan<const int>(span).data(), values.data());
   EXPECT_EQ(IdSpan<const int>().count(), 0);
+}
+
+enum class Colour { red, green, blue };
+
+TEST(id_array, is_indexed_by_enumerators_and_by_ints) {
+  IdArray<int, 3> values = {1, 2, 3};
+  values[Colour::blue] = 5;
+  EXPECT_EQ(values[2], 5);
+  EXPECT_EQ(values.at(Colour::green), 2);
+  EXPECT_THROW(values.at(3), std::out_of_range);
+  EXPECT_THROW(values.at(-1), std::out_of_range);
+  EXPECT_EQ(values, (std::array<int, 3>{1, 2, 5}));
+}
+
+TEST(id_array, can_be_constant_and_taken_apart) {
+  constexpr IdArray<int, 2> kValues = {3, 7};
+  static_assert(kValues[Colour::green] == 7);
+  const auto [red, green] = kValues;
+  EXPECT_EQ(red, 3);
+  EXPECT_EQ(green, 7);
 }
 
 }  // namespace
