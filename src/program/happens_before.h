@@ -2,7 +2,6 @@
 // buffers or of other ranks.
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "tessera/program.h"
@@ -11,7 +10,7 @@ namespace tessera {
 
 // By lane, the latest instruction known to be over; −1 for none. A lane runs in order, so the latest stands
 // for all before it.
-using LaneClock = std::array<InstructionId, kLanes>;
+using LaneClock = IdArray<InstructionId, kLanes>;
 
 inline constexpr LaneClock kNothingOver = [] {
   LaneClock clock{};

@@ -22,7 +22,7 @@ IdVector<int> group_heads(const Mesh& mesh, Axis axis) {
   if (axis == Axis::world) return IdVector<int>(mesh.world(), 0);
   for (int rank = 0; rank < mesh.world(); ++rank) {
     Coordinates place = mesh.coordinates(rank);
-    place[static_cast<std::size_t>(axis)] = 0;
+    place[axis] = 0;
     heads.push_back(mesh.rank(place));
   }
   return heads;
