@@ -58,7 +58,7 @@ std::vector<Builder::Waiting> Builder::waiting_of(const Slot& slot) const {
 
 // Behind the unit's forward; the next use need not wait for it.
 void Builder::take_down_activations(int position) {
-  const Slot& slot = slots_[static_cast<std::size_t>(position)];
+  const Slot& slot = slots_[position];
   if (slot.use.pass != Pass::forward) return;
   for (const auto& [device, host] : waiting_of(slot)) {
     const InstructionId id = copy(
@@ -71,15 +71,15 @@ void Builder::take_down_activations(int position) {
 // what the others need, too.
 void Builder::bring_activations(int position) {
   const int ahead = spec_.strategy.prefetch > 0 ? 1 : 0;
-  const Slot& running = slots_[static_cast<std::size_t>(position)];
-  for (int at = position; at <= position + ahead && at < static_cast<int>(slots_.size()); ++at) {
-    Slot& slot = slots_[static_cast<std::size_t>(at)];
+  const Slot& running = slots_[position];
+  for (int at = position; at <= position + ahead && at < slots_.count(); ++at) {
+    Slot& slot = slots_[at];
     if (slot.use.pass == Pass::forward || slot.brought) continue;
     const bool same = slot.use.unit == running.use.unit && slot.microbatch == running.microbatch;
     if (at > position && same) continue;  // the running use brought it, or has yet to make it
     slot.brought = true;
-    const bool recomputed = at > 0 && slots_[static_cast<std::size_t>(at) - 1].use ==
-                                          Use{.unit = slot.use.unit, .pass = Pass::recompute};
+    const bool recomputed =
+        at > 0 && slots_[at - 1].use == Use{.unit = slot.use.unit, .pass = Pass::recompute};
     if (recomputed) continue;
     for (const auto& [device, host] : waiting_of(slot))
       copy({.unit = slot.use.unit, .microbatch = slot.microbatch, .operands = {}, .waits = {}}, host, device);

@@ -111,9 +111,8 @@ void Builder::add_state_buffers(FlatId id) {
   }
   for (int k = 0; k < spec_.moments; ++k) {
     const std::string name = fmt::format("moment{}", k + 1);
-    const auto index = static_cast<std::size_t>(k);
-    buffers.moments[index] = make(name, BufferRole::moment, k, spec_.moment_type);
-    buffers.update.moments[index] = at_update(buffers.moments[index], name, k, spec_.moment_type);
+    buffers.moments[k] = make(name, BufferRole::moment, k, spec_.moment_type);
+    buffers.update.moments[k] = at_update(buffers.moments[k], name, k, spec_.moment_type);
   }
 }
 
@@ -183,8 +182,7 @@ void Builder::add_gradient_buffers(FlatId id) {
 void Builder::name_by_bytes(BufferId id) { buffer(id).name += fmt::format("[{}]", buffer(id).bytes); }
 
 bool Builder::reads_batch(UnitId unit) const {
-  return spec_.activations.units.empty() ||
-         spec_.activations.units[static_cast<std::size_t>(unit)].reads_batch;
+  return spec_.activations.units.empty() || spec_.activations.units[unit].reads_batch;
 }
 
 // A buffer for each microbatch; compact() leaves as many as are needed at a time.
@@ -198,7 +196,7 @@ PerMicrobatch Builder::add_per_microbatch(const Buffer& like) {
 
 void Builder::add_unit_buffers(UnitId unit) {
   if (spec_.activations.units.empty()) return;
-  const UnitActivations& needs = spec_.activations.units[static_cast<std::size_t>(unit)];
+  const UnitActivations& needs = spec_.activations.units[unit];
   const auto describe = [&](std::string_view what, BufferRole role, Category category, std::int64_t bytes) {
     // Programs of other shapes have other buffers, which need not lie at the same address.
     return Buffer{.name = fmt::format("{}.{}[{}]", program_.units[unit], what, bytes),
@@ -231,8 +229,7 @@ void Builder::add_unit_buffers(UnitId unit) {
       if (spec_.strategy.activations_of(unit).recompute != Recompute::full)
         buffers.saved_on_host = on_host("saved_on_host", 0, needs.saved_bytes);
       if (unit > 0)
-        buffers.input_on_host = on_host(
-            "input_on_host", 1, spec_.activations.units[static_cast<std::size_t>(unit) - 1].output_bytes);
+        buffers.input_on_host = on_host("input_on_host", 1, spec_.activations.units[unit - 1].output_bytes);
     }
     if (needs.workspace_bytes > 0)
       buffers.workspace = add_buffer(
@@ -286,11 +283,11 @@ void Builder::add_batch() {
 namespace {
 
 // Whether every `count`-th microbatch from `turn` on can have the same buffer, in their order.
-bool can_share(const std::vector<Buffer>& buffers, const PerMicrobatch& all, std::size_t turn,
+bool can_share(const IdVector<Buffer>& buffers, const PerMicrobatch& all, std::size_t turn,
                std::size_t count) {
   InstructionId over = -1;
   for (std::size_t k = turn; k < all.buffers.size(); k += count)
-    for (const Lifetime& life : buffers[static_cast<std::size_t>(all.buffers[k])].lifetimes) {
+    for (const Lifetime& life : buffers[all.buffers[k]].lifetimes) {
       if (life.first <= over) return false;
       over = life.last;
     }
@@ -298,7 +295,7 @@ bool can_share(const std::vector<Buffer>& buffers, const PerMicrobatch& all, std
 }
 
 // The least count of buffers among which microbatches can take turns without two meeting.
-std::size_t buffers_needed(const std::vector<Buffer>& buffers, const PerMicrobatch& all) {
+std::size_t buffers_needed(const IdVector<Buffer>& buffers, const PerMicrobatch& all) {
   std::size_t count = 1;
   const auto apart = [&] {
     for (std::size_t turn = 0; turn < count; ++turn)

@@ -45,17 +45,17 @@ struct FlatBuffers {
   BufferId reduced = -1;  // the sum over all ranks: `accumulator`, or `gradient` where nothing is added
   // Sums of this rank's blocks wait here for others before they are added to the accumulator; and so do, of
   // what pairs of replicas have made, this rank's slices. Both are by depth in the tree.
-  std::vector<WaitingSum> block_sums;
-  std::vector<BufferId> replica_sums;
+  IdVector<WaitingSum> block_sums;
+  IdVector<BufferId> replica_sums;
   BufferId tied_sum = -1;  // where pipeline ranks that share the flat add up their gradients
   BufferId master = -1;    // equals `parameter` for fp32 parameters
-  std::array<BufferId, 2> moments = {-1, -1};
+  IdArray<BufferId, 2> moments = {-1, -1};
   BufferId host_gradient = -1;
   // What the update touches where it runs; its master is its parameter where that is fp32.
   struct {
     BufferId gradient = -1;
     BufferId master = -1;
-    std::array<BufferId, 2> moments = {-1, -1};
+    IdArray<BufferId, 2> moments = {-1, -1};
     BufferId parameter = -1;
   } update;
 };
@@ -142,7 +142,7 @@ class Builder {
   }
   bool mine(UnitId unit) const { return partition_.rank_of(unit) == pipeline_rank_; }
   // The pipeline ranks that use the flat: its home first, then the others, ascending.
-  const std::vector<int>& holders(FlatId flat) const { return holders_[static_cast<std::size_t>(flat)]; }
+  const std::vector<int>& holders(FlatId flat) const { return holders_[flat]; }
   bool held(FlatId flat) const {
     return std::ranges::find(holders(flat), pipeline_rank_) != holders(flat).end();
   }
@@ -287,7 +287,7 @@ class Builder {
   const int pipeline_rank_;
   const Rounds rounds_;
   Partition partition_;
-  std::vector<std::vector<int>> holders_;  // by flat
+  IdVector<std::vector<int>> holders_;  // by flat
   const Spreads spreads_;
   ReduceWhen reduce_when_;
   Program program_;
@@ -296,16 +296,16 @@ class Builder {
   PerMicrobatch batch_;
   BufferId decision_ = -1, previous_ = -1, terms_ = -1;  // what instructions depend on; −1: none does
   BufferId when_ = -1;                                   // of what is added now
-  std::vector<Slot> slots_;
-  std::vector<Residence> residences_;                 // by first use
-  std::size_t gathered_ = 0;                          // of these, the first so many are gathered
-  std::array<Inbox, 2> inboxes_;                      // outputs, gradients
-  std::vector<std::vector<int>> backward_positions_;  // [flat]: positions of uses that write its gradient
-  std::vector<bool> written_;         // [parameter] whether any use of this program writes its gradient
-  std::vector<bool> holds_gradient_;  // [parameter] whether a use of this microbatch has written it
+  IdVector<Slot> slots_;
+  IdVector<Residence> residences_;                 // by first use
+  std::size_t gathered_ = 0;                       // of these, the first so many are gathered
+  std::array<Inbox, 2> inboxes_;                   // outputs, gradients
+  IdVector<std::vector<int>> backward_positions_;  // [flat]: positions of uses that write its gradient
+  IdVector<bool> written_;         // [parameter] whether any use of this program writes its gradient
+  IdVector<bool> holds_gradient_;  // [parameter] whether a use of this microbatch has written it
   PassTimes times_;
-  std::vector<std::vector<int>> starts_;  // [pipeline rank]: the same, ascending
-  std::map<Lane, int> taken_;             // by lane: when all sent so far will have been taken
+  IdVector<std::vector<int>> starts_;  // [pipeline rank]: the same, ascending
+  std::map<Lane, int> taken_;          // by lane: when all sent so far will have been taken
   // Lifetimes that end at a later position, whose instructions do not exist yet: with the use there, or with
   // all that is issued behind it.
   struct PendingEnd {
@@ -315,13 +315,13 @@ class Builder {
     bool behind_all = false;
   };
   std::vector<PendingEnd> pending_ends_;
-  std::vector<Update> updates_;      // in order of issue
-  std::size_t prepared_ = 0;         // of them: what they read of states has been asked for
-  std::size_t updated_ = 0;          // and these are issued
-  std::size_t handed_on_ = 0;        // and what they made has gone on
-  std::size_t carried_ = 0;          // of updates_, the first so many are of the step before
-  std::vector<bool> has_secondary_;  // by flat: gathered over the replicas in this step
-  InstructionId end_begin_ = -1;     // the first behind all uses
+  std::vector<Update> updates_;   // in order of issue
+  std::size_t prepared_ = 0;      // of them: what they read of states has been asked for
+  std::size_t updated_ = 0;       // and these are issued
+  std::size_t handed_on_ = 0;     // and what they made has gone on
+  std::size_t carried_ = 0;       // of updates_, the first so many are of the step before
+  IdVector<bool> has_secondary_;  // by flat: gathered over the replicas in this step
+  InstructionId end_begin_ = -1;  // the first behind all uses
 };
 
 }  // namespace tessera

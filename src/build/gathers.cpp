@@ -7,8 +7,8 @@ namespace tessera {
 // microbatches are between a forward and a backward that use it.
 bool Builder::stays(FlatId flat, int from, int to, int in_flight) const {
   if (to == from + 1) return true;
-  const Slot& a = slots_[static_cast<std::size_t>(from)];
-  const Slot& b = slots_[static_cast<std::size_t>(to)];
+  const Slot& a = slots_[from];
+  const Slot& b = slots_[to];
   if (a.use.edge == UseEdge::open) return true;  // the opened use is still running
   if (spec_.strategy.pipeline.gather_once && a.use.pass == b.use.pass) return true;
   if (!resident(layout_.flat(flat).unit)) return false;
@@ -17,30 +17,27 @@ bool Builder::stays(FlatId flat, int from, int to, int in_flight) const {
 
 void Builder::find_residences() {
   if (!parameters_come_and_go()) return;
-  std::vector<int> current(layout_.flats().size(), -1);   // index into residences_
-  std::vector<int> open(layout_.flats().size(), 0);       // uses opened and not yet closed
-  std::vector<int> in_flight(layout_.flats().size(), 0);  // forwards less backwards
-  for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
-    const Use& use = slots_[static_cast<std::size_t>(position)].use;
+  IdVector<int> current(layout_.flats().size(), -1);   // index into residences_
+  IdVector<int> open(layout_.flats().size(), 0);       // uses opened and not yet closed
+  IdVector<int> in_flight(layout_.flats().size(), 0);  // forwards less backwards
+  for (int position = 0; position < slots_.count(); ++position) {
+    const Use& use = slots_[position].use;
     // Peers need this rank's part for a use that it has not; what comes from the host is for its own alone.
-    if (!parameters_sharded() && rests_in(slots_[static_cast<std::size_t>(position)].microbatch)) continue;
+    if (!parameters_sharded() && rests_in(slots_[position].microbatch)) continue;
     for (FlatId flat : read_by(use)) {
-      int& at = current[static_cast<std::size_t>(flat)];
-      int& nested = open[static_cast<std::size_t>(flat)];
-      const int previous = at < 0 ? -1 : residences_[static_cast<std::size_t>(at)].last;
-      if (at >= 0 &&
-          (nested > 0 || stays(flat, previous, position, in_flight[static_cast<std::size_t>(flat)]))) {
-        residences_[static_cast<std::size_t>(at)].last = position;
+      int& at = current[flat];
+      int& nested = open[flat];
+      const int previous = at < 0 ? -1 : residences_[at].last;
+      if (at >= 0 && (nested > 0 || stays(flat, previous, position, in_flight[flat]))) {
+        residences_[at].last = position;
       } else {
-        at = static_cast<int>(residences_.size());
+        at = residences_.count();
         residences_.push_back({.flat = flat, .first = position, .last = position, .earliest = previous + 1});
       }
       nested += use.edge == UseEdge::open ? 1 : use.edge == UseEdge::close ? -1 : 0;
     }
     for (FlatId flat : layout_.flats_used_by(use.unit))
-      in_flight[static_cast<std::size_t>(flat)] += use.pass == Pass::forward    ? 1
-                                                   : use.pass == Pass::backward ? -1
-                                                                                : 0;
+      in_flight[flat] += use.pass == Pass::forward ? 1 : use.pass == Pass::backward ? -1 : 0;
   }
 }
 
@@ -51,7 +48,7 @@ void Builder::issue_gathers(int position) {
     if (residence.first - position > spec_.strategy.prefetch) break;
     if (residence.gather >= 0 || residence.earliest > position) continue;
     const FlatBuffers& buffers = flat_buffers_[residence.flat];
-    const int microbatch = slots_[static_cast<std::size_t>(residence.first)].microbatch;
+    const int microbatch = slots_[residence.first].microbatch;
     const InstructionId first = next_id();
     if (parameters_sharded()) {
       Instruction gather = about(Opcode::all_gather, Lane::gather, residence.flat);
@@ -81,8 +78,8 @@ bool Builder::brought_since(BufferId id, InstructionId first) {
 BufferId Builder::shard_to_gather(FlatId flat, int microbatch) {
   const FlatBuffers& buffers = flat_buffers_[flat];
   if (buffers.secondary < 0) return part_on_device(flat, microbatch);
-  if (!has_secondary_[static_cast<std::size_t>(flat)]) {
-    has_secondary_[static_cast<std::size_t>(flat)] = true;
+  if (!has_secondary_[flat]) {
+    has_secondary_[flat] = true;
     const BufferId slice = part_on_device(flat, microbatch);
     Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
     gather.microbatch = microbatch;

@@ -9,6 +9,6 @@
 namespace tessera {
 
 // By flat, the pipeline ranks whose units use it: that of its own unit, then the others, ascending.
-std::vector<std::vector<int>> holders_of(const Layout& layout, const Partition& partition);
+IdVector<std::vector<int>> holders_of(const Layout& layout, const Partition& partition);
 
 }  // namespace tessera

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "tessera/error.h"
@@ -13,15 +12,13 @@ namespace {
 
 // Per lane, the latest instruction meant; −1 for none. Because a lane runs in order, the latest stands for
 // all before it.
-using Clock = std::array<InstructionId, kLanes>;
+using Clock = IdArray<InstructionId, kLanes>;
 
 constexpr Clock nothing() {
   Clock clock{};
   clock.fill(-1);
   return clock;
 }
-
-std::size_t lane_of(const Instruction& instruction) { return static_cast<std::size_t>(instruction.lane); }
 
 void join(Clock& into, const Clock& other) {
   for (std::size_t lane = 0; lane < kLanes; ++lane) into[lane] = std::max(into[lane], other[lane]);
@@ -72,7 +69,7 @@ struct History {
 
 class Linker {
  public:
-  using Offsets = std::vector<std::vector<std::int64_t>>;  // [buffer][lifetime]
+  using Offsets = IdVector<std::vector<std::int64_t>>;  // [buffer][lifetime]
 
   Linker(Program& program, const Offsets* offsets)
       : program_(program), offsets_(offsets), histories_(program.buffers.size()) {}
@@ -120,36 +117,35 @@ class Linker {
     past.readers = nothing();
     past.occupant = occupants_.size();
     occupants_.push_back(nothing());
-    const std::int64_t begin = (*offsets_)[static_cast<std::size_t>(buffer_id)].at(past.lifetime);
-    addresses_[static_cast<std::size_t>(buffer.space)].claim(
-        begin, begin + buffer.bytes, static_cast<int>(past.occupant),
-        [&](int earlier) { join(wanted, occupants_[static_cast<std::size_t>(earlier)]); });
+    const std::int64_t begin = (*offsets_)[buffer_id].at(past.lifetime);
+    addresses_[buffer.space].claim(begin, begin + buffer.bytes, static_cast<int>(past.occupant),
+                                   [&](int earlier) { join(wanted, occupants_[earlier]); });
   }
 
   void record(InstructionId id) {
     const Instruction& instruction = program_.instructions[id];
-    const std::size_t lane = lane_of(instruction);
+    const Lane lane = instruction.lane;
     for (const BufferId buffer : instruction.reads()) {
-      History& past = histories_[static_cast<std::size_t>(buffer)];
+      History& past = histories_[buffer];
       past.readers[lane] = id;
       occupy(past, lane, id);
     }
     for (const BufferId buffer : instruction.writes()) {
-      History& past = histories_[static_cast<std::size_t>(buffer)];
+      History& past = histories_[buffer];
       past.writer = id;
       past.readers = nothing();
       occupy(past, lane, id);
     }
   }
 
-  void occupy(const History& past, std::size_t lane, InstructionId id) {
+  void occupy(const History& past, Lane lane, InstructionId id) {
     if (past.claimed == past.lifetime + 1) occupants_[past.occupant][lane] = id;
   }
 
   // Keeps of `wanted` what neither the lane's own order nor another kept wait implies.
   void reduce(InstructionId id, Clock wanted) {
     Instruction& instruction = program_.instructions[id];
-    const std::size_t own = lane_of(instruction);
+    const auto own = static_cast<std::size_t>(instruction.lane);
     Clock known = lane_known_[own];
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       if (lane == own || wanted[lane] <= known[lane]) wanted[lane] = -1;
@@ -159,42 +155,42 @@ class Linker {
       if (wanted[lane] >= 0 && !implied(wanted, lane)) instruction.waits.push_back(wanted[lane]);
     }
     std::sort(instruction.waits.begin(), instruction.waits.end());
-    for (const InstructionId wait : instruction.waits) join(known, known_[static_cast<std::size_t>(wait)]);
+    for (const InstructionId wait : instruction.waits) join(known, known_[wait]);
     known[own] = id;
-    known_[static_cast<std::size_t>(id)] = known;
+    known_[id] = known;
     lane_known_[own] = known;
   }
 
   bool implied(const Clock& wanted, std::size_t lane) const {
     for (std::size_t other = 0; other < kLanes; ++other) {
       if (other == lane || wanted[other] < 0) continue;
-      if (known_[static_cast<std::size_t>(wanted[other])][lane] >= wanted[lane]) return true;
+      if (known_[wanted[other]][lane] >= wanted[lane]) return true;
     }
     return false;
   }
 
   void add(Clock& wanted, InstructionId id) const {
     if (id < 0) return;
-    const std::size_t lane = lane_of(program_.instructions[id]);
+    const Lane lane = program_.instructions[id].lane;
     wanted[lane] = std::max(wanted[lane], id);
   }
 
   History& history(BufferId buffer, InstructionId id) {
-    if (buffer < 0 || static_cast<std::size_t>(buffer) >= histories_.size()) {
+    if (buffer < 0 || buffer >= histories_.count()) {
       throw UsageError(fmt::format("link: {} names buffer {}, but the program has buffers 0 to {}",
-                                   describe(program_, id), buffer, static_cast<int>(histories_.size()) - 1));
+                                   describe(program_, id), buffer, histories_.count() - 1));
     }
-    return histories_[static_cast<std::size_t>(buffer)];
+    return histories_[buffer];
   }
 
   Program& program_;
   const Offsets* offsets_;
-  std::vector<History> histories_;  // by BufferId
-  std::vector<Clock> occupants_;    // per lifetime that took its addresses: its latest access on each lane
-  std::array<AddressMap, kSpaces> addresses_;
-  std::vector<Clock> known_;  // per instruction: what is over when it is over
-  std::array<Clock, kLanes> lane_known_ = [] {
-    std::array<Clock, kLanes> clocks{};
+  IdVector<History> histories_;  // by BufferId
+  IdVector<Clock> occupants_;    // per lifetime that took its addresses: its latest access on each lane
+  IdArray<AddressMap, kSpaces> addresses_;
+  IdVector<Clock> known_;  // per instruction: what is over when it is over
+  IdArray<Clock, kLanes> lane_known_ = [] {
+    IdArray<Clock, kLanes> clocks{};
     clocks.fill(nothing());
     return clocks;
   }();
@@ -205,11 +201,11 @@ class Linker {
 void link(Program& program, const MemoryPlan* plan, int index) {
   const Linker::Offsets* offsets = nullptr;
   if (plan != nullptr) {
-    if (index < 0 || static_cast<std::size_t>(index) >= plan->offsets.size()) {
+    if (index < 0 || index >= plan->offsets.count()) {
       throw UsageError(
           fmt::format("link: program {} is not one of the plan's {}", index, plan->offsets.size()));
     }
-    offsets = &plan->offsets[static_cast<std::size_t>(index)];
+    offsets = &plan->offsets[index];
     if (offsets->size() != program.buffers.size()) {
       throw UsageError(fmt::format("link: the plan places {} buffers for program {}, which has {}",
                                    offsets->size(), index, program.buffers.size()));

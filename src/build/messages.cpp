@@ -11,8 +11,8 @@ void Builder::find_messages() {
   const int chunks = static_cast<int>(partition_.chunks().size());
   // The first use of each pass, a recompute perhaps: by chunk, microbatch and whether it is a forward.
   std::map<std::tuple<int, int, bool>, int> first_use;
-  for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
-    const Slot& slot = slots_[static_cast<std::size_t>(position)];
+  for (int position = 0; position < slots_.count(); ++position) {
+    const Slot& slot = slots_[position];
     first_use.try_emplace(
         {partition_.chunk_of(slot.use.unit), slot.microbatch, slot.use.pass == Pass::forward}, position);
   }
@@ -28,7 +28,7 @@ void Builder::find_messages() {
                                 .microbatch = sent.microbatch,
                                 .due = static_cast<int>(from_then_on - slots_.begin())});
     }
-    int due = static_cast<int>(slots_.size());
+    int due = slots_.count();
     for (auto message = inbox.messages.rbegin(); message != inbox.messages.rend(); ++message) {
       const int needs = first_use.at({message->chunk, message->microbatch, pass == Pass::forward});
       message->due = due = std::min({due, message->due, needs});
@@ -72,7 +72,7 @@ void Builder::issue_receives(int position) {
 
 // A chunk's last forward has made its output, its last backward the gradient of its input.
 void Builder::issue_sends(int position) {
-  const Slot& slot = slots_[static_cast<std::size_t>(position)];
+  const Slot& slot = slots_[position];
   if (!pipelined() || rests_in(slot.microbatch)) return;
   const int index = partition_.chunk_of(slot.use.unit);
   const Chunk& chunk = partition_.chunk(index);
@@ -86,7 +86,7 @@ void Builder::issue_sends(int position) {
                                           .operands = {whole(Role::from, buffer, Access::read)},
                                           .waits = {}},
                                          receiver);
-    const std::vector<int>& starts = starts_[static_cast<std::size_t>(receiver)];
+    const std::vector<int>& starts = starts_[receiver];
     keep_until_taken(buffer, id, lane, *std::ranges::lower_bound(starts, slot.time + duration_of(pass)));
   };
   const auto buffers = [&](UnitId unit) -> const UnitBuffers& { return unit_buffers_[unit]; };

@@ -20,8 +20,8 @@ struct Seen {
   bool open = false;
 };
 
-void check_use(const Layout& layout, const Use& use, std::vector<Seen>& seen, std::vector<Use>& open) {
-  Seen& unit = seen[static_cast<std::size_t>(use.unit)];
+void check_use(const Layout& layout, const Use& use, IdVector<Seen>& seen, std::vector<Use>& open) {
+  Seen& unit = seen[use.unit];
   if (use.edge == UseEdge::close) {
     if (open.empty() || open.back() != Use{use.unit, use.pass, UseEdge::open})
       throw UsageError(
@@ -40,7 +40,7 @@ void check_use(const Layout& layout, const Use& use, std::vector<Seen>& seen, st
 
 void check_order(const Layout& layout, const std::vector<Use>& uses, StepKind kind) {
   const int units = layout.units().count();
-  std::vector<Seen> seen(static_cast<std::size_t>(units));
+  IdVector<Seen> seen(units);
   std::vector<Use> open;
   for (const Use& use : uses) {
     if (use.unit < 0 || use.unit >= units)
@@ -56,7 +56,7 @@ void check_order(const Layout& layout, const std::vector<Use>& uses, StepKind ki
   // Every gradient must be written once a microbatch: an update from an old one would be a silent error.
   for (FlatId id = 0; id < layout.flats().count(); ++id) {
     const Flat& flat = layout.flat(id);
-    if (flat.trainable && seen[static_cast<std::size_t>(flat.unit)].backward == 0)
+    if (flat.trainable && seen[flat.unit].backward == 0)
       throw UsageError(fmt::format("order: unit '{}' has trainable parameters and no backward",
                                    layout.units()[flat.unit].name));
   }
@@ -68,12 +68,12 @@ namespace {
 
 // A trainer that owns its activations knows by itself whether it has any to make again.
 bool recomputes(const StepSpec& spec, UnitId unit) {
-  const std::vector<UnitActivations>& units = spec.activations.units;
+  const IdVector<UnitActivations>& units = spec.activations.units;
   switch (spec.strategy.activations_of(unit).recompute) {
     case Recompute::none:
       return false;
     case Recompute::selective:
-      return units.empty() || units[static_cast<std::size_t>(unit)].recomputable_bytes > 0;
+      return units.empty() || units[unit].recomputable_bytes > 0;
     case Recompute::full:
       return true;
   }
@@ -101,9 +101,9 @@ PassTimes::PassTimes(PipelineSchedule schedule, const PipelineShape& shape, Step
     std::size_t next = 0;
     int free = 0;
   };
-  std::vector<Rank> ranks(static_cast<std::size_t>(shape.ranks));
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    ranks[rank].order = pipeline_order(schedule, shape, static_cast<int>(rank));
+  IdVector<Rank> ranks(shape.ranks);
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    ranks[rank].order = pipeline_order(schedule, shape, rank);
     if (kind == StepKind::evaluate)
       std::erase_if(ranks[rank].order, [](const ChunkPass& pass) { return pass.pass != Pass::forward; });
   }

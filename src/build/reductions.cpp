@@ -29,14 +29,13 @@ std::vector<Builder::BlockPart> Builder::parts_of(int microbatch) const {
 }
 
 void Builder::issue_reductions(int position) {
-  const Slot& slot = slots_[static_cast<std::size_t>(position)];
+  const Slot& slot = slots_[position];
   if (slot.use.pass != Pass::backward) return;
   for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
     if (!trains(flat)) continue;
-    const std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
+    const std::vector<int>& positions = backward_positions_[flat];
     const auto next = std::upper_bound(positions.begin(), positions.end(), position);
-    if (next != positions.end() && slots_[static_cast<std::size_t>(*next)].microbatch == slot.microbatch)
-      continue;
+    if (next != positions.end() && slots_[*next].microbatch == slot.microbatch) continue;
     const FlatBuffers& buffers = flat_buffers_[flat];
     if (nothing_to_add(flat)) {
       after_last_reduction(flat);
@@ -68,7 +67,7 @@ void Builder::issue_reductions(int position) {
 // Where this rank's sum of that depth in the tree of its blocks is made: the whole one in the accumulator.
 WaitingSum Builder::sum_at(FlatId flat, int depth) const {
   const FlatBuffers& buffers = flat_buffers_[flat];
-  if (depth > 0) return buffers.block_sums[static_cast<std::size_t>(depth) - 1];
+  if (depth > 0) return buffers.block_sums[depth - 1];
   return {.device = buffers.accumulator, .host = buffers.host_gradient};
 }
 
@@ -77,7 +76,7 @@ WaitingSum Builder::sum_at(FlatId flat, int depth) const {
 // sums that have come from the host, or are to go there, behind the round.
 void Builder::add_to_block(FlatId flat, int position, const BlockPart& more, BufferId from,
                            std::vector<int>& here) {
-  const int microbatch = slots_[static_cast<std::size_t>(position)].microbatch;
+  const int microbatch = slots_[position].microbatch;
   const auto goes_on = [&](int depth) {
     const WaitingSum sum = sum_at(flat, depth);
     if (sum.host < 0 || std::erase(here, depth) > 0) return sum;
@@ -146,7 +145,7 @@ void Builder::reduce_over_replicas(FlatId flat) {
   };
   for (int pair = 0; 2 * pair < mesh_.replicate; ++pair) {
     const auto block = static_cast<unsigned>(pair);
-    auto depth = static_cast<std::size_t>(std::popcount(block));
+    int depth = std::popcount(block);
     begin(buffers.replica_sums[depth], next_id());
     over_replicas({.first = 2 * pair, .count = 2}, buffers.replica_sums[depth]);
     for (int pairs = std::countr_one(block); pairs > 0; --pairs, --depth)
@@ -209,7 +208,7 @@ void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
 
 void Builder::issue_end() {
   exchange_shared();
-  const int all = static_cast<int>(slots_.size());
+  const int all = slots_.count();
   if (updates_early()) {
     issue_updates(all);
     while (handed_on_ < updated_) hand_on_next();

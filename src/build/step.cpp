@@ -68,8 +68,8 @@ Program Builder::build() {
   if (spec_.kind == StepKind::finish) return build_finish();
   find_residences();
   find_messages();
-  for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
-    slots_[static_cast<std::size_t>(position)].begin = next_id();
+  for (int position = 0; position < slots_.count(); ++position) {
+    slots_[position].begin = next_id();
     issue_carried(position);
     bring_activations(position);
     issue_gathers(position);
@@ -91,7 +91,7 @@ Program Builder::build() {
 
 void Builder::lay_out_uses() {
   backward_positions_.resize(layout_.flats().size());
-  written_.resize(static_cast<std::size_t>(layout_.parameters()));
+  written_ = IdVector<bool>(layout_.parameters());
   holds_gradient_.resize(written_.size());
   if (!spec_.order.empty()) {
     lay_out_order();
@@ -99,18 +99,17 @@ void Builder::lay_out_uses() {
     if (pipelined()) find_times();
     lay_out_passes();
   }
-  for (int position = 0; position < static_cast<int>(slots_.size()); ++position) {
-    const Slot& slot = slots_[static_cast<std::size_t>(position)];
+  for (int position = 0; position < slots_.count(); ++position) {
+    const Slot& slot = slots_[position];
     if (slot.use.pass != Pass::backward) continue;
     const ParameterId first = layout_.first_parameter(slot.use.unit);
     const auto count = layout_.units()[slot.use.unit].parameters.size();
     for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id)
-      written_[static_cast<std::size_t>(layout_.place(id).home)] = true;
+      written_[layout_.place(id).home] = true;
     for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
       if (!trains(flat)) continue;
-      std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
-      if (!positions.empty() &&
-          slots_[static_cast<std::size_t>(positions.back())].microbatch > slot.microbatch)
+      std::vector<int>& positions = backward_positions_[flat];
+      if (!positions.empty() && slots_[positions.back()].microbatch > slot.microbatch)
         throw UnsupportedError(fmt::format(
             "unit '{}' and another chunk of pipeline rank {} share parameters, and schedule {} runs several "
             "microbatches through one before the other, so that no single sum of gradients can hold both; "
@@ -123,9 +122,9 @@ void Builder::lay_out_uses() {
 
 void Builder::find_times() {
   times_ = PassTimes(spec_.strategy.pipeline.schedule, shape(), spec_.kind);
-  starts_.resize(static_cast<std::size_t>(mesh_.pipeline));
+  starts_ = IdVector<std::vector<int>>(mesh_.pipeline);
   for (int chunk = 0; chunk < static_cast<int>(partition_.chunks().size()); ++chunk) {
-    std::vector<int>& of_rank = starts_[static_cast<std::size_t>(partition_.chunk(chunk).rank)];
+    std::vector<int>& of_rank = starts_[partition_.chunk(chunk).rank];
     const std::vector<int> more = times_.starts(chunk);
     of_rank.insert(of_rank.end(), more.begin(), more.end());
   }
@@ -168,24 +167,23 @@ int Builder::carried_place(int first_use) const {
 
 // Of those at one place what the host updates comes first: the device's own then run beside it.
 void Builder::lay_out_updates() {
-  const int end = static_cast<int>(slots_.size());
-  std::vector<int> first_use(layout_.flats().size(), end), last_use(layout_.flats().size());
+  const int end = slots_.count();
+  IdVector<int> first_use(layout_.flats().size(), end), last_use(layout_.flats().size());
   for (int position = 0; position < end; ++position) {
-    for (const FlatId flat : layout_.flats_used_by(slots_[static_cast<std::size_t>(position)].use.unit)) {
-      const auto of = static_cast<std::size_t>(flat);
-      first_use[of] = std::min(first_use[of], position);
-      last_use[of] = position;
+    for (const FlatId flat : layout_.flats_used_by(slots_[position].use.unit)) {
+      first_use[flat] = std::min(first_use[flat], position);
+      last_use[flat] = position;
     }
   }
   for (FlatId flat = 0; flat < layout_.flats().count(); ++flat) {
     if (!trains(flat)) continue;
     int behind = end;
     if (updates_early() && !shared(flat)) {
-      behind = last_use[static_cast<std::size_t>(flat)];
+      behind = last_use[flat];
       // On the compute lane, which goes on with the next use while the gradient is reduced.
       if (!host_updates(flat) && spec_.strategy.prefetch > 0) behind = std::min(behind + 1, end - 1);
     }
-    if (carries(flat)) behind = carried_place(first_use[static_cast<std::size_t>(flat)]);
+    if (carries(flat)) behind = carried_place(first_use[flat]);
     carried_ += carries(flat) ? 1 : 0;
     updates_.push_back({flat, behind});
   }
@@ -219,18 +217,18 @@ void Builder::begin(BufferId id, InstructionId instruction) {
 // this use need not wait for the reduction that reads it.
 void Builder::release_behind(BufferId id, InstructionId instruction, int position) {
   if (buffer(id).persistent || spec_.strategy.prefetch == 0) return;
-  const int last = static_cast<int>(slots_.size()) - 1;
+  const int last = slots_.count() - 1;
   int until = std::min(position + 1, last);
-  if (slots_[static_cast<std::size_t>(until)].use.pass == Pass::recompute) until = std::min(until + 1, last);
+  if (slots_[until].use.pass == Pass::recompute) until = std::min(until + 1, last);
   pending_ends_.push_back({id, instruction, until});
 }
 
 void Builder::close_lifetimes() {
   for (const PendingEnd& pending : pending_ends_) {
-    const auto position = static_cast<std::size_t>(pending.position);
+    const int position = pending.position;
     InstructionId use = slots_[position].instruction;
     if (pending.behind_all)
-      use = (position + 1 < slots_.size() ? slots_[position + 1].begin : end_begin_) - 1;
+      use = (position + 1 < slots_.count() ? slots_[position + 1].begin : end_begin_) - 1;
     // Found by where it began, as the buffer may have begun again since: then it ends before that.
     std::vector<Lifetime>& lifetimes = buffer(pending.buffer).lifetimes;
     const auto next = std::ranges::upper_bound(lifetimes, pending.at_least, {}, &Lifetime::first);
@@ -267,7 +265,7 @@ Operand Builder::part(Role role, BufferId id, const Spread& spread, Access acces
 }
 
 void Builder::issue_use(int position) {
-  Slot& slot = slots_[static_cast<std::size_t>(position)];
+  Slot& slot = slots_[position];
   slot.instruction = next_id() - 1;  // lifetimes that end with the use end there
   if (rests_in(slot.microbatch)) return;
   if (slot.use.pass == Pass::backward) begin_gradients(position);
@@ -294,20 +292,19 @@ void Builder::access_parameters(const Use& of, Instruction& use) {
 
 // Whether the use at this position is the first of its microbatch that writes the flat's gradient.
 bool Builder::first_of_microbatch(FlatId flat, int position) const {
-  const std::vector<int>& positions = backward_positions_[static_cast<std::size_t>(flat)];
+  const std::vector<int>& positions = backward_positions_[flat];
   const auto at = std::ranges::lower_bound(positions, position);
-  return at == positions.begin() || slots_[static_cast<std::size_t>(*(at - 1))].microbatch !=
-                                        slots_[static_cast<std::size_t>(position)].microbatch;
+  return at == positions.begin() || slots_[*(at - 1)].microbatch != slots_[position].microbatch;
 }
 
 // Gradients begin with the first use that writes them. What none writes takes part in sums: it is zeroed.
 void Builder::begin_gradients(int position) {
-  for (const FlatId flat : layout_.flats_used_by(slots_[static_cast<std::size_t>(position)].use.unit)) {
+  for (const FlatId flat : layout_.flats_used_by(slots_[position].use.unit)) {
     if (!trains(flat) || !first_of_microbatch(flat, position)) continue;
     const BufferId gradient = flat_buffers_[flat].gradient;
     begin(gradient, next_id());
     Instruction zero = about(Opcode::zero, Lane::compute, flat);
-    zero.microbatch = slots_[static_cast<std::size_t>(position)].microbatch;
+    zero.microbatch = slots_[position].microbatch;
     const auto of = [&](const Region& region) {
       zero.operands.push_back({.role = Role::to,
                                .buffer = gradient,
@@ -320,11 +317,11 @@ void Builder::begin_gradients(int position) {
     } else {
       if (!layout_.gaps(flat, 0, layout_.flat(flat).padded_numel).empty()) of(Region::between_parameters());
       for (const ParameterId parameter : layout_.flat(flat).parameters)
-        if (!written_[static_cast<std::size_t>(parameter)]) of(Region::of_parameter(parameter));
+        if (!written_[parameter]) of(Region::of_parameter(parameter));
     }
     if (!zero.operands.empty()) add(std::move(zero));
     for (const ParameterId parameter : layout_.flat(flat).parameters)
-      holds_gradient_[static_cast<std::size_t>(parameter)] = spec_.zero_gradients;
+      holds_gradient_[parameter] = spec_.zero_gradients;
   }
 }
 
@@ -337,14 +334,13 @@ void Builder::access_gradients(Instruction& use, int position) {
     const Place& place = layout_.place(id);
     if (!trains(place.flat)) continue;
     const BufferId gradient = flat_buffers_[place.flat].gradient;
-    const auto home = static_cast<std::size_t>(place.home);
     use.operands.push_back({.role = Role::gradient,
                             .buffer = gradient,
                             .region = Region::of_parameter(place.home),
                             .type = buffer(gradient).type,
-                            .access = holds_gradient_[home] ? Access::add : Access::write});
+                            .access = holds_gradient_[place.home] ? Access::add : Access::write});
     // What an opened use writes is there when it is closed: uses inside it may write before.
-    if (slots_[static_cast<std::size_t>(position)].use.edge != UseEdge::open) holds_gradient_[home] = true;
+    if (slots_[position].use.edge != UseEdge::open) holds_gradient_[place.home] = true;
   }
 }
 
