@@ -59,7 +59,7 @@ struct PlannedProgram {
 // enforces its own waits, so ranks need not agree on the order of collectives across lanes. `plans` is empty,
 // or has for each program the plan that it runs under and its index in that plan. Throws UsageError without
 // any program, and for ranks or plans that do not match the mesh.
-VerifyReport verify(const WorldPrograms& world, std::span<const PlannedProgram> plans = {});
+VerifyReport verify(const WorldPrograms& world, IdSpan<const PlannedProgram> plans = {});
 
 // Checks programs that one rank runs in turns, in the arenas of one plan; program i is the plan's i-th.
 // Persistent buffers, and buffers with one_address, must have the same address in every program, and nothing

@@ -24,8 +24,8 @@ struct Range {
 // Bytes with one history.
 struct Stretch {
   std::int64_t end = 0;
-  Access writer;                         // the last
-  std::array<Access, kLanes> readers{};  // since that write, the last of each lane
+  Access writer;                      // the last
+  IdArray<Access, kLanes> readers{};  // since that write, the last of each lane
 };
 
 class Bytes {
@@ -95,7 +95,7 @@ class Races {
     const Range range = range_of(access);
     bytes_of(access.buffer).each(range.begin, range.end, [&](Stretch& stretch) {
       keep_latest(conflict, stretch.writer, access);
-      stretch.readers[static_cast<std::size_t>(lane)] = access;
+      stretch.readers[lane] = access;
     });
     if (conflict.instruction >= 0) report(conflict, access, "writes", "reads");
   }
@@ -133,22 +133,22 @@ class Races {
 
   // The bytes that the buffer holds at the access. One outside every lifetime is another check's finding.
   Range range_of(const Access& access) const {
-    if (planned_.plan == nullptr) return own_[static_cast<std::size_t>(access.buffer)];
+    if (planned_.plan == nullptr) return own_[access.buffer];
     const Buffer& buffer = program_.buffers[access.buffer];
     const int life = std::max(lifetime_at(buffer, access.instruction), 0);
     const std::int64_t begin =
         planned_.plan->offset(planned_.index, access.buffer, static_cast<std::size_t>(life));
     return {begin, begin + buffer.bytes};
   }
-  Bytes& bytes_of(BufferId id) { return spaces_[static_cast<std::size_t>(program_.buffers[id].space)]; }
+  Bytes& bytes_of(BufferId id) { return spaces_[program_.buffers[id].space]; }
 
   const Program& program_;
   int index_;
   const PlannedProgram& planned_;
   const HappensBefore& order_;
   Findings& findings_;
-  std::vector<Range> own_;  // by buffer, without a plan: bytes that no other has, and one at least
-  std::array<Bytes, kSpaces> spaces_;
+  IdVector<Range> own_;  // by buffer, without a plan: bytes that no other has, and one at least
+  IdArray<Bytes, kSpaces> spaces_;
 };
 
 }  // namespace

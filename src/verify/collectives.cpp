@@ -70,9 +70,7 @@ class World {
 
   const Program& program(int index) const { return world_.programs[index]; }
   const Program& program_of(const RankClass& of) const { return program(of.program); }
-  const Meetings& meetings_of(const RankClass& of) const {
-    return meetings_[static_cast<std::size_t>(of.program)];
-  }
+  const Meetings& meetings_of(const RankClass& of) const { return meetings_[of.program]; }
 
   // A rank of class `peer` in the group of `one`.
   int peer_rank(const RankClass& one, Axis axis, const RankClass& peer) const {
@@ -89,15 +87,15 @@ class World {
     };
     for (const Axis axis : {Axis::replicate, Axis::shard}) {
       const auto place = [&](int rank) { return world_.mesh.place(rank, axis); };
-      std::vector<Places> places(world_.programs.size());
+      IdVector<Places> places(world_.programs.size());
       for (int rank = 0; rank < world_.mesh.world(); ++rank) {
-        Places& of = places[static_cast<std::size_t>(world_.program_of(rank))];
+        Places& of = places[world_.program_of(rank)];
         if (of.first < 0 || place(rank) < place(of.first)) of.first = rank;
         if (of.last < 0 || place(rank) > place(of.last)) of.last = rank;
       }
-      for (std::size_t index = 0; index < places.size(); ++index) {
+      for (int index = 0; index < places.count(); ++index) {
         if (places[index].first < 0) continue;
-        const Program& runs = program(static_cast<int>(index));
+        const Program& runs = program(index);
         const std::span<const InstructionId> sums = meetings_[index].collectives(axis, Lane::reduce);
         std::map<std::pair<FlatId, int>, int> contribute;  // [flat, microbatch]: the first so many ranks
         const auto contributing = [&](const Instruction& sum) -> int& {
@@ -114,7 +112,7 @@ class World {
           if (gives == (place(rank) < contributors)) continue;
           ++mismatches_;
           findings_.add(
-              Fault::collective_mismatch, static_cast<int>(index), {id},
+              Fault::collective_mismatch, index, {id},
               fmt::format("{} adds up parts of the first {} ranks along {}, but rank {}, number {} there, {}",
                           describe(runs, id), contributors, name_of(axis), rank, place(rank),
                           gives ? "gives one, too" : "gives none"));
@@ -125,9 +123,9 @@ class World {
 
   template <typename Visit>
   void each_meeting(Visit visit) const {
-    for (int c = 0; c < static_cast<int>(classes_.size()); ++c)
+    for (int c = 0; c < classes_.count(); ++c)
       for (std::size_t axis = 0; axis < kGroups; ++axis)
-        for (int d : classes_[static_cast<std::size_t>(c)].meets[axis])
+        for (int d : classes_[c].meets[axis])
           if (d > c) visit(c, axis, d);
   }
 
@@ -135,8 +133,8 @@ class World {
     const std::size_t before = mismatches_;
     std::set<std::tuple<int, std::size_t, int>> seen;
     each_meeting([&](int c, std::size_t axis, int d) {
-      const RankClass& one = classes_[static_cast<std::size_t>(c)];
-      const RankClass& other = classes_[static_cast<std::size_t>(d)];
+      const RankClass& one = classes_[c];
+      const RankClass& other = classes_[d];
       if (one.program == other.program || !seen.insert({one.program, axis, other.program}).second) return;
       for (int lane = 0; lane < kLanes; ++lane)
         compare(one, other, static_cast<Axis>(axis), static_cast<Lane>(lane));
@@ -168,12 +166,12 @@ class World {
   // Calls visit(sender, its sends, receiver, its receives) for every pair of classes and kind of message.
   template <typename Visit>
   void each_exchange(Visit visit) const {
-    for (int c = 0; c < static_cast<int>(classes_.size()); ++c) {
-      const RankClass& sender = classes_[static_cast<std::size_t>(c)];
+    for (int c = 0; c < classes_.count(); ++c) {
+      const RankClass& sender = classes_[c];
       for (int peer = 0; peer < world_.mesh.pipeline; ++peer) {
         if (peer == program_of(sender).pipeline_rank) continue;
-        const int d = sender.along_pipeline[static_cast<std::size_t>(peer)];
-        const RankClass& receiver = classes_[static_cast<std::size_t>(d)];
+        const int d = sender.along_pipeline[peer];
+        const RankClass& receiver = classes_[d];
         for (Lane lane : {Lane::send_output, Lane::send_gradient})
           visit(c, meetings_of(sender).messages(lane, peer), d,
                 meetings_of(receiver).messages(other_end(lane), program_of(sender).pipeline_rank), lane);
@@ -199,8 +197,8 @@ class World {
     const std::size_t before = mismatches_;
     each_exchange([&](int c, std::span<const InstructionId> sends, int d,
                       std::span<const InstructionId> receives, Lane lane) {
-      const RankClass& sender = classes_[static_cast<std::size_t>(c)];
-      const RankClass& receiver = classes_[static_cast<std::size_t>(d)];
+      const RankClass& sender = classes_[c];
+      const RankClass& receiver = classes_[d];
       for (std::size_t k = 0; k < std::max(sends.size(), receives.size()); ++k) {
         const bool sent = k < sends.size(), received = k < receives.size();
         if (sent && received && same_message(program_of(sender), sends[k], program_of(receiver), receives[k]))
@@ -221,22 +219,20 @@ class World {
     return mismatches_ == before;
   }
 
-  Node node(int c, InstructionId id) const { return first_node_[static_cast<std::size_t>(c)] + id; }
+  Node node(int c, InstructionId id) const { return first_node_[c] + id; }
   Node start(int c, InstructionId id) const { return node(c, id) + numel_of(c); }
-  int numel_of(int c) const {
-    return static_cast<int>(program_of(classes_[static_cast<std::size_t>(c)]).instructions.size());
-  }
+  int numel_of(int c) const { return program_of(classes_[c]).instructions.count(); }
   int class_of(Node of) const {
     return static_cast<int>(std::ranges::upper_bound(first_node_, of) - first_node_.begin()) - 1;
   }
   InstructionId instruction_of(Node of) const {
     const int c = class_of(of);
-    return (of - first_node_[static_cast<std::size_t>(c)]) % numel_of(c);
+    return (of - first_node_[c]) % numel_of(c);
   }
   Node root(Node of) {
-    while (parent_[static_cast<std::size_t>(of)] != of) {
-      Node& up = parent_[static_cast<std::size_t>(of)];
-      up = parent_[static_cast<std::size_t>(up)];
+    while (parent_[of] != of) {
+      Node& up = parent_[of];
+      up = parent_[up];
       of = up;
     }
     return of;
@@ -247,24 +243,23 @@ class World {
     Node nodes = 0;
     for (const RankClass& one : classes_) {
       first_node_.push_back(nodes);
-      nodes += (world_.starts_in_order ? 2 : 1) * static_cast<Node>(program_of(one).instructions.size());
+      nodes += (world_.starts_in_order ? 2 : 1) * program_of(one).instructions.count();
     }
     for (Node of = 0; of < nodes; ++of) parent_.push_back(of);
     each_meeting([&](int c, std::size_t axis, int d) {
       for (int lane = 0; lane < kLanes; ++lane) {
         const auto on = [&](int of) {
-          return meetings_of(classes_[static_cast<std::size_t>(of)])
-              .collectives(static_cast<Axis>(axis), static_cast<Lane>(lane));
+          return meetings_of(classes_[of]).collectives(static_cast<Axis>(axis), static_cast<Lane>(lane));
         };
         const std::span<const InstructionId> mine = on(c), theirs = on(d);
         for (std::size_t k = 0; k < mine.size(); ++k)
-          parent_[static_cast<std::size_t>(root(node(d, theirs[k])))] = root(node(c, mine[k]));
+          parent_[root(node(d, theirs[k]))] = root(node(c, mine[k]));
       }
     });
     each_exchange([&](int c, std::span<const InstructionId> sends, int d,
                       std::span<const InstructionId> receives, Lane) {
       for (std::size_t k = 0; k < sends.size(); ++k)
-        parent_[static_cast<std::size_t>(root(node(d, receives[k])))] = root(node(c, sends[k]));
+        parent_[root(node(d, receives[k]))] = root(node(c, sends[k]));
     });
   }
 
@@ -272,18 +267,18 @@ class World {
     edges_into_.resize(parent_.size());
     after_.resize(parent_.size());
     const auto add = [&](Node before, Node after) {
-      edges_into_[static_cast<std::size_t>(root(after))].push_back({before, after});
-      after_[static_cast<std::size_t>(root(before))].push_back(root(after));
+      edges_into_[root(after)].push_back({before, after});
+      after_[root(before)].push_back(root(after));
     };
-    for (int c = 0; c < static_cast<int>(classes_.size()); ++c) {
-      const Program& runs = program_of(classes_[static_cast<std::size_t>(c)]);
+    for (int c = 0; c < classes_.count(); ++c) {
+      const Program& runs = program_of(classes_[c]);
       LaneClock latest = kNothingOver;
       InstructionId started = -1;  // the last that communicates
       InstructionId issued = -1;   // the last that the issuing thread runs itself
-      for (InstructionId id = 0; id < static_cast<InstructionId>(runs.instructions.size()); ++id) {
+      for (InstructionId id = 0; id < runs.instructions.count(); ++id) {
         const bool in_order = world_.starts_in_order && communicates(at(runs, id).op);
         const Node begin = in_order ? start(c, id) : node(c, id);
-        InstructionId& prior = latest[static_cast<std::size_t>(at(runs, id).lane)];
+        InstructionId& prior = latest[at(runs, id).lane];
         if (prior >= 0) add(node(c, prior), begin);
         prior = id;
         for (InstructionId wait : at(runs, id).waits) add(node(c, wait), begin);
@@ -313,29 +308,29 @@ class World {
   void find_deadlock() {
     merge_collectives();
     add_edges();
-    std::vector<std::size_t> missing(parent_.size());
+    IdVector<std::size_t> missing(parent_.size());
     std::vector<Node> ready;
-    for (Node of = 0; of < static_cast<Node>(parent_.size()); ++of) {
-      missing[static_cast<std::size_t>(of)] = edges_into_[static_cast<std::size_t>(of)].size();
-      if (root(of) == of && missing[static_cast<std::size_t>(of)] == 0) ready.push_back(of);
+    for (Node of = 0; of < parent_.count(); ++of) {
+      missing[of] = edges_into_[of].size();
+      if (root(of) == of && missing[of] == 0) ready.push_back(of);
     }
     while (!ready.empty()) {
       const Node of = ready.back();
       ready.pop_back();
-      for (Node next : after_[static_cast<std::size_t>(of)])
-        if (--missing[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
+      for (Node next : after_[of])
+        if (--missing[next] == 0) ready.push_back(next);
     }
-    for (Node of = 0; of < static_cast<Node>(parent_.size()); ++of)
-      if (missing[static_cast<std::size_t>(of)] > 0) return report_cycle(cycle_from(of, missing));
+    for (Node of = 0; of < parent_.count(); ++of)
+      if (missing[of] > 0) return report_cycle(cycle_from(of, missing));
   }
 
   // Walks from one stuck node to a stuck one before it until it comes round.
-  std::vector<Edge> cycle_from(Node start, const std::vector<std::size_t>& missing) {
+  std::vector<Edge> cycle_from(Node start, const IdVector<std::size_t>& missing) {
     std::vector<Edge> walk;
     std::map<Node, std::size_t> seen;
     for (Node here = root(start); seen.try_emplace(here, walk.size()).second;) {
-      for (const Edge& edge : edges_into_[static_cast<std::size_t>(here)]) {
-        if (missing[static_cast<std::size_t>(root(edge.before))] == 0) continue;
+      for (const Edge& edge : edges_into_[here]) {
+        if (missing[root(edge.before)] == 0) continue;
         walk.push_back(edge);
         break;
       }
@@ -358,11 +353,11 @@ class World {
       hops.front().after = hops.back().after;
       hops.pop_back();
     }
-    const int index = classes_[static_cast<std::size_t>(class_of(hops.front().after))].program;
+    const int index = classes_[class_of(hops.front().after)].program;
     std::string message = "these wait for each other: ";
     std::set<InstructionId> instructions;
     for (const Edge& hop : hops) {
-      const RankClass& who = classes_[static_cast<std::size_t>(class_of(hop.after))];
+      const RankClass& who = classes_[class_of(hop.after)];
       message += fmt::format("{}on rank {} {} comes behind {}", &hop == hops.data() ? "" : "; ", who.rank,
                              describe(program_of(who), instruction_of(hop.after)),
                              describe(program_of(who), instruction_of(hop.before)));
@@ -375,14 +370,14 @@ class World {
 
   const WorldPrograms& world_;
   Findings& findings_;
-  std::vector<RankClass> classes_;
-  std::vector<Meetings> meetings_;  // by program
+  IdVector<RankClass> classes_;
+  IdVector<Meetings> meetings_;  // by program
   std::size_t mismatches_ = 0;
 
-  std::vector<Node> first_node_;               // by class
-  std::vector<Node> parent_;                   // union-find over nodes
-  std::vector<std::vector<Edge>> edges_into_;  // by root
-  std::vector<std::vector<Node>> after_;       // by root: roots
+  IdVector<Node> first_node_;               // by class
+  IdVector<Node> parent_;                   // union-find over nodes
+  IdVector<std::vector<Edge>> edges_into_;  // by root
+  IdVector<std::vector<Node>> after_;       // by root: roots
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ class Contents {
   Contents(const Program& program, const Layout& layout, AxisSet ranks)
       : program_(program), layout_(layout), ranks_(ranks) {
     for (const Buffer& buffer : program.buffers)
-      terms_.emplace_back(buffer.flat < 0 ? 1 : static_cast<std::size_t>(kCells * items(buffer.flat)));
+      terms_.emplace_back(buffer.flat < 0 ? 1 : kCells * items(buffer.flat));
     lives_.assign(program.buffers.size(), -1);
   }
 
@@ -63,15 +63,13 @@ class Contents {
     return terms_[buffer][place(program_.buffers[buffer].flat, cell, item)];
   }
   // Where the term stands among all of the flat's.
-  std::size_t place(FlatId flat, int cell, int item) const {
-    return static_cast<std::size_t>(cell * items(flat) + item);
-  }
+  int place(FlatId flat, int cell, int item) const { return cell * items(flat) + item; }
 
  private:
   const Program& program_;
   const Layout& layout_;
   const AxisSet ranks_;
-  IdVector<std::vector<Term>> terms_;
+  IdVector<IdVector<Term>> terms_;
   IdVector<int> lives_;
 };
 

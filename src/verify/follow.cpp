@@ -155,7 +155,7 @@ void Follower::use_gradient(InstructionId id, const Operand& operand) {
   });
 }
 
-const std::vector<Term>* Follower::meet(InstructionId id) {
+const IdVector<Term>* Follower::meet(InstructionId id) {
   const Instruction& instruction = program_.at(id);
   const std::pair channel(program_.channels[instruction.channel].axis, instruction.lane);
   const FlatId flat = program_.flat_of(instruction);
@@ -165,11 +165,11 @@ const std::vector<Term>* Follower::meet(InstructionId id) {
     contents_.each(from->buffer, from->region.spread,
                    [&](Term& term, int cell, int item) { own_[contents_.place(flat, cell, item)] = term; });
   if (!model_.several) return &own_;
-  std::vector<std::vector<Term>>& brought = collectives_.brought[channel];
+  std::vector<IdVector<Term>>& brought = collectives_.brought[channel];
   if (collectives_.leads) return &brought.emplace_back(own_);
   std::size_t& met = met_[channel];
   if (met == brought.size()) return nullptr;
-  const std::vector<Term>& others = brought[met++];
+  const IdVector<Term>& others = brought[met++];
   if (others.size() == own_.size() && (from == nullptr || own_ == others)) return &others;
   report(id, "brings something else than the first rank of its group");
   return &own_;
@@ -179,7 +179,7 @@ bool Follower::gather(InstructionId id) {
   const Instruction& instruction = program_.at(id);
   const Axis axis = program_.channels[instruction.channel].axis;
   const Operand& to = instruction.operand(Role::to);
-  const std::vector<Term>* const parts = meet(id);
+  const IdVector<Term>* const parts = meet(id);
   if (parts == nullptr) return false;
   const FlatId flat = buffer(to.buffer).flat;
   contents_.each(to.buffer, to.region.spread, [&](Term& term, int cell, int item) {
@@ -193,7 +193,7 @@ bool Follower::reduce(InstructionId id) {
   const Instruction& instruction = program_.at(id);
   const Axis axis = program_.channels[instruction.channel].axis;
   const Operand& to = instruction.operand(Role::to);
-  const std::vector<Term>* const parts = meet(id);
+  const IdVector<Term>* const parts = meet(id);
   if (parts == nullptr) return false;
   const FlatId flat = buffer(to.buffer).flat;
   const bool alone = !model_.ranks.contains(axis);

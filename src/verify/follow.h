@@ -28,18 +28,18 @@ struct Answers {
 struct StepModel {
   const Layout& layout;
   const Mesh& mesh;
-  AxisSet ranks;              // the axes along which gradients are summed
-  std::vector<bool> carried;  // [flat] updated by the next step
-  Spread carried_spread;      // the part of its gradient that such an update reads
-  bool early;                 // updates wait for no decision
-  bool several;               // not all pipelines run the same programs
+  AxisSet ranks;           // the axes along which gradients are summed
+  IdVector<bool> carried;  // [flat] updated by the next step
+  Spread carried_spread;   // the part of its gradient that such an update reads
+  bool early;              // updates wait for no decision
+  bool several;            // not all pipelines run the same programs
   std::map<ParameterId, std::set<std::pair<UnitId, int>>> writers;  // [home] unit and use in a microbatch
 };
 
 // What the norm is made of, over the ranks of one pipeline.
 struct Squared {
-  std::vector<int> times;  // [flat] how often its squares are taken
-  std::vector<Term> sums;  // [home] the gradient that they are taken of, and that the update reads
+  IdVector<int> times;  // [flat] how often its squares are taken
+  IdVector<Term> sums;  // [home] the gradient that they are taken of, and that the update reads
 };
 
 // What is sent waits for the rank that receives it.
@@ -49,7 +49,7 @@ using Messages = std::map<std::tuple<int, int, Lane>, std::deque<Message>>;  // 
 // What ranks bring to the collectives of each channel, in their order: a term for every cell and item of the
 // flat. The first pipeline's rank leads; the others with its coordinate along the pipeline bring the same,
 // or, where a sum is not of all ranks, nothing.
-using Brought = std::map<std::pair<Axis, Lane>, std::vector<std::vector<Term>>>;
+using Brought = std::map<std::pair<Axis, Lane>, std::vector<IdVector<Term>>>;
 struct Collectives {
   Brought& brought;
   bool leads = true;
@@ -100,9 +100,7 @@ class Follower {
   bool step(InstructionId id);
   bool applies(InstructionId id);
   // The version of the flat that uses read: that at the step's begin, with what the step before left.
-  int current(FlatId flat) const {
-    return model_.carried[static_cast<std::size_t>(flat)] && answers_.previous ? 1 : 0;
-  }
+  int current(FlatId flat) const { return model_.carried[flat] && answers_.previous ? 1 : 0; }
   Held held_in(BufferId id) const;
   static Held held_as(Role role);
 
@@ -112,7 +110,7 @@ class Follower {
   void use_gradient(InstructionId id, const Operand& operand);
   // What this rank, and in their own parts its peers, bring to a collective: by cell and item of the flat.
   // nullptr where the rank that leads is not so far yet.
-  const std::vector<Term>* meet(InstructionId id);
+  const IdVector<Term>* meet(InstructionId id);
   bool gather(InstructionId id);
   bool reduce(InstructionId id);
   void accumulate(const Instruction& instruction);
@@ -138,7 +136,7 @@ class Follower {
   Squared& squared_;
   const Collectives collectives_;
   std::map<std::pair<Axis, Lane>, std::size_t> met_;  // where another rank leads: so many collectives
-  std::vector<Term> own_;                             // brings this rank to the running one
+  IdVector<Term> own_;                                // brings this rank to the running one
   Findings& findings_;
   Contents contents_;
   InstructionId next_ = 0;

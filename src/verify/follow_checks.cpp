@@ -18,7 +18,7 @@ void Follower::check_activation(InstructionId id, const Operand& operand, Term e
 // them, and the gradient of every trainable parameter in backward.
 bool Follower::check_use(InstructionId id) {
   const Instruction& use = program_.at(id);
-  const UnitSpec& unit = layout().units()[static_cast<std::size_t>(use.unit)];
+  const UnitSpec& unit = layout().units()[use.unit];
   std::vector<FlatId> flats;
   std::vector<ParameterId> homes, expected;
   bool whole = true;
@@ -66,9 +66,7 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
                                  part.of.microbatch, program_.units[part.of.unit], expected.microbatch);
     if (part.over != model_.ranks)
       return wrong = fmt::format("that of microbatch {} is not summed over all ranks", part.of.microbatch);
-    const auto along = [&](Axis axis) {
-      return part.from[static_cast<std::size_t>(axis)].among(model_.mesh.extent(axis));
-    };
+    const auto along = [&](Axis axis) { return part.from[axis].among(model_.mesh.extent(axis)); };
     const Contributors replicas = along(Axis::replicate), shards = along(Axis::shard);
     const int ranks = program_.rounds().shards(model_.mesh, part.of.microbatch);
     if (replicas.first != expected.replica || shards.first != expected.shard ||
@@ -90,7 +88,7 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
 
 std::string Follower::incomplete(const Operand& gradient) {
   const FlatId flat = buffer(gradient.buffer).flat;
-  const std::vector<ParameterId>& parameters = layout().flat(flat).parameters;
+  const IdSpan<const ParameterId> parameters = layout().flat(flat).parameters;
   for (int cell = 0; cell < kCells; ++cell) {
     if (!contents_.has_cell(gradient.region.spread, cell)) continue;
     for (int item = 0; item < contents_.items(flat); ++item) {
@@ -100,7 +98,7 @@ std::string Follower::incomplete(const Operand& gradient) {
           return fmt::format("the gaps between parameters are not zero but {}", terms_.describe(sum));
         continue;
       }
-      const ParameterId parameter = parameters[static_cast<std::size_t>(item)];
+      const ParameterId parameter = parameters[item];
       if (const std::string& wrong = incomplete(sum, parameter); !wrong.empty())
         return fmt::format("the gradient of '{}' is not complete: {}", layout().parameter(parameter).name,
                            wrong);
@@ -127,13 +125,13 @@ void Follower::take_squares(InstructionId id, const Operand& gradient) {
   if (decided_) report(id, "takes squares behind the decision that needs them");
   if (const std::string wrong = incomplete(gradient); !wrong.empty())
     report(id, fmt::format("takes squares too soon: {}", wrong));
-  ++squared_.times[static_cast<std::size_t>(flat)];
+  ++squared_.times[flat];
   if (!same_sums(gradient)) report(id, "takes squares of a gradient that others have in another order");
 }
 
 bool Follower::same_sums(const Operand& gradient) {
   for (const ParameterId parameter : layout().flat(buffer(gradient.buffer).flat).parameters) {
-    Term& known = squared_.sums[static_cast<std::size_t>(parameter)];
+    Term& known = squared_.sums[parameter];
     const Term sum = contents_.at(gradient.buffer, 0, contents_.item(parameter));
     if (known == kUndefined) known = sum;
     if (known != sum) return false;
@@ -144,18 +142,16 @@ bool Follower::same_sums(const Operand& gradient) {
 void Follower::check_state(InstructionId id, const Operand& operand, Held held, int version,
                            std::string_view verb) {
   const FlatId flat = buffer(operand.buffer).flat;
+  const IdSpan<const ParameterId> parameters = layout().flat(flat).parameters;
   const Term expected = terms_.state(held, version);
   for (int cell = 0; cell < kCells; ++cell) {
     if (!contents_.has_cell(operand.region.spread, cell)) continue;
     for (int item = 0; item < contents_.gaps(flat); ++item) {
       const Term found = contents_.at(operand.buffer, cell, item);
       if (found == expected) continue;
-      return report(
-          id,
-          fmt::format("{} {} of '{}' from '{}'{}; it needs {}", verb, terms_.describe(found),
-                      layout().parameter(layout().flat(flat).parameters[static_cast<std::size_t>(item)]).name,
-                      buffer(operand.buffer).name, cell == 0 ? "" : ", in what is its peers'",
-                      terms_.describe(expected)));
+      return report(id, fmt::format("{} {} of '{}' from '{}'{}; it needs {}", verb, terms_.describe(found),
+                                    layout().parameter(parameters[item]).name, buffer(operand.buffer).name,
+                                    cell == 0 ? "" : ", in what is its peers'", terms_.describe(expected)));
     }
   }
 }
@@ -202,7 +198,7 @@ void Follower::finish() {
   for (BufferId id = 0; id < program_.buffers.count(); ++id) {
     const Buffer& of = buffer(id);
     if (!of.persistent || of.flat < 0) continue;
-    const bool carried = model_.carried[static_cast<std::size_t>(of.flat)];
+    const bool carried = model_.carried[of.flat];
     const auto wrong = [&](const std::string& what) {
       findings_.add(Fault::wrong_meaning, index_, {},
                     fmt::format("at the end '{}' {}{}", of.name, what,

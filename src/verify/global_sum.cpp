@@ -35,7 +35,7 @@ class Expansion {
         append(sum, expand((*link)->b));
         continue;
       }
-      int& place = places_[static_cast<std::size_t>((*link)->c)];
+      int& place = places_[(*link)->c];
       const auto [first, ranks] = (*link)->of.among(mesh_.extent(static_cast<Axis>((*link)->c)));
       for (place = first; place < first + ranks; ++place) append(sum, expand((*link)->b));
       place = 0;
@@ -82,7 +82,7 @@ class Expansion {
                            (*use)->b > 0 ? fmt::format(" (use {})", (*use)->b + 1) : "");
     }
     if (type >= 0) label += fmt::format(" in {}", name_of(static_cast<DType>(type)));
-    const auto at = [&](Axis axis) { return places_[static_cast<std::size_t>(axis)]; };
+    const auto at = [&](Axis axis) { return places_[axis]; };
     const int data_rank = at(Axis::replicate) * mesh_.shard + at(Axis::shard);
     return {.label = number_of(label),
             .microbatch = static_cast<int>(rounds_.number(mesh_, data_rank, uses.back()->c)),
@@ -93,7 +93,7 @@ class Expansion {
     const auto known = std::ranges::find(labels_, label);
     if (known != labels_.end()) return static_cast<int>(known - labels_.begin());
     labels_.push_back(label);
-    return static_cast<int>(labels_.size()) - 1;
+    return labels_.count() - 1;
   }
 
   bool same_shape(const Sum& a, const Sum& b) const {
@@ -136,8 +136,7 @@ class Expansion {
   // `shown`: with labels.
   std::string text_of(const Sum& sum, bool shown) const {
     const int label = label_of(sum);
-    if (shown && label >= 0)
-      return fmt::format("{}: {}", labels_[static_cast<std::size_t>(label)], text_of(sum, false));
+    if (shown && label >= 0) return fmt::format("{}: {}", labels_[label], text_of(sum, false));
     if (sum.parts.empty()) return std::to_string(sum.microbatch);
     if (depth(sum) == 1 && !shown) return numbers_text(sum);
     const std::vector<Sum>& parts = sum.parts;
@@ -212,8 +211,8 @@ class Expansion {
   const Mesh& mesh_;
   const Rounds rounds_;
   const IdVector<std::string>& units_;
-  std::array<int, kAxes> places_{};
-  std::vector<std::string> labels_;
+  IdArray<int, kAxes> places_{};
+  IdVector<std::string> labels_;
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 
@@ -56,7 +55,7 @@ class Walk {
   void access(InstructionId id, BufferId buffer_id, bool reads) {
     const Buffer& buffer = program_.buffers[buffer_id];
     if (buffer.persistent) return;
-    Cursor& cursor = cursors_[static_cast<std::size_t>(buffer_id)];
+    Cursor& cursor = cursors_[buffer_id];
     while (cursor.lifetime < buffer.lifetimes.size() && buffer.lifetimes[cursor.lifetime].last < id) {
       ++cursor.lifetime;
       cursor.written = false;
@@ -94,7 +93,7 @@ class Walk {
   const Program& program_;
   int index_;
   Findings& findings_;
-  std::vector<Cursor> cursors_;
+  IdVector<Cursor> cursors_;
 };
 
 // The instructions of one opcode that add up one flat's gradient.
@@ -153,11 +152,11 @@ void check_sums(const Program& program, int index, Findings& findings) {
 // A unit's passes take the microbatches in ascending order, whatever the schedule between units.
 void check_uses(const Program& program, int index, Findings& findings) {
   constexpr std::size_t kPasses = 3;
-  std::vector<std::array<InstructionId, kPasses>> latest(program.units.size(), {-1, -1, -1});
+  IdVector<IdArray<InstructionId, kPasses>> latest(program.units.size(), {-1, -1, -1});
   for (InstructionId id = 0; id < program.instructions.count(); ++id) {
     const Instruction& use = program.instructions[id];
     if (use.op != Opcode::use) continue;
-    InstructionId& previous = latest[static_cast<std::size_t>(use.unit)][static_cast<std::size_t>(use.pass)];
+    InstructionId& previous = latest[use.unit][use.pass];
     if (previous >= 0 && use.microbatch < program.instructions[previous].microbatch)
       findings.add(Fault::microbatch_order, index, {previous, id},
                    fmt::format("{} comes behind {}; microbatches must ascend", describe(program, id),

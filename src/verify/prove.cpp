@@ -88,8 +88,7 @@ class World {
 
   void read_model(const Program& program) {
     for (const Buffer& buffer : program.buffers)  // what is left there is for an update to come
-      if (buffer.persistent && buffer.role == BufferRole::host_gradient)
-        model_.carried[static_cast<std::size_t>(buffer.flat)] = true;
+      if (buffer.persistent && buffer.role == BufferRole::host_gradient) model_.carried[buffer.flat] = true;
     std::map<std::tuple<UnitId, ParameterId>, int> uses;
     for (const Instruction& instruction : program.instructions) {
       if (instruction.op == Opcode::update) {
@@ -108,13 +107,13 @@ class World {
 
   void follow(Answers answers) {
     std::vector<OfPipeline> shared(pipelines_.size());
-    std::vector<Brought> brought(static_cast<std::size_t>(world_.mesh.pipeline));
+    IdVector<Brought> brought(world_.mesh.pipeline);
     std::vector<Follower> followers;
     std::vector<int> indices;  // by follower
     followers.reserve(pipelines_.size() * brought.size());
     for (std::size_t of = 0; of < pipelines_.size(); ++of) {
-      shared[of].squared = {.times = std::vector<int>(model_.layout.flats().size()),
-                            .sums = std::vector<Term>(static_cast<std::size_t>(model_.layout.parameters()))};
+      shared[of].squared = {.times = IdVector<int>(model_.layout.flats().size()),
+                            .sums = IdVector<Term>(model_.layout.parameters())};
       for (std::size_t place = 0; place < brought.size(); ++place) {
         indices.push_back(pipelines_[of][place]);
         followers.emplace_back(program(indices.back()), indices.back(), model_, answers, terms_, shared[of],
@@ -141,26 +140,27 @@ class World {
       tell_gradients(shared[0].squared.sums);
   }
 
-  void tell_gradients(const std::vector<Term>& sums) {
+  void tell_gradients(const IdVector<Term>& sums) {
     const Layout& layout = model_.layout;
-    gradients_->assign(sums.size(), "");
+    IdVector<std::string> told(sums.size());
     std::map<std::pair<Term, UnitId>, std::string> known;
     for (ParameterId id = 0; id < layout.parameters(); ++id) {
       if (layout.place(id).home != id || !layout.parameter(id).trainable) continue;
-      const Term sum = sums[static_cast<std::size_t>(id)];
+      const Term sum = sums[id];
       const UnitId own = layout.unit_of(id);
       const auto [text, is_new] = known.try_emplace({sum, own});
       if (is_new)
         text->second = global_sum(terms_, sum, world_.mesh, program(pipelines_[0][0]).rounds(),
                                   program(pipelines_[0][0]).units, own);
-      (*gradients_)[static_cast<std::size_t>(id)] = text->second;
+      told[id] = text->second;
     }
+    *gradients_ = std::move(told);
   }
 
   // On the ranks of one pipeline, of which `index` is the first's program.
-  void check_squares(const std::vector<int>& squares, int index) {
-    for (FlatId flat = 0; flat < static_cast<FlatId>(squares.size()); ++flat) {
-      const int taken = squares[static_cast<std::size_t>(flat)];
+  void check_squares(const IdVector<int>& squares, int index) {
+    for (FlatId flat = 0; flat < squares.count(); ++flat) {
+      const int taken = squares[flat];
       if (taken == (model_.layout.flat(flat).trainable ? 1 : 0)) continue;
       findings_.add(Fault::wrong_meaning, index, {},
                     fmt::format("the squares of flat {} are taken {} times for the norm", flat, taken));

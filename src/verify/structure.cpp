@@ -347,9 +347,9 @@ void check_plan(const Program& program, int index, const PlannedProgram& planned
   if (planned.plan == nullptr) return;
   const auto report = [&](const std::string& what) { findings.add(Fault::malformed, index, {}, what); };
   const auto& offsets = planned.plan->offsets;
-  if (planned.index < 0 || planned.index >= static_cast<int>(offsets.size()))
+  if (planned.index < 0 || planned.index >= offsets.count())
     return report(fmt::format("runs as program {} of its plan, which has {}", planned.index, offsets.size()));
-  const auto& places = offsets[static_cast<std::size_t>(planned.index)];
+  const auto& places = offsets[planned.index];
   if (places.size() != program.buffers.size())
     return report(
         fmt::format("has {} buffers, but its plan places {}", program.buffers.size(), places.size()));

@@ -7,14 +7,13 @@
 namespace tessera {
 
 Terms::Terms(const Mesh& mesh) {
-  for (int axis = 0; axis < kAxes; ++axis)
-    extents_[static_cast<std::size_t>(axis)] = mesh.extent(static_cast<Axis>(axis));
+  for (int axis = 0; axis < kAxes; ++axis) extents_[axis] = mesh.extent(static_cast<Axis>(axis));
   make({Kind::undefined, 0, 0, 0});
   make({Kind::zero, 0, 0, 0});
 }
 
 Term Terms::make(const Node& node) {
-  const auto [at, is_new] = known_.try_emplace(node, static_cast<Term>(nodes_.size()));
+  const auto [at, is_new] = known_.try_emplace(node, nodes_.count());
   if (is_new) nodes_.push_back(node);
   return at->second;
 }
@@ -38,7 +37,7 @@ Term Terms::within(Term sum, Term more, DType type) {
 
 Term Terms::over(Axis axis, Term own, Term peers, Term sum, const Contributors& of) {
   if (sum == kUndefined || own == kUndefined || peers == kUndefined) return kUndefined;
-  if (extents_[static_cast<std::size_t>(axis)] == 1) return add(sum, own);
+  if (extents_[axis] == 1) return add(sum, own);
   if (own != peers) return make({Kind::mixed, own, peers, 0});
   if (own == kZero) return sum;
   return make({Kind::over, sum, own, static_cast<int>(axis), of});
@@ -62,7 +61,7 @@ bool Terms::same_along(Axis axis, Term term) const {
     case Kind::over:
       return same_along(axis, of.a) && (static_cast<Axis>(of.c) == axis || same_along(axis, of.b));
     default:
-      return extents_[static_cast<std::size_t>(axis)] == 1;
+      return extents_[axis] == 1;
   }
 }
 
@@ -89,7 +88,7 @@ bool Terms::walk(Term term, const Addend& within, std::vector<Addend>& parts) co
       const auto axis = static_cast<Axis>(of.c);
       if (within.over.contains(axis)) return false;
       inside.over = within.over.with(axis);
-      inside.from[static_cast<std::size_t>(of.c)] = of.of;
+      inside.from[of.c] = of.of;
     }
     if (!walk(of.b, inside, parts)) return false;
   }

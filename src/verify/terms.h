@@ -2,7 +2,6 @@
 // the algebra of sums; does not read instructions.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -33,7 +32,7 @@ struct Contribution {
 struct Addend {
   Contribution of;
   AxisSet over = {};
-  std::array<Contributors, kAxes> from = {};
+  IdArray<Contributors, kAxes> from = {};
 };
 
 class Terms {
@@ -59,7 +58,7 @@ class Terms {
   };
 
   explicit Terms(const Mesh& mesh);
-  const Node& node(Term term) const { return nodes_[static_cast<std::size_t>(term)]; }
+  const Node& node(Term term) const { return nodes_[term]; }
 
   // Has the same value on every rank that holds the element: a version of a state, or a gradient that an
   // earlier step summed.
@@ -91,8 +90,8 @@ class Terms {
   bool same_along(Axis axis, Term term) const;
   bool walk(Term term, const Addend& within, std::vector<Addend>& parts) const;
 
-  std::array<int, kAxes> extents_;
-  std::vector<Node> nodes_;
+  IdArray<int, kAxes> extents_;
+  IdVector<Node> nodes_;
   std::map<Node, Term> known_;
 };
 

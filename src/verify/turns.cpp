@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <iterator>
 #include <map>
 #include <string>
@@ -24,17 +23,13 @@ class Turns {
 
   void run() {
     for (const BufferOf& first : persistent_buffers(programs_)) place(first);
-    for (int program = 0; program < static_cast<int>(programs_.size()); ++program)
-      for (BufferId id = 0; id < static_cast<BufferId>(buffers_of(program).size()); ++id) check(program, id);
+    for (int program = 0; program < programs_.count(); ++program)
+      for (BufferId id = 0; id < buffers_of(program).count(); ++id) check(program, id);
   }
 
  private:
-  const std::vector<Buffer>& buffers_of(int program) const {
-    return programs_[static_cast<std::size_t>(program)].buffers;
-  }
-  const Buffer& buffer(const BufferOf& of) const {
-    return buffers_of(of.program)[static_cast<std::size_t>(of.buffer)];
-  }
+  const IdVector<Buffer>& buffers_of(int program) const { return programs_[program].buffers; }
+  const Buffer& buffer(const BufferOf& of) const { return buffers_of(of.program)[of.buffer]; }
 
   void report(int program, std::string what) {
     findings_.add(Fault::malformed, program, {}, std::move(what));
@@ -45,11 +40,11 @@ class Turns {
     known_.emplace(here.buffer->name, here);
     if (here.buffer->bytes == 0) return;
     check_free(of.program, here);
-    persistent_[static_cast<std::size_t>(here.buffer->space)].emplace(here.offset, here);
+    persistent_[here.buffer->space].emplace(here.offset, here);
   }
 
   void check(int program, BufferId id) {
-    const Buffer& one = buffers_of(program)[static_cast<std::size_t>(id)];
+    const Buffer& one = buffers_of(program)[id];
     if (one.persistent || one.one_address) check_same(program, {&one, plan_.offset(program, id, 0)});
     if (one.persistent || one.bytes == 0) return;
     for (std::size_t life = 0; life < one.lifetimes.size(); ++life)
@@ -71,7 +66,7 @@ class Turns {
   }
 
   void check_free(int program, const Place& here) {
-    const auto& taken = persistent_[static_cast<std::size_t>(here.buffer->space)];
+    const auto& taken = persistent_[here.buffer->space];
     auto next = taken.upper_bound(here.offset);
     if (next != taken.begin() && std::prev(next)->second.end() > here.offset) --next;
     if (next == taken.end() || next->first >= here.end() || next->second.end() <= here.offset) return;
@@ -79,11 +74,11 @@ class Turns {
                                 here.buffer->name, next->second.buffer->name));
   }
 
-  std::span<const Program> programs_;
+  IdSpan<const Program> programs_;
   const MemoryPlan& plan_;
   Findings& findings_;
-  std::map<std::string_view, Place> known_;  // what persists or has one address, by name
-  std::array<std::map<std::int64_t, Place>, kSpaces> persistent_;  // by offset
+  std::map<std::string_view, Place> known_;                     // what persists or has one address, by name
+  IdArray<std::map<std::int64_t, Place>, kSpaces> persistent_;  // by offset
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ void check_arguments(const WorldPrograms& world, std::span<const PlannedProgram>
 
 // A program that sends names the other rank by its coordinate: only ranks at its own can run it.
 void check_places(const WorldPrograms& world, Findings& findings) {
-  std::vector<bool> sends;
+  IdVector<bool> sends;
   for (const Program& program : world.programs)
     sends.push_back(
         std::ranges::any_of(program.instructions, [](const Instruction& i) { return is_message(i.op); }));
@@ -39,7 +39,7 @@ void check_places(const WorldPrograms& world, Findings& findings) {
     const int index = world.program_of(rank);
     const Program& program = world.programs[index];
     const int place = world.mesh.place(rank, Axis::pipeline);
-    if (place == program.pipeline_rank || !sends[static_cast<std::size_t>(index)]) continue;
+    if (place == program.pipeline_rank || !sends[index]) continue;
     findings.add(Fault::malformed, index, {},
                  fmt::format("is for pipeline rank {}, but rank {}, which runs it, is at {}",
                              program.pipeline_rank, rank, place));
@@ -90,14 +90,12 @@ std::string VerifyReport::to_string() const {
   return text;
 }
 
-VerifyReport verify(const WorldPrograms& world, std::span<const PlannedProgram> plans) {
+VerifyReport verify(const WorldPrograms& world, IdSpan<const PlannedProgram> plans) {
   check_arguments(world, plans);
   VerifyReport report;
   Findings findings(report.findings);
   const auto programs = world.programs.count();
-  const auto plan_of = [&](int index) {
-    return plans.empty() ? PlannedProgram{} : plans[static_cast<std::size_t>(index)];
-  };
+  const auto plan_of = [&](int index) { return plans.empty() ? PlannedProgram{} : plans[index]; };
   for (int index = 0; index < programs; ++index)
     check_structure(world.programs[index], index, world.mesh, findings);
   check_places(world, findings);
