@@ -65,10 +65,10 @@ void set_field(const OptimizerField& field, const tessera_options& o) {
 }
 
 OptimizerOptions to_optimizer_options(const tessera_options& o) {
-  const std::vector<std::string_view> names = optimizer_names();
-  if (o.optimizer < 0 || o.optimizer >= static_cast<int>(names.size()))
+  const IdVector<std::string_view> names = optimizer_names();
+  if (o.optimizer < 0 || o.optimizer >= names.count())
     throw UsageError(fmt::format("optimizer {} is not known; use {}", o.optimizer, constants_of(names)));
-  OptimizerOptions options = optimizer_options(names[static_cast<std::size_t>(o.optimizer)]);
+  OptimizerOptions options = optimizer_options(names[o.optimizer]);
   bool has_momentum = false;
   for (const OptimizerField& field : fields_of(options)) {
     set_field(field, o);
@@ -77,7 +77,7 @@ OptimizerOptions to_optimizer_options(const tessera_options& o) {
   if (!has_momentum && (o.momentum != 0 || o.nesterov != 0))
     throw UsageError(
         fmt::format("momentum is {} and nesterov {}, which the optimizer {} does not have: leave them at 0",
-                    o.momentum, o.nesterov, names[static_cast<std::size_t>(o.optimizer)]));
+                    o.momentum, o.nesterov, names[o.optimizer]));
   return options;
 }
 

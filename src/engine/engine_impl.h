@@ -3,7 +3,6 @@
 // of persistent buffers.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +31,7 @@ struct Engine::Impl {
   Spreads spreads;
   IdVector<Program> programs;
   Numerics numerics;
-  IdVector<std::array<BufferId, 4>> states_of;  // [flat][StateKind] where they persist; −1: not on this rank
+  IdVector<IdArray<BufferId, 4>> states_of;  // [flat][StateKind] where they persist; −1: not on this rank
   MemoryPlan plan;
   std::unique_ptr<Device> device;
   Communicator states;  // for what is read, and initial values
@@ -77,9 +76,7 @@ struct Engine::Impl {
   StepResult finish_step(const StepInputs& inputs);
 
   void find_states();
-  BufferId buffer_of(FlatId flat, StateKind state) const {
-    return states_of[flat][static_cast<std::size_t>(state)];
-  }
+  BufferId buffer_of(FlatId flat, StateKind state) const { return states_of[flat][state]; }
   // Whether any rank has the state; this one may not, for it lies on another pipeline rank.
   bool exists(FlatId flat, StateKind state) const;
   // How the flat's state lies on the ranks.

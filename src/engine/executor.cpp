@@ -113,7 +113,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
     operand_places_.emplace_back(programs, static_cast<int>(operand_places_.size()), layout, place_, memory_);
     updates_.push_back(updates_of(program, layout, operand_places_.back()));
     for (const Instruction& instruction : program.instructions) {
-      std::unique_ptr<Stream>& lane = lanes_[static_cast<std::size_t>(instruction.lane)];
+      std::unique_ptr<Stream>& lane = lanes_[instruction.lane];
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.
       if (lane) continue;
       const bool of_host = instruction.lane == Lane::host || instruction.lane == Lane::io;
@@ -285,7 +285,7 @@ bool Executor::runs(const Instruction& instruction) {
 void Executor::issue(InstructionId id) {
   constexpr std::uint64_t kIdle = std::uint64_t{1} << 63;
   const Instruction& instruction = instruction_at(id);
-  Stream& stream = *lanes_[static_cast<std::size_t>(instruction.lane)];
+  Stream& stream = *lanes_[instruction.lane];
   const bool idle = !runs(instruction);
   wait_for(id, stream);
   stream.run({&Executor::run_task, this, static_cast<std::uint64_t>(id) | (idle ? kIdle : 0)});

@@ -180,7 +180,7 @@ class Executor {
   InstructionId update_of(FlatId flat) const { return updates_[program_][flat].update; }
   const Instruction& instruction_at(InstructionId id) const { return program().instructions[id]; }
   CallLabel label(const Instruction& instruction) const;
-  Stream& lane(Lane which) { return *lanes_[static_cast<std::size_t>(which)]; }
+  Stream& lane(Lane which) { return *lanes_[which]; }
   kernels::ComputeContext compute(Lane on);
   kernels::ComputeContext compute(InstructionId id) { return compute(instruction_at(id).lane); }
   // Place `slot` of this rank's scalars, on the device.
@@ -233,7 +233,7 @@ class Executor {
 
   // Last: where a step failed, lanes may still run operations, which use all of the above, until they are
   // destroyed.
-  std::array<std::unique_ptr<Stream>, kLanes> lanes_;
+  IdArray<std::unique_ptr<Stream>, kLanes> lanes_;
 };
 
 }  // namespace tessera

@@ -30,9 +30,9 @@ void InitialValues::add(FlatId flat, std::span<const float> values) {
 
 int InitialValues::first_of_copies(int rank, int pipeline_rank) const {
   Coordinates at = mesh_.coordinates(rank);
-  at[static_cast<std::size_t>(Axis::pipeline)] = pipeline_rank;
+  at[Axis::pipeline] = pipeline_rank;
   for (const Axis axis : {Axis::shard, Axis::replicate})
-    if (!parameters_.axes.contains(axis)) at[static_cast<std::size_t>(axis)] = 0;
+    if (!parameters_.axes.contains(axis)) at[axis] = 0;
   return mesh_.rank(at);
 }
 

@@ -25,14 +25,14 @@ StepMemory::StepMemory(Device& device, const IdVector<Program>& programs, const 
     disk_ = std::make_unique<device::Disk>(
         device::DiskOptions{.directory = options.disk_directory, .bytes = bytes});
   arena() = device.make_arena(plan.space(Space::device).arena_bytes, options.shared, options.source);
-  Arena& host = arenas_[static_cast<std::size_t>(Space::host)];
+  Arena& host = arenas_[Space::host];
   if (const std::int64_t bytes = plan.space(Space::host).arena_bytes; bytes > 0)
     host = device.make_host_arena(bytes);
   if (disk_) disk_->register_memory(host.base(), host.bytes());
   for (std::size_t space = 0; space < arenas_.size(); ++space) bases_[space] = arenas_[space].base();
   for (const auto [program, id] : persistent_buffers(programs)) {
     const Buffer& buffer = programs[program].buffers[id];
-    counters_[static_cast<std::size_t>(buffer.space)]->add(buffer.category, buffer.bytes);
+    counters_[buffer.space]->add(buffer.category, buffer.bytes);
   }
   for (std::size_t index = 0; index < programs.size(); ++index)
     watches_.push_back(watch(static_cast<int>(index), programs[index]));
@@ -42,19 +42,19 @@ StepMemory::StepMemory(Device& device, const IdVector<Program>& programs, const 
 }
 
 void StepMemory::hide(const Tenancy& tenancy) {
-  Arena& arena = arenas_[static_cast<std::size_t>(tenancy.space)];
+  Arena& arena = arenas_[tenancy.space];
   arena.poison(tenancy.offset, covered(arena, tenancy.offset, tenancy.bytes, tenancy.space));
 }
 
 void StepMemory::begin(const Tenancy& tenancy) {
-  counters_[static_cast<std::size_t>(tenancy.space)]->add(tenancy.category, tenancy.bytes);
+  counters_[tenancy.space]->add(tenancy.category, tenancy.bytes);
   if (!poison_) return;
-  Arena& arena = arenas_[static_cast<std::size_t>(tenancy.space)];
+  Arena& arena = arenas_[tenancy.space];
   arena.unpoison(tenancy.offset, covered(arena, tenancy.offset, tenancy.bytes, tenancy.space));
 }
 
 void StepMemory::end(const Tenancy& tenancy) {
-  counters_[static_cast<std::size_t>(tenancy.space)]->add(tenancy.category, -tenancy.bytes);
+  counters_[tenancy.space]->add(tenancy.category, -tenancy.bytes);
   if (poison_) hide(tenancy);
 }
 

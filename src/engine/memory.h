@@ -2,7 +2,6 @@
 // step runs: counts their bytes by space, and hides the others where asked to.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <span>
@@ -30,15 +29,15 @@ class StepMemory {
 
   // During the buffer's lifetime of that number; 0 for a persistent one. Of one in memory.
   std::byte* address(int program, BufferId buffer, int lifetime) const {
-    const auto space = static_cast<std::size_t>(programs_[program].buffers[buffer].space);
+    const Space space = programs_[program].buffers[buffer].space;
     return bases_[space] + plan_.offset(program, buffer, static_cast<std::size_t>(lifetime));
   }
   // In the file, of a buffer on the disk; these are persistent.
   std::int64_t disk_offset(int program, BufferId buffer) const { return plan_.offset(program, buffer); }
-  Arena& arena() { return arenas_[static_cast<std::size_t>(Space::device)]; }
+  Arena& arena() { return arenas_[Space::device]; }
   device::Disk& disk() { return *disk_; }
   const device::Disk* disk() const { return disk_.get(); }  // null where nothing lies on the disk
-  const ByteCounters& counters(Space space) const { return *counters_[static_cast<std::size_t>(space)]; }
+  const ByteCounters& counters(Space space) const { return *counters_[space]; }
 
   // Around every instruction of a step: a buffer is alive from before the first instruction that
   // touches it in a lifetime to after the last, on whichever lanes these run. With poison nothing else may be
@@ -71,11 +70,11 @@ class StepMemory {
 
   const IdVector<Program>& programs_;
   const MemoryPlan& plan_;
-  std::array<ByteCounters, kSpaces> own_counters_;  // of all but the device
-  std::array<ByteCounters*, kSpaces> counters_;
+  IdArray<ByteCounters, kSpaces> own_counters_;  // of all but the device
+  IdArray<ByteCounters*, kSpaces> counters_;
   bool poison_ = false;
-  std::array<Arena, kSpaces> arenas_;  // the disk's is empty
-  std::array<std::byte*, kSpaces> bases_ = {};
+  IdArray<Arena, kSpaces> arenas_;  // the disk's is empty
+  IdArray<std::byte*, kSpaces> bases_ = {};
   std::unique_ptr<device::Disk> disk_;
   IdVector<Watch> watches_;  // by program
 };

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "src/engine/memory.h"
 #include "tessera/layout.h"
@@ -30,13 +29,13 @@ class OperandPlaces {
   // Says where an operand of this instruction lies. `operand` must be the program's own, no copy of it.
   const OperandPlace& of(InstructionId id, const Operand& operand) const {
     const std::ptrdiff_t k = &operand - program_.instructions[id].operands.data();
-    return places_[static_cast<std::size_t>(first_[id] + k)];
+    return places_[first_[id] + k];
   }
 
  private:
   const Program& program_;
   IdVector<std::ptrdiff_t> first_;  // [instruction] the place of its first operand
-  std::vector<OperandPlace> places_;
+  IdVector<OperandPlace> places_;
 };
 
 }  // namespace tessera

@@ -16,7 +16,7 @@ void Engine::Impl::find_states() {
   for (BufferId id = 0; id < buffers.count(); ++id) {
     const Buffer& buffer = buffers[id];
     if (!buffer.persistent || buffer.flat < 0) continue;
-    const auto is = [&](StateKind state) { states_of[buffer.flat][static_cast<std::size_t>(state)] = id; };
+    const auto is = [&](StateKind state) { states_of[buffer.flat][state] = id; };
     if (buffer.role == BufferRole::parameter) is(StateKind::parameter);
     if (buffer.role == BufferRole::master) is(StateKind::master);
     if (buffer.role == BufferRole::moment) is(buffer.index == 0 ? StateKind::moment1 : StateKind::moment2);
@@ -24,7 +24,7 @@ void Engine::Impl::find_states() {
   for (FlatId flat = 0; flat < states_of.count(); ++flat) {  // their own masters
     const Flat& spec = layout.flat(flat);
     if (spec.trainable && spec.dtype == DType::fp32)
-      states_of[flat][static_cast<std::size_t>(StateKind::master)] = buffer_of(flat, StateKind::parameter);
+      states_of[flat][StateKind::master] = buffer_of(flat, StateKind::parameter);
   }
 }
 
@@ -55,7 +55,7 @@ Spread Engine::Impl::spread_of(FlatId flat, StateKind state) const {
 int Engine::Impl::owner(FlatId flat, const Spread& spread, std::int64_t offset) const {
   const Flat& spec = layout.flat(flat);
   Coordinates at = owner_of(spec, spread, offset);
-  at[static_cast<std::size_t>(Axis::pipeline)] = partition.rank_of(spec.unit);
+  at[Axis::pipeline] = partition.rank_of(spec.unit);
   return options.mesh.rank(at);
 }
 
