@@ -82,12 +82,12 @@ std::vector<LifeEvent> events_of(std::span<const PackItem> items) {
   return events;
 }
 
-std::vector<std::int64_t> live_curve(std::span<const PackItem> items, std::span<const LifeEvent> events) {
+IdVector<std::int64_t> live_curve(std::span<const PackItem> items, std::span<const LifeEvent> events) {
   if (events.empty()) return {};
-  std::vector<std::int64_t> curve(static_cast<std::size_t>(events.back().position) + 2, 0);
+  IdVector<std::int64_t> curve(events.back().position + 2, 0);
   for (const LifeEvent& event : events) {
     const std::int64_t bytes = items[event.item].bytes;
-    curve[static_cast<std::size_t>(event.position) + (event.end ? 1 : 0)] += event.end ? -bytes : bytes;
+    curve[event.position + (event.end ? 1 : 0)] += event.end ? -bytes : bytes;
   }
   std::partial_sum(curve.begin(), curve.end(), curve.begin());
   curve.pop_back();

@@ -23,7 +23,7 @@ struct LifeEvent {
 std::vector<LifeEvent> events_of(std::span<const PackItem> items);
 
 // The live bytes at each position up to the last event.
-std::vector<std::int64_t> live_curve(std::span<const PackItem> items, std::span<const LifeEvent> events);
+IdVector<std::int64_t> live_curve(std::span<const PackItem> items, std::span<const LifeEvent> events);
 
 // A set of items, one bit for each.
 using ItemSet = std::vector<std::uint64_t>;

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <set>
@@ -37,10 +36,10 @@ class Trace {
   void add_process(const Program& program, std::span<const TraceSpan> spans, int process,
                    const std::string& name) {
     add(metadata("process_name", process, 0, {{"name", name}}));
-    std::array<bool, kLanes> used{};
-    for (const TraceSpan& span : spans) used.at(static_cast<std::size_t>(span.lane)) = true;
+    IdArray<bool, kLanes> used{};
+    for (const TraceSpan& span : spans) used.at(span.lane) = true;
     for (int lane = 0; lane < kLanes; ++lane) {
-      if (!used[static_cast<std::size_t>(lane)]) continue;
+      if (!used[lane]) continue;
       const std::string lane_name(name_of(static_cast<Lane>(lane)));
       add(metadata("thread_name", process, lane, {{"name", lane_name}}));
       add(metadata("thread_sort_index", process, lane, {{"sort_index", lane}}));

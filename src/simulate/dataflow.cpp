@@ -1,7 +1,6 @@
 #include "src/simulate/dataflow.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <utility>
 
@@ -42,13 +41,13 @@ void Dataflow::each_edge(Visit visit) {
   constexpr InstructionId kNone = -1;
   for (int r = 0; r < programs_.count(); ++r) {
     const IdVector<Instruction>& instructions = programs_[r]->instructions;
-    std::array<InstructionId, kLanes> latest;
+    IdArray<InstructionId, kLanes> latest;
     latest.fill(kNone);
-    const InstructionId& issued = latest[static_cast<std::size_t>(Lane::compute)];  // by the issuer
+    const InstructionId& issued = latest[Lane::compute];  // by the issuer
     for (InstructionId id = 0; id < instructions.count(); ++id) {
       const Instruction& instruction = instructions[id];
       const Lane thread = thread_of(instruction.lane, issuer_);
-      InstructionId& prior = latest[static_cast<std::size_t>(thread)];
+      InstructionId& prior = latest[thread];
       const Node after = root(node(r, id));
       if (prior != kNone) visit(root(node(r, prior)), {.after = after, .wakes = false});
       if (issuer_ != Issuer::runs_nothing && thread != Lane::compute && issued != kNone)

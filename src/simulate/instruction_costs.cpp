@@ -20,7 +20,7 @@ InstructionCosts::InstructionCosts(const Program& program, const Layout& layout,
                                  cost.forward_flops.size(), program.units.size()));
   for (int axis = 0; axis < kGroups; ++axis)
     for (const int member : mesh.group(static_cast<Axis>(axis), rank))
-      nodes_[static_cast<std::size_t>(axis)].push_back(cost.cluster.node_of(member));
+      nodes_[axis].push_back(cost.cluster.node_of(member));
   if (!cost.recompute_flops.empty() && cost.recompute_flops.size() != cost.forward_flops.size())
     throw UsageError(fmt::format("simulate: recompute_flops is given for {} units, forward_flops for {}",
                                  cost.recompute_flops.size(), cost.forward_flops.size()));
@@ -36,7 +36,7 @@ double InstructionCosts::us(const Instruction& instruction) const {
 
 bool InstructionCosts::overlaps_compute(const Instruction& instruction) const {
   return communicates(instruction.op) && instruction.lane != Lane::compute &&
-         (is_message(instruction.op) || nodes_[static_cast<std::size_t>(axis_of(instruction))].size() > 1);
+         (is_message(instruction.op) || nodes_[axis_of(instruction)].size() > 1);
 }
 
 double InstructionCosts::default_us(const Instruction& instruction) const {
@@ -79,7 +79,7 @@ double InstructionCosts::selective_us(const Instruction& use) const {
 }
 
 double InstructionCosts::message_us(const Instruction& message) const {
-  const IdVector<int>& nodes = nodes_[static_cast<std::size_t>(axis_of(message))];
+  const IdVector<int>& nodes = nodes_[axis_of(message)];
   return tessera::message_us(cost_.cluster, static_cast<double>(bytes(message.operands.at(0))),
                              nodes.at(program_.pipeline_rank), nodes.at(message.peer));
 }
@@ -88,7 +88,7 @@ double InstructionCosts::message_us(const Instruction& message) const {
 double InstructionCosts::collective_us(const Instruction& instruction) const {
   const Axis axis = axis_of(instruction);
   if (instruction.op == Opcode::reduce_scatter) {
-    if (nodes_[static_cast<std::size_t>(axis)].size() == 1) return memory_us(instruction);
+    if (nodes_[axis].size() == 1) return memory_us(instruction);
     return collective_us(CollectiveKind::reduce_scatter, axis, reduced_bytes(instruction, axis));
   }
   const Operand* all = instruction.find(Role::to);
@@ -98,7 +98,7 @@ double InstructionCosts::collective_us(const Instruction& instruction) const {
 
 // Of a sum to which some ranks contribute, the share of all ranks' bytes that these have.
 std::int64_t InstructionCosts::reduced_bytes(const Instruction& sum, Axis axis) const {
-  const int ranks = nodes_[static_cast<std::size_t>(axis)].count();
+  const int ranks = nodes_[axis].count();
   const Operand& part = sum.operand(Role::to);
   const std::int64_t of_a_rank = bytes(part) / bytes_of(part.type) * bytes_of(sum.wire_type());
   return of_a_rank * sum.contributors.among(ranks).count;
@@ -107,8 +107,8 @@ std::int64_t InstructionCosts::reduced_bytes(const Instruction& sum, Axis axis) 
 double InstructionCosts::collective_us(CollectiveKind kind, Axis axis, std::int64_t full_bytes) const {
   const auto [entry, is_new] = known_.try_emplace({kind, axis, full_bytes}, 0.0);
   if (is_new)
-    entry->second = tessera::collective_us(cost_.cluster, kind, static_cast<double>(full_bytes),
-                                           nodes_[static_cast<std::size_t>(axis)]);
+    entry->second =
+        tessera::collective_us(cost_.cluster, kind, static_cast<double>(full_bytes), nodes_[axis]);
   return entry->second;
 }
 

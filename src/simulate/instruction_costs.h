@@ -1,7 +1,6 @@
 // The duration of each instruction of one rank under a cost model, from when it can run.
 #pragma once
 
-#include <array>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -37,7 +36,7 @@ class InstructionCosts {
   const Program& program_;
   const Layout& layout_;
   const CostModel& cost_;
-  std::array<IdVector<int>, kGroups> nodes_;  // by axis: the nodes of the members of the rank's group
+  IdArray<IdVector<int>, kGroups> nodes_;  // by axis: the nodes of the members of the rank's group
   mutable std::map<std::tuple<CollectiveKind, Axis, std::int64_t>, double> known_;
 };
 

@@ -42,9 +42,9 @@ IdVector<int> patterns_along(const Mesh& mesh, const Cluster& cluster, Axis axis
 
 // Ranks of one number run the same program, and all that they do costs the same.
 IdVector<int> kinds_of_ranks(const WorldPrograms& world, const Cluster& cluster) {
-  std::array<IdVector<int>, kAxes> patterns;
+  IdArray<IdVector<int>, kAxes> patterns;
   for (int axis = 0; axis < kAxes; ++axis)
-    patterns[static_cast<std::size_t>(axis)] = patterns_along(world.mesh, cluster, static_cast<Axis>(axis));
+    patterns[axis] = patterns_along(world.mesh, cluster, static_cast<Axis>(axis));
   std::map<std::pair<int, std::array<int, kAxes>>, int> known;
   IdVector<int> kinds;
   for (std::size_t rank = 0; rank < world.program_of_rank.size(); ++rank) {

@@ -155,7 +155,7 @@ std::size_t ActivationModel::add_memory(const Program& program, Space space, std
     bytes.resize(rest_.size());
     for (const Lifetime& life : buffer.lifetimes) {
       owned[life.first] += buffer.bytes;
-      owned[static_cast<std::size_t>(life.last) + 1] -= buffer.bytes;
+      owned[life.last + 1] -= buffer.bytes;
       for (std::size_t slot = slots[life.first]; slot <= slots[life.last]; ++slot)
         bytes[begin + slot] += round_up(buffer.bytes, alignment_of(space));
     }

@@ -45,12 +45,11 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
 std::vector<PlannedPrograms> plan_pipeline(const Layout& layout, const Mesh& mesh,
                                            std::span<const StepSpec> specs, const MemoryBudget& budget) {
   mesh.world();  // its checks
-  const std::vector<int> data_ranks = first_data_ranks(specs);
+  const IdVector<int> data_ranks = first_data_ranks(specs);
   std::vector<PlannedPrograms> of_ranks(data_ranks.size() * static_cast<std::size_t>(mesh.pipeline));
   const std::size_t planned = in_parallel(of_ranks.size(), [&](std::size_t k) {
     const auto [set, rank] = std::div(static_cast<std::int64_t>(k), std::int64_t{mesh.pipeline});
-    of_ranks[k] = build_and_plan(layout, mesh, specs, static_cast<int>(rank),
-                                 data_ranks[static_cast<std::size_t>(set)]);
+    of_ranks[k] = build_and_plan(layout, mesh, specs, static_cast<int>(rank), data_ranks[set]);
     return budget.holds(of_ranks[k].plan);
   });
   of_ranks.resize(planned);
@@ -106,7 +105,7 @@ std::string describe_plan(const MemoryPlan& plan, Space space) {
   const SpacePlan& of = plan.space(space);
   std::string text;
   for (int category = 0; category < kCategories; ++category)
-    if (const std::int64_t bytes = of.at_peak[static_cast<std::size_t>(category)]; bytes > 0)
+    if (const std::int64_t bytes = of.at_peak[category]; bytes > 0)
       text += fmt::format("  {:<22}{:>18}\n", name_of(static_cast<Category>(category)), bytes);
   if (const std::int64_t lost = of.arena_bytes - of.live_peak_bytes; lost > 0)
     text += fmt::format("  {:<22}{:>18}\n", "lost between buffers", lost);

@@ -360,7 +360,7 @@ std::span<const ActivationChoice> recompute_choices() {
 ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
                                      const std::vector<StepSpec>& specs, const CostModel& cost,
                                      const MemoryBudget& budget, std::span<const ActivationChoice> among) {
-  std::vector<std::vector<Candidate>> of_ranks;
+  IdVector<std::vector<Candidate>> of_ranks;
   of_ranks.reserve(static_cast<std::size_t>(mesh.pipeline));
   for (int rank = 0; rank < mesh.pipeline; ++rank)
     of_ranks.push_back(Chooser(layout, mesh, specs, cost, rank, budget, among).run());
@@ -369,7 +369,7 @@ ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
   chosen.fits = std::ranges::all_of(of_ranks, [&](const auto& of) {
     return of[0].bytes.device <= limits.device && of[0].bytes.host <= limits.host;
   });
-  std::vector<std::size_t> at(of_ranks.size());
+  IdVector<std::size_t> at(of_ranks.size());
   if (chosen.fits && mesh.pipeline > 1) at = Together(layout, mesh, cost, of_ranks).run();
 
   const int units = layout.units().count();
@@ -380,7 +380,7 @@ ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
     chosen.host_bytes = std::max(chosen.host_bytes, bytes.host);
   }
   for (UnitId unit = 0; unit < units; ++unit) {
-    const auto rank = static_cast<std::size_t>(partition.rank_of(unit));
+    const int rank = partition.rank_of(unit);
     chosen.units.push_back(of_ranks[rank][at[rank]].units[unit]);
   }
   return chosen;

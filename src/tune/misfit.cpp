@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <map>
 #include <optional>
@@ -28,7 +27,7 @@ using Chosen = std::vector<std::size_t>;  // of the changes, ascending
 struct Outcome {
   Chosen changes;
   std::vector<std::string> words;
-  std::array<std::int64_t, kSpaces> bytes = {};  // of the pipeline rank that needs most
+  IdArray<std::int64_t, kSpaces> bytes = {};  // of the pipeline rank that needs most
   double step_us = 0;
 };
 
@@ -80,7 +79,7 @@ class Search {
  private:
   struct Plans {
     std::vector<Program> programs = {};  // the first of each pipeline rank
-    std::array<std::int64_t, kSpaces> bytes = {};
+    IdArray<std::int64_t, kSpaces> bytes = {};
     std::size_t instructions = 0;
     bool fit = true;
   };
@@ -332,7 +331,7 @@ std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::ve
     text += fmt::format("{}  would fit with {}: {} bytes", &outcome == &found.front() ? "" : "\n",
                         fmt::join(outcome.words, ", "), outcome.bytes[0] + budget.external_bytes);
     for (const Space space : {Space::host, Space::disk})
-      if (const std::int64_t bytes = outcome.bytes[static_cast<std::size_t>(space)]; bytes > 0)
+      if (const std::int64_t bytes = outcome.bytes[space]; bytes > 0)
         text += fmt::format(", {} on the {}", bytes, name_of(space));
     // Without the passes' operations a step has no time worth telling.
     if (!cost.forward_flops.empty() && now_us > 0)
