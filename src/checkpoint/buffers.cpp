@@ -70,7 +70,7 @@ ElementRange elements_of(const Engine& engine, const PersistentBuffer& buffer) {
 int storing_rank(const Mesh& mesh, int rank, const PersistentBuffer& buffer) {
   Coordinates place = mesh.coordinates(rank);
   for (const Axis axis : {Axis::shard, Axis::replicate})
-    if (!buffer.spread.axes.contains(axis)) place[static_cast<std::size_t>(axis)] = 0;
+    if (!buffer.spread.axes.contains(axis)) place[axis] = 0;
   return mesh.rank(place);
 }
 

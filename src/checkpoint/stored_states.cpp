@@ -13,9 +13,9 @@ namespace {
 
 int rank_at(const Mesh& mesh, int pipeline, int replica, int shard) {
   Coordinates at{};
-  at[static_cast<std::size_t>(Axis::pipeline)] = pipeline;
-  at[static_cast<std::size_t>(Axis::replicate)] = replica;
-  at[static_cast<std::size_t>(Axis::shard)] = shard;
+  at[Axis::pipeline] = pipeline;
+  at[Axis::replicate] = replica;
+  at[Axis::shard] = shard;
   return mesh.rank(at);
 }
 
@@ -77,9 +77,7 @@ std::vector<StoredPiece> StoredStates::find(FlatId flat, StateKind state, std::i
   const int pipeline = mesh().place(first.header.rank, Axis::pipeline);
   for (std::int64_t at = begin / numel * numel; at < end; at += numel) {
     const Coordinates owner = owner_of(spec, spread, at);
-    const StoredFile& file =
-        file_of(rank_at(mesh(), pipeline, owner[static_cast<std::size_t>(Axis::replicate)],
-                        owner[static_cast<std::size_t>(Axis::shard)]));
+    const StoredFile& file = file_of(rank_at(mesh(), pipeline, owner[Axis::replicate], owner[Axis::shard]));
     const StoredBuffer* const buffer = buffer_in(file, flat, state);
     if (buffer == nullptr || buffer->bytes != like.bytes)
       throw EnvironmentError(fmt::format("checkpoint file '{}' has no {} of unit {} of {} bytes",

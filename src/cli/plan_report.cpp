@@ -17,8 +17,7 @@ namespace {
 nlohmann::json space_json(const SpacePlan& space) {
   nlohmann::json categories = nlohmann::json::object();
   for (int category = 0; category < kCategories; ++category)
-    categories[std::string(name_of(static_cast<Category>(category)))] =
-        space.at_peak[static_cast<std::size_t>(category)];
+    categories[std::string(name_of(static_cast<Category>(category)))] = space.at_peak[category];
   return {{"categories", std::move(categories)},
           {"arena_bytes", space.arena_bytes},
           {"live_peak_bytes", space.live_peak_bytes},
@@ -35,8 +34,7 @@ ArenaBytes arena_bytes(const MemoryPlan& plan) {
 
 ArenaColumns::ArenaColumns(std::span<const ArenaBytes> lines) {
   for (const Space space : {Space::host, Space::disk})
-    if (std::ranges::any_of(
-            lines, [&](const ArenaBytes& bytes) { return bytes[static_cast<std::size_t>(space)] > 0; }))
+    if (std::ranges::any_of(lines, [&](const ArenaBytes& bytes) { return bytes[space] > 0; }))
       others_.push_back(space);
 }
 
@@ -48,7 +46,7 @@ std::string ArenaColumns::heading() const {
 
 std::string ArenaColumns::line(const ArenaBytes& bytes) const {
   const auto column = [&](Space space) {
-    return fmt::format("{:>14.2f}", static_cast<double>(bytes[static_cast<std::size_t>(space)]) / (1 << 20));
+    return fmt::format("{:>14.2f}", static_cast<double>(bytes[space]) / (1 << 20));
   };
   std::string text = column(Space::device);
   for (const Space space : others_) text += column(space);
@@ -59,7 +57,7 @@ void add_arenas(nlohmann::json& object, const ArenaBytes& bytes) {
   for (const auto& [key, space] : {std::pair{"arena_bytes", Space::device},
                                    {"host_arena_bytes", Space::host},
                                    {"disk_arena_bytes", Space::disk}})
-    object[key] = bytes[static_cast<std::size_t>(space)];
+    object[key] = bytes[space];
 }
 
 RunPlans::RunPlans(const Setup& setup)
@@ -96,10 +94,10 @@ std::string RunPlans::data_ranks(std::size_t plan) const {
 }
 
 std::string RunPlans::whose(int plan) const {
-  const auto at = static_cast<std::size_t>(plan);
   const bool pipelined = mesh.pipeline > 1, some_rest = of_ranks.back().first_data_rank > 0;
   return fmt::format("{}{}{}", pipelined ? fmt::format("pipeline rank {}", plan % mesh.pipeline) : "",
-                     pipelined && some_rest ? " of " : "", some_rest ? data_ranks(at) : "");
+                     pipelined && some_rest ? " of " : "",
+                     some_rest ? data_ranks(static_cast<std::size_t>(plan)) : "");
 }
 
 std::string RunPlans::where_most(Space space) const {
@@ -111,9 +109,8 @@ std::string RunPlans::other_ranks(Space space) const {
   const auto pipeline = static_cast<std::size_t>(mesh.pipeline);
   std::string text;
   for (std::size_t first = 0; first < of_ranks.size(); first += pipeline) {
-    const std::span<const TrainerPlan> some = std::span(of_ranks).subspan(first, pipeline);
-    const auto fullest = static_cast<std::size_t>(fullest_plan(some, space));
-    const std::int64_t bytes = some[fullest].memory.space(space).arena_bytes;
+    const IdSpan<const TrainerPlan> some = std::span(of_ranks).subspan(first, pipeline);
+    const std::int64_t bytes = some[fullest_plan(some, space)].memory.space(space).arena_bytes;
     if (bytes == most_bytes(space)) continue;
     text += fmt::format("          of {}: {} bytes at most\n", data_ranks(first), count(bytes));
   }

@@ -2,7 +2,6 @@
 // holds what.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -13,7 +12,7 @@
 
 namespace tessera::cli {
 
-using ArenaBytes = std::array<std::int64_t, kSpaces>;  // by space
+using ArenaBytes = IdArray<std::int64_t, kSpaces>;  // by space
 ArenaBytes arena_bytes(const MemoryPlan& plan);
 
 // The last columns of a table with a line for each pipeline rank: the MiB of one of its ranks, on the device
@@ -32,15 +31,13 @@ void add_arenas(nlohmann::json& object, const ArenaBytes& bytes);
 
 struct RunPlans {
   Mesh mesh;
-  std::vector<TrainerPlan> of_ranks;  // in the order of plan_pipeline()
-  TrainerPlan alone;                  // on one rank, nothing sharded
+  IdVector<TrainerPlan> of_ranks;  // in the order of plan_pipeline()
+  TrainerPlan alone;               // on one rank, nothing sharded
 
   explicit RunPlans(const Setup& setup);
   // Which plan's arena of the space is the largest, the first of equals, and that plan.
   int fullest(Space space) const { return fullest_plan(of_ranks, space); }
-  const TrainerPlan& of_fullest(Space space) const {
-    return of_ranks[static_cast<std::size_t>(fullest(space))];
-  }
+  const TrainerPlan& of_fullest(Space space) const { return of_ranks[fullest(space)]; }
   const SpacePlan& most(Space space) const { return of_fullest(space).memory.space(space); }
   std::int64_t most_bytes(Space space) const { return most(space).arena_bytes; }
   // The bytes of the arenas of all ranks together.

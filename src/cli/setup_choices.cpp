@@ -160,8 +160,8 @@ std::int64_t least_missing_bytes(const Model& model, const TrainerOptions& optio
 
 // In what proportion units take memory, near enough to look for cuts: parameters and all that goes with them,
 // and what microbatches in flight save; of the host, what may be there. Only a plan says what a rank takes.
-std::vector<double> weights_of_units(const Model& model, const TrainerOptions& options, const Open& open,
-                                     Space space) {
+IdVector<double> weights_of_units(const Model& model, const TrainerOptions& options, const Open& open,
+                                  Space space) {
   const EngineOptions& engine = options.engine;
   const Placements& placements = engine.strategy.placements;
   const Offload& offload = engine.strategy.offload;
@@ -183,7 +183,7 @@ std::vector<double> weights_of_units(const Model& model, const TrainerOptions& o
       model.activations(options.batch, Target(engine.threads_per_rank, engine.device));
   const int in_flight = std::min(options.microbatches, engine.mesh.pipeline);
   const double waiting = open.activations.empty() ? on(offload.activations) : 1.0;
-  std::vector<double> weights;
+  IdVector<double> weights;
   const std::vector<UnitSpec> units = model.units();
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     const UnitActivations& of = activations.units[unit];
@@ -202,13 +202,13 @@ std::vector<double> weights_of_units(const Model& model, const TrainerOptions& o
   return weights;
 }
 
-double heaviest_chunk(const std::vector<double>& weights, std::vector<int> cuts) {
-  cuts.push_back(static_cast<int>(weights.size()));
+double heaviest_chunk(const IdVector<double>& weights, std::vector<int> cuts) {
+  cuts.push_back(weights.count());
   double heaviest = 0;
   int first = 0;
   for (const int end : cuts) {
     double sum = 0;
-    for (; first < end; ++first) sum += weights[static_cast<std::size_t>(first)];
+    for (; first < end; ++first) sum += weights[first];
     heaviest = std::max(heaviest, sum);
   }
   return heaviest;
@@ -233,7 +233,7 @@ std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options, cons
   const std::vector<int> cheapest = best;
   for (const Space space : {Space::device, Space::host}) {
     if (space == Space::host && engine.budget.host_bytes == 0) continue;
-    const std::vector<double> weights = weights_of_units(model, options, open, space);
+    const IdVector<double> weights = weights_of_units(model, options, open, space);
     pipeline.cuts = cheapest;
     while (least > 0) {
       const double lighter = heaviest_chunk(weights, pipeline.cuts) * (1 - 1e-9);

@@ -21,13 +21,13 @@ constexpr double kLongest_us = 3e19;  // a million years
 // The training programs of all ranks, as they will run, and what each pipeline rank takes at most in each
 // space.
 struct Plans {
-  IdVector<Program> programs;     // in the order of plan_pipeline()
-  IdVector<int> of_ranks;         // WorldPrograms::program_of_rank
-  std::vector<ArenaBytes> bytes;  // by pipeline rank
+  IdVector<Program> programs;  // in the order of plan_pipeline()
+  IdVector<int> of_ranks;      // WorldPrograms::program_of_rank
+  IdVector<ArenaBytes> bytes;  // by pipeline rank
   Layout layout;
 
   Plans(std::vector<TrainerPlan> plans, const Mesh& mesh)
-      : bytes(static_cast<std::size_t>(mesh.pipeline)), layout(plans.front().layout) {
+      : bytes(mesh.pipeline), layout(plans.front().layout) {
     std::vector<int> first_data_ranks;
     for (TrainerPlan& plan : plans) {
       const std::size_t place = programs.size() % bytes.size();
@@ -41,7 +41,7 @@ struct Plans {
   }
   std::int64_t most_bytes(Space space) const {
     std::int64_t most = 0;
-    for (const auto& of_rank : bytes) most = std::max(most, of_rank[static_cast<std::size_t>(space)]);
+    for (const auto& of_rank : bytes) most = std::max(most, of_rank[space]);
     return most;
   }
 };

@@ -212,7 +212,7 @@ std::string memory_table(const TrainerPlan& alone, const TrainerPlan& predicted)
   };
   for (int category = 0; category < kCategories; ++category)
     row(name_of(static_cast<Category>(category)),
-        [&](const SpacePlan& plan) { return plan.at_peak[static_cast<std::size_t>(category)]; });
+        [&](const SpacePlan& plan) { return plan.at_peak[category]; });
   row("lost between buffers", [](const SpacePlan& plan) { return plan.arena_bytes - plan.live_peak_bytes; });
   row("total", [](const SpacePlan& plan) { return plan.arena_bytes; });
   return text;
