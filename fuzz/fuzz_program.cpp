@@ -81,7 +81,10 @@ Buffer draw_buffer(Draws& from) {
 Operand draw_operand(Draws& from) {
   return {.role = from.one_of<Role>(kRoles),
           .buffer = from.id(),
-          .region = {.kind = from.one_of<Region::Kind>(5), .spread = from.spread(), .parameter = from.id()},
+          .region = {.kind = from.one_of<Region::Kind>(6),
+                     .spread = from.spread(),
+                     .parameter = from.id(),
+                     .value = from.id()},
           .type = from.one_of<DType>(3),
           .access = from.one_of<Access>(4)};
 }
@@ -92,10 +95,10 @@ Instruction draw_instruction(Draws& from) {
                           .pass = from.one_of<Pass>(3),
                           .edge = from.one_of<UseEdge>(3),
                           .unit = from.id(),
+                          .part = from.id(),
                           .microbatch = from.id(),
                           .channel = from.id(),
                           .peer = from.id(),
-                          .selective = from.coin(),
                           .when = from.id(),
                           .operands = {},
                           .waits = {}};
@@ -117,7 +120,8 @@ Program draw_program(Draws& from) {
   while (from.any()) {
     switch (from.below(4)) {
       case 0:
-        program.units.push_back(from.text());
+        program.units.push_back({.name = from.text()});
+        for (int count = from.below(3); count > 0; --count) program.units.back().parts.push_back(from.text());
         break;
       case 1:
         program.channels.push_back({from.one_of<Axis>(kGroups), from.one_of<Lane>(kLanes)});

@@ -32,7 +32,8 @@ EngineOptions engine_options(int ranks) {
   options.programs[0].microbatches = kMicrobatches;
   // What goes from the first operator to the second, in bytes: this is all of the activations that the engine
   // keeps.
-  options.programs[0].activations.units = {{.output_bytes = kRows * kHidden * 4}, {}};
+  options.programs[0].activations.units = {UnitActivations{.output_bytes = kRows * kHidden * 4},
+                                           UnitActivations{}};
   options.optimizer.options = SgdOptions{.momentum = 0.9};
   return options;
 }

@@ -1,28 +1,106 @@
-// The activation memory of each unit, as the code that computes the unit declares it. Memory plans count
-// these bytes.
+// What the compute of each unit keeps and needs, as the code that computes it declares it: values, and the
+// parts that read and write them. Programs are built of it, and memory plans count its bytes. Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "tessera/id_vector.h"
+#include "tessera/pass.h"
+#include "tessera/strategy.h"
+#include "tessera/value_id.h"
 
 namespace tessera {
 
-// What a unit's module keeps and needs, in bytes per microbatch on one rank. All zero where the trainer keeps
-// its activations in memory of its own.
+// How long a value is there.
+enum class Keep : std::uint8_t {
+  pass,          // from the part that writes it to the last that reads it in the same pass
+  recomputable,  // from forward to backward. Cheap to make again: a selective recompute does so
+  saved          // from forward to backward; only a full recompute makes it again
+};
+std::string_view name_of(Keep keep);
+
+// Memory that parts of a unit write and read, of one microbatch on one rank.
+struct ValueSpec {
+  std::string name;        // within its unit
+  std::int64_t bytes = 0;  // 0: it takes none, and has no address
+  Keep keep = Keep::pass;
+  // It is written over that earlier value, at the same address: no part reads that one any more.
+  ValueId over = kNoValue;
+
+  // Whether it is there from forward to backward, under that choice.
+  bool is_kept(Recompute recompute) const;
+};
+
+// A piece of a unit's compute that runs without communication.
+struct PartSpec {
+  std::string name;  // within its unit and pass
+  // In which pass it runs. A recompute runs the parts of forward again that write what was not kept. A part
+  // whose pass is recompute writes a value from less than the part of forward that made it, with the same
+  // bits; it runs in place of that one where all that it reads is there.
+  Pass pass = Pass::forward;
+  std::vector<ValueId> reads = {};
+  std::vector<ValueId> writes = {};  // a value that is read, too, is changed in place
+  // The parameters whose gradients it writes, by their places among the unit's; none given: all. Backward
+  // only.
+  std::optional<std::vector<int>> gradients = {};
+  std::int64_t workspace_bytes = 0;  // scratch while it runs
+  double flops = 0;  // multiplications and additions of its matrix products, for predictions of time
+
+  // Of the unit's parameter at that place.
+  bool writes_gradient(int place) const {
+    return pass == Pass::backward &&
+           (!gradients || std::find(gradients->begin(), gradients->end(), place) != gradients->end());
+  }
+};
+
+// All zero where the trainer keeps its activations in memory of its own.
 struct UnitActivations {
   std::int64_t output_bytes = 0;
-  std::int64_t saved_bytes = 0;         // kept from forward to backward unless recompute is full
-  std::int64_t recomputable_bytes = 0;  // kept likewise unless recompute is selective or full. Cheap to make
-                                        // again from `saved` and the input; backward may overwrite it
-  std::int64_t workspace_bytes = 0;     // the most that any pass needs while it runs
-  bool reads_batch = true;              // some pass reads the microbatch, so the unit's pipeline rank needs
-                                        // it
+  std::int64_t saved_bytes = 0;
+  std::int64_t recomputable_bytes = 0;
+  std::int64_t workspace_bytes = 0;  // the most that any pass needs while it runs
+  bool reads_batch = true;           // some pass reads the microbatch
+};
+
+// The values and parts of a unit. Each pass runs its parts in their order.
+struct UnitGraph {
+  UnitGraph() = default;
+  // Of a unit whose passes are one part each: everything saved is one value (kSaved), everything recomputable
+  // another (kRecomputable), which backward may overwrite.
+  UnitGraph(const UnitActivations& sizes);  // NOLINT: sizes are the short way to declare a unit
+  static constexpr ValueId kSaved = 0, kRecomputable = 1;
+  // Its parts. A full recompute runs kForward again, a selective one kAgain.
+  static constexpr int kForward = 0, kAgain = 1, kBackward = 2;
+
+  std::int64_t output_bytes = 0;
+  IdVector<ValueSpec> values;
+  IdVector<PartSpec> parts;
+  // Whoever computes the unit keeps more than these values, in memory of its own: a full recompute always
+  // runs.
+  bool keeps_more = false;
+
+  bool reads_batch() const;
+  std::int64_t bytes(Keep keep) const;   // of all values that are kept so
+  double flops(Pass pass) const;         // of all parts of that pass
+  std::int64_t workspace_bytes() const;  // the most of any part
+  // The value whose memory it takes, through all that lie between.
+  ValueId root(ValueId value) const;
+  // The parts that a pass runs, by place, in the order in which they run. For forward and backward: all of
+  // theirs. For a recompute: those that make again what backward reads and `recompute` did not keep; none
+  // where that is nothing.
+  std::vector<int> parts_in(Pass pass, Recompute recompute) const;
+  // Throws UsageError naming `unit` and the value or part that means nothing.
+  void check(std::string_view unit) const;
 };
 
 struct ActivationSpec {
-  IdVector<UnitActivations> units;  // empty, or one per unit
-  std::int64_t batch_bytes = 0;     // inputs and targets of one microbatch
+  IdVector<UnitGraph> units;     // empty, or one per unit
+  std::int64_t batch_bytes = 0;  // inputs and targets of one microbatch
 };
 
 }  // namespace tessera

@@ -54,9 +54,16 @@ class UnitLease {
   float gradient_beta(ParameterId parameter) const;
   // The same for all gradients of the unit; UsageError where they differ (a tied parameter).
   float gradient_beta() const;
-  // Where the use finds an activation that the engine plans (Role::input to Role::workspace, Role::batch), on
-  // the device; nullptr where it has none of that role. A role's access is in running().at(...).operands.
+  // Of a unit whose activations the engine plans (EngineProgram::activations): the part that runs, by its
+  // place in UnitGraph::parts. Each part is a use of its own. −1: the unit declares none.
+  int part() const;
+  // Where the use finds something that units share, or its workspace (Role::batch to Role::input_gradient,
+  // Role::workspace), on the device; nullptr where it has none of that role. A role's access is in
+  // running().at(...).operands.
   void* address(Role role) const;
+  // The same for a value of the unit's own, or one that units share; nullptr where the part does not touch
+  // it, or it has no bytes.
+  void* value(ValueId value) const;
 
   // Ends the use: parameters may be released, gradients reduced. Throws what a lane failed with.
   void end();

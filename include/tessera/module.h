@@ -1,5 +1,5 @@
-// Floor 7: the compute of a unit. A module declares its parameters and the memory that it needs, and runs
-// forward and backward on pointers that it is given. It owns no tensor and never communicates.
+// Floor 7: the compute of a unit. A module declares its parameters, and its compute as values and parts; it
+// runs one part at a time on pointers that it is given. It owns no tensor and never communicates.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "tessera/numerics.h"
 #include "tessera/pass.h"
 #include "tessera/target.h"
+#include "tessera/value_id.h"
 
 namespace tessera {
 
@@ -35,7 +36,7 @@ struct Initial {
   double value = 0.0;  // the constant, the standard deviation, or the bound of (−value, value)
 };
 
-// The arguments of one pass of a module. Pointers are to memory of the device and 256-byte aligned.
+// The arguments of one part of a module. Pointers are to memory of the device and 256-byte aligned.
 struct ModuleContext {
   Pass pass = Pass::forward;
   StepKind kind = StepKind::train;
@@ -45,41 +46,44 @@ struct ModuleContext {
   void* stream = nullptr;             // the compute lane's cudaStream_t; null on the CPU
   std::span<void* const> parameters;  // in the order of Module::parameters(), whole
   // Backward only, in the same order: where to write the gradient of loss_scale · Σ loss (the sum over
-  // tokens, not the mean), in the parameter's type; null for a frozen parameter. Overwrite where betas[i] is
-  // 0 (the memory holds garbage), add where it is 1.
+  // tokens, not the mean), in the parameter's type; null for a frozen parameter, and for one that the part is
+  // not for (PartSpec::gradients). Overwrite where betas[i] is 0 (the memory holds garbage), add where it
+  // is 1.
   std::span<void* const> gradients;
   std::span<const float> betas;
-  // In a recompute pass: true means that `saved` still holds what forward wrote, and only `recomputable` is
-  // to be computed.
-  bool selective = false;
-  void* saved = nullptr;         // saved_bytes, kept from forward or a full recompute to backward
-  void* recomputable = nullptr;  // recomputable_bytes, kept from forward or any recompute to backward
-  void* workspace = nullptr;     // workspace_bytes, for this call only
+  // By ValueId, the module's own values; null for one that the part does not touch. value() also gives those
+  // that units share: the input is null for the first unit, the output in a recompute.
+  std::span<void* const> values;
+  // A part writes only what it says that it writes.
+  void* input = nullptr;
+  void* output = nullptr;
+  void* output_gradient = nullptr;
+  void* input_gradient = nullptr;
+  void* workspace = nullptr;  // PartSpec::workspace_bytes, for this call only
   std::int64_t workspace_bytes = 0;
-  const void* batch = nullptr;  // the microbatch as the model lays it out, see Model::batch_bytes
+  void* batch = nullptr;  // the microbatch as the model lays it out, see Model::batch_bytes
   // Random values of a training step, such as dropout, must depend only on these two (by tessera/philox.h)
   // and on positions in the batch. Then they are the same in every pass of a microbatch, and on every mesh
   // that trains on the same samples.
   std::uint64_t random_key = 0;     // made of TrainerOptions::seed, the updates applied so far, and the unit
   std::int64_t first_sequence = 0;  // number of the batch's first row among the step's, see SampleGrid
   float loss_scale = 1.0f;
-  // The last module writes its sums here: in backward of a training step, and in forward of an evaluation. If
-  // it is null in an evaluation, no losses are needed.
+  // The last module writes its sums here: in the last part of backward that reads the batch or, in an
+  // evaluation, of forward. If it is null in an evaluation, no losses are needed.
   LossTotal* total = nullptr;
   // For generation. If not null, the last module's forward in an evaluation also writes here the logits,
   // [vocabulary] fp32, of row `logits_row` of [sequences · length].
   float* logits = nullptr;
   std::int64_t logits_row = 0;
+
+  void* value(ValueId id) const;
 };
 
 // What a module needs for one microbatch. All bytes are exact, because the memory plan is made of them. They
 // hold for the target that they were asked for.
 struct ModuleNeeds {
-  UnitActivations activations;
-  double forward_flops = 0;    // multiplications and additions of the matmuls; backward is twice that
-  double recompute_flops = 0;  // the part of these that a full recompute repeats; a selective one repeats
-                               // none
-  double masked_flops = 0;     // operations that the causal mask saves; not counted in the two above
+  UnitGraph activations;
+  double masked_flops = 0;  // operations that the causal mask saves; not counted in PartSpec::flops
 };
 
 class Module {
@@ -98,15 +102,10 @@ class Module {
   // words compute the same. Empty: not known, so that nothing is promised of runs with it.
   virtual std::string numerics(const BatchShape& shape, const Target& target) const;
 
-  // input: the previous module's output, null for the first module. output: null if the module has no output,
-  // and in a recompute pass. A recompute pass writes only `saved` and `recomputable`, with the same bits as
-  // the forward pass. Only modules with recomputable bytes get a selective recompute pass. In a training step
-  // the last module may leave all its work to backward, which follows at once.
-  virtual void forward(const ModuleContext& context, const void* input, void* output) = 0;
-  // output_gradient: the gradient of this module's output, null for the last module. input_gradient: to be
-  // overwritten, null for the first module.
-  virtual void backward(const ModuleContext& context, const void* input, const void* output_gradient,
-                        void* input_gradient) = 0;
+  // Runs that part of needs().activations, in a pass that context.pass names: its own, or a recompute. There
+  // it gives the bits that it gave in forward. In a training step the last module may leave all its work to
+  // backward, which follows at once.
+  virtual void run(int part, const ModuleContext& context) = 0;
 };
 
 // A chain of modules: unit u is modules[u], and its output is the input of unit u + 1.
@@ -122,8 +121,10 @@ struct Model {
 
   std::vector<UnitSpec> units() const;
   ActivationSpec activations(const BatchShape& shape, const Target& target) const;
+  // Operations of matrix products in a microbatch's forward, by unit.
   IdVector<double> forward_flops(const BatchShape& shape, const Target& target) const;
-  IdVector<double> recompute_flops(const BatchShape& shape, const Target& target) const;
+  // The same by unit and part, as CostModel::part_flops.
+  IdVector<IdVector<double>> part_flops(const BatchShape& shape, const Target& target) const;
   // The fact of the seed, from which weights begin and modules draw.
   static constexpr std::string_view kSeed = "the seed";
   // EngineOptions::compute of a trainer with such a microbatch and seed.

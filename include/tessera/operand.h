@@ -7,6 +7,7 @@
 
 #include "tessera/dtype.h"
 #include "tessera/spread.h"
+#include "tessera/value_id.h"
 
 namespace tessera {
 
@@ -22,8 +23,7 @@ enum class Role : std::uint8_t {
   output,           // what this unit hands on
   output_gradient,  // the gradient of `output`, which the next unit wrote
   input_gradient,   // the gradient of the input
-  saved,            // kept from forward, or a full recompute, to backward
-  recomputable,     // kept from forward, or any recompute, to backward
+  value,            // one of the unit's own, see UnitGraph
   workspace,        // scratch
   // Operands of an instruction that moves, adds or zeroes:
   from,
@@ -39,7 +39,14 @@ enum class Role : std::uint8_t {
   moment2,
   parameter  // the parameter in its own type, rounded from the master
 };
-inline constexpr int kRoles = 20;
+inline constexpr int kRoles = 19;
+
+// Of an operand of a use that is this value.
+constexpr Role role_of(ValueId value) {
+  constexpr Role kShared[] = {Role::batch, Role::input, Role::output, Role::output_gradient,
+                              Role::input_gradient};
+  return value >= 0 ? Role::value : kShared[SharedValue::batch - value];
+}
 
 enum class Access : std::uint8_t {
   read,
@@ -58,16 +65,19 @@ struct Region {
     part,       // this rank's part of a flat that is cut as `spread` says
     parameter,  // the elements of `parameter` in its flat
     gaps,       // the elements of a flat that belong to no parameter
+    value,      // `value` of the use's unit, which the buffer holds
     sum         // this rank's sum of squares among the scalars: of all parameters, or of `parameter`
   };
   Kind kind = Kind::all;
   Spread spread = {};          // part
   ParameterId parameter = -1;  // for `parameter`; for `sum`, −1: of all
+  ValueId value = kNoValue;    // for `value`
   bool operator==(const Region&) const = default;
 
   static constexpr Region part_of(const Spread& spread) { return {.kind = Kind::part, .spread = spread}; }
   static constexpr Region of_parameter(ParameterId id) { return {.kind = Kind::parameter, .parameter = id}; }
   static constexpr Region between_parameters() { return {.kind = Kind::gaps}; }
+  static constexpr Region of_value(ValueId id) { return {.kind = Kind::value, .value = id}; }
   static constexpr Region sum_of(ParameterId id) { return {.kind = Kind::sum, .parameter = id}; }
 };
 

@@ -41,7 +41,7 @@ enum class Lane : std::uint8_t {
 inline constexpr int kLanes = 11;
 
 enum class Opcode : std::uint8_t {
-  use,             // the module of `unit` runs `pass`
+  use,             // the module of `unit` runs `part` of `pass`, or all of it
   all_gather,      // the parts of a flat that the ranks of the group have -> what these make together
   reduce_scatter,  // a flat, or a part of it, summed over contributing ranks in their order -> each rank's
                    // part
@@ -69,10 +69,10 @@ struct Instruction {
   Pass pass = Pass::forward;
   UseEdge edge = UseEdge::whole;
   UnitId unit = -1;
-  int microbatch = -1;     // −1: it belongs to no microbatch, as an update
-  int channel = -1;        // for collectives and messages: index into Program::channels
-  int peer = -1;           // for messages: the other rank's place along the channel's axis
-  bool selective = false;  // a recompute that makes only what is recomputable, from what is saved
+  int part = -1;        // of a use: place in UnitGraph::parts; −1: the unit declares none
+  int microbatch = -1;  // −1: it belongs to no microbatch, as an update
+  int channel = -1;     // for collectives and messages: index into Program::channels
+  int peer = -1;        // for messages: the other rank's place along the channel's axis
   // For reduce_scatter: the ranks of the group that contribute. Others give nothing, even where they have an
   // operand `from`; where they have none, `wire` is the type in which the others' contributions travel.
   Contributors contributors = {};
@@ -144,16 +144,15 @@ enum class BufferRole : std::uint8_t {
   batch,              // the microbatch's inputs and targets
   output,             // what unit `unit` hands to the next, here or received from the unit's rank
   output_gradient,    // the gradient of that, written by the next unit's backward, here or received
-  saved,              // what unit `unit` keeps from forward, or a full recompute, to backward
-  offloaded,          // on the host: what unit `unit` saved (index 0), its input (1)
-  recomputable,       // what it keeps from forward, or any recompute, to backward
+  value,              // value `index` of unit `unit`, and those that are over it (UnitGraph)
+  offloaded,          // on the host: value `index` of unit `unit`, or its input (SharedValue::input)
   workspace,          // scratch of unit `unit` during a use
   scalars,            // one slot a rank for reduce_scalars
   decision,           // whether this step's updates run, and with which terms
   previous_decision,  // the same of the step before, for the updates that it left to this one
   terms               // this step's terms, given when it began, for updates that wait for no decision
 };
-inline constexpr int kBufferRoles = 26;
+inline constexpr int kBufferRoles = 25;
 
 std::string_view name_of(BufferRole role);
 
@@ -190,14 +189,21 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
+// For messages.
+struct UnitNames {
+  std::string name;
+  IdVector<std::string> parts = {};  // none where the unit declares none
+  bool operator==(const UnitNames&) const = default;
+};
+
 struct Program {
   StepKind kind = StepKind::train;
-  int microbatches = 1;         // rounds of them, see Rounds
-  int last_round_ranks = 0;     // ranks along the shard axis that have one in the last round; 0: all
-  int blocks = 1;               // of microbatches, whose sums are added as a tree, see Rounds
-  bool rests = false;           // whether it is for a rank that has none there
-  int pipeline_rank = 0;        // the coordinate along the pipeline axis that it is for
-  IdVector<std::string> units;  // names, for messages
+  int microbatches = 1;      // rounds of them, see Rounds
+  int last_round_ranks = 0;  // ranks along the shard axis that have one in the last round; 0: all
+  int blocks = 1;            // of microbatches, whose sums are added as a tree, see Rounds
+  bool rests = false;        // whether it is for a rank that has none there
+  int pipeline_rank = 0;     // the coordinate along the pipeline axis that it is for
+  IdVector<UnitNames> units;
   IdVector<Channel> channels;
   IdVector<Buffer> buffers;
   IdVector<Instruction> instructions;

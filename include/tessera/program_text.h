@@ -12,7 +12,7 @@
 //
 //   #0 all_gather on gather of 'block.0' microbatch 0 over shard:
 //       from read 'block.0.bf16.parameter' part shard bf16, to write 'block.0.bf16.gathered' part all bf16
-//   #1 use forward on compute of 'block.0' microbatch 0 waits #0: parameters read …, output write …
+//   #1 use forward part 0 on compute of 'block.0' microbatch 0 waits #0: parameters read …, output write …
 //
 // A line is one unit, channel, buffer or instruction. A field that has its default is left out. Words are
 // separated by one space, in the order of the grammar. [x] is optional; {x} occurs any number of times:
@@ -20,19 +20,19 @@
 //   program     = "tessera program 1:" kind "microbatches" N "pipeline_rank" N
 //                 ["last_round_ranks" N] ["blocks" N] ["rests"]
 //                 {unit} {channel} {buffer} [scalars] {instruction}
-//   unit        = "unit" name
+//   unit        = "unit" name ["parts" {name}]
 //   channel     = "channel" axis "on" lane
 //   buffer      = "buffer" name role "in" category "on" space ["of" unit] ["flat" N]
 //                 ["spread" spread] ["type" type] ["index" N] N "bytes"
 //                 ["persistent"] ["one_address"] ["lives" {#N-#N}]
 //   scalars     = "scalars" buffer "numel" N
-//   instruction = #N opcode [pass] ["open" | "close"] ["selective"] "on" lane ["of" unit] ["microbatch" N]
+//   instruction = #N opcode [pass] ["open" | "close"] ["part" N] "on" lane ["of" unit] ["microbatch" N]
 //                 ["over" axis | "channel" N] ["contributors" N] ["from" N] ["wire" type] ["peer" N]
 //                 ["when" buffer] ["waits" {#N}]
 //                 [":" operand {"," operand}]
 //   operand     = role access buffer region [type]
-//   region      = [ "part" spread | "parameter" N | "gaps" | "pair" N ]
-//                 ["spread" spread] ["of_parameter" N] ["slot" N]
+//   region      = [ "part" spread | "parameter" N | "gaps" | "value" N | "sum" ]
+//                 ["spread" spread] ["of_parameter" N] ["of_value" N]
 //   spread      = "all" | axis{+axis} , behind it "/element(N)", "/block(N)" or "/parameter(N)"
 //
 // - A name stands between single quotes. In it ', \, control characters and bytes that are not UTF-8 are

@@ -34,11 +34,15 @@ struct CostModel {
   // The part of forward_flops that a full recompute repeats, by unit; empty: all. A selective recompute
   // repeats none: it takes the time to write its results, and the same time again to read.
   IdVector<double> recompute_flops = {};
+  // By unit and part (PartSpec::flops); in place of both where it is given. A part without any takes no time
+  // or, in a recompute, that of its results.
+  IdVector<IdVector<double>> part_flops = {};
   // Returns an instruction's duration in µs, which overrides everything above; a value below 0 overrides
   // nothing. If the members of a collective, or the two ends of a message, get different durations, the
   // longest counts.
   std::function<double(const Program&, const Instruction&)> duration_us = {};
 
+  bool has_flops() const { return !forward_flops.empty() || !part_flops.empty(); }
   // Throws UsageError for a rate that is not above 0, a duration or number of operations that is below 0 or
   // not finite, or a cluster that Cluster::check() refuses.
   void check() const;

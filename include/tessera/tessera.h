@@ -49,5 +49,6 @@
 #include "tessera/strategy.h"
 #include "tessera/target.h"
 #include "tessera/trainer.h"
+#include "tessera/value_id.h"
 #include "tessera/verify.h"
 #include "tessera/world_programs.h"

@@ -1,40 +1,69 @@
 // What the modules' uses read and write besides parameters and gradients, and from when to when it is kept.
+#include <algorithm>
+
 #include "src/build/builder.h"
 
 namespace tessera {
 
-void Builder::access_activations(Instruction& use) {
-  const auto touch_whole = [&](Role role, BufferId id, Access access) {
-    if (id < 0) return;
-    if (access == Access::write) begin(id, next_id());
-    use.operands.push_back(whole(role, id, access));
-  };
-  using enum Access;
-  const int microbatch = use.microbatch;
-  if (const BufferId batch = batch_.of(microbatch); batch >= 0 && reads_batch(use.unit))
-    touch_whole(Role::batch, batch, buffer(batch).lifetimes.empty() ? write : read);
-  const UnitBuffers& own = unit_buffers_[use.unit];
-  const UnitBuffers none, &before = use.unit > 0 ? unit_buffers_[use.unit - 1] : none;
-  touch_whole(Role::workspace, own.workspace, write);
-  touch_whole(Role::input, before.output.of(microbatch), read);
-  switch (use.pass) {
-    case Pass::forward:
-      touch_whole(Role::output, own.output.of(microbatch), write);
-      // Both end here where a recompute will write them again.
-      touch_whole(Role::saved, own.saved.of(microbatch), write);
-      touch_whole(Role::recomputable, own.recomputable.of(microbatch), write);
-      break;
-    case Pass::recompute:
-      touch_whole(Role::saved, own.saved.of(microbatch), use.selective ? read : write);
-      touch_whole(Role::recomputable, own.recomputable.of(microbatch), write);
-      break;
-    case Pass::backward:
-      touch_whole(Role::saved, own.saved.of(microbatch), read);
-      touch_whole(Role::recomputable, own.recomputable.of(microbatch), modify);
-      touch_whole(Role::output_gradient, own.output_gradient.of(microbatch), read);
-      touch_whole(Role::input_gradient, before.output_gradient.of(microbatch), write);
-      break;
+// −1 where it takes no memory, or is not there at all: the input of the first unit.
+BufferId Builder::buffer_of(UnitId unit, ValueId value, int microbatch) const {
+  const UnitBuffers& own = unit_buffers_[unit];
+  const UnitBuffers none, &before = unit > 0 ? unit_buffers_[unit - 1] : none;
+  switch (value) {
+    case SharedValue::batch:
+      return batch_.of(microbatch);
+    case SharedValue::input:
+      return before.output.of(microbatch);
+    case SharedValue::output:
+      return own.output.of(microbatch);
+    case SharedValue::output_gradient:
+      return own.output_gradient.of(microbatch);
+    case SharedValue::input_gradient:
+      return before.output_gradient.of(microbatch);
+    default:
+      return own.values[graph(unit).root(value)].of(microbatch);
   }
+}
+
+// What a part reads, then what it writes. A value that it changes in place is one operand.
+void Builder::access_activations(Instruction& use) {
+  if (!has_activations()) return;
+  const UnitGraph& declared = graph(use.unit);
+  const PartSpec& part = declared.parts[use.part];
+  const bool again = use.pass == Pass::recompute;
+  const auto touch = [&](ValueId value, BufferId id, Access access) {
+    use.operands.push_back({.role = role_of(value),
+                            .buffer = id,
+                            .region = value >= 0 ? Region::of_value(value) : Region{},
+                            .type = buffer(id).type,
+                            .access = access});
+  };
+  const auto written = [&](ValueId value) {
+    return std::ranges::find(part.writes, value) != part.writes.end();
+  };
+  for (const ValueId value : part.reads) {
+    const BufferId id = buffer_of(use.unit, value, use.microbatch);
+    if (id < 0) continue;
+    const bool fetched =
+        value == SharedValue::batch && buffer(id).lifetimes.empty();  // by this use, the first that reads
+    if (fetched) begin(id, next_id());
+    touch(value, id, fetched ? Access::write : written(value) ? Access::modify : Access::read);
+  }
+  for (const ValueId value : part.writes) {
+    const BufferId id = buffer_of(use.unit, value, use.microbatch);
+    if (id < 0 || (again && value == SharedValue::output) ||
+        std::ranges::find(part.reads, value) != part.reads.end())
+      continue;
+    // What was kept is written again, with the same bits, where it lies; so is what is over another value.
+    const bool stays = value >= 0 && (declared.values[value].over != kNoValue ||
+                                      (again && declared.values[value].is_kept(recompute_of(use.unit))));
+    if (!stays || buffer(id).lifetimes.empty()) begin(id, next_id());
+    touch(value, id, Access::write);
+  }
+  if (part.workspace_bytes == 0) return;
+  const BufferId scratch = unit_buffers_[use.unit].workspaces.at(part.workspace_bytes);
+  begin(scratch, next_id());
+  use.operands.push_back(whole(Role::workspace, scratch, Access::write));
 }
 
 // Between its forward and its backward. The last unit's follow each other.
@@ -51,7 +80,8 @@ std::vector<Builder::Waiting> Builder::waiting_of(const Slot& slot) const {
   const auto add = [&](const PerMicrobatch& device, const PerMicrobatch& host) {
     if (!host.empty()) all.push_back({device.of(slot.microbatch), host.of(slot.microbatch)});
   };
-  add(own.saved, own.saved_on_host);
+  for (ValueId value = 0; value < own.values_on_host.count(); ++value)
+    add(own.values[value], own.values_on_host[value]);
   if (unit > 0) add(unit_buffers_[unit - 1].output, own.input_on_host);
   return all;
 }

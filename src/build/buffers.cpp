@@ -181,9 +181,7 @@ void Builder::add_gradient_buffers(FlatId id) {
 // Programs of other counts of microbatches have other buffers.
 void Builder::name_by_bytes(BufferId id) { buffer(id).name += fmt::format("[{}]", buffer(id).bytes); }
 
-bool Builder::reads_batch(UnitId unit) const {
-  return spec_.activations.units.empty() || spec_.activations.units[unit].reads_batch;
-}
+bool Builder::reads_batch(UnitId unit) const { return !has_activations() || graph(unit).reads_batch(); }
 
 // A buffer for each microbatch; compact() leaves as many as are needed at a time.
 PerMicrobatch Builder::add_per_microbatch(const Buffer& like) {
@@ -195,11 +193,11 @@ PerMicrobatch Builder::add_per_microbatch(const Buffer& like) {
 }
 
 void Builder::add_unit_buffers(UnitId unit) {
-  if (spec_.activations.units.empty()) return;
-  const UnitActivations& needs = spec_.activations.units[unit];
+  if (!has_activations()) return;
+  const UnitGraph& declared = graph(unit);
   const auto describe = [&](std::string_view what, BufferRole role, Category category, std::int64_t bytes) {
     // Programs of other shapes have other buffers, which need not lie at the same address.
-    return Buffer{.name = fmt::format("{}.{}[{}]", program_.units[unit], what, bytes),
+    return Buffer{.name = fmt::format("{}.{}[{}]", program_.units[unit].name, what, bytes),
                   .role = role,
                   .category = category,
                   .unit = unit,
@@ -211,33 +209,45 @@ void Builder::add_unit_buffers(UnitId unit) {
   // back.
   const bool handed_on = unit + 1 < program_.units.count();
   if (mine(unit) || (handed_on && mine(unit + 1))) {
-    buffers.output =
-        add_per_microbatch(describe("output", BufferRole::output, Category::activations, needs.output_bytes));
+    buffers.output = add_per_microbatch(
+        describe("output", BufferRole::output, Category::activations, declared.output_bytes));
   }
   if (mine(unit)) {
-    buffers.saved =
-        add_per_microbatch(describe("saved", BufferRole::saved, Category::activations, needs.saved_bytes));
-    buffers.recomputable = add_per_microbatch(
-        describe("recomputable", BufferRole::recomputable, Category::activations, needs.recomputable_bytes));
+    const auto of_value = [&](ValueId id, std::string_view suffix, BufferRole role) {
+      const ValueSpec& value = declared.values[id];
+      Buffer made =
+          describe(fmt::format("{}{}", value.name, suffix), role, Category::activations, value.bytes);
+      made.index = id;
+      return made;
+    };
+    for (ValueId id = 0; id < declared.values.count(); ++id)
+      buffers.values.push_back(declared.values[id].over == kNoValue
+                                   ? add_per_microbatch(of_value(id, "", BufferRole::value))
+                                   : PerMicrobatch{});
+    buffers.values_on_host.resize(declared.values.size());
     if (leaves_device(unit)) {
-      const auto on_host = [&](std::string_view what, int index, std::int64_t bytes) {
-        Buffer waiting = describe(what, BufferRole::offloaded, Category::activations, bytes);
+      const auto on_host = [&](Buffer waiting) {
         waiting.space = Space::host;
-        waiting.index = index;
         return add_per_microbatch(waiting);
       };
-      if (spec_.strategy.activations_of(unit).recompute != Recompute::full)
-        buffers.saved_on_host = on_host("saved_on_host", 0, needs.saved_bytes);
-      if (unit > 0)
-        buffers.input_on_host = on_host("input_on_host", 1, spec_.activations.units[unit - 1].output_bytes);
+      for (ValueId id = 0; id < declared.values.count(); ++id)
+        if (declared.values[id].keep == Keep::saved && declared.values[id].is_kept(recompute_of(unit)))
+          buffers.values_on_host[id] = on_host(of_value(id, "_on_host", BufferRole::offloaded));
+      if (unit > 0) {
+        Buffer input = describe("input_on_host", BufferRole::offloaded, Category::activations,
+                                graph(unit - 1).output_bytes);
+        input.index = SharedValue::input;
+        buffers.input_on_host = on_host(std::move(input));
+      }
     }
-    if (needs.workspace_bytes > 0)
-      buffers.workspace = add_buffer(
-          describe("workspace", BufferRole::workspace, Category::workspace, needs.workspace_bytes));
+    for (const PartSpec& part : declared.parts)
+      if (part.workspace_bytes > 0 && !buffers.workspaces.contains(part.workspace_bytes))
+        buffers.workspaces[part.workspace_bytes] = add_buffer(
+            describe("workspace", BufferRole::workspace, Category::workspace, part.workspace_bytes));
   }
   if (train() && handed_on && (mine(unit) || mine(unit + 1)))
-    buffers.output_gradient = add_per_microbatch(
-        describe("output_gradient", BufferRole::output_gradient, Category::activations, needs.output_bytes));
+    buffers.output_gradient = add_per_microbatch(describe("output_gradient", BufferRole::output_gradient,
+                                                          Category::activations, declared.output_bytes));
 }
 
 void Builder::add_scalars() {
@@ -311,9 +321,11 @@ std::size_t buffers_needed(const IdVector<Buffer>& buffers, const PerMicrobatch&
 // Microbatches that are never there together share a buffer.
 void Builder::compact() {
   std::vector<PerMicrobatch*> groups = {&batch_};
-  for (UnitBuffers& unit : unit_buffers_)
-    groups.insert(groups.end(), {&unit.output, &unit.output_gradient, &unit.saved, &unit.recomputable,
-                                 &unit.saved_on_host, &unit.input_on_host});
+  for (UnitBuffers& unit : unit_buffers_) {
+    groups.insert(groups.end(), {&unit.output, &unit.output_gradient, &unit.input_on_host});
+    for (PerMicrobatch& value : unit.values) groups.push_back(&value);
+    for (PerMicrobatch& value : unit.values_on_host) groups.push_back(&value);
+  }
   IdVector<BufferId> kept(program_.buffers.size());
   for (BufferId id = 0; id < kept.count(); ++id) kept[id] = id;
   for (PerMicrobatch* group : groups) {

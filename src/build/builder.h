@@ -65,11 +65,11 @@ struct FlatBuffers {
 struct UnitBuffers {
   PerMicrobatch output;
   PerMicrobatch output_gradient;
-  PerMicrobatch saved;
-  PerMicrobatch recomputable;
+  IdVector<PerMicrobatch> values;  // [value] of those that are over no other
   // Where they leave the device: what the unit saved, and its input, which is the output of the unit before.
-  PerMicrobatch saved_on_host, input_on_host;
-  BufferId workspace = -1;
+  IdVector<PerMicrobatch> values_on_host;  // [value]
+  PerMicrobatch input_on_host;
+  std::map<std::int64_t, BufferId> workspaces;  // by bytes
 };
 
 // Throws UsageError for a strategy that means nothing, by itself or on this mesh.
@@ -169,6 +169,9 @@ class Builder {
   // The flats whose parameters the use reads.
   std::span<const FlatId> read_by(const Use& use) const;
   bool reads_batch(UnitId unit) const;
+  bool has_activations() const { return !spec_.activations.units.empty(); }
+  const UnitGraph& graph(UnitId unit) const { return spec_.activations.units[unit]; }
+  Recompute recompute_of(UnitId unit) const { return spec_.strategy.activations_of(unit).recompute; }
 
   // buffers.cpp
   BufferId add_buffer(Buffer buffer);
@@ -202,6 +205,7 @@ class Builder {
   Operand whole(Role role, BufferId buffer, Access access) const;
   Operand part(Role role, BufferId buffer, const Spread& spread, Access access) const;
   void issue_use(int position);
+  Instruction part_of_use(const Slot& slot, int part) const;
   void access_parameters(const Use& of, Instruction& use);
   void access_gradients(Instruction& use, int position);
   void begin_gradients(int position);
@@ -261,6 +265,7 @@ class Builder {
 
   // activations.cpp
   void access_activations(Instruction& use);
+  BufferId buffer_of(UnitId unit, ValueId value, int microbatch) const;
   bool leaves_device(UnitId unit) const;
   // A buffer on the device, and the one on the host where its contents wait.
   struct Waiting {

@@ -1,7 +1,9 @@
 // What can be built at all: what of a mesh and a StepSpec goes together.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <vector>
 
 #include "src/build/builder.h"
 
@@ -77,6 +79,26 @@ void check_rounds(const Mesh& mesh, const StepSpec& spec) {
                      fmt::format("make the step's microbatches a multiple of {}", ranks));
 }
 
+// Each parameter has one part of backward that writes its gradient.
+void check_gradients(const UnitSpec& unit, const UnitGraph& graph) {
+  const auto count = static_cast<int>(unit.parameters.size());
+  for (const PartSpec& part : graph.parts)
+    for (const int place : part.gradients.value_or(std::vector<int>{}))
+      if (place < 0 || place >= count)
+        throw UsageError(
+            fmt::format("part '{}' of unit '{}' writes the gradient of parameter {}; the unit has {}",
+                        part.name, unit.name, place, count));
+  for (int place = 0; place < count; ++place) {
+    const auto writers =
+        std::ranges::count_if(graph.parts, [&](const PartSpec& part) { return part.writes_gradient(place); });
+    const ParameterSpec& parameter = unit.parameters[static_cast<std::size_t>(place)];
+    if (writers != 1 && parameter.trainable)
+      throw UsageError(
+          fmt::format("the gradient of '{}' is written by {} parts of unit '{}'; one must write it",
+                      parameter.name, writers, unit.name));
+  }
+}
+
 }  // namespace
 
 void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
@@ -106,6 +128,12 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
   if (units != 0 && units != layout.units().size())
     throw UsageError(
         fmt::format("activations are given for {} units; the model has {}", units, layout.units().size()));
+  for (UnitId unit = 0; unit < spec.activations.units.count(); ++unit) {
+    spec.activations.units[unit].check(layout.units()[unit].name);
+    check_gradients(layout.units()[unit], spec.activations.units[unit]);
+  }
+  if (spec.activations.batch_bytes < 0)
+    throw UsageError(fmt::format("activations.batch_bytes is {}", spec.activations.batch_bytes));
   const std::size_t choices = spec.strategy.unit_activations.size();
   if (choices != 0 && choices != layout.units().size())
     throw UsageError(fmt::format("strategy.unit_activations is given for {} units; the model has {}", choices,

@@ -68,16 +68,10 @@ namespace {
 
 // A trainer that owns its activations knows by itself whether it has any to make again.
 bool recomputes(const StepSpec& spec, UnitId unit) {
-  const IdVector<UnitActivations>& units = spec.activations.units;
-  switch (spec.strategy.activations_of(unit).recompute) {
-    case Recompute::none:
-      return false;
-    case Recompute::selective:
-      return units.empty() || units[unit].recomputable_bytes > 0;
-    case Recompute::full:
-      return true;
-  }
-  return false;
+  const IdVector<UnitGraph>& units = spec.activations.units;
+  const Recompute recompute = spec.strategy.activations_of(unit).recompute;
+  if (units.empty()) return recompute != Recompute::none;
+  return !units[unit].parts_in(Pass::recompute, recompute).empty();
 }
 
 }  // namespace

@@ -40,7 +40,9 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
   program_.last_round_ranks = spec.last_round_ranks;
   program_.blocks = rounds_.blocks;
   program_.rests = rounds_.rests(mesh, data_rank);
-  for (const UnitSpec& unit : layout.units()) program_.units.push_back(unit.name);
+  for (const UnitSpec& unit : layout.units()) program_.units.push_back({.name = unit.name});
+  for (UnitId unit = 0; unit < spec.activations.units.count(); ++unit)
+    for (const PartSpec& part : graph(unit).parts) program_.units[unit].parts.push_back(part.name);
   flat_buffers_.resize(layout.flats().size());
   unit_buffers_.resize(layout.units().size());
 }
@@ -269,20 +271,27 @@ void Builder::issue_use(int position) {
   slot.instruction = next_id() - 1;  // lifetimes that end with the use end there
   if (rests_in(slot.microbatch)) return;
   if (slot.use.pass == Pass::backward) begin_gradients(position);
-  Instruction use{.op = Opcode::use,
-                  .lane = Lane::compute,
-                  .pass = slot.use.pass,
-                  .edge = slot.use.edge,
-                  .unit = slot.use.unit,
-                  .microbatch = slot.microbatch,
-                  .operands = {},
-                  .waits = {}};
-  use.selective = use.pass == Pass::recompute &&
-                  spec_.strategy.activations_of(use.unit).recompute == Recompute::selective;
-  access_parameters(slot.use, use);
-  if (slot.use.pass == Pass::backward) access_gradients(use, position);
-  access_activations(use);
-  slot.instruction = add(std::move(use));
+  std::vector<int> parts = {-1};
+  if (has_activations()) parts = graph(slot.use.unit).parts_in(slot.use.pass, recompute_of(slot.use.unit));
+  for (const int part : parts) {
+    Instruction use = part_of_use(slot, part);
+    access_parameters(slot.use, use);
+    if (slot.use.pass == Pass::backward) access_gradients(use, position);
+    access_activations(use);
+    slot.instruction = add(std::move(use));
+  }
+}
+
+Instruction Builder::part_of_use(const Slot& slot, int part) const {
+  return {.op = Opcode::use,
+          .lane = Lane::compute,
+          .pass = slot.use.pass,
+          .edge = slot.use.edge,
+          .unit = slot.use.unit,
+          .part = part,
+          .microbatch = slot.microbatch,
+          .operands = {},
+          .waits = {}};
 }
 
 void Builder::access_parameters(const Use& of, Instruction& use) {
@@ -325,14 +334,16 @@ void Builder::begin_gradients(int position) {
   }
 }
 
-// One operand for each of the unit's trainable parameters, in their order: it is added to what the
-// microbatch's uses before have made, also where the unit has a parameter twice.
+// One operand for each of the unit's trainable parameters that the part is for, in their order: it is added
+// to what the microbatch's uses before have made, also where the unit has a parameter twice.
 void Builder::access_gradients(Instruction& use, int position) {
   const ParameterId first = layout_.first_parameter(use.unit);
   const auto count = layout_.units()[use.unit].parameters.size();
+  const PartSpec* const part = has_activations() ? &graph(use.unit).parts[use.part] : nullptr;
   for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id) {
     const Place& place = layout_.place(id);
     if (!trains(place.flat)) continue;
+    if (part != nullptr && !part->writes_gradient(id - first)) continue;
     const BufferId gradient = flat_buffers_[place.flat].gradient;
     use.operands.push_back({.role = Role::gradient,
                             .buffer = gradient,

@@ -186,9 +186,9 @@ IdVector<double> weights_of_units(const Model& model, const TrainerOptions& opti
   IdVector<double> weights;
   const std::vector<UnitSpec> units = model.units();
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    const UnitActivations& of = activations.units[unit];
+    const UnitGraph& of = activations.units[unit];
     const std::int64_t kept =
-        of.output_bytes + (open.activations.empty() ? of.saved_bytes : 0);  // else made again
+        of.output_bytes + (open.activations.empty() ? of.bytes(Keep::saved) : 0);  // else made again
     double weight = static_cast<double>(kept) * in_flight * waiting;
     for (const ParameterSpec& parameter : units[unit].parameters)
       weight += static_cast<double>(numel_of(parameter.shape)) *

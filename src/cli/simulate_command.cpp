@@ -62,8 +62,7 @@ CostModel cost_of(const Setup& setup, const ClusterArguments& arguments) {
                      .bytes_per_us = arguments.outer_link_gigabytes * 1e3};
   cluster.algorithm = collective_algorithm_named(arguments.collectives).value_or(cluster.algorithm);
   const Target target = setup.options.engine.threads_per_rank;
-  cost.forward_flops = setup.model->forward_flops(setup.options.batch, target);
-  cost.recompute_flops = setup.model->recompute_flops(setup.options.batch, target);
+  cost.part_flops = setup.model->part_flops(setup.options.batch, target);
   return cost;
 }
 

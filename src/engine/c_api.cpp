@@ -193,8 +193,8 @@ tessera_status tessera_lease_handover(const tessera_lease* lease, tessera_handov
     tessera_handover& out = given(handover, "handover") = {};
     out.output = held.address(Role::output);
     out.output_gradient = held.address(Role::output_gradient);
-    out.saved = held.address(Role::saved);
-    out.recomputable = held.address(Role::recomputable);
+    out.saved = held.value(UnitGraph::kSaved);
+    out.recomputable = held.value(UnitGraph::kRecomputable);
     out.workspace = held.address(Role::workspace);
     out.input = held.address(Role::input);
     out.input_gradient = held.address(Role::input_gradient);

@@ -71,6 +71,8 @@ struct Engine::Impl {
   InstructionId open(const char* call, UnitId unit, Pass pass);
   void close(InstructionId use);
   const Instruction& whole_use(InstructionId use) const;
+  // nullptr where its unit declares none.
+  const PartSpec* part_of(const Instruction& use) const;
   const Operand& gradient_of(const Instruction& use, ParameterId parameter) const;
   void zero_unwritten(InstructionId use);
   StepResult finish_step(const StepInputs& inputs);

@@ -54,14 +54,21 @@ void add_strategy(Figures& figures, const Strategy& s) {
 void add_activations(Figures& figures, std::string_view of, const ActivationSpec& activations,
                      const Layout& layout) {
   figures.add(fmt::format("{}batch_bytes", of), activations.batch_bytes);
-  for (std::size_t unit = 0; unit < activations.units.size(); ++unit) {
-    const UnitActivations& a = activations.units[unit];
-    const std::string_view name =
-        unit < layout.units().size() ? std::string_view(layout.units()[unit].name) : "";
-    figures.add(fmt::format("{}units[{}] ('{}')", of, unit, name),
-                fmt::format("output_bytes {}, saved_bytes {}, recomputable_bytes {}, workspace_bytes {}{}",
-                            a.output_bytes, a.saved_bytes, a.recomputable_bytes, a.workspace_bytes,
-                            a.reads_batch ? "" : ", reads_batch false"));
+  for (UnitId unit = 0; unit < activations.units.count(); ++unit) {
+    const UnitGraph& graph = activations.units[unit];
+    const std::string name = fmt::format("{}units[{}] ('{}')", of, unit,
+                                         unit < layout.units().count() ? layout.units()[unit].name : "");
+    figures.add(name, fmt::format("output_bytes {}{}", graph.output_bytes,
+                                  graph.keeps_more ? ", keeps_more true" : ""));
+    for (const ValueSpec& value : graph.values)
+      figures.add(fmt::format("{} value '{}'", name, value.name),
+                  fmt::format("bytes {}, keep {}, over {}", value.bytes, name_of(value.keep), value.over));
+    for (const PartSpec& part : graph.parts)
+      figures.add(fmt::format("{} part '{}'", name, part.name),
+                  fmt::format("{}, reads {}, writes {}, gradients {}, workspace_bytes {}", name_of(part.pass),
+                              fmt::join(part.reads, " "), fmt::join(part.writes, " "),
+                              part.gradients ? fmt::format("{}", fmt::join(*part.gradients, " ")) : "all",
+                              part.workspace_bytes));
   }
 }
 

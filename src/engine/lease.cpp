@@ -130,6 +130,17 @@ Pass UnitLease::pass() const { return engine().impl_->instruction(instruction_).
 
 int UnitLease::microbatch() const { return engine().impl_->instruction(instruction_).microbatch; }
 
+int UnitLease::part() const { return engine().impl_->instruction(instruction_).part; }
+
+void* UnitLease::value(ValueId value) const {
+  Engine::Impl& impl = *engine().impl_;
+  if (value < 0) return address(role_of(value));
+  for (const Operand& operand : impl.instruction(instruction_).operands)
+    if (operand.role == Role::value && operand.region.value == value)
+      return impl.executor->place_of(instruction_, operand).address;
+  return nullptr;
+}
+
 void* UnitLease::address(Role role) const {
   Engine::Impl& impl = *engine().impl_;
   const Operand* operand = impl.instruction(instruction_).find(role);
@@ -162,7 +173,7 @@ TensorView UnitLease::gradient(ParameterId parameter) const {
   if (pass() != Pass::backward || !flat.trainable)
     throw UsageError(
         fmt::format("gradient of '{}' in {} of {}: {}", impl.layout.parameter(parameter).name,
-                    name_of(pass()), impl.program().units[unit()],
+                    name_of(pass()), impl.program().units[unit()].name,
                     flat.trainable ? "gradients exist in backward only" : "a frozen parameter has none"));
   const Operand& operand = impl.gradient_of(impl.instruction(instruction_), parameter);
   return {impl.executor->place_of(instruction_, operand).address, place.numel, flat.dtype};
@@ -175,16 +186,28 @@ float UnitLease::gradient_beta(ParameterId parameter) const {
   return operand.access == Access::add ? 1.0f : 0.0f;
 }
 
-// A use has one for each trainable parameter of its unit, in their order: a tied one is named by its home,
-// which the unit may have, too.
+const PartSpec* Engine::Impl::part_of(const Instruction& use) const {
+  if (use.part < 0) return nullptr;
+  const EngineProgram& of = options.programs.at(static_cast<std::size_t>(executor->program_index()));
+  return &of.activations.units[use.unit].parts[use.part];
+}
+
+// A use has one for each trainable parameter of its unit, or of those that its part is for, in their order: a
+// tied one is named by its home, which the unit may have, too.
 const Operand& Engine::Impl::gradient_of(const Instruction& use, ParameterId parameter) const {
+  const PartSpec* part = part_of(use);
+  const ParameterId first = layout.first_parameter(use.unit);
+  const auto has = [&](ParameterId id) {
+    return (part == nullptr || part->writes_gradient(id - first)) &&
+           layout.flat(layout.place(id).flat).trainable;
+  };
   int before = 0;
-  for (ParameterId id = layout.first_parameter(use.unit); id < parameter; ++id)
-    before += layout.flat(layout.place(id).flat).trainable ? 1 : 0;
+  for (ParameterId id = first; id < parameter; ++id) before += has(id) ? 1 : 0;
   for (const Operand& operand : use.operands)
-    if (operand.role == Role::gradient && before-- == 0) return operand;
-  throw Error(fmt::format("a use of unit {} does not write the gradient of '{}'", use.unit,
-                          layout.parameter(parameter).name));
+    if (operand.role == Role::gradient && has(parameter) && before-- == 0) return operand;
+  throw UsageError(fmt::format("{} of unit '{}' does not write the gradient of '{}'",
+                               part == nullptr ? "a use" : fmt::format("part '{}'", part->name),
+                               layout.units()[use.unit].name, layout.parameter(parameter).name));
 }
 
 float UnitLease::gradient_beta() const {

@@ -30,7 +30,7 @@ OperandPlaces::OperandPlaces(const IdVector<Program>& programs, int index, const
       const int lifetime = lifetime_at(buffer, id);
       OperandPlace& place = places_.emplace_back();
       place.range = range_of_region(layout, buffer, operand.region, coordinates);
-      const bool all = operand.region.kind == Region::Kind::all;
+      const bool all = operand.region.kind == Region::Kind::all || operand.region.kind == Region::Kind::value;
       place.bytes = all ? buffer.bytes : place.range.numel() * bytes_of(operand.type);
       if (lifetime < 0 || buffer.space == Space::disk) continue;
       place.address = memory.address(index, operand.buffer, lifetime);

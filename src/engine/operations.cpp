@@ -65,7 +65,7 @@ const char* operation_in(StepKind kind, Opcode opcode) {
 CallLabel Executor::label(const Instruction& instruction) const {
   const char* const operation = several_kinds_ ? operation_in(program().kind, instruction.op) : nullptr;
   if (instruction.unit < 0) return {"the step's scalars", operation};
-  return {program().units[instruction.unit], operation};
+  return {program().units[instruction.unit].name, operation};
 }
 
 kernels::ComputeContext Executor::compute(Lane on) {

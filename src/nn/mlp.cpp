@@ -15,6 +15,8 @@
 namespace tessera {
 namespace {
 
+using nn::kBatch, nn::kInput, nn::kOutput, nn::kOutputGradient, nn::kInputGradient, nn::kNoGradients;
+
 // Where a layer stands, and its dims.
 struct LayerPlace {
   std::string name;
@@ -33,14 +35,16 @@ std::int64_t inputs_bytes(std::int64_t sequences, std::int64_t inputs) {
   return nn::align_up(sequences * inputs * static_cast<std::int64_t>(sizeof(float)));
 }
 
-// The layer's input in the compute type: as it is, or the batch, cast into `scratch` where that is not fp32.
-const void* layer_input(const ModuleContext& context, const LayerPlace& place, DType type, const void* input,
-                        void* scratch) {
-  if (!place.first) return input;
+// Where the layer's input comes from.
+ValueId source_of(const LayerPlace& place) { return place.first ? kBatch : kInput; }
+
+// The input in the compute type: as it is, or the batch, cast into the value `cast` where that is not fp32.
+const void* layer_input(const ModuleContext& context, const LayerPlace& place, DType type, ValueId cast) {
+  if (!place.first) return context.value(kInput);
   if (type == DType::fp32) return context.batch;
-  kernels::cast(nn::compute_context(context, 0), context.shape.sequences * place.in, DType::fp32,
-                context.batch, type, scratch);
-  return scratch;
+  kernels::cast(nn::compute_context(context), context.shape.sequences * place.in, DType::fp32, context.batch,
+                type, context.value(cast));
+  return context.value(cast);
 }
 
 double linear_flops(const BatchShape& shape, const LayerPlace& place) {
@@ -72,56 +76,76 @@ class HiddenLayer final : public Module {
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_shape(shape);
     const std::int64_t out_bytes = shape.sequences * place_.out * bytes_of(type_);
-    return {.activations = {.output_bytes = out_bytes,
-                            .saved_bytes = out_bytes,
-                            .workspace_bytes = workspace(shape).bytes +
-                                               kernels::linear_workspace_bytes(linear(shape), target)},
-            .forward_flops = linear_flops(shape, place_),
-            .recompute_flops = linear_flops(shape, place_)};
+    const std::int64_t cast_bytes =
+        place_.first && type_ != DType::fp32 ? shape.sequences * place_.in * bytes_of(type_) : 0;
+    const std::int64_t scratch = kernels::linear_workspace_bytes(linear(shape), target);
+    const double flops = linear_flops(shape, place_);
+    ModuleNeeds needs;
+    UnitGraph& graph = needs.activations;
+    graph.output_bytes = out_bytes;
+    graph.values = {{.name = "cast", .bytes = cast_bytes},
+                    {.name = "preactivation", .bytes = out_bytes, .keep = Keep::saved},
+                    {.name = "preactivation.gradient", .bytes = out_bytes}};
+    graph.parts = {{.name = "linear",
+                    .reads = {source_of(place_)},
+                    .writes = {kCast, kPreactivation},
+                    .workspace_bytes = scratch,
+                    .flops = flops},
+                   {.name = "gelu", .reads = {kPreactivation}, .writes = {kOutput}},
+                   {.name = "gelu",
+                    .pass = Pass::backward,
+                    .reads = {kPreactivation, kOutputGradient},
+                    .writes = {kPreactivationGradient},
+                    .gradients = kNoGradients},
+                   {.name = "parameters",
+                    .pass = Pass::backward,
+                    .reads = {source_of(place_), kPreactivationGradient},
+                    .writes = {kCast},
+                    .workspace_bytes = scratch,
+                    .flops = flops}};
+    if (!place_.first)
+      graph.parts.push_back({.name = "linear",
+                             .pass = Pass::backward,
+                             .reads = {kPreactivationGradient},
+                             .writes = {kInputGradient},
+                             .gradients = kNoGradients,
+                             .workspace_bytes = scratch,
+                             .flops = flops});
+    return needs;
   }
 
   std::string numerics(const BatchShape&, const Target&) const override { return "linear, gelu"; }
 
-  void forward(const ModuleContext& context, const void* input, void* output) override {
-    const Workspace own = workspace(context.shape);
-    const kernels::ComputeContext compute = nn::compute_context(context, own.bytes);
-    const void* x = layer_input(context, place_, type_, input, nn::at(context.workspace, own.input));
-    kernels::linear_forward(compute, linear(context.shape), x, context.parameters[0], context.parameters[1],
-                            context.saved);
-    if (output == nullptr) return;
-    kernels::gelu_forward(compute, type_, context.shape.sequences * place_.out, context.saved, output);
-  }
-
-  void backward(const ModuleContext& context, const void* input, const void* output_gradient,
-                void* input_gradient) override {
-    const Workspace own = workspace(context.shape);
-    const kernels::ComputeContext compute = nn::compute_context(context, own.bytes);
+  void run(int part, const ModuleContext& context) override {
+    const kernels::ComputeContext compute = nn::compute_context(context);
     const kernels::LinearShape shape = linear(context.shape);
-    const void* x = layer_input(context, place_, type_, input, nn::at(context.workspace, own.input));
-    void* gradient = nn::at(context.workspace, own.gradient);
-    kernels::gelu_backward(compute, type_, shape.rows * shape.out, context.saved, output_gradient, gradient);
-    nn::linear_parameter_gradients(context, compute,
-                                   {.shape = shape, .input = x, .output_gradient = gradient, .weight = 0});
-    if (input_gradient != nullptr)
-      kernels::linear_backward_input(compute, shape, gradient, context.parameters[0], 0.0f, input_gradient);
+    void* const preactivation = context.value(kPreactivation);
+    void* const gradient = context.value(kPreactivationGradient);
+    switch (part) {
+      case kLinear:
+        return kernels::linear_forward(compute, shape, layer_input(context, place_, type_, kCast),
+                                       context.parameters[0], context.parameters[1], preactivation);
+      case kGelu:
+        return kernels::gelu_forward(compute, type_, shape.rows * shape.out, preactivation,
+                                     context.value(kOutput));
+      case kGeluBackward:
+        return kernels::gelu_backward(compute, type_, shape.rows * shape.out, preactivation,
+                                      context.value(kOutputGradient), gradient);
+      case kParameters:
+        return nn::linear_parameter_gradients(context, compute,
+                                              {.shape = shape,
+                                               .input = layer_input(context, place_, type_, kCast),
+                                               .output_gradient = gradient,
+                                               .weight = 0});
+      default:
+        return kernels::linear_backward_input(compute, shape, gradient, context.parameters[0], 0.0f,
+                                              context.value(kInputGradient));
+    }
   }
 
  private:
-  struct Workspace {
-    std::int64_t input = 0;     // [rows, in] of the compute type, where the batch needs a cast
-    std::int64_t gradient = 0;  // [rows, out]: of the pre-activation
-    std::int64_t bytes = 0;
-  };
-
-  Workspace workspace(const BatchShape& shape) const {
-    nn::Regions regions;
-    Workspace own;
-    if (place_.first && type_ != DType::fp32)
-      own.input = regions.take(shape.sequences * place_.in * bytes_of(type_));
-    own.gradient = regions.take(shape.sequences * place_.out * bytes_of(type_));
-    own.bytes = regions.bytes();
-    return own;
-  }
+  enum Value : ValueId { kCast, kPreactivation, kPreactivationGradient };
+  enum Part { kLinear, kGelu, kGeluBackward, kParameters, kLinearBackward };
 
   kernels::LinearShape linear(const BatchShape& shape) const {
     return {.rows = shape.sequences, .in = place_.in, .out = place_.out, .type = type_};
@@ -143,11 +167,31 @@ class ClassifierLayer final : public Module {
 
   std::vector<Initial> initials() const override { return {weight_initial(place_)}; }
 
+  // In training all work is left to backward: the part of forward then does nothing.
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_shape(shape);
-    return {.activations = {.workspace_bytes = workspace(shape).bytes +
-                                               nn::softmax_loss_workspace_bytes(loss_shape(shape), target)},
-            .forward_flops = linear_flops(shape, place_)};
+    ModuleNeeds needs;
+    UnitGraph& graph = needs.activations;
+    // The kernel always writes the input's gradient; where this layer is the only one, nobody reads it.
+    graph.values = {
+        {.name = "cast", .bytes = place_.first ? shape.sequences * place_.in * bytes_of(type_) : 0},
+        {.name = "losses", .bytes = shape.sequences * static_cast<std::int64_t>(sizeof(float))}};
+    const std::int64_t scratch = nn::softmax_loss_workspace_bytes(loss_shape(shape), target);
+    const double flops = linear_flops(shape, place_);
+    std::vector<ValueId> reads = {kBatch};
+    if (!place_.first) reads.push_back(kInput);
+    graph.parts = {{.name = "loss",
+                    .reads = reads,
+                    .writes = {kCast, kLosses},
+                    .workspace_bytes = scratch,
+                    .flops = flops},
+                   {.name = "loss",
+                    .pass = Pass::backward,
+                    .reads = reads,
+                    .writes = {kCast, kLosses, kInputGradient},
+                    .workspace_bytes = scratch,
+                    .flops = 2 * flops}};
+    return needs;
   }
 
   std::string numerics(const BatchShape& shape, const Target& target) const override {
@@ -155,45 +199,29 @@ class ClassifierLayer final : public Module {
                        kernels::rows_per_chunk(loss_shape(shape), target.device));
   }
 
-  void forward(const ModuleContext& context, const void* input, void*) override {
-    if (context.kind != StepKind::evaluate) return;
-    const Workspace own = workspace(context.shape);
-    nn::softmax_loss_evaluate(context, nn::compute_context(context, own.bytes), loss(context, own, input));
-  }
-
-  void backward(const ModuleContext& context, const void* input, const void*, void* input_gradient) override {
-    const Workspace own = workspace(context.shape);
-    // The kernel always writes this gradient; where this layer is the only one, nobody reads it.
-    void* sink = input_gradient != nullptr ? input_gradient : nn::at(context.workspace, own.input);
-    nn::softmax_loss_train(context, nn::compute_context(context, own.bytes), loss(context, own, input), sink);
+  void run(int part, const ModuleContext& context) override {
+    const kernels::ComputeContext compute = nn::compute_context(context);
+    if (part == kTrain)
+      nn::softmax_loss_train(context, compute, loss(context),
+                             context.value(place_.first ? ValueId{kCast} : kInputGradient));
+    else if (context.kind == StepKind::evaluate)
+      nn::softmax_loss_evaluate(context, compute, loss(context));
   }
 
  private:
-  struct Workspace {
-    std::int64_t input = 0;   // [rows, in] where this is the only layer: the cast batch, then its gradient
-    std::int64_t losses = 0;  // [rows] fp32
-    std::int64_t bytes = 0;
-  };
-
-  Workspace workspace(const BatchShape& shape) const {
-    nn::Regions regions;
-    Workspace own;
-    if (place_.first) own.input = regions.take(shape.sequences * place_.in * bytes_of(type_));
-    own.losses = regions.take(shape.sequences * static_cast<std::int64_t>(sizeof(float)));
-    own.bytes = regions.bytes();
-    return own;
-  }
+  enum Value : ValueId { kCast, kLosses };
+  enum Part { kEvaluate, kTrain };
 
   kernels::CrossEntropyShape loss_shape(const BatchShape& shape) const {
     return {.rows = shape.sequences, .channels = place_.in, .vocabulary = place_.out, .type = type_};
   }
 
-  nn::SoftmaxLoss loss(const ModuleContext& context, const Workspace& own, const void* input) const {
+  nn::SoftmaxLoss loss(const ModuleContext& context) const {
     return {.shape = loss_shape(context.shape),
-            .input = layer_input(context, place_, type_, input, nn::at(context.workspace, own.input)),
+            .input = layer_input(context, place_, type_, kCast),
             .targets = nn::at<std::int32_t>(context.batch, inputs_bytes(context.shape.sequences, inputs_)),
             .weight = 0,
-            .losses = nn::at<float>(context.workspace, own.losses)};
+            .losses = static_cast<float*>(context.value(kLosses))};
   }
 
   LayerPlace place_;

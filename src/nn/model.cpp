@@ -24,22 +24,47 @@ std::vector<UnitSpec> Model::units() const {
 ActivationSpec Model::activations(const BatchShape& shape, const Target& target) const {
   ActivationSpec spec;
   spec.units.reserve(modules.size());
-  for (const auto& module : modules) spec.units.push_back(module->needs(shape, target).activations);
+  for (const auto& module : modules) {
+    spec.units.push_back(module->needs(shape, target).activations);
+    spec.units.back().keeps_more = false;  // a module owns no memory
+  }
   spec.batch_bytes = batch_bytes ? batch_bytes(shape) : 0;
   return spec;
+}
+
+void* ModuleContext::value(ValueId id) const {
+  switch (id) {
+    case SharedValue::batch:
+      return batch;
+    case SharedValue::input:
+      return input;
+    case SharedValue::output:
+      return output;
+    case SharedValue::output_gradient:
+      return output_gradient;
+    case SharedValue::input_gradient:
+      return input_gradient;
+    default:
+      return values[static_cast<std::size_t>(id)];
+  }
+}
+
+IdVector<IdVector<double>> Model::part_flops(const BatchShape& shape, const Target& target) const {
+  IdVector<IdVector<double>> flops;
+  flops.reserve(modules.size());
+  for (const auto& module : modules) {
+    const ModuleNeeds needs = module->needs(shape, target);
+    IdVector<double>& of_unit = flops.emplace_back();
+    for (const PartSpec& part : needs.activations.parts) of_unit.push_back(part.flops);
+  }
+  return flops;
 }
 
 IdVector<double> Model::forward_flops(const BatchShape& shape, const Target& target) const {
   IdVector<double> flops;
   flops.reserve(modules.size());
-  for (const auto& module : modules) flops.push_back(module->needs(shape, target).forward_flops);
-  return flops;
-}
-
-IdVector<double> Model::recompute_flops(const BatchShape& shape, const Target& target) const {
-  IdVector<double> flops;
-  flops.reserve(modules.size());
-  for (const auto& module : modules) flops.push_back(module->needs(shape, target).recompute_flops);
+  for (const auto& module : modules)
+    flops.push_back(module->needs(shape, target).activations.flops(Pass::forward));
   return flops;
 }
 
@@ -63,7 +88,7 @@ double Model::flops_per_token(std::int64_t length) const {
   double forward = 0;
   for (const auto& module : modules) {
     const ModuleNeeds needs = module->needs(one, 1);
-    forward += needs.forward_flops + needs.masked_flops;
+    forward += needs.activations.flops(Pass::forward) + needs.masked_flops;
   }
   return 3 * forward / static_cast<double>(one.tokens());  // backward is twice forward
 }

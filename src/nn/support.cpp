@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "src/nn/regions.h"
 #include "tessera/error.h"
 
 namespace tessera::nn {
@@ -30,12 +29,11 @@ kernels::Dropout dropout_of(const ModuleContext& context, std::uint32_t threshol
           .first_sequence = static_cast<std::uint32_t>(context.first_sequence)};
 }
 
-kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes) {
-  return {
-      .threads = context.threads,
-      .workspace = {.data = at(context.workspace, own_bytes), .bytes = context.workspace_bytes - own_bytes},
-      .device = context.device,
-      .stream = context.stream};
+kernels::ComputeContext compute_context(const ModuleContext& context) {
+  return {.threads = context.threads,
+          .workspace = {.data = context.workspace, .bytes = context.workspace_bytes},
+          .device = context.device,
+          .stream = context.stream};
 }
 
 void linear_parameter_gradients(const ModuleContext& context, const kernels::ComputeContext& compute,

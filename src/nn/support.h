@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "kernels/kernels.h"
 #include "tessera/module.h"
@@ -16,6 +17,11 @@ inline constexpr std::int64_t kMostPerDim = std::int64_t{1} << 31;
 // Indices of optimizer groups in Model::groups. Matrices have weight decay; biases and norms have none.
 inline constexpr int kDecay = 0;
 inline constexpr int kNoDecay = 1;
+
+// Short names for modules.
+inline constexpr ValueId kBatch = SharedValue::batch, kInput = SharedValue::input,
+                         kOutput = SharedValue::output, kOutputGradient = SharedValue::output_gradient,
+                         kInputGradient = SharedValue::input_gradient;
 
 // Throws UsageError naming `field` unless 1 ≤ value < 2^31.
 void check_dim(std::string_view model, std::string_view field, std::int64_t value);
@@ -31,9 +37,10 @@ std::uint32_t dropout_threshold(std::string_view model, std::string_view field, 
 // same `matrix` in every pass, and a different one for each tensor that the unit drops from.
 kernels::Dropout dropout_of(const ModuleContext& context, std::uint32_t threshold, std::int64_t matrix);
 
-// The context for a kernel: device, stream and threads of the module's context, and as scratch the workspace
-// after the module's own `own_bytes`.
-kernels::ComputeContext compute_context(const ModuleContext& context, std::int64_t own_bytes);
+// The context for a kernel: device, stream, threads and workspace of the module's context.
+kernels::ComputeContext compute_context(const ModuleContext& context);
+// PartSpec::gradients of a part of backward that writes none.
+inline const std::vector<int> kNoGradients;
 
 // The gradients of a linear layer. Its weight is parameter `weight`, and its bias, if it has one, is the next
 // parameter. Frozen parameters are skipped.

@@ -1,13 +1,13 @@
-// A transformer block: its parameters, and the steps its passes are made of (block_memory.h: where tensors
-// lie).
+// A transformer block: its parameters, its values, and the parts that its passes are made of.
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <initializer_list>
+#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "kernels/kernels.h"
-#include "src/nn/block_memory.h"
-#include "src/nn/regions.h"
+#include "src/nn/block_shapes.h"
 #include "src/nn/support.h"
 #include "src/nn/transformer.h"
 
@@ -16,11 +16,11 @@ namespace {
 
 // Where each layer's parameters begin among the module's: a gain or weight, then the bias where there is one.
 struct Indices {
-  std::size_t norm1, qkv, projection, norm2, up, down, count;
+  int norm1, qkv, projection, norm2, up, down, count;
 
   explicit Indices(const TransformerConfig& config) {
-    const std::size_t norm = parameters_of(config.norm);
-    const std::size_t linear = config.biases ? 2 : 1;
+    const int norm = static_cast<int>(parameters_of(config.norm));
+    const int linear = config.biases ? 2 : 1;
     norm1 = 0;
     qkv = norm1 + norm;
     projection = qkv + linear;
@@ -31,196 +31,265 @@ struct Indices {
   }
 };
 
-// One pass over one microbatch: the addresses of every tensor, and the steps the passes are made of.
-class BlockPass {
- public:
-  BlockPass(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes)
-      : BlockPass(config, context, shapes, BlockSaved(shapes), BlockRecomputable(config, shapes),
-                  BlockGradients(shapes)) {}
+// [tokens, columns] in the model's type, unless said otherwise.
+enum BlockValue : ValueId {
+  kNorm1,            // [tokens, channels]: output of the first norm
+  kMean1,            // [tokens] fp32; nothing for RMSNorm
+  kRstd1,            // [tokens] fp32
+  kQkv,              // [tokens, qkv channels], rotated
+  kAttention,        // [tokens, channels]
+  kLogSumExp,        // [sequences, heads, length] fp32
+  kAttentionBranch,  // [tokens, channels]: what attention adds to the residual stream
+  kMiddle,           // [tokens, channels]: input + kAttentionBranch
+  kNorm2,            // as of the first norm
+  kMean2,
+  kRstd2,
+  kPreactivation,  // [tokens, up channels]
+  kHidden,         // [tokens, hidden]: output of the activation function
+  // Backward's. A branch's gradient is that of the stream, and takes no memory, where nothing is dropped.
+  kMlpBranchGradient,
+  kHiddenGradient,
+  kPreactivationGradient,
+  kNorm2Gradient,
+  kMiddleGradient,
+  kAttentionBranchGradient,
+  kAttentionGradient,
+  kQkvGradient,
+  kNorm1Gradient,
+};
 
-  // x -> middle, norm2 of middle.
-  void attend(const void* input) const {
-    norm_forward(context_, compute_, norm1_.pass, indices_.norm1, {.input = input, .output = norm1_.normed});
-    linear(shapes_.qkv, norm1_.normed, indices_.qkv, qkv_);
-    if (!config_.rotary.empty())
-      kernels::rotary_forward(compute_, shapes_.rotary, config_.rotary.data(), qkv_);
-    kernels::attention_forward(compute_, attention_shape_, qkv_, attention_, log_sum_exp_);
-    linear(shapes_.projection, attention_, indices_.projection, middle_);
-    drop(kAttentionBranch, middle_, middle_);
-    norm_forward(context_, compute_, norm2_.pass, indices_.norm2,
-                 {.input = middle_, .residual = input, .sum = middle_, .output = norm2_.normed});
-  }
-
-  void expand() const { linear(shapes_.up, norm2_.normed, indices_.up, preactivation_); }
-
-  // Apart from the matmul before it, so that its bits do not depend on whether that is repeated.
-  void activate() const {
-    if (config_.mlp == MlpKind::swiglu)
-      kernels::swiglu_forward(compute_, swiglu(), preactivation_, hidden_);
-    else
-      kernels::gelu_forward(compute_, config_.type, shapes_.rows * config_.hidden, preactivation_, hidden_);
-  }
-
-  // All that is recomputable, from what is saved: the same kernels on the same values.
-  void repeat(const void* input) const {
-    norm_forward(context_, compute_, norm1_.pass, indices_.norm1, {.input = input, .output = norm1_.normed});
-    norm_forward(context_, compute_, norm2_.pass, indices_.norm2,
-                 {.input = middle_, .output = norm2_.normed});
-    activate();
-  }
-
-  void contract(void* output) const {
-    linear(shapes_.down, hidden_, indices_.down, output);
-    drop(kMlpBranch, output, output);
-    kernels::add(compute_, config_.type, shapes_.rows * config_.channels, output, middle_, output);
-  }
-
-  // gradient: of the block's output -> of `middle`.
-  void mlp_backward(const void* output_gradient, void* middle_gradient) const {
-    const void* branch = dropped(kMlpBranch, output_gradient, middle_gradient);
-    parameter_gradients(shapes_.down, hidden_, branch, indices_.down);
-    input_gradient(shapes_.down, branch, indices_.down, hidden_);
-    activate_backward();
-    parameter_gradients(shapes_.up, norm2_.normed, up_gradient_, indices_.up);
-    input_gradient(shapes_.up, up_gradient_, indices_.up, norm2_.normed);
-    normalise_backward(norm2_, indices_.norm2, middle_, output_gradient, middle_gradient);
-  }
-
-  // gradient: of `middle` -> of the block's input, in place.
-  void attention_backward(const void* input, void* gradient) const {
-    const void* branch = dropped(kAttentionBranch, gradient, norm2_.normed);
-    parameter_gradients(shapes_.projection, attention_, branch, indices_.projection);
-    input_gradient(shapes_.projection, branch, indices_.projection, attention_gradient_);
-    kernels::attention_backward(compute_, attention_shape_,
-                                {.qkv = qkv_,
-                                 .output = attention_,
-                                 .log_sum_exp = log_sum_exp_,
-                                 .output_gradient = attention_gradient_,
-                                 .qkv_gradient = qkv_gradient_});
-    if (!config_.rotary.empty())
-      kernels::rotary_backward(compute_, shapes_.rotary, config_.rotary.data(), qkv_gradient_);
-    parameter_gradients(shapes_.qkv, norm1_.normed, qkv_gradient_, indices_.qkv);
-    input_gradient(shapes_.qkv, qkv_gradient_, indices_.qkv, norm1_.normed);
-    normalise_backward(norm1_, indices_.norm1, input, gradient, gradient);
-  }
-
- private:
-  // A norm's output, and its statistics in `pass`.
-  struct NormOutput {
-    NormPass pass;
-    void* normed = nullptr;
-
-    NormOutput(const TransformerConfig& config, const BlockShapes& shapes, void* base,
-               const BlockRecomputable::NormOutput& offsets)
-        : pass(norm_of(config, shapes)), normed(at(base, offsets.normed)) {
-      pass.mean = at<float>(base, offsets.mean);
-      pass.rstd = at<float>(base, offsets.rstd);
-    }
+// What is kept for each token is query, key and value, the output of attention, the residual stream between
+// the two halves, the input of the MLP's activation function, and the log-sum-exp of each head: for GPT-2 3 +
+// 1 + 1 + 4 times `channels`. Recomputable are the outputs of both norms and of the activation function, 1 +
+// 1 + 4 times `channels`: to compute these reads and writes memory once, while the matmuls around them take
+// tens of operations per element.
+IdVector<ValueSpec> block_values(const TransformerConfig& config, const BlockShapes& shapes) {
+  const std::int64_t row_bytes = shapes.rows * 4;
+  const std::int64_t mean_bytes = config.norm.kind == NormKind::layer ? row_bytes : 0;
+  const std::int64_t dropped_bytes = config.dropout > 0 ? shapes.narrow_bytes : 0;
+  using enum Keep;
+  IdVector<ValueSpec> values = {
+      {"norm1", shapes.narrow_bytes, recomputable},
+      {"norm1.mean", mean_bytes, recomputable},
+      {"norm1.rstd", row_bytes, recomputable},
+      {"qkv", shapes.qkv_bytes, saved},
+      {"attention", shapes.narrow_bytes, saved},
+      {"log_sum_exp", row_bytes * shapes.attention.heads, saved},
+      {"attention_branch", shapes.narrow_bytes},
+      {"middle", shapes.narrow_bytes, saved},
+      {"norm2", shapes.narrow_bytes, recomputable},
+      {"norm2.mean", mean_bytes, recomputable},
+      {"norm2.rstd", row_bytes, recomputable},
+      {"preactivation", shapes.up_bytes, saved},
+      {"hidden", shapes.hidden_bytes, recomputable},
+      {"mlp_branch.gradient", dropped_bytes},
+      {"hidden.gradient", shapes.hidden_bytes, pass, kHidden},
+      {"preactivation.gradient", shapes.up_bytes},
+      {"norm2.gradient", shapes.narrow_bytes, pass, kNorm2},
+      {"middle.gradient", shapes.narrow_bytes},
+      {"attention_branch.gradient", dropped_bytes, pass, kNorm2Gradient},
+      {"attention.gradient", shapes.narrow_bytes},
+      {"qkv.gradient", shapes.qkv_bytes},
+      {"norm1.gradient", shapes.narrow_bytes, pass, kNorm1},
   };
+  // GELU's gradient takes the place of its output's.
+  if (config.mlp == MlpKind::gelu) values[ValueId{kPreactivationGradient}].over = kHiddenGradient;
+  return values;
+}
 
-  BlockPass(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes,
-            const BlockSaved& saved, const BlockRecomputable& again, const BlockGradients& gradients)
+// One part on one microbatch.
+class BlockRun {
+ public:
+  BlockRun(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes)
       : config_(config),
         context_(context),
         shapes_(shapes),
-        attention_shape_(shapes.attention),
         indices_(config),
-        compute_(compute_context(context, gradient_workspace_bytes(config, shapes))),
-        norm1_(config, shapes, context.recomputable, again.norm1),
-        norm2_(config, shapes, context.recomputable, again.norm2),
-        qkv_(at(context.saved, saved.qkv)),
-        attention_(at(context.saved, saved.attention)),
-        log_sum_exp_(at<float>(context.saved, saved.log_sum_exp)),
-        middle_(at(context.saved, saved.middle)),
-        preactivation_(at(context.saved, saved.preactivation)),
-        hidden_(at(context.recomputable, again.hidden)) {
+        compute_(compute_context(context)) {
     attention_shape_.dropout = dropout_of(context, config.attention_dropout, 0);
-    void* base = gradients_over_hidden(config) ? hidden_ : context.workspace;
-    up_gradient_ = at(base, gradients.up);
-    attention_gradient_ = at(base, gradients.attention);
-    qkv_gradient_ = at(base, gradients.qkv);
   }
 
+  void norm1() const {
+    norm_forward(context_, compute_, norm_pass(kMean1, kRstd1), at(indices_.norm1),
+                 {.input = value(kInput), .output = value(kNorm1)});
+  }
+  void qkv() const {
+    linear(shapes_.qkv, value(kNorm1), indices_.qkv, value(kQkv));
+    if (!config_.rotary.empty())
+      kernels::rotary_forward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkv));
+  }
+  void attention() const {
+    kernels::attention_forward(compute_, attention_shape_, value(kQkv), value(kAttention),
+                               static_cast<float*>(value(kLogSumExp)));
+  }
+  void projection() const {
+    linear(shapes_.projection, value(kAttention), indices_.projection, value(kAttentionBranch));
+    drop(kOfAttention, value(kAttentionBranch), value(kAttentionBranch));
+  }
+  void norm2() const {
+    norm_forward(context_, compute_, norm_pass(kMean2, kRstd2), at(indices_.norm2),
+                 {.input = value(kAttentionBranch),
+                  .residual = value(kInput),
+                  .sum = value(kMiddle),
+                  .output = value(kNorm2)});
+  }
+  void norm2_again() const {
+    norm_forward(context_, compute_, norm_pass(kMean2, kRstd2), at(indices_.norm2),
+                 {.input = value(kMiddle), .output = value(kNorm2)});
+  }
+  void up() const { linear(shapes_.up, value(kNorm2), indices_.up, value(kPreactivation)); }
+  // Apart from the matmul before it, so that its bits do not depend on whether that is repeated.
+  void activation() const {
+    if (config_.mlp == MlpKind::swiglu)
+      kernels::swiglu_forward(compute_, swiglu(), value(kPreactivation), value(kHidden));
+    else
+      kernels::gelu_forward(compute_, config_.type, shapes_.rows * config_.hidden, value(kPreactivation),
+                            value(kHidden));
+  }
+  void down() const {
+    void* output = value(kOutput);
+    linear(shapes_.down, value(kHidden), indices_.down, output);
+    drop(kOfMlp, output, output);
+    kernels::add(compute_, config_.type, shapes_.rows * config_.channels, output, value(kMiddle), output);
+  }
+
+  void drop_mlp_gradient() const { drop(kOfMlp, value(kOutputGradient), value(kMlpBranchGradient)); }
+  void down_parameters() const {
+    parameter_gradients(shapes_.down, value(kHidden), mlp_branch_gradient(), indices_.down);
+  }
+  void down_gradient() const {
+    input_gradient(shapes_.down, mlp_branch_gradient(), indices_.down, value(kHiddenGradient));
+  }
+  void activation_gradient() const {
+    if (config_.mlp == MlpKind::swiglu)
+      kernels::swiglu_backward(compute_, swiglu(), value(kPreactivation), value(kHiddenGradient),
+                               value(kPreactivationGradient));
+    else
+      kernels::gelu_backward(compute_, config_.type, shapes_.rows * config_.hidden, value(kPreactivation),
+                             value(kHiddenGradient), value(kPreactivationGradient));
+  }
+  void up_parameters() const {
+    parameter_gradients(shapes_.up, value(kNorm2), value(kPreactivationGradient), indices_.up);
+  }
+  void up_gradient() const {
+    input_gradient(shapes_.up, value(kPreactivationGradient), indices_.up, value(kNorm2Gradient));
+  }
+  void norm2_gradient() const {
+    norm_backward(context_, compute_, norm_pass(kMean2, kRstd2), at(indices_.norm2),
+                  {.input = value(kMiddle),
+                   .output_gradient = value(kNorm2Gradient),
+                   .residual_gradient = value(kOutputGradient),
+                   .input_gradient = value(kMiddleGradient)});
+  }
+  void drop_attention_gradient() const {
+    drop(kOfAttention, value(kMiddleGradient), value(kAttentionBranchGradient));
+  }
+  void projection_parameters() const {
+    parameter_gradients(shapes_.projection, value(kAttention), attention_branch_gradient(),
+                        indices_.projection);
+  }
+  void projection_gradient() const {
+    input_gradient(shapes_.projection, attention_branch_gradient(), indices_.projection,
+                   value(kAttentionGradient));
+  }
+  void attention_gradient() const {
+    kernels::attention_backward(compute_, attention_shape_,
+                                {.qkv = value(kQkv),
+                                 .output = value(kAttention),
+                                 .log_sum_exp = static_cast<const float*>(value(kLogSumExp)),
+                                 .output_gradient = value(kAttentionGradient),
+                                 .qkv_gradient = value(kQkvGradient)});
+    if (!config_.rotary.empty())
+      kernels::rotary_backward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkvGradient));
+  }
+  void qkv_parameters() const {
+    parameter_gradients(shapes_.qkv, value(kNorm1), value(kQkvGradient), indices_.qkv);
+  }
+  void qkv_gradient() const {
+    input_gradient(shapes_.qkv, value(kQkvGradient), indices_.qkv, value(kNorm1Gradient));
+  }
+  void norm1_gradient() const {
+    norm_backward(context_, compute_, norm_pass(kMean1, kRstd1), at(indices_.norm1),
+                  {.input = value(kInput),
+                   .output_gradient = value(kNorm1Gradient),
+                   .residual_gradient = value(kMiddleGradient),
+                   .input_gradient = value(kInputGradient)});
+  }
+
+ private:
   // What ends in the residual stream; numbers its dropout, behind the attention's heads.
-  enum Branch : std::uint8_t { kAttentionBranch, kMlpBranch };
+  enum Branch : std::uint8_t { kOfAttention, kOfMlp };
+
+  void* value(ValueId id) const { return context_.value(id); }
+  static std::size_t at(int parameter) { return static_cast<std::size_t>(parameter); }
+
+  NormPass norm_pass(ValueId mean, ValueId rstd) const {
+    NormPass pass = norm_of(config_, shapes_);
+    pass.mean = static_cast<float*>(value(mean));
+    pass.rstd = static_cast<float*>(value(rstd));
+    return pass;
+  }
 
   // output = dropout(tensor), [tokens, channels].
   void drop(Branch branch, const void* tensor, void* output) const {
     drop_stream(config_, context_, compute_, config_.heads + branch, tensor, output);
   }
-
-  // A branch's gradient, which is that of the stream where nothing is dropped; else in `free`.
-  const void* dropped(Branch branch, const void* gradient, void* free) const {
-    if (config_.dropout == 0) return gradient;
-    drop(branch, gradient, free);
-    return free;
+  const void* mlp_branch_gradient() const {
+    return value(config_.dropout > 0 ? ValueId{kMlpBranchGradient} : kOutputGradient);
+  }
+  const void* attention_branch_gradient() const {
+    return value(config_.dropout > 0 ? kAttentionBranchGradient : kMiddleGradient);
   }
 
   kernels::SwigluShape swiglu() const {
     return {.rows = shapes_.rows, .hidden = config_.hidden, .type = config_.type};
   }
 
-  // hidden_ -> up_gradient_.
-  void activate_backward() const {
-    if (config_.mlp == MlpKind::swiglu)
-      kernels::swiglu_backward(compute_, swiglu(), preactivation_, hidden_, up_gradient_);
-    else
-      kernels::gelu_backward(compute_, config_.type, shapes_.rows * config_.hidden, preactivation_, hidden_,
-                             up_gradient_);
-  }
-
-  void linear(const kernels::LinearShape& shape, const void* input, std::size_t weight, void* output) const {
-    kernels::linear_forward(compute_, shape, input, context_.parameters[weight],
-                            config_.biases ? context_.parameters[weight + 1] : nullptr, output);
+  void linear(const kernels::LinearShape& shape, const void* input, int weight, void* output) const {
+    kernels::linear_forward(compute_, shape, input, context_.parameters[at(weight)],
+                            config_.biases ? context_.parameters[at(weight + 1)] : nullptr, output);
   }
 
   void parameter_gradients(const kernels::LinearShape& shape, const void* input, const void* output_gradient,
-                           std::size_t weight) const {
+                           int weight) const {
     linear_parameter_gradients(context_, compute_,
                                {.shape = shape,
                                 .input = input,
                                 .output_gradient = output_gradient,
-                                .weight = weight,
+                                .weight = at(weight),
                                 .bias = config_.biases});
   }
 
-  void input_gradient(const kernels::LinearShape& shape, const void* output_gradient, std::size_t weight,
+  void input_gradient(const kernels::LinearShape& shape, const void* output_gradient, int weight,
                       void* gradient) const {
-    kernels::linear_backward_input(compute_, shape, output_gradient, context_.parameters[weight], 0.0f,
+    kernels::linear_backward_input(compute_, shape, output_gradient, context_.parameters[at(weight)], 0.0f,
                                    gradient);
-  }
-
-  // From the gradient in `norm.normed`; `residual_gradient` came past the norm and is added.
-  void normalise_backward(const NormOutput& norm, std::size_t gain, const void* input,
-                          const void* residual_gradient, void* gradient) const {
-    norm_backward(context_, compute_, norm.pass, gain,
-                  {.input = input,
-                   .output_gradient = norm.normed,
-                   .residual_gradient = residual_gradient,
-                   .input_gradient = gradient});
   }
 
   const TransformerConfig& config_;
   const ModuleContext& context_;
   const BlockShapes& shapes_;
-  kernels::AttentionShape attention_shape_;
+  kernels::AttentionShape attention_shape_ = shapes_.attention;
   Indices indices_;
   kernels::ComputeContext compute_;
-  NormOutput norm1_, norm2_;
-  void* qkv_;
-  void* attention_;
-  float* log_sum_exp_;
-  void* middle_;
-  void* preactivation_;
-  void* hidden_;
-  void* up_gradient_ = nullptr;
-  void* attention_gradient_ = nullptr;
-  void* qkv_gradient_ = nullptr;
+};
+
+// A row of the table of parts, and what runs it.
+struct BlockPart {
+  const char* name;
+  Pass pass;
+  void (BlockRun::*run)() const;
+  std::vector<ValueId> reads, writes;
+  std::vector<int> gradients;  // of these parameters
+  std::int64_t workspace_bytes;
+  double flops;
 };
 
 class Block final : public Module {
  public:
-  Block(const TransformerConfig& config, std::int64_t index) : config_(config), index_(index) {}
+  Block(const TransformerConfig& config, std::int64_t index) : config_(config), index_(index) {
+    for (const BlockPart& part : parts(config, BlockShapes(config, {}), 1)) runs_.push_back(part.run);
+  }
 
   std::vector<ParameterSpec> parameters() const override {
     const std::int64_t channels = config_.channels;
@@ -244,12 +313,11 @@ class Block final : public Module {
 
   std::vector<Initial> initials() const override {
     const Indices indices(config_);
-    std::vector<Initial> initials(indices.count);  // zero, which the biases keep
-    for (const std::size_t gain : {indices.norm1, indices.norm2})
-      initials[gain] = {Initial::Kind::constant, 1.0};
-    for (const std::size_t weight : {indices.qkv, indices.up})
+    IdVector<Initial> initials(indices.count);  // zero, which the biases keep
+    for (const int gain : {indices.norm1, indices.norm2}) initials[gain] = {Initial::Kind::constant, 1.0};
+    for (const int weight : {indices.qkv, indices.up})
       initials[weight] = {Initial::Kind::normal, config_.deviation};
-    for (const std::size_t weight : {indices.projection, indices.down})
+    for (const int weight : {indices.projection, indices.down})
       initials[weight] = {Initial::Kind::normal, config_.residual_deviation};
     return initials;
   }
@@ -257,23 +325,21 @@ class Block final : public Module {
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
     const BlockShapes shapes(config_, shape);
+    ModuleNeeds needs;
+    needs.activations.output_bytes = shapes.narrow_bytes;
+    needs.activations.values = block_values(config_, shapes);
+    for (BlockPart& part : parts(config_, shapes, target)) {
+      needs.activations.parts.push_back({.name = part.name,
+                                         .pass = part.pass,
+                                         .reads = std::move(part.reads),
+                                         .writes = std::move(part.writes),
+                                         .workspace_bytes = part.workspace_bytes,
+                                         .flops = part.flops});
+      if (part.pass == Pass::backward) needs.activations.parts.back().gradients = std::move(part.gradients);
+    }
     const auto tokens = static_cast<double>(shape.tokens());
-    const auto channels = static_cast<double>(config_.channels);
-    const double all_pairs = tokens * static_cast<double>(shape.length);
-    const double pairs = tokens * static_cast<double>(shape.length + 1) / 2;  // that the causal mask leaves
-    const double pair_flops = 2.0 * 2.0 * channels;                           // a score, and a value's part
-    // Of all matrices, with `channels` in the other dim; only the last one's product is never repeated.
-    const auto columns = static_cast<double>(shapes.qkv.out + config_.channels + shapes.up.out);
-    const double repeated = 2.0 * tokens * columns * channels + pairs * pair_flops;
-    return {.activations = {.output_bytes = shapes.narrow_bytes,
-                            .saved_bytes = BlockSaved(shapes).bytes,
-                            .recomputable_bytes = BlockRecomputable(config_, shapes).bytes,
-                            .workspace_bytes = gradient_workspace_bytes(config_, shapes) +
-                                               scratch_bytes(config_, shapes, target),
-                            .reads_batch = false},
-            .forward_flops = repeated + 2.0 * tokens * static_cast<double>(config_.hidden) * channels,
-            .recompute_flops = repeated,
-            .masked_flops = (all_pairs - pairs) * pair_flops};
+    needs.masked_flops = tokens * static_cast<double>(shape.length - 1) / 2 * pair_flops(config_);
+    return needs;
   }
 
   std::string numerics(const BatchShape&, const Target&) const override {
@@ -288,27 +354,214 @@ class Block final : public Module {
                        words_of_dropout("attention dropout", config_.attention_dropout));
   }
 
-  void forward(const ModuleContext& context, const void* input, void* output) override {
+  void run(int part, const ModuleContext& context) override {
     const BlockShapes shapes(config_, context.shape);
-    const BlockPass pass(config_, context, shapes);
-    if (context.selective) return pass.repeat(input);
-    pass.attend(input);
-    pass.expand();
-    pass.activate();
-    if (output != nullptr) pass.contract(output);
-  }
-
-  void backward(const ModuleContext& context, const void* input, const void* output_gradient,
-                void* input_gradient) override {
-    const BlockShapes shapes(config_, context.shape);
-    const BlockPass pass(config_, context, shapes);
-    pass.mlp_backward(output_gradient, input_gradient);
-    pass.attention_backward(input, input_gradient);
+    const BlockRun run(config_, context, shapes);
+    (run.*runs_[part])();
   }
 
  private:
+  // Of a score and of a value's part, for each pair of tokens.
+  static double pair_flops(const TransformerConfig& config) {
+    return 2.0 * 2.0 * static_cast<double>(config.channels);
+  }
+
+  // In the order in which they run. Each is a kernel or a few, so that memory is given up as soon as it can
+  // be, and the gradients of parameters stand apart.
+  static std::vector<BlockPart> parts(const TransformerConfig& config, const BlockShapes& shapes,
+                                      const Target& target) {
+    using enum Pass;
+    const bool drops = config.dropout > 0;
+    const ValueId mlp_branch = drops ? ValueId{kMlpBranchGradient} : kOutputGradient;
+    const ValueId attention_branch = drops ? kAttentionBranchGradient : kMiddleGradient;
+    const Indices of(config);
+    const auto linear = [&](int weight) {
+      return config.biases ? std::vector<int>{weight, weight + 1} : std::vector<int>{weight};
+    };
+    const auto norm = [&](int gain) {
+      return config.norm.kind == NormKind::layer ? std::vector<int>{gain, gain + 1} : std::vector<int>{gain};
+    };
+    const auto flops = [&](const kernels::LinearShape& shape) {
+      return 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.in) *
+             static_cast<double>(shape.out);
+    };
+    const auto scratch = [&](const kernels::LinearShape& shape) {
+      return kernels::linear_workspace_bytes(shape, target);
+    };
+    const std::int64_t norm_scratch = norm_workspace_bytes(norm_of(config, shapes), target);
+    const std::int64_t rotary_scratch =
+        config.rotary.empty() ? 0 : kernels::rotary_workspace_bytes(shapes.rotary);
+    kernels::AttentionShape evaluated = shapes.attention;  // without dropout, which may choose another kernel
+    evaluated.dropout = {};
+    const std::int64_t attention_scratch =
+        std::max(kernels::attention_forward_workspace_bytes(shapes.attention, target),
+                 kernels::attention_forward_workspace_bytes(evaluated, target));
+    // Of the pairs of tokens that the causal mask leaves.
+    const double attention_flops = static_cast<double>(shapes.rows) *
+                                   static_cast<double>(shapes.attention.sequence + 1) / 2 *
+                                   pair_flops(config);
+
+    using Run = BlockRun;
+    std::vector<BlockPart> all = {
+        {"norm1", forward, &Run::norm1, {kInput}, {kNorm1, kMean1, kRstd1}, {}, 0, 0},
+        {"qkv",
+         forward,
+         &Run::qkv,
+         {kNorm1},
+         {kQkv},
+         {},
+         std::max(scratch(shapes.qkv), rotary_scratch),
+         flops(shapes.qkv)},
+        {"attention",
+         forward,
+         &Run::attention,
+         {kQkv},
+         {kAttention, kLogSumExp},
+         {},
+         attention_scratch,
+         attention_flops},
+        {"projection",
+         forward,
+         &Run::projection,
+         {kAttention},
+         {kAttentionBranch},
+         {},
+         scratch(shapes.projection),
+         flops(shapes.projection)},
+        {"norm2",
+         forward,
+         &Run::norm2,
+         {kInput, kAttentionBranch},
+         {kMiddle, kNorm2, kMean2, kRstd2},
+         {},
+         0,
+         0},
+        {"norm2 again", recompute, &Run::norm2_again, {kMiddle}, {kNorm2, kMean2, kRstd2}, {}, 0, 0},
+        {"up", forward, &Run::up, {kNorm2}, {kPreactivation}, {}, scratch(shapes.up), flops(shapes.up)},
+        {"activation", forward, &Run::activation, {kPreactivation}, {kHidden}, {}, 0, 0},
+        {"down",
+         forward,
+         &Run::down,
+         {kHidden, kMiddle},
+         {kOutput},
+         {},
+         scratch(shapes.down),
+         flops(shapes.down)},
+    };
+    const auto add = [&](BlockPart part) { all.push_back(std::move(part)); };
+    if (drops)
+      add({"mlp dropout", backward, &Run::drop_mlp_gradient, {kOutputGradient}, {mlp_branch}, {}, 0, 0});
+    add({"down parameters",
+         backward,
+         &Run::down_parameters,
+         {kHidden, mlp_branch},
+         {},
+         linear(of.down),
+         scratch(shapes.down),
+         flops(shapes.down)});
+    add({"down",
+         backward,
+         &Run::down_gradient,
+         {mlp_branch},
+         {kHiddenGradient},
+         {},
+         scratch(shapes.down),
+         flops(shapes.down)});
+    add({"activation",
+         backward,
+         &Run::activation_gradient,
+         {kPreactivation, kHiddenGradient},
+         {kPreactivationGradient},
+         {},
+         0,
+         0});
+    add({"up parameters",
+         backward,
+         &Run::up_parameters,
+         {kNorm2, kPreactivationGradient},
+         {},
+         linear(of.up),
+         scratch(shapes.up),
+         flops(shapes.up)});
+    add({"up",
+         backward,
+         &Run::up_gradient,
+         {kPreactivationGradient},
+         {kNorm2Gradient},
+         {},
+         scratch(shapes.up),
+         flops(shapes.up)});
+    add({"norm2",
+         backward,
+         &Run::norm2_gradient,
+         {kMiddle, kMean2, kRstd2, kNorm2Gradient, kOutputGradient},
+         {kMiddleGradient},
+         norm(of.norm2),
+         norm_scratch,
+         0});
+    if (drops)
+      add({"attention dropout",
+           backward,
+           &Run::drop_attention_gradient,
+           {kMiddleGradient},
+           {attention_branch},
+           {},
+           0,
+           0});
+    add({"projection parameters",
+         backward,
+         &Run::projection_parameters,
+         {kAttention, attention_branch},
+         {},
+         linear(of.projection),
+         scratch(shapes.projection),
+         flops(shapes.projection)});
+    add({"projection",
+         backward,
+         &Run::projection_gradient,
+         {attention_branch},
+         {kAttentionGradient},
+         {},
+         scratch(shapes.projection),
+         flops(shapes.projection)});
+    add({"attention",
+         backward,
+         &Run::attention_gradient,
+         {kQkv, kAttention, kLogSumExp, kAttentionGradient},
+         {kQkvGradient},
+         {},
+         std::max(kernels::attention_backward_workspace_bytes(shapes.attention, target), rotary_scratch),
+         2 * attention_flops});
+    add({"qkv parameters",
+         backward,
+         &Run::qkv_parameters,
+         {kNorm1, kQkvGradient},
+         {},
+         linear(of.qkv),
+         scratch(shapes.qkv),
+         flops(shapes.qkv)});
+    add({"qkv",
+         backward,
+         &Run::qkv_gradient,
+         {kQkvGradient},
+         {kNorm1Gradient},
+         {},
+         scratch(shapes.qkv),
+         flops(shapes.qkv)});
+    add({"norm1",
+         backward,
+         &Run::norm1_gradient,
+         {kInput, kMean1, kRstd1, kNorm1Gradient, kMiddleGradient},
+         {kInputGradient},
+         norm(of.norm1),
+         norm_scratch,
+         0});
+    return all;
+  }
+
   TransformerConfig config_;
   std::int64_t index_;
+  IdVector<void (BlockRun::*)() const> runs_;  // [part]
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include "kernels/kernels.h"
-#include "src/nn/regions.h"
 #include "src/nn/support.h"
 #include "src/nn/transformer.h"
 
@@ -7,6 +6,9 @@ namespace tessera::nn {
 namespace {
 
 enum Index : std::size_t { kToken, kPosition };
+// Behind dropout, where there is any: [tokens, channels].
+enum EmbedValue : ValueId { kDroppedGradient };
+constexpr int kDropout = 1;  // the part of backward that makes it
 
 class Embed final : public Module {
  public:
@@ -27,31 +29,56 @@ class Embed final : public Module {
 
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
-    return {.activations = {
-                .output_bytes = output_bytes(shape),
-                .workspace_bytes = dropped_bytes(shape) +
-                                   kernels::embedding_backward_workspace_bytes(kernel_shape(shape), target)}};
+    const bool drops = config_.dropout > 0;
+    ModuleNeeds needs;
+    UnitGraph& graph = needs.activations;
+    graph.output_bytes = shape.tokens() * config_.channels * bytes_of(config_.type);
+    graph.values = {{.name = "dropped.gradient", .bytes = drops ? graph.output_bytes : 0}};
+    graph.parts = {{.name = "embedding", .reads = {kBatch}, .writes = {kOutput}}};
+    if (drops)
+      graph.parts.push_back({.name = "dropout",
+                             .pass = Pass::backward,
+                             .reads = {kOutputGradient},
+                             .writes = {kDroppedGradient},
+                             .gradients = kNoGradients});
+    graph.parts.push_back(
+        {.name = "embedding",
+         .pass = Pass::backward,
+         .reads = {kBatch, drops ? ValueId{kDroppedGradient} : kOutputGradient},
+         .workspace_bytes = kernels::embedding_backward_workspace_bytes(kernel_shape(shape), target)});
+    return needs;
   }
 
   std::string numerics(const BatchShape&, const Target&) const override {
     return "embedding" + words_of_dropout("dropout", config_.dropout);
   }
 
-  void forward(const ModuleContext& context, const void*, void* output) override {
-    if (output == nullptr) return;  // a recompute pass: nothing is saved
-    const kernels::ComputeContext compute = compute_context(context, 0);
+  void run(int part, const ModuleContext& context) override {
+    const kernels::ComputeContext compute = compute_context(context);
+    if (context.pass == Pass::forward) return forward(context, compute);
+    const bool drops = config_.dropout > 0;
+    if (drops && part == kDropout)
+      drop_stream(config_, context, compute, 0, context.value(kOutputGradient),
+                  context.value(kDroppedGradient));
+    else
+      backward(context, compute, context.value(drops ? ValueId{kDroppedGradient} : kOutputGradient));
+  }
+
+ private:
+  ParameterSpec table(const char* name, std::int64_t rows) const {
+    return {.name = name, .shape = {rows, config_.channels}, .dtype = config_.type, .group = kDecay};
+  }
+
+  void forward(const ModuleContext& context, const kernels::ComputeContext& compute) const {
+    void* output = context.value(kOutput);
     kernels::embedding_forward(compute, kernel_shape(context.shape),
                                static_cast<const std::int32_t*>(context.batch), context.parameters[kToken],
                                config_.learned_positions ? context.parameters[kPosition] : nullptr, output);
     drop_stream(config_, context, compute, 0, output, output);
   }
 
-  void backward(const ModuleContext& context, const void*, const void* output_gradient, void*) override {
-    const kernels::ComputeContext compute = compute_context(context, dropped_bytes(context.shape));
-    if (config_.dropout > 0) {
-      drop_stream(config_, context, compute, 0, output_gradient, context.workspace);
-      output_gradient = context.workspace;
-    }
+  void backward(const ModuleContext& context, const kernels::ComputeContext& compute,
+                const void* output_gradient) const {
     kernels::EmbeddingBackward arguments = {.tokens = static_cast<const std::int32_t*>(context.batch),
                                             .output_gradient = output_gradient,
                                             .token_gradient = context.gradients[kToken],
@@ -61,20 +88,6 @@ class Embed final : public Module {
       arguments.position_beta = context.betas[kPosition];
     }
     kernels::embedding_backward(compute, kernel_shape(context.shape), arguments);
-  }
-
- private:
-  ParameterSpec table(const char* name, std::int64_t rows) const {
-    return {.name = name, .shape = {rows, config_.channels}, .dtype = config_.type, .group = kDecay};
-  }
-
-  std::int64_t output_bytes(const BatchShape& shape) const {
-    return shape.tokens() * config_.channels * bytes_of(config_.type);
-  }
-
-  // Of the gradient behind dropout, ahead of the kernels' scratch.
-  std::int64_t dropped_bytes(const BatchShape& shape) const {
-    return config_.dropout > 0 ? align_up(output_bytes(shape)) : 0;
   }
 
   kernels::EmbeddingShape kernel_shape(const BatchShape& shape) const {

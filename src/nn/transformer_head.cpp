@@ -1,10 +1,9 @@
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <vector>
 
 #include "kernels/cross_entropy_chunks.h"
 #include "kernels/kernels.h"
-#include "src/nn/regions.h"
 #include "src/nn/softmax_loss.h"
 #include "src/nn/support.h"
 #include "src/nn/transformer.h"
@@ -13,6 +12,15 @@ namespace tessera::nn {
 namespace {
 
 constexpr std::size_t kGain = 0;  // the norm's first parameter; the weight follows its last
+
+enum HeadValue : ValueId {
+  kNorm,  // [tokens, channels]
+  kMean,  // [tokens] fp32, as are the next two
+  kRstd,
+  kLosses,
+  kNormGradient  // [tokens, channels]
+};
+enum HeadPart { kEvaluateNorm, kEvaluateLoss, kTrainNorm, kTrainLoss, kNormBackward };
 
 class Head final : public Module {
  public:
@@ -36,13 +44,51 @@ class Head final : public Module {
     return initials;
   }
 
+  // In training all work is left to backward, so that the logits are computed once: the parts of forward then
+  // do nothing.
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
-    const std::int64_t scratch = std::max(softmax_loss_workspace_bytes(loss_shape(shape), target),
-                                          norm_workspace_bytes(norm_of(shape), target));
-    return {.activations = {.workspace_bytes = Workspace(config_, shape).bytes + scratch},
-            .forward_flops = 2.0 * static_cast<double>(shape.tokens()) *
-                             static_cast<double>(config_.channels) * static_cast<double>(config_.vocabulary)};
+    const std::int64_t tokens = shape.tokens(), row_bytes = 4 * tokens;
+    const std::int64_t loss_scratch = softmax_loss_workspace_bytes(loss_shape(shape), target);
+    const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(config_.channels) *
+                         static_cast<double>(config_.vocabulary);
+    ModuleNeeds needs;
+    UnitGraph& graph = needs.activations;
+    graph.values = {{.name = "norm", .bytes = tokens * config_.channels * bytes_of(config_.type)},
+                    {.name = "norm.mean", .bytes = config_.norm.kind == NormKind::layer ? row_bytes : 0},
+                    {.name = "norm.rstd", .bytes = row_bytes},
+                    {.name = "losses", .bytes = row_bytes},
+                    {.name = "norm.gradient",
+                     .bytes = tokens * config_.channels * bytes_of(config_.type),
+                     .over = kNorm}};
+    const int weight = static_cast<int>(parameters_of(config_.norm));
+    std::vector<int> of_norm;
+    for (int parameter = 0; parameter < weight; ++parameter) of_norm.push_back(parameter);
+    graph.parts = {{.name = "norm", .reads = {kInput}, .writes = {kNorm, kMean, kRstd}},
+                   {.name = "loss",
+                    .reads = {kNorm, kBatch},
+                    .writes = {kLosses},
+                    .workspace_bytes = loss_scratch,
+                    .flops = flops},
+                   {.name = "norm",
+                    .pass = Pass::backward,
+                    .reads = {kInput},
+                    .writes = {kNorm, kMean, kRstd},
+                    .gradients = kNoGradients},
+                   {.name = "loss",
+                    .pass = Pass::backward,
+                    .reads = {kNorm, kBatch},
+                    .writes = {kLosses, kNormGradient},
+                    .gradients = std::vector<int>{weight},
+                    .workspace_bytes = loss_scratch,
+                    .flops = 2 * flops},
+                   {.name = "norm gradient",
+                    .pass = Pass::backward,
+                    .reads = {kInput, kMean, kRstd, kNormGradient},
+                    .writes = {kInputGradient},
+                    .gradients = of_norm,
+                    .workspace_bytes = norm_workspace_bytes(norm_of(shape), target)}};
+    return needs;
   }
 
   std::string numerics(const BatchShape& shape, const Target& target) const override {
@@ -50,52 +96,35 @@ class Head final : public Module {
                        kernels::rows_per_chunk(loss_shape(shape), target.device));
   }
 
-  // In training all work is left to backward, so that the logits are computed once.
-  void forward(const ModuleContext& context, const void* input, void*) override {
-    if (context.kind != StepKind::evaluate) return;
-    const Workspace own(config_, context.shape);
-    const kernels::ComputeContext compute = compute_context(context, own.bytes);
-    normalise(context, compute, own, input);
-    softmax_loss_evaluate(context, compute, loss(context, own));
-  }
-
-  void backward(const ModuleContext& context, const void* input, const void*, void* input_gradient) override {
-    const Workspace own(config_, context.shape);
-    const kernels::ComputeContext compute = compute_context(context, own.bytes);
-    normalise(context, compute, own, input);
-    void* normed = at(context.workspace, own.normed);
-    softmax_loss_train(context, compute, loss(context, own), normed);
-    norm_backward(context, compute, norm_pass(context, own), kGain,
-                  {.input = input, .output_gradient = normed, .input_gradient = input_gradient});
+  void run(int part, const ModuleContext& context) override {
+    if (context.pass == Pass::forward && context.kind != StepKind::evaluate) return;
+    const kernels::ComputeContext compute = compute_context(context);
+    switch (part) {
+      case kEvaluateNorm:
+      case kTrainNorm:
+        return norm_forward(context, compute, norm_pass(context), kGain,
+                            {.input = context.value(kInput), .output = context.value(kNorm)});
+      case kEvaluateLoss:
+        return softmax_loss_evaluate(context, compute, loss(context));
+      case kTrainLoss:
+        return softmax_loss_train(context, compute, loss(context), context.value(kNormGradient));
+      default:
+        return norm_backward(context, compute, norm_pass(context), kGain,
+                             {.input = context.value(kInput),
+                              .output_gradient = context.value(kNormGradient),
+                              .input_gradient = context.value(kInputGradient)});
+    }
   }
 
  private:
-  // The module's own regions; the kernels' scratch follows.
-  struct Workspace {
-    std::int64_t normed = 0;  // [tokens, channels], then its gradient
-    std::int64_t mean = 0;    // [tokens] fp32, as are the next two
-    std::int64_t rstd = 0;
-    std::int64_t losses = 0;
-    std::int64_t bytes = 0;
-
-    Workspace(const TransformerConfig& config, const BatchShape& shape) {
-      Regions regions;
-      normed = regions.take(shape.tokens() * config.channels * bytes_of(config.type));
-      if (config.norm.kind == NormKind::layer) mean = regions.take(shape.tokens() * 4);
-      rstd = regions.take(shape.tokens() * 4);
-      losses = regions.take(shape.tokens() * 4);
-      bytes = regions.bytes();
-    }
-  };
-
   NormPass norm_of(const BatchShape& shape) const {
     return {.norm = config_.norm, .rows = shape.tokens(), .channels = config_.channels, .type = config_.type};
   }
 
-  NormPass norm_pass(const ModuleContext& context, const Workspace& own) const {
+  NormPass norm_pass(const ModuleContext& context) const {
     NormPass pass = norm_of(context.shape);
-    pass.mean = at<float>(context.workspace, own.mean);
-    pass.rstd = at<float>(context.workspace, own.rstd);
+    pass.mean = static_cast<float*>(context.value(kMean));
+    pass.rstd = static_cast<float*>(context.value(kRstd));
     return pass;
   }
 
@@ -107,18 +136,12 @@ class Head final : public Module {
             .chunk_bytes = config_.logits_bytes};
   }
 
-  void normalise(const ModuleContext& context, const kernels::ComputeContext& compute, const Workspace& own,
-                 const void* input) const {
-    norm_forward(context, compute, norm_pass(context, own), kGain,
-                 {.input = input, .output = at(context.workspace, own.normed)});
-  }
-
-  SoftmaxLoss loss(const ModuleContext& context, const Workspace& own) const {
+  SoftmaxLoss loss(const ModuleContext& context) const {
     return {.shape = loss_shape(context.shape),
-            .input = at(context.workspace, own.normed),
+            .input = context.value(kNorm),
             .targets = static_cast<const std::int32_t*>(context.batch) + context.shape.tokens(),
             .weight = kGain + parameters_of(config_.norm),
-            .losses = at<float>(context.workspace, own.losses)};
+            .losses = static_cast<float*>(context.value(kLosses))};
   }
 
   TransformerConfig config_;

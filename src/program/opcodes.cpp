@@ -21,8 +21,7 @@ constexpr RoleRow kUse[] = {{Role::parameters, any, kRead},
                             {Role::output, optional, kWrite},
                             {Role::output_gradient, optional, kRead},
                             {Role::input_gradient, optional, kWrite},
-                            {Role::saved, optional, kMade},
-                            {Role::recomputable, optional, set_of(Access::write, Access::modify)},
+                            {Role::value, any, set_of(Access::read, Access::write, Access::modify)},
                             {Role::workspace, optional, kWrite}};
 constexpr RoleRow kMove[] = {{Role::from, one, kRead}, {Role::to, one, kWrite}};
 constexpr RoleRow kReduce[] = {{Role::from, optional, kRead},  // none on a rank that does not contribute

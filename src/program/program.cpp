@@ -36,11 +36,10 @@ std::string_view name_of(StepKind kind) {
 
 std::string_view name_of(BufferRole role) {
   constexpr std::string_view kNames[] = {
-      "parameter",    "uploaded",  "staged",          "secondary",    "gathered",
-      "gradient",     "local_sum", "accumulator",     "block_sum",    "replica_sum",
-      "master",       "moment",    "host_gradient",   "state_window", "tied_sum",
-      "batch",        "output",    "output_gradient", "saved",        "offloaded",
-      "recomputable", "workspace", "scalars",         "decision",     "previous_decision",
+      "parameter",     "uploaded",     "staged",    "secondary",   "gathered", "gradient",
+      "local_sum",     "accumulator",  "block_sum", "replica_sum", "master",   "moment",
+      "host_gradient", "state_window", "tied_sum",  "batch",       "output",   "output_gradient",
+      "value",         "offloaded",    "workspace", "scalars",     "decision", "previous_decision",
       "terms"};
   static_assert(std::size(kNames) == kBufferRoles);
   return kNames[static_cast<int>(role)];
@@ -48,9 +47,9 @@ std::string_view name_of(BufferRole role) {
 
 std::string_view name_of(Role role) {
   constexpr std::string_view kNames[] = {
-      "parameters", "gradient",      "batch",     "input",   "output",  "output_gradient", "input_gradient",
-      "saved",      "recomputable",  "workspace", "from",    "to",      "squares",         "scalars",
-      "decision",   "next_decision", "master",    "moment1", "moment2", "parameter"};
+      "parameters",    "gradient",  "batch",   "input",   "output",   "output_gradient", "input_gradient",
+      "value",         "workspace", "from",    "to",      "squares",  "scalars",         "decision",
+      "next_decision", "master",    "moment1", "moment2", "parameter"};
   static_assert(std::size(kNames) == kRoles);
   return kNames[static_cast<int>(role)];
 }
@@ -61,7 +60,7 @@ std::string_view name_of(Access access) {
 }
 
 std::string_view name_of(Region::Kind kind) {
-  constexpr std::string_view kNames[] = {"all", "part", "parameter", "gaps", "sum"};
+  constexpr std::string_view kNames[] = {"all", "part", "parameter", "gaps", "value", "sum"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -126,6 +125,18 @@ std::string what_moves(const Program& program, const Instruction& instruction) {
 
 }  // namespace
 
+namespace {
+
+// The name of a use's part, where it says more than its pass.
+std::string part_of(const Program& program, const Instruction& use) {
+  if (use.op != Opcode::use || use.part < 0 || use.unit < 0) return {};
+  const IdVector<std::string>& parts = program.units.at(use.unit).parts;
+  const std::string name = use.part < parts.count() ? parts[use.part] : fmt::format("part {}", use.part);
+  return name == name_of(use.pass) ? "" : name;
+}
+
+}  // namespace
+
 std::string describe(const Program& program, InstructionId id) {
   if (id < 0 || id >= program.instructions.count()) return fmt::format("#{} (no such instruction)", id);
   const Instruction& instruction = program.at(id);
@@ -133,14 +144,15 @@ std::string describe(const Program& program, InstructionId id) {
   if (instruction.op == Opcode::use) {
     if (instruction.edge == UseEdge::open) text += "opening ";
     if (instruction.edge == UseEdge::close) text += "closing ";
-    if (instruction.selective) text += "selective ";
     text += name_of(instruction.pass);
   } else {
     if (program.is_carried(instruction)) text += "carried ";
     text += name_of(instruction.op);
     text += what_moves(program, instruction);
   }
-  if (instruction.unit >= 0) text += fmt::format(" of {}", program.units.at(instruction.unit));
+  if (instruction.unit >= 0) text += fmt::format(" of {}", program.units.at(instruction.unit).name);
+  if (const std::string part = part_of(program, instruction); !part.empty())
+    text += fmt::format(" ({})", part);
   if (instruction.microbatch >= 0) text += fmt::format(", microbatch {}", instruction.microbatch);
   if (is_message(instruction.op))
     text += fmt::format(", {} pipeline rank {}", instruction.op == Opcode::send ? "to" : "from",
@@ -183,7 +195,8 @@ void add(Hasher& hasher, const Operand& operand) {
   for (std::int64_t value :
        {static_cast<std::int64_t>(operand.role), std::int64_t{operand.buffer},
         static_cast<std::int64_t>(operand.region.kind), std::int64_t{operand.region.parameter},
-        static_cast<std::int64_t>(operand.type), static_cast<std::int64_t>(operand.access)})
+        std::int64_t{operand.region.value}, static_cast<std::int64_t>(operand.type),
+        static_cast<std::int64_t>(operand.access)})
     hasher.add(value);
   add(hasher, operand.region.spread);
 }
@@ -209,10 +222,10 @@ void add(Hasher& hasher, const Instruction& instruction) {
        {static_cast<std::int64_t>(instruction.op), static_cast<std::int64_t>(instruction.lane),
         static_cast<std::int64_t>(instruction.pass), static_cast<std::int64_t>(instruction.edge),
         std::int64_t{instruction.unit}, std::int64_t{instruction.microbatch},
-        std::int64_t{instruction.channel}, std::int64_t{instruction.peer},
-        std::int64_t{instruction.selective}, std::int64_t{instruction.contributors.first},
-        std::int64_t{instruction.contributors.count}, static_cast<std::int64_t>(instruction.wire),
-        std::int64_t{instruction.when}, static_cast<std::int64_t>(instruction.operands.size())})
+        std::int64_t{instruction.channel}, std::int64_t{instruction.peer}, std::int64_t{instruction.part},
+        std::int64_t{instruction.contributors.first}, std::int64_t{instruction.contributors.count},
+        static_cast<std::int64_t>(instruction.wire), std::int64_t{instruction.when},
+        static_cast<std::int64_t>(instruction.operands.size())})
     hasher.add(value);
   for (const Operand& operand : instruction.operands) add(hasher, operand);
   hasher.add(instruction.waits);
@@ -230,7 +243,11 @@ std::uint64_t Program::hash() const {
   hasher.add(std::int64_t{pipeline_rank});
   for (const std::size_t count : {units.size(), channels.size(), buffers.size(), instructions.size()})
     hasher.add(static_cast<std::int64_t>(count));
-  for (const std::string& unit : units) hasher.add(unit);
+  for (const UnitNames& unit : units) {
+    hasher.add(unit.name);
+    hasher.add(static_cast<std::int64_t>(unit.parts.size()));
+    for (const std::string& part : unit.parts) hasher.add(part);
+  }
   for (const Channel& channel : channels) {
     hasher.add(static_cast<std::int64_t>(channel.axis));
     hasher.add(static_cast<std::int64_t>(channel.lane));

@@ -32,7 +32,11 @@ class Parser {
     } else if (line.skip("buffer")) {
       read_buffer(line);
     } else if (line.skip("unit")) {
-      units_.add(program_.units.emplace_back(line.name()));
+      UnitNames& unit = program_.units.emplace_back();
+      units_.add(unit.name = line.name());
+      if (line.skip("parts")) do
+          unit.parts.push_back(line.name());
+        while (!line.at_end());
     } else if (line.skip("channel")) {
       read_channel(line);
     } else if (line.skip("scalars")) {
@@ -98,7 +102,7 @@ class Parser {
       of.pass = line.maybe<Pass>().value_or(Pass::forward);
     }
     of.edge = line.maybe<UseEdge>().value_or(UseEdge::whole);
-    of.selective = line.skip("selective");
+    if (line.skip("part")) of.part = line.number<int>();
     line.expect("on");
     of.lane = line.one<Lane>();
     if (line.skip("of")) of.unit = unit(line);
@@ -145,8 +149,10 @@ class Parser {
     Region of{.kind = line.maybe<Region::Kind>().value_or(Region::Kind::all)};
     if (of.kind == Region::Kind::part) of.spread = line.spread();
     if (of.kind == Region::Kind::parameter) of.parameter = line.number<ParameterId>();
+    if (of.kind == Region::Kind::value) of.value = line.number<ValueId>();
     if (line.skip("spread")) of.spread = line.spread();
     if (line.skip("of_parameter")) of.parameter = line.number<ParameterId>();
+    if (line.skip("of_value")) of.value = line.number<ValueId>();
     return of;
   }
 

@@ -12,7 +12,7 @@ namespace {
 class Printer {
  public:
   explicit Printer(const Program& program) : program_(program) {
-    for (const std::string& unit : program.units) units_.add(unit);
+    for (const UnitNames& unit : program.units) units_.add(unit.name);
     for (const Buffer& buffer : program.buffers) buffers_.add(buffer.name);
   }
 
@@ -23,7 +23,12 @@ class Printer {
     put_unless(1, "blocks", program_.blocks);
     put_if(program_.rests, "rests");
     put("\n");
-    for (const std::string& unit : program_.units) put("unit {}\n", quoted(unit));
+    for (const UnitNames& unit : program_.units) {
+      put("unit {}", quoted(unit.name));
+      put_if(!unit.parts.empty(), "parts");
+      for (const std::string& part : unit.parts) put(" {}", quoted(part));
+      put("\n");
+    }
     for (const Channel& channel : program_.channels)
       put("channel {} on {}\n", word_of(channel.axis), word_of(channel.lane));
     if (!program_.buffers.empty()) put("\n");
@@ -51,7 +56,7 @@ class Printer {
 
   std::string unit(UnitId id) const {
     return units_.text(
-        id, program_.units, [](const std::string& name) -> auto& { return name; });
+        id, program_.units, [](const UnitNames& of) -> auto& { return of.name; });
   }
   std::string buffer(BufferId id) const {
     return buffers_.text(
@@ -79,7 +84,7 @@ class Printer {
     put("#{} {}", id, word_of(of.op));
     put_if(of.op == Opcode::use || of.pass != Pass::forward, word_of(of.pass));
     put_if(of.edge != UseEdge::whole, word_of(of.edge));
-    put_if(of.selective, "selective");
+    put_unless(-1, "part", of.part);
     put(" on {}", word_of(of.lane));
     if (of.unit != -1) put(" of {}", unit(of.unit));
     put_unless(-1, "microbatch", of.microbatch);
@@ -116,10 +121,12 @@ class Printer {
     put_if(region.kind != Region::Kind::all, word_of(region.kind));
     if (region.kind == Region::Kind::part) put(" {}", text_of(region.spread));
     if (region.kind == Region::Kind::parameter) put(" {}", region.parameter);
+    if (region.kind == Region::Kind::value) put(" {}", region.value);
     // What its kind has no use for, too.
     if (region.kind != Region::Kind::part && region.spread != Spread{})
       put(" spread {}", text_of(region.spread));
     if (region.kind != Region::Kind::parameter) put_unless(-1, "of_parameter", region.parameter);
+    if (region.kind != Region::Kind::value) put_unless(kNoValue, "of_value", region.value);
     put_if(is_of_flat(region.kind) || of.type != DType::fp32, word_of(of.type));
   }
 

@@ -34,7 +34,7 @@ constexpr Enumeration enumeration_of(Pass) { return {3, "pass"}; }
 constexpr Enumeration enumeration_of(UseEdge) { return {3, "edge of a use"}; }
 constexpr Enumeration enumeration_of(Role) { return {kRoles, "role of an operand"}; }
 constexpr Enumeration enumeration_of(Access) { return {4, "access"}; }
-constexpr Enumeration enumeration_of(Region::Kind) { return {5, "kind of region"}; }
+constexpr Enumeration enumeration_of(Region::Kind) { return {6, "kind of region"}; }
 constexpr Enumeration enumeration_of(Granule::Kind) { return {3, "granule"}; }
 
 template <class Enum>
@@ -42,7 +42,7 @@ inline constexpr Enumeration kEnumeration = enumeration_of(Enum{});
 
 // Whether a region of that kind is of a flat, so that it has elements of a type.
 constexpr bool is_of_flat(Region::Kind kind) {
-  return kind != Region::Kind::all && kind != Region::Kind::sum;
+  return kind == Region::Kind::part || kind == Region::Kind::parameter || kind == Region::Kind::gaps;
 }
 
 // An enumerator's name, with "_" for spaces; and whether it is this.

@@ -16,7 +16,7 @@ nlohmann::json metadata(const char* what, int process, int lane, nlohmann::json 
 nlohmann::json bar(const Program& program, const TraceSpan& span, int process) {
   const Instruction& instruction = program.instructions.at(span.instruction);
   nlohmann::json arguments = {{"instruction", span.instruction}};
-  if (instruction.unit >= 0) arguments["unit"] = program.units.at(instruction.unit);
+  if (instruction.unit >= 0) arguments["unit"] = program.units.at(instruction.unit).name;
   if (instruction.microbatch >= 0) arguments["microbatch"] = instruction.microbatch;
   return {{"name", describe(program, span.instruction)},
           {"cat", std::string(name_of(instruction.op))},

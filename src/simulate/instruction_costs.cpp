@@ -18,6 +18,9 @@ InstructionCosts::InstructionCosts(const Program& program, const Layout& layout,
   if (!cost.forward_flops.empty() && cost.forward_flops.size() != program.units.size())
     throw UsageError(fmt::format("simulate: forward_flops is given for {} units; the program has {}",
                                  cost.forward_flops.size(), program.units.size()));
+  if (!cost.part_flops.empty() && cost.part_flops.size() != program.units.size())
+    throw UsageError(fmt::format("simulate: part_flops is given for {} units; the program has {}",
+                                 cost.part_flops.size(), program.units.size()));
   for (int axis = 0; axis < kGroups; ++axis)
     for (const int member : mesh.group(static_cast<Axis>(axis), rank))
       nodes_[axis].push_back(cost.cluster.node_of(member));
@@ -59,13 +62,15 @@ double InstructionCosts::default_us(const Instruction& instruction) const {
 
 // An opened use is charged where it opens.
 double InstructionCosts::use_us(const Instruction& use) const {
-  if (cost_.forward_flops.empty() || use.edge == UseEdge::close) return 0;
+  if (use.edge == UseEdge::close) return 0;
+  if (!cost_.part_flops.empty()) return part_us(use);
+  if (cost_.forward_flops.empty()) return 0;
   const double forward = cost_.forward_flops[use.unit];
   switch (use.pass) {
     case Pass::forward:
       return forward / cost_.flops_per_us;
     case Pass::recompute:
-      if (use.selective) return selective_us(use);
+      if (goes_on(use)) return made_us(use);
       return (cost_.recompute_flops.empty() ? forward : cost_.recompute_flops[use.unit]) / cost_.flops_per_us;
     case Pass::backward:
       return 2 * forward / cost_.flops_per_us;
@@ -73,9 +78,28 @@ double InstructionCosts::use_us(const Instruction& use) const {
   return 0;
 }
 
-double InstructionCosts::selective_us(const Instruction& use) const {
-  const Operand* made = use.find(Role::recomputable);
-  return made == nullptr ? 0 : 2 * static_cast<double>(bytes(*made)) / cost_.memory_bytes_per_us;
+double InstructionCosts::part_us(const Instruction& use) const {
+  const IdVector<double>& of_unit = cost_.part_flops[use.unit];
+  if (use.part < 0 || use.part >= of_unit.count())
+    throw UsageError(
+        fmt::format("simulate: part_flops is given for {} parts of unit {}; the program has part {}",
+                    of_unit.size(), use.unit, use.part));
+  const double flops = of_unit[use.part];
+  return flops == 0 && use.pass == Pass::recompute ? made_us(use) : flops / cost_.flops_per_us;
+}
+
+// Whether a recompute makes values from what was kept of its own unit.
+bool InstructionCosts::goes_on(const Instruction& use) {
+  return std::ranges::any_of(use.operands, [](const Operand& operand) {
+    return operand.role == Role::value && operand.access == Access::read;
+  });
+}
+
+double InstructionCosts::made_us(const Instruction& use) const {
+  std::int64_t made = 0;
+  for (const Operand& operand : use.operands)
+    if (operand.role == Role::value && writes(operand.access)) made += bytes(operand);
+  return 2 * static_cast<double>(made) / cost_.memory_bytes_per_us;
 }
 
 double InstructionCosts::message_us(const Instruction& message) const {

@@ -22,7 +22,9 @@ class InstructionCosts {
  private:
   double default_us(const Instruction& instruction) const;
   double use_us(const Instruction& use) const;
-  double selective_us(const Instruction& use) const;
+  static bool goes_on(const Instruction& use);
+  double made_us(const Instruction& use) const;
+  double part_us(const Instruction& use) const;
   double message_us(const Instruction& message) const;
   double collective_us(const Instruction& instruction) const;
   std::int64_t reduced_bytes(const Instruction& sum, Axis axis) const;

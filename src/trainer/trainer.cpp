@@ -24,6 +24,10 @@ struct Trainer::Impl {
         engine(world, model->units(), engine_options(*model, options, programs)) {
     std::size_t most = 0;
     for (const UnitSpec& unit : engine.layout().units()) most = std::max(most, unit.parameters.size());
+    std::size_t most_values = 0;
+    for (const UnitGraph& unit : programs.specs[0].activations.units)
+      most_values = std::max(most_values, unit.values.size());
+    values.resize(most_values);
     parameters.resize(most);
     gradients.resize(most);
     betas.resize(most);
@@ -43,8 +47,8 @@ struct Trainer::Impl {
                         model->names[unit], parameters_of, own.size()));
       initials.insert(initials.end(), own.begin(), own.end());
     }
-    engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> values) {
-      initial_values(initials[id], options.seed, engine.layout().parameter(id).name, begin, values,
+    engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> elements) {
+      initial_values(initials[id], options.seed, engine.layout().parameter(id).name, begin, elements,
                      options.engine.threads_per_rank);
     });
   }
@@ -52,7 +56,10 @@ struct Trainer::Impl {
   StepResult run(int program, double learning_rate, const Fetch& fetch, bool continues = false);
   void run_use(const Instruction& use, const Fetch& fetch);
   std::int64_t first_sequence(int microbatch) const;
-  void bind(const UnitLease& lease, ModuleContext& context);
+  void bind(const Instruction& use, const UnitLease& lease, ModuleContext& context);
+  const UnitGraph& graph_of(const Instruction& use) const {
+    return programs.specs[static_cast<std::size_t>(running)].activations.units[use.unit];
+  }
   void collect(Pass pass, const ModuleContext& context);
   // Of what needs the program that `generation` plans, before ranks wait for each other.
   void check_planned(const char* call) const;
@@ -68,31 +75,47 @@ struct Trainer::Impl {
   Communicator world;
   Engine engine;
   Communicator results = world.duplicate("results");  // what was asked for, and what one rank has of it
+  int running = 0;                                    // by place in `programs`
   BatchShape shape;                                   // of the running program
   float* logits = nullptr;                            // on the host
   std::int64_t logits_row = 0;
   std::vector<std::byte> staging;  // a batch on the host
-  // The pointers of the running use; sized once for the unit with the most parameters.
+  // The pointers of the running use; sized once for the unit with the most parameters, and values.
   std::vector<void*> parameters, gradients;
+  IdVector<void*> values;
   std::vector<float> betas;
 };
 
-// Points the context at the unit's parameters and, in backward, gradients.
-void Trainer::Impl::bind(const UnitLease& lease, ModuleContext& context) {
+// Points the context at the unit's parameters and, in backward, the gradients that the part writes; and at
+// the values that it touches.
+void Trainer::Impl::bind(const Instruction& use, const UnitLease& lease, ModuleContext& context) {
   const Layout& layout = engine.layout();
   const ParameterId first = layout.first_parameter(lease.unit());
   const UnitSpec& unit = layout.units()[lease.unit()];
   const std::size_t count = unit.parameters.size();
+  const UnitGraph& graph = graph_of(use);
+  const PartSpec& part = graph.parts[use.part];
   for (std::size_t k = 0; k < count; ++k) {
     const ParameterId id = first + static_cast<ParameterId>(k);
     parameters[k] = reads_parameters(unit, lease.pass()) ? lease.parameter(id).data : nullptr;
-    const bool written = lease.pass() == Pass::backward && layout.flat(layout.place(id).flat).trainable;
+    const bool written =
+        part.writes_gradient(static_cast<int>(k)) && layout.flat(layout.place(id).flat).trainable;
     gradients[k] = written ? lease.gradient(id).data : nullptr;
     betas[k] = written ? lease.gradient_beta(id) : 0.0f;
   }
   context.parameters = {parameters.data(), count};
   context.gradients = {gradients.data(), count};
   context.betas = {betas.data(), count};
+  std::fill_n(values.begin(), graph.values.size(), nullptr);
+  for (const Operand& operand : use.operands)
+    if (operand.role == Role::value) values[operand.region.value] = lease.value(operand.region.value);
+  context.values = {values.data(), graph.values.size()};
+  context.input = lease.value(SharedValue::input);
+  context.output = lease.value(SharedValue::output);
+  context.output_gradient = lease.value(SharedValue::output_gradient);
+  context.input_gradient = lease.value(SharedValue::input_gradient);
+  context.workspace = lease.address(Role::workspace);
+  context.workspace_bytes = part.workspace_bytes;
 }
 
 void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
@@ -115,31 +138,20 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   context.threads = options.engine.threads_per_rank;
   context.device = options.engine.device;
   context.stream = engine.stream();
-  bind(lease, context);
-  context.selective = use.selective;
-  context.saved = lease.address(Role::saved);
-  context.recomputable = lease.address(Role::recomputable);
-  context.workspace = lease.address(Role::workspace);
-  if (const BufferId workspace = use.buffer(Role::workspace); workspace >= 0)
-    context.workspace_bytes = program.buffers[workspace].bytes;
+  bind(use, lease, context);
   context.batch = batch;
   constexpr std::uint64_t kStream = 0x64726F70'00000000;  // "drop"; the unit's number follows
   context.random_key = random_key(options.seed, kStream + static_cast<std::uint64_t>(use.unit),
                                   static_cast<std::uint64_t>(engine.steps_applied()));
   context.first_sequence = first_sequence(use.microbatch);
   context.loss_scale = engine.loss_scale();
-  if (last && logits)
+  if (last && logits && batch != nullptr)
     context.logits = reinterpret_cast<float*>(batch + layout.logits);
-  else if (last)
+  else if (last && batch != nullptr)
     context.total = reinterpret_cast<LossTotal*>(batch + layout.total);
   context.logits_row = logits_row;
-  const void* input = lease.address(Role::input);
-  if (use.pass == Pass::backward)
-    model->modules[use.unit]->backward(context, input, lease.address(Role::output_gradient),
-                                       lease.address(Role::input_gradient));
-  else
-    model->modules[use.unit]->forward(context, input, lease.address(Role::output));
-  if (last) collect(use.pass, context);
+  model->modules[use.unit]->run(use.part, context);
+  if (last && use.part == last_that_reads_batch(graph_of(use), use.pass)) collect(use.pass, context);
   lease.end();
 }
 
@@ -191,6 +203,7 @@ StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fe
                         .weight = static_cast<double>(options.batch.tokens() *
                                                       rounds_of(options).microbatches(options.engine.mesh)),
                         .continues = continues});
+  running = program;
   shape = program == programs.generate ? generation_shape(options) : options.batch;
   for (const Instruction& instruction : engine.running().instructions)
     if (instruction.op == Opcode::use) run_use(instruction, fetch);

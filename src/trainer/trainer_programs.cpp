@@ -25,8 +25,7 @@ void check_batch(const Model& model, const TrainerOptions& options) {
 
 CostModel with_operations(CostModel rates, const Model& model, const TrainerOptions& options) {
   const Target target(options.engine.threads_per_rank, options.engine.device);
-  rates.forward_flops = model.forward_flops(options.batch, target);
-  rates.recompute_flops = model.recompute_flops(options.batch, target);
+  rates.part_flops = model.part_flops(options.batch, target);
   return rates;
 }
 
@@ -42,6 +41,31 @@ BatchBuffer::BatchBuffer(const Model& model, const BatchShape& shape) {
   logits = total + static_cast<std::int64_t>(sizeof(LossTotal));
 }
 
+int last_that_reads_batch(const UnitGraph& graph, Pass pass) {
+  int last = -1;
+  for (int part = 0; part < graph.parts.count(); ++part) {
+    const std::vector<ValueId>& reads = graph.parts[part].reads;
+    if (graph.parts[part].pass == pass && std::ranges::find(reads, SharedValue::batch) != reads.end())
+      last = part;
+  }
+  return last;
+}
+
+namespace {
+
+// Losses lie beside the batch.
+void check_losses(const Model& model, const ActivationSpec& activations) {
+  if (activations.units.empty()) return;
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    if (last_that_reads_batch(activations.units.back(), pass) < 0)
+      throw UsageError(
+          fmt::format("model '{}': no part of {} of the last unit, '{}', reads the batch; the last that does "
+                      "writes the losses (ModuleContext::total)",
+                      model.name, name_of(pass), model.names.back()));
+}
+
+}  // namespace
+
 TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& options) {
   check_batch(model, options);
   const auto add = [&](const char* name, EngineProgram spec) {
@@ -51,6 +75,7 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
   };
   const Target target(options.engine.threads_per_rank, options.engine.device);
   ActivationSpec batch = model.activations(options.batch, target);
+  check_losses(model, batch);
   batch.batch_bytes = BatchBuffer(model, options.batch).logits;
   train = add("train", {.kind = StepKind::train,
                         .microbatches = options.microbatches,

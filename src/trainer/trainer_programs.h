@@ -19,6 +19,9 @@ struct TrainerPrograms {
   int generate = -1;  // −1 unless generation is asked for
 };
 
+// The part of a pass behind which the last module's losses, or logits, are there; −1: none.
+int last_that_reads_batch(const UnitGraph& graph, Pass pass);
+
 // The batch of generation: one sequence, as long as those of training.
 BatchShape generation_shape(const TrainerOptions& options);
 

@@ -17,11 +17,12 @@ namespace {
 constexpr int kParts = 16;
 constexpr int kPartsTimesUnits = 800;
 
-// The unit's activations, and its input, which a choice may move.
-UnitId owner_of(const Buffer& buffer) {
+// The unit's activations that it keeps, and its input, which a choice may move.
+UnitId owner_of(const Buffer& buffer, const ActivationSpec& activations) {
   if (buffer.role == BufferRole::offloaded) return buffer.unit;
   if (buffer.space != Space::device) return -1;
-  if (buffer.role == BufferRole::saved || buffer.role == BufferRole::recomputable) return buffer.unit;
+  if (buffer.role == BufferRole::value)
+    return activations.units[buffer.unit].values[buffer.index].keep == Keep::pass ? -1 : buffer.unit;
   return buffer.role == BufferRole::output ? buffer.unit + 1 : -1;
 }
 
@@ -54,7 +55,7 @@ ActivationModel::ActivationModel(const Layout& layout, const Mesh& mesh, std::ve
       spec.strategy.unit_activations.assign(options_.size(), choice);
       const Program program = build_step(layout, mesh, spec, rank);
       for (const Space space : {Space::device, Space::host}) {
-        if (space == Space::device || host) begin = add_memory(program, space, begin);
+        if (space == Space::device || host) begin = add_memory(program, spec.activations, space, begin);
       }
       add_times(program, InstructionCosts(program, layout, mesh, cost, mesh.rank({rank, 0, 0, 0})));
     }
@@ -142,14 +143,15 @@ void ActivationModel::improve_in_parts(const Picks& from, const Row& least_load,
   }
 }
 
-std::size_t ActivationModel::add_memory(const Program& program, Space space, std::size_t begin) {
+std::size_t ActivationModel::add_memory(const Program& program, const ActivationSpec& activations,
+                                        Space space, std::size_t begin) {
   const IdVector<std::size_t> slots = slots_of(program);
   const std::size_t end = begin + slots.back() + 1;
   IdVector<Bytes> owned(program.instructions.size() + 1);  // of the units, by instruction, as changes
   rest_.resize(std::max(rest_.size(), end));
   space_of_.resize(rest_.size(), space);
   for (const Buffer& buffer : program.buffers) {
-    const UnitId unit = owner_of(buffer);
+    const UnitId unit = owner_of(buffer, activations);
     if (buffer.space != space || unit < 0 || unit >= options_.count()) continue;
     Row& bytes = options_[unit].back().bytes;
     bytes.resize(rest_.size());

@@ -67,7 +67,8 @@ class ActivationModel {
 
  private:
   // Adds the slots of the device or of the host, from slot `begin` on. Returns the end.
-  std::size_t add_memory(const Program& program, Space space, std::size_t begin);
+  std::size_t add_memory(const Program& program, const ActivationSpec& activations, Space space,
+                         std::size_t begin);
 
   // Adds the time of recomputation, and of copies as far as they take longer than the use that runs
   // meanwhile.

@@ -334,7 +334,7 @@ std::string explain_misfit(const Layout& layout, const Mesh& mesh, const std::ve
       if (const std::int64_t bytes = outcome.bytes[space]; bytes > 0)
         text += fmt::format(", {} on the {}", bytes, name_of(space));
     // Without the passes' operations a step has no time worth telling.
-    if (!cost.forward_flops.empty() && now_us > 0)
+    if (cost.has_flops() && now_us > 0)
       text += fmt::format(", {:.2f} × the step's time", outcome.step_us / now_us);
   }
   return text;

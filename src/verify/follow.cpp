@@ -130,11 +130,8 @@ void Follower::use(InstructionId id) {
       case Role::input_gradient:
         reads_or_makes(activation(BufferRole::output_gradient, use.unit - 1));
         break;
-      case Role::saved:
-        reads_or_makes(activation(BufferRole::saved, use.unit));
-        break;
-      case Role::recomputable:
-        reads_or_makes(activation(BufferRole::recomputable, use.unit));
+      case Role::value:
+        reads_or_makes(terms_.value(operand.region.value, use.unit, use.microbatch));
         break;
       default:
         break;

@@ -106,6 +106,7 @@ class Follower {
 
   void use(InstructionId id);
   bool check_use(InstructionId id);
+  bool check_gradients(InstructionId id, std::vector<ParameterId> homes);
   void check_activation(InstructionId id, const Operand& operand, Term expected);
   void use_gradient(InstructionId id, const Operand& operand);
   // What this rank, and in their own parts its peers, bring to a collective: by cell and item of the flat.
@@ -141,6 +142,12 @@ class Follower {
   Contents contents_;
   InstructionId next_ = 0;
   bool decided_ = false;
+  // What the parts of a backward have written so far.
+  struct OfBackward {
+    InstructionId last = -1;
+    std::vector<ParameterId> homes;
+  };
+  std::map<std::pair<UnitId, int>, OfBackward> backward_;        // [unit, microbatch]
   std::map<std::tuple<UnitId, ParameterId, int>, int> written_;  // [unit, home, microbatch] by so many uses
   std::map<std::pair<Term, ParameterId>, std::string> known_;    // of incomplete()
 };

@@ -14,13 +14,14 @@ void Follower::check_activation(InstructionId id, const Operand& operand, Term e
                            buffer(operand.buffer).name, terms_.describe(expected)));
 }
 
-// The module of a unit gets what its parameters say, by their order: all flats whole where the pass reads
-// them, and the gradient of every trainable parameter in backward.
+// The compute of a unit gets what its parameters say, by their order: all flats whole where the pass reads
+// them. The parts of a backward have the gradients of all trainable parameters between them, see
+// check_gradients().
 bool Follower::check_use(InstructionId id) {
   const Instruction& use = program_.at(id);
   const UnitSpec& unit = layout().units()[use.unit];
   std::vector<FlatId> flats;
-  std::vector<ParameterId> homes, expected;
+  std::vector<ParameterId> homes;
   bool whole = true;
   for (const Operand& operand : use.operands) {
     const FlatId flat = buffer(operand.buffer).flat;
@@ -32,15 +33,31 @@ bool Follower::check_use(InstructionId id) {
              operand.region.parameter < layout().parameters() &&
              layout().place(operand.region.parameter).flat == flat;
   }
-  const ParameterId first = layout().first_parameter(use.unit);
-  for (ParameterId of = first; of < first + static_cast<ParameterId>(unit.parameters.size()); ++of)
-    if (use.pass == Pass::backward && layout().flat(layout().place(of).flat).trainable)
-      expected.push_back(layout().place(of).home);
   const std::span<const FlatId> used = layout().flats_used_by(use.unit);
   const bool read = use.pass == Pass::forward || !unit.read_in_forward_only;
   if (!whole || !std::ranges::equal(flats, read ? used : used.first(0))) {
     report(id, "does not have its unit's parameters, whole and in their order");
     return false;
+  }
+  if (use.part < 0 || use.pass != Pass::backward) return check_gradients(id, std::move(homes));
+  OfBackward& all = backward_[{use.unit, use.microbatch}];
+  all.last = id;
+  all.homes.insert(all.homes.end(), homes.begin(), homes.end());
+  return true;
+}
+
+// `homes`: of the parameters whose gradients a backward wrote, in all its parts.
+bool Follower::check_gradients(InstructionId id, std::vector<ParameterId> homes) {
+  const Instruction& use = program_.at(id);
+  const auto count = static_cast<ParameterId>(layout().units()[use.unit].parameters.size());
+  const ParameterId first = layout().first_parameter(use.unit);
+  std::vector<ParameterId> expected;
+  for (ParameterId of = first; of < first + count; ++of)
+    if (use.pass == Pass::backward && layout().flat(layout().place(of).flat).trainable)
+      expected.push_back(layout().place(of).home);
+  if (use.part >= 0) {  // each part has its own, in their order
+    std::ranges::sort(homes);
+    std::ranges::sort(expected);
   }
   if (homes == expected) return true;
   report(id, "does not have the gradients of its unit's parameters, in their order");
@@ -63,7 +80,7 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
     Next& expected = next[{part.of.unit, part.of.use}];
     if (part.of.microbatch != expected.microbatch)
       return wrong = fmt::format("microbatch {} is added by unit {} where microbatch {} should be",
-                                 part.of.microbatch, program_.units[part.of.unit], expected.microbatch);
+                                 part.of.microbatch, program_.units[part.of.unit].name, expected.microbatch);
     if (part.over != model_.ranks)
       return wrong = fmt::format("that of microbatch {} is not summed over all ranks", part.of.microbatch);
     const auto along = [&](Axis axis) { return part.from[axis].among(model_.mesh.extent(axis)); };
@@ -81,7 +98,7 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
   }
   for (const auto& writer : model_.writers.at(parameter))
     if (const Next& of = next[writer]; of.replica != model_.mesh.extent(Axis::replicate))
-      return wrong = fmt::format("unit {} has added {} of {} microbatches", program_.units[writer.first],
+      return wrong = fmt::format("unit {} has added {} of {} microbatches", program_.units[writer.first].name,
                                  of.microbatch, program_.microbatches);
   return wrong;
 }
@@ -194,6 +211,7 @@ void Follower::finish() {
   if (decided_ != (program_.kind != StepKind::finish))
     findings_.add(Fault::wrong_meaning, index_, {},
                   decided_ ? "a step is decided that began before" : "the step is never decided");
+  for (const auto& [use, backward] : backward_) check_gradients(backward.last, backward.homes);
   const bool any_updates = program_.kind != StepKind::evaluate;
   for (BufferId id = 0; id < program_.buffers.count(); ++id) {
     const Buffer& of = buffer(id);

@@ -19,7 +19,7 @@ struct Sum {
 
 class Expansion {
  public:
-  Expansion(const Terms& terms, const Mesh& mesh, const Rounds& rounds, const IdVector<std::string>& units)
+  Expansion(const Terms& terms, const Mesh& mesh, const Rounds& rounds, const IdVector<UnitNames>& units)
       : terms_(terms), mesh_(mesh), rounds_(rounds), units_(units) {}
 
   Sum expand(Term term) {
@@ -78,7 +78,7 @@ class Expansion {
     for (auto use = uses.rbegin(); use != uses.rend(); ++use) {
       if ((*use)->kind != Terms::Kind::gradient)
         throw Error(fmt::format("global_sum: {} is no sum of gradients", terms_.describe(term)));
-      label += fmt::format("{}{}{}", label.empty() ? "" : " + ", units_[(*use)->a],
+      label += fmt::format("{}{}{}", label.empty() ? "" : " + ", units_[(*use)->a].name,
                            (*use)->b > 0 ? fmt::format(" (use {})", (*use)->b + 1) : "");
     }
     if (type >= 0) label += fmt::format(" in {}", name_of(static_cast<DType>(type)));
@@ -210,7 +210,7 @@ class Expansion {
   const Terms& terms_;
   const Mesh& mesh_;
   const Rounds rounds_;
-  const IdVector<std::string>& units_;
+  const IdVector<UnitNames>& units_;
   IdArray<int, kAxes> places_{};
   IdVector<std::string> labels_;
 };
@@ -218,10 +218,10 @@ class Expansion {
 }  // namespace
 
 std::string global_sum(const Terms& terms, Term sum, const Mesh& mesh, const Rounds& rounds,
-                       const IdVector<std::string>& units, UnitId own) {
+                       const IdVector<UnitNames>& units, UnitId own) {
   Expansion expansion(terms, mesh, rounds, units);
   const Sum expanded = expansion.expand(sum);
-  return expansion.text(expanded, units[own]);
+  return expansion.text(expanded, units[own].name);
 }
 
 }  // namespace tessera

@@ -43,7 +43,7 @@ class Leases {
   void close(InstructionId id) {
     const auto key = [&](InstructionId of) {
       const Instruction& use = at(program_, of);
-      return std::tuple(use.unit, use.pass, use.microbatch);
+      return std::tuple(use.unit, use.part, use.pass, use.microbatch);
     };
     if (open_.empty() || key(open_.back()) != key(id))
       return report({id},

@@ -55,6 +55,8 @@ class Structure {
     if (instruction.microbatch < -1 || instruction.microbatch >= program_.microbatches)
       report(id, fmt::format("is of microbatch {}; the program has {}", instruction.microbatch,
                              program_.microbatches));
+    if (instruction.part < -1 || (instruction.part >= 0 && instruction.op != Opcode::use))
+      report(id, fmt::format("is of part {}, which is none", instruction.part));
     if (instruction.op != Opcode::reduce_scatter &&
         (!instruction.contributors.all() || instruction.wire != DType::fp32))
       report(id, "says who contributes, but it adds up nothing over ranks");
@@ -112,7 +114,8 @@ class Structure {
   void check_region(InstructionId id, const Operand& operand) {
     const Buffer& of = buffer(operand.buffer);
     const Region& region = operand.region;
-    const bool of_flat = region.kind != Region::Kind::all && region.kind != Region::Kind::sum;
+    const bool of_flat = region.kind == Region::Kind::part || region.kind == Region::Kind::parameter ||
+                         region.kind == Region::Kind::gaps;
     if (of_flat && of.flat < 0)
       report(id, fmt::format("touches the {} of '{}', which is of no flat", name_of(region.kind), of.name));
     if (of_flat && operand.type != of.type)
@@ -126,6 +129,10 @@ class Structure {
     if (region.kind == Region::Kind::part && !region.spread.axes.contains(of.spread.axes))
       report(id, fmt::format("touches {} of '{}', which holds only {}", to_string(region.spread), of.name,
                              to_string(of.spread)));
+    const bool value = region.kind == Region::Kind::value;
+    if (value != (operand.role == Role::value) ||
+        (value && (region.value < 0 || of.role != BufferRole::value || of.unit != program_.at(id).unit)))
+      report(id, fmt::format("touches value {} in '{}', which does not hold it", region.value, of.name));
     if (region.kind != Region::Kind::sum) return;
     if (of.role != BufferRole::scalars || region.parameter < kAllParameters ||
         square_sum_slot(region.parameter) + kSquareSlots > program_.scalars_numel)

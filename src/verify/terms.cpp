@@ -111,6 +111,8 @@ std::string Terms::describe(Term term) const {
     case Kind::activation:
       return fmt::format("the {} of unit {}, microbatch {}", name_of(static_cast<BufferRole>(of.a)), of.b,
                          of.c);
+    case Kind::value:
+      return fmt::format("value {} of unit {}, microbatch {}", of.a, of.b, of.c);
     case Kind::gradient:
       return fmt::format("this rank's gradient by unit {} of microbatch {}", of.a, of.c);
     case Kind::add:

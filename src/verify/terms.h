@@ -43,6 +43,7 @@ class Terms {
     state,
     carried,
     activation,
+    value,     // a: value, b: unit, c: microbatch
     gradient,  // a: unit, b: use, c: microbatch
     within,    // a, and then b, by uses of one microbatch, in type c
     add,       // a, and then b, in fp32
@@ -68,6 +69,7 @@ class Terms {
   Term activation(BufferRole role, UnitId unit, int microbatch) {
     return make({Kind::activation, static_cast<int>(role), unit, microbatch});
   }
+  Term value(int value, UnitId unit, int microbatch) { return make({Kind::value, value, unit, microbatch}); }
   Term gradient(const Contribution& of) { return make({Kind::gradient, of.unit, of.use, of.microbatch}); }
   Term add(Term sum, Term more);
   // A use adds to what others of its microbatch wrote, in the type of the gradient.

@@ -50,6 +50,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"space.h", "src/layout/"},
     {"strategy.h", "src/layout/"},
     {"activations.h", "src/program/"},
+    {"value_id.h", "src/base/"},
     {"category.h", "src/program/"},
     {"memory_plan.h", "src/program/"},
     {"pass.h", "src/program/"},

@@ -35,7 +35,8 @@ struct ToyRun {
     result.strategy.parameters_over_replicas = over_replicas && stage == 3;
     if (mesh.pipeline > 1) {  // of which no step is run
       ActivationSpec activations;
-      activations.units.assign(toy_units(type).size(), {.output_bytes = 256, .reads_batch = false});
+      activations.units.assign(toy_units(type).size(),
+                               UnitActivations{.output_bytes = 256, .reads_batch = false});
       result.programs = {{.kind = StepKind::train, .microbatches = 1, .activations = activations}};
     }
     result.disk_directory = std::filesystem::temp_directory_path();

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "tessera/plan_memory.h"
 #include "tests/engine/matrix.h"
@@ -114,11 +117,11 @@ TEST(Activations, EachChoiceTakesLessThanTheOneBefore) {
     EXPECT_GT(arena(selective), arena(full));
 
     // What is released is what the modules say they can make again, of every block.
-    const UnitActivations block = small_model(run).activations({.sequences = 8, .length = 16}, 1).units[1];
+    const UnitGraph block = small_model(run).activations({.sequences = 8, .length = 16}, 1).units[1];
     EXPECT_EQ(activations_before_backward(none) - activations_before_backward(selective),
-              kLayers * block.recomputable_bytes);
+              kLayers * block.bytes(Keep::recomputable));
     EXPECT_EQ(activations_before_backward(selective) - activations_before_backward(full),
-              kLayers * block.saved_bytes);
+              kLayers * block.bytes(Keep::saved));
   }
 }
 
@@ -126,18 +129,26 @@ TEST(Activations, OnlyASelectiveRecomputeLeavesWhatIsSavedAlone) {
   for (const Recompute recompute : {Recompute::selective, Recompute::full}) {
     const TrainerPlan plan = plan_of({.layers = kLayers}, recompute);
     const Program& program = plan.programs.front();
-    int recomputes = 0;
+    const UnitGraph block =
+        small_model({.layers = kLayers}).activations({.sequences = 8, .length = 16}, 1).units[1];
+    std::map<Keep, int> written;
+    std::set<std::pair<UnitId, int>> recomputed;
     for (const Instruction& use : program.instructions) {
       if (use.op != Opcode::use || use.pass != Pass::recompute) continue;
-      const auto access = [&](Role role) { return use.operand(role).access; };
-      ++recomputes;
-      EXPECT_EQ(use.selective, recompute == Recompute::selective);
-      if (use.find(Role::saved) == nullptr) continue;  // the embedding, which a full recompute passes through
-      EXPECT_EQ(access(Role::recomputable), Access::write);
-      EXPECT_EQ(access(Role::saved), recompute == Recompute::full ? Access::write : Access::read);
+      recomputed.emplace(use.unit, use.microbatch);
+      EXPECT_TRUE(use.find(Role::output) == nullptr);
+      for (const Operand& operand : use.operands)
+        if (operand.role == Role::value && writes(operand.access))
+          ++written[block.values[operand.region.value].keep];
     }
-    // Two microbatches; the head's backward follows its forward.
-    EXPECT_EQ(recomputes, 2 * (recompute == Recompute::full ? kUnits - 1 : kLayers));
+    // Two microbatches. The embedding keeps nothing, and the head's backward follows its forward.
+    EXPECT_EQ(recomputed.size(), 2u * kLayers);
+    const auto count = [&](Keep keep) {
+      return static_cast<int>(std::ranges::count_if(
+          block.values, [&](const ValueSpec& value) { return value.keep == keep && value.bytes > 0; }));
+    };
+    EXPECT_EQ(written[Keep::recomputable], 2 * kLayers * count(Keep::recomputable));
+    EXPECT_EQ(written[Keep::saved], recompute == Recompute::full ? 2 * kLayers * count(Keep::saved) : 0);
   }
 }
 
@@ -159,10 +170,10 @@ TEST(Activations, WhatWaitsOnTheHostTakesNoDeviceMemory) {
       }
       EXPECT_EQ(arena(kept, Space::host), 0);
 
-      const std::vector<UnitActivations> units =
-          small_model(run).activations({.sequences = 8, .length = 16}, 1).units;
-      const UnitActivations& block = units[1];
-      const std::int64_t each = block.output_bytes + (recompute == Recompute::full ? 0 : block.saved_bytes);
+      const IdVector<UnitGraph> units = small_model(run).activations({.sequences = 8, .length = 16}, 1).units;
+      const UnitGraph& block = units[1];
+      const std::int64_t each =
+          block.output_bytes + (recompute == Recompute::full ? 0 : block.bytes(Keep::saved));
       EXPECT_GE(activations_before_backward(kept) - activations_before_backward(waiting), 6 * each)
           << name_of(recompute);
       EXPECT_EQ(waiting.memory.space(Space::host).live_peak_bytes, 8 * each) << name_of(recompute);

@@ -112,11 +112,11 @@ chain_run run_cpp(const Case& of) {
   options.optimizer.options = AdamWOptions{.weight_decay = 0.1};
   ActivationSpec activations;
   const std::int64_t bytes = CHAIN_NUMEL * 4, kept = of.saves ? bytes : 0;
-  activations.units.assign(CHAIN_UNITS, {.output_bytes = bytes,
-                                         .saved_bytes = kept,
-                                         .recomputable_bytes = kept,
-                                         .workspace_bytes = kept,
-                                         .reads_batch = false});
+  activations.units.assign(CHAIN_UNITS, UnitActivations{.output_bytes = bytes,
+                                                        .saved_bytes = kept,
+                                                        .recomputable_bytes = kept,
+                                                        .workspace_bytes = kept,
+                                                        .reads_batch = false});
   activations.units.back().output_bytes = 0;
   options.programs = {
       {.kind = StepKind::train, .microbatches = CHAIN_MICROBATCHES, .activations = activations}};

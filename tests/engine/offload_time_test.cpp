@@ -53,7 +53,8 @@ EngineOptions options_of(const Case& of) {
     return added_us(of, instruction);
   };
   ActivationSpec activations;
-  activations.units.assign(kUnits, {.output_bytes = 256, .saved_bytes = 512, .reads_batch = false});
+  activations.units.assign(kUnits,
+                           UnitActivations{.output_bytes = 256, .saved_bytes = 512, .reads_batch = false});
   options.programs = {{.kind = StepKind::train, .activations = activations}};
   return options;
 }

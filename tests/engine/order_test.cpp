@@ -339,7 +339,7 @@ TEST(Skip, HandsZerosOn) {
         options.mesh = {.pipeline = 2, .shard = 1};
         options.debug.poison = poison;
         options.programs[0].microbatches = 4;
-        options.programs[0].activations.units = {{.output_bytes = 64}, {}};
+        options.programs[0].activations.units = {UnitActivations{.output_bytes = 64}, UnitActivations{}};
         const std::vector<UnitSpec> units = {{.name = "first", .parameters = {{.name = "a", .shape = {16}}}},
                                              {.name = "last", .parameters = {{.name = "b", .shape = {16}}}}};
         Engine engine(world, units, options);

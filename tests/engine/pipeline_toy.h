@@ -19,7 +19,7 @@ inline EngineOptions pipeline_options(const Mesh& mesh, int units, int microbatc
   options.mesh = mesh;
   ActivationSpec activations;
   activations.units.assign(static_cast<std::size_t>(units),
-                           {.output_bytes = kNumel * 4, .reads_batch = false});
+                           UnitActivations{.output_bytes = kNumel * 4, .reads_batch = false});
   options.programs = {{.kind = StepKind::train, .microbatches = microbatches, .activations = activations}};
   return options;
 }
@@ -40,7 +40,7 @@ void pipeline_uses(Engine& engine, const ToyStep& step, int data_rank, const Wit
     if (use.pass == Pass::forward) {
       const float* input = floats(lease, Role::input);
       for (std::int64_t k = 0; input != nullptr && k < kNumel; ++k)
-        ASSERT_EQ(input[k], base + static_cast<float>(use.unit)) << program.units[use.unit];
+        ASSERT_EQ(input[k], base + static_cast<float>(use.unit)) << program.units[use.unit].name;
       std::fill_n(floats(lease, Role::output), kNumel, base + static_cast<float>(use.unit) + 1);
     } else {
       const float* gradient = floats(lease, Role::output_gradient);

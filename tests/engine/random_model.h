@@ -45,23 +45,32 @@ class ChainModule final : public Module {
   }
   ModuleNeeds needs(const BatchShape& shape, const Target&) const override {
     const std::int64_t bytes = shape.tokens() * unit_.out * 4;
-    return {.activations = {.output_bytes = unit_.last ? 0 : bytes,
-                            .saved_bytes = unit_.saves ? bytes : 0,
-                            .recomputable_bytes = unit_.remakes ? bytes : 0,
-                            .workspace_bytes = bytes,
-                            .reads_batch = unit_.reads_batch},
-            .forward_flops = static_cast<double>(bytes),
-            .recompute_flops = static_cast<double>(bytes)};
+    ModuleNeeds needs{.activations = UnitActivations{.output_bytes = unit_.last ? 0 : bytes,
+                                                     .saved_bytes = unit_.saves ? bytes : 0,
+                                                     .recomputable_bytes = unit_.remakes ? bytes : 0,
+                                                     .workspace_bytes = bytes,
+                                                     .reads_batch = unit_.reads_batch}};
+    needs.activations.parts[UnitGraph::kForward].flops = static_cast<double>(bytes);
+    needs.activations.parts[UnitGraph::kBackward].flops = 2 * static_cast<double>(bytes);
+    return needs;
   }
 
-  void forward(const ModuleContext& context, const void* input, void* output) override {
+  void run(int part, const ModuleContext& context) override {
+    if (part == UnitGraph::kBackward)
+      backward(context, context.input, context.output_gradient, context.input_gradient);
+    else
+      forward(context, part == UnitGraph::kAgain, context.input, context.output);
+  }
+
+ private:
+  void forward(const ModuleContext& context, bool again, const void* input, void* output) const {
     const Work work = begin(context, input);
-    auto* saved = static_cast<float*>(context.saved);
-    auto* recomputable = static_cast<float*>(context.recomputable);
+    auto* saved = static_cast<float*>(context.value(UnitGraph::kSaved));
+    auto* recomputable = static_cast<float*>(context.value(UnitGraph::kRecomputable));
     for (std::size_t k = 0; k < work.sum.size(); ++k) {
       // A selective recompute goes on from what is saved.
-      const float sum = context.selective && saved != nullptr ? saved[k] : work.sum[k];
-      if (saved != nullptr && !context.selective) saved[k] = sum;
+      const float sum = again && saved != nullptr ? saved[k] : work.sum[k];
+      if (saved != nullptr && !again) saved[k] = sum;
       const float bent = sum / (1 + std::abs(sum));
       if (recomputable != nullptr) recomputable[k] = bent;
       static_cast<float*>(context.workspace)[k] = bent;
@@ -73,10 +82,10 @@ class ChainModule final : public Module {
   }
 
   void backward(const ModuleContext& context, const void* input, const void* output_gradient,
-                void* input_gradient) override {
+                void* input_gradient) const {
     const Work work = begin(context, input);
-    const auto* saved = static_cast<const float*>(context.saved);
-    auto* recomputable = static_cast<float*>(context.recomputable);
+    const auto* saved = static_cast<const float*>(context.value(UnitGraph::kSaved));
+    auto* recomputable = static_cast<float*>(context.value(UnitGraph::kRecomputable));
     auto* slope = static_cast<float*>(context.workspace);
     std::vector<float> bent(work.sum.size());
     for (std::size_t k = 0; k < bent.size(); ++k) {
@@ -102,7 +111,6 @@ class ChainModule final : public Module {
     std::copy(down.begin(), down.end(), static_cast<float*>(input_gradient));
   }
 
- private:
   struct Work {
     std::vector<float> input;       // [tokens, in]
     std::vector<float> scale, sum;  // [tokens, out]

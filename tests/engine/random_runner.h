@@ -125,28 +125,35 @@ class Runner {
     auto* batch = static_cast<std::byte*>(lease.address(Role::batch));
     if (const Operand* operand = use.find(Role::batch); operand && operand->access == Access::write)
       fill_batch(number, use.microbatch, shape, batch);
-    std::vector<void*> parameters, gradients;
+    std::vector<void*> parameters, gradients, values;
     std::vector<float> betas;
     const UnitSpec& spec = engine_.layout().units()[unit];
+    const Target target(options_.threads_per_rank, options_.device);
+    const UnitGraph graph = model.modules[unit]->needs(shape.batch, target).activations;
+    const PartSpec& part = graph.parts[use.part];
+    for (ValueId id = 0; id < graph.values.count(); ++id) values.push_back(lease.value(id));
     for (std::size_t k = 0; k < spec.parameters.size(); ++k) {
       const ParameterId id = engine_.layout().first_parameter(use.unit) + static_cast<ParameterId>(k);
-      const bool written = use.pass == Pass::backward && spec.parameters[k].trainable;
+      const bool written = part.writes_gradient(static_cast<int>(k)) && spec.parameters[k].trainable;
       parameters.push_back(reads_parameters(spec, use.pass) ? lease.parameter(id).data : nullptr);
       gradients.push_back(written ? lease.gradient(id).data : nullptr);
       betas.push_back(written ? lease.gradient_beta(id) : 0.0f);
     }
     const bool last = unit + 1 == model.modules.size();
-    auto* total = last ? reinterpret_cast<LossTotal*>(batch + layout.total) : nullptr;
+    auto* total = last && batch != nullptr ? reinterpret_cast<LossTotal*>(batch + layout.total) : nullptr;
     ModuleContext context{.pass = use.pass,
                           .kind = program.kind,
                           .shape = shape.batch,
                           .parameters = parameters,
                           .gradients = gradients,
                           .betas = betas,
-                          .selective = use.selective,
-                          .saved = lease.address(Role::saved),
-                          .recomputable = lease.address(Role::recomputable),
+                          .values = values,
+                          .input = lease.value(SharedValue::input),
+                          .output = lease.value(SharedValue::output),
+                          .output_gradient = lease.value(SharedValue::output_gradient),
+                          .input_gradient = lease.value(SharedValue::input_gradient),
                           .workspace = lease.address(Role::workspace),
+                          .workspace_bytes = part.workspace_bytes,
                           .batch = batch,
                           .loss_scale = engine_.loss_scale(),
                           .total = total};
@@ -154,15 +161,9 @@ class Runner {
                                     static_cast<std::uint64_t>(engine_.steps_applied()));
     const SampleGrid grid = {.mesh = options_.mesh, .sequences = shape.batch.sequences};
     context.first_sequence = grid.first_sample(0, options_.mesh.data_rank(engine_.rank()), use.microbatch);
-    if (const BufferId workspace = use.buffer(Role::workspace); workspace >= 0)
-      context.workspace_bytes = program.buffers[workspace].bytes;
-    const void* input = lease.address(Role::input);
-    if (use.pass == Pass::backward)
-      model.modules[unit]->backward(context, input, lease.address(Role::output_gradient),
-                                    lease.address(Role::input_gradient));
-    else
-      model.modules[unit]->forward(context, input, lease.address(Role::output));
-    if (last && use.pass == (program.kind == StepKind::train ? Pass::backward : Pass::forward))
+    model.modules[unit]->run(use.part, context);
+    const Pass last_pass = program.kind == StepKind::train ? Pass::backward : Pass::forward;
+    if (last && use.pass == last_pass && use.part == last_that_reads_batch(graph, use.pass))
       engine_.add_loss(total);
     lease.end();
   }

@@ -99,7 +99,7 @@ Cell random_cell(std::mt19937& random) {
     const std::string name = "block." + std::to_string(unit);
     cell.units.push_back({.name = name, .parameters = {{.name = name + ".weight", .shape = {100}}}});
     cell.forward_us.push_back(2 + static_cast<double>(random() % 5));
-    activations.units.push_back({.output_bytes = 256});
+    activations.units.push_back(UnitActivations{.output_bytes = 256});
   }
   cell.communication_us = 1 + static_cast<double>(random() % 3);
   options.programs = {{.kind = StepKind::train,

@@ -304,7 +304,7 @@ TEST(Poison, CoversBuffersOfAnyBytes) {
   EngineOptions options = toy_options(1, 0);
   options.debug.poison = true;
   options.programs[0].activations.units.assign(toy_units(DType::fp32).size(),
-                                               {.output_bytes = 36, .saved_bytes = 36});
+                                               UnitActivations{.output_bytes = 36, .saved_bytes = 36});
   run_local(1, kBlocking, [&](Communicator world) {
     Engine engine(world, toy_units(DType::fp32), options);
     ASSERT_EQ(engine.plan().space(Space::device).arena_bytes % 8, 4);

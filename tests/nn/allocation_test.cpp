@@ -9,7 +9,7 @@ namespace {
 
 void run_once(ModelRun& run) {
   run.forward(StepKind::train);
-  for (int unit = 0; unit < run.units(); ++unit) run.recompute(unit);
+  for (int unit = 0; unit < run.units(); ++unit) run.recompute(unit, Recompute::full);
   run.backward();
   run.forward(StepKind::evaluate);
 }

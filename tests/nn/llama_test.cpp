@@ -272,10 +272,10 @@ TEST(LlamaModel, SavesWhatItSays) {
     const ActivationSpec spec = make_llama(config, type).activations(shape, 1);
     const std::int64_t column = 512 * bytes_of(type);
     EXPECT_EQ(spec.units[1].output_bytes, 384 * column);
-    EXPECT_EQ(spec.units[1].saved_bytes, (640 + 384 + 384 + 2048) * column + 6 * 512 * 4);
-    EXPECT_EQ(spec.units[1].recomputable_bytes, (384 + 384 + 1024) * column + 2 * 512 * 4);
-    EXPECT_EQ(spec.units[0].saved_bytes, 0);
-    EXPECT_EQ(spec.units[7].saved_bytes, 0);
+    EXPECT_EQ(spec.units[1].bytes(Keep::saved), (640 + 384 + 384 + 2048) * column + 6 * 512 * 4);
+    EXPECT_EQ(spec.units[1].bytes(Keep::recomputable), (384 + 384 + 1024) * column + 2 * 512 * 4);
+    EXPECT_EQ(spec.units[0].bytes(Keep::saved), 0);
+    EXPECT_EQ(spec.units[7].bytes(Keep::saved), 0);
   }
 }
 

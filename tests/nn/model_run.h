@@ -67,12 +67,13 @@ class ModelRun {
         threads_(threads),
         spec_(model_.activations(shape, threads)),
         batch_(spec_.batch_bytes) {
-    for (const UnitActivations& unit : spec_.units) {
+    for (const UnitGraph& unit : spec_.units) {
+      unit.check("a unit");
       outputs_.emplace_back(std::make_unique<Memory>(unit.output_bytes));
       output_gradients_.emplace_back(std::make_unique<Memory>(unit.output_bytes));
-      saved_.emplace_back(std::make_unique<Memory>(unit.saved_bytes));
-      recomputable_.emplace_back(std::make_unique<Memory>(unit.recomputable_bytes));
-      workspaces_.emplace_back(std::make_unique<Memory>(unit.workspace_bytes));
+      auto& values = values_.emplace_back();
+      for (const ValueSpec& value : unit.values)
+        values.push_back(std::make_unique<Memory>(value.over == kNoValue ? value.bytes : 0));
     }
     for (const UnitSpec& unit : model_.units())
       for (const ParameterSpec& spec : unit.parameters) {
@@ -86,8 +87,20 @@ class ModelRun {
   const ActivationSpec& spec() const { return spec_; }
   Memory& output(std::size_t unit) { return *outputs_[unit]; }
   Memory& output_gradient(std::size_t unit) { return *output_gradients_[unit]; }
-  Memory& saved(std::size_t unit) { return *saved_[unit]; }
-  Memory& recomputable(std::size_t unit) { return *recomputable_[unit]; }
+  // The contents of all of the unit's values that are kept so, one behind the other.
+  std::vector<std::uint8_t> kept(std::size_t unit, Keep keep) {
+    std::vector<std::uint8_t> all;
+    for (ValueId id = 0; id < spec_.units[unit].values.count(); ++id) {
+      if (spec_.units[unit].values[id].keep != keep) continue;
+      const std::vector<std::uint8_t> one = values_[unit][id]->contents();
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+  void forget(std::size_t unit, Keep keep) {
+    for (ValueId id = 0; id < spec_.units[unit].values.count(); ++id)
+      if (spec_.units[unit].values[id].keep == keep) values_[unit][id]->fill_with_nan();
+  }
   void* batch() { return batch_.data(); }
   int units() const { return static_cast<int>(model_.modules.size()); }
 
@@ -115,8 +128,7 @@ class ModelRun {
   void forward(StepKind kind) {
     for (int unit = 0; unit < units(); ++unit) use(unit, Pass::forward, kind);
   }
-  void recompute(int unit) { use(unit, Pass::recompute, StepKind::train); }
-  void recompute_selectively(int unit) { use(unit, Pass::recompute, StepKind::train, true); }
+  void recompute(int unit, Recompute choice) { use(unit, Pass::recompute, StepKind::train, choice); }
   // The first write to a gradient overwrites, or adds for those in `adds`; later ones, of tied parameters,
   // add.
   void backward(const std::set<std::string>& adds = {}) {
@@ -157,47 +169,64 @@ class ModelRun {
     return values;
   }
 
-  void use(int unit, Pass pass, StepKind kind, bool selective = false) {
+  void use(int unit, Pass pass, StepKind kind, Recompute recompute = Recompute::none) {
+    for (const int part : spec_.units[unit].parts_in(pass, recompute)) run(unit, part, pass, kind);
+  }
+
+  // A part gets what it says that it touches, and nothing else.
+  void run(int unit, int place, Pass pass, StepKind kind) {
     const auto u = static_cast<std::size_t>(unit);
     Module& module = *model_.modules[u];
+    const UnitGraph& graph = spec_.units[u];
+    const PartSpec& part = graph.parts[place];
     std::vector<void*> parameters, gradients;
     std::vector<float> betas;
     for (const ParameterSpec& spec : module.parameters()) {
       const std::string& home = spec.tied_to.empty() ? spec.name : spec.tied_to;
+      const bool written =
+          part.writes_gradient(static_cast<int>(parameters.size())) && !frozen.contains(home);
       parameters.push_back(tensors_.at(home).value->data());
-      gradients.push_back(
-          pass != Pass::backward || frozen.contains(home) ? nullptr : tensors_.at(home).gradient->data());
+      gradients.push_back(written ? tensors_.at(home).gradient->data() : nullptr);
       betas.push_back(touched_.contains(home) ? 1.0f : 0.0f);
-      if (pass == Pass::backward) touched_.insert(home);
+      if (part.writes_gradient(static_cast<int>(parameters.size()) - 1)) touched_.insert(home);
     }
-    workspaces_[u]->fill_with_nan();
+    std::vector<void*> values(graph.values.size());
+    std::set<ValueId> shared;
+    for (const std::vector<ValueId>* ids : {&part.reads, &part.writes})
+      for (const ValueId id : *ids) {
+        if (id < 0)
+          shared.insert(id);
+        else
+          values[static_cast<std::size_t>(id)] = values_[u][graph.root(id)]->data();
+      }
+    const auto of = [&](ValueId id, void* memory) { return shared.contains(id) ? memory : nullptr; };
+    Memory workspace(part.workspace_bytes);
     LossTotal total;
-    const ModuleContext context = {.pass = pass,
-                                   .kind = kind,
-                                   .shape = shape_,
-                                   .threads = threads_,
-                                   .parameters = parameters,
-                                   .gradients = gradients,
-                                   .betas = betas,
-                                   .selective = selective,
-                                   .saved = saved_[u]->data(),
-                                   .recomputable = recomputable_[u]->data(),
-                                   .workspace = workspaces_[u]->data(),
-                                   .workspace_bytes = spec_.units[u].workspace_bytes,
-                                   .batch = batch_.data(),
-                                   .random_key = random_key + u,
-                                   .first_sequence = first_sequence,
-                                   .loss_scale = loss_scale,
-                                   .total = &total,
-                                   .logits = logits,
-                                   .logits_row = logits_row};
-    const void* input = unit > 0 ? outputs_[u - 1]->data() : nullptr;
+    const ModuleContext context = {
+        .pass = pass,
+        .kind = kind,
+        .shape = shape_,
+        .threads = threads_,
+        .parameters = parameters,
+        .gradients = gradients,
+        .betas = betas,
+        .values = values,
+        .input = of(SharedValue::input, unit > 0 ? outputs_[u - 1]->data() : nullptr),
+        .output = pass == Pass::recompute ? nullptr : of(SharedValue::output, outputs_[u]->data()),
+        .output_gradient = of(SharedValue::output_gradient, output_gradients_[u]->data()),
+        .input_gradient =
+            of(SharedValue::input_gradient, unit > 0 ? output_gradients_[u - 1]->data() : nullptr),
+        .workspace = workspace.data(),
+        .workspace_bytes = part.workspace_bytes,
+        .batch = of(SharedValue::batch, batch_.data()),
+        .random_key = random_key + u,
+        .first_sequence = first_sequence,
+        .loss_scale = loss_scale,
+        .total = &total,
+        .logits = logits,
+        .logits_row = logits_row};
     const std::int64_t before = count_allocations != nullptr ? count_allocations() : 0;
-    if (pass == Pass::backward)
-      module.backward(context, input, output_gradients_[u]->data(),
-                      unit > 0 ? output_gradients_[u - 1]->data() : nullptr);
-    else
-      module.forward(context, input, pass == Pass::recompute ? nullptr : outputs_[u]->data());
+    module.run(place, context);
     if (count_allocations != nullptr) allocations += count_allocations() - before;
     loss += total.sum;
     weight += static_cast<double>(total.counted);
@@ -208,34 +237,37 @@ class ModelRun {
   int threads_;
   ActivationSpec spec_;
   Memory batch_;
-  std::vector<std::unique_ptr<Memory>> outputs_, output_gradients_, saved_, recomputable_, workspaces_;
+  std::vector<std::unique_ptr<Memory>> outputs_, output_gradients_;
+  std::vector<IdVector<std::unique_ptr<Memory>>> values_;  // [unit][value]
   std::map<std::string, Tensor> tensors_;
   std::set<std::string> touched_;
 };
 
-// Made again, what each unit saves has the bits that forward left.
+// Made again, what each unit keeps has the bits that forward left.
 inline void expect_recompute_repeats(ModelRun& run) {
   run.forward(StepKind::train);
-  for (int unit = 0; unit < run.units(); ++unit) {
-    Memory& saved = run.saved(static_cast<std::size_t>(unit));
-    const std::vector<std::uint8_t> before = saved.contents();
-    saved.fill_with_nan();
-    run.recompute(unit);
-    EXPECT_EQ(saved.contents(), before) << "unit " << unit;
+  for (std::size_t unit = 0; unit + 1 < static_cast<std::size_t>(run.units()); ++unit) {
+    const std::vector<std::uint8_t> saved = run.kept(unit, Keep::saved),
+                                    recomputable = run.kept(unit, Keep::recomputable);
+    run.forget(unit, Keep::saved);
+    run.forget(unit, Keep::recomputable);
+    run.recompute(static_cast<int>(unit), Recompute::full);
+    EXPECT_EQ(run.kept(unit, Keep::saved), saved) << "unit " << unit;
+    EXPECT_EQ(run.kept(unit, Keep::recomputable), recomputable) << "unit " << unit;
   }
 }
 
 // The same of what is recomputable, of the blocks, while what is saved stays as it is.
 inline void expect_selective_recompute_repeats(ModelRun& run) {
   run.forward(StepKind::train);
-  for (int unit = 1; unit + 1 < run.units(); ++unit) {
-    Memory& saved = run.saved(static_cast<std::size_t>(unit));
-    Memory& recomputable = run.recomputable(static_cast<std::size_t>(unit));
-    const std::vector<std::uint8_t> kept = saved.contents(), before = recomputable.contents();
-    recomputable.fill_with_nan();
-    run.recompute_selectively(unit);
-    EXPECT_EQ(recomputable.contents(), before) << "unit " << unit;
-    EXPECT_EQ(saved.contents(), kept) << "unit " << unit;
+  for (std::size_t unit = 1; unit + 1 < static_cast<std::size_t>(run.units()); ++unit) {
+    const std::vector<std::uint8_t> saved = run.kept(unit, Keep::saved),
+                                    recomputable = run.kept(unit, Keep::recomputable);
+    ASSERT_FALSE(recomputable.empty());
+    run.forget(unit, Keep::recomputable);
+    run.recompute(static_cast<int>(unit), Recompute::selective);
+    EXPECT_EQ(run.kept(unit, Keep::recomputable), recomputable) << "unit " << unit;
+    EXPECT_EQ(run.kept(unit, Keep::saved), saved) << "unit " << unit;
   }
 }
 
@@ -243,12 +275,12 @@ inline void expect_backward_leaves_what_it_reads(ModelRun& run) {
   run.forward(StepKind::train);
   std::vector<std::vector<std::uint8_t>> before;
   for (std::size_t unit = 0; unit < 3; ++unit) {
-    before.push_back(run.saved(unit).contents());
+    before.push_back(run.kept(unit, Keep::saved));
     before.push_back(run.output(unit).contents());
   }
   run.backward();
   for (std::size_t unit = 0; unit < 3; ++unit) {
-    EXPECT_EQ(run.saved(unit).contents(), before[2 * unit]) << unit;
+    EXPECT_EQ(run.kept(unit, Keep::saved), before[2 * unit]) << unit;
     EXPECT_EQ(run.output(unit).contents(), before[2 * unit + 1]) << unit;
   }
 }

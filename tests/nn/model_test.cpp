@@ -146,7 +146,7 @@ TEST(Gpt2Model, InitialsAreGpt2s) {
   }
 }
 
-// Nine tensors of [tokens, channels] and the log-sum-exp, nothing else; see block_memory.h.
+// Nine tensors of [tokens, channels] and the log-sum-exp, nothing else.
 TEST(Gpt2Model, SavesWhatItSays) {
   const Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
   const BatchShape shape = {.sequences = 2, .length = 256};
@@ -157,14 +157,13 @@ TEST(Gpt2Model, SavesWhatItSays) {
     const std::int64_t narrow = 512 * 384 * bytes_of(type);
     EXPECT_EQ(spec.batch_bytes, 2 * 512 * 4);
     EXPECT_EQ(spec.units[0].output_bytes, narrow);
-    EXPECT_EQ(spec.units[0].saved_bytes, 0);
+    EXPECT_EQ(spec.units[0].bytes(Keep::saved), 0);
     EXPECT_EQ(spec.units[1].output_bytes, narrow);
-    EXPECT_EQ(spec.units[1].saved_bytes, 9 * narrow + 6 * 512 * 4);
+    EXPECT_EQ(spec.units[1].bytes(Keep::saved), 9 * narrow + 6 * 512 * 4);
     // Both norms' outputs with mean and deviation, and GELU's.
-    EXPECT_EQ(spec.units[1].recomputable_bytes, 6 * narrow + 4 * 512 * 4);
-    EXPECT_GE(spec.units[1].recomputable_bytes + spec.units[1].workspace_bytes, 5 * narrow + 2 * 512 * 4);
+    EXPECT_EQ(spec.units[1].bytes(Keep::recomputable), 6 * narrow + 4 * 512 * 4);
     EXPECT_EQ(spec.units[7].output_bytes, 0);
-    EXPECT_EQ(spec.units[7].saved_bytes, 0);
+    EXPECT_EQ(spec.units[7].bytes(Keep::saved), 0);
   }
 }
 

@@ -58,13 +58,13 @@ struct Gpt2Sizes {
   ActivationSpec activations(std::int64_t sequences, std::int64_t length, DType dtype = DType::bf16) const {
     const std::int64_t rows = sequences * length;
     const std::int64_t narrow = rows * channels * bytes_of(dtype);
-    ActivationSpec spec{.units = {{.output_bytes = narrow}}, .batch_bytes = 8 * rows};
+    ActivationSpec spec{.units = {UnitActivations{.output_bytes = narrow}}, .batch_bytes = 8 * rows};
     for (std::int64_t layer = 0; layer < layers; ++layer) {
-      spec.units.push_back({.output_bytes = narrow,
-                            .saved_bytes = 9 * narrow + 4 * rows * heads,
-                            .workspace_bytes = 9 * narrow + 8 * rows});
+      spec.units.push_back(UnitActivations{.output_bytes = narrow,
+                                           .saved_bytes = 9 * narrow + 4 * rows * heads,
+                                           .workspace_bytes = 9 * narrow + 8 * rows});
     }
-    spec.units.push_back({.workspace_bytes = 2 * narrow + 4 * 128 * vocabulary});
+    spec.units.push_back(UnitActivations{.workspace_bytes = 2 * narrow + 4 * 128 * vocabulary});
     return spec;
   }
 };

@@ -186,9 +186,9 @@ class RandomModel {
                                     .trainable = pick(0, 9) > 0});
       }
       units.push_back(std::move(added));
-      activations.units.push_back({.output_bytes = 1000 * pick(0, 100),
-                                   .saved_bytes = 1000 * pick(0, 300),
-                                   .workspace_bytes = 1000 * pick(0, 2) * pick(0, 200)});
+      activations.units.push_back(UnitActivations{.output_bytes = 1000 * pick(0, 100),
+                                                  .saved_bytes = 1000 * pick(0, 300),
+                                                  .workspace_bytes = 1000 * pick(0, 2) * pick(0, 200)});
     }
     activations.batch_bytes = pick(0, 100000);
     const int stage = pick(0, 3);

@@ -15,7 +15,7 @@ using testing::RandomPrograms;
 
 Program with(std::vector<Buffer> buffers, std::size_t instructions = 10) {
   Program program;
-  program.units = {"unit"};
+  program.units = {{.name = "unit"}};
   program.buffers = std::move(buffers);
   program.instructions.resize(instructions);
   return program;

@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "tests/program/small_graph.h"
 #include "tests/program/small_models.h"
 
 namespace tessera::testing {
@@ -126,6 +127,11 @@ std::vector<GoldenPrograms> golden_programs() {
       shard_everything(of);
       of.spec.strategy.recompute = recompute;
     }));
+  all.push_back(golden("parts", [](Case& of) {
+    of.spec.activations = small_graphs(2);
+    of.spec.strategy.recompute = Recompute::selective;
+    of.spec.strategy.offload.activations = Space::host;
+  }));
   all.push_back(golden("evaluation", [](Case& of) {
     shard_everything(of);
     of.spec.kind = StepKind::evaluate;

@@ -14,7 +14,7 @@ namespace tessera::testing {
 class HandMade {
  public:
   HandMade() {
-    program_.units = {"a", "b"};
+    program_.units = {{.name = "a"}, {.name = "b"}};
     program_.channels = {{Axis::shard, Lane::gather}, {Axis::shard, Lane::reduce}};
   }
 

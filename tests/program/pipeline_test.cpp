@@ -192,7 +192,7 @@ TEST(PipelinePrograms, HoldAsManyMicrobatchesAsTheScheduleHasInFlight) {
     const Layout layout(chain(8, 100), 1);
     const Program program = build_step(layout, {.pipeline = 4}, spec, rank);
     const auto saved = std::ranges::count_if(program.buffers, [&](const Buffer& buffer) {
-      return buffer.role == BufferRole::saved && buffer.unit == 2 * rank;
+      return buffer.role == BufferRole::value && buffer.index == UnitGraph::kSaved && buffer.unit == 2 * rank;
     });
     EXPECT_EQ(saved, 4 - rank);
   }
@@ -352,7 +352,7 @@ TEST(SpoiltPipeline, SwappedMessagesAndCollectivesAreFound) {
 }
 
 TEST(SpoiltPipeline, AnEarlyReleaseIsFound) {
-  for (const BufferRole role : {BufferRole::output, BufferRole::output_gradient, BufferRole::saved,
+  for (const BufferRole role : {BufferRole::output, BufferRole::output_gradient, BufferRole::value,
                                 BufferRole::gathered, BufferRole::gradient}) {
     WholeMesh made = sound();
     bool changed = false;

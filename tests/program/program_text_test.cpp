@@ -16,18 +16,19 @@ namespace {
 
 // Every field has another value than its default.
 Program full_program() {
-  Program program{.kind = StepKind::finish,
-                  .microbatches = 3,
-                  .last_round_ranks = 2,
-                  .blocks = 4,
-                  .rests = true,
-                  .pipeline_rank = 2,
-                  .units = {"embed", "it's \"all\" here: a, b"},
-                  .channels = {{Axis::shard, Lane::gather}, {Axis::pipeline, Lane::receive_output}},
-                  .buffers = {},
-                  .instructions = {},
-                  .scalars = 1,
-                  .scalars_numel = 15};
+  Program program{
+      .kind = StepKind::finish,
+      .microbatches = 3,
+      .last_round_ranks = 2,
+      .blocks = 4,
+      .rests = true,
+      .pipeline_rank = 2,
+      .units = {{.name = "embed", .parts = {"forward", "again"}}, {.name = "it's \"all\" here: a, b"}},
+      .channels = {{Axis::shard, Lane::gather}, {Axis::pipeline, Lane::receive_output}},
+      .buffers = {},
+      .instructions = {},
+      .scalars = 1,
+      .scalars_numel = 15};
   program.buffers.push_back({.name = "window",
                              .role = BufferRole::state_window,
                              .category = Category::optimizer_state,
@@ -48,10 +49,10 @@ Program full_program() {
                   .pass = Pass::recompute,
                   .edge = UseEdge::close,
                   .unit = 1,
+                  .part = 3,
                   .microbatch = 2,
                   .channel = 1,
                   .peer = 1,
-                  .selective = true,
                   .contributors = {.first = 2, .count = 3},
                   .wire = DType::bf16,
                   .when = 2,
@@ -86,10 +87,10 @@ void know_all_fields(const Program& program) {
   [[maybe_unused]] const auto& [name, role, category, space, unit, flat, spread, type, index, bytes,
                                 persistent, one_address, lifetimes] = buffers[0];
   [[maybe_unused]] const auto& [first, last] = lifetimes[0];
-  [[maybe_unused]] const auto& [op, on, pass, edge, of, microbatch, channel, peer, selective, contributors,
-                                wire, when, operands, waits] = instructions[0];
+  [[maybe_unused]] const auto& [op, on, pass, edge, of, part, microbatch, channel, peer, contributors, wire,
+                                when, operands, waits] = instructions[0];
   [[maybe_unused]] const auto& [operand_role, touched, region, operand_type, access] = operands[0];
-  [[maybe_unused]] const auto& [region_kind, region_spread, parameter] = region;
+  [[maybe_unused]] const auto& [region_kind, region_spread, parameter, value] = region;
   [[maybe_unused]] const auto& [axes, granule] = region_spread;
   [[maybe_unused]] const auto& [granule_kind, granule_numel] = granule;
 }
@@ -102,8 +103,10 @@ const std::vector<Change>& changes() {
       {"blocks", [](Program& of) { of.blocks = 1; }},
       {"rests", [](Program& of) { of.rests = false; }},
       {"pipeline_rank", [](Program& of) { of.pipeline_rank = 0; }},
-      {"units", [](Program& of) { of.units.emplace_back("embed"); }},
-      {"a unit's name", [](Program& of) { of.units[0] = "embed\n"; }},
+      {"units", [](Program& of) { of.units.push_back({.name = "embed"}); }},
+      {"a unit's name", [](Program& of) { of.units[0].name = "embed\n"; }},
+      {"a unit's parts", [](Program& of) { of.units[0].parts.clear(); }},
+      {"a part's name", [](Program& of) { of.units[0].parts[1] = "it's"; }},
       {"channels", [](Program& of) { of.channels.push_back({}); }},
       {"a channel's axis", [](Program& of) { of.channels[1].axis = Axis::world; }},
       {"a channel's lane", [](Program& of) { of.channels[1].lane = Lane::host; }},
@@ -145,7 +148,7 @@ const std::vector<Change>& changes() {
       {"channel of another lane", [](Program& of) { instruction(of).channel = 0; }},
       {"no such channel", [](Program& of) { instruction(of).channel = -2; }},
       {"peer", [](Program& of) { instruction(of).peer = 0; }},
-      {"selective", [](Program& of) { instruction(of).selective = false; }},
+      {"part", [](Program& of) { instruction(of).part = -1; }},
       {"contributors", [](Program& of) { instruction(of).contributors.count = 0; }},
       {"the first contributor", [](Program& of) { instruction(of).contributors.first = 0; }},
       {"wire", [](Program& of) { instruction(of).wire = DType::fp32; }},
@@ -166,6 +169,8 @@ const std::vector<Change>& changes() {
       {"kind all", [](Program& of) { operand(of).region.kind = Region::Kind::all; }},
       {"kind parameter", [](Program& of) { operand(of).region.kind = Region::Kind::parameter; }},
       {"kind gaps", [](Program& of) { operand(of).region.kind = Region::Kind::gaps; }},
+      {"a region's value", [](Program& of) { operand(of).region.value = SharedValue::output; }},
+      {"kind value", [](Program& of) { operand(of).region = Region::of_value(2); }},
       {"kind sum", [](Program& of) { operand(of).region.kind = Region::Kind::sum; }},
   };
   return all;
@@ -227,7 +232,7 @@ TEST(ProgramText, HasEveryEnumerator) {
   each(3, [](Program& of, int k) { instruction(of).edge = static_cast<UseEdge>(k); });
   each(kRoles, [](Program& of, int k) { operand(of).role = static_cast<Role>(k); });
   each(4, [](Program& of, int k) { operand(of).access = static_cast<Access>(k); });
-  each(5, [](Program& of, int k) { operand(of).region.kind = static_cast<Region::Kind>(k); });
+  each(6, [](Program& of, int k) { operand(of).region.kind = static_cast<Region::Kind>(k); });
   each(3, [](Program& of, int k) {
     buffer(of).spread.granule = {.kind = static_cast<Granule::Kind>(k), .numel = 8};
   });
@@ -239,14 +244,14 @@ TEST(ProgramText, KeepsAnyName) {
         std::string("\0\n\r\t\x7f", 5), std::string("Größe 数"), std::string("\xc3"),
         std::string("\xed\xa0\x80"), std::string("@0")}) {
     Program program = full_program();
-    program.units[1] = name;
+    program.units[1].name = name;
     program.buffers[0].name = name;
     expect_round_trip(program, name);
     const std::string text = to_text(program);
     EXPECT_EQ(std::ranges::count(text, '\n'), std::ranges::count(to_text(full_program()), '\n'));
   }
   Program plain = full_program();
-  plain.units[1] = "Größe 数";
+  plain.units[1].name = "Größe 数";
   EXPECT_NE(to_text(plain).find("unit 'Größe 数'\n"), std::string::npos);
 }
 
@@ -254,7 +259,7 @@ TEST(ProgramText, NamesWhatItMeans) {
   EXPECT_EQ(
       to_text(full_program()),
       R"(tessera program 1: finish microbatches 3 pipeline_rank 2 last_round_ranks 2 blocks 4 rests
-unit 'embed'
+unit 'embed' parts 'forward' 'again'
 unit 'it\'s "all" here: a, b'
 channel shard on gather
 channel pipeline on receive_output
@@ -265,7 +270,7 @@ buffer 'scalars' parameter in parameters on device 0 bytes
 buffer 'decision' decision in parameters on device 0 bytes
 scalars 'scalars' numel 15
 
-#0 use recompute close selective on receive_output of 'it\'s "all" here: a, b' microbatch 2 )"
+#0 use recompute close part 3 on receive_output of 'it\'s "all" here: a, b' microbatch 2 )"
       R"(over pipeline contributors 3 from 2 wire bf16 peer 1 when 'decision' waits #0 #7: moment2 modify 'window' part shard+replicate )"
       R"(fp16, squares read 'scalars' sum of_parameter 3, to read 'scalars'
 #1 zero on compute
@@ -301,9 +306,9 @@ TEST(ProgramText, SaysWhatIsWrong) {
             start + "1: found '3000000000'; a whole number is needed");
   EXPECT_EQ(refusal_of("rests\n", "rests x\n"),
             start + "1: found 'x'; the line should end here, or a field is at the wrong place");
-  EXPECT_EQ(refusal_of("unit 'embed'", "unit embed"),
+  EXPECT_EQ(refusal_of("unit 'embed' parts", "unit embed parts"),
             start + "2: found 'embed'; a name is needed, between single quotes");
-  EXPECT_EQ(refusal_of("unit 'embed'", "unit 'embed"),
+  EXPECT_EQ(refusal_of("unit 'embed' parts 'forward' 'again'", "unit 'embed"),
             start + "2: found '\\'embed'; a single quote must end the name");
   EXPECT_EQ(refusal_of("unit 'embed'", "unit 'em\\bed'"),
             start + "2: found '\\\\bed'; a backslash stands before ' or \\, or as \\x0a");
@@ -336,7 +341,7 @@ TEST(ProgramText, HasOneForm) {
           "1: found 'tessera program 1: finish microbatches 3 pipeline_rank  2 la' …; it must be written "
           "'tessera program 1: finish microbatches 3 pipeline_rank 2 last_round_ranks 2 blocks 4 rests'");
   EXPECT_EQ(refusal_of("microbatches 3", "microbatches 03").substr(0, 27), start + "1: found");
-  EXPECT_EQ(refusal_of("unit 'embed'", "unit '\\x65mbed'"),
+  EXPECT_EQ(refusal_of("unit 'embed' parts 'forward' 'again'", "unit '\\x65mbed'"),
             start + "2: found 'unit \\'\\\\x65mbed\\''; it must be written 'unit \\'embed\\''");
   EXPECT_EQ(refusal_of("#1 zero on", "#1 zero forward on").substr(0, 28), start + "13: found");
   EXPECT_EQ(refusal_of("\n\n", "\n").substr(0, 27), start + "6: found");

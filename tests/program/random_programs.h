@@ -24,7 +24,7 @@ class RandomPrograms {
   // bytes, space and keeping of addresses follow from the number and `salt`.
   Program make(const std::string& prefix, unsigned salt) {
     Program program;
-    program.units = {"unit"};
+    program.units = {{.name = "unit"}};
     program.instructions.resize(static_cast<std::size_t>(pick(4, 64)));
     const int lanes = pick(2, 5);
     for (Instruction& instruction : program.instructions) {

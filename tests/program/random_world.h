@@ -11,6 +11,7 @@
 #include "tessera/prove.h"
 #include "tessera/verify.h"
 #include "tests/program/random_strategy.h"
+#include "tests/program/small_graph.h"
 
 namespace tessera::testing {
 
@@ -32,6 +33,25 @@ inline std::vector<UnitSpec> draw_units(Draws& draws, DType type) {
     units.push_back(made);
   }
   return units;
+}
+
+// A unit of several parts, between which its parameters are dealt.
+inline UnitGraph random_graph(Draws& draws, const UnitSpec& unit) {
+  UnitGraph graph = small_graph();
+  graph.output_bytes = draws.pick(1, 50000);
+  for (ValueSpec& value : graph.values) value.bytes = draws.chance(85) ? draws.pick(0, 60000) : 0;
+  for (ValueSpec& value : graph.values)
+    if (value.over != kNoValue) value.bytes = graph.values[value.over].bytes;
+  for (PartSpec& part : graph.parts) {
+    part.workspace_bytes = draws.chance(50) ? draws.pick(0, 9000) : 0;
+    if (draws.chance(10)) part.reads.push_back(SharedValue::batch);
+    if (!part.gradients || part.gradients->empty()) continue;
+    const int turn = part.gradients->front();
+    part.gradients->clear();
+    for (int place = turn; place < static_cast<int>(unit.parameters.size()); place += 2)
+      part.gradients->push_back(place);
+  }
+  return graph;
 }
 
 // Whether some ranks may have fewer microbatches than others.
@@ -70,11 +90,14 @@ inline Case draw_case(std::uint64_t seed) {
     }
     spec.activations = {.units = {}, .batch_bytes = draws.pick(0, 5000)};
     for (int unit = 0; unit < units; ++unit)
-      spec.activations.units.push_back({.output_bytes = draws.pick(1, 50000),
-                                        .saved_bytes = draws.chance(70) ? draws.pick(0, 200000) : 0,
-                                        .recomputable_bytes = draws.chance(70) ? draws.pick(0, 200000) : 0,
-                                        .workspace_bytes = draws.pick(0, 60000),
-                                        .reads_batch = draws.chance(40)});
+      spec.activations.units.push_back(
+          draws.chance(40)
+              ? random_graph(draws, of.units[static_cast<std::size_t>(unit)])
+              : UnitActivations{.output_bytes = draws.pick(1, 50000),
+                                .saved_bytes = draws.chance(70) ? draws.pick(0, 200000) : 0,
+                                .recomputable_bytes = draws.chance(70) ? draws.pick(0, 200000) : 0,
+                                .workspace_bytes = draws.pick(0, 60000),
+                                .reads_batch = draws.chance(40)});
     of.specs.push_back(spec);
   }
   of.cost.cluster.ranks_per_node = draws.among<int>({0, 1, 8});

@@ -42,8 +42,8 @@ inline std::vector<UnitSpec> tied_model(int blocks) {
 inline ActivationSpec activations(int units) {
   ActivationSpec spec{.units = {}, .batch_bytes = 512};
   for (int unit = 0; unit < units; ++unit)
-    spec.units.push_back(
-        {.output_bytes = 4096, .saved_bytes = 10240, .recomputable_bytes = 5120, .workspace_bytes = 2048});
+    spec.units.push_back(UnitActivations{
+        .output_bytes = 4096, .saved_bytes = 10240, .recomputable_bytes = 5120, .workspace_bytes = 2048});
   return spec;
 }
 

@@ -74,7 +74,7 @@ TEST(Simulate, RecomputeTakesWhatItRepeats) {
   };
   const double plain = passes_us(Recompute::none, cost);
   EXPECT_DOUBLE_EQ(plain, 3 * 600 / 2.0);
-  const auto made_bytes = static_cast<double>(activations.units[0].recomputable_bytes);
+  const auto made_bytes = static_cast<double>(activations.units[0].bytes(Keep::recomputable));
   EXPECT_DOUBLE_EQ(passes_us(Recompute::selective, cost), plain + 2 * 2 * made_bytes / 16);
   EXPECT_DOUBLE_EQ(passes_us(Recompute::full, cost), plain + (70 + 80) / 2.0);
   CostModel without = cost;
@@ -263,7 +263,7 @@ TEST(Simulate, ArgumentsThatDoNotFit) {
 
 TEST(ChromeTrace, ParsesAndNamesEveryBar) {
   HandMade made;
-  made.program().units[0] = "a \"quoted\"\\\n\xff name";  // must not spoil the file
+  made.program().units[0].name = "a \"quoted\"\\\n\xff name";  // must not spoil the file
   const BufferId buffer = made.persistent("x"), other = made.persistent("y");
   const InstructionId gather = made.gather(0, buffer, other);
   made.use(0, {}, {}, {gather});

@@ -110,7 +110,8 @@ struct Offloaded {
     StepSpec train{.strategy = {.placements = Placements::of_stage(3), .prefetch = prefetch},
                    .activations = activations(units),
                    .order = {}};
-    for (int unit = 0; unit < units; ++unit) train.activations.units[unit].saved_bytes = 2048 * (unit % 5);
+    for (int unit = 0; unit < units; ++unit)
+      train.activations.units[unit].values[UnitGraph::kSaved].bytes = 2048 * (unit % 5);
     train.strategy.offload = {.states = Space::host, .parameters = Space::host, .activations = Space::host};
     of_steps = {train};
   }
@@ -333,7 +334,7 @@ TEST_F(Budget, ListsThreeThatFitByTheirTime) {
 TEST_F(Budget, TellsWhatAChangeCosts) {
   std::vector<StepSpec> specs = specs_at(0);
   for (StepSpec& spec : specs)
-    for (UnitActivations& unit : spec.activations.units) unit.saved_bytes = 1'000'000;
+    for (UnitGraph& unit : spec.activations.units) unit.values[UnitGraph::kSaved].bytes = 1'000'000;
   std::vector<StepSpec> recomputed = specs;
   for (StepSpec& spec : recomputed) spec.strategy.recompute = Recompute::full;
   const std::int64_t budget = arena_bytes(recomputed);
@@ -368,7 +369,7 @@ TEST_F(Budget, NamesOneCountOfResidentUnits) {
 TEST_F(Budget, NamesChangesThatFitTogetherOnly) {
   std::vector<StepSpec> specs = specs_at(3);
   for (StepSpec& spec : specs)
-    for (UnitActivations& unit : spec.activations.units) unit.saved_bytes = 20'000;
+    for (UnitGraph& unit : spec.activations.units) unit.values[UnitGraph::kSaved].bytes = 20'000;
   std::vector<StepSpec> both = specs;
   for (StepSpec& spec : both) {
     spec.strategy.recompute = Recompute::full;
@@ -468,7 +469,7 @@ TEST_F(Budget, OfTheHostIsMetByTheDevice) {
 TEST_F(Budget, OneWordForAllUnitsSaysWhereToo) {
   std::vector<StepSpec> specs = specs_at(3);
   for (StepSpec& spec : specs)
-    for (UnitActivations& unit : spec.activations.units) unit.saved_bytes = 200'000;
+    for (UnitGraph& unit : spec.activations.units) unit.values[UnitGraph::kSaved].bytes = 200'000;
   std::vector<StepSpec> full = specs;
   for (StepSpec& spec : full) spec.strategy.recompute = Recompute::full;
   for (StepSpec& spec : specs)

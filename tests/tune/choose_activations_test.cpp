@@ -35,10 +35,10 @@ struct RandomChain {
         cost.forward_flops.push_back(cost.forward_flops[0]);
         cost.recompute_flops.push_back(cost.recompute_flops[0]);
       } else {
-        activations.units.push_back({.output_bytes = 256 * pick(1, 400),
-                                     .saved_bytes = 256 * pick(0, 4000),
-                                     .recomputable_bytes = 256 * pick(0, 2000),
-                                     .workspace_bytes = 256 * pick(0, 1000)});
+        activations.units.push_back(UnitActivations{.output_bytes = 256 * pick(1, 400),
+                                                    .saved_bytes = 256 * pick(0, 4000),
+                                                    .recomputable_bytes = 256 * pick(0, 2000),
+                                                    .workspace_bytes = 256 * pick(0, 1000)});
         cost.forward_flops.push_back(1e6 * pick(1, 1000));
         cost.recompute_flops.push_back(cost.forward_flops.back() * 0.1 * pick(3, 10));
       }

@@ -157,11 +157,35 @@ const std::map<std::string, Mutation>& mutations() {
          if (program.microbatches < 2) return false;
          const auto id = place(program, draws, [](const Instruction& of) {
            return of.op == Opcode::use && of.pass != Pass::forward &&
-                  (of.find(Role::input) || of.find(Role::saved));
+                  (of.find(Role::input) || of.find(Role::value));
          });
          if (!id) return false;
          Instruction& use = program.instructions[*id];
          use.microbatch = (use.microbatch + 1) % program.microbatches;
+         return true;
+       }},
+      {"a part reads a value that another should have written",
+       [](Program& program, Draws& draws) {
+         const auto reads_value = [](const Operand& operand) {
+           return operand.role == Role::value && reads(operand.access);
+         };
+         const auto id = place(program, draws, [&](const Instruction& of) {
+           return of.op == Opcode::use && std::ranges::any_of(of.operands, reads_value);
+         });
+         if (!id) return false;
+         std::vector<Operand*> values;
+         for (Operand& operand : program.instructions[*id].operands)
+           if (reads_value(operand)) values.push_back(&operand);
+         ++draws.among(values)->region.value;
+         return true;
+       }},
+      {"a part of a backward is left out",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::use && of.pass == Pass::backward && of.find(Role::gradient) != nullptr;
+         });
+         if (!id) return false;
+         drop(program, *id);
          return true;
        }},
       {"a use writes over a gradient that it should add to, or adds to nothing",

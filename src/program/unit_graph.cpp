@@ -1,0 +1,196 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "src/layout/enumerators.h"
+#include "tessera/activations.h"
+#include "tessera/error.h"
+
+namespace tessera {
+
+std::string_view name_of(Keep keep) {
+  constexpr std::string_view kNames[] = {"pass", "recomputable", "saved"};
+  return kNames[static_cast<int>(keep)];
+}
+
+UnitGraph::UnitGraph(const UnitActivations& sizes) : output_bytes(sizes.output_bytes), keeps_more(true) {
+  values = {{.name = "saved", .bytes = sizes.saved_bytes, .keep = Keep::saved},
+            {.name = "recomputable", .bytes = sizes.recomputable_bytes, .keep = Keep::recomputable}};
+  const auto add = [&](std::string name, Pass pass, std::vector<ValueId> reads, std::vector<ValueId> writes) {
+    if (sizes.reads_batch) reads.insert(reads.begin(), SharedValue::batch);
+    parts.push_back({.name = std::move(name),
+                     .pass = pass,
+                     .reads = std::move(reads),
+                     .writes = std::move(writes),
+                     .workspace_bytes = sizes.workspace_bytes});
+  };
+  add("forward", Pass::forward, {SharedValue::input}, {SharedValue::output, kSaved, kRecomputable});
+  add("again", Pass::recompute, {SharedValue::input, kSaved}, {kRecomputable});
+  add("backward", Pass::backward, {SharedValue::input, kSaved, kRecomputable, SharedValue::output_gradient},
+      {kRecomputable, SharedValue::input_gradient});
+}
+
+bool UnitGraph::reads_batch() const {
+  return std::ranges::any_of(parts, [](const PartSpec& part) {
+    return std::ranges::find(part.reads, SharedValue::batch) != part.reads.end();
+  });
+}
+
+std::int64_t UnitGraph::bytes(Keep keep) const {
+  std::int64_t sum = 0;
+  for (const ValueSpec& value : values) sum += value.keep == keep && value.over == kNoValue ? value.bytes : 0;
+  return sum;
+}
+
+double UnitGraph::flops(Pass pass) const {
+  double sum = 0;
+  for (const PartSpec& part : parts) sum += part.pass == pass ? part.flops : 0;
+  return sum;
+}
+
+std::int64_t UnitGraph::workspace_bytes() const {
+  std::int64_t most = 0;
+  for (const PartSpec& part : parts) most = std::max(most, part.workspace_bytes);
+  return most;
+}
+
+ValueId UnitGraph::root(ValueId value) const {
+  while (value >= 0 && values[value].over != kNoValue) value = values[value].over;
+  return value;
+}
+
+namespace {
+
+// Which of the values that units share a pass may read and write.
+bool may_read(Pass pass, ValueId shared) {
+  return shared == SharedValue::batch || shared == SharedValue::input ||
+         (shared == SharedValue::output_gradient && pass == Pass::backward);
+}
+bool may_write(Pass pass, ValueId shared) {
+  return (shared == SharedValue::output && pass == Pass::forward) ||
+         (shared == SharedValue::input_gradient && pass == Pass::backward);
+}
+
+// Follows the parts in their order, as a step without recompute runs them.
+class Check {
+ public:
+  Check(std::string_view unit, const UnitGraph& graph) : unit_(unit), graph_(graph) {}
+
+  void run() {
+    check_values();
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      if (std::ranges::find(graph_.parts, pass, &PartSpec::pass) == graph_.parts.end())
+        throw UsageError(
+            fmt::format("unit '{}' declares no part of {}; UnitActivations{{}} declares one for each pass",
+                        unit_, name_of(pass)));
+    for (const Pass pass : {Pass::forward, Pass::backward, Pass::recompute}) {
+      if (pass == Pass::recompute) written_ = kept_;
+      met_.clear();
+      for (const PartSpec& part : graph_.parts) {
+        check_enumerator("the pass of " + name(part), part.pass, Pass::backward);
+        if (part.pass == pass) check(part);
+      }
+      if (pass == Pass::forward && graph_.output_bytes > 0 && !shared_.contains(SharedValue::output))
+        throw UsageError(fmt::format("unit '{}' has {} bytes of output, which no part of forward writes",
+                                     unit_, graph_.output_bytes));
+      if (pass == Pass::forward) kept_ = kept_of(written_);
+      if (pass == Pass::forward) written_ = kept_;
+    }
+  }
+
+ private:
+  std::string name(const PartSpec& part) const {
+    return fmt::format("part '{}' of unit '{}'", part.name, unit_);
+  }
+  [[noreturn]] void refuse(const PartSpec& part, const std::string& what) const {
+    throw UsageError(fmt::format("{} {}", name(part), what));
+  }
+
+  void check_values() const {
+    if (graph_.output_bytes < 0)
+      throw UsageError(fmt::format("unit '{}' has {} bytes of output", unit_, graph_.output_bytes));
+    for (ValueId id = 0; id < graph_.values.count(); ++id) {
+      const ValueSpec& value = graph_.values[id];
+      const std::string name = fmt::format("value '{}' of unit '{}'", value.name, unit_);
+      check_enumerator("keep of " + name, value.keep, Keep::saved);
+      if (value.bytes < 0) throw UsageError(fmt::format("{} has {} bytes", name, value.bytes));
+      if (value.over == kNoValue) continue;
+      if (value.over < 0 || value.over >= id)
+        throw UsageError(fmt::format("{} is over value {}; it can be over a value before its own, 0 to {}",
+                                     name, value.over, id - 1));
+      if (value.keep != Keep::pass)
+        throw UsageError(fmt::format("{} is over another and kept as {}; only what a pass needs can be", name,
+                                     name_of(value.keep)));
+      if (const ValueSpec& below = graph_.values[graph_.root(id)]; value.bytes > below.bytes)
+        throw UsageError(fmt::format("{} has {} bytes and is over '{}', which has {}", name, value.bytes,
+                                     below.name, below.bytes));
+    }
+  }
+
+  void check(const PartSpec& part) {
+    if (part.workspace_bytes < 0)
+      refuse(part, fmt::format("has {} bytes of workspace", part.workspace_bytes));
+    if (part.gradients && part.pass != Pass::backward)
+      refuse(part, "writes gradients of parameters, which only backward does");
+    for (const ValueId id : part.reads) {
+      check_exists(part, id, may_read(part.pass, id));
+      if (id >= 0 && !written_.contains(id))
+        refuse(part, fmt::format("reads value '{}', which {}", graph_.values[id].name,
+                                 part.pass == Pass::forward
+                                     ? "no part before it writes"
+                                     : "is not there: it was kept for its pass only, or written over"));
+      met_.insert(id);
+    }
+    for (const ValueId id : part.writes) {
+      check_exists(part, id, may_write(part.pass, id));
+      if (id < 0 && !shared_.insert(id).second)
+        refuse(part, fmt::format("writes the {} of its unit, which another part writes already",
+                                 id == SharedValue::output ? "output" : "input's gradient"));
+      if (id < 0) continue;
+      check_over(part, id);
+      met_.insert(id);
+      // What lay in that memory is gone.
+      std::erase_if(written_, [&](ValueId other) { return graph_.root(other) == graph_.root(id); });
+      written_.insert(id);
+    }
+  }
+
+  // The value below is there: a recompute makes what its parts, and those of backward, read.
+  void check_over(const PartSpec& part, ValueId id) const {
+    const ValueId below = graph_.values[id].over;
+    if (below == kNoValue) return;
+    const bool read = std::ranges::find(part.reads, below) != part.reads.end();
+    if (read || (part.pass == Pass::backward && met_.contains(below))) return;
+    refuse(part,
+           fmt::format("writes value '{}' over '{}', which {} reads", graph_.values[id].name,
+                       graph_.values[below].name,
+                       part.pass == Pass::backward ? "no part of backward so far" : "it does not itself"));
+  }
+
+  void check_exists(const PartSpec& part, ValueId id, bool shared) const {
+    if (id >= graph_.values.count() || (id < 0 && !shared))
+      refuse(part, fmt::format("touches value {}, which it cannot; its unit has values 0 to {}", id,
+                               graph_.values.count() - 1));
+  }
+
+  std::set<ValueId> kept_of(const std::set<ValueId>& written) const {
+    std::set<ValueId> kept;
+    for (const ValueId id : written)
+      if (graph_.values[id].keep != Keep::pass) kept.insert(id);
+    return kept;
+  }
+
+  std::string_view unit_;
+  const UnitGraph& graph_;
+  std::set<ValueId> written_;  // and not written over
+  std::set<ValueId> kept_;     // by forward
+  std::set<ValueId> met_;      // by parts of this pass
+  std::set<ValueId> shared_;   // that parts have written
+};
+
+}  // namespace
+
+void UnitGraph::check(std::string_view unit) const { Check(unit, *this).run(); }
+
+}  // namespace tessera

@@ -1,0 +1,185 @@
+// Values and parts: which parts a pass runs, what a declaration may not say, and the programs made of them.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/activations.h"
+#include "tessera/error.h"
+#include "tests/program/small_graph.h"
+#include "tests/program/small_models.h"
+
+namespace tessera::testing {
+namespace {
+
+std::vector<std::string> names_in(const UnitGraph& graph, Pass pass, Recompute recompute) {
+  std::vector<std::string> names;
+  for (const int part : graph.parts_in(pass, recompute)) names.push_back(graph.parts[part].name);
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(UnitGraph, ARecomputeRunsThePartsThatWriteWhatIsMissing) {
+  const UnitGraph graph = small_graph();
+  EXPECT_EQ(names_in(graph, Pass::forward, Recompute::none), (Names{"norm", "up", "bend", "down"}));
+  EXPECT_EQ(names_in(graph, Pass::backward, Recompute::full),
+            (Names{"down parameters", "down", "bend", "up parameters", "up", "norm"}));
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::none), Names{});
+  // What is cheap: from the input, and from what was saved.
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::selective), (Names{"norm", "bend"}));
+  // All that backward reads, and not what only the output needs.
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::full), (Names{"norm", "up", "bend"}));
+}
+
+TEST(UnitGraph, APartThatRecomputesFromLessRunsWhereThatWasKept) {
+  UnitGraph graph = small_graph();
+  graph.parts.push_back({.name = "norm from up",
+                         .pass = Pass::recompute,
+                         .reads = {kUpValue},
+                         .writes = {kNormValue, kStatisticsValue}});
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::selective), (Names{"norm from up", "bend"}));
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::full), (Names{"norm", "up", "bend"}));
+}
+
+TEST(UnitGraph, WhatKeepsNothingHasNoRecompute) {
+  UnitGraph graph = UnitActivations{.output_bytes = 64};
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::selective), Names{});
+  // The trainer keeps more, in memory of its own.
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::full), Names{"forward"});
+  graph.keeps_more = false;
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::full), Names{});
+}
+
+TEST(UnitGraph, SizesAreOnePartAPass) {
+  const UnitGraph graph = UnitActivations{
+      .output_bytes = 64, .saved_bytes = 128, .recomputable_bytes = 256, .workspace_bytes = 512};
+  EXPECT_NO_THROW(graph.check("unit"));
+  EXPECT_EQ(graph.bytes(Keep::saved), 128);
+  EXPECT_EQ(graph.bytes(Keep::recomputable), 256);
+  EXPECT_EQ(graph.workspace_bytes(), 512);
+  EXPECT_TRUE(graph.reads_batch());
+  EXPECT_EQ(names_in(graph, Pass::forward, Recompute::none), Names{"forward"});
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::selective), Names{"again"});
+  EXPECT_EQ(names_in(graph, Pass::recompute, Recompute::full), Names{"forward"});
+  EXPECT_EQ(names_in(graph, Pass::backward, Recompute::none), Names{"backward"});
+}
+
+struct Refused {
+  const char* words;  // of the message
+  std::function<void(UnitGraph&)> spoil;
+};
+
+TEST(UnitGraph, RefusesWhatMeansNothing) {
+  const std::vector<Refused> all = {
+      {"'up' of unit 'u' has -1 bytes", [](UnitGraph& of) { of.values[kUpValue].bytes = -1; }},
+      {"has -4 bytes of output", [](UnitGraph& of) { of.output_bytes = -4; }},
+      {"can be over a value before its own", [](UnitGraph& of) { of.values[kNormValue].over = kUpValue; }},
+      {"only what a pass needs can be", [](UnitGraph& of) { of.values[kBentGradient].keep = Keep::saved; }},
+      {"is over 'bent', which has", [](UnitGraph& of) { of.values[kBentGradient].bytes += 1; }},
+      {"declares no part of backward",
+       [](UnitGraph& of) {
+         std::erase_if(of.parts, [](const PartSpec& part) { return part.pass == Pass::backward; });
+       }},
+      {"reads value 'up', which no part before it writes",
+       [](UnitGraph& of) { std::swap(of.parts[1], of.parts[2]); }},
+      {"it was kept for its pass only", [](UnitGraph& of) { of.values[kUpValue].keep = Keep::pass; }},
+      {"touches value 99", [](UnitGraph& of) { of.parts[0].reads.push_back(99); }},
+      {"touches value -4", [](UnitGraph& of) { of.parts[0].reads.push_back(SharedValue::output_gradient); }},
+      {"touches value -3", [](UnitGraph& of) { of.parts[4].writes.push_back(SharedValue::output); }},
+      {"which only backward does", [](UnitGraph& of) { of.parts[0].gradients = std::vector<int>{0}; }},
+      {"which no part of forward writes", [](UnitGraph& of) { of.parts[3].writes.clear(); }},
+      {"which another part writes already",
+       [](UnitGraph& of) { of.parts[2].writes.push_back(SharedValue::output); }},
+      {"has -8 bytes of workspace", [](UnitGraph& of) { of.parts[0].workspace_bytes = -8; }},
+      {"which no part of backward so far",
+       [](UnitGraph& of) { std::erase(of.parts[4].reads, ValueId{kBentValue}); }},
+  };
+  EXPECT_NO_THROW(small_graph().check("u"));
+  for (const Refused& refused : all) {
+    UnitGraph graph = small_graph();
+    refused.spoil(graph);
+    try {
+      graph.check("u");
+      ADD_FAILURE() << "not refused: " << refused.words;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(refused.words), std::string::npos) << error.what();
+    }
+  }
+}
+
+// Each value has a buffer that begins where a part writes it and ends behind the last that reads it.
+TEST(UnitGraph, ValuesLiveFromPartToPart) {
+  const Layout layout(chain(2, 100), 1);
+  StepSpec spec{.strategy = {}, .activations = small_graphs(2), .order = {}};
+  const Program program = build_step(layout, {}, spec);
+  const auto at = [&](Pass pass, const std::string& part, UnitId unit) {
+    for (InstructionId id = 0; id < program.instructions.count(); ++id) {
+      const Instruction& use = program.at(id);
+      if (use.op == Opcode::use && use.pass == pass && use.unit == unit &&
+          program.units[unit].parts[use.part] == part)
+        return id;
+    }
+    return -1;
+  };
+  const auto lives = [&](ValueId value) {
+    for (const Buffer& buffer : program.buffers)
+      if (buffer.role == BufferRole::value && buffer.unit == 0 && buffer.index == value)
+        return buffer.lifetimes;
+    return std::vector<Lifetime>{};
+  };
+  using Lives = std::vector<Lifetime>;
+  using enum Pass;
+  EXPECT_EQ(lives(kNormValue), (Lives{{at(forward, "norm", 0), at(backward, "norm", 0)}}));
+  EXPECT_EQ(lives(kUpValue), (Lives{{at(forward, "up", 0), at(backward, "bend", 0)}}));
+  // With the gradients that lie over it, up to the last that reads these.
+  EXPECT_EQ(lives(kBentValue), (Lives{{at(forward, "bend", 0), at(backward, "up", 0)}}));
+
+  // Under a selective recompute the values end in forward, and begin again.
+  spec.strategy.recompute = Recompute::selective;
+  const Program again = build_step(layout, {}, spec);
+  int found = 0;
+  for (const Buffer& buffer : again.buffers) {
+    if (buffer.role != BufferRole::value || buffer.unit != 0) continue;
+    ++found;
+    EXPECT_EQ(buffer.lifetimes.size(), buffer.index == kUpValue ? 1u : 2u) << buffer.name;
+  }
+  EXPECT_EQ(found, 4);
+}
+
+TEST(UnitGraph, EachGradientHasOnePartThatWritesIt) {
+  const auto refusal = [](const std::function<void(UnitGraph&)>& spoil) {
+    StepSpec spec{.strategy = {}, .activations = small_graphs(1), .order = {}};
+    spoil(spec.activations.units[0]);
+    try {
+      build_step(Layout(chain(1, 100), 1), {}, spec);
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  constexpr int kDownParameters = 4, kUpParameters = 7;
+  EXPECT_EQ(refusal([](UnitGraph&) {}), "");
+  EXPECT_EQ(refusal([](UnitGraph& of) { of.parts[kUpParameters].gradients->clear(); }),
+            "the gradient of 'block.0.weight' is written by 0 parts of unit 'block.0'; one must write it");
+  EXPECT_EQ(refusal([](UnitGraph& of) { of.parts[kUpParameters].gradients.reset(); }),
+            "the gradient of 'block.0.bias' is written by 2 parts of unit 'block.0'; one must write it");
+  EXPECT_EQ(refusal([](UnitGraph& of) { of.parts[kDownParameters].gradients = std::vector<int>{2}; }),
+            "part 'down parameters' of unit 'block.0' writes the gradient of parameter 2; the unit has 2");
+}
+
+// A layer's parts write the gradients of the parameters that they are for.
+TEST(UnitGraph, EachPartWritesItsOwnGradients) {
+  const Layout layout(chain(1, 100), 1);
+  const StepSpec spec{.strategy = {}, .activations = small_graphs(1), .order = {}};
+  const Program program = build_step(layout, {}, spec);
+  std::vector<std::string> writers;
+  for (const Instruction& use : program.instructions)
+    if (use.op == Opcode::use && use.find(Role::gradient) != nullptr)
+      writers.push_back(program.units[use.unit].parts[use.part]);
+  EXPECT_EQ(writers, (Names{"down parameters", "up parameters"}));
+}
+
+}  // namespace
+}  // namespace tessera::testing
