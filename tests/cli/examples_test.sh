@@ -25,7 +25,7 @@ says() {
   [ ! -s out.txt ] || fail "$* prints all the same"
 }
 
-names=(spiral spiral_c two_operators train_gpt larger_than_memory)
+names=(custom_module spiral spiral_c two_operators train_gpt larger_than_memory)
 if [ -x "$programs/embed_libtorch" ]; then names+=(embed_libtorch); fi
 for name in "${names[@]}"; do
   for help in --help -h; do
@@ -45,6 +45,10 @@ run 2 spiral 1 0 5 more
 run 2 spiral_c 1 0 5 folder more
 says 2 "STEPS is '5x'" two_operators 5x
 run 2 two_operators 5 5
+says 2 "STEPS is '5x'" custom_module 5x
+run 2 custom_module 5 5
+run 0 custom_module 3
+grep -q "^the same losses, bit for bit$" out.txt || fail "custom_module does not say that recomputation changes no bit"
 run 2 train_gpt
 says 2 "STEPS is 'abc'" train_gpt text.txt abc
 says 2 "STEPS is '0'" train_gpt text.txt 0
