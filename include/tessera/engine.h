@@ -182,8 +182,9 @@ class Engine {
   // rests in the last round.
   int own_microbatches(int index = 0) const;
 
-  // The next use of the program. Blocks the calling thread until the unit's parameters are gathered. Where
-  // the order opens a use, the lease stays until the matching close, with other leases inside.
+  // The next use of the program; of a unit that declares several parts for the pass, the next of them. Blocks
+  // the calling thread until the unit's parameters are gathered. Where the order opens a use, the lease stays
+  // until the matching close, with other leases inside.
   UnitLease use(UnitId unit, Pass pass);
   // Instead of use: contributes nothing, still meets every collective. Its gradients are zeroed, and so is
   // what it hands on of the program's activations: a unit's output, or the gradient of its input, which may
