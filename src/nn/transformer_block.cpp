@@ -7,56 +7,12 @@
 #include <vector>
 
 #include "kernels/kernels.h"
-#include "src/nn/block_shapes.h"
+#include "src/nn/block_run.h"
 #include "src/nn/support.h"
 #include "src/nn/transformer.h"
 
 namespace tessera::nn {
 namespace {
-
-// Where each layer's parameters begin among the module's: a gain or weight, then the bias where there is one.
-struct Indices {
-  int norm1, qkv, projection, norm2, up, down, count;
-
-  explicit Indices(const TransformerConfig& config) {
-    const int norm = static_cast<int>(parameters_of(config.norm));
-    const int linear = config.biases ? 2 : 1;
-    norm1 = 0;
-    qkv = norm1 + norm;
-    projection = qkv + linear;
-    norm2 = projection + linear;
-    up = norm2 + norm;
-    down = up + linear;
-    count = down + linear;
-  }
-};
-
-// [tokens, columns] in the model's type, unless said otherwise.
-enum BlockValue : ValueId {
-  kNorm1,            // [tokens, channels]: output of the first norm
-  kMean1,            // [tokens] fp32; nothing for RMSNorm
-  kRstd1,            // [tokens] fp32
-  kQkv,              // [tokens, qkv channels], rotated
-  kAttention,        // [tokens, channels]
-  kLogSumExp,        // [sequences, heads, length] fp32
-  kAttentionBranch,  // [tokens, channels]: what attention adds to the residual stream
-  kMiddle,           // [tokens, channels]: input + kAttentionBranch
-  kNorm2,            // as of the first norm
-  kMean2,
-  kRstd2,
-  kPreactivation,  // [tokens, up channels]
-  kHidden,         // [tokens, hidden]: output of the activation function
-  // Backward's. A branch's gradient is that of the stream, and takes no memory, where nothing is dropped.
-  kMlpBranchGradient,
-  kHiddenGradient,
-  kPreactivationGradient,
-  kNorm2Gradient,
-  kMiddleGradient,
-  kAttentionBranchGradient,
-  kAttentionGradient,
-  kQkvGradient,
-  kNorm1Gradient,
-};
 
 // What is kept for each token is query, key and value, the output of attention, the residual stream between
 // the two halves, the input of the MLP's activation function, and the log-sum-exp of each head: for GPT-2 3 +
@@ -97,183 +53,6 @@ IdVector<ValueSpec> block_values(const TransformerConfig& config, const BlockSha
   return values;
 }
 
-// One part on one microbatch.
-class BlockRun {
- public:
-  BlockRun(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes)
-      : config_(config),
-        context_(context),
-        shapes_(shapes),
-        indices_(config),
-        compute_(compute_context(context)) {
-    attention_shape_.dropout = dropout_of(context, config.attention_dropout, 0);
-  }
-
-  void norm1() const {
-    norm_forward(context_, compute_, norm_pass(kMean1, kRstd1), at(indices_.norm1),
-                 {.input = value(kInput), .output = value(kNorm1)});
-  }
-  void qkv() const {
-    linear(shapes_.qkv, value(kNorm1), indices_.qkv, value(kQkv));
-    if (!config_.rotary.empty())
-      kernels::rotary_forward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkv));
-  }
-  void attention() const {
-    kernels::attention_forward(compute_, attention_shape_, value(kQkv), value(kAttention),
-                               static_cast<float*>(value(kLogSumExp)));
-  }
-  void projection() const {
-    linear(shapes_.projection, value(kAttention), indices_.projection, value(kAttentionBranch));
-    drop(kOfAttention, value(kAttentionBranch), value(kAttentionBranch));
-  }
-  void norm2() const {
-    norm_forward(context_, compute_, norm_pass(kMean2, kRstd2), at(indices_.norm2),
-                 {.input = value(kAttentionBranch),
-                  .residual = value(kInput),
-                  .sum = value(kMiddle),
-                  .output = value(kNorm2)});
-  }
-  void norm2_again() const {
-    norm_forward(context_, compute_, norm_pass(kMean2, kRstd2), at(indices_.norm2),
-                 {.input = value(kMiddle), .output = value(kNorm2)});
-  }
-  void up() const { linear(shapes_.up, value(kNorm2), indices_.up, value(kPreactivation)); }
-  // Apart from the matmul before it, so that its bits do not depend on whether that is repeated.
-  void activation() const {
-    if (config_.mlp == MlpKind::swiglu)
-      kernels::swiglu_forward(compute_, swiglu(), value(kPreactivation), value(kHidden));
-    else
-      kernels::gelu_forward(compute_, config_.type, shapes_.rows * config_.hidden, value(kPreactivation),
-                            value(kHidden));
-  }
-  void down() const {
-    void* output = value(kOutput);
-    linear(shapes_.down, value(kHidden), indices_.down, output);
-    drop(kOfMlp, output, output);
-    kernels::add(compute_, config_.type, shapes_.rows * config_.channels, output, value(kMiddle), output);
-  }
-
-  void drop_mlp_gradient() const { drop(kOfMlp, value(kOutputGradient), value(kMlpBranchGradient)); }
-  void down_parameters() const {
-    parameter_gradients(shapes_.down, value(kHidden), mlp_branch_gradient(), indices_.down);
-  }
-  void down_gradient() const {
-    input_gradient(shapes_.down, mlp_branch_gradient(), indices_.down, value(kHiddenGradient));
-  }
-  void activation_gradient() const {
-    if (config_.mlp == MlpKind::swiglu)
-      kernels::swiglu_backward(compute_, swiglu(), value(kPreactivation), value(kHiddenGradient),
-                               value(kPreactivationGradient));
-    else
-      kernels::gelu_backward(compute_, config_.type, shapes_.rows * config_.hidden, value(kPreactivation),
-                             value(kHiddenGradient), value(kPreactivationGradient));
-  }
-  void up_parameters() const {
-    parameter_gradients(shapes_.up, value(kNorm2), value(kPreactivationGradient), indices_.up);
-  }
-  void up_gradient() const {
-    input_gradient(shapes_.up, value(kPreactivationGradient), indices_.up, value(kNorm2Gradient));
-  }
-  void norm2_gradient() const {
-    norm_backward(context_, compute_, norm_pass(kMean2, kRstd2), at(indices_.norm2),
-                  {.input = value(kMiddle),
-                   .output_gradient = value(kNorm2Gradient),
-                   .residual_gradient = value(kOutputGradient),
-                   .input_gradient = value(kMiddleGradient)});
-  }
-  void drop_attention_gradient() const {
-    drop(kOfAttention, value(kMiddleGradient), value(kAttentionBranchGradient));
-  }
-  void projection_parameters() const {
-    parameter_gradients(shapes_.projection, value(kAttention), attention_branch_gradient(),
-                        indices_.projection);
-  }
-  void projection_gradient() const {
-    input_gradient(shapes_.projection, attention_branch_gradient(), indices_.projection,
-                   value(kAttentionGradient));
-  }
-  void attention_gradient() const {
-    kernels::attention_backward(compute_, attention_shape_,
-                                {.qkv = value(kQkv),
-                                 .output = value(kAttention),
-                                 .log_sum_exp = static_cast<const float*>(value(kLogSumExp)),
-                                 .output_gradient = value(kAttentionGradient),
-                                 .qkv_gradient = value(kQkvGradient)});
-    if (!config_.rotary.empty())
-      kernels::rotary_backward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkvGradient));
-  }
-  void qkv_parameters() const {
-    parameter_gradients(shapes_.qkv, value(kNorm1), value(kQkvGradient), indices_.qkv);
-  }
-  void qkv_gradient() const {
-    input_gradient(shapes_.qkv, value(kQkvGradient), indices_.qkv, value(kNorm1Gradient));
-  }
-  void norm1_gradient() const {
-    norm_backward(context_, compute_, norm_pass(kMean1, kRstd1), at(indices_.norm1),
-                  {.input = value(kInput),
-                   .output_gradient = value(kNorm1Gradient),
-                   .residual_gradient = value(kMiddleGradient),
-                   .input_gradient = value(kInputGradient)});
-  }
-
- private:
-  // What ends in the residual stream; numbers its dropout, behind the attention's heads.
-  enum Branch : std::uint8_t { kOfAttention, kOfMlp };
-
-  void* value(ValueId id) const { return context_.value(id); }
-  static std::size_t at(int parameter) { return static_cast<std::size_t>(parameter); }
-
-  NormPass norm_pass(ValueId mean, ValueId rstd) const {
-    NormPass pass = norm_of(config_, shapes_);
-    pass.mean = static_cast<float*>(value(mean));
-    pass.rstd = static_cast<float*>(value(rstd));
-    return pass;
-  }
-
-  // output = dropout(tensor), [tokens, channels].
-  void drop(Branch branch, const void* tensor, void* output) const {
-    drop_stream(config_, context_, compute_, config_.heads + branch, tensor, output);
-  }
-  const void* mlp_branch_gradient() const {
-    return value(config_.dropout > 0 ? ValueId{kMlpBranchGradient} : kOutputGradient);
-  }
-  const void* attention_branch_gradient() const {
-    return value(config_.dropout > 0 ? kAttentionBranchGradient : kMiddleGradient);
-  }
-
-  kernels::SwigluShape swiglu() const {
-    return {.rows = shapes_.rows, .hidden = config_.hidden, .type = config_.type};
-  }
-
-  void linear(const kernels::LinearShape& shape, const void* input, int weight, void* output) const {
-    kernels::linear_forward(compute_, shape, input, context_.parameters[at(weight)],
-                            config_.biases ? context_.parameters[at(weight + 1)] : nullptr, output);
-  }
-
-  void parameter_gradients(const kernels::LinearShape& shape, const void* input, const void* output_gradient,
-                           int weight) const {
-    linear_parameter_gradients(context_, compute_,
-                               {.shape = shape,
-                                .input = input,
-                                .output_gradient = output_gradient,
-                                .weight = at(weight),
-                                .bias = config_.biases});
-  }
-
-  void input_gradient(const kernels::LinearShape& shape, const void* output_gradient, int weight,
-                      void* gradient) const {
-    kernels::linear_backward_input(compute_, shape, output_gradient, context_.parameters[at(weight)], 0.0f,
-                                   gradient);
-  }
-
-  const TransformerConfig& config_;
-  const ModuleContext& context_;
-  const BlockShapes& shapes_;
-  kernels::AttentionShape attention_shape_ = shapes_.attention;
-  Indices indices_;
-  kernels::ComputeContext compute_;
-};
-
 // A row of the table of parts, and what runs it.
 struct BlockPart {
   const char* name;
@@ -312,12 +91,13 @@ class Block final : public Module {
   }
 
   std::vector<Initial> initials() const override {
-    const Indices indices(config_);
-    IdVector<Initial> initials(indices.count);  // zero, which the biases keep
-    for (const int gain : {indices.norm1, indices.norm2}) initials[gain] = {Initial::Kind::constant, 1.0};
-    for (const int weight : {indices.qkv, indices.up})
+    const BlockIndices indices(config_);
+    std::vector<Initial> initials(indices.count);  // zero, which the biases keep
+    for (const std::size_t gain : {indices.norm1, indices.norm2})
+      initials[gain] = {Initial::Kind::constant, 1.0};
+    for (const std::size_t weight : {indices.qkv, indices.up})
       initials[weight] = {Initial::Kind::normal, config_.deviation};
-    for (const int weight : {indices.projection, indices.down})
+    for (const std::size_t weight : {indices.projection, indices.down})
       initials[weight] = {Initial::Kind::normal, config_.residual_deviation};
     return initials;
   }
@@ -361,7 +141,7 @@ class Block final : public Module {
   }
 
  private:
-  // Of a score and of a value's part, for each pair of tokens.
+  // The operations of a score and of a value's part, for each pair of tokens.
   static double pair_flops(const TransformerConfig& config) {
     return 2.0 * 2.0 * static_cast<double>(config.channels);
   }
@@ -372,15 +152,16 @@ class Block final : public Module {
                                       const Target& target) {
     using enum Pass;
     const bool drops = config.dropout > 0;
-    const ValueId mlp_branch = drops ? ValueId{kMlpBranchGradient} : kOutputGradient;
-    const ValueId attention_branch = drops ? kAttentionBranchGradient : kMiddleGradient;
-    const Indices of(config);
-    const auto linear = [&](int weight) {
-      return config.biases ? std::vector<int>{weight, weight + 1} : std::vector<int>{weight};
+    const ValueId mlp_branch = mlp_branch_gradient(config);
+    const ValueId attention_branch = attention_branch_gradient(config);
+    const BlockIndices of(config);
+    // The places of a layer's parameters, of which the first is given.
+    const auto places = [](std::size_t first, bool two) {
+      const auto place = static_cast<int>(first);
+      return two ? std::vector<int>{place, place + 1} : std::vector<int>{place};
     };
-    const auto norm = [&](int gain) {
-      return config.norm.kind == NormKind::layer ? std::vector<int>{gain, gain + 1} : std::vector<int>{gain};
-    };
+    const auto linear = [&](std::size_t weight) { return places(weight, config.biases); };
+    const auto norm = [&](std::size_t gain) { return places(gain, config.norm.kind == NormKind::layer); };
     const auto flops = [&](const kernels::LinearShape& shape) {
       return 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.in) *
              static_cast<double>(shape.out);
@@ -396,7 +177,7 @@ class Block final : public Module {
     const std::int64_t attention_scratch =
         std::max(kernels::attention_forward_workspace_bytes(shapes.attention, target),
                  kernels::attention_forward_workspace_bytes(evaluated, target));
-    // Of the pairs of tokens that the causal mask leaves.
+    // The operations for the pairs of tokens that the causal mask leaves.
     const double attention_flops = static_cast<double>(shapes.rows) *
                                    static_cast<double>(shapes.attention.sequence + 1) / 2 *
                                    pair_flops(config);

@@ -1,0 +1,181 @@
+#include "src/nn/block_run.h"
+
+#include "src/nn/support.h"
+
+namespace tessera::nn {
+
+BlockRun::BlockRun(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes)
+    : config_(config),
+      context_(context),
+      shapes_(shapes),
+      indices_(config),
+      compute_(compute_context(context)) {
+  attention_shape_.dropout = dropout_of(context, config.attention_dropout, 0);
+}
+
+void BlockRun::norm1() const {
+  norm_forward(context_, compute_, norm_pass(kMean1, kRstd1), indices_.norm1,
+               {.input = value(kInput), .output = value(kNorm1)});
+}
+
+void BlockRun::qkv() const {
+  linear(shapes_.qkv, value(kNorm1), indices_.qkv, value(kQkv));
+  if (!config_.rotary.empty())
+    kernels::rotary_forward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkv));
+}
+
+void BlockRun::attention() const {
+  kernels::attention_forward(compute_, attention_shape_, value(kQkv), value(kAttention),
+                             static_cast<float*>(value(kLogSumExp)));
+}
+
+void BlockRun::projection() const {
+  linear(shapes_.projection, value(kAttention), indices_.projection, value(kAttentionBranch));
+  drop(kOfAttention, value(kAttentionBranch), value(kAttentionBranch));
+}
+
+void BlockRun::norm2() const {
+  norm_forward(context_, compute_, norm_pass(kMean2, kRstd2), indices_.norm2,
+               {.input = value(kAttentionBranch),
+                .residual = value(kInput),
+                .sum = value(kMiddle),
+                .output = value(kNorm2)});
+}
+
+void BlockRun::norm2_again() const {
+  norm_forward(context_, compute_, norm_pass(kMean2, kRstd2), indices_.norm2,
+               {.input = value(kMiddle), .output = value(kNorm2)});
+}
+
+void BlockRun::up() const { linear(shapes_.up, value(kNorm2), indices_.up, value(kPreactivation)); }
+
+// Apart from the matmul before it, so that its bits do not depend on whether that is repeated.
+void BlockRun::activation() const {
+  if (config_.mlp == MlpKind::swiglu)
+    kernels::swiglu_forward(compute_, swiglu(), value(kPreactivation), value(kHidden));
+  else
+    kernels::gelu_forward(compute_, config_.type, shapes_.rows * config_.hidden, value(kPreactivation),
+                          value(kHidden));
+}
+
+void BlockRun::down() const {
+  void* output = value(kOutput);
+  linear(shapes_.down, value(kHidden), indices_.down, output);
+  drop(kOfMlp, output, output);
+  kernels::add(compute_, config_.type, shapes_.rows * config_.channels, output, value(kMiddle), output);
+}
+
+void BlockRun::drop_mlp_gradient() const { drop(kOfMlp, value(kOutputGradient), value(kMlpBranchGradient)); }
+
+void BlockRun::down_parameters() const {
+  parameter_gradients(shapes_.down, value(kHidden), value(mlp_branch_gradient(config_)), indices_.down);
+}
+
+void BlockRun::down_gradient() const {
+  input_gradient(shapes_.down, value(mlp_branch_gradient(config_)), indices_.down, value(kHiddenGradient));
+}
+
+void BlockRun::activation_gradient() const {
+  if (config_.mlp == MlpKind::swiglu)
+    kernels::swiglu_backward(compute_, swiglu(), value(kPreactivation), value(kHiddenGradient),
+                             value(kPreactivationGradient));
+  else
+    kernels::gelu_backward(compute_, config_.type, shapes_.rows * config_.hidden, value(kPreactivation),
+                           value(kHiddenGradient), value(kPreactivationGradient));
+}
+
+void BlockRun::up_parameters() const {
+  parameter_gradients(shapes_.up, value(kNorm2), value(kPreactivationGradient), indices_.up);
+}
+
+void BlockRun::up_gradient() const {
+  input_gradient(shapes_.up, value(kPreactivationGradient), indices_.up, value(kNorm2Gradient));
+}
+
+void BlockRun::norm2_gradient() const {
+  norm_backward(context_, compute_, norm_pass(kMean2, kRstd2), indices_.norm2,
+                {.input = value(kMiddle),
+                 .output_gradient = value(kNorm2Gradient),
+                 .residual_gradient = value(kOutputGradient),
+                 .input_gradient = value(kMiddleGradient)});
+}
+
+void BlockRun::drop_attention_gradient() const {
+  drop(kOfAttention, value(kMiddleGradient), value(kAttentionBranchGradient));
+}
+
+void BlockRun::projection_parameters() const {
+  parameter_gradients(shapes_.projection, value(kAttention), value(attention_branch_gradient(config_)),
+                      indices_.projection);
+}
+
+void BlockRun::projection_gradient() const {
+  input_gradient(shapes_.projection, value(attention_branch_gradient(config_)), indices_.projection,
+                 value(kAttentionGradient));
+}
+
+void BlockRun::attention_gradient() const {
+  kernels::attention_backward(compute_, attention_shape_,
+                              {.qkv = value(kQkv),
+                               .output = value(kAttention),
+                               .log_sum_exp = static_cast<const float*>(value(kLogSumExp)),
+                               .output_gradient = value(kAttentionGradient),
+                               .qkv_gradient = value(kQkvGradient)});
+  if (!config_.rotary.empty())
+    kernels::rotary_backward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkvGradient));
+}
+
+void BlockRun::qkv_parameters() const {
+  parameter_gradients(shapes_.qkv, value(kNorm1), value(kQkvGradient), indices_.qkv);
+}
+
+void BlockRun::qkv_gradient() const {
+  input_gradient(shapes_.qkv, value(kQkvGradient), indices_.qkv, value(kNorm1Gradient));
+}
+
+void BlockRun::norm1_gradient() const {
+  norm_backward(context_, compute_, norm_pass(kMean1, kRstd1), indices_.norm1,
+                {.input = value(kInput),
+                 .output_gradient = value(kNorm1Gradient),
+                 .residual_gradient = value(kMiddleGradient),
+                 .input_gradient = value(kInputGradient)});
+}
+
+NormPass BlockRun::norm_pass(ValueId mean, ValueId rstd) const {
+  NormPass pass = norm_of(config_, shapes_);
+  pass.mean = static_cast<float*>(value(mean));
+  pass.rstd = static_cast<float*>(value(rstd));
+  return pass;
+}
+
+void BlockRun::drop(Branch branch, const void* tensor, void* output) const {
+  drop_stream(config_, context_, compute_, config_.heads + branch, tensor, output);
+}
+
+kernels::SwigluShape BlockRun::swiglu() const {
+  return {.rows = shapes_.rows, .hidden = config_.hidden, .type = config_.type};
+}
+
+void BlockRun::linear(const kernels::LinearShape& shape, const void* input, std::size_t weight,
+                      void* output) const {
+  kernels::linear_forward(compute_, shape, input, context_.parameters[weight],
+                          config_.biases ? context_.parameters[weight + 1] : nullptr, output);
+}
+
+void BlockRun::parameter_gradients(const kernels::LinearShape& shape, const void* input,
+                                   const void* output_gradient, std::size_t weight) const {
+  linear_parameter_gradients(context_, compute_,
+                             {.shape = shape,
+                              .input = input,
+                              .output_gradient = output_gradient,
+                              .weight = weight,
+                              .bias = config_.biases});
+}
+
+void BlockRun::input_gradient(const kernels::LinearShape& shape, const void* output_gradient,
+                              std::size_t weight, void* gradient) const {
+  kernels::linear_backward_input(compute_, shape, output_gradient, context_.parameters[weight], 0.0f,
+                                 gradient);
+}
+
+}  // namespace tessera::nn
