@@ -51,10 +51,11 @@ struct PartSpec {
   std::int64_t workspace_bytes = 0;  // scratch while it runs
   double flops = 0;  // multiplications and additions of its matrix products, for predictions of time
 
-  // Of the unit's parameter at that place.
+  bool reads_value(ValueId value) const { return std::ranges::find(reads, value) != reads.end(); }
+  bool writes_value(ValueId value) const { return std::ranges::find(writes, value) != writes.end(); }
+  // Whether it writes the gradient of the unit's parameter at that place.
   bool writes_gradient(int place) const {
-    return pass == Pass::backward &&
-           (!gradients || std::find(gradients->begin(), gradients->end(), place) != gradients->end());
+    return pass == Pass::backward && (!gradients || std::ranges::find(*gradients, place) != gradients->end());
   }
 };
 
@@ -70,8 +71,8 @@ struct UnitActivations {
 // The values and parts of a unit. Each pass runs its parts in their order.
 struct UnitGraph {
   UnitGraph() = default;
-  // Of a unit whose passes are one part each: everything saved is one value (kSaved), everything recomputable
-  // another (kRecomputable), which backward may overwrite.
+  // Declares a unit whose passes are one part each: everything saved is one value (kSaved), everything
+  // recomputable another (kRecomputable), which backward may overwrite.
   UnitGraph(const UnitActivations& sizes);  // NOLINT: sizes are the short way to declare a unit
   static constexpr ValueId kSaved = 0, kRecomputable = 1;
   // Its parts. A full recompute runs kForward again, a selective one kAgain.

@@ -54,8 +54,8 @@ class UnitLease {
   float gradient_beta(ParameterId parameter) const;
   // The same for all gradients of the unit; UsageError where they differ (a tied parameter).
   float gradient_beta() const;
-  // Of a unit whose activations the engine plans (EngineProgram::activations): the part that runs, by its
-  // place in UnitGraph::parts. Each part is a use of its own. −1: the unit declares none.
+  // The part that runs, by its place in UnitGraph::parts, of a unit whose activations the engine plans
+  // (EngineProgram::activations). Each part is a use of its own. −1: the unit declares none.
   int part() const;
   // Where the use finds something that units share, or its workspace (Role::batch to Role::input_gradient,
   // Role::workspace), on the device; nullptr where it has none of that role. A role's access is in

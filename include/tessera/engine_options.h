@@ -95,7 +95,7 @@ Numerics prove_engine(const Layout& layout, const EngineOptions& options,
 class OrderRecorder {
  public:
   void begin(UnitId unit, Pass pass);
-  // Of the innermost use that has begun; UsageError otherwise.
+  // Ends the innermost use that has begun; UsageError where that is another.
   void end(UnitId unit, Pass pass);
   // UsageError while a use is open.
   std::vector<Use> order() const;

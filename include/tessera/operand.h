@@ -41,7 +41,7 @@ enum class Role : std::uint8_t {
 };
 inline constexpr int kRoles = 19;
 
-// Of an operand of a use that is this value.
+// The role of an operand of a use that is this value.
 constexpr Role role_of(ValueId value) {
   constexpr Role kShared[] = {Role::batch, Role::input, Role::output, Role::output_gradient,
                               Role::input_gradient};
@@ -80,6 +80,11 @@ struct Region {
   static constexpr Region of_value(ValueId id) { return {.kind = Kind::value, .value = id}; }
   static constexpr Region sum_of(ParameterId id) { return {.kind = Kind::sum, .parameter = id}; }
 };
+
+// Whether such a region is of elements of a flat.
+constexpr bool is_of_flat(Region::Kind kind) {
+  return kind == Region::Kind::part || kind == Region::Kind::parameter || kind == Region::Kind::gaps;
+}
 
 struct Operand {
   Role role = Role::from;

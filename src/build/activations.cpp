@@ -1,6 +1,4 @@
 // What the modules' uses read and write besides parameters and gradients, and from when to when it is kept.
-#include <algorithm>
-
 #include "src/build/builder.h"
 
 namespace tessera {
@@ -32,14 +30,8 @@ void Builder::access_activations(Instruction& use) {
   const PartSpec& part = declared.parts[use.part];
   const bool again = use.pass == Pass::recompute;
   const auto touch = [&](ValueId value, BufferId id, Access access) {
-    use.operands.push_back({.role = role_of(value),
-                            .buffer = id,
-                            .region = value >= 0 ? Region::of_value(value) : Region{},
-                            .type = buffer(id).type,
-                            .access = access});
-  };
-  const auto written = [&](ValueId value) {
-    return std::ranges::find(part.writes, value) != part.writes.end();
+    Operand& operand = use.operands.emplace_back(whole(role_of(value), id, access));
+    if (value >= 0) operand.region = Region::of_value(value);
   };
   for (const ValueId value : part.reads) {
     const BufferId id = buffer_of(use.unit, value, use.microbatch);
@@ -47,13 +39,11 @@ void Builder::access_activations(Instruction& use) {
     const bool fetched =
         value == SharedValue::batch && buffer(id).lifetimes.empty();  // by this use, the first that reads
     if (fetched) begin(id, next_id());
-    touch(value, id, fetched ? Access::write : written(value) ? Access::modify : Access::read);
+    touch(value, id, fetched ? Access::write : part.writes_value(value) ? Access::modify : Access::read);
   }
   for (const ValueId value : part.writes) {
     const BufferId id = buffer_of(use.unit, value, use.microbatch);
-    if (id < 0 || (again && value == SharedValue::output) ||
-        std::ranges::find(part.reads, value) != part.reads.end())
-      continue;
+    if (id < 0 || (again && value == SharedValue::output) || part.reads_value(value)) continue;
     // What was kept is written again, with the same bits, where it lies; so is what is over another value.
     const bool stays = value >= 0 && (declared.values[value].over != kNoValue ||
                                       (again && declared.values[value].is_kept(recompute_of(use.unit))));

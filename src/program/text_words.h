@@ -41,9 +41,6 @@ template <class Enum>
 inline constexpr Enumeration kEnumeration = enumeration_of(Enum{});
 
 // Whether a region of that kind is of a flat, so that it has elements of a type.
-constexpr bool is_of_flat(Region::Kind kind) {
-  return kind == Region::Kind::part || kind == Region::Kind::parameter || kind == Region::Kind::gaps;
-}
 
 // An enumerator's name, with "_" for spaces; and whether it is this.
 std::string as_word(std::string_view name);

@@ -32,9 +32,8 @@ UnitGraph::UnitGraph(const UnitActivations& sizes) : output_bytes(sizes.output_b
 }
 
 bool UnitGraph::reads_batch() const {
-  return std::ranges::any_of(parts, [](const PartSpec& part) {
-    return std::ranges::find(part.reads, SharedValue::batch) != part.reads.end();
-  });
+  return std::ranges::any_of(parts,
+                             [](const PartSpec& part) { return part.reads_value(SharedValue::batch); });
 }
 
 std::int64_t UnitGraph::bytes(Keep keep) const {
@@ -85,18 +84,17 @@ class Check {
             fmt::format("unit '{}' declares no part of {}; UnitActivations{{}} declares one for each pass",
                         unit_, name_of(pass)));
     for (const Pass pass : {Pass::forward, Pass::backward, Pass::recompute}) {
-      if (pass == Pass::recompute) written_ = kept_;
+      written_ = kept_;
       met_.clear();
       for (const PartSpec& part : graph_.parts) {
         check_enumerator("the pass of " + name(part), part.pass, Pass::backward);
         if (part.pass == pass) check(part);
       }
-      if (pass == Pass::forward && graph_.output_bytes > 0 && !shared_.contains(SharedValue::output))
-        throw UsageError(fmt::format("unit '{}' has {} bytes of output, which no part of forward writes",
-                                     unit_, graph_.output_bytes));
-      if (pass == Pass::forward) kept_ = kept_of(written_);
-      if (pass == Pass::forward) written_ = kept_;
+      if (pass == Pass::forward) keep_written();
     }
+    if (graph_.output_bytes > 0 && !shared_.contains(SharedValue::output))
+      throw UsageError(fmt::format("unit '{}' has {} bytes of output, which no part of forward writes", unit_,
+                                   graph_.output_bytes));
   }
 
  private:
@@ -160,8 +158,7 @@ class Check {
   void check_over(const PartSpec& part, ValueId id) const {
     const ValueId below = graph_.values[id].over;
     if (below == kNoValue) return;
-    const bool read = std::ranges::find(part.reads, below) != part.reads.end();
-    if (read || (part.pass == Pass::backward && met_.contains(below))) return;
+    if (part.reads_value(below) || (part.pass == Pass::backward && met_.contains(below))) return;
     refuse(part,
            fmt::format("writes value '{}' over '{}', which {} reads", graph_.values[id].name,
                        graph_.values[below].name,
@@ -174,11 +171,9 @@ class Check {
                                graph_.values.count() - 1));
   }
 
-  std::set<ValueId> kept_of(const std::set<ValueId>& written) const {
-    std::set<ValueId> kept;
-    for (const ValueId id : written)
-      if (graph_.values[id].keep != Keep::pass) kept.insert(id);
-    return kept;
+  void keep_written() {
+    for (const ValueId id : written_)
+      if (graph_.values[id].keep != Keep::pass) kept_.insert(id);
   }
 
   std::string_view unit_;

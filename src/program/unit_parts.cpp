@@ -35,7 +35,7 @@ class Again {
   bool there(ValueId value) const { return value < 0 || graph_.values[value].is_kept(recompute_); }
 
   void need(ValueId value) {
-    if (there(value) || graph_.values[value].bytes == 0 || !needed_.insert(value).second) return;
+    if (there(value) || graph_.values[value].bytes == 0) return;
     const int maker = maker_of(value);
     if (maker < 0 || !chosen_.insert(maker).second) return;
     for (const ValueId read : graph_.parts[maker].reads) need(read);
@@ -45,7 +45,7 @@ class Again {
     int forward = -1;
     for (int id = 0; id < graph_.parts.count(); ++id) {
       const PartSpec& part = graph_.parts[id];
-      if (part.pass == Pass::backward || std::ranges::find(part.writes, value) == part.writes.end()) continue;
+      if (part.pass == Pass::backward || !part.writes_value(value)) continue;
       if (part.pass == Pass::forward) forward = id;
       if (part.pass == Pass::recompute &&
           std::ranges::all_of(part.reads, [&](ValueId read) { return there(read); }))
@@ -56,7 +56,6 @@ class Again {
 
   const UnitGraph& graph_;
   const Recompute recompute_;
-  std::set<ValueId> needed_;
   std::set<int> chosen_;
 };
 

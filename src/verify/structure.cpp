@@ -114,8 +114,7 @@ class Structure {
   void check_region(InstructionId id, const Operand& operand) {
     const Buffer& of = buffer(operand.buffer);
     const Region& region = operand.region;
-    const bool of_flat = region.kind == Region::Kind::part || region.kind == Region::Kind::parameter ||
-                         region.kind == Region::Kind::gaps;
+    const bool of_flat = is_of_flat(region.kind);
     if (of_flat && of.flat < 0)
       report(id, fmt::format("touches the {} of '{}', which is of no flat", name_of(region.kind), of.name));
     if (of_flat && operand.type != of.type)
