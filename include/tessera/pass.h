@@ -7,6 +7,7 @@
 namespace tessera {
 
 enum class Pass : std::uint8_t { forward, recompute, backward };
+inline constexpr int kPasses = 3;
 enum class StepKind : std::uint8_t {
   train,
   evaluate,

@@ -298,6 +298,7 @@ class Builder {
   Program program_;
   IdVector<FlatBuffers> flat_buffers_;
   IdVector<UnitBuffers> unit_buffers_;
+  IdVector<IdArray<std::vector<int>, kPasses>> parts_;  // [unit][pass] that run; −1: all, as none is declared
   PerMicrobatch batch_;
   BufferId decision_ = -1, previous_ = -1, terms_ = -1;  // what instructions depend on; −1: none does
   BufferId when_ = -1;                                   // of what is added now

@@ -43,6 +43,11 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
   for (const UnitSpec& unit : layout.units()) program_.units.push_back({.name = unit.name});
   for (UnitId unit = 0; unit < spec.activations.units.count(); ++unit)
     for (const PartSpec& part : graph(unit).parts) program_.units[unit].parts.push_back(part.name);
+  parts_.resize(layout.units().size());
+  for (UnitId unit = 0; unit < parts_.count(); ++unit)
+    for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward})
+      parts_[unit][pass] =
+          has_activations() ? graph(unit).parts_in(pass, recompute_of(unit)) : std::vector<int>{-1};
   flat_buffers_.resize(layout.flats().size());
   unit_buffers_.resize(layout.units().size());
 }
@@ -271,9 +276,7 @@ void Builder::issue_use(int position) {
   slot.instruction = next_id() - 1;  // lifetimes that end with the use end there
   if (rests_in(slot.microbatch)) return;
   if (slot.use.pass == Pass::backward) begin_gradients(position);
-  std::vector<int> parts = {-1};
-  if (has_activations()) parts = graph(slot.use.unit).parts_in(slot.use.pass, recompute_of(slot.use.unit));
-  for (const int part : parts) {
+  for (const int part : parts_[slot.use.unit][slot.use.pass]) {
     Instruction use = part_of_use(slot, part);
     access_parameters(slot.use, use);
     if (slot.use.pass == Pass::backward) access_gradients(use, position);

@@ -49,6 +49,8 @@ void CostModel::check() const {
   none_below("wake_us", wake_us);
   for (const double flops : forward_flops) none_below("forward_flops", flops);
   for (const double flops : recompute_flops) none_below("recompute_flops", flops);
+  for (const IdVector<double>& of_unit : part_flops)
+    for (const double flops : of_unit) none_below("part_flops", flops);
   cluster.check();
 }
 

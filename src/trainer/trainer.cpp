@@ -58,7 +58,7 @@ struct Trainer::Impl {
   std::int64_t first_sequence(int microbatch) const;
   void bind(const Instruction& use, const UnitLease& lease, ModuleContext& context);
   const UnitGraph& graph_of(const Instruction& use) const {
-    return programs.specs[static_cast<std::size_t>(running)].activations.units[use.unit];
+    return programs.specs[running].activations.units[use.unit];
   }
   void collect(Pass pass, const ModuleContext& context);
   // Of what needs the program that `generation` plans, before ranks wait for each other.

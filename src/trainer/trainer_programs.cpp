@@ -43,11 +43,8 @@ BatchBuffer::BatchBuffer(const Model& model, const BatchShape& shape) {
 
 int last_that_reads_batch(const UnitGraph& graph, Pass pass) {
   int last = -1;
-  for (int part = 0; part < graph.parts.count(); ++part) {
-    const std::vector<ValueId>& reads = graph.parts[part].reads;
-    if (graph.parts[part].pass == pass && std::ranges::find(reads, SharedValue::batch) != reads.end())
-      last = part;
-  }
+  for (int part = 0; part < graph.parts.count(); ++part)
+    if (graph.parts[part].pass == pass && graph.parts[part].reads_value(SharedValue::batch)) last = part;
   return last;
 }
 
@@ -71,7 +68,7 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
   const auto add = [&](const char* name, EngineProgram spec) {
     names.emplace_back(name);
     specs.push_back(std::move(spec));
-    return static_cast<int>(specs.size()) - 1;
+    return specs.count() - 1;
   };
   const Target target(options.engine.threads_per_rank, options.engine.device);
   ActivationSpec batch = model.activations(options.batch, target);

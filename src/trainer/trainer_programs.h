@@ -10,7 +10,7 @@ namespace tessera {
 struct TrainerPrograms {
   TrainerPrograms(const Model& model, const TrainerOptions& options);
   std::vector<std::string> names;  // by program
-  std::vector<EngineProgram> specs;
+  IdVector<EngineProgram> specs;
   int train = -1;
   // An evaluation runs in parts of this many microbatches: enough to hide the bubble of a pipeline, and few,
   // so that the plan is small. If the last part has fewer, its program is `evaluate_rest`; else that is −1.

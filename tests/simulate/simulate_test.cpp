@@ -259,6 +259,8 @@ TEST(Simulate, ArgumentsThatDoNotFit) {
   EXPECT_THROW(simulate(program, layout, {}, {.issue_us = HUGE_VAL}), UsageError);
   EXPECT_THROW(simulate(program, layout, {}, {.forward_flops = {1, NAN}}), UsageError);
   EXPECT_THROW(simulate(program, layout, {}, {.recompute_flops = {1, -1}}), UsageError);
+  EXPECT_THROW(simulate(program, layout, {}, {.part_flops = {{1}, {-1}}}), UsageError);
+  EXPECT_THROW(simulate(program, layout, {}, {.part_flops = {{1}, {NAN}}}), UsageError);
 }
 
 TEST(ChromeTrace, ParsesAndNamesEveryBar) {
