@@ -7,6 +7,7 @@
 #include "tessera/checkpoint.h"
 #include "tessera/cluster.h"
 #include "tessera/communicator.h"
+#include "tessera/cut.h"
 #include "tessera/data.h"
 #include "tessera/device.h"
 #include "tessera/device_type.h"

@@ -29,17 +29,6 @@ void check_shape(const ParameterSpec& spec) {
   }
 }
 
-// What comes with tensor parallel ranks.
-void check_uncut(const ParameterSpec& spec) {
-  if (spec.cut != Cut())
-    throw UnsupportedError("parameter '" + spec.name +
-                           "' has a cut; this version cuts no parameter over an axis: leave `cut` as it is");
-  if (spec.gradient != GradientOver::copied)
-    throw UnsupportedError("parameter '" + spec.name +
-                           "' has a gradient that is partial; this version has no ranks that each compute a "
-                           "part of it: leave `gradient` as it is");
-}
-
 // Levenshtein's distance, for "did you mean".
 int edit_distance(const std::string& a, const std::string& b) {
   std::vector<int> row(b.size() + 1);
@@ -60,6 +49,10 @@ std::string mismatch(const std::string& what, const std::string& mine, const std
   return "; its " + what + " is " + mine + ", the other's " + theirs + ", and they must be equal";
 }
 
+std::string gradient_text(const ParameterSpec& spec) {
+  return spec.gradient == GradientOver::partial ? "partial" : "copied";
+}
+
 // Files hold names as UTF-8.
 void check_text(const std::string& what, const std::string& text) {
   std::size_t good = 0;  // bytes
@@ -72,13 +65,20 @@ void check_text(const std::string& what, const std::string& text) {
 
 }  // namespace
 
-Layout::Layout(std::vector<UnitSpec> units, int shards, int replicas)
-    : units_(std::move(units)), shards_(shards), replicas_(replicas) {
+std::string_view name_of(TensorShare share) {
+  constexpr std::string_view kNames[] = {"copied", "partial", "cut"};
+  return kNames[static_cast<int>(share)];
+}
+
+Layout::Layout(std::vector<UnitSpec> units, int shards, int replicas, int tensor)
+    : units_(std::move(units)), shards_(shards), replicas_(replicas), tensor_(tensor) {
   if (shards_ < 1)
     throw UsageError("shards is " + std::to_string(shards_) + "; a layout needs 1 shard or more");
   if (replicas_ < 1)
     throw UsageError("replicas is " + std::to_string(replicas_) + "; a layout needs 1 replica or more");
-  Mesh{.replicate = replicas_, .shard = shards_}.world();  // its checks
+  if (tensor_ < 1)
+    throw UsageError("tensor is " + std::to_string(tensor_) + "; a layout needs 1 tensor rank or more");
+  Mesh{.replicate = replicas_, .shard = shards_, .tensor = tensor_}.world();  // its checks
   number_parameters();
   own_.resize(units_.size());
   places_.resize(unit_of_.size());
@@ -110,10 +110,20 @@ void Layout::number_parameters() {
       if (parameter.group < 0)
         throw UsageError("parameter '" + parameter.name + "' has group " + std::to_string(parameter.group) +
                          "; it must be 0 or more");
-      check_uncut(parameter);
+      check_enumerator("the gradient of parameter '" + parameter.name + "'", parameter.gradient,
+                       GradientOver::partial);
+      shares_.emplace_back(parameter.name, parameter.shape, parameter.cut, tensor_);
       unit_of_.push_back(unit);
     }
   }
+}
+
+// Of a frozen parameter there is no gradient that could be partial.
+TensorShare Layout::share_of(const ParameterSpec& parameter) const {
+  if (tensor_ == 1) return TensorShare::copied;
+  if (parameter.cut.dim >= 0) return TensorShare::cut;
+  const bool partial = parameter.trainable && parameter.gradient == GradientOver::partial;
+  return partial ? TensorShare::partial : TensorShare::copied;
 }
 
 void Layout::place_unit(UnitId unit) {
@@ -126,18 +136,22 @@ void Layout::place_unit(UnitId unit) {
     const ParameterId id = first_[unit] + static_cast<ParameterId>(i);
     const auto same = [&](FlatId flat) {
       const Flat& other = flats_[flat];
-      return other.dtype == parameter.dtype && other.trainable == parameter.trainable;
+      return other.dtype == parameter.dtype && other.trainable == parameter.trainable &&
+             other.over == share_of(parameter);
     };
     const std::size_t slot =
         static_cast<std::size_t>(std::find_if(own.begin(), own.end(), same) - own.begin());
     if (slot == own.size()) {
       own.push_back(flats_.count());
       ends.push_back(0);
-      flats_.push_back(
-          {.unit = unit, .dtype = parameter.dtype, .trainable = parameter.trainable, .parameters = {}});
+      flats_.push_back({.unit = unit,
+                        .dtype = parameter.dtype,
+                        .trainable = parameter.trainable,
+                        .over = share_of(parameter),
+                        .parameters = {}});
     }
     Flat& flat = flats_[own[slot]];
-    const std::int64_t numel = numel_of(parameter.shape);
+    const std::int64_t numel = shares(id).numel();
     places_[id] = {.flat = own[slot], .offset = ends[slot], .numel = numel, .home = id};
     flat.parameters.push_back(id);
     flat.parameter_numel += numel;
@@ -174,6 +188,10 @@ void Layout::resolve_ties() {
                                        other.trainable ? "true" : "false"));
     if (tied.group != other.group)
       throw UsageError(what + mismatch("group", std::to_string(tied.group), std::to_string(other.group)));
+    if (tied.cut != other.cut)
+      throw UsageError(what + mismatch("cut", to_string(tied.cut), to_string(other.cut)));
+    if (tied.gradient != other.gradient)
+      throw UsageError(what + mismatch("gradient", gradient_text(tied), gradient_text(other)));
     places_[id] = places_[home];
   }
 }
@@ -228,7 +246,8 @@ std::span<const FlatId> Layout::flats_used_by(UnitId unit) const { return at(use
 
 std::int64_t Layout::total_numel() const {
   std::int64_t total = 0;
-  for (const Flat& flat : flats_) total += flat.parameter_numel;
+  for (ParameterId id = 0; id < parameters(); ++id)
+    if (place(id).home == id) total += shares(id).global_numel();
   return total;
 }
 
@@ -254,24 +273,26 @@ void Layout::check_range(FlatId id, std::int64_t begin, std::int64_t end) const 
                      std::to_string(flat(id).padded_numel));
 }
 
-Element Layout::locate(FlatId id, std::int64_t offset) const {
-  check_range(id, offset, offset + 1);
-  const ParameterId owner = flat(id).parameters[slot_at(flat(id), offset)];
-  const std::int64_t index = offset - place(owner).offset;
-  return index < place(owner).numel ? Element{.parameter = owner, .index = index}
-                                    : Element{.parameter = -1, .index = 0};
+Element Layout::locate(FlatId id, std::int64_t offset, int tensor_rank) const {
+  const std::vector<Piece> found = global_pieces(id, offset, offset + 1, tensor_rank);
+  return found.empty() ? Element{.parameter = -1, .index = 0}
+                       : Element{.parameter = found.front().parameter, .index = found.front().begin};
+}
+
+ShareRun Layout::run_of(const Element& element) const {
+  const TensorShares& held = shares(element.parameter);
+  if (element.index < 0 || element.index >= held.global_numel())
+    throw UsageError("element " + std::to_string(element.index) + " is not in parameter '" +
+                     parameter(element.parameter).name + "', which has " +
+                     std::to_string(held.global_numel()));
+  return held.of_parameter(element.index, element.index + 1).front();
 }
 
 std::int64_t Layout::offset_of(const Element& element) const {
-  if (element.parameter < 0 || element.parameter >= parameters())
-    throw UsageError("parameter " + std::to_string(element.parameter) + " does not exist; the layout has " +
-                     std::to_string(parameters()));
-  const Place& where = place(element.parameter);
-  if (element.index < 0 || element.index >= where.numel)
-    throw UsageError("element " + std::to_string(element.index) + " is not in parameter '" +
-                     parameter(element.parameter).name + "', which has " + std::to_string(where.numel));
-  return where.offset + element.index;
+  return place(element.parameter).offset + run_of(element).local;
 }
+
+int Layout::tensor_rank_of(const Element& element) const { return run_of(element).tensor_rank; }
 
 int Layout::shard_of(const Element& element) const {
   const std::int64_t offset = offset_of(element);
@@ -291,6 +312,21 @@ std::vector<Piece> Layout::pieces(FlatId id, std::int64_t begin, std::int64_t en
     if (from < to)
       result.push_back(
           {.parameter = members[slot], .begin = from - where.offset, .offset = from, .numel = to - from});
+  }
+  return result;
+}
+
+std::vector<Piece> Layout::global_pieces(FlatId id, std::int64_t begin, std::int64_t end,
+                                         int tensor_rank) const {
+  if (tensor_rank < 0 || tensor_rank >= tensor_) refuse("tensor rank", tensor_rank, tensor_);
+  std::vector<Piece> result;
+  for (const Piece& piece : pieces(id, begin, end)) {
+    const TensorShares& held = shares(piece.parameter);
+    for (const ShareRun& run : held.of_share(tensor_rank, piece.begin, piece.begin + piece.numel))
+      result.push_back({.parameter = piece.parameter,
+                        .begin = run.global,
+                        .offset = piece.offset + run.local - piece.begin,
+                        .numel = run.numel});
   }
   return result;
 }

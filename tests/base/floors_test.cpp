@@ -41,6 +41,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"shape.h", "src/base/"},
     {"philox.h", "src/base/"},
     {"optimizer_options.h", "src/base/"},
+    {"cut.h", "src/layout/"},
     {"layout.h", "src/layout/"},
     {"mesh.h", "src/layout/"},
     {"spread.h", "src/layout/"},

@@ -74,22 +74,62 @@ TEST(LayoutErrors, Group) {
             "parameter 'w' has group -1; it must be 0 or more");
 }
 
-TEST(LayoutErrors, WhatComesWithTensorRanksIsRefused) {
-  const auto unsupported = [](const ParameterSpec& parameter) {
+TEST(LayoutErrors, Cuts) {
+  const auto with = [](Cut cut, int tensor = 2, Shape shape = {8, 6}) {
+    const ParameterSpec parameter{.name = "w", .shape = std::move(shape), .cut = std::move(cut)};
     try {
-      Layout({{.name = "unit", .parameters = {parameter}}}, 1);
+      Layout({{.name = "unit", .parameters = {parameter}}}, 1, 1, tensor);
     } catch (const UnsupportedError& error) {
+      return "unsupported: " + std::string(error.what());
+    } catch (const UsageError& error) {
       return std::string(error.what());
     }
-    return std::string("none");
+    return std::string("accepted");
   };
-  EXPECT_EQ(unsupported({.name = "w", .shape = {8, 4}}), "none");
-  EXPECT_EQ(unsupported({.name = "w", .shape = {8, 4}, .cut = {.dim = 0}}),
-            "parameter 'w' has a cut; this version cuts no parameter over an axis: leave `cut` as it is");
-  EXPECT_EQ(
-      unsupported({.name = "w", .shape = {8}, .gradient = GradientOver::partial}),
-      "parameter 'w' has a gradient that is partial; this version has no ranks that each compute a part of "
-      "it: leave `gradient` as it is");
+  const std::string what = "parameter 'w' of shape [8, 6]: ";
+  EXPECT_EQ(with({.dim = 0}), "accepted");
+  EXPECT_EQ(with({.dim = 1, .segments = {4, 2}}), "accepted");
+  EXPECT_EQ(with({.dim = 2}), what + "cut.dim is 2; it must be 0 to 1, or -1 for no cut");
+  EXPECT_EQ(with({.dim = -2}), what + "cut.dim is -2; it must be 0 to 1, or -1 for no cut");
+  EXPECT_EQ(with({.dim = 0}, 2, {}),
+            "parameter 'w' of shape []: cut.dim is 0; a scalar has no dim to cut: it must be -1");
+  EXPECT_EQ(with({.segments = {8}}),
+            what + "cut.segments is set while cut.dim is -1, which means that it is not cut");
+  EXPECT_EQ(with({.padded = true}),
+            what + "cut.padded is set while cut.dim is -1, which means that it is not cut");
+  EXPECT_EQ(with({.dim = 0, .segments = {4, 2}}),
+            what + "cut.segments [4, 2] must add up to the length of dim 0, 8");
+  EXPECT_EQ(with({.dim = 0, .segments = {4, 4, std::int64_t{1} << 62, std::int64_t{1} << 62}}),
+            what +
+                "cut.segments [4, 4, 4611686018427387904, 4611686018427387904] must add up to the length "
+                "of dim 0, 8");
+  EXPECT_EQ(with({.dim = 0, .segments = {8, 0}}),
+            what + "cut.segments [8, 0] has a segment of 0; each must be 1 or more");
+  EXPECT_EQ(with({.dim = 0, .segments = {4, 4}, .padded = true}),
+            what + "cut.padded is set with cut.segments [4, 4]; only a cut of one segment is padded");
+  EXPECT_EQ(with({.dim = 0}, 3),
+            "parameter 'w' of shape [8, 6] is cut along dim 0 over 3 tensor ranks; they do not divide its "
+            "segment 0, of length 8: it must be a multiple of 3, or cut.padded must be set");
+  EXPECT_EQ(with({.dim = 1, .segments = {4, 2}}, 4),
+            "parameter 'w' of shape [8, 6] is cut along dim 1 over 4 tensor ranks; they do not divide its "
+            "segment 1, of length 2: it must be a multiple of 4");
+  EXPECT_EQ(with({.dim = 0, .padded = true}, 3), "accepted");
+  EXPECT_EQ(with({.dim = 0, .repeats = 2}),
+            "unsupported: " + what +
+                "cut.repeats is 2; in this version each rank has a share of its own: it must be 1");
+  EXPECT_EQ(with({.dim = 0, .axis = Axis::shard}),
+            "unsupported: " + what + "cut.axis is shard; this version cuts over the tensor axis only");
+  EXPECT_EQ(with({.dim = 0, .axis = Axis{9}}),
+            "the axis of the cut of parameter 'w' has the value 9; its enumerators are 0 to 4");
+  // On one rank nothing is cut, but a cut that means nothing is still refused.
+  EXPECT_EQ(with({.dim = 0, .segments = {3, 5}}, 1), "accepted");
+  EXPECT_EQ(with({.dim = 2}, 1), what + "cut.dim is 2; it must be 0 to 1, or -1 for no cut");
+  EXPECT_EQ(with({.dim = 0}, 0), "tensor is 0; a layout needs 1 tensor rank or more");
+}
+
+TEST(LayoutErrors, Gradients) {
+  EXPECT_EQ(refusal({{"a", {{.name = "w", .shape = {2}, .gradient = GradientOver{2}}}}}),
+            "the gradient of parameter 'w' has the value 2; its enumerators are 0 to 1");
 }
 
 TEST(LayoutErrors, Ties) {
@@ -126,6 +166,16 @@ TEST(LayoutErrors, Ties) {
   EXPECT_EQ(with(wrong),
             "parameter 'tied' is tied to 'home'; its group is 1, the other's 0, and they must be equal");
 
+  wrong = tied;
+  wrong.cut = {.dim = 0};
+  EXPECT_EQ(with(wrong),
+            "parameter 'tied' is tied to 'home'; its cut is dim 0, the other's none, and they must be equal");
+  wrong = tied;
+  wrong.gradient = GradientOver::partial;
+  EXPECT_EQ(with(wrong),
+            "parameter 'tied' is tied to 'home'; its gradient is partial, the other's copied, and they must "
+            "be equal");
+
   ParameterSpec chained = tied;
   chained.name = "chained";
   chained.tied_to = "tied";
@@ -150,10 +200,20 @@ TEST(LayoutErrors, LookUps) {
             "elements 4 to 3 are not a range of flat buffer 0, which has 128");
   EXPECT_EQ(message([&] { layout.gaps(0, -1, 3); }),
             "elements -1 to 3 are not a range of flat buffer 0, which has 128");
+  EXPECT_EQ(message([&] { layout.locate(0, 0, 1); }), "tensor rank 1 does not exist; the layout has 1");
+  EXPECT_EQ(message([&] { layout.global_pieces(0, 0, 5, -1); }),
+            "tensor rank -1 does not exist; the layout has 1");
+  EXPECT_EQ(message([&] { layout.shares(0).of_parameter(2, 6); }),
+            "elements 2 to 6 are not a range of the parameter, which has 5");
+  EXPECT_EQ(message([&] { layout.shares(0).of_share(0, 3, 2); }),
+            "elements 3 to 2 are not a range of a rank's share of the parameter, which has 5");
+  EXPECT_EQ(message([&] { layout.shares(0).of_share(1, 0, 5); }),
+            "tensor rank 1 does not exist; there are 1");
   for (const int none : {-1, 7}) {
     const std::string number = std::to_string(none) + " does not exist; the layout has ";
     EXPECT_EQ(message([&] { layout.flat(none); }), "flat buffer " + number + "1");
     EXPECT_EQ(message([&] { layout.place(none); }), "parameter " + number + "2");
+    EXPECT_EQ(message([&] { layout.shares(none); }), "parameter " + number + "2");
     EXPECT_EQ(message([&] { layout.unit_of(none); }), "parameter " + number + "2");
     EXPECT_EQ(message([&] { layout.first_parameter(none); }), "unit " + number + "1");
     EXPECT_EQ(message([&] { layout.flats_of(none); }), "unit " + number + "1");

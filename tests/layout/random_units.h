@@ -3,6 +3,7 @@
 
 #include <random>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tessera/layout.h"
@@ -51,6 +52,43 @@ inline std::vector<UnitSpec> random_units(std::mt19937_64& random) {
     }
   }
   return units;
+}
+
+// A cut that `ranks` tensor ranks can make, none where the shape has no dim. Lengthens the dim that it cuts
+// to what they divide, unless the cut is padded.
+inline Cut random_cut(std::mt19937_64& random, Shape& shape, int ranks) {
+  if (shape.empty() || draw(random, 0, 3) == 0) return {};
+  Cut cut{.dim = static_cast<int>(draw(random, 0, static_cast<std::int64_t>(shape.size()) - 1))};
+  std::int64_t& length = shape[static_cast<std::size_t>(cut.dim)];
+  cut.padded = draw(random, 0, 2) == 0;
+  if (cut.padded) return cut;
+  length = 0;
+  for (std::int64_t segments = draw(random, 1, 3); segments > 0; --segments) {
+    cut.segments.push_back(ranks * draw(random, 1, 6));
+    length += cut.segments.back();
+  }
+  if (cut.segments.size() == 1 && draw(random, 0, 1) == 0) cut.segments.clear();
+  return cut;
+}
+
+// Cuts the units' parameters for so many ranks, ties as what they are tied to. Of the others the gradients of
+// some are partial.
+inline void cut_randomly(std::mt19937_64& random, std::vector<UnitSpec>& units, int ranks) {
+  std::unordered_map<std::string, ParameterSpec> homes;
+  for (UnitSpec& unit : units) {
+    for (ParameterSpec& spec : unit.parameters) {
+      if (spec.tied_to.empty()) {
+        spec.cut = random_cut(random, spec.shape, ranks);
+        spec.gradient = draw(random, 0, 1) == 0 ? GradientOver::copied : GradientOver::partial;
+        homes.emplace(spec.name, spec);
+      } else {
+        const ParameterSpec& home = homes.at(spec.tied_to);
+        spec.shape = home.shape;
+        spec.cut = home.cut;
+        spec.gradient = home.gradient;
+      }
+    }
+  }
 }
 
 inline int random_world(std::mt19937_64& random) {
