@@ -93,6 +93,46 @@ void check_embedding(const EmbeddingShape& shape, const char* op) {
   if (shape.positions != 0 && shape.positions < shape.sequence)
     throw UsageError(std::string(op) + ": the position table has " + std::to_string(shape.positions) +
                      " rows, the sequence needs " + std::to_string(shape.sequence));
+  if (shape.first_token < 0 || shape.table_rows < 0 || (shape.table_rows == 0 && shape.first_token != 0))
+    throw UsageError(std::string(op) + ": the table has " + std::to_string(shape.table_rows) +
+                     " rows from token " + std::to_string(shape.first_token) +
+                     " on; give both as 0 or more, and table_rows with a first token");
+}
+
+void check_whole_table(const EmbeddingShape& shape, const void* position_table) {
+  if (position_table == nullptr || shape.has_all_tokens()) return;
+  throw UsageError("embedding_forward: a position table, but the token table has only " +
+                   std::to_string(shape.table_rows) + " rows from token " +
+                   std::to_string(shape.first_token) + " on; use add_positions() on the sum of all ranks");
+}
+
+void check_positions(const PositionShape& shape) {
+  check_compute_type(shape.type, "add_positions");
+  if (shape.first_row < 0 || shape.sequence < 1)
+    throw UsageError("add_positions: rows from " + std::to_string(shape.first_row) + " on of sequences of " +
+                     std::to_string(shape.sequence) + "; needed are 0 or more, and 1 or more");
+}
+
+void check_softmax(const SoftmaxShape& shape, const char* op) {
+  check_compute_type(shape.type, op);
+  const auto check_least = [&](std::int64_t value, std::int64_t least, const char* name) {
+    if (value < least)
+      throw UsageError(std::string(op) + ": " + name + " is " + std::to_string(value) + ", at least " +
+                       std::to_string(least) + " is needed");
+  };
+  check_least(shape.rows, 0, "rows");
+  check_least(shape.columns, 1, "columns");
+  check_least(shape.first_column, 0, "first_column");
+  check_least(shape.vocabulary, 1, "vocabulary");
+  check_least(shape.ranks, 1, "ranks");
+}
+
+void check_targets(std::int64_t rows, std::int64_t vocabulary, const std::int32_t* targets, const char* op) {
+  for (std::int64_t row = 0; row < rows; ++row)
+    if (targets[row] < -1 || targets[row] >= vocabulary)
+      throw UsageError(std::string(op) + ": target " + std::to_string(targets[row]) + " of row " +
+                       std::to_string(row) + " is neither -1 nor in the vocabulary of " +
+                       std::to_string(vocabulary));
 }
 
 void check_dropout(const DropoutShape& shape, const Dropout& dropout) {
@@ -100,6 +140,12 @@ void check_dropout(const DropoutShape& shape, const Dropout& dropout) {
   if (dropout.threshold >= 65536)
     throw UsageError("dropout: the threshold is " + std::to_string(dropout.threshold) +
                      "; it must be below 65536");
+  const std::int64_t all = shape.batch * shape.sequence;
+  if (shape.first_row < 0 || shape.rows < 0 || (shape.rows == 0 && shape.first_row != 0) ||
+      shape.first_row + shape.rows > all)
+    throw UsageError("dropout: " + std::to_string(shape.rows) + " rows from " +
+                     std::to_string(shape.first_row) + " on; the batch has " + std::to_string(all) +
+                     ", and with 0 rows, which are all, the first is 0");
 }
 
 void check_pair(bool first, bool second, const char* what) {

@@ -20,6 +20,12 @@ void check_squares(const Squares& squares);
 void check_update(const OptimizerArguments& arguments);
 void check_rotary(const RotaryShape& shape, const char* op);
 void check_embedding(const EmbeddingShape& shape, const char* op);
+// embedding_forward() adds positions only where the table has every token.
+void check_whole_table(const EmbeddingShape& shape, const void* position_table);
+void check_positions(const PositionShape& shape);
+void check_softmax(const SoftmaxShape& shape, const char* op);
+// Targets in the host's memory.
+void check_targets(std::int64_t rows, std::int64_t vocabulary, const std::int32_t* targets, const char* op);
 void check_dropout(const DropoutShape& shape, const Dropout& dropout);
 // Two arguments that go together must both be given or both be left out.
 void check_pair(bool first, bool second, const char* what);

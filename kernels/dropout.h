@@ -29,12 +29,18 @@ struct Dropout {
   float scale() const { return 65536.0f / static_cast<float>(65536 - threshold); }
 };
 
-// A tensor [batch, sequence, channels]: each sequence is one matrix, and each token a row.
+// A tensor [batch, sequence, channels]: each sequence is one matrix, and each token a row. Or a part of one,
+// [rows, channels]: the rows [first_row, first_row + rows) of [batch * sequence], of which the same elements
+// are dropped as where all rows are there.
 struct DropoutShape {
   std::int64_t batch = 0;
   std::int64_t sequence = 0;
   std::int64_t channels = 0;
   DType type = DType::fp32;
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;  // 0: all; then first_row is 0
+
+  constexpr std::int64_t rows_or_all() const { return rows > 0 ? rows : batch * sequence; }
 };
 
 // output = 0 where dropped, else input * scale(), rounded once. A dropped NaN also becomes 0. Applied to a

@@ -31,4 +31,5 @@
 #include "kernels/reduce.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
+#include "kernels/softmax.h"
 #include "kernels/swiglu.h"

@@ -1,27 +1,41 @@
 #include "kernels/linear.h"
 
 #include <algorithm>
+#include <string>
 
+#include "kernels/casts.h"
 #include "kernels/check.h"
 #include "kernels/column_sum.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
+#include "kernels/round_sum.h"
+#include "tessera/error.h"
 
 namespace tessera::kernels {
 namespace {
+
+// Of the output; 0 where it is dense, so that a product has one key.
+std::int64_t leading_of(const LinearShape& s) { return s.out_stride == s.out ? 0 : s.out_stride; }
 
 MatmulShape forward_shape(const LinearShape& s, bool bias) {
   return {.m = s.rows,
           .n = s.out,
           .k = s.in,
           .transpose_b = true,
+          .ldc = leading_of(s),
           .input_type = s.type,
           .output_type = s.type,
           .bias = bias};
 }
 
 MatmulShape input_gradient_shape(const LinearShape& s, float beta) {
-  return {.m = s.rows, .n = s.in, .k = s.out, .input_type = s.type, .output_type = s.type, .beta = beta};
+  return {.m = s.rows,
+          .n = s.in,
+          .k = s.out,
+          .lda = leading_of(s),
+          .input_type = s.type,
+          .output_type = s.type,
+          .beta = beta};
 }
 
 MatmulShape weight_gradient_shape(const LinearShape& s, float beta) {
@@ -29,9 +43,21 @@ MatmulShape weight_gradient_shape(const LinearShape& s, float beta) {
           .n = s.in,
           .k = s.rows,
           .transpose_a = true,
+          .lda = leading_of(s),
           .input_type = s.type,
           .output_type = s.type,
           .beta = beta};
+}
+
+MatmulShape in_fp32(MatmulShape shape) {
+  shape.output_type = DType::fp32;
+  return shape;
+}
+
+void check_dense(const LinearShape& shape, const char* op) {
+  if (shape.out_stride == 0 || shape.out_stride == shape.out) return;
+  throw UsageError(std::string(op) + ": out_stride is " + std::to_string(shape.out_stride) +
+                   "; this op takes 0 or out, " + std::to_string(shape.out));
 }
 
 }  // namespace
@@ -54,6 +80,7 @@ void linear_forward(const ComputeContext& context, const LinearShape& shape, con
 
 void linear_gelu_forward(const ComputeContext& context, const LinearShape& shape, const void* input,
                          const void* weight, const void* bias, void* preactivation, void* output) {
+  check_dense(shape, "linear_gelu_forward");
   linear_forward(context, shape, input, weight, bias, preactivation);
   gelu_forward(context, shape.type, shape.rows * shape.out, preactivation, output);
 }
@@ -75,8 +102,33 @@ void linear_backward_weight(const ComputeContext& context, const LinearShape& sh
 void linear_backward_bias(const ComputeContext& context, const LinearShape& shape,
                           const void* output_gradient, float beta, void* bias_gradient) {
   check_compute_type(shape.type, "linear_backward_bias");
+  check_dense(shape, "linear_backward_bias");
   check_beta(beta, "linear_backward_bias");
   column_sum(context, shape.rows, shape.out, shape.type, output_gradient, beta, bias_gradient);
+}
+
+std::int64_t linear_partial_workspace_bytes(const LinearShape& shape, const Target& target) {
+  return std::max(matmul_workspace_bytes(in_fp32(forward_shape(shape, false)), target),
+                  matmul_workspace_bytes(in_fp32(input_gradient_shape(shape, 0.0f)), target));
+}
+
+void linear_forward_partial(const ComputeContext& context, const LinearShape& shape, const void* input,
+                            const void* weight, float* output) {
+  matmul(context, in_fp32(forward_shape(shape, false)), input, weight, nullptr, output);
+}
+
+void linear_backward_input_partial(const ComputeContext& context, const LinearShape& shape,
+                                   const void* output_gradient, const void* weight, float* input_gradient) {
+  matmul(context, in_fp32(input_gradient_shape(shape, 0.0f)), output_gradient, weight, nullptr,
+         input_gradient);
+}
+
+void finish_sum(const ComputeContext& context, const SumShape& shape, const float* sum, const void* bias,
+                void* output) {
+  check_compute_type(shape.type, "finish_sum");
+  if (bias == nullptr)
+    return cast(context, shape.rows * shape.channels, DType::fp32, sum, shape.type, output);
+  round_sum(context, {.rows = shape.rows, .channels = shape.channels, .type = shape.type}, sum, bias, output);
 }
 
 }  // namespace tessera::kernels

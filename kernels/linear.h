@@ -1,4 +1,5 @@
-// A linear layer, y = x W^T + b, forward and backward, made of matmul.h.
+// A linear layer, y = x W^T + b, forward and backward, made of matmul.h. Where ranks split a layer, its sums
+// are split over them, too: linear_forward_partial() gives a rank's part, finish_sum() ends what was added.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,14 @@ struct LinearShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
   DType type = DType::fp32;
+  // Elements from one row of the output, or of its gradient, to the next; 0: out. What lies between is
+  // neither read nor written. linear_gelu_forward and linear_backward_bias throw UsageError for another than
+  // 0 or out.
+  std::int64_t out_stride = 0;
 };
 
-// Bytes of workspace that are enough for every function of this header, with or without bias and with beta 0
-// or 1.
+// Bytes of workspace that are enough for every function of this header but the partial ones, with or without
+// bias and with beta 0 or 1.
 std::int64_t linear_workspace_bytes(const LinearShape& shape, const Target& target);
 
 // output = input weight^T + bias; `bias` optional.
@@ -43,5 +48,30 @@ void linear_backward_weight(const ComputeContext& context, const LinearShape& sh
 // count.
 void linear_backward_bias(const ComputeContext& context, const LinearShape& shape,
                           const void* output_gradient, float beta, void* bias_gradient);
+
+// Bytes of workspace that are enough for linear_forward_partial and linear_backward_input_partial.
+std::int64_t linear_partial_workspace_bytes(const LinearShape& shape, const Target& target);
+
+// output [rows, out] = input weight^T in fp32, whatever the type: a sum to which other ranks add theirs. In
+// fp32 the bits of linear_forward without a bias.
+void linear_forward_partial(const ComputeContext& context, const LinearShape& shape, const void* input,
+                            const void* weight, float* output);
+
+// input_gradient [rows, in] = output_gradient weight in fp32, whatever the type. In fp32 the bits of
+// linear_backward_input with beta 0.
+void linear_backward_input_partial(const ComputeContext& context, const LinearShape& shape,
+                                   const void* output_gradient, const void* weight, float* input_gradient);
+
+// sum, output [rows, channels]; bias [channels]. Output and bias have the type.
+struct SumShape {
+  std::int64_t rows = 0;
+  std::int64_t channels = 0;
+  DType type = DType::fp32;
+};
+
+// output = sum + bias, rounded once; `bias` optional. In fp32 output may be sum. The same bits for any thread
+// count and instruction set.
+void finish_sum(const ComputeContext& context, const SumShape& shape, const float* sum, const void* bias,
+                void* output);
 
 }  // namespace tessera::kernels

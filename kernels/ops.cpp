@@ -59,7 +59,7 @@ void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel
 void dropout(const ComputeContext& context, const DropoutShape& shape, const Dropout& dropout,
              const void* input, void* output) {
   check_dropout(shape, dropout);
-  const std::int64_t numel = shape.batch * shape.sequence * shape.channels;
+  const std::int64_t numel = shape.rows_or_all() * shape.channels;
   if (numel <= 0) return;
   if (dropout.threshold > 0) return ops_of(context.device).dropout(context, shape, dropout, input, output);
   if (input != output) copy_bytes(context, numel * bytes_of(shape.type), input, output);
@@ -140,6 +140,11 @@ void embedding_forward(const ComputeContext& context, const EmbeddingShape& shap
   ops_of(context.device).embedding_forward(context, shape, tokens, token_table, position_table, output);
 }
 
+void embedding_forward_partial(const ComputeContext& context, const EmbeddingShape& shape,
+                               const std::int32_t* tokens, const void* token_table, float* output) {
+  ops_of(context.device).embedding_forward_partial(context, shape, tokens, token_table, output);
+}
+
 std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, const Target& target) {
   return ops_of(target.device).embedding_backward_workspace_bytes(shape, target);
 }
@@ -147,6 +152,11 @@ std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, con
 void embedding_backward(const ComputeContext& context, const EmbeddingShape& shape,
                         const EmbeddingBackward& arguments) {
   ops_of(context.device).embedding_backward(context, shape, arguments);
+}
+
+void round_sum(const ComputeContext& context, const RoundSumShape& shape, const float* sum, const void* table,
+               void* output) {
+  ops_of(context.device).round_sum(context, shape, sum, table, output);
 }
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& target) {
@@ -173,6 +183,29 @@ void cross_entropy_forward_backward(const ComputeContext& context, const CrossEn
   ops_of(context.device).cross_entropy_forward_backward(context, shape, arguments);
 }
 
+void softmax_statistics(const ComputeContext& context, const SoftmaxShape& shape, const float* logits,
+                        const std::int32_t* targets, SoftmaxStatistics* statistics) {
+  check_softmax(shape, "softmax_statistics");
+  ops_of(context.device).softmax_statistics(context, shape, logits, targets, statistics);
+}
+
+void softmax_gradients(const ComputeContext& context, const SoftmaxShape& shape,
+                       const SoftmaxGradients& arguments) {
+  check_softmax(shape, "softmax_gradients");
+  ops_of(context.device).softmax_gradients(context, shape, arguments);
+}
+
+void softmax_losses(const ComputeContext& context, const SoftmaxShape& shape,
+                    const SoftmaxStatistics* statistics, const std::int32_t* targets, float* losses) {
+  check_softmax(shape, "softmax_losses");
+  ops_of(context.device).softmax_losses(context, shape, statistics, targets, losses);
+}
+
+void total_loss(const ComputeContext& context, std::int64_t rows, const std::int32_t* targets,
+                const float* losses, LossTotal* total) {
+  ops_of(context.device).total_loss(context, rows, targets, losses, total);
+}
+
 std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& target) {
   return ops_of(target.device).attention_forward_workspace_bytes(shape, target);
 }
@@ -194,6 +227,18 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
 void accumulate(const ComputeContext& context, std::int64_t numel, DType type, const void* input, float beta,
                 float* accumulator) {
   ordered_chain(context, numel, type, std::array{input}, beta, accumulator);
+}
+
+void add_positions(const ComputeContext& context, const PositionShape& shape, const float* sum,
+                   const void* position_table, void* output) {
+  check_positions(shape);
+  round_sum(context,
+            {.rows = shape.rows,
+             .channels = shape.channels,
+             .type = shape.type,
+             .table_rows = shape.sequence,
+             .first_row = shape.first_row},
+            sum, position_table, output);
 }
 
 std::uint32_t dropout_threshold(double share) {

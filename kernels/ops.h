@@ -4,6 +4,7 @@
 
 #include "kernels/column_sum.h"
 #include "kernels/kernels.h"
+#include "kernels/round_sum.h"
 
 namespace tessera::kernels {
 
@@ -13,12 +14,13 @@ namespace tessera::kernels {
   op(optimizer_update) op(cast) op(fill) op(copy_bytes) op(add) \
   op(gelu_forward) op(gelu_backward) op(dropout) op(swiglu_forward) op(swiglu_backward) op(rotary_forward) op(rotary_backward) \
   op(add_loss) op(set_gate) op(ordered_chain) op(sum_of_squares) \
-  op(column_sum_workspace_bytes) op(column_sum) \
+  op(column_sum_workspace_bytes) op(column_sum) op(round_sum) \
   op(layer_norm_forward) op(layer_norm_backward_workspace_bytes) op(layer_norm_backward) \
   op(rms_norm_forward) op(rms_norm_backward_workspace_bytes) op(rms_norm_backward) \
-  op(embedding_forward) op(embedding_backward_workspace_bytes) op(embedding_backward) \
+  op(embedding_forward) op(embedding_forward_partial) op(embedding_backward_workspace_bytes) op(embedding_backward) \
   op(matmul_workspace_bytes) op(matmul) \
   op(cross_entropy_workspace_bytes) op(cross_entropy_forward) op(cross_entropy_forward_backward) \
+  op(softmax_statistics) op(softmax_gradients) op(softmax_losses) op(total_loss) \
   op(attention_forward_workspace_bytes) op(attention_forward) \
   op(attention_backward_workspace_bytes) op(attention_backward)
 // clang-format on

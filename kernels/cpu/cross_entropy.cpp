@@ -2,47 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "kernels/check.h"
+#include "kernels/cpu/close_gaps.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cross_entropy_chunks.h"
+#include "kernels/softmax.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cpp"
 #include "hwy/foreach_target.h"  // compiles what follows once per target
+#include "kernels/cpu/softmax-inl.h"
 #include "kernels/cpu/v16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
-
-HWY_INLINE float max_of_row(const float* logits, std::int64_t count) {
-  V16 top = set16(logits[0]);
-  std::int64_t i = 0;
-  for (; i + 16 <= count; i += 16) top = max(top, load16(logits + i));
-  float result = max_lanes(top);
-  for (; i < count; ++i) result = std::max(result, logits[i]);
-  return result;
-}
-
-// Sum of e^(logit - maximum), in blocks of 1024 so that a large vocabulary loses no digits. kKeep: with these
-// in the place of the logits.
-template <bool kKeep>
-HWY_INLINE float sum_exp_of_row(float* logits, std::int64_t count, float maximum) {
-  V16 sum = set16(0.0f);
-  for (std::int64_t block = 0; block < count; block += 1024) {
-    const std::int64_t end = std::min(block + 1024, count);
-    V16 block_sum = set16(0.0f);
-    for (std::int64_t i = block; i < end; i += 16) {
-      const V16 e = exp16(sub(load_some(logits + i, end - i), set16(maximum)));
-      if constexpr (kKeep) store_some(e, logits + i, end - i);
-      block_sum = add(block_sum, fill_lanes_from(e, end - i, 0.0f));
-    }
-    sum = add(sum, block_sum);
-  }
-  return sum_lanes(sum);
-}
 
 // gradient = factor e, written over the row of e = e^(logit - maximum) from its start on; T is no wider than
 // float, so nothing is overwritten before it is read.
@@ -61,8 +36,9 @@ float cross_entropy_row(float* logits, std::int64_t count, std::int32_t target, 
                         float scale) {
   const float maximum = max_of_row(logits, count);
   const float target_logit = logits[target];
-  const float sum = gradient_type == nullptr ? sum_exp_of_row<false>(logits, count, maximum)
-                                             : sum_exp_of_row<true>(logits, count, maximum);
+  const float sum = gradient_type == nullptr
+                        ? sum_exp_of_row(static_cast<const float*>(logits), count, maximum)
+                        : sum_exp_of_row(logits, count, maximum);
   const double loss = std::log(static_cast<double>(sum)) + maximum - target_logit;
   if (gradient_type != nullptr && *gradient_type == DType::fp32)
     put_gradient<float>(logits, count, target, sum, scale);
@@ -89,11 +65,7 @@ void check_arguments(const ComputeContext& context, const CrossEntropyShape& sha
                      const std::int32_t* targets, const char* op) {
   check_compute_type(shape.type, op);
   check_workspace(context, kernels::cross_entropy_workspace_bytes(shape, context.target()), op);
-  for (std::int64_t row = 0; row < shape.rows; ++row)
-    if (targets[row] < -1 || targets[row] >= shape.vocabulary)
-      throw UsageError(std::string(op) + ": target " + std::to_string(targets[row]) + " of row " +
-                       std::to_string(row) + " is neither -1 nor in the vocabulary of " +
-                       std::to_string(shape.vocabulary));
+  check_targets(shape.rows, shape.vocabulary, targets, op);
 }
 
 // What all chunks of a call share.
@@ -136,34 +108,9 @@ struct Head {
     });
   }
 
-  // 16-bit gradients lie in the first half of each row of logits: moves the rows together, since oneDNN takes
-  // a dense matrix far better. Row r goes from 2r to r, so rows [a, 2a) land where earlier rows were and can
-  // move side by side.
-  void close_gaps(Chunk chunk) const {
-    const std::int64_t row_bytes = shape.vocabulary * bytes_of(shape.type);
-    char* rows = reinterpret_cast<char*>(logits);
-    for (std::int64_t first = 1; first < chunk.rows; first *= 2)
-      parallel_ranges(matmul_context.threads, std::min(first, chunk.rows - first), 4,
-                      [&](std::int64_t begin, std::int64_t end, int) {
-                        for (std::int64_t row = first + begin; row < first + end; ++row)
-                          std::memcpy(rows + row * row_bytes, rows + 2 * row * row_bytes,
-                                      static_cast<std::size_t>(row_bytes));
-                      });
-  }
-
   void ignore(float* row_logits, float& loss) const {
     loss = 0.0f;
     std::fill_n(row_logits, shape.vocabulary, 0.0f);  // zero gradients in any type
-  }
-
-  CrossEntropyLoss total() const {
-    CrossEntropyLoss result;
-    for (std::int64_t row = 0; row < shape.rows; ++row) {
-      if (targets[row] < 0) continue;
-      result.sum += losses[row];
-      ++result.counted;
-    }
-    return result;
   }
 };
 
@@ -191,7 +138,7 @@ void cross_entropy_forward(const ComputeContext& context, const CrossEntropyShap
   check_arguments(context, shape, targets, "cross_entropy_forward");
   const Head head(context, shape, input, weight, targets, losses);
   for_each_chunk(shape, DeviceType::cpu, [&](Chunk chunk) { head.run(chunk, nullptr, 1.0f); });
-  *total = head.total();
+  total_loss(context, shape.rows, targets, losses, total);
 }
 
 void cross_entropy_forward_backward(const ComputeContext& context, const CrossEntropyShape& shape,
@@ -203,7 +150,8 @@ void cross_entropy_forward_backward(const ComputeContext& context, const CrossEn
   for_each_chunk(shape, DeviceType::cpu, [&](Chunk chunk) {
     const std::int64_t first = chunk.begin * shape.channels;
     head.run(chunk, &shape.type, arguments.scale);
-    if (shape.type == DType::bf16) head.close_gaps(chunk);
+    if (shape.type == DType::bf16)
+      close_gaps(context.threads, chunk.rows, shape.vocabulary * bytes_of(shape.type), head.logits);
     if (arguments.weight_gradient != nullptr)  // first, since input_gradient may be input
       matmul(head.matmul_context, weight_gradient_shape(shape, chunk.rows, beta), head.logits,
              element(arguments.input, shape.type, first), nullptr, arguments.weight_gradient);
@@ -211,7 +159,7 @@ void cross_entropy_forward_backward(const ComputeContext& context, const CrossEn
            nullptr, element(arguments.input_gradient, shape.type, first));
     beta = 1.0f;
   });
-  *arguments.total = head.total();
+  total_loss(context, shape.rows, arguments.targets, arguments.losses, arguments.total);
 }
 
 }  // namespace tessera::kernels::cpu

@@ -48,16 +48,17 @@ HWY_EXPORT(dropout_row);
 
 void dropout(const ComputeContext& context, const DropoutShape& shape, const Dropout& dropout,
              const void* input, void* output) {
-  const std::int64_t rows = shape.batch * shape.sequence, channels = shape.channels;
+  const std::int64_t channels = shape.channels;
   const std::int64_t grain = std::max<std::int64_t>(kElementwiseGrain / channels, 1);
-  parallel_ranges(context.threads, rows, grain, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(dropout_row)
-    (shape.type, dropout,
-     {.sequence = static_cast<std::uint32_t>(row / shape.sequence),
-      .matrix = 0,
-      .row = static_cast<std::uint32_t>(row % shape.sequence)},
-     element(input, shape.type, row * channels), element(output, shape.type, row * channels), channels);
-  });
+  parallel_ranges(
+      context.threads, shape.rows_or_all(), grain, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(dropout_row)
+        (shape.type, dropout,
+         {.sequence = static_cast<std::uint32_t>((shape.first_row + row) / shape.sequence),
+          .matrix = 0,
+          .row = static_cast<std::uint32_t>((shape.first_row + row) % shape.sequence)},
+         element(input, shape.type, row * channels), element(output, shape.type, row * channels), channels);
+      });
 }
 
 }  // namespace tessera::kernels::cpu

@@ -23,6 +23,12 @@ HWY_INLINE void embed_of(const T* token, const T* position, T* output, std::int6
 }
 
 template <class T>
+HWY_INLINE void widen_of(const T* token, float* output, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 16)
+    store_some(load_some(token + i, count - i), output + i, count - i);
+}
+
+template <class T>
 HWY_INLINE void add_to_sum_of(const T* row, float* sum, std::int64_t count) {
   for (std::int64_t i = 0; i < count; i += 16)
     store_some(add(load_some(sum + i, count - i), load_some(row + i, count - i)), sum + i, count - i);
@@ -46,6 +52,13 @@ void embed_row(DType type, const void* token, const void* position, void* output
              count);
 }
 
+void widen_row(DType type, const void* token, float* output, std::int64_t count) {
+  if (type == DType::fp32)
+    widen_of(static_cast<const float*>(token), output, count);
+  else
+    widen_of(static_cast<const Bf16*>(token), output, count);
+}
+
 void add_to_sum(DType type, const void* row, float* sum, std::int64_t count) {
   if (type == DType::fp32)
     add_to_sum_of(static_cast<const float*>(row), sum, count);
@@ -67,13 +80,14 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::kernels::cpu {
 
 HWY_EXPORT(embed_row);
+HWY_EXPORT(widen_row);
 HWY_EXPORT(add_to_sum);
 HWY_EXPORT(put_sum);
 
 namespace {
 
-// A token's number above, the row where it stands below: sorted, the rows of a token follow each other in row
-// order.
+// The table's row of a token above, the row where it stands below: sorted, the rows of a token follow each
+// other in row order.
 using Occurrence = std::uint64_t;
 std::int64_t token_of(Occurrence occurrence) { return static_cast<std::int64_t>(occurrence >> 32); }
 std::int64_t row_of(Occurrence occurrence) { return static_cast<std::int64_t>(occurrence & 0xffffffffu); }
@@ -86,6 +100,22 @@ void check_tokens(const EmbeddingShape& shape, const std::int32_t* tokens, const
                        std::to_string(shape.vocabulary));
 }
 
+// The table's row of a token; null where another rank's table has it.
+const void* table_row(const EmbeddingShape& shape, const void* table, std::int32_t token) {
+  const std::int64_t row = token - shape.first_token;
+  const bool is_here = row >= 0 && row < shape.table_rows_or_all();
+  return is_here ? element(table, shape.type, row * shape.channels) : nullptr;
+}
+
+void put_row(const EmbeddingShape& shape, const void* token, void* output) {
+  if (token != nullptr)
+    std::memcpy(output, token, static_cast<std::size_t>(shape.channels * bytes_of(shape.type)));
+  else if (shape.type == DType::fp32)
+    std::fill_n(static_cast<float*>(output), shape.channels, -0.0f);
+  else
+    std::fill_n(static_cast<Bf16*>(output), shape.channels, from_float<Bf16>(-0.0f));
+}
+
 std::int64_t occurrences_bytes(const EmbeddingShape& shape) {
   return workspace_part_bytes(shape.batch * shape.sequence * static_cast<std::int64_t>(sizeof(Occurrence)));
 }
@@ -93,8 +123,8 @@ std::int64_t occurrences_bytes(const EmbeddingShape& shape) {
 struct Backward {
   const EmbeddingShape& shape;
   const EmbeddingBackward& arguments;
-  const Occurrence* occurrences;  // [rows] sorted
-  std::int64_t rows;
+  const Occurrence* occurrences;  // [count] sorted
+  std::int64_t count;
 
   void* token_row(std::int64_t token) const {
     return element(arguments.token_gradient, shape.type, token * shape.channels);
@@ -106,18 +136,18 @@ struct Backward {
   // The token table's rows [begin, end).
   void tokens(std::int64_t begin, std::int64_t end, float* sum) const {
     const Occurrence* next =
-        std::lower_bound(occurrences, occurrences + rows, static_cast<Occurrence>(begin) << 32);
+        std::lower_bound(occurrences, occurrences + count, static_cast<Occurrence>(begin) << 32);
     std::int64_t zeroed = begin;  // rows below are done
     const auto zero_to = [&](std::int64_t token) {
       if (arguments.token_beta == 0.0f && token > zeroed)
         std::memset(token_row(zeroed), 0,
                     static_cast<std::size_t>((token - zeroed) * shape.channels * bytes_of(shape.type)));
     };
-    while (next != occurrences + rows && token_of(*next) < end) {
+    while (next != occurrences + count && token_of(*next) < end) {
       const std::int64_t token = token_of(*next);
       zero_to(token);
       std::fill_n(sum, shape.channels, 0.0f);
-      for (; next != occurrences + rows && token_of(*next) == token; ++next)
+      for (; next != occurrences + count && token_of(*next) == token; ++next)
         HWY_DYNAMIC_DISPATCH(add_to_sum)(shape.type, gradient_row(row_of(*next)), sum, shape.channels);
       HWY_DYNAMIC_DISPATCH(put_sum)(shape.type, sum, arguments.token_beta, token_row(token), shape.channels);
       zeroed = token + 1;
@@ -147,20 +177,36 @@ void embedding_forward(const ComputeContext& context, const EmbeddingShape& shap
   check_embedding(shape, "embedding_forward");
   check_pair(position_table != nullptr, shape.positions != 0,
              "embedding_forward: a position table and positions");
+  check_whole_table(shape, position_table);
   check_tokens(shape, tokens, "embedding_forward");
   const std::int64_t rows = shape.batch * shape.sequence;
-  const std::int64_t row_bytes = shape.channels * bytes_of(shape.type);
   parallel_ranges(context.threads, rows, 16, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t row = begin; position_table == nullptr && row < end; ++row)
-      std::memcpy(element(output, shape.type, row * shape.channels),
-                  element(token_table, shape.type, tokens[row] * shape.channels),
-                  static_cast<std::size_t>(row_bytes));
+      put_row(shape, table_row(shape, token_table, tokens[row]),
+              element(output, shape.type, row * shape.channels));
     if (position_table == nullptr) return;
     for (std::int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(embed_row)
     (shape.type, element(token_table, shape.type, tokens[row] * shape.channels),
      element(position_table, shape.type, row % shape.sequence * shape.channels),
      element(output, shape.type, row * shape.channels), shape.channels);
   });
+}
+
+void embedding_forward_partial(const ComputeContext& context, const EmbeddingShape& shape,
+                               const std::int32_t* tokens, const void* token_table, float* output) {
+  check_embedding(shape, "embedding_forward_partial");
+  check_tokens(shape, tokens, "embedding_forward_partial");
+  parallel_ranges(context.threads, shape.batch * shape.sequence, 16,
+                  [&](std::int64_t begin, std::int64_t end, int) {
+                    for (std::int64_t row = begin; row < end; ++row) {
+                      const void* const token = table_row(shape, token_table, tokens[row]);
+                      float* const to = output + row * shape.channels;
+                      if (token != nullptr)
+                        HWY_DYNAMIC_DISPATCH(widen_row)(shape.type, token, to, shape.channels);
+                      else
+                        std::fill_n(to, shape.channels, -0.0f);
+                    }
+                  });
 }
 
 std::int64_t embedding_backward_workspace_bytes(const EmbeddingShape& shape, const Target& target) {
@@ -181,12 +227,17 @@ void embedding_backward(const ComputeContext& context, const EmbeddingShape& sha
     return offset_bytes<float>(context.workspace.data,
                                occurrences_bytes(shape) + thread * workspace_part_bytes(shape.channels * 4));
   };
-  const Backward backward{shape, arguments, occurrences, rows};
+  std::int64_t count = 0;
+  if (arguments.token_gradient != nullptr)
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t own = arguments.tokens[row] - shape.first_token;
+      if (own >= 0 && own < shape.table_rows_or_all())
+        occurrences[count++] = static_cast<Occurrence>(own) << 32 | static_cast<Occurrence>(row);
+    }
+  const Backward backward{shape, arguments, occurrences, count};
   if (arguments.token_gradient != nullptr) {
-    for (std::int64_t row = 0; row < rows; ++row)
-      occurrences[row] = static_cast<Occurrence>(arguments.tokens[row]) << 32 | static_cast<Occurrence>(row);
-    std::sort(occurrences, occurrences + rows);
-    parallel_ranges(context.threads, shape.vocabulary, 16,
+    std::sort(occurrences, occurrences + count);
+    parallel_ranges(context.threads, shape.table_rows_or_all(), 16,
                     [&](std::int64_t begin, std::int64_t end, int thread) {
                       backward.tokens(begin, end, sum_of_thread(thread));
                     });

@@ -212,6 +212,59 @@ TEST(Attention, SharedKeysAreRepeatedKeys) {
   for (const DType type : kComputeTypes) expect_shared_as_repeated(type);
 }
 
+// Heads [first, first + heads) of a tensor whose rows have parts of `all` heads each: query, key, value, or
+// the output alone.
+Tensor heads_of(const Tensor& from, std::int64_t width, std::vector<std::int64_t> parts, std::int64_t ranks,
+                std::int64_t rank) {
+  std::vector<std::int64_t> channels;  // that the rank has of a row
+  std::int64_t row_numel = 0;
+  for (const std::int64_t heads : parts) {
+    for (std::int64_t c = 0; c < heads / ranks * width; ++c)
+      channels.push_back(row_numel + rank * (heads / ranks) * width + c);
+    row_numel += heads * width;
+  }
+  Doubles values;
+  for (std::int64_t row = 0; row < from.numel() / row_numel; ++row)
+    for (const std::int64_t channel : channels) values.push_back(from.get(row * row_numel + channel));
+  return Tensor(from.type(), values);
+}
+
+// Dropout::matrix is the number of a rank's first head: what it drops, and so all of its results, are then
+// those of the heads of one rank, to the bit.
+TEST(Attention, RanksThatSplitHeadsDropAsOneRank) {
+  for (const DType type : kComputeTypes)
+    for (const std::int64_t kv_heads : {8, 4}) {
+      const AttentionShape whole = {.batch = 2,
+                                    .sequence = 70,
+                                    .channels = 8 * 12,
+                                    .heads = 8,
+                                    .type = type,
+                                    .kv_heads = kv_heads,
+                                    .dropout = kDropout};
+      Random random(6);
+      const Tensor qkv = random.tensor(type, 140 * whole.qkv_channels()), dy = random.tensor(type, 140 * 96);
+      const Results all = run(whole, 1, qkv, dy);
+      for (const std::int64_t ranks : {2, 4})
+        for (std::int64_t rank = 0; rank < ranks; ++rank) {
+          AttentionShape part = whole;
+          part.channels = whole.channels / ranks;
+          part.heads = 8 / ranks;
+          part.kv_heads = kv_heads / ranks;
+          part.dropout.matrix += static_cast<std::uint32_t>(rank * part.heads);
+          const std::vector<std::int64_t> parts = {8, kv_heads, kv_heads};
+          const Results own =
+              run(part, 1, heads_of(qkv, 12, parts, ranks, rank), heads_of(dy, 12, {8}, ranks, rank));
+          EXPECT_TRUE(own.output == heads_of(all.output, 12, {8}, ranks, rank)) << rank << " of " << ranks;
+          EXPECT_TRUE(own.gradient == heads_of(all.gradient, 12, parts, ranks, rank))
+              << rank << " of " << ranks;
+          part.dropout.matrix = whole.dropout.matrix;  // as if its heads were the first
+          const Results others =
+              run(part, 1, heads_of(qkv, 12, parts, ranks, rank), heads_of(dy, 12, {8}, ranks, rank));
+          EXPECT_EQ(others == own, rank == 0);
+        }
+    }
+}
+
 TEST(Attention, LargeScoresStayFinite) {
   for (const DType type : kComputeTypes) {
     const AttentionShape s = {.batch = 1, .sequence = 100, .channels = 16, .heads = 1, .type = type};

@@ -1,77 +1,21 @@
 // cross_entropy.h against float64.
 #include "kernels/cross_entropy_chunks.h"
-#include "tests/kernels/support.h"
+#include "tests/kernels/cross_entropy_reference.h"
 
 namespace tessera::kernels::testing {
 namespace {
 
-struct Reference {
-  CrossEntropyShape s;
-  std::vector<std::int32_t> targets;
-
-  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-  // softmax(logits) of one row, and its loss.
-  Doubles probabilities(const Doubles& x, const Doubles& w, std::int64_t row, double* loss) const {
-    Doubles p(at(s.vocabulary));
-    double maximum = -1e300, sum = 0.0;
-    for (std::int64_t v = 0; v < s.vocabulary; ++v) {
-      for (std::int64_t c = 0; c < s.channels; ++c)
-        p[at(v)] += x[at(row * s.channels + c)] * w[at(v * s.channels + c)];
-      maximum = std::max(maximum, p[at(v)]);
-    }
-    const double target = targets[at(row)] < 0 ? 0.0 : p[at(targets[at(row)])];
-    for (double& value : p) sum += value = std::exp(value - maximum);
-    for (double& value : p) value /= sum;
-    *loss = targets[at(row)] < 0 ? 0.0 : std::log(sum) + maximum - target;
-    return p;
-  }
-  Doubles losses(const Doubles& x, const Doubles& w) const {
-    Doubles result(at(s.rows));
-    for (std::int64_t row = 0; row < s.rows; ++row) probabilities(x, w, row, &result[at(row)]);
-    return result;
-  }
-  double loss(const Doubles& x, const Doubles& w) const {
-    double sum = 0.0;
-    for (const double value : losses(x, w)) sum += value;
-    return sum;
-  }
-  struct Gradients {
-    Doubles x, w;
-  };
-  Gradients backward(const Doubles& x, const Doubles& w, double scale) const {
-    Gradients d = {Doubles(x.size()), Doubles(w.size())};
-    for (std::int64_t row = 0; row < s.rows; ++row) {
-      if (targets[at(row)] < 0) continue;
-      double ignored = 0.0;
-      Doubles p = probabilities(x, w, row, &ignored);
-      p[at(targets[at(row)])] -= 1.0;
-      for (std::int64_t v = 0; v < s.vocabulary; ++v)
-        for (std::int64_t c = 0; c < s.channels; ++c) {
-          d.x[at(row * s.channels + c)] += scale * p[at(v)] * w[at(v * s.channels + c)];
-          d.w[at(v * s.channels + c)] += scale * p[at(v)] * x[at(row * s.channels + c)];
-        }
-    }
-    return d;
-  }
-};
-
-Reference make_reference(const CrossEntropyShape& s, Random& random) {
-  Reference r = {s, random.tokens(s.rows, s.vocabulary)};
-  for (std::int64_t row = 2; row < s.rows; row += 5) r.targets[static_cast<std::size_t>(row)] = -1;
-  return r;
-}
-
 TEST(CrossEntropy, ReferenceGradientsMatchFiniteDifferences) {
   Random random(1);
-  const Reference r = make_reference({.rows = 4, .channels = 3, .vocabulary = 6}, random);
+  const CrossEntropyReference r =
+      make_cross_entropy_reference({.rows = 4, .channels = 3, .vocabulary = 6}, random);
   const Doubles x = random.tensor(DType::fp32, 12).doubles(), w = random.tensor(DType::fp32, 18).doubles();
-  const Reference::Gradients d = r.backward(x, w, 1.0);
+  const CrossEntropyReference::Gradients d = r.backward(x, w, 1.0);
   expect_close(d.x, finite_differences(x, [&](const Doubles& v) { return r.loss(v, w); }), 1e-7, "x");
   expect_close(d.w, finite_differences(w, [&](const Doubles& v) { return r.loss(x, v); }), 1e-7, "w");
 }
 
-void check_total(const CrossEntropyLoss& total, const Reference& r, const Tensor& losses) {
+void check_total(const CrossEntropyLoss& total, const CrossEntropyReference& r, const Tensor& losses) {
   double sum = 0.0;
   std::int64_t counted = 0;
   for (std::int64_t row = 0; row < r.s.rows; ++row)
@@ -85,13 +29,13 @@ void check_total(const CrossEntropyLoss& total, const Reference& r, const Tensor
 
 void check_head(const CrossEntropyShape& s, int threads, float beta, float scale) {
   Random random(static_cast<std::uint64_t>(s.rows * 7 + s.vocabulary));
-  const Reference r = make_reference(s, random);
+  const CrossEntropyReference r = make_cross_entropy_reference(s, random);
   const Tensor x = random.tensor(s.type, s.rows * s.channels);
   const Tensor w = random.tensor(s.type, s.vocabulary * s.channels, 0.5);
   const TestContext context(threads, cross_entropy_workspace_bytes(s, threads));
   Tensor losses(DType::fp32, s.rows), forward_losses(DType::fp32, s.rows), dx(s.type, s.rows * s.channels);
   Tensor dw = beta == 0.0f ? Tensor(s.type, w.numel()) : random.tensor(s.type, w.numel());
-  Reference::Gradients d = r.backward(x.doubles(), w.doubles(), scale);
+  CrossEntropyReference::Gradients d = r.backward(x.doubles(), w.doubles(), scale);
   if (beta != 0.0f) d.w = sum_of(d.w, dw.doubles());
 
   CrossEntropyLoss total = {.sum = 1.0, .counted = 1};

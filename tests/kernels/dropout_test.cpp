@@ -69,6 +69,40 @@ TEST(Dropout, FollowsTheSequenceWhereverItLies) {
   EXPECT_TRUE(once == in_parts);
 }
 
+// Ranks that split the batch's rows drop what one rank would.
+TEST(Dropout, APartOfTheRowsIsDroppedAsTheWhole) {
+  for (const DType type : kComputeTypes) {
+    const DropoutShape whole = {.batch = 3, .sequence = 14, .channels = 41, .type = type};
+    const Tensor input = Random(1).tensor(type, 42 * 41);
+    Tensor once(type, input.numel());
+    dropout(TestContext(1), whole, kDropout, input.data(), once.data());
+    for (const std::int64_t rows : {1, 6, 7, 21, 42})
+      for (const int threads : {1, kMostThreads}) {
+        Tensor in_parts(type, input.numel());
+        for (std::int64_t first = 0; first < 42; first += rows) {
+          DropoutShape part = whole;
+          part.first_row = first;
+          part.rows = rows;
+          const std::int64_t begin = first * 41 * bytes_of(type);
+          dropout(TestContext(threads), part, kDropout, static_cast<const char*>(input.data()) + begin,
+                  static_cast<char*>(in_parts.data()) + begin);
+        }
+        EXPECT_TRUE(once == in_parts) << rows;
+      }
+  }
+}
+
+TEST(Dropout, OfAPartOfTheRowsNothingElseIsTouched) {
+  const DropoutShape part = {
+      .batch = 3, .sequence = 4, .channels = 5, .type = DType::fp32, .first_row = 6, .rows = 2};
+  const Tensor input = Random(1).tensor(part.type, 10);
+  for (const Dropout& each : {kDropout, Dropout{}}) {
+    Tensor output(part.type, 15);
+    dropout(TestContext(1), part, each, input.data(), output.data());
+    for (std::int64_t i = 0; i < 15; ++i) EXPECT_EQ(std::isnan(output.get(i)), i >= 10) << i;
+  }
+}
+
 TEST(Dropout, KeepsItsShareAndTheExpectation) {
   const DropoutShape shape = {.batch = 8, .sequence = 64, .channels = 512, .type = DType::fp32};
   const std::int64_t numel = 8 * 64 * 512;
@@ -145,6 +179,12 @@ TEST(Dropout, RefusesWhatItCannotCompute) {
   EXPECT_THROW(dropout(TestContext(1), shape, {}, x.data(), x.data()), UsageError);
   const DropoutShape fp32 = {.batch = 1, .sequence = 1, .channels = 4, .type = DType::fp32};
   EXPECT_THROW(dropout(TestContext(1), fp32, {.threshold = 65536}, x.data(), x.data()), UsageError);
+  for (const auto& [first, rows] : {std::pair{1, 0}, {-1, 1}, {1, 1}, {0, 2}, {0, -1}}) {
+    DropoutShape part = fp32;
+    part.first_row = first;
+    part.rows = rows;
+    EXPECT_THROW(dropout(TestContext(1), part, kDropout, x.data(), x.data()), UsageError) << first << rows;
+  }
 }
 
 }  // namespace

@@ -254,6 +254,85 @@ TEST(Linear, MatchesFloat64) {
         check_linear(s, threads);
 }
 
+void check_partial(const LinearShape& s, int threads) {
+  Random random(static_cast<std::uint64_t>(s.rows + s.in));
+  const Tensor x = random.tensor(s.type, s.rows * s.in), w = random.tensor(s.type, s.out * s.in);
+  const Tensor dy = random.tensor(s.type, s.rows * s.out);
+  const LinearReference r = {s, x.doubles(), w.doubles(), {}};
+  const TestContext context(threads, linear_partial_workspace_bytes(s, threads));
+  Tensor y(DType::fp32, s.rows * s.out), dx(DType::fp32, s.rows * s.in);
+  linear_forward_partial(context, s, x.data(), w.data(), y.floats());
+  linear_backward_input_partial(context, s, dy.data(), w.data(), dx.floats());
+  // Nothing is rounded to the type.
+  expect_close(y, r.forward(r.input, r.weight, {}), tolerance_of(DType::fp32), "linear_forward_partial");
+  expect_close(dx, r.input_gradient(dy.doubles()), tolerance_of(DType::fp32),
+               "linear_backward_input_partial");
+  if (s.type != DType::fp32) return;
+  const TestContext whole(threads, linear_workspace_bytes(s, threads));
+  Tensor same_y(s.type, y.numel()), same_dx(s.type, dx.numel());
+  linear_forward(whole, s, x.data(), w.data(), nullptr, same_y.data());
+  linear_backward_input(whole, s, dy.data(), w.data(), 0.0f, same_dx.data());
+  EXPECT_TRUE(y == same_y && dx == same_dx);
+}
+
+TEST(Linear, PartialSumsMatchFloat64AndInFp32TheLayersBits) {
+  for (const int threads : kThreadCounts)
+    for (const DType type : kComputeTypes)
+      for (const LinearShape s : {LinearShape{1, 1, 1, type}, LinearShape{67, 33, 19, type},
+                                  LinearShape{130, 64, 150, type}, LinearShape{9, 48, 64, type}})
+        check_partial(s, threads);
+}
+
+// The columns [0, out) of a matrix with `stride` columns. NaN lies between.
+Tensor with_gaps(const Tensor& dense, std::int64_t out, std::int64_t stride) {
+  Tensor result(dense.type(), dense.numel() / out * stride);
+  for (std::int64_t i = 0; i < dense.numel(); ++i) result.set(i / out * stride + i % out, dense.get(i));
+  return result;
+}
+
+void check_stride(const LinearShape& s, int threads) {
+  Random random(4);
+  const std::int64_t stride = s.out_stride;
+  const Tensor x = random.tensor(s.type, s.rows * s.in), w = random.tensor(s.type, s.out * s.in);
+  const Tensor dense = random.tensor(s.type, s.rows * s.out), dy = with_gaps(dense, s.out, stride);
+  const LinearReference r = {s, x.doubles(), w.doubles(), {}};
+  const TestContext context(
+      threads, std::max(linear_workspace_bytes(s, threads), linear_partial_workspace_bytes(s, threads)));
+  Tensor y(s.type, s.rows * stride), partial(DType::fp32, s.rows * stride), dx(s.type, s.rows * s.in),
+      partial_dx(DType::fp32, s.rows * s.in), dw(s.type, s.out * s.in);
+  linear_forward(context, s, x.data(), w.data(), nullptr, y.data());
+  linear_forward_partial(context, s, x.data(), w.data(), partial.floats());
+  linear_backward_input(context, s, dy.data(), w.data(), 0.0f, dx.data());
+  linear_backward_input_partial(context, s, dy.data(), w.data(), partial_dx.floats());
+  linear_backward_weight(context, s, dy.data(), x.data(), 0.0f, dw.data());
+  const Doubles expected = r.forward(r.input, r.weight, {});
+  for (const Tensor& output : {y, partial}) {
+    Doubles written;
+    for (std::int64_t i = 0; i < output.numel(); ++i)
+      if (i % stride < s.out)
+        written.push_back(output.get(i));
+      else
+        EXPECT_TRUE(std::isnan(output.get(i))) << "written between the rows";
+    expect_close(written, expected, tolerance_of(output.type()), "output");
+  }
+  expect_close(dx, r.input_gradient(dense.doubles()), tolerance_of(s.type), "input gradient");
+  expect_close(partial_dx, r.input_gradient(dense.doubles()), tolerance_of(DType::fp32), "partial");
+  expect_close(dw, r.weight_gradient(dense.doubles()), tolerance_of(s.type), "weight gradient");
+}
+
+TEST(Linear, RowsOfTheOutputMayLieApart) {
+  for (const int threads : kThreadCounts)
+    for (const DType type : kComputeTypes) {
+      check_stride({.rows = 67, .in = 33, .out = 19, .type = type, .out_stride = 31}, threads);
+      check_stride({.rows = 20, .in = 48, .out = 64, .type = type, .out_stride = 128}, threads);
+    }
+  const LinearShape s = {.rows = 2, .in = 2, .out = 2, .out_stride = 3};
+  const TestContext context(1, linear_workspace_bytes(s, 1));
+  Tensor t(s.type, 8);
+  EXPECT_THROW(linear_backward_bias(context, s, t.data(), 0.0f, t.data()), UsageError);
+  EXPECT_THROW(linear_gelu_forward(context, s, t.data(), t.data(), nullptr, t.data(), t.data()), UsageError);
+}
+
 TEST(Linear, BiasGradientDoesNotDependOnThreads) {
   for (const DType type : kComputeTypes) {
     const LinearShape s = {.rows = 1000, .in = 1, .out = 700, .type = type};
