@@ -20,7 +20,8 @@
 
 namespace tessera {
 
-// A unit's parameter or gradient during a lease.
+// A unit's parameter or gradient during a lease: this rank's share of one that is cut over the tensor axis
+// (Layout::shares), in which the padding of a cut is to stay 0, and its gradient to be 0.
 struct TensorView {
   void* data = nullptr;
   std::int64_t numel = 0;

@@ -85,9 +85,10 @@ std::string first_nonfinite(const Layout& layout, const SquareSum& squares) {
   if (place < 0) return {};
   const IdVector<std::int64_t> firsts = first_places(layout);
   const auto flat = static_cast<FlatId>(std::ranges::upper_bound(firsts, place) - firsts.begin() - 1);
-  const Element element = layout.locate(flat, place - firsts[flat]);
-  return element.parameter < 0 ? fmt::format("padding of flat {}", flat)
-                               : layout.parameter(element.parameter).name;
+  const std::int64_t offset = place - firsts[flat];  // on whichever tensor rank
+  const std::vector<Piece> found = layout.pieces(flat, offset, offset + 1);
+  return found.empty() ? fmt::format("padding of flat {}", flat)
+                       : layout.parameter(found.front().parameter).name;
 }
 
 }  // namespace

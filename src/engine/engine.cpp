@@ -44,7 +44,7 @@ void check_copy(const char* call, const void* to, const void* from, std::int64_t
 Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOptions options_in)
     : options(checked_options(std::move(options_in), world_in, units)),
       world(std::move(world_in)),
-      layout(std::move(units), options.mesh.shard, options.mesh.replicate),
+      layout(std::move(units), options.mesh.shard, options.mesh.replicate, options.mesh.tensor),
       coordinates(options.mesh.coordinates(world.rank())),
       partition(layout.units().count(), options.mesh.pipeline, options.strategy.pipeline),
       spreads(spreads_of(options.strategy, options.mesh)),

@@ -83,11 +83,24 @@ struct Engine::Impl {
   bool exists(FlatId flat, StateKind state) const;
   // How the flat's state lies on the ranks.
   Spread spread_of(FlatId flat, StateKind state) const;
-  // The first rank that holds the element of the flat, where it lies so on the ranks.
-  int owner(FlatId flat, const Spread& spread, std::int64_t offset) const;
+  // The first rank, of those at this place along the tensor axis, that holds the element of the flat, where
+  // it lies so on the ranks.
+  int owner(FlatId flat, const Spread& spread, std::int64_t offset, int tensor_rank) const;
+  // Elements of a parameter that all ranks are to know.
+  struct Wanted {
+    ParameterId parameter = 0;
+    std::int64_t begin = 0;  // of the whole parameter
+    std::span<float> values;
+    std::string_view what;  // for messages
+    const char* call = nullptr;
+  };
   template <typename Load>
-  void bring(FlatId flat, const Spread& spread, std::int64_t offset, std::span<float> values,
-             std::string_view what, const char* call, const Load& load);
+  void bring(const Wanted& wanted, const Spread& spread, const Load& load);
+  template <typename Load>
+  void bring_share(const Wanted& wanted, const Spread& spread, int tensor_rank, std::int64_t begin,
+                   std::span<float> values, const Load& load);
+  void store_parameter(ParameterId parameter, StateKind state, std::int64_t begin,
+                       std::span<const float> values);
   // The buffer of the state alone: −1 where there is none, and where the parameter is its own master.
   BufferId own_buffer(FlatId flat, StateKind state) const;
   void check_flat(const char* call, FlatId flat) const;
@@ -100,6 +113,7 @@ struct Engine::Impl {
   static constexpr std::int64_t kChunkNumel = 1 << 20;  // at once, on its way to or from a buffer
   // Without an identity samples of what `fill` gives take its place.
   void initialize(const Fill& fill, std::optional<std::uint64_t> identity);
+  void fill_share(const Fill& fill, ParameterId parameter, std::int64_t begin, std::span<float> values) const;
   // Sets all that this rank holds: parameters and masters to what `fill` gives, moments to 0.
   InitialValues fill_states(const Fill& fill, std::uint64_t identity);
   void store(FlatId flat, StateKind state, std::int64_t offset, std::span<const float> values);

@@ -38,6 +38,14 @@ void add_runs(const Layout& layout, FlatId flat, const ElementRange& mine, Updat
   }
 }
 
+// Of what tensor ranks have copies of they must round alike. What is cut is elsewhere on each.
+std::uint64_t rounding_key(const std::string& unit, const Flat& flat, int tensor_rank) {
+  const std::uint64_t share = flat.over == TensorShare::cut ? static_cast<std::uint64_t>(tensor_rank) + 2
+                                                            : flat.over == TensorShare::partial;
+  return XXH3_64bits_withSeed(unit.data(), unit.size(),
+                              static_cast<std::uint64_t>(flat.dtype) + (share << 8));
+}
+
 // What the program updates, by flat.
 IdVector<UpdateRuns> updates_of(const Program& program, const Layout& layout, const OperandPlaces& places) {
   IdVector<UpdateRuns> updates(layout.flats().count());
@@ -99,9 +107,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   for (FlatId flat = 0; flat < layout.flats().count(); ++flat) {
     gaps_.push_back(layout.gaps(flat, 0, layout.flat(flat).padded_numel));
     const Flat& of = layout.flat(flat);
-    const std::string& unit = layout.units()[of.unit].name;
-    rounding_keys_.push_back(
-        XXH3_64bits_withSeed(unit.data(), unit.size(), static_cast<std::uint64_t>(of.dtype)));
+    rounding_keys_.push_back(rounding_key(layout.units()[of.unit].name, of, place_[Axis::tensor]));
   }
   finish_of_ = finish_programs(programs);
   // A rank without peers has nothing to hide behind its compute: its threads then work on one instruction at

@@ -201,7 +201,7 @@ class Executor {
   IdVector<std::int64_t> first_places_;          // [flat] as first_places()
   IdVector<std::vector<Piece>> gaps_;            // [flat]
   IdVector<OperandPlaces> operand_places_;       // [program]
-  IdVector<std::uint64_t> rounding_keys_;        // [flat] the same on every rank and mesh
+  IdVector<std::uint64_t> rounding_keys_;        // [flat] the same for the same elements on every rank
   std::map<ChannelKey, Communicator> channels_;  // programs never run at the same time and share them
   IdVector<Event> events_;                       // [instruction] of the running step
   IdVector<int> finish_of_;                      // [program] the one for what it leaves; −1: none

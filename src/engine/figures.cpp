@@ -31,6 +31,17 @@ void add_scaling(Figures& figures, const std::optional<LossScaleOptions>& scalin
   figures.add("loss_scaling.max", scaling->max);
 }
 
+namespace {
+
+// Nothing with one tensor rank, where cuts do nothing.
+std::string over_tensor_ranks(const Layout& layout, const ParameterSpec& parameter) {
+  if (layout.tensor() == 1) return {};
+  if (parameter.cut.dim >= 0) return fmt::format(", cut along {}", to_string(parameter.cut));
+  return parameter.gradient == GradientOver::partial ? ", of partial gradient" : "";
+}
+
+}  // namespace
+
 void add_units(Figures& figures, const Layout& layout) {
   figures.add("the number of units", layout.units().size());
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
@@ -41,7 +52,8 @@ void add_units(Figures& figures, const Layout& layout) {
       figures.add(fmt::format("parameter '{}' of unit '{}'", p.name, spec.name),
                   fmt::format("{} in {}{}, in group {}{}", to_string(p.shape), name_of(p.dtype),
                               p.trainable ? "" : ", frozen", p.group,
-                              p.tied_to.empty() ? "" : fmt::format(", tied to '{}'", p.tied_to)));
+                              p.tied_to.empty() ? "" : fmt::format(", tied to '{}'", p.tied_to)) +
+                      over_tensor_ranks(layout, p));
   }
 }
 

@@ -14,7 +14,7 @@ namespace tessera {
 
 InitialValues::InitialValues(std::uint64_t identity, const Layout& layout, const Partition& partition,
                              const Mesh& mesh, const Spread& parameters)
-    : mesh_(mesh), parameters_(parameters), identity_(identity) {
+    : layout_(layout), mesh_(mesh), parameters_(parameters), identity_(identity) {
   FlatId flat = 0;
   for (std::vector<int>& holders : holders_of(layout, partition)) {
     if (holders.size() > 1) shared_.push_back({.flat = flat, .holders = std::move(holders)});
@@ -24,25 +24,28 @@ InitialValues::InitialValues(std::uint64_t identity, const Layout& layout, const
 
 void InitialValues::add(FlatId flat, std::span<const float> values) {
   const auto shared = std::ranges::find(shared_, flat, &Shared::flat);
-  std::uint64_t& hash = shared == shared_.end() ? own_ : shared->hash;
+  std::uint64_t& own = is_cut(flat) ? own_cut_ : own_copied_;
+  std::uint64_t& hash = shared == shared_.end() ? own : shared->hash;
   hash = XXH3_64bits_withSeed(values.data(), values.size_bytes(), hash);
 }
 
-int InitialValues::first_of_copies(int rank, int pipeline_rank) const {
+int InitialValues::first_of_copies(int rank, int pipeline_rank, bool cut) const {
   Coordinates at = mesh_.coordinates(rank);
   at[Axis::pipeline] = pipeline_rank;
+  if (!cut) at[Axis::tensor] = 0;
   for (const Axis axis : {Axis::shard, Axis::replicate})
     if (!parameters_.axes.contains(axis)) at[axis] = 0;
   return mesh_.rank(at);
 }
 
 void InitialValues::compare(Communicator& states) const {
-  enum : std::size_t { kRank, kIdentity, kOwn, kShared };
+  enum : std::size_t { kRank, kIdentity, kOwnCopied, kOwnCut, kShared };
   const std::size_t numel = kShared + shared_.size();
   std::vector<std::uint64_t> given(numel), all(numel * static_cast<std::size_t>(states.world()));
   given[kRank] = static_cast<std::uint64_t>(states.global_rank());
   given[kIdentity] = identity_;
-  given[kOwn] = own_;
+  given[kOwnCopied] = own_copied_;
+  given[kOwnCut] = own_cut_;
   for (std::size_t k = 0; k < shared_.size(); ++k) given[kShared + k] = shared_[k].hash;
   states.all_gather(given.data(), all.data(), static_cast<std::int64_t>(8 * numel),
                     {"set-up", "comparing initial values"});
@@ -63,11 +66,12 @@ void InitialValues::compare(Communicator& states) const {
   constexpr const char* kSame = ", which holds the same parameters";
   for (int rank = 0; rank < states.world(); ++rank) {
     const int place = mesh_.place(rank, Axis::pipeline);
-    check(rank, first_of_copies(rank, place), kOwn, kSame);
+    check(rank, first_of_copies(rank, place, false), kOwnCopied, kSame);
+    check(rank, first_of_copies(rank, place, true), kOwnCut, kSame);
     for (std::size_t k = 0; k < shared_.size(); ++k) {
       const std::vector<int>& holders = shared_[k].holders;
       if (std::ranges::find(holders, place) != holders.end())
-        check(rank, first_of_copies(rank, holders[0]), kShared + k, kSame);
+        check(rank, first_of_copies(rank, holders[0], is_cut(shared_[k].flat)), kShared + k, kSame);
     }
   }
 }
@@ -84,12 +88,11 @@ std::uint64_t sample_of(const Layout& layout, const Engine::Fill& fill) {
   constexpr std::int64_t kSampled = 16;
   std::uint64_t hash = 0;
   for (ParameterId id = 0; id < layout.parameters(); ++id) {
-    const Place& place = layout.place(id);
-    if (place.home != id) continue;  // tied
+    if (layout.place(id).home != id) continue;  // tied
     std::array<float, kSampled> values{};
-    const std::int64_t numel = std::min(kSampled, place.numel);
-    const auto begin = static_cast<std::int64_t>(XXH3_64bits(&id, sizeof id) %
-                                                 static_cast<std::uint64_t>(place.numel - numel + 1));
+    const std::int64_t all = layout.shares(id).global_numel(), numel = std::min(kSampled, all);
+    const auto begin =
+        static_cast<std::int64_t>(XXH3_64bits(&id, sizeof id) % static_cast<std::uint64_t>(all - numel + 1));
     fill(id, begin, std::span(values).first(static_cast<std::size_t>(numel)));
     hash = XXH3_64bits_withSeed(values.data(), sizeof values, hash);
   }
@@ -118,6 +121,18 @@ void Engine::Impl::initialize(const Fill& fill, std::optional<std::uint64_t> ide
       });
 }
 
+// Sets this rank's share of a parameter, from local element `begin` on.
+void Engine::Impl::fill_share(const Fill& fill, ParameterId parameter, std::int64_t begin,
+                              std::span<float> values) const {
+  const auto numel = static_cast<std::int64_t>(values.size());
+  const std::vector<ShareRun> runs =
+      layout.shares(parameter).of_share(coordinates[Axis::tensor], begin, begin + numel);
+  std::ranges::fill(values, 0.0f);  // the padding of cuts
+  for (const ShareRun& run : runs)
+    fill(parameter, run.global,
+         values.subspan(static_cast<std::size_t>(run.local - begin), static_cast<std::size_t>(run.numel)));
+}
+
 InitialValues Engine::Impl::fill_states(const Fill& fill, std::uint64_t identity) {
   executor->drop_carried();
   given = 0;
@@ -134,7 +149,7 @@ InitialValues Engine::Impl::fill_states(const Fill& fill, std::uint64_t identity
       for (std::int64_t done = 0; done < piece.numel; done += kChunkNumel) {
         const std::span<float> chunk(values.data(),
                                      static_cast<std::size_t>(std::min(kChunkNumel, piece.numel - done)));
-        fill(piece.parameter, piece.begin + done, chunk);
+        fill_share(fill, piece.parameter, piece.begin + done, chunk);
         initial.add(flat, chunk);
         store(flat, StateKind::parameter, piece.offset + done, chunk);
         store(flat, StateKind::master, piece.offset + done, chunk);

@@ -15,7 +15,7 @@ namespace tessera {
 
 class InitialValues {
  public:
-  // `identity` is a hash of where all values come from; the rest is kept.
+  // `identity` is a hash of where all values come from. `layout` and `mesh` outlive this.
   InitialValues(std::uint64_t identity, const Layout& layout, const Partition& partition, const Mesh& mesh,
                 const Spread& parameters);
   // The next of the values that this rank holds of the flat.
@@ -31,13 +31,16 @@ class InitialValues {
     std::vector<int> holders;  // pipeline ranks
     std::uint64_t hash = 0;    // 0 where this rank does not hold it
   };
-  int first_of_copies(int rank, int pipeline_rank) const;
+  bool is_cut(FlatId flat) const { return layout_.flat(flat).over == TensorShare::cut; }
+  int first_of_copies(int rank, int pipeline_rank, bool cut) const;
 
+  const Layout& layout_;
   const Mesh& mesh_;
   const Spread parameters_;  // how they lie on the ranks
   std::vector<Shared> shared_;
   std::uint64_t identity_ = 0;
-  std::uint64_t own_ = 0;  // of all that no other pipeline rank holds
+  // Of all that no other pipeline rank holds: of what tensor ranks have copies of, and of what is cut.
+  std::uint64_t own_copied_ = 0, own_cut_ = 0;
 };
 
 }  // namespace tessera

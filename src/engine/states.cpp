@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "kernels/casts.h"
 #include "src/engine/engine_impl.h"
@@ -52,28 +51,68 @@ Spread Engine::Impl::spread_of(FlatId flat, StateKind state) const {
   return as_parameter ? spreads.parameters : spreads.states;
 }
 
-int Engine::Impl::owner(FlatId flat, const Spread& spread, std::int64_t offset) const {
+int Engine::Impl::owner(FlatId flat, const Spread& spread, std::int64_t offset, int tensor_rank) const {
   const Flat& spec = layout.flat(flat);
   Coordinates at = owner_of(spec, spread, offset);
   at[Axis::pipeline] = partition.rank_of(spec.unit);
+  at[Axis::tensor] = tensor_rank;
   return options.mesh.rank(at);
 }
 
-// Collective: every rank learns of a range of the flat what its owners `load`.
+namespace {
+
+// Calls visit(begin, end, runs) for parts of a range of a cut parameter: where its elements are, and the part
+// [begin, end) of a tensor rank's share in which that rank's are neighbours, with nothing but padding
+// between.
+template <typename Visit>
+void each_share(const TensorShares& shares, int ranks, std::int64_t begin, std::int64_t end,
+                const Visit& visit) {
+  constexpr std::int64_t kPartNumel = 1 << 20;
+  for (std::int64_t at = begin; at < end; at += kPartNumel) {
+    std::vector<std::vector<ShareRun>> of_ranks(static_cast<std::size_t>(ranks));
+    for (const ShareRun& run : shares.of_parameter(at, std::min(at + kPartNumel, end)))
+      of_ranks[static_cast<std::size_t>(run.tensor_rank)].push_back(run);
+    for (const std::vector<ShareRun>& runs : of_ranks)
+      if (!runs.empty()) visit(runs.front().local, runs.back().local + runs.back().numel, runs);
+  }
+}
+
+}  // namespace
+
+// Collective: every rank learns of a range of a tensor rank's share what its owners `load`.
 template <typename Load>
-void Engine::Impl::bring(FlatId flat, const Spread& spread, std::int64_t offset, std::span<float> values,
-                         std::string_view what, const char* call, const Load& load) {
-  const std::int64_t end = offset + static_cast<std::int64_t>(values.size());
-  const std::int64_t numel = numel_of(layout.flat(flat), spread);
+void Engine::Impl::bring_share(const Wanted& wanted, const Spread& spread, int tensor_rank,
+                               std::int64_t begin, std::span<float> values, const Load& load) {
+  const Place& place = layout.place(wanted.parameter);
+  const std::int64_t offset = place.offset + begin, end = offset + static_cast<std::int64_t>(values.size());
+  const std::int64_t numel = numel_of(layout.flat(place.flat), spread);
   for (std::int64_t at = offset; at < end;) {
-    const int root = owner(flat, spread, at);
+    const int root = owner(place.flat, spread, at, tensor_rank);
     const std::int64_t piece_end = std::min((at / numel + 1) * numel, end);
     const std::span<float> part =
         values.subspan(static_cast<std::size_t>(at - offset), static_cast<std::size_t>(piece_end - at));
     if (root == world.rank()) load(at, part);
-    states.broadcast(part.data(), static_cast<std::int64_t>(part.size_bytes()), root, {what, call});
+    states.broadcast(part.data(), static_cast<std::int64_t>(part.size_bytes()), root,
+                     {wanted.what, wanted.call});
     at = piece_end;
   }
+}
+
+// The same of a range of the whole parameter.
+template <typename Load>
+void Engine::Impl::bring(const Wanted& wanted, const Spread& spread, const Load& load) {
+  const TensorShares& shares = layout.shares(wanted.parameter);
+  if (!shares.is_cut()) return bring_share(wanted, spread, 0, wanted.begin, wanted.values, load);
+  const std::int64_t end = wanted.begin + static_cast<std::int64_t>(wanted.values.size());
+  std::vector<float> share;
+  each_share(shares, layout.tensor(), wanted.begin, end,
+             [&](std::int64_t first, std::int64_t last, const std::vector<ShareRun>& runs) {
+               share.resize(static_cast<std::size_t>(last - first));
+               bring_share(wanted, spread, runs.front().tensor_rank, first, share, load);
+               for (const ShareRun& run : runs)
+                 std::copy_n(share.begin() + (run.local - first), run.numel,
+                             wanted.values.begin() + (run.global - wanted.begin));
+             });
 }
 
 void Engine::Impl::check_between_steps(const char* call) const {
@@ -114,6 +153,25 @@ void Engine::Impl::store(FlatId flat, StateKind state, std::int64_t offset, std:
   }
 }
 
+// The same of a range of the whole parameter.
+void Engine::Impl::store_parameter(ParameterId parameter, StateKind state, std::int64_t begin,
+                                   std::span<const float> values) {
+  const Place& place = layout.place(parameter);
+  const TensorShares& shares = layout.shares(parameter);
+  if (!shares.is_cut()) return store(place.flat, state, place.offset + begin, values);
+  const std::int64_t end = begin + static_cast<std::int64_t>(values.size());
+  std::vector<float> share;
+  each_share(shares, layout.tensor(), begin, end,
+             [&](std::int64_t first, std::int64_t last, const std::vector<ShareRun>& runs) {
+               if (runs.front().tensor_rank != coordinates[Axis::tensor]) return;
+               share.assign(static_cast<std::size_t>(last - first), 0.0f);
+               for (const ShareRun& run : runs)
+                 std::copy_n(values.begin() + (run.global - begin), run.numel,
+                             share.begin() + (run.local - first));
+               store(place.flat, state, place.offset + first, share);
+             });
+}
+
 void Engine::Impl::load(FlatId flat, StateKind state, std::int64_t offset, std::span<float> values) {
   const BufferId buffer = buffer_of(flat, state);
   const std::int64_t first = held(flat, state).begin;
@@ -136,18 +194,16 @@ void Engine::Impl::load(DType type, std::span<float> values, const Read& read) {
 
 namespace {
 
-// The flat and the offset in it of an element range; the range checked.
-std::pair<FlatId, std::int64_t> find_range(const Layout& layout, const char* call, ParameterId parameter,
-                                           std::int64_t begin, std::size_t numel) {
+void check_range(const Layout& layout, const char* call, ParameterId parameter, std::int64_t begin,
+                 std::size_t numel) {
   if (parameter < 0 || parameter >= layout.parameters())
     throw UsageError(fmt::format("{}: parameter {} does not exist; the model has 0 to {}", call, parameter,
                                  layout.parameters() - 1));
-  const Place& place = layout.place(parameter);
+  const std::int64_t all = layout.shares(parameter).global_numel();
   // Nothing is added to `begin` before it is known to be small.
-  if (begin < 0 || begin > place.numel || numel > static_cast<std::size_t>(place.numel - begin))
+  if (begin < 0 || begin > all || numel > static_cast<std::size_t>(all - begin))
     throw UsageError(fmt::format("{}: {} elements from {} on, of '{}', which has {}", call, numel, begin,
-                                 layout.parameter(parameter).name, place.numel));
-  return {place.flat, place.offset + begin};
+                                 layout.parameter(parameter).name, all));
 }
 
 }  // namespace
@@ -161,35 +217,34 @@ void Engine::finish_updates() {
 
 void Engine::read(ParameterId parameter, StateKind state, std::int64_t begin, std::span<float> values) {
   Impl& impl = *impl_;
-  FlatId flat = -1;
-  std::int64_t offset = 0;
   const auto check = [&] {
     impl.check_whole("read");
-    std::tie(flat, offset) = find_range(impl.layout, "read", parameter, begin, values.size());
-    if (!impl.exists(flat, state))
+    check_range(impl.layout, "read", parameter, begin, values.size());
+    if (!impl.exists(impl.layout.place(parameter).flat, state))
       throw UsageError(
           fmt::format("read: '{}' has no {}", impl.layout.parameter(parameter).name, name_of(state)));
   };
   impl.guarded("read", check, [&] {
     impl.check_between_steps("read");
     finish_updates();
-    const Spread spread = impl.spread_of(flat, state);
-    const bool everywhere = spread == kWhole && impl.options.mesh.pipeline == 1;
-    if (everywhere) return impl.load(flat, state, offset, values);
-    impl.bring(flat, spread, offset, values,
-               fmt::format("{} elements from {} on of {} of {}", values.size(), begin, name_of(state),
-                           impl.layout.parameter(parameter).name),
-               "read", [&](std::int64_t at, std::span<float> part) { impl.load(flat, state, at, part); });
+    const Place& place = impl.layout.place(parameter);
+    const Spread spread = impl.spread_of(place.flat, state);
+    const bool everywhere =
+        spread == kWhole && impl.options.mesh.pipeline == 1 && !impl.layout.shares(parameter).is_cut();
+    if (everywhere) return impl.load(place.flat, state, place.offset + begin, values);
+    const std::string what = fmt::format("{} elements from {} on of {} of {}", values.size(), begin,
+                                         name_of(state), impl.layout.parameter(parameter).name);
+    impl.bring(
+        {.parameter = parameter, .begin = begin, .values = values, .what = what, .call = "read"}, spread,
+        [&](std::int64_t offset, std::span<float> part) { impl.load(place.flat, state, offset, part); });
   });
 }
 
 void Engine::read_gradient(ParameterId parameter, std::int64_t begin, std::span<float> values) {
   Impl& impl = *impl_;
-  FlatId flat = -1;
-  std::int64_t offset = 0;
   const auto check = [&] {
-    std::tie(flat, offset) = find_range(impl.layout, "read_gradient", parameter, begin, values.size());
-    if (!impl.layout.flat(flat).trainable)
+    check_range(impl.layout, "read_gradient", parameter, begin, values.size());
+    if (!impl.layout.flat(impl.layout.place(parameter).flat).trainable)
       throw UsageError(fmt::format("read_gradient: '{}' is frozen; it has no gradient",
                                    impl.layout.parameter(parameter).name));
   };
@@ -201,26 +256,27 @@ void Engine::read_gradient(ParameterId parameter, std::int64_t begin, std::span<
           "read_gradient: with strategy.update reduced gradients are gone as soon as they are reduced");
     impl.check_uses_done("read_gradient");
     impl.executor->synchronize_lanes();
-    impl.bring(flat, kSlice, offset, values,
-               fmt::format("{} elements from {} on of the gradient of {}", values.size(), begin,
-                           impl.layout.parameter(parameter).name),
-               "read_gradient", [&](std::int64_t at, std::span<float> part) {
-                 impl.load(impl.executor->reduced_type(flat), part,
-                           [&](std::int64_t done, std::span<std::byte> bytes) {
-                             impl.executor->read_gradient(flat, at + done, bytes);
-                           });
-               });
+    const FlatId flat = impl.layout.place(parameter).flat;
+    const std::string what = fmt::format("{} elements from {} on of the gradient of {}", values.size(), begin,
+                                         impl.layout.parameter(parameter).name);
+    impl.bring(
+        {.parameter = parameter, .begin = begin, .values = values, .what = what, .call = "read_gradient"},
+        kSlice, [&](std::int64_t offset, std::span<float> part) {
+          impl.load(impl.executor->reduced_type(flat), part,
+                    [&](std::int64_t done, std::span<std::byte> bytes) {
+                      impl.executor->read_gradient(flat, offset + done, bytes);
+                    });
+        });
   });
 }
 
 void Engine::write(ParameterId parameter, StateKind state, std::int64_t begin,
                    std::span<const float> values) {
   Impl& impl = *impl_;
-  FlatId flat = -1;
-  std::int64_t offset = 0;
   const auto check = [&] {
     impl.check_whole("write");
-    std::tie(flat, offset) = find_range(impl.layout, "write", parameter, begin, values.size());
+    check_range(impl.layout, "write", parameter, begin, values.size());
+    const FlatId flat = impl.layout.place(parameter).flat;
     const bool trainable = impl.layout.flat(flat).trainable;
     if (!impl.exists(flat, state) || (state == StateKind::parameter && trainable))
       throw UsageError(fmt::format("write: '{}' {}", impl.layout.parameter(parameter).name,
@@ -235,8 +291,8 @@ void Engine::write(ParameterId parameter, StateKind state, std::int64_t begin,
     impl.given = XXH3_64bits_withSeed(where, sizeof where, impl.given);
     impl.given = XXH3_64bits_withSeed(values.data(), values.size_bytes(), impl.given);
     impl.before_change();
-    impl.store(flat, state, offset, values);
-    if (state == StateKind::master) impl.store(flat, StateKind::parameter, offset, values);
+    impl.store_parameter(parameter, state, begin, values);
+    if (state == StateKind::master) impl.store_parameter(parameter, StateKind::parameter, begin, values);
   });
 }
 
