@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/dtype.h"
 #include "tessera/id_vector.h"
 #include "tessera/pass.h"
 #include "tessera/strategy.h"
@@ -24,6 +25,14 @@ enum class Keep : std::uint8_t {
 };
 std::string_view name_of(Keep keep);
 
+// How the ranks along the tensor axis hold a value.
+enum class Held : std::uint8_t {
+  copied,  // the same on every rank
+  split,   // each rank has an equal part
+  partial  // each rank has a part of a sum that is still to be added
+};
+std::string_view name_of(Held held);
+
 // Memory that parts of a unit write and read, of one microbatch on one rank.
 struct ValueSpec {
   std::string name;        // within its unit
@@ -31,6 +40,14 @@ struct ValueSpec {
   Keep keep = Keep::pass;
   // It is written over that earlier value, at the same address: no part reads that one any more.
   ValueId over = kNoValue;
+  bool in_pieces = false;  // several parts of a pass write it, each a piece of its own
+  Held held = Held::copied;
+  DType type = DType::fp32;  // of the elements of a partial value; their sum is fp32
+  // It is made of that value, one of the unit's own or of SharedValue, by an exchange along the tensor axis,
+  // in each pass that reads it. Of a split value comes a copied one: the ranks' parts, one behind the other
+  // (all_gather). Of a partial value comes a split one: the sum, of which each rank has its part
+  // (reduce_scatter). Such a value is there in its pass only, and no part writes it.
+  ValueId exchanged = kNoValue;
 
   // Whether it is there from forward to backward, under that choice.
   bool is_kept(Recompute recompute) const;
@@ -45,11 +62,12 @@ struct PartSpec {
   Pass pass = Pass::forward;
   std::vector<ValueId> reads = {};
   std::vector<ValueId> writes = {};  // a value that is read, too, is changed in place
-  // The parameters whose gradients it writes, by their places among the unit's; none given: all. Backward
-  // only.
+  // The parameters whose gradients it writes, by their places among the unit's; none given: all. Of several
+  // parts that name one, each adds to what those before it have written. Backward only.
   std::optional<std::vector<int>> gradients = {};
   std::int64_t workspace_bytes = 0;  // scratch while it runs
   double flops = 0;  // multiplications and additions of its matrix products, for predictions of time
+  bool evaluation_only = false;  // a training step does without it. Forward only
 
   bool reads_value(ValueId value) const { return std::ranges::find(reads, value) != reads.end(); }
   bool writes_value(ValueId value) const { return std::ranges::find(writes, value) != writes.end(); }
@@ -66,6 +84,13 @@ struct UnitActivations {
   std::int64_t recomputable_bytes = 0;
   std::int64_t workspace_bytes = 0;  // the most that any pass needs while it runs
   bool reads_batch = true;           // some pass reads the microbatch
+};
+
+// What a pass does next: it runs a part, or an exchange makes a value.
+struct GraphStep {
+  int part = -1;
+  ValueId value = kNoValue;
+  bool operator==(const GraphStep&) const = default;
 };
 
 // The values and parts of a unit. Each pass runs its parts in their order.
@@ -91,12 +116,16 @@ struct UnitGraph {
   std::int64_t workspace_bytes() const;  // the most of any part
   // The value whose memory it takes, through all that lie between.
   ValueId root(ValueId value) const;
-  // The parts that a pass runs, by place, in the order in which they run. For forward and backward: all of
-  // theirs. For a recompute: those that make again what backward reads and `recompute` did not keep; none
-  // where that is nothing.
-  std::vector<int> parts_in(Pass pass, Recompute recompute) const;
-  // Throws UsageError naming `unit` and the value or part that means nothing.
-  void check(std::string_view unit) const;
+  // The parts that a pass of such a step runs, by place, in the order in which they run. For forward and
+  // backward: all of theirs. For a recompute: those that make again what backward reads and `recompute` did
+  // not keep; none where that is nothing.
+  std::vector<int> parts_in(Pass pass, Recompute recompute, StepKind kind = StepKind::train) const;
+  // The same with the exchanges of what these parts read, each as soon as what it is made of is there, but no
+  // earlier than one part ahead of its first reader.
+  std::vector<GraphStep> steps_in(Pass pass, Recompute recompute, StepKind kind = StepKind::train) const;
+  bool has_exchanges() const;
+  // Throws UsageError naming `unit` and the value or part that means nothing, on so many tensor ranks.
+  void check(std::string_view unit, int tensor_ranks = 1) const;
 };
 
 struct ActivationSpec {

@@ -70,7 +70,10 @@ struct Flat {
   std::int64_t shard_numel = 0;            // S; a multiple of slice_numel
   std::int64_t slice_numel = 0;            // of the slice of a shard that one replica holds; a multiple of
                                            // kAlignmentBytes / bytes_of(dtype)
-  std::int64_t padded_numel = 0;           // S · shards
+  // Of the equal part of a slice in which one tensor rank sums, where tensor ranks have copies; a multiple of
+  // the same. Where they have none, the slice.
+  std::int64_t piece_numel = 0;
+  std::int64_t padded_numel = 0;  // S · shards
 };
 
 // Where a tensor rank's share of a parameter lies, the same on all. A tied parameter has the place of the one

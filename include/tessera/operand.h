@@ -65,7 +65,7 @@ struct Region {
     part,       // this rank's part of a flat that is cut as `spread` says
     parameter,  // the elements of `parameter` in its flat
     gaps,       // the elements of a flat that belong to no parameter
-    value,      // `value` of the use's unit, which the buffer holds
+    value,      // `value` of the instruction's unit, which the buffer holds
     sum         // this rank's sum of squares among the scalars: of all parameters, or of `parameter`
   };
   Kind kind = Kind::all;

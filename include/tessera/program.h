@@ -24,7 +24,8 @@ namespace tessera {
 using InstructionId = int;  // position in Program::instructions, the order of issue
 
 // An ordered queue. Instructions of one lane run one after the other, in order of issue.
-// Messages between pipeline ranks have a lane for each way and direction, so that none waits behind another.
+// Exchanges of values between tensor ranks have one. Messages between pipeline ranks have a lane for each way
+// and direction, so that none waits behind another.
 enum class Lane : std::uint8_t {
   compute,
   gather,
@@ -36,15 +37,17 @@ enum class Lane : std::uint8_t {
   upload,
   download,
   host,
-  io
+  io,
+  exchange
 };
-inline constexpr int kLanes = 11;
+inline constexpr int kLanes = 12;
 
 enum class Opcode : std::uint8_t {
-  use,             // the module of `unit` runs `part` of `pass`, or all of it
-  all_gather,      // the parts of a flat that the ranks of the group have -> what these make together
-  reduce_scatter,  // a flat, or a part of it, summed over contributing ranks in their order -> each rank's
-                   // part
+  use,         // the module of `unit` runs `part` of `pass`, or all of it
+  all_gather,  // the parts of a flat, or of a unit's value, that the ranks of the group have -> what these
+               // make together
+  reduce_scatter,  // a flat, a part of it or a unit's value, summed over contributing ranks in their order ->
+                   // each rank's part
   accumulate,      // a flat, or a part of it, is added to a sum on this rank
   square_sum,      // the squares of this rank's part of a reduced gradient are added to a sum, finite or not
   zero,            // the parts of a gradient that no use writes, or all of it (StepSpec::zero_gradients)
@@ -189,11 +192,19 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
-// For messages.
-struct UnitNames {
+// A value that an exchange makes, and of which (ValueSpec::exchanged).
+struct ExchangedValue {
+  ValueId value = kNoValue;
+  ValueId of = kNoValue;
+  bool operator==(const ExchangedValue&) const = default;
+};
+
+// What messages say of a unit, and what its exchanges must be.
+struct UnitOutline {
   std::string name;
   IdVector<std::string> parts = {};  // none where the unit declares none
-  bool operator==(const UnitNames&) const = default;
+  std::vector<ExchangedValue> exchanged = {};
+  bool operator==(const UnitOutline&) const = default;
 };
 
 struct Program {
@@ -203,7 +214,7 @@ struct Program {
   int blocks = 1;            // of microbatches, whose sums are added as a tree, see Rounds
   bool rests = false;        // whether it is for a rank that has none there
   int pipeline_rank = 0;     // the coordinate along the pipeline axis that it is for
-  IdVector<UnitNames> units;
+  IdVector<UnitOutline> units;
   IdVector<Channel> channels;
   IdVector<Buffer> buffers;
   IdVector<Instruction> instructions;

@@ -42,12 +42,14 @@ struct Granule {
   bool operator==(const Granule&) const = default;
 };
 
-// The axes over which a flat is cut into equal parts, `shard` first and `replicate` inside it. Ranks that
-// differ only along other axes hold the same part. Without axes, every rank holds the whole flat.
+// The axes over which a flat is cut into equal parts, `shard` first, `replicate` inside it, and inside that
+// `tensor`, where its ranks have copies of the flat (Flat::over). Ranks that differ only along other axes
+// hold the same part. Without axes, every rank holds the whole flat.
 //
-//   {}                   |            all of the flat            |
-//   {shard}              |    shard 0     |       shard 1        |
-//   {shard, replicate}   | slice 0| slice 1| slice 0 |  slice 1  |     of two replicas
+//   {}                          |            all of the flat            |
+//   {shard}                     |    shard 0     |       shard 1        |
+//   {shard, replicate}          | slice 0| slice 1| slice 0 |  slice 1  |     of two replicas
+//   {shard, replicate, tensor}  | 0 | 1  | 0 | 1  | 0  | 1  |  0  |  1  |     of two tensor ranks
 struct Spread {
   AxisSet axes = {};
   Granule granule = {};
@@ -57,9 +59,10 @@ struct Spread {
 inline constexpr Spread kWhole = {};
 inline constexpr Spread kShard = {.axes = {Axis::shard}};
 inline constexpr Spread kSlice = {.axes = {Axis::shard, Axis::replicate}};
+inline constexpr Spread kPiece = {.axes = {Axis::shard, Axis::replicate, Axis::tensor}};
 
-// to_string() gives "all", "shard" or "shard+replicate". spread_of(), its inverse, throws UsageError for any
-// other text.
+// to_string() gives "all", "shard", "shard+replicate" or "shard+replicate+tensor". spread_of(), its inverse,
+// throws UsageError for any other text.
 std::string to_string(const Spread& spread);
 Spread spread_of(const std::string& text);
 
@@ -74,7 +77,8 @@ struct ElementRange {
 // The intersection of both parts: cut over the axes of both. Its granule is elements.
 constexpr Spread finer(const Spread& a, const Spread& b) { return {.axes = a.axes | b.axes}; }
 
-// The number of elements in one rank's part. Throws UsageError unless the spread is kWhole, kShard or kSlice.
+// The number of elements in one rank's part. Throws UsageError unless the spread is kWhole, kShard, kSlice
+// or, of a flat that tensor ranks have copies of, kPiece.
 std::int64_t numel_of(const Flat& flat, const Spread& spread);
 // The part of the rank with these coordinates.
 ElementRange range_of(const Flat& flat, const Spread& spread, const Coordinates& place);

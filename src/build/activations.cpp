@@ -3,7 +3,7 @@
 
 namespace tessera {
 
-// −1 where it takes no memory, or is not there at all: the input of the first unit.
+// −1 where it takes no memory, or is not there at all: the input of the first unit, say.
 BufferId Builder::buffer_of(UnitId unit, ValueId value, int microbatch) const {
   const UnitBuffers& own = unit_buffers_[unit];
   const UnitBuffers none, &before = unit > 0 ? unit_buffers_[unit - 1] : none;
@@ -19,8 +19,21 @@ BufferId Builder::buffer_of(UnitId unit, ValueId value, int microbatch) const {
     case SharedValue::input_gradient:
       return before.output_gradient.of(microbatch);
     default:
+      // What is made of something that is not there is not there either.
+      if (const ValueId of = graph(unit).values[value].exchanged;
+          of != kNoValue && buffer_of(unit, of, microbatch) < 0)
+        return -1;
       return own.values[graph(unit).root(value)].of(microbatch);
   }
+}
+
+// Whether no part that runs before the use's in its pass writes the value.
+bool Builder::writes_first(const Instruction& use, ValueId value) const {
+  for (const GraphStep& step : graph_steps_[use.unit][use.pass]) {
+    if (step.part == use.part) return true;
+    if (step.part >= 0 && graph(use.unit).parts[step.part].writes_value(value)) return false;
+  }
+  return true;
 }
 
 // What a part reads, then what it writes. A value that it changes in place is one operand.
@@ -47,13 +60,37 @@ void Builder::access_activations(Instruction& use) {
     // What was kept is written again, with the same bits, where it lies; so is what is over another value.
     const bool stays = value >= 0 && (declared.values[value].over != kNoValue ||
                                       (again && declared.values[value].is_kept(recompute_of(use.unit))));
-    if (!stays || buffer(id).lifetimes.empty()) begin(id, next_id());
+    const bool goes_on = value >= 0 && declared.values[value].in_pieces && !writes_first(use, value);
+    if (buffer(id).lifetimes.empty() || !(stays || goes_on)) begin(id, next_id());
     touch(value, id, Access::write);
   }
   if (part.workspace_bytes == 0) return;
   const BufferId scratch = unit_buffers_[use.unit].workspaces.at(part.workspace_bytes);
   begin(scratch, next_id());
   use.operands.push_back(whole(Role::workspace, scratch, Access::write));
+}
+
+// Whether it is gathered or summed follows from how the value that it is made of is held.
+void Builder::exchange(const Slot& slot, ValueId value) {
+  const UnitId unit = slot.use.unit;
+  const ValueSpec& made = graph(unit).values[value];
+  const bool gathers = made.held == Held::copied;
+  const BufferId from = buffer_of(unit, made.exchanged, slot.microbatch);
+  const BufferId to = buffer_of(unit, value, slot.microbatch);
+  if (from < 0 || to < 0) return;  // it takes no memory
+  Instruction exchanged = {
+      .op = gathers ? Opcode::all_gather : Opcode::reduce_scatter,
+      .lane = Lane::exchange,
+      .pass = slot.use.pass,
+      .unit = unit,
+      .microbatch = slot.microbatch,
+      .channel = channel(Lane::exchange, Axis::tensor),
+      .operands = {whole(Role::from, from, Access::read), whole(Role::to, to, Access::write)},
+      .waits = {}};
+  exchanged.operands[0].region = Region::of_value(made.exchanged);
+  exchanged.operands[1].region = Region::of_value(value);
+  begin(to, next_id());
+  add(std::move(exchanged));
 }
 
 // Between its forward and its backward. The last unit's follow each other.

@@ -9,7 +9,8 @@ namespace {
 
 std::string flat_name(const Layout& layout, FlatId id) {
   const Flat& flat = layout.flat(id);
-  return fmt::format("{}.{}{}", layout.units()[flat.unit].name, name_of(flat.dtype),
+  const std::string over = flat.over == TensorShare::copied ? "" : fmt::format(".{}", name_of(flat.over));
+  return fmt::format("{}.{}{}{}", layout.units()[flat.unit].name, name_of(flat.dtype), over,
                      flat.trainable ? "" : ".frozen");
 }
 
@@ -218,6 +219,7 @@ void Builder::add_unit_buffers(UnitId unit) {
       Buffer made =
           describe(fmt::format("{}{}", value.name, suffix), role, Category::activations, value.bytes);
       made.index = id;
+      made.type = value.type;
       return made;
     };
     for (ValueId id = 0; id < declared.values.count(); ++id)

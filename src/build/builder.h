@@ -138,7 +138,15 @@ class Builder {
   int blocks_here() const { return rounds_.blocks > 1 ? rounds_.blocks / mesh_.replicate : 1; }
   // A rank without peers has nothing to add to the gradient of its only microbatch: that is the reduced one.
   bool nothing_to_add(FlatId flat) const {
-    return mesh_.shard == 1 && mesh_.replicate == 1 && spec_.microbatches == 1 && !shared(flat);
+    return mesh_.shard == 1 && mesh_.replicate == 1 && spec_.microbatches == 1 && !shared(flat) &&
+           !summed_over_tensor(flat);
+  }
+  // Whether tensor ranks have copies of the flat, and whether each then has a part of its gradient only.
+  bool copied_over_tensor(FlatId flat) const {
+    return mesh_.tensor > 1 && layout_.flat(flat).over != TensorShare::cut;
+  }
+  bool summed_over_tensor(FlatId flat) const {
+    return mesh_.tensor > 1 && layout_.flat(flat).over == TensorShare::partial;
   }
   bool mine(UnitId unit) const { return partition_.rank_of(unit) == pipeline_rank_; }
   // The pipeline ranks that use the flat: its home first, then the others, ascending.
@@ -238,6 +246,7 @@ class Builder {
               bool accumulate);
   void accumulate(Lane lane, FlatId flat, int microbatch, const Operand& from, const Operand& to);
   void reduce_over_replicas(FlatId flat);
+  void reduce_over_tensor(FlatId flat);
   void after_last_reduction(FlatId flat);
   void take_squares(FlatId flat);
   void put_squares(Instruction& into, FlatId flat) const;
@@ -264,6 +273,8 @@ class Builder {
   void hand_on(FlatId flat);
 
   // activations.cpp
+  void exchange(const Slot& slot, ValueId value);
+  bool writes_first(const Instruction& use, ValueId value) const;
   void access_activations(Instruction& use);
   BufferId buffer_of(UnitId unit, ValueId value, int microbatch) const;
   bool leaves_device(UnitId unit) const;
@@ -298,7 +309,7 @@ class Builder {
   Program program_;
   IdVector<FlatBuffers> flat_buffers_;
   IdVector<UnitBuffers> unit_buffers_;
-  IdVector<IdArray<std::vector<int>, kPasses>> parts_;  // [unit][pass] that run; −1: all, as none is declared
+  IdVector<IdArray<std::vector<GraphStep>, kPasses>> graph_steps_;  // [unit][pass]; part −1: none is declared
   PerMicrobatch batch_;
   BufferId decision_ = -1, previous_ = -1, terms_ = -1;  // what instructions depend on; −1: none does
   BufferId when_ = -1;                                   // of what is added now

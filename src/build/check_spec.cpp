@@ -89,12 +89,15 @@ void check_gradients(const UnitSpec& unit, const UnitGraph& graph) {
             fmt::format("part '{}' of unit '{}' writes the gradient of parameter {}; the unit has {}",
                         part.name, unit.name, place, count));
   for (int place = 0; place < count; ++place) {
-    const auto writers =
-        std::ranges::count_if(graph.parts, [&](const PartSpec& part) { return part.writes_gradient(place); });
+    const auto writes = [&](const PartSpec& part) { return part.writes_gradient(place); };
+    const auto writers = std::ranges::count_if(graph.parts, writes);
+    const bool named = std::ranges::all_of(
+        graph.parts, [&](const PartSpec& part) { return !writes(part) || part.gradients.has_value(); });
     const ParameterSpec& parameter = unit.parameters[static_cast<std::size_t>(place)];
-    if (writers != 1 && parameter.trainable)
+    if (parameter.trainable && (writers == 0 || (writers > 1 && !named)))
       throw UsageError(
-          fmt::format("the gradient of '{}' is written by {} parts of unit '{}'; one must write it",
+          fmt::format("the gradient of '{}' is written by {} parts of unit '{}'; one must write it, or "
+                      "several that name it",
                       parameter.name, writers, unit.name));
   }
 }
@@ -110,9 +113,9 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
   if (layout.replicas() != mesh.replicate)
     throw UsageError(fmt::format("layout has {} replicas, but the mesh's replicate axis has {} ranks",
                                  layout.replicas(), mesh.replicate));
-  if (mesh.tensor != 1)
-    throw UnsupportedError(
-        fmt::format("mesh {}: this version has no tensor parallel ranks; tensor must be 1", to_string(mesh)));
+  if (layout.tensor() != mesh.tensor)
+    throw UsageError(fmt::format("layout is of {} tensor ranks, but the mesh's tensor axis has {} ranks",
+                                 layout.tensor(), mesh.tensor));
   if (mesh.pipeline > 1 && !spec.order.empty())
     throw UsageError(
         "order is given, but mesh.pipeline is above 1: there the schedule orders the uses; leave it empty");
@@ -129,7 +132,7 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
     throw UsageError(
         fmt::format("activations are given for {} units; the model has {}", units, layout.units().size()));
   for (UnitId unit = 0; unit < spec.activations.units.count(); ++unit) {
-    spec.activations.units[unit].check(layout.units()[unit].name);
+    spec.activations.units[unit].check(layout.units()[unit].name, mesh.tensor);
     check_gradients(layout.units()[unit], spec.activations.units[unit]);
   }
   if (spec.activations.batch_bytes < 0)

@@ -154,21 +154,36 @@ void Builder::reduce_over_replicas(FlatId flat) {
   add_up(buffers.replica_sums[0], buffers.reduced, Access::write);  // which no peer reads any more
 }
 
+// Each tensor rank's piece of the sum of all.
+void Builder::reduce_over_tensor(FlatId flat) {
+  const BufferId reduced = flat_buffers_[flat].reduced;
+  Instruction reduction = about(Opcode::reduce_scatter, Lane::reduce, flat);
+  reduction.channel = channel(Lane::reduce, Axis::tensor);
+  reduction.operands = {part(Role::from, reduced, kSlice, Access::read),
+                        part(Role::to, reduced, kPiece, Access::write)};
+  add(std::move(reduction));
+}
+
 // If several pipeline ranks hold the flat, its gradient is complete only when they have exchanged theirs.
 void Builder::after_last_reduction(FlatId flat) {
   if (mesh_.replicate > 1) reduce_over_replicas(flat);
-  if (!shared(flat)) square_and_gather(flat);
+  if (summed_over_tensor(flat)) reduce_over_tensor(flat);
+  if (!shared(flat)) return square_and_gather(flat);
+  if (summed_over_tensor(flat)) gather_in_place(flat, flat_buffers_[flat].reduced, Axis::tensor);
 }
 
-// Where the gradient is complete: a reduction that completed it takes the squares on its way.
+// Where the gradient is complete: a reduction that completed it takes the squares on its way. Of what tensor
+// ranks have copies of each takes those of its piece.
 void Builder::take_squares(FlatId flat) {
+  const Spread own = copied_over_tensor(flat) ? kPiece : kSlice;
   Instruction& last = program_.instructions.back();
-  if (last.op == Opcode::reduce_scatter && program_.flat_of(last) == flat) {
+  const bool reduces = last.op == Opcode::reduce_scatter && program_.flat_of(last) == flat;
+  if (reduces && (own == kSlice || last.operand(Role::to).region.spread == own)) {
     put_squares(last, flat);
     touch(program_.scalars, next_id() - 1);
   } else {
     Instruction squares = about(Opcode::square_sum, Lane::reduce, flat);
-    squares.operands = {part(Role::from, flat_buffers_[flat].reduced, kSlice, Access::read)};
+    squares.operands = {part(Role::from, flat_buffers_[flat].reduced, own, Access::read)};
     put_squares(squares, flat);
     add(std::move(squares));
   }
@@ -192,17 +207,19 @@ void Builder::put_squares(Instruction& into, FlatId flat) const {
 void Builder::square_and_gather(FlatId flat) {
   const BufferId reduced = flat_buffers_[flat].reduced;
   if (squares(flat)) take_squares(flat);
+  if (summed_over_tensor(flat) && !shared(flat)) gather_in_place(flat, reduced, Axis::tensor);
   if (mesh_.replicate > 1 && !state_over_replicas()) gather_in_place(flat, reduced, Axis::replicate);
   if (mesh_.shard > 1 && !state_sharded()) gather_in_place(flat, reduced, Axis::shard);
   take_down(flat);
 }
 
 void Builder::gather_in_place(FlatId flat, BufferId buffer, Axis axis) {
-  const bool of_slices = axis == Axis::replicate;
+  const Spread parts = axis == Axis::tensor ? kPiece : axis == Axis::replicate ? kSlice : kShard;
+  const Spread all = axis == Axis::tensor ? kSlice : axis == Axis::replicate ? kShard : kWhole;
   Instruction gather = about(Opcode::all_gather, Lane::gather, flat);
   gather.channel = channel(Lane::gather, axis);
-  gather.operands = {part(Role::from, buffer, of_slices ? kSlice : kShard, Access::read),
-                     part(Role::to, buffer, of_slices ? kShard : kWhole, Access::write)};
+  gather.operands = {part(Role::from, buffer, parts, Access::read),
+                     part(Role::to, buffer, all, Access::write)};
   add(std::move(gather));
 }
 

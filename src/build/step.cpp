@@ -41,13 +41,18 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
   program_.blocks = rounds_.blocks;
   program_.rests = rounds_.rests(mesh, data_rank);
   for (const UnitSpec& unit : layout.units()) program_.units.push_back({.name = unit.name});
-  for (UnitId unit = 0; unit < spec.activations.units.count(); ++unit)
-    for (const PartSpec& part : graph(unit).parts) program_.units[unit].parts.push_back(part.name);
-  parts_.resize(layout.units().size());
-  for (UnitId unit = 0; unit < parts_.count(); ++unit)
+  for (UnitId unit = 0; unit < spec.activations.units.count(); ++unit) {
+    UnitOutline& outline = program_.units[unit];
+    for (const PartSpec& part : graph(unit).parts) outline.parts.push_back(part.name);
+    for (ValueId value = 0; value < graph(unit).values.count(); ++value)
+      if (const ValueId of = graph(unit).values[value].exchanged; of != kNoValue)
+        outline.exchanged.push_back({value, of});
+  }
+  graph_steps_.resize(layout.units().size());
+  for (UnitId unit = 0; unit < graph_steps_.count(); ++unit)
     for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward})
-      parts_[unit][pass] =
-          has_activations() ? graph(unit).parts_in(pass, recompute_of(unit)) : std::vector<int>{-1};
+      graph_steps_[unit][pass] = has_activations() ? graph(unit).steps_in(pass, recompute_of(unit), spec.kind)
+                                                   : std::vector<GraphStep>{{.part = -1}};
   flat_buffers_.resize(layout.flats().size());
   unit_buffers_.resize(layout.units().size());
 }
@@ -276,8 +281,12 @@ void Builder::issue_use(int position) {
   slot.instruction = next_id() - 1;  // lifetimes that end with the use end there
   if (rests_in(slot.microbatch)) return;
   if (slot.use.pass == Pass::backward) begin_gradients(position);
-  for (const int part : parts_[slot.use.unit][slot.use.pass]) {
-    Instruction use = part_of_use(slot, part);
+  for (const GraphStep& step : graph_steps_[slot.use.unit][slot.use.pass]) {
+    if (step.value != kNoValue) {
+      exchange(slot, step.value);
+      continue;
+    }
+    Instruction use = part_of_use(slot, step.part);
     access_parameters(slot.use, use);
     if (slot.use.pass == Pass::backward) access_gradients(use, position);
     access_activations(use);

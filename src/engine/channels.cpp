@@ -30,7 +30,9 @@ void Executor::bind_channels() {
       const Axis axis = axis_of(program, instruction);
       MostReduced& most = most_reduced[{axis, instruction.lane, instruction.peer}];
       const Operand& to = instruction.operand(Role::to);
-      const std::int64_t numel = numel_of(layout_.flat(program.buffers[to.buffer].flat), to.region.spread);
+      const Buffer& buffer = program.buffers[to.buffer];
+      const std::int64_t numel = buffer.flat < 0 ? buffer.bytes / bytes_of(to.type)
+                                                 : numel_of(layout_.flat(buffer.flat), to.region.spread);
       const DType wire = instruction.wire_type();
       if (options_.strategy.reduction == Reduction::exact)
         most.numel = std::max(most.numel, numel);

@@ -248,7 +248,7 @@ void Engine::add_loss(const LossTotal* total) {
   impl_->guarded("add_loss", [&] {
     if (total == nullptr) throw UsageError("add_loss: total is null; give an address on the device");
     if (!impl_->running()) throw UsageError("add_loss: no step is running; call begin first");
-    impl_->executor->add_loss(total);
+    if (impl_->counts_loss()) impl_->executor->add_loss(total);
   });
 }
 
@@ -299,8 +299,8 @@ void Engine::Impl::check_uses_done(const char* call) {
 StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
   Executor::ScalarHeader header = {};
   const std::span<double> scalars = header;
-  scalar(scalars, Scalar::loss) = inputs.loss;
-  scalar(scalars, Scalar::weight) = inputs.weight;
+  scalar(scalars, Scalar::loss) = counts_loss() ? inputs.loss : 0;
+  scalar(scalars, Scalar::weight) = counts_loss() ? inputs.weight : 0;
   scalar(scalars, Scalar::step) = static_cast<double>(steps_applied);
   scalar(scalars, Scalar::learning_rate) = inputs.learning_rate;
   scalar(scalars, Scalar::abandoned) = abandoned ? 1.0 : 0.0;

@@ -53,6 +53,8 @@ struct Engine::Impl {
   std::vector<std::weak_ptr<StatesReader>> readers;  // that the next change waits for
 
   bool running() const { return !executor->idle(); }
+  // Tensor ranks see the same microbatches: the first's losses and weights count.
+  bool counts_loss() const { return coordinates[Axis::tensor] == 0; }
   const Program& program() const { return executor->program(); }
   const Instruction& instruction(InstructionId id) const { return program().instructions[id]; }
   std::string expected();  // what the program wants next, in words

@@ -62,10 +62,13 @@ void add_activations(Figures& figures, std::string_view of, const ActivationSpec
                                   graph.keeps_more ? ", keeps_more true" : ""));
     for (const ValueSpec& value : graph.values)
       figures.add(fmt::format("{} value '{}'", name, value.name),
-                  fmt::format("bytes {}, keep {}, over {}", value.bytes, name_of(value.keep), value.over));
+                  fmt::format("bytes {}, keep {}, over {}, held {}, exchanged {}, in pieces {}, type {}",
+                              value.bytes, name_of(value.keep), value.over, name_of(value.held),
+                              value.exchanged, value.in_pieces, name_of(value.type)));
     for (const PartSpec& part : graph.parts)
       figures.add(fmt::format("{} part '{}'", name, part.name),
-                  fmt::format("{}, reads {}, writes {}, gradients {}, workspace_bytes {}", name_of(part.pass),
+                  fmt::format("{}{}, reads {}, writes {}, gradients {}, workspace_bytes {}",
+                              name_of(part.pass), part.evaluation_only ? " of evaluations" : "",
                               fmt::join(part.reads, " "), fmt::join(part.writes, " "),
                               part.gradients ? fmt::format("{}", fmt::join(*part.gradients, " ")) : "all",
                               part.workspace_bytes));

@@ -124,11 +124,11 @@ void Engine::Impl::initialize(const Fill& fill, std::optional<std::uint64_t> ide
 // Sets this rank's share of a parameter, from local element `begin` on.
 void Engine::Impl::fill_share(const Fill& fill, ParameterId parameter, std::int64_t begin,
                               std::span<float> values) const {
-  const auto numel = static_cast<std::int64_t>(values.size());
-  const std::vector<ShareRun> runs =
-      layout.shares(parameter).of_share(coordinates[Axis::tensor], begin, begin + numel);
-  std::ranges::fill(values, 0.0f);  // the padding of cuts
-  for (const ShareRun& run : runs)
+  const TensorShares& shares = layout.shares(parameter);
+  if (!shares.is_cut()) return fill(parameter, begin, values);
+  std::ranges::fill(values, 0.0f);  // padding stays so
+  const std::int64_t end = begin + static_cast<std::int64_t>(values.size());
+  for (const ShareRun& run : shares.of_share(coordinates[Axis::tensor], begin, end))
     fill(parameter, run.global,
          values.subspan(static_cast<std::size_t>(run.local - begin), static_cast<std::size_t>(run.numel)));
 }

@@ -91,7 +91,7 @@ void Executor::reduce_scatter(InstructionId id) {
   const ReduceScatter call = {.full = gives ? place_of(id, *from).address : nullptr,
                               .wire = instruction.wire_type(),
                               .shard = reinterpret_cast<float*>(place_of(id, to).address),
-                              .shard_numel = place_of(id, to).range.numel(),
+                              .shard_numel = place_of(id, to).bytes / bytes_of(to.type),
                               .accumulate = to.access == Access::add,
                               .contributors = instruction.contributors,
                               .reduction = options_.strategy.reduction,

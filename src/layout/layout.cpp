@@ -160,7 +160,10 @@ void Layout::place_unit(UnitId unit) {
   for (std::size_t slot = 0; slot < own.size(); ++slot) {
     Flat& flat = flats_[own[slot]];
     const std::int64_t slices = std::int64_t{shards_} * replicas_;
-    flat.slice_numel = round_up((ends[slot] + slices - 1) / slices, alignment_numel(flat.dtype));
+    const std::int64_t pieces = flat.over == TensorShare::cut ? 1 : tensor_;
+    flat.piece_numel =
+        round_up((ends[slot] + slices * pieces - 1) / (slices * pieces), alignment_numel(flat.dtype));
+    flat.slice_numel = flat.piece_numel * pieces;
     flat.shard_numel = flat.slice_numel * replicas_;
     flat.padded_numel = flat.shard_numel * shards_;
   }

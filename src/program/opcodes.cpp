@@ -41,14 +41,14 @@ constexpr RoleRow kUpdate[] = {{Role::gradient, one, kRead},
                                {Role::moment2, optional, kModify},
                                {Role::parameter, optional, kWrite}};
 
-constexpr AxisSet kOverShards = {Axis::shard, Axis::replicate};
+constexpr AxisSet kOverRanks = {Axis::shard, Axis::replicate, Axis::tensor};
 
 constexpr std::array<OpRow, kOpcodes> kRows = {
     {{Opcode::use, "use", OpKind::module, set_of(Lane::compute), {}, CostRule::flops, kUse},
-     {Opcode::all_gather, "all_gather", OpKind::collective, set_of(Lane::gather), kOverShards,
+     {Opcode::all_gather, "all_gather", OpKind::collective, set_of(Lane::gather, Lane::exchange), kOverRanks,
       CostRule::collective, kMove},
-     {Opcode::reduce_scatter, "reduce_scatter", OpKind::collective, set_of(Lane::reduce), kOverShards,
-      CostRule::collective, kReduce},
+     {Opcode::reduce_scatter, "reduce_scatter", OpKind::collective, set_of(Lane::reduce, Lane::exchange),
+      kOverRanks, CostRule::collective, kReduce},
      {Opcode::accumulate,
       "accumulate",
       OpKind::local,

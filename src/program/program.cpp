@@ -14,7 +14,7 @@ namespace tessera {
 std::string_view name_of(Lane lane) {
   constexpr std::string_view kNames[] = {
       "compute", "gather",   "reduce", "send_output", "send_gradient", "receive_output", "receive_gradient",
-      "upload",  "download", "host",   "io"};
+      "upload",  "download", "host",   "io",          "exchange"};
   return kNames[static_cast<int>(lane)];
 }
 
@@ -111,6 +111,8 @@ namespace {
 
 std::string what_moves(const Program& program, const Instruction& instruction) {
   const BufferId from = instruction.buffer(Role::from), to = instruction.buffer(Role::to);
+  if (instruction.lane == Lane::exchange && to >= 0)
+    return fmt::format(" for '{}'", program.buffers.at(to).name);
   if (instruction.op == Opcode::all_gather && to >= 0)
     return program.buffers.at(to).category == Category::gradients ? " of gradients" : " of parameters";
   if (instruction.op == Opcode::copy && from >= 0 && to >= 0)
@@ -243,10 +245,15 @@ std::uint64_t Program::hash() const {
   hasher.add(std::int64_t{pipeline_rank});
   for (const std::size_t count : {units.size(), channels.size(), buffers.size(), instructions.size()})
     hasher.add(static_cast<std::int64_t>(count));
-  for (const UnitNames& unit : units) {
+  for (const UnitOutline& unit : units) {
     hasher.add(unit.name);
     hasher.add(static_cast<std::int64_t>(unit.parts.size()));
     for (const std::string& part : unit.parts) hasher.add(part);
+    hasher.add(static_cast<std::int64_t>(unit.exchanged.size()));
+    for (const auto& [value, of] : unit.exchanged) {
+      hasher.add(value);
+      hasher.add(of);
+    }
   }
   for (const Channel& channel : channels) {
     hasher.add(static_cast<std::int64_t>(channel.axis));

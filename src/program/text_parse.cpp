@@ -32,11 +32,18 @@ class Parser {
     } else if (line.skip("buffer")) {
       read_buffer(line);
     } else if (line.skip("unit")) {
-      UnitNames& unit = program_.units.emplace_back();
+      UnitOutline& unit = program_.units.emplace_back();
       units_.add(unit.name = line.name());
-      if (line.skip("parts")) do
+      bool exchanges = line.skip("exchanges");
+      if (!exchanges && line.skip("parts")) do
           unit.parts.push_back(line.name());
-        while (!line.at_end());
+        while (!line.at_end() && !(exchanges = line.skip("exchanges")));
+      if (exchanges) do {
+          ExchangedValue& made = unit.exchanged.emplace_back();
+          made.value = line.number<ValueId>();
+          line.expect("of");
+          made.of = line.number<ValueId>();
+        } while (!line.at_end());
     } else if (line.skip("channel")) {
       read_channel(line);
     } else if (line.skip("scalars")) {

@@ -12,7 +12,7 @@ namespace {
 class Printer {
  public:
   explicit Printer(const Program& program) : program_(program) {
-    for (const UnitNames& unit : program.units) units_.add(unit.name);
+    for (const UnitOutline& unit : program.units) units_.add(unit.name);
     for (const Buffer& buffer : program.buffers) buffers_.add(buffer.name);
   }
 
@@ -23,10 +23,12 @@ class Printer {
     put_unless(1, "blocks", program_.blocks);
     put_if(program_.rests, "rests");
     put("\n");
-    for (const UnitNames& unit : program_.units) {
+    for (const UnitOutline& unit : program_.units) {
       put("unit {}", quoted(unit.name));
       put_if(!unit.parts.empty(), "parts");
       for (const std::string& part : unit.parts) put(" {}", quoted(part));
+      put_if(!unit.exchanged.empty(), "exchanges");
+      for (const auto& [value, of] : unit.exchanged) put(" {} of {}", value, of);
       put("\n");
     }
     for (const Channel& channel : program_.channels)
@@ -56,7 +58,7 @@ class Printer {
 
   std::string unit(UnitId id) const {
     return units_.text(
-        id, program_.units, [](const UnitNames& of) -> auto& { return of.name; });
+        id, program_.units, [](const UnitOutline& of) -> auto& { return of.name; });
   }
   std::string buffer(BufferId id) const {
     return buffers_.text(

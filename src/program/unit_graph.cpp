@@ -14,6 +14,11 @@ std::string_view name_of(Keep keep) {
   return kNames[static_cast<int>(keep)];
 }
 
+std::string_view name_of(Held held) {
+  constexpr std::string_view kNames[] = {"copied", "split", "partial"};
+  return kNames[static_cast<int>(held)];
+}
+
 UnitGraph::UnitGraph(const UnitActivations& sizes) : output_bytes(sizes.output_bytes), keeps_more(true) {
   values = {{.name = "saved", .bytes = sizes.saved_bytes, .keep = Keep::saved},
             {.name = "recomputable", .bytes = sizes.recomputable_bytes, .keep = Keep::recomputable}};
@@ -59,6 +64,10 @@ ValueId UnitGraph::root(ValueId value) const {
   return value;
 }
 
+bool UnitGraph::has_exchanges() const {
+  return std::ranges::any_of(values, [](const ValueSpec& value) { return value.exchanged != kNoValue; });
+}
+
 namespace {
 
 // Which of the values that units share a pass may read and write.
@@ -74,30 +83,39 @@ bool may_write(Pass pass, ValueId shared) {
 // Follows the parts in their order, as a step without recompute runs them.
 class Check {
  public:
-  Check(std::string_view unit, const UnitGraph& graph) : unit_(unit), graph_(graph) {}
+  Check(std::string_view unit, const UnitGraph& graph, int tensor_ranks)
+      : unit_(unit), graph_(graph), tensor_ranks_(tensor_ranks) {}
 
   void run() {
     check_values();
+    for (const PartSpec& part : graph_.parts)
+      if (part.evaluation_only && part.pass != Pass::forward)
+        refuse(part, "is for evaluations only, which run forward only");
     for (const Pass pass : {Pass::forward, Pass::backward})
       if (std::ranges::find(graph_.parts, pass, &PartSpec::pass) == graph_.parts.end())
         throw UsageError(
             fmt::format("unit '{}' declares no part of {}; UnitActivations{{}} declares one for each pass",
                         unit_, name_of(pass)));
-    for (const Pass pass : {Pass::forward, Pass::backward, Pass::recompute}) {
-      written_ = kept_;
-      met_.clear();
-      for (const PartSpec& part : graph_.parts) {
-        check_enumerator("the pass of " + name(part), part.pass, Pass::backward);
-        if (part.pass == pass) check(part);
-      }
-      if (pass == Pass::forward) keep_written();
-    }
+    // An evaluation; then a step, whose backward has only what its own forward kept.
+    run(Pass::forward, StepKind::evaluate);
+    shared_.clear();
+    for (const Pass pass : {Pass::forward, Pass::backward, Pass::recompute}) run(pass, StepKind::train);
     if (graph_.output_bytes > 0 && !shared_.contains(SharedValue::output))
       throw UsageError(fmt::format("unit '{}' has {} bytes of output, which no part of forward writes", unit_,
                                    graph_.output_bytes));
   }
 
  private:
+  void run(Pass pass, StepKind kind) {
+    written_ = kept_;
+    met_.clear();
+    for (const PartSpec& part : graph_.parts) {
+      check_enumerator("the pass of " + name(part), part.pass, Pass::backward);
+      if (part.pass == pass && (kind == StepKind::evaluate || !part.evaluation_only)) check(part);
+    }
+    if (pass == Pass::forward && kind == StepKind::train) keep_written();
+  }
+
   std::string name(const PartSpec& part) const {
     return fmt::format("part '{}' of unit '{}'", part.name, unit_);
   }
@@ -112,7 +130,9 @@ class Check {
       const ValueSpec& value = graph_.values[id];
       const std::string name = fmt::format("value '{}' of unit '{}'", value.name, unit_);
       check_enumerator("keep of " + name, value.keep, Keep::saved);
+      check_enumerator("held of " + name, value.held, Held::partial);
       if (value.bytes < 0) throw UsageError(fmt::format("{} has {} bytes", name, value.bytes));
+      if (value.exchanged != kNoValue) check_exchange(id, name);
       if (value.over == kNoValue) continue;
       if (value.over < 0 || value.over >= id)
         throw UsageError(fmt::format("{} is over value {}; it can be over a value before its own, 0 to {}",
@@ -126,6 +146,48 @@ class Check {
     }
   }
 
+  void check_exchange(ValueId id, const std::string& name) const {
+    const ValueSpec& made = graph_.values[id];
+    const ValueId of = made.exchanged;
+    if (tensor_ranks_ < 2)
+      throw UsageError(
+          fmt::format("{} is made by an exchange along the tensor axis, on which there is one rank", name));
+    if (of >= id || of < SharedValue::input_gradient)
+      throw UsageError(fmt::format(
+          "{} is exchanged from value {}; it can be from one before its own, 0 to {}", name, of, id - 1));
+    if (of == SharedValue::batch || of == SharedValue::output || of == SharedValue::input_gradient)
+      throw UsageError(fmt::format("{} is exchanged from value {}, which no unit hands on to it", name, of));
+    if (made.keep != Keep::pass || made.over != kNoValue)
+      throw UsageError(
+          fmt::format("{} is made by an exchange; it must be there in its pass only ({}), and "
+                      "over no other value",
+                      name, name_of(Keep::pass)));
+    const Held from = of < 0 ? Held::split : graph_.values[of].held;
+    const bool gathers = from == Held::split && made.held == Held::copied;
+    const bool sums = from == Held::partial && made.held == Held::split;
+    if (!gathers && !sums)
+      throw UsageError(
+          fmt::format("{} is {} and exchanged from a value that is {}; an exchange makes a copied "
+                      "value of a split one, or a split one of a partial one",
+                      name, name_of(made.held), name_of(from)));
+    if (of < 0) return;  // its bytes are the other unit's to say
+    const ValueSpec& source = graph_.values[of];
+    const std::int64_t summed = source.bytes / bytes_of(source.type) * bytes_of(DType::fp32);
+    const std::int64_t whole = gathers ? made.bytes : summed;
+    const std::int64_t part = gathers ? source.bytes : made.bytes;
+    if (whole != part * tensor_ranks_)
+      throw UsageError(fmt::format(
+          "{} has {} bytes and is exchanged from '{}', which has {}; of {} tensor "
+          "ranks the whole must be {} times a part, in fp32 where it is a sum",
+          name, made.bytes, graph_.values[of].name, graph_.values[of].bytes, tensor_ranks_, tensor_ranks_));
+  }
+
+  // Whether what the value is made of is there, through all exchanges.
+  bool there(Pass pass, ValueId id) const {
+    while (id >= 0 && graph_.values[id].exchanged != kNoValue) id = graph_.values[id].exchanged;
+    return id >= 0 ? written_.contains(id) : may_read(pass, id);
+  }
+
   void check(const PartSpec& part) {
     if (part.workspace_bytes < 0)
       refuse(part, fmt::format("has {} bytes of workspace", part.workspace_bytes));
@@ -133,12 +195,17 @@ class Check {
       refuse(part, "writes gradients of parameters, which only backward does");
     for (const ValueId id : part.reads) {
       check_exists(part, id, may_read(part.pass, id));
-      if (id >= 0 && !written_.contains(id))
+      if (id >= 0 && graph_.values[id].held == Held::partial)
+        refuse(part, fmt::format("reads value '{}', which is a part of a sum; it must read what an exchange "
+                                 "makes of it",
+                                 graph_.values[id].name));
+      if (id >= 0 && !there(part.pass, id))
         refuse(part, fmt::format("reads value '{}', which {}", graph_.values[id].name,
                                  part.pass == Pass::forward
                                      ? "no part before it writes"
                                      : "is not there: it was kept for its pass only, or written over"));
-      met_.insert(id);
+      for (ValueId met = id; met != kNoValue; met = met >= 0 ? graph_.values[met].exchanged : kNoValue)
+        met_.insert(met);
     }
     for (const ValueId id : part.writes) {
       check_exists(part, id, may_write(part.pass, id));
@@ -146,6 +213,8 @@ class Check {
         refuse(part, fmt::format("writes the {} of its unit, which another part writes already",
                                  id == SharedValue::output ? "output" : "input's gradient"));
       if (id < 0) continue;
+      if (graph_.values[id].exchanged != kNoValue)
+        refuse(part, fmt::format("writes value '{}', which an exchange makes", graph_.values[id].name));
       check_over(part, id);
       met_.insert(id);
       // What lay in that memory is gone.
@@ -178,6 +247,7 @@ class Check {
 
   std::string_view unit_;
   const UnitGraph& graph_;
+  const int tensor_ranks_;
   std::set<ValueId> written_;  // and not written over
   std::set<ValueId> kept_;     // by forward
   std::set<ValueId> met_;      // by parts of this pass
@@ -186,6 +256,8 @@ class Check {
 
 }  // namespace
 
-void UnitGraph::check(std::string_view unit) const { Check(unit, *this).run(); }
+void UnitGraph::check(std::string_view unit, int tensor_ranks) const {
+  Check(unit, *this, tensor_ranks).run();
+}
 
 }  // namespace tessera

@@ -10,25 +10,37 @@
 
 namespace tessera {
 
-// A flat has four cells: this rank's own part, and the parts of its peers along shard, along replicate, and
-// along both. In each, one term for every parameter of the flat, and the last for the gaps between them.
-inline constexpr int kCells = 4;
-constexpr int cell_bit(Axis axis) { return axis == Axis::shard ? 2 : 1; }
+// The axes along which flats are cut.
+inline constexpr Axis kCuts[] = {Axis::shard, Axis::replicate, Axis::tensor};
+
+// A flat has a cell for each set of these axes: this rank's own part, and the parts of its peers along one
+// axis, two or all. In each, one term for every parameter of the flat, and the last for the gaps between
+// them.
+inline constexpr int kCells = 8;
+constexpr int cell_bit(Axis axis) { return axis == Axis::shard ? 2 : axis == Axis::replicate ? 1 : 4; }
 class Contents {
  public:
   // `ranks`: the axes along which there are peers.
   Contents(const Program& program, const Layout& layout, AxisSet ranks)
-      : program_(program), layout_(layout), ranks_(ranks) {
+      : program_(program),
+        layout_(layout),
+        ranks_(ranks),
+        cells_(ranks.contains(Axis::tensor) ? kCells : cell_bit(Axis::tensor)) {
     for (const Buffer& buffer : program.buffers)
-      terms_.emplace_back(buffer.flat < 0 ? 1 : kCells * items(buffer.flat));
+      terms_.emplace_back(buffer.flat < 0 ? 1 : cells_ * items(buffer.flat));
     lives_.assign(program.buffers.size(), -1);
   }
 
-  // Whether a buffer with this spread holds the cell on this rank.
-  bool has_cell(const Spread& spread, int cell) const {
-    for (const Axis axis : {Axis::shard, Axis::replicate})
-      if ((cell & cell_bit(axis)) != 0 && (spread.axes.contains(axis) || !ranks_.contains(axis)))
-        return false;
+  // The axes along which peers have other parts of the flat's elements.
+  AxisSet ranks_of(FlatId flat) const {
+    return layout_.flat(flat).over == TensorShare::cut ? ranks_.without(Axis::tensor) : ranks_;
+  }
+  int cells() const { return cells_; }
+  // Whether a buffer of the flat with this spread holds the cell on this rank.
+  bool has_cell(FlatId flat, const Spread& spread, int cell) const {
+    const AxisSet ranks = ranks_of(flat);
+    for (const Axis axis : kCuts)
+      if ((cell & cell_bit(axis)) != 0 && (spread.axes.contains(axis) || !ranks.contains(axis))) return false;
     return true;
   }
 
@@ -53,9 +65,10 @@ class Contents {
   // Calls visit(term, cell, item) for all that a spread has of the buffer's flat.
   template <class Visit>
   void each(BufferId buffer, const Spread& spread, Visit visit) {
-    for (int cell = 0; cell < kCells; ++cell) {
-      if (!has_cell(spread, cell)) continue;
-      for (int k = 0; k < items(program_.buffers[buffer].flat); ++k) visit(at(buffer, cell, k), cell, k);
+    const FlatId flat = program_.buffers[buffer].flat;
+    for (int cell = 0; cell < cells_; ++cell) {
+      if (!has_cell(flat, spread, cell)) continue;
+      for (int k = 0; k < items(flat); ++k) visit(at(buffer, cell, k), cell, k);
     }
   }
   Term& whole(BufferId buffer) { return terms_[buffer][0]; }
@@ -69,6 +82,7 @@ class Contents {
   const Program& program_;
   const Layout& layout_;
   const AxisSet ranks_;
+  const int cells_;
   IdVector<IdVector<Term>> terms_;
   IdVector<int> lives_;
 };

@@ -8,18 +8,18 @@
 namespace tessera {
 
 // Where the buffer's elements are those of a state: which.
-Held Follower::held_in(BufferId id) const {
+Stored Follower::stored_in(BufferId id) const {
   const Buffer& of = buffer(id);
   const int number = of.index;
   switch (of.role) {
     case BufferRole::master:
-      return Held::master;
+      return Stored::master;
     case BufferRole::moment:
-      return number == 0 ? Held::moment1 : Held::moment2;
+      return number == 0 ? Stored::moment1 : Stored::moment2;
     case BufferRole::state_window:
-      return number < 0 ? Held::master : number == 0 ? Held::moment1 : Held::moment2;
+      return number < 0 ? Stored::master : number == 0 ? Stored::moment1 : Stored::moment2;
     default:
-      return Held::parameter;
+      return Stored::parameter;
   }
 }
 
@@ -32,7 +32,7 @@ void Follower::begin() {
           fmt::format("'{}' has {} bytes, which is not what the layout has of it", of.name, of.bytes));
     if (!of.persistent || of.flat < 0) continue;
     const bool carried = of.role == BufferRole::host_gradient;
-    const Term holds = carried ? terms_.carried_gradient() : terms_.state(held_in(id), 0);
+    const Term holds = carried ? terms_.carried_gradient() : terms_.state(stored_in(id), 0);
     const Spread spread = carried ? finer(of.spread, model_.carried_spread) : of.spread;
     contents_.each(id, spread, [&](Term& term, int, int) { term = holds; });
   }
@@ -59,6 +59,10 @@ bool Follower::step(InstructionId id) {
   for (const Operand& operand : instruction.operands) contents_.enter(operand.buffer, id);
   if (instruction.op == Opcode::receive) return receive(instruction);
   if (!applies(id)) return true;
+  if (instruction.lane == Lane::exchange) {
+    exchange(id);
+    return true;
+  }
   switch (instruction.op) {
     case Opcode::use:
       use(id);
@@ -98,9 +102,6 @@ bool Follower::step(InstructionId id) {
 void Follower::use(InstructionId id) {
   const Instruction& use = program_.at(id);
   if (!check_use(id)) return;
-  const auto activation = [&](BufferRole role, UnitId unit) {
-    return terms_.activation(role, unit, use.microbatch);
-  };
   for (const Operand& operand : use.operands) {
     const auto reads_or_makes = [&](Term term) {
       if (reads(operand.access)) check_activation(id, operand, term);
@@ -110,28 +111,28 @@ void Follower::use(InstructionId id) {
     };
     switch (operand.role) {
       case Role::parameters:
-        check_state(id, operand, Held::parameter, current(buffer(operand.buffer).flat), "reads");
+        check_state(id, operand, Stored::parameter, current(buffer(operand.buffer).flat), "reads");
         break;
       case Role::gradient:
         use_gradient(id, operand);
         break;
       case Role::batch:
-        reads_or_makes(activation(BufferRole::batch, -1));
+        reads_or_makes(term_of(use, SharedValue::batch));
         break;
       case Role::input:
-        reads_or_makes(activation(BufferRole::output, use.unit - 1));
+        reads_or_makes(term_of(use, SharedValue::input));
         break;
       case Role::output:
-        reads_or_makes(activation(BufferRole::output, use.unit));
+        reads_or_makes(term_of(use, SharedValue::output));
         break;
       case Role::output_gradient:
-        reads_or_makes(activation(BufferRole::output_gradient, use.unit));
+        reads_or_makes(term_of(use, SharedValue::output_gradient));
         break;
       case Role::input_gradient:
-        reads_or_makes(activation(BufferRole::output_gradient, use.unit - 1));
+        reads_or_makes(term_of(use, SharedValue::input_gradient));
         break;
       case Role::value:
-        reads_or_makes(terms_.value(operand.region.value, use.unit, use.microbatch));
+        reads_or_makes(term_of(use, operand.region.value));
         break;
       default:
         break;
@@ -152,12 +153,46 @@ void Follower::use_gradient(InstructionId id, const Operand& operand) {
   });
 }
 
+// What a value of the instruction's unit, or one that units share, is called.
+Term Follower::term_of(const Instruction& instruction, ValueId value) {
+  const auto activation = [&](BufferRole role, UnitId unit) {
+    return terms_.activation(role, unit, instruction.microbatch);
+  };
+  switch (value) {
+    case SharedValue::batch:
+      return activation(BufferRole::batch, -1);
+    case SharedValue::input:
+      return activation(BufferRole::output, instruction.unit - 1);
+    case SharedValue::output:
+      return activation(BufferRole::output, instruction.unit);
+    case SharedValue::output_gradient:
+      return activation(BufferRole::output_gradient, instruction.unit);
+    case SharedValue::input_gradient:
+      return activation(BufferRole::output_gradient, instruction.unit - 1);
+    default:
+      return terms_.value(value, instruction.unit, instruction.microbatch);
+  }
+}
+
+// All tensor ranks run one program, so what each gives is the same value of its own.
+void Follower::exchange(InstructionId id) {
+  const Instruction& instruction = program_.at(id);
+  const Operand& from = instruction.operand(Role::from);
+  const Operand& to = instruction.operand(Role::to);
+  check_activation(id, from, term_of(instruction, from.region.value));
+  const std::vector<ExchangedValue>& known = program_.units[instruction.unit].exchanged;
+  if (std::ranges::find(known, ExchangedValue{to.region.value, from.region.value}) == known.end())
+    report(id, fmt::format("makes value {} of value {}, of which it is not made", to.region.value,
+                           from.region.value));
+  contents_.whole(to.buffer) = term_of(instruction, to.region.value);
+}
+
 const IdVector<Term>* Follower::meet(InstructionId id) {
   const Instruction& instruction = program_.at(id);
   const std::pair channel(program_.channels[instruction.channel].axis, instruction.lane);
   const FlatId flat = program_.flat_of(instruction);
   const Operand* const from = instruction.find(Role::from);
-  own_.assign(static_cast<std::size_t>(kCells * contents_.items(flat)), kUndefined);
+  own_.assign(static_cast<std::size_t>(contents_.cells() * contents_.items(flat)), kUndefined);
   if (from != nullptr)
     contents_.each(from->buffer, from->region.spread,
                    [&](Term& term, int cell, int item) { own_[contents_.place(flat, cell, item)] = term; });

@@ -15,9 +15,6 @@
 
 namespace tessera {
 
-// The axes along which flats are cut.
-inline constexpr Axis kCuts[] = {Axis::shard, Axis::replicate};
-
 // What decisions say in one run along the programs.
 struct Answers {
   bool previous = false;
@@ -28,7 +25,7 @@ struct Answers {
 struct StepModel {
   const Layout& layout;
   const Mesh& mesh;
-  AxisSet ranks;           // the axes along which gradients are summed
+  AxisSet ranks;           // the axes of several ranks along which flats are cut
   IdVector<bool> carried;  // [flat] updated by the next step
   Spread carried_spread;   // the part of its gradient that such an update reads
   bool early;              // updates wait for no decision
@@ -100,9 +97,14 @@ class Follower {
   bool step(InstructionId id);
   bool applies(InstructionId id);
   // The version of the flat that uses read: that at the step's begin, with what the step before left.
+  // The axes along which the flat's gradients are summed.
+  AxisSet summed_over(FlatId flat) const {
+    return layout().flat(flat).over == TensorShare::partial ? model_.ranks
+                                                            : model_.ranks.without(Axis::tensor);
+  }
   int current(FlatId flat) const { return model_.carried[flat] && answers_.previous ? 1 : 0; }
-  Held held_in(BufferId id) const;
-  static Held held_as(Role role);
+  Stored stored_in(BufferId id) const;
+  static Stored stored_as(Role role);
 
   void use(InstructionId id);
   bool check_use(InstructionId id);
@@ -112,6 +114,8 @@ class Follower {
   // What this rank, and in their own parts its peers, bring to a collective: by cell and item of the flat.
   // nullptr where the rank that leads is not so far yet.
   const IdVector<Term>* meet(InstructionId id);
+  void exchange(InstructionId id);
+  Term term_of(const Instruction& instruction, ValueId value);
   bool gather(InstructionId id);
   bool reduce(InstructionId id);
   void accumulate(const Instruction& instruction);
@@ -126,7 +130,8 @@ class Follower {
   // Empty where the part of the gradient is complete, else what is wrong with it.
   std::string incomplete(const Operand& gradient);
   const std::string& incomplete(Term sum, ParameterId parameter);
-  void check_state(InstructionId id, const Operand& operand, Held held, int version, std::string_view verb);
+  void check_state(InstructionId id, const Operand& operand, Stored stored, int version,
+                   std::string_view verb);
 
   const Program& program_;
   const int index_;

@@ -55,9 +55,11 @@ bool Follower::check_gradients(InstructionId id, std::vector<ParameterId> homes)
   for (ParameterId of = first; of < first + count; ++of)
     if (use.pass == Pass::backward && layout().flat(layout().place(of).flat).trainable)
       expected.push_back(layout().place(of).home);
-  if (use.part >= 0) {  // each part has its own, in their order
-    std::ranges::sort(homes);
-    std::ranges::sort(expected);
+  if (use.part >= 0) {  // each part has its own, in their order; some may have a part of the same
+    for (std::vector<ParameterId>* of : {&homes, &expected}) {
+      std::ranges::sort(*of);
+      of->erase(std::unique(of->begin(), of->end()), of->end());
+    }
   }
   if (homes == expected) return true;
   report(id, "does not have the gradients of its unit's parameters, in their order");
@@ -68,6 +70,7 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
   const auto [at, is_new] = known_.try_emplace({sum, parameter});
   if (!is_new) return at->second;
   std::string& wrong = at->second;
+  const AxisSet over = summed_over(layout().place(parameter).flat);
   std::vector<Addend> parts;
   if (!terms_.addends(sum, parts)) return wrong = fmt::format("it is {}", terms_.describe(sum));
   // What is to come: replicas one after the other where they are added so, of each all rounds, of a round the
@@ -81,7 +84,7 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
     if (part.of.microbatch != expected.microbatch)
       return wrong = fmt::format("microbatch {} is added by unit {} where microbatch {} should be",
                                  part.of.microbatch, program_.units[part.of.unit].name, expected.microbatch);
-    if (part.over != model_.ranks)
+    if (part.over != over || !part.from[Axis::tensor].all())
       return wrong = fmt::format("that of microbatch {} is not summed over all ranks", part.of.microbatch);
     const auto along = [&](Axis axis) { return part.from[axis].among(model_.mesh.extent(axis)); };
     const Contributors replicas = along(Axis::replicate), shards = along(Axis::shard);
@@ -106,8 +109,8 @@ const std::string& Follower::incomplete(Term sum, ParameterId parameter) {
 std::string Follower::incomplete(const Operand& gradient) {
   const FlatId flat = buffer(gradient.buffer).flat;
   const IdSpan<const ParameterId> parameters = layout().flat(flat).parameters;
-  for (int cell = 0; cell < kCells; ++cell) {
-    if (!contents_.has_cell(gradient.region.spread, cell)) continue;
+  for (int cell = 0; cell < contents_.cells(); ++cell) {
+    if (!contents_.has_cell(flat, gradient.region.spread, cell)) continue;
     for (int item = 0; item < contents_.items(flat); ++item) {
       const Term sum = contents_.at(gradient.buffer, cell, item);
       if (item == contents_.gaps(flat)) {
@@ -136,7 +139,7 @@ void Follower::take_squares(InstructionId id, const Operand& gradient) {
   if (sums != of_all && sums != by_parameter)
     report(id, fmt::format("does not add its squares to the sums for flat {}", flat));
   for (const Axis axis : kCuts)
-    if (model_.ranks.contains(axis) && !gradient.region.spread.axes.contains(axis))
+    if (contents_.ranks_of(flat).contains(axis) && !gradient.region.spread.axes.contains(axis))
       report(id,
              fmt::format("takes the squares of elements that its peers along {} take, too", name_of(axis)));
   if (decided_) report(id, "takes squares behind the decision that needs them");
@@ -156,13 +159,13 @@ bool Follower::same_sums(const Operand& gradient) {
   return true;
 }
 
-void Follower::check_state(InstructionId id, const Operand& operand, Held held, int version,
+void Follower::check_state(InstructionId id, const Operand& operand, Stored stored, int version,
                            std::string_view verb) {
   const FlatId flat = buffer(operand.buffer).flat;
   const IdSpan<const ParameterId> parameters = layout().flat(flat).parameters;
-  const Term expected = terms_.state(held, version);
-  for (int cell = 0; cell < kCells; ++cell) {
-    if (!contents_.has_cell(operand.region.spread, cell)) continue;
+  const Term expected = terms_.state(stored, version);
+  for (int cell = 0; cell < contents_.cells(); ++cell) {
+    if (!contents_.has_cell(flat, operand.region.spread, cell)) continue;
     for (int item = 0; item < contents_.gaps(flat); ++item) {
       const Term found = contents_.at(operand.buffer, cell, item);
       if (found == expected) continue;
@@ -173,8 +176,8 @@ void Follower::check_state(InstructionId id, const Operand& operand, Held held, 
   }
 }
 
-Held Follower::held_as(Role role) {
-  return role == Role::moment1 ? Held::moment1 : role == Role::moment2 ? Held::moment2 : Held::master;
+Stored Follower::stored_as(Role role) {
+  return role == Role::moment1 ? Stored::moment1 : role == Role::moment2 ? Stored::moment2 : Stored::master;
 }
 
 void Follower::update(InstructionId id) {
@@ -197,12 +200,12 @@ void Follower::update(InstructionId id) {
   const bool own_master = instruction.find(Role::parameter) != nullptr;
   for (const Operand& operand : instruction.operands) {
     if (operand.role == Role::gradient) continue;
-    const Held held = operand.role == Role::parameter               ? Held::parameter
-                      : operand.role == Role::master && !own_master ? Held::parameter
-                                                                    : held_as(operand.role);
-    if (reads(operand.access)) check_state(id, operand, held, 0, "updates");
+    const Stored stored = operand.role == Role::parameter               ? Stored::parameter
+                          : operand.role == Role::master && !own_master ? Stored::parameter
+                                                                        : stored_as(operand.role);
+    if (reads(operand.access)) check_state(id, operand, stored, 0, "updates");
     contents_.each(operand.buffer, operand.region.spread,
-                   [&](Term& term, int, int) { term = terms_.state(held, 1); });
+                   [&](Term& term, int, int) { term = terms_.state(stored, 1); });
   }
 }
 
@@ -235,14 +238,14 @@ void Follower::finish() {
     const bool updated =
         any_updates && layout().flat(of.flat).trainable &&
         (carried ? answers_.previous : program_.kind == StepKind::train && (model_.early || answers_.now));
-    const Term expected = terms_.state(held_in(id), updated ? 1 : 0);
-    for (int cell = 0; cell < kCells; ++cell) {
-      if (!contents_.has_cell(of.spread, cell)) continue;
+    const Term expected = terms_.state(stored_in(id), updated ? 1 : 0);
+    for (int cell = 0; cell < contents_.cells(); ++cell) {
+      if (!contents_.has_cell(of.flat, of.spread, cell)) continue;
       for (int item = 0; item < contents_.gaps(of.flat); ++item)
         if (const Term found = contents_.at(id, cell, item); found != expected) {
           wrong(
               fmt::format("holds {}; it should hold {}", terms_.describe(found), terms_.describe(expected)));
-          item = contents_.gaps(of.flat), cell = kCells;
+          item = contents_.gaps(of.flat), cell = contents_.cells();
         }
     }
   }

@@ -19,7 +19,7 @@ struct Sum {
 
 class Expansion {
  public:
-  Expansion(const Terms& terms, const Mesh& mesh, const Rounds& rounds, const IdVector<UnitNames>& units)
+  Expansion(const Terms& terms, const Mesh& mesh, const Rounds& rounds, const IdVector<UnitOutline>& units)
       : terms_(terms), mesh_(mesh), rounds_(rounds), units_(units) {}
 
   Sum expand(Term term) {
@@ -32,6 +32,11 @@ class Expansion {
     if (term != kZero) append(sum, leaf(term));
     for (auto link = links.rbegin(); link != links.rend(); ++link) {
       if ((*link)->kind == Terms::Kind::add) {
+        append(sum, expand((*link)->b));
+        continue;
+      }
+      if (static_cast<Axis>((*link)->c) == Axis::tensor) {  // parts of one gradient, behind all others
+        over_tensor_ = true;
         append(sum, expand((*link)->b));
         continue;
       }
@@ -49,7 +54,9 @@ class Expansion {
     if (sum.label < 0 && sum.parts.empty()) return "zeros";
     group(sum);
     const bool shown = labels_.size() > 1 || labels_[0] != own;
-    return text_of(sum, shown);
+    const std::string ranks =
+        over_tensor_ ? fmt::format(" over {} tensor ranks", mesh_.extent(Axis::tensor)) : "";
+    return text_of(sum, shown) + ranks;
   }
 
  private:
@@ -210,15 +217,16 @@ class Expansion {
   const Terms& terms_;
   const Mesh& mesh_;
   const Rounds rounds_;
-  const IdVector<UnitNames>& units_;
+  const IdVector<UnitOutline>& units_;
   IdArray<int, kAxes> places_{};
+  bool over_tensor_ = false;
   IdVector<std::string> labels_;
 };
 
 }  // namespace
 
 std::string global_sum(const Terms& terms, Term sum, const Mesh& mesh, const Rounds& rounds,
-                       const IdVector<UnitNames>& units, UnitId own) {
+                       const IdVector<UnitOutline>& units, UnitId own) {
   Expansion expansion(terms, mesh, rounds, units);
   const Sum expanded = expansion.expand(sum);
   return expansion.text(expanded, units[own].name);

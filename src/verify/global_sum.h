@@ -20,6 +20,6 @@ namespace tessera {
 // A chain of one is that one, and a sum that begins with a sum goes on with it: neither changes a bit.
 // Throws Error for a sum that prove() does not accept.
 std::string global_sum(const Terms& terms, Term sum, const Mesh& mesh, const Rounds& rounds,
-                       const IdVector<UnitNames>& units, UnitId own);
+                       const IdVector<UnitOutline>& units, UnitId own);
 
 }  // namespace tessera

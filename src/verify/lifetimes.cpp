@@ -136,8 +136,8 @@ void check_sums(const Program& program, int index, Findings& findings) {
   std::map<FlatId, Sums> sums;
   for (InstructionId id = 0; id < program.instructions.count(); ++id) {
     const Instruction& instruction = program.at(id);
-    // Behind the last microbatch, sums are made over ranks, not microbatches.
-    if (instruction.microbatch < 0) continue;
+    // Behind the last microbatch, sums are made over ranks, not microbatches; so are sums of values.
+    if (instruction.microbatch < 0 || program.flat_of(instruction) < 0) continue;
     if (instruction.op == Opcode::accumulate) sums[program.flat_of(instruction)].local.push_back(id);
     if (instruction.op == Opcode::reduce_scatter) sums[program.flat_of(instruction)].reduced.push_back(id);
   }

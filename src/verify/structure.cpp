@@ -129,13 +129,22 @@ class Structure {
       report(id, fmt::format("touches {} of '{}', which holds only {}", to_string(region.spread), of.name,
                              to_string(of.spread)));
     const bool value = region.kind == Region::Kind::value;
-    if (value != (operand.role == Role::value) ||
-        (value && (region.value < 0 || of.role != BufferRole::value || of.unit != program_.at(id).unit)))
+    const bool of_value = operand.role == Role::value || program_.at(id).lane == Lane::exchange;
+    if (value != of_value || (value && !holds_value(program_.at(id), region.value, of)))
       report(id, fmt::format("touches value {} in '{}', which does not hold it", region.value, of.name));
     if (region.kind != Region::Kind::sum) return;
     if (of.role != BufferRole::scalars || region.parameter < kAllParameters ||
         square_sum_slot(region.parameter) + kSquareSlots > program_.scalars_numel)
       report(id, fmt::format("adds to sum {} of '{}', where none is", region.parameter, of.name));
+  }
+
+  static bool holds_value(const Instruction& instruction, ValueId value, const Buffer& of) {
+    const UnitId unit = instruction.unit;
+    if (value >= 0) return of.role == BufferRole::value && of.unit == unit;
+    if (instruction.lane != Lane::exchange) return false;  // a use has roles for what units share
+    return (value == SharedValue::input && of.role == BufferRole::output && of.unit == unit - 1) ||
+           (value == SharedValue::output_gradient && of.role == BufferRole::output_gradient &&
+            of.unit == unit);
   }
 
   // What is computed element by element takes the same elements of all its operands; sums are fp32.
@@ -207,9 +216,26 @@ class Structure {
     if (contributes && sum.wire != DType::fp32) report(id, "says the type of what it adds up twice");
   }
 
+  // Of what the ranks make together each has an equal part.
+  void check_exchange(InstructionId id, const Instruction& exchange, Axis axis) {
+    if (axis != Axis::tensor) return report(id, fmt::format("exchanges values along axis {}", name_of(axis)));
+    const Operand* const from = exchange.find(Role::from);
+    if (from == nullptr || !exchange.contributors.all())
+      return report(id, "exchanges a value that not every rank has");
+    const bool gathers = exchange.op == Opcode::all_gather;
+    const std::int64_t bytes = buffer(from->buffer).bytes;
+    const std::int64_t given = gathers ? bytes : bytes / bytes_of(from->type) * bytes_of(DType::fp32);
+    const std::int64_t made = buffer(exchange.operand(Role::to).buffer).bytes;
+    if ((gathers ? made : given) != (gathers ? given : made) * mesh_.extent(axis))
+      report(id, fmt::format("makes {} bytes of {}, on {} ranks along {}", made, given, mesh_.extent(axis),
+                             name_of(axis)));
+    if (!gathers && exchange.operand(Role::to).access != Access::write) report(id, "adds to a value");
+  }
+
   // A gather undoes the cut over its axis, a reduction makes it.
   void check_cut(InstructionId id, const Instruction& instruction, Axis axis) {
     if (axis == Axis::world) return;
+    if (instruction.lane == Lane::exchange) return check_exchange(id, instruction, axis);
     const bool gathers = instruction.op == Opcode::all_gather;
     const Region& parts = instruction.operand(gathers ? Role::from : Role::to).region;
     if (!gathers) check_contributors(id, instruction, axis);

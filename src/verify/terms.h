@@ -17,7 +17,7 @@ inline constexpr Term kUndefined = 0;
 inline constexpr Term kZero = 1;
 
 // Which of a flat's persistent data.
-enum class Held : std::uint8_t { parameter, master, moment1, moment2 };
+enum class Stored : std::uint8_t { parameter, master, moment1, moment2 };
 
 // One use's gradient of one parameter.
 struct Contribution {
@@ -63,7 +63,7 @@ class Terms {
 
   // Has the same value on every rank that holds the element: a version of a state, or a gradient that an
   // earlier step summed.
-  Term state(Held held, int version) { return make({Kind::state, static_cast<int>(held), version, 0}); }
+  Term state(Stored stored, int version) { return make({Kind::state, static_cast<int>(stored), version, 0}); }
   Term carried_gradient() { return make({Kind::carried, 0, 0, 0}); }
   // Differs from rank to rank.
   Term activation(BufferRole role, UnitId unit, int microbatch) {

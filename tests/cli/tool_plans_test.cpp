@@ -182,7 +182,7 @@ TEST_F(ToolPlans, ProgramsAreWrittenAsText) {
   std::set<std::pair<int, StepKind>> found;
   for (const Program& program : programs) {
     std::vector<std::string> names;
-    for (const UnitNames& unit : program.units) names.push_back(unit.name);
+    for (const UnitOutline& unit : program.units) names.push_back(unit.name);
     EXPECT_EQ(names, (std::vector<std::string>{"embed", "block.0", "block.1", "head"}));
     found.emplace(program.pipeline_rank, program.kind);
   }

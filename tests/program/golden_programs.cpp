@@ -21,7 +21,7 @@ struct Case {
     spec.activations = activations(static_cast<int>(model.size()));
   }
   std::vector<Program> build() const {
-    const Layout layout(model, mesh.shard, mesh.replicate);
+    const Layout layout(model, mesh.shard, mesh.replicate, mesh.tensor);
     std::vector<Program> programs;
     for (const int data_rank : first_data_ranks({&spec, 1}))
       for (int rank = 0; rank < mesh.pipeline; ++rank)
@@ -72,6 +72,13 @@ std::vector<GoldenPrograms> golden_programs() {
     of.take(chain(4, 64));
     of.mesh = {.pipeline = 2};
     of.spec.microbatches = 3;
+  }));
+  all.push_back(golden("tensor", [](Case& of) {
+    of.model = split_chain(2);
+    of.mesh = {.shard = 2, .tensor = 2};
+    of.spec.activations.units = {small_split_graph(2), small_split_graph(2)};
+    of.spec.strategy.recompute = Recompute::selective;
+    shard_everything(of);
   }));
   all.push_back(golden("last_round_of_one", [](Case& of) {
     shard_everything(of);

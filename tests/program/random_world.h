@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -60,14 +61,49 @@ inline bool can_rest(const Mesh& mesh, const Strategy& strategy) {
          strategy.reduction == Reduction::exact;
 }
 
+// How tensor ranks share the parameters; tied ones as their homes do.
+inline void draw_cuts(Draws& draws, std::vector<UnitSpec>& units, int ranks) {
+  std::map<std::string, const ParameterSpec*> known;
+  for (UnitSpec& unit : units)
+    for (ParameterSpec& parameter : unit.parameters) {
+      if (!parameter.tied_to.empty()) {
+        parameter.cut = known.at(parameter.tied_to)->cut;
+        parameter.gradient = known.at(parameter.tied_to)->gradient;
+        continue;
+      }
+      known[parameter.name] = &parameter;
+      if (draws.chance(40)) parameter.gradient = GradientOver::partial;
+      if (parameter.shape.empty() || draws.chance(40)) continue;
+      const int dim = draws.pick(0, static_cast<int>(parameter.shape.size()) - 1);
+      parameter.cut = {.dim = dim, .padded = true};
+      if (parameter.shape[static_cast<std::size_t>(dim)] % ranks == 0) parameter.cut.padded = false;
+    }
+}
+
+// On so many tensor ranks, of values of random bytes.
+inline UnitGraph random_split_graph(Draws& draws, const UnitSpec& unit, int ranks) {
+  UnitGraph graph = small_split_graph(ranks, 4 * draws.pick(1, 5000));
+  for (const ValueId value : {kSplitUp, kSplitUpGradient}) graph.values[value].bytes = draws.pick(0, 60000);
+  for (PartSpec& part : graph.parts) {
+    if (!part.gradients || part.gradients->empty()) continue;
+    const int turn = part.gradients->front();
+    part.gradients->clear();
+    for (int place = turn; place < static_cast<int>(unit.parameters.size()); place += 3)
+      part.gradients->push_back(place);
+  }
+  return graph;
+}
+
 inline Case draw_case(std::uint64_t seed) {
-  Draws draws(seed), rounds(~seed), blocks(seed * 7 + 3);
+  Draws draws(seed), rounds(~seed), blocks(seed * 7 + 3), tensors(seed * 13 + 5);
   Case of;
   of.units = draw_units(draws, draws.among<DType>({DType::fp32, DType::bf16}));
   const int units = static_cast<int>(of.units.size());
   of.mesh = {.pipeline = std::min(units, draws.among<int>({1, 1, 2, 3, 4, 8})),
              .replicate = draws.among<int>({1, 1, 2, 3, 16}),
-             .shard = draws.among<int>({1, 2, 3, 8, 64, 257})};
+             .shard = draws.among<int>({1, 2, 3, 8, 64, 257}),
+             .tensor = tensors.among<int>({1, 1, 2, 4})};
+  draw_cuts(tensors, of.units, of.mesh.tensor);
   StepSpec spec;
   spec.moments = draws.pick(0, 2);
   spec.zero_gradients = seed % 5 == 0;
@@ -91,7 +127,9 @@ inline Case draw_case(std::uint64_t seed) {
     spec.activations = {.units = {}, .batch_bytes = draws.pick(0, 5000)};
     for (int unit = 0; unit < units; ++unit)
       spec.activations.units.push_back(
-          draws.chance(40)
+          of.mesh.tensor > 1 && tensors.chance(70)
+              ? random_split_graph(tensors, of.units[static_cast<std::size_t>(unit)], of.mesh.tensor)
+          : draws.chance(40)
               ? random_graph(draws, of.units[static_cast<std::size_t>(unit)])
               : UnitActivations{.output_bytes = draws.pick(1, 50000),
                                 .saved_bytes = draws.chance(70) ? draws.pick(0, 200000) : 0,
@@ -119,7 +157,11 @@ inline std::string in_words(const Case& of, std::uint64_t seed) {
     text << " [" << (unit.read_in_forward_only ? "forward only:" : "");
     for (const ParameterSpec& parameter : unit.parameters)
       text << " " << tessera::to_string(parameter.shape) << name_of(parameter.dtype)
-           << (parameter.trainable ? "" : "!") << (parameter.tied_to.empty() ? "" : "=" + parameter.tied_to);
+           << (parameter.trainable ? "" : "!")
+           << (parameter.cut.dim >= 0                        ? "/" + std::to_string(parameter.cut.dim)
+               : parameter.gradient == GradientOver::partial ? "+"
+                                                             : "")
+           << (parameter.tied_to.empty() ? "" : "=" + parameter.tied_to);
     text << "]";
   }
   return text.str();
@@ -132,7 +174,7 @@ struct World {
   std::vector<int> of_rank;
 
   explicit World(const Case& of)
-      : layout(of.units, of.mesh.shard, of.mesh.replicate),
+      : layout(of.units, of.mesh.shard, of.mesh.replicate, of.mesh.tensor),
         mesh(of.mesh),
         planned(plan_pipeline(layout, mesh, of.specs)),
         of_rank(programs_of_ranks(mesh, first_data_ranks(of.specs))) {}

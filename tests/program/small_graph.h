@@ -2,7 +2,11 @@
 // parameters the first belongs to the first product, the second to the other.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "tessera/activations.h"
+#include "tessera/layout.h"
 
 namespace tessera::testing {
 
@@ -43,6 +47,64 @@ inline UnitGraph small_graph() {
       {"norm", backward, {Shared::input, kStatisticsValue, kNormGradient}, {Shared::input_gradient}, none},
   };
   return graph;
+}
+
+enum SplitValue : ValueId {
+  kSplitNorm,
+  kNormWhole,
+  kSplitUp,
+  kDownPartial,
+  kDownSum,
+  kGradientWhole,
+  kSplitUpGradient,
+  kNormPartial,
+  kNormSum
+};
+
+// The same on several tensor ranks: each has a part of the rows between units, and of the columns between the
+// products. The unit has three parameters: of the first product, of the second, and of the norm.
+inline UnitGraph small_split_graph(int ranks, std::int64_t part = 1024) {
+  using enum Keep;
+  using enum Held;
+  using Shared = SharedValue;
+  const std::vector<int> none, first = {0}, second = {1}, third = {2};
+  UnitGraph graph;
+  graph.output_bytes = part;
+  graph.values = {{.name = "norm", .bytes = part, .keep = recomputable, .held = split},
+                  {.name = "norm.whole", .bytes = part * ranks, .exchanged = kSplitNorm},
+                  {.name = "up", .bytes = 2 * part, .keep = saved},
+                  {.name = "down.partial", .bytes = part * ranks, .held = partial},
+                  {.name = "down.sum", .bytes = part, .held = split, .exchanged = kDownPartial},
+                  {.name = "gradient.whole", .bytes = part * ranks, .exchanged = Shared::output_gradient},
+                  {.name = "up.gradient", .bytes = 2 * part},
+                  {.name = "norm.gradient.partial", .bytes = part * ranks, .held = partial},
+                  {.name = "norm.gradient.sum", .bytes = part, .held = split, .exchanged = kNormPartial}};
+  using enum Pass;
+  graph.parts = {
+      {"norm", forward, {Shared::input}, {kSplitNorm}},
+      {"up", forward, {kNormWhole}, {kSplitUp}, {}, 2048, 1e6},
+      {"down", forward, {kSplitUp}, {kDownPartial}, {}, 2048, 1e6},
+      {"add", forward, {Shared::input, kDownSum}, {Shared::output}},
+      {"down parameters", backward, {kSplitUp, kGradientWhole}, {}, second, 1024, 1e6},
+      {"down", backward, {kGradientWhole}, {kSplitUpGradient}, none, 2048, 1e6},
+      {"up parameters", backward, {kNormWhole, kSplitUpGradient}, {}, first, 1024, 1e6},
+      {"up", backward, {kSplitUpGradient}, {kNormPartial}, none, 2048, 1e6},
+      {"norm", backward, {Shared::input, kNormSum, Shared::output_gradient}, {Shared::input_gradient}, third},
+  };
+  return graph;
+}
+
+// Units of such parameters: the products' are cut, the norm's gradient is partial.
+inline std::vector<UnitSpec> split_chain(int units) {
+  std::vector<UnitSpec> result;
+  for (int unit = 0; unit < units; ++unit) {
+    const std::string name = "block." + std::to_string(unit);
+    result.push_back({name,
+                      {{.name = name + ".up", .shape = {16, 8}, .cut = {.dim = 0}},
+                       {.name = name + ".down", .shape = {8, 16}, .cut = {.dim = 1}},
+                       {.name = name + ".gain", .shape = {8}, .gradient = GradientOver::partial}}});
+  }
+  return result;
 }
 
 inline ActivationSpec small_graphs(int units) {

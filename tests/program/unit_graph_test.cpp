@@ -109,6 +109,91 @@ TEST(UnitGraph, RefusesWhatMeansNothing) {
   }
 }
 
+std::vector<std::string> steps_in(const UnitGraph& graph, Pass pass, Recompute recompute,
+                                  StepKind kind = StepKind::train) {
+  std::vector<std::string> names;
+  for (const GraphStep& step : graph.steps_in(pass, recompute, kind))
+    names.push_back(step.part < 0 ? "-> " + graph.values[step.value].name : graph.parts[step.part].name);
+  return names;
+}
+
+// Behind the part that writes what they are made of; of what was there before, one part ahead of the reader.
+TEST(UnitGraph, ExchangesComeAsSoonAsTheyCan) {
+  const UnitGraph graph = small_split_graph(2);
+  EXPECT_TRUE(graph.has_exchanges());
+  EXPECT_FALSE(small_graph().has_exchanges());
+  using enum Pass;
+  EXPECT_EQ(steps_in(graph, forward, Recompute::none),
+            (Names{"norm", "-> norm.whole", "up", "down", "-> down.sum", "add"}));
+  EXPECT_EQ(steps_in(graph, backward, Recompute::none),
+            (Names{"-> gradient.whole", "down parameters", "-> norm.whole", "down", "up parameters", "up",
+                   "-> norm.gradient.sum", "norm"}));
+  // What backward's exchanges are made of is made again, and what its parts read.
+  EXPECT_EQ(steps_in(graph, recompute, Recompute::selective), Names{"norm"});
+  EXPECT_EQ(steps_in(graph, recompute, Recompute::full), (Names{"norm", "-> norm.whole", "up"}));
+}
+
+TEST(UnitGraph, AnExchangeGoesOnWithWhatAnotherMakes) {
+  UnitGraph graph = small_split_graph(2);
+  const ValueId whole = graph.values.count();
+  graph.values.push_back({.name = "down.whole", .bytes = 2048, .exchanged = kDownSum});
+  graph.parts[3].reads.back() = whole;
+  EXPECT_NO_THROW(graph.check("u", 2));
+  EXPECT_EQ(steps_in(graph, Pass::forward, Recompute::none),
+            (Names{"norm", "-> norm.whole", "up", "down", "-> down.sum", "-> down.whole", "add"}));
+}
+
+TEST(UnitGraph, WhatOnlyAnEvaluationNeedsATrainingStepLeavesOut) {
+  UnitGraph graph = small_graph();
+  graph.parts.push_back({.name = "losses", .reads = {kUpValue}, .evaluation_only = true});
+  EXPECT_NO_THROW(graph.check("u"));
+  EXPECT_EQ(steps_in(graph, Pass::forward, Recompute::none), (Names{"norm", "up", "bend", "down"}));
+  EXPECT_EQ(steps_in(graph, Pass::forward, Recompute::none, StepKind::evaluate),
+            (Names{"norm", "up", "bend", "down", "losses"}));
+}
+
+TEST(UnitGraph, RefusesExchangesThatMeanNothing) {
+  const std::vector<Refused> all = {
+      {"reads value 'down.partial', which is a part of a sum",
+       [](UnitGraph& of) { of.parts[3].reads.push_back(kDownPartial); }},
+      {"writes value 'down.sum', which an exchange makes",
+       [](UnitGraph& of) { of.parts[2].writes.push_back(kDownSum); }},
+      {"is copied and exchanged from a value that is partial",
+       [](UnitGraph& of) { of.values[kDownSum].held = Held::copied; }},
+      {"is copied and exchanged from a value that is copied",
+       [](UnitGraph& of) { of.values[kSplitNorm].held = Held::copied; }},
+      {"the whole must be 2 times a part", [](UnitGraph& of) { of.values[kNormWhole].bytes += 4; }},
+      {"the whole must be 2 times a part, in fp32",
+       [](UnitGraph& of) { of.values[kDownPartial].type = DType::bf16; }},
+      {"it can be from one before its own", [](UnitGraph& of) { of.values[kDownSum].exchanged = kNormSum; }},
+      {"which no unit hands on to it",
+       [](UnitGraph& of) { of.values[kDownSum].exchanged = SharedValue::output; }},
+      {"it must be there in its pass only", [](UnitGraph& of) { of.values[kDownSum].keep = Keep::saved; }},
+      {"reads value 'down.sum', which no part before it writes",
+       [](UnitGraph& of) { of.parts[2].writes.clear(); }},
+      {"which run forward only", [](UnitGraph& of) { of.parts[5].evaluation_only = true; }},
+      {"reads value 'up', which no part before it writes",
+       [](UnitGraph& of) { of.parts[1].evaluation_only = true; }},
+  };
+  EXPECT_NO_THROW(small_split_graph(2).check("u", 2));
+  for (const Refused& refused : all) {
+    UnitGraph graph = small_split_graph(2);
+    refused.spoil(graph);
+    try {
+      graph.check("u", 2);
+      ADD_FAILURE() << "not refused: " << refused.words;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(refused.words), std::string::npos) << error.what();
+    }
+  }
+  try {
+    small_split_graph(2).check("u");
+    ADD_FAILURE() << "an exchange on one rank is not refused";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("on which there is one rank"), std::string::npos);
+  }
+}
+
 // Each value has a buffer that begins where a part writes it and ends behind the last that reads it.
 TEST(UnitGraph, ValuesLiveFromPartToPart) {
   const Layout layout(chain(2, 100), 1);
@@ -162,9 +247,12 @@ TEST(UnitGraph, EachGradientHasOnePartThatWritesIt) {
   constexpr int kDownParameters = 4, kUpParameters = 7;
   EXPECT_EQ(refusal([](UnitGraph&) {}), "");
   EXPECT_EQ(refusal([](UnitGraph& of) { of.parts[kUpParameters].gradients->clear(); }),
-            "the gradient of 'block.0.weight' is written by 0 parts of unit 'block.0'; one must write it");
+            "the gradient of 'block.0.weight' is written by 0 parts of unit 'block.0'; one must write it, or "
+            "several that name it");
   EXPECT_EQ(refusal([](UnitGraph& of) { of.parts[kUpParameters].gradients.reset(); }),
-            "the gradient of 'block.0.bias' is written by 2 parts of unit 'block.0'; one must write it");
+            "the gradient of 'block.0.bias' is written by 2 parts of unit 'block.0'; one must write it, or "
+            "several that name it");
+  EXPECT_EQ(refusal([](UnitGraph& of) { of.parts[kUpParameters].gradients->push_back(1); }), "");
   EXPECT_EQ(refusal([](UnitGraph& of) { of.parts[kDownParameters].gradients = std::vector<int>{2}; }),
             "part 'down parameters' of unit 'block.0' writes the gradient of parameter 2; the unit has 2");
 }

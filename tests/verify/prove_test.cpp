@@ -179,6 +179,83 @@ const std::map<std::string, Mutation>& mutations() {
          ++draws.among(values)->region.value;
          return true;
        }},
+      {"a part reads a value that is not summed over tensor ranks, or not gathered",
+       [](Program& program, Draws& draws) {
+         const auto exchanged = [&](const Instruction& of, const Operand& operand) -> const ExchangedValue* {
+           if (of.op != Opcode::use || operand.role != Role::value) return nullptr;
+           for (const ExchangedValue& value : program.units[of.unit].exchanged)
+             if (value.value == operand.region.value) return &value;
+           return nullptr;
+         };
+         const auto id = place(program, draws, [&](const Instruction& of) {
+           return std::ranges::any_of(of.operands,
+                                      [&](const Operand& operand) { return exchanged(of, operand); });
+         });
+         if (!id) return false;
+         Instruction& use = program.instructions[*id];
+         for (Operand& operand : use.operands)
+           if (const ExchangedValue* value = exchanged(use, operand))
+             for (InstructionId before = *id; before >= 0; --before)
+               if (const Instruction& made = program.at(before);
+                   made.lane == Lane::exchange && made.unit == use.unit &&
+                   made.operand(Role::to).region.value == value->value) {
+                 operand.buffer = made.buffer(Role::from);
+                 return true;
+               }
+         return false;
+       }},
+      {"an exchange is left out",
+       [](Program& program, Draws& draws) {
+         const auto id =
+             place(program, draws, [](const Instruction& of) { return of.lane == Lane::exchange; });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"an exchange takes another value",
+       [](Program& program, Draws& draws) {
+         const auto id =
+             place(program, draws, [](const Instruction& of) { return of.lane == Lane::exchange; });
+         if (!id) return false;
+         Operand& from = operand_of(program.instructions[*id], Role::from);
+         for (InstructionId before = *id - 1; before >= 0; --before)
+           for (const Operand& other : program.at(before).operands)
+             if (other.role == Role::value && program.at(before).unit == program.at(*id).unit &&
+                 other.buffer != from.buffer &&
+                 program.buffers[other.buffer].bytes == program.buffers[from.buffer].bytes) {
+               from = {.role = Role::from, .buffer = other.buffer, .region = other.region, .type = from.type};
+               return true;
+             }
+         return false;
+       }},
+      {"a sum over tensor ranks is a gather, or the other way round",
+       [](Program& program, Draws& draws) {
+         const auto id =
+             place(program, draws, [](const Instruction& of) { return of.lane == Lane::exchange; });
+         if (!id) return false;
+         Opcode& op = program.instructions[*id].op;
+         op = op == Opcode::all_gather ? Opcode::reduce_scatter : Opcode::all_gather;
+         return true;
+       }},
+      {"a copied parameter's gradient is not summed over tensor ranks",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [&](const Instruction& of) {
+           return of.op == Opcode::reduce_scatter && program.flat_of(of) >= 0 &&
+                  program.channels[of.channel].axis == Axis::tensor;
+         });
+         if (!id) return false;
+         drop(program, *id);
+         return true;
+       }},
+      {"a copied parameter is counted by each tensor rank in the norm",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.op == Opcode::square_sum && of.operand(Role::from).region.spread == kPiece;
+         });
+         if (!id) return false;
+         operand_of(program.instructions[*id], Role::from).region.spread = kSlice;
+         return true;
+       }},
       {"a part of a backward is left out",
        [](Program& program, Draws& draws) {
          const auto id = place(program, draws, [](const Instruction& of) {
