@@ -43,7 +43,9 @@ struct ModuleContext {
   BatchShape shape;
   int threads = 1;
   DeviceType device = DeviceType::cpu;
-  void* stream = nullptr;             // the compute lane's cudaStream_t; null on the CPU
+  void* stream = nullptr;  // the compute lane's cudaStream_t; null on the CPU
+  int tensor_ranks = 1;    // among which the layer is split; this one's number is tensor_rank
+  int tensor_rank = 0;
   std::span<void* const> parameters;  // in the order of Module::parameters(), whole
   // Backward only, in the same order: where to write the gradient of loss_scale · Σ loss (the sum over
   // tokens, not the mean), in the parameter's type; null for a frozen parameter, and for one that the part is
@@ -72,7 +74,8 @@ struct ModuleContext {
   // evaluation, of forward. If it is null in an evaluation, no losses are needed.
   LossTotal* total = nullptr;
   // For generation. If not null, the last module's forward in an evaluation also writes here the logits,
-  // [vocabulary] fp32, of row `logits_row` of [sequences · length].
+  // [vocabulary] fp32, of row `logits_row` of [sequences · length]. Of several tensor ranks, rank k writes
+  // the k-th of as many equal parts, the last of which may be shorter (Cut::padded).
   float* logits = nullptr;
   std::int64_t logits_row = 0;
 

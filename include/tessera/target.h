@@ -1,18 +1,19 @@
-// The device on which compute runs, and the number of threads.
+// What a unit's compute runs on: the device, the number of threads, and the ranks that split a layer.
 #pragma once
 
 #include "tessera/device_type.h"
 
 namespace tessera {
 
-// Together with an op's shape this decides how much scratch memory the op needs. Converts from a number of
-// threads, which means that many on the CPU.
+// Together with a shape this decides how much memory the compute needs. Converts from a number of threads,
+// which means that many on the CPU.
 struct Target {
-  constexpr Target(int thread_count = 1, DeviceType device_type = DeviceType::cpu)
-      : threads(thread_count), device(device_type) {}
+  constexpr Target(int thread_count = 1, DeviceType device_type = DeviceType::cpu, int tensor_ranks = 1)
+      : threads(thread_count), device(device_type), tensor(tensor_ranks) {}
 
   int threads;  // on the CPU; ignored on another device
   DeviceType device;
+  int tensor;  // ranks along the mesh's tensor axis
 };
 
 }  // namespace tessera

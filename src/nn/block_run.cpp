@@ -8,9 +8,11 @@ BlockRun::BlockRun(const TransformerConfig& config, const ModuleContext& context
     : config_(config),
       context_(context),
       shapes_(shapes),
+      flow_(config, shapes.tensor_ranks),
       indices_(config),
       compute_(compute_context(context)) {
-  attention_shape_.dropout = dropout_of(context, config.attention_dropout, 0);
+  attention_shape_.dropout =
+      dropout_of(context, config.attention_dropout, context.tensor_rank * shapes.attention.heads);
 }
 
 void BlockRun::norm1() const {
@@ -19,7 +21,7 @@ void BlockRun::norm1() const {
 }
 
 void BlockRun::qkv() const {
-  linear(shapes_.qkv, value(kNorm1), indices_.qkv, value(kQkv));
+  linear(shapes_.qkv, value(flow_.qkv_input), indices_.qkv, value(kQkv));
   if (!config_.rotary.empty())
     kernels::rotary_forward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkv));
 }
@@ -30,7 +32,14 @@ void BlockRun::attention() const {
 }
 
 void BlockRun::projection() const {
+  if (flow_.split)
+    return partial(shapes_.projection, value(kAttention), indices_.projection, kAttentionPartial);
   linear(shapes_.projection, value(kAttention), indices_.projection, value(kAttentionBranch));
+  drop(kOfAttention, value(kAttentionBranch), value(kAttentionBranch));
+}
+
+void BlockRun::attention_branch() const {
+  finish(kAttentionSum, &indices_.projection, value(kAttentionBranch));
   drop(kOfAttention, value(kAttentionBranch), value(kAttentionBranch));
 }
 
@@ -47,32 +56,43 @@ void BlockRun::norm2_again() const {
                {.input = value(kMiddle), .output = value(kNorm2)});
 }
 
-void BlockRun::up() const { linear(shapes_.up, value(kNorm2), indices_.up, value(kPreactivation)); }
+void BlockRun::up() const { linear(shapes_.up, value(flow_.up_input), indices_.up, value(kPreactivation)); }
 
 // Apart from the matmul before it, so that its bits do not depend on whether that is repeated.
 void BlockRun::activation() const {
   if (config_.mlp == MlpKind::swiglu)
     kernels::swiglu_forward(compute_, swiglu(), value(kPreactivation), value(kHidden));
   else
-    kernels::gelu_forward(compute_, config_.type, shapes_.rows * config_.hidden, value(kPreactivation),
+    kernels::gelu_forward(compute_, config_.type, shapes_.rows * shapes_.hidden, value(kPreactivation),
                           value(kHidden));
 }
 
 void BlockRun::down() const {
+  if (flow_.split) return partial(shapes_.down, value(kHidden), indices_.down, kMlpPartial);
+  linear(shapes_.down, value(kHidden), indices_.down, value(kOutput));
+  add_mlp_branch();
+}
+
+void BlockRun::mlp_branch() const {
+  finish(kMlpSum, &indices_.down, value(kOutput));
+  add_mlp_branch();
+}
+
+void BlockRun::add_mlp_branch() const {
   void* output = value(kOutput);
-  linear(shapes_.down, value(kHidden), indices_.down, output);
   drop(kOfMlp, output, output);
-  kernels::add(compute_, config_.type, shapes_.rows * config_.channels, output, value(kMiddle), output);
+  kernels::add(compute_, config_.type, shapes_.stream_rows * config_.channels, output, value(kMiddle),
+               output);
 }
 
 void BlockRun::drop_mlp_gradient() const { drop(kOfMlp, value(kOutputGradient), value(kMlpBranchGradient)); }
 
 void BlockRun::down_parameters() const {
-  parameter_gradients(shapes_.down, value(kHidden), value(mlp_branch_gradient(config_)), indices_.down);
+  parameter_gradients(shapes_.down, value(kHidden), value(flow_.mlp_branch_whole), indices_.down);
 }
 
 void BlockRun::down_gradient() const {
-  input_gradient(shapes_.down, value(mlp_branch_gradient(config_)), indices_.down, value(kHiddenGradient));
+  input_gradient(shapes_.down, value(flow_.mlp_branch_whole), indices_.down, value(kHiddenGradient));
 }
 
 void BlockRun::activation_gradient() const {
@@ -80,17 +100,21 @@ void BlockRun::activation_gradient() const {
     kernels::swiglu_backward(compute_, swiglu(), value(kPreactivation), value(kHiddenGradient),
                              value(kPreactivationGradient));
   else
-    kernels::gelu_backward(compute_, config_.type, shapes_.rows * config_.hidden, value(kPreactivation),
+    kernels::gelu_backward(compute_, config_.type, shapes_.rows * shapes_.hidden, value(kPreactivation),
                            value(kHiddenGradient), value(kPreactivationGradient));
 }
 
 void BlockRun::up_parameters() const {
-  parameter_gradients(shapes_.up, value(kNorm2), value(kPreactivationGradient), indices_.up);
+  parameter_gradients(shapes_.up, value(flow_.up_input), value(kPreactivationGradient), indices_.up);
 }
 
 void BlockRun::up_gradient() const {
+  if (flow_.split)
+    return input_partial(shapes_.up, value(kPreactivationGradient), indices_.up, kNorm2Partial);
   input_gradient(shapes_.up, value(kPreactivationGradient), indices_.up, value(kNorm2Gradient));
 }
+
+void BlockRun::norm2_sum() const { finish(kNorm2Sum, nullptr, value(kNorm2Gradient)); }
 
 void BlockRun::norm2_gradient() const {
   norm_backward(context_, compute_, norm_pass(kMean2, kRstd2), indices_.norm2,
@@ -105,12 +129,12 @@ void BlockRun::drop_attention_gradient() const {
 }
 
 void BlockRun::projection_parameters() const {
-  parameter_gradients(shapes_.projection, value(kAttention), value(attention_branch_gradient(config_)),
+  parameter_gradients(shapes_.projection, value(kAttention), value(flow_.attention_branch_whole),
                       indices_.projection);
 }
 
 void BlockRun::projection_gradient() const {
-  input_gradient(shapes_.projection, value(attention_branch_gradient(config_)), indices_.projection,
+  input_gradient(shapes_.projection, value(flow_.attention_branch_whole), indices_.projection,
                  value(kAttentionGradient));
 }
 
@@ -126,12 +150,15 @@ void BlockRun::attention_gradient() const {
 }
 
 void BlockRun::qkv_parameters() const {
-  parameter_gradients(shapes_.qkv, value(kNorm1), value(kQkvGradient), indices_.qkv);
+  parameter_gradients(shapes_.qkv, value(flow_.qkv_input), value(kQkvGradient), indices_.qkv);
 }
 
 void BlockRun::qkv_gradient() const {
+  if (flow_.split) return input_partial(shapes_.qkv, value(kQkvGradient), indices_.qkv, kNorm1Partial);
   input_gradient(shapes_.qkv, value(kQkvGradient), indices_.qkv, value(kNorm1Gradient));
 }
+
+void BlockRun::norm1_sum() const { finish(kNorm1Sum, nullptr, value(kNorm1Gradient)); }
 
 void BlockRun::norm1_gradient() const {
   norm_backward(context_, compute_, norm_pass(kMean1, kRstd1), indices_.norm1,
@@ -153,13 +180,26 @@ void BlockRun::drop(Branch branch, const void* tensor, void* output) const {
 }
 
 kernels::SwigluShape BlockRun::swiglu() const {
-  return {.rows = shapes_.rows, .hidden = config_.hidden, .type = config_.type};
+  return {.rows = shapes_.rows, .hidden = shapes_.hidden, .type = config_.type};
 }
 
 void BlockRun::linear(const kernels::LinearShape& shape, const void* input, std::size_t weight,
                       void* output) const {
   kernels::linear_forward(compute_, shape, input, context_.parameters[weight],
                           config_.biases ? context_.parameters[weight + 1] : nullptr, output);
+}
+
+void BlockRun::partial(const kernels::LinearShape& shape, const void* input, std::size_t weight,
+                       ValueId sum) const {
+  kernels::linear_forward_partial(compute_, shape, input, context_.parameters[weight],
+                                  static_cast<float*>(value(sum)));
+}
+
+void BlockRun::finish(ValueId sum, const std::size_t* weight, void* output) const {
+  const bool bias = weight != nullptr && config_.biases;
+  kernels::finish_sum(
+      compute_, {.rows = shapes_.stream_rows, .channels = config_.channels, .type = config_.type},
+      static_cast<const float*>(value(sum)), bias ? context_.parameters[*weight + 1] : nullptr, output);
 }
 
 void BlockRun::parameter_gradients(const kernels::LinearShape& shape, const void* input,
@@ -176,6 +216,12 @@ void BlockRun::input_gradient(const kernels::LinearShape& shape, const void* out
                               std::size_t weight, void* gradient) const {
   kernels::linear_backward_input(compute_, shape, output_gradient, context_.parameters[weight], 0.0f,
                                  gradient);
+}
+
+void BlockRun::input_partial(const kernels::LinearShape& shape, const void* output_gradient,
+                             std::size_t weight, ValueId sum) const {
+  kernels::linear_backward_input_partial(compute_, shape, output_gradient, context_.parameters[weight],
+                                         static_cast<float*>(value(sum)));
 }
 
 }  // namespace tessera::nn

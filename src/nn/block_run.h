@@ -27,16 +27,16 @@ struct BlockIndices {
   }
 };
 
-// [tokens, columns] in the model's type, unless said otherwise.
+// In the model's type, unless said otherwise; columns and rows as BlockShapes says.
 enum BlockValue : ValueId {
-  kNorm1,            // [tokens, channels]: output of the first norm
-  kMean1,            // [tokens] fp32; nothing for RMSNorm
-  kRstd1,            // [tokens] fp32
+  kNorm1,            // [stream rows, channels]: output of the first norm
+  kMean1,            // [stream rows] fp32; nothing for RMSNorm
+  kRstd1,            // [stream rows] fp32
   kQkv,              // [tokens, qkv channels], rotated
-  kAttention,        // [tokens, channels]
+  kAttention,        // [tokens, channels of the heads]
   kLogSumExp,        // [sequences, heads, length] fp32
-  kAttentionBranch,  // [tokens, channels]: what attention adds to the residual stream
-  kMiddle,           // [tokens, channels]: input + kAttentionBranch
+  kAttentionBranch,  // [stream rows, channels]: what attention adds to the residual stream
+  kMiddle,           // [stream rows, channels]: input + kAttentionBranch
   kNorm2,            // as of the first norm
   kMean2,
   kRstd2,
@@ -52,18 +52,45 @@ enum BlockValue : ValueId {
   kAttentionGradient,
   kQkvGradient,
   kNorm1Gradient,
+  kValuesAlone,  // on one rank, so many
+  // Of several tensor ranks, what exchanges make, and are made of. `Whole`: [tokens, channels], of all ranks'
+  // rows. `Partial`: [tokens, channels] fp32, this rank's part of a sum. `Sum`: [stream rows, channels] fp32.
+  kNorm1Whole = kValuesAlone,
+  kAttentionPartial,
+  kAttentionSum,
+  kNorm2Whole,
+  kMlpPartial,
+  kMlpSum,
+  kMlpBranchWhole,  // of the branch's gradient
+  kNorm2Partial,    // of the norm's output's gradient
+  kNorm2Sum,
+  kAttentionBranchWhole,
+  kNorm1Partial,
+  kNorm1Sum,
 };
 
-// The gradients of what the two branches end with, before they are added to the residual stream.
-inline ValueId mlp_branch_gradient(const TransformerConfig& config) {
-  return config.dropout > 0 ? ValueId{kMlpBranchGradient} : SharedValue::output_gradient;
-}
-inline ValueId attention_branch_gradient(const TransformerConfig& config) {
-  return config.dropout > 0 ? kAttentionBranchGradient : kMiddleGradient;
-}
+// Which values stand where they depend on dropout and ranks.
+struct BlockFlow {
+  bool drops;
+  bool split;  // over several tensor ranks
+  // The gradients of what the two branches end with, before they are added to the residual stream.
+  ValueId mlp_branch, attention_branch;
+  // What the layers between norms and residual stream read: values of all rows.
+  ValueId qkv_input, up_input, mlp_branch_whole, attention_branch_whole;
+
+  BlockFlow(const TransformerConfig& config, std::int64_t tensor_ranks)
+      : drops(config.dropout > 0),
+        split(tensor_ranks > 1),
+        mlp_branch(drops ? ValueId{kMlpBranchGradient} : SharedValue::output_gradient),
+        attention_branch(drops ? kAttentionBranchGradient : kMiddleGradient),
+        qkv_input(split ? kNorm1Whole : kNorm1),
+        up_input(split ? kNorm2Whole : kNorm2),
+        mlp_branch_whole(split ? ValueId{kMlpBranchWhole} : mlp_branch),
+        attention_branch_whole(split ? ValueId{kAttentionBranchWhole} : attention_branch) {}
+};
 
 // Runs one part on one microbatch. The values that a part reads and writes are in the table of parts
-// (transformer_block.cpp).
+// (block_graph.cpp).
 class BlockRun {
  public:
   // All arguments outlive it.
@@ -74,11 +101,13 @@ class BlockRun {
   void qkv() const;
   void attention() const;
   void projection() const;
+  void attention_branch() const;  // on several tensor ranks, behind the sum; so are those of this kind below
   void norm2() const;
   void norm2_again() const;
   void up() const;
   void activation() const;
   void down() const;
+  void mlp_branch() const;
 
   // Backward: gradients of parameters, and of what the layer of that name reads.
   void drop_mlp_gradient() const;
@@ -87,6 +116,7 @@ class BlockRun {
   void activation_gradient() const;
   void up_parameters() const;
   void up_gradient() const;
+  void norm2_sum() const;
   void norm2_gradient() const;
   void drop_attention_gradient() const;
   void projection_parameters() const;
@@ -94,9 +124,11 @@ class BlockRun {
   void attention_gradient() const;
   void qkv_parameters() const;
   void qkv_gradient() const;
+  void norm1_sum() const;
   void norm1_gradient() const;
 
  private:
+  void add_mlp_branch() const;
   // What ends in the residual stream; numbers its dropout, behind the attention's heads.
   enum Branch : std::uint8_t { kOfAttention, kOfMlp };
 
@@ -104,22 +136,28 @@ class BlockRun {
 
   NormPass norm_pass(ValueId mean, ValueId rstd) const;
 
-  // output = dropout(tensor), [tokens, channels].
+  // output = type(sum + bias), [stream rows, channels]; the bias is the parameter behind `weight`, if any.
+  void finish(ValueId sum, const std::size_t* weight, void* output) const;
+  // output = dropout(tensor), [stream rows, channels].
   void drop(Branch branch, const void* tensor, void* output) const;
 
   kernels::SwigluShape swiglu() const;
 
   void linear(const kernels::LinearShape& shape, const void* input, std::size_t weight, void* output) const;
+  void partial(const kernels::LinearShape& shape, const void* input, std::size_t weight, ValueId sum) const;
 
   void parameter_gradients(const kernels::LinearShape& shape, const void* input, const void* output_gradient,
                            std::size_t weight) const;
 
   void input_gradient(const kernels::LinearShape& shape, const void* output_gradient, std::size_t weight,
                       void* gradient) const;
+  void input_partial(const kernels::LinearShape& shape, const void* output_gradient, std::size_t weight,
+                     ValueId sum) const;
 
   const TransformerConfig& config_;
   const ModuleContext& context_;
   const BlockShapes& shapes_;
+  const BlockFlow flow_;
   kernels::AttentionShape attention_shape_ = shapes_.attention;
   BlockIndices indices_;
   kernels::ComputeContext compute_;

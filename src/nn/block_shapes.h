@@ -1,4 +1,4 @@
-// The shapes of all ops of a transformer block.
+// The shapes of all ops of a transformer block, of one rank.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,33 @@
 
 namespace tessera::nn {
 
+// Of all tensor ranks together.
 std::int64_t qkv_channels(const TransformerConfig& config);
 // Columns of the input of the MLP's activation function.
 std::int64_t up_channels(const TransformerConfig& config);
 
-// The shapes of all ops in a block, for one microbatch.
+// The shapes of all ops in a block, for one microbatch. Of several tensor ranks each has as many heads, and
+// columns of the MLP, of all rows; between the layers, in the residual stream, it has as many rows.
 struct BlockShapes {
   kernels::AttentionShape attention;
   kernels::RotaryShape rotary;
   kernels::LinearShape qkv, projection, up, down;
-  std::int64_t rows = 0;
+  std::int64_t tensor_ranks = 1;
+  std::int64_t rows = 0;         // tokens
+  std::int64_t stream_rows = 0;  // this rank's of the residual stream
+  std::int64_t hidden = 0;       // columns of the activation function's output
+  // Bytes of a tensor [stream_rows, channels], of those of all ranks together, and of its fp32 sum.
+  std::int64_t stream_bytes = 0;
+  std::int64_t whole_bytes = 0;
+  std::int64_t sum_bytes = 0;
   // Bytes of a tensor [tokens, columns], with these columns:
-  std::int64_t narrow_bytes = 0;  // channels
+  std::int64_t heads_bytes = 0;   // channels of the heads
   std::int64_t qkv_bytes = 0;     // query, key and value
   std::int64_t up_bytes = 0;      // input of the activation function
   std::int64_t hidden_bytes = 0;  // output of the activation function
 
-  BlockShapes(const TransformerConfig& config, const BatchShape& batch);
+  // Throws UsageError where the ranks cannot have equal parts.
+  BlockShapes(const TransformerConfig& config, const BatchShape& batch, int tensor_ranks);
 };
 
 NormPass norm_of(const TransformerConfig& config, const BlockShapes& shapes);

@@ -49,7 +49,8 @@ void add_norm(const Norm& norm, const std::string& prefix, std::int64_t channels
     specs.push_back({.name = prefix + (i == 0 ? ".gain" : ".bias"),
                      .shape = {channels},
                      .dtype = type,
-                     .group = kNoDecay});
+                     .group = kNoDecay,
+                     .gradient = GradientOver::partial});
 }
 
 void add_norm_initials(const Norm& norm, std::vector<Initial>& initials) {

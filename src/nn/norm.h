@@ -22,7 +22,8 @@ struct Norm {
 // The number of parameters of the norm.
 constexpr std::size_t parameters_of(const Norm& norm) { return norm.kind == NormKind::layer ? 2 : 1; }
 
-// add_norm() adds "<prefix>.gain" and, for LayerNorm, "<prefix>.bias", each [channels]. add_norm_initials()
+// add_norm() adds "<prefix>.gain" and, for LayerNorm, "<prefix>.bias", each [channels], whose gradients each
+// tensor rank makes a part of, of its own rows. add_norm_initials()
 // adds their initial values, 1 and 0.
 void add_norm(const Norm& norm, const std::string& prefix, std::int64_t channels, DType type,
               std::vector<ParameterSpec>& specs);

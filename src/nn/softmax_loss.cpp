@@ -20,22 +20,26 @@ kernels::MatmulShape one_row(const kernels::CrossEntropyShape& shape) {
           .output_type = DType::fp32};
 }
 
-void write_logits(const ModuleContext& context, const kernels::ComputeContext& compute,
-                  const SoftmaxLoss& arguments) {
-  const kernels::CrossEntropyShape& shape = arguments.shape;
+}  // namespace
+
+void write_logits_row(const ModuleContext& context, const kernels::ComputeContext& compute,
+                      const kernels::CrossEntropyShape& shape, const void* input, std::size_t weight,
+                      float* logits) {
   if (context.logits_row < 0 || context.logits_row >= shape.rows)
     throw UsageError(
         fmt::format("logits_row is {}; the batch has rows 0 to {}", context.logits_row, shape.rows - 1));
-  const void* row = at(arguments.input, context.logits_row * shape.channels * bytes_of(shape.type));
-  kernels::matmul(compute, one_row(shape), row, context.parameters[arguments.weight], nullptr,
-                  context.logits);
+  if (shape.vocabulary == 0) return;
+  const void* row = at(input, context.logits_row * shape.channels * bytes_of(shape.type));
+  kernels::matmul(compute, one_row(shape), row, context.parameters[weight], nullptr, logits);
 }
 
-}  // namespace
+std::int64_t logits_row_workspace_bytes(const kernels::CrossEntropyShape& shape, const Target& target) {
+  return kernels::matmul_workspace_bytes(one_row(shape), target);
+}
 
 std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shape, const Target& target) {
   return std::max(kernels::cross_entropy_workspace_bytes(shape, target),
-                  kernels::matmul_workspace_bytes(one_row(shape), target));
+                  logits_row_workspace_bytes(shape, target));
 }
 
 void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeContext& compute,
@@ -44,7 +48,8 @@ void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeC
     kernels::cross_entropy_forward(compute, arguments.shape, arguments.input,
                                    context.parameters[arguments.weight], arguments.targets, arguments.losses,
                                    context.total);
-  if (context.logits != nullptr) write_logits(context, compute, arguments);
+  if (context.logits != nullptr)
+    write_logits_row(context, compute, arguments.shape, arguments.input, arguments.weight, context.logits);
 }
 
 void softmax_loss_train(const ModuleContext& context, const kernels::ComputeContext& compute,

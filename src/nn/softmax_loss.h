@@ -21,6 +21,13 @@ struct SoftmaxLoss {
   float* losses = nullptr;  // [rows], scratch
 };
 
+// The logits of row `context.logits_row` of `input` [rows, channels]: `logits` [shape.vocabulary] fp32, in
+// memory of the device.
+void write_logits_row(const ModuleContext& context, const kernels::ComputeContext& compute,
+                      const kernels::CrossEntropyShape& shape, const void* input, std::size_t weight,
+                      float* logits);
+std::int64_t logits_row_workspace_bytes(const kernels::CrossEntropyShape& shape, const Target& target);
+
 // Adds to the context's loss and weight. Writes logits if the context asks for them.
 void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeContext& compute,
                            const SoftmaxLoss& arguments);

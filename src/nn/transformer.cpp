@@ -16,6 +16,22 @@ void check_batch(const TransformerConfig& config, const BatchShape& shape) {
   check_dim(config.model, "sequences times length of a microbatch", shape.tokens());
 }
 
+std::int64_t part_of(const TransformerConfig& config, std::string_view what, std::int64_t count, int ranks) {
+  if (count % ranks != 0)
+    throw UsageError(fmt::format("{}: {} is {}, which {} tensor ranks cannot have equal parts of",
+                                 config.model, what, count, ranks));
+  return count / ranks;
+}
+
+StreamRows stream_rows(const ModuleContext& context) {
+  const std::int64_t count = context.shape.tokens() / context.tensor_ranks;
+  return {.first = count * context.tensor_rank, .count = count};
+}
+
+std::string words_of_ranks(const Target& target) {
+  return target.tensor == 1 ? "" : fmt::format(", on {} tensor ranks", target.tensor);
+}
+
 std::string words_of_dropout(const char* name, std::uint32_t threshold) {
   return threshold == 0 ? "" : fmt::format(", {} {} / 65536", name, threshold);
 }
@@ -27,7 +43,9 @@ void drop_stream(const TransformerConfig& config, const ModuleContext& context,
                    {.batch = context.shape.sequences,
                     .sequence = context.shape.length,
                     .channels = config.channels,
-                    .type = config.type},
+                    .type = config.type,
+                    .first_row = stream_rows(context).first,
+                    .rows = stream_rows(context).count},
                    dropout_of(context, config.dropout, matrix), tensor, output);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/context.h"
@@ -45,12 +46,26 @@ struct TransformerConfig {
 // Throws UsageError unless sequences ≥ 1 and 1 ≤ length ≤ context.
 void check_batch(const TransformerConfig& config, const BatchShape& shape);
 
+// What each of so many tensor ranks has of a model's `count`. Throws UsageError naming `what` unless they
+// have equal parts.
+std::int64_t part_of(const TransformerConfig& config, std::string_view what, std::int64_t count, int ranks);
+
+// This rank's rows of the residual stream, of all tokens of the microbatch.
+struct StreamRows {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+StreamRows stream_rows(const ModuleContext& context);
+
+// ", on 2 tensor ranks"; empty for one. For Module::numerics().
+std::string words_of_ranks(const Target& target);
+
 // ", dropout 6554 / 65536" for a threshold, empty for 0. For Module::numerics().
 std::string words_of_dropout(const char* name, std::uint32_t threshold);
 
-// output = dropout(tensor) in a training step, and a copy in other steps; both are [tokens, channels]. Give
-// the same `matrix` in every pass, and a different one for each tensor that the unit drops from. output may
-// be tensor.
+// output = dropout(tensor) in a training step, and a copy in other steps; both are [stream_rows, channels].
+// Give the same `matrix` in every pass, and a different one for each tensor that the unit drops from. output
+// may be tensor.
 void drop_stream(const TransformerConfig& config, const ModuleContext& context,
                  const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
                  void* output);

@@ -1,3 +1,6 @@
+#include <utility>
+#include <vector>
+
 #include "kernels/kernels.h"
 #include "src/nn/support.h"
 #include "src/nn/transformer.h"
@@ -6,9 +9,13 @@ namespace tessera::nn {
 namespace {
 
 enum Index : std::size_t { kToken, kPosition };
-// Behind dropout, where there is any: [tokens, channels].
-enum EmbedValue : ValueId { kDroppedGradient };
-constexpr int kDropout = 1;  // the part of backward that makes it
+enum EmbedValue : ValueId {
+  kDroppedGradient,  // [stream rows, channels], behind dropout, where there is any
+  // Of several tensor ranks, each of which has some rows of the table:
+  kRows,           // [tokens, channels]: those of its tokens, zeros for others
+  kRowsSum,        // [stream rows, channels] fp32
+  kGradientWhole,  // [tokens, channels]: the gradient of all ranks' rows
+};
 
 class Embed final : public Module {
  public:
@@ -16,6 +23,7 @@ class Embed final : public Module {
 
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs = {table("embed.token", config_.vocabulary)};
+    specs[0].cut = {.dim = 0, .padded = true};
     if (config_.learned_positions) specs.push_back(table("embed.position", config_.context));
     return specs;
   }
@@ -29,56 +37,139 @@ class Embed final : public Module {
 
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
-    const bool drops = config_.dropout > 0;
+    const bool drops = config_.dropout > 0, split = target.tensor > 1;
+    const std::int64_t rows = part_of(config_, "tokens of a microbatch", shape.tokens(), target.tensor);
     ModuleNeeds needs;
     UnitGraph& graph = needs.activations;
-    graph.output_bytes = shape.tokens() * config_.channels * bytes_of(config_.type);
-    graph.values = {{.name = "dropped.gradient", .bytes = drops ? graph.output_bytes : 0}};
-    graph.parts = {{.name = "embedding", .reads = {kBatch}, .writes = {kOutput}}};
-    if (drops)
-      graph.parts.push_back({.name = "dropout",
-                             .pass = Pass::backward,
-                             .reads = {kOutputGradient},
-                             .writes = {kDroppedGradient},
-                             .gradients = kNoGradients});
-    graph.parts.push_back(
-        {.name = "embedding",
-         .pass = Pass::backward,
-         .reads = {kBatch, drops ? ValueId{kDroppedGradient} : kOutputGradient},
-         .workspace_bytes = kernels::embedding_backward_workspace_bytes(kernel_shape(shape), target)});
+    graph.output_bytes = rows * config_.channels * bytes_of(config_.type);
+    graph.values = {
+        {.name = "dropped.gradient", .bytes = drops ? graph.output_bytes : 0, .held = Held::split}};
+    const auto add = [&](Row row, std::vector<ValueId> reads, std::vector<ValueId> writes) {
+      const bool is_first = row == Row::look_up || row == Row::embed || row == Row::positions;
+      graph.parts.push_back({.name = kNames[static_cast<int>(row)],
+                             .pass = is_first ? Pass::forward : Pass::backward,
+                             .reads = std::move(reads),
+                             .writes = std::move(writes)});
+    };
+    if (split) add_exchanged(shape, target, graph);
+    for (const Row row : rows_of(split)) {
+      switch (row) {
+        case Row::embed:
+          add(row, {kBatch}, {kOutput});
+          break;
+        case Row::look_up:
+          add(row, {kBatch}, {kRows});
+          break;
+        case Row::positions:
+          add(row, {kRowsSum}, {kOutput});
+          break;
+        case Row::dropout:
+          add(row, {kOutputGradient}, {kDroppedGradient});
+          graph.parts.back().gradients = kNoGradients;
+          break;
+        case Row::gradients:
+          add(row, {kBatch, split ? ValueId{kGradientWhole} : own_gradient()}, {});
+          graph.parts.back().workspace_bytes =
+              kernels::embedding_backward_workspace_bytes(kernel_shape(shape, target.tensor, 0), target);
+      }
+    }
     return needs;
   }
 
-  std::string numerics(const BatchShape&, const Target&) const override {
-    return "embedding" + words_of_dropout("dropout", config_.dropout);
+  std::string numerics(const BatchShape&, const Target& target) const override {
+    return "embedding" + words_of_dropout("dropout", config_.dropout) + words_of_ranks(target);
   }
 
   void run(int part, const ModuleContext& context) override {
     const kernels::ComputeContext compute = compute_context(context);
-    if (context.pass == Pass::forward) return forward(context, compute);
-    const bool drops = config_.dropout > 0;
-    if (drops && part == kDropout)
-      drop_stream(config_, context, compute, 0, context.value(kOutputGradient),
-                  context.value(kDroppedGradient));
-    else
-      backward(context, compute, context.value(drops ? ValueId{kDroppedGradient} : kOutputGradient));
+    const bool split = context.tensor_ranks > 1;
+    switch (rows_of(split)[static_cast<std::size_t>(part)]) {
+      case Row::embed:
+        return embed(context, compute);
+      case Row::look_up:
+        return look_up(context, compute);
+      case Row::positions:
+        return positions(context, compute);
+      case Row::dropout:
+        return drop_stream(config_, context, compute, 0, context.value(kOutputGradient),
+                           context.value(kDroppedGradient));
+      case Row::gradients:
+        return gradients(context, compute, context.value(split ? ValueId{kGradientWhole} : own_gradient()));
+    }
   }
 
  private:
+  // What its parts do: on one rank it embeds; of several each looks up its own rows, whose sum gets
+  // positions.
+  enum class Row : std::uint8_t { embed, look_up, positions, dropout, gradients };
+  static constexpr const char* kNames[] = {"embedding", "look up", "positions", "dropout", "embedding"};
+
+  std::vector<Row> rows_of(bool split) const {
+    std::vector<Row> rows = {Row::embed};
+    if (split) rows = {Row::look_up, Row::positions};
+    if (config_.dropout > 0) rows.push_back(Row::dropout);
+    rows.push_back(Row::gradients);
+    return rows;
+  }
+
+  // This rank's rows' gradient.
+  ValueId own_gradient() const { return config_.dropout > 0 ? ValueId{kDroppedGradient} : kOutputGradient; }
+
+  void add_exchanged(const BatchShape& shape, const Target& target, UnitGraph& graph) const {
+    const std::int64_t numel = shape.tokens() * config_.channels;
+    graph.values.push_back({.name = "rows",
+                            .bytes = numel * bytes_of(config_.type),
+                            .held = Held::partial,
+                            .type = config_.type});
+    graph.values.push_back({.name = "rows.sum",
+                            .bytes = numel / target.tensor * bytes_of(DType::fp32),
+                            .held = Held::split,
+                            .exchanged = kRows});
+    graph.values.push_back(
+        {.name = "gradient.whole", .bytes = numel * bytes_of(config_.type), .exchanged = own_gradient()});
+  }
+
   ParameterSpec table(const char* name, std::int64_t rows) const {
     return {.name = name, .shape = {rows, config_.channels}, .dtype = config_.type, .group = kDecay};
   }
 
-  void forward(const ModuleContext& context, const kernels::ComputeContext& compute) const {
+  // All but this rank's rows are zeros.
+  void look_up(const ModuleContext& context, const kernels::ComputeContext& compute) const {
+    kernels::EmbeddingShape shape = kernel_shape(context.shape, context.tensor_ranks, context.tensor_rank);
+    shape.positions = 0;
+    kernels::embedding_forward(compute, shape, static_cast<const std::int32_t*>(context.batch),
+                               context.parameters[kToken], nullptr, context.value(kRows));
+  }
+
+  void positions(const ModuleContext& context, const kernels::ComputeContext& compute) const {
+    const auto* sum = static_cast<const float*>(context.value(kRowsSum));
     void* output = context.value(kOutput);
-    kernels::embedding_forward(compute, kernel_shape(context.shape),
+    const StreamRows rows = stream_rows(context);
+    if (config_.learned_positions)
+      kernels::add_positions(compute,
+                             {.first_row = rows.first,
+                              .rows = rows.count,
+                              .sequence = context.shape.length,
+                              .channels = config_.channels,
+                              .type = config_.type},
+                             sum, context.parameters[kPosition], output);
+    else
+      kernels::finish_sum(compute, {.rows = rows.count, .channels = config_.channels, .type = config_.type},
+                          sum, nullptr, output);
+    drop_stream(config_, context, compute, 0, output, output);
+  }
+
+  void embed(const ModuleContext& context, const kernels::ComputeContext& compute) const {
+    void* output = context.value(kOutput);
+    kernels::embedding_forward(compute, kernel_shape(context.shape, 1, 0),
                                static_cast<const std::int32_t*>(context.batch), context.parameters[kToken],
                                config_.learned_positions ? context.parameters[kPosition] : nullptr, output);
     drop_stream(config_, context, compute, 0, output, output);
   }
 
-  void backward(const ModuleContext& context, const kernels::ComputeContext& compute,
-                const void* output_gradient) const {
+  // Of all tokens, for this rank's rows of the table.
+  void gradients(const ModuleContext& context, const kernels::ComputeContext& compute,
+                 const void* output_gradient) const {
     kernels::EmbeddingBackward arguments = {.tokens = static_cast<const std::int32_t*>(context.batch),
                                             .output_gradient = output_gradient,
                                             .token_gradient = context.gradients[kToken],
@@ -87,16 +178,20 @@ class Embed final : public Module {
       arguments.position_gradient = context.gradients[kPosition];
       arguments.position_beta = context.betas[kPosition];
     }
-    kernels::embedding_backward(compute, kernel_shape(context.shape), arguments);
+    kernels::embedding_backward(
+        compute, kernel_shape(context.shape, context.tensor_ranks, context.tensor_rank), arguments);
   }
 
-  kernels::EmbeddingShape kernel_shape(const BatchShape& shape) const {
+  kernels::EmbeddingShape kernel_shape(const BatchShape& shape, int ranks, int rank) const {
+    const std::int64_t of_rank = (config_.vocabulary + ranks - 1) / ranks;
     return {.batch = shape.sequences,
             .sequence = shape.length,
             .channels = config_.channels,
             .vocabulary = config_.vocabulary,
             .positions = config_.learned_positions ? config_.context : 0,
-            .type = config_.type};
+            .type = config_.type,
+            .first_token = rank * of_rank,
+            .table_rows = of_rank};
   }
 
   TransformerConfig config_;

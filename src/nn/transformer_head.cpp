@@ -5,6 +5,7 @@
 #include "kernels/cross_entropy_chunks.h"
 #include "kernels/kernels.h"
 #include "src/nn/softmax_loss.h"
+#include "src/nn/split_head.h"
 #include "src/nn/support.h"
 #include "src/nn/transformer.h"
 
@@ -33,7 +34,8 @@ class Head final : public Module {
                      .shape = {config_.vocabulary, config_.channels},
                      .dtype = config_.type,
                      .group = kDecay,
-                     .tied_to = config_.tied ? "embed.token" : ""});
+                     .tied_to = config_.tied ? "embed.token" : "",
+                     .cut = {.dim = 0, .padded = true}});
     return specs;
   }
 
@@ -44,10 +46,10 @@ class Head final : public Module {
     return initials;
   }
 
-  // In training all work is left to backward, so that the logits are computed once: the parts of forward then
-  // do nothing.
+  // In training all work is left to backward, so that the logits are computed once.
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
+    if (target.tensor > 1) return {.activations = SplitHead(config_, shape, target).graph()};
     const std::int64_t tokens = shape.tokens(), row_bytes = 4 * tokens;
     const std::int64_t loss_scratch = softmax_loss_workspace_bytes(loss_shape(shape), target);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(config_.channels) *
@@ -64,40 +66,47 @@ class Head final : public Module {
     const int weight = static_cast<int>(parameters_of(config_.norm));
     std::vector<int> of_norm;
     for (int parameter = 0; parameter < weight; ++parameter) of_norm.push_back(parameter);
-    graph.parts = {{.name = "norm", .reads = {kInput}, .writes = {kNorm, kMean, kRstd}},
-                   {.name = "loss",
-                    .reads = {kNorm, kBatch},
-                    .writes = {kLosses},
-                    .workspace_bytes = loss_scratch,
-                    .flops = flops},
-                   {.name = "norm",
-                    .pass = Pass::backward,
-                    .reads = {kInput},
-                    .writes = {kNorm, kMean, kRstd},
-                    .gradients = kNoGradients},
-                   {.name = "loss",
-                    .pass = Pass::backward,
-                    .reads = {kNorm, kBatch},
-                    .writes = {kLosses, kNormGradient},
-                    .gradients = std::vector<int>{weight},
-                    .workspace_bytes = loss_scratch,
-                    .flops = 2 * flops},
-                   {.name = "norm gradient",
-                    .pass = Pass::backward,
-                    .reads = {kInput, kMean, kRstd, kNormGradient},
-                    .writes = {kInputGradient},
-                    .gradients = of_norm,
-                    .workspace_bytes = norm_workspace_bytes(norm_of(shape), target)}};
+    graph.parts = {
+        {.name = "norm", .reads = {kInput}, .writes = {kNorm, kMean, kRstd}, .evaluation_only = true},
+        {.name = "loss",
+         .reads = {kNorm, kBatch},
+         .writes = {kLosses},
+         .workspace_bytes = loss_scratch,
+         .flops = flops,
+         .evaluation_only = true},
+        {.name = "norm",
+         .pass = Pass::backward,
+         .reads = {kInput},
+         .writes = {kNorm, kMean, kRstd},
+         .gradients = kNoGradients},
+        {.name = "loss",
+         .pass = Pass::backward,
+         .reads = {kNorm, kBatch},
+         .writes = {kLosses, kNormGradient},
+         .gradients = std::vector<int>{weight},
+         .workspace_bytes = loss_scratch,
+         .flops = 2 * flops},
+        {.name = "norm gradient",
+         .pass = Pass::backward,
+         .reads = {kInput, kMean, kRstd, kNormGradient},
+         .writes = {kInputGradient},
+         .gradients = of_norm,
+         .workspace_bytes = norm_workspace_bytes(norm_of(shape), target)}};
     return needs;
   }
 
   std::string numerics(const BatchShape& shape, const Target& target) const override {
-    return fmt::format("{}, logits and cross-entropy by {} rows", words_of(config_.norm),
-                       kernels::rows_per_chunk(loss_shape(shape), target.device));
+    const std::int64_t rows = target.tensor > 1 ? SplitHead(config_, shape, target).chunk_rows()
+                                                : kernels::rows_per_chunk(loss_shape(shape), target.device);
+    return fmt::format("{}, logits and cross-entropy by {} rows{}", words_of(config_.norm), rows,
+                       words_of_ranks(target));
   }
 
   void run(int part, const ModuleContext& context) override {
-    if (context.pass == Pass::forward && context.kind != StepKind::evaluate) return;
+    if (context.tensor_ranks > 1) {
+      const Target target(context.threads, context.device, context.tensor_ranks);
+      return SplitHead(config_, context.shape, target).run(part, context);
+    }
     const kernels::ComputeContext compute = compute_context(context);
     switch (part) {
       case kEvaluateNorm:

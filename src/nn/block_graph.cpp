@@ -1,0 +1,283 @@
+#include "src/nn/block_graph.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/kernels.h"
+#include "src/nn/support.h"
+#include "tessera/error.h"
+
+namespace tessera::nn {
+namespace {
+
+// What several tensor ranks have besides.
+void add_exchanged(const TransformerConfig& config, const BlockShapes& shapes, IdVector<ValueSpec>& values) {
+  const BlockFlow flow(config, shapes.tensor_ranks);
+  const auto add = [&](ValueId id, std::string name, std::int64_t bytes, Held held, ValueId exchanged) {
+    if (id != values.count()) throw Error("block: the values are out of order");
+    values.push_back({.name = std::move(name), .bytes = bytes, .held = held, .exchanged = exchanged});
+  };
+  const auto whole = [&](ValueId id, std::string name, ValueId of) {
+    if (of >= 0) values[of].held = Held::split;
+    add(id, std::move(name), shapes.whole_bytes, Held::copied, of);
+  };
+  const auto sum = [&](ValueId id, const std::string& of) {
+    add(id, of + ".partial", shapes.sum_bytes * shapes.tensor_ranks, Held::partial, kNoValue);
+    add(id + 1, of + ".sum", shapes.sum_bytes, Held::split, id);
+  };
+  whole(kNorm1Whole, "norm1.whole", kNorm1);
+  sum(kAttentionPartial, "attention_branch");
+  whole(kNorm2Whole, "norm2.whole", kNorm2);
+  sum(kMlpPartial, "mlp_branch");
+  whole(kMlpBranchWhole, "mlp_branch.gradient.whole", flow.mlp_branch);
+  sum(kNorm2Partial, "norm2.gradient");
+  whole(kAttentionBranchWhole, "attention_branch.gradient.whole", flow.attention_branch);
+  sum(kNorm1Partial, "norm1.gradient");
+}
+
+// What is kept for each token is query, key and value, the output of attention, the residual stream between
+// the two halves, the input of the MLP's activation function, and the log-sum-exp of each head: for GPT-2 3 +
+// 1 + 1 + 4 times `channels`. Recomputable are the outputs of both norms and of the activation function, 1 +
+// 1 + 4 times `channels`: to compute these reads and writes memory once, while the matmuls around them take
+// tens of operations per element.
+IdVector<ValueSpec> block_values(const TransformerConfig& config, const BlockShapes& shapes) {
+  const std::int64_t row_bytes = shapes.stream_rows * 4;
+  const std::int64_t mean_bytes = config.norm.kind == NormKind::layer ? row_bytes : 0;
+  const std::int64_t dropped_bytes = config.dropout > 0 ? shapes.stream_bytes : 0;
+  using enum Keep;
+  IdVector<ValueSpec> values = {
+      {"norm1", shapes.stream_bytes, recomputable},
+      {"norm1.mean", mean_bytes, recomputable},
+      {"norm1.rstd", row_bytes, recomputable},
+      {"qkv", shapes.qkv_bytes, saved},
+      {"attention", shapes.heads_bytes, saved},
+      {"log_sum_exp", shapes.rows * 4 * shapes.attention.heads, saved},
+      {"attention_branch", shapes.stream_bytes},
+      {"middle", shapes.stream_bytes, saved},
+      {"norm2", shapes.stream_bytes, recomputable},
+      {"norm2.mean", mean_bytes, recomputable},
+      {"norm2.rstd", row_bytes, recomputable},
+      {"preactivation", shapes.up_bytes, saved},
+      {"hidden", shapes.hidden_bytes, recomputable},
+      {"mlp_branch.gradient", dropped_bytes},
+      {"hidden.gradient", shapes.hidden_bytes, pass, kHidden},
+      {"preactivation.gradient", shapes.up_bytes},
+      {"norm2.gradient", shapes.stream_bytes, pass, kNorm2},
+      {"middle.gradient", shapes.stream_bytes},
+      {"attention_branch.gradient", dropped_bytes, pass, kNorm2Gradient},
+      {"attention.gradient", shapes.heads_bytes},
+      {"qkv.gradient", shapes.qkv_bytes},
+      {"norm1.gradient", shapes.stream_bytes, pass, kNorm1},
+  };
+  // GELU's gradient takes the place of its output's.
+  if (config.mlp == MlpKind::gelu) values[ValueId{kPreactivationGradient}].over = kHiddenGradient;
+  if (shapes.tensor_ranks > 1) add_exchanged(config, shapes, values);
+  return values;
+}
+
+// The places of a layer's parameters among the block's: of a norm, or of a linear layer.
+std::vector<int> places_of(const TransformerConfig& config, const BlockPart& part) {
+  if (part.gradients == nullptr) return {};
+  const bool two = part.work == BlockWork::norm ? config.norm.kind == NormKind::layer : config.biases;
+  const auto first = static_cast<int>(BlockIndices(config).*part.gradients);
+  return two ? std::vector<int>{first, first + 1} : std::vector<int>{first};
+}
+
+// What a part needs and costs.
+class Costs {
+ public:
+  Costs(const TransformerConfig& config, const BlockShapes& shapes, const Target& target)
+      : config_(config), shapes_(shapes), target_(target) {}
+
+  std::int64_t workspace_bytes(const BlockPart& part) const {
+    switch (part.work) {
+      case BlockWork::memory:
+        return 0;
+      case BlockWork::norm:
+        return part.pass == Pass::backward ? norm_workspace_bytes(norm_of(config_, shapes_), target_) : 0;
+      case BlockWork::attention:
+        return attention_bytes(part.pass);
+      case BlockWork::qkv:
+        return std::max(linear_bytes(shapes_.qkv), part.pass == Pass::forward ? rotary_bytes() : 0);
+      default:
+        return linear_bytes(linear(part.work));
+    }
+  }
+
+  double flops(const BlockPart& part) const {
+    if (part.work == BlockWork::memory || part.work == BlockWork::norm) return 0;
+    if (part.work == BlockWork::attention) {
+      // For the pairs of tokens that the causal mask leaves.
+      const double forward = static_cast<double>(shapes_.rows) *
+                             static_cast<double>(shapes_.attention.sequence + 1) / 2 * pair_flops(shapes_);
+      return part.pass == Pass::backward ? 2 * forward : forward;
+    }
+    const kernels::LinearShape& shape = linear(part.work);
+    return 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.in) *
+           static_cast<double>(shape.out);
+  }
+
+ private:
+  const kernels::LinearShape& linear(BlockWork work) const {
+    switch (work) {
+      case BlockWork::qkv:
+        return shapes_.qkv;
+      case BlockWork::projection:
+        return shapes_.projection;
+      case BlockWork::up:
+        return shapes_.up;
+      default:
+        return shapes_.down;
+    }
+  }
+
+  std::int64_t linear_bytes(const kernels::LinearShape& shape) const {
+    const std::int64_t bytes = kernels::linear_workspace_bytes(shape, target_);
+    if (target_.tensor == 1) return bytes;
+    return std::max(bytes, kernels::linear_partial_workspace_bytes(shape, target_));
+  }
+
+  std::int64_t rotary_bytes() const {
+    return config_.rotary.empty() ? 0 : kernels::rotary_workspace_bytes(shapes_.rotary);
+  }
+
+  std::int64_t attention_bytes(Pass pass) const {
+    if (pass == Pass::backward)
+      return std::max(kernels::attention_backward_workspace_bytes(shapes_.attention, target_),
+                      rotary_bytes());
+    kernels::AttentionShape evaluated =
+        shapes_.attention;  // without dropout, which may choose another kernel
+    evaluated.dropout = {};
+    return std::max(kernels::attention_forward_workspace_bytes(shapes_.attention, target_),
+                    kernels::attention_forward_workspace_bytes(evaluated, target_));
+  }
+
+  const TransformerConfig& config_;
+  const BlockShapes& shapes_;
+  const Target& target_;
+};
+
+}  // namespace
+
+double pair_flops(const BlockShapes& shapes) {
+  return 2.0 * 2.0 * static_cast<double>(shapes.attention.channels);
+}
+
+// Each is a kernel or a few, so that memory is given up as soon as it can be, and the gradients of parameters
+// stand apart.
+std::vector<BlockPart> block_parts(const BlockFlow& flow) {
+  using enum Pass;
+  using enum BlockWork;
+  using Run = BlockRun;
+  using At = BlockIndices;
+  std::vector<BlockPart> all;
+  const auto add = [&](BlockPart part) { all.push_back(std::move(part)); };
+  // A layer whose result is a sum over ranks, and what finishes that. On one rank the layer does it itself.
+  const auto ends = [&](BlockPart layer, ValueId partial, BlockPart finish) {
+    if (!flow.split) layer.reads.insert(layer.reads.end(), finish.reads.begin() + 1, finish.reads.end());
+    layer.writes = flow.split ? std::vector{partial} : finish.writes;
+    add(std::move(layer));
+    if (flow.split) add(std::move(finish));
+  };
+
+  add({"norm1", forward, &Run::norm1, {kInput}, {kNorm1, kMean1, kRstd1}, norm});
+  add({"qkv", forward, &Run::qkv, {flow.qkv_input}, {kQkv}, qkv});
+  add({"attention", forward, &Run::attention, {kQkv}, {kAttention, kLogSumExp}, attention});
+  ends({"projection", forward, &Run::projection, {kAttention}, {}, projection}, kAttentionPartial,
+       {"attention branch", forward, &Run::attention_branch, {kAttentionSum}, {kAttentionBranch}});
+  add({"norm2", forward, &Run::norm2, {kInput, kAttentionBranch}, {kMiddle, kNorm2, kMean2, kRstd2}, norm});
+  add({"norm2 again", recompute, &Run::norm2_again, {kMiddle}, {kNorm2, kMean2, kRstd2}, norm});
+  add({"up", forward, &Run::up, {flow.up_input}, {kPreactivation}, up});
+  add({"activation", forward, &Run::activation, {kPreactivation}, {kHidden}});
+  ends({"down", forward, &Run::down, {kHidden}, {}, down}, kMlpPartial,
+       {"mlp branch", forward, &Run::mlp_branch, {kMlpSum, kMiddle}, {kOutput}});
+
+  if (flow.drops)
+    add({"mlp dropout", backward, &Run::drop_mlp_gradient, {kOutputGradient}, {flow.mlp_branch}});
+  add({"down parameters",
+       backward,
+       &Run::down_parameters,
+       {kHidden, flow.mlp_branch_whole},
+       {},
+       down,
+       &At::down});
+  add({"down", backward, &Run::down_gradient, {flow.mlp_branch_whole}, {kHiddenGradient}, down});
+  add({"activation",
+       backward,
+       &Run::activation_gradient,
+       {kPreactivation, kHiddenGradient},
+       {kPreactivationGradient}});
+  add({"up parameters",
+       backward,
+       &Run::up_parameters,
+       {flow.up_input, kPreactivationGradient},
+       {},
+       up,
+       &At::up});
+  ends({"up", backward, &Run::up_gradient, {kPreactivationGradient}, {}, up}, kNorm2Partial,
+       {"norm2 sum", backward, &Run::norm2_sum, {kNorm2Sum}, {kNorm2Gradient}});
+  add({"norm2",
+       backward,
+       &Run::norm2_gradient,
+       {kMiddle, kMean2, kRstd2, kNorm2Gradient, kOutputGradient},
+       {kMiddleGradient},
+       norm,
+       &At::norm2});
+  if (flow.drops)
+    add({"attention dropout",
+         backward,
+         &Run::drop_attention_gradient,
+         {kMiddleGradient},
+         {flow.attention_branch}});
+  add({"projection parameters",
+       backward,
+       &Run::projection_parameters,
+       {kAttention, flow.attention_branch_whole},
+       {},
+       projection,
+       &At::projection});
+  add({"projection",
+       backward,
+       &Run::projection_gradient,
+       {flow.attention_branch_whole},
+       {kAttentionGradient},
+       projection});
+  add({"attention",
+       backward,
+       &Run::attention_gradient,
+       {kQkv, kAttention, kLogSumExp, kAttentionGradient},
+       {kQkvGradient},
+       attention});
+  add({"qkv parameters", backward, &Run::qkv_parameters, {flow.qkv_input, kQkvGradient}, {}, qkv, &At::qkv});
+  ends({"qkv", backward, &Run::qkv_gradient, {kQkvGradient}, {}, qkv}, kNorm1Partial,
+       {"norm1 sum", backward, &Run::norm1_sum, {kNorm1Sum}, {kNorm1Gradient}});
+  add({"norm1",
+       backward,
+       &Run::norm1_gradient,
+       {kInput, kMean1, kRstd1, kNorm1Gradient, kMiddleGradient},
+       {kInputGradient},
+       norm,
+       &At::norm1});
+  return all;
+}
+
+UnitGraph block_graph(const TransformerConfig& config, const BlockShapes& shapes, const Target& target) {
+  UnitGraph graph;
+  graph.output_bytes = shapes.stream_bytes;
+  graph.values = block_values(config, shapes);
+  const Costs costs(config, shapes, target);
+  for (const BlockPart& part : block_parts(BlockFlow(config, shapes.tensor_ranks))) {
+    PartSpec& spec = graph.parts.emplace_back();
+    spec.name = part.name;
+    spec.pass = part.pass;
+    spec.reads = part.reads;
+    spec.writes = part.writes;
+    if (part.pass == Pass::backward) spec.gradients = places_of(config, part);
+    spec.workspace_bytes = costs.workspace_bytes(part);
+    spec.flops = costs.flops(part);
+  }
+  return graph;
+}
+
+}  // namespace tessera::nn
