@@ -53,6 +53,9 @@ Numerics prove_trainer(const Model& model, const TrainerOptions& options, std::s
 // The same training on one rank, nothing sharded, all steps alike: what a sharded plan is compared with.
 TrainerOptions on_one_rank(const TrainerOptions& options);
 
+// What modules compute on with these options.
+Target target_of(const TrainerOptions& options);
+
 // The plans of all places along the pipeline axis, by place: first of the ranks that have a microbatch in
 // every round, then, where there are any, of those that rest in the last. And which of them has the largest
 // arena of a space, the first of equals.

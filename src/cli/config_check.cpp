@@ -133,12 +133,6 @@ void check_conditions(const Config& config) {
   }
 }
 
-void check_mesh(const MeshConfig& mesh) {
-  require(
-      mesh.tensor == 1,
-      fmt::format("mesh.tensor is {}; this version has no tensor parallel ranks, it must be 1", mesh.tensor));
-}
-
 void check_pipeline(const Config& config) {
   const std::string& gather_once = config.pipeline.gather_once;
   require(
@@ -348,7 +342,6 @@ void check_export(const char* name, const std::string& path, std::int64_t file_b
 }
 
 void check(const Config& config) {
-  check_mesh(config.mesh);
   check_numerics(config);
   check_model(config);
   check_conditions(config);

@@ -165,7 +165,10 @@ void add_mesh(Keys& keys, MeshConfig& c) {
       integer("mesh.replicate", &c.replicate, 1,
               "Replicas of the shard group (hybrid sharding, HSDP): gradients are reduced within a "
               "group, then across the replicas."));
-  keys.push_back(integer("mesh.tensor", &c.tensor, 1, "Tensor parallel ranks. Only 1 in this version."));
+  keys.push_back(
+      integer("mesh.tensor", &c.tensor, 1,
+              "Ranks that split every layer: heads, columns and rows of matrices, rows of the vocabulary, "
+              "and between the layers tokens. They see the same microbatches."));
 }
 
 void add_numerics(Keys& keys, NumericsConfig& c) {

@@ -219,8 +219,9 @@ void set_ranks(MeshConfig& mesh, std::int64_t ranks) {
   for (const std::int64_t extent : {mesh.pipeline, mesh.replicate, mesh.tensor}) {
     if (mesh.shard % extent != 0)
       throw UsageError(
-          fmt::format("--ranks is {}; it must be a multiple of mesh.pipeline × mesh.replicate, {} × {}",
-                      ranks, mesh.pipeline, mesh.replicate));
+          fmt::format("--ranks is {}; it must be a multiple of mesh.pipeline × mesh.replicate × mesh.tensor, "
+                      "{} × {} × {}",
+                      ranks, mesh.pipeline, mesh.replicate, mesh.tensor));
     mesh.shard /= extent;
   }
 }

@@ -179,8 +179,7 @@ IdVector<double> weights_of_units(const Model& model, const TrainerOptions& opti
   const double moment_bytes =
       engine.optimizer.moments() * static_cast<double>(bytes_of(engine.optimizer.moment_type));
   const double accumulated = sums_own && !beside ? 1.0 : per_rank(placements.optimizer_state);
-  const ActivationSpec activations =
-      model.activations(options.batch, Target(engine.threads_per_rank, engine.device));
+  const ActivationSpec activations = model.activations(options.batch, target_of(options));
   const int in_flight = std::min(options.microbatches, engine.mesh.pipeline);
   const double waiting = open.activations.empty() ? on(offload.activations) : 1.0;
   IdVector<double> weights;
@@ -220,8 +219,7 @@ double heaviest_chunk(const IdVector<double>& weights, std::vector<int> cuts) {
 std::vector<int> cuts_that_fit(const Model& model, TrainerOptions& options, const Open& open) {
   const EngineOptions& engine = options.engine;
   Pipeline& pipeline = options.engine.strategy.pipeline;
-  const std::vector<double> cost =
-      model.forward_flops(options.batch, Target(engine.threads_per_rank, engine.device));
+  const std::vector<double> cost = model.forward_flops(options.batch, target_of(options));
   const auto units = static_cast<int>(cost.size());
   const Partition equal(
       units, engine.mesh.pipeline,

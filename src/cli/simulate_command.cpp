@@ -61,8 +61,7 @@ CostModel cost_of(const Setup& setup, const ClusterArguments& arguments) {
   cluster.between = {.alpha_us = arguments.outer_latency_us,
                      .bytes_per_us = arguments.outer_link_gigabytes * 1e3};
   cluster.algorithm = collective_algorithm_named(arguments.collectives).value_or(cluster.algorithm);
-  const Target target = setup.options.engine.threads_per_rank;
-  cost.part_flops = setup.model->part_flops(setup.options.batch, target);
+  cost.part_flops = setup.model->part_flops(setup.options.batch, target_of(setup.options));
   return cost;
 }
 

@@ -61,6 +61,16 @@ struct Trainer::Impl {
     return programs.specs[running].activations.units[use.unit];
   }
   void collect(Pass pass, const ModuleContext& context);
+  // The logits that a rank with this place along the tensor axis makes.
+  struct Span {
+    std::int64_t first = 0, count = 0;
+  };
+  Span logits_of(int place) const {
+    const int ranks = options.engine.mesh.tensor;
+    const std::int64_t each = (model->vocabulary + ranks - 1) / ranks;
+    const std::int64_t first = std::min(place * each, model->vocabulary);
+    return {.first = first, .count = std::min(each, model->vocabulary - first)};
+  }
   // Of what needs the program that `generation` plans, before ranks wait for each other.
   void check_planned(const char* call) const;
   // Ends a call on all ranks that not all of them made alike.
@@ -138,6 +148,8 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   context.threads = options.engine.threads_per_rank;
   context.device = options.engine.device;
   context.stream = engine.stream();
+  context.tensor_ranks = options.engine.mesh.tensor;
+  context.tensor_rank = options.engine.mesh.place(engine.rank(), Axis::tensor);
   bind(use, lease, context);
   context.batch = batch;
   constexpr std::uint64_t kStream = 0x64726F70'00000000;  // "drop"; the unit's number follows
@@ -165,7 +177,10 @@ std::int64_t Trainer::Impl::first_sequence(int microbatch) const {
 void Trainer::Impl::collect(Pass pass, const ModuleContext& context) {
   const Pass last_pass = context.kind == StepKind::train ? Pass::backward : Pass::forward;
   if (pass != last_pass) return;
-  if (logits) return engine.transfer(logits, context.logits, 4 * model->vocabulary);
+  if (logits) {
+    const Span own = logits_of(context.tensor_rank);
+    return engine.transfer(logits + own.first, context.logits + own.first, 4 * own.count);
+  }
   engine.add_loss(context.total);
 }
 
@@ -292,9 +307,11 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
     std::fill_n(inputs + length, length, -1);  // nothing is counted
   });
   const Mesh& mesh = impl.options.engine.mesh;
-  if (mesh.pipeline > 1)
-    impl.results.broadcast(logits.data(), static_cast<std::int64_t>(logits.size() * sizeof(float)),
-                           mesh.rank({mesh.pipeline - 1, 0, 0, 0}), {.operation = "logits"});
+  for (int place = 0; place < mesh.tensor && mesh.pipeline * mesh.tensor > 1; ++place) {
+    const Impl::Span part = impl.logits_of(place);
+    impl.results.broadcast(logits.data() + part.first, 4 * part.count,
+                           mesh.rank({mesh.pipeline - 1, 0, 0, place}), {.operation = "logits"});
+  }
   return logits;
 }
 

@@ -24,12 +24,16 @@ void check_batch(const Model& model, const TrainerOptions& options) {
 }
 
 CostModel with_operations(CostModel rates, const Model& model, const TrainerOptions& options) {
-  const Target target(options.engine.threads_per_rank, options.engine.device);
-  rates.part_flops = model.part_flops(options.batch, target);
+  rates.part_flops = model.part_flops(options.batch, target_of(options));
   return rates;
 }
 
 }  // namespace
+
+Target target_of(const TrainerOptions& options) {
+  const EngineOptions& engine = options.engine;
+  return {engine.threads_per_rank, engine.device, engine.mesh.tensor};
+}
 
 BatchShape generation_shape(const TrainerOptions& options) {
   return {.sequences = 1, .length = options.batch.length};
@@ -70,7 +74,7 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
     specs.push_back(std::move(spec));
     return specs.count() - 1;
   };
-  const Target target(options.engine.threads_per_rank, options.engine.device);
+  const Target target = target_of(options);
   ActivationSpec batch = model.activations(options.batch, target);
   check_losses(model, batch);
   batch.batch_bytes = BatchBuffer(model, options.batch).logits;
@@ -99,8 +103,7 @@ EngineOptions engine_options(const Model& model, const TrainerOptions& options,
   engine.programs = programs.specs;
   engine.order.clear();
   engine.budget.external_bytes = 0;
-  engine.compute = model.numerics(
-      options.batch, Target(options.engine.threads_per_rank, options.engine.device), options.seed);
+  engine.compute = model.numerics(options.batch, target_of(options), options.seed);
   engine.cost = with_operations(std::move(engine.cost), model, options);
   return engine;
 }
@@ -108,7 +111,7 @@ EngineOptions engine_options(const Model& model, const TrainerOptions& options,
 namespace {
 
 Layout layout_of(const Model& model, const Mesh& mesh) {
-  return Layout(model.units(), mesh.shard, mesh.replicate);
+  return Layout(model.units(), mesh.shard, mesh.replicate, mesh.tensor);
 }
 
 std::vector<StepSpec> specs_of(const Model& model, const TrainerOptions& options) {

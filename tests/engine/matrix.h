@@ -34,6 +34,7 @@ struct RunConfig {
   bool parameters_over_replicas = false;
   int pipeline = 1;
   Pipeline schedule = {};
+  int tensor = 1;
   int stage = 0;
   ReduceWhen reduce = ReduceWhen::each;
   int blocks = 1;
@@ -54,6 +55,8 @@ struct RunConfig {
   UpdateWhen update = UpdateWhen::decided;
   Reduction reduction = Reduction::exact;
   double attention_dropout = kAttentionDropout;
+  std::int64_t logits_bytes = 0;  // of a chunk of the head's rows; 0: the model's own
+  int heads = 0;                  // of queries, and of keys and values; 0: the model's own, see below
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -81,6 +84,8 @@ inline std::string to_string(const RunConfig& run) {
                                  std::string(name_of(run.schedule.schedule)) + " chunks " +
                                  std::to_string(run.schedule.chunks)
                            : "") +
+         (run.heads > 0 ? " heads " + std::to_string(run.heads) : "") +
+         (run.tensor > 1 ? " tensor " + std::to_string(run.tensor) : "") +
          (run.max_norm > 0 ? "" : " unclipped") +
          (run.update == UpdateWhen::decided ? "" : " updated " + std::string(name_of(run.update))) +
          (run.offload == Offload{} ? ""
@@ -101,10 +106,11 @@ inline bool is_drawn(int part, int index, int of_every_run) {
          uniform(23, static_cast<std::uint64_t>(part), static_cast<std::uint64_t>(index)) * each < 1;
 }
 
-inline int ranks_of(const RunConfig& run) { return run.pipeline * run.replicate * run.world; }
-// Ranks that see different samples; the pipeline axis is the slowest, so a rank's place among them is rank
-// mod this.
-inline int data_ranks(const RunConfig& run) { return run.replicate * run.world; }
+inline Mesh mesh_of(const RunConfig& run) {
+  return {.pipeline = run.pipeline, .replicate = run.replicate, .shard = run.world, .tensor = run.tensor};
+}
+inline int ranks_of(const RunConfig& run) { return mesh_of(run).world(); }
+inline int data_ranks(const RunConfig& run) { return mesh_of(run).data_ranks(); }
 inline Rounds rounds_of(const RunConfig& run) {
   return {.count = run.microbatches, .last_ranks = run.last_round_ranks, .blocks = run.blocks};
 }
@@ -178,13 +184,16 @@ inline LlamaConfig small_llama(std::int64_t layers = 2, double attention_dropout
 }
 
 inline Model small_model(const RunConfig& run) {
-  return run.family == Family::llama ? make_llama(small_llama(run.layers, run.attention_dropout), run.dtype)
-                                     : make_gpt2(small_gpt(run.layers, run.attention_dropout), run.dtype);
+  LlamaConfig llama = small_llama(run.layers, run.attention_dropout);
+  Gpt2Config gpt2 = small_gpt(run.layers, run.attention_dropout);
+  llama.logits_bytes = gpt2.logits_bytes = run.logits_bytes;
+  if (run.heads > 0) llama.heads = llama.kv_heads = gpt2.heads = run.heads;
+  return run.family == Family::llama ? make_llama(llama, run.dtype) : make_gpt2(gpt2, run.dtype);
 }
 
 inline TrainerOptions trainer_options(const RunConfig& run) {
   TrainerOptions options;
-  options.engine.mesh = {.pipeline = run.pipeline, .replicate = run.replicate, .shard = run.world};
+  options.engine.mesh = mesh_of(run);
   options.engine.strategy = {.placements = Placements::of_stage(run.stage),
                              .reduce = run.reduce,
                              .reduction = run.reduction,
@@ -241,7 +250,7 @@ inline std::vector<float> read_weights(Engine& engine) {
   std::vector<float> weights;
   for (StateKind state : {StateKind::master, StateKind::parameter})
     for (ParameterId id = 0; id < engine.layout().parameters(); ++id) {
-      std::vector<float> values(static_cast<std::size_t>(engine.layout().place(id).numel));
+      std::vector<float> values(static_cast<std::size_t>(numel_of(engine.layout().parameter(id).shape)));
       engine.read(id, state, 0, values);
       weights.insert(weights.end(), values.begin(), values.end());
     }
@@ -269,7 +278,7 @@ inline RunResult run_training(const RunConfig& run, const Place& place = placed)
     RunResult result;
     for (int step = 0; step < run.steps; ++step) {
       const StepResult done =
-          trainer.train_step(3e-3, fetch_samples(rank % data_ranks(run), options.engine.mesh, rounds_of(run),
+          trainer.train_step(3e-3, fetch_samples(mesh_of(run).data_rank(rank), mesh_of(run), rounds_of(run),
                                                  step, model->vocabulary, options.batch));
       if (!done.applied) throw Error("step " + std::to_string(step) + " was not applied");
       result.losses.push_back(done.loss);
