@@ -282,6 +282,41 @@ Measurement cross_entropy(const Gpu& gpu, Tensors& tensors, const kernels::Cross
   });
 }
 
+// Of one rank's columns of a vocabulary: statistics read the logits; gradients read them, too, and take their
+// place.
+Measurement softmax(const Gpu& gpu, Tensors& tensors, const kernels::SoftmaxShape& shape, bool gradients) {
+  const std::int64_t stride = kernels::logits_stride(shape, DeviceType::cuda);
+  auto* const logits = static_cast<float*>(tensors.take_filled(shape.rows * stride, DType::fp32));
+  const std::int32_t* const targets = tensors.take_targets(shape.rows, shape.vocabulary);
+  auto* const statistics = reinterpret_cast<kernels::SoftmaxStatistics*>(
+      tensors.take_filled(shape.ranks * shape.rows * 3, DType::fp32));
+  float* const losses = tensors.floats(shape.rows);
+  const std::int64_t each = 4 + (gradients ? bytes_of(shape.type) : 0);
+  return beside_copy(
+      gpu, tensors, 0.0, shape.rows * shape.columns * each, [=, &gpu, context = tensors.context()] {
+        return gpu.seconds_of([&] {
+          if (gradients)
+            kernels::softmax_gradients(
+                context, shape,
+                {.statistics = statistics, .targets = targets, .logits = logits, .losses = losses});
+          else
+            kernels::softmax_statistics(context, shape, logits, targets, statistics);
+        });
+      });
+}
+
+// What follows a sum over ranks: reads fp32 and writes the type.
+Measurement finish_sum(const Gpu& gpu, Tensors& tensors, const kernels::SumShape& shape) {
+  const std::int64_t numel = shape.rows * shape.channels;
+  const auto* const sum = static_cast<const float*>(tensors.take_filled(numel, DType::fp32));
+  const void* const bias = tensors.take_filled(shape.channels, shape.type);
+  void* const output = tensors.take(numel * bytes_of(shape.type));
+  return beside_copy(gpu, tensors, 0.0, numel * (4 + bytes_of(shape.type)),
+                     [=, &gpu, context = tensors.context()] {
+                       return gpu.seconds_of([&] { kernels::finish_sum(context, shape, sum, bias, output); });
+                     });
+}
+
 Measurement attention(const Gpu& gpu, Tensors& tensors, const kernels::AttentionShape& shape, bool backward) {
   const std::int64_t rows = shape.batch * shape.sequence;
   const std::int64_t packed = rows * shape.qkv_channels(), out = rows * shape.channels;
@@ -373,6 +408,18 @@ void add_all(bool small) {
         [=](const Gpu& gpu, Tensors& tensors) { return norm_backward<false>(gpu, tensors, rms); });
   }
   const auto type = DType::bf16;
+  const kernels::SumShape sum{.rows = rows(std::int64_t{1} << 17), .channels = 768, .type = type};
+  add(small, fmt::format("finish_sum/{}", sum.channels),
+      [=](const Gpu& gpu, Tensors& tensors) { return finish_sum(gpu, tensors, sum); });
+  for (const bool gradients : {false, true}) {
+    const kernels::SoftmaxShape half{.rows = rows(4096),
+                                     .columns = small ? 500 : 25129,
+                                     .vocabulary = small ? 999 : 50257,
+                                     .ranks = 2,
+                                     .type = type};
+    add(small, fmt::format("softmax_{}/{}", gradients ? "gradients" : "statistics", half.columns),
+        [=](const Gpu& gpu, Tensors& tensors) { return softmax(gpu, tensors, half, gradients); });
+  }
   for (const std::int64_t channels : {768, 4096})
     add(small, fmt::format("linear/{}x{}", 4 * channels, channels), [=](const Gpu& gpu, Tensors& tensors) {
       const kernels::MatmulShape layer{.m = rows(std::int64_t{1} << 14),

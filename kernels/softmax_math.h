@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "kernels/exp_math.h"
 #include "kernels/host_device.h"
@@ -15,7 +14,7 @@ namespace tessera::kernels {
 // Of `row`, from statistics [ranks, rows]. One rank's are returned to the bit, since e^0 is 1.
 TESSERA_HOST_DEVICE inline SoftmaxStatistics combined(const SoftmaxStatistics* statistics, int ranks,
                                                       std::int64_t rows, std::int64_t row) {
-  SoftmaxStatistics all = {-std::numeric_limits<float>::infinity(), 0.0f, 0.0f};
+  SoftmaxStatistics all = {-INFINITY, 0.0f, 0.0f};
   for (int rank = 0; rank < ranks; ++rank) {
     const float maximum = statistics[rank * rows + row].maximum;
     if (maximum > all.maximum) all.maximum = maximum;

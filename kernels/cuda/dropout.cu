@@ -12,7 +12,7 @@ template <class T>
 struct Drop {
   Dropout dropout;
   float scale;
-  std::int64_t sequence, channels;
+  std::int64_t sequence, channels, first_row;
   const T* input;
   T* output;
 
@@ -37,11 +37,13 @@ struct Drop {
     }
   };
   __device__ Row row(std::int64_t r) const {
-    return {dropout,
-            scale,
-            {static_cast<std::uint32_t>(r / sequence), 0, static_cast<std::uint32_t>(r % sequence)},
-            input + r * channels,
-            output + r * channels};
+    const std::int64_t of_batch = first_row + r;
+    return {
+        dropout,
+        scale,
+        {static_cast<std::uint32_t>(of_batch / sequence), 0, static_cast<std::uint32_t>(of_batch % sequence)},
+        input + r * channels,
+        output + r * channels};
   }
 };
 
@@ -49,7 +51,7 @@ struct Drop {
 
 void dropout(const ComputeContext& context, const DropoutShape& shape, const Dropout& dropout,
              const void* input, void* output) {
-  const std::int64_t rows = shape.batch * shape.sequence, channels = shape.channels;
+  const std::int64_t rows = shape.rows_or_all(), channels = shape.channels;
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);
     constexpr int kWidth = width_of(sizeof(T));
@@ -57,6 +59,7 @@ void dropout(const ComputeContext& context, const DropoutShape& shape, const Dro
                           dropout.scale(),
                           shape.sequence,
                           channels,
+                          shape.first_row,
                           static_cast<const T*>(input),
                           static_cast<T*>(output)};
     run_row_sweep<kWidth>(

@@ -18,24 +18,39 @@ __device__ inline bool is_token(std::int32_t token, std::int64_t vocabulary) {
   return token >= 0 && token < vocabulary;
 }
 
-// output row = token row + position row; NaN for a token outside the vocabulary.
-template <class T>
+// With the number of the table's rows for every kernel.
+EmbeddingShape resolved(EmbeddingShape shape) {
+  shape.table_rows = shape.table_rows_or_all();
+  return shape;
+}
+
+// The table's row of a token; not one of [0, table_rows) where another rank's table has it.
+__device__ inline std::int64_t table_row(const EmbeddingShape& shape, std::int32_t token) {
+  return token - shape.first_token;
+}
+__device__ inline bool is_here(const EmbeddingShape& shape, std::int64_t table_row) {
+  return table_row >= 0 && table_row < shape.table_rows;
+}
+
+// output row = token row + position row; NaN for a token outside the vocabulary, -0 for another rank's.
+template <class T, class Output>
 struct Forward {
   EmbeddingShape shape;
   const std::int32_t* tokens;
   const T *token_table, *position_table;
-  T* output;
+  Output* output;
 
   struct Row {
     const T *token, *position;
-    T* output;
+    float filling;  // where there is no token row
+    Output* output;
 
     template <int kCount>
     __device__ void run(std::int64_t i) const {
       float x[kCount];
       if (token == nullptr) {
 #pragma unroll
-        for (int j = 0; j < kCount; ++j) x[j] = CUDART_NAN_F;
+        for (int j = 0; j < kCount; ++j) x[j] = filling;
       } else {
         load(token + i, x);
       }
@@ -50,15 +65,16 @@ struct Forward {
   };
   __device__ Row row(std::int64_t r) const {
     const std::int32_t token = tokens[r];
-    const std::int64_t channels = shape.channels;
-    return {is_token(token, shape.vocabulary) ? token_table + token * channels : nullptr,
+    const std::int64_t channels = shape.channels, own = table_row(shape, token);
+    const bool exists = is_token(token, shape.vocabulary);
+    return {exists && is_here(shape, own) ? token_table + own * channels : nullptr,
             position_table == nullptr ? nullptr : position_table + r % shape.sequence * channels,
-            output + r * channels};
+            exists ? -0.0f : CUDART_NAN_F, output + r * channels};
   }
 };
 
-// A row of the batch under its token. Sorted, the rows of a token follow each other in row order; those of
-// tokens outside the vocabulary, and what fills up the power of two, come last.
+// A row of the batch under its token's row of the table. Sorted, the rows of a token follow each other in row
+// order; those of tokens that the table does not have, and what fills up the power of two, come last.
 using Occurrence = std::uint64_t;
 constexpr Occurrence kNone = ~Occurrence{0};
 __device__ inline std::uint32_t token_of(Occurrence occurrence) {
@@ -66,13 +82,14 @@ __device__ inline std::uint32_t token_of(Occurrence occurrence) {
 }
 
 __global__ void __launch_bounds__(kBlock)
-    occurrences_kernel(std::int64_t rows, std::int64_t padded, std::int64_t vocabulary,
+    occurrences_kernel(std::int64_t rows, std::int64_t padded, EmbeddingShape shape,
                        const std::int32_t* tokens, Occurrence* occurrences) {
   const std::int64_t stride = gridDim.x * static_cast<std::int64_t>(kBlock);
   for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(kBlock) + threadIdx.x; i < padded; i += stride)
-    occurrences[i] = i < rows && is_token(tokens[i], vocabulary)
-                         ? static_cast<Occurrence>(tokens[i]) << 32 | static_cast<Occurrence>(i)
-                         : kNone;
+    occurrences[i] =
+        i < rows && is_token(tokens[i], shape.vocabulary) && is_here(shape, table_row(shape, tokens[i]))
+            ? static_cast<Occurrence>(table_row(shape, tokens[i])) << 32 | static_cast<Occurrence>(i)
+            : kNone;
 }
 
 // Bitonic sort (Batcher 1968) of a power of two of keys: for every `run` = 2, 4, ..., numel and every `apart`
@@ -233,6 +250,21 @@ struct PositionRows {
   }
 };
 
+template <class T, class Output>
+void forward(const ComputeContext& context, const char* op, const EmbeddingShape& shape,
+             const std::int32_t* tokens, const void* token_table, const void* position_table, void* output) {
+  const Forward<T, Output> body = {.shape = resolved(shape),
+                                   .tokens = tokens,
+                                   .token_table = static_cast<const T*>(token_table),
+                                   .position_table = static_cast<const T*>(position_table),
+                                   .output = static_cast<Output*>(output)};
+  constexpr int kWidth = width_of(sizeof(Output));  // no narrower than T
+  run_row_sweep<kWidth>(
+      context, op, body,
+      row_sweep_of(shape.batch * shape.sequence, shape.channels, kWidth,
+                   {{token_table, sizeof(T)}, {position_table, sizeof(T)}, {output, sizeof(Output)}}, {}));
+}
+
 template <class T>
 RowSweep sweep_of_rows(const EmbeddingShape& shape, std::int64_t rows, const void* a, const void* b,
                        const void* c) {
@@ -248,12 +280,12 @@ void token_gradient(const ComputeContext& context, const EmbeddingShape& shape, 
   if (a.token_beta == 0.0f)
     device::check_cuda(
         cudaMemsetAsync(a.token_gradient, 0,
-                        static_cast<std::size_t>(shape.vocabulary * shape.channels) * sizeof(T),
+                        static_cast<std::size_t>(shape.table_rows_or_all() * shape.channels) * sizeof(T),
                         stream_of(context)),
         "embedding_backward: cudaMemsetAsync");
   if (rows == 0) return;
   start(context, "embedding_backward", {blocks_of(padded, kBlock), kBlock}, occurrences_kernel, rows, padded,
-        shape.vocabulary, a.tokens, occurrences);
+        resolved(shape), a.tokens, occurrences);
   sort(context, padded, occurrences);
   const TokenRows<T> body = {.rows = rows,
                              .channels = shape.channels,
@@ -286,16 +318,19 @@ void embedding_forward(const ComputeContext& context, const EmbeddingShape& shap
   check_embedding(shape, "embedding_forward");
   check_pair(position_table != nullptr, shape.positions != 0,
              "embedding_forward: a position table and positions");
+  check_whole_table(shape, position_table);
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);
-    const Forward<T> body = {.shape = shape,
-                             .tokens = tokens,
-                             .token_table = static_cast<const T*>(token_table),
-                             .position_table = static_cast<const T*>(position_table),
-                             .output = static_cast<T*>(output)};
-    run_row_sweep<width_of(sizeof(T))>(
-        context, "embedding_forward", body,
-        sweep_of_rows<T>(shape, shape.batch * shape.sequence, token_table, position_table, output));
+    forward<T, T>(context, "embedding_forward", shape, tokens, token_table, position_table, output);
+  });
+}
+
+void embedding_forward_partial(const ComputeContext& context, const EmbeddingShape& shape,
+                               const std::int32_t* tokens, const void* token_table, float* output) {
+  check_embedding(shape, "embedding_forward_partial");
+  with_compute_type(shape.type, [&](auto t) {
+    forward<decltype(t), float>(context, "embedding_forward_partial", shape, tokens, token_table, nullptr,
+                                output);
   });
 }
 

@@ -8,10 +8,10 @@ trap 'rm -rf "$folder"' EXIT
 rows() { awk -f "$2/benchmark_rows.awk" "$1"; }
 rows "$folder/ours.json" "$2" >"$folder/rows"
 cat "$folder/rows"
-[ "$(wc -l <"$folder/rows")" = 32 ]
+[ "$(wc -l <"$folder/rows")" = 35 ]
 [ "$(grep -c '^attention_.*|measured|[0-9.e-]*||.* TFLOP/s$' "$folder/rows")" = 4 ]
 [ "$(grep -c '^\(linear\|head_[a-z_]*\)/.*|measured|[0-9.e-]*||.* TFLOP/s$' "$folder/rows")" = 5 ]
-[ "$(grep -c '^[a-z_]*/[0-9]*|measured|[0-9.e-]*||.* GB/s$' "$folder/rows")" = 11 ]
+[ "$(grep -c '^[a-z_]*/[0-9]*|measured|[0-9.e-]*||.* GB/s$' "$folder/rows")" = 14 ]
 [ "$(grep -c '^[a-z0-9_/]*|\(passed\|failed\)|-\?[0-9.]*|0\.\(85\|92\)|.* GB/s$' "$folder/rows")" = 12 ]
 
 # Figures of which the outcome is known.

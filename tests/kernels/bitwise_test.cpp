@@ -48,6 +48,12 @@ class AllOps {
     swiglu_backward(context, swiglu, x.data(), y.data(), output(type_, 17 * 58).data());
     dropout(context, {.batch = 2, .sequence = 3, .channels = 151, .type = type_},
             {.threshold = 9999, .key = 77}, x.data(), output(type_, 6 * 151).data());
+    const Tensor sum = random_.tensor(DType::fp32, numel);
+    const auto* const sums = static_cast<const float*>(sum.data());
+    finish_sum(context, {.rows = 17, .channels = 59, .type = type_}, sums, y.data(),
+               output(type_, 17 * 59).data());
+    add_positions(context, {.first_row = 3, .rows = 17, .sequence = 5, .channels = 59, .type = type_}, sums,
+                  y.data(), output(type_, 17 * 59).data());
     for (const DType to : kAllTypes) cast(context, numel, type_, x.data(), to, output(to, numel).data());
   }
 
@@ -75,6 +81,7 @@ class AllOps {
                          .bias_gradient = dbias.data()});
     for (const Tensor& t : {mean, rstd, dx, dgain, dbias}) outputs_.push_back(t);
     rms_norm(x, gain, dy);
+    softmax();
     const EmbeddingShape e = {
         .batch = 2, .sequence = 35, .channels = 75, .vocabulary = 20, .positions = 35, .type = type_};
     const auto tokens = random_.tokens(70, 20);
@@ -86,6 +93,37 @@ class AllOps {
                         .position_gradient = dpositions.data()});
     outputs_.push_back(dtokens);
     outputs_.push_back(dpositions);
+    EmbeddingShape part = e;
+    part.positions = 0;
+    part.first_token = part.table_rows = 7;
+    embedding_forward_partial(TestContext(threads_), part, tokens.data(), dtokens.data(),
+                              output(DType::fp32, 70 * 75).floats());
+  }
+
+  // Two ranks of a vocabulary of 2499; the second has a column of padding.
+  void softmax() {
+    SoftmaxShape s = {.rows = 11, .columns = 1250, .vocabulary = 2499, .ranks = 2, .type = type_};
+    const auto targets = random_.tokens(11, 2499);
+    Tensor statistics(DType::fp32, 2 * 11 * 3), losses(DType::fp32, 11);
+    auto* const gathered = reinterpret_cast<SoftmaxStatistics*>(statistics.floats());
+    std::vector<Tensor> logits;
+    for (const std::int64_t rank : {0, 1}) {
+      s.first_column = rank * 1250;
+      logits.push_back(random_.tensor(DType::fp32, 11 * 1250, 4.0));
+      softmax_statistics(TestContext(threads_), s, logits.back().floats(), targets.data(),
+                         gathered + rank * 11);
+    }
+    for (const std::int64_t rank : {0, 1}) {
+      s.first_column = rank * 1250;
+      float* const own = logits[static_cast<std::size_t>(rank)].floats();
+      softmax_gradients(
+          TestContext(threads_), s,
+          {.statistics = gathered, .targets = targets.data(), .logits = own, .losses = losses.floats()});
+      Tensor gradients(type_, 11 * 1250);
+      std::memcpy(gradients.data(), own, static_cast<std::size_t>(11 * 1250 * bytes_of(type_)));
+      outputs_.push_back(gradients);
+    }
+    for (const Tensor& t : {statistics, losses}) outputs_.push_back(t);
   }
 
   void rms_norm(const Tensor& x, const Tensor& gain, const Tensor& dy) {

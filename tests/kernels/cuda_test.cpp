@@ -401,9 +401,9 @@ constexpr Dropout kDropout = {
 
 void add_dropout(Cases& cases, const DropoutShape& shape) {
   for (const Dropout& dropout : {Dropout{}, kDropout})
-    cases.push_back({label("dropout", shape.type, {shape.channels, dropout.threshold}), 0.0,
+    cases.push_back({label("dropout", shape.type, {shape.channels, dropout.threshold, shape.first_row}), 0.0,
                      [=](Session& s, Random& random) {
-                       const std::int64_t numel = shape.batch * shape.sequence * shape.channels;
+                       const std::int64_t numel = shape.rows_or_all() * shape.channels;
                        void* in_place = s.changed(random.tensor(shape.type, numel));
                        kernels::dropout(s.context(), shape, dropout, in_place, s.output(shape.type, numel));
                        kernels::dropout(s.context(), shape, dropout, in_place, in_place);
@@ -511,22 +511,52 @@ void add_rms_norm(Cases& cases, const RmsNormShape& shape) {
   }
 }
 
+void add_sums(Cases& cases, DType type, std::int64_t channels) {
+  const SumShape shape = {.rows = 19, .channels = channels, .type = type};
+  for (const bool biased : {false, true})
+    cases.push_back({label("finish sum", type, {channels, biased}), 0.0, [=](Session& s, Random& random) {
+                       const Tensor bias = random.tensor(type, channels);
+                       const Tensor sum = random.tensor(DType::fp32, 19 * channels);
+                       finish_sum(s.context(), shape, static_cast<const float*>(s.input(sum)),
+                                  biased ? s.input(bias) : nullptr, s.output(type, sum.numel()));
+                       if (type != DType::fp32) return;
+                       void* in_place = s.changed(sum);
+                       finish_sum(s.context(), shape, static_cast<const float*>(in_place),
+                                  biased ? s.input(bias) : nullptr, in_place);
+                     }});
+  cases.push_back({label("add positions", type, {channels}), 0.0, [=](Session& s, Random& random) {
+                     add_positions(
+                         s.context(),
+                         {.first_row = 5, .rows = 19, .sequence = 7, .channels = channels, .type = type},
+                         static_cast<const float*>(s.input(random.tensor(DType::fp32, 19 * channels))),
+                         s.input(random.tensor(type, 7 * channels)), s.output(type, 19 * channels));
+                   }});
+}
+
 void add_embedding(Cases& cases, const EmbeddingShape& shape) {
   const std::int64_t rows = shape.batch * shape.sequence, channels = shape.channels;
-  cases.push_back({label("embedding forward", shape.type, {rows, channels, shape.positions}), 0.0,
-                   [=](Session& s, Random& random) {
-                     const bool placed = shape.positions > 0;
-                     const Tensor positions = random.tensor(shape.type, shape.positions * channels);
-                     embedding_forward(s.context(), shape, s.input(random.tokens(rows, shape.vocabulary)),
-                                       s.input(random.tensor(shape.type, shape.vocabulary * channels)),
-                                       placed ? s.input(positions) : nullptr,
-                                       s.output(shape.type, rows * channels));
-                   }});
+  const std::int64_t table = shape.table_rows_or_all() * channels;
+  if (shape.positions == 0)
+    cases.push_back({label("embedding forward partial", shape.type, {rows, channels, shape.first_token}), 0.0,
+                     [=](Session& s, Random& random) {
+                       embedding_forward_partial(
+                           s.context(), shape, s.input(random.tokens(rows, shape.vocabulary)),
+                           s.input(random.tensor(shape.type, table)), s.floats(rows * channels));
+                     }});
+  cases.push_back(
+      {label("embedding forward", shape.type, {rows, channels, shape.positions, shape.first_token}), 0.0,
+       [=](Session& s, Random& random) {
+         const bool placed = shape.positions > 0;
+         const Tensor positions = random.tensor(shape.type, shape.positions * channels);
+         embedding_forward(s.context(), shape, s.input(random.tokens(rows, shape.vocabulary)),
+                           s.input(random.tensor(shape.type, table)), placed ? s.input(positions) : nullptr,
+                           s.output(shape.type, rows * channels));
+       }});
   for (const float beta : {0.0f, 1.0f})
     cases.push_back(
-        {label("embedding backward", shape.type, {rows, channels, shape.positions}), 0.0,
+        {label("embedding backward", shape.type, {rows, channels, shape.positions, shape.first_token}), 0.0,
          [=](Session& s, Random& random) {
-           const Tensor tokens = random.tensor(shape.type, shape.vocabulary * channels);
+           const Tensor tokens = random.tensor(shape.type, table);
            const Tensor positions = random.tensor(shape.type, shape.positions * channels);
            embedding_backward(
                s.context(embedding_backward_workspace_bytes(shape, s.target())), shape,
@@ -556,6 +586,10 @@ void add_linear(Cases& cases, const LinearShape& shape) {
                                             s.changed(random.tensor(shape.type, w)));
                      linear_backward_bias(context, shape, gradient, 1.0f,
                                           s.changed(random.tensor(shape.type, shape.out)));
+                     const ComputeContext partial =
+                         s.context(linear_partial_workspace_bytes(shape, s.target()));
+                     linear_forward_partial(partial, shape, input, weight, s.floats(y));
+                     linear_backward_input_partial(partial, shape, gradient, weight, s.floats(x));
                    }});
 }
 
@@ -590,6 +624,80 @@ void add_cross_entropy(Cases& cases, const CrossEntropyShape& shape) {
                           .input_gradient = input,
                           .weight_gradient = s.output(shape.type, w)});
                    }});
+}
+
+Doubles values_of_total(const LossTotal& total) { return {total.sum, static_cast<double>(total.counted)}; }
+
+// A head of one chunk whose vocabulary is split over ranks: of each, losses and, with gradients, the input's
+// partial gradient and the weight's.
+void run_split_head(Session& s, const CrossEntropyShape& head, int ranks, bool with_gradients,
+                    const Tensor& x, const Tensor& w, const std::vector<std::int32_t>& target_values) {
+  const DeviceType device = s.target().device;
+  const std::int32_t* const targets = s.input(target_values);
+  const void* const input = s.input(x);
+  SoftmaxShape shape = {.rows = head.rows,
+                        .columns = (head.vocabulary + ranks - 1) / ranks,
+                        .vocabulary = head.vocabulary,
+                        .ranks = ranks,
+                        .type = head.type};
+  auto* const statistics =
+      static_cast<SoftmaxStatistics*>(s.input(Tensor(DType::fp32, ranks * head.rows * 3)));
+  std::vector<float*> logits;
+  std::vector<void*> weights;
+  const auto for_each_rank = [&](const std::function<void(std::size_t)>& function) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      shape.first_column = rank * shape.columns;
+      function(static_cast<std::size_t>(rank));
+    }
+  };
+  for_each_rank([&](std::size_t rank) {
+    Doubles own(static_cast<std::size_t>(shape.columns * head.channels));
+    for (std::int64_t i = 0; i < shape.counted_columns() * head.channels; ++i)
+      own[static_cast<std::size_t>(i)] = w.get(shape.first_column * head.channels + i);
+    weights.push_back(s.input(Tensor(head.type, own)));
+    logits.push_back(static_cast<float*>(s.input(Tensor(DType::fp32, logits_bytes(shape, device) / 4))));
+    const LinearShape layer = logits_layer(shape, head.channels, device);
+    linear_forward_partial(s.context(linear_partial_workspace_bytes(layer, s.target())), layer, input,
+                           weights[rank], logits[rank]);
+    softmax_statistics(s.context(), shape, logits[rank], targets,
+                       statistics + static_cast<std::int64_t>(rank) * head.rows);
+  });
+  for_each_rank([&](std::size_t rank) {
+    float* const losses = s.floats(head.rows);
+    if (with_gradients) {
+      softmax_gradients(s.context(), shape,
+                        {.statistics = statistics,
+                         .targets = targets,
+                         .scale = 3.0f,
+                         .logits = logits[rank],
+                         .losses = losses});
+      const LinearShape layer = gradients_layer(shape, head.channels, device);
+      linear_backward_input_partial(s.context(linear_partial_workspace_bytes(layer, s.target())), layer,
+                                    logits[rank], weights[rank], s.floats(head.rows * head.channels));
+      linear_backward_weight(s.context(linear_workspace_bytes(layer, s.target())), layer, logits[rank], input,
+                             0.0f, s.output(head.type, shape.columns * head.channels));
+    } else {
+      softmax_losses(s.context(), shape, statistics, targets, losses);
+    }
+    total_loss(s.context(), head.rows, targets, losses, s.result<LossTotal>(values_of_total));
+  });
+}
+
+std::vector<std::int32_t> some_targets(Random& random, const CrossEntropyShape& head) {
+  std::vector<std::int32_t> targets = random.tokens(head.rows, head.vocabulary);
+  targets[0] = -1;
+  return targets;
+}
+
+void add_softmax(Cases& cases, const CrossEntropyShape& head, int ranks) {
+  for (const bool with_gradients : {false, true})
+    cases.push_back(
+        {label("softmax", head.type, {head.rows, head.channels, head.vocabulary, ranks, with_gradients}),
+         4 * tolerance_of(head.type), [=](Session& s, Random& random) {
+           const Tensor x = random.tensor(head.type, head.rows * head.channels);
+           const Tensor w = random.tensor(head.type, head.vocabulary * head.channels, 0.2);
+           run_split_head(s, head, ranks, with_gradients, x, w, some_targets(random, head));
+         }});
 }
 
 struct AttentionCase {
@@ -707,7 +815,13 @@ Cases all_cases() {
   add_gates(cases);
   for (const DType type : kComputeTypes) {
     for (const std::int64_t channels : {1, 29, 64, 772})
-      add_dropout(cases, {.batch = 3, .sequence = 17, .channels = channels, .type = type});
+      for (const std::int64_t first : {0, 14}) {
+        DropoutShape shape = {.batch = 3, .sequence = 17, .channels = channels, .type = type};
+        shape.first_row = first;
+        shape.rows = first > 0 ? 25 : 0;
+        add_dropout(cases, shape);
+      }
+    for (const std::int64_t channels : {1, 29, 64, 772}) add_sums(cases, type, channels);
     for (const std::int64_t hidden : {29, 64, 1376})
       add_swiglu(cases, {.rows = 17, .hidden = hidden, .type = type});
     add_rotary(cases,
@@ -731,6 +845,15 @@ Cases all_cases() {
                               .vocabulary = 20,
                               .positions = positions,
                               .type = type});
+    for (const std::int64_t first : {0, 7, 14, 21})  // of which the last has nothing but padding
+      for (const std::int64_t channels : {75, 128})
+        add_embedding(cases, {.batch = 3,
+                              .sequence = 35,
+                              .channels = channels,
+                              .vocabulary = 20,
+                              .type = type,
+                              .first_token = first,
+                              .table_rows = 7});
     add_embedding(cases, {.batch = 2, .sequence = 100, .channels = 24, .vocabulary = 3, .type = type});
     add_embedding(cases, {.batch = 2, .sequence = 2500, .channels = 8, .vocabulary = 1000, .type = type});
     add_linear(cases, {.rows = 70, .in = 64, .out = 128, .type = type});
@@ -739,6 +862,13 @@ Cases all_cases() {
                       {.rows = 37, .channels = 64, .vocabulary = 1003, .type = type, .chunk_bytes = 40000});
     for (const std::int64_t vocabulary : {9001, 20011, 60001})  // cached, kept by a block, too long for that
       add_cross_entropy(cases, {.rows = 9, .channels = 32, .vocabulary = vocabulary, .type = type});
+    // The fourth rank has nothing but padding; rows that are cached, and longer ones.
+    for (const int ranks : {1, 2, 4})
+      add_softmax(cases, {.rows = 3, .channels = 8, .vocabulary = 5, .type = type}, ranks);
+    for (const int ranks : {1, 2, 3}) {
+      add_softmax(cases, {.rows = 37, .channels = 64, .vocabulary = 1003, .type = type}, ranks);
+      add_softmax(cases, {.rows = 5, .channels = 16, .vocabulary = 60001, .type = type}, ranks);
+    }
     for (const AttentionCase& one : attention_cases(type)) add_attention(cases, one);
   }
   return cases;
@@ -896,6 +1026,17 @@ TEST(CudaErrors, WrongTokensAndTargetsGiveNaN) {
                        }};
   const Doubles rows = run(tokens, DeviceType::cuda, 1, 0)[0];
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(std::isnan(rows[i]), i / 8 != 1) << i;
+  const Case partial = {"wrong tokens, partial", 0.0, [&](Session& s, Random& random) {
+                          EmbeddingShape part = embedding;  // without token 4, but with a padding row for 5
+                          part.first_token = 5;
+                          part.table_rows = 1;
+                          embedding_forward_partial(s.context(), part,
+                                                    s.input(std::vector<std::int32_t>{-1, 4, 5}),
+                                                    s.input(random.tensor(DType::fp32, 8)), s.floats(24));
+                        }};
+  const Doubles parts = run(partial, DeviceType::cuda, 1, 0)[0];
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    EXPECT_TRUE(i / 8 == 1 ? parts[i] == 0.0 && std::signbit(parts[i]) : std::isnan(parts[i])) << i;
 
   const auto total = [](const CrossEntropyLoss& loss) { return Doubles{loss.sum}; };
   for (const int vocabulary : {5, 20011, 60001}) {  // of which a block keeps nothing, all, a part
@@ -923,6 +1064,61 @@ TEST(CudaErrors, WrongTokensAndTargetsGiveNaN) {
     expect_row(3, [&](double x) { return std::isfinite(x) && !is_zero(x); });
     EXPECT_TRUE(std::isnan(results[2][0])) << "the sum";
   }
+}
+
+TEST(CudaErrors, WrongTargetsOfASplitVocabularyGiveNaN) {
+  if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
+  for (const bool with_gradients : {false, true}) {
+    const CrossEntropyShape head = {.rows = 5, .channels = 8, .vocabulary = 5};
+    const Case targets = {"wrong targets of ranks", 0.0, [&](Session& s, Random& random) {
+                            // Rank 1 has a column for 5, which is padding.
+                            run_split_head(s, head, 2, with_gradients, random.tensor(DType::fp32, 40),
+                                           random.tensor(DType::fp32, 40), {-2, -1, 5, 4, -1});
+                          }};
+    const std::vector<Doubles> results = run(targets, DeviceType::cuda, 1, 0);
+    const std::size_t each = with_gradients ? 3 : 1;  // losses, dx, dw of each rank, then totals
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      const Doubles& losses = results[rank * each];
+      for (const std::size_t wrong : {0, 2}) EXPECT_TRUE(std::isnan(losses[wrong]));
+      EXPECT_TRUE(losses[1] == 0.0 && losses[4] == 0.0 && losses[3] > 0.0);
+      EXPECT_TRUE(std::isnan(results[2 * each + rank][0])) << "the total";
+      for (std::size_t i = 0; with_gradients && i < 40; ++i) {
+        const double dx = results[rank * each + 1][i];
+        EXPECT_TRUE(i / 8 == 0 || i / 8 == 2 ? std::isnan(dx) : i / 8 == 3 ? dx != 0.0 : dx == 0.0) << i;
+      }
+    }
+  }
+}
+
+// Bits of softmax.h and of cross_entropy.h on the same device. Input gradients in bf16 are left out: here
+// they are fp32, a product of another kind.
+TEST(CudaSoftmax, OneRankHasTheBitsOfCrossEntropy) {
+  if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
+  for (const DType type : kComputeTypes)
+    for (const std::int64_t vocabulary : {1003, 9001, 20011, 60001}) {
+      const CrossEntropyShape head = {.rows = 9, .channels = 16, .vocabulary = vocabulary, .type = type};
+      Random random(1);
+      const Tensor x = random.tensor(type, head.rows * 16), w = random.tensor(type, vocabulary * 16, 0.2);
+      const std::vector<std::int32_t> targets = some_targets(random, head);
+      const Case split = {"split", 0.0,
+                          [&](Session& s, Random&) { run_split_head(s, head, 1, true, x, w, targets); }};
+      const Case whole = {"whole", 0.0, [&](Session& s, Random&) {
+                            cross_entropy_forward_backward(
+                                s.context(cross_entropy_workspace_bytes(head, s.target())), head,
+                                {.input = s.input(x),
+                                 .weight = s.input(w),
+                                 .targets = s.input(targets),
+                                 .scale = 3.0f,
+                                 .losses = s.floats(head.rows),
+                                 .total = s.result<LossTotal>(values_of_total),
+                                 .input_gradient = s.output(type, x.numel()),
+                                 .weight_gradient = s.output(type, w.numel())});
+                          }};
+      std::vector<Doubles> actual = run(split, DeviceType::cuda, 1, 0);
+      const std::vector<Doubles> expected = run(whole, DeviceType::cuda, 1, 0);
+      if (type == DType::bf16) actual[1] = expected[1];
+      expect_same(whole, actual, expected);
+    }
 }
 
 }  // namespace
