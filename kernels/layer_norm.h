@@ -42,10 +42,11 @@ struct LayerNormBackward {
   const void* gain = nullptr;
   const void* output_gradient = nullptr;
   const void* residual_gradient = nullptr;  // optional: added to input_gradient before the one rounding
-  void* input_gradient = nullptr;           // may be output_gradient or residual_gradient
-  void* gain_gradient = nullptr;            // [channels], optional together with bias_gradient
-  void* bias_gradient = nullptr;            // [channels]
-  float beta = 0.0f;                        // for gain_gradient and bias_gradient
+  // May be output_gradient or residual_gradient. Null: only the gradients below, which do not need the gain.
+  void* input_gradient = nullptr;
+  void* gain_gradient = nullptr;  // [channels], optional together with bias_gradient
+  void* bias_gradient = nullptr;  // [channels]
+  float beta = 0.0f;              // for gain_gradient and bias_gradient
 };
 
 // The same bits for any thread count and instruction set.

@@ -40,9 +40,10 @@ struct RmsNormBackward {
   const void* gain = nullptr;
   const void* output_gradient = nullptr;
   const void* residual_gradient = nullptr;  // optional: added to input_gradient before the one rounding
-  void* input_gradient = nullptr;           // may be output_gradient or residual_gradient
-  void* gain_gradient = nullptr;            // [channels], optional
-  float beta = 0.0f;                        // for gain_gradient
+  // May be output_gradient or residual_gradient. Null: only the gradients below, which do not need the gain.
+  void* input_gradient = nullptr;
+  void* gain_gradient = nullptr;  // [channels], optional
+  float beta = 0.0f;              // for gain_gradient
 };
 
 // The same bits for any thread count and instruction set.

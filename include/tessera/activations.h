@@ -56,9 +56,11 @@ struct ValueSpec {
 // A piece of a unit's compute that runs without communication.
 struct PartSpec {
   std::string name;  // within its unit and pass
-  // In which pass it runs. A recompute runs the parts of forward again that write what was not kept. A part
-  // whose pass is recompute writes a value from less than the part of forward that made it, with the same
-  // bits; it runs in place of that one where all that it reads is there.
+  // In which pass it runs. A part whose pass is weight_gradient runs only where a schedule splits backward:
+  // it writes gradients that a part of backward writes else, with the same bits. A recompute runs the parts
+  // of forward again that write what was not kept. A part whose pass is recompute writes a value from less
+  // than the part of forward that made it, with the same bits; it runs in place of that one where all that it
+  // reads is there.
   Pass pass = Pass::forward;
   std::vector<ValueId> reads = {};
   std::vector<ValueId> writes = {};  // a value that is read, too, is changed in place
@@ -73,7 +75,7 @@ struct PartSpec {
   bool writes_value(ValueId value) const { return std::ranges::find(writes, value) != writes.end(); }
   // Whether it writes the gradient of the unit's parameter at that place.
   bool writes_gradient(int place) const {
-    return pass == Pass::backward && (!gradients || std::ranges::find(*gradients, place) != gradients->end());
+    return is_of_backward(pass) && (!gradients || std::ranges::find(*gradients, place) != gradients->end());
   }
 };
 
@@ -109,6 +111,7 @@ struct UnitGraph {
   // Whoever computes the unit keeps more than these values, in memory of its own: a full recompute always
   // runs.
   bool keeps_more = false;
+  bool is_split = false;  // by split_backward(): parts of Pass::weight_gradient run
 
   bool reads_batch() const;
   std::int64_t bytes(Keep keep) const;   // of all values that are kept so
@@ -127,6 +130,12 @@ struct UnitGraph {
   // Throws UsageError naming `unit` and the value or part that means nothing, on so many tensor ranks.
   void check(std::string_view unit, int tensor_ranks = 1) const;
 };
+
+// The same graph for a schedule that runs weight gradients apart: parts of backward that write gradients of
+// parameters, and nothing else, are of Pass::weight_gradient, those that it declares so take theirs from the
+// parts of backward that write them else, and no value is written over another that they read. Unchanged
+// where a part of backward still writes both gradients and values: then all stay together.
+UnitGraph split_backward(UnitGraph graph);
 
 struct ActivationSpec {
   IdVector<UnitGraph> units;     // empty, or one per unit

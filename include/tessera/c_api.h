@@ -121,13 +121,15 @@ typedef struct tessera_unit {
 
 /* -- Options -- */
 
-enum { TESSERA_FORWARD = 0, TESSERA_RECOMPUTE = 1, TESSERA_BACKWARD = 2 };                /* pass */
+/* Passes. The last is of schedules that split backward. */
+enum { TESSERA_FORWARD = 0, TESSERA_RECOMPUTE = 1, TESSERA_BACKWARD = 2, TESSERA_WEIGHT_GRADIENT = 3 };
 enum { TESSERA_WHOLE = 0, TESSERA_OPEN = 1, TESSERA_CLOSE = 2 };                          /* edge of a use */
 enum { TESSERA_TRAIN = 0, TESSERA_EVALUATE = 1 };                                         /* kind of a step */
 enum { TESSERA_REDUCE_AUTOMATIC = 0, TESSERA_REDUCE_EACH = 1, TESSERA_REDUCE_LAST = 2 };  /* reduce */
 enum { TESSERA_REDUCTION_EXACT = 0, TESSERA_REDUCTION_NATIVE = 1 };                       /* reduction */
 enum { TESSERA_UPDATE_DECIDED = 0, TESSERA_UPDATE_REDUCED = 1, TESSERA_UPDATE_NEXT = 2 }; /* update */
-enum { TESSERA_1F1B = 0, TESSERA_GPIPE = 1, TESSERA_INTERLEAVED = 2, TESSERA_LOOPED = 3 }; /* schedule */
+/* Schedules. */
+enum { TESSERA_1F1B = 0, TESSERA_GPIPE = 1, TESSERA_INTERLEAVED = 2, TESSERA_LOOPED = 3, TESSERA_ZB_H1 = 4 };
 enum { TESSERA_RECOMPUTE_NONE = 0, TESSERA_RECOMPUTE_SELECTIVE = 1, TESSERA_RECOMPUTE_FULL = 2 };
 enum { TESSERA_DEVICE = 0, TESSERA_HOST = 1, TESSERA_DISK = 2 };                 /* space */
 enum { TESSERA_CPU = 0, TESSERA_CUDA = 1 };                                      /* device */

@@ -6,8 +6,14 @@
 
 namespace tessera {
 
-enum class Pass : std::uint8_t { forward, recompute, backward };
-inline constexpr int kPasses = 3;
+enum class Pass : std::uint8_t {
+  forward,
+  recompute,
+  backward,
+  weight_gradient  // what of a backward makes the gradients of parameters, where a schedule runs it apart
+};
+inline constexpr int kPasses = 4;
+constexpr bool is_of_backward(Pass pass) { return pass == Pass::backward || pass == Pass::weight_gradient; }
 enum class StepKind : std::uint8_t {
   train,
   evaluate,

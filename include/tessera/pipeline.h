@@ -53,7 +53,8 @@ std::vector<int> balanced_cuts(std::span<const double> cost, int chunks, std::sp
 struct ChunkPass {
   int chunk = 0;  // index among all chunks of the chain
   int microbatch = 0;
-  Pass pass = Pass::forward;  // forward, or backward with its recomputation
+  // forward; backward with its recomputation; or, where the schedule splits it, weight_gradient.
+  Pass pass = Pass::forward;
   bool operator==(const ChunkPass&) const = default;
 };
 
@@ -65,9 +66,12 @@ struct PipelineShape {
 
 // The passes of pipeline rank `rank` in one training step, in order. Each chunk runs forward once and
 // backward once for every microbatch, both in ascending order of microbatches, and each backward after its
-// forward. The orders of all ranks together have no cycle, for any number of microbatches.
+// forward. So do weight gradients behind their backward, where the schedule splits it. The orders of all
+// ranks together have no cycle, for any number of microbatches.
 std::vector<ChunkPass> pipeline_order(PipelineSchedule schedule, const PipelineShape& shape, int rank);
 
+// Whether the schedule runs the weight gradients of a backward later than the rest of it.
+bool splits_backward(PipelineSchedule schedule);
 // The name in configurations.
 std::string_view name_of(PipelineSchedule schedule);
 std::vector<std::string_view> pipeline_schedule_names();

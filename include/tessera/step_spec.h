@@ -23,9 +23,10 @@ struct Use {
   bool operator==(const Use&) const = default;
 };
 
-// Whether a use of the unit in this pass reads its parameters: only then are they gathered.
+// Whether a use of the unit in this pass reads its parameters: only then are they gathered. Weight gradients
+// are products of values.
 inline bool reads_parameters(const UnitSpec& unit, Pass pass) {
-  return pass == Pass::forward || !unit.read_in_forward_only;
+  return pass == Pass::forward || (pass != Pass::weight_gradient && !unit.read_in_forward_only);
 }
 
 // Everything a program depends on besides layout and mesh.

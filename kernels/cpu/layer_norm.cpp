@@ -78,6 +78,15 @@ HWY_INLINE void backward_row(const LayerNormShape& shape, const LayerNormBackwar
   const T* gain = static_cast<const T*>(a.gain);
   const V16 mean = set16(a.mean[row]);
   const V16 rstd = set16(a.rstd[row]);
+  if (a.input_gradient == nullptr) {
+    for (std::int64_t i = 0; i < count; i += 16) {
+      const V16 n = mul(sub(load_some(x + i, count - i), mean), rstd);
+      const V16 gradient = load_some(dy + i, count - i);
+      store_some(fma(gradient, n, load_some(gain_sum + i, count - i)), gain_sum + i, count - i);
+      store_some(add(gradient, load_some(bias_sum + i, count - i)), bias_sum + i, count - i);
+    }
+    return;
+  }
   V16 sum_g = set16(0.0f);
   V16 sum_gn = set16(0.0f);
   for (std::int64_t i = 0; i < count; i += 16) {
@@ -153,6 +162,7 @@ void layer_norm_backward(const ComputeContext& context, const LayerNormShape& sh
   const bool sums = arguments.gain_gradient != nullptr;
   check_pair(sums, arguments.bias_gradient != nullptr,
              "layer_norm_backward: gain_gradient and bias_gradient");
+  if (arguments.input_gradient == nullptr && !sums) return;
   if (sums)
     check_workspace(context, cpu::layer_norm_backward_workspace_bytes(shape, context.target()),
                     "layer_norm_backward");

@@ -60,6 +60,14 @@ HWY_INLINE void backward_row(const RmsNormShape& shape, const RmsNormBackward& a
   const T* dy = static_cast<const T*>(a.output_gradient) + row * count;
   const T* gain = static_cast<const T*>(a.gain);
   const V16 rstd = set16(a.rstd[row]);
+  if (a.input_gradient == nullptr) {
+    for (std::int64_t i = 0; i < count; i += 16) {
+      const V16 n = mul(load_some(x + i, count - i), rstd);
+      store_some(fma(load_some(dy + i, count - i), n, load_some(gain_sum + i, count - i)), gain_sum + i,
+                 count - i);
+    }
+    return;
+  }
   V16 sum_gn = set16(0.0f);
   for (std::int64_t i = 0; i < count; i += 16) {
     const V16 n = mul(load_some(x + i, count - i), rstd);  // 0 in lanes past the end
@@ -126,6 +134,7 @@ void rms_norm_backward(const ComputeContext& context, const RmsNormShape& shape,
   check_compute_type(shape.type, "rms_norm_backward");
   check_beta(arguments.beta, "rms_norm_backward");
   const bool sums = arguments.gain_gradient != nullptr;
+  if (arguments.input_gradient == nullptr && !sums) return;
   if (sums)
     check_workspace(context, cpu::rms_norm_backward_workspace_bytes(shape, context.target()),
                     "rms_norm_backward");

@@ -105,8 +105,8 @@ struct Backward {
   const T* input;
   const float *mean, *rstd;  // mean: null in rms norm
   const T *gain, *output_gradient, *residual_gradient;
-  T* input_gradient;
-  float* partial;  // [groups, gain then bias sums]; null where they are not wanted
+  T* input_gradient;  // null: the sums alone, which need no gain
+  float* partial;     // [groups, gain then bias sums]; null where they are not wanted
 };
 
 // Where a column's sum lies in shared memory: neighbouring threads in neighbouring banks.
@@ -138,10 +138,10 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward
     const float rstd = a.rstd[r];
     float sums[2] = {0.0f, 0.0f};  // of g n, and of g
     for_columns<kWidth>(sweep, [&]<int kCount>(std::int64_t i) {
-      float x[kCount], dy[kCount], gain[kCount];
+      float x[kCount], dy[kCount], gain[kCount] = {};
       load(a.input + first + i, x);
       load(a.output_gradient + first + i, dy);
-      load(a.gain + i, gain);
+      if (a.input_gradient != nullptr) load(a.gain + i, gain);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
         const float n = (x[j] - mean) * rstd;
@@ -153,6 +153,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward
         if (kCentered) bias_sums[slot_of(sweep, kWidth, i, j)] += dy[j];
       }
     });
+    if (a.input_gradient == nullptr) continue;
     block_sum(sums, shared);
     const float minus_mean_gn = -(sums[0] / count);
     const float mean_g = sums[1] / count;
@@ -198,8 +199,8 @@ __global__ void __launch_bounds__(kMostRowThreads, 2)
   const auto count = static_cast<float>(sweep.columns);
   const int i = static_cast<int>(threadIdx.x) * kWidth;
   const bool mine = i < sweep.columns;
-  float gain[kWidth], gain_sum[kWidth] = {}, bias_sum[kWidth] = {};
-  if (mine) load(a.gain + i, gain);
+  float gain[kWidth] = {}, gain_sum[kWidth] = {}, bias_sum[kWidth] = {};
+  if (mine && a.input_gradient != nullptr) load(a.gain + i, gain);
   const auto place = [&](std::int64_t r, unsigned tensor) -> Vector& {
     return coming[(static_cast<unsigned>(r) % kRowsAhead * kTensors + tensor) * blockDim.x + threadIdx.x];
   };
@@ -243,7 +244,9 @@ __global__ void __launch_bounds__(kMostRowThreads, 2)
       }
     }
     block_sum(sums, shared);
-    if (mine) {  // from shared memory once more: with these in registers two blocks would not fit
+    if (mine &&
+        a.input_gradient !=
+            nullptr) {  // from shared memory once more: with these in registers two blocks would not fit
       const float minus_mean_gn = -(sums[0] / count);
       const float mean_g = sums[1] / count;
       float x[kWidth], dy[kWidth], residual[kWidth] = {};

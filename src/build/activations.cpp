@@ -131,7 +131,8 @@ void Builder::bring_activations(int position) {
   const Slot& running = slots_[position];
   for (int at = position; at <= position + ahead && at < slots_.count(); ++at) {
     Slot& slot = slots_[at];
-    if (slot.use.pass == Pass::forward || slot.brought) continue;
+    // Weight gradients find what their backward brought.
+    if (slot.use.pass == Pass::forward || slot.use.pass == Pass::weight_gradient || slot.brought) continue;
     const bool same = slot.use.unit == running.use.unit && slot.microbatch == running.microbatch;
     if (at > position && same) continue;  // the running use brought it, or has yet to make it
     slot.brought = true;

@@ -178,7 +178,11 @@ class Builder {
   std::span<const FlatId> read_by(const Use& use) const;
   bool reads_batch(UnitId unit) const;
   bool has_activations() const { return !spec_.activations.units.empty(); }
-  const UnitGraph& graph(UnitId unit) const { return spec_.activations.units[unit]; }
+  const UnitGraph& graph(UnitId unit) const { return graphs_[unit]; }
+  // The pass in which the unit's gradients are written.
+  Pass gradient_pass(UnitId unit) const {
+    return has_activations() && graph(unit).is_split ? Pass::weight_gradient : Pass::backward;
+  }
   Recompute recompute_of(UnitId unit) const { return spec_.strategy.activations_of(unit).recompute; }
 
   // buffers.cpp
@@ -300,6 +304,7 @@ class Builder {
   const Layout& layout_;
   const Mesh mesh_;
   const StepSpec& spec_;
+  const IdVector<UnitGraph> graphs_;  // by unit, as the schedule wants them
   const int pipeline_rank_;
   const Rounds rounds_;
   Partition partition_;

@@ -89,7 +89,9 @@ void check_gradients(const UnitSpec& unit, const UnitGraph& graph) {
             fmt::format("part '{}' of unit '{}' writes the gradient of parameter {}; the unit has {}",
                         part.name, unit.name, place, count));
   for (int place = 0; place < count; ++place) {
-    const auto writes = [&](const PartSpec& part) { return part.writes_gradient(place); };
+    const auto writes = [&](const PartSpec& part) {
+      return part.pass == Pass::backward && part.writes_gradient(place);
+    };
     const auto writers = std::ranges::count_if(graph.parts, writes);
     const bool named = std::ranges::all_of(
         graph.parts, [&](const PartSpec& part) { return !writes(part) || part.gradients.has_value(); });

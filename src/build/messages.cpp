@@ -13,6 +13,7 @@ void Builder::find_messages() {
   std::map<std::tuple<int, int, bool>, int> first_use;
   for (int position = 0; position < slots_.count(); ++position) {
     const Slot& slot = slots_[position];
+    if (slot.use.pass == Pass::weight_gradient) continue;
     first_use.try_emplace(
         {partition_.chunk_of(slot.use.unit), slot.microbatch, slot.use.pass == Pass::forward}, position);
   }
@@ -22,7 +23,7 @@ void Builder::find_messages() {
     for (const ChunkPass& sent : pipeline_order(spec_.strategy.pipeline.schedule, shape(), inbox.from)) {
       const int chunk = sent.chunk + step;
       if (sent.pass != pass || chunk < 0 || chunk >= chunks || rests_in(sent.microbatch)) continue;
-      const int made = times_.start(sent.chunk, sent.microbatch, pass) + duration_of(pass);
+      const int made = times_.start(sent.chunk, sent.microbatch, pass) + times_.duration(pass);
       const auto from_then_on = std::ranges::lower_bound(slots_, made, {}, &Slot::time);
       inbox.messages.push_back({.chunk = chunk,
                                 .microbatch = sent.microbatch,
@@ -87,7 +88,7 @@ void Builder::issue_sends(int position) {
                                           .waits = {}},
                                          receiver);
     const std::vector<int>& starts = starts_[receiver];
-    keep_until_taken(buffer, id, lane, *std::ranges::lower_bound(starts, slot.time + duration_of(pass)));
+    keep_until_taken(buffer, id, lane, *std::ranges::lower_bound(starts, slot.time + times_.duration(pass)));
   };
   const auto buffers = [&](UnitId unit) -> const UnitBuffers& { return unit_buffers_[unit]; };
   const int chunks = static_cast<int>(partition_.chunks().size());

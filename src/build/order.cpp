@@ -89,7 +89,7 @@ std::vector<Use> default_order(int units, const StepSpec& spec) {
 }
 
 PassTimes::PassTimes(PipelineSchedule schedule, const PipelineShape& shape, StepKind kind)
-    : microbatches_(static_cast<std::size_t>(shape.microbatches)) {
+    : microbatches_(static_cast<std::size_t>(shape.microbatches)), split_(splits_backward(schedule)) {
   struct Rank {
     std::vector<ChunkPass> order;
     std::size_t next = 0;
@@ -102,14 +102,15 @@ PassTimes::PassTimes(PipelineSchedule schedule, const PipelineShape& shape, Step
       std::erase_if(ranks[rank].order, [](const ChunkPass& pass) { return pass.pass != Pass::forward; });
   }
   const int last_chunk = shape.ranks * shape.chunks - 1;
-  starts_.assign(2 * microbatches_ * static_cast<std::size_t>(last_chunk + 1), -1);
+  starts_.assign(kKinds * microbatches_ * static_cast<std::size_t>(last_chunk + 1), -1);
   // What a pass needs from another chunk; false where that has not run yet.
   const auto ready = [&](const ChunkPass& pass, int& at) {
     const bool forward = pass.pass == Pass::forward;
+    if (pass.pass == Pass::weight_gradient) return true;
     if (pass.chunk == (forward ? 0 : last_chunk)) return true;
     const int needed = start(pass.chunk + (forward ? -1 : 1), pass.microbatch, pass.pass);
     if (needed < 0) return false;
-    at = needed + duration_of(pass.pass);
+    at = needed + duration(pass.pass);
     return true;
   };
   for (bool moved = true; moved;) {
@@ -119,7 +120,7 @@ PassTimes::PassTimes(PipelineSchedule schedule, const PipelineShape& shape, Step
         const ChunkPass& pass = rank.order[rank.next++];
         const int from = std::max(rank.free, at);
         starts_[this->at(pass.chunk, pass.microbatch, pass.pass)] = from;
-        rank.free = from + duration_of(pass.pass);
+        rank.free = from + duration(pass.pass);
         moved = true;
       }
   }
@@ -129,7 +130,7 @@ PassTimes::PassTimes(PipelineSchedule schedule, const PipelineShape& shape, Step
 
 std::vector<int> PassTimes::starts(int chunk) const {
   const auto first = starts_.begin() + static_cast<std::ptrdiff_t>(at(chunk, 0, Pass::forward));
-  std::vector<int> all(first, first + static_cast<std::ptrdiff_t>(2 * microbatches_));
+  std::vector<int> all(first, first + static_cast<std::ptrdiff_t>(kKinds * microbatches_));
   std::erase(all, -1);
   return all;
 }

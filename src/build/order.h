@@ -15,27 +15,30 @@ namespace tessera {
 // Throws UsageError, naming the use, for an order that means nothing.
 std::vector<Use> uses_of(const Layout& layout, const StepSpec& spec);
 
-// How long a pass of a pipeline takes, were all of a kind equal.
-constexpr int duration_of(Pass pass) { return pass == Pass::forward ? 1 : 2; }
-
-// When each then starts, were a message to take nothing.
+// When each pass of a pipeline starts, were all of a kind equal and a message to take nothing.
 class PassTimes {
  public:
   PassTimes() = default;
   PassTimes(PipelineSchedule schedule, const PipelineShape& shape, StepKind kind);
 
-  // `pass` is forward or backward; −1 for one that the step has not.
+  // How long a pass takes then.
+  int duration(Pass pass) const { return pass == Pass::backward && !split_ ? 2 : 1; }
+  // −1 for one that the step has not.
   int start(int chunk, int microbatch, Pass pass) const { return starts_[at(chunk, microbatch, pass)]; }
   // Of all passes of the chunk.
   std::vector<int> starts(int chunk) const;
 
  private:
   std::size_t at(int chunk, int microbatch, Pass pass) const {
-    const auto of = static_cast<std::size_t>(chunk) * 2 + (pass == Pass::forward ? 0 : 1);
+    const auto of = static_cast<std::size_t>(chunk) * kKinds + (pass == Pass::forward           ? 0U
+                                                                : pass == Pass::weight_gradient ? 2U
+                                                                                                : 1U);
     return of * microbatches_ + static_cast<std::size_t>(microbatch);
   }
 
+  static constexpr std::size_t kKinds = 3;
   std::size_t microbatches_ = 0;
+  bool split_ = false;
   std::vector<int> starts_;
 };
 

@@ -30,7 +30,7 @@ std::vector<Builder::BlockPart> Builder::parts_of(int microbatch) const {
 
 void Builder::issue_reductions(int position) {
   const Slot& slot = slots_[position];
-  if (slot.use.pass != Pass::backward) return;
+  if (slot.use.pass != gradient_pass(slot.use.unit)) return;
   for (FlatId flat : layout_.flats_used_by(slot.use.unit)) {
     if (!trains(flat)) continue;
     const std::vector<int>& positions = backward_positions_[flat];

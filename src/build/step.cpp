@@ -17,11 +17,31 @@ std::vector<int> first_data_ranks(std::span<const StepSpec> specs) {
   return first;
 }
 
+namespace {
+
+// Throws UsageError where the schedule splits backwards and no unit's can be.
+IdVector<UnitGraph> graphs_of(const Mesh& mesh, const StepSpec& spec) {
+  IdVector<UnitGraph> graphs = spec.activations.units;
+  const PipelineSchedule schedule = spec.strategy.pipeline.schedule;
+  if (mesh.pipeline == 1 || !splits_backward(schedule) || spec.kind == StepKind::evaluate) return graphs;
+  // The last unit's backward follows its forward at once, and makes the losses.
+  for (UnitId unit = 0; unit + 1 < graphs.count(); ++unit) graphs[unit] = split_backward(graphs[unit]);
+  if (std::ranges::none_of(graphs, &UnitGraph::is_split))
+    throw UsageError(fmt::format(
+        "pipeline.schedule {} runs weight gradients apart, but no unit declares parts of backward that write "
+        "gradients and no value; take another schedule, or declare such parts",
+        name_of(schedule)));
+  return graphs;
+}
+
+}  // namespace
+
 Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank,
                  int data_rank)
     : layout_(layout),
       mesh_((check_spec(layout, mesh, spec), mesh)),
       spec_(spec),
+      graphs_(graphs_of(mesh, spec)),
       pipeline_rank_(pipeline_rank),
       rounds_(rounds_of(spec)),
       partition_(layout.units().count(), mesh.pipeline, spec.strategy.pipeline),
@@ -50,7 +70,7 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
   }
   graph_steps_.resize(layout.units().size());
   for (UnitId unit = 0; unit < graph_steps_.count(); ++unit)
-    for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward})
+    for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward, Pass::weight_gradient})
       graph_steps_[unit][pass] = has_activations() ? graph(unit).steps_in(pass, recompute_of(unit), spec.kind)
                                                    : std::vector<GraphStep>{{.part = -1}};
   flat_buffers_.resize(layout.flats().size());
@@ -113,7 +133,7 @@ void Builder::lay_out_uses() {
   }
   for (int position = 0; position < slots_.count(); ++position) {
     const Slot& slot = slots_[position];
-    if (slot.use.pass != Pass::backward) continue;
+    if (slot.use.pass != gradient_pass(slot.use.unit)) continue;
     const ParameterId first = layout_.first_parameter(slot.use.unit);
     const auto count = layout_.units()[slot.use.unit].parameters.size();
     for (ParameterId id = first; id < first + static_cast<ParameterId>(count); ++id)
@@ -156,7 +176,13 @@ void Builder::lay_out_passes() {
 }
 
 std::vector<Use> Builder::uses_in(int chunk, Pass pass) const {
-  std::vector<Use> uses = default_order(layout_.units().count(), spec_);
+  std::vector<Use> uses;
+  if (pass == Pass::weight_gradient) {
+    for (UnitId unit = partition_.chunk(chunk).end - 1; unit >= partition_.chunk(chunk).first; --unit)
+      if (graph(unit).is_split) uses.push_back({unit, pass});
+    return uses;
+  }
+  uses = default_order(layout_.units().count(), spec_);
   std::erase_if(uses, [&](const Use& use) {
     return partition_.chunk_of(use.unit) != chunk || (use.pass == Pass::forward) != (pass == Pass::forward);
   });
@@ -280,7 +306,8 @@ void Builder::issue_use(int position) {
   Slot& slot = slots_[position];
   slot.instruction = next_id() - 1;  // lifetimes that end with the use end there
   if (rests_in(slot.microbatch)) return;
-  if (slot.use.pass == Pass::backward) begin_gradients(position);
+  const bool writes_gradients = slot.use.pass == gradient_pass(slot.use.unit);
+  if (writes_gradients) begin_gradients(position);
   for (const GraphStep& step : graph_steps_[slot.use.unit][slot.use.pass]) {
     if (step.value != kNoValue) {
       exchange(slot, step.value);
@@ -288,7 +315,7 @@ void Builder::issue_use(int position) {
     }
     Instruction use = part_of_use(slot, step.part);
     access_parameters(slot.use, use);
-    if (slot.use.pass == Pass::backward) access_gradients(use, position);
+    if (writes_gradients) access_gradients(use, position);
     access_activations(use);
     slot.instruction = add(std::move(use));
   }

@@ -243,11 +243,12 @@ std::vector<std::string> schedule_names() {
 }
 
 void add_pipeline(Keys& keys, PipelineConfig& c) {
-  keys.push_back(
-      text("pipeline.schedule", &c.schedule,
-           "The order of forward and backward passes on each pipeline rank. interleaved and looped "
-           "(breadth-first) may have several chunks a rank.",
-           schedule_names()));
+  keys.push_back(text(
+      "pipeline.schedule", &c.schedule,
+      "The order of forward and backward passes on each pipeline rank. interleaved and looped "
+      "(breadth-first) may have several chunks a rank. zb_h1 is 1f1b with the gradients of weights where "
+      "ranks would wait.",
+      schedule_names()));
   keys.push_back(
       integer("pipeline.chunks", &c.chunks, 1,
               "Runs of units on each pipeline rank (virtual stages): more make the bubble smaller and "

@@ -24,9 +24,9 @@ void check_parameter(const Layout& layout, UnitId unit, ParameterId parameter) {
 
 // Opens the next use of the program, which must be this one, and makes its gradients ready to be written.
 InstructionId Engine::Impl::open(const char* call, UnitId unit, Pass pass) {
-  if (pass > Pass::backward)
-    throw UsageError(
-        fmt::format("{}: pass {} is none; use forward, recompute or backward", call, static_cast<int>(pass)));
+  if (pass > Pass::weight_gradient)
+    throw UsageError(fmt::format("{}: pass {} is none; use forward, recompute, backward or weight_gradient",
+                                 call, static_cast<int>(pass)));
   const auto asked = [&] {
     const bool known = unit >= 0 && unit < layout.units().count();
     return fmt::format("{} of {}", name_of(pass),
@@ -170,7 +170,7 @@ TensorView UnitLease::gradient(ParameterId parameter) const {
   check_parameter(impl.layout, unit(), parameter);
   const Place& place = impl.layout.place(parameter);
   const Flat& flat = impl.layout.flat(place.flat);
-  if (pass() != Pass::backward || !flat.trainable)
+  if (!is_of_backward(pass()) || !flat.trainable)
     throw UsageError(
         fmt::format("gradient of '{}' in {} of {}: {}", impl.layout.parameter(parameter).name,
                     name_of(pass()), impl.program().units[unit()].name,

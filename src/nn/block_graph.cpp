@@ -95,7 +95,7 @@ class Costs {
       case BlockWork::memory:
         return 0;
       case BlockWork::norm:
-        return part.pass == Pass::backward ? norm_workspace_bytes(norm_of(config_, shapes_), target_) : 0;
+        return is_of_backward(part.pass) ? norm_workspace_bytes(norm_of(config_, shapes_), target_) : 0;
       case BlockWork::attention:
         return attention_bytes(part.pass);
       case BlockWork::qkv:
@@ -259,6 +259,20 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
        {kInputGradient},
        norm,
        &At::norm1});
+  add({"norm2 parameters",
+       weight_gradient,
+       &Run::norm2_parameters,
+       {kMiddle, kMean2, kRstd2, kNorm2Gradient},
+       {},
+       norm,
+       &At::norm2});
+  add({"norm1 parameters",
+       weight_gradient,
+       &Run::norm1_parameters,
+       {kInput, kMean1, kRstd1, kNorm1Gradient},
+       {},
+       norm,
+       &At::norm1});
   return all;
 }
 
@@ -273,7 +287,7 @@ UnitGraph block_graph(const TransformerConfig& config, const BlockShapes& shapes
     spec.pass = part.pass;
     spec.reads = part.reads;
     spec.writes = part.writes;
-    if (part.pass == Pass::backward) spec.gradients = places_of(config, part);
+    if (is_of_backward(part.pass)) spec.gradients = places_of(config, part);
     spec.workspace_bytes = costs.workspace_bytes(part);
     spec.flops = costs.flops(part);
   }

@@ -168,6 +168,16 @@ void BlockRun::norm1_gradient() const {
                  .input_gradient = value(kInputGradient)});
 }
 
+void BlockRun::norm1_parameters() const {
+  norm_backward(context_, compute_, norm_pass(kMean1, kRstd1), indices_.norm1,
+                {.input = value(kInput), .output_gradient = value(kNorm1Gradient)});
+}
+
+void BlockRun::norm2_parameters() const {
+  norm_backward(context_, compute_, norm_pass(kMean2, kRstd2), indices_.norm2,
+                {.input = value(kMiddle), .output_gradient = value(kNorm2Gradient)});
+}
+
 NormPass BlockRun::norm_pass(ValueId mean, ValueId rstd) const {
   NormPass pass = norm_of(config_, shapes_);
   pass.mean = static_cast<float*>(value(mean));

@@ -126,6 +126,9 @@ class BlockRun {
   void qkv_gradient() const;
   void norm1_sum() const;
   void norm1_gradient() const;
+  // Where weight gradients run apart: those of the norms' parameters.
+  void norm1_parameters() const;
+  void norm2_parameters() const;
 
  private:
   void add_mlp_branch() const;

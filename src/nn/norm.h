@@ -60,7 +60,8 @@ struct NormBackward {
   const void* input = nullptr;  // what forward normalised
   const void* output_gradient = nullptr;
   const void* residual_gradient = nullptr;  // optional: the gradient that bypasses the norm; added
-  void* input_gradient = nullptr;           // may be either of the two gradients above
+  // May be either of the two gradients above. Null: only the gradients of the parameters.
+  void* input_gradient = nullptr;
 };
 // Also writes the gradients of the parameters, unless they are frozen.
 void norm_backward(const ModuleContext& context, const kernels::ComputeContext& compute, const NormPass& pass,

@@ -18,8 +18,9 @@ void check_batch(const TransformerConfig& config, const BatchShape& shape) {
 
 std::int64_t part_of(const TransformerConfig& config, std::string_view what, std::int64_t count, int ranks) {
   if (count % ranks != 0)
-    throw UsageError(fmt::format("{}: {} is {}, which {} tensor ranks cannot have equal parts of",
-                                 config.model, what, count, ranks));
+    throw UsageError(
+        fmt::format("{}: mesh.tensor is {}, but {} is {}; the tensor ranks must have equal parts of it",
+                    config.model, ranks, what, count));
   return count / ranks;
 }
 

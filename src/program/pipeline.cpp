@@ -67,11 +67,29 @@ Order one_forward_one_backward(const PipelineShape& shape, int rank) {
   return order;
 }
 
+// 1F1B in which rank s leaves the weight gradients of s microbatches for later: they fill the time in which
+// it would wait for backwards at the end. It so holds what microbatches need of at most p, as 1F1B does on
+// its first rank. ZB-H1 of Qi et al. 2023 (arXiv 2401.10241).
+Order zero_bubble(const PipelineShape& shape, int rank) {
+  Order order;
+  int next = 0;  // whose weight gradients come next
+  const auto weight_gradient = [&] {
+    order.push_back({.chunk = rank, .microbatch = next++, .pass = Pass::weight_gradient});
+  };
+  for (const ChunkPass& pass : one_forward_one_backward(shape, rank)) {
+    order.push_back(pass);
+    if (pass.pass == Pass::backward && pass.microbatch >= rank) weight_gradient();
+  }
+  while (next < shape.microbatches) weight_gradient();
+  return order;
+}
+
 constexpr auto kSchedules = std::to_array<ScheduleRow>({
-    {PipelineSchedule::one_forward_one_backward, "1f1b", false, one_forward_one_backward},
-    {PipelineSchedule::gpipe, "gpipe", false, all_forward_first},
-    {PipelineSchedule::interleaved, "interleaved", true, one_forward_one_backward},
-    {PipelineSchedule::looped, "looped", true, all_forward_first},
+    {PipelineSchedule::one_forward_one_backward, "1f1b", false, false, one_forward_one_backward},
+    {PipelineSchedule::gpipe, "gpipe", false, false, all_forward_first},
+    {PipelineSchedule::interleaved, "interleaved", true, false, one_forward_one_backward},
+    {PipelineSchedule::looped, "looped", true, false, all_forward_first},
+    {PipelineSchedule::zb_h1, "zb_h1", false, true, zero_bubble},
 });
 
 const ScheduleRow& row_of(PipelineSchedule schedule) {
@@ -108,6 +126,7 @@ std::vector<int> checked_cuts(int units, int chunks, const Pipeline& options) {
 
 std::span<const ScheduleRow> pipeline_schedules() { return kSchedules; }
 std::string_view name_of(PipelineSchedule schedule) { return row_of(schedule).name; }
+bool splits_backward(PipelineSchedule schedule) { return row_of(schedule).splits_backward; }
 
 std::vector<std::string_view> pipeline_schedule_names() {
   std::vector<std::string_view> names(kSchedules.size());

@@ -25,7 +25,7 @@ std::string_view name_of(Category category) {
 }
 
 std::string_view name_of(Pass pass) {
-  constexpr std::string_view kNames[] = {"forward", "recompute", "backward"};
+  constexpr std::string_view kNames[] = {"forward", "recompute", "backward", "weight_gradient"};
   return kNames[static_cast<int>(pass)];
 }
 

@@ -73,7 +73,7 @@ namespace {
 // Which of the values that units share a pass may read and write.
 bool may_read(Pass pass, ValueId shared) {
   return shared == SharedValue::batch || shared == SharedValue::input ||
-         (shared == SharedValue::output_gradient && pass == Pass::backward);
+         (shared == SharedValue::output_gradient && is_of_backward(pass));
 }
 bool may_write(Pass pass, ValueId shared) {
   return (shared == SharedValue::output && pass == Pass::forward) ||
@@ -88,9 +88,12 @@ class Check {
 
   void run() {
     check_values();
-    for (const PartSpec& part : graph_.parts)
+    for (const PartSpec& part : graph_.parts) {
       if (part.evaluation_only && part.pass != Pass::forward)
         refuse(part, "is for evaluations only, which run forward only");
+      if (part.pass == Pass::weight_gradient && !graph_.is_split && (!part.gradients || !part.writes.empty()))
+        refuse(part, "must name the gradients that it writes, and write no value");
+    }
     for (const Pass pass : {Pass::forward, Pass::backward})
       if (std::ranges::find(graph_.parts, pass, &PartSpec::pass) == graph_.parts.end())
         throw UsageError(
@@ -99,7 +102,8 @@ class Check {
     // An evaluation; then a step, whose backward has only what its own forward kept.
     run(Pass::forward, StepKind::evaluate);
     shared_.clear();
-    for (const Pass pass : {Pass::forward, Pass::backward, Pass::recompute}) run(pass, StepKind::train);
+    for (const Pass pass : {Pass::forward, Pass::backward, Pass::weight_gradient, Pass::recompute})
+      if (pass != Pass::weight_gradient || graph_.is_split) run(pass, StepKind::train);
     if (graph_.output_bytes > 0 && !shared_.contains(SharedValue::output))
       throw UsageError(fmt::format("unit '{}' has {} bytes of output, which no part of forward writes", unit_,
                                    graph_.output_bytes));
@@ -107,10 +111,10 @@ class Check {
 
  private:
   void run(Pass pass, StepKind kind) {
-    written_ = kept_;
+    if (pass != Pass::weight_gradient) written_ = kept_;  // that one has what backward leaves
     met_.clear();
     for (const PartSpec& part : graph_.parts) {
-      check_enumerator("the pass of " + name(part), part.pass, Pass::backward);
+      check_enumerator("the pass of " + name(part), part.pass, Pass::weight_gradient);
       if (part.pass == pass && (kind == StepKind::evaluate || !part.evaluation_only)) check(part);
     }
     if (pass == Pass::forward && kind == StepKind::train) keep_written();
@@ -191,7 +195,7 @@ class Check {
   void check(const PartSpec& part) {
     if (part.workspace_bytes < 0)
       refuse(part, fmt::format("has {} bytes of workspace", part.workspace_bytes));
-    if (part.gradients && part.pass != Pass::backward)
+    if (part.gradients && !is_of_backward(part.pass))
       refuse(part, "writes gradients of parameters, which only backward does");
     for (const ValueId id : part.reads) {
       check_exists(part, id, may_read(part.pass, id));
@@ -258,6 +262,7 @@ class Check {
 
 void UnitGraph::check(std::string_view unit, int tensor_ranks) const {
   Check(unit, *this, tensor_ranks).run();
+  if (const UnitGraph split = split_backward(*this); split.is_split) Check(unit, split, tensor_ranks).run();
 }
 
 }  // namespace tessera

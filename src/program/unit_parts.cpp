@@ -31,7 +31,7 @@ class Again {
 
   std::vector<int> run() {
     for (const PartSpec& part : graph_.parts)
-      if (part.pass == Pass::backward)
+      if (part.pass == Pass::backward || (part.pass == Pass::weight_gradient && graph_.is_split))
         for (const ValueId read : part.reads)
           if (const ValueId value = made_of(graph_, read);
               value >= 0 && graph_.values[value].keep != Keep::pass)
@@ -58,7 +58,7 @@ class Again {
     int forward = -1;
     for (int id = 0; id < graph_.parts.count(); ++id) {
       const PartSpec& part = graph_.parts[id];
-      if (part.pass == Pass::backward || part.evaluation_only || !part.writes_value(value)) continue;
+      if (is_of_backward(part.pass) || part.evaluation_only || !part.writes_value(value)) continue;
       if (part.pass == Pass::forward) forward = id;
       if (part.pass == Pass::recompute &&
           std::ranges::all_of(part.reads, [&](ValueId read) { return there(read); }))
@@ -74,6 +74,35 @@ class Again {
 
 }  // namespace
 
+UnitGraph split_backward(UnitGraph graph) {
+  UnitGraph split = graph;
+  for (const PartSpec& apart : graph.parts)
+    if (apart.pass == Pass::weight_gradient && apart.gradients)
+      for (PartSpec& part : split.parts)
+        if (part.pass == Pass::backward && part.gradients)
+          for (const int place : *apart.gradients) std::erase(*part.gradients, place);
+  for (PartSpec& part : split.parts) {
+    if (part.pass != Pass::backward || (part.gradients && part.gradients->empty())) continue;
+    // What such a part reads no part of backward behind it may change.
+    const auto changes = [&](const PartSpec& later) {
+      return later.pass == Pass::backward &&
+             std::ranges::any_of(part.reads, [&](ValueId read) { return later.writes_value(read); });
+    };
+    const auto behind = split.parts.begin() + (&part - split.parts.data()) + 1;
+    if (!part.writes.empty() || std::any_of(behind, split.parts.end(), changes)) return graph;
+    part.pass = Pass::weight_gradient;
+    split.is_split = true;
+  }
+  std::set<ValueId> needed;
+  for (const PartSpec& part : split.parts)
+    if (part.pass == Pass::weight_gradient)
+      for (ValueId read : part.reads)
+        for (; read >= 0; read = split.values[read].exchanged) needed.insert(read);
+  for (ValueSpec& value : split.values)
+    if (needed.contains(value.over)) value.over = kNoValue;
+  return split;
+}
+
 bool ValueSpec::is_kept(Recompute recompute) const {
   switch (keep) {
     case Keep::pass:
@@ -87,6 +116,7 @@ bool ValueSpec::is_kept(Recompute recompute) const {
 }
 
 std::vector<int> UnitGraph::parts_in(Pass pass, Recompute recompute, StepKind kind) const {
+  if (pass == Pass::weight_gradient && !is_split) return {};
   if (pass != Pass::recompute) return all_of(*this, pass, kind);
   if (recompute == Recompute::full && keeps_more) return all_of(*this, Pass::forward, kind);
   return Again(*this, recompute).run();
@@ -108,6 +138,10 @@ std::vector<GraphStep> UnitGraph::steps_in(Pass pass, Recompute recompute, StepK
     self(self, values[value].exchanged, at);
     ahead[at].push_back(value);
   };
+  // Weight gradients find what backward's exchanges made.
+  if (pass == Pass::weight_gradient)
+    for (const GraphStep& before : steps_in(Pass::backward, recompute, kind))
+      if (before.value != kNoValue) placed[before.value] = true;
   for (std::size_t k = 0; k < running.size(); ++k)
     for (const ValueId read : parts[running[k]].reads) place(place, read, k);
   for (std::size_t k = 0; k < running.size(); ++k) {

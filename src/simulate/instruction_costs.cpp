@@ -24,6 +24,10 @@ InstructionCosts::InstructionCosts(const Program& program, const Layout& layout,
   for (int axis = 0; axis < kGroups; ++axis)
     for (const int member : mesh.group(static_cast<Axis>(axis), rank))
       nodes_[axis].push_back(cost.cluster.node_of(member));
+  split_.resize(program.units.size());
+  for (const Instruction& instruction : program.instructions)
+    if (instruction.op == Opcode::use && instruction.pass == Pass::weight_gradient)
+      split_[instruction.unit] = true;
   if (!cost.recompute_flops.empty() && cost.recompute_flops.size() != cost.forward_flops.size())
     throw UsageError(fmt::format("simulate: recompute_flops is given for {} units, forward_flops for {}",
                                  cost.recompute_flops.size(), cost.forward_flops.size()));
@@ -73,7 +77,9 @@ double InstructionCosts::use_us(const Instruction& use) const {
       if (goes_on(use)) return made_us(use);
       return (cost_.recompute_flops.empty() ? forward : cost_.recompute_flops[use.unit]) / cost_.flops_per_us;
     case Pass::backward:
-      return 2 * forward / cost_.flops_per_us;
+      return (split_[use.unit] ? 1 : 2) * forward / cost_.flops_per_us;
+    case Pass::weight_gradient:
+      return forward / cost_.flops_per_us;
   }
   return 0;
 }

@@ -39,6 +39,7 @@ class InstructionCosts {
   const Layout& layout_;
   const CostModel& cost_;
   IdArray<IdVector<int>, kGroups> nodes_;  // by axis: the nodes of the members of the rank's group
+  IdVector<bool> split_;                   // [unit] whether its weight gradients run apart
   mutable std::map<std::tuple<CollectiveKind, Axis, std::int64_t>, double> known_;
 };
 

@@ -108,8 +108,12 @@ void Trainer::Impl::bind(const Instruction& use, const UnitLease& lease, ModuleC
   for (std::size_t k = 0; k < count; ++k) {
     const ParameterId id = first + static_cast<ParameterId>(k);
     parameters[k] = reads_parameters(unit, lease.pass()) ? lease.parameter(id).data : nullptr;
+    // Where a schedule runs weight gradients apart, another part may write it.
+    const auto of_parameter = [&](const Operand& operand) {
+      return operand.role == Role::gradient && operand.region.parameter == layout.place(id).home;
+    };
     const bool written =
-        part.writes_gradient(static_cast<int>(k)) && layout.flat(layout.place(id).flat).trainable;
+        part.writes_gradient(static_cast<int>(k)) && std::ranges::any_of(use.operands, of_parameter);
     gradients[k] = written ? lease.gradient(id).data : nullptr;
     betas[k] = written ? lease.gradient_beta(id) : 0.0f;
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "src/verify/follow.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
 
@@ -34,12 +35,12 @@ bool Follower::check_use(InstructionId id) {
              layout().place(operand.region.parameter).flat == flat;
   }
   const std::span<const FlatId> used = layout().flats_used_by(use.unit);
-  const bool read = use.pass == Pass::forward || !unit.read_in_forward_only;
+  const bool read = reads_parameters(unit, use.pass);
   if (!whole || !std::ranges::equal(flats, read ? used : used.first(0))) {
     report(id, "does not have its unit's parameters, whole and in their order");
     return false;
   }
-  if (use.part < 0 || use.pass != Pass::backward) return check_gradients(id, std::move(homes));
+  if (use.part < 0 || !is_of_backward(use.pass)) return check_gradients(id, std::move(homes));
   OfBackward& all = backward_[{use.unit, use.microbatch}];
   all.last = id;
   all.homes.insert(all.homes.end(), homes.begin(), homes.end());
@@ -53,7 +54,7 @@ bool Follower::check_gradients(InstructionId id, std::vector<ParameterId> homes)
   const ParameterId first = layout().first_parameter(use.unit);
   std::vector<ParameterId> expected;
   for (ParameterId of = first; of < first + count; ++of)
-    if (use.pass == Pass::backward && layout().flat(layout().place(of).flat).trainable)
+    if (is_of_backward(use.pass) && layout().flat(layout().place(of).flat).trainable)
       expected.push_back(layout().place(of).home);
   if (use.part >= 0) {  // each part has its own, in their order; some may have a part of the same
     for (std::vector<ParameterId>* of : {&homes, &expected}) {

@@ -151,7 +151,7 @@ void check_sums(const Program& program, int index, Findings& findings) {
 
 // A unit's passes take the microbatches in ascending order, whatever the schedule between units.
 void check_uses(const Program& program, int index, Findings& findings) {
-  IdVector<IdArray<InstructionId, kPasses>> latest(program.units.size(), {-1, -1, -1});
+  IdVector<IdArray<InstructionId, kPasses>> latest(program.units.size(), {-1, -1, -1, -1});
   for (InstructionId id = 0; id < program.instructions.count(); ++id) {
     const Instruction& use = program.instructions[id];
     if (use.op != Opcode::use) continue;

@@ -34,7 +34,7 @@ TEST_F(Tool, RanksAreThoseOfTheWorld) {
   std::filesystem::remove(folder_.file("json"));
   expect_refused(
       run({"plan", config_, "--ranks", "6", "--set", "mesh.pipeline=2", "--set", "mesh.replicate=2"}),
-      {"--ranks is 6; it must be a multiple of mesh.pipeline × mesh.replicate, 2 × 2"});
+      {"--ranks is 6; it must be a multiple of mesh.pipeline × mesh.replicate × mesh.tensor, 2 × 2 × 1"});
 }
 
 TEST_F(Tool, NamesRanksThatAreNone) {

@@ -1007,7 +1007,7 @@ TEST_F(Tool, RefusesABadConfiguration) {
   expect_refused(run({"train", folder_.file("none.toml")}), {"none.toml"});
   expect_refused(train({"run.steps=ten"}), {"run.steps", "ten", "an integer"});
   expect_refused(train({"run.step=10"}), {"run.step", "did you mean 'run.steps'"});
-  expect_refused(train({"mesh.tensor=2"}), {"mesh.tensor is 2"});
+  expect_refused(train({"mesh.tensor=7"}), {"mesh.tensor is 7"});
   expect_refused(train({}, {"--ranks", "5000"}), {"5000", "1024"});
   expect_refused(train({"precision.parameters=fp16"}), {"fp16"});
   expect_refused(train({"strategy.update=reduced"}), {"strategy.update", "optimizer.clip = 0", "are 1 and"});

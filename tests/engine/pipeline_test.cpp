@@ -5,11 +5,11 @@
 #include <mutex>
 #include <thread>
 
-#include "src/program/schedules.h"
 #include "tessera/pipeline.h"
 #include "tests/engine/failing.h"
 #include "tests/engine/pipeline_toy.h"
 #include "tests/engine/refusal.h"
+#include "tests/program/whole_backwards.h"
 
 namespace tessera::testing {
 namespace {
@@ -190,7 +190,7 @@ TEST(PipelineBytes, AreThoseOfTheClosedForm) {
 // ---- memory ----
 
 TEST(PipelineMemory, NeverHoldsMoreThanThePlan) {
-  for (const ScheduleRow& row : pipeline_schedules()) {
+  for (const ScheduleRow& row : schedules_of_whole_backwards()) {
     EngineOptions options = pipeline_options({.pipeline = 3, .shard = 2}, 12, 6);
     options.strategy.placements = Placements::of_stage(3);
     options.strategy.pipeline = {.schedule = row.schedule, .chunks = row.several_chunks ? 2 : 1, .cuts = {}};

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <random>
 
-#include "src/program/schedules.h"
 #include "tessera/pipeline.h"
 #include "tests/engine/pipeline_toy.h"
 #include "tests/engine/quiet.h"
@@ -18,6 +17,7 @@
 #include "tests/program/mesh_programs.h"
 #include "tests/program/sampled.h"
 #include "tests/program/sanitized.h"
+#include "tests/program/whole_backwards.h"
 
 namespace tessera::testing {
 namespace {
@@ -88,7 +88,8 @@ Cell random_cell(std::mt19937& random) {
   options.strategy.reduce = random() % 2 == 0 ? ReduceWhen::each : ReduceWhen::last;
   options.strategy.recompute = random() % 4 == 0 ? Recompute::full : Recompute::none;
   if (cell.mesh.pipeline > 1) {
-    const ScheduleRow& row = pipeline_schedules()[random() % pipeline_schedules().size()];
+    static const std::vector<ScheduleRow> whole_backwards = schedules_of_whole_backwards();
+    const ScheduleRow& row = whole_backwards[random() % whole_backwards.size()];
     options.strategy.pipeline = {.schedule = row.schedule,
                                  .chunks = row.several_chunks ? 1 + static_cast<int>(random() % 2) : 1,
                                  .cuts = {}};

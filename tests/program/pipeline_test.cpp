@@ -12,6 +12,7 @@
 #include "src/program/schedules.h"
 #include "tessera/link.h"
 #include "tests/program/mesh_programs.h"
+#include "tests/program/small_graph.h"
 #include "tests/program/small_models.h"
 
 namespace tessera::testing {
@@ -20,7 +21,10 @@ namespace {
 std::string text(const std::vector<ChunkPass>& order) {
   std::string words;
   for (const ChunkPass& pass : order)
-    words += (words.empty() ? "" : " ") + std::string(pass.pass == Pass::forward ? "F" : "B") +
+    words += (words.empty() ? "" : " ") +
+             std::string(pass.pass == Pass::forward    ? "F"
+                         : pass.pass == Pass::backward ? "B"
+                                                       : "W") +
              std::to_string(pass.chunk) + "." + std::to_string(pass.microbatch);
   return words;
 }
@@ -38,6 +42,9 @@ TEST(PipelineOrder, IsTheOneOfTheTextbooks) {
   EXPECT_EQ(text(pipeline_order(one_forward_one_backward, {2, 1, 3}, 1)), "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2");
   EXPECT_EQ(text(pipeline_order(gpipe, {2, 1, 2}, 0)), "F0.0 F0.1 B0.0 B0.1");
   EXPECT_EQ(text(pipeline_order(looped, {2, 2, 2}, 1)), "F1.0 F1.1 F3.0 F3.1 B3.0 B3.1 B1.0 B1.1");
+  // Rank s leaves the weight gradients of s microbatches for later.
+  EXPECT_EQ(text(pipeline_order(zb_h1, {2, 1, 3}, 0)), "F0.0 F0.1 B0.0 W0.0 F0.2 B0.1 W0.1 B0.2 W0.2");
+  EXPECT_EQ(text(pipeline_order(zb_h1, {2, 1, 3}, 1)), "F1.0 B1.0 F1.1 B1.1 W1.0 F1.2 B1.2 W1.1 W1.2");
   // Megatron-LM's for two ranks, two chunks each, four microbatches.
   EXPECT_EQ(text(pipeline_order(interleaved, {2, 2, 4}, 1)),
             "F1.0 F1.1 F3.0 B3.0 F3.1 B3.1 F1.2 B1.0 F1.3 B1.1 F3.2 B3.2 F3.3 B3.3 B1.2 B1.3");
@@ -56,8 +63,11 @@ TEST(PipelineOrder, RunsEveryPassOnceAndBackwardBehindForward) {
               if (pass.pass == Pass::backward) {
                 ASSERT_LT(pass.microbatch, (next[{pass.chunk, Pass::forward}])) << row.name;
               }
+              if (pass.pass == Pass::weight_gradient) {
+                ASSERT_LT(pass.microbatch, (next[{pass.chunk, Pass::backward}])) << row.name;
+              }
             }
-            ASSERT_EQ(next.size(), 2u * static_cast<unsigned>(chunks));
+            ASSERT_EQ(next.size(), (row.splits_backward ? 3u : 2u) * static_cast<unsigned>(chunks));
             for (const auto& [key, count] : next) ASSERT_EQ(count, microbatches);
           }
 }
@@ -72,6 +82,19 @@ TEST(PipelineOrder, OneForwardOneBackwardHoldsAsManyMicrobatchesAsRanksBehind) {
         most = std::max(most, held);
       }
       EXPECT_EQ(most, ranks - rank);
+    }
+}
+
+// What a microbatch needs is held from its forward to its weight gradients.
+TEST(PipelineOrder, ZeroBubbleHoldsAtMostAsManyMicrobatchesAsRanks) {
+  for (int ranks = 1; ranks <= 6; ++ranks)
+    for (int rank = 0; rank < ranks; ++rank) {
+      int held = 0, most = 0;
+      for (const ChunkPass& pass : pipeline_order(PipelineSchedule::zb_h1, {ranks, 1, 12}, rank)) {
+        held += pass.pass == Pass::forward ? 1 : pass.pass == Pass::weight_gradient ? -1 : 0;
+        most = std::max(most, held);
+      }
+      EXPECT_EQ(most, ranks) << "rank " << rank;
     }
 }
 
@@ -152,7 +175,7 @@ StepSpec spec_of(int units, int stage, PipelineSchedule schedule, int chunks, in
   spec.microbatches = microbatches;
   spec.strategy.placements = Placements::of_stage(stage);
   spec.strategy.pipeline = {.schedule = schedule, .chunks = chunks, .cuts = {}};
-  spec.activations = activations(units);
+  spec.activations = splits_backward(schedule) ? small_graphs(units) : activations(units);
   return spec;
 }
 
@@ -174,7 +197,7 @@ TEST(PipelinePrograms, AreProvedOnEveryMeshOfUpToEightRanks) {
           spec.strategy.parameters_over_replicas =
               spec.strategy.state_over_replicas && stage == 3 && variant % 2 == 0;
           spec.strategy.pipeline.gather_once = mesh.pipeline > 1 && variant % 3 == 0;
-          const WholeMesh made(variant % 2 == 0 ? tied : untied, mesh, spec);
+          const WholeMesh made(variant % 2 == 0 && !row.splits_backward ? tied : untied, mesh, spec);
           const VerifyReport report = made.verified_in_order();
           ASSERT_TRUE(report.ok()) << to_string(mesh) << " stage " << stage << " " << row.name << " "
                                    << microbatches << " microbatches, variant " << variant << "\n"
@@ -195,6 +218,47 @@ TEST(PipelinePrograms, HoldAsManyMicrobatchesAsTheScheduleHasInFlight) {
       return buffer.role == BufferRole::value && buffer.index == UnitGraph::kSaved && buffer.unit == 2 * rank;
     });
     EXPECT_EQ(saved, 4 - rank);
+  }
+}
+
+// A value that weight gradients read lives until they ran, one that only backward reads until that ran.
+TEST(PipelinePrograms, KeepWhatWeightGradientsNeedUntilTheyRan) {
+  const StepSpec spec = spec_of(8, 1, PipelineSchedule::zb_h1, 1, 12);
+  const Layout layout(chain(8, 100), 1);
+  for (int rank = 0; rank < 4; ++rank) {
+    const Program program = build_step(layout, {.pipeline = 4}, spec, rank);
+    const UnitId unit = 2 * rank;
+    const auto buffers = [&](ValueId value) {
+      return std::ranges::count_if(program.buffers, [&](const Buffer& buffer) {
+        return buffer.role == BufferRole::value && buffer.index == value && buffer.unit == unit;
+      });
+    };
+    EXPECT_EQ(buffers(kBentValue), 4);
+    EXPECT_EQ(buffers(kUpValue), 4 - rank);
+    // Weight gradients read what lies over it, and it has memory of its own.
+    EXPECT_EQ(buffers(kBentGradient), rank + 1);
+    int weight_gradients = 0, gradients = 0;
+    for (const Instruction& of : program.instructions) {
+      if (of.op != Opcode::use || of.unit != unit) continue;
+      weight_gradients += of.pass == Pass::weight_gradient;
+      if (of.find(Role::gradient) != nullptr) {
+        ++gradients;
+        EXPECT_EQ(of.pass, Pass::weight_gradient);
+      }
+    }
+    EXPECT_EQ(weight_gradients, 2 * 12);
+    EXPECT_EQ(gradients, 2 * 12);
+  }
+}
+
+TEST(PipelinePrograms, RefuseToSplitWhatIsOnePart) {
+  StepSpec spec = spec_of(8, 1, PipelineSchedule::zb_h1, 1, 4);
+  spec.activations = activations(8);
+  try {
+    build_step(Layout(chain(8, 100), 1), {.pipeline = 4}, spec);
+    ADD_FAILURE() << "not refused";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("pipeline.schedule zb_h1"), std::string::npos) << error.what();
   }
 }
 

@@ -152,6 +152,60 @@ TEST(UnitGraph, WhatOnlyAnEvaluationNeedsATrainingStepLeavesOut) {
             (Names{"norm", "up", "bend", "down", "losses"}));
 }
 
+// What writes gradients alone can run apart; what it reads then has memory of its own.
+TEST(UnitGraph, ABackwardIsSplitWhereGradientsStandApart) {
+  const UnitGraph split = split_backward(small_graph());
+  EXPECT_TRUE(split.is_split);
+  EXPECT_EQ(names_in(split, Pass::backward, Recompute::none), (Names{"down", "bend", "up", "norm"}));
+  EXPECT_EQ(names_in(split, Pass::weight_gradient, Recompute::none),
+            (Names{"down parameters", "up parameters"}));
+  EXPECT_EQ(split.values[kBentGradient].over, kNoValue);  // weight gradients read what lies below
+  EXPECT_EQ(split.values[kUpGradient].over, kBentGradient);
+  EXPECT_EQ(split.values[kNormGradient].over, kNoValue);
+  EXPECT_EQ(names_in(split, Pass::recompute, Recompute::full), (Names{"norm", "up", "bend"}));
+  EXPECT_NO_THROW(split.check("u"));
+
+  UnitGraph both = small_graph();
+  both.parts[4].writes = {kBentGradient};
+  both.parts[5].writes.clear();
+  EXPECT_FALSE(split_backward(both).is_split);
+  UnitGraph changed = small_graph();
+  changed.parts[8].writes.push_back(kUpGradient);
+  EXPECT_FALSE(split_backward(changed).is_split);
+}
+
+// A part of backward that writes both may have one that writes the gradients apart.
+TEST(UnitGraph, APartForWeightGradientsTakesThemFromAnother) {
+  UnitGraph graph = small_graph();
+  graph.parts[9].gradients = std::vector<int>{2};
+  EXPECT_FALSE(split_backward(graph).is_split);
+  graph.parts.push_back({.name = "norm parameters",
+                         .pass = Pass::weight_gradient,
+                         .reads = {SharedValue::input, kStatisticsValue, kNormGradient},
+                         .gradients = std::vector<int>{2}});
+  EXPECT_NO_THROW(graph.check("u"));
+  EXPECT_EQ(names_in(graph, Pass::weight_gradient, Recompute::none), Names{});
+  const UnitGraph split = split_backward(graph);
+  EXPECT_EQ(split.parts[9].gradients, std::vector<int>{});
+  EXPECT_EQ(names_in(split, Pass::weight_gradient, Recompute::none),
+            (Names{"down parameters", "up parameters", "norm parameters"}));
+  graph.parts.back().gradients.reset();
+  EXPECT_THROW(graph.check("u"), UsageError);
+}
+
+TEST(UnitGraph, ExchangesOfBackwardAreThereForWeightGradients) {
+  const UnitGraph split = split_backward(small_split_graph(2));
+  EXPECT_TRUE(split_backward(small_graph()).is_split);
+  EXPECT_FALSE(split.is_split) << "its norm writes a gradient and a value";
+  UnitGraph graph = small_split_graph(2);
+  graph.parts.back().gradients = std::vector<int>{};
+  graph.parts[4].gradients = std::vector<int>{1, 2};
+  EXPECT_EQ(steps_in(split_backward(graph), Pass::backward, Recompute::none),
+            (Names{"-> gradient.whole", "down", "up", "-> norm.gradient.sum", "norm"}));
+  EXPECT_EQ(steps_in(split_backward(graph), Pass::weight_gradient, Recompute::none),
+            (Names{"-> norm.whole", "down parameters", "up parameters"}));
+}
+
 TEST(UnitGraph, RefusesExchangesThatMeanNothing) {
   const std::vector<Refused> all = {
       {"reads value 'down.partial', which is a part of a sum",

@@ -11,12 +11,13 @@
 #include <set>
 #include <sstream>
 
-#include "src/program/schedules.h"
 #include "tessera/error.h"
 #include "tessera/pipeline.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/sanitized.h"
+#include "tests/program/small_graph.h"
 #include "tests/program/small_models.h"
+#include "tests/program/whole_backwards.h"
 
 namespace tessera {
 namespace {
@@ -62,7 +63,7 @@ TEST(SimulateWorld, OneForwardOneBackwardByHand) {
 }
 
 TEST(SimulateWorld, BubblesAreTheTextbooks) {
-  for (const ScheduleRow& row : pipeline_schedules())
+  for (const ScheduleRow& row : testing::schedules_of_whole_backwards())
     for (int pipeline : {2, 3, 4, 8})
       for (int chunks = 1; chunks <= (row.several_chunks ? 3 : 1); ++chunks)
         for (int groups : {1, 2, 4}) {
@@ -76,6 +77,33 @@ TEST(SimulateWorld, BubblesAreTheTextbooks) {
               << row.name << " of " << pipeline << " ranks, " << chunks << " chunks, " << microbatches
               << " microbatches";
         }
+}
+
+// Where forward, backward and weight gradients take 1 each, ranks of ZB-H1 wait (p − 1)(F + B − W), a third
+// of what those of 1F1B do. The last unit, whose backward is whole, takes no time.
+TEST(SimulateWorld, WeightGradientsFillTheBubble) {
+  const auto takes = [](const Program& program, const Instruction& use) {
+    if (use.op != Opcode::use) return 0.0;
+    const std::string& part = program.units[use.unit].parts[use.part];
+    const bool last = use.unit + 1 == program.units.count();
+    return !last && (part == "down parameters" || part == "down") ? 1.0 : 0.0;
+  };
+  for (const int ranks : {2, 3, 4, 6})
+    for (const int microbatches : {6, 8, 13}) {
+      const auto bubble = [&](PipelineSchedule schedule) {
+        Pipeline pipeline{.schedule = schedule, .cuts = {}};
+        for (int rank = 1; rank < ranks; ++rank) pipeline.cuts.push_back(rank);
+        StepSpec spec = spec_of(ranks + 1, 0, pipeline, microbatches);
+        spec.activations = testing::small_graphs(ranks + 1);
+        CostModel cost = free_messages();
+        cost.duration_us = takes;
+        return WholeMesh(testing::chain(ranks + 1, 100), {.pipeline = ranks}, spec).simulated(cost).bubble;
+      };
+      const double p = ranks - 1, passes = 3 * microbatches;
+      EXPECT_NEAR(bubble(PipelineSchedule::one_forward_one_backward), 3 * p / (passes + 3 * p), 1e-12);
+      EXPECT_NEAR(bubble(PipelineSchedule::zb_h1), p / (passes + p), 1e-12)
+          << ranks << " ranks, " << microbatches << " microbatches";
+    }
 }
 
 TEST(SimulateWorld, FewerMicrobatchesThanRanksToo) {
@@ -138,7 +166,7 @@ TEST(SimulateWorld, FoldedEqualsEveryRankByItself) {
   std::mt19937 random(5);
   int folds = 0, cells = 0;
   for (const Mesh& mesh : small_meshes())
-    for (const ScheduleRow& row : pipeline_schedules()) {
+    for (const ScheduleRow& row : testing::schedules_of_whole_backwards()) {
       if (mesh.pipeline == 1 && row.schedule != PipelineSchedule::one_forward_one_backward) continue;
       for (int draw = 0; draw < 3; ++draw) {
         Pipeline pipeline;
