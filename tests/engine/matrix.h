@@ -56,7 +56,9 @@ struct RunConfig {
   Reduction reduction = Reduction::exact;
   double attention_dropout = kAttentionDropout;
   std::int64_t logits_bytes = 0;  // of a chunk of the head's rows; 0: the model's own
-  int heads = 0;                  // of queries, and of keys and values; 0: the model's own, see below
+  // Of queries, and of keys and values, with 8 channels each and an MLP of as many columns more; 0: the
+  // model's own, see below.
+  int heads = 0;
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -127,6 +129,7 @@ inline RunConfig dealt(const RunConfig& of, int replicas, int shards) {
 }
 
 struct RunResult {
+  std::string fingerprint;
   std::vector<double> losses, norms;
   std::vector<float> weights;  // masters, then rounded parameters, in parameter order
   bool operator==(const RunResult&) const = default;
@@ -187,7 +190,12 @@ inline Model small_model(const RunConfig& run) {
   LlamaConfig llama = small_llama(run.layers, run.attention_dropout);
   Gpt2Config gpt2 = small_gpt(run.layers, run.attention_dropout);
   llama.logits_bytes = gpt2.logits_bytes = run.logits_bytes;
-  if (run.heads > 0) llama.heads = llama.kv_heads = gpt2.heads = run.heads;
+  if (run.heads > 0) {
+    llama.heads = llama.kv_heads = gpt2.heads = run.heads;
+    llama.channels = gpt2.channels = std::int64_t{8} * run.heads;
+    llama.hidden = std::int64_t{22} * run.heads;
+    llama.context = gpt2.context = 48;  // batches are as long as many numbers of ranks divide
+  }
   return run.family == Family::llama ? make_llama(llama, run.dtype) : make_gpt2(gpt2, run.dtype);
 }
 
@@ -218,7 +226,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.debug.poison = run.poison;
   options.engine.device = run.device;
   options.engine.waits.deadline = std::chrono::milliseconds(60'000);
-  options.batch = {.sequences = 1, .length = 16};
+  options.batch = {.sequences = 1, .length = run.heads > 0 ? 12 : 16};
   options.microbatches = run.microbatches;
   options.last_round_ranks = run.last_round_ranks;
   options.seed = 5;
@@ -276,6 +284,7 @@ inline RunResult run_training(const RunConfig& run, const Place& place = placed)
     TrainerOptions options = trainer_options(run);
     Trainer trainer(place(world, options), model, options);
     RunResult result;
+    result.fingerprint = fingerprint_of(trainer.engine().numerics());
     for (int step = 0; step < run.steps; ++step) {
       const StepResult done =
           trainer.train_step(3e-3, fetch_samples(mesh_of(run).data_rank(rank), mesh_of(run), rounds_of(run),

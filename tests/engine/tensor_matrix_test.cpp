@@ -4,6 +4,9 @@
 #include <cmath>
 
 #include "tests/engine/matrix.h"
+#include "tests/program/random_strategy.h"
+#include "tests/program/sanitized.h"
+#include "tests/program/seeds.h"
 
 namespace tessera::testing {
 namespace {
@@ -61,6 +64,97 @@ TEST_P(TensorMatrix, NoStrategyChangesABit) {
     }
 }
 
+// What a rank receives from the others along the axis in a step, counted by hand.
+std::int64_t received_bytes(const RunConfig& run, const Layout& layout) {
+  const Model model = small_model(run);
+  const std::int64_t others = run.tensor - 1, channels = 8 * run.heads, rows = 12 / run.tensor;
+  const std::int64_t gathered = others * rows * channels * bytes_of(run.dtype);  // of values of the stream
+  const std::int64_t summed = others * rows * channels * 4;                      // of partial sums, in fp32
+  const std::int64_t block = (2 + 4) * gathered + (2 + 2) * summed;
+  const std::int64_t embedding = gathered + gathered;  // rows of the table are summed in the model's type
+  const std::int64_t head = gathered + summed + others * 12 * 12;  // three numbers of a row of logits
+  std::int64_t bytes = run.microbatches * (run.layers * block + embedding + head);
+  for (const Flat& flat : layout.flats())  // gradients of copies: summed by pieces, and gathered
+    if (flat.over == TensorShare::partial) bytes += 2 * others * flat.piece_numel * 4;
+  return bytes;
+}
+
+TEST(TensorMatrix, RanksReceiveWhatTheFormulaSays) {
+  for (const Family family : {Family::gpt2, Family::llama})
+    for (const DType dtype : {DType::fp32, DType::bf16})
+      for (const int ranks : {2, 4}) {
+        RunConfig run = base(family, dtype);
+        run.tensor = ranks;
+        const auto model = std::make_shared<const Model>(small_model(run));
+        run_local(ranks, {}, [&](Communicator world) {
+          const TrainerOptions options = trainer_options(run);
+          Trainer trainer(world, model, options);
+          const std::int64_t before = trainer.engine().bytes_received(Axis::tensor);
+          trainer.train_step(1e-3, fetch_samples(0, options.engine.mesh, rounds_of(run), 0, model->vocabulary,
+                                                 options.batch));
+          EXPECT_EQ(trainer.engine().bytes_received(Axis::tensor) - before,
+                    received_bytes(run, trainer.engine().layout()))
+              << to_string(run);
+        });
+      }
+}
+
+// A mesh over all axes, and what changes no bit.
+RunConfig drawn_run(std::uint64_t seed) {
+  Draws draws(seed);
+  RunConfig run = base(Family::llama, draws.among<DType>({DType::fp32, DType::bf16}));
+  run.steps = 3;
+  run.layers = 3;
+  run.microbatches = draws.pick(1, 4);
+  run.tensor = draws.among<int>({1, 2, 2, 4});
+  run.pipeline = draws.among<int>({1, 2, 2, 4});
+  run.replicate = draws.among<int>({1, 2});
+  while (ranks_of(run) > 16) run.pipeline /= 2;
+  run.world = std::min(draws.pick(1, 3), 16 / ranks_of(run));
+  if (draws.chance(30)) run.reduce = ReduceWhen::last;
+  run.stage = draws.pick(0, 3);
+  run.prefetch = draws.pick(0, 2);
+  run.strict_order = draws.chance(15);
+  if (run.pipeline > 1)
+    run.schedule.schedule = draws.among<PipelineSchedule>(
+        {PipelineSchedule::one_forward_one_backward, PipelineSchedule::gpipe, PipelineSchedule::zb_h1});
+  for (int unit = 0; unit < run.layers + 2; ++unit)
+    run.unit_activations.push_back(
+        {.recompute = draws.among<Recompute>({Recompute::none, Recompute::selective, Recompute::full}),
+         .kept = draws.chance(20) ? Space::host : Space::device});
+  if (draws.chance(40)) run.offload.states = draws.among<Space>({Space::host, Space::disk});
+  if (run.offload.states != Space::device && draws.chance(40)) run.update = UpdateWhen::next;
+  run.state_over_replicas = run.stage > 0 && run.replicate > 1 && draws.chance(50);
+  return run;
+}
+
+TEST(TensorMatrix, RandomMeshesOverAllAxesChangeNoBit) {
+  const Seeds seeds(kSanitized ? 4 : 40);
+  int over_tensor = 0;
+  for (std::uint64_t seed = seeds.from; seed < seeds.from + seeds.count; ++seed) {
+    const RunConfig run = drawn_run(seed);
+    RunConfig plain = base(run.family, run.dtype);
+    plain.steps = run.steps;
+    plain.layers = run.layers;
+    plain.microbatches = run.microbatches;
+    plain.reduce = run.reduce;
+    plain.tensor = run.tensor;
+    plain.replicate = run.replicate;
+    plain.world = run.world;
+    plain.strict_order = true;
+    plain.prefetch = 0;
+    RunResult result = run_training(run);
+    const RunResult& expected = known_run(plain);
+    EXPECT_TRUE(same_bits(result, expected)) << "seed " << seed << ": " << to_string(run);
+    if (run.update == UpdateWhen::decided) {
+      EXPECT_EQ(result.fingerprint, expected.fingerprint) << "seed " << seed << ": " << to_string(run);
+    }
+    over_tensor += run.tensor > 1;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(over_tensor, static_cast<int>(seeds.count / 3));
+}
+
 // The head works on chunks of rows, which exchange statistics one by one.
 TEST(TensorMatrix, AHeadInChunksGivesTheSameLosses) {
   for (const DType dtype : {DType::fp32, DType::bf16}) {
@@ -68,7 +162,7 @@ TEST(TensorMatrix, AHeadInChunksGivesTheSameLosses) {
     run.steps = 6;
     run.tensor = 2;
     const RunResult whole = run_training(run);
-    run.logits_bytes = 4 * 31 * 5;  // 4 chunks of 16 rows on a rank
+    run.logits_bytes = 4 * 31 * 5;  // 3 chunks of 12 rows on a rank
     const RunResult chunks = run_training(run);
     EXPECT_LT(furthest(chunks.losses, whole.losses), dtype == DType::fp32 ? 1e-6 : 1e-3);
     EXPECT_NE(chunks.weights, whole.weights) << "there is one chunk only";

@@ -18,8 +18,8 @@ RunResult train_on(Communicator world, const RunConfig& run, bool direct) {
   RunResult result;
   for (int step = 0; step < run.steps; ++step) {
     const StepResult done =
-        trainer.train_step(3e-3, fetch_samples(world.rank(), options.engine.mesh, rounds_of(run), step,
-                                               model->vocabulary, options.batch));
+        trainer.train_step(3e-3, fetch_samples(mesh_of(run).data_rank(world.rank()), mesh_of(run),
+                                               rounds_of(run), step, model->vocabulary, options.batch));
     EXPECT_TRUE(done.applied) << "step " << step;
     result.losses.push_back(done.loss);
     result.norms.push_back(done.gradient_norm);
@@ -30,10 +30,13 @@ RunResult train_on(Communicator world, const RunConfig& run, bool direct) {
 
 // Every process runs both, so that all learn of a difference; the threads' runs are one after the other.
 void expect_same_bits(RunConfig run, const MpiOptions& options = {}) {
-  run.world = mpi_processes();
+  if (run.tensor > 1)
+    run.tensor = mpi_processes(), run.world = 1;
+  else
+    run.world = mpi_processes();
   RunResult processes;
   const bool one_host =
-      mpi_hosts() == 1 && (options.ranks_per_host == 0 || options.ranks_per_host >= run.world);
+      mpi_hosts() == 1 && (options.ranks_per_host == 0 || options.ranks_per_host >= mpi_processes());
   run_mpi(options, [&](Communicator world) { processes = train_on(world, run, options.direct && one_host); });
   RunResult threads;
   run_mpi({}, [&](Communicator world) {
@@ -90,6 +93,19 @@ TEST(BitwiseMpi, LlamaStage3WithRecomputeInBf16) {
 
 TEST(BitwiseMpi, LlamaStage3OverMessages) {
   expect_same_bits({.family = Family::llama, .stage = 3}, {.ranks_per_host = 1});
+}
+
+// All processes are tensor ranks: values go between them, by each other's memory and by messages.
+TEST(BitwiseMpi, TensorRanks) {
+  if (12 % mpi_processes() != 0) GTEST_SKIP() << "heads cannot be dealt to " << mpi_processes() << " ranks";
+  for (const Family family : {Family::gpt2, Family::llama})
+    expect_same_bits({.family = family, .tensor = 2, .stage = 3, .poison = true, .heads = 12});
+}
+
+TEST(BitwiseMpi, TensorRanksOverMessagesInBf16) {
+  if (12 % mpi_processes() != 0) GTEST_SKIP() << "heads cannot be dealt to " << mpi_processes() << " ranks";
+  expect_same_bits({.family = Family::llama, .tensor = 2, .dtype = DType::bf16, .heads = 12},
+                   {.ranks_per_host = 1});
 }
 
 // The last round is of one rank.
