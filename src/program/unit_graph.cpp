@@ -95,7 +95,7 @@ class Check {
         refuse(part, "must name the gradients that it writes, and write no value");
     }
     for (const Pass pass : {Pass::forward, Pass::backward})
-      if (std::ranges::find(graph_.parts, pass, &PartSpec::pass) == graph_.parts.end())
+      if (!graph_.is_split && std::ranges::find(graph_.parts, pass, &PartSpec::pass) == graph_.parts.end())
         throw UsageError(
             fmt::format("unit '{}' declares no part of {}; UnitActivations{{}} declares one for each pass",
                         unit_, name_of(pass)));

@@ -174,6 +174,20 @@ TEST(UnitGraph, ABackwardIsSplitWhereGradientsStandApart) {
   EXPECT_FALSE(split_backward(changed).is_split);
 }
 
+// An embedding's backward is nothing else.
+TEST(UnitGraph, AllOfABackwardCanRunApart) {
+  UnitGraph graph;
+  graph.output_bytes = 64;
+  graph.parts = {
+      {.name = "embed", .reads = {SharedValue::batch}, .writes = {SharedValue::output}},
+      {.name = "embed", .pass = Pass::backward, .reads = {SharedValue::batch, SharedValue::output_gradient}}};
+  EXPECT_NO_THROW(graph.check("u"));
+  const UnitGraph split = split_backward(graph);
+  EXPECT_TRUE(split.is_split);
+  EXPECT_EQ(names_in(split, Pass::backward, Recompute::none), Names{});
+  EXPECT_EQ(names_in(split, Pass::weight_gradient, Recompute::none), Names{"embed"});
+}
+
 // A part of backward that writes both may have one that writes the gradients apart.
 TEST(UnitGraph, APartForWeightGradientsTakesThemFromAnother) {
   UnitGraph graph = small_graph();
