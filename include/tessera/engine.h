@@ -212,9 +212,10 @@ class Engine {
   // Fills parameters from a function of global coordinates: `fill(parameter, begin, values)` sets elements
   // begin, begin + 1, … row-major. Must give equal values on all ranks, and whenever it is asked: UsageError
   // where it gives others the second time. Called for what this rank holds, and for up to 16 elements of
-  // every parameter. The ranks compare these, and all that several of them hold (collective): a
-  // CommunicationError names one that was given others (another seed, say). Moments are zeroed. Before it, or
-  // until a checkpoint is loaded, all parameters are 0. Between steps.
+  // every parameter; of a parameter that is cut over tensor ranks, for each run of elements that are next to
+  // each other in the rank's share. The ranks compare these, and all that several of them hold (collective):
+  // a CommunicationError names one that was given others (another seed, say). Moments are zeroed. Before it,
+  // or until a checkpoint is loaded, all parameters are 0. Between steps.
   using Fill = std::function<void(ParameterId parameter, std::int64_t begin, std::span<float> values)>;
   void initialize(const Fill& fill);
   // The same, called for what this rank holds only: instead of samples the ranks compare `identity`, a hash
@@ -224,8 +225,8 @@ class Engine {
   // another program, read() and write() it is done by itself; whoever looks at parameters or states in
   // another way calls it first. Does nothing where nothing is left. Between steps.
   void finish_updates();
-  // Elements [begin, begin + values.numel) of a state, on every rank (collective, equal arguments). Between
-  // steps.
+  // Elements [begin, begin + values.numel) of a state, row-major in the whole parameter, on every rank
+  // (collective, equal arguments). Between steps.
   void read(ParameterId parameter, StateKind state, std::int64_t begin, std::span<float> values);
   // The same of a reduced gradient, in a training step, behind its last use and before step(): the sum over
   // ranks and microbatches, times loss_scale(), neither divided by the step's weight nor clipped. Waits until

@@ -1,0 +1,115 @@
+// A toy model with parameters that are cut over tensor ranks, in each way, beside copied ones. Gradients
+// depend on the element of the whole parameter, so any mesh must arrive at what one tensor rank does.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/engine/toy.h"
+
+namespace tessera::testing {
+
+// For 2 or 4 tensor ranks. The table is tied, and 41 rows are padded; frozen parameters are cut, too.
+inline std::vector<UnitSpec> cut_units(DType type) {
+  const auto fp32 = DType::fp32;
+  const Cut rows{.dim = 0, .padded = true}, joined{.dim = 0, .segments = {16, 4, 4}}, columns{.dim = 1};
+  return {
+      {.name = "embed",
+       .parameters = {{.name = "embed.weight", .shape = {41, 6}, .dtype = type, .cut = rows},
+                      {.name = "embed.position", .shape = {7, 6}, .dtype = type}}},
+      {.name = "block.0",
+       .parameters = {{.name = "block.0.norm", .shape = {6}, .dtype = type, .group = 1},
+                      {.name = "block.0.qkv", .shape = {24, 6}, .dtype = type, .cut = joined},
+                      {.name = "block.0.qkv.bias", .shape = {24}, .dtype = fp32, .group = 1, .cut = joined},
+                      {.name = "block.0.out", .shape = {30, 16}, .dtype = type, .cut = columns},
+                      {.name = "block.0.out.bias", .shape = {30}, .dtype = fp32, .group = 1},
+                      {.name = "block.0.frozen",
+                       .shape = {3, 5, 2},
+                       .dtype = type,
+                       .trainable = false,
+                       .cut = {.dim = 1, .padded = true}}}},
+      {.name = "activation", .parameters = {}},
+      {.name = "block.1",
+       .parameters = {{.name = "block.1.scale", .shape = {}, .dtype = type},
+                      {.name = "block.1.weight",
+                       .shape = {2, 9, 31},
+                       .dtype = type,
+                       .cut = {.dim = 1, .padded = true}}}},
+      {.name = "head",
+       .parameters = {
+           {.name = "head.weight", .shape = {41, 6}, .dtype = type, .tied_to = "embed.weight", .cut = rows},
+           {.name = "head.bias", .shape = {8}, .dtype = fp32, .group = 1}}}};
+}
+
+inline EngineOptions cut_options(const Mesh& mesh, int stage) {
+  EngineOptions options = toy_options(1, stage);
+  options.mesh = mesh;
+  options.parameter_norms = true;
+  return options;
+}
+
+// What the gradient is of, whichever rank writes it.
+inline void write_cut_gradients(const Engine& engine, UnitLease& lease, const ToyStep& step) {
+  const Layout& layout = engine.layout();
+  const Mesh& mesh = engine.options().mesh;
+  const int tensor_rank = mesh.place(engine.rank(), Axis::tensor), data_rank = mesh.data_rank(engine.rank());
+  const ParameterId first = layout.first_parameter(lease.unit());
+  const auto count = static_cast<ParameterId>(layout.units()[lease.unit()].parameters.size());
+  for (ParameterId id = first; id < first + count; ++id) {
+    if (!layout.parameter(id).trainable) continue;
+    const TensorView view = lease.gradient(id);
+    std::vector<float> values(static_cast<std::size_t>(view.numel), 0.0f);
+    if (lease.gradient_beta(id) != 0.0f)
+      kernels::cast({}, view.numel, view.dtype, view.data, DType::fp32, values.data());
+    for (const ShareRun& run : layout.shares(id).of_share(tensor_rank, 0, view.numel))
+      for (std::int64_t k = 0; k < run.numel; ++k)
+        values[static_cast<std::size_t>(run.local + k)] +=
+            engine.loss_scale() *
+            step.gradient({id, run.global + k, step.step, lease.microbatch(), data_rank});
+    kernels::cast({}, view.numel, DType::fp32, values.data(), view.dtype, view.data);
+  }
+}
+
+// The uses of this rank, whatever its place in the mesh.
+inline void cut_uses(Engine& engine, const ToyStep& step) {
+  engine.begin(StepKind::train, step.microbatches);
+  for (const Instruction& use : engine.running().instructions) {
+    if (use.op != Opcode::use) continue;
+    UnitLease lease = engine.use(use.unit, use.pass);
+    if (use.pass == Pass::backward) write_cut_gradients(engine, lease, step);
+    lease.end();
+  }
+}
+
+// All tensor ranks bring the weight and loss of their samples; of a pipeline its first ranks do.
+inline StepResult end_cut_step(Engine& engine, const ToyStep& step) {
+  const Mesh& mesh = engine.options().mesh;
+  const int data_rank = mesh.data_rank(engine.rank());
+  const bool first = mesh.place(engine.rank(), Axis::pipeline) == 0;
+  return engine.step({.learning_rate = step.learning_rate,
+                      .weight = first ? toy_weight(data_rank) : 0.0,
+                      .loss = first ? toy_loss(data_rank, step.step) : 0.0});
+}
+
+inline StepResult cut_step(Engine& engine, const ToyStep& step) {
+  cut_uses(engine, step);
+  return end_cut_step(engine, step);
+}
+
+// Of whole parameters, as read_state() and read_everything().
+inline std::vector<float> read_whole(Engine& engine) {
+  std::vector<float> all;
+  const Layout& layout = engine.layout();
+  for (const StateKind state :
+       {StateKind::master, StateKind::parameter, StateKind::moment1, StateKind::moment2})
+    for (ParameterId id = 0; id < layout.parameters(); ++id) {
+      const bool trainable = layout.parameter(id).trainable;
+      if (layout.place(id).home != id || (state != StateKind::parameter && !trainable)) continue;
+      std::vector<float> values(static_cast<std::size_t>(numel_of(layout.parameter(id).shape)), -99.0f);
+      engine.read(id, state, 0, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  return all;
+}
+
+}  // namespace tessera::testing
